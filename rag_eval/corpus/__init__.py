@@ -1,0 +1,1 @@
+"""Documents -> masked text -> chunks, with rev."""

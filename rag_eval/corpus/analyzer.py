@@ -1,0 +1,93 @@
+"""The one analyzer: text -> terms. Lexical index, LSA, chunk sizes and text comparisons all use it.
+
+English as Lucene treats it: lower case, possessive 's removed, Lucene's 33 stop words removed, Porter stems. A term is a run of letters
+and digits of any script, so that `sort_values` and `pandas.DataFrame` are found by their parts.
+"""
+
+import functools
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+ANALYZER = "english-porter-1"
+"""Name and version; part of every index_hash. Any change of behaviour changes it."""
+
+STOP_WORDS = frozenset(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was will with".split()
+)
+
+_WORD = re.compile(r"[^\W_]+")
+_POSSESSIVE = re.compile(r"['’]s\b")
+
+
+def words(text: str) -> list[str]:
+    """Lower-cased words, stop words and inflections kept; what `tokens` counts."""
+    return _WORD.findall(text.lower())
+
+
+def count_tokens(text: str) -> int:
+    """Number of words in a text."""
+    return len(_WORD.findall(text))
+
+
+class Analyzer:
+    """Maps texts to term ids over one growing vocabulary; each distinct word is stemmed once."""
+
+    def __init__(self) -> None:
+        import Stemmer
+
+        self._stem = Stemmer.Stemmer("porter").stemWord
+        self.vocabulary: dict[str, int] = {}
+        self._ids: dict[str, int] = {}
+
+    def _learn(self, word: str) -> int:
+        if word in STOP_WORDS:
+            found = -1
+        else:
+            term = self._stem(word)
+            found = self.vocabulary.setdefault(term, len(self.vocabulary))
+        self._ids[word] = found
+        return found
+
+    def index(self, texts: Sequence[str]) -> list[list[int]]:
+        """Term ids of each text, learning new terms. Stop words leave no trace."""
+        ids, learn = self._ids, self._learn
+        result = []
+        for text in texts:
+            lowered = text.lower()
+            if "'" in lowered or "’" in lowered:
+                lowered = _POSSESSIVE.sub("", lowered)
+            row = [ids[word] if word in ids else learn(word) for word in _WORD.findall(lowered)]
+            result.append([term for term in row if term >= 0])
+        return result
+
+
+@functools.lru_cache(maxsize=1)
+def _shared() -> Analyzer:
+    return Analyzer()
+
+
+def terms(text: str) -> list[str]:
+    """Stemmed terms of one text, as strings.
+
+    Examples
+    --------
+    >>> terms("The reader's sort_values and Sorting")
+    ['reader', 'sort', 'valu', 'sort']
+    """
+    analyzer = _shared()
+    ids = analyzer.index([text])[0]
+    names = list(analyzer.vocabulary)
+    return [names[i] for i in ids]
+
+
+def count_matrix(ids: Sequence[Sequence[int]], n_terms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Term counts as CSR parts (data, indices, indptr) of shape (len(ids), n_terms); ids beyond n_terms are left out."""
+    lengths = np.fromiter((len(row) for row in ids), dtype=np.int64, count=len(ids))
+    flat = np.fromiter((term for row in ids for term in row), dtype=np.int64, count=int(lengths.sum()))
+    rows = np.repeat(np.arange(len(ids), dtype=np.int64), lengths)
+    known = flat < n_terms
+    keys, counts = np.unique(rows[known] * n_terms + flat[known], return_counts=True)
+    indptr = np.searchsorted(keys, np.arange(len(ids) + 1, dtype=np.int64) * n_terms)
+    return counts.astype(np.float64), (keys % n_terms).astype(np.int32), indptr.astype(np.int32)
