@@ -14,7 +14,8 @@ ANALYZER = "english-porter-1"
 """Name and version; part of every index_hash. Any change of behaviour changes it."""
 
 STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was will with".split()
+    ["a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of", "on", "or", "such"]
+    + ["that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with"]
 )
 
 _WORD = re.compile(r"[^\W_]+")
@@ -27,7 +28,7 @@ def words(text: str) -> list[str]:
 
 
 def count_tokens(text: str) -> int:
-    """Number of words in a text."""
+    """Count the words of a text."""
     return len(_WORD.findall(text))
 
 
