@@ -13,10 +13,10 @@ import numpy as np
 ANALYZER = "english-porter-1"
 """Name and version; part of every index_hash. Any change of behaviour changes it."""
 
-STOP_WORDS = frozenset(
-    ["a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of", "on", "or", "such"]
-    + ["that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with"]
-)
+_LUCENE_STOP_WORDS = """
+a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was will with
+"""
+STOP_WORDS = frozenset(_LUCENE_STOP_WORDS.split())
 
 _WORD = re.compile(r"[^\W_]+")
 _POSSESSIVE = re.compile(r"['’]s\b")
