@@ -1,0 +1,36 @@
+"""What every source of vectors offers, and the arithmetic they share."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Vectors = npt.NDArray[np.float32]
+Advance = Callable[[int], None]
+"""Called with the number of texts just embedded, for progress."""
+
+
+def no_advance(count: int) -> None:
+    """Report progress to nobody."""
+
+
+class Embedder(Protocol):
+    """Embeds texts.
+
+    `model` names the model and everything that changes its vectors (a fitted model carries the hash of its fit), so that vectors of another
+    model or fit are never mixed up. `dimensions` is the length of a vector.
+    """
+
+    model: str
+    dimensions: int
+
+    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Vectors:
+        """Return float32 [n, dimensions], rows of unit norm; a zero row means that nothing in the text is known to the model."""
+        ...
+
+
+def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
+    """Scale rows to unit norm; zero rows stay zero."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(norms > 0, norms, 1.0), dtype=np.float32)

@@ -1,0 +1,101 @@
+"""Latent semantic analysis: TF-IDF and a truncated SVD fitted on the corpus itself. The embedded default: no download, no model file.
+
+Deerwester et al., JASIS 1990; tf is 1 + ln(tf), idf is smoothed as in scikit-learn, vectors are projections onto the right singular vectors.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_eval.corpus.analyzer import ANALYZER, Analyzer, count_matrix
+from rag_eval.retrieval.embedding.base import Advance, Vectors, no_advance, unit
+from rag_eval.storage.code import library_versions
+from rag_eval.storage.hashing import digest
+
+SVD_SEED = 0
+BLOCK = 8192
+
+
+def fit_hash(text_hashes: Sequence[str], dimensions: int) -> str:
+    """Identity of a fit: the texts in order, the analyzer, the size and the library that computes it."""
+    return digest([list(text_hashes), ANALYZER, dimensions, library_versions()["scikit-learn"], SVD_SEED], 16)
+
+
+@dataclasses.dataclass(frozen=True)
+class LsaFit:
+    """What a fit learned.
+
+    Parameters
+    ----------
+    terms
+        The corpus terms; column j of the TF-IDF matrix is terms[j].
+    idf
+        float64 [n_terms].
+    components
+        float32 [d, n_terms]; d is at most the size asked for, the number of texts and the number of terms.
+    """
+
+    terms: tuple[str, ...]
+    idf: npt.NDArray[np.float64]
+    components: Vectors
+
+
+def fit(documents: Sequence[Sequence[int]], terms: Sequence[str], dimensions: int) -> LsaFit:
+    """Fit on the term ids of the corpus."""
+    from scipy.sparse import csr_array, csr_matrix
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfTransformer
+
+    counts = csr_array(count_matrix(documents, len(terms)), shape=(len(documents), len(terms)))
+    if counts.nnz == 0:  # a corpus of stop words only: every vector is zero and nothing is ever retrieved
+        return LsaFit(tuple(terms), np.ones(len(terms)), np.zeros((1, len(terms)), dtype=np.float32))
+    transformer = TfidfTransformer(sublinear_tf=True)
+    weights = csr_matrix(transformer.fit_transform(csr_matrix(counts)), dtype=np.float32)
+    size = min(dimensions, *weights.shape)
+    svd = TruncatedSVD(n_components=size, random_state=SVD_SEED)
+    svd.fit(weights)
+    return LsaFit(tuple(terms), np.asarray(transformer.idf_, dtype=np.float64), np.ascontiguousarray(svd.components_, dtype=np.float32))
+
+
+class LsaEmbedder:
+    """Embeds texts with a fit.
+
+    Parameters
+    ----------
+    fitted
+        The fit.
+    fit_id
+        Its identity, see `fit_hash`.
+    dimensions
+        The size that was asked for, part of the model's name.
+    """
+
+    def __init__(self, fitted: LsaFit, fit_id: str, dimensions: int) -> None:
+        self.model = f"lsa-{dimensions}@{fit_id}"
+        self.dimensions = len(fitted.components)
+        self._fit = fitted
+        self._analyzer = Analyzer()
+        self._analyzer.vocabulary.update({term: i for i, term in enumerate(fitted.terms)})
+
+    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Vectors:
+        """Project texts; words that the corpus does not have count for nothing."""
+        return self.embed_terms(self._analyzer.index(texts), advance)
+
+    def embed_terms(self, documents: Sequence[Sequence[int]], advance: Advance = no_advance) -> Vectors:
+        """Project term ids in blocks, float32 [n, dimensions]."""
+        from scipy.sparse import csr_array
+
+        n_terms = len(self._fit.terms)
+        vectors = np.zeros((len(documents), self.dimensions), dtype=np.float32)
+        for start in range(0, len(documents), BLOCK):
+            part = documents[start : start + BLOCK]
+            data, indices, indptr = count_matrix(part, n_terms)
+            weights = (1.0 + np.log(data)) * self._fit.idf[indices]
+            lengths = np.sqrt(np.add.reduceat(np.append(weights**2, 0.0), np.minimum(indptr[:-1], len(weights))))
+            weights /= np.repeat(np.where(lengths > 0, lengths, 1.0), np.diff(indptr))
+            matrix = csr_array((weights.astype(np.float32), indices, indptr), shape=(len(part), n_terms))
+            vectors[start : start + BLOCK] = unit(matrix @ self._fit.components.T)
+            advance(len(part))
+        return vectors

@@ -1,0 +1,82 @@
+"""BM25 through bm25s, method "lucene": the default lexical engine.
+
+score(q, d) = sum over query terms of idf(t) * tf / (tf + k1 * (1 - b + b * |d| / avgdl)), idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)),
+which is Lucene's BM25 (Kamphuis et al., ECIR 2020) without its constant factor.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_eval.retrieval.ranking import MARGIN, ROUNDING, Ranking, order, ranking, scale_by_top
+
+Terms = Sequence[Sequence[int]]
+
+
+class Bm25s:
+    """A BM25 index over term ids.
+
+    Parameters
+    ----------
+    documents
+        Term ids of each chunk, in chunk order.
+    n_terms
+        Size of the vocabulary; query terms at or above it are unknown to the corpus.
+    k1, b
+        BM25's parameters.
+    """
+
+    engine = "bm25s"
+
+    def __init__(self, documents: Terms, n_terms: int, *, k1: float, b: float) -> None:
+        import bm25s
+
+        self.n_chunks = len(documents)
+        self._terms = np.zeros(n_terms, dtype=bool)
+        for row in documents:
+            self._terms[row] = True
+        self._index: Any = None
+        if n_terms and self._terms.any():  # bm25s cannot index a corpus without any term
+            self._index = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy")
+            self._index.index((documents, {str(i): i for i in range(n_terms)}), show_progress=False)
+
+    def search(self, queries: Terms, depth: int, allowed: npt.NDArray[np.bool_] | None = None) -> Ranking:
+        """Rank chunks that share at least one term with the query.
+
+        Parameters
+        ----------
+        queries
+            Term ids of each query; repeated terms count repeatedly.
+        depth
+            At most so many chunks a query.
+        allowed
+            bool [n_chunks]: only these are ranked.
+        """
+        n_terms = len(self._terms)
+        known = [[term for term in query if term < n_terms and self._terms[term]] for query in queries]
+        width = min(depth + MARGIN, self.n_chunks)
+        rows = np.full((len(queries), width), -1, dtype=np.int32)
+        scores = np.full((len(queries), width), -np.inf)
+        asked = [i for i, query in enumerate(known) if query]
+        if asked and self._index is not None:
+            mask = None if allowed is None else allowed.astype(np.float32)
+            result = self._index.retrieve([known[i] for i in asked], k=width, n_threads=0, show_progress=False, weight_mask=mask)
+            raw = np.round(result.scores.astype(np.float64), ROUNDING)
+            rows[asked], scores[asked] = result.documents, np.where(raw > 0, raw, -np.inf)
+        rows, scores = order(rows, scores, width)
+        if width < self.n_chunks and depth < width:
+            tied = np.flatnonzero(np.isfinite(scores[:, -1]) & (scores[:, depth - 1] == scores[:, -1]))
+            for query in tied:  # rare: more than MARGIN chunks share the score at the cut
+                full = np.round(self.dense(known[query], allowed).astype(np.float64), ROUNDING)
+                full_rows, full_scores = order(np.arange(self.n_chunks, dtype=np.int32)[None, :], np.where(full > 0, full, -np.inf)[None, :], width)
+                rows[query], scores[query] = full_rows[0], full_scores[0]
+        rows, scores = rows[:, :depth], scores[:, :depth]
+        candidates = (rows >= 0).sum(axis=1).astype(np.int64)
+        return ranking(rows, scores, scale_by_top(scores), candidates)
+
+    def dense(self, query: Sequence[int], allowed: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.float32]:
+        """Score every chunk for one query of known terms, [n_chunks]."""
+        scores: npt.NDArray[np.float32] = np.asarray(self._index.get_scores_from_ids(list(query)), dtype=np.float32)
+        return scores if allowed is None else np.where(allowed, scores, np.float32(0))

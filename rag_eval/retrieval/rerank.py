@@ -1,0 +1,102 @@
+"""The rerank step: maximal marginal relevance over the vectors, and the protocol that other rerankers satisfy."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_eval.retrieval.dense import Vectors
+from rag_eval.retrieval.ranking import ROUNDING, Ranking, Rows, Scores
+
+BLOCK_BYTES = 64 * 2**20
+
+
+class Reranker(Protocol):
+    """Scores candidates anew. The settings map a name to an import path of such an object."""
+
+    name: str
+
+    def scores(self, queries: Sequence[str], texts: Sequence[Sequence[str]]) -> list[Sequence[float]]:
+        """Return one score for each text of each query, higher is better."""
+        ...
+
+
+def reorder(first: Ranking, scores: Scores, picked: Rows) -> Ranking:
+    """Bring the first places into a new order and keep what stands behind them.
+
+    Parameters
+    ----------
+    first
+        The ranking before.
+    scores
+        float64 [n, m]: the rerank score of each of the first m places (in the old order), NaN for empty ones.
+    picked
+        int32 [n, m]: old places in the new order.
+    """
+    m = picked.shape[1]
+    places = np.concatenate([picked, np.broadcast_to(np.arange(m, first.rows.shape[1], dtype=np.int32), (len(picked), first.rows.shape[1] - m))], axis=1)
+    rerank = np.full(first.rows.shape, np.nan)
+    rerank[:, :m] = scores
+    return dataclasses.replace(
+        first,
+        **{name: np.take_along_axis(getattr(first, name), places, axis=1) for name in ("rows", "raw", "norm", "k_pos")},
+        rerank=np.take_along_axis(rerank, places, axis=1),
+    )
+
+
+def mmr(first: Ranking, vectors: Vectors, *, lambda_: float, depth: int) -> Ranking:
+    """Maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998) over the first `depth` places.
+
+    Next is the candidate with the highest lambda * score_norm - (1 - lambda) * max cosine to those already chosen; ties go to the better k_pos.
+
+    Parameters
+    ----------
+    first
+        Rankings of n queries.
+    vectors
+        float32 [n_chunks, d], unit norm.
+    """
+    m = min(depth, first.rows.shape[1])
+    scores = np.full((len(first.rows), m), np.nan)
+    picked = np.tile(np.arange(m, dtype=np.int32), (len(first.rows), 1))
+    block = max(1, BLOCK_BYTES // (4 * max(1, m * (m + vectors.shape[1]))))
+    for start in range(0, len(first.rows), block):
+        stop = min(start + block, len(first.rows))
+        rows = first.rows[start:stop, :m]
+        candidate = vectors[np.maximum(rows, 0)]
+        alike = np.matmul(candidate, candidate.transpose(0, 2, 1)).astype(np.float64)
+        relevance = lambda_ * first.norm[start:stop, :m]
+        open_ = rows >= 0
+        nearest = np.zeros(rows.shape)
+        here = np.arange(stop - start)
+        for step in range(m):
+            value = np.round(relevance - (1 - lambda_) * nearest, ROUNDING)
+            best = np.argmax(np.where(open_, value, -np.inf), axis=1)
+            live = open_[here, best]
+            picked[start:stop, step] = np.where(live, best, picked[start:stop, step])
+            scores[start + here[live], best[live]] = value[here[live], best[live]]
+            open_[here[live], best[live]] = False
+            nearest = np.maximum(nearest, alike[here, :, best]) if step else alike[here, :, best]
+    return reorder(first, scores, picked)
+
+
+def by_scores(first: Ranking, given: Sequence[Sequence[float]], *, depth: int) -> Ranking:
+    """Order the first `depth` places by an outside reranker's scores; ties go to the better k_pos.
+
+    Raises
+    ------
+    ValueError
+        A query has another number of scores than candidates, or a score is not finite.
+    """
+    m = min(depth, first.rows.shape[1])
+    scores = np.full((len(first.rows), m), np.nan)
+    counts = first.found[:, :m].sum(axis=1)
+    for query, (row, count) in enumerate(zip(given, counts, strict=True)):
+        values = np.asarray(row, dtype=np.float64)
+        if values.shape != (count,) or not np.isfinite(values).all():
+            raise ValueError(f"reranker: query {query} has {count} candidates and got scores of shape {values.shape}; accepted: one finite number for each")
+        scores[query, :count] = values
+    key: npt.NDArray[np.float64] = np.where(np.isnan(scores), np.inf, -scores)
+    return reorder(first, scores, np.argsort(key, axis=1, kind="stable").astype(np.int32))
