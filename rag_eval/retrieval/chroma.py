@@ -33,7 +33,7 @@ def model_folder() -> Path:
     """
     from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
 
-    folder = Path(ONNXMiniLM_L6_V2.DOWNLOAD_PATH) / ONNXMiniLM_L6_V2.EXTRACTED_FOLDER_NAME
+    folder: Path = Path(ONNXMiniLM_L6_V2.DOWNLOAD_PATH) / ONNXMiniLM_L6_V2.EXTRACTED_FOLDER_NAME
     if not (folder / "model.onnx").is_file():
         try:
             ONNXMiniLM_L6_V2()._download_model_if_not_exists()  # noqa: SLF001 - the one function that downloads it; embedding a text would run it too
@@ -170,7 +170,7 @@ class ChromaStore:
             advance(len(batch))
         return SyncReport(len(new), len(gone), len(there & wanted))
 
-    def build(self, name: str, ids: Sequence[str], vectors: Vectors, doc_ids: Sequence[str], seed: int, advance: Advance = no_advance) -> bool:
+    def build(self, name: str, ids: Sequence[str], vectors: Vectors, doc_ids: Sequence[str], *, seed: int, advance: Advance = no_advance) -> bool:
         """Build a graph in the insertion order that the seed gives; a finished one is left alone, a half-built one is built anew.
 
         Returns

@@ -5,7 +5,7 @@ are merged when the cache is opened for writing.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -80,12 +80,14 @@ class EmbeddingCache:
 
 
 def embed_cached(
-    embedder: Embedder, cache: EmbeddingCache, texts: Sequence[str], hashes: Sequence[str] | None = None, advance: Advance = no_advance
+    embedder: Callable[[], Embedder], cache: EmbeddingCache, texts: Sequence[str], hashes: Sequence[str] | None = None, advance: Advance = no_advance
 ) -> tuple[Vectors, CacheUse]:
     """Vectors of texts, embedding each distinct new text once.
 
     Parameters
     ----------
+    embedder
+        Gives the embedder; called only when a text is new.
     texts
         Any number, repeats allowed.
     hashes
@@ -102,7 +104,6 @@ def embed_cached(
     fresh = list(new)
     for start in range(0, len(fresh), BLOCK):  # a killed run loses at most one block of work
         block = fresh[start : start + BLOCK]
-        cache.add(block, embedder.embed([new[key] for key in block], advance))
+        cache.add(block, embedder().embed([new[key] for key in block], advance))
     advance(len(texts) - len(new))
-    vectors = cache.vectors(keys) if keys else np.zeros((0, embedder.dimensions), dtype=np.float32)
-    return vectors, CacheUse(len(distinct), len(new))
+    return cache.vectors(keys) if keys else np.zeros((0, 1), dtype=np.float32), CacheUse(len(distinct), len(new))

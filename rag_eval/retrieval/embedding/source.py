@@ -1,0 +1,90 @@
+"""One embedding of one corpus: opens the right embedder when a text is new, and keeps vectors in the cache."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+from rag_eval.records.gold_set import Embedding
+from rag_eval.retrieval.chunk_table import ChunkTable
+from rag_eval.retrieval.embedding.base import Advance, Embedder, Vectors, no_advance
+from rag_eval.retrieval.embedding.cache import CacheUse, EmbeddingCache, embed_cached
+from rag_eval.retrieval.embedding.lsa import LsaEmbedder, LsaFit, fit, fit_hash
+from rag_eval.retrieval.embedding.minilm import MiniLmEmbedder
+from rag_eval.retrieval.embedding.vectors_file import FileEmbedder
+from rag_eval.retrieval.identity import embed_model
+from rag_eval.storage.artifacts import ArtifactStore
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where an embedding reads and keeps things.
+
+    Parameters
+    ----------
+    base
+        Folder that relative paths of the configuration start from.
+    embeddings
+        Root of the embedding cache.
+    store
+        Artifact store, for fitted models.
+    """
+
+    base: Path
+    embeddings: Path
+    store: ArtifactStore
+
+
+class EmbeddingSource:
+    """Vectors of the chunks and of queries under one embedding."""
+
+    def __init__(self, spec: Embedding, table: ChunkTable, places: Places) -> None:
+        self.spec = spec
+        self.table = table
+        self.places = places
+        self.model = embed_model(spec, table.text_hashes, places.base)
+        self.use = CacheUse()
+
+    @functools.cached_property
+    def embedder(self) -> Embedder:
+        """The embedder, opened or fitted when first needed."""
+        if self.spec.vectors is not None:
+            return FileEmbedder(self.places.base / self.spec.vectors)
+        model = self.spec.model or ""
+        if model.startswith("lsa-"):
+            return self._lsa(int(model.removeprefix("lsa-")))
+        from rag_eval.retrieval.chroma import ChromaFunctionEmbedder, model_folder
+
+        if model.startswith("chroma:"):
+            return ChromaFunctionEmbedder(model.removeprefix("chroma:"), dict(self.spec.config))
+        return MiniLmEmbedder(model_folder())
+
+    def _lsa(self, dimensions: int) -> LsaEmbedder:
+        identity = fit_hash(self.table.text_hashes, dimensions)
+
+        def learn() -> dict[str, object]:
+            fitted = fit(self.table.terms, self.table.vocabulary, dimensions)
+            return {"terms": list(fitted.terms), "idf": fitted.idf, "components": fitted.components}
+
+        stored = self.places.store.memo("lsa", identity, learn)
+        return LsaEmbedder(LsaFit(tuple(stored.json("terms")), stored.array("idf"), stored.array("components")), identity, dimensions)
+
+    @functools.cached_property
+    def _cache(self) -> EmbeddingCache:
+        return EmbeddingCache(self.places.embeddings, self.model)
+
+    def chunk_vectors(self, advance: Advance = no_advance) -> Vectors:
+        """float32 [n_chunks, d] in chunk order, unit norm."""
+        if self._chunks is None:
+            self._chunks, use = embed_cached(lambda: self.embedder, self._cache, self.table.texts, self.table.text_hashes, advance)
+            self.use.add(use)
+        return self._chunks
+
+    _chunks: Vectors | None = None
+
+    def query_vectors(self, queries: list[str], *, cached: bool = True) -> Vectors:
+        """Embed queries, float32 [n, d]; `cached=False` computes anew, as a live query would be."""
+        if not cached:
+            return self.embedder.embed(queries)
+        vectors, use = embed_cached(lambda: self.embedder, self._cache, queries)
+        self.use.add(use)
+        return vectors

@@ -1,0 +1,130 @@
+"""RetrievalPort, version 1, over ready strategies: what a caller of the library uses, and what latency is measured through."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from rag_eval.corpus.analyzer import ANALYZER
+from rag_eval.records.retrieval import (
+    Offsets,
+    RetrievalMetadata,
+    RetrievalOptions,
+    RetrievalResult,
+    RetrievalStats,
+    ScoredChunk,
+    StrategyKind,
+)
+from rag_eval.retrieval.ranking import Ranking
+from rag_eval.retrieval.strategies import ReadyStrategy
+
+FILTERS = ("doc_id", "section_id")
+
+
+class RetrievalService:
+    """Serves chunks of one corpus revision.
+
+    Parameters
+    ----------
+    strategies
+        Kind -> strategy; the kinds that callers may ask for.
+    documents
+        DOCUMENTS frame of the corpus.
+    corpus_rev
+        Revision of the corpus.
+    default
+        Kind used where the options name none.
+    trust
+        Trust of each chunk in [0, 1], float [n_chunks]; None where sources were not screened.
+    """
+
+    version = 1
+
+    def __init__(
+        self,
+        strategies: Mapping[StrategyKind, ReadyStrategy],
+        documents: pd.DataFrame,
+        *,
+        corpus_rev: str,
+        default: StrategyKind,
+        trust: npt.NDArray[np.float64] | None = None,
+    ) -> None:
+        if default not in strategies:
+            raise ValueError(f"default: found {default}, accepted {', '.join(strategies)}")
+        self._strategies = dict(strategies)
+        self._default = default
+        self._table = strategies[default].index.table
+        self._trust = trust
+        self._corpus_rev = corpus_rev
+        self._n_documents = len(documents)
+        frame = self._table.frame
+        self._columns = {name: frame[name].to_numpy() for name in ("chunk_id", "doc_id", "section_id", "start", "end", "tokens", "text")}
+        about = documents.set_index("doc_id")[["rev", "source_url"]].loc[frame["doc_id"]]
+        self._revs, self._urls = about["rev"].to_numpy(), about["source_url"].to_numpy()
+
+    def retrieve(self, query: str, options: RetrievalOptions) -> RetrievalResult:
+        """Retrieve for one query, embedding it anew."""
+        return self._retrieve([query], options)[0]
+
+    def batch_retrieve(self, queries: Sequence[str], options: RetrievalOptions) -> list[RetrievalResult]:
+        """Retrieve for many queries at once."""
+        return self._retrieve(list(queries), options) if queries else []
+
+    def stats(self) -> RetrievalStats:
+        """Describe the corpus and its indexes."""
+        hashes = {strategy.name: strategy.index_hash for strategy in self._strategies.values()}
+        return RetrievalStats(self._n_documents, len(self._table), self._corpus_rev, self._table.chunks_hash, hashes, self._default)
+
+    def _allowed(self, options: RetrievalOptions) -> npt.NDArray[np.bool_] | None:
+        allowed = np.ones(len(self._table), dtype=bool)
+        for name, wanted in (options.filters or {}).items():
+            if name not in FILTERS:
+                raise ValueError(f"filters: found {name!r}, accepted {', '.join(FILTERS)}")
+            allowed &= np.isin(self._columns[name].astype(str), [wanted] if isinstance(wanted, str) else list(wanted))
+        if options.trust_threshold is not None:
+            if self._trust is None:
+                raise ValueError("trust_threshold: this index has no trust scores, so nothing can be filtered by them")
+            allowed &= self._trust >= options.trust_threshold
+        return None if allowed.all() else allowed
+
+    def _retrieve(self, queries: list[str], options: RetrievalOptions) -> list[RetrievalResult]:
+        kind = options.strategy or self._default
+        strategy = self._strategies.get(kind)
+        if strategy is None:
+            raise ValueError(f"strategy: found {kind}, accepted {', '.join(self._strategies)}")
+        started = time.perf_counter()
+        found = strategy.search(queries, options.top_k, allowed=self._allowed(options), cached=False)
+        duration = (time.perf_counter() - started) / len(queries)
+        return [self._result(strategy, found, query, duration) for query in range(len(queries))]
+
+    def _result(self, strategy: ReadyStrategy, found: Ranking, query: int, duration: float) -> RetrievalResult:
+        chunks = []
+        for place, row in enumerate(found.rows[query].tolist()):
+            if row < 0:
+                break
+            value = {name: column[row] for name, column in self._columns.items()}
+            rerank = float(found.rerank[query, place])
+            chunks.append(
+                ScoredChunk(
+                    doc_id=str(value["doc_id"]),
+                    section_id=str(value["section_id"]),
+                    snippet_id=str(value["chunk_id"]),
+                    source_url=str(self._urls[row]),
+                    offsets=Offsets(int(value["start"]), int(value["end"])),
+                    tokens=int(value["tokens"]),
+                    index_hash=strategy.index_hash,
+                    embed_model=strategy.embed_model,
+                    analyzer=ANALYZER,
+                    rev=str(self._revs[row]),
+                    text=str(value["text"]),
+                    score_raw=float(found.raw[query, place]),
+                    score_norm=float(found.norm[query, place]),
+                    k_pos=int(found.k_pos[query, place]),
+                    k_final=place + 1,
+                    rerank_score=None if np.isnan(rerank) else rerank,
+                )
+            )
+        trust = {} if self._trust is None else {chunk.snippet_id: float(self._trust[self._table.row_of[chunk.snippet_id]]) for chunk in chunks}
+        return RetrievalResult(tuple(chunks), RetrievalMetadata(strategy.name, duration, int(found.candidates[query]), trust))

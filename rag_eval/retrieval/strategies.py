@@ -1,0 +1,164 @@
+"""A configured strategy made ready to search: engines, fusion and rerank behind one `search`."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_eval.records.gold_set import Bm25, Embedding, Hybrid, Strategy, Vector
+from rag_eval.records.problems import InputError, Problem
+from rag_eval.retrieval.chroma import ChromaStore
+from rag_eval.retrieval.chunk_table import ChunkTable
+from rag_eval.retrieval.dense import ExactSearch
+from rag_eval.retrieval.embedding.source import EmbeddingSource, Places
+from rag_eval.retrieval.fusion import reciprocal_rank, weighted
+from rag_eval.retrieval.identity import index_hash
+from rag_eval.retrieval.lexical import Bm25s
+from rag_eval.retrieval.okapi import RankBm25
+from rag_eval.retrieval.ranking import Ranking
+from rag_eval.retrieval.rerank import Reranker, by_scores, mmr
+from rag_eval.storage.hashing import digest
+
+POOL = 100
+"""Candidates that normalisation and fusion look at, at least; so the first ten are the same whether ten or a hundred were asked for."""
+
+Allowed = npt.NDArray[np.bool_] | None
+
+
+class _Dense(Protocol):
+    def __call__(self, queries: npt.NDArray[np.float32], depth: int, seed: int, allowed: Allowed) -> Ranking: ...
+
+
+class StrategyIndex:
+    """All engines over one chunk table; strategies that share an engine share its index.
+
+    Parameters
+    ----------
+    table
+        The chunks.
+    places
+        Where embeddings are read and kept.
+    chroma
+        Gives the vector store when a vector strategy needs it.
+    rerankers
+        Name -> import path (`module:attribute`) of rerankers that gold sets may name.
+    """
+
+    def __init__(self, table: ChunkTable, places: Places, chroma: ChromaStore | None = None, rerankers: Mapping[str, str] | None = None) -> None:
+        self.table = table
+        self.places = places
+        self.chroma = chroma
+        self.rerankers = dict(rerankers or {})
+        self._lexical: dict[str, Bm25s | RankBm25] = {}
+        self._sources: dict[str, EmbeddingSource] = {}
+        self._exact: dict[str, ExactSearch] = {}
+
+    def source(self, embedding: Embedding) -> EmbeddingSource:
+        """Return the shared embedding source of a configuration."""
+        key = embedding.model_dump_json()
+        if key not in self._sources:
+            self._sources[key] = EmbeddingSource(embedding, self.table, self.places)
+        return self._sources[key]
+
+    def lexical(self, spec: Bm25 | Hybrid) -> Bm25s | RankBm25:
+        """Return the lexical engine, built when first asked for."""
+        key = f"{spec.engine} {spec.k1} {spec.b}"
+        if key not in self._lexical:
+            engine = Bm25s if spec.engine == "bm25s" else RankBm25
+            self._lexical[key] = engine(self.table.terms, self.table.n_terms, k1=spec.k1, b=spec.b)
+        return self._lexical[key]
+
+    def dense(self, spec: Vector | Hybrid) -> _Dense:
+        """Return the vector search, exact or approximate."""
+        source = self.source(spec.embedding)
+        if spec.search == "exact":
+            if source.model not in self._exact:
+                self._exact[source.model] = ExactSearch(source.chunk_vectors())
+            engine = self._exact[source.model]
+            return lambda queries, depth, seed, allowed: engine.search(queries, depth, allowed)  # noqa: ARG005 - exact search has no seed
+        store = self.chroma
+        if store is None:
+            raise RuntimeError("approximate search needs a vector store")
+        return lambda queries, depth, seed, allowed: store.search(self.graph_name(source.model, seed), queries, depth, self.table.row_of, allowed)
+
+    def graph_name(self, model: str, seed: int) -> str:
+        """Name of the collection that holds the graph for (chunks, model, seed)."""
+        return f"graph-{digest([self.table.chunks_hash, model])}-s{seed}"
+
+    def reranker(self, name: str) -> Reranker:
+        """Import a reranker that the settings enable."""
+        path = self.rerankers.get(name)
+        if path is None:
+            raise InputError(
+                Problem(
+                    "unknown_reranker",
+                    "the settings enable no reranker of this name",
+                    field="rerank.kind",
+                    found=name,
+                    accepted=", ".join(["mmr", *sorted(self.rerankers)]) + " (enable one with RAG_EVAL_RERANKERS)",
+                )
+            )
+        module, attribute = path.split(":")
+        found: Any = getattr(importlib.import_module(module), attribute)
+        reranker: Reranker = found() if isinstance(found, type) else found
+        return reranker
+
+
+class ReadyStrategy:
+    """One strategy over one index: texts in, ranking out."""
+
+    def __init__(self, spec: Strategy, index: StrategyIndex) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.index = index
+        self.source = None if isinstance(spec, Bm25) else index.source(spec.embedding)
+        self.embed_model = self.source.model if self.source else ""
+        self.index_hash = index_hash(spec, index.table.chunks_hash, self.embed_model)
+        self.seed_matters = not isinstance(spec, Bm25) and spec.search == "approximate"
+
+    def search(self, queries: list[str], depth: int, seed: int = 0, *, allowed: Allowed = None, cached: bool = True) -> Ranking:
+        """Rank chunks for each query.
+
+        Parameters
+        ----------
+        queries
+            Any texts; one without a known term retrieves nothing.
+        depth
+            At most so many chunks a query.
+        seed
+            Chooses the graph of an approximate index; exact engines do not use it.
+        allowed
+            bool [n_chunks]: only these are ranked.
+        cached
+            Whether query vectors may come from the cache; False measures what a live query costs.
+        """
+        pool = max(depth, POOL, self.spec.rerank.depth if self.spec.rerank else 0)
+        found = self._rank(queries, pool, seed, allowed, cached=cached)
+        return self._rerank(queries, found).cut(depth)
+
+    def _rank(self, queries: list[str], pool: int, seed: int, allowed: Allowed, *, cached: bool) -> Ranking:
+        spec = self.spec
+        if isinstance(spec, Bm25):
+            return self.index.lexical(spec).search(self.index.table.query_terms(queries), pool, allowed)
+        dense = self.index.dense(spec)
+        vectors = self.index.source(spec.embedding).query_vectors(queries, cached=cached)
+        by_vector = dense(vectors, pool, seed, allowed)
+        if isinstance(spec, Vector):
+            return by_vector
+        by_term = self.index.lexical(spec).search(self.index.table.query_terms(queries), pool, allowed)
+        if spec.fusion == "rrf":
+            return reciprocal_rank(by_term, by_vector, k=spec.rrf_k, depth=pool)
+        return weighted(by_term, by_vector, alpha=spec.alpha, beta=spec.beta, depth=pool)
+
+    def _rerank(self, queries: list[str], found: Ranking) -> Ranking:
+        step = self.spec.rerank
+        if step is None:
+            return found
+        if step.kind == "mmr":
+            source = self.index.source(step.embedding) if step.embedding else self.source or self.index.source(Embedding(model="lsa-256"))
+            return mmr(found, source.chunk_vectors(), lambda_=step.lambda_, depth=step.depth)
+        texts = self.index.table.texts
+        candidates = [[texts[row] for row in rows if row >= 0] for rows in found.rows[:, : step.depth].tolist()]
+        return by_scores(found, self.index.reranker(step.kind).scores(queries, candidates), depth=step.depth)
