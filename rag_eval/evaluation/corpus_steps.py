@@ -35,7 +35,7 @@ def corpus_snapshot(evaluation: Evaluation) -> Artifact:
         about = {"corpus_rev": loaded.corpus_rev, "loader": loaded.loader, "masked": dict(loaded.masked), "n_documents": len(loaded.documents)}
         return {"documents": loaded.documents, "sections": loaded.sections, "about": about}
 
-    return evaluation.store.memo("corpus", key, make)
+    return evaluation.memo("corpus", key, make)
 
 
 def corpus_chunks(evaluation: Evaluation) -> Artifact:
@@ -51,7 +51,7 @@ def corpus_chunks(evaluation: Evaluation) -> Artifact:
             raise InputError(Problem("empty_index", "no document has any text, so there is nothing to retrieve", file=str(evaluation.base), field="corpus"))
         return {"chunks": chunks, "about": {"chunks_hash": chunks_hash(chunks, chunker), "n_chunks": len(chunks), "text_hashes": digest(chunks["text_hash"].tolist())}}
 
-    return evaluation.store.memo("chunks", key, make)
+    return evaluation.memo("chunks", key, make)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +140,7 @@ def corpus_index(evaluation: Evaluation, opened: IndexOpener) -> Artifact:
             }
         }
 
-    return evaluation.store.memo("index", key, make)
+    return evaluation.memo("index", key, make)
 
 
 def _keep_vectors(evaluation: Evaluation, ready: Opened, strategy: ReadyStrategy, vectors: np.ndarray) -> dict[str, Any]:

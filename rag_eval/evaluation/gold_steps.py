@@ -66,7 +66,7 @@ def gold_variants(evaluation: Evaluation) -> Artifact:
             "about": about,
         }
 
-    return evaluation.store.memo("gold", key, make)
+    return evaluation.memo("gold", key, make)
 
 
 class GoldArrays:

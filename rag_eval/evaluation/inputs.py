@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from rag_eval.records.gold_set import Beir, Embedding, GoldSetConfig, Hybrid, St
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.retrieval.embedding.source import Places
 from rag_eval.settings import Settings
-from rag_eval.storage.artifacts import ArtifactStore
+from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts
 from rag_eval.storage.code import code_version
 from rag_eval.storage.hashing import digest
 
@@ -68,6 +69,16 @@ class Evaluation:
     def reports(self) -> Path:
         """The gold set's own folder of reports."""
         return self.settings.reports / self.config.name
+
+    @functools.cached_property
+    def _made(self) -> dict[tuple[str, str], Artifact]:
+        return {}
+
+    def memo(self, stage: str, key: str, make: Callable[[], Parts]) -> Artifact:
+        """Return the stored artifact or make it; within one evaluation `reused` keeps saying whether it was there at the start."""
+        if (stage, key) not in self._made:
+            self._made[stage, key] = self.store.memo(stage, key, make)
+        return self._made[stage, key]
 
     def key(self, stage: str, *parts: object) -> str:
         """Memo key of a stage: its name, the code version and everything it reads."""

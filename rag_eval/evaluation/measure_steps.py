@@ -209,4 +209,4 @@ def ranking_measures(runs: Runs) -> Artifact:
             comparisons = _comparisons(runs, evaluation.config.level)
         return {"per_query": _per_query_frame(runs), "about": {"strategies": strategies, "comparisons": comparisons}}
 
-    return evaluation.store.memo("ranking", key, make)
+    return evaluation.memo("ranking", key, make)

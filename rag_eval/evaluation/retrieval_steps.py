@@ -118,4 +118,4 @@ def retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Art
         }
         return {"run": run_frame(rankings), "about": about}
 
-    return evaluation.store.memo("run", key, make)
+    return evaluation.memo("run", key, make)

@@ -152,4 +152,4 @@ def stability_measures(runs: Runs) -> Artifact:
                 advance(1)
         return {"per_run": pd.concat(parts, ignore_index=True), "about": {"embedding": source.model, "strategies": figures}}
 
-    return evaluation.store.memo("stability", key, make)
+    return evaluation.memo("stability", key, make)

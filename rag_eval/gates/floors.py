@@ -46,8 +46,7 @@ def floor_gates(config: GoldSetConfig, figures: Mapping[str, Figure]) -> list[Ga
     """Judge every acceptance floor, and the stability target."""
     results = []
     if is_configured(config.gates, "acceptance"):
-        for floor in config.floors:
-            results.append(_result(config, "acceptance", floor, figures.get(floor.measure)))
+        results.extend(_result(config, "acceptance", floor, figures.get(floor.measure)) for floor in config.floors)
     if is_configured(config.gates, "stability"):
         results.append(_result(config, "stability", DELTA_S, figures.get("delta_s")))
     return results

@@ -1,6 +1,6 @@
 """`retrieval-metrics.json`: its shape, its content_hash, and how it is written."""
 
-import datetime
+import datetime as dt
 import json
 from collections.abc import Mapping
 from importlib import resources
@@ -52,7 +52,7 @@ def content_hash(report: Mapping[str, Any]) -> str:
     return digest(stable_part(report), 64)
 
 
-def finish(body: dict[str, Any], now: datetime.datetime) -> dict[str, Any]:
+def finish(body: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
     """Add content_hash, run_id and timestamp to a report's body.
 
     Parameters
@@ -64,7 +64,7 @@ def finish(body: dict[str, Any], now: datetime.datetime) -> dict[str, Any]:
     """
     report = {**body, "schema_version": SCHEMA_VERSION}
     report["content_hash"] = content_hash(report)
-    moment = now.astimezone(datetime.UTC)
+    moment = now.astimezone(dt.UTC)
     report["timestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
     report["run_id"] = f"{moment.strftime('%Y%m%dT%H%M%S%f')[:-3]}Z-{report['content_hash'][:8]}"
     return report
