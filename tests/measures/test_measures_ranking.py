@@ -17,7 +17,7 @@ from rag_eval.records.problems import InputError
 LABELS = ("R@1", "R@3", "R@10", "Success@2", "RR", "RR@3", "nDCG@3", "nDCG", "P@3", "P@10", "AP", "AP@3", "Judged@3", "Judged")
 
 
-def slow(label, ranking, gold):
+def slow(label, ranking, gold):  # noqa: PLR0911 - one return a measure
     """The definition, written out; `gold` maps item to gain."""
     name, k = parse_label(label)
     relevant = {item for item, gain in gold.items() if gain > 0}
@@ -65,7 +65,7 @@ def arrays(golds, runs, depth, code=lambda item: item):
 @given(cases())
 @settings(max_examples=200, deadline=None)
 def test_equals_the_definition_written_out(case):
-    golds, runs, depth = case
+    golds, runs, _ = case
     ours = score_rankings(*arrays(*case), LABELS)
     expected = np.array([[slow(label, ranking, golds[q]) for label in LABELS] for q, ranking in runs]).reshape(len(runs), len(LABELS))
     np.testing.assert_allclose(ours, expected, atol=1e-6)
