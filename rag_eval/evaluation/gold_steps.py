@@ -111,5 +111,5 @@ class GoldArrays:
     def _qrels(self, frame: pd.DataFrame, query_index: pd.Index, items: pd.Index) -> tuple[Qrels, pd.Index]:
         # a judged document without any text has no chunk: it gets a code of its own and cannot be found
         items = items.append(pd.Index(sorted(set(frame["item_id"]) - set(items))))
-        qrels = Qrels.from_rows(query_index.get_indexer(frame["query_id"]), items.get_indexer(frame["item_id"]), frame["gain"].to_numpy(), len(query_index))
+        qrels = Qrels.from_rows(query_index.get_indexer(pd.Index(frame["query_id"])), items.get_indexer(pd.Index(frame["item_id"])), frame["gain"].to_numpy(), len(query_index))
         return qrels, items

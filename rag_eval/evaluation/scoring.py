@@ -86,7 +86,7 @@ def wording_of(gold: GoldArrays) -> tuple[IntArray, int]:
     names = gold.variants["paraphrase_id"]
     others = sorted(set(names) - {"original"})
     index = pd.Index(["original", *others])
-    return np.asarray(index.get_indexer(names), dtype=np.int64), len(index)
+    return np.asarray(index.get_indexer(pd.Index(names)), dtype=np.int64), len(index)
 
 
 def wording_names(gold: GoldArrays) -> list[str]:

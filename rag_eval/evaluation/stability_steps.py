@@ -63,7 +63,7 @@ def _distances(runs: Runs, name: str, source: EmbeddingSource) -> tuple[dict[str
     both = ~np.isnan(to_anchor) & ~np.isnan(to_decoy)
     figures["to_anchor"] = {"value": number(float(np.nanmean(to_anchor))) if np.isfinite(to_anchor).any() else None, "n_runs": int(np.isfinite(to_anchor).sum())}
     figures["to_decoy"] = {"value": number(float(np.nanmean(to_decoy))) if np.isfinite(to_decoy).any() else None, "n_runs": int(np.isfinite(to_decoy).sum())}
-    figures["anchor_and_decoy_equally_close"] = {"n": int(equally_close(to_anchor, to_decoy)[both].sum()), "n_runs": int(both.sum())}
+    figures["anchor_and_decoy_equally_close"] = {"n": int((equally_close(to_anchor, to_decoy) & both).sum()), "n_runs": int(both.sum())}
     return figures, distance
 
 

@@ -44,7 +44,7 @@ def judge(floor: Floor, figure: Figure | None, min_queries: int) -> tuple[Status
 
 def floor_gates(config: GoldSetConfig, figures: Mapping[str, Figure]) -> list[GateResult]:
     """Judge every acceptance floor, and the stability target."""
-    results = []
+    results: list[GateResult] = []
     if is_configured(config.gates, "acceptance"):
         results.extend(_result(config, "acceptance", floor, figures.get(floor.measure)) for floor in config.floors)
     if is_configured(config.gates, "stability"):
