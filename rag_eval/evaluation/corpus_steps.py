@@ -23,6 +23,10 @@ from rag_eval.storage.hashing import digest
 
 def corpus_snapshot(evaluation: Evaluation) -> Artifact:
     """Load and mask the corpus. Parts: documents, sections, about (corpus_rev, loader, masked)."""
+    return evaluation.once("corpus", lambda: _corpus_snapshot(evaluation))
+
+
+def _corpus_snapshot(evaluation: Evaluation) -> Artifact:
     spec = evaluation.config.corpus
     reading = spec.model_dump(mode="json", exclude={"chunker", "path"})
     key = evaluation.key("corpus", reading, identify(spec, evaluation.base))
@@ -40,6 +44,10 @@ def corpus_snapshot(evaluation: Evaluation) -> Artifact:
 
 def corpus_chunks(evaluation: Evaluation) -> Artifact:
     """Cut the corpus. Parts: chunks, about (chunks_hash, n_chunks)."""
+    return evaluation.once("chunks", lambda: _corpus_chunks(evaluation))
+
+
+def _corpus_chunks(evaluation: Evaluation) -> Artifact:
     corpus = corpus_snapshot(evaluation)
     chunker = evaluation.config.corpus.chunker
     key = evaluation.key("chunks", corpus.key, chunker.model_dump(mode="json"))
@@ -90,6 +98,10 @@ class IndexOpener:
 
 def planned_identity(evaluation: Evaluation) -> dict[str, dict[str, str]]:
     """Name each strategy's index_hash and embed_model as they follow from the inputs, before anything is indexed."""
+    return evaluation.once("identity", lambda: _planned_identity(evaluation))
+
+
+def _planned_identity(evaluation: Evaluation) -> dict[str, dict[str, str]]:
     chunks = corpus_chunks(evaluation)
     about = chunks.json("about")
     hashes: list[str] | None = None
@@ -109,6 +121,10 @@ def corpus_index(evaluation: Evaluation, opened: IndexOpener) -> Artifact:
 
     Parts: about (analyzer, chunker, per strategy index_hash and embed_model, sizes, embedding counts, what changed in the vector store).
     """
+    return evaluation.once("index", lambda: _corpus_index(evaluation, opened))
+
+
+def _corpus_index(evaluation: Evaluation, opened: IndexOpener) -> Artifact:
     chunks = corpus_chunks(evaluation)
     planned = planned_identity(evaluation)
     key = evaluation.key("index", chunks.key, planned, evaluation.config.name, evaluation.config.seeds)

@@ -5,7 +5,7 @@ import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rag_eval.evaluation.progress import Progress, Silent
 from rag_eval.gold.configuration import load_config
@@ -17,6 +17,8 @@ from rag_eval.settings import Settings
 from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts
 from rag_eval.storage.code import code_version
 from rag_eval.storage.hashing import digest
+
+T = TypeVar("T")
 
 BEIR_STRATEGIES: tuple[dict[str, Any], ...] = (
     {"name": "bm25", "kind": "bm25"},
@@ -79,6 +81,17 @@ class Evaluation:
         if (stage, key) not in self._made:
             self._made[stage, key] = self.store.memo(stage, key, make)
         return self._made[stage, key]
+
+    @functools.cached_property
+    def _results(self) -> dict[str, Any]:
+        return {}
+
+    def once(self, name: str, step: Callable[[], T]) -> T:
+        """Run a step once within this evaluation; later calls get the same result."""
+        if name not in self._results:
+            self._results[name] = step()
+        result: T = self._results[name]
+        return result
 
     def key(self, stage: str, *parts: object) -> str:
         """Memo key of a stage: its name, the code version and everything it reads."""

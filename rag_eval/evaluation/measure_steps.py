@@ -194,6 +194,10 @@ def ranking_measures(runs: Runs) -> Artifact:
 
     Parts: per_query (frame), about (strategies: records, ann_recall; comparisons).
     """
+    return runs.evaluation.once("ranking", lambda: _ranking_measures(runs))
+
+
+def _ranking_measures(runs: Runs) -> Artifact:
     evaluation = runs.evaluation
     key = evaluation.key("ranking", gold_variants(evaluation).key, runs.keys, evaluation.config.k, evaluation.config.level, evaluation.config.depth, evaluation.config.seeds)
 

@@ -84,6 +84,10 @@ def retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Art
     Parts: run (RUN frame), about (index_hash, embed_model, seeds that were run, latency in ms, seconds, empty results, embedding counts).
     A strategy without any randomness runs once; its result stands for every seed.
     """
+    return evaluation.once(f"run {spec.name}", lambda: _retrieve(evaluation, opened, spec))
+
+
+def _retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Artifact:
     config = evaluation.config
     index, gold = corpus_index(evaluation, opened), gold_variants(evaluation)
     identity = index.json("about")["strategies"][spec.name]

@@ -125,6 +125,10 @@ def stability_measures(runs: Runs) -> Artifact:
 
     Parts: per_run (frame: strategy, query, wording, seed, delta_s), about (embedding; figures by strategy).
     """
+    return runs.evaluation.once("stability", lambda: _stability_measures(runs))
+
+
+def _stability_measures(runs: Runs) -> Artifact:
     evaluation = runs.evaluation
     key = evaluation.key(
         "stability", gold_variants(evaluation).key, runs.keys, stability_embedding(evaluation).model_dump(mode="json"), evaluation.config.k, evaluation.config.level, evaluation.config.seeds
