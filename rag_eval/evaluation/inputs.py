@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rag_eval.evaluation.progress import Progress, Silent
-from rag_eval.gold.configuration import load_config
+from rag_eval.gold.configuration import discover, load_config
 from rag_eval.gold.loading import GoldSet, load_beir_gold, load_gold
 from rag_eval.records.gold_set import Beir, Embedding, GoldSetConfig, Hybrid, Strategy, Vector
 from rag_eval.records.problems import InputError, Problem
@@ -123,6 +123,26 @@ def adjust(config: GoldSetConfig, strategies: tuple[str, ...] = (), vectors: Pat
         kept = [_with_vectors(strategy, vectors) for strategy in kept]
     primary = config.primary if config.primary in {strategy.name for strategy in kept} else None
     return config.model_copy(update={"strategies": tuple(kept), "primary": primary})
+
+
+def select_gold_sets(gold_sets: Path, names: list[str], *, every: bool = False) -> list[Path]:
+    """Choose folders of gold sets: those named, else all of the nightly job (or all there are).
+
+    Raises
+    ------
+    InputError
+        A name that is not there, or none to choose from.
+    """
+    there = discover(gold_sets)
+    unknown = [name for name in names if name not in there]
+    if unknown:
+        raise InputError(Problem("unknown_gold_set", "no such gold set", file=str(gold_sets), found=", ".join(unknown), accepted=", ".join(there) or "none is here"))
+    if names:
+        return [there[name] for name in names]
+    chosen = [folder for folder in there.values() if every or load_config(folder).nightly]
+    if not chosen:
+        raise InputError(Problem("no_gold_set", "no gold set to run", file=str(gold_sets), accepted="a folder with gold_set.yaml; start one with rag-eval init"))
+    return chosen
 
 
 def open_gold_set(folder: Path, settings: Settings, *, strategies: tuple[str, ...] = (), vectors: Path | None = None, progress: Progress | None = None) -> Evaluation:
