@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.retrieval.embedding.base import Advance, Vectors, no_advance, unit
-from rag_eval.retrieval.ranking import ROUNDING, Ranking, order, ranking, scale_min_max
+from rag_eval.retrieval.ranking import Ranking, order, ranking, scale_min_max
 from rag_eval.storage.hashing import digest
 
 BATCH = 2000
@@ -219,6 +219,6 @@ class ChromaStore:
                 found = collection.query(query_embeddings=queries[batch], n_results=depth, ids=only, include=["distances"])
                 for query, chunk_ids, distances in zip(batch, found["ids"], found["distances"], strict=True):
                     rows[query, : len(chunk_ids)] = [row_of[chunk] for chunk in chunk_ids]
-                    scores[query, : len(chunk_ids)] = np.round(1.0 - np.asarray(distances, dtype=np.float64), ROUNDING)
+                    scores[query, : len(chunk_ids)] = 1.0 - np.asarray(distances, dtype=np.float64)
         rows, scores = order(rows, scores, depth)
         return ranking(rows, scores, scale_min_max(scores), (rows >= 0).sum(axis=1).astype(np.int64))
