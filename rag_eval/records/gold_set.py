@@ -178,8 +178,8 @@ GateName = Literal["acceptance", "regression", "trust", "poisoning", "stability"
 class Gates(_Part):
     """Which gates end the run (`required`) and which only report (`advisory`)."""
 
-    required: tuple[GateName, ...] = ("poisoning",)
-    advisory: tuple[GateName, ...] = ("acceptance", "regression", "trust", "stability")
+    required: tuple[GateName, ...] = ()
+    advisory: tuple[GateName, ...] = ("acceptance", "stability")
     min_queries: int = Field(default=50, ge=1)
 
 

@@ -44,9 +44,14 @@ class StrategyIndex:
         Gives the vector store when a vector strategy needs it.
     rerankers
         Name -> import path (`module:attribute`) of rerankers that gold sets may name.
+    prefix
+        What the names of this corpus's collections start with.
     """
 
-    def __init__(self, table: ChunkTable, places: Places, chroma: ChromaStore | None = None, rerankers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, table: ChunkTable, places: Places, chroma: ChromaStore | None = None, rerankers: Mapping[str, str] | None = None, *, prefix: str = ""
+    ) -> None:
+        self.prefix = prefix
         self.table = table
         self.places = places
         self.chroma = chroma
@@ -83,9 +88,13 @@ class StrategyIndex:
             raise RuntimeError("approximate search needs a vector store")
         return lambda queries, depth, seed, allowed: store.search(self.graph_name(source.model, seed), queries, depth, self.table.row_of, allowed)
 
+    def collection_name(self, model: str) -> str:
+        """Name the collection that keeps a model's vectors, whatever the chunks."""
+        return f"{self.prefix}{digest(model)}"
+
     def graph_name(self, model: str, seed: int) -> str:
-        """Name of the collection that holds the graph for (chunks, model, seed)."""
-        return f"graph-{digest([self.table.chunks_hash, model])}-s{seed}"
+        """Name the collection that holds the graph for (chunks, model, seed)."""
+        return f"{self.prefix}{digest([self.table.chunks_hash, model])}-s{seed}"
 
     def reranker(self, name: str) -> Reranker:
         """Import a reranker that the settings enable."""

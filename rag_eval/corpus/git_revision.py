@@ -1,0 +1,90 @@
+"""What git knows about a folder: its commit and the commit that last changed each file.
+
+Belongs here: the calls of git. A folder outside a work tree, or a machine without git, gives None.
+"""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+_TIMEOUT_S = 60
+# a repository's own configuration must not start programs, and a status must not write to the repository
+_SAFE = ("-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "-c", "log.showSignature=false", "-c", "core.quotePath=false")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GitRevisions:
+    """Commit of the work tree; commit that last changed each committed file; files that differ from HEAD. Paths relative to the folder."""
+
+    head: str
+    last_commit: Mapping[str, str]
+    dirty: frozenset[str]
+
+
+def _environment() -> dict[str, str]:
+    """Return ours without GIT_DIR and its kin, which a hook sets and which would point git elsewhere."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    return kept | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    program = shutil.which("git")
+    if program is None or not folder.is_dir():
+        return None
+    command = [program, *_SAFE, "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False, env=_environment())  # noqa: S603 - fixed arguments, no shell
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else None
+
+
+def head(folder: Path) -> tuple[str, str] | None:
+    """Commit of the work tree that holds the folder, and the folder's path in it (`""` or `docs/`); one call of some milliseconds."""
+    answer = _git(folder, "rev-parse", "--verify", "HEAD", "--show-prefix")
+    if answer is None:
+        return None
+    commit, _, prefix = answer.partition("\n")
+    return commit, prefix.removesuffix("\n")
+
+
+def _status(answer: str) -> Iterator[str]:
+    """Paths of `git status --porcelain -z`; a rename names two."""
+    entries = iter(answer.split("\0"))
+    for entry in entries:
+        if entry:
+            yield entry[3:]
+            if entry[0] in "RC" or entry[1] in "RC":
+                yield next(entries, "")
+
+
+def _log(answer: str) -> Iterator[tuple[str, str]]:
+    """Path and commit of `git log --name-only -z`, newest first."""
+    commit = ""
+    for entry in answer.split("\0"):
+        if entry.startswith("\1"):
+            commit = entry[1:]
+        elif entry:
+            yield entry.removeprefix("\n"), commit
+
+
+def revisions(folder: Path, wanted: Iterable[str]) -> GitRevisions | None:
+    """Revisions of these files of a folder, from one `git log` and one `git status` over the whole folder."""
+    place = head(folder)
+    if place is None:
+        return None
+    commit, prefix = place
+    log = _git(folder, "log", "--format=%x01%H", "--name-only", "--no-renames", "--relative", "-z", "--", ".")
+    status = _git(folder, "status", "--porcelain=v1", "-z", "--untracked-files=all", "--", ".")
+    if log is None or status is None:
+        return None
+    files = set(wanted)
+    last: dict[str, str] = {}
+    for path, changed_in in _log(log):
+        if path in files:
+            last.setdefault(path, changed_in)
+    changed = {path.removeprefix(prefix) for path in _status(status) if path.startswith(prefix)}
+    return GitRevisions(commit, last, frozenset(changed & files))

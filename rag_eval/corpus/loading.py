@@ -1,0 +1,163 @@
+"""A corpus configuration -> documents and sections, masked, with revisions: the face of the loaders.
+
+Belongs here: what holds for every source. Each format is a loader of its own.
+"""
+
+import dataclasses
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rag_eval.corpus import beir, folder, hf_datasets, masking, package_docs, sections
+from rag_eval.corpus.raw_documents import Problems, RawCorpus, RawDocument
+from rag_eval.records.frames import DOCUMENTS, SECTIONS
+from rag_eval.records.gold_set import Beir, Corpus, Folder, HuggingFace, PackageDocs
+from rag_eval.records.problems import Problem
+from rag_eval.storage.hashing import digest, lines_hash, text_hash
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_DIRTY_DIGITS = 12
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadedCorpus:
+    """A corpus as stages use it.
+
+    Parameters
+    ----------
+    documents
+        DOCUMENTS frame, sorted by doc_id.
+    sections
+        SECTIONS frame, sorted by document and place.
+    corpus_rev
+        Revision of the whole: package version, commit (`+dirty.<hash>` where files differ), hub revision, or hash of the contents.
+    masked
+        Number of masked pieces for each pattern name, 0 included; empty where masking is off.
+    loader
+        Name of the loader.
+    """
+
+    documents: pd.DataFrame
+    sections: pd.DataFrame
+    corpus_rev: str
+    masked: dict[str, int]
+    loader: str
+
+
+def identify(spec: Corpus, base: Path) -> str:
+    """Hash of everything that loading would read: the configuration but for the chunker, and the content of the input.
+
+    Nothing is parsed or imported. Relative paths are resolved against `base`, the gold set's folder.
+
+    Raises
+    ------
+    InputError
+        The input is not there.
+    """
+    match spec:
+        case PackageDocs():
+            found = package_docs.identity(spec, base)
+        case Folder():
+            found = folder.identity(spec, base)
+        case Beir():
+            found = beir.identity(spec, base)
+        case HuggingFace():
+            found = hf_datasets.identity(spec, base)
+    # names of files need not be UTF-8
+    return digest([spec.model_dump(mode="json", exclude={"chunker"}), lines_hash(found)])
+
+
+def _read(spec: Corpus, base: Path) -> RawCorpus:
+    match spec:
+        case PackageDocs():
+            return package_docs.load(spec, base)
+        case Folder():
+            return folder.load(spec, base)
+        case Beir():
+            return beir.load(spec, base)
+        case HuggingFace():
+            return hf_datasets.load(spec, base)
+
+
+def _storable(text: str) -> str:
+    """Lone surrogates, which neither UTF-8 nor Parquet can hold, as U+FFFD: one character each, so offsets stay."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def _sections(document: RawDocument, title: str, text: str) -> list[sections.Section]:
+    if document.section_id is not None:
+        return sections.whole(document.doc_id, title, text, document.section_id)
+    if document.kind == "numpydoc":
+        return sections.of_numpydoc(document.doc_id, title, text)
+    if document.kind == "markdown":
+        return sections.of_markdown(document.doc_id, title, text, document.body_start)
+    return sections.whole(document.doc_id, title, text)
+
+
+def _refuse_shared_sections(found: list[sections.Section], owners: list[RawDocument]) -> None:
+    """Two documents must not give the same section id: gold could not tell them apart."""
+    shared = sections.duplicates(section.section_id for section in found)
+    problems = Problems()
+    first: dict[str, str] = {}
+    for section, owner in zip(found, owners, strict=True):
+        if section.section_id in shared and first.setdefault(section.section_id, owner.doc_id) != owner.doc_id:
+            sentence = f"the section id is also that of document {first[section.section_id]}"
+            problems.add(Problem("duplicate_section_id", sentence, owner.file, owner.line, "section_id", section.section_id, "every section id once"))
+    problems.raise_if_any()
+
+
+def load_corpus(spec: Corpus, base: Path) -> LoadedCorpus:
+    """Read a corpus; mask titles and texts before anything else sees them.
+
+    Ids, names and source addresses are not masked: they are how a document is found. A document with an empty text is kept and gives no
+    chunk, even if it has a title.
+
+    Raises
+    ------
+    InputError
+        With every problem of the input, the first hundred listed.
+    """
+    raw = _read(spec, base)
+    masked: Counter[str] = Counter()
+    rows: list[dict[str, Any]] = []
+    found: list[sections.Section] = []
+    owners: list[RawDocument] = []
+    for document in sorted(raw.documents, key=lambda one: one.doc_id):
+        title, text = _storable(document.title), _storable(document.text)
+        if spec.mask_pii:
+            (title, in_title), (text, in_text) = masking.mask(title), masking.mask(text)
+            masked.update(in_title)
+            masked.update(in_text)
+        content_hash = text_hash(text)
+        rev = document.rev or content_hash
+        rows.append(
+            {
+                "doc_id": document.doc_id,
+                "title": title,
+                "text": text,
+                "rev": f"{rev}+dirty.{content_hash[:_DIRTY_DIGITS]}" if document.dirty else rev,
+                "content_hash": content_hash,
+                "source_url": _storable(document.source_url),
+                "kind": document.kind,
+                "names": [document.doc_id, *document.names],
+            }
+        )
+        its = _sections(document, title, text)
+        found += its
+        owners += [document] * len(its)
+    _refuse_shared_sections(found, owners)
+    documents = DOCUMENTS.check(pd.DataFrame(rows))
+    frame = pd.DataFrame(found, columns=list(sections.Section._fields))
+    frame["doc_id"] = [owner.doc_id for owner in owners]
+    content = lines_hash(part for row in rows for part in (row["doc_id"], row["content_hash"]))
+    rev = raw.rev or content
+    return LoadedCorpus(
+        documents=documents,
+        sections=SECTIONS.check(frame),
+        corpus_rev=f"{rev}+dirty.{content[:_DIRTY_DIGITS]}" if raw.dirty else rev,
+        masked={name: masked[name] for name in masking.NAMES} if spec.mask_pii else {},
+        loader=spec.loader,
+    )

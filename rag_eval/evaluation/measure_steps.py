@@ -1,0 +1,212 @@
+"""Measure stages: ranking measures and stability, from the stored runs."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks
+from rag_eval.evaluation.gold_steps import GoldArrays, gold_variants
+from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.evaluation.retrieval_steps import retrieve, run_rows
+from rag_eval.evaluation.scoring import ALWAYS_K, LEVELS, Scores, labels_for, score_strategy
+from rag_eval.measures.aggregate import aggregate
+from rag_eval.measures.labels import machine_name
+from rag_eval.measures.overlap import ann_recall
+from rag_eval.measures.paired import holm, paired_comparison
+from rag_eval.records.gold_set import Bm25, Level
+from rag_eval.retrieval.dense import ExactSearch
+from rag_eval.storage.artifacts import Artifact
+
+BOOTSTRAP_SEED = 20_240_229
+COMPARED = ("R@10", "RR", "nDCG@10")
+
+
+def number(value: float) -> float | None:
+    """Make a figure fit for JSON: NaN and infinity are null, the rest keeps twelve significant digits, so that equal inputs give equal bytes."""
+    return float(f"{value:.12g}") if np.isfinite(value) else None
+
+
+class Runs:
+    """The stored runs of an evaluation, scored once and shared by the measure stages."""
+
+    def __init__(self, evaluation: Evaluation, opened: IndexOpener) -> None:
+        self.evaluation = evaluation
+        self.opened = opened
+        self._scores: dict[str, Scores] = {}
+        self._gold: GoldArrays | None = None
+        self._chunks: pd.DataFrame | None = None
+
+    def artifact(self, name: str) -> Artifact:
+        """Return the run of one strategy."""
+        spec = next(spec for spec in self.evaluation.config.strategies if spec.name == name)
+        return retrieve(self.evaluation, self.opened, spec)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the strategies, in the order of the configuration."""
+        return [spec.name for spec in self.evaluation.config.strategies]
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys of all runs."""
+        return [self.artifact(name).key for name in self.names]
+
+    @property
+    def gold(self) -> GoldArrays:
+        """The gold as arrays."""
+        if self._gold is None:
+            self._gold = GoldArrays(gold_variants(self.evaluation), self.chunks)
+        return self._gold
+
+    @property
+    def chunks(self) -> pd.DataFrame:
+        """The chunks' names, without their texts."""
+        if self._chunks is None:
+            path = corpus_chunks(self.evaluation).path("chunks.parquet")
+            self._chunks = pd.read_parquet(path, columns=["chunk_id", "doc_id", "section_id", "start", "end"])
+        return self._chunks
+
+    def rows(self, name: str) -> dict[int, np.ndarray]:
+        """Chunk rows by seed."""
+        return run_rows(self.artifact(name).frame("run"), len(self.gold.variants), self.evaluation.config.depth)
+
+    def scores(self, name: str) -> Scores:
+        """Scores of one strategy."""
+        if name not in self._scores:
+            self._scores[name] = score_strategy(self.rows(name), self.gold, self.evaluation.config.k)
+        return self._scores[name]
+
+
+def _records(scores: Scores, level: Level, runs: Runs) -> list[dict[str, Any]]:
+    gold = runs.gold
+    labels = scores.labels[level]
+    query_of = gold.query_of[scores.variant]
+    found = aggregate(labels, scores.values[level], gold.groups, BOOTSTRAP_SEED, query_of=query_of, failed=scores.failed)
+    cutoffs = sorted({*runs.evaluation.config.k, ALWAYS_K})
+    high: dict[str, float] = {}
+    if level in scores.upper:
+        upper = aggregate([f"P@{k}" for k in cutoffs], scores.upper[level], gold.groups, BOOTSTRAP_SEED, query_of=query_of, failed=scores.failed, resamples=1)
+        high = {record.label: record.value for record in upper}
+    return [
+        {
+            "label": record.label,
+            "name": machine_name(record.label),
+            "level": level,
+            "value": number(record.value),
+            "ci_low": number(record.ci_low),
+            "ci_high": number(record.ci_high),
+            "n_attempted": record.n_attempted,
+            "n_scored": record.n_scored,
+            "n_failed": record.n_failed,
+            "n_ineligible": record.n_ineligible,
+            "judged_at_k": number(record.judged_at_k),
+            **({"value_if_unjudged_relevant": number(high[record.label])} if record.label in high else {}),
+        }
+        for record in found
+    ]
+
+
+def _comparisons(runs: Runs, level: Level) -> list[dict[str, Any]]:
+    """Every pair of strategies under the compared measures, Holm-adjusted over all of them."""
+    rows: list[dict[str, Any]] = []
+    n_queries = len(runs.gold.queries)
+    for a, b in itertools.combinations(runs.names, 2):
+        means = []
+        for name in (a, b):
+            scores = runs.scores(name)
+            values = scores.per_query(level, n_queries, runs.gold)
+            means.append(values[:, [scores.labels[level].index(label) for label in COMPARED]])
+        found = paired_comparison(means[0], means[1], runs.gold.groups, BOOTSTRAP_SEED)
+        rows.extend(
+            {
+                "a": a,
+                "b": b,
+                "measure": label,
+                "level": level,
+                "delta": number(found.delta[at]),
+                "ci_low": number(found.ci_low[at]),
+                "ci_high": number(found.ci_high[at]),
+                "p": number(found.p[at]),
+                "n_better": int(found.n_better[at]),
+                "n_worse": int(found.n_worse[at]),
+                "n_tied": int(found.n_tied[at]),
+                "n_groups": int(found.n_groups[at]),
+                "minimum_detectable": number(found.minimum_detectable[at]),
+            }
+            for at, label in enumerate(COMPARED)
+        )
+    adjusted = holm([np.nan if row["p"] is None else row["p"] for row in rows])
+    for row, p in zip(rows, adjusted, strict=True):
+        row["p_adjusted"] = number(float(p))
+    return rows
+
+
+def _ann_recall(runs: Runs, name: str) -> dict[str, Any] | None:
+    """Recall of an approximate index against exact search over the same vectors, by k; None for exact strategies."""
+    spec = next(spec for spec in runs.evaluation.config.strategies if spec.name == name)
+    if isinstance(spec, Bm25) or spec.search != "approximate":
+        return None
+    opened = runs.opened()
+    source = opened.index.source(spec.embedding)
+    texts = runs.gold.variants["text"].tolist()
+    depth = runs.evaluation.config.depth
+    vectors = source.query_vectors(texts)
+    exact = ExactSearch(source.chunk_vectors()).search(vectors, depth)
+    dense = opened.index.dense(spec)
+    result: dict[str, Any] = {}
+    for seed in runs.evaluation.config.seeds:
+        approximate = dense(vectors, depth, seed, None)
+        result[str(seed)] = {
+            f"ann_recall_at_{k}": number(float(np.nanmean(ann_recall(approximate.rows, exact.rows, k)))) for k in sorted({*runs.evaluation.config.k, ALWAYS_K}) if k <= depth
+        }
+    return {"by_seed": result, "n": len(texts)}
+
+
+def _per_query_frame(runs: Runs) -> pd.DataFrame:
+    """One row for each (strategy, level, query, wording, seed); a strategy without randomness stands under every configured seed."""
+    gold, config = runs.gold, runs.evaluation.config
+    every = [machine_name(label) for label in dict.fromkeys(itertools.chain.from_iterable(labels_for(config.k)[level] for level in LEVELS))]
+    parts = []
+    for name in runs.names:
+        scores = runs.scores(name)
+        seeds = sorted(set(scores.seed.tolist()))
+        copies = [(seed, scores.seed == seed) for seed in seeds] if len(seeds) > 1 else [(seed, scores.seed == seeds[0]) for seed in config.seeds]
+        for level, (seed, rows) in itertools.product(LEVELS, copies):
+            variant = scores.variant[rows]
+            columns = {machine_name(label): scores.values[level][rows, at] for at, label in enumerate(scores.labels[level])}
+            part = pd.DataFrame({key: columns.get(key, np.full(len(variant), np.nan)) for key in every})
+            part.insert(0, "failed", scores.failed[rows])
+            part.insert(0, "eligible", ~np.isnan(scores.values[level][rows, 0]))
+            part.insert(0, "seed", seed)
+            part.insert(0, "paraphrase_id", gold.variants["paraphrase_id"].to_numpy()[variant])
+            part.insert(0, "group_id", gold.variants["group_id"].to_numpy()[variant])
+            part.insert(0, "query_id", gold.variants["query_id"].to_numpy()[variant])
+            part.insert(0, "level", level)
+            part.insert(0, "strategy", name)
+            parts.append(part)
+    return pd.concat(parts, ignore_index=True)
+
+
+def ranking_measures(runs: Runs) -> Artifact:
+    """Score every run at every level, aggregate, compare.
+
+    Parts: per_query (frame), about (strategies: records, ann_recall; comparisons).
+    """
+    evaluation = runs.evaluation
+    key = evaluation.key("ranking", gold_variants(evaluation).key, runs.keys, evaluation.config.k, evaluation.config.level, evaluation.config.depth, evaluation.config.seeds)
+
+    def make() -> dict[str, Any]:
+        strategies = []
+        with evaluation.progress.step("Scoring rankings", len(runs.names), "strategies") as advance:
+            for name in runs.names:
+                scores = runs.scores(name)
+                measures = list(itertools.chain.from_iterable(_records(scores, level, runs) for level in LEVELS))
+                strategies.append({"name": name, "measures": measures, "ann_recall": _ann_recall(runs, name)})
+                advance(1)
+        with evaluation.progress.step("Comparing strategies"):
+            comparisons = _comparisons(runs, evaluation.config.level)
+        return {"per_query": _per_query_frame(runs), "about": {"strategies": strategies, "comparisons": comparisons}}
+
+    return evaluation.memo("ranking", key, make)

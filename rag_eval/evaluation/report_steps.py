@@ -1,0 +1,167 @@
+"""Report stage: puts the stored results together, judges the floors, writes every file."""
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+from rag_eval import __version__
+from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks, corpus_index, corpus_snapshot
+from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.evaluation.measure_steps import Runs, ranking_measures
+from rag_eval.evaluation.stability_steps import stability_measures
+from rag_eval.gates.floors import floor_gates, unmeasured_gates
+from rag_eval.records.gold_set import Bm25
+from rag_eval.reporting.metrics_report import FILE_NAME, dumps, finish, write_report
+from rag_eval.reporting.tables import trec_qrels, trec_run, write_measures, write_per_query
+from rag_eval.storage.atomic import write_text
+
+NOT_BUILT = {
+    "groundedness": "this version evaluates retrieval; no answers were made",
+    "avgTrustScore": "this version does not screen sources for trust",
+    "poisonedBlocked": "this version does not screen sources for poisoning",
+}
+RAGAS_OFF = "FEATURE_RAGAS_EVAL is off"
+RAGAS_NO_ANSWERS = "faithfulness is measured on answers, and no answers were made"
+
+
+def _record(measures: list[dict[str, Any]], name: str, level: str) -> dict[str, Any]:
+    return next(record for record in measures if record["name"] == name and record["level"] == level)
+
+
+def _embedding_use(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict[str, Any]:
+    """How many texts the evaluation needed vectors of, and how many had to be embedded now."""
+    chunks = corpus_chunks(evaluation).json("about")["n_chunks"]
+    index = corpus_index(evaluation, opened)
+    wordings = int(runs.gold.variants["text"].nunique())
+    models = {entry["embed_model"] for entry in index.json("about")["strategies"].values() if entry["embed_model"]}
+    embedded = 0 if index.reused else sum(entry["embedded"] for entry in index.json("about")["vectors"].values())
+    for name in runs.names:
+        run = runs.artifact(name)
+        embedded += 0 if run.reused else run.json("about")["embedded_queries"]
+    return {"models": sorted(models), "needed": len(models) * (chunks + wordings), "embedded": embedded}
+
+
+def _strategy(evaluation: Evaluation, runs: Runs, entry: dict[str, Any]) -> dict[str, Any]:
+    about = runs.artifact(entry["name"]).json("about")
+    spec = next(spec for spec in evaluation.config.strategies if spec.name == entry["name"])
+    price = 0.0 if isinstance(spec, Bm25) else evaluation.settings.price_per_1k_embedding_tokens
+    return {
+        "name": entry["name"],
+        "kind": about["kind"],
+        "index_hash": about["index_hash"],
+        "embed_model": about["embed_model"],
+        "rerank": spec.rerank.kind if spec.rerank else None,
+        "seeds": {"configured": list(evaluation.config.seeds), "matter": about["seed_matters"]},
+        "n_runs": about["n_runs"],
+        "n_empty": about["n_empty"],
+        "measures": entry["measures"],
+        "ann_recall": entry["ann_recall"],
+        "latency_ms": about["latency_ms"],
+        "cost_per_1k": round(price * about["query_tokens"], 6),
+    }
+
+
+def figures_for_gates(report: dict[str, Any], level: str) -> dict[str, dict[str, Any]]:
+    """Name every figure that a floor may ask for: the primary strategy's measures at the headline level, delta_s, latency, cost, cache."""
+    primary = next(entry for entry in report["strategies"] if entry["name"] == report["strategy"])
+    groups = report["gold"]["n_groups"]
+    figures: dict[str, dict[str, Any]] = {record["name"]: {**record, "n_groups": groups} for record in primary["measures"] if record["level"] == level}
+    figures["delta_s"] = {**report["stability"]["strategies"][report["strategy"]]["delta_s"], "n_groups": groups}
+    for name in ("p50", "p95", "p99"):
+        figures[f"latency_{name}_ms"] = {"value": primary["latency_ms"][name]}
+    figures["cost_per_1k"] = {"value": primary["cost_per_1k"]}
+    figures["cache_hit_rate"] = {"value": report["cacheHitRate"], "reason": report.get("cacheHitRate_reason", "")}
+    return figures
+
+
+def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict[str, Any]:
+    """Build the report but for its hash, id and time."""
+    config = evaluation.config
+    corpus, chunks = corpus_snapshot(evaluation).json("about"), corpus_chunks(evaluation).json("about")
+    index, gold = corpus_index(evaluation, opened).json("about"), gold_variants(evaluation).json("about")
+    ranking, stability = ranking_measures(runs).json("about"), stability_measures(runs).json("about")
+    strategies = [_strategy(evaluation, runs, entry) for entry in ranking["strategies"]]
+    primary = next(entry for entry in strategies if entry["name"] == config.primary_strategy)
+    use = _embedding_use(evaluation, opened, runs)
+    faithfulness_reason = RAGAS_NO_ANSWERS if evaluation.settings.feature_ragas_eval else RAGAS_OFF
+    body: dict[str, Any] = {
+        "strategy": primary["name"],
+        "recallAt10": _record(primary["measures"], "recall_at_10", config.level)["value"],
+        "mrr": _record(primary["measures"], "mrr", config.level)["value"],
+        "cacheHitRate": 1 - use["embedded"] / use["needed"] if use["needed"] else None,
+        "faithfulness": None,
+        "faithfulness_reason": faithfulness_reason,
+        "version": __version__,
+        "features": {"FEATURE_HYBRID_RETRIEVAL": evaluation.settings.feature_hybrid_retrieval, "FEATURE_RAGAS_EVAL": evaluation.settings.feature_ragas_eval},
+        "evaluation": {"k": list(config.k), "depth": config.depth, "level": config.level, "primary": config.primary_strategy},
+        "gold": {**gold, "seeds": list(config.seeds)},
+        "index": {
+            "hash": primary["index_hash"],
+            "rev": corpus["corpus_rev"],
+            "corpus_rev": corpus["corpus_rev"],
+            "chunks_hash": chunks["chunks_hash"],
+            "analyzer": index["analyzer"],
+            "chunker": index["chunker"],
+            "embed_model": primary["embed_model"],
+            "n_documents": corpus["n_documents"],
+            "n_chunks": chunks["n_chunks"],
+            "loader": corpus["loader"],
+            "masked": corpus["masked"],
+            "strategies": index["strategies"],
+        },
+        "strategies": strategies,
+        "comparisons": ranking["comparisons"],
+        "stability": stability,
+        "embeddings": use,
+        "vector_store": {"collections": index["vectors"], "dropped": index["dropped"]},
+        "reused": {"index": corpus_index(evaluation, opened).reused, "runs": {name: runs.artifact(name).reused for name in runs.names}},
+    }
+    if not use["needed"]:
+        body["cacheHitRate_reason"] = "no strategy uses an embedding"
+    for name, reason in NOT_BUILT.items():
+        body |= {name: None, f"{name}_reason": reason}
+    for part, reason in (("citations", NOT_BUILT["groundedness"]), ("trust", NOT_BUILT["avgTrustScore"]), ("uncertainty", "this version does not estimate miss rates"), ("calibration", "this version does not estimate miss rates")):
+        body[part] = {"value": None, "reason": reason}
+    results = floor_gates(config, figures_for_gates(body, config.level))
+    results += unmeasured_gates(config, {"acceptance", "stability"}, {"poisoning": NOT_BUILT["poisonedBlocked"], "trust": NOT_BUILT["avgTrustScore"]})
+    body["gates"] = [result.as_json() for result in results]
+    return body
+
+
+def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict[str, Any]:
+    """Write every file of the gold set's folder of reports; the report itself last. Returns the report.
+
+    The run is also kept in the home, so that later runs can be compared with it.
+    """
+    report = finish(report_body(evaluation, opened, runs), dt.datetime.now(dt.UTC))
+    folder = evaluation.reports
+    per_query = ranking_measures(runs)
+    write_per_query(folder, per_query.frame("per_query"))
+    write_measures(folder / "measures.csv", report["strategies"])
+    document_of_chunk = runs.chunks["doc_id"].to_numpy()
+    for name in runs.names:
+        run = runs.artifact(name)
+        seed = run.json("about")["seeds"][0]
+        write_text(folder / f"run-{name}.trec", trec_run(run.frame("run"), runs.gold.variants, document_of_chunk, name, seed))
+    write_text(folder / "qrels.trec", trec_qrels(gold_variants(evaluation).frame("qrels_document")))
+    keep_run(evaluation, report, {"ranking": per_query.key})
+    write_report(report, folder / FILE_NAME)
+    return report
+
+
+def keep_run(evaluation: Evaluation, report: dict[str, Any], artifacts: dict[str, str]) -> Path:
+    """Keep the report and the keys of its artifacts in the home, under its run id."""
+    path = evaluation.settings.home / "runs" / f"{report['run_id']}.json"
+    write_text(path, dumps({"gold_set": evaluation.config.name, "artifacts": artifacts, "report": report}))
+    return path
+
+
+def load_run(home: Path, run_id: str) -> dict[str, Any] | None:
+    """Read a kept run."""
+    path = home / "runs" / f"{run_id}.json"
+    if not path.is_file():
+        return None
+    loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return loaded

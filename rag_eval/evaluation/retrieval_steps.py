@@ -1,0 +1,121 @@
+"""Retrieval stage: one strategy over all variants and seeds, and its latency one query at a time."""
+
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from rag_eval.corpus.analyzer import count_tokens
+from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_index, corpus_snapshot
+from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.records.frames import RUN
+from rag_eval.records.gold_set import Strategy
+from rag_eval.records.retrieval import RetrievalOptions
+from rag_eval.retrieval.ranking import Ranking
+from rag_eval.retrieval.service import RetrievalService
+from rag_eval.retrieval.strategies import ReadyStrategy
+from rag_eval.storage.artifacts import Artifact
+
+LATENCY_TOP_K = 10
+PERCENTILES = (50, 95, 99)
+
+
+def run_frame(rankings: dict[int, Ranking]) -> pd.DataFrame:
+    """Write rankings in long form: RUN schema, one row a retrieved chunk.
+
+    Parameters
+    ----------
+    rankings
+        Seed -> ranking of all variants.
+    """
+    parts = []
+    for seed, found in rankings.items():
+        variant, place = np.nonzero(found.found)
+        parts.append(
+            pd.DataFrame(
+                {
+                    "variant": variant.astype(np.int64),
+                    "seed": np.full(len(variant), seed, dtype=np.int64),
+                    "chunk": found.rows[variant, place].astype(np.int64),
+                    "k_pos": found.k_pos[variant, place].astype(np.int64),
+                    "k_final": (place + 1).astype(np.int64),
+                    "score_raw": found.raw[variant, place],
+                    "score_norm": found.norm[variant, place],
+                    "rerank_score": found.rerank[variant, place],
+                }
+            )
+        )
+    return RUN.check(pd.concat(parts, ignore_index=True))
+
+
+def run_rows(frame: pd.DataFrame, n_variants: int, depth: int) -> dict[int, npt.NDArray[np.int64]]:
+    """Read a RUN frame back as chunk rows by seed, int64 [n_variants, depth], -1 padded."""
+    result = {}
+    for seed, part in frame.groupby("seed", sort=True):
+        rows = np.full((n_variants, depth), -1, dtype=np.int64)
+        rows[part["variant"].to_numpy(), part["k_final"].to_numpy() - 1] = part["chunk"].to_numpy()
+        result[int(str(seed))] = rows
+    return result
+
+
+def _latency(evaluation: Evaluation, strategy: ReadyStrategy, texts: list[str]) -> dict[str, Any]:
+    """Time single queries through the port, embedding each anew; queries are spread evenly over the gold set."""
+    corpus = corpus_snapshot(evaluation)
+    service = RetrievalService(
+        {strategy.spec.kind: strategy}, corpus.frame("documents"), corpus_rev=corpus.json("about")["corpus_rev"], default=strategy.spec.kind
+    )
+    places = np.unique(np.linspace(0, len(texts) - 1, min(evaluation.settings.latency_queries, len(texts))).astype(int))
+    options = RetrievalOptions(top_k=LATENCY_TOP_K)
+    service.retrieve(texts[0], options)  # the first call pays for lazy loading
+    times = []
+    for place in places:
+        started = time.perf_counter()
+        service.retrieve(texts[place], options)
+        times.append(1000 * (time.perf_counter() - started))
+    return {"n": len(times), **{f"p{p}": float(np.percentile(times, p)) for p in PERCENTILES}}
+
+
+def retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Artifact:
+    """Run one strategy over every variant and seed.
+
+    Parts: run (RUN frame), about (index_hash, embed_model, seeds that were run, latency in ms, seconds, empty results, embedding counts).
+    A strategy without any randomness runs once; its result stands for every seed.
+    """
+    config = evaluation.config
+    index, gold = corpus_index(evaluation, opened), gold_variants(evaluation)
+    identity = index.json("about")["strategies"][spec.name]
+    key = evaluation.key("run", spec.model_dump(mode="json"), identity, gold.key, config.depth, config.seeds, evaluation.settings.latency_queries)
+
+    def make() -> dict[str, Any]:
+        texts = gold.frame("variants")["text"].tolist()
+        strategy = opened().strategies[spec.name]
+        if strategy.index_hash != identity["index_hash"]:
+            raise RuntimeError(f"{spec.name}: the opened index is {strategy.index_hash}, not the planned {identity['index_hash']}")
+        seeds = list(config.seeds) if strategy.seed_matters else [config.seeds[0]]
+        used = 0 if strategy.source is None else strategy.source.use.embedded
+        started = time.perf_counter()
+        with evaluation.progress.step(f"Retrieving with {spec.name}", len(texts) * len(seeds), "wordings") as advance:
+            rankings = {}
+            for seed in seeds:
+                rankings[seed] = strategy.search(texts, config.depth, seed)
+                advance(len(texts))
+        seconds = time.perf_counter() - started
+        about = {
+            **identity,
+            "name": spec.name,
+            "kind": spec.kind,
+            "seeds": seeds,
+            "seed_matters": strategy.seed_matters,
+            "n_runs": len(texts) * len(seeds),
+            "n_empty": int(sum((found.rows[:, 0] < 0).sum() for found in rankings.values())),
+            "latency_ms": _latency(evaluation, strategy, texts),
+            "query_tokens": float(np.mean([count_tokens(text) for text in texts])),
+            "embedded_queries": 0 if strategy.source is None else strategy.source.use.embedded - used,
+            "seconds": seconds,
+        }
+        return {"run": run_frame(rankings), "about": about}
+
+    return evaluation.memo("run", key, make)

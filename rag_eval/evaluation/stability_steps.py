@@ -1,0 +1,155 @@
+"""Stability stage: whether a question finds the same evidence, close to itself, however it is put."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs, number
+from rag_eval.evaluation.scoring import ALWAYS_K, Scores, wording_names
+from rag_eval.measures.aggregate import aggregate
+from rag_eval.measures.overlap import mean_pairwise_rbo
+from rag_eval.measures.stability import DELTA_S_TARGET, LAMBDA_REASONS, delta_s, equally_close, lambda_states, zones
+from rag_eval.measures.variation import flip_matrix, seeds_change_nothing, variance_shares, wording_range
+from rag_eval.records.gold_set import Bm25, Embedding
+from rag_eval.retrieval.embedding.source import EmbeddingSource
+from rag_eval.storage.artifacts import Artifact
+
+FloatArray = npt.NDArray[np.float64]
+ZONES = ("stable", "transitional", "risk", "undefined")
+STATES = ("convergent", "recursive", "divergent", "chaotic", "undefined")
+
+
+def stability_embedding(evaluation: Evaluation) -> Embedding:
+    """Choose the embedding of delta_s: that of the first vector strategy, else lsa-256."""
+    vector = [spec.embedding for spec in evaluation.config.strategies if not isinstance(spec, Bm25) and spec.kind == "vector"]
+    return vector[0] if vector else Embedding(model="lsa-256")
+
+
+def _shares(values: np.ndarray, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    return {name: {"share": number(float(np.mean(values == name))) if len(values) else None, "n": int(np.sum(values == name))} for name in names}
+
+
+def _interval(values: FloatArray, runs: Runs, label: str) -> dict[str, Any]:
+    """Aggregate one value a query into value, interval and denominators."""
+    record = aggregate([label], values[:, None], runs.gold.groups, BOOTSTRAP_SEED)[0]
+    return {"value": number(record.value), "ci_low": number(record.ci_low), "ci_high": number(record.ci_high), "n_scored": record.n_scored, "n_ineligible": record.n_ineligible}
+
+
+def _distances(runs: Runs, name: str, source: EmbeddingSource) -> tuple[dict[str, Any], FloatArray]:
+    """delta_s of every run, to the question, to the gold evidence and to the decoy; returns the figures and the per-run distances."""
+    gold, scores = runs.gold, runs.scores(name)
+    rows = runs.rows(name)
+    top = np.concatenate([rows[seed][:, :ALWAYS_K] for seed in sorted(rows)])
+    chunks = source.chunk_vectors()
+    questions = source.query_vectors(gold.variants["text"].tolist())
+    distance = delta_s(questions[scores.variant], chunks, top)
+    owner = gold.query_of[scores.variant]
+    record = aggregate(["delta_s"], distance[:, None], gold.groups, BOOTSTRAP_SEED, query_of=owner, failed=scores.failed, failed_value=1.0)[0]
+    figures: dict[str, Any] = {
+        "value": number(record.value),
+        "ci_low": number(record.ci_low),
+        "ci_high": number(record.ci_high),
+        "n_scored": record.n_scored,
+        "n_ineligible": record.n_ineligible,
+        "target": f"<= {DELTA_S_TARGET}",
+        "zones": _shares(zones(distance), ZONES),
+    }
+    anchor, decoy = _evidence_vectors(runs, chunks)
+    to_anchor, to_decoy = (np.where(part.any(axis=1)[owner], delta_s(part[owner], chunks, top), np.nan) for part in (anchor, decoy))
+    both = ~np.isnan(to_anchor) & ~np.isnan(to_decoy)
+    figures["to_anchor"] = {"value": number(float(np.nanmean(to_anchor))) if np.isfinite(to_anchor).any() else None, "n_runs": int(np.isfinite(to_anchor).sum())}
+    figures["to_decoy"] = {"value": number(float(np.nanmean(to_decoy))) if np.isfinite(to_decoy).any() else None, "n_runs": int(np.isfinite(to_decoy).sum())}
+    figures["anchor_and_decoy_equally_close"] = {"n": int((equally_close(to_anchor, to_decoy) & both).sum()), "n_runs": int(both.sum())}
+    return figures, distance
+
+
+def _evidence_vectors(runs: Runs, chunks: np.ndarray) -> tuple[FloatArray, FloatArray]:
+    """Mean vector of the chunks that carry each query's gold spans, and of its decoy; zero rows where it has none."""
+    gold, frame = runs.gold, runs.chunks
+    n = len(gold.queries)
+    anchor, decoy = (np.zeros((n, chunks.shape[1])) for _ in range(2))
+    spans = np.repeat(np.arange(len(gold.spans.carrier_indptr) - 1), np.diff(gold.spans.carrier_indptr))
+    query_of_span = np.repeat(np.arange(n), np.diff(gold.spans.indptr))
+    np.add.at(anchor, query_of_span[spans], chunks[gold.spans.carriers])
+    decoys = gold_variants(runs.evaluation).frame("decoys")
+    query_index = pd.Index(gold.queries["query_id"])
+    for query_id, doc_id, section_id in zip(decoys["query_id"], decoys["doc_id"], decoys["section_id"], strict=True):
+        there = (frame["section_id"] == section_id) if section_id else (frame["doc_id"] == doc_id)
+        decoy[query_index.get_loc(query_id)] += chunks[there.to_numpy()].sum(axis=0)
+    return anchor, decoy
+
+
+def _wordings(runs: Runs, scores: Scores) -> dict[str, Any]:
+    """How much the wording and the seed matter: lambda states, variance shares, flips, best and worst wording."""
+    gold, level = runs.gold, runs.evaluation.config.level
+    cutoffs = sorted({*runs.evaluation.config.k, ALWAYS_K})
+    owner = gold.query_of[scores.variant]
+    hits = scores.cube(level, f"Success@{ALWAYS_K}", gold)
+    eligible = ~np.isnan(hits).all(axis=(1, 2))
+    overlap = mean_pairwise_rbo(scores.top, owner, len(gold.queries))
+    states = lambda_states(hits[eligible], overlap[eligible])
+    shares = variance_shares(scores.cube(level, f"R@{ALWAYS_K}", gold))
+    together = np.full(len(gold.queries), np.nan)
+    together[eligible] = np.where(states.state == "undefined", np.nan, states.convergent_and_hit)
+    flips = {}
+    for k in cutoffs:
+        cube = scores.cube(level, f"Success@{k}", gold)
+        known = ~np.isnan(cube)
+        changes = np.full(len(cube), np.nan)
+        several = known.any(axis=2).sum(axis=1) > 1
+        changes[several] = np.nanmax(cube[several], axis=(1, 2)) != np.nanmin(cube[several], axis=(1, 2))
+        flips[f"hit_at_{k}"] = _interval(changes, runs, f"hit@{k} changes")
+    matrix = flip_matrix(hits)
+    spread = wording_range(scores.cube(level, f"R@{ALWAYS_K}", gold))
+    return {
+        "level": level,
+        "rbo": _interval(np.where(eligible, overlap, np.nan), runs, "rbo"),
+        "lambda": _shares(states.state, STATES),
+        "reasons": {reason: {"n": int(np.sum(states.reason == reason)), "cause": cause} for reason, (_, cause) in LAMBDA_REASONS.items() if (states.reason == reason).any()},
+        "n_queries": int(eligible.sum()),
+        "convergent_and_hit": _interval(together, runs, "convergent and hit"),
+        "variance_shares": {"query": number(shares.query), "paraphrase": number(shares.paraphrase), "seed": number(shares.seed)},
+        "hit_changes_with_wording": flips,
+        "flip_matrix": {"wordings": wording_names(gold), "share": [[number(float(x)) for x in row] for row in matrix.share], "n": matrix.n.tolist()},
+        "recall_at_10_by_wording": {name: _interval(getattr(spread, name), runs, name) for name in ("worst", "mean", "best")},
+        "seeds_change_nothing": None if len(runs.evaluation.config.seeds) == 1 else (len(set(scores.seed.tolist())) == 1 or seeds_change_nothing(hits)),
+    }
+
+
+def stability_measures(runs: Runs) -> Artifact:
+    """Measure stability of every strategy.
+
+    Parts: per_run (frame: strategy, query, wording, seed, delta_s), about (embedding; figures by strategy).
+    """
+    evaluation = runs.evaluation
+    key = evaluation.key(
+        "stability", gold_variants(evaluation).key, runs.keys, stability_embedding(evaluation).model_dump(mode="json"), evaluation.config.k, evaluation.config.level, evaluation.config.seeds
+    )
+
+    def make() -> dict[str, Any]:
+        source = runs.opened().index.source(stability_embedding(evaluation))
+        figures, parts = {}, []
+        with evaluation.progress.step("Measuring stability", len(runs.names), "strategies") as advance:
+            for name in runs.names:
+                scores, variants = runs.scores(name), runs.gold.variants
+                distances, per_run = _distances(runs, name, source)
+                figures[name] = {"delta_s": distances, **_wordings(runs, scores)}
+                parts.append(
+                    pd.DataFrame(
+                        {
+                            "strategy": name,
+                            "query_id": variants["query_id"].to_numpy()[scores.variant],
+                            "paraphrase_id": variants["paraphrase_id"].to_numpy()[scores.variant],
+                            "seed": scores.seed,
+                            "delta_s": per_run,
+                        }
+                    )
+                )
+                advance(1)
+        return {"per_run": pd.concat(parts, ignore_index=True), "about": {"embedding": source.model, "strategies": figures}}
+
+    return evaluation.memo("stability", key, make)

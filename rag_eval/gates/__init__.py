@@ -1,0 +1,1 @@
+"""Measures in, verdict with reason codes out."""

@@ -1,0 +1,1 @@
+"""Gold set -> linted -> variants (query x paraphrase)."""

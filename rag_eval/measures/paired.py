@@ -1,0 +1,159 @@
+"""Whether one strategy is better than another on the same queries.
+
+Belongs here: the paired test, the interval of the difference, what the gold set can detect, and the adjustment for many comparisons.
+"""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rag_eval.measures.arrays import FloatArray, IntArray, as_codes, as_values
+from rag_eval.measures.intervals import RESAMPLES, clustered_interval, group_totals, wilson
+
+FLIPS = 10_000
+_TIE = 1e-12  # differences of this size are rounding
+_CELLS = 4_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PairedComparison:
+    """Strategy a against strategy b under m measures, `[m]` each.
+
+    Parameters
+    ----------
+    delta, ci_low, ci_high
+        Mean of a - b over the queries both were scored on, and its 95 % interval.
+    p
+        Two-sided p of the sign-flip permutation test; not adjusted (`holm`).
+    n_better, n_worse, n_tied
+        Queries on which a is better, worse, or equal, in the direction in which the measure improves.
+    n_groups
+        Groups the test rests on.
+    minimum_detectable
+        Smallest true difference found with 80 % power at two-sided 5 %; NaN where no query differs or with a single group.
+    """
+
+    delta: FloatArray
+    ci_low: FloatArray
+    ci_high: FloatArray
+    p: FloatArray
+    n_better: IntArray
+    n_worse: IntArray
+    n_tied: IntArray
+    n_groups: IntArray
+    minimum_detectable: FloatArray
+
+
+def paired_comparison(
+    a: ArrayLike, b: ArrayLike, groups: ArrayLike, seed: int, *, flips: int = FLIPS, resamples: int = RESAMPLES, higher_is_better: ArrayLike = True, unit_range: ArrayLike = True
+) -> PairedComparison:
+    """Compare two strategies on their per-query means.
+
+    Parameters
+    ----------
+    a, b
+        `[n_queries, m]` (or `[n_queries]`) values of the two strategies, already averaged inside the query; NaN = ineligible. A query
+        counts where both are scored.
+    groups
+        `[n_queries]` group code of each query.
+    seed, flips, resamples
+        Of the sign flips and of the bootstrap.
+    higher_is_better
+        Direction of the measure, one or one a measure.
+    unit_range
+        Whether the measure lies in [0, 1] by definition, one answer or one a measure.
+
+    Returns
+    -------
+    PairedComparison
+        NaN where no query was scored by both.
+
+    Notes
+    -----
+    Test: under the null hypothesis the strategies are exchangeable within a group, so the sign of the group's summed difference is
+    flipped at random; ``p = (1 + flips at least as extreme) / (1 + flips)``, which is never 0 and keeps its level.
+    Interval: clustered bootstrap of the differences. Where every query differs by the same amount (mostly: not at all), the bootstrap
+    has nothing to resample; then the interval is as wide as the share of groups that could still differ, by Wilson's bound
+    ``z ** 2 / (G + z ** 2)``.
+    Minimum detectable difference: ``(t[0.975] + t[0.8]) * standard error`` with the standard error from the group-level differences.
+    """
+    left, right, group = as_values(a), as_values(b), as_codes(groups, "groups")
+    if left.shape != right.shape or len(left) != len(group):
+        raise ValueError(f"a has shape {left.shape}, b {right.shape}, groups {group.shape}; accepted: the same queries and measures in all")
+    m = left.shape[1]
+    direction = np.where(np.broadcast_to(np.asarray(higher_is_better, dtype=bool), (m,)), 1.0, -1.0)
+    rate = np.broadcast_to(np.asarray(unit_range, dtype=bool), (m,))
+    difference = left - right
+    difference[np.abs(difference) <= _TIE] = 0.0
+    interval = clustered_interval(difference, group, seed, resamples, unit_range=False)
+    low, high = interval.low.copy(), interval.high.copy()
+    p, detectable, n_groups = np.full(m, np.nan), np.full(m, np.nan), np.zeros(m, dtype=np.int64)
+    scored = ~np.isnan(difference)
+    patterns, pattern_of = np.unique(scored, axis=1, return_inverse=True)
+    for at in range(patterns.shape[1]):
+        rows, columns = patterns[:, at], np.flatnonzero(pattern_of.ravel() == at)
+        if not rows.any():
+            continue
+        totals = group_totals(difference[np.ix_(rows, columns)], group[rows])
+        n_groups[columns] = len(totals.counts)
+        p[columns] = sign_flip_p(totals.sums, seed, flips)
+        error = np.sqrt(totals.variance)
+        detectable[columns] = np.where(error > _TIE, _power_factor(len(totals.counts)) * error, np.nan)
+        flat = columns[(error <= _TIE) & rate[columns]]
+        reach = float(wilson(np.zeros(1), np.full(1, totals.n_effective), 1.959963984540054)[1][0])
+        low[flat], high[flat] = np.clip(interval.value[flat] - reach, -1, 1), np.clip(interval.value[flat] + reach, -1, 1)
+    gain = difference * direction
+    better, worse, tied = ((np.count_nonzero(mask, axis=0)) for mask in (gain > 0, gain < 0, gain == 0))
+    return PairedComparison(interval.value, low, high, p, better, worse, tied, n_groups, detectable)
+
+
+def sign_flip_p(sums: FloatArray, seed: int, flips: int = FLIPS) -> FloatArray:
+    """Two-sided p of the sign-flip test on group sums `[n_groups, m]`; every measure sees the same flips."""
+    rng = np.random.default_rng(seed)
+    observed = np.abs(sums.sum(axis=0))
+    bar = observed - 1e-9 * np.abs(sums).sum(axis=0)  # a flip that gives the same sum must count whatever the order of addition
+    extreme = np.zeros(sums.shape[1], dtype=np.int64)
+    block = max(1, _CELLS // max(sums.shape))
+    for start in range(0, flips, block):
+        signs = rng.integers(2, size=(min(block, flips - start), len(sums)), dtype=np.int8).astype(np.float64) * 2 - 1
+        extreme += np.count_nonzero(np.abs(signs @ sums) >= bar, axis=0)
+    p: FloatArray = (1 + extreme) / (1 + flips)
+    return p
+
+
+def _power_factor(n_groups: int) -> float:
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, n_groups - 1) + t.ppf(0.8, n_groups - 1)) if n_groups > 1 else float("nan")
+
+
+def holm(p: ArrayLike) -> FloatArray:
+    """Holm's step-down adjustment over all comparisons shown.
+
+    Parameters
+    ----------
+    p
+        p values of any shape; NaN = not computed: stays NaN and does not count as a comparison.
+
+    Returns
+    -------
+    array
+        Adjusted p of the same shape, at most 1, in the same order of size.
+
+    References
+    ----------
+    Holm (1979), A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6:65-70.
+
+    Examples
+    --------
+    >>> holm([0.01, 0.04, 0.03]).round(6).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    values = np.asarray(p, dtype=np.float64)
+    flat = values.ravel()
+    present = np.flatnonzero(~np.isnan(flat))
+    order = present[np.argsort(flat[present], kind="stable")]
+    adjusted = flat.copy()
+    adjusted[order] = np.minimum(np.maximum.accumulate(flat[order] * np.arange(len(order), 0, -1)), 1.0)
+    return adjusted.reshape(values.shape)

@@ -1,0 +1,1 @@
+"""What an evaluation leaves behind: retrieval-metrics.json, tables, TREC runs, the MLflow record, the terminal table."""

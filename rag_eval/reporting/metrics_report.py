@@ -1,0 +1,89 @@
+"""`retrieval-metrics.json`: its shape, its content_hash, and how it is written."""
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from rag_eval.storage.atomic import write_text
+from rag_eval.storage.hashing import digest
+
+SCHEMA_VERSION = 1
+FILE_NAME = "retrieval-metrics.json"
+
+VOLATILE_KEYS = frozenset(
+    {
+        "cacheHitRate",
+        "content_hash",
+        "cost",
+        "embeddings",
+        "latency_ms",
+        "mlflow",
+        "reports",
+        "reused",
+        "run_id",
+        "seconds",
+        "timestamp",
+        "vector_store",
+    }
+)
+"""Keys that say when, where and how fast, not what was found."""
+
+VOLATILE_MEASURES = ("latency", "cache_hit_rate", "cost")
+
+
+def stable_part(value: Any) -> Any:
+    """Leave out everything that may differ between two runs on equal inputs."""
+    if isinstance(value, Mapping):
+        return {key: stable_part(part) for key, part in value.items() if key not in VOLATILE_KEYS}
+    if isinstance(value, list):
+        return [stable_part(part) for part in value if not _is_volatile_gate(part)]
+    return value
+
+
+def _is_volatile_gate(part: Any) -> bool:
+    return isinstance(part, Mapping) and "reason_code" in part and str(part.get("evidence", {}).get("measure", "")).startswith(VOLATILE_MEASURES)
+
+
+def content_hash(report: Mapping[str, Any]) -> str:
+    """Hash of what was found; equal for equal inputs, whatever the time, the machine's speed and the state of the caches."""
+    return digest(stable_part(report), 64)
+
+
+def finish(body: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
+    """Add content_hash, run_id and timestamp to a report's body.
+
+    Parameters
+    ----------
+    body
+        Everything that was found.
+    now
+        Time of the run, with a time zone.
+    """
+    report = {**body, "schema_version": SCHEMA_VERSION}
+    report["content_hash"] = content_hash(report)
+    moment = now.astimezone(dt.UTC)
+    report["timestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    report["run_id"] = f"{moment.strftime('%Y%m%dT%H%M%S%f')[:-3]}Z-{report['content_hash'][:8]}"
+    return report
+
+
+def dumps(report: Mapping[str, Any]) -> str:
+    """JSON as files hold it: sorted keys, two spaces, UTF-8, LF, no NaN."""
+    return json.dumps(report, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_report(report: Mapping[str, Any], *paths: Path) -> None:
+    """Write the same report to every path, each atomically, in the order given."""
+    text = dumps(report)
+    for path in paths:
+        write_text(path, text)
+
+
+def schema() -> dict[str, Any]:
+    """Return the published JSON Schema of the report."""
+    text = resources.files("rag_eval.reporting").joinpath("retrieval-metrics.schema.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded

@@ -1,0 +1,122 @@
+"""The MLflow record of an evaluation: one parent run, one child run a strategy, the corpus and gold set as inputs, the files as artifacts.
+
+The only file that imports mlflow. What fails here never loses the report, which is on disk before this starts.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+EXPERIMENT = "rag_eval"
+MAX_PARAM = 500
+
+
+def strategy_metrics(entry: Mapping[str, Any], level: str) -> dict[str, float]:
+    """Collect the metrics of one strategy under names that MLflow accepts; bounds of intervals beside their values, nulls left out."""
+    found: dict[str, float | None] = {}
+    for record in entry["measures"]:
+        name = record["name"] if record["level"] == level else f"{record['level']}.{record['name']}"
+        found[name] = record["value"]
+        if record["level"] == level:
+            found |= {f"{name}.ci_low": record["ci_low"], f"{name}.ci_high": record["ci_high"]}
+    found |= {f"latency_{name}_ms": value for name, value in entry["latency_ms"].items() if name != "n"}
+    found["cost_per_1k"] = entry["cost_per_1k"]
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _tags(report: Mapping[str, Any], extra: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "index_hash": report["index"]["hash"],
+        "rev": report["index"]["rev"],
+        "gold_hash": report["gold"]["hash"],
+        "chunks_hash": report["index"]["chunks_hash"],
+        "content_hash": report["content_hash"],
+        "rag_eval.run_id": report["run_id"],
+        "rag_eval.version": report["version"],
+        **extra,
+    }
+
+
+def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[Path], artifacts: Path, *, extra_tags: Mapping[str, str] | None = None) -> str:
+    """Write the record and return the parent's run id.
+
+    Parameters
+    ----------
+    report
+        The finished report.
+    gold_set
+        Its gold set; one MLflow experiment each.
+    uri
+        Tracking address.
+    files
+        Files that become artifacts of the parent run.
+    artifacts
+        Folder of artifacts for a local tracking store; a server has its own.
+    extra_tags
+        For example `dagster.run_id`.
+    """
+    os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    from mlflow import MlflowClient
+    from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+
+    client = MlflowClient(tracking_uri=uri)
+    name = f"{EXPERIMENT}/{gold_set}"
+    experiment = client.get_experiment_by_name(name)
+    if experiment is not None:
+        experiment_id = experiment.experiment_id
+    elif uri.startswith("sqlite:"):
+        experiment_id = client.create_experiment(name, artifact_location=artifacts.resolve().as_uri())
+    else:
+        experiment_id = client.create_experiment(name)
+    level = report["evaluation"]["level"]
+    tags = _tags(report, extra_tags or {})
+
+    def write(run_id: str, metrics: Mapping[str, float], params: Mapping[str, Any], own_tags: Mapping[str, str], moment: int) -> None:
+        client.log_batch(
+            run_id,
+            metrics=[Metric(key, value, moment, 0) for key, value in metrics.items()],
+            params=[Param(key, str(value)[:MAX_PARAM]) for key, value in params.items()],
+            tags=[RunTag(key, value) for key, value in own_tags.items()],
+        )
+
+    parent = client.create_run(experiment_id, run_name=report["run_id"])
+    parent_id, moment = parent.info.run_id, parent.info.start_time
+    status = "FAILED"
+    try:
+        primary = next(entry for entry in report["strategies"] if entry["name"] == report["strategy"])
+        summary = {**strategy_metrics(primary, level), **({"cache_hit_rate": report["cacheHitRate"]} if report["cacheHitRate"] is not None else {})}
+        params = {"gold_set": gold_set, "primary": report["strategy"], **report["evaluation"], "n_queries": report["gold"]["n_queries"], "n_chunks": report["index"]["n_chunks"]}
+        write(parent_id, summary, params, tags, moment)
+        inputs = [
+            DatasetInput(
+                Dataset(name=f"{gold_set}/{kind}", digest=digest[:36], source_type="rag_eval", source=json.dumps({"hash": digest}), profile=json.dumps(profile)),
+                [InputTag("mlflow.data.context", kind)],
+            )
+            for kind, digest, profile in (
+                ("corpus", report["index"]["chunks_hash"], {"rev": report["index"]["rev"], "n_documents": report["index"]["n_documents"], "n_chunks": report["index"]["n_chunks"]}),
+                ("gold", report["gold"]["hash"], {"n_queries": report["gold"]["n_queries"], "n_paraphrases": report["gold"]["n_paraphrases"]}),
+            )
+        ]
+        client.log_inputs(parent_id, inputs)
+        for entry in report["strategies"]:
+            child = client.create_run(experiment_id, run_name=entry["name"], tags={"mlflow.parentRunId": parent_id})
+            child_status = "FAILED"
+            try:
+                delta = report["stability"]["strategies"][entry["name"]]["delta_s"]["value"]
+                metrics = {**strategy_metrics(entry, level), **({} if delta is None else {"delta_s": delta})}
+                own = {"kind": entry["kind"], "embed_model": entry["embed_model"] or "none", "rerank": entry["rerank"] or "none"}
+                write(child.info.run_id, metrics, own, {**tags, "index_hash": entry["index_hash"]}, child.info.start_time)
+                child_status = "FINISHED"
+            finally:
+                client.set_terminated(child.info.run_id, child_status)
+        for path in files:
+            client.log_artifact(parent_id, str(path))
+        status = "FINISHED"
+    finally:
+        client.set_terminated(parent_id, status)
+    return str(parent_id)

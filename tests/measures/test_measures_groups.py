@@ -1,0 +1,29 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag_eval.measures.groups import connected_components
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=20))
+@settings(deadline=None)
+def test_equals_merging_sets(pairs):
+    group = list(range(10))
+    for q, item in pairs:
+        for r, other in pairs:
+            if item == other and group[q] != group[r]:
+                old, new = group[r], group[q]
+                group = [new if g == old else g for g in group]
+    codes = connected_components([q for q, _ in pairs] or np.empty(0, dtype=int), [i for _, i in pairs] or np.empty(0, dtype=int), 10)
+    assert [[a == b for b in codes] for a in codes] == [[a == b for b in group] for a in group]
+    first_seen = list(dict.fromkeys(codes.tolist()))
+    assert first_seen == list(range(len(first_seen)))
+
+
+def test_size_is_the_highest_code_or_what_is_asked_for():
+    assert connected_components([2], [5]).tolist() == [0, 1, 2]
+    assert connected_components([0], [5], 3).tolist() == [0, 1, 2]
+    assert connected_components(np.empty(0, dtype=int), np.empty(0, dtype=int)).tolist() == []
+    with pytest.raises(ValueError, match="item codes"):
+        connected_components([0, 1], [0])

@@ -1,0 +1,167 @@
+"""score_rankings against ir-measures called naively, and against a slow, obviously correct reference."""
+
+import math
+
+import ir_measures
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag_eval.measures.bounds import precision_bounds
+from rag_eval.measures.labels import parse_label
+from rag_eval.measures.ranking import Qrels, score_rankings
+from rag_eval.records.problems import InputError
+
+LABELS = ("R@1", "R@3", "R@10", "Success@2", "RR", "RR@3", "nDCG@3", "nDCG", "P@3", "P@10", "AP", "AP@3", "Judged@3", "Judged")
+
+
+def slow(label, ranking, gold):  # noqa: PLR0911 - one return a measure
+    """The definition, written out; `gold` maps item to gain."""
+    name, k = parse_label(label)
+    relevant = {item for item, gain in gold.items() if gain > 0}
+    if not relevant:
+        return math.nan
+    top = ranking[:k]
+    if not top:
+        return 0.0
+    hits = [item in relevant for item in top]
+    if name == "R":
+        return sum(hits) / len(relevant)
+    if name == "P":
+        return sum(hits) / k
+    if name == "Success":
+        return float(any(hits))
+    if name == "RR":
+        return next((1 / rank for rank, hit in enumerate(hits, 1) if hit), 0.0)
+    if name == "AP":
+        return sum(sum(hits[: i + 1]) / (i + 1) for i in range(len(top)) if hits[i]) / len(relevant)
+    if name == "Judged":
+        return sum(item in gold for item in top) / len(top)
+    dcg = sum(max(gold.get(item, 0), 0) / math.log2(rank + 1) for rank, item in enumerate(top, 1))
+    ideal = sorted((gain for gain in gold.values() if gain > 0), reverse=True)[:k]
+    return dcg / sum(gain / math.log2(rank + 1) for rank, gain in enumerate(ideal, 1))
+
+
+@st.composite
+def cases(draw):
+    n_queries = draw(st.integers(1, 4))
+    golds = [draw(st.dictionaries(st.integers(0, 14), st.integers(-1, 3), max_size=8)) for _ in range(n_queries)]
+    depth = draw(st.integers(0, 12))
+    runs = draw(st.lists(st.tuples(st.integers(0, n_queries - 1), st.lists(st.integers(0, 14), unique=True, max_size=depth)), max_size=8))
+    return golds, runs, depth
+
+
+def arrays(golds, runs, depth, code=lambda item: item):
+    items = np.full((len(runs), depth), -1)
+    for row, (_, ranking) in enumerate(runs):
+        items[row, : len(ranking)] = [code(item) for item in ranking]
+    triples = [(q, code(item), gain) for q, gold in enumerate(golds) for item, gain in gold.items()]
+    columns = np.array(triples, dtype=np.int64).reshape(-1, 3).T
+    return items, Qrels.from_rows(*columns, len(golds)), np.array([q for q, _ in runs], dtype=np.int64)
+
+
+@given(cases())
+@settings(max_examples=200, deadline=None)
+def test_equals_the_definition_written_out(case):
+    golds, runs, _ = case
+    ours = score_rankings(*arrays(*case), LABELS)
+    expected = np.array([[slow(label, ranking, golds[q]) for label in LABELS] for q, ranking in runs]).reshape(len(runs), len(LABELS))
+    np.testing.assert_allclose(ours, expected, atol=1e-6)
+
+
+@given(cases(), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_codes_are_only_names(case, random):
+    codes = random.sample(range(1_000_000), 15)
+    np.testing.assert_array_equal(score_rankings(*arrays(*case), LABELS), score_rankings(*arrays(*case, code=codes.__getitem__), LABELS))
+
+
+@given(cases())
+@settings(max_examples=60, deadline=None)
+def test_bounds_and_monotone_recall(case):
+    ks = range(1, 13)
+    scores = score_rankings(*arrays(*case), [f"R@{k}" for k in ks] + [f"Success@{k}" for k in ks] + list(LABELS))
+    scores = scores[~np.isnan(scores).any(axis=1)]
+    assert ((scores >= 0) & (scores <= 1 + 1e-12)).all()
+    assert (np.diff(scores[:, :12], axis=1) >= 0).all()
+    assert (np.diff(scores[:, 12:24], axis=1) >= 0).all()
+
+
+def test_equals_ir_measures_called_naively_on_frames():
+    rng = np.random.default_rng(5)
+    n, depth = 60, 40
+    items = np.argsort(rng.random((n, 90)), axis=1)[:, :depth]
+    judged = np.argsort(rng.random((n, 90)), axis=1)[:, :12]
+    gains = rng.integers(0, 4, size=judged.shape)
+    gains[:, 0] = 2
+    query = np.arange(n)
+    ours = score_rankings(items, Qrels.from_rows(np.repeat(query, 12), judged.ravel(), gains.ravel(), n), query, LABELS)
+    measures = [getattr(ir_measures, name) if k is None else getattr(ir_measures, name) @ k for name, k in map(parse_label, LABELS)]
+    qrels = pd.DataFrame({"query_id": np.repeat(query, 12).astype(str), "doc_id": judged.ravel().astype(str), "relevance": gains.ravel()})
+    run = pd.DataFrame({"query_id": np.repeat(query, depth).astype(str), "doc_id": items.ravel().astype(str), "score": np.tile(np.arange(depth, 0, -1.0), n)})
+    naive = np.full(ours.shape, np.nan)
+    for metric in ir_measures.iter_calc(measures, qrels, run):
+        naive[int(metric.query_id), LABELS.index(str(metric.measure))] = metric.value
+    np.testing.assert_allclose(ours, naive, atol=1e-9)
+
+
+def test_order_is_ours_where_trec_would_break_ties_by_name():
+    qrels = Qrels.from_rows([0], [9], [1], 1)
+    assert score_rankings([[1, 9]], qrels, [0], ["RR"]).tolist() == [[0.5]]
+    assert score_rankings([[9, 1]], qrels, [0], ["RR"]).tolist() == [[1.0]]
+
+
+def test_empty_ranking_scores_zero_and_empty_gold_is_ineligible():
+    qrels = Qrels.from_rows([0, 1], [3, 3], [1, 0], 3)
+    scores = score_rankings([[-1, -1], [3, 4], [3, 4]], qrels, [0, 1, 2], LABELS)
+    assert (scores[0] == 0).all()
+    assert np.isnan(scores[1:]).all()
+    assert qrels.n_relevant.tolist() == [1, 0, 0]
+
+
+def test_repeated_labels_and_no_labels():
+    qrels = Qrels.from_rows([0], [3], [1], 1)
+    assert score_rankings([[3]], qrels, [0], ["R@1", "RR", "R@1"]).tolist() == [[1, 1, 1]]
+    assert score_rankings([[3]], qrels, [0], []).shape == (1, 0)
+    assert score_rankings(np.empty((0, 5), dtype=int), qrels, [], LABELS).shape == (0, len(LABELS))
+
+
+def test_same_item_in_many_rankings_of_many_queries():
+    """Seeds repeat rankings: equal rankings are scored once, and the values still belong to their own rows."""
+    qrels = Qrels.from_rows([0, 1, 1], [3, 3, 4], [1, 1, 1], 2)
+    items = np.array([[3, 5], [3, 5], [5, 3], [3, 5], [4, 3]])
+    assert score_rankings(items, qrels, [0, 0, 0, 1, 1], ["RR", "R@2"]).tolist() == [[1, 1], [1, 1], [0.5, 1], [1, 0.5], [1, 1]]
+
+
+def test_defective_input_is_refused():
+    qrels = Qrels.from_rows([0], [3], [1], 1)
+    with pytest.raises(ValueError, match="more than once"):
+        score_rankings([[3, 4, 3]], qrels, [0], ["R@2"])
+    with pytest.raises(ValueError, match="padding before an item"):
+        score_rankings([[-1, 3]], qrels, [0], ["R@2"])
+    with pytest.raises(ValueError, match="query_of"):
+        score_rankings([[3]], qrels, [0, 0], ["R@2"])
+    with pytest.raises(ValueError, match="integers"):
+        score_rankings([[3.0]], qrels, [0], ["R@2"])
+    with pytest.raises(InputError):
+        score_rankings([[3]], qrels, [0], ["recall"])
+
+
+@given(cases(), st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_precision_bounds_hold_every_completion_of_the_judgements(case, k):
+    golds, runs, _ = case
+    items, qrels, query_of = arrays(*case)
+    bounds = precision_bounds(items, qrels, query_of, k)
+    for row, (q, ranking) in enumerate(runs):
+        value = slow(f"P@{k}", ranking, golds[q])
+        # all unjudged items relevant, the query's eligibility decided by the real judgements
+        full = math.nan if math.isnan(value) else sum(golds[q].get(item, 1) > 0 for item in ranking[:k]) / k
+        np.testing.assert_allclose([bounds.value[row], bounds.low[row], bounds.high[row]], [value, value, full])
+
+
+def test_precision_bounds_refuse_no_cutoff():
+    with pytest.raises(ValueError, match="k is 0"):
+        precision_bounds([[1]], Qrels.from_rows([0], [1], [1], 1), [0], 0)
