@@ -68,7 +68,7 @@ class Bm25s:
         if width < self.n_chunks and depth < width:
             for query in np.flatnonzero(np.isfinite(scores[:, -1]) & (scores[:, depth - 1] == scores[:, -1])):
                 full = self.dense(known[query], allowed)
-                rows[query, :depth], scores[query, :depth] = first_of_tied(np.where(full > 0, full, -np.inf), float(scores[query, depth - 1]), depth)
+                rows[query, :depth], scores[query, :depth] = first_of_tied(np.where(full > 0, full.astype(np.float64), -np.inf), float(scores[query, depth - 1]), depth)
         rows, scores = rows[:, :depth], scores[:, :depth]
         candidates = (rows >= 0).sum(axis=1).astype(np.int64)
         return ranking(rows, scores, scale_by_top(scores), candidates)

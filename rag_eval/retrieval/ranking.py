@@ -39,7 +39,7 @@ class Ranking:
     rerank
         float64 [n, depth]: score of the rerank step, NaN where none judged the chunk.
     candidates
-        int64 [n]: how many chunks had a score to be ranked.
+        int64 [n]: how many chunks the engine scored and could have ranked; an engine that fetches only its best counts those it fetched.
     """
 
     rows: Rows
@@ -113,13 +113,13 @@ def select(dense: npt.NDArray[np.float32], depth: int) -> tuple[Rows, Scores]:
     candidates = np.argpartition(dense, n_chunks - width, axis=1)[:, n_chunks - width :].astype(np.int32)
     rows, scores = order(candidates, np.take_along_axis(dense, candidates, axis=1).astype(np.float64), width)
     for query in np.flatnonzero(np.isfinite(scores[:, -1]) & (scores[:, depth - 1] == scores[:, -1])):
-        rows[query, :depth], scores[query, :depth] = first_of_tied(dense[query], float(scores[query, depth - 1]), depth)
+        rows[query, :depth], scores[query, :depth] = first_of_tied(dense[query].astype(np.float64), float(scores[query, depth - 1]), depth)
     return rows[:, :depth], scores[:, :depth]
 
 
-def first_of_tied(dense: npt.NDArray[np.floating], cut: float, depth: int) -> tuple[Rows, Scores]:
+def first_of_tied(dense: Scores, cut: float, depth: int) -> tuple[Rows, Scores]:
     """Top `depth` of one query's scores [n_chunks] when many chunks share the score `cut` at the end: all above it, then the first rows at it."""
-    rounded: Scores = np.round(dense.astype(np.float64), ROUNDING)
+    rounded = np.round(dense, ROUNDING)
     above = np.flatnonzero(rounded > cut)
     chosen = np.concatenate([above, np.flatnonzero(rounded == cut)[: depth - len(above)]]).astype(np.int32)
     rows, scores = order(chosen[None, :], rounded[None, chosen], depth)
