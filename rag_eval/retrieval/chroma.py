@@ -173,17 +173,20 @@ class ChromaStore:
     def build(self, name: str, ids: Sequence[str], vectors: Vectors, doc_ids: Sequence[str], *, seed: int, advance: Advance = no_advance) -> bool:
         """Build a graph in the insertion order that the seed gives; a finished one is left alone, a half-built one is built anew.
 
+        A zero vector (a chunk without any known term) stays out: it is never retrieved, as in exact search.
+
         Returns
         -------
         bool
             Whether it had to be built.
         """
+        known = np.flatnonzero(vectors.any(axis=1))
         if name in self.collections():
             collection = self._client.get_collection(name, embedding_function=None)
-            if (collection.metadata or {}).get("complete") and collection.count() == len(ids):
+            if (collection.metadata or {}).get("complete") and collection.count() == len(known):
                 return False
             self._client.delete_collection(name)
-        places = np.random.default_rng(seed).permutation(len(ids))
+        places = np.random.default_rng(seed).permutation(known)
         self.sync(name, [ids[i] for i in places], vectors[places], [doc_ids[i] for i in places], advance)
         self._client.get_collection(name, embedding_function=None).modify(metadata={"complete": True, "seed": seed})
         return True
