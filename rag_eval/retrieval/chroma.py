@@ -216,6 +216,8 @@ class ChromaStore:
         asked = np.flatnonzero(queries.any(axis=1))
         collection = self._client.get_collection(name, embedding_function=None)
         only = None if allowed is None else [chunk for chunk, row in row_of.items() if allowed[row]]
+        if only:  # an id that the graph lacks, as a zero vector's, would be an internal error there
+            only = collection.get(ids=only, include=[])["ids"]
         if only is None or only:
             for start in range(0, len(asked), BATCH):
                 batch = asked[start : start + BATCH]
