@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.retrieval.embedding.base import Advance, Vectors, no_advance, unit
-from rag_eval.retrieval.ranking import ROUNDING, Ranking, order, ranking, scale_min_max
+from rag_eval.retrieval.ranking import Ranking, order, ranking, scale_min_max
 from rag_eval.storage.hashing import digest
 
 BATCH = 2000
@@ -173,17 +173,20 @@ class ChromaStore:
     def build(self, name: str, ids: Sequence[str], vectors: Vectors, doc_ids: Sequence[str], *, seed: int, advance: Advance = no_advance) -> bool:
         """Build a graph in the insertion order that the seed gives; a finished one is left alone, a half-built one is built anew.
 
+        A zero vector (a chunk without any known term) stays out: it is never retrieved, as in exact search.
+
         Returns
         -------
         bool
             Whether it had to be built.
         """
+        known = np.flatnonzero(vectors.any(axis=1))
         if name in self.collections():
             collection = self._client.get_collection(name, embedding_function=None)
-            if (collection.metadata or {}).get("complete") and collection.count() == len(ids):
+            if (collection.metadata or {}).get("complete") and collection.count() == len(known):
                 return False
             self._client.delete_collection(name)
-        places = np.random.default_rng(seed).permutation(len(ids))
+        places = np.random.default_rng(seed).permutation(known)
         self.sync(name, [ids[i] for i in places], vectors[places], [doc_ids[i] for i in places], advance)
         self._client.get_collection(name, embedding_function=None).modify(metadata={"complete": True, "seed": seed})
         return True
@@ -213,12 +216,14 @@ class ChromaStore:
         asked = np.flatnonzero(queries.any(axis=1))
         collection = self._client.get_collection(name, embedding_function=None)
         only = None if allowed is None else [chunk for chunk, row in row_of.items() if allowed[row]]
+        if only:  # an id that the graph lacks, as a zero vector's, would be an internal error there
+            only = collection.get(ids=only, include=[])["ids"]
         if only is None or only:
             for start in range(0, len(asked), BATCH):
                 batch = asked[start : start + BATCH]
                 found = collection.query(query_embeddings=queries[batch], n_results=depth, ids=only, include=["distances"])
                 for query, chunk_ids, distances in zip(batch, found["ids"], found["distances"], strict=True):
                     rows[query, : len(chunk_ids)] = [row_of[chunk] for chunk in chunk_ids]
-                    scores[query, : len(chunk_ids)] = np.round(1.0 - np.asarray(distances, dtype=np.float64), ROUNDING)
+                    scores[query, : len(chunk_ids)] = 1.0 - np.asarray(distances, dtype=np.float64)
         rows, scores = order(rows, scores, depth)
         return ranking(rows, scores, scale_min_max(scores), (rows >= 0).sum(axis=1).astype(np.int64))

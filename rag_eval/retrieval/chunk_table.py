@@ -16,6 +16,11 @@ class ChunkTable:
         CHUNKS frame.
     chunks_hash
         Its identity.
+
+    Raises
+    ------
+    ValueError
+        The chunks stand in another order or an id stands twice: ties would be broken wrongly without a word.
     """
 
     def __init__(self, chunks: pd.DataFrame, chunks_hash: str) -> None:
@@ -23,6 +28,12 @@ class ChunkTable:
         self.chunks_hash = chunks_hash
         self.chunk_ids: list[str] = chunks["chunk_id"].tolist()
         self.doc_ids: list[str] = chunks["doc_id"].tolist()
+        keys = list(zip(chunks["section_id"].tolist(), self.chunk_ids, strict=True))
+        wrong = next((i for i in range(1, len(keys)) if keys[i - 1] >= keys[i]), None)
+        if wrong is not None:
+            raise ValueError(f"chunks: row {wrong} {keys[wrong]} does not follow {keys[wrong - 1]}; accepted: sorted by (section_id, chunk_id), each once")
+        if len(set(self.chunk_ids)) != len(keys):
+            raise ValueError("chunks: a chunk_id stands twice")
         self.text_hashes: list[str] = chunks["text_hash"].tolist()
         self.analyzer = Analyzer()
 

@@ -23,9 +23,9 @@ def _merge(first: Ranking, second: Ranking, left: Scores, right: Scores, depth: 
     twice = np.zeros(rows.shape, dtype=bool)
     twice[:, 1:] = (rows[:, 1:] == rows[:, :-1]) & (rows[:, 1:] >= 0)
     parts[:, :-1] += np.where(twice[:, 1:], parts[:, 1:], 0.0)
-    fused = np.where(twice | (rows < 0), -np.inf, np.round(parts, FUSED_ROUNDING))
+    fused = np.where(twice | (rows < 0), -np.inf, parts)
     candidates = np.isfinite(fused).sum(axis=1).astype(np.int64)
-    rows, fused = order(rows, fused, depth)
+    rows, fused = order(rows, fused, depth, FUSED_ROUNDING)
     return ranking(rows, fused, np.where(np.isfinite(fused), fused, 0.0), candidates)
 
 

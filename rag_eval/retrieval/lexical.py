@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rag_eval.retrieval.ranking import MARGIN, ROUNDING, Ranking, order, ranking, scale_by_top
+from rag_eval.retrieval.ranking import MARGIN, Ranking, first_of_tied, order, ranking, scale_by_top
 
 Terms = Sequence[Sequence[int]]
 
@@ -63,15 +63,12 @@ class Bm25s:
         if asked and self._index is not None:
             mask = None if allowed is None else allowed.astype(np.float32)
             result = self._index.retrieve([known[i] for i in asked], k=width, n_threads=0, show_progress=False, weight_mask=mask)
-            raw = np.round(result.scores.astype(np.float64), ROUNDING)
-            rows[asked], scores[asked] = result.documents, np.where(raw > 0, raw, -np.inf)
+            rows[asked], scores[asked] = result.documents, np.where(result.scores > 0, result.scores, -np.inf)
         rows, scores = order(rows, scores, width)
         if width < self.n_chunks and depth < width:
-            tied = np.flatnonzero(np.isfinite(scores[:, -1]) & (scores[:, depth - 1] == scores[:, -1]))
-            for query in tied:  # rare: more than MARGIN chunks share the score at the cut
-                full = np.round(self.dense(known[query], allowed).astype(np.float64), ROUNDING)
-                full_rows, full_scores = order(np.arange(self.n_chunks, dtype=np.int32)[None, :], np.where(full > 0, full, -np.inf)[None, :], width)
-                rows[query], scores[query] = full_rows[0], full_scores[0]
+            for query in np.flatnonzero(np.isfinite(scores[:, -1]) & (scores[:, depth - 1] == scores[:, -1])):
+                full = self.dense(known[query], allowed)
+                rows[query, :depth], scores[query, :depth] = first_of_tied(np.where(full > 0, full.astype(np.float64), -np.inf), float(scores[query, depth - 1]), depth)
         rows, scores = rows[:, :depth], scores[:, :depth]
         candidates = (rows >= 0).sum(axis=1).astype(np.int64)
         return ranking(rows, scores, scale_by_top(scores), candidates)

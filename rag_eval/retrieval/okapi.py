@@ -9,6 +9,8 @@ from rag_eval.retrieval.ranking import Ranking, ranking, scale_by_top, select
 
 Terms = Sequence[Sequence[int]]
 _EPSILON = 0.25
+_SMALLEST_K1 = 1e-9
+"""The library divides 0 by 0 at k1 = 0 for every term that a chunk lacks, and so loses the chunk; this k1 gives the same scores to nine digits."""
 
 
 class RankBm25:
@@ -25,7 +27,7 @@ class RankBm25:
 
         self.n_chunks = len(documents)
         self.n_terms = n_terms
-        self._index = BM25Okapi([list(row) for row in documents], k1=k1, b=b, epsilon=_EPSILON) if any(documents) else None
+        self._index = BM25Okapi([list(row) for row in documents], k1=max(k1, _SMALLEST_K1), b=b, epsilon=_EPSILON) if any(documents) else None
 
     def search(self, queries: Terms, depth: int, allowed: npt.NDArray[np.bool_] | None = None) -> Ranking:
         """Rank chunks with a positive score; parameters as for `Bm25s.search`."""
@@ -35,7 +37,8 @@ class RankBm25:
         for i, query in enumerate(queries):
             if self._index is None or not query:
                 continue
-            dense = np.asarray(self._index.get_scores(list(query)), dtype=np.float32)
+            with np.errstate(invalid="ignore"):  # at b = 1 a chunk without terms gives 0 / 0, and is not ranked
+                dense = np.asarray(self._index.get_scores(list(query)), dtype=np.float32)
             dense = np.where((dense > 0) & (True if allowed is None else allowed), dense, -np.inf)
             found, score = select(dense[None, :], depth)
             rows[i], scores[i] = found[0], score[0]

@@ -15,6 +15,9 @@ ROUNDING = 6
 MARGIN = 16
 """Extra candidates fetched beyond the depth, so that ties at the cut are rarely cut apart."""
 
+_LAST = np.iinfo(np.int64).max
+"""Key of an empty place: it sorts behind every chunk."""
+
 Rows = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float64]
 
@@ -36,7 +39,7 @@ class Ranking:
     rerank
         float64 [n, depth]: score of the rerank step, NaN where none judged the chunk.
     candidates
-        int64 [n]: how many chunks had a score to be ranked.
+        int64 [n]: how many chunks the engine scored and could have ranked; an engine that fetches only its best counts those it fetched.
     """
 
     rows: Rows
@@ -65,51 +68,62 @@ def ranking(rows: Rows, raw: Scores, norm: Scores, candidates: npt.NDArray[np.in
     return Ranking(rows, np.where(found, raw, 0.0), np.where(found, norm, 0.0), k_pos, np.full(rows.shape, np.nan), candidates)
 
 
-def order(rows: Rows, scores: Scores, depth: int) -> tuple[Rows, Scores]:
-    """Sort each query's candidates into the one order and keep the first `depth`.
+def order(rows: Rows, scores: Scores, depth: int, decimals: int = ROUNDING) -> tuple[Rows, Scores]:
+    """Round scores, sort each query's candidates into the one order and keep the first `depth`.
+
+    Score and row are packed into one integer, so that one sort settles both.
 
     Parameters
     ----------
     rows, scores
         [n, m] candidates, in any order; rows -1 or score -inf mark an empty place.
+    decimals
+        Decimals of a score that count.
 
     Returns
     -------
     rows, scores : [n, min(depth, m)]
         Empty places last, as row -1 and score -inf.
     """
+    scale = 10.0**decimals
     empty = (rows < 0) | np.isneginf(scores)
-    key = np.where(empty, np.iinfo(np.int32).max, rows)
-    by_row = np.argsort(key, axis=1, kind="stable")
-    scores = np.take_along_axis(np.where(empty, -np.inf, scores), by_row, axis=1)
-    by_score = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
-    final = np.take_along_axis(by_row, by_score, axis=1)
-    sorted_scores = np.take_along_axis(scores, by_score, axis=1)
-    sorted_rows = np.take_along_axis(rows, final, axis=1).astype(np.int32)
-    return np.where(np.isneginf(sorted_scores), np.int32(-1), sorted_rows).astype(np.int32), sorted_scores
+    units = np.rint(np.where(empty, 0.0, scores) * scale)
+    bits = max(1, int(rows.max(initial=0)).bit_length())
+    if np.abs(units).max(initial=0.0) >= 2.0 ** (62 - bits):  # scores too large to share 64 bits with a row
+        by_score = np.lexsort((rows, -units, empty), axis=1)[:, :depth]
+        gone, rows, units = (np.take_along_axis(part, by_score, axis=1) for part in (empty, rows, units))
+    else:
+        key = (-units).astype(np.int64) << bits | np.maximum(rows, 0)
+        key[empty] = _LAST
+        key.sort(axis=1)
+        key = key[:, :depth]
+        gone, rows, units = key == _LAST, key & (1 << bits) - 1, -(key >> bits)
+    return np.where(gone, np.int32(-1), rows.astype(np.int32)), np.where(gone, -np.inf, units / scale)
 
 
 def select(dense: npt.NDArray[np.float32], depth: int) -> tuple[Rows, Scores]:
     """Top `depth` of dense scores [n, n_chunks] in the one order; a score of -inf is never selected.
 
-    A partition finds a few more candidates than asked for; only where a tie reaches beyond them is the whole row sorted.
+    A partition finds a few more candidates than asked for; only where a tie reaches beyond them is the whole row looked at.
     """
     n_chunks = dense.shape[1]
     width = min(depth + MARGIN, n_chunks)
-    if width < n_chunks:
-        candidates = np.argpartition(dense, n_chunks - width, axis=1)[:, n_chunks - width :].astype(np.int32)
-    else:
-        candidates = np.broadcast_to(np.arange(n_chunks, dtype=np.int32), dense.shape)
-    picked: Scores = np.take_along_axis(dense, candidates, axis=1).astype(np.float64)
-    scores = np.round(picked, ROUNDING, out=picked)
-    rows, sorted_scores = order(candidates, scores, width)
-    if width < n_chunks and depth < width:
-        tied = np.flatnonzero(np.isfinite(sorted_scores[:, -1]) & (sorted_scores[:, depth - 1] == sorted_scores[:, -1]))
-        for query in tied:  # rare: more than MARGIN chunks share the score at the cut
-            full = np.round(dense[query].astype(np.float64), ROUNDING)[None, :]
-            full_rows, full_scores = order(np.arange(n_chunks, dtype=np.int32)[None, :], full, width)
-            rows[query], sorted_scores[query] = full_rows[0], full_scores[0]
-    return rows[:, :depth], sorted_scores[:, :depth]
+    if width == n_chunks:
+        return order(np.broadcast_to(np.arange(n_chunks, dtype=np.int32), dense.shape), dense.astype(np.float64), depth)
+    candidates = np.argpartition(dense, n_chunks - width, axis=1)[:, n_chunks - width :].astype(np.int32)
+    rows, scores = order(candidates, np.take_along_axis(dense, candidates, axis=1).astype(np.float64), width)
+    for query in np.flatnonzero(np.isfinite(scores[:, -1]) & (scores[:, depth - 1] == scores[:, -1])):
+        rows[query, :depth], scores[query, :depth] = first_of_tied(dense[query].astype(np.float64), float(scores[query, depth - 1]), depth)
+    return rows[:, :depth], scores[:, :depth]
+
+
+def first_of_tied(dense: Scores, cut: float, depth: int) -> tuple[Rows, Scores]:
+    """Top `depth` of one query's scores [n_chunks] when many chunks share the score `cut` at the end: all above it, then the first rows at it."""
+    rounded = np.round(dense, ROUNDING)
+    above = np.flatnonzero(rounded > cut)
+    chosen = np.concatenate([above, np.flatnonzero(rounded == cut)[: depth - len(above)]]).astype(np.int32)
+    rows, scores = order(chosen[None, :], rounded[None, chosen], depth)
+    return rows[0], scores[0]
 
 
 def scale_by_top(scores: Scores) -> Scores:

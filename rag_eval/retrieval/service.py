@@ -38,6 +38,8 @@ class RetrievalService:
         Kind used where the options name none.
     trust
         Trust of each chunk in [0, 1], float [n_chunks]; None where sources were not screened.
+    seed
+        Chooses the graph of an approximate strategy; it must have been built.
     """
 
     version = 1
@@ -50,6 +52,7 @@ class RetrievalService:
         corpus_rev: str,
         default: StrategyKind,
         trust: npt.NDArray[np.float64] | None = None,
+        seed: int = 0,
     ) -> None:
         if default not in strategies:
             raise ValueError(f"default: found {default}, accepted {', '.join(strategies)}")
@@ -57,6 +60,7 @@ class RetrievalService:
         self._default = default
         self._table = strategies[default].index.table
         self._trust = trust
+        self._seed = seed
         self._corpus_rev = corpus_rev
         self._n_documents = len(documents)
         frame = self._table.frame
@@ -95,7 +99,7 @@ class RetrievalService:
         if strategy is None:
             raise ValueError(f"strategy: found {kind}, accepted {', '.join(self._strategies)}")
         started = time.perf_counter()
-        found = strategy.search(queries, options.top_k, allowed=self._allowed(options), cached=False)
+        found = strategy.search(queries, options.top_k, self._seed, allowed=self._allowed(options), cached=False)
         duration = (time.perf_counter() - started) / len(queries)
         return [self._result(strategy, found, query, duration) for query in range(len(queries))]
 

@@ -107,9 +107,12 @@ class ArtifactStore:
         if found is not None:
             return found
         parts = make()
+        if _META.removesuffix(".json") in parts:
+            raise ValueError(f"part {_META.removesuffix('.json')!r}: the store's own name")
         final = self.root / stage / key
         final.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=final.parent, prefix=".partial-"))
+        partial.chmod(0o755)  # mkdtemp keeps others out; a team reads one store
         try:
             _write(partial, parts)
             (partial / _META).write_text(canonical_json({"stage": stage, "key": key, "parts": sorted(parts)}), encoding="utf-8")

@@ -22,8 +22,8 @@ def canonical_json(value: Any) -> str:
 
 
 def digest(value: Any, length: int = SHORT) -> str:
-    """Hash of any JSON value: the first `length` hex digits of SHA-256 over its canonical JSON."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:length]
+    """Hash of any JSON value: the first `length` hex digits of SHA-256 over its canonical JSON, lone surrogates as they stand."""
+    return hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:length]
 
 
 def text_hash(text: str) -> str:

@@ -23,7 +23,7 @@ def home_lock(home: Path) -> Iterator[None]:
     with path.open("a+", encoding="utf-8") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             stream.seek(0)
             holder = stream.read(40).strip() or "unknown"
             raise InputError(

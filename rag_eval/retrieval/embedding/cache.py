@@ -43,25 +43,36 @@ class EmbeddingCache:
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / "model.json").is_file():
             write_text(self.folder / "model.json", canonical_json({"model": model}))
-        segments = sorted(self.folder.glob("segment-*.npz"))
-        for segment in segments:
-            with np.load(segment, allow_pickle=False) as archive:
-                self._remember(archive["keys"].astype(str).tolist(), archive["vectors"])
+        segments = self._load()
         if len(segments) > MAX_SEGMENTS:
             keys = list(self._rows)
-            self._write(keys, self.vectors(keys))
+            merged = self._write(keys, self.vectors(keys))
             for segment in segments:
-                segment.unlink(missing_ok=True)
+                if segment != merged:  # where one segment held every key already, the merged one has its name
+                    segment.unlink(missing_ok=True)
+
+    def _load(self) -> list[Path]:
+        while True:
+            self._rows, self._vectors, self._total = {}, [], 0
+            segments = sorted(self.folder.glob("segment-*.npz"))
+            try:
+                for segment in segments:
+                    with np.load(segment, allow_pickle=False) as archive:
+                        self._remember(archive["keys"].astype(str).tolist(), archive["vectors"])
+            except FileNotFoundError:  # another process has merged it since the folder was read: the merged segment stands there now
+                continue
+            return segments
 
     def _remember(self, keys: Sequence[str], vectors: Vectors) -> None:
         self._rows.update(zip(keys, range(self._total, self._total + len(keys)), strict=True))
         self._vectors.append(vectors)
         self._total += len(keys)
 
-    def _write(self, keys: Sequence[str], vectors: Vectors) -> None:
+    def _write(self, keys: Sequence[str], vectors: Vectors) -> Path:
         path = self.folder / f"segment-{lines_hash(keys)}.npz"
         with atomic_path(path) as partial, partial.open("wb") as stream:
             np.savez(stream, keys=np.array(keys, dtype="S64"), vectors=vectors)
+        return path
 
     def __contains__(self, key: str) -> bool:
         return key in self._rows

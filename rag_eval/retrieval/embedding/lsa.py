@@ -15,6 +15,7 @@ from rag_eval.storage.code import library_versions
 from rag_eval.storage.hashing import digest
 
 SVD_SEED = 0
+SVD_ITERATIONS = 5
 BLOCK = 8192
 
 
@@ -45,8 +46,8 @@ class LsaFit:
 def fit(documents: Sequence[Sequence[int]], terms: Sequence[str], dimensions: int) -> LsaFit:
     """Fit on the term ids of the corpus."""
     from scipy.sparse import csr_array, csr_matrix
-    from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfTransformer
+    from sklearn.utils.extmath import randomized_svd, svd_flip
 
     counts = csr_array(count_matrix(documents, len(terms)), shape=(len(documents), len(terms)))
     if counts.nnz == 0:  # a corpus of stop words only: every vector is zero and nothing is ever retrieved
@@ -54,9 +55,10 @@ def fit(documents: Sequence[Sequence[int]], terms: Sequence[str], dimensions: in
     transformer = TfidfTransformer(sublinear_tf=True)
     weights = csr_matrix(transformer.fit_transform(csr_matrix(counts)), dtype=np.float32)
     size = min(dimensions, *weights.shape)
-    svd = TruncatedSVD(n_components=size, random_state=SVD_SEED)
-    svd.fit(weights)
-    return LsaFit(tuple(terms), np.asarray(transformer.idf_, dtype=np.float64), np.ascontiguousarray(svd.components_, dtype=np.float32))
+    # what TruncatedSVD computes, without its refusal of a single term and its 0 / 0 on a single text
+    left, _, right = randomized_svd(weights, size, n_iter=SVD_ITERATIONS, random_state=SVD_SEED, flip_sign=False)
+    components = svd_flip(left, right, u_based_decision=False)[1]
+    return LsaFit(tuple(terms), np.asarray(transformer.idf_, dtype=np.float64), np.ascontiguousarray(components, dtype=np.float32))
 
 
 class LsaEmbedder:
