@@ -36,7 +36,7 @@ def _settings(home: Path | None = None, reports: Path | None = None, gold_sets: 
     telemetry_off()
     given = {name: value for name, value in (("home", home), ("reports", reports), ("gold_sets", gold_sets)) if value is not None}
     try:
-        return Settings(**given)
+        return Settings.model_validate(given)
     except ValidationError as error:
         raise InputError(
             [Problem("bad_setting", item["msg"], file="settings.toml or environment RAG_EVAL_*", field=".".join(map(str, item["loc"])), found=repr(item.get("input"))) for item in error.errors()]
@@ -92,13 +92,15 @@ def run(
         from rag_eval.evaluation.run import evaluate_all
         from rag_eval.records.problems import InputError, Problem
 
-        options = {"strategies": tuple(strategy or ()), "vectors": vectors, "progress": _progress()}
+        chosen, progress = tuple(strategy or ()), _progress()
         if beir is not None:
             if gold_set:
                 raise InputError(Problem("bad_arguments", "give gold sets or --beir, not both", field="--beir", found=", ".join(gold_set)))
-            evaluations = [open_beir(beir, split, settings, **options)]
+            evaluations = [open_beir(beir, split, settings, strategies=chosen, vectors=vectors, progress=progress)]
         else:
-            evaluations = [open_gold_set(folder, settings, **options) for folder in select_gold_sets(settings.gold_sets, gold_set or [])]
+            evaluations = [
+                open_gold_set(folder, settings, strategies=chosen, vectors=vectors, progress=progress) for folder in select_gold_sets(settings.gold_sets, gold_set or [])
+            ]
         outcomes = evaluate_all(evaluations, settings)
         from rag_eval.reporting.terminal import show_outcome
 
