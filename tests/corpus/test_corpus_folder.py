@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -189,6 +190,11 @@ def test_a_linked_folder_that_leads_out_is_not_read(base):
 @pytest.mark.parametrize("pattern", ["../*.md", "/etc/*", "a/../../*.md", ""])
 def test_patterns_stay_in_the_folder(base, pattern):
     assert problems(base, Folder(loader="folder", path="corpus", pattern=(pattern,))) == [("bad_pattern", None, None)]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python 3.13 reads ** inside a name as *")
+def test_a_pattern_that_python_refuses_is_an_error(base):
+    assert problems(base, Folder(loader="folder", path="corpus", pattern=("a**b",))) == [("bad_pattern", None, None)]
 
 
 def test_an_empty_or_missing_folder_is_an_error(tmp_path):
