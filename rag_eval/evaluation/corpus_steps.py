@@ -36,7 +36,7 @@ def _corpus_snapshot(evaluation: Evaluation) -> Artifact:
             loaded = load_corpus(spec, evaluation.base)
         if loaded.documents.empty:
             raise InputError(Problem("empty_corpus", "the corpus has no document", file=str(evaluation.base), field="corpus"))
-        about = {"corpus_rev": loaded.corpus_rev, "loader": loaded.loader, "masked": dict(loaded.masked), "n_documents": len(loaded.documents)}
+        about = {"corpus_rev": loaded.corpus_rev, "loader": loaded.loader, "masked": dict(loaded.masked) if spec.mask_pii else None, "n_documents": len(loaded.documents)}
         return {"documents": loaded.documents, "sections": loaded.sections, "about": about}
 
     return evaluation.memo("corpus", key, make)

@@ -113,6 +113,7 @@ def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict
             "n_chunks": chunks["n_chunks"],
             "loader": corpus["loader"],
             "masked": corpus["masked"],
+            **({} if corpus["masked"] is not None else {"masked_reason": "masking is off for this corpus"}),
             "strategies": index["strategies"],
         },
         "strategies": strategies,

@@ -46,10 +46,11 @@ def headline(report: Mapping[str, Any]) -> list[str]:
     """Name what was measured on what."""
     gold, index = report["gold"], report["index"]
     unanswerable = gold["n_queries"] - gold["n_answerable"]
+    masking = "" if index["masked"] is not None else "; masking of personal data is OFF"
     questions = f"{gold['n_queries']} questions ({unanswerable} unanswerable), {gold['n_paraphrases']} paraphrases, {gold['n_groups']} independent groups"
     return [
         f"{quoted(gold['name'])} version {quoted(str(gold['version']))}: {questions}, seeds {', '.join(map(str, gold['seeds']))}",
-        f"corpus {quoted(index['rev'])}: {index['n_documents']:,} documents, {index['n_chunks']:,} chunks; gold hash {gold['hash'][:12]}",
+        f"corpus {quoted(index['rev'])}: {index['n_documents']:,} documents, {index['n_chunks']:,} chunks; gold hash {gold['hash'][:12]}{masking}",
     ]
 
 
