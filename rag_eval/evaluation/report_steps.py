@@ -62,6 +62,7 @@ def _strategy(evaluation: Evaluation, runs: Runs, entry: dict[str, Any]) -> dict
         "n_empty": about["n_empty"],
         "measures": entry["measures"],
         "ann_recall": entry["ann_recall"],
+        **({} if entry["ann_recall"] else {"ann_recall_reason": "this strategy searches exactly"}),
         "latency_ms": about["latency_ms"],
         "cost_per_1k": round(price * about["query_tokens"], 6),
     }

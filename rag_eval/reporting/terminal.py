@@ -93,7 +93,7 @@ def stability_lines(report: Mapping[str, Any]) -> list[str]:
         f"delta_s {interval(distance['value'], distance['ci_low'], distance['ci_high'])} (target {distance['target']}), measured with {report['stability']['embedding']}",
     ]
     if entry["seeds_change_nothing"]:
-        lines.append("seeds change nothing: every engine here is exact")
+        lines.append(f"seeds change nothing for {quoted(report['strategy'])}")
     return lines
 
 
