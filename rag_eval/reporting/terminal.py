@@ -87,9 +87,15 @@ def stability_lines(report: Mapping[str, Any]) -> list[str]:
     entry = report["stability"]["strategies"][report["strategy"]]
     flips = entry["hit_changes_with_wording"]["hit_at_10"]
     together, distance = entry["convergent_and_hit"], entry["delta_s"]
+    if not flips["n_scored"]:
+        changes = ["no question has a second wording, so nothing is known about how the hit depends on it"]
+    else:
+        changes = [
+            f"hit@10 changes with the wording for a share {interval(flips['value'], flips['ci_low'], flips['ci_high'])} of {flips['n_scored']} questions",
+            f"convergent and always hit: a share {interval(together['value'], together['ci_low'], together['ci_high'])} of {together['n_scored']} questions",
+        ]
     lines = [
-        f"hit@10 changes with the wording for a share {interval(flips['value'], flips['ci_low'], flips['ci_high'])} of {flips['n_scored']} questions",
-        f"convergent and always hit: a share {interval(together['value'], together['ci_low'], together['ci_high'])} of {together['n_scored']} questions",
+        *changes,
         f"delta_s {interval(distance['value'], distance['ci_low'], distance['ci_high'])} (target {distance['target']}), measured with {report['stability']['embedding']}",
     ]
     if entry["seeds_change_nothing"]:
