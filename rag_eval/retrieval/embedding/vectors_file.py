@@ -31,12 +31,11 @@ def read_vectors(path: Path) -> tuple[list[str], Vectors]:
     if not path.is_file():
         raise _refuse(path, "vectors_missing", "no such file")
     try:
-        with path.open("rb") as stream:
-            archive = np.load(stream, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise _refuse(path, "vectors_unreadable", "a plain array, not an .npz", found=f"{archive.dtype} of shape {archive.shape}")
-            parts = {name: archive[name] for name in ("sha256", "vectors") if name in archive.files}
-    except (ValueError, OSError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:  # what NumPy and zipfile raise on hostile archives
+        with path.open("rb") as stream, zipfile.ZipFile(stream):  # a single .npy array is no archive
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as archive:
+                parts = {name: archive[name] for name in ("sha256", "vectors") if name in archive.files}
+    except (ValueError, OSError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:  # what zipfile and NumPy raise on hostile archives
         raise _refuse(path, "vectors_unreadable", "cannot be read as .npz", found=f"{type(error).__name__}: {error}") from error
     for name in ("sha256", "vectors"):
         if not isinstance(parts.get(name), np.ndarray):
