@@ -5,6 +5,7 @@ Exit status: 0 fine, 1 error (the input or the machine), 2 a required gate faile
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,8 +46,8 @@ def _settings(home: Path | None = None, reports: Path | None = None, gold_sets: 
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Turn errors about input into lines on standard error and exit status 1; everything else keeps its traceback."""
-    from rag_eval.records.problems import InputError
+    """Turn errors about input, and files that cannot be read or written, into lines on standard error and exit status 1; the rest keeps its traceback."""
+    from rag_eval.records.problems import InputError, Problem
 
     try:
         yield
@@ -56,6 +57,11 @@ def _told() -> Iterator[None]:
         count = sum(problem.severity == "error" for problem in error.problems)
         typer.echo(f"{count} error{'s' if count != 1 else ''}; nothing was written. See README, section 'Your own documents', for what is accepted.", err=True)
         raise typer.Exit(ERROR) from None
+    except OSError as error:  # no room, no permission, a file where a folder should be: nothing that a traceback would explain
+        place = None if error.filename is None else os.fsdecode(error.filename)
+        typer.echo(str(Problem("file_system", error.strerror or type(error).__name__, file=place)), err=True)
+        typer.echo("the command did not end; run it again when this is mended, finished stages are kept", err=True)
+        raise typer.Exit(ERROR) from None
 
 
 def _console(*, err: bool = False) -> "Console":
@@ -63,7 +69,8 @@ def _console(*, err: bool = False) -> "Console":
 
     console = Console(stderr=err, highlight=False, soft_wrap=False)
     if not console.is_terminal:
-        console = Console(stderr=err, highlight=False, width=int(os.environ.get("COLUMNS", "120")), no_color=True)
+        columns = os.environ.get("COLUMNS", "")
+        console = Console(stderr=err, highlight=False, width=int(columns) if columns.isdecimal() and int(columns) > 0 else 120, no_color=True)
     return console
 
 
@@ -150,6 +157,11 @@ def init(
         settings = _settings(None, None, gold_sets)
         from rag_eval.gold.scaffold import init_gold_set
 
+        from rag_eval.records.gold_set import NAME
+        from rag_eval.records.problems import InputError, Problem
+
+        if not re.fullmatch(NAME, name):  # a name is one folder of the gold sets, never a path out of them
+            raise InputError(Problem("bad_name", "this cannot be the name of a gold set", field="NAME", found=name, accepted="a letter or digit, then up to 63 letters, digits, - and _"))
         folder = settings.gold_sets / name
         init_gold_set(folder, docs)
     typer.echo(f"wrote {folder}")
