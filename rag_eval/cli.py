@@ -51,10 +51,12 @@ def _told() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        for problem in error.problems:
+        errors = [problem for problem in error.problems if problem.severity == "error"]
+        for problem in errors:
             typer.echo(str(problem), err=True)
-        count = sum(problem.severity == "error" for problem in error.problems)
-        typer.echo(f"{count} error{'s' if count != 1 else ''}; nothing was written. See README, section 'Your own documents', for what is accepted.", err=True)
+        warnings = len(error.problems) - len(errors)
+        also = f" and {warnings} warning{'s' if warnings != 1 else ''} (rag-eval lint lists them)" if warnings else ""
+        typer.echo(f"{len(errors)} error{'s' if len(errors) != 1 else ''}{also}; no report was written", err=True)
         raise typer.Exit(ERROR) from None
 
 
@@ -174,6 +176,8 @@ def compare(
         rows = paired(a, b)
     console = _console()
     typer.echo(f"a: {a.report['run_id']}\nb: {b.report['run_id']}")
+    if a.report["content_hash"] == b.report["content_hash"]:
+        typer.echo("the runs found the same (equal content_hash)")
     for note in notes:
         typer.echo(note)
     console.print(comparisons_table(rows, "Paired differences a - b, question by question"))
