@@ -35,7 +35,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@echo "Setting up $(VENV): about 230 packages, 1.5 GB on disk; half a minute from a warm package cache, some minutes over a slow line. Only once."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 	@echo "Set up."

@@ -36,7 +36,7 @@ def _corpus_snapshot(evaluation: Evaluation) -> Artifact:
             loaded = load_corpus(spec, evaluation.base)
         if loaded.documents.empty:
             raise InputError(Problem("empty_corpus", "the corpus has no document", file=str(evaluation.base), field="corpus"))
-        about = {"corpus_rev": loaded.corpus_rev, "loader": loaded.loader, "masked": dict(loaded.masked), "n_documents": len(loaded.documents)}
+        about = {"corpus_rev": loaded.corpus_rev, "loader": loaded.loader, "masked": dict(loaded.masked) if spec.mask_pii else None, "n_documents": len(loaded.documents)}
         return {"documents": loaded.documents, "sections": loaded.sections, "about": about}
 
     return evaluation.memo("corpus", key, make)
@@ -167,7 +167,7 @@ def _keep_vectors(evaluation: Evaluation, ready: Opened, strategy: ReadyStrategy
     model = strategy.embed_model
     name = index.collection_name(model)
     with evaluation.progress.step("Updating the vector store", len(table), "vectors") as advance:
-        report = index.chroma.sync(name, table.chunk_ids, vectors, table.doc_ids, advance)
+        report = index.chroma.sync(name, table.chunk_ids, vectors, table.doc_ids, advance, text_hashes=table.text_hashes)
     graphs = []
     if any(other.seed_matters and other.embed_model == model for other in ready.strategies.values()):
         for seed in evaluation.config.seeds:
@@ -180,5 +180,7 @@ def _keep_vectors(evaluation: Evaluation, ready: Opened, strategy: ReadyStrategy
 
 
 def _drop_unused(ready: Opened, stored: dict[str, dict[str, Any]]) -> list[str]:
+    """Remove collections of earlier fits and chunks of the models in use; other models' collections may belong to another choice of strategies."""
     keep = {entry["collection"] for entry in stored.values()} | {graph["collection"] for entry in stored.values() for graph in entry["graphs"]}
-    return ready.index.chroma.drop(ready.index.prefix, keep) if ready.index.chroma is not None else []
+    store = ready.index.chroma
+    return [name for model in stored for name in store.drop(ready.index.family(model), keep)] if store is not None else []

@@ -162,6 +162,8 @@ def open_beir(
 ) -> Evaluation:
     """Open any BEIR folder: `corpus.jsonl`, `queries.jsonl`, `qrels/<split>.tsv`; bm25, vector and hybrid over whole documents.
 
+    With a file of vectors nothing is masked: its vectors are keyed by the exact texts, and a masked text would have none.
+
     Raises
     ------
     InputError
@@ -175,7 +177,7 @@ def open_beir(
         {
             "name": name,
             "version": split,
-            "corpus": Beir(loader="beir", path=".").model_dump(),
+            "corpus": Beir(loader="beir", path=".", mask_pii=vectors is None).model_dump(),
             "k": BEIR_K,
             "seeds": (13,),
             "strategies": BEIR_STRATEGIES,

@@ -62,6 +62,7 @@ def _strategy(evaluation: Evaluation, runs: Runs, entry: dict[str, Any]) -> dict
         "n_empty": about["n_empty"],
         "measures": entry["measures"],
         "ann_recall": entry["ann_recall"],
+        **({} if entry["ann_recall"] else {"ann_recall_reason": "this strategy searches exactly"}),
         "latency_ms": about["latency_ms"],
         "cost_per_1k": round(price * about["query_tokens"], 6),
     }
@@ -113,6 +114,7 @@ def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict
             "n_chunks": chunks["n_chunks"],
             "loader": corpus["loader"],
             "masked": corpus["masked"],
+            **({} if corpus["masked"] is not None else {"masked_reason": "masking is off for this corpus"}),
             "strategies": index["strategies"],
         },
         "strategies": strategies,

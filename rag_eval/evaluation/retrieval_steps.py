@@ -65,7 +65,11 @@ def _latency(evaluation: Evaluation, strategy: ReadyStrategy, texts: list[str]) 
     """Time single queries through the port, embedding each anew; queries are spread evenly over the gold set."""
     corpus = corpus_snapshot(evaluation)
     service = RetrievalService(
-        {strategy.spec.kind: strategy}, corpus.frame("documents"), corpus_rev=corpus.json("about")["corpus_rev"], default=strategy.spec.kind
+        {strategy.spec.kind: strategy},
+        corpus.frame("documents"),
+        corpus_rev=corpus.json("about")["corpus_rev"],
+        default=strategy.spec.kind,
+        seed=evaluation.config.seeds[0],
     )
     places = np.unique(np.linspace(0, len(texts) - 1, min(evaluation.settings.latency_queries, len(texts))).astype(int))
     options = RetrievalOptions(top_k=LATENCY_TOP_K)

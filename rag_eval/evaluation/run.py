@@ -11,7 +11,7 @@ from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks, corpus_
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
-from rag_eval.evaluation.report_steps import EXPORTED, retrieval_metrics_report
+from rag_eval.evaluation.report_steps import retrieval_metrics_report
 from rag_eval.evaluation.stability_steps import stability_measures
 from rag_eval.gates.verdicts import required_failures
 from rag_eval.reporting.metrics_report import FILE_NAME
@@ -51,8 +51,8 @@ class Outcome:
 
 
 def report_files(folder: Path) -> list[Path]:
-    """Files of a folder of reports that are worth keeping as artifacts."""
-    return sorted(path for path in folder.glob("*") if path.name == FILE_NAME or path.suffix in EXPORTED)
+    """Files that MLflow keeps of every run; rankings and the CSV copy stay in the folder of reports."""
+    return [folder / name for name in (FILE_NAME, "measures.csv", "per-query.parquet")]
 
 
 def mlflow_record(evaluation: Evaluation, report: dict[str, Any], tags: dict[str, str] | None = None) -> str:

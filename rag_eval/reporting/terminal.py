@@ -46,10 +46,11 @@ def headline(report: Mapping[str, Any]) -> list[str]:
     """Name what was measured on what."""
     gold, index = report["gold"], report["index"]
     unanswerable = gold["n_queries"] - gold["n_answerable"]
+    masking = "" if index["masked"] is not None else "; masking of personal data is OFF"
     questions = f"{gold['n_queries']} questions ({unanswerable} unanswerable), {gold['n_paraphrases']} paraphrases, {gold['n_groups']} independent groups"
     return [
         f"{quoted(gold['name'])} version {quoted(str(gold['version']))}: {questions}, seeds {', '.join(map(str, gold['seeds']))}",
-        f"corpus {quoted(index['rev'])}: {index['n_documents']:,} documents, {index['n_chunks']:,} chunks; gold hash {gold['hash'][:12]}",
+        f"corpus {quoted(index['rev'])}: {index['n_documents']:,} documents, {index['n_chunks']:,} chunks; gold hash {gold['hash'][:12]}{masking}",
     ]
 
 
@@ -86,13 +87,19 @@ def stability_lines(report: Mapping[str, Any]) -> list[str]:
     entry = report["stability"]["strategies"][report["strategy"]]
     flips = entry["hit_changes_with_wording"]["hit_at_10"]
     together, distance = entry["convergent_and_hit"], entry["delta_s"]
+    if not flips["n_scored"]:
+        changes = ["no question has a second wording, so nothing is known about how the hit depends on it"]
+    else:
+        changes = [
+            f"hit@10 changes with the wording for a share {interval(flips['value'], flips['ci_low'], flips['ci_high'])} of {flips['n_scored']} questions",
+            f"convergent and always hit: a share {interval(together['value'], together['ci_low'], together['ci_high'])} of {together['n_scored']} questions",
+        ]
     lines = [
-        f"hit@10 changes with the wording for a share {interval(flips['value'], flips['ci_low'], flips['ci_high'])} of {flips['n_scored']} questions",
-        f"convergent and always hit: a share {interval(together['value'], together['ci_low'], together['ci_high'])} of {together['n_scored']} questions",
+        *changes,
         f"delta_s {interval(distance['value'], distance['ci_low'], distance['ci_high'])} (target {distance['target']}), measured with {report['stability']['embedding']}",
     ]
     if entry["seeds_change_nothing"]:
-        lines.append("seeds change nothing: every engine here is exact")
+        lines.append(f"seeds change nothing for {quoted(report['strategy'])}")
     return lines
 
 

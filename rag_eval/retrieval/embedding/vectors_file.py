@@ -1,6 +1,7 @@
 """Vectors that somebody computed before: an .npz file with `sha256` (hex digest of the UTF-8 text) and `vectors` (float, one row each)."""
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,9 +31,11 @@ def read_vectors(path: Path) -> tuple[list[str], Vectors]:
     if not path.is_file():
         raise _refuse(path, "vectors_missing", "no such file")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            parts = {name: archive[name] for name in ("sha256", "vectors") if name in archive.files}
-    except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
+        with path.open("rb") as stream, zipfile.ZipFile(stream):  # a single .npy array is no archive
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as archive:
+                parts = {name: archive[name] for name in ("sha256", "vectors") if name in archive.files}
+    except (ValueError, OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise _refuse(path, "vectors_unreadable", "cannot be read as .npz", found=str(error)) from error
     for name in ("sha256", "vectors"):
         if name not in parts:

@@ -1,0 +1,169 @@
+"""The embedding cache: nothing embedded twice, nothing lost by a kill, a merge or a neighbour."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from rag_eval.retrieval.embedding import cache as module
+from rag_eval.retrieval.embedding.cache import MAX_SEGMENTS, CacheUse, EmbeddingCache, embed_cached
+from rag_eval.storage.hashing import lines_hash, text_hash
+
+
+class Counting:
+    """A tiny embedder that remembers what it was asked."""
+
+    model = "counting"
+    dimensions = 2
+
+    def __init__(self):
+        self.asked = []
+
+    def embed(self, texts, advance=lambda count: None):
+        self.asked.extend(texts)
+        advance(len(texts))
+        return np.array([vector_of(text) for text in texts], dtype=np.float32)
+
+
+def vector_of(text):
+    return [len(text), int(text_hash(text)[:6], 16)]
+
+
+def wanted(texts):
+    return np.array([vector_of(text) for text in texts], dtype=np.float32)
+
+
+def test_each_distinct_text_is_embedded_once(tmp_path):
+    embedder, cache, counts = Counting(), EmbeddingCache(tmp_path, "m"), []
+    vectors, use = embed_cached(lambda: embedder, cache, ["b", "a", "b", "c"], advance=counts.append)
+    assert np.array_equal(vectors, wanted(["b", "a", "b", "c"]))
+    assert embedder.asked == ["b", "a", "c"]
+    assert (use.needed, use.embedded, sum(counts)) == (3, 3, 4)
+    vectors, use = embed_cached(lambda: embedder, cache, ["c", "d", "a"], advance=counts.append)
+    assert np.array_equal(vectors, wanted(["c", "d", "a"]))
+    assert embedder.asked == ["b", "a", "c", "d"]
+    assert (use.needed, use.embedded, sum(counts)) == (3, 1, 7)
+    total = CacheUse()
+    total.add(use)
+    assert (total.needed, total.embedded) == (3, 1)
+
+
+def test_a_reopened_cache_needs_no_embedder(tmp_path):
+    embed_cached(Counting, EmbeddingCache(tmp_path, "m"), ["a", "b"])
+
+    def never():
+        raise AssertionError("asked for an embedder")
+
+    vectors, use = embed_cached(never, EmbeddingCache(tmp_path, "m"), ["b", "a", "b"])
+    assert np.array_equal(vectors, wanted(["b", "a", "b"]))
+    assert (use.needed, use.embedded) == (2, 0)
+    assert embed_cached(never, EmbeddingCache(tmp_path, "m"), [])[0].shape[0] == 0
+
+
+def test_another_model_has_another_cache(tmp_path):
+    embed_cached(Counting, EmbeddingCache(tmp_path, "m"), ["a"])
+    assert text_hash("a") in EmbeddingCache(tmp_path, "m")
+    assert text_hash("a") not in EmbeddingCache(tmp_path, "n")
+    assert text_hash("b") not in EmbeddingCache(tmp_path, "m")
+
+
+def segments(tmp_path):
+    return sorted(path.name for path in EmbeddingCache(tmp_path, "other").folder.parent.glob("*/segment-*.npz"))
+
+
+def test_many_segments_are_merged_without_loss(tmp_path):
+    cache = EmbeddingCache(tmp_path, "m")
+    texts = [f"text {i}" for i in range(MAX_SEGMENTS + 5)]
+    for text in texts:
+        embed_cached(Counting, cache, [text])
+    assert len(segments(tmp_path)) == len(texts)
+    merged = EmbeddingCache(tmp_path, "m")
+    assert len(segments(tmp_path)) == 1
+    for reopened in (merged, EmbeddingCache(tmp_path, "m")):
+        assert np.array_equal(reopened.vectors([text_hash(text) for text in texts]), wanted(texts))
+
+
+def test_merging_loses_nothing_when_one_segment_holds_every_key_already(tmp_path):
+    """Neighbours that embedded the same texts leave segments inside the first; the merged segment then has the first one's name."""
+    texts = [str(i) for i in range(MAX_SEGMENTS + 1)]
+    cache = EmbeddingCache(tmp_path, "m")
+    for text in texts:
+        cache.add([text_hash(text)], wanted([text]))
+    smallest = min(path.name for path in cache.folder.glob("segment-*.npz"))
+    rotations = (texts[start:] + texts[:start] for start in range(len(texts)))
+    swapped = ([b, a, *rest] for a, b, *rest in (texts[start:] + texts[:start] for start in range(len(texts))))
+    whole = next(some for some in itertools.chain(rotations, swapped) if f"segment-{lines_hash([text_hash(text) for text in some])}.npz" < smallest)
+    cache.add([text_hash(text) for text in whole], wanted(whole))  # it is read first, so its order is the merged one's
+    for _ in range(2):
+        assert np.array_equal(EmbeddingCache(tmp_path, "m").vectors([text_hash(text) for text in texts]), wanted(texts))
+    assert len(segments(tmp_path)) == 1
+
+
+def test_two_caches_of_one_model_lose_nothing_of_each_other(tmp_path):
+    one, other = EmbeddingCache(tmp_path, "m"), EmbeddingCache(tmp_path, "m")
+    embed_cached(Counting, one, ["a", "b"])
+    embed_cached(Counting, other, ["b", "c"])
+    assert np.array_equal(EmbeddingCache(tmp_path, "m").vectors([text_hash(text) for text in "abc"]), wanted(["a", "b", "c"]))
+
+
+def test_a_reader_survives_a_merge_beside_it(tmp_path, monkeypatch):
+    cache = EmbeddingCache(tmp_path, "m")
+    for text in "abcdef":
+        embed_cached(Counting, cache, [text])
+    load, seen = np.load, []
+
+    def load_while_another_merges(path, **options):
+        seen.append(path)
+        if len(seen) == 3:
+            monkeypatch.setattr(module, "MAX_SEGMENTS", 2)
+            monkeypatch.setattr(module.np, "load", load)
+            EmbeddingCache(tmp_path, "m")
+            assert len(segments(tmp_path)) == 1
+        return load(path, **options)
+
+    monkeypatch.setattr(module.np, "load", load_while_another_merges)
+    reader = EmbeddingCache(tmp_path, "m")
+    assert len(seen) == 3
+    assert np.array_equal(reader.vectors([text_hash(text) for text in "fedcba"]), wanted(list("fedcba")))
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from rag_eval.retrieval.embedding import cache as module
+from test_retrieval_cache import Counting
+module.BLOCK = 10
+class Dies(Counting):
+    def embed(self, texts, advance=None):
+        if len(self.asked) >= 30:
+            if sys.argv[2] == "embedding":
+                os.kill(os.getpid(), signal.SIGKILL)
+            save = np.savez
+            def half(stream, **parts):
+                save(stream, **parts)
+                stream.truncate(200)
+                stream.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+            module.np.savez = half
+        return super().embed(texts)
+embedder = Dies()
+module.embed_cached(lambda: embedder, module.EmbeddingCache(Path(sys.argv[1]), "m"), [f"text {i}" for i in range(100)])
+"""
+
+
+@pytest.mark.parametrize("moment", ["embedding", "writing"])
+def test_a_run_that_is_killed_leaves_a_usable_cache_and_loses_one_block(tmp_path, project_root, moment):
+    path = os.pathsep.join(str(project_root / folder) for folder in (".", "tests/reference", "tests/retrieval"))
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), moment], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    embedder = Counting()
+    texts = [f"text {i}" for i in range(100)]
+    vectors, use = embed_cached(lambda: embedder, EmbeddingCache(tmp_path, "m"), texts)
+    assert np.array_equal(vectors, wanted(texts))
+    assert embedder.asked == texts[30:]
+    assert use.embedded == 70

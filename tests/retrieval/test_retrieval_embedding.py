@@ -1,0 +1,405 @@
+"""Every source of vectors: LSA on its own corpus, MiniLM against Chroma's own function, files of vectors, Chroma functions by name."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from corpora import places, table
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval.corpus.analyzer import Analyzer, terms
+from rag_eval.records.gold_set import Embedding
+from rag_eval.records.problems import InputError
+from rag_eval.retrieval.chroma import ChromaFunctionEmbedder, model_folder
+from rag_eval.retrieval.embedding.base import unit
+from rag_eval.retrieval.embedding.lsa import LsaEmbedder, fit, fit_hash
+from rag_eval.retrieval.embedding.minilm import MiniLmEmbedder
+from rag_eval.retrieval.embedding.source import EmbeddingSource
+from rag_eval.retrieval.embedding.vectors_file import FileEmbedder, read_vectors
+from rag_eval.storage.hashing import text_hash
+
+TEXTS = ["graph tree index", "graph graph query", "vector index tree", "the and of", "", "query vector vector", "graph tree index"]
+
+
+def assert_unit_or_zero(vectors):
+    norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    assert ((np.abs(norms - 1) < 1e-6) | (norms == 0)).all()
+
+
+def lsa(texts, dimensions=4):
+    analyzer = Analyzer()
+    documents = analyzer.index(texts)
+    return LsaEmbedder(fit(documents, list(analyzer.vocabulary), dimensions), "fit", dimensions)
+
+
+def test_unit_scales_rows_and_leaves_zero_rows():
+    assert unit(np.array([[3.0, 4.0], [0.0, 0.0], [-2.0, 0.0]])).tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0, 0], [-1, 0]]
+    assert unit(np.zeros((0, 3))).shape == (0, 3)
+    assert unit(np.ones((1, 2))).dtype == np.float32
+
+
+def test_lsa_rows_are_of_unit_norm_or_zero_and_equal_texts_have_equal_vectors():
+    embedder = lsa(TEXTS)
+    vectors = embedder.embed(TEXTS)
+    assert vectors.dtype == np.float32
+    assert vectors.shape == (7, 4) == (7, embedder.dimensions)
+    assert_unit_or_zero(vectors)
+    assert not vectors[[3, 4]].any()
+    assert vectors[[0, 1, 2, 5]].any(axis=1).all()
+    assert np.array_equal(vectors[0], vectors[6])
+    assert not embedder.embed(["", "unheard", "the"]).any()
+    assert embedder.embed([]).shape == (0, 4)
+
+
+def test_lsa_with_every_dimension_keeps_the_cosines_of_tf_idf():
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    weights = TfidfVectorizer(analyzer=terms, sublinear_tf=True).fit_transform(TEXTS).toarray()
+    vectors = lsa(TEXTS, 100).embed(TEXTS).astype(np.float64)
+    assert np.abs(vectors @ vectors.T - weights @ weights.T).max() < 1e-6
+
+
+def test_lsa_is_what_truncated_svd_gives():
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    random = np.random.default_rng(1)
+    texts = [" ".join(f"word{i}" for i in random.integers(0, 90, size=20)) for _ in range(120)]
+    weights = TfidfVectorizer(analyzer=terms, sublinear_tf=True, vocabulary=list(dict.fromkeys(t for text in texts for t in terms(text)))).fit_transform(texts)
+    wanted = unit(TruncatedSVD(n_components=20, random_state=0).fit_transform(weights.astype(np.float32)))
+    assert np.abs(lsa(texts, 20).embed(texts) - wanted).max() < 1e-5
+
+
+@pytest.mark.parametrize("texts", [["graph"], ["graph", "graph"], ["graph tree"], ["graph tree", "vector"], ["the"], [""], []])
+def test_lsa_of_almost_nothing(texts):
+    embedder = lsa(texts, 256)
+    vectors = embedder.embed([*texts, "graph", "unheard"])
+    assert vectors.shape == (len(texts) + 2, embedder.dimensions)
+    assert embedder.dimensions >= 1
+    assert np.isfinite(vectors).all()
+    assert_unit_or_zero(vectors)
+    assert vectors[len(texts)].any() == any("graph" in text for text in texts)
+    assert not vectors[-1].any()
+
+
+@given(st.lists(st.lists(st.sampled_from(["graph", "tree", "the", "index", "query", "vector"]), max_size=9).map(" ".join), max_size=12), st.integers(1, 8))
+def test_lsa_of_any_corpus_is_finite_and_the_same_again_one_by_one(texts, dimensions):
+    first, second = lsa(texts, dimensions), lsa(texts, dimensions)
+    vectors = first.embed(texts)
+    assert_unit_or_zero(vectors)
+    assert np.array_equal(vectors, second.embed(texts))
+    for row, text in enumerate(texts):
+        assert np.abs(second.embed([text])[0] - vectors[row]).max(initial=0) < 1e-6
+
+
+def test_the_name_of_a_fit_depends_on_the_texts_their_order_and_the_size():
+    names = [fit_hash(["a", "b"], 4), fit_hash(["b", "a"], 4), fit_hash(["a"], 4), fit_hash(["a", "b"], 5)]
+    assert len(set(names)) == 4
+
+
+def test_a_stored_fit_is_used_again_with_the_same_vectors(tmp_path):
+    first = EmbeddingSource(Embedding(model="lsa-4"), table(TEXTS), places(tmp_path))
+    vectors, queries = first.chunk_vectors(), first.query_vectors(["graph", "vector tree"])
+    assert (first.use.needed, first.use.embedded) == (6 + 2, 6 + 2)  # one text stands twice
+    second = EmbeddingSource(Embedding(model="lsa-4"), table(TEXTS), places(tmp_path))
+    assert np.array_equal(second.chunk_vectors(), vectors)
+    assert np.array_equal(second.query_vectors(["graph", "vector tree"]), queries)
+    assert second.use.embedded == 0
+    assert np.array_equal(second.query_vectors(["graph", "vector tree"], cached=False), queries)
+    assert [path.name for path in (tmp_path / "artifacts" / "lsa").iterdir()] == [fit_hash(first.table.text_hashes, 4)]
+
+
+# MiniLM
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
+
+    folder = Path(ONNXMiniLM_L6_V2.DOWNLOAD_PATH) / ONNXMiniLM_L6_V2.EXTRACTED_FOLDER_NAME
+    if not (folder / "model.onnx").is_file():
+        pytest.skip(f"the model all-MiniLM-L6-v2 is not on this machine: {folder}")
+    assert model_folder() == folder
+    return MiniLmEmbedder(folder)
+
+
+SAMPLE = [
+    "",
+    "a",
+    "How does the reader sort values?",
+    "Ω≈ç√ ∫ µ — naïve café",
+    "数据库 索引",
+    "line\nbreak\ttab",
+    "graph " * 40,
+    "tree index " * 300,
+    "\x00 null",
+    "👩‍👩‍👧 emoji",
+]
+
+
+def test_minilm_gives_what_chroma_gives(minilm):
+    from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
+
+    theirs = np.array(ONNXMiniLM_L6_V2()(SAMPLE))
+    ours = minilm.embed(SAMPLE)
+    assert ours.shape == (len(SAMPLE), minilm.dimensions)
+    assert ours.dtype == np.float32
+    assert np.abs(ours - theirs).max() <= 1e-5
+    assert_unit_or_zero(ours)
+
+
+def test_minilm_gives_the_published_vectors(minilm, shared_data):
+    with np.load(shared_data / "embeddings" / "all-MiniLM-L6-v2.npz") as archive:
+        row = {key: i for i, key in enumerate(archive["sha256"].astype(str).tolist())}
+        vectors = archive["vectors"]
+    documents = [json.loads(line) for line in (shared_data / "scifact" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()[:5000:400]]
+    queries = [json.loads(line) for line in (shared_data / "xquad" / "queries.jsonl").read_text(encoding="utf-8").splitlines()[::100]]
+    texts = [f"{document['title']} {document['text']}".strip() for document in documents] + [query["text"] for query in queries]
+    assert np.abs(minilm.embed(texts) - vectors[[row[text_hash(text)] for text in texts]]).max() <= 1e-5
+
+
+def test_minilm_does_not_depend_on_what_else_is_in_the_batch(minilm):
+    together = minilm.embed(SAMPLE + SAMPLE[::-1])
+    assert np.abs(together[: len(SAMPLE)] - together[len(SAMPLE) :][::-1]).max() <= 1e-6
+    for row, text in enumerate(SAMPLE[:5]):
+        assert np.abs(minilm.embed([text])[0] - together[row]).max() <= 1e-6
+    assert minilm.embed([]).shape == (0, 384)
+
+
+def test_minilm_reports_every_text_once(minilm):
+    counts = []
+    minilm.embed(SAMPLE, counts.append)
+    assert sum(counts) == len(SAMPLE)
+
+
+def test_a_model_that_is_not_there_and_cannot_be_had_is_an_input_error(tmp_path, project_root):
+    script = (
+        "import pathlib, sys\n"
+        "from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2\n"
+        "ONNXMiniLM_L6_V2.DOWNLOAD_PATH = pathlib.Path(sys.argv[1])\n"
+        "ONNXMiniLM_L6_V2.MODEL_DOWNLOAD_URL = 'http://127.0.0.1:9/nothing'\n"
+        "from rag_eval.records.problems import InputError\n"
+        "from rag_eval.retrieval.chroma import model_folder\n"
+        "try:\n    model_folder()\n"
+        "except InputError as error:\n    print(error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(project_root)}
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, text=True)
+    assert "error model_unavailable" in done.stdout, done.stderr
+    assert "lsa-256" in done.stdout
+
+
+# A file of vectors
+
+
+def write(path, **parts):
+    np.savez(path, **parts)
+    return path
+
+
+KEYS = np.array([text_hash(text) for text in ("one", "two", "three")])
+VECTORS = np.array([[3, 4], [0, 2], [1, 0]], dtype=np.float32)
+
+
+def test_a_vectors_file_is_looked_up_by_text(tmp_path):
+    embedder = FileEmbedder(write(tmp_path / "v.npz", sha256=KEYS, vectors=VECTORS))
+    assert embedder.dimensions == 2
+    assert embedder.embed(["three", "one", "three"]) == pytest.approx(np.array([[1, 0], [0.6, 0.8], [1, 0]]))
+    assert embedder.embed([]).shape == (0, 2)
+    names, vectors = read_vectors(write(tmp_path / "bytes.npz", sha256=KEYS.astype("S64"), vectors=VECTORS.astype(np.float64)))
+    assert names == KEYS.tolist()
+    assert vectors.dtype == np.float32
+
+
+def test_unit_vectors_of_a_file_are_taken_to_the_last_bit(tmp_path):
+    vectors = unit(np.random.default_rng(0).normal(size=(3, 384)))
+    assert np.array_equal(FileEmbedder(write(tmp_path / "v.npz", sha256=KEYS, vectors=vectors)).embed(["one", "two", "three"]), vectors)
+
+
+def changed(row, value):
+    vectors = VECTORS.copy()
+    vectors[row, 1] = value
+    return vectors
+
+
+BAD_FILES = {
+    "nan": ({"sha256": KEYS, "vectors": changed(1, np.nan)}, "vectors_not_finite", "first in row 1"),
+    "infinite": ({"sha256": KEYS, "vectors": changed(2, np.inf)}, "vectors_not_finite", "first in row 2"),
+    "one vector too few": ({"sha256": KEYS, "vectors": VECTORS[:2]}, "vectors_bad_shape", "3 hashes"),
+    "flat": ({"sha256": KEYS, "vectors": VECTORS.ravel()}, "vectors_bad_shape", "(6,)"),
+    "no dimension": ({"sha256": KEYS, "vectors": VECTORS[:, :0]}, "vectors_bad_shape", "(3, 0)"),
+    "whole numbers": ({"sha256": KEYS, "vectors": VECTORS.astype(np.int64)}, "vectors_bad_shape", "int64"),
+    "complex": ({"sha256": KEYS, "vectors": VECTORS.astype(np.complex64)}, "vectors_bad_shape", "complex64"),
+    "no vectors": ({"sha256": KEYS}, "vectors_part_missing", "['sha256']"),
+    "no hashes": ({"vectors": VECTORS}, "vectors_part_missing", "['vectors']"),
+    "nothing": ({}, "vectors_part_missing", "[]"),
+    "hashes are numbers": ({"sha256": np.arange(3), "vectors": VECTORS}, "vectors_bad_keys", "int64"),
+    "hashes in a table": ({"sha256": KEYS[None, :], "vectors": VECTORS}, "vectors_bad_keys", "(1, 3)"),
+    "short hash": ({"sha256": np.array([*KEYS[:2], "abc"]), "vectors": VECTORS}, "vectors_bad_keys", "abc"),
+    "upper case": ({"sha256": np.array([key.upper() for key in KEYS]), "vectors": VECTORS}, "vectors_bad_keys", KEYS[0].upper()),
+    "twice": ({"sha256": KEYS[[0, 1, 0]], "vectors": VECTORS}, "vectors_duplicate", "1 of 3"),
+    "objects": ({"sha256": KEYS.astype(object), "vectors": VECTORS}, "vectors_unreadable", "pickle"),
+}
+
+
+@pytest.mark.parametrize(("parts", "code", "found"), BAD_FILES.values(), ids=BAD_FILES)
+def test_a_bad_vectors_file_is_refused_with_its_reason(tmp_path, parts, code, found):
+    path = write(tmp_path / "v.npz", **parts)
+    with pytest.raises(InputError) as caught:
+        read_vectors(path)
+    problem = caught.value.problems[0]
+    assert problem.code == code
+    assert problem.file == str(path)
+    assert found in (problem.found or "")
+    assert "sha256" in (problem.accepted or "")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 cut", b"\x93NUMPY\x01\x00"])
+def test_what_is_no_npz_is_refused(tmp_path, content):
+    (tmp_path / "v.npz").write_bytes(content)
+    with pytest.raises(InputError, match="vectors_unreadable"):
+        read_vectors(tmp_path / "v.npz")
+
+
+def test_a_single_array_is_no_vectors_file(tmp_path):
+    np.save(tmp_path / "v.npy", VECTORS)
+    with pytest.raises(InputError, match="vectors_unreadable"):
+        read_vectors(tmp_path / "v.npy")
+
+
+def test_a_truncated_and_a_damaged_npz_are_refused(tmp_path):
+    path = write(tmp_path / "v.npz", sha256=KEYS, vectors=VECTORS)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    with pytest.raises(InputError, match="vectors_unreadable"):
+        read_vectors(path)
+    place = whole.index(VECTORS.tobytes())
+    path.write_bytes(whole[:place] + b"\x01" + whole[place + 1 :])  # the zip's own checksum no longer fits
+    with pytest.raises(InputError, match="vectors_unreadable"):
+        read_vectors(path)
+    np.savez_compressed(path, sha256=KEYS, vectors=VECTORS)
+    whole = bytearray(path.read_bytes())
+    refused = set()
+    for damaged in range(0, len(whole) - 200, 7):
+        path.write_bytes(bytes([*whole[:damaged], whole[damaged] ^ 0xFF, *whole[damaged + 1 :]]))
+        try:
+            names, vectors = read_vectors(path)
+        except InputError as error:
+            refused.add(error.problems[0].code)
+        else:  # a byte that carries nothing, as a date in the archive
+            assert names == KEYS.tolist()
+            assert np.array_equal(vectors, VECTORS)
+    assert refused <= {"vectors_unreadable", "vectors_part_missing"}
+    assert "vectors_unreadable" in refused
+
+
+@pytest.mark.parametrize("path", ["nothing.npz", "."])
+def test_a_vectors_file_that_is_not_there_is_refused(tmp_path, path):
+    with pytest.raises(InputError, match="vectors_missing"):
+        read_vectors(tmp_path / path)
+
+
+def test_texts_without_a_vector_are_counted_and_quoted(tmp_path):
+    embedder = FileEmbedder(write(tmp_path / "v.npz", sha256=KEYS, vectors=VECTORS))
+    with pytest.raises(InputError) as caught:
+        embedder.embed(["one", "four", "fi\x1bve"])
+    problem = caught.value.problems[0]
+    assert problem.code == "vectors_incomplete"
+    assert "no vector for 2 of 3 texts" in problem.message
+    assert "four; fi\\u001bve" in problem.found
+
+
+def test_a_source_reads_its_file_from_the_folder_of_the_gold_set(tmp_path):
+    write(tmp_path / "v.npz", sha256=KEYS, vectors=VECTORS)
+    source = EmbeddingSource(Embedding(vectors="v.npz"), table(["one", "two"]), places(tmp_path))
+    assert source.chunk_vectors() == pytest.approx(np.array([[0.6, 0.8], [0, 1]]))
+    assert source.query_vectors(["three"]).tolist() == [[1, 0]]
+    assert source.model == source.embedder.model
+    with pytest.raises(InputError, match="vectors_incomplete"):
+        source.query_vectors(["four"])
+    with pytest.raises(InputError, match="vectors_missing"):
+        EmbeddingSource(Embedding(vectors="no.npz"), table(["one"]), places(tmp_path)).chunk_vectors()
+
+
+# Chroma's functions
+
+
+@pytest.fixture
+def letters(monkeypatch):
+    """Register a Chroma embedding function that needs no network: how often each of the first letters stands in a text."""
+    from chromadb.api.types import EmbeddingFunction
+    from chromadb.utils import embedding_functions
+
+    monkeypatch.setattr(embedding_functions, "known_embedding_functions", dict(embedding_functions.known_embedding_functions))
+    calls = []
+
+    class Letters(EmbeddingFunction):
+        def __init__(self, count=3):
+            self.count = count
+
+        def __call__(self, input):  # noqa: A002 - Chroma's own name
+            calls.append(list(input))
+            return [np.array([text.count(chr(ord("a") + i)) for i in range(self.count)], dtype=np.float32) for text in input]
+
+        @staticmethod
+        def name():
+            return "letters"
+
+        def get_config(self):
+            return {"count": self.count}
+
+        @staticmethod
+        def build_from_config(config):
+            if config.get("count", 3) < 1:
+                raise ValueError("count must be positive")
+            return Letters(**config)
+
+    embedding_functions.known_embedding_functions["letters"] = Letters
+    return calls
+
+
+def test_a_chroma_function_by_name(letters):
+    embedder = ChromaFunctionEmbedder("letters", {"count": 2})
+    vectors = embedder.embed(["aaab", "b", "zzz", *["a"] * 100])
+    assert vectors.dtype == np.float32
+    assert vectors[:3] == pytest.approx(np.array([[3, 1], [0, 1], [0, 0]]) / np.array([[10**0.5], [1], [1]]))
+    assert_unit_or_zero(vectors)
+    assert embedder.dimensions == 2
+    assert [len(batch) for batch in letters] == [64, 39]
+
+
+def test_a_source_with_a_chroma_function_embeds_nothing_twice(letters, tmp_path):
+    spec = Embedding(model="chroma:letters", config={"count": 2})
+    source = EmbeddingSource(spec, table(["ab", "b", "ab"]), places(tmp_path))
+    source.chunk_vectors()
+    source.query_vectors(["b", "a", "a"])
+    assert [text for batch in letters for text in batch] == ["ab", "b", "a"]
+    assert source.model == source.embedder.model
+    EmbeddingSource(spec, table(["ab", "b"]), places(tmp_path)).chunk_vectors()
+    assert len(letters) == 2
+    EmbeddingSource(Embedding(model="chroma:letters", config={"count": 3}), table(["ab"]), places(tmp_path)).chunk_vectors()
+    assert len(letters) == 3
+
+
+def test_an_unknown_or_unusable_chroma_function_is_an_input_error(letters):
+    with pytest.raises(InputError, match="unknown_embedding_function") as caught:
+        ChromaFunctionEmbedder("unheard_of", {})
+    assert "letters" in caught.value.problems[0].accepted
+    with pytest.raises(InputError, match="count must be positive") as caught:
+        ChromaFunctionEmbedder("letters", {"count": 0})
+    assert caught.value.problems[0].code == "embedding_function_unusable"
+    with pytest.raises(InputError, match="embedding_function_unusable"):
+        ChromaFunctionEmbedder("letters", {"unheard": 1})
+
+
+def test_a_chroma_function_that_gives_nonsense_is_an_input_error(letters, monkeypatch):
+    embedder = ChromaFunctionEmbedder("letters", {})
+    for answer in (np.full((2, 3), np.nan), np.zeros((1, 3)), np.zeros(2)):
+        monkeypatch.setattr(embedder, "_function", lambda texts, answer=answer: answer)
+        with pytest.raises(InputError, match="embedding_invalid"):
+            embedder.embed(["a", "b"])

@@ -1,0 +1,233 @@
+"""Exact search, bm25s and rank-bm25 against the slow reference: ties, duplicates, empty queries, one chunk, zero vectors, masks."""
+
+import math
+
+import numpy as np
+import pytest
+import reference
+from corpora import chunks_frame, listed, table
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer
+from rag_eval.retrieval.chunk_table import ChunkTable
+from rag_eval.retrieval.dense import ExactSearch
+from rag_eval.retrieval.embedding.base import unit
+from rag_eval.retrieval.lexical import Bm25s
+from rag_eval.retrieval.okapi import RankBm25
+
+ENGINES = [Bm25s, RankBm25]
+N_TERMS = 6
+FLOAT32 = 2e-5
+"""What float32 sums of BM25's terms may be off."""
+
+TERMS = st.lists(st.integers(0, N_TERMS - 1), max_size=5)
+CORPUS = st.lists(TERMS, min_size=1, max_size=40).filter(any)
+QUERIES = st.lists(st.lists(st.integers(0, N_TERMS + 2), max_size=5), min_size=1, max_size=4)
+PARAMETERS = st.sampled_from([(0.9, 0.4), (1.5, 0.75), (0.0, 0.5), (1.2, 0.0), (1.2, 1.0), (0.0, 1.0)])
+
+
+def ids_of(count):
+    return [(f"s{row:04d}", f"c{row:04d}") for row in range(count)]
+
+
+@st.composite
+def vectors_and_queries(draw):
+    component = st.sampled_from([-0.5, 0.0, 0.0, 0.25, 0.5])
+    width = draw(st.integers(1, 4))
+    vector = st.lists(component, min_size=width, max_size=width)
+    distinct = draw(st.lists(vector, min_size=1, max_size=6))
+    vectors = draw(st.lists(st.sampled_from(distinct), min_size=1, max_size=60))
+    queries = draw(st.lists(vector, min_size=1, max_size=4))
+    allowed = draw(st.none() | st.lists(st.booleans(), min_size=len(vectors), max_size=len(vectors)))
+    return vectors, queries, allowed
+
+
+@given(vectors_and_queries(), st.integers(1, 80))
+def test_exact_search(case, depth):
+    vectors, queries, allowed = case
+    engine = ExactSearch(np.array(vectors, dtype=np.float32))
+    found = engine.search(np.array(queries, dtype=np.float32), depth, None if allowed is None else np.array(allowed))
+    for query, vector in enumerate(queries):
+        scores = reference.cosines(vector, vectors, allowed)
+        wanted = reference.best(scores, ids_of(len(vectors)), depth)
+        assert listed(found, query) == wanted
+        assert [norm for _, norm in listed(found, query, "norm")] == reference.min_max([score for _, score in wanted])
+        assert found.candidates[query] == sum(score is not None for score in scores)
+
+
+def test_exact_search_ranks_a_query_alone_as_in_a_batch():
+    random = np.random.default_rng(3)
+    engine = ExactSearch(unit(random.normal(size=(3000, 384)).astype(np.float32)))
+    queries = unit(random.normal(size=(150, 384)).astype(np.float32))
+    together = engine.search(queries, 100)
+    for query in range(len(queries)):
+        alone = engine.search(queries[query : query + 1], 100)
+        assert np.array_equal(alone.rows[0], together.rows[query])
+        assert np.array_equal(alone.raw[0], together.raw[query])
+        assert np.array_equal(alone.norm[0], together.norm[query])
+
+
+def test_exact_search_gives_equal_chunks_equal_scores_wherever_they_stand():
+    random = np.random.default_rng(5)
+    distinct = unit(random.normal(size=(40, 384)).astype(np.float32))
+    places = random.integers(0, 40, size=2011)
+    queries = unit(random.normal(size=(9, 384)).astype(np.float32))
+    found = ExactSearch(distinct[places]).search(queries, 700)
+    for query in range(len(queries)):
+        kept = [(-score, row) for row, score in listed(found, query)]
+        assert kept == sorted(kept)
+        assert len({score for score, _ in kept}) == len({int(places[row]) for _, row in kept})
+    assert np.array_equal(ExactSearch(distinct[places]).search(queries, 100).rows, found.rows[:, :100])
+
+
+def test_exact_search_agrees_with_double_precision():
+    random = np.random.default_rng(7)
+    vectors, queries = (unit(random.normal(size=(count, 384)).astype(np.float32)) for count in (5000, 20))
+    exact = queries.astype(np.float64) @ vectors.astype(np.float64).T
+    found = ExactSearch(vectors).search(queries, 50)
+    assert np.abs(np.take_along_axis(exact, found.rows.astype(np.int64), axis=1) - found.raw).max() < 1e-6
+    assert (np.sort(exact, axis=1)[:, -50] - found.raw[:, -1] < 2e-6).all()
+
+
+def test_exact_search_with_blocks_smaller_than_the_batch(monkeypatch):
+    random = np.random.default_rng(11)
+    vectors, queries = (unit(random.normal(size=(count, 8)).astype(np.float32)) for count in (300, 25))
+    whole = ExactSearch(vectors).search(queries, 20)
+    monkeypatch.setattr("rag_eval.retrieval.dense.BLOCK_BYTES", 4 * 300 * 7)
+    assert np.array_equal(ExactSearch(vectors).search(queries, 20).rows, whole.rows)
+
+
+def test_exact_search_over_no_chunk_and_for_no_query():
+    assert ExactSearch(np.zeros((0, 4), dtype=np.float32)).search(np.ones((2, 4), dtype=np.float32), 10).rows.shape == (2, 0)
+    assert ExactSearch(np.eye(4, dtype=np.float32)).search(np.zeros((0, 4), dtype=np.float32), 3).rows.shape == (0, 3)
+
+
+def assert_like(found, query, wanted, documents, depth):
+    """The same chunks in the same order, but for scores too close for float32; equal chunks always by row."""
+    pairs = listed(found, query)
+    candidates = {row for row, score in enumerate(wanted) if score is not None}
+    assert len(pairs) == min(depth, len(candidates))
+    chosen = {row for row, _ in pairs}
+    assert chosen <= candidates
+    for row, score in pairs:
+        assert score == pytest.approx(wanted[row], abs=FLOAT32)
+    assert [(-score, row) for row, score in pairs] == sorted((-score, row) for row, score in pairs)
+    for row in candidates - chosen:
+        assert wanted[row] <= pairs[-1][1] + FLOAT32
+        assert not any(documents[row] == documents[other] and row < other for other in chosen)
+
+
+@given(CORPUS, QUERIES, PARAMETERS, st.integers(1, 60), st.data())
+def test_bm25s_is_lucene_bm25(documents, queries, parameters, depth, data):
+    k1, b = parameters
+    allowed = data.draw(st.none() | st.lists(st.booleans(), min_size=len(documents), max_size=len(documents)))
+    found = Bm25s(documents, N_TERMS, k1=k1, b=b).search(queries, depth, None if allowed is None else np.array(allowed))
+    for query, terms in enumerate(queries):
+        wanted = reference.lucene_bm25(terms, documents, k1, b, allowed)
+        assert_like(found, query, wanted, documents, depth)
+        assert [norm for _, norm in listed(found, query, "norm")] == reference.by_top([score for _, score in listed(found, query)])
+
+
+@given(CORPUS, QUERIES, PARAMETERS, st.integers(1, 60), st.data())
+def test_rank_bm25_is_its_formula(documents, queries, parameters, depth, data):
+    k1, b = parameters
+    allowed = data.draw(st.none() | st.lists(st.booleans(), min_size=len(documents), max_size=len(documents)))
+    found = RankBm25(documents, N_TERMS, k1=k1, b=b).search(queries, depth, None if allowed is None else np.array(allowed))
+    for query, terms in enumerate(queries):
+        scores = reference.okapi_bm25(terms, documents, max(k1, 1e-9), b)
+        sure = [None if score <= 1e-9 or (allowed is not None and not allowed[row]) else score for row, score in enumerate(scores)]
+        assert_like(found, query, sure, documents, depth)
+
+
+def test_lucene_bm25_by_hand():
+    # 3 chunks of 2, 1 and 3 terms: N = 3, avgdl = 2; term 0 stands in chunks 0 and 2 (twice there), term 1 in chunk 0, term 2 in chunks 1 and 2
+    documents = [[0, 1], [2], [0, 0, 2]]
+    found = Bm25s(documents, 3, k1=0.9, b=0.4).search([[0], [1, 2]], 3)
+    idf0 = math.log(1 + 1.5 / 2.5)
+    idf1 = math.log(1 + 2.5 / 1.5)
+    assert listed(found, 0) == [
+        (2, round(idf0 * 2 / (2 + 0.9 * (0.6 + 0.4 * 3 / 2)), 6)),  # 0.470004 * 2 / 3.08 = 0.305197
+        (0, round(idf0 * 1 / (1 + 0.9 * (0.6 + 0.4 * 2 / 2)), 6)),  # 0.470004 / 1.9 = 0.247370
+    ]
+    assert listed(found, 1) == [
+        (0, round(idf1 * 1 / (1 + 0.9 * 1.0), 6)),  # 0.980829 / 1.9 = 0.516226
+        (1, round(idf0 * 1 / (1 + 0.9 * (0.6 + 0.4 * 1 / 2)), 6)),  # 0.470004 / 1.72 = 0.273258
+        (2, round(idf0 * 1 / (1 + 0.9 * (0.6 + 0.4 * 3 / 2)), 6)),  # 0.470004 / 2.08 = 0.225963
+    ]
+    assert [round(score, 6) for _, score in listed(found, 0)] == [0.305197, 0.247370]
+
+
+def test_the_two_engines_agree_where_the_formulas_do():
+    """One rare term a query: idf is a constant factor there, so both order chunks alike, and their scores differ by that factor alone."""
+    random = np.random.default_rng(2)
+    documents = [random.integers(0, 400, size=random.integers(3, 30)).tolist() for _ in range(300)]
+    queries = [[term] for term in range(400)]
+    ours, theirs = (engine(documents, 400, k1=1.2, b=0.75).search(queries, 300) for engine in ENGINES)
+    for query in range(400):
+        left, right = listed(ours, query), listed(theirs, query)
+        assert {row for row, _ in left} == {row for row, _ in right} == {row for row, document in enumerate(documents) if query in document}
+        df = len(left)
+        factor = (1.2 + 1) * math.log((300 - df + 0.5) / (df + 0.5)) / math.log(1 + (300 - df + 0.5) / (df + 0.5))
+        scores = dict(right)
+        for row, score in left:
+            assert scores[row] == pytest.approx(score * factor, rel=2e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nothing_known_in_the_query_gives_an_empty_ranking(engine):
+    chunks = table(["alpha beta", "beta gamma", "delta epsilon zeta", "eta theta", "iota kappa"])
+    index = engine(chunks.terms, chunks.n_terms, k1=0.9, b=0.4)
+    queries = ["", "   ", "the and of", "unheard words", "?!", "\x00", " ".join(STOP_WORDS)]
+    found = index.search(chunks.query_terms(queries), 10)
+    assert found.rows.tolist() == [[-1] * 5] * len(queries)
+    assert found.candidates.tolist() == [0] * len(queries)
+    assert index.search([], 10).rows.shape == (0, 5)
+    assert listed(index.search(chunks.query_terms(["unheard gamma the"]), 10), 0)[0][0] == 1
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("texts", [[], [""], ["the and", "of the"]])
+def test_a_corpus_without_any_term_is_searched_and_gives_nothing(engine, texts):
+    chunks = table(texts)
+    found = engine(chunks.terms, chunks.n_terms, k1=0.9, b=0.4).search(chunks.query_terms(["alpha", ""]), 10)
+    assert found.rows.shape == (2, len(texts))
+    assert not found.found.any()
+
+
+def test_more_equal_chunks_than_the_margin_come_by_row():
+    chunks = table(["alpha"] * 200 + ["alpha alpha"] + ["beta"] * 30)
+    index = Bm25s(chunks.terms, chunks.n_terms, k1=0.9, b=0.0)
+    assert [row for row, _ in listed(index.search(chunks.query_terms(["alpha"]), 10), 0)] == [200, *range(9)]
+    allowed = np.ones(231, dtype=bool)
+    allowed[[0, 2, 200]] = False
+    assert [row for row, _ in listed(index.search(chunks.query_terms(["alpha"]), 10, allowed), 0)] == [1, *range(3, 12)]
+
+
+@given(st.permutations([("Z", "1"), ("a", "10"), ("a", "9"), ("é", "0"), ("a", "B"), ("a", "b"), ("a#x", "2"), ("a-b", "3"), ("ab", ""), ("𝒳", "4"), ("\uffee", "5")]))
+def test_ties_are_broken_by_the_ids_as_strings(ids):
+    chunks = table(["alpha"] * len(ids), ids)
+    wanted = sorted(ids)
+    rows = listed(Bm25s(chunks.terms, chunks.n_terms, k1=0.9, b=0.4).search(chunks.query_terms(["alpha"]), 20), 0)
+    assert [(chunks.frame["section_id"][row], chunks.chunk_ids[row]) for row, _ in rows] == wanted
+    rows = listed(ExactSearch(np.ones((len(ids), 1), dtype=np.float32)).search(np.ones((1, 1), dtype=np.float32), 20), 0)
+    assert [(chunks.frame["section_id"][row], chunks.chunk_ids[row]) for row, _ in rows] == wanted
+
+
+def test_chunks_out_of_order_or_twice_are_refused():
+    frame = chunks_frame(["a", "b", "c"])
+    with pytest.raises(ValueError, match="row 1"):
+        ChunkTable(frame.iloc[[1, 0, 2]].reset_index(drop=True), "x")
+    with pytest.raises(ValueError, match="accepted"):
+        ChunkTable(frame.iloc[[0, 0, 1]].reset_index(drop=True), "x")
+    frame["chunk_id"] = "same"
+    with pytest.raises(ValueError, match="stands twice"):
+        ChunkTable(frame, "x")
+
+
+def test_words_of_a_query_do_not_enter_the_corpus_vocabulary():
+    chunks = table(["alpha beta", "gamma"])
+    assert chunks.query_terms(["delta alpha"]) == [[3, 0]]
+    assert chunks.n_terms == 3
+    assert chunks.vocabulary == ["alpha", "beta", "gamma"]
+    assert Analyzer().index(["alpha beta", "gamma"]) == chunks.terms
