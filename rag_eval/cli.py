@@ -15,7 +15,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from rag_eval.evaluation.inputs import Evaluation
     from rag_eval.evaluation.progress import Progress
+    from rag_eval.evaluation.run import Outcome
     from rag_eval.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="How often does this retriever miss what the answer needed, and how sure are we?")
@@ -76,6 +78,21 @@ def _progress() -> "Progress":
     return Bars(console) if console.is_terminal else Lines(lambda line: typer.echo(line, err=True))
 
 
+def _record_lineage(evaluations: "list[Evaluation]", outcomes: "list[Outcome]", settings: "Settings") -> None:
+    """Show these runs in Dagster's lineage too; what fails here is told and changes nothing."""
+    from rag_eval.defs.lineage import report_materializations
+
+    by_name = {outcome.gold_set: outcome for outcome in outcomes}
+    for evaluation in evaluations:
+        if evaluation.split is not None:  # a plain BEIR folder is no partition of the asset graph
+            continue
+        outcome = by_name[evaluation.config.name]
+        try:
+            report_materializations(settings.home / "dagster", evaluation, outcome.report, outcome.mlflow_run)
+        except Exception as failure:  # noqa: BLE001 - the report on disk stands whatever Dagster's store does
+            typer.echo(f"warning: Dagster did not record this run ({type(failure).__name__}: {failure}); the report is complete", err=True)
+
+
 @app.command()
 def run(
     gold_set: Annotated[list[str] | None, typer.Argument(help="Gold sets to run. Default: all that belong to the nightly job.")] = None,
@@ -111,6 +128,7 @@ def run(
             show_outcome(console, outcome.report, outcome.folder, outcome.seconds)
             if outcome.mlflow_error:
                 typer.echo(f"warning: MLflow did not record this run ({outcome.mlflow_error}); the report is complete", err=True)
+        _record_lineage(evaluations, outcomes, settings)
         failed = [name for outcome in outcomes for name in outcome.failed]
     if failed:
         typer.echo(f"required gates failed: {', '.join(failed)}", err=True)
