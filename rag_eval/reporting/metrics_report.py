@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from rag_eval.reporting.null_reasons import with_reasons
 from rag_eval.storage.atomic import write_text
 from rag_eval.storage.hashing import digest
 
@@ -65,7 +66,7 @@ def finish(body: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
     now
         Time of the run, with a time zone.
     """
-    report = {**body, "schema_version": SCHEMA_VERSION}
+    report = with_reasons({**body, "schema_version": SCHEMA_VERSION})
     report["content_hash"] = content_hash(report)
     moment = now.astimezone(dt.UTC)
     report["timestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
