@@ -176,7 +176,6 @@ def init(
     with _told():
         settings = _settings(None, None, gold_sets)
         from rag_eval.gold.scaffold import init_gold_set
-
         from rag_eval.records.gold_set import NAME
         from rag_eval.records.problems import InputError, Problem
 
@@ -199,17 +198,18 @@ def compare(
         settings = _settings(home)
         from rag_eval.evaluation.comparing import compare as paired
         from rag_eval.evaluation.comparing import differences, find_run
+        from rag_eval.records.problems import quoted
         from rag_eval.reporting.terminal import comparisons_table
 
         a, b = find_run(run_a, settings.home), find_run(run_b, settings.home)
         notes = differences(a, b)
         rows = paired(a, b)
     console = _console()
-    typer.echo(f"a: {a.report['run_id']}\nb: {b.report['run_id']}")
+    typer.echo(f"a: {quoted(a.report['run_id'])}\nb: {quoted(b.report['run_id'])}")
     if a.report["content_hash"] == b.report["content_hash"]:
         typer.echo("the runs found the same (equal content_hash)")
     for note in notes:
-        typer.echo(note)
+        typer.echo(quoted(note, 400))
     console.print(comparisons_table(rows, "Paired differences a - b, question by question"))
 
 

@@ -66,7 +66,7 @@ def finish(body: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
     now
         Time of the run, with a time zone.
     """
-    report = with_reasons({**body, "schema_version": SCHEMA_VERSION})
+    report: dict[str, Any] = with_reasons({**body, "schema_version": SCHEMA_VERSION})
     report["content_hash"] = content_hash(report)
     moment = now.astimezone(dt.UTC)
     report["timestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
