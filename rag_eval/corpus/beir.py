@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from rag_eval.corpus.raw_documents import ACCEPTED_ID, Problems, RawCorpus, RawDocument, id_fault, missing, resolve, text_faults
 from rag_eval.records.gold_set import Beir
-from rag_eval.records.problems import InputError, Problem
+from rag_eval.records.problems import Problem
 from rag_eval.storage.hashing import file_hash
 
 MAX_LINE_BYTES = 10 * 1024 * 1024

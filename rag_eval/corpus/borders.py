@@ -17,7 +17,7 @@ _TOKEN = re.compile(r"(?<=[\W_])(?=[^\W_])")
 _PARAMETER = re.compile(rf"^(?=\S[^\r\n]*+{_NEWLINE}[ \t]++\S)", re.MULTILINE)
 _PROMPT = re.compile(r"^(?=>>> )", re.MULTILINE)
 _DEFINITION_LISTS = frozenset(
-    "parameters|other parameters|returns|yields|receives|raises|warns|warnings|attributes|methods|see also".split("|"),
+    {"parameters", "other parameters", "returns", "yields", "receives", "raises", "warns", "warnings", "attributes", "methods", "see also"}
 )
 
 Level = Callable[[str, int, int], list[int]]

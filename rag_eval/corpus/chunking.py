@@ -27,16 +27,18 @@ _LEVELS = {"numpydoc": borders.of_numpydoc, "markdown": borders.of_markdown, "te
 _OVERLAPPING = frozenset({"text", "markdown"})
 
 
-def _pieces(text: str, start: int, end: int, finders: tuple[borders.Level, ...], content: int, limit: int) -> Iterator[Piece]:
-    """Smallest number of levels of cuts that makes every piece fit; a piece of one token always fits."""
+def _pieces(text: str, start: int, end: int, levels: borders.Levels, limit: int) -> Iterator[Piece]:
+    """Cut at the strongest borders that make every piece fit; a piece of one token always fits."""
     tokens = count_tokens(text[start:end])
-    if tokens <= limit or not finders:
+    if tokens <= limit or not levels.finders:
         yield start, end, tokens
         return
-    weak = len(finders) <= len(borders.WEAKEST)
-    cuts = [at for at in finders[0](text, start, end) if start < at < end and (weak or at > content)]
+    finder, *weaker = levels.finders
+    weak = len(levels.finders) <= len(borders.WEAKEST)
+    cuts = [at for at in finder(text, start, end) if start < at < end and (weak or at > levels.content)]
+    rest = borders.Levels(tuple(weaker), levels.content)
     for low, high in itertools.pairwise([start, *cuts, end]):
-        yield from _pieces(text, low, high, finders[1:], content, limit)
+        yield from _pieces(text, low, high, rest, limit)
 
 
 def _packed(pieces: Iterator[Piece], limit: int) -> Iterator[Span]:
@@ -63,8 +65,9 @@ def _reach_back(text: str, previous: int, start: int, overlap: int) -> int:
 
 def _section_spans(text: str, start: int, end: int, heading: str, chunker: Chunker) -> Iterator[Span]:
     if chunker.kind == "sentence":
+        weakest = borders.Levels(borders.WEAKEST, start)
         for low, high in sentences.spans(text, start, end):
-            yield from _packed(_pieces(text, low, high, borders.WEAKEST, low, chunker.max_tokens), chunker.max_tokens)
+            yield from _packed(_pieces(text, low, high, weakest, chunker.max_tokens), chunker.max_tokens)
         return
     if count_tokens(text[start:end]) <= chunker.max_tokens:
         yield start, end
@@ -73,7 +76,7 @@ def _section_spans(text: str, start: int, end: int, heading: str, chunker: Chunk
     limit = chunker.max_tokens - overlap
     levels = _LEVELS[chunker.kind](text, start, end, heading)
     previous = None
-    for low, high in _packed(_pieces(text, start, end, levels.finders, levels.content, limit), limit):
+    for low, high in _packed(_pieces(text, start, end, levels, limit), limit):
         yield (low if previous is None or not overlap else _reach_back(text, previous, low, overlap)), high
         previous = low
 

@@ -54,7 +54,7 @@ def _distribution(package: str) -> importlib.metadata.Distribution | None:
         return same_name
     # slow (reads every record), so only for packages that are named unlike their distribution
     names = importlib.metadata.packages_distributions().get(package, [])
-    return importlib.metadata.distribution(sorted(names)[0]) if names else same_name
+    return importlib.metadata.distribution(min(names)) if names else same_name
 
 
 def _sources_hash(package: str) -> str:

@@ -31,7 +31,11 @@ def _paths(spec: Folder, root: Path) -> list[tuple[str, Path]]:
     if bad:
         accepted = "shell patterns below the folder, such as **/*.md"
         raise InputError([Problem("bad_pattern", "the pattern leaves the folder", field="corpus.pattern", found=one, accepted=accepted) for one in bad])
-    found = {path.relative_to(root).as_posix(): path for pattern in spec.pattern for path in root.glob(pattern)}
+    try:
+        found = {path.relative_to(root).as_posix(): path for pattern in spec.pattern for path in root.glob(pattern)}
+    except ValueError as error:  # such as `a**b` before Python 3.13
+        accepted = "shell patterns in which ** is a whole path part"
+        raise InputError(Problem("bad_pattern", str(error), field="corpus.pattern", found=", ".join(spec.pattern), accepted=accepted)) from error
     return sorted((name, path) for name, path in found.items() if not any(part.startswith(".") for part in name.split("/")) and not path.is_dir())
 
 

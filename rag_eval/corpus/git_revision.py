@@ -44,11 +44,11 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 def head(folder: Path) -> tuple[str, str] | None:
     """Commit of the work tree that holds the folder, and the folder's path in it (`""` or `docs/`); one call of some milliseconds."""
-    answer = _git(folder, "rev-parse", "--verify", "HEAD", "--show-prefix")
+    answer = _git(folder, "rev-parse", "--show-prefix", "HEAD")
     if answer is None:
         return None
-    commit, _, prefix = answer.partition("\n")
-    return commit, prefix.removesuffix("\n")
+    prefix, _, commit = answer.removesuffix("\n").rpartition("\n")
+    return commit, prefix
 
 
 def _status(answer: str) -> Iterator[str]:

@@ -48,7 +48,7 @@ def _tokens(text: str) -> "list[Token]":
 def plain_text(inline: str) -> str:
     """Words of a heading without emphasis, links and code marks."""
     children = [child for token in _parser(inline=True).parseInline(inline) for child in token.children or ()]
-    return " ".join("".join(child.content if child.content else " " for child in children if child.type != "html_inline").split())
+    return " ".join("".join(child.content or " " for child in children if child.type != "html_inline").split())
 
 
 def headings(text: str, start: int = 0) -> list[Heading]:

@@ -91,7 +91,7 @@ def _walk_module(module: types.ModuleType, package: str) -> Iterator[tuple[str, 
 
 
 def _public_modules(root: types.ModuleType) -> Iterator[types.ModuleType]:
-    """The package, and below it every module that its parent makes public and that declares `__all__`."""
+    """Yield the package, and below it every module that its parent makes public and that declares `__all__`."""
     yield root
     names = getattr(root, "__all__", None)
     for name in _public(list(names) if names is not None else dir(root)):
@@ -128,7 +128,7 @@ def _modules(spec: PackageDocs) -> list[types.ModuleType]:
 
 
 def _canonical(names: dict[str, str]) -> str:
-    """The name that ends with its object's own qualified name; else, and among several, the least nested, then the first by alphabet."""
+    """Choose the name that ends with its object's own qualified name; else, and among several, the least nested, then the first by alphabet."""
     own = [name for name, qualname in names.items() if qualname and (name == qualname or name.endswith(f".{qualname}"))]
     return min(own or names, key=lambda name: (name.count("."), name))
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rag_eval.corpus import markdown
 
-_UNDERLINED = re.compile(r"^(?P<title>[^\s=>.|+-][^\r\n]{0,79}+)\r?\n(?P<rule>-{3,80}+)[ \t]*$", re.MULTILINE)
+_UNDERLINED = re.compile(r"^(?P<title>[^\s=>.|+-][^\r\n]{0,79}+)\r?\n(?P<rule>-{3,80}+)[ \t]*+\r?$", re.MULTILINE)
 _NOT_SLUG = re.compile(r"[^\w\s-]+")
 _RULE_SLACK = 2  # "about equal": headings and their rules differ by a character or two in real docstrings
 

@@ -3,6 +3,7 @@
 Belongs here: the rules. They are written for English prose and hold for most languages with Latin letters; 。！？ end a sentence anywhere.
 """
 
+import itertools
 import re
 
 # a run of terminal marks counts once (look-behind, possessive), so that long runs of dots are read once
@@ -11,21 +12,32 @@ _BEFORE = re.compile(r"[^\s(\[\"'“‘]*$")
 _OPENERS = "\"'“‘«([¿¡"
 _LOOK_BACK = 40
 
-ABBREVIATIONS = frozenset(
-    "e.g i.e cf vs viz approx ca resp al etc eq eqs fig figs tab ref refs sec secs ch chap vol vols no nos nr pp p ed eds dr mr mrs ms prof "
-    "st mt jr sr inc ltd co corp dept univ gen col sgt capt lt rev hon gov sen rep jan feb mar apr jun jul aug sep sept oct nov dec "
-    "mon tue wed thu fri sat sun a.m p.m u.s u.k ph.d m.d b.sc m.sc".split()
-)
-_MAY_END = frozenset({"etc", "al", "a.m", "p.m", "u.s", "u.k", "ph.d", "m.d", "b.sc", "m.sc", "inc", "ltd", "co", "corp", "jr", "sr"})
-"""Abbreviations that also stand at a sentence's end; a capital after them begins a new one."""
+_ALWAYS = """
+e.g i.e cf vs viz approx ca resp eq eqs fig figs tab ref refs dr mr mrs ms prof st mt dept univ gen col sgt capt lt rev hon gov sen rep
+"""
+_MAY_END = "al etc jr sr inc ltd co corp a.m p.m u.s u.k ph.d m.d b.sc m.sc"
+_BEFORE_NUMBERS = """
+no nos nr p pp vol vols ch chap sec secs ed eds jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu fri sat sun
+"""
+ABBREVIATIONS: dict[str, str] = {
+    **dict.fromkeys(_ALWAYS.split(), "always"),
+    **dict.fromkeys(_MAY_END.split(), "unless a capital follows"),
+    **dict.fromkeys(_BEFORE_NUMBERS.split(), "only before a number"),
+}
+"""Words whose dot is part of them, and when."""
 
 
 def _is_abbreviation(before: str, following: str) -> bool:
     """Whether the dot after `before` belongs to the word."""
-    word = before.lower()
-    if word in ABBREVIATIONS:
-        return word not in _MAY_END or not following.isupper()
-    return len(before) == 1 and before.isupper() and before not in "I"  # initials: J. Smith
+    match ABBREVIATIONS.get(before.lower()):
+        case "always":
+            return True
+        case "unless a capital follows":
+            return not following.isupper()
+        case "only before a number":
+            return following.isdigit()
+        case _:
+            return len(before) == 1 and before.isupper() and before != "I"  # initials: J. Smith
 
 
 def borders(text: str, start: int = 0, end: int | None = None) -> list[int]:
@@ -46,7 +58,7 @@ def borders(text: str, start: int = 0, end: int | None = None) -> list[int]:
             if following.islower():
                 continue
             word = _BEFORE.search(text, max(start, match.start() - _LOOK_BACK), match.start())
-            single_dot = mark == "." and not text[match.start() + 1 : match.start() + 2] == "."
+            single_dot = mark == "." and text[match.start() + 1 : match.start() + 2] != "."
             if single_dot and word and _is_abbreviation(word[0], following):
                 continue
         found.append(at)
@@ -64,7 +76,7 @@ def spans(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, 
     """
     end = len(text) if end is None else end
     edges = [start, *borders(text, start, end), end]
-    return [trimmed for low, high in zip(edges[:-1], edges[1:], strict=True) if (trimmed := trim(text, low, high))]
+    return [trimmed for low, high in itertools.pairwise(edges) if (trimmed := trim(text, low, high))]
 
 
 def trim(text: str, start: int, end: int) -> tuple[int, int] | None:

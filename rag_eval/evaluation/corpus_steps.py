@@ -23,6 +23,10 @@ from rag_eval.storage.hashing import digest
 
 def corpus_snapshot(evaluation: Evaluation) -> Artifact:
     """Load and mask the corpus. Parts: documents, sections, about (corpus_rev, loader, masked)."""
+    return evaluation.once("corpus", lambda: _corpus_snapshot(evaluation))
+
+
+def _corpus_snapshot(evaluation: Evaluation) -> Artifact:
     spec = evaluation.config.corpus
     reading = spec.model_dump(mode="json", exclude={"chunker", "path"})
     key = evaluation.key("corpus", reading, identify(spec, evaluation.base))
@@ -32,7 +36,7 @@ def corpus_snapshot(evaluation: Evaluation) -> Artifact:
             loaded = load_corpus(spec, evaluation.base)
         if loaded.documents.empty:
             raise InputError(Problem("empty_corpus", "the corpus has no document", file=str(evaluation.base), field="corpus"))
-        about = {"corpus_rev": loaded.corpus_rev, "loader": loaded.loader, "masked": dict(loaded.masked), "n_documents": len(loaded.documents)}
+        about = {"corpus_rev": loaded.corpus_rev, "loader": loaded.loader, "masked": dict(loaded.masked) if spec.mask_pii else None, "n_documents": len(loaded.documents)}
         return {"documents": loaded.documents, "sections": loaded.sections, "about": about}
 
     return evaluation.memo("corpus", key, make)
@@ -40,6 +44,10 @@ def corpus_snapshot(evaluation: Evaluation) -> Artifact:
 
 def corpus_chunks(evaluation: Evaluation) -> Artifact:
     """Cut the corpus. Parts: chunks, about (chunks_hash, n_chunks)."""
+    return evaluation.once("chunks", lambda: _corpus_chunks(evaluation))
+
+
+def _corpus_chunks(evaluation: Evaluation) -> Artifact:
     corpus = corpus_snapshot(evaluation)
     chunker = evaluation.config.corpus.chunker
     key = evaluation.key("chunks", corpus.key, chunker.model_dump(mode="json"))
@@ -90,6 +98,10 @@ class IndexOpener:
 
 def planned_identity(evaluation: Evaluation) -> dict[str, dict[str, str]]:
     """Name each strategy's index_hash and embed_model as they follow from the inputs, before anything is indexed."""
+    return evaluation.once("identity", lambda: _planned_identity(evaluation))
+
+
+def _planned_identity(evaluation: Evaluation) -> dict[str, dict[str, str]]:
     chunks = corpus_chunks(evaluation)
     about = chunks.json("about")
     hashes: list[str] | None = None
@@ -109,6 +121,10 @@ def corpus_index(evaluation: Evaluation, opened: IndexOpener) -> Artifact:
 
     Parts: about (analyzer, chunker, per strategy index_hash and embed_model, sizes, embedding counts, what changed in the vector store).
     """
+    return evaluation.once("index", lambda: _corpus_index(evaluation, opened))
+
+
+def _corpus_index(evaluation: Evaluation, opened: IndexOpener) -> Artifact:
     chunks = corpus_chunks(evaluation)
     planned = planned_identity(evaluation)
     key = evaluation.key("index", chunks.key, planned, evaluation.config.name, evaluation.config.seeds)
@@ -151,7 +167,7 @@ def _keep_vectors(evaluation: Evaluation, ready: Opened, strategy: ReadyStrategy
     model = strategy.embed_model
     name = index.collection_name(model)
     with evaluation.progress.step("Updating the vector store", len(table), "vectors") as advance:
-        report = index.chroma.sync(name, table.chunk_ids, vectors, table.doc_ids, advance)
+        report = index.chroma.sync(name, table.chunk_ids, vectors, table.doc_ids, advance, text_hashes=table.text_hashes)
     graphs = []
     if any(other.seed_matters and other.embed_model == model for other in ready.strategies.values()):
         for seed in evaluation.config.seeds:
@@ -164,5 +180,7 @@ def _keep_vectors(evaluation: Evaluation, ready: Opened, strategy: ReadyStrategy
 
 
 def _drop_unused(ready: Opened, stored: dict[str, dict[str, Any]]) -> list[str]:
+    """Remove collections of earlier fits and chunks of the models in use; other models' collections may belong to another choice of strategies."""
     keep = {entry["collection"] for entry in stored.values()} | {graph["collection"] for entry in stored.values() for graph in entry["graphs"]}
-    return ready.index.chroma.drop(ready.index.prefix, keep) if ready.index.chroma is not None else []
+    store = ready.index.chroma
+    return [name for model in stored for name in store.drop(ready.index.family(model), keep)] if store is not None else []

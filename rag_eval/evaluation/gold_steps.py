@@ -33,6 +33,10 @@ def gold_variants(evaluation: Evaluation) -> Artifact:
     InputError
         Lint found an error; every problem is listed.
     """
+    return evaluation.once("gold", lambda: _gold_variants(evaluation))
+
+
+def _gold_variants(evaluation: Evaluation) -> Artifact:
     corpus, chunks, gold = corpus_snapshot(evaluation), corpus_chunks(evaluation), evaluation.gold
     key = evaluation.key("gold", gold.gold_hash, gold.layout, corpus.key, chunks.key)
 
@@ -52,6 +56,7 @@ def gold_variants(evaluation: Evaluation) -> Artifact:
             "n_answerable": int(gold.queries["answerable"].sum()),
             "n_paraphrases": len(gold.paraphrases),
             "n_groups": int(resolved.gold.queries["group_id"].nunique()),
+            "n_groups_answerable": int(resolved.gold.queries.loc[resolved.gold.queries["answerable"], "group_id"].nunique()),
             "n_spans": len(resolved.spans),
             "warnings": [dataclasses.asdict(problem) for problem in problems],
         }

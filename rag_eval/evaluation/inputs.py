@@ -5,10 +5,10 @@ import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rag_eval.evaluation.progress import Progress, Silent
-from rag_eval.gold.configuration import load_config
+from rag_eval.gold.configuration import discover, load_config
 from rag_eval.gold.loading import GoldSet, load_beir_gold, load_gold
 from rag_eval.records.gold_set import Beir, Embedding, GoldSetConfig, Hybrid, Strategy, Vector
 from rag_eval.records.problems import InputError, Problem
@@ -17,6 +17,8 @@ from rag_eval.settings import Settings
 from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts
 from rag_eval.storage.code import code_version
 from rag_eval.storage.hashing import digest
+
+T = TypeVar("T")
 
 BEIR_STRATEGIES: tuple[dict[str, Any], ...] = (
     {"name": "bm25", "kind": "bm25"},
@@ -80,6 +82,17 @@ class Evaluation:
             self._made[stage, key] = self.store.memo(stage, key, make)
         return self._made[stage, key]
 
+    @functools.cached_property
+    def _results(self) -> dict[str, Any]:
+        return {}
+
+    def once(self, name: str, step: Callable[[], T]) -> T:
+        """Run a step once within this evaluation; later calls get the same result."""
+        if name not in self._results:
+            self._results[name] = step()
+        result: T = self._results[name]
+        return result
+
     def key(self, stage: str, *parts: object) -> str:
         """Memo key of a stage: its name, the code version and everything it reads."""
         return digest([stage, code_version(), *parts])
@@ -112,6 +125,26 @@ def adjust(config: GoldSetConfig, strategies: tuple[str, ...] = (), vectors: Pat
     return config.model_copy(update={"strategies": tuple(kept), "primary": primary})
 
 
+def select_gold_sets(gold_sets: Path, names: list[str], *, every: bool = False) -> list[Path]:
+    """Choose folders of gold sets: those named, else all of the nightly job (or all there are).
+
+    Raises
+    ------
+    InputError
+        A name that is not there, or none to choose from.
+    """
+    there = discover(gold_sets)
+    unknown = [name for name in names if name not in there]
+    if unknown:
+        raise InputError(Problem("unknown_gold_set", "no such gold set", file=str(gold_sets), found=", ".join(unknown), accepted=", ".join(there) or "none is here"))
+    if names:
+        return [there[name] for name in names]
+    chosen = [folder for folder in there.values() if every or load_config(folder).nightly]
+    if not chosen:
+        raise InputError(Problem("no_gold_set", "no gold set to run", file=str(gold_sets), accepted="a folder with gold_set.yaml; start one with rag-eval init"))
+    return chosen
+
+
 def open_gold_set(folder: Path, settings: Settings, *, strategies: tuple[str, ...] = (), vectors: Path | None = None, progress: Progress | None = None) -> Evaluation:
     """Open a gold set folder for evaluation.
 
@@ -129,6 +162,8 @@ def open_beir(
 ) -> Evaluation:
     """Open any BEIR folder: `corpus.jsonl`, `queries.jsonl`, `qrels/<split>.tsv`; bm25, vector and hybrid over whole documents.
 
+    With a file of vectors nothing is masked: its vectors are keyed by the exact texts, and a masked text would have none.
+
     Raises
     ------
     InputError
@@ -142,7 +177,7 @@ def open_beir(
         {
             "name": name,
             "version": split,
-            "corpus": Beir(loader="beir", path=".").model_dump(),
+            "corpus": Beir(loader="beir", path=".", mask_pii=vectors is None).model_dump(),
             "k": BEIR_K,
             "seeds": (13,),
             "strategies": BEIR_STRATEGIES,

@@ -70,7 +70,8 @@ class Runs:
 
     def rows(self, name: str) -> dict[int, np.ndarray]:
         """Chunk rows by seed."""
-        return run_rows(self.artifact(name).frame("run"), len(self.gold.variants), self.evaluation.config.depth)
+        run = self.artifact(name)
+        return run_rows(run.frame("run"), run.json("about")["seeds"], len(self.gold.variants), self.evaluation.config.depth)
 
     def scores(self, name: str) -> Scores:
         """Scores of one strategy."""
@@ -194,6 +195,10 @@ def ranking_measures(runs: Runs) -> Artifact:
 
     Parts: per_query (frame), about (strategies: records, ann_recall; comparisons).
     """
+    return runs.evaluation.once("ranking", lambda: _ranking_measures(runs))
+
+
+def _ranking_measures(runs: Runs) -> Artifact:
     evaluation = runs.evaluation
     key = evaluation.key("ranking", gold_variants(evaluation).key, runs.keys, evaluation.config.k, evaluation.config.level, evaluation.config.depth, evaluation.config.seeds)
 

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from rag_eval.evaluation.stability_steps import stability_measures
 from rag_eval.gates.floors import floor_gates, unmeasured_gates
 from rag_eval.records.gold_set import Bm25
 from rag_eval.reporting.metrics_report import FILE_NAME, dumps, finish, write_report
-from rag_eval.reporting.tables import trec_qrels, trec_run, write_measures, write_per_query
-from rag_eval.storage.atomic import write_text
+from rag_eval.reporting.tables import per_query_csv, trec_qrels, trec_run, write_measures
+from rag_eval.storage.artifacts import Artifact
+from rag_eval.storage.atomic import atomic_path, write_text
+
+EXPORTED = {".csv", ".parquet", ".trec"}
 
 NOT_BUILT = {
     "groundedness": "this version evaluates retrieval; no answers were made",
@@ -58,6 +62,7 @@ def _strategy(evaluation: Evaluation, runs: Runs, entry: dict[str, Any]) -> dict
         "n_empty": about["n_empty"],
         "measures": entry["measures"],
         "ann_recall": entry["ann_recall"],
+        **({} if entry["ann_recall"] else {"ann_recall_reason": "this strategy searches exactly"}),
         "latency_ms": about["latency_ms"],
         "cost_per_1k": round(price * about["query_tokens"], 6),
     }
@@ -66,7 +71,7 @@ def _strategy(evaluation: Evaluation, runs: Runs, entry: dict[str, Any]) -> dict
 def figures_for_gates(report: dict[str, Any], level: str) -> dict[str, dict[str, Any]]:
     """Name every figure that a floor may ask for: the primary strategy's measures at the headline level, delta_s, latency, cost, cache."""
     primary = next(entry for entry in report["strategies"] if entry["name"] == report["strategy"])
-    groups = report["gold"]["n_groups"]
+    groups = report["gold"]["n_groups_answerable"]
     figures: dict[str, dict[str, Any]] = {record["name"]: {**record, "n_groups": groups} for record in primary["measures"] if record["level"] == level}
     figures["delta_s"] = {**report["stability"]["strategies"][report["strategy"]]["delta_s"], "n_groups": groups}
     for name in ("p50", "p95", "p99"):
@@ -109,6 +114,7 @@ def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict
             "n_chunks": chunks["n_chunks"],
             "loader": corpus["loader"],
             "masked": corpus["masked"],
+            **({} if corpus["masked"] is not None else {"masked_reason": "masking is off for this corpus"}),
             "strategies": index["strategies"],
         },
         "strategies": strategies,
@@ -137,18 +143,31 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
     """
     report = finish(report_body(evaluation, opened, runs), dt.datetime.now(dt.UTC))
     folder = evaluation.reports
-    per_query = ranking_measures(runs)
-    write_per_query(folder, per_query.frame("per_query"))
+    for source in sorted(exports(runs).folder.glob("*.*")):
+        if source.suffix in EXPORTED:
+            with atomic_path(folder / source.name) as partial:
+                shutil.copyfile(source, partial)
     write_measures(folder / "measures.csv", report["strategies"])
-    document_of_chunk = runs.chunks["doc_id"].to_numpy()
-    for name in runs.names:
-        run = runs.artifact(name)
-        seed = run.json("about")["seeds"][0]
-        write_text(folder / f"run-{name}.trec", trec_run(run.frame("run"), runs.gold.variants, document_of_chunk, name, seed))
-    write_text(folder / "qrels.trec", trec_qrels(gold_variants(evaluation).frame("qrels_document")))
-    keep_run(evaluation, report, {"ranking": per_query.key})
+    keep_run(evaluation, report, {"ranking": ranking_measures(runs).key})
     write_report(report, folder / FILE_NAME)
     return report
+
+
+def exports(runs: Runs) -> Artifact:
+    """Make the files of the field once: per-query Parquet and CSV, TREC runs and qrels."""
+    evaluation, ranking = runs.evaluation, ranking_measures(runs)
+    gold = gold_variants(evaluation)
+
+    def make() -> dict[str, Any]:
+        frame = ranking.frame("per_query")
+        documents = runs.chunks["doc_id"].to_numpy()
+        parts: dict[str, Any] = {"per-query": frame, "per-query.csv": per_query_csv(frame), "qrels.trec": trec_qrels(gold.frame("qrels_document")).encode()}
+        for name in runs.names:
+            run = runs.artifact(name)
+            parts[f"run-{name}.trec"] = trec_run(run.frame("run"), runs.gold.variants, documents, name, run.json("about")["seeds"][0]).encode()
+        return parts
+
+    return evaluation.memo("exports", evaluation.key("exports", ranking.key, runs.keys), make)
 
 
 def keep_run(evaluation: Evaluation, report: dict[str, Any], artifacts: dict[str, str]) -> Path:

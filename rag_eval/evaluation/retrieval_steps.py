@@ -1,6 +1,7 @@
 """Retrieval stage: one strategy over all variants and seeds, and its latency one query at a time."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,13 +52,14 @@ def run_frame(rankings: dict[int, Ranking]) -> pd.DataFrame:
     return RUN.check(pd.concat(parts, ignore_index=True))
 
 
-def run_rows(frame: pd.DataFrame, n_variants: int, depth: int) -> dict[int, npt.NDArray[np.int64]]:
-    """Read a RUN frame back as chunk rows by seed, int64 [n_variants, depth], -1 padded."""
+def run_rows(frame: pd.DataFrame, seeds: Sequence[int], n_variants: int, depth: int) -> dict[int, npt.NDArray[np.int64]]:
+    """Read a RUN frame back as chunk rows by seed, int64 [n_variants, depth], -1 padded. A seed under which nothing was retrieved has no row in the frame."""
     result = {}
-    for seed, part in frame.groupby("seed", sort=True):
+    for seed in sorted(seeds):
+        part = frame[frame["seed"] == seed]
         rows = np.full((n_variants, depth), -1, dtype=np.int64)
         rows[part["variant"].to_numpy(), part["k_final"].to_numpy() - 1] = part["chunk"].to_numpy()
-        result[int(str(seed))] = rows
+        result[seed] = rows
     return result
 
 
@@ -65,7 +67,11 @@ def _latency(evaluation: Evaluation, strategy: ReadyStrategy, texts: list[str]) 
     """Time single queries through the port, embedding each anew; queries are spread evenly over the gold set."""
     corpus = corpus_snapshot(evaluation)
     service = RetrievalService(
-        {strategy.spec.kind: strategy}, corpus.frame("documents"), corpus_rev=corpus.json("about")["corpus_rev"], default=strategy.spec.kind
+        {strategy.spec.kind: strategy},
+        corpus.frame("documents"),
+        corpus_rev=corpus.json("about")["corpus_rev"],
+        default=strategy.spec.kind,
+        seed=evaluation.config.seeds[0],
     )
     places = np.unique(np.linspace(0, len(texts) - 1, min(evaluation.settings.latency_queries, len(texts))).astype(int))
     options = RetrievalOptions(top_k=LATENCY_TOP_K)
@@ -84,6 +90,10 @@ def retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Art
     Parts: run (RUN frame), about (index_hash, embed_model, seeds that were run, latency in ms, seconds, empty results, embedding counts).
     A strategy without any randomness runs once; its result stands for every seed.
     """
+    return evaluation.once(f"run {spec.name}", lambda: _retrieve(evaluation, opened, spec))
+
+
+def _retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Artifact:
     config = evaluation.config
     index, gold = corpus_index(evaluation, opened), gold_variants(evaluation)
     identity = index.json("about")["strategies"][spec.name]

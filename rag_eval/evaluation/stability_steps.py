@@ -59,7 +59,7 @@ def _distances(runs: Runs, name: str, source: EmbeddingSource) -> tuple[dict[str
         "zones": _shares(zones(distance), ZONES),
     }
     anchor, decoy = _evidence_vectors(runs, chunks)
-    to_anchor, to_decoy = (np.where(part.any(axis=1)[owner], delta_s(part[owner], chunks, top), np.nan) for part in (anchor, decoy))
+    to_anchor, to_decoy = (np.where(np.asarray(part.any(axis=1))[owner], delta_s(part[owner], chunks, top), np.nan) for part in (anchor, decoy))
     both = ~np.isnan(to_anchor) & ~np.isnan(to_decoy)
     figures["to_anchor"] = {"value": number(float(np.nanmean(to_anchor))) if np.isfinite(to_anchor).any() else None, "n_runs": int(np.isfinite(to_anchor).sum())}
     figures["to_decoy"] = {"value": number(float(np.nanmean(to_decoy))) if np.isfinite(to_decoy).any() else None, "n_runs": int(np.isfinite(to_decoy).sum())}
@@ -125,6 +125,10 @@ def stability_measures(runs: Runs) -> Artifact:
 
     Parts: per_run (frame: strategy, query, wording, seed, delta_s), about (embedding; figures by strategy).
     """
+    return runs.evaluation.once("stability", lambda: _stability_measures(runs))
+
+
+def _stability_measures(runs: Runs) -> Artifact:
     evaluation = runs.evaluation
     key = evaluation.key(
         "stability", gold_variants(evaluation).key, runs.keys, stability_embedding(evaluation).model_dump(mode="json"), evaluation.config.k, evaluation.config.level, evaluation.config.seeds

@@ -162,7 +162,11 @@ def load_config(folder: Path) -> GoldSetConfig:
     try:
         config = GoldSetConfig.model_validate_json(json.dumps(data), strict=True)  # JSON: lists may be tuples, nothing else is converted
     except ValidationError as error:
-        found = [_problem(item, root, str(path)) for item in error.errors(include_url=False)]
+        errors = error.errors(include_url=False)
+        places = [item["loc"] for item in errors]
+        # a list whose only item is wrong counts as too short as well: the item's own mistake is what to mend
+        kept = [item for item in errors if item["type"] != "too_short" or not any(len(place) > len(item["loc"]) and place[: len(item["loc"])] == item["loc"] for place in places)]
+        found = [_problem(item, root, str(path)) for item in kept]
         unique = {(problem.line, problem.field, problem.code): problem for problem in found}
         problems.extend(problem for key, problem in unique.items() if key[:2] not in marked)
     name = data.get("name")
@@ -188,7 +192,7 @@ def discover(gold_sets: Path) -> dict[str, Path]:
     if not gold_sets.is_dir():
         raise InputError(Problem("missing_folder", "the folder of gold sets does not exist", str(gold_sets), accepted="a folder with one folder for each gold set"))
     folders = sorted(path.parent for path in gold_sets.glob(f"*/{CONFIG_FILE}") if not path.parent.name.startswith("."))
-    bad = [folder for folder in folders if not re.match(NAME, folder.name)]
+    bad = [folder for folder in folders if not re.fullmatch(NAME, folder.name)]
     if bad:
         raise InputError([Problem("bad_name", "the folder's name cannot be that of a gold set", str(folder), None, "name", quoted(folder.name), NAME) for folder in bad])
     return {folder.name: folder for folder in folders}

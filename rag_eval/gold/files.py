@@ -5,6 +5,7 @@ Belongs here: file -> rows of this stage's frames. Judgements are read in `qrels
 
 import dataclasses
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -19,6 +20,17 @@ ORIGINAL = "original"
 """The paraphrase id of the question's own wording; no paraphrase may carry it."""
 
 
+class _Question(NamedTuple):
+    """One row of a questions file; `has_flag` says that it speaks of being answerable at all."""
+
+    query_id: str
+    text: str
+    answerable: bool
+    has_flag: bool
+    tags: tuple[str, ...]
+    line: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Questions:
     """Questions of a file: `queries` (QUERIES schema, group_id still the query's own id) and `places` (QUERY_PLACES), row by row the same."""
@@ -27,9 +39,9 @@ class Questions:
     places: pd.DataFrame
 
 
-def _questions(rows: list[tuple[str, str, bool | None, tuple[str, ...], int]], file: str) -> Questions:
-    queries = [(query_id, text, True if flag is None else flag, list(tags), query_id) for query_id, text, flag, tags, _ in rows]
-    places = [(query_id, flag is not None, file, line) for query_id, _, flag, _, line in rows]
+def _questions(rows: list[_Question], file: str) -> Questions:
+    queries = [(row.query_id, row.text, row.answerable, list(row.tags), row.query_id) for row in rows]
+    places = [(row.query_id, row.has_flag, file, row.line) for row in rows]
     return Questions(make_frame(QUERIES, queries), make_frame(QUERY_PLACES, places))
 
 
@@ -47,7 +59,7 @@ def read_queries(path: Path, problems: ProblemList) -> Questions:
     A question without `answerable` counts as answerable and its place says that the flag is missing. Faults: those of
     `read_objects` and `Row`, `duplicate_id`, `empty_file`.
     """
-    rows: list[tuple[str, str, bool | None, tuple[str, ...], int]] = []
+    rows: list[_Question] = []
     seen: dict[str, int] = {}
     before = problems.n_errors
     for line, values in read_objects(path, problems):
@@ -56,7 +68,7 @@ def read_queries(path: Path, problems: ProblemList) -> Questions:
         query_id, text = row.identifier(key), row.text("text")
         flag, tags = row.flag("answerable"), row.texts("tags")
         if query_id is not None and _first_use(seen, row, key, query_id, query_id) and text is not None:
-            rows.append((query_id, text, flag, tags, line))
+            rows.append(_Question(query_id, text, answerable=flag is not False, has_flag="answerable" in values, tags=tags, line=line))
     if not rows and problems.n_errors == before:
         problems.add("empty_file", "the file holds no question", file=str(path), line=1, accepted='one object a line: {"query_id": ..., "text": ..., "answerable": true}')
     return _questions(rows, str(path))
@@ -64,7 +76,7 @@ def read_queries(path: Path, problems: ProblemList) -> Questions:
 
 def read_topics(path: Path, problems: ProblemList) -> Questions:
     """TREC topics as a table of `id<TAB>text` without header. Faults: those of `read_lines`, `bad_columns`, `bad_id`, `duplicate_id`, `empty_file`."""
-    rows: list[tuple[str, str, bool | None, tuple[str, ...], int]] = []
+    rows: list[_Question] = []
     seen: dict[str, int] = {}
     before = problems.n_errors
     for line, text in read_lines(path, problems):
@@ -75,7 +87,7 @@ def read_topics(path: Path, problems: ProblemList) -> Questions:
         row = Row({"id": parts[0].strip(), "text": parts[1].strip()}, str(path), line, problems)
         query_id, question = row.identifier("id"), row.text("text")
         if query_id is not None and _first_use(seen, row, "id", query_id, query_id) and question is not None:
-            rows.append((query_id, question, None, (), line))
+            rows.append(_Question(query_id, question, answerable=True, has_flag=False, tags=(), line=line))
     if not rows and problems.n_errors == before:
         problems.add("empty_file", "the file holds no topic", file=str(path), line=1, accepted="id<TAB>text")
     return _questions(rows, str(path))

@@ -3,14 +3,17 @@
 Belongs here: looking names up and saying what is gone. Where a quote stands inside a document is found in `anchors`.
 """
 
+import collections
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import pandas as pd
 
 from rag_eval.gold.frames import rows_of
+from rag_eval.gold.headings import heading_slug
 from rag_eval.gold.problem_list import ProblemList
 from rag_eval.records.problems import quoted
 
@@ -50,7 +53,14 @@ def catalogue(documents: pd.DataFrame, sections: pd.DataFrame) -> Catalogue:
     return Catalogue(documents, sections, document_row, section_row, owner)
 
 
-def _section(target: str, corpus: Catalogue) -> int:
+def _by_heading(corpus: Catalogue) -> dict[tuple[int, str], int]:
+    """Row of each section by its document and the slug of its heading; headings that a document has twice are left out."""
+    keys = list(zip(corpus.section_document.tolist(), map(heading_slug, corpus.sections["title"]), strict=True))
+    uses = collections.Counter(keys)
+    return {key: row for row, key in enumerate(keys) if uses[key] == 1 and key[1]}
+
+
+def _section(target: str, corpus: Catalogue, headings: Callable[[], Mapping[tuple[int, str], int]]) -> int:
     """Row of a section, its document named by its id or by an alias; -1 for none."""
     row = corpus.section_row.get(target, -1)
     place = target.find("#")
@@ -58,16 +68,23 @@ def _section(target: str, corpus: Catalogue) -> int:
         owner = corpus.document_row.get(target[:place], -1)
         if owner >= 0:
             row = corpus.section_row.get(f"{corpus.documents['doc_id'].iloc[owner]}{target[place:]}", -1)
+            if row < 0:
+                row = headings().get((owner, heading_slug(target[place + 1 :].rsplit("/", 1)[-1])), -1)
         place = target.find("#", place + 1)
     return row
 
 
 def find_targets(targets: Iterable[str], corpus: Catalogue) -> Found:
-    """Look every target up: a document by any of its names, else a section by its id (`#` and on; its document by any name)."""
+    """Look every target up: a document by any of its names, else a section of it.
+
+    A section is named by its id, its document by any name (`isna#notes` for `pandas.isna#notes`), or by its heading where the document has
+    that heading once (`guide.md#Retry limits`, `guide.md#retry-limits`).
+    """
+    headings = functools.cache(lambda: _by_heading(corpus))
     names = np.asarray(list(targets), dtype=object)
     codes, unique = pd.factorize(names)
     document = np.array([corpus.document_row.get(name, -1) for name in unique], dtype=np.int64)
-    section = np.array([_section(name, corpus) if row < 0 else -1 for name, row in zip(unique, document, strict=True)], dtype=np.int64)
+    section = np.array([_section(name, corpus, headings) if row < 0 else -1 for name, row in zip(unique, document, strict=True)], dtype=np.int64)
     if len(corpus.section_document):
         document = np.where(section >= 0, corpus.section_document[section], document)
     return Found(document[codes], section[codes])

@@ -57,7 +57,7 @@ def _read(path: Path, problems: ProblemList) -> str | None:
 def _syntax(error: yaml.YAMLError, text: str, file: str, problems: ProblemList) -> None:
     if isinstance(error, yaml.reader.ReaderError):
         line = text.count("\n", 0, error.position) + 1
-        problems.add("control_character", "the file holds a character that YAML does not take", file=file, line=line, found=f"U+{ord(str(error.character)):04X}", accepted="printable text")
+        problems.add("control_character", "the file holds a character that YAML does not take", file=file, line=line, found=f"U+{ord(text[error.position]):04X}", accepted="printable text")
         return
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     message = str(getattr(error, "problem", None) or error)

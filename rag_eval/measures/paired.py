@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rag_eval.measures.arrays import FloatArray, IntArray, as_codes, as_values
-from rag_eval.measures.intervals import RESAMPLES, clustered_interval, group_totals, wilson
+from rag_eval.measures.intervals import RESAMPLES, clustered_interval, group_totals
 
 FLIPS = 10_000
+FEW_DIFFERING = 10  # groups; fewer differing ones are too few to resample
 _TIE = 1e-12  # differences of this size are rounding
 _CELLS = 4_000_000
 
@@ -73,9 +74,9 @@ def paired_comparison(
     -----
     Test: under the null hypothesis the strategies are exchangeable within a group, so the sign of the group's summed difference is
     flipped at random; ``p = (1 + flips at least as extreme) / (1 + flips)``, which is never 0 and keeps its level.
-    Interval: clustered bootstrap of the differences. Where every query differs by the same amount (mostly: not at all), the bootstrap
-    has nothing to resample; then the interval is as wide as the share of groups that could still differ, by Wilson's bound
-    ``z ** 2 / (G + z ** 2)``.
+    Interval: clustered bootstrap of the differences. Where fewer than 10 groups differ, the bootstrap has too little to resample (on
+    simulated strategies that differ on 1-10 % of 50-300 queries it covered 86-94 %, and equal strategies got no width at all); then
+    two pseudo-groups are added, one won and one lost by the mean size of a difference, and the t interval is taken (94 % or more).
     Minimum detectable difference: ``(t[0.975] + t[0.8]) * standard error`` with the standard error from the group-level differences.
     """
     left, right, group = as_values(a), as_values(b), as_codes(groups, "groups")
@@ -100,9 +101,8 @@ def paired_comparison(
         p[columns] = sign_flip_p(totals.sums, seed, flips)
         error = np.sqrt(totals.variance)
         detectable[columns] = np.where(error > _TIE, _power_factor(len(totals.counts)) * error, np.nan)
-        flat = columns[(error <= _TIE) & rate[columns]]
-        reach = float(wilson(np.zeros(1), np.full(1, totals.n_effective), 1.959963984540054)[1][0])
-        low[flat], high[flat] = np.clip(interval.value[flat] - reach, -1, 1), np.clip(interval.value[flat] + reach, -1, 1)
+        few = rate[columns] & ((np.count_nonzero(totals.sums, axis=0) < FEW_DIFFERING) | (error <= _TIE))
+        low[columns[few]], high[columns[few]] = _sparse_interval(totals.sums[:, few], totals.counts, totals.value[few])
     gain = difference * direction
     better, worse, tied = ((np.count_nonzero(mask, axis=0)) for mask in (gain > 0, gain < 0, gain == 0))
     return PairedComparison(interval.value, low, high, p, better, worse, tied, n_groups, detectable)
@@ -120,6 +120,26 @@ def sign_flip_p(sums: FloatArray, seed: int, flips: int = FLIPS) -> FloatArray:
         extreme += np.count_nonzero(np.abs(signs @ sums) >= bar, axis=0)
     p: FloatArray = (1 + extreme) / (1 + flips)
     return p
+
+
+def _sparse_interval(sums: FloatArray, counts: FloatArray, value: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """95 % interval of differences in [-1, 1] of which few are not 0, by two pseudo-groups of average size.
+
+    One is won and one lost by the mean absolute difference of the groups that differ, to which one group that differs by 1 is added. The
+    idea is Bonett & Price (2012), Adjusted Wald intervals for a difference of binomial proportions based on paired data, Journal of
+    Educational and Behavioral Statistics 37:479-488, who add one pair to each of the two discordant cells.
+    """
+    from scipy.stats import t
+
+    n_groups, size = len(counts), counts.mean()
+    if n_groups < 2:  # noqa: PLR2004 - one group has no spread
+        return np.full(len(value), np.nan), np.full(len(value), np.nan)
+    step = np.minimum((np.abs(sums).sum(axis=0) / size + 1) / (np.count_nonzero(sums, axis=0) + 1), 1.0) * size
+    all_sums, all_counts = np.concatenate([sums, step[None], -step[None]]), np.append(counts, [size, size])[:, None]
+    middle = all_sums.sum(axis=0) / all_counts.sum()
+    spread = ((all_sums - middle * all_counts) ** 2).sum(axis=0)
+    half = float(t.ppf(0.975, n_groups - 1)) * np.sqrt(spread) / all_counts.sum()
+    return np.clip(np.minimum(middle - half, value), -1, 1), np.clip(np.maximum(middle + half, value), -1, 1)
 
 
 def _power_factor(n_groups: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rag_eval.storage.atomic import atomic_path, write_text
+from rag_eval.storage.atomic import write_text
 
 MEASURE_COLUMNS = ("strategy", "level", "label", "name", "value", "ci_low", "ci_high", "n_attempted", "n_scored", "n_failed", "n_ineligible", "judged_at_k")
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -35,17 +35,18 @@ def write_measures(path: Path, strategies: Sequence[Mapping[str, Any]]) -> None:
     write_csv(path, MEASURE_COLUMNS, rows)
 
 
-def write_per_query(folder: Path, frame: pd.DataFrame) -> list[Path]:
-    """Write the per-query frame as Parquet and CSV; texts that a spreadsheet would run are quoted in the CSV only."""
-    parquet, text = folder / "per-query.parquet", folder / "per-query.csv"
-    with atomic_path(parquet) as partial:
-        frame.to_parquet(partial, index=False)
+def per_query_csv(frame: pd.DataFrame) -> bytes:
+    """Per-query frame as CSV; texts that a spreadsheet would run are quoted, which the Parquet file does not need."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
     shown = frame.copy()
     for name in ("strategy", "query_id", "group_id", "paraphrase_id"):
         shown[name] = shown[name].map(cell)
-    with atomic_path(text) as partial:
-        shown.to_csv(partial, index=False, lineterminator="\n", float_format="%.6g")
-    return [parquet, text]
+    sink = pa.BufferOutputStream()
+    arrow_csv.write_csv(pa.Table.from_pandas(shown, preserve_index=False), sink)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def trec_token(text: str) -> str:

@@ -151,8 +151,10 @@ class ChromaStore:
         """Ids in a collection."""
         return set(self._client.get_collection(name, embedding_function=None).get(include=[])["ids"])
 
-    def sync(self, name: str, ids: Sequence[str], vectors: Vectors, doc_ids: Sequence[str], advance: Advance = no_advance) -> SyncReport:
-        """Make a collection hold exactly these chunks: what is new is added, what is gone is removed. Vectors under a known id are kept.
+    def sync(
+        self, name: str, ids: Sequence[str], vectors: Vectors, doc_ids: Sequence[str], advance: Advance = no_advance, *, text_hashes: Sequence[str] | None = None
+    ) -> SyncReport:
+        """Make a collection hold exactly these chunks: what is new or was indexed under another text is written, what is gone is removed.
 
         Parameters
         ----------
@@ -160,19 +162,23 @@ class ChromaStore:
             Collection; one embedding model each.
         ids, vectors, doc_ids
             Chunk ids (unique), float32 [n, d] and documents, in insertion order.
+        text_hashes
+            Hash of each indexed text. A chunk id says nothing of the title that is indexed with it; without the hashes a known id is kept.
         """
         collection = self._client.get_or_create_collection(name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}})
-        there = set(collection.get(include=[])["ids"])
-        wanted = set(ids)
-        gone = sorted(there - wanted)
+        marks = list(text_hashes) if text_hashes is not None else [""] * len(ids)
+        stored = collection.get(include=["metadatas"])
+        known = {chunk: str((about or {}).get("text_hash", "")) for chunk, about in zip(stored["ids"], stored["metadatas"], strict=True)}
+        current = {chunk for chunk, mark in zip(ids, marks, strict=True) if known.get(chunk) == mark}
+        gone = sorted(set(known) - set(ids))
         for start in range(0, len(gone), BATCH):
             collection.delete(ids=gone[start : start + BATCH])
-        new = [i for i, chunk in enumerate(ids) if chunk not in there]
+        new = [i for i, chunk in enumerate(ids) if chunk not in current]
         for start in range(0, len(new), BATCH):
             batch = new[start : start + BATCH]
-            collection.upsert(ids=[ids[i] for i in batch], embeddings=vectors[batch], metadatas=[{"doc_id": doc_ids[i]} for i in batch])
+            collection.upsert(ids=[ids[i] for i in batch], embeddings=vectors[batch], metadatas=[{"doc_id": doc_ids[i], "text_hash": marks[i]} for i in batch])
             advance(len(batch))
-        return SyncReport(len(new), len(gone), len(there & wanted))
+        return SyncReport(len(new), len(gone), len(current))
 
     def build(self, name: str, ids: Sequence[str], vectors: Vectors, doc_ids: Sequence[str], *, seed: int, advance: Advance = no_advance) -> bool:
         """Build a graph in the insertion order that the seed gives; a finished one is left alone, a half-built one is built anew.

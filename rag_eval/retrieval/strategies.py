@@ -1,6 +1,7 @@
 """A configured strategy made ready to search: engines, fusion and rerank behind one `search`."""
 
 import importlib
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -59,6 +60,7 @@ class StrategyIndex:
         self._lexical: dict[str, Bm25s | RankBm25] = {}
         self._sources: dict[str, EmbeddingSource] = {}
         self._exact: dict[str, ExactSearch] = {}
+        self._graphs: set[str] = set()
 
     def source(self, embedding: Embedding) -> EmbeddingSource:
         """Return the shared embedding source of a configuration."""
@@ -86,15 +88,27 @@ class StrategyIndex:
         store = self.chroma
         if store is None:
             raise RuntimeError("approximate search needs a vector store")
-        return lambda queries, depth, seed, allowed: store.search(self.graph_name(source.model, seed), queries, depth, self.table.row_of, allowed)
+
+        def approximate(queries: npt.NDArray[np.float32], depth: int, seed: int, allowed: Allowed) -> Ranking:
+            name = self.graph_name(source.model, seed)
+            if name not in self._graphs:  # left alone where it is finished; a store that was emptied meanwhile gets it again
+                store.build(name, self.table.chunk_ids, source.chunk_vectors(), self.table.doc_ids, seed=seed)
+                self._graphs.add(name)
+            return store.search(name, queries, depth, self.table.row_of, allowed)
+
+        return approximate
+
+    def family(self, model: str) -> str:
+        """Name what the collections of one model share, whatever it was fitted on: the prefix and the model without its fit."""
+        return f"{self.prefix}{re.sub(r'[^A-Za-z0-9-]+', '-', model.partition('@')[0])}."
 
     def collection_name(self, model: str) -> str:
         """Name the collection that keeps a model's vectors, whatever the chunks."""
-        return f"{self.prefix}{digest(model)}"
+        return f"{self.family(model)}{digest(model)}"
 
     def graph_name(self, model: str, seed: int) -> str:
         """Name the collection that holds the graph for (chunks, model, seed)."""
-        return f"{self.prefix}{digest([self.table.chunks_hash, model])}-s{seed}"
+        return f"{self.family(model)}{digest([self.table.chunks_hash, model])}-s{seed}"
 
     def reranker(self, name: str) -> Reranker:
         """Import a reranker that the settings enable."""

@@ -19,7 +19,7 @@ import pandas as pd
 from rag_eval.storage.hashing import canonical_json
 
 Parts = Mapping[str, Any]
-"""Name -> DataFrame (Parquet), numpy array (.npy) or any JSON value."""
+"""Name -> DataFrame (Parquet), numpy array (.npy), bytes (a file of that name) or any JSON value."""
 
 _META = "artifact.json"
 
@@ -67,6 +67,8 @@ def _write(folder: Path, parts: Parts) -> None:
             part.to_parquet(folder / f"{name}.parquet", index=False)
         elif isinstance(part, np.ndarray):
             np.save(folder / f"{name}.npy", part, allow_pickle=False)
+        elif isinstance(part, bytes):
+            (folder / name).write_bytes(part)
         else:
             (folder / f"{name}.json").write_text(canonical_json(part), encoding="utf-8")
 

@@ -27,3 +27,12 @@ def test_size_is_the_highest_code_or_what_is_asked_for():
     assert connected_components(np.empty(0, dtype=int), np.empty(0, dtype=int)).tolist() == []
     with pytest.raises(ValueError, match="item codes"):
         connected_components([0, 1], [0])
+
+
+def test_scifact_claims_that_share_evidence(shared_data):
+    """1,109 claims with relevant documents are far fewer independent units."""
+    rows = [line.split("\t") for name in ("train", "test") for line in (shared_data / "scifact" / "qrels" / f"{name}.tsv").read_text().splitlines()[1:]]
+    relevant = np.array([[int(query), int(item)] for query, item, gain in rows if int(gain) > 0])
+    _, query = np.unique(relevant[:, 0], return_inverse=True)
+    groups = connected_components(query, relevant[:, 1])
+    assert (len(groups), groups.max() + 1) == (1109, 572)

@@ -46,8 +46,8 @@ def test_swapping_the_strategies_mirrors_everything():
 def test_equal_strategies_are_not_certain_to_be_equal():
     found = paired_comparison(np.full(50, 0.7), np.full(50, 0.7), np.arange(50), seed=1)
     assert (found.delta[0], found.p[0], found.n_tied[0]) == (0, 1, 50)
-    assert found.ci_low[0] == pytest.approx(-0.0714, abs=1e-3)
-    assert found.ci_high[0] == pytest.approx(0.0714, abs=1e-3)
+    assert found.ci_low[0] == pytest.approx(-2.0096 * 2**0.5 / 52, abs=1e-3)
+    assert found.ci_high[0] == pytest.approx(2.0096 * 2**0.5 / 52, abs=1e-3)
     assert math.isnan(found.minimum_detectable[0])
 
 

@@ -78,6 +78,7 @@ class LsaEmbedder:
         self.model = f"lsa-{dimensions}@{fit_id}"
         self.dimensions = len(fitted.components)
         self._fit = fitted
+        self._projection = np.ascontiguousarray(fitted.components.T)  # a product with the transposed view would copy it for every query
         self._analyzer = Analyzer()
         self._analyzer.vocabulary.update({term: i for i, term in enumerate(fitted.terms)})
 
@@ -98,6 +99,6 @@ class LsaEmbedder:
             lengths = np.sqrt(np.add.reduceat(np.append(weights**2, 0.0), np.minimum(indptr[:-1], len(weights))))
             weights /= np.repeat(np.where(lengths > 0, lengths, 1.0), np.diff(indptr))
             matrix = csr_array((weights.astype(np.float32), indices, indptr), shape=(len(part), n_terms))
-            vectors[start : start + BLOCK] = unit(matrix @ self._fit.components.T)
+            vectors[start : start + BLOCK] = unit(matrix @ self._projection)
             advance(len(part))
         return vectors

@@ -1,0 +1,53 @@
+# Everything a person or CI runs. `make run` and `make test` need Python 3.11+ and a package index, nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export PYTHONWARNDEFAULTENCODING := 0
+
+.PHONY: run test test-all check bench ui install lock docs clean help
+
+run: install  ## set up, then the nightly evaluation of the bundled gold sets
+	@$(BIN)/rag-eval run
+
+test: install  ## the test suite, under ten minutes on two cores
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-all: install  ## the long suites too: statistics, servers, kills
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow"
+
+check: install  ## lint, types, import contracts, doc tests
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -q -p no:randomly --doctest-modules rag_eval --ignore=rag_eval/defs -o addopts=""
+
+bench: install  ## speed and memory against the libraries underneath, as JSON lines
+	@for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+ui: install  ## Dagster (web server and daemon) and MLflow on this machine
+	@$(BIN)/rag-eval ui
+
+install: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "rag_eval needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 run")'
+	@echo "Setting up $(VENV): about 230 packages, 1.5 GB on disk; half a minute from a warm package cache, some minutes over a slow line. Only once."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+	@echo "Set up."
+
+lock: install  ## renew requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --group dev pyproject.toml -o requirements.lock
+
+docs: install  ## renew the generated parts of README.md and its picture
+	@$(BIN)/python docs/make_readme.py
+
+clean:  ## remove what runs made; the environment stays
+	@rm -rf .rag_eval reports/*/ reports/*.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12

@@ -1,0 +1,95 @@
+"""Renew the generated parts of README.md from a real run of the bundled gold set: its output, its picture, the list of commands.
+
+`python docs/make_readme.py` writes; `--check` only says whether the README is what a fresh run gives (times of this machine aside).
+"""
+
+import argparse
+import io
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+WIDTH = 100
+TIMES = re.compile(r"evaluated in .*|\(content_hash .*|latency_p95_ms.*|\d+\.\d[ \t]*$|[ \t─]+", re.MULTILINE)
+NUMBER = re.compile(r"[+-]?\d+\.\d+")
+TOLERANCE = 0.02
+"""Another processor's linear algebra differs in the last bits, which can swap two neighbours in a ranking."""
+
+
+def block(text: str, name: str) -> str:
+    """Return what stands between the markers of a generated part."""
+    found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
+    if found is None:
+        raise SystemExit(f"README.md has no generated part {name}")
+    return found[1]
+
+
+def replace(text: str, name: str, new: str) -> str:
+    """Put new text between the markers."""
+    old = block(text, name)
+    return text.replace(f"<!-- {name} -->\n{old}", f"<!-- {name} -->\n{new}")
+
+
+def same(a: str, b: str) -> bool:
+    """Compare two READMEs but for times, hashes, white space and the last digit of figures."""
+    left, right = TIMES.sub(" ", a), TIMES.sub(" ", b)
+    figures = [[float(figure) for figure in NUMBER.findall(text)] for text in (left, right)]
+    counted = [re.sub(r"\b\d+/\d+\b", "n/n", NUMBER.sub("x", text)) for text in (left, right)]
+    return counted[0] == counted[1] and len(figures[0]) == len(figures[1]) and all(abs(x - y) <= TOLERANCE for x, y in zip(*figures, strict=True))
+
+
+def commands() -> str:
+    """List every command with its own help."""
+    import typer.main
+
+    from rag_eval.cli import app
+
+    group = typer.main.get_command(app)
+    rows = [f"| `rag-eval {name}` | {(command.help or '').splitlines()[0]} |" for name, command in group.commands.items()]
+    return "\n".join(["| command | what it does |", "|---|---|", *rows]) + "\n"
+
+
+def evaluate() -> tuple[str, bytes]:
+    """Run the bundled gold set in a fresh home; return the terminal output and the picture."""
+    from rich.console import Console
+
+    from rag_eval.settings import Settings, telemetry_off
+
+    telemetry_off()
+    from rag_eval.evaluation.inputs import open_gold_set
+    from rag_eval.evaluation.run import evaluate_all
+    from rag_eval.reporting.plots import forest
+    from rag_eval.reporting.terminal import show_outcome
+
+    with tempfile.TemporaryDirectory() as scratch:
+        settings = Settings.model_validate({"home": Path(scratch) / "home", "reports": Path(scratch) / "reports"})
+        (outcome,) = evaluate_all([open_gold_set(ROOT / "gold_sets" / settings.primary_gold_set, settings)], settings)
+        console = Console(file=io.StringIO(), width=WIDTH, highlight=False, no_color=True)
+        show_outcome(console, outcome.report, Path("reports") / settings.primary_gold_set, outcome.seconds)
+        text = "\n".join(line.rstrip() for line in console.file.getvalue().strip().splitlines())
+        return f"```text\n{text}\n```\n", forest(outcome.report)
+
+
+def main() -> int:
+    """Renew or check."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    text = README.read_text(encoding="utf-8")
+    output, picture = evaluate()
+    new = replace(replace(text, "output", output), "commands", commands())
+    if not check:
+        README.write_text(new, encoding="utf-8", newline="\n")
+        (ROOT / "docs" / "recall.png").write_bytes(picture)
+        return 0
+    if not same(new, text):
+        sys.stderr.write("README.md is not what a fresh run gives; run `make docs`\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

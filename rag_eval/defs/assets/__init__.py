@@ -1,0 +1,1 @@
+"""Assets, one file a group."""

@@ -1,0 +1,50 @@
+"""Measures: ranking and stability, from the runs of the configured strategies."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+
+from rag_eval.defs import names, outcomes
+from rag_eval.defs.assets.common import Common, op_name
+from rag_eval.defs.metadata import clear_failures
+from rag_eval.defs.resources import Evaluations, Session
+
+
+def _plots(session: Session, file_name: str) -> Any:
+    return session.evaluation.settings.home / "plots" / session.evaluation.config.name / file_name
+
+
+def measure_assets(common: Common, strategies: Sequence[str]) -> list[dg.AssetsDefinition]:
+    """Make the assets of the measures."""
+    runs = [names.GOLD_VARIANTS, *(names.strategy_key(strategy) for strategy in strategies)]
+    ranking = common.spec(
+        names.RANKING_MEASURES, runs, {"parquet"}, "Recall, MRR, nDCG and more of every strategy at every level, with intervals, and paired comparisons. Reads the configured strategies only."
+    )
+    stability = common.spec(
+        names.STABILITY_MEASURES, [*runs, names.CORPUS_INDEX], {"parquet"}, "Whether a question finds the same evidence however it is put: delta_s, lambda states, flips between wordings."
+    )
+
+    @dg.multi_asset(name=op_name(ranking.key), specs=[ranking])
+    def ranking_measures(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
+        from rag_eval.defs.plots import recall_forest
+        from rag_eval.evaluation.measure_steps import ranking_measures as stage
+
+        with clear_failures():
+            session = evaluations.open(context.partition_key)
+            outcome = outcomes.ranking_measures(session)
+            plot = recall_forest(stage(session.runs).json("about"), session.evaluation.config.level, _plots(session, "recall.png"))
+            return outcome.result(recall_plot=dg.MetadataValue.path(str(plot)))
+
+    @dg.multi_asset(name=op_name(stability.key), specs=[stability])
+    def stability_measures(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
+        from rag_eval.defs.plots import flip_heat_map
+        from rag_eval.evaluation.stability_steps import stability_measures as stage
+
+        with clear_failures():
+            session = evaluations.open(context.partition_key)
+            outcome = outcomes.stability_measures(session)
+            plot = flip_heat_map(stage(session.runs).json("about"), _plots(session, "flips.png"))
+            return outcome.result(**({} if plot is None else {"flip_plot": dg.MetadataValue.path(str(plot))}))
+
+    return [ranking_measures, stability_measures]

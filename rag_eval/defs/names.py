@@ -1,0 +1,52 @@
+"""Every asset key, group, check and job name, in one place."""
+
+import re
+
+import dagster as dg
+
+OWNER = "team:retrieval"
+RESOURCE = "evaluations"
+JOB = "nightly_eval"
+SCHEDULE = "nightly_eval_schedule"
+
+CORPUS, GOLD, RETRIEVAL, MEASURES, REPORTING = "corpus", "gold", "retrieval", "measures", "reporting"
+
+CORPUS_SNAPSHOT = dg.AssetKey([CORPUS, "corpus_snapshot"])
+CORPUS_CHUNKS = dg.AssetKey([CORPUS, "corpus_chunks"])
+CORPUS_INDEX = dg.AssetKey([CORPUS, "corpus_index"])
+GOLD_VARIANTS = dg.AssetKey([GOLD, "gold_variants"])
+RANKING_MEASURES = dg.AssetKey([MEASURES, "ranking_measures"])
+STABILITY_MEASURES = dg.AssetKey([MEASURES, "stability_measures"])
+REPORT = dg.AssetKey([REPORTING, "retrieval_metrics_report"])
+MLFLOW_RECORD = dg.AssetKey([REPORTING, "mlflow_record"])
+GATE_VERDICT = dg.AssetKey([REPORTING, "gate_verdict"])
+
+FIXED = (CORPUS_SNAPSHOT, CORPUS_CHUNKS, CORPUS_INDEX, GOLD_VARIANTS, RANKING_MEASURES, STABILITY_MEASURES, REPORT, MLFLOW_RECORD, GATE_VERDICT)
+"""Assets that every gold set has; the strategies differ."""
+
+INDEX_NOT_EMPTY = dg.AssetCheckKey(CORPUS_CHUNKS, "index_not_empty")
+INDEX_IDENTITY = dg.AssetCheckKey(CORPUS_INDEX, "index_identity_as_planned")
+GOLD_LINT = dg.AssetCheckKey(GOLD_VARIANTS, "gold_lint")
+BLOCKING = (INDEX_NOT_EMPTY, INDEX_IDENTITY, GOLD_LINT)
+"""Checks that stop what is downstream; their assets yield them."""
+
+
+def strategy_key(strategy: str) -> dg.AssetKey:
+    """Key of a strategy's asset."""
+    return dg.AssetKey([RETRIEVAL, strategy])
+
+
+def identifier(text: str) -> str:
+    """Make a text fit for a Dagster name: letters, digits, underscores.
+
+    Examples
+    --------
+    >>> identifier("acceptance.recall_at_10")
+    'acceptance_recall_at_10'
+    """
+    return re.sub(r"[^A-Za-z0-9_]", "_", text)
+
+
+def gate_check(gate: str) -> dg.AssetCheckKey:
+    """Key of the check that shows a gate of the report (`acceptance.recall_at_10`, `stability`, ...)."""
+    return dg.AssetCheckKey(REPORT, identifier(gate))

@@ -1,0 +1,226 @@
+"""What each asset leaves behind: its version, whether it was reused, and metadata worth looking at.
+
+Belongs here: one function an asset, each calling one stage. The assets and `lineage` (runs from the command line) share them, so that
+both show the same. Stages are imported inside: definitions load without them.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from rag_eval.defs.metadata import Metadata, histogram, measures_table, n_undefined, native, problems_metadata, table, text
+from rag_eval.defs.resources import Session
+
+if TYPE_CHECKING:
+    from rag_eval.storage.artifacts import Artifact
+
+HEADLINE = ("R@10", "RR", "nDCG@10", "Success@10", "Judged@10")
+BINS = 12
+LATENCY = ("n", "p50", "p95", "p99")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """Version, reuse and metadata of a materialization."""
+
+    version: str
+    reused: bool
+    metadata: Metadata
+
+    @property
+    def shown(self) -> Metadata:
+        """All metadata."""
+        return {"reused": self.reused, **self.metadata}
+
+    def result(self, *checks: dg.AssetCheckResult, **more: Any) -> dg.MaterializeResult[Any]:
+        """Return what an asset returns, with more metadata where it made more."""
+        return dg.MaterializeResult(metadata={**self.shown, **more}, data_version=dg.DataVersion(self.version), check_results=list(checks))
+
+
+def _of(artifact: "Artifact", **metadata: Any) -> Outcome:
+    return Outcome(artifact.key, artifact.reused, {**metadata, "artifact": dg.MetadataValue.path(str(artifact.folder.resolve()))})
+
+
+def corpus_snapshot(session: Session) -> Outcome:
+    """Corpus read and masked."""
+    from rag_eval.evaluation.corpus_steps import corpus_snapshot as stage
+
+    artifact = stage(session.evaluation)
+    about = artifact.json("about")
+    masked = {f"masked_{name}": native(count) for name, count in sorted(about["masked"].items())}
+    return _of(artifact, rev=text(about["corpus_rev"]), n_documents=about["n_documents"], loader=text(about["loader"]), **masked)
+
+
+def corpus_chunks(session: Session) -> Outcome:
+    """Corpus cut into chunks."""
+    import numpy as np
+    import pandas as pd
+
+    from rag_eval.evaluation.corpus_steps import corpus_chunks as stage
+
+    artifact = stage(session.evaluation)
+    about = artifact.json("about")
+    tokens = pd.read_parquet(artifact.path("chunks.parquet"), columns=["tokens"])["tokens"].to_numpy()
+    counts, edges = np.histogram(tokens, bins=np.unique(np.linspace(tokens.min(), tokens.max() + 1, BINS + 1).astype(int)))
+    lengths = [(f"{low} to {high - 1}", int(count)) for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True)]
+    return _of(
+        artifact,
+        n_chunks=about["n_chunks"],
+        chunks_hash=text(about["chunks_hash"]),
+        tokens_median=float(np.median(tokens)),
+        tokens_max=int(tokens.max()),
+        chunk_lengths=histogram(lengths, "tokens"),
+    )
+
+
+def corpus_index(session: Session) -> Outcome:
+    """Index of every strategy."""
+    from rag_eval.evaluation.corpus_steps import corpus_index as stage
+    from rag_eval.evaluation.corpus_steps import corpus_snapshot as snapshot
+
+    artifact = stage(session.evaluation, session.opened)
+    about = artifact.json("about")
+    identities = [{"strategy": name, **entry} for name, entry in about["strategies"].items()]
+    vectors = [{"model": model, **entry} for model, entry in about["vectors"].items()]
+    return _of(
+        artifact,
+        index_hash=text(about["strategies"][session.evaluation.config.primary_strategy]["index_hash"]),
+        rev=text(snapshot(session.evaluation).json("about")["corpus_rev"]),
+        n_chunks=about["n_chunks"],
+        analyzer=text(str(about["analyzer"])),
+        index_hashes=table(("strategy", "index_hash", "embed_model"), identities),
+        vectors=table(("model", "collection", "dimensions", "embedded", "added", "removed", "kept"), vectors),
+        seconds=float(about["seconds"]),
+    )
+
+
+def gold_variants(session: Session) -> Outcome:
+    """Gold set linted, resolved and spread into wordings."""
+    from rag_eval.evaluation.gold_steps import gold_variants as stage
+
+    artifact = stage(session.evaluation)
+    about = artifact.json("about")
+    counts = {name: about[name] for name in ("n_queries", "n_answerable", "n_paraphrases", "n_groups", "n_groups_answerable", "n_spans")}
+    return _of(artifact, gold_hash=text(about["hash"]), version=text(str(about["version"])), **counts, n_warnings=len(about["warnings"]))
+
+
+def retrieval(session: Session, strategy: str) -> Outcome:
+    """Run of one strategy."""
+    from rag_eval.evaluation.corpus_steps import corpus_snapshot as snapshot
+    from rag_eval.evaluation.gold_steps import gold_variants as gold
+
+    artifact = session.runs.artifact(strategy)
+    about = artifact.json("about")
+    return _of(
+        artifact,
+        index_hash=text(about["index_hash"]),
+        rev=text(snapshot(session.evaluation).json("about")["corpus_rev"]),
+        gold_hash=text(gold(session.evaluation).json("about")["hash"]),
+        embed_model=text(about["embed_model"] or "none"),
+        n_runs=about["n_runs"],
+        n_empty=about["n_empty"],
+        seeds_matter=about["seed_matters"],
+        latency_ms=table(LATENCY, [about["latency_ms"]]),
+        seconds=float(about["seconds"]),
+    )
+
+
+def ranking_measures(session: Session) -> Outcome:
+    """Ranking measures of every strategy, and their comparison."""
+    from rag_eval.evaluation.measure_steps import ranking_measures as stage
+
+    artifact = stage(session.runs)
+    about, level = artifact.json("about"), session.evaluation.config.level
+    columns = ("a", "b", "measure", "delta", "ci_low", "ci_high", "p_adjusted", "n_better", "n_worse", "n_tied", "n_groups", "minimum_detectable")
+    comparisons = {"comparisons": table(columns, about["comparisons"])} if about["comparisons"] else {}
+    return _of(artifact, level=text(level), **measures_table(about["strategies"], level, HEADLINE), **comparisons)
+
+
+def stability_measures(session: Session) -> Outcome:
+    """Stability of every strategy."""
+    from rag_eval.evaluation.stability_steps import stability_measures as stage
+
+    artifact = stage(session.runs)
+    about = artifact.json("about")
+    parts = {"delta_s": ("delta_s",), "convergent and hit": ("convergent_and_hit",), "rbo": ("rbo",), "hit@10 changes with wording": ("hit_changes_with_wording", "hit_at_10")}
+    rows = []
+    for name, figures in about["strategies"].items():
+        for label, place in parts.items():
+            figure = figures
+            for part in place:
+                figure = figure[part]
+            rows.append({"strategy": name, "measure": label, **figure})
+    columns = ("strategy", "measure", "value", "ci_low", "ci_high", "n_scored", "n_ineligible")
+    states = [{"strategy": name, **{state: entry["n"] for state, entry in figures["lambda"].items()}} for name, figures in about["strategies"].items()]
+    return _of(
+        artifact,
+        embedding=text(about["embedding"]),
+        stability=table(columns, rows),
+        n_undefined=n_undefined(rows, "value"),
+        lambda_states=table(tuple(dict.fromkeys(key for row in states for key in row)), states),
+    )
+
+
+def metrics_report(session: Session) -> Outcome:
+    """The report as it stands on disk."""
+    report = session.report
+    level = report["evaluation"]["level"]
+    gates = [{**gate, "accepted": gate["evidence"].get("accepted"), "value": gate["evidence"].get("value")} for gate in report["gates"]]
+    latency = [{"strategy": entry["name"], **entry["latency_ms"]} for entry in report["strategies"]]
+    return Outcome(
+        report["content_hash"],
+        reused=False,
+        metadata={
+            "run_id": text(report["run_id"]),
+            "content_hash": text(report["content_hash"]),
+            "index_hash": text(report["index"]["hash"]),
+            "rev": text(report["index"]["rev"]),
+            "gold_hash": text(report["gold"]["hash"]),
+            "strategy": text(report["strategy"]),
+            "recall_at_10": native(report["recallAt10"]),
+            "mrr": native(report["mrr"]),
+            "cache_hit_rate": native(report["cacheHitRate"]),
+            "n_queries": report["gold"]["n_queries"],
+            "n_groups_answerable": report["gold"]["n_groups_answerable"],
+            **measures_table(report["strategies"], level, HEADLINE),
+            "latency_ms": table(("strategy", *LATENCY), latency),
+            "gates": table(("id", "required", "status", "reason_code", "value", "accepted"), gates),
+            "report": dg.MetadataValue.path(str(session.evaluation.reports.resolve())),
+        },
+    )
+
+
+def mlflow_record(session: Session, mlflow_run: str) -> Outcome:
+    """MLflow record of the report."""
+    return Outcome(mlflow_run, reused=False, metadata={"mlflow_run": text(mlflow_run), "run_id": text(session.report["run_id"])})
+
+
+def gate_verdict(session: Session) -> Outcome:
+    """Verdict over the gates of the report."""
+    from rag_eval.gates.verdicts import required_failures
+
+    report = session.report
+    failed = required_failures(report["gates"])
+    counts = {f"n_{status}": sum(gate["status"] == status for gate in report["gates"]) for status in ("pass", "fail", "insufficient_evidence")}
+    gates = table(("id", "severity", "required", "status", "reason_code"), report["gates"])
+    return Outcome(
+        report["content_hash"],
+        reused=False,
+        metadata={"verdict": text("fail" if failed else "pass"), "required_failures": text(", ".join(failed) or "none"), **counts, "gates": gates, "run_id": text(report["run_id"])},
+    )
+
+
+def lint_metadata(session: Session) -> Metadata:
+    """Every problem of the gold set that keeps it from being used, its files', its questions' and its targets'."""
+    from rag_eval.evaluation.linting import lint_gold_set
+
+    return problems_metadata(lint_gold_set(session.evaluation))
+
+
+def lint_warnings(session: Session) -> Metadata:
+    """Warnings of a gold set that can be used."""
+    from rag_eval.evaluation.gold_steps import gold_variants as stage
+    from rag_eval.records.problems import Problem
+
+    return problems_metadata([Problem(**warning) for warning in stage(session.evaluation).json("about")["warnings"]])

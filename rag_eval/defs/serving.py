@@ -1,0 +1,233 @@
+"""The servers of one machine: Dagster's web server and daemon and the MLflow UI, as child processes that live and die together."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import types
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from rag_eval.defs.instance import prepare_home
+from rag_eval.records.problems import InputError, Problem
+from rag_eval.settings import TELEMETRY_OFF, Settings
+from rag_eval.storage.atomic import write_text
+
+HOST = "127.0.0.1"
+DAGSTER_PORT, MLFLOW_PORT = 3000, 5000
+MODULE = "rag_eval.definitions"
+START_TIMEOUT_S, STOP_TIMEOUT_S, POLL_S = 180.0, 10.0, 0.25
+LOG_LINES = 25
+
+Write = Callable[[str], object]
+
+
+@dataclasses.dataclass
+class Server:
+    """A child process, its log, and how to tell that it answers."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    answers: Callable[[], bool]
+    address: str | None = None
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: a person asked for the end
+    """SIGINT or SIGTERM came."""
+
+
+def free_port(wanted: int) -> int:
+    """Return the wanted port, or any free one where it is taken."""
+    for port in (wanted, 0):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind((HOST, port))
+                return int(probe.getsockname()[1])
+    raise InputError(Problem("no_free_port", "no port of this machine is free", field="port", found=str(wanted)))
+
+
+def child_environment(settings: Settings) -> dict[str, str]:
+    """Environment of the children: telemetry off, places absolute, so that they see the same installation from anywhere."""
+    places = {"HOME": settings.home, "REPORTS": settings.reports, "GOLD_SETS": settings.gold_sets}
+    return {
+        **os.environ,
+        **TELEMETRY_OFF,
+        "DAGSTER_HOME": str((settings.home / "dagster").resolve()),
+        **{f"RAG_EVAL_{name}": str(path.resolve()) for name, path in places.items()},
+    }
+
+
+def _script(name: str) -> str:
+    return str(Path(sysconfig.get_path("scripts")) / name)
+
+
+def _http(address: str) -> Callable[[], bool]:
+    def answers() -> bool:
+        try:
+            with urllib.request.urlopen(address, timeout=5) as reply:  # noqa: S310 - our own loopback address
+                return bool(reply.status == 200)  # noqa: PLR2004 - HTTP's OK
+        except (urllib.error.URLError, OSError):
+            return False
+
+    return answers
+
+
+def _heartbeat(dagster_home: Path, since: float) -> Callable[[], bool]:
+    """Whether the daemon's scheduler has been alive since it was started."""
+    import dagster as dg
+
+    def answers() -> bool:
+        with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
+            beat = instance.get_daemon_heartbeats().get("SCHEDULER")
+        return beat is not None and beat.timestamp >= since
+
+    return answers
+
+
+def commands(settings: Settings, dagster_port: int, mlflow_port: int) -> dict[str, list[str]]:
+    """Command line of each server; MLflow's is left out where the tracking store is a server already."""
+    servers = {
+        "dagster-webserver": [_script("dagster-webserver"), "-m", MODULE, "-h", HOST, "-p", str(dagster_port)],
+        "dagster-daemon": [_script("dagster-daemon"), "run", "-m", MODULE],
+    }
+    if not settings.mlflow_uri.startswith(("http:", "https:")):
+        artifacts = (settings.home / "mlartifacts").resolve()
+        servers["mlflow"] = [
+            *(_script("mlflow"), "ui", "--backend-store-uri", settings.mlflow_uri, "--artifacts-destination", artifacts.as_uri()),
+            *("--host", HOST, "--port", str(mlflow_port), "--workers", "1"),
+        ]
+    return servers
+
+
+def _start(name: str, command: list[str], environment: Mapping[str, str], log: Path, answers: Callable[[], bool], address: str | None) -> Server:
+    write_text(log, "")
+    with log.open("ab") as stream:
+        # a session of its own: Ctrl-C reaches this process alone, which then ends each child with its children
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=dict(environment), start_new_session=True)  # noqa: S603 - our own command
+    return Server(name, process, log, answers, address)
+
+
+def _group(server: Server, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.process.pid, number)
+
+
+def _stop(servers: list[Server]) -> None:
+    """End every child and what it started; those that do not listen are killed."""
+    for server in servers:
+        _group(server, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    for server in servers:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.process.wait(max(0.0, deadline - time.monotonic()))
+    for server in servers:
+        _group(server, signal.SIGKILL)
+        server.process.wait()
+
+
+def _dead(servers: list[Server], write: Write) -> bool:
+    """Tell of a child that has ended, with the end of its log."""
+    for server in servers:
+        status = server.process.poll()
+        if status is not None:
+            lines = server.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+            write(f"{server.name} ended with status {status}; the end of {server.log}:")
+            for line in lines:
+                write(f"  {line}")
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    def stop(number: int, frame: types.FrameType | None) -> None:
+        raise Stopped
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _start_all(settings: Settings, dagster_port: int, mlflow_port: int, servers: list[Server]) -> None:
+    """Start the servers one by one into the list, so that what was started can be ended whatever happens."""
+    environment = child_environment(settings)
+    logs = settings.home.resolve() / "logs"
+    ports = {"dagster-webserver": (free_port(dagster_port), "/server_info"), "mlflow": (free_port(mlflow_port), "/health")}
+    for name, command in commands(settings, ports["dagster-webserver"][0], ports["mlflow"][0]).items():
+        if name in ports:
+            port, path = ports[name]
+            address = f"http://{HOST}:{port}"
+            answers = _http(address + path)
+        else:
+            address, answers = None, _heartbeat(Path(environment["DAGSTER_HOME"]), time.time())
+        servers.append(_start(name, command, environment, logs / f"{name}.log", answers, address))
+
+
+def _wait_until_ready(servers: list[Server], write: Write) -> bool:
+    """Wait until every server answers; False when one ended or the time is up."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    waiting = list(servers)
+    while waiting:
+        if _dead(servers, write):
+            return False
+        waiting = [server for server in waiting if not server.answers()]
+        if waiting and time.monotonic() > deadline:
+            write(f"no answer after {START_TIMEOUT_S:.0f} s from {', '.join(server.name for server in waiting)}; see {waiting[0].log.parent}")
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def serve(settings: Settings, dagster_port: int = DAGSTER_PORT, mlflow_port: int = MLFLOW_PORT, write: Write | None = None) -> int:
+    """Run the servers until Ctrl-C or SIGTERM, on the loopback address only; a port that is taken is replaced by a free one.
+
+    Parameters
+    ----------
+    settings
+        The installation's settings.
+    dagster_port, mlflow_port
+        Ports to try first.
+    write
+        Where lines for a person go; default: standard output.
+
+    Returns
+    -------
+    int
+        0 after a signal, 1 when a server ended by itself or did not start.
+    """
+    write = write or (lambda line: print(line, file=sys.stdout, flush=True))  # noqa: T201 - the one place that talks to a person here
+    prepare_home((settings.home / "dagster").resolve())
+    servers: list[Server] = []
+    with _signals():
+        try:
+            write("Starting Dagster and MLflow ...")
+            _start_all(settings, dagster_port, mlflow_port, servers)
+            if not _wait_until_ready(servers, write):
+                return 1
+            shown = {server.name: server.address for server in servers}
+            write(f"Dagster         {shown['dagster-webserver']}")
+            write(f"MLflow          {shown.get('mlflow', settings.mlflow_uri)}")
+            write(f"Dagster daemon  running: schedule {settings.schedule} ({settings.timezone})")
+            write("Ctrl-C ends all of them.")
+            while not _dead(servers, write):
+                time.sleep(POLL_S)
+        except Stopped:
+            write("Stopping ...")
+            return 0
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave children behind
+            _stop(servers)
+        return 1

@@ -1,0 +1,122 @@
+"""A whole evaluation in one process, outside Dagster: the same stages in the same order, then what is left behind."""
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks, corpus_index, corpus_snapshot
+from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.evaluation.measure_steps import Runs, ranking_measures
+from rag_eval.evaluation.report_steps import retrieval_metrics_report
+from rag_eval.evaluation.stability_steps import stability_measures
+from rag_eval.gates.verdicts import required_failures
+from rag_eval.reporting.metrics_report import FILE_NAME
+from rag_eval.reporting.mlflow_record import record
+from rag_eval.settings import Settings
+from rag_eval.storage.artifacts import ArtifactStore
+from rag_eval.storage.atomic import atomic_path
+from rag_eval.storage.locking import home_lock
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What one evaluation ended with.
+
+    Parameters
+    ----------
+    gold_set
+        Its name.
+    report
+        The finished report.
+    folder
+        Where its files are.
+    failed
+        Ids of required gates that did not pass.
+    seconds
+        Duration of the stages, without MLflow.
+    mlflow_run
+        Id of the MLflow parent run, None where recording failed.
+    mlflow_error
+        Why recording failed.
+    """
+
+    gold_set: str
+    report: dict[str, Any]
+    folder: Path
+    failed: list[str]
+    seconds: float
+    mlflow_run: str | None
+    mlflow_error: str | None
+
+
+def report_files(folder: Path) -> list[Path]:
+    """Files that MLflow keeps of every run; rankings and the CSV copy stay in the folder of reports."""
+    return [folder / name for name in (FILE_NAME, "measures.csv", "per-query.parquet")]
+
+
+def mlflow_record(evaluation: Evaluation, report: dict[str, Any], tags: dict[str, str] | None = None) -> str:
+    """Record a finished report in MLflow and return the parent run's id."""
+    settings = evaluation.settings
+    with evaluation.progress.step("Recording in MLflow"):
+        return record(report, evaluation.config.name, settings.mlflow_uri, report_files(evaluation.reports), settings.home / "mlartifacts", extra_tags=tags)
+
+
+def publish(evaluation: Evaluation, report_folder: Path) -> None:
+    """Copy the primary gold set's report to the top of the folder of reports, atomically and last."""
+    with atomic_path(evaluation.settings.reports / FILE_NAME) as partial:
+        shutil.copyfile(report_folder / FILE_NAME, partial)
+
+
+def evaluate(evaluation: Evaluation, *, primary: bool) -> Outcome:
+    """Run all stages of one gold set.
+
+    Parameters
+    ----------
+    evaluation
+        What to evaluate.
+    primary
+        Whether its report is also the one at the top of the folder of reports.
+
+    Raises
+    ------
+    InputError
+        The input cannot be used; nothing was written to the reports.
+    """
+    started = time.perf_counter()
+    opened = IndexOpener(evaluation)
+    runs = Runs(evaluation, opened)
+    corpus_snapshot(evaluation)
+    corpus_chunks(evaluation)
+    gold_variants(evaluation)  # a gold set with errors ends the run before anything is indexed
+    corpus_index(evaluation, opened)
+    for name in runs.names:
+        runs.artifact(name)
+    ranking_measures(runs)
+    stability_measures(runs)
+    report = retrieval_metrics_report(evaluation, opened, runs)
+    if primary:
+        publish(evaluation, evaluation.reports)
+    seconds = time.perf_counter() - started
+    run_id, error = None, None
+    try:
+        run_id = mlflow_record(evaluation, report)
+    except Exception as failure:  # noqa: BLE001 - whatever a tracking store does, the report on disk stands; the caller shows the error
+        error = f"{type(failure).__name__}: {failure}"
+    return Outcome(evaluation.config.name, report, evaluation.reports, required_failures(report["gates"]), seconds, run_id, error)
+
+
+def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[Outcome]:
+    """Evaluate several gold sets, one after the other, holding the home; the primary one last, so that its report is written last.
+
+    Where the primary gold set is not among them, the only one given stands at the top of the reports.
+    """
+    names = [evaluation.config.name for evaluation in evaluations]
+    primary = settings.primary_gold_set if settings.primary_gold_set in names else (names[0] if len(names) == 1 else None)
+    ordered = sorted(evaluations, key=lambda evaluation: evaluation.config.name == primary)
+    with home_lock(settings.home):
+        ArtifactStore(settings.home / "artifacts").sweep()
+        return [evaluate(evaluation, primary=evaluation.config.name == primary) for evaluation in ordered]

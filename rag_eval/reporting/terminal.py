@@ -1,0 +1,148 @@
+"""The report on a terminal: tables with intervals and denominators, the gates, and where to look next.
+
+Texts from gold sets and corpora go through `quoted`, and rich markup in them is never interpreted.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rag_eval.records.problems import quoted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+SHOWN = ("R@10", "RR", "nDCG@10")
+STATUS_STYLE = {"pass": "green", "fail": "red", "insufficient_evidence": "yellow"}
+
+
+def interval(value: float | None, low: float | None, high: float | None) -> str:
+    """Write a figure with its interval; a dash where nothing was scored."""
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.2f}, {high:.2f}]"
+
+
+def _text(value: object) -> "Text":
+    from rich.text import Text
+
+    return Text(quoted(str(value)))
+
+
+def _table(title: str, columns: Sequence[tuple[str, str]]) -> "Table":
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, justify in columns:
+        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=justify == "right")
+    return table
+
+
+def headline(report: Mapping[str, Any]) -> list[str]:
+    """Name what was measured on what."""
+    gold, index = report["gold"], report["index"]
+    unanswerable = gold["n_queries"] - gold["n_answerable"]
+    masking = "" if index["masked"] is not None else "; masking of personal data is OFF"
+    questions = f"{gold['n_queries']} questions ({unanswerable} unanswerable), {gold['n_paraphrases']} paraphrases, {gold['n_groups']} independent groups"
+    return [
+        f"{quoted(gold['name'])} version {quoted(str(gold['version']))}: {questions}, seeds {', '.join(map(str, gold['seeds']))}",
+        f"corpus {quoted(index['rev'])}: {index['n_documents']:,} documents, {index['n_chunks']:,} chunks; gold hash {gold['hash'][:12]}{masking}",
+    ]
+
+
+def measures_table(report: Mapping[str, Any]) -> "Table":
+    """Headline measures by strategy, with 95 % intervals over groups and the number of scored questions."""
+    level = report["evaluation"]["level"]
+    table = _table(f"Retrieval, {level} level (95 % intervals over groups of questions)", [("strategy", "left"), *((label, "right") for label in SHOWN), ("scored", "right"), ("p95 ms", "right")])
+    for entry in report["strategies"]:
+        by_label = {record["label"]: record for record in entry["measures"] if record["level"] == level}
+        first = by_label[SHOWN[0]]
+        failed = f" ({first['n_failed']} failed)" if first["n_failed"] else ""
+        table.add_row(
+            _text(entry["name"] + (" *" if entry["name"] == report["strategy"] else "")),
+            *(interval(by_label[label]["value"], by_label[label]["ci_low"], by_label[label]["ci_high"]) for label in SHOWN),
+            f"{first['n_scored']}/{first['n_attempted']}{failed}",
+            f"{entry['latency_ms']['p95']:.1f}",
+        )
+    return table
+
+
+def comparisons_table(rows: Sequence[Mapping[str, Any]], title: str) -> "Table":
+    """Paired differences with interval, adjusted p, questions better and worse, and what the gold set could have detected."""
+    table = _table(title, [("a - b", "left"), ("measure", "left"), ("difference", "right"), ("p (Holm)", "right"), ("better/worse", "right"), ("detectable", "right")])
+    for row in rows:
+        detectable = "-" if row["minimum_detectable"] is None else f"{row['minimum_detectable']:.3f}"
+        p = "-" if row["p_adjusted"] is None else f"{row['p_adjusted']:.4f}"
+        delta = "-" if row["delta"] is None else f"{row['delta']:+.3f} [{row['ci_low']:+.2f}, {row['ci_high']:+.2f}]"
+        table.add_row(_text(f"{row['a']} - {row['b']}"), row["measure"], delta, p, f"{row['n_better']}/{row['n_worse']}", detectable)
+    return table
+
+
+def stability_lines(report: Mapping[str, Any]) -> list[str]:
+    """Say how much the wording and the seed change for the primary strategy."""
+    entry = report["stability"]["strategies"][report["strategy"]]
+    flips = entry["hit_changes_with_wording"]["hit_at_10"]
+    together, distance = entry["convergent_and_hit"], entry["delta_s"]
+    if not flips["n_scored"]:
+        changes = ["no question has a second wording, so nothing is known about how the hit depends on it"]
+    else:
+        changes = [
+            f"hit@10 changes with the wording for a share {interval(flips['value'], flips['ci_low'], flips['ci_high'])} of {flips['n_scored']} questions",
+            f"convergent and always hit: a share {interval(together['value'], together['ci_low'], together['ci_high'])} of {together['n_scored']} questions",
+        ]
+    lines = [
+        *changes,
+        f"delta_s {interval(distance['value'], distance['ci_low'], distance['ci_high'])} (target {distance['target']}), measured with {report['stability']['embedding']}",
+    ]
+    if entry["seeds_change_nothing"]:
+        lines.append(f"seeds change nothing for {quoted(report['strategy'])}")
+    return lines
+
+
+def gates_table(report: Mapping[str, Any]) -> "Table":
+    """Gates with what was asked, what was found and why."""
+    table = _table("Gates", [("gate", "left"), ("status", "left"), ("found", "right"), ("accepted", "left"), ("reason", "left")])
+    from rich.text import Text
+
+    for gate in report["gates"]:
+        evidence = gate["evidence"]
+        found = interval(evidence.get("value"), evidence.get("ci_low"), evidence.get("ci_high"))
+        name = gate["id"] + (" (required)" if gate["required"] else "")
+        status = Text(gate["status"], style=STATUS_STYLE[gate["status"]])
+        table.add_row(_text(name), status, found, _text(evidence.get("accepted", "")), _text(gate["reason_code"]))
+    return table
+
+
+def primary_comparisons(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Comparisons that involve the primary strategy, on R@10; the report holds all of them."""
+    return [row for row in report["comparisons"] if report["strategy"] in {row["a"], row["b"]} and row["measure"] == SHOWN[0]]
+
+
+def show_report(console: "Console", report: Mapping[str, Any]) -> None:
+    """Print a report: what was measured, the measures, comparisons with the primary strategy, stability, gates."""
+    for line in headline(report):
+        console.print(line, markup=False)
+    console.print(measures_table(report))
+    if report["comparisons"]:
+        title = f"Paired differences in {SHOWN[0]} (* {quoted(report['strategy'])} against the others; all pairs are in the report)"
+        console.print(comparisons_table(primary_comparisons(report), title))
+    for line in stability_lines(report):
+        console.print(line, markup=False)
+    if report["gates"]:
+        console.print(gates_table(report))
+
+
+def show_outcome(console: "Console", report: Mapping[str, Any], folder: Path, seconds: float) -> None:
+    """Print a fresh report and where its files are."""
+    console.print()
+    show_report(console, report)
+    cache = report["cacheHitRate"]
+    reuse = "" if cache is None else f"; {report['embeddings']['embedded']:,} of {report['embeddings']['needed']:,} texts had to be embedded"
+    console.print(f"evaluated in {seconds:.1f} s{reuse}", markup=False)
+    console.print(f"report  {folder / 'retrieval-metrics.json'}  (content_hash {report['content_hash'][:16]}, run {report['run_id']})", markup=False, soft_wrap=True)
+    console.print(f"tables  {folder / 'measures.csv'}, {folder / 'per-query.parquet'}, {folder}/run-*.trec", markup=False, soft_wrap=True)
+    console.print("look    rag-eval ui      try your own documents    rag-eval init NAME --docs DIR", markup=False)

@@ -1,0 +1,164 @@
+"""Masking: what is hit, what is not, that lengths and line ends stay, and that hostile text ends."""
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval.corpus import masking, pii_checks
+from rag_eval.corpus.masking import mask
+
+HEX = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b"
+# put together here so that no scanner takes the tests for a leak
+GITHUB = "gh" + "p_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
+AWS = "AK" + "IAIOSFODNN7EXAMPLE"
+JWT = "ey" + "JhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
+PEM = "-----BEGIN RSA PRIVATE" + " KEY-----\r\nMIIEpAIBAAKCAQEA04up8hoqzS1+\r\nAPIB0RhjXyObwHQnOzhAk5Bd\r\n-----END RSA PRIVATE" + " KEY-----"
+
+HITS = [
+    ("email", "jane.doe@example.org", "jane.doe@example.org"),
+    ("email", "mail <o'brien+tag@mail.example.co.uk>.", "brien+tag@mail.example.co.uk"),
+    ("email", "an jürgen@müller.de schreiben", "jürgen@müller.de"),
+    ("email", "a@b.org; c@d.org", "a@b.org"),
+    ("phone", "call +49 30 1234567 today", "+49 30 1234567"),
+    ("phone", "+4915112345678", "+4915112345678"),
+    ("phone", "Tel.: +31-20-5665-633;", "+31-20-5665-633"),
+    ("phone", "FAX (212) 717-3298.", "(212) 717-3298"),
+    ("phone", "or 415-555-0132,", "415-555-0132"),
+    ("phone", "+1 (415) 555-0132", "+1 (415) 555-0132"),
+    ("phone", "(030) 1234567", "(030) 1234567"),
+    ("phone", "020 7946 0958", "020 7946 0958"),
+    ("card", "card 4111 1111 1111 1111.", "4111 1111 1111 1111"),
+    ("card", "5500005555555559", "5500005555555559"),
+    ("card", "3782 822463 10005", "3782 822463 10005"),
+    ("iban", "to DE89 3704 0044 0532 0130 00 BIC", "DE89 3704 0044 0532 0130 00"),
+    ("iban", "GB82WEST12345698765432", "GB82WEST12345698765432"),
+    ("iban", "ES91 2100 0418 4502 0005 1332 THIS", "ES91 2100 0418 4502 0005 1332"),
+    ("key", f"id {AWS} end", AWS),
+    ("key", f"use {GITHUB}", GITHUB),
+    ("key", "gl" + "pat-a1B2c3D4e5F6g7H8i9J0", "gl" + "pat-a1B2c3D4e5F6g7H8i9J0"),
+    ("key", "xo" + "xb-123456789012-abcdefGHIJ", "xo" + "xb-123456789012-abcdefGHIJ"),
+    ("key", "s" + "k-proj-a1B2c3D4e5F6g7H8i9J0k1", "s" + "k-proj-a1B2c3D4e5F6g7H8i9J0k1"),
+    ("key", f"Bearer {JWT}", JWT),
+    ("key", PEM, PEM),
+    ("key", f'API_KEY = "{HEX}"', HEX),
+    ("key", f"client_secret_id: {HEX}", HEX),
+    ("key", "password=Zx9kQ2mN7pL4vB8s", "Zx9kQ2mN7pL4vB8s"),
+]
+
+MISSES = [
+    "@pytest.mark.parametrize and a @ b.T and @user",
+    "x@y without a dotted domain, 5@10.20",
+    "1990-2000, 10.1234/56-789, 2024-01-01 00:00:00+01:00, p = 0.0001-0.0005",
+    "+1.2345678 and -0.12345678 and +10.5 and 1,234,567,890",
+    "95% CI 1.02-1.45; n=1234 5678; 192.168.100.200; 12:34:56.789012",
+    "1490195805433502912 1490195805 4111111111111112 1234567890123456",
+    "0.469112 -0.282863 -1.509059 1.135632 1.212112 -0.173215",
+    "DE89 3704 0044 0532 0130 01 and AB12 CDEF GHIJ",
+    "sk-learn-based-classification-of-things and task-force-one-two-three",
+    "token = tokenize_the_whole_sentence_now, password: correcthorsebatterystaple",
+    "secret=aaaaaaaaaaaaaaa1aaaaaaaa, token: 1111111111111111111111",
+    "isbn 978-3-16-148410-0, ORCID 0000-0002-1825-0097",
+]
+
+
+@pytest.mark.parametrize(("name", "text", "hit"), HITS)
+def test_hit_is_covered_and_the_rest_stays(name, text, hit):
+    masked = mask(text)
+    at = text.index(hit)
+    assert masked.counts.get(name, 0) >= 1
+    assert masked.text.startswith(text[:at] + f"[{name}")
+    assert len(masked.text) == len(text)
+    covered = masked.text[at : at + len(hit)]
+    assert set(covered) <= set(f"[{name}{masking.FILL}\r\n")
+    assert [i for i, c in enumerate(covered) if c in "\r\n"] == [i for i, c in enumerate(hit) if c in "\r\n"]
+
+
+@pytest.mark.parametrize("text", MISSES)
+def test_what_is_no_personal_data_stays(text):
+    assert mask(text) == (text, {})
+
+
+def test_counts_each_piece():
+    assert mask("a@b.org, c@d.org and +49 30 1234567").counts == {"email": 2, "phone": 1}
+
+
+def test_names_of_secrets_stay_readable():
+    assert mask(f'api_key="{HEX}"').text.startswith('api_key="[key█')
+
+
+def test_private_key_without_footer_is_masked_to_its_end():
+    head = "-----BEGIN PRIVATE" + " KEY-----\n"
+    masked = mask(head + "MIIEpAIBAAKCAQEA\nAAAA\n\n(cut off)")
+    assert masked.text.endswith("(cut off)")
+    assert "MIIE" not in masked.text
+    assert "AAAA" not in masked.text
+
+
+def test_capitals_that_grow_when_lowered_do_not_shift_what_is_covered():
+    text = "İİİ " * 20 + f"token={HEX}"
+    assert mask(text).text == "İİİ " * 20 + "token=[key" + masking.FILL * (len(HEX) - 4)
+
+
+def test_every_pattern_has_a_name_and_a_reason():
+    assert {pattern.name for pattern in masking.PATTERNS} == {"email", "phone", "card", "iban", "key"} == set(masking.NAMES)
+    assert all(len(pattern.rationale) > 40 for pattern in masking.PATTERNS)
+
+
+PARTS = [hit for _, _, hit in HITS] + ["@", ".", "+", "-", " ", "\n", "\r\n", "1", "23", "(", ")", "a", "é", "\ud800", "token", "=", "eyJ", "İ", "[email██"]
+
+
+@given(st.lists(st.sampled_from(PARTS) | st.text(max_size=3)).map("".join))
+def test_length_and_line_ends(text):
+    masked = mask(text)
+    assert len(masked.text) == len(text)
+    assert [(i, c) for i, c in enumerate(masked.text) if c in "\r\n"] == [(i, c) for i, c in enumerate(text) if c in "\r\n"]
+    assert sum(masked.counts.values()) == 0 or masked.text != text
+
+
+@given(st.lists(st.sampled_from(PARTS) | st.text(max_size=3)).map(" ".join))
+def test_masked_text_has_nothing_more_to_mask(text):
+    masked = mask(text).text
+    assert mask(masked) == (masked, {})
+
+
+@given(st.text(alphabet="0123456789", min_size=1, max_size=30))
+def test_luhn_finds_every_single_wrong_digit(digits):
+    check = next(c for c in "0123456789" if pii_checks.luhn(digits + c))
+    number = digits + check
+    assert not any(pii_checks.luhn(number[:i] + str((int(number[i]) + 1) % 10) + number[i + 1 :]) for i in range(len(number)))
+
+
+HOSTILE = [
+    "a@", "@", "a.", "1", "1 ", "1-", "(1", "+1", "+1 22 ", "415-555-013", "4111 1111 1111 1112 ", "GB82", "GB82 ", "tel: ", "eyJ", "sk-", "token=",
+    "token=aA1=", "-----BEGIN PRIVATE" + " KEY-----", "a@a.", "a" * 64 + "@" + "a" * 63 + ".", "\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", HOSTILE)
+def test_two_megabytes_of_hostile_text_end(part):
+    text = part * (2_000_000 // len(part))
+    assert len(mask(text).text) == len(text)
+
+
+def _hits(path):
+    found = Counter()
+    documents = set()
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        counts = Counter(mask(row.get("title", "")).counts) + Counter(mask(row["text"]).counts)
+        found += counts
+        if counts:
+            documents.add(row["_id"])
+    return found, documents
+
+
+def test_public_data_has_only_true_hits(shared_data):
+    """The eight abstracts of SciFact give the authors' own addresses and phone numbers; XQuAD has none."""
+    found, documents = _hits(shared_data / "scifact" / "corpus.jsonl")
+    assert found == {"email": 11, "phone": 3}
+    assert documents == {"10827901", "15969637", "18333304", "3743071", "39291138", "4890578", "5650232", "7324039"}
+    for name in ("corpus.jsonl", "distractors.jsonl", "queries.jsonl"):
+        assert _hits(shared_data / "xquad" / name) == ({}, set())

@@ -1,0 +1,184 @@
+"""The package loader: which names are documents, how they are named, and that the walk is quiet and repeatable."""
+
+import importlib
+import sys
+import warnings
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from rag_eval.corpus import distributions
+from rag_eval.corpus.loading import identify, load_corpus
+from rag_eval.records.gold_set import PackageDocs
+from rag_eval.records.problems import InputError
+
+PANDAS = PackageDocs(loader="package_docs", package="pandas", modules=("pandas", "pandas.api.typing"), min_chars=150)
+
+INIT = '''
+"""Package."""
+import warnings
+from shelf import public, hidden
+from shelf.core import Base, Child, function
+
+__all__ = ["Base", "Child", "function", "alias", "constant", "public", "hidden"]
+alias = function
+constant = 3
+
+
+def __getattr__(name):
+    if name == "old":
+        warnings.warn("old", DeprecationWarning)
+        return 1
+    raise AttributeError(name)
+'''
+CORE = '''
+class Loud:
+    def __get__(self, instance, owner):
+        import warnings
+        warnings.warn("deprecated", FutureWarning)
+        raise RuntimeError("no access")
+
+
+class Accessor:
+    """Accessor docs."""
+
+    def lower(self):
+        """Lower docs."""
+
+
+class Base:
+    """Base docs.
+
+    First
+        indented
+    """
+
+    loud = Loud()
+    acc = Accessor
+    number = 3
+
+    def method(self):
+        """Method docs."""
+
+    def _private(self):
+        """Private."""
+
+    @property
+    def size(self):
+        """Size docs."""
+
+
+class Child(Base):
+    def own(self):
+        """Own docs."""
+
+
+def function():
+    """Function docs."""
+'''
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    package = tmp_path / "site" / "shelf"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(INIT)
+    (package / "core.py").write_text(CORE)
+    (package / "public.py").write_text('__all__ = ["p"]\ndef p():\n    """P docs."""\n')
+    (package / "hidden.py").write_text('def h():\n    """H docs."""\n')
+    info = tmp_path / "site" / "shelf-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf\nVersion: 1.2\n")
+    (info / "RECORD").write_text("shelf/__init__.py,sha256=x,1\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    yield info
+    for name in [name for name in sys.modules if name.split(".")[0] == "shelf"]:
+        del sys.modules[name]
+
+
+def load(**options):
+    return load_corpus(PackageDocs(loader="package_docs", package="shelf", **options), Path())
+
+
+def test_names_share_a_document_when_their_docstring_is_equal(shelf):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        corpus = load()
+    names = {row.doc_id: row.names for row in corpus.documents.itertuples()}
+    assert names == {
+        "shelf.Base": ["shelf.Base"],
+        "shelf.Base.acc": ["shelf.Base.acc", "shelf.Child.acc"],
+        "shelf.Base.acc.lower": ["shelf.Base.acc.lower", "shelf.Child.acc.lower"],
+        "shelf.Base.method": ["shelf.Base.method", "shelf.Child.method"],
+        "shelf.Base.size": ["shelf.Base.size", "shelf.Child.size"],
+        "shelf.Child.own": ["shelf.Child.own"],
+        "shelf.function": ["shelf.function", "shelf.alias"],
+        "shelf.public.p": ["shelf.public.p"],
+    }
+    documents = corpus.documents.set_index("doc_id")
+    assert documents["text"]["shelf.Base"] == "Base docs.\n\nFirst\n    indented"
+    assert documents["source_url"]["shelf.Base"] == "python:shelf.Base"
+    assert set(documents["rev"]) == {"1.2"}
+    assert set(documents["kind"]) == {"numpydoc"}
+    assert corpus.corpus_rev == "shelf==1.2"
+
+
+def test_modules_exclude_and_min_chars(shelf):
+    assert load(modules=("shelf.public",)).documents["doc_id"].tolist() == ["shelf.public.p"]
+    assert load(modules=("shelf.hidden",)).documents["doc_id"].tolist() == ["shelf.hidden.h"]
+    assert load(exclude=("shelf.Base*", "*.public.*"), min_chars=9).documents["doc_id"].tolist() == [
+        "shelf.Child.acc", "shelf.Child.acc.lower", "shelf.Child.method", "shelf.Child.own", "shelf.Child.size", "shelf.function",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [({"modules": ("shelf.gone",)}, "not_importable"), ({"modules": ("json",)}, "foreign_module"), ({"min_chars": 999}, "empty_corpus")],
+)
+def test_what_cannot_be_walked_is_an_error(shelf, options, code):
+    with pytest.raises(InputError, match=code):
+        load(**options)
+
+
+def test_a_package_that_is_not_installed():
+    with pytest.raises(InputError, match="not_installed"):
+        identify(PackageDocs(loader="package_docs", package="no_such_package_here"), Path())
+
+
+def test_identity_follows_version_and_record_without_importing(shelf):
+    spec = PackageDocs(loader="package_docs", package="shelf")
+    first = identify(spec, Path())
+    (shelf / "RECORD").write_text("shelf/__init__.py,sha256=y,1\n")
+    importlib.invalidate_caches()
+    assert identify(spec, Path()) != first
+    assert "shelf" not in sys.modules
+
+
+def test_sources_identify_what_has_no_record(shelf):
+    (shelf / "RECORD").unlink()
+    first = distributions.find("shelf")
+    (shelf.parent / "shelf" / "core.py").write_text(CORE.replace("Method docs", "Other docs"))
+    second = distributions.find("shelf")
+    assert first.version.startswith("1.2+sources.")
+    assert first.version != second.version
+
+
+def test_packages_named_unlike_their_distribution_and_the_standard_library():
+    import yaml
+
+    assert distributions.find("yaml").version == yaml.__version__
+    assert distributions.find("json").version == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_pandas():
+    first, second = load_corpus(PANDAS, Path()), load_corpus(PANDAS, Path())
+    assert first.documents.equals(second.documents)
+    assert first.corpus_rev == f"pandas=={pd.__version__}"
+    assert sum(first.masked.values()) == 0
+    names = {name: row.doc_id for row in first.documents.itertuples() for name in row.names}
+    assert names["pandas.Series.str.lower"] == "pandas.CategoricalIndex.str.lower"  # no name ends with StringMethods.lower: the first by alphabet
+    assert names["pandas.DataFrame.ffill"] == "pandas.DataFrame.ffill"
+    assert names["pandas.Series.isnull"] in {"pandas.Series.isnull", "pandas.Series.isna"}
+    assert {"pandas.read_csv#summary", "pandas.read_csv#parameters", "pandas.read_csv#see-also", "pandas.read_csv#examples"} <= set(first.sections["section_id"])
+    assert len(first.documents) > 1000
