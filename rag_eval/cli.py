@@ -5,6 +5,7 @@ Exit status: 0 fine, 1 error (the input or the machine), 2 a required gate faile
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,8 +48,8 @@ def _settings(home: Path | None = None, reports: Path | None = None, gold_sets: 
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Turn errors about input into lines on standard error and exit status 1; everything else keeps its traceback."""
-    from rag_eval.records.problems import InputError
+    """Turn errors about input, and files that cannot be read or written, into lines on standard error and exit status 1; the rest keeps its traceback."""
+    from rag_eval.records.problems import InputError, Problem
 
     try:
         yield
@@ -60,6 +61,11 @@ def _told() -> Iterator[None]:
         also = f" and {warnings} warning{'s' if warnings != 1 else ''} (rag-eval lint lists them)" if warnings else ""
         typer.echo(f"{len(errors)} error{'s' if len(errors) != 1 else ''}{also}; no report was written", err=True)
         raise typer.Exit(ERROR) from None
+    except OSError as error:  # no room, no permission, a file where a folder should be: nothing that a traceback would explain
+        place = None if error.filename is None else os.fsdecode(error.filename)
+        typer.echo(str(Problem("file_system", error.strerror or type(error).__name__, file=place)), err=True)
+        typer.echo("the command did not end; run it again when this is mended, finished stages are kept", err=True)
+        raise typer.Exit(ERROR) from None
 
 
 def _console(*, err: bool = False) -> "Console":
@@ -67,7 +73,8 @@ def _console(*, err: bool = False) -> "Console":
 
     console = Console(stderr=err, highlight=False, soft_wrap=False)
     if not console.is_terminal:
-        console = Console(stderr=err, highlight=False, width=int(os.environ.get("COLUMNS", "120")), no_color=True)
+        columns = os.environ.get("COLUMNS", "")
+        console = Console(stderr=err, highlight=False, width=int(columns) if columns.isdecimal() and int(columns) > 0 else 120, no_color=True)
     return console
 
 
@@ -169,7 +176,11 @@ def init(
     with _told():
         settings = _settings(None, None, gold_sets)
         from rag_eval.gold.scaffold import init_gold_set
+        from rag_eval.records.gold_set import NAME
+        from rag_eval.records.problems import InputError, Problem
 
+        if not re.fullmatch(NAME, name):  # a name is one folder of the gold sets, never a path out of them
+            raise InputError(Problem("bad_name", "this cannot be the name of a gold set", field="NAME", found=name, accepted="a letter or digit, then up to 63 letters, digits, - and _"))
         folder = settings.gold_sets / name
         init_gold_set(folder, docs)
     typer.echo(f"wrote {folder}")
@@ -187,17 +198,18 @@ def compare(
         settings = _settings(home)
         from rag_eval.evaluation.comparing import compare as paired
         from rag_eval.evaluation.comparing import differences, find_run
+        from rag_eval.records.problems import quoted
         from rag_eval.reporting.terminal import comparisons_table
 
         a, b = find_run(run_a, settings.home), find_run(run_b, settings.home)
         notes = differences(a, b)
         rows = paired(a, b)
     console = _console()
-    typer.echo(f"a: {a.report['run_id']}\nb: {b.report['run_id']}")
+    typer.echo(f"a: {quoted(a.report['run_id'])}\nb: {quoted(b.report['run_id'])}")
     if a.report["content_hash"] == b.report["content_hash"]:
         typer.echo("the runs found the same (equal content_hash)")
     for note in notes:
-        typer.echo(note)
+        typer.echo(quoted(note, 400))
     console.print(comparisons_table(rows, "Paired differences a - b, question by question"))
 
 
