@@ -15,7 +15,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from rag_eval.evaluation.inputs import Evaluation
     from rag_eval.evaluation.progress import Progress
+    from rag_eval.evaluation.run import Outcome
     from rag_eval.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="How often does this retriever miss what the answer needed, and how sure are we?")
@@ -51,10 +53,12 @@ def _told() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        for problem in error.problems:
+        errors = [problem for problem in error.problems if problem.severity == "error"]
+        for problem in errors:
             typer.echo(str(problem), err=True)
-        count = sum(problem.severity == "error" for problem in error.problems)
-        typer.echo(f"{count} error{'s' if count != 1 else ''}; nothing was written. See README, section 'Your own documents', for what is accepted.", err=True)
+        warnings = len(error.problems) - len(errors)
+        also = f" and {warnings} warning{'s' if warnings != 1 else ''} (rag-eval lint lists them)" if warnings else ""
+        typer.echo(f"{len(errors)} error{'s' if len(errors) != 1 else ''}{also}; no report was written", err=True)
         raise typer.Exit(ERROR) from None
 
 
@@ -72,6 +76,21 @@ def _progress() -> "Progress":
 
     console = _console(err=True)
     return Bars(console) if console.is_terminal else Lines(lambda line: typer.echo(line, err=True))
+
+
+def _record_lineage(evaluations: "list[Evaluation]", outcomes: "list[Outcome]", settings: "Settings") -> None:
+    """Show these runs in Dagster's lineage too; what fails here is told and changes nothing."""
+    from rag_eval.defs.lineage import report_materializations
+
+    by_name = {outcome.gold_set: outcome for outcome in outcomes}
+    for evaluation in evaluations:
+        if evaluation.split is not None:  # a plain BEIR folder is no partition of the asset graph
+            continue
+        outcome = by_name[evaluation.config.name]
+        try:
+            report_materializations(settings.home / "dagster", evaluation, outcome.report, outcome.mlflow_run)
+        except Exception as failure:  # noqa: BLE001 - the report on disk stands whatever Dagster's store does
+            typer.echo(f"warning: Dagster did not record this run ({type(failure).__name__}: {failure}); the report is complete", err=True)
 
 
 @app.command()
@@ -109,6 +128,7 @@ def run(
             show_outcome(console, outcome.report, outcome.folder, outcome.seconds)
             if outcome.mlflow_error:
                 typer.echo(f"warning: MLflow did not record this run ({outcome.mlflow_error}); the report is complete", err=True)
+        _record_lineage(evaluations, outcomes, settings)
         failed = [name for outcome in outcomes for name in outcome.failed]
     if failed:
         typer.echo(f"required gates failed: {', '.join(failed)}", err=True)
@@ -174,6 +194,8 @@ def compare(
         rows = paired(a, b)
     console = _console()
     typer.echo(f"a: {a.report['run_id']}\nb: {b.report['run_id']}")
+    if a.report["content_hash"] == b.report["content_hash"]:
+        typer.echo("the runs found the same (equal content_hash)")
     for note in notes:
         typer.echo(note)
     console.print(comparisons_table(rows, "Paired differences a - b, question by question"))

@@ -70,7 +70,8 @@ class Runs:
 
     def rows(self, name: str) -> dict[int, np.ndarray]:
         """Chunk rows by seed."""
-        return run_rows(self.artifact(name).frame("run"), len(self.gold.variants), self.evaluation.config.depth)
+        run = self.artifact(name)
+        return run_rows(run.frame("run"), run.json("about")["seeds"], len(self.gold.variants), self.evaluation.config.depth)
 
     def scores(self, name: str) -> Scores:
         """Scores of one strategy."""

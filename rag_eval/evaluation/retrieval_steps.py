@@ -1,6 +1,7 @@
 """Retrieval stage: one strategy over all variants and seeds, and its latency one query at a time."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,13 +52,14 @@ def run_frame(rankings: dict[int, Ranking]) -> pd.DataFrame:
     return RUN.check(pd.concat(parts, ignore_index=True))
 
 
-def run_rows(frame: pd.DataFrame, n_variants: int, depth: int) -> dict[int, npt.NDArray[np.int64]]:
-    """Read a RUN frame back as chunk rows by seed, int64 [n_variants, depth], -1 padded."""
+def run_rows(frame: pd.DataFrame, seeds: Sequence[int], n_variants: int, depth: int) -> dict[int, npt.NDArray[np.int64]]:
+    """Read a RUN frame back as chunk rows by seed, int64 [n_variants, depth], -1 padded. A seed under which nothing was retrieved has no row in the frame."""
     result = {}
-    for seed, part in frame.groupby("seed", sort=True):
+    for seed in sorted(seeds):
+        part = frame[frame["seed"] == seed]
         rows = np.full((n_variants, depth), -1, dtype=np.int64)
         rows[part["variant"].to_numpy(), part["k_final"].to_numpy() - 1] = part["chunk"].to_numpy()
-        result[int(str(seed))] = rows
+        result[seed] = rows
     return result
 
 

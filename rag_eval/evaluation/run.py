@@ -28,6 +28,8 @@ class Outcome:
 
     Parameters
     ----------
+    gold_set
+        Its name.
     report
         The finished report.
     folder
@@ -42,6 +44,7 @@ class Outcome:
         Why recording failed.
     """
 
+    gold_set: str
     report: dict[str, Any]
     folder: Path
     failed: list[str]
@@ -103,7 +106,7 @@ def evaluate(evaluation: Evaluation, *, primary: bool) -> Outcome:
         run_id = mlflow_record(evaluation, report)
     except Exception as failure:  # noqa: BLE001 - whatever a tracking store does, the report on disk stands; the caller shows the error
         error = f"{type(failure).__name__}: {failure}"
-    return Outcome(report, evaluation.reports, required_failures(report["gates"]), seconds, run_id, error)
+    return Outcome(evaluation.config.name, report, evaluation.reports, required_failures(report["gates"]), seconds, run_id, error)
 
 
 def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[Outcome]:

@@ -90,6 +90,8 @@ def _read(plan: Plan) -> GoldSet:
     evidence = Evidence(_within(evidence.anchors, questions.queries), decoys, _within(evidence.references, questions.queries), implied)
     if plan.layout == "beir":
         questions = _of_split(questions, qrels)
+        if questions.queries.empty and not problems.n_errors:
+            problems.add("nothing_judged", "the split judges no question", file=str(plan.qrels), line=1, accepted="query-id<TAB>corpus-id<TAB>score for at least one question")
     # the judgements of a BEIR or TREC set are its qrels: evidence adds spans to them, never further documents
     judgements = pd.concat([qrels, evidence.judgements], ignore_index=True) if plan.layout == "own" else qrels
     judgements = _within(judgements, questions.queries)

@@ -51,8 +51,8 @@ primary: hybrid                 # its figures stand at the top of the report
 
 acceptance: {{}}                  # floors, in quotes: {{recall_at_10: ">= 0.60"}}
 gates:
-  required: [poisoning]         # these end the run with exit status 2
-  advisory: [acceptance, regression, trust, stability]
+  required: []                  # these end the run with exit status 2, for example [acceptance]
+  advisory: [acceptance, stability]
   min_queries: 50               # fewer questions than this are insufficient evidence
 nightly: false                  # true: the nightly job runs this gold set
 """

@@ -139,6 +139,10 @@ class ChromaStore:
                 raise InputError(Problem("chroma_url", "not the address of a Chroma server", field="chroma_url", found=url, accepted="http(s)://host:port"))
             self._client = chromadb.HttpClient(host=parts.hostname, port=parts.port or 8000, ssl=parts.scheme == "https", settings=settings)
 
+    def close(self) -> None:
+        """Release the database's files or the connections to the server."""
+        self._client.close()
+
     def collections(self) -> list[str]:
         """Names of all collections, sorted."""
         return sorted(collection.name for collection in self._client.list_collections())

@@ -74,7 +74,7 @@ def okapi_bm25(query: Sequence[int], documents: Sequence[Sequence[int]], k1: flo
     ]
 
 
-def weighted(lexical: Ranked, vector: Ranked, ids: Ids, alpha: float, beta: float, depth: int) -> Ranked:
+def weighted(lexical: Ranked, vector: Ranked, ids: Ids, *, alpha: float, beta: float, depth: int) -> Ranked:
     """(alpha * lexical + beta * vector) / (alpha + beta) over the union of two lists of (row, normalised score)."""
     left, right = dict(lexical), dict(vector)
     total = alpha + beta

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rag_eval.retrieval.embedding import cache as module
+from rag_eval.retrieval.embedding.base import no_advance
 from rag_eval.retrieval.embedding.cache import MAX_SEGMENTS, CacheUse, EmbeddingCache, embed_cached
 from rag_eval.storage.hashing import lines_hash, text_hash
 
@@ -23,7 +24,7 @@ class Counting:
     def __init__(self):
         self.asked = []
 
-    def embed(self, texts, advance=lambda count: None):
+    def embed(self, texts, advance=no_advance):
         self.asked.extend(texts)
         advance(len(texts))
         return np.array([vector_of(text) for text in texts], dtype=np.float32)
@@ -94,9 +95,8 @@ def test_merging_loses_nothing_when_one_segment_holds_every_key_already(tmp_path
     for text in texts:
         cache.add([text_hash(text)], wanted([text]))
     smallest = min(path.name for path in cache.folder.glob("segment-*.npz"))
-    rotations = (texts[start:] + texts[:start] for start in range(len(texts)))
-    swapped = ([b, a, *rest] for a, b, *rest in (texts[start:] + texts[:start] for start in range(len(texts))))
-    whole = next(some for some in itertools.chain(rotations, swapped) if f"segment-{lines_hash([text_hash(text) for text in some])}.npz" < smallest)
+    orders = itertools.permutations(texts)
+    whole = next(some for some in orders if f"segment-{lines_hash([text_hash(text) for text in some])}.npz" < smallest)
     cache.add([text_hash(text) for text in whole], wanted(whole))  # it is read first, so its order is the merged one's
     for _ in range(2):
         assert np.array_equal(EmbeddingCache(tmp_path, "m").vectors([text_hash(text) for text in texts]), wanted(texts))

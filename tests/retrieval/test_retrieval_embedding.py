@@ -400,6 +400,6 @@ def test_an_unknown_or_unusable_chroma_function_is_an_input_error(letters):
 def test_a_chroma_function_that_gives_nonsense_is_an_input_error(letters, monkeypatch):
     embedder = ChromaFunctionEmbedder("letters", {})
     for answer in (np.full((2, 3), np.nan), np.zeros((1, 3)), np.zeros(2)):
-        monkeypatch.setattr(embedder, "_function", lambda texts, answer=answer: answer)
+        monkeypatch.setattr(embedder, "_function", lambda _, answer=answer: answer)
         with pytest.raises(InputError, match="embedding_invalid"):
             embedder.embed(["a", "b"])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from corpora import places, table
 
-import rag_eval.retrieval.identity as identity
 from rag_eval.records.gold_set import Bm25, Embedding, Hybrid, Rerank, Vector
+from rag_eval.retrieval import identity
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
 from rag_eval.storage.code import library_versions
 from rag_eval.storage.hashing import text_hash

@@ -118,7 +118,7 @@ def test_weighted_fusion(rankings, weights, depth):
     count, width, lexical, vector = rankings
     fused = weighted(made_ranking(lexical, width), made_ranking(vector, width), alpha=weights[0], beta=weights[1], depth=depth)
     for query, (left, right) in enumerate(zip(lexical, vector, strict=True)):
-        wanted = reference.weighted(left, right, ids_of(count), *weights, depth)
+        wanted = reference.weighted(left, right, ids_of(count), alpha=weights[0], beta=weights[1], depth=depth)
         assert listed(fused, query) == listed(fused, query, "norm") == wanted
         assert fused.candidates[query] == len({row for row, _ in left + right})
         assert fused.k_pos[query].tolist() == [place if place <= len(wanted) else 0 for place in range(1, fused.rows.shape[1] + 1)]

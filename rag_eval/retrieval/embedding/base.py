@@ -30,7 +30,12 @@ class Embedder(Protocol):
         ...
 
 
+def lengths(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Norms of rows, float64 [n]: squares of very large or very small float32 values neither overflow nor vanish."""
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)))
+
+
 def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
     """Scale rows to unit norm; zero rows stay zero."""
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    norms = lengths(vectors)[:, None]
     return np.asarray(vectors / np.where(norms > 0, norms, 1.0), dtype=np.float32)

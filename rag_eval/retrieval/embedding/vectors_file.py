@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rag_eval.records.problems import InputError, Problem, quoted
-from rag_eval.retrieval.embedding.base import Advance, Vectors, no_advance, unit
+from rag_eval.retrieval.embedding.base import Advance, Vectors, lengths, no_advance, unit
 from rag_eval.storage.hashing import file_hash, text_hash
 
 HEX_DIGITS = 64
@@ -35,16 +35,18 @@ def read_vectors(path: Path) -> tuple[list[str], Vectors]:
             stream.seek(0)
             with np.load(stream, allow_pickle=False) as archive:
                 parts = {name: archive[name] for name in ("sha256", "vectors") if name in archive.files}
-    except (ValueError, OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise _refuse(path, "vectors_unreadable", "cannot be read as .npz", found=str(error)) from error
+    except (ValueError, OSError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:  # what zipfile and NumPy raise on hostile archives
+        raise _refuse(path, "vectors_unreadable", "cannot be read as .npz", found=f"{type(error).__name__}: {error}") from error
     for name in ("sha256", "vectors"):
-        if name not in parts:
-            raise _refuse(path, "vectors_part_missing", "a part is missing", name, f"parts {sorted(parts)}")
+        if not isinstance(parts.get(name), np.ndarray):
+            raise _refuse(path, "vectors_part_missing", "a part is missing or no array", name, f"parts {sorted(parts)}")
     keys, vectors = parts["sha256"], parts["vectors"]
     if keys.ndim != 1 or keys.dtype.kind not in "US":
         raise _refuse(path, "vectors_bad_keys", "hashes must be a list of texts", "sha256", f"{keys.dtype} of shape {keys.shape}")
     if vectors.ndim != 2 or vectors.shape[0] != len(keys) or vectors.shape[1] == 0 or vectors.dtype.kind != "f":  # noqa: PLR2004 - rows and columns
         raise _refuse(path, "vectors_bad_shape", "vectors must be one row of numbers for each hash", "vectors", f"{vectors.dtype} of shape {vectors.shape}, {len(keys)} hashes")
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is refused as such
+        vectors = vectors.astype(np.float32, copy=False)
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
         raise _refuse(path, "vectors_not_finite", f"{len(bad)} of {len(vectors)} vectors hold NaN or infinity", "vectors", f"first in row {int(bad[0])}")
@@ -54,7 +56,7 @@ def read_vectors(path: Path) -> tuple[list[str], Vectors]:
         raise _refuse(path, "vectors_bad_keys", "not a lower-case SHA-256", "sha256", quoted(wrong))
     if len(set(names)) != len(names):
         raise _refuse(path, "vectors_duplicate", "a hash stands twice", "sha256", f"{len(names) - len(set(names))} of {len(names)}")
-    return names, np.asarray(vectors, dtype=np.float32)
+    return names, vectors
 
 
 class FileEmbedder:
@@ -65,8 +67,7 @@ class FileEmbedder:
         names, vectors = read_vectors(path)
         self.model = f"vectors-file@{file_hash(path)[:16]}"
         self.dimensions = int(vectors.shape[1])
-        norms = np.linalg.norm(vectors, axis=1)
-        self._vectors = vectors if np.allclose(norms, 1.0, atol=UNIT_TOLERANCE) else unit(vectors)
+        self._vectors = vectors if np.allclose(lengths(vectors), 1.0, atol=UNIT_TOLERANCE) else unit(vectors)
         self._row = {name: i for i, name in enumerate(names)}
 
     def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Vectors:

@@ -1,0 +1,251 @@
+"""The vector store against a real Chroma: embedded below a folder, and a real server."""
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from corpora import listed
+
+from rag_eval.records.problems import InputError
+from rag_eval.retrieval.chroma import ChromaStore, SyncReport
+from rag_eval.retrieval.dense import ExactSearch
+from rag_eval.retrieval.embedding.base import unit
+
+N = 300
+IDS = [f"chunk{i:04d}" for i in range(N)]
+DOCS = [f"doc{i // 3}" for i in range(N)]
+ROW = {chunk: row for row, chunk in enumerate(IDS)}
+
+
+def random_vectors(count, seed=0):
+    return unit(np.random.default_rng(seed).normal(size=(count, 16)).astype(np.float32))
+
+
+VECTORS = random_vectors(N)
+VECTORS[[7, 150]] = 0.0
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = ChromaStore(tmp_path / "chroma")
+    yield store
+    store.close()
+
+
+def kept(store, name):
+    found = store._client.get_collection(name, embedding_function=None).get(include=["embeddings", "metadatas"])
+    return {chunk: (vector, meta["doc_id"]) for chunk, vector, meta in zip(found["ids"], found["embeddings"], found["metadatas"], strict=True)}
+
+
+def test_sync_adds_keeps_and_removes(store):
+    counts = []
+    assert store.sync("model", IDS[:10], VECTORS[:10], DOCS[:10], counts.append) == SyncReport(added=10, removed=0, kept=0)
+    assert sum(counts) == 10
+    assert store.sync("model", IDS[:10], VECTORS[:10], DOCS[:10]) == SyncReport(added=0, removed=0, kept=10)
+    assert store.sync("model", IDS[4:13], VECTORS[4:13], DOCS[4:13]) == SyncReport(added=3, removed=4, kept=6)
+    assert store.ids("model") == set(IDS[4:13])
+    there = kept(store, "model")
+    for row in range(4, 13):
+        assert np.abs(there[IDS[row]][0] - VECTORS[row]).max() < 1e-6
+        assert there[IDS[row]][1] == DOCS[row]
+    assert store.sync("model", [], np.zeros((0, 16), dtype=np.float32), []) == SyncReport(added=0, removed=9, kept=0)
+    assert store.ids("model") == set()
+    assert store.sync("empty", [], np.zeros((0, 16), dtype=np.float32), []) == SyncReport(0, 0, 0)
+
+
+def test_sync_in_more_than_one_batch(store, monkeypatch):
+    monkeypatch.setattr("rag_eval.retrieval.chroma.BATCH", 7)
+    assert store.sync("model", IDS, VECTORS, DOCS).added == N
+    assert store.ids("model") == set(IDS)
+    assert store.sync("model", IDS[:5], VECTORS[:5], DOCS[:5]).removed == N - 5
+
+
+def test_a_removed_chunk_is_not_found_any_more(store):
+    query = VECTORS[3:4]
+    store.sync("model", IDS[:6], VECTORS[:6], DOCS[:6])
+    assert listed(store.search("model", query, 6, ROW), 0)[0][0] == 3
+    store.sync("model", [*IDS[:3], *IDS[4:6]], VECTORS[[0, 1, 2, 4, 5]], DOCS[:5])
+    assert {row for row, _ in listed(store.search("model", query, 6, ROW), 0)} == {0, 1, 2, 4, 5}
+
+
+def test_what_is_stored_is_there_when_opened_again(store, tmp_path):
+    store.sync("model", IDS[:10], VECTORS[:10], DOCS[:10])
+    assert ChromaStore(tmp_path / "chroma").ids("model") == set(IDS[:10])
+
+
+def test_a_graph_over_a_small_corpus_is_exact(store):
+    assert store.build("graph", IDS, VECTORS, DOCS, seed=13)
+    queries = np.concatenate([random_vectors(20, seed=1), np.zeros((1, 16), dtype=np.float32), VECTORS[5:6]])
+    for depth in (1, 10, N, 3 * N):
+        found, exact = store.search("graph", queries, depth, ROW), ExactSearch(VECTORS).search(queries, depth)
+        assert found.rows.shape == exact.rows.shape
+        for query in range(len(queries)):
+            left, right = listed(found, query), listed(exact, query)
+            assert {row for row, _ in left} == {row for row, _ in right}
+            assert np.abs(np.array([score for _, score in left]) - np.array([score for _, score in right])).max(initial=0) <= 2e-6
+            assert [(-score, row) for row, score in left] == sorted((-score, row) for row, score in left)
+            norms = [norm for _, norm in listed(found, query, "norm")]
+            assert norms == pytest.approx([norm for _, norm in listed(exact, query, "norm")], abs=1e-4)
+        assert not found.found[20].any()
+
+
+def test_zero_vectors_are_not_found_in_a_graph(store):
+    store.build("graph", IDS, VECTORS, DOCS, seed=13)
+    assert store.ids("graph") == set(IDS) - {IDS[7], IDS[150]}
+    assert not store.build("graph", IDS, VECTORS, DOCS, seed=13)
+    store.build("blank", IDS[:3], np.zeros((3, 16), dtype=np.float32), DOCS[:3], seed=13)
+    assert not store.search("blank", VECTORS[:2], 3, {chunk: ROW[chunk] for chunk in IDS[:3]}).found.any()
+
+
+def test_search_in_a_graph_keeps_to_what_is_allowed(store):
+    store.build("graph", IDS, VECTORS, DOCS, seed=13)
+    allowed = np.zeros(N, dtype=bool)
+    allowed[[3, 7, 40, 41, 299]] = True
+    queries = random_vectors(4, seed=2)
+    found, exact = store.search("graph", queries, 10, ROW, allowed), ExactSearch(VECTORS).search(queries, 10, allowed)
+    assert np.array_equal(found.rows, exact.rows)
+    assert {row for row, _ in listed(found, 0)} == {3, 40, 41, 299}
+    for none in (np.zeros(N, dtype=bool), np.arange(N) == 7):
+        assert not store.search("graph", queries, 10, ROW, none).found.any()
+
+
+def test_the_seed_is_the_order_of_insertion(store, monkeypatch):
+    orders = {}
+    sync = ChromaStore.sync
+
+    def watched(self, name, ids, vectors, doc_ids, *rest):
+        orders[name] = list(ids)
+        assert all(np.array_equal(vector, VECTORS[ROW[chunk]]) for chunk, vector in zip(ids, vectors, strict=True))
+        assert [DOCS[ROW[chunk]] for chunk in ids] == list(doc_ids)
+        return sync(self, name, ids, vectors, doc_ids, *rest)
+
+    monkeypatch.setattr(ChromaStore, "sync", watched)
+    for name, seed in (("g-s13", 13), ("g-s29", 29), ("again-s13", 13)):
+        assert store.build(name, IDS, VECTORS, DOCS, seed=seed)
+    assert orders["g-s13"] == orders["again-s13"]
+    assert orders["g-s13"] != orders["g-s29"]
+    assert sorted(orders["g-s13"]) == sorted(orders["g-s29"]) == sorted(set(IDS) - {IDS[7], IDS[150]})
+    assert store._client.get_collection("g-s29", embedding_function=None).metadata == {"complete": True, "seed": 29}
+
+
+def test_a_finished_graph_is_left_alone_and_a_half_built_one_is_built_anew(store):
+    store.sync("graph", IDS[:50], VECTORS[:50], DOCS[:50])  # what a killed build leaves: chunks, and no mark that it is complete
+    assert store.build("graph", IDS, VECTORS, DOCS, seed=13)
+    assert len(store.ids("graph")) == N - 2
+    assert not store.build("graph", IDS, VECTORS, DOCS, seed=13)
+    store.sync("whole", [chunk for chunk in IDS if VECTORS[ROW[chunk]].any()], VECTORS[VECTORS.any(axis=1)], DOCS[: N - 2])
+    assert store.build("whole", IDS, VECTORS, DOCS, seed=13)  # every chunk there, but the mark never written
+
+
+def test_the_same_graph_answers_the_same_every_time(store, tmp_path):
+    store.build("graph", IDS, VECTORS, DOCS, seed=13)
+    queries = random_vectors(30, seed=4)
+    first = store.search("graph", queries, 10, ROW)
+    for again in (store, ChromaStore(tmp_path / "chroma")):
+        found = again.search("graph", queries, 10, ROW)
+        assert np.array_equal(found.rows, first.rows)
+        assert np.array_equal(found.raw, first.raw)
+
+
+def test_drop_removes_what_starts_alike_and_is_not_kept(store):
+    for name in ("one.a", "one.b", "one.c", "other.a", "one"):
+        store.sync(name, IDS[:1], VECTORS[:1], DOCS[:1])
+    assert store.drop("one.", {"one.b", "other.a"}) == ["one.a", "one.c"]
+    assert store.collections() == ["one", "one.b", "other.a"]
+    assert store.drop("nothing", set()) == []
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://", "", "/path"])
+def test_what_is_no_address_of_a_server_is_an_input_error(tmp_path, url):
+    with pytest.raises(InputError, match="chroma_url"):
+        ChromaStore(tmp_path, url)
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from rag_eval.retrieval import chroma
+from test_retrieval_chroma import DOCS, IDS, VECTORS
+chroma.BATCH = 50
+done = []
+def advance(count):
+    done.append(count)
+    if len(done) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+store = chroma.ChromaStore(Path(sys.argv[1]))
+getattr(store, sys.argv[2])("graph", IDS, VECTORS, DOCS, **({"seed": 13} if sys.argv[2] == "build" else {}), advance=advance)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["build", "sync"])
+def test_a_killed_build_or_sync_is_mended_by_the_next(tmp_path, project_root, what):
+    path = os.pathsep.join(str(project_root / folder) for folder in (".", "tests/reference", "tests/retrieval"))
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), what], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    store = ChromaStore(tmp_path)
+    if what == "build":
+        assert store.build("graph", IDS, VECTORS, DOCS, seed=13)
+        assert len(store.ids("graph")) == N - 2
+    else:
+        report = store.sync("graph", IDS, VECTORS, DOCS)
+        assert report.kept > 0
+        assert report.kept + report.added == N
+        assert store.ids("graph") == set(IDS)
+    found = store.search("graph", VECTORS[20:21], 5, ROW)
+    assert listed(found, 0)[0] == (20, pytest.approx(1.0))
+
+
+@pytest.fixture
+def server(tmp_path):
+    """`chroma run` on a free port of loopback."""
+    program = Path(sys.executable).with_name("chroma")
+    if not program.is_file():
+        pytest.skip(f"no program {program}")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(program), "run", "--path", str(tmp_path / "server"), "--host", "127.0.0.1", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            for _ in range(600):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                if process.poll() is not None:
+                    raise RuntimeError(f"chroma ended with {process.returncode}")
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Chroma's client leaves its connections to the collector, closed or not
+def test_a_server_is_used_like_the_embedded_store(server, store, tmp_path):
+    remote = ChromaStore(tmp_path / "unused", server)
+    assert not (tmp_path / "unused").exists()
+    queries = random_vectors(10, seed=5)
+    for one in (store, remote):
+        assert one.sync("model", IDS[:20], VECTORS[:20], DOCS[:20]) == SyncReport(20, 0, 0)
+        assert one.sync("model", IDS[5:30], VECTORS[5:30], DOCS[5:30]) == SyncReport(10, 5, 15)
+        assert one.build("g-s13", IDS, VECTORS, DOCS, seed=13)
+        assert not one.build("g-s13", IDS, VECTORS, DOCS, seed=13)
+        assert one.collections() == ["g-s13", "model"]
+        assert one.drop("model", set()) == ["model"]
+    allowed = np.arange(N) % 3 == 0
+    for mask in (None, allowed):
+        assert np.array_equal(remote.search("g-s13", queries, 10, ROW, mask).rows, store.search("g-s13", queries, 10, ROW, mask).rows)
+    again = ChromaStore(tmp_path / "unused", server)
+    assert again.collections() == ["g-s13"]
+    again.close()
+    remote.close()
+    del again, remote, one
+    gc.collect()
