@@ -27,7 +27,7 @@ def measure_assets(common: Common, strategies: Sequence[str]) -> list[dg.AssetsD
 
     @dg.multi_asset(name=op_name(ranking.key), specs=[ranking])
     def ranking_measures(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
-        from rag_eval.defs.plots import recall_forest
+        from rag_eval.reporting.plots import recall_forest
         from rag_eval.evaluation.measure_steps import ranking_measures as stage
 
         with clear_failures():
@@ -38,7 +38,7 @@ def measure_assets(common: Common, strategies: Sequence[str]) -> list[dg.AssetsD
 
     @dg.multi_asset(name=op_name(stability.key), specs=[stability])
     def stability_measures(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
-        from rag_eval.defs.plots import flip_heat_map
+        from rag_eval.reporting.plots import flip_heat_map
         from rag_eval.evaluation.stability_steps import stability_measures as stage
 
         with clear_failures():
