@@ -88,6 +88,7 @@ def _progress() -> "Progress":
 def _record_lineage(evaluations: "list[Evaluation]", outcomes: "list[Outcome]", settings: "Settings") -> None:
     """Show these runs in Dagster's lineage too; what fails here is told and changes nothing."""
     from rag_eval.defs.lineage import report_materializations
+    from rag_eval.records.problems import quoted
 
     by_name = {outcome.gold_set: outcome for outcome in outcomes}
     for evaluation in evaluations:
@@ -97,7 +98,7 @@ def _record_lineage(evaluations: "list[Evaluation]", outcomes: "list[Outcome]", 
         try:
             report_materializations(settings.home / "dagster", evaluation, outcome.report, outcome.mlflow_run)
         except Exception as failure:  # noqa: BLE001 - the report on disk stands whatever Dagster's store does
-            typer.echo(f"warning: Dagster did not record this run ({type(failure).__name__}: {failure}); the report is complete", err=True)
+            typer.echo(f"warning: Dagster did not record this run ({type(failure).__name__}: {quoted(str(failure), 400)}); the report is complete", err=True)
 
 
 @app.command()
@@ -116,7 +117,7 @@ def run(
         settings = _settings(home, reports, gold_sets)
         from rag_eval.evaluation.inputs import open_beir, open_gold_set, select_gold_sets
         from rag_eval.evaluation.run import evaluate_all
-        from rag_eval.records.problems import InputError, Problem
+        from rag_eval.records.problems import InputError, Problem, quoted
 
         chosen, progress = tuple(strategy or ()), _progress()
         if beir is not None:
@@ -134,7 +135,7 @@ def run(
         for outcome in outcomes:
             show_outcome(console, outcome.report, outcome.folder, outcome.seconds)
             if outcome.mlflow_error:
-                typer.echo(f"warning: MLflow did not record this run ({outcome.mlflow_error}); the report is complete", err=True)
+                typer.echo(f"warning: MLflow did not record this run ({quoted(outcome.mlflow_error, 400)}); the report is complete", err=True)
         _record_lineage(evaluations, outcomes, settings)
         failed = [name for outcome in outcomes for name in outcome.failed]
     if failed:
