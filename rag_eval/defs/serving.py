@@ -61,6 +61,7 @@ def child_environment(settings: Settings) -> dict[str, str]:
     return {
         **os.environ,
         **TELEMETRY_OFF,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # its background workers are for judges and prompts; nothing here needs them
         "DAGSTER_HOME": str((settings.home / "dagster").resolve()),
         **{f"RAG_EVAL_{name}": str(path.resolve()) for name, path in places.items()},
     }
