@@ -12,6 +12,7 @@ import dagster as dg
 
 from rag_eval.records.frames import FrameSchema
 from rag_eval.records.problems import InputError, Problem
+from rag_eval.reporting.terminal import interval
 
 MAX_ROWS = 50
 """Rows of a table: large metadata slows the whole instance down."""
@@ -19,7 +20,7 @@ BAR_WIDTH = 40
 
 COLUMN_TYPES = {"str": "string", "int": "int", "float": "float", "bool": "bool", "list": "string[]"}
 PROBLEM_COLUMNS = ("severity", "code", "file", "line", "field", "message", "found", "accepted")
-MEASURE_COLUMNS = ("strategy", "label", "value", "ci_low", "ci_high", "n_scored", "n_attempted", "n_failed", "n_ineligible")
+MEASURE_COLUMNS = ("strategy", "label", "value [95 % interval]", "n_scored", "n_attempted", "n_failed", "n_ineligible")
 
 Metadata = dict[str, Any]
 
@@ -49,7 +50,7 @@ def table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dg.Table
     def kind(name: str) -> str:
         cells = [row[name] for row in kept if row[name] is not None]
         for python, shown in ((bool, "bool"), (int, "int"), ((int, float), "float")):
-            if cells and all(isinstance(cell, python) for cell in cells):  # type: ignore[arg-type]  # a tuple of types is accepted too
+            if cells and all(isinstance(cell, python) for cell in cells):
                 return shown
         return "string"
 
@@ -81,7 +82,7 @@ def clear_failures() -> Iterator[None]:
 
 def measures_table(strategies: Sequence[Mapping[str, Any]], level: str, labels: Sequence[str]) -> Metadata:
     """Show measures of one level with interval and denominators, by strategy."""
-    rows = [{"strategy": entry["name"], **record} for label in labels for entry in strategies for record in entry["measures"] if record["level"] == level and record["label"] == label]
+    rows = [{"strategy": entry["name"], MEASURE_COLUMNS[2]: interval(record["value"], record["ci_low"], record["ci_high"]), **record} for label in labels for entry in strategies for record in entry["measures"] if record["level"] == level and record["label"] == label]
     return {f"measures_{level}": table(MEASURE_COLUMNS, rows), "n_undefined": n_undefined(rows, "value")}
 
 

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 import numpy as np
 import pandas as pd
 
-from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, COMPARED, number
+from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, COMPARED, comparison_rows, with_holm
 from rag_eval.measures.labels import machine_name
-from rag_eval.measures.paired import holm, paired_comparison
+from rag_eval.measures.paired import paired_comparison
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.reporting.metrics_report import FILE_NAME, SCHEMA_VERSION, content_hash
 from rag_eval.storage.artifacts import ArtifactStore
@@ -157,25 +157,5 @@ def compare(a: KeptRun, b: KeptRun) -> list[dict[str, Any]]:
         right = right.reindex(left.index)
         groups = np.unique(left["group_id"].to_numpy(dtype=str), return_inverse=True)[1]
         found = paired_comparison(left[columns].to_numpy(), right[columns].to_numpy(), groups, BOOTSTRAP_SEED)
-        rows.extend(
-            {
-                "a": f"{name} (a)",
-                "b": f"{name} (b)",
-                "measure": label,
-                "level": level,
-                "delta": number(found.delta[at]),
-                "ci_low": number(found.ci_low[at]),
-                "ci_high": number(found.ci_high[at]),
-                "p": number(found.p[at]),
-                "n_better": int(found.n_better[at]),
-                "n_worse": int(found.n_worse[at]),
-                "n_tied": int(found.n_tied[at]),
-                "n_groups": int(found.n_groups[at]),
-                "minimum_detectable": number(found.minimum_detectable[at]),
-            }
-            for at, label in enumerate(COMPARED)
-        )
-    adjusted = holm([np.nan if row["p"] is None else row["p"] for row in rows])
-    for row, p in zip(rows, adjusted, strict=True):
-        row["p_adjusted"] = number(float(p))
-    return rows
+        rows += comparison_rows(f"{name} (a)", f"{name} (b)", level, found)
+    return with_holm(rows)

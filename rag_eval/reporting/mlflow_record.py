@@ -13,6 +13,8 @@ from typing import Any
 
 EXPERIMENT = "rag_eval"
 MAX_PARAM = 500
+KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""Makes the MLflow UI open on runs and their metrics, not on traces, of which there are none."""
 _SQLITE = "sqlite:///"
 
 
@@ -87,9 +89,9 @@ def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[P
     if experiment is not None:
         experiment_id = experiment.experiment_id
     elif uri.startswith("sqlite:"):
-        experiment_id = client.create_experiment(name, artifact_location=artifacts.resolve().as_uri())
+        experiment_id = client.create_experiment(name, artifact_location=artifacts.resolve().as_uri(), tags=KIND)
     else:
-        experiment_id = client.create_experiment(name)
+        experiment_id = client.create_experiment(name, tags=KIND)
     level = report["evaluation"]["level"]
     tags = _tags(report, extra_tags or {})
 

@@ -1,0 +1,174 @@
+"""Atomic files, the lock of a home, and the one hashing function."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval.records.problems import InputError
+from rag_eval.storage.atomic import atomic_path, write_bytes, write_text
+from rag_eval.storage.code import LIBRARIES, code_version, library_versions
+from rag_eval.storage.hashing import canonical_json, digest, file_hash, lines_hash, text_hash
+from rag_eval.storage.locking import home_lock
+
+
+def test_a_file_is_written_whole_with_its_folders(tmp_path):
+    path = tmp_path / "a" / "b.txt"
+    write_text(path, "naïve\nline\n")
+    assert path.read_bytes() == "naïve\nline\n".encode()
+    write_bytes(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert [entry.name for entry in path.parent.iterdir()] == ["b.txt"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_writer_that_fails_leaves_the_old_file(tmp_path, error):
+    path = tmp_path / "a.json"
+    write_text(path, "old")
+
+    def write_half():
+        with atomic_path(path) as partial:
+            partial.write_text("half")
+            assert partial.suffix == ".json"
+            raise error
+
+    with pytest.raises(error):
+        write_half()
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "\ud800")
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_writer_that_is_killed_leaves_the_old_file(tmp_path, project_root):
+    write_text(tmp_path / "a.txt", "old")
+    script = (
+        "import os, signal, sys, pathlib\nfrom rag_eval.storage.atomic import atomic_path\n"
+        "with atomic_path(pathlib.Path(sys.argv[1])) as partial:\n    partial.write_text('half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "a.txt")], env={**os.environ, "PYTHONPATH": str(project_root)})
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "a.txt").read_text() == "old"
+
+
+_HOLDER = """
+import sys, time, pathlib
+from rag_eval.storage.locking import home_lock
+with home_lock(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path, project_root):
+    environment = {**os.environ, "PYTHONPATH": str(project_root)}
+    with subprocess.Popen([sys.executable, "-c", _HOLDER, str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_process_is_told_who_holds_the_home(tmp_path, holder):
+    with pytest.raises(InputError) as caught, home_lock(tmp_path):
+        pass
+    problem = caught.value.problems[0]
+    assert problem.code == "home_busy"
+    assert problem.found == f"held by process {holder.pid}"
+    assert problem.file == str(tmp_path)
+    with home_lock(tmp_path / "other"):
+        pass
+
+
+def test_a_killed_holder_leaves_no_lock(tmp_path, holder):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    with home_lock(tmp_path):
+        assert (tmp_path / "lock").read_text() == str(os.getpid())
+
+
+def test_the_lock_is_freed_when_the_work_ends_or_fails(tmp_path):
+    with pytest.raises(RuntimeError), home_lock(tmp_path):
+        raise RuntimeError
+    with home_lock(tmp_path), pytest.raises(InputError, match=f"held by process {os.getpid()}"), home_lock(tmp_path):
+        pass
+    with home_lock(tmp_path):
+        pass
+
+
+def test_a_lock_that_fails_otherwise_is_not_called_held(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("rag_eval.storage.locking.fcntl.flock", no_locks)
+    with pytest.raises(OSError, match="No locks available"), home_lock(tmp_path):
+        pass
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def reordered(value):
+    if isinstance(value, dict):
+        return {key: reordered(value[key]) for key in reversed(list(value))}
+    return [reordered(item) for item in value] if isinstance(value, list) else value
+
+
+@given(JSON)
+def test_the_order_of_keys_does_not_change_a_hash(value):
+    assert canonical_json(reordered(value)) == canonical_json(value)
+    assert digest(reordered(value)) == digest(value)
+
+
+@given(JSON, JSON)
+def test_different_values_have_different_hashes(one, other):
+    assert (digest(one) == digest(other)) == (canonical_json(one) == canonical_json(other))
+
+
+@given(JSON, st.integers(1, 64))
+def test_a_digest_is_the_head_of_sha256(value, length):
+    assert digest(value, length) == hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:length]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {"a": [-float("inf")]}])
+def test_numbers_that_json_lacks_are_refused(value):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        digest(value)
+
+
+def test_a_digest_is_the_same_in_every_version():
+    assert digest({"b": 1, "a": [1.5, "ü", None]}) == hashlib.sha256('{"a":[1.5,"ü",null],"b":1}'.encode()).hexdigest()[:32]
+    assert digest("\ud800") != digest("\ud801")
+
+
+@given(st.text())
+def test_a_text_is_hashed_as_its_bytes(text):
+    assert text_hash(text) == hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@given(st.lists(st.text(max_size=3), max_size=5), st.lists(st.text(max_size=3), max_size=5))
+def test_a_sequence_is_hashed_with_its_borders(one, other):
+    assert (lines_hash(one) == lines_hash(other)) == (one == other)
+    assert lines_hash(iter(one)) == lines_hash(one)
+
+
+def test_a_file_is_hashed_as_its_bytes(tmp_path):
+    (tmp_path / "a").write_bytes(b"\x00" * 300_000)
+    assert file_hash(tmp_path / "a") == hashlib.sha256(b"\x00" * 300_000).hexdigest()
+
+
+def test_the_code_version_names_the_libraries_that_figures_depend_on():
+    assert set(library_versions()) == set(LIBRARIES)
+    assert {"bm25s", "numpy", "chromadb", "scikit-learn"} <= set(LIBRARIES)
+    assert len(code_version()) == 32
+    assert code_version() == code_version()
