@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 
 from rag_eval.corpus.analyzer import Analyzer, count_matrix
-from rag_eval.corpus.chunking import chunk_documents
-from rag_eval.corpus.loading import load_corpus
 from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.inputs import Evaluation, open_gold_set

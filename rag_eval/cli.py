@@ -4,6 +4,7 @@ Exit status: 0 fine, 1 error (the input or the machine), 2 a required gate faile
 """
 
 import contextlib
+import io
 import os
 import re
 import sys
@@ -258,6 +259,9 @@ def version() -> None:
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a screen that lacks a character shows its number, not a traceback
     try:
         app()
     except KeyboardInterrupt:
