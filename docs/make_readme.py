@@ -70,7 +70,7 @@ def evaluate() -> tuple[str, bytes]:
         console = Console(file=io.StringIO(), width=WIDTH, highlight=False, no_color=True)
         show_outcome(console, outcome.report, Path("reports") / settings.primary_gold_set, outcome.seconds)
         text = "\n".join(line.rstrip() for line in console.file.getvalue().strip().splitlines())
-        return f"```text\n{text}\n```\n", forest(outcome.report)
+        return f"```text\n{text}\n```\n", forest(outcome.report, Path(scratch) / "recall.png").read_bytes()
 
 
 def main() -> int:

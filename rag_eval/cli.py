@@ -5,6 +5,7 @@ Exit status: 0 fine, 1 error (the input or the machine), 2 a required gate faile
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,8 +48,8 @@ def _settings(home: Path | None = None, reports: Path | None = None, gold_sets: 
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Turn errors about input into lines on standard error and exit status 1; everything else keeps its traceback."""
-    from rag_eval.records.problems import InputError
+    """Turn errors about input, and files that cannot be read or written, into lines on standard error and exit status 1; the rest keeps its traceback."""
+    from rag_eval.records.problems import InputError, Problem
 
     try:
         yield
@@ -60,6 +61,11 @@ def _told() -> Iterator[None]:
         also = f" and {warnings} warning{'s' if warnings != 1 else ''} (rag-eval lint lists them)" if warnings else ""
         typer.echo(f"{len(errors)} error{'s' if len(errors) != 1 else ''}{also}; no report was written", err=True)
         raise typer.Exit(ERROR) from None
+    except OSError as error:  # no room, no permission, a file where a folder should be: nothing that a traceback would explain
+        place = None if error.filename is None else os.fsdecode(error.filename)
+        typer.echo(str(Problem("file_system", error.strerror or type(error).__name__, file=place)), err=True)
+        typer.echo("the command did not end; run it again when this is mended, finished stages are kept", err=True)
+        raise typer.Exit(ERROR) from None
 
 
 def _console(*, err: bool = False) -> "Console":
@@ -67,7 +73,8 @@ def _console(*, err: bool = False) -> "Console":
 
     console = Console(stderr=err, highlight=False, soft_wrap=False)
     if not console.is_terminal:
-        console = Console(stderr=err, highlight=False, width=int(os.environ.get("COLUMNS", "120")), no_color=True)
+        columns = os.environ.get("COLUMNS", "")
+        console = Console(stderr=err, highlight=False, width=int(columns) if columns.isdecimal() and int(columns) > 0 else 120, no_color=True)
     return console
 
 
@@ -81,6 +88,7 @@ def _progress() -> "Progress":
 def _record_lineage(evaluations: "list[Evaluation]", outcomes: "list[Outcome]", settings: "Settings") -> None:
     """Show these runs in Dagster's lineage too; what fails here is told and changes nothing."""
     from rag_eval.defs.lineage import report_materializations
+    from rag_eval.records.problems import quoted
 
     by_name = {outcome.gold_set: outcome for outcome in outcomes}
     for evaluation in evaluations:
@@ -90,7 +98,7 @@ def _record_lineage(evaluations: "list[Evaluation]", outcomes: "list[Outcome]", 
         try:
             report_materializations(settings.home / "dagster", evaluation, outcome.report, outcome.mlflow_run)
         except Exception as failure:  # noqa: BLE001 - the report on disk stands whatever Dagster's store does
-            typer.echo(f"warning: Dagster did not record this run ({type(failure).__name__}: {failure}); the report is complete", err=True)
+            typer.echo(f"warning: Dagster did not record this run ({type(failure).__name__}: {quoted(str(failure), 400)}); the report is complete", err=True)
 
 
 @app.command()
@@ -109,7 +117,7 @@ def run(
         settings = _settings(home, reports, gold_sets)
         from rag_eval.evaluation.inputs import open_beir, open_gold_set, select_gold_sets
         from rag_eval.evaluation.run import evaluate_all
-        from rag_eval.records.problems import InputError, Problem
+        from rag_eval.records.problems import InputError, Problem, quoted
 
         chosen, progress = tuple(strategy or ()), _progress()
         if beir is not None:
@@ -127,7 +135,7 @@ def run(
         for outcome in outcomes:
             show_outcome(console, outcome.report, outcome.folder, outcome.seconds)
             if outcome.mlflow_error:
-                typer.echo(f"warning: MLflow did not record this run ({outcome.mlflow_error}); the report is complete", err=True)
+                typer.echo(f"warning: MLflow did not record this run ({quoted(outcome.mlflow_error, 400)}); the report is complete", err=True)
         _record_lineage(evaluations, outcomes, settings)
         failed = [name for outcome in outcomes for name in outcome.failed]
     if failed:
@@ -169,7 +177,11 @@ def init(
     with _told():
         settings = _settings(None, None, gold_sets)
         from rag_eval.gold.scaffold import init_gold_set
+        from rag_eval.records.gold_set import NAME
+        from rag_eval.records.problems import InputError, Problem
 
+        if not re.fullmatch(NAME, name):  # a name is one folder of the gold sets, never a path out of them
+            raise InputError(Problem("bad_name", "this cannot be the name of a gold set", field="NAME", found=name, accepted="a letter or digit, then up to 63 letters, digits, - and _"))
         folder = settings.gold_sets / name
         init_gold_set(folder, docs)
     typer.echo(f"wrote {folder}")
@@ -187,17 +199,18 @@ def compare(
         settings = _settings(home)
         from rag_eval.evaluation.comparing import compare as paired
         from rag_eval.evaluation.comparing import differences, find_run
+        from rag_eval.records.problems import quoted
         from rag_eval.reporting.terminal import comparisons_table
 
         a, b = find_run(run_a, settings.home), find_run(run_b, settings.home)
         notes = differences(a, b)
         rows = paired(a, b)
     console = _console()
-    typer.echo(f"a: {a.report['run_id']}\nb: {b.report['run_id']}")
+    typer.echo(f"a: {quoted(a.report['run_id'])}\nb: {quoted(b.report['run_id'])}")
     if a.report["content_hash"] == b.report["content_hash"]:
         typer.echo("the runs found the same (equal content_hash)")
     for note in notes:
-        typer.echo(note)
+        typer.echo(quoted(note, 400))
     console.print(comparisons_table(rows, "Paired differences a - b, question by question"))
 
 

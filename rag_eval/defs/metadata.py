@@ -49,7 +49,7 @@ def table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dg.Table
     def kind(name: str) -> str:
         cells = [row[name] for row in kept if row[name] is not None]
         for python, shown in ((bool, "bool"), (int, "int"), ((int, float), "float")):
-            if cells and all(isinstance(cell, python) for cell in cells):  # type: ignore[arg-type]  # a tuple of types is accepted too
+            if cells and all(isinstance(cell, python) for cell in cells):
                 return shown
         return "string"
 

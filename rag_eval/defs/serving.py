@@ -108,7 +108,7 @@ def commands(settings: Settings, dagster_port: int, mlflow_port: int) -> dict[st
     return servers
 
 
-def _start(name: str, command: list[str], environment: Mapping[str, str], log: Path, answers: Callable[[], bool], address: str | None) -> Server:
+def _start(name: str, command: list[str], *, environment: Mapping[str, str], log: Path, answers: Callable[[], bool], address: str | None) -> Server:
     write_text(log, "")
     with log.open("ab") as stream:
         # a session of its own: Ctrl-C reaches this process alone, which then ends each child with its children
@@ -149,7 +149,7 @@ def _dead(servers: list[Server], write: Write) -> bool:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    def stop(number: int, frame: types.FrameType | None) -> None:
+    def stop(_number: int, _frame: types.FrameType | None) -> None:
         raise Stopped
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -172,7 +172,7 @@ def _start_all(settings: Settings, dagster_port: int, mlflow_port: int, servers:
             answers = _http(address + path)
         else:
             address, answers = None, _heartbeat(Path(environment["DAGSTER_HOME"]), time.time())
-        servers.append(_start(name, command, environment, logs / f"{name}.log", answers, address))
+        servers.append(_start(name, command, environment=environment, log=logs / f"{name}.log", answers=answers, address=address))
 
 
 def _wait_until_ready(servers: list[Server], write: Write) -> bool:

@@ -3,16 +3,16 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
 
-from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, COMPARED, number
+from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, COMPARED, comparison_rows, with_holm
 from rag_eval.measures.labels import machine_name
-from rag_eval.measures.paired import holm, paired_comparison
+from rag_eval.measures.paired import paired_comparison
 from rag_eval.records.problems import InputError, Problem
-from rag_eval.reporting.metrics_report import FILE_NAME
+from rag_eval.reporting.metrics_report import FILE_NAME, SCHEMA_VERSION, content_hash
 from rag_eval.storage.artifacts import ArtifactStore
 
 
@@ -53,10 +53,10 @@ def find_run(name: str, home: Path) -> KeptRun:
         path = path / FILE_NAME if path.is_dir() else path
         if not path.is_file():
             raise InputError(Problem("run_not_found", "no such report", file=str(path)))
-        report = _read(path)
+        report = _report(_read(path), path)
         beside = path.parent / "per-query.parquet"
         if beside.is_file():
-            return KeptRun(report, pd.read_parquet(beside))
+            return KeptRun(report, _per_query(beside))
         name = str(report.get("run_id", ""))
     ids = run_ids(home)
     places = {"latest": -1, "previous": -2}
@@ -76,10 +76,34 @@ def find_run(name: str, home: Path) -> KeptRun:
     return KeptRun(kept["report"], artifact.frame("per_query"))
 
 
+def _report(loaded: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Refuse what is no whole report: its content_hash says so, whoever wrote or changed it."""
+    if loaded.get("schema_version") != SCHEMA_VERSION or not isinstance(loaded.get("run_id"), str) or loaded.get("content_hash") != content_hash(loaded):
+        raise InputError(
+            Problem("run_unreadable", "not a whole report as rag-eval wrote it", file=str(path), field="content_hash", accepted=f"a retrieval-metrics.json of schema_version {SCHEMA_VERSION}, unchanged")
+        )
+    return loaded
+
+
+def _per_query(path: Path) -> pd.DataFrame:
+    try:
+        frame = pd.read_parquet(path)
+    except (ValueError, OSError) as error:
+        raise InputError(Problem("run_incomplete", "the per-query figures cannot be read", file=str(path), found=str(error))) from error
+    missing = {"strategy", "level", "query_id", "group_id", *(machine_name(label) for label in COMPARED)} - set(frame.columns)
+    if missing:
+        raise InputError(Problem("run_incomplete", "columns are missing from the per-query figures", file=str(path), found=", ".join(sorted(missing))))
+    return frame
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+        loaded = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except (ValueError, OSError, RecursionError) as error:
         raise InputError(Problem("run_unreadable", "not a report", file=str(path), found=str(error))) from error
     if not isinstance(loaded, dict):
         raise InputError(Problem("run_unreadable", "not a report", file=str(path), found=type(loaded).__name__, accepted="a JSON object"))
@@ -133,25 +157,5 @@ def compare(a: KeptRun, b: KeptRun) -> list[dict[str, Any]]:
         right = right.reindex(left.index)
         groups = np.unique(left["group_id"].to_numpy(dtype=str), return_inverse=True)[1]
         found = paired_comparison(left[columns].to_numpy(), right[columns].to_numpy(), groups, BOOTSTRAP_SEED)
-        rows.extend(
-            {
-                "a": f"{name} (a)",
-                "b": f"{name} (b)",
-                "measure": label,
-                "level": level,
-                "delta": number(found.delta[at]),
-                "ci_low": number(found.ci_low[at]),
-                "ci_high": number(found.ci_high[at]),
-                "p": number(found.p[at]),
-                "n_better": int(found.n_better[at]),
-                "n_worse": int(found.n_worse[at]),
-                "n_tied": int(found.n_tied[at]),
-                "n_groups": int(found.n_groups[at]),
-                "minimum_detectable": number(found.minimum_detectable[at]),
-            }
-            for at, label in enumerate(COMPARED)
-        )
-    adjusted = holm([np.nan if row["p"] is None else row["p"] for row in rows])
-    for row, p in zip(rows, adjusted, strict=True):
-        row["p_adjusted"] = number(float(p))
-    return rows
+        rows += comparison_rows(f"{name} (a)", f"{name} (b)", level, found)
+    return with_holm(rows)

@@ -1,6 +1,8 @@
 """Gold stage: linted, resolved against this corpus revision, spread into variants."""
 
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,13 @@ def gold_problems(evaluation: Evaluation) -> list[Problem]:
     """Lint the gold set against this corpus revision; errors and warnings."""
     corpus = corpus_snapshot(evaluation)
     return lint(evaluation.gold, corpus.frame("documents"), corpus.frame("sections"))
+
+
+def _warning(problem: Problem, files: Sequence[Path]) -> dict[str, Any]:
+    """Make a warning fit for the report: what applies, and the file by its name in the gold set, wherever that lies."""
+    names = {str(file): file.name for file in files}
+    shown = {key: value for key, value in dataclasses.asdict(problem).items() if value is not None}
+    return shown | ({"file": names.get(problem.file, problem.file)} if problem.file is not None else {})
 
 
 def gold_variants(evaluation: Evaluation) -> Artifact:
@@ -58,7 +67,7 @@ def _gold_variants(evaluation: Evaluation) -> Artifact:
             "n_groups": int(resolved.gold.queries["group_id"].nunique()),
             "n_groups_answerable": int(resolved.gold.queries.loc[resolved.gold.queries["answerable"], "group_id"].nunique()),
             "n_spans": len(resolved.spans),
-            "warnings": [dataclasses.asdict(problem) for problem in problems],
+            "warnings": [_warning(problem, gold.files) for problem in problems],
         }
         return {
             "queries": resolved.gold.queries,

@@ -14,7 +14,7 @@ from rag_eval.evaluation.scoring import ALWAYS_K, LEVELS, Scores, labels_for, sc
 from rag_eval.measures.aggregate import aggregate
 from rag_eval.measures.labels import machine_name
 from rag_eval.measures.overlap import ann_recall
-from rag_eval.measures.paired import holm, paired_comparison
+from rag_eval.measures.paired import PairedComparison, holm, paired_comparison
 from rag_eval.records.gold_set import Bm25, Level
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.storage.artifacts import Artifact
@@ -109,39 +109,43 @@ def _records(scores: Scores, level: Level, runs: Runs) -> list[dict[str, Any]]:
     ]
 
 
+def comparison_rows(a: str, b: str, level: Level, found: PairedComparison) -> list[dict[str, Any]]:
+    """Write a paired comparison under the compared measures, one row each, without the adjusted p."""
+    return [
+        {
+            "a": a,
+            "b": b,
+            "measure": label,
+            "level": level,
+            "delta": number(found.delta[at]),
+            "ci_low": number(found.ci_low[at]),
+            "ci_high": number(found.ci_high[at]),
+            "p": number(found.p[at]),
+            "n_better": int(found.n_better[at]),
+            "n_worse": int(found.n_worse[at]),
+            "n_tied": int(found.n_tied[at]),
+            "n_groups": int(found.n_groups[at]),
+            "minimum_detectable": number(found.minimum_detectable[at]),
+        }
+        for at, label in enumerate(COMPARED)
+    ]
+
+
+def with_holm(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add Holm's adjusted p over all these rows."""
+    adjusted = holm([np.nan if row["p"] is None else row["p"] for row in rows])
+    return [{**row, "p_adjusted": number(float(p))} for row, p in zip(rows, adjusted, strict=True)]
+
+
 def _comparisons(runs: Runs, level: Level) -> list[dict[str, Any]]:
     """Every pair of strategies under the compared measures, Holm-adjusted over all of them."""
-    rows: list[dict[str, Any]] = []
     n_queries = len(runs.gold.queries)
-    for a, b in itertools.combinations(runs.names, 2):
-        means = []
-        for name in (a, b):
-            scores = runs.scores(name)
-            values = scores.per_query(level, n_queries, runs.gold)
-            means.append(values[:, [scores.labels[level].index(label) for label in COMPARED]])
-        found = paired_comparison(means[0], means[1], runs.gold.groups, BOOTSTRAP_SEED)
-        rows.extend(
-            {
-                "a": a,
-                "b": b,
-                "measure": label,
-                "level": level,
-                "delta": number(found.delta[at]),
-                "ci_low": number(found.ci_low[at]),
-                "ci_high": number(found.ci_high[at]),
-                "p": number(found.p[at]),
-                "n_better": int(found.n_better[at]),
-                "n_worse": int(found.n_worse[at]),
-                "n_tied": int(found.n_tied[at]),
-                "n_groups": int(found.n_groups[at]),
-                "minimum_detectable": number(found.minimum_detectable[at]),
-            }
-            for at, label in enumerate(COMPARED)
-        )
-    adjusted = holm([np.nan if row["p"] is None else row["p"] for row in rows])
-    for row, p in zip(rows, adjusted, strict=True):
-        row["p_adjusted"] = number(float(p))
-    return rows
+    means = {}
+    for name in runs.names:
+        scores = runs.scores(name)
+        means[name] = scores.per_query(level, n_queries, runs.gold)[:, [scores.labels[level].index(label) for label in COMPARED]]
+    pairs = itertools.combinations(runs.names, 2)
+    return with_holm([row for a, b in pairs for row in comparison_rows(a, b, level, paired_comparison(means[a], means[b], runs.gold.groups, BOOTSTRAP_SEED))])
 
 
 def _ann_recall(runs: Runs, name: str) -> dict[str, Any] | None:

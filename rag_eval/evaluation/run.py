@@ -18,8 +18,11 @@ from rag_eval.reporting.metrics_report import FILE_NAME
 from rag_eval.reporting.mlflow_record import record
 from rag_eval.settings import Settings
 from rag_eval.storage.artifacts import ArtifactStore
-from rag_eval.storage.atomic import atomic_path
+from rag_eval.storage.atomic import atomic_path, sweep
 from rag_eval.storage.locking import home_lock
+
+ANOTHER_HOME_S = 3600.0
+"""A half-written report of this age is no run's under another home that writes to the same reports."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,4 +122,6 @@ def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[
     ordered = sorted(evaluations, key=lambda evaluation: evaluation.config.name == primary)
     with home_lock(settings.home):
         ArtifactStore(settings.home / "artifacts").sweep()
+        sweep(settings.home, "", "runs", "embeddings/*")
+        sweep(settings.reports, "", "*", older_than_s=ANOTHER_HOME_S)
         return [evaluate(evaluation, primary=evaluation.config.name == primary) for evaluation in ordered]

@@ -2,13 +2,17 @@
 
 import datetime as dt
 import json
+import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from rag_eval.reporting.null_reasons import with_reasons
 from rag_eval.storage.atomic import write_text
 from rag_eval.storage.hashing import digest
+
+_UNPRINTABLE = re.compile(r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202f\u2060-\u206f\ud800-\udfff\ufeff]")
 
 SCHEMA_VERSION = 1
 FILE_NAME = "retrieval-metrics.json"
@@ -62,7 +66,7 @@ def finish(body: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
     now
         Time of the run, with a time zone.
     """
-    report = {**body, "schema_version": SCHEMA_VERSION}
+    report: dict[str, Any] = with_reasons({**body, "schema_version": SCHEMA_VERSION})
     report["content_hash"] = content_hash(report)
     moment = now.astimezone(dt.UTC)
     report["timestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -71,8 +75,9 @@ def finish(body: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
 
 
 def dumps(report: Mapping[str, Any]) -> str:
-    """JSON as files hold it: sorted keys, two spaces, UTF-8, LF, no NaN."""
-    return json.dumps(report, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """JSON as files hold it: sorted keys, two spaces, UTF-8, LF, no NaN. What a terminal would act on is escaped: the file may be printed as it is."""
+    text = json.dumps(report, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match.group()):04x}", text) + "\n"
 
 
 def write_report(report: Mapping[str, Any], *paths: Path) -> None:

@@ -6,12 +6,14 @@ The only file that imports mlflow. What fails here never loses the report, which
 import json
 import logging
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 EXPERIMENT = "rag_eval"
 MAX_PARAM = 500
+_SQLITE = "sqlite:///"
 
 
 def strategy_metrics(entry: Mapping[str, Any], level: str) -> dict[str, float]:
@@ -40,6 +42,20 @@ def _tags(report: Mapping[str, Any], extra: Mapping[str, str]) -> dict[str, str]
     }
 
 
+def _make_store(uri: str) -> None:
+    """Make a SQLite store that is not there yet: beside its place, then renamed. MLflow needs seconds for its tables, and never mends a store whose making was killed."""
+    from mlflow import MlflowClient
+
+    place = Path(uri.removeprefix(_SQLITE))
+    if not uri.startswith(_SQLITE) or "?" in uri or place.exists():
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".partial-") as folder:
+        partial = Path(folder) / place.name
+        MlflowClient(tracking_uri=f"{_SQLITE}{partial}").search_experiments(max_results=1)
+        partial.replace(place)
+
+
 def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[Path], artifacts: Path, *, extra_tags: Mapping[str, str] | None = None) -> str:
     """Write the record and return the parent's run id.
 
@@ -60,10 +76,11 @@ def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[P
     """
     os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it logs a traceback of what it raises anyway
     from mlflow import MlflowClient
     from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 
+    _make_store(uri)
     client = MlflowClient(tracking_uri=uri)
     name = f"{EXPERIMENT}/{gold_set}"
     experiment = client.get_experiment_by_name(name)

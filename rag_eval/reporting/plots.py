@@ -1,42 +1,101 @@
-"""Pictures of a report as PNG or SVG bytes. The only file of this stage that imports matplotlib; nothing is shown, only written."""
+"""Pictures of a report and of stored measures as PNG files. The only file of this stage that imports matplotlib; nothing is shown, only written."""
 
-import io
 from collections.abc import Mapping
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-Format = Literal["png", "svg"]
+from rag_eval.storage.atomic import atomic_path
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 LEVELS = ("document", "section", "span")
 COLOURS = {"document": "#1f5a8c", "section": "#c05621", "span": "#4a7c3a"}
 MARKERS = {"document": "o", "section": "s", "span": "D"}
+INCHES_PER_ROW = 0.32
+DARK = 0.5
+MAX_WORDINGS = 12
+"""A larger matrix cannot be read as a picture."""
 
 
-def _bytes(figure: Any, form: Format) -> bytes:
-    import matplotlib.pyplot as plt
-
-    buffer = io.BytesIO()
-    metadata = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
-    figure.savefig(buffer, format=form, dpi=150, metadata=metadata)
-    plt.close(figure)
-    return buffer.getvalue()
+def _save(figure: "Figure", path: Path) -> Path:
+    with atomic_path(path) as partial:
+        figure.savefig(partial, dpi=130, format="png", metadata={"Software": None})
+    return path.resolve()
 
 
-def forest(report: Mapping[str, Any], label: str = "R@10", form: Format = "png") -> bytes:
+def _figure(width: float, height: float) -> "Figure":
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def recall_forest(about: Mapping[str, Any], level: str, path: Path) -> Path:
+    """Draw R@k with its 95 % interval, a row for each strategy and k."""
+    rows = [
+        (f"{entry['name']}  {record['label']}  (n={record['n_scored']})", record, at)
+        for at, entry in enumerate(about["strategies"])
+        for record in entry["measures"]
+        if record["level"] == level and record["label"].startswith("R@") and record["value"] is not None
+    ]
+    figure = _figure(8, 1.2 + INCHES_PER_ROW * len(rows))
+    axes = figure.subplots()
+    for place, (_, record, at) in enumerate(rows):
+        low = record["value"] if record["ci_low"] is None else record["ci_low"]
+        high = record["value"] if record["ci_high"] is None else record["ci_high"]
+        axes.plot([low, high], [place, place], color=f"C{at % 10}", linewidth=2)
+        axes.plot([record["value"]], [place], "o", color=f"C{at % 10}")
+    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel(f"share of the relevant found ({level} level), 95 % interval")
+    return _save(figure, path)
+
+
+def flip_heat_map(about: Mapping[str, Any], path: Path) -> Path | None:
+    """Draw, a panel for each strategy, the share of questions found under one of two wordings and missed under the other; None where that cannot be shown."""
+    import numpy as np
+
+    strategies = about["strategies"]
+    if any(len(figures["flip_matrix"]["wordings"]) > MAX_WORDINGS for figures in strategies.values()):
+        return None
+    figure = _figure(3.4 * len(strategies) + 0.6, 3.6)
+    panels = figure.subplots(1, len(strategies), squeeze=False)[0]
+    image = None
+    for axes, (name, figures) in zip(panels, strategies.items(), strict=True):
+        matrix = figures["flip_matrix"]
+        share = np.array([[np.nan if cell is None else cell for cell in row] for row in matrix["share"]], dtype=float)
+        image = axes.imshow(share, vmin=0, vmax=1, cmap="magma_r")
+        for (row, column), value in np.ndenumerate(share):
+            label = "–" if np.isnan(value) else f"{value:.2f}\nn={matrix['n'][row][column]}"
+            axes.text(column, row, label, ha="center", va="center", fontsize=7, color="white" if value > DARK else "black")
+        axes.set_xticks(range(len(share)), matrix["wordings"], rotation=45, ha="right", fontsize=7)
+        axes.set_yticks(range(len(share)), matrix["wordings"], fontsize=7)
+        axes.set_title(name, fontsize=9)
+    if image is not None:
+        figure.colorbar(image, ax=list(panels), label="share of questions whose hit changes", shrink=0.8)
+    return _save(figure, path)
+
+
+def forest(report: Mapping[str, Any], path: Path, label: str = "R@10") -> Path:
     """One measure by strategy and level, each with its 95 % interval and denominator.
 
     Parameters
     ----------
     report
         The report.
+    path
+        The PNG file to write.
     label
         The measure, for example `R@10`.
     """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
     strategies = [entry["name"] for entry in report["strategies"]]
-    figure, axes = plt.subplots(figsize=(8, 1.1 + 0.55 * len(strategies)), layout="constrained")
+    figure = _figure(8, 1.1 + 0.55 * len(strategies))
+    axes = figure.subplots()
     for at, level in enumerate(LEVELS):
         for row, entry in enumerate(report["strategies"]):
             record = next((item for item in entry["measures"] if item["level"] == level and item["label"] == label), None)
@@ -56,29 +115,4 @@ def forest(report: Mapping[str, Any], label: str = "R@10", form: Format = "png")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, title="level")
     axes.set_title(f"{report['gold']['name']} on {report['index']['rev']}", loc="left", fontsize=10)
-    return _bytes(figure, form)
-
-
-def flips(report: Mapping[str, Any], strategy: str, form: Format = "png") -> bytes:
-    """Heat map of the share of questions whose hit@10 differs between two wordings, for one strategy."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    matrix = report["stability"]["strategies"][strategy]["flip_matrix"]
-    share = np.array([[np.nan if value is None else value for value in row] for row in matrix["share"]], dtype=float)
-    size = len(matrix["wordings"])
-    figure, axes = plt.subplots(figsize=(2.5 + 0.6 * size, 2 + 0.5 * size), layout="constrained")
-    image = axes.imshow(share, cmap="cividis", vmin=0, vmax=max(0.01, float(np.nanmax(share)) if np.isfinite(share).any() else 1.0))
-    axes.set_xticks(range(size), matrix["wordings"], rotation=45, ha="right")
-    axes.set_yticks(range(size), matrix["wordings"])
-    for row in range(size):
-        for column in range(size):
-            if np.isfinite(share[row, column]) and row != column:
-                axes.text(column, row, f"{share[row, column]:.2f}", ha="center", va="center", color="white", fontsize=8)
-    figure.colorbar(image, ax=axes, label="share of questions whose hit@10 differs")
-    n = max((value for row in matrix["n"] for value in row), default=0)
-    axes.set_title(f"{strategy}: wording against wording (n = {n})", loc="left", fontsize=10)
-    return _bytes(figure, form)
+    return _save(figure, path)

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +24,26 @@ def atomic_path(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def sweep(folder: Path, *patterns: str, older_than_s: float = 0.0) -> int:
+    """Remove what killed processes left half-written in the folders that the patterns choose; returns how much went.
+
+    Parameters
+    ----------
+    folder, patterns
+        `""` is the folder itself, `*` each folder in it.
+    older_than_s
+        Leave what is younger: where others may be writing.
+    """
+    before = time.time() - older_than_s
+    left = [path for pattern in patterns for path in folder.glob(f"{pattern}/.partial-*".lstrip("/")) if path.stat().st_mtime <= before]
+    for path in left:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return len(left)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -411,7 +411,7 @@ def test_ends_in_a_clear_error_or_a_result(project, case):
         return
     missing = [part for part in case.says if part not in result.stderr]
     assert not missing, result.stderr
-    assert "nothing was written" in result.stderr.splitlines()[-1]
+    assert "no report was written" in result.stderr.splitlines()[-1]
     assert not project.reports.exists()
 
 

@@ -27,8 +27,8 @@ def measure_assets(common: Common, strategies: Sequence[str]) -> list[dg.AssetsD
 
     @dg.multi_asset(name=op_name(ranking.key), specs=[ranking])
     def ranking_measures(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
-        from rag_eval.defs.plots import recall_forest
         from rag_eval.evaluation.measure_steps import ranking_measures as stage
+        from rag_eval.reporting.plots import recall_forest
 
         with clear_failures():
             session = evaluations.open(context.partition_key)
@@ -38,8 +38,8 @@ def measure_assets(common: Common, strategies: Sequence[str]) -> list[dg.AssetsD
 
     @dg.multi_asset(name=op_name(stability.key), specs=[stability])
     def stability_measures(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
-        from rag_eval.defs.plots import flip_heat_map
         from rag_eval.evaluation.stability_steps import stability_measures as stage
+        from rag_eval.reporting.plots import flip_heat_map
 
         with clear_failures():
             session = evaluations.open(context.partition_key)

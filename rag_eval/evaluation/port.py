@@ -1,0 +1,31 @@
+"""The retrieval port over a gold set's corpus, for callers outside the evaluation."""
+
+from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_index, corpus_snapshot
+from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.records.retrieval import StrategyKind
+from rag_eval.retrieval.service import RetrievalService
+from rag_eval.retrieval.strategies import ReadyStrategy
+
+
+def open_port(evaluation: Evaluation) -> RetrievalService:
+    """Open RetrievalPort v1 over the corpus as it is now, indexing what is new.
+
+    The first strategy of each kind is served. What a caller gets who names no strategy is bm25; with FEATURE_HYBRID_RETRIEVAL on it is
+    hybrid. Where the gold set lacks that kind, its primary strategy's kind.
+
+    Raises
+    ------
+    InputError
+        The corpus cannot be used.
+    """
+    opened = IndexOpener(evaluation)
+    corpus_index(evaluation, opened)
+    kinds: dict[StrategyKind, ReadyStrategy] = {}
+    for strategy in opened().strategies.values():
+        kinds.setdefault(strategy.spec.kind, strategy)
+    wanted: StrategyKind = "hybrid" if evaluation.settings.feature_hybrid_retrieval else "bm25"
+    default = wanted if wanted in kinds else opened().strategies[evaluation.config.primary_strategy].spec.kind
+    corpus = corpus_snapshot(evaluation)
+    return RetrievalService(
+        kinds, corpus.frame("documents"), corpus_rev=corpus.json("about")["corpus_rev"], default=default, seed=evaluation.config.seeds[0]
+    )

@@ -1,0 +1,339 @@
+"""Every command as a user meets it: help, exit status, what it prints, what it leaves behind, and who cannot speak to the terminal through it."""
+
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from cli_project import CONFIG, DOCUMENTS, QUERIES, jsonl
+from typer.testing import CliRunner
+
+from rag_eval import __version__
+from rag_eval.cli import app
+from rag_eval.reporting.metrics_report import content_hash, dumps
+from rag_eval.storage.locking import home_lock
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+
+COMMANDS = sorted(typer.main.get_command(app).commands)
+ESCAPES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202e"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_so_has_every_option(command):
+    found = typer.main.get_command(app).commands[command]
+    assert found.help
+    nameless = [parameter.name for parameter in found.params if not getattr(parameter, "help", None) and parameter.name != "help"]
+    assert not nameless
+    assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
+
+
+def test_every_command_stands_in_the_readme(project_root):
+    readme = (project_root / "README.md").read_text(encoding="utf-8")
+    missing = [command for command in COMMANDS if f"rag-eval {command}" not in readme]
+    assert not missing
+
+
+def test_version_and_no_command():
+    assert CliRunner().invoke(app, ["version"]).stdout == f"{__version__}\n"
+    assert "Usage" in CliRunner().invoke(app, []).output
+
+
+def test_run_prints_the_report_and_where_it_is(project):
+    result = project.invoke("run", "tiny")
+    assert result.exit_code == 0
+    report = project.report()
+    assert report["content_hash"][:16] in result.stdout
+    assert report["run_id"] in result.stdout
+    assert str(project.reports / "tiny" / "retrieval-metrics.json") in result.stdout
+    assert "3/4" in result.stdout  # scored of attempted
+    assert (project.reports / "retrieval-metrics.json").read_bytes() == (project.reports / "tiny" / "retrieval-metrics.json").read_bytes()
+    assert {path.name for path in (project.reports / "tiny").iterdir()} >= {"measures.csv", "per-query.csv", "per-query.parquet", "qrels.trec", "run-bm25.trec", "run-vector.trec"}
+
+
+def test_output_without_a_terminal_has_no_escape_codes(project):
+    done = project.process("run", "tiny")
+    assert done.returncode == 0, done.stderr
+    assert not ESCAPES.search(done.stdout + done.stderr)
+    shown = project.process("show")
+    assert shown.returncode == 0
+    assert not ESCAPES.search(shown.stdout)
+
+
+def test_output_on_a_narrow_or_an_ascii_screen(project):
+    project.invoke("run", "tiny")
+    for env in ({"COLUMNS": "20"}, {"COLUMNS": "wide"}, {"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
+        done = project.process("show", env=env)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "recall" in done.stdout or "R@10" in done.stdout
+
+
+def test_strategies_can_be_chosen(project):
+    assert project.invoke("run", "tiny", "--strategy", "vector").exit_code == 0
+    assert [entry["name"] for entry in project.report()["strategies"]] == ["vector"]
+    assert project.invoke("run", "tiny", "--strategy", "vector", "--strategy", "bm25").exit_code == 0
+    assert [entry["name"] for entry in project.report()["strategies"]] == ["bm25", "vector"]
+    refused = project.invoke("run", "tiny", "--strategy", "bm52")
+    assert refused.exit_code == 1
+    assert "bm25, vector" in refused.stderr
+
+
+def test_any_beir_folder_runs_without_configuration(project):
+    folder = project.make_beir()
+    result = project.invoke("run", "--beir", str(folder), "--split", "test", "--strategy", "bm25")
+    assert result.exit_code == 0, result.stderr
+    report = project.report("collection-test")
+    assert (report["gold"]["name"], report["gold"]["version"], report["gold"]["n_queries"]) == ("collection", "test", 3)
+    assert report["evaluation"]["k"] == [1, 5, 10, 20, 100]
+
+
+def test_nothing_to_run_is_an_error_that_says_what_to_do(project):
+    result = project.invoke("run")  # tiny is no gold set of the nightly job
+    assert result.exit_code == 1
+    assert "rag-eval init" in result.stderr
+    assert "tiny" in project.invoke("run", "none-such").stderr
+
+
+def test_lint_lists_everything_and_fails_on_errors_only(project):
+    assert project.invoke("lint").exit_code == 0
+    assert "tiny: 0 errors, 2 warnings" in project.invoke("lint", "tiny").stdout
+    (project.gold / "queries.jsonl").write_text(jsonl([{**QUERIES[0], "text": ""}, *QUERIES[1:], {"query_id": "more", "text": "What else?", "answerable": True}]))
+    result = project.invoke("lint", "tiny")
+    assert result.exit_code == 1
+    assert re.search(r"queries\.jsonl:1: error empty_text", result.stdout)
+    assert re.search(r"queries\.jsonl:5: error answerable_without_target", result.stdout)
+    assert not project.reports.exists()
+
+
+def test_from_a_folder_of_documents_to_a_report(project):
+    docs = project.root / "handbook"
+    docs.mkdir()
+    for name, text in DOCUMENTS.items():
+        (docs / name).write_text(text)
+    assert project.invoke("init", "mine", "--docs", str(docs)).exit_code == 0
+    linted = project.invoke("lint", "mine")
+    assert linted.exit_code == 1
+    assert "draft_question" in linted.stdout
+    assert project.invoke("run", "mine").exit_code == 1
+    queries = project.root / "gold_sets" / "mine" / "queries.jsonl"
+    queries.write_text(queries.read_text().replace('"draft"', ""))  # what an editor would do to each row
+    linted = project.invoke("lint", "mine")
+    assert linted.exit_code == 0, linted.stdout
+    result = project.invoke("run", "mine")
+    assert result.exit_code == 0, result.stderr
+    assert project.report("mine")["index"]["n_documents"] == len(DOCUMENTS)
+    again = project.invoke("init", "mine", "--docs", str(docs))
+    assert again.exit_code == 1
+    assert "target_exists" in again.stderr
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/b", "", ".hidden", "x" * 65, "na me", "a\x1b[31m"])
+def test_init_takes_a_name_and_no_path(project, name):
+    result = project.invoke("init", name, "--docs", str(project.corpus))
+    assert result.exit_code == 1
+    assert "bad_name" in result.stderr
+    assert not ESCAPES.search(result.output)
+    assert sorted(path.name for path in project.root.iterdir()) == ["gold_sets"]
+
+
+def test_runs_of_the_same_gold_are_compared_question_by_question(project):
+    project.invoke("run", "tiny")
+    project.invoke("run", "tiny")
+    result = project.invoke("compare", "previous", "latest")
+    assert result.exit_code == 0, result.stderr
+    assert "DIFFERENT" not in result.stdout
+    assert "+0.000" in result.stdout
+    (project.corpus / "more.md").write_text("# More\n\nResults and alerts of another kind.\n")
+    project.invoke("run", "tiny")
+    result = project.invoke("compare", "latest", "previous")
+    assert result.exit_code == 0
+    assert re.search(r"DIFFERENT index of bm25: bm25s:\w+ against bm25s:\w+", result.stdout)
+    assert "DIFFERENT chunks" in result.stdout
+    folder = project.invoke("compare", "latest", str(project.reports / "tiny"))
+    assert folder.exit_code == 0
+    assert "DIFFERENT" not in folder.stdout
+
+
+def test_runs_of_different_gold_are_not_compared(project):
+    project.invoke("run", "tiny")
+    (project.gold / "queries.jsonl").write_text(jsonl([{**QUERIES[0], "text": "When are results deleted?"}, *QUERIES[1:]]))
+    project.invoke("run", "tiny")
+    result = project.invoke("compare", "latest", "previous")
+    assert result.exit_code == 1
+    assert "gold_differs" in result.stderr
+
+
+def test_show_gives_the_run_again_and_its_json_is_the_file(project):
+    ran = project.invoke("run", "tiny")
+    shown = project.invoke("show")
+    assert shown.exit_code == 0
+    assert shown.stdout.strip() in ran.stdout
+    report = project.report()
+    for name in ("latest", report["run_id"], report["run_id"][:18], str(project.reports / "tiny" / "retrieval-metrics.json"), str(project.reports / "tiny")):
+        result = project.invoke("show", name, "--json")
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout == (project.reports / "tiny" / "retrieval-metrics.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "no JSON", '{"run_id": NaN}', "[" * 100_000, '{"schema_version": 1, "run_id": "x", "content_hash": "y"}', "\ud800"])
+def test_what_is_no_report_is_refused(project, text):
+    path = project.root / "retrieval-metrics.json"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    for command in (("show", str(path)), ("compare", str(path), str(project.root))):
+        result = project.invoke(*command)
+        assert result.exit_code == 1
+        assert "run_unreadable" in result.stderr
+        assert str(path) in result.stderr
+
+
+def test_a_report_that_was_changed_by_hand_is_refused(project):
+    project.invoke("run", "tiny")
+    path = project.reports / "tiny" / "retrieval-metrics.json"
+    path.write_text(path.read_text().replace('"recallAt10": 1', '"recallAt10": 0'))
+    result = project.invoke("show", str(path))
+    assert result.exit_code == 1
+    assert "content_hash" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["latest", "previous", "2026", "none", "a\x1b[31m\nb"])
+def test_a_run_that_is_not_there(project, name):
+    result = project.invoke("show", name)
+    assert result.exit_code == 1
+    assert "run_not_found" in result.stderr
+    assert not ESCAPES.search(result.stderr)
+
+
+def gated(floor: str, gates: str) -> str:
+    return CONFIG.replace("gates: {required: [], advisory: [acceptance], min_queries: 50}", f"acceptance: {{{floor}}}\ngates: {gates}")
+
+
+def test_a_required_gate_that_fails_ends_with_status_2_after_the_report(project):
+    (project.gold / "gold_set.yaml").write_text(gated('recall_at_10: ">= 2.0"', "{required: [acceptance], advisory: [], min_queries: 1}"))
+    result = project.invoke("run", "tiny")
+    assert result.exit_code == 2
+    assert "acceptance.recall_at_10" in result.stderr
+    gate = project.report()["gates"][0]
+    assert (gate["status"], gate["required"], gate["reason_code"]) == ("fail", True, "value_not_met")
+    assert project.process("run", "tiny").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("floor", "gates", "status", "exit_code"),
+    [
+        ('recall_at_10: ">= 0.0"', "{required: [acceptance], advisory: [], min_queries: 1}", "pass", 0),
+        ('recall_at_10: ">= 2.0"', "{advisory: [acceptance], min_queries: 1}", "fail", 0),
+        ('recall_at_10: ">= 0.0"', "{required: [acceptance], advisory: [], min_queries: 50}", "insufficient_evidence", 2),
+        ('groundedness: ">= 0.0"', "{required: [acceptance], advisory: [], min_queries: 1}", "insufficient_evidence", 2),
+    ],
+)
+def test_gates_decide_the_exit_status(project, floor, gates, status, exit_code):
+    (project.gold / "gold_set.yaml").write_text(gated(floor, gates))
+    assert project.invoke("run", "tiny").exit_code == exit_code
+    assert [gate["status"] for gate in project.report()["gates"]] == [status]
+
+
+def test_a_home_that_another_process_holds_is_named(project):
+    with home_lock(project.home):
+        done = project.process("run", "tiny")
+    assert done.returncode == 1
+    assert f"process {os.getpid()}" in done.stderr
+    assert "home_busy" in done.stderr
+    assert not project.reports.exists()
+    assert project.process("run", "tiny").returncode == 0  # the lock went with its holder
+
+
+def test_a_second_run_at_the_same_time_is_refused_and_the_first_ends(project):
+    import subprocess
+
+    command = [sys.executable, "-m", "rag_eval.cli", *project.arguments("run", "tiny")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=project.root) as first:
+        while not (project.home / "lock").is_file() or not (project.home / "lock").read_text():
+            assert first.poll() is None
+            time.sleep(0.01)
+        second = project.process("run", "tiny")
+        assert first.wait(timeout=120) == 0
+    assert second.returncode == 1 or str(first.pid) not in second.stderr
+    assert project.report()["content_hash"]
+
+
+@pytest.mark.parametrize("place", ["home", "reports"])
+def test_a_file_in_the_place_of_a_folder(project, place):
+    (project.root / place).write_text("in the way")
+    result = project.invoke("run", "tiny")
+    assert result.exit_code == 1
+    assert f"{project.root / place}" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [("home = [", "settings.toml"), ("nothing = 1", "[nothing]"), ("latency_queries = 0", "[latency_queries]"), ('rerankers = {x = "rm -rf /"}', "[rerankers.x]"), ("home = 1\0", "settings.toml")],
+)
+def test_settings_that_cannot_be_used(project, monkeypatch, settings, says):
+    monkeypatch.delenv("RAG_EVAL_LATENCY_QUERIES")
+    (project.root / "settings.toml").write_text(settings)
+    result = project.invoke("show")
+    assert result.exit_code == 1
+    assert says in result.stderr
+
+
+def test_a_setting_in_the_environment_that_cannot_be_used(project, monkeypatch):
+    monkeypatch.setenv("RAG_EVAL_LATENCY_QUERIES", "many")
+    result = project.invoke("run", "tiny")
+    assert result.exit_code == 1
+    assert "[latency_queries]" in result.stderr
+    assert "many" in result.stderr
+
+
+def test_hostile_texts_do_not_reach_the_terminal_raw(project):
+    (project.gold / "queries.jsonl").write_text(jsonl([{**QUERIES[0], "text": f"How long {HOSTILE} do results stay?", "tags": [HOSTILE]}, *QUERIES[1:]]))
+    (project.corpus / "bad.md").write_text(f"---\ntitle: '{HOSTILE[-1]}'\nsource_url: '{HOSTILE[-1]}'\n---\n# {HOSTILE} [bold red]markup[/]\n\nResults {HOSTILE} stay.\n")
+    (project.gold / "gold_set.yaml").write_text(CONFIG + 'version_note: "x"\n')
+    for command in (("lint", "tiny"), ("run", "tiny")):
+        assert not ESCAPES.search(project.invoke(*command).output)
+    (project.gold / "gold_set.yaml").write_text(CONFIG.replace("version: 1", 'version: "[red]\\u202e1[/]"'))
+    linted, ran, shown, as_json = (project.invoke(*command) for command in (("lint", "tiny"), ("run", "tiny"), ("show",), ("show", "--json")))
+    assert (linted.exit_code, ran.exit_code, shown.exit_code, as_json.exit_code) == (0, 0, 0, 0), ran.stderr
+    for result in (linted, ran, shown, as_json):
+        assert not ESCAPES.search(result.output)
+    assert "[red]" in shown.stdout  # shown as it stands, not as markup
+
+
+@pytest.mark.parametrize("name", [HOSTILE, "two\nlines", "a/../b", "[red]x[/]"])
+def test_hostile_strategy_names_are_refused(project, name):
+    (project.gold / "gold_set.yaml").write_text(CONFIG.replace("name: bm25", f"name: {json.dumps(name)}"))
+    result = project.invoke("run", "tiny")
+    assert result.exit_code == 1
+    assert "gold_set.yaml:8" in result.stderr
+    assert not ESCAPES.search(result.output)
+
+
+def test_a_hostile_report_of_somebody_else_is_shown_escaped(project):
+    project.invoke("run", "tiny")
+    report = project.report()
+    report["gold"]["name"] = report["index"]["rev"] = report["stability"]["embedding"] = report["gates"][:1] and HOSTILE
+    for entry in report["strategies"]:
+        entry["name"] = entry["name"] + HOSTILE
+    report["strategy"] += HOSTILE
+    report["stability"]["strategies"] = {name + HOSTILE: entry for name, entry in report["stability"]["strategies"].items()}
+    for row in report["comparisons"]:
+        row["measure"] = f"R@10{HOSTILE}"
+    report["run_id"] = HOSTILE
+    report["content_hash"] = content_hash(report)
+    path = project.root / "retrieval-metrics.json"
+    path.write_text(dumps(report))
+    (project.root / "per-query.parquet").write_bytes((project.reports / "tiny" / "per-query.parquet").read_bytes())
+    for command in (("show", str(path)), ("show", str(path), "--json"), ("compare", str(path), str(path))):
+        assert not ESCAPES.search(project.invoke(*command).output)
+
+
+def test_the_reports_say_nothing_of_the_machine(project, monkeypatch):
+    monkeypatch.setenv("RAG_EVAL_HOME", str(Path("elsewhere")))
+    assert CliRunner().invoke(app, ["run", "tiny", "--gold-sets", "gold_sets", "--reports", "out"], catch_exceptions=False).exit_code == 0
+    assert (project.root / "elsewhere" / "artifacts").is_dir()
+    assert str(project.root) not in (project.root / "out" / "tiny" / "retrieval-metrics.json").read_text()

@@ -1,0 +1,51 @@
+"""The bundled small gold set, copied so that a test may change it, and the job over it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from rag_eval.defs import names
+from rag_eval.defs.build import build_definitions
+from rag_eval.defs.partitions import known_gold_sets
+from rag_eval.settings import Settings
+
+
+class Project:
+    """A copy of the smoke gold set with stores and reports of its own."""
+
+    def __init__(self, root: Path, smoke: Path) -> None:
+        self.folder = root / "gold_sets" / "smoke"
+        shutil.copytree(smoke, self.folder)
+        self.settings = Settings(home=root / "home", reports=root / "reports", gold_sets=root / "gold_sets", primary_gold_set="smoke", latency_queries=3)
+
+    def change(self, old: str, new: str, file: str = "gold_set.yaml") -> None:
+        path = self.folder / file
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+    def report(self, folder: str = "smoke") -> dict:
+        return json.loads((self.settings.reports / folder / "retrieval-metrics.json").read_text(encoding="utf-8"))
+
+    def known(self, name: str = "smoke"):
+        return next(gold_set for gold_set in known_gold_sets(self.settings.gold_sets) if gold_set.name == name)
+
+    def run(self, instance: dg.DagsterInstance, selection=None, *, gold_set: str = "smoke", **resources) -> dg.ExecuteInProcessResult:
+        job = build_definitions(self.settings, resources).resolve_job_def(names.JOB)
+        return job.execute_in_process(
+            partition_key=gold_set, instance=instance, raise_on_error=False, asset_selection=selection or self.known(gold_set).assets
+        )
+
+
+@pytest.fixture
+def project(tmp_path, project_root) -> Project:
+    return Project(tmp_path, project_root / "gold_sets" / "smoke")
+
+
+@pytest.fixture
+def instance():
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance

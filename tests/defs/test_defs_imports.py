@@ -1,0 +1,59 @@
+"""Definitions load without the libraries that stages need; telemetry is off in every library, by that library's own account."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rag_eval.settings import TELEMETRY_OFF
+
+HEAVY = (
+    *("chromadb", "mlflow", "ragas", "datasets", "bm25s", "rank_bm25", "openai", "onnxruntime", "sklearn", "scipy", "ir_measures", "matplotlib"),
+    *("pandas", "numpy", "pyarrow", "tokenizers"),
+)
+
+
+# mlflow takes these for a test run and is silent by itself
+CI_SIGNS = ("PYTEST_CURRENT_TEST", "CI", "GITHUB_ACTIONS", "TF_BUILD", "BITBUCKET_BUILD_NUMBER", "JENKINS_URL", "GITLAB_CI", "TRAVIS", "CIRCLECI")
+
+
+def fresh(code: str, root: Path, **environment: str) -> str:
+    """Run code in a new process without any switch of ours set; its last line of output."""
+    kept = {name: value for name, value in os.environ.items() if name not in TELEMETRY_OFF and name not in CI_SIGNS}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, env={**kept, **environment}, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("more", ["", "rag_eval.definitions.defs()"], ids=["imported", "built"])
+def test_definitions_load_no_heavy_library(project_root, more):
+    code = f"import json, sys, rag_eval.definitions\n{more}\nprint(json.dumps(sorted(set(sys.modules) & set({HEAVY!r}))))"
+    assert json.loads(fresh(code, project_root)) == []
+
+
+LIBRARIES = {
+    "mlflow": "from mlflow.telemetry.utils import is_telemetry_disabled; print(is_telemetry_disabled())",
+    "ragas": "from ragas._analytics import do_not_track; print(do_not_track())",
+    "chromadb": "from chromadb.config import Settings; print(not Settings().anonymized_telemetry)",
+    "huggingface_hub": "from huggingface_hub.constants import HF_HUB_DISABLE_TELEMETRY; print(HF_HUB_DISABLE_TELEMETRY)",
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(("switch", "off"), [("telemetry_off()", "True"), ("pass", "False")], ids=["switched off", "left alone"])
+def test_library_says_whether_its_telemetry_is_off(project_root, library, switch, off):
+    code = f"import warnings; warnings.simplefilter('ignore')\nfrom rag_eval.settings import telemetry_off\n{switch}\n{LIBRARIES[library]}"
+    assert fresh(code, project_root) == off
+
+
+def test_dagster_says_its_telemetry_is_off(project_root, tmp_path):
+    code = (
+        "import os, pathlib, dagster as dg\nfrom dagster._core.telemetry import _get_instance_telemetry_enabled\n"
+        "from rag_eval.defs.instance import prepare_home\n"
+        "prepare_home(pathlib.Path(os.environ['DAGSTER_HOME']))\n"
+        "with dg.DagsterInstance.get() as instance: print(_get_instance_telemetry_enabled(instance), instance.nux_enabled)"
+    )
+    assert fresh(code, project_root, DAGSTER_HOME=str(tmp_path / "dagster")) == "False False"

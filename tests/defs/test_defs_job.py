@@ -1,0 +1,166 @@
+"""The Dagster job is the same evaluation as `rag-eval run`, with checks that stop it and gates that end it last."""
+
+import dagster as dg
+import pytest
+
+from rag_eval.defs import names
+from rag_eval.defs.resources import Evaluations
+from rag_eval.evaluation.inputs import open_gold_set
+from rag_eval.evaluation.run import evaluate
+from rag_eval.records.problems import InputError
+from rag_eval.storage.locking import home_lock
+
+pytestmark = [
+    # MLflow 3.17 with SQLAlchemy 2.1
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),
+]
+
+
+def materialized(result) -> dict[str, dict]:
+    return {
+        "/".join(event.asset_key.path): {name: value.value for name, value in event.materialization.metadata.items()}
+        for event in result.get_asset_materialization_events()
+    }
+
+
+def checks(result) -> dict[str, bool]:
+    return {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
+
+
+def failure(result, step: str):
+    (event,) = [event for event in result.all_events if event.is_step_failure and event.step_key == step]
+    return event.step_failure_data.user_failure_data
+
+
+def test_job_gives_what_the_command_line_gives(project, instance, tmp_path):
+    result = project.run(instance)
+    assert result.success
+    made = materialized(result)
+    assert set(made) == {"/".join(key.path) for key in project.known().assets}
+    assert not any(entry["reused"] for entry in made.values())
+    assert made["retrieval/hybrid"]["index_hash"] == made["corpus/corpus_index"]["index_hash"] == project.report()["index"]["hash"]
+    assert made["retrieval/hybrid"]["gold_hash"] == project.report()["gold"]["hash"]
+    by_job = project.report()["content_hash"]
+    assert made["reporting/retrieval_metrics_report"]["content_hash"] == by_job
+    assert (project.settings.reports / "retrieval-metrics.json").read_bytes() == (project.settings.reports / "smoke" / "retrieval-metrics.json").read_bytes()
+    for name in ("recall.png", "flips.png"):
+        assert (project.settings.home / "plots" / "smoke" / name).read_bytes().startswith(b"\x89PNG")
+
+    settings = project.settings.model_copy(update={"home": tmp_path / "other", "reports": tmp_path / "other-reports"})
+    assert evaluate(open_gold_set(project.folder, settings), primary=False).report["content_hash"] == by_job
+
+
+def test_second_run_reuses_and_checks_say_what_they_saw(project, instance):
+    project.run(instance)
+    first = project.report()["content_hash"]
+    result = project.run(instance)
+    assert result.success
+    made = materialized(result)
+    computed = {"reporting/retrieval_metrics_report", "reporting/mlflow_record", "reporting/gate_verdict"}
+    assert {name for name, entry in made.items() if not entry["reused"]} == computed
+    assert project.report()["content_hash"] == first
+    seen = checks(result)
+    assert all(seen[key.name] for key in names.BLOCKING)
+    assert seen["acceptance_recall_at_5"] is False  # twelve questions are too few to say
+    (check,) = [check for check in result.get_asset_check_evaluations() if check.check_name == "acceptance_recall_at_5"]
+    assert check.severity == dg.AssetCheckSeverity.WARN
+    assert check.metadata["status"].value == "insufficient_evidence"
+    latest = instance.get_latest_data_version_record(names.CORPUS_CHUNKS, partition_key="smoke")
+    assert latest.asset_materialization.tags["dagster/data_version"] == made["corpus/corpus_chunks"]["artifact"].rsplit("/", 1)[-1]
+
+
+def test_required_gate_fails_the_run_after_everything_is_written(project, instance):
+    lines = (project.folder / "gold_set.yaml").read_text(encoding="utf-8").splitlines()
+    lines = [line for line in lines if not line.startswith(("gates:", "acceptance:"))]
+    lines += ['acceptance: {recall_at_5: ">= 1.01"}', "gates: {required: [acceptance], advisory: [], min_queries: 1}"]
+    (project.folder / "gold_set.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    result = project.run(instance)
+    assert not result.success
+    made = materialized(result)
+    assert "reporting/gate_verdict" not in made
+    assert {"reporting/retrieval_metrics_report", "reporting/mlflow_record"} <= set(made)
+    assert (project.settings.reports / "retrieval-metrics.json").is_file()
+    assert checks(result)["acceptance_recall_at_5"] is False
+    ended = failure(result, "reporting__gate_verdict")
+    assert ended.description == "required gates did not pass: acceptance.recall_at_5"
+    assert ended.metadata["n_fail"].value == 1
+
+
+def test_gold_with_errors_stops_before_retrieval_and_shows_the_problems(project, instance):
+    with (project.folder / "queries.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write('{"query_id": "broken"}\n')
+    result = project.run(instance)
+    assert not result.success
+    made = materialized(result)
+    assert "gold/gold_variants" not in made
+    assert not any(name.startswith(("retrieval/", "measures/", "reporting/")) for name in made)
+    assert not project.settings.reports.exists()
+    (check,) = [check for check in result.get_asset_check_evaluations() if check.check_name == "gold_lint"]
+    assert not check.passed
+    assert check.severity == dg.AssetCheckSeverity.ERROR
+    rows = [record.data for record in check.metadata["problems"].records]
+    assert {"severity": "error", "field": "text", "line": 13}.items() <= rows[0].items()
+    assert check.metadata["n_errors"].value >= 1
+
+
+def test_empty_corpus_text_fails_the_blocking_check(project, instance):
+    for path in (project.folder / "corpus").glob("*.md"):
+        path.write_text("\n", encoding="utf-8")
+    result = project.run(instance)
+    assert not result.success
+    assert checks(result) == {"index_not_empty": False}
+    assert not any(name.startswith("retrieval/") for name in materialized(result))
+
+
+def test_strategy_of_another_gold_set_fails_clearly(project, instance):
+    other = project.folder.parent / "other"
+    project.folder.rename(other)
+    text = (other / "gold_set.yaml").read_text(encoding="utf-8")
+    (project.folder.parent / "smoke").mkdir()
+    (project.folder.parent / "smoke" / "gold_set.yaml").write_text(text, encoding="utf-8")
+    lines = [line for line in text.replace("name: smoke", "name: other").splitlines() if "name: vector" not in line]
+    (other / "gold_set.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    result = project.run(instance, [names.strategy_key("vector")], gold_set="other")
+    assert not result.success
+    ended = failure(result, "retrieval__vector")
+    assert "other does not configure the strategy vector" in ended.description
+    assert "hybrid" in ended.metadata["configured"].value
+
+
+def test_broken_configuration_fails_its_own_run_with_file_and_line(project, instance):
+    project.change("depth: 20", "depht: 20")
+    result = project.run(instance)
+    assert not result.success
+    ended = failure(result, "corpus__corpus_snapshot")
+    (row,) = [record.data for record in ended.metadata["problems"].records]
+    assert (row["code"], row["field"], row["accepted"].count("depth")) == ("unknown_key", "depht", 1)
+    assert materialized(result) == {}
+
+
+def test_mlflow_record_and_verdict_work_on_the_report_that_is_there(project, instance):
+    selection = [names.MLFLOW_RECORD, names.GATE_VERDICT]
+    result = project.run(instance, selection)
+    assert "materialize retrieval_metrics_report first" in failure(result, "reporting__mlflow_record").description
+    project.run(instance)
+    result = project.run(instance, selection)
+    assert result.success
+    assert materialized(result)["reporting/gate_verdict"]["run_id"] == project.report()["run_id"]
+
+
+def test_run_holds_the_home_and_releases_it(project, instance):
+    with home_lock(project.settings.home):
+        result = project.run(instance, [names.CORPUS_SNAPSHOT])
+        assert "another run is writing here" in failure(result, "corpus__corpus_snapshot").description
+    assert project.run(instance, [names.CORPUS_SNAPSHOT]).success
+    with home_lock(project.settings.home):
+        pass
+
+
+def test_resource_can_be_replaced_by_a_plain_object(project, instance):
+    evaluations = Evaluations(project.settings)
+    assert project.run(instance, [names.CORPUS_SNAPSHOT, names.CORPUS_CHUNKS], evaluations=evaluations).success
+    assert evaluations.open("smoke") is evaluations.open("smoke")
+    with pytest.raises(InputError, match="another run is writing"), home_lock(project.settings.home):
+        pass
+    evaluations.close()

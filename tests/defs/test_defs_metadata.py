@@ -1,0 +1,48 @@
+"""Metadata holds native types, short tables and nulls."""
+
+import dagster as dg
+import numpy as np
+import pytest
+
+from rag_eval.defs.metadata import MAX_ROWS, clear_failures, column_schema, histogram, native, problems_metadata, table
+from rag_eval.records.frames import CHUNKS
+from rag_eval.records.problems import InputError, Problem
+
+
+@pytest.mark.parametrize(("value", "expected"), [(np.int64(3), 3), (np.float32(0.5), 0.5), (np.bool_(1), True), (float("nan"), None), (np.inf, None), ("x", "x"), (None, None)])
+def test_native(value, expected):
+    found = native(value)
+    assert found == expected
+    assert type(found) in {int, float, bool, str, type(None)}
+
+
+def test_table_is_short_and_typed():
+    rows = [{"name": f"r{at}", "value": np.float64(at) if at else float("nan"), "n": np.int64(at), "all": at % 2 == 0} for at in range(80)]
+    made = table(("name", "value", "n", "all", "absent"), rows)
+    assert len(made.records) == MAX_ROWS
+    assert made.records[0].data == {"name": "r0", "value": None, "n": 0, "all": True, "absent": None}
+    assert {column.name: column.type for column in made.schema.columns} == {"name": "string", "value": "float", "n": "int", "all": "bool", "absent": "string"}
+    dg.MaterializeResult(metadata={"table": made})
+
+
+def test_problems_show_errors_first_and_become_a_failure():
+    problems = [Problem("late", "w", severity="warning"), *[Problem(f"p{at}", "e", file="f", line=at) for at in range(60)]]
+    found = problems_metadata(problems)
+    assert (found["n_errors"], found["n_warnings"]) == (60, 1)
+    assert len(found["problems"].records) == MAX_ROWS
+    assert all(record.data["severity"] == "error" for record in found["problems"].records)
+    with pytest.raises(dg.Failure, match="p59") as caught, clear_failures():
+        raise InputError(problems)
+    assert caught.value.metadata["n_errors"].value == 60
+    assert not caught.value.allow_retries
+
+
+def test_column_schema_has_every_column_with_its_meaning():
+    schema = column_schema(CHUNKS)["dagster/column_schema"]
+    assert [column.name for column in schema.columns] == list(CHUNKS.columns)
+    assert all(column.description for column in schema.columns)
+
+
+def test_histogram_of_nothing_and_of_something():
+    assert "n" in histogram([], "tokens").value
+    assert histogram([("1 to 9", 4), ("10 to 19", 2)], "tokens").value.count("█") == 60

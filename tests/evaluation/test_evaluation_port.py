@@ -1,0 +1,40 @@
+"""The port that callers open over a gold set's corpus, and the flag that decides its default."""
+
+import pytest
+
+from rag_eval.evaluation.inputs import open_gold_set
+from rag_eval.evaluation.port import open_port
+from rag_eval.records.retrieval import RetrievalOptions, RetrievalPort
+from rag_eval.settings import Settings
+
+
+@pytest.fixture
+def opened(project_root, tmp_path):
+    def open_with(**settings):
+        given = Settings.model_validate({"home": tmp_path / "home", "reports": tmp_path / "reports", **settings})
+        return open_port(open_gold_set(project_root / "gold_sets" / "smoke", given))
+
+    return open_with
+
+
+def test_serves_every_kind_and_bm25_by_default(opened):
+    port = opened()
+    assert isinstance(port, RetrievalPort)
+    assert port.stats().default_strategy == "bm25"
+    assert set(port.stats().index_hashes) == {"bm25", "vector", "hybrid"}
+    for kind in ("bm25", "vector", "hybrid"):
+        result = port.retrieve("What happens to a job that fails?", RetrievalOptions(top_k=3, strategy=kind))
+        assert [chunk.k_final for chunk in result.chunks] == [1, 2, 3]
+
+
+def test_the_flag_makes_hybrid_the_default(opened):
+    assert opened(feature_hybrid_retrieval=True).stats().default_strategy == "hybrid"
+
+
+def test_every_chunk_carries_its_citation(opened, project_root):
+    port = opened()
+    for chunk in port.retrieve("retry a job", RetrievalOptions(top_k=5)).chunks:
+        text = (project_root / "gold_sets" / "smoke" / "corpus" / chunk.doc_id).read_text(encoding="utf-8")
+        assert text[chunk.offsets.start : chunk.offsets.end] == chunk.text
+        assert chunk.index_hash == port.stats().index_hashes["bm25"]
+        assert chunk.rev
