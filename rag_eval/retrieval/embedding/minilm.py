@@ -1,21 +1,27 @@
 """all-MiniLM-L6-v2 through onnxruntime, from the model file that Chroma uses.
 
 The same vectors as Chroma's own function (mean pooling over the attention mask, unit norm, at most 256 tokens), several times faster: texts
-are sorted by length and a batch is padded only to its own longest text.
+are sorted by length, a batch is padded only to its own longest text, and each core works on a batch of its own.
 """
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from rag_eval.retrieval.embedding.base import Advance, Vectors, no_advance, unit
 
 MODEL = "all-MiniLM-L6-v2"
 DIMENSIONS = 384
 MAX_TOKENS = 256
-BATCH_TOKENS = 4096
-"""Tokens of one batch, padding included: large enough to keep the cores busy, small enough to stay in their caches."""
+BATCH_TOKENS = 512
+"""Tokens of one batch, padding included: large enough to keep the cores busy, small enough for their caches; 4096 take a quarter longer."""
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""Cores that this process may use."""
 
 
 class MiniLmEmbedder:
@@ -30,6 +36,7 @@ class MiniLmEmbedder:
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
+        options.intra_op_num_threads = 1  # batches run beside each other: cores that share one batch wait for each other at every layer
         self._session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.enable_truncation(max_length=MAX_TOKENS)
@@ -41,19 +48,27 @@ class MiniLmEmbedder:
         ids = [np.asarray(item.ids, dtype=np.int64) for item in encoded]
         lengths = np.array([len(row) for row in ids], dtype=np.int64)
         vectors = np.zeros((len(texts), DIMENSIONS), dtype=np.float32)
-        place = np.argsort(lengths, kind="stable")
-        start = 0
-        while start < len(place):
-            stop = start + 1
-            while stop < len(place) and (stop + 1 - start) * lengths[place[stop]] <= BATCH_TOKENS:
-                stop += 1
-            batch = place[start:stop]
-            vectors[batch] = self._forward([ids[i] for i in batch], int(lengths[batch[-1]]))
-            advance(len(batch))
-            start = stop
+        batches = self._batches(lengths)
+        with ThreadPoolExecutor(CORES) as pool:
+            run = pool.map if len(batches) > 1 else map
+            for batch, found in zip(batches, run(lambda batch: self._forward([ids[i] for i in batch]), batches), strict=True):
+                vectors[batch] = found
+                advance(len(batch))
         return vectors
 
-    def _forward(self, ids: list[np.ndarray], width: int) -> Vectors:
+    @staticmethod
+    def _batches(lengths: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+        """Places of texts of like length, at most BATCH_TOKENS a batch with its padding, or one text."""
+        place = np.argsort(lengths, kind="stable")
+        batches, start = [], 0
+        for stop in range(1, len(place) + 1):
+            if stop == len(place) or (stop + 1 - start) * lengths[place[stop]] > BATCH_TOKENS:
+                batches.append(place[start:stop])
+                start = stop
+        return batches
+
+    def _forward(self, ids: list[npt.NDArray[np.int64]]) -> Vectors:
+        width = max(len(row) for row in ids)
         tokens = np.zeros((len(ids), width), dtype=np.int64)
         mask = np.zeros((len(ids), width), dtype=np.int64)
         for row, values in enumerate(ids):
