@@ -75,7 +75,7 @@ CHUNKS = _schema(
     "chunks",
     chunk_id=("str", "hash of (doc_id, document content hash, chunker, start, end); = snippet_id"),
     doc_id=("str", "its document"),
-    section_id=("str", "the section its first character lies in"),
+    section_id=("str", "the section its first character lies in, white space aside"),
     start=("int", "first character in the document's text"),
     end=("int", "one past the last character"),
     tokens=("int", "number of word tokens"),

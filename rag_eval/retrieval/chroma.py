@@ -6,7 +6,7 @@ differ slightly; a graph that was built is kept and gives the same answers every
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -90,10 +90,17 @@ class ChromaFunctionEmbedder:
 
     def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Vectors:
         """Embed in batches; rows are scaled to unit norm."""
+        return self._embed(self._function, texts, advance)
+
+    def embed_queries(self, texts: Sequence[str], advance: Advance = no_advance) -> Vectors:
+        """Embed in batches as the model embeds questions, which for some is not how it embeds documents."""
+        return self._embed(self._function.embed_query, texts, advance)
+
+    def _embed(self, function: Callable[[list[str]], Any], texts: Sequence[str], advance: Advance) -> Vectors:
         parts = []
         for start in range(0, len(texts), EMBED_BATCH):
             batch = list(texts[start : start + EMBED_BATCH])
-            part = np.asarray(self._function(batch), dtype=np.float32)
+            part = np.asarray(function(batch), dtype=np.float32)
             if part.ndim != 2 or len(part) != len(batch) or not np.isfinite(part).all():  # noqa: PLR2004 - rows and columns
                 raise InputError(
                     Problem("embedding_invalid", f"{quoted(self.model)} gave no finite vector for each text", found=f"shape {part.shape} for {len(batch)} texts")

@@ -60,7 +60,8 @@ def test_invariants(text, chunker_kind, kind, max_tokens, overlap):
         assert row.tokens <= max_tokens or chunker_kind == "whole"
         assert row.text_hash == text_hash(("t " + row.text).strip())
         section = next(s for s in found.itertuples() if s.section_id == row.section_id)
-        assert section.start <= row.start < section.end
+        first = row.start + len(row.text) - len(row.text.lstrip())  # `whole` keeps blank lines before the first heading, which lie in no section
+        assert section.start <= first < section.end
         covered[row.start : row.end] = [True] * (row.end - row.start)
     assert all(done or character.isspace() for done, character in zip(covered, text, strict=True))
     if not overlap or chunker_kind not in {"text", "markdown"}:
@@ -73,6 +74,12 @@ def test_whole_keeps_the_very_text_whatever_its_length():
     chunks = cut(text, "whole")
     assert chunks["text"].tolist() == [text]
     assert chunks["text_hash"].tolist() == [text_hash(("t " + text).strip())]
+
+
+def test_whole_belongs_to_the_section_of_its_first_words():
+    documents, found = corpus("\nParameters\n----------\n", "markdown")
+    chunks = chunk_documents(documents, found, Chunker(kind="whole"))
+    assert chunks["section_id"].tolist() == [found["section_id"][0]]
 
 
 @pytest.mark.parametrize("kind", KINDS)

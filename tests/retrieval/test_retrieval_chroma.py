@@ -60,6 +60,14 @@ def test_sync_adds_keeps_and_removes(store):
     assert store.sync("empty", [], np.zeros((0, 16), dtype=np.float32), []) == SyncReport(0, 0, 0)
 
 
+def test_a_chunk_that_is_indexed_under_another_text_gets_its_new_vector(store):
+    store.sync("model", IDS[:3], VECTORS[:3], DOCS[:3], text_hashes=["a", "b", "c"])
+    assert store.sync("model", IDS[:3], VECTORS[10:13], DOCS[:3], text_hashes=["a", "B", "c"]) == SyncReport(added=1, removed=0, kept=2)
+    there = kept(store, "model")
+    assert [np.abs(there[IDS[row]][0] - VECTORS[row]).max() < 1e-6 for row in range(3)] == [True, False, True]
+    assert np.abs(there[IDS[1]][0] - VECTORS[11]).max() < 1e-6
+
+
 def test_sync_in_more_than_one_batch(store, monkeypatch):
     monkeypatch.setattr("rag_eval.retrieval.chroma.BATCH", 7)
     assert store.sync("model", IDS, VECTORS, DOCS).added == N

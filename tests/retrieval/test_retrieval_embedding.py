@@ -378,12 +378,23 @@ def test_a_source_with_a_chroma_function_embeds_nothing_twice(letters, tmp_path)
     source = EmbeddingSource(spec, table(["ab", "b", "ab"]), places(tmp_path))
     source.chunk_vectors()
     source.query_vectors(["b", "a", "a"])
-    assert [text for batch in letters for text in batch] == ["ab", "b", "a"]
+    source.query_vectors(["a", "b"])
+    assert [text for batch in letters for text in batch] == ["ab", "b", "b", "a"]  # "b" as a document and as a question
     assert source.model == source.embedder.model
     EmbeddingSource(spec, table(["ab", "b"]), places(tmp_path)).chunk_vectors()
     assert len(letters) == 2
     EmbeddingSource(Embedding(model="chroma:letters", config={"count": 3}), table(["ab"]), places(tmp_path)).chunk_vectors()
     assert len(letters) == 3
+
+
+def test_questions_are_embedded_as_the_model_embeds_questions(letters, tmp_path, monkeypatch):
+    from chromadb.utils import embedding_functions
+
+    monkeypatch.setattr(embedding_functions.known_embedding_functions["letters"], "embed_query", lambda _, texts: [np.array([0.0, 1.0], dtype=np.float32) for _ in texts])
+    source = EmbeddingSource(Embedding(model="chroma:letters", config={"count": 2}), table(["a"]), places(tmp_path))
+    assert source.chunk_vectors().tolist() == [[1.0, 0.0]]
+    for cached in (True, False):
+        assert source.query_vectors(["a"], cached=cached).tolist() == [[0.0, 1.0]]
 
 
 def test_an_unknown_or_unusable_chroma_function_is_an_input_error(letters):

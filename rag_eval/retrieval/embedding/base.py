@@ -1,7 +1,7 @@
 """What every source of vectors offers, and the arithmetic they share."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,15 @@ class Embedder(Protocol):
 def lengths(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     """Norms of rows, float64 [n]: squares of very large or very small float32 values neither overflow nor vanish."""
     return np.asarray(np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)))
+
+
+@runtime_checkable
+class TwoSided(Embedder, Protocol):
+    """An embedder that may embed a question otherwise than a document."""
+
+    def embed_queries(self, texts: Sequence[str], advance: Advance = no_advance) -> Vectors:
+        """Embed questions, float32 [n, dimensions]."""
+        ...
 
 
 def unit(vectors: npt.NDArray[np.floating]) -> Vectors:

@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 from rag_eval.records.gold_set import Embedding
 from rag_eval.retrieval.chunk_table import ChunkTable
-from rag_eval.retrieval.embedding.base import Advance, Embedder, Vectors, no_advance
+from rag_eval.retrieval.embedding.base import Advance, Embedder, TwoSided, Vectors, no_advance
 from rag_eval.retrieval.embedding.cache import CacheUse, EmbeddingCache, embed_cached
 from rag_eval.retrieval.embedding.lsa import LsaEmbedder, LsaFit, fit, fit_hash
 from rag_eval.retrieval.embedding.minilm import MiniLmEmbedder
@@ -32,6 +33,19 @@ class Places:
     base: Path
     embeddings: Path
     store: ArtifactStore
+
+
+class _Questions:
+    """The question side of a two-sided embedder, as an embedder of its own."""
+
+    def __init__(self, embedder: TwoSided) -> None:
+        self._embedder = embedder
+        self.model = f"{embedder.model} questions"
+        self.dimensions = embedder.dimensions
+
+    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Vectors:
+        """Embed questions."""
+        return self._embedder.embed_queries(texts, advance)
 
 
 class EmbeddingSource:
@@ -81,10 +95,22 @@ class EmbeddingSource:
 
     _chunks: Vectors | None = None
 
+    @functools.cached_property
+    def _asker(self) -> Embedder:
+        """The embedder as it embeds questions."""
+        embedder = self.embedder
+        return _Questions(embedder) if isinstance(embedder, TwoSided) else embedder
+
+    @functools.cached_property
+    def _query_cache(self) -> EmbeddingCache:
+        """The cache of questions: that of documents, but for models that may embed both differently."""
+        two_sided = (self.spec.model or "").startswith("chroma:")
+        return EmbeddingCache(self.places.embeddings, f"{self.model} questions") if two_sided else self._cache
+
     def query_vectors(self, queries: list[str], *, cached: bool = True) -> Vectors:
         """Embed queries, float32 [n, d]; `cached=False` computes anew, as a live query would be."""
         if not cached:
-            return self.embedder.embed(queries)
-        vectors, use = embed_cached(lambda: self.embedder, self._cache, queries)
+            return self._asker.embed(queries)
+        vectors, use = embed_cached(lambda: self._asker, self._query_cache, queries)
         self.use.add(use)
         return vectors
