@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-export PYTHONWARNDEFAULTENCODING := 0
 
 .PHONY: run test test-all check bench ui install lock docs clean help
 

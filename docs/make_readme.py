@@ -68,7 +68,7 @@ def evaluate() -> tuple[str, bytes]:
         settings = Settings.model_validate({"home": Path(scratch) / "home", "reports": Path(scratch) / "reports"})
         (outcome,) = evaluate_all([open_gold_set(ROOT / "gold_sets" / settings.primary_gold_set, settings)], settings)
         console = Console(file=io.StringIO(), width=WIDTH, highlight=False, no_color=True)
-        show_outcome(console, outcome.report, Path("reports") / settings.primary_gold_set, outcome.seconds)
+        show_outcome(console, outcome.report, Path("reports") / settings.primary_gold_set, outcome.seconds, ".venv/bin/rag-eval")
         text = "\n".join(line.rstrip() for line in console.file.getvalue().strip().splitlines())
         return f"```text\n{text}\n```\n", forest(outcome.report, Path(scratch) / "recall.png").read_bytes()
 

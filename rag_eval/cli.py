@@ -47,6 +47,14 @@ def _settings(home: Path | None = None, reports: Path | None = None, gold_sets: 
         ) from error
 
 
+def _command() -> str:
+    """How this person starts the command line: a path below this folder as it is typed, else the bare name."""
+    script = Path(sys.argv[0])
+    with contextlib.suppress(ValueError, OSError):
+        return str(script.absolute().relative_to(Path.cwd())) if script.name == "rag-eval" else "rag-eval"
+    return "rag-eval"
+
+
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
     """Turn errors about input, and files that cannot be read or written, into lines on standard error and exit status 1; the rest keeps its traceback."""
@@ -134,7 +142,7 @@ def run(
 
         console = _console()
         for outcome in outcomes:
-            show_outcome(console, outcome.report, outcome.folder, outcome.seconds)
+            show_outcome(console, outcome.report, outcome.folder, outcome.seconds, _command())
             if outcome.mlflow_error:
                 typer.echo(f"warning: MLflow did not record this run ({quoted(outcome.mlflow_error, 400)}); the report is complete", err=True)
         _record_lineage(evaluations, outcomes, settings)

@@ -136,8 +136,8 @@ def show_report(console: "Console", report: Mapping[str, Any]) -> None:
         console.print(gates_table(report))
 
 
-def show_outcome(console: "Console", report: Mapping[str, Any], folder: Path, seconds: float) -> None:
-    """Print a fresh report and where its files are."""
+def show_outcome(console: "Console", report: Mapping[str, Any], folder: Path, seconds: float, command: str = "rag-eval") -> None:
+    """Print a fresh report, where its files are, and what to type next; `command` is how this person starts the command line."""
     console.print()
     show_report(console, report)
     cache = report["cacheHitRate"]
@@ -145,4 +145,5 @@ def show_outcome(console: "Console", report: Mapping[str, Any], folder: Path, se
     console.print(f"evaluated in {seconds:.1f} s{reuse}", markup=False)
     console.print(f"report  {folder / 'retrieval-metrics.json'}  (content_hash {report['content_hash'][:16]}, run {report['run_id']})", markup=False, soft_wrap=True)
     console.print(f"tables  {folder / 'measures.csv'}, {folder / 'per-query.parquet'}, {folder}/run-*.trec", markup=False, soft_wrap=True)
-    console.print("look    rag-eval ui      try your own documents    rag-eval init NAME --docs DIR", markup=False)
+    console.print(f"look    {command} ui", markup=False, soft_wrap=True)
+    console.print(f"try     {command} init NAME --docs DIR    (your own documents)", markup=False, soft_wrap=True)
