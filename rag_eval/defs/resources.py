@@ -87,12 +87,14 @@ class Evaluations:
             from rag_eval.evaluation.inputs import open_gold_set
             from rag_eval.evaluation.progress import Lines
             from rag_eval.storage.artifacts import ArtifactStore
+            from rag_eval.storage.atomic import sweep
             from rag_eval.storage.locking import home_lock
 
             evaluation = open_gold_set(self.settings.gold_sets / gold_set, self.settings, progress=Lines(dg.get_dagster_logger().info))
             if not self._sessions:
                 self._held.enter_context(home_lock(self.settings.home))
                 ArtifactStore(self.settings.home / "artifacts").sweep()
+                sweep(self.settings.home, "", "runs", "embeddings/*")
             self._sessions[gold_set] = Session(evaluation)
         return self._sessions[gold_set]
 

@@ -52,30 +52,39 @@ class ResolvedGold:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placed:
-    """Gold on a corpus, before any chunking: judgements with `document` and `section` rows, anchors and decoys with theirs."""
+    """Gold on a corpus, before any chunking: judgements with `document` and `section` rows, anchors and decoys with theirs.
+
+    `gone` has the judgements whose target this revision lacks.
+    """
 
     corpus: Catalogue
     judgements: pd.DataFrame
+    gone: pd.DataFrame
     located: Located
     decoys: pd.DataFrame
     found_decoys: Found
 
 
 def place(gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame, problems: ProblemList) -> Placed:
-    """Look up every judgement, anchor and decoy; what is gone or not found goes into `problems` and is left out."""
+    """Look up every judgement, anchor and decoy; what is gone or not found goes into `problems` and is left out.
+
+    In a gold set of one's own a target that is gone is an error. Collections in BEIR or TREC layout are taken as they are: it is a warning,
+    and the judgement stays in the denominators, as it does in the published figures; unless all are gone, which is another corpus.
+    """
     corpus = catalogue(documents, sections)
     found = find_targets(gold.judgements["target"], corpus)
     # an answer row's own document is reported once, with its anchors
     anchored = gold.anchors[["file", "line"]].assign(anchored=True).drop_duplicates()
     reported = gold.judgements.merge(anchored, on=["file", "line"], how="left")["anchored"].notna().to_numpy() & ~gold.judgements["explicit"].to_numpy()
     shown = gold.judgements[~reported]
-    report_dangling(shown, "target", Found(found.document[~reported], found.section[~reported]), corpus, problems, field="target")
+    report_dangling(shown, "target", Found(found.document[~reported], found.section[~reported]), corpus, problems, field="target", severity="warning" if gold.layout != "own" and (found.document >= 0).any() else "error")
     judgements = gold.judgements.assign(document=found.document, section=found.section)
     located = locate(gold.anchors, corpus, problems)
     decoys = find_targets(gold.decoys["target"], corpus)
     report_dangling(gold.decoys, "target", decoys, corpus, problems, field="decoy")
     kept = decoys.document >= 0
-    return Placed(corpus, judgements[found.document >= 0].reset_index(drop=True), located, gold.decoys[kept].reset_index(drop=True), Found(decoys.document[kept], decoys.section[kept]))
+    gone = judgements[found.document < 0].reset_index(drop=True)
+    return Placed(corpus, judgements[found.document >= 0].reset_index(drop=True), gone, located, gold.decoys[kept].reset_index(drop=True), Found(decoys.document[kept], decoys.section[kept]))
 
 
 def _collapse(pieces: list[pd.DataFrame], queries: pd.Index) -> pd.DataFrame:
@@ -102,6 +111,8 @@ def _levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Level, p
     document = [_piece(follows["query_id"], doc_ids[follows["document"]], follows["gain"].to_numpy(), implied)]
     if gold.layout == "own":
         document.append(_piece(anchor_query, doc_ids[located.document], 1, 1))
+    else:
+        document.append(_piece(placed.gone["query_id"], placed.gone["target"].to_numpy(dtype=object), placed.gone["gain"].to_numpy(), 0))
     n_sections = np.bincount(corpus.section_document[corpus.section_document >= 0], minlength=len(doc_ids))
     only = np.full(len(doc_ids), -1, dtype=np.int64)
     only[corpus.section_document[corpus.section_document >= 0]] = np.flatnonzero(corpus.section_document >= 0)

@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -103,11 +104,11 @@ def _accepted(target: str, corpus: Catalogue) -> str:
     return f"a document name or section id of this revision of the corpus{shown}"
 
 
-def report_dangling(rows: pd.DataFrame, column: str, found: Found, corpus: Catalogue, problems: ProblemList, *, field: str) -> None:
+def report_dangling(rows: pd.DataFrame, column: str, found: Found, corpus: Catalogue, problems: ProblemList, *, field: str, severity: Literal["error", "warning"] = "error") -> None:
     """Report every row whose target is not in the corpus (`dangling_target`). `rows` has the column, `file` and `line`."""
     gone = rows[found.document < 0]
     cached: dict[str, str] = {}
     for target, file, line in rows_of(gone[[column, "file", "line"]]):
         if target not in cached:
             cached[target] = _accepted(target, corpus) if len(cached) < _MAX_SUGGESTIONS else "a document name or section id of this revision of the corpus"
-        problems.add("dangling_target", "this document or section is not in this revision of the corpus", file=file, line=int(line), field=field, found=quoted(target), accepted=cached[target])
+        problems.add("dangling_target", "this document or section is not in this revision of the corpus", file=file, line=int(line), field=field, found=quoted(target), accepted=cached[target], severity=severity)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rag_eval.records.problems import quoted
+from rag_eval.records.problems import Problem, quoted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -126,6 +126,9 @@ def show_report(console: "Console", report: Mapping[str, Any]) -> None:
     """Print a report: what was measured, the measures, comparisons with the primary strategy, stability, gates."""
     for line in headline(report):
         console.print(line, markup=False)
+    if report["gold"]["warnings"]:
+        first = Problem(**report["gold"]["warnings"][0])
+        console.print(f"{len(report['gold']['warnings'])} warnings about the gold set, for example: {first}", markup=False, soft_wrap=True)
     console.print(measures_table(report))
     if report["comparisons"]:
         title = f"Paired differences in {SHOWN[0]} (* {quoted(report['strategy'])} against the others; all pairs are in the report)"

@@ -189,3 +189,16 @@ def test_resolving_leaves_the_gold_set_alone(make_gold, corpus_frames):
     resolve(gold, *corpus_frames(TEXTS, {"a.md": ["alpha"]}))
     for name, frame in before.items():
         pd.testing.assert_frame_equal(getattr(gold, name), frame)
+
+
+def test_a_collection_keeps_judgements_of_documents_it_lacks(tmp_path, corpus_frames):
+    frames = corpus_frames(TEXTS)
+    write = {"queries.jsonl": '{"_id": "q1", "text": "one"}\n{"_id": "q2", "text": "two"}\n', "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\ta.md\t1\nq1\tgone\t1\nq2\tgone\t2\n"}
+    for name, text in write.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    resolved = resolve(load_beir_gold(tmp_path, "test"), *frames)
+    assert _pairs(resolved.qrels["document"]) == {("q1", "a.md"): 1, ("q1", "gone"): 1, ("q2", "gone"): 2}
+    assert [(problem.code, problem.severity, problem.line) for problem in resolved.problems] == [("dangling_target", "warning", 3), ("dangling_target", "warning", 4)]
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tgone\t1\nq2\tgone\t2\n", encoding="utf-8")
+    assert [problem.severity for problem in resolve(load_beir_gold(tmp_path, "test"), *frames).problems] == ["error", "error"]
