@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -56,7 +56,7 @@ def _command() -> str:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _told(*, writes_report: bool = False) -> Iterator[None]:
     """Turn errors about input, and files that cannot be read or written, into lines on standard error and exit status 1; the rest keeps its traceback."""
     from rag_eval.records.problems import InputError, Problem
 
@@ -68,7 +68,8 @@ def _told() -> Iterator[None]:
             typer.echo(str(problem), err=True)
         warnings = len(error.problems) - len(errors)
         also = f" and {warnings} warning{'s' if warnings != 1 else ''} (rag-eval lint lists them)" if warnings else ""
-        typer.echo(f"{len(errors)} error{'s' if len(errors) != 1 else ''}{also}; no report was written", err=True)
+        end = "; no report was written" if writes_report else ""
+        typer.echo(f"{len(errors)} error{'s' if len(errors) != 1 else ''}{also}{end}", err=True)
         raise typer.Exit(ERROR) from None
     except OSError as error:  # no room, no permission, a file where a folder should be: nothing that a traceback would explain
         place = None if error.filename is None else os.fsdecode(error.filename)
@@ -122,7 +123,7 @@ def run(
     gold_sets: GoldSets = None,
 ) -> None:
     """Evaluate gold sets and write reports; a second run computes only what changed."""
-    with _told():
+    with _told(writes_report=True):
         settings = _settings(home, reports, gold_sets)
         from rag_eval.evaluation.inputs import open_beir, open_gold_set, select_gold_sets
         from rag_eval.evaluation.run import evaluate_all
@@ -194,7 +195,7 @@ def init(
         folder = settings.gold_sets / name
         init_gold_set(folder, docs)
     typer.echo(f"wrote {folder}")
-    typer.echo(f"next: edit {folder / 'queries.jsonl'} (rewrite each draft as a user would ask it, remove its tag 'draft'), then: rag-eval lint {name} && rag-eval run {name}")
+    typer.echo(f"next: edit {folder / 'queries.jsonl'} (rewrite each draft as a user would ask it, remove its tag 'draft'), then: {_command()} lint {name} && {_command()} run {name}")
 
 
 @app.command()
@@ -270,6 +271,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a screen that lacks a character shows its number, not a traceback
+    usage_error: Any = typer.BadParameter.__mro__[1]
+    usage_error.exit_code = ERROR  # a mistyped command must not look like a failed gate to the night's script
     try:
         app()
     except KeyboardInterrupt:

@@ -36,5 +36,6 @@ def project(tmp_path, monkeypatch, tracking_store) -> Project:
         monkeypatch.delenv(name)
     monkeypatch.setenv("RAG_EVAL_TRACKING_URI", tracking_store)
     monkeypatch.setenv("RAG_EVAL_LATENCY_QUERIES", "2")
+    monkeypatch.setenv("RAG_EVAL_PRIMARY_GOLD_SET", "tiny")
     monkeypatch.chdir(tmp_path)
     return Project(tmp_path)

@@ -48,7 +48,8 @@ def corpus_snapshot(session: Session) -> Outcome:
 
     artifact = stage(session.evaluation)
     about = artifact.json("about")
-    masked = {f"masked_{name}": native(count) for name, count in sorted(about["masked"].items())}
+    counts = about["masked"]  # None where masking is off
+    masked = {"masking": text("off")} if counts is None else {f"masked_{name}": native(count) for name, count in sorted(counts.items())}
     return _of(artifact, rev=text(about["corpus_rev"]), n_documents=about["n_documents"], loader=text(about["loader"]), **masked)
 
 

@@ -12,7 +12,7 @@ from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, COMPARED, comparis
 from rag_eval.measures.labels import machine_name
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.records.problems import InputError, Problem
-from rag_eval.reporting.metrics_report import FILE_NAME, SCHEMA_VERSION, content_hash
+from rag_eval.reporting.metrics_report import FILE_NAME, SCHEMA_VERSION, content_hash, first_fault
 from rag_eval.storage.artifacts import ArtifactStore
 
 
@@ -25,11 +25,11 @@ class KeptRun:
     report
         Its report.
     per_query
-        Its per-query frame.
+        Its per-query frame; None where a report stands alone.
     """
 
     report: dict[str, Any]
-    per_query: pd.DataFrame
+    per_query: pd.DataFrame | None
 
 
 def run_ids(home: Path, gold_set: str | None = None) -> list[str]:
@@ -55,9 +55,7 @@ def find_run(name: str, home: Path) -> KeptRun:
             raise InputError(Problem("run_not_found", "no such report", file=str(path)))
         report = _report(_read(path), path)
         beside = path.parent / "per-query.parquet"
-        if beside.is_file():
-            return KeptRun(report, _per_query(beside))
-        name = str(report.get("run_id", ""))
+        return KeptRun(report, _per_query(beside, report) if beside.is_file() else None)
     ids = run_ids(home)
     places = {"latest": -1, "previous": -2}
     if name in places:
@@ -78,6 +76,9 @@ def find_run(name: str, home: Path) -> KeptRun:
 
 def _report(loaded: dict[str, Any], path: Path) -> dict[str, Any]:
     """Refuse what is no whole report: its content_hash says so, whoever wrote or changed it."""
+    fault = first_fault(loaded) if loaded.get("schema_version") == SCHEMA_VERSION else None
+    if fault is not None:
+        raise InputError(Problem("run_unreadable", "not a report as its schema describes it", file=str(path), field=fault[0], found=fault[1]))
     if loaded.get("schema_version") != SCHEMA_VERSION or not isinstance(loaded.get("run_id"), str) or loaded.get("content_hash") != content_hash(loaded):
         raise InputError(
             Problem("run_unreadable", "not a whole report as rag-eval wrote it", file=str(path), field="content_hash", accepted=f"a retrieval-metrics.json of schema_version {SCHEMA_VERSION}, unchanged")
@@ -85,7 +86,8 @@ def _report(loaded: dict[str, Any], path: Path) -> dict[str, Any]:
     return loaded
 
 
-def _per_query(path: Path) -> pd.DataFrame:
+def _per_query(path: Path, report: dict[str, Any]) -> pd.DataFrame:
+    """Read the per-query figures beside a report and make sure that they are its own."""
     try:
         frame = pd.read_parquet(path)
     except (ValueError, OSError) as error:
@@ -93,6 +95,10 @@ def _per_query(path: Path) -> pd.DataFrame:
     missing = {"strategy", "level", "query_id", "group_id", *(machine_name(label) for label in COMPARED)} - set(frame.columns)
     if missing:
         raise InputError(Problem("run_incomplete", "columns are missing from the per-query figures", file=str(path), found=", ".join(sorted(missing))))
+    part = frame[(frame["strategy"] == report["strategy"]) & (frame["level"] == report["evaluation"]["level"])]
+    recall = part.groupby("query_id")["recall_at_10"].mean().mean()
+    if not np.isclose(recall, np.nan if report["recallAt10"] is None else report["recallAt10"], atol=1e-9, equal_nan=True):
+        raise InputError(Problem("run_incomplete", "the per-query figures beside the report are another run's", file=str(path), found=f"recall_at_10 {recall:.6g}", accepted=str(report["recallAt10"])))
     return frame
 
 
@@ -136,11 +142,29 @@ def differences(a: KeptRun, b: KeptRun) -> list[str]:
             notes.append(f"DIFFERENT {text}: {left} against {right}")
     hashes = [{entry["name"]: entry["index_hash"] for entry in run.report["strategies"]} for run in (a, b)]
     notes += [f"DIFFERENT index of {name}: {hashes[0][name]} against {hashes[1][name]}" for name in hashes[0] if name in hashes[1] and hashes[0][name] != hashes[1][name]]
+    for name in hashes[0]:
+        configured = [next((entry["configuration"] for entry in run.report["strategies"] if entry["name"] == name), None) for run in (a, b)]
+        if None not in configured and configured[0] != configured[1]:
+            notes.append(f"DIFFERENT configuration of {name}: {_changes(configured[0], configured[1])}")
+    pairs = (("evaluation", "evaluation"), ("seeds", "seeds"), ("code", "code"))
+    for key, text in pairs:
+        left, right = (({"seeds": run.report["gold"]["seeds"]} if key == "seeds" else run.report[key]) for run in (a, b))
+        if left != right:
+            notes.append(f"DIFFERENT {text}: {_changes(left, right)}")
     return notes
+
+
+def _changes(left: Any, right: Any) -> str:
+    """Name the keys that differ, with both values."""
+    keys = sorted({*left, *right})
+    return "; ".join(f"{key} {json.dumps(left.get(key), sort_keys=True)} against {json.dumps(right.get(key), sort_keys=True)}" for key in keys if left.get(key) != right.get(key))
 
 
 def compare(a: KeptRun, b: KeptRun) -> list[dict[str, Any]]:
     """Paired differences a - b of every strategy that both runs have, Holm-adjusted over all rows."""
+    if a.per_query is None or b.per_query is None:
+        raise InputError(Problem("run_incomplete", "a report without its per-query.parquet beside it can be shown but not compared", field="RUN"))
+    frames = (a.per_query, b.per_query)
     level = a.report["evaluation"]["level"]
     columns = [machine_name(label) for label in COMPARED]
     strategies = [entry["name"] for entry in a.report["strategies"] if entry["name"] in {other["name"] for other in b.report["strategies"]}]
@@ -149,8 +173,7 @@ def compare(a: KeptRun, b: KeptRun) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name in strategies:
         means = []
-        for run in (a, b):
-            frame = run.per_query
+        for frame in frames:
             part = frame[(frame["strategy"] == name) & (frame["level"] == level)]
             means.append(part.groupby(["query_id", "group_id"], sort=True)[columns].mean().reset_index().set_index("query_id"))
         left, right = means

@@ -83,6 +83,11 @@ class IndexOpener:
         self._evaluation = evaluation
         self._opened: Opened | None = None
 
+    @property
+    def embedded(self) -> int:
+        """How many texts were embedded through this index so far; nothing where it was never opened."""
+        return 0 if self._opened is None else self._opened.index.embedded
+
     def __call__(self) -> Opened:
         """Return the opened index."""
         if self._opened is None:

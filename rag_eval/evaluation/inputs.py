@@ -44,6 +44,8 @@ class Evaluation:
         For a plain BEIR folder: the split that is judged; else None.
     progress
         Where progress is shown.
+    partial
+        Whether strategies were left out or their vectors replaced: then its report never stands for the gold set as it is configured.
     """
 
     config: GoldSetConfig
@@ -51,6 +53,7 @@ class Evaluation:
     settings: Settings
     split: str | None = None
     progress: Progress = dataclasses.field(default_factory=Silent)
+    partial: bool = False
 
     @functools.cached_property
     def gold(self) -> GoldSet:
@@ -154,7 +157,7 @@ def open_gold_set(folder: Path, settings: Settings, *, strategies: tuple[str, ..
         The configuration cannot be used.
     """
     config = adjust(load_config(folder), strategies, vectors)
-    return Evaluation(config, folder, settings, progress=progress or Silent())
+    return Evaluation(config, folder, settings, progress=progress or Silent(), partial=bool(strategies or vectors))
 
 
 def open_beir(

@@ -11,7 +11,7 @@ from rag_eval.evaluation.gold_steps import GoldArrays, gold_variants
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.retrieval_steps import retrieve, run_rows
 from rag_eval.evaluation.scoring import ALWAYS_K, LEVELS, Scores, labels_for, score_strategy
-from rag_eval.measures.aggregate import aggregate
+from rag_eval.measures.aggregate import MeasureRecord, aggregate
 from rag_eval.measures.labels import machine_name
 from rag_eval.measures.overlap import ann_recall
 from rag_eval.measures.paired import PairedComparison, holm, paired_comparison
@@ -26,6 +26,19 @@ COMPARED = ("R@10", "RR", "nDCG@10")
 def number(value: float) -> float | None:
     """Make a figure fit for JSON: NaN and infinity are null, the rest keeps twelve significant digits, so that equal inputs give equal bytes."""
     return float(f"{value:.12g}") if np.isfinite(value) else None
+
+
+def interval_of(record: MeasureRecord) -> dict[str, Any]:
+    """Write a figure that is no ranking measure: value, interval, denominators."""
+    return {
+        "value": number(record.value),
+        "ci_low": number(record.ci_low),
+        "ci_high": number(record.ci_high),
+        "n_attempted": record.n_attempted,
+        "n_scored": record.n_scored,
+        "n_ineligible": record.n_ineligible,
+        "n_groups": record.n_groups,
+    }
 
 
 class Runs:
@@ -76,7 +89,7 @@ class Runs:
     def scores(self, name: str) -> Scores:
         """Scores of one strategy."""
         if name not in self._scores:
-            self._scores[name] = score_strategy(self.rows(name), self.gold, self.evaluation.config.k)
+            self._scores[name] = score_strategy(self.rows(name), self.gold, self.evaluation.config.k, self.artifact(name).frame("failed"))
         return self._scores[name]
 
 
@@ -102,6 +115,7 @@ def _records(scores: Scores, level: Level, runs: Runs) -> list[dict[str, Any]]:
             "n_scored": record.n_scored,
             "n_failed": record.n_failed,
             "n_ineligible": record.n_ineligible,
+            "n_groups": record.n_groups,
             "judged_at_k": number(record.judged_at_k),
             **({"value_if_unjudged_relevant": number(high[record.label])} if record.label in high else {}),
         }
@@ -149,24 +163,23 @@ def _comparisons(runs: Runs, level: Level) -> list[dict[str, Any]]:
 
 
 def _ann_recall(runs: Runs, name: str) -> dict[str, Any] | None:
-    """Recall of an approximate index against exact search over the same vectors, by k; None for exact strategies."""
+    """Recall of an approximate index against exact search over the same vectors, by seed and k; None for exact strategies."""
     spec = next(spec for spec in runs.evaluation.config.strategies if spec.name == name)
     if isinstance(spec, Bm25) or spec.search != "approximate":
         return None
-    opened = runs.opened()
+    opened, gold, depth = runs.opened(), runs.gold, runs.evaluation.config.depth
     source = opened.index.source(spec.embedding)
-    texts = runs.gold.variants["text"].tolist()
-    depth = runs.evaluation.config.depth
-    vectors = source.query_vectors(texts)
+    vectors = source.query_vectors(gold.variants["text"].tolist())
     exact = ExactSearch(source.chunk_vectors()).search(vectors, depth)
     dense = opened.index.dense(spec)
+    cutoffs = [k for k in sorted({*runs.evaluation.config.k, ALWAYS_K}) if k <= depth]
     result: dict[str, Any] = {}
     for seed in runs.evaluation.config.seeds:
         approximate = dense(vectors, depth, seed, None)
-        result[str(seed)] = {
-            f"ann_recall_at_{k}": number(float(np.nanmean(ann_recall(approximate.rows, exact.rows, k)))) for k in sorted({*runs.evaluation.config.k, ALWAYS_K}) if k <= depth
-        }
-    return {"by_seed": result, "n": len(texts)}
+        values = np.stack([ann_recall(approximate.rows, exact.rows, k) for k in cutoffs], axis=1)
+        found = aggregate([f"ann_recall_at_{k}" for k in cutoffs], values, gold.groups, BOOTSTRAP_SEED, query_of=gold.query_of)
+        result[str(seed)] = {record.label: interval_of(record) for record in found}
+    return {"by_seed": result}
 
 
 def _per_query_frame(runs: Runs) -> pd.DataFrame:

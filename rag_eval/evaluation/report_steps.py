@@ -13,11 +13,12 @@ from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
 from rag_eval.evaluation.stability_steps import stability_measures
 from rag_eval.gates.floors import floor_gates, unmeasured_gates
-from rag_eval.records.gold_set import Bm25
+from rag_eval.records.gold_set import Bm25, Strategy
 from rag_eval.reporting.metrics_report import FILE_NAME, dumps, finish, write_report
 from rag_eval.reporting.tables import per_query_csv, trec_qrels, trec_run, write_measures
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.atomic import atomic_path, write_text
+from rag_eval.storage.code import code_version, library_versions
 
 EXPORTED = {".csv", ".parquet", ".trec"}
 
@@ -35,16 +36,22 @@ def _record(measures: list[dict[str, Any]], name: str, level: str) -> dict[str, 
 
 
 def _embedding_use(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict[str, Any]:
-    """How many texts the evaluation needed vectors of, and how many had to be embedded now."""
+    """How many texts the evaluation needed vectors of (for retrieval, rerank and delta_s), and how many had to be embedded now."""
     chunks = corpus_chunks(evaluation).json("about")["n_chunks"]
-    index = corpus_index(evaluation, opened)
     wordings = int(runs.gold.variants["text"].nunique())
-    models = {entry["embed_model"] for entry in index.json("about")["strategies"].values() if entry["embed_model"]}
-    embedded = 0 if index.reused else sum(entry["embedded"] for entry in index.json("about")["vectors"].values())
-    for name in runs.names:
-        run = runs.artifact(name)
-        embedded += 0 if run.reused else run.json("about")["embedded_queries"]
-    return {"models": sorted(models), "needed": len(models) * (chunks + wordings), "embedded": embedded}
+    strategies = corpus_index(evaluation, opened).json("about")["strategies"].values()
+    models = {entry["embed_model"] for entry in strategies if entry["embed_model"]}
+    models |= {stability_measures(runs).json("about")["embedding"], *(runs.artifact(name).json("about")["rerank_model"] for name in runs.names)} - {""}
+    return {"models": sorted(models), "needed": len(models) * (chunks + wordings), "embedded": opened.embedded}
+
+
+def _configuration(spec: Strategy) -> dict[str, Any]:
+    """The strategy as it was configured; where vectors come from a file, its place is this machine's business."""
+    shown = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for part in (shown, shown.get("rerank", {})):
+        if "vectors" in part.get("embedding", {}):
+            part["embedding"]["vectors"] = "(file)"
+    return shown
 
 
 def _strategy(evaluation: Evaluation, runs: Runs, entry: dict[str, Any]) -> dict[str, Any]:
@@ -56,10 +63,14 @@ def _strategy(evaluation: Evaluation, runs: Runs, entry: dict[str, Any]) -> dict
         "kind": about["kind"],
         "index_hash": about["index_hash"],
         "embed_model": about["embed_model"],
+        "configuration": _configuration(spec),
         "rerank": spec.rerank.kind if spec.rerank else None,
         "seeds": {"configured": list(evaluation.config.seeds), "matter": about["seed_matters"]},
         "n_runs": about["n_runs"],
         "n_empty": about["n_empty"],
+        "n_failed": about["n_failed"],
+        "first_failure": about["first_failure"],
+        **({} if about["first_failure"] else {"first_failure_reason": "no retrieval failed"}),
         "measures": entry["measures"],
         "ann_recall": entry["ann_recall"],
         **({} if entry["ann_recall"] else {"ann_recall_reason": "this strategy searches exactly"}),
@@ -71,9 +82,8 @@ def _strategy(evaluation: Evaluation, runs: Runs, entry: dict[str, Any]) -> dict
 def figures_for_gates(report: dict[str, Any], level: str) -> dict[str, dict[str, Any]]:
     """Name every figure that a floor may ask for: the primary strategy's measures at the headline level, delta_s, latency, cost, cache."""
     primary = next(entry for entry in report["strategies"] if entry["name"] == report["strategy"])
-    groups = report["gold"]["n_groups_answerable"]
-    figures: dict[str, dict[str, Any]] = {record["name"]: {**record, "n_groups": groups} for record in primary["measures"] if record["level"] == level}
-    figures["delta_s"] = {**report["stability"]["strategies"][report["strategy"]]["delta_s"], "n_groups": groups}
+    figures: dict[str, dict[str, Any]] = {record["name"]: record for record in primary["measures"] if record["level"] == level}
+    figures["delta_s"] = report["stability"]["strategies"][report["strategy"]]["delta_s"]
     for name in ("p50", "p95", "p99"):
         figures[f"latency_{name}_ms"] = {"value": primary["latency_ms"][name]}
     figures["cost_per_1k"] = {"value": primary["cost_per_1k"]}
@@ -95,10 +105,11 @@ def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict
         "strategy": primary["name"],
         "recallAt10": _record(primary["measures"], "recall_at_10", config.level)["value"],
         "mrr": _record(primary["measures"], "mrr", config.level)["value"],
-        "cacheHitRate": 1 - use["embedded"] / use["needed"] if use["needed"] else None,
+        "cacheHitRate": max(0.0, 1 - use["embedded"] / use["needed"]),
         "faithfulness": None,
         "faithfulness_reason": faithfulness_reason,
         "version": __version__,
+        "code": {"version": code_version(), "libraries": library_versions()},
         "features": {"FEATURE_HYBRID_RETRIEVAL": evaluation.settings.feature_hybrid_retrieval, "FEATURE_RAGAS_EVAL": evaluation.settings.feature_ragas_eval},
         "evaluation": {"k": list(config.k), "depth": config.depth, "level": config.level, "primary": config.primary_strategy},
         "gold": {**gold, "seeds": list(config.seeds)},
@@ -124,8 +135,6 @@ def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict
         "vector_store": {"collections": index["vectors"], "dropped": index["dropped"]},
         "reused": {"index": corpus_index(evaluation, opened).reused, "runs": {name: runs.artifact(name).reused for name in runs.names}},
     }
-    if not use["needed"]:
-        body["cacheHitRate_reason"] = "no strategy uses an embedding"
     for name, reason in NOT_BUILT.items():
         body |= {name: None, f"{name}_reason": reason}
     for part, reason in (("citations", NOT_BUILT["groundedness"]), ("trust", NOT_BUILT["avgTrustScore"]), ("uncertainty", "this version does not estimate miss rates"), ("calibration", "this version does not estimate miss rates")):
@@ -143,6 +152,10 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
     """
     report = finish(report_body(evaluation, opened, runs), dt.datetime.now(dt.UTC))
     folder = evaluation.reports
+    current = {f"run-{name}.trec" for name in runs.names}
+    for stale in folder.glob("run-*.trec"):
+        if stale.name not in current:  # a ranking of an earlier run must not stand beside this report
+            stale.unlink()
     for source in sorted(exports(runs).folder.glob("*.*")):
         if source.suffix in EXPORTED:
             with atomic_path(folder / source.name) as partial:

@@ -1,5 +1,7 @@
 """Retrieval stage: one strategy over all variants and seeds, and its latency one query at a time."""
 
+import contextlib
+import datetime as dt
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -75,19 +77,22 @@ def _latency(evaluation: Evaluation, strategy: ReadyStrategy, texts: list[str]) 
     )
     places = np.unique(np.linspace(0, len(texts) - 1, min(evaluation.settings.latency_queries, len(texts))).astype(int))
     options = RetrievalOptions(top_k=LATENCY_TOP_K)
-    service.retrieve(texts[0], options)  # the first call pays for lazy loading
+    with contextlib.suppress(Exception):
+        service.retrieve(texts[0], options)  # the first call pays for lazy loading
     times = []
     for place in places:
         started = time.perf_counter()
-        service.retrieve(texts[place], options)
+        with contextlib.suppress(Exception):  # a reranker's error was counted by the batch; how long it takes is the caller's latency all the same
+            service.retrieve(texts[place], options)
         times.append(1000 * (time.perf_counter() - started))
-    return {"n": len(times), **{f"p{p}": float(np.percentile(times, p)) for p in PERCENTILES}}
+    percentiles = {f"p{p}": float(np.percentile(times, p)) for p in PERCENTILES}
+    return {"n": len(times), **percentiles, "measured_at": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
 def retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Artifact:
     """Run one strategy over every variant and seed.
 
-    Parts: run (RUN frame), about (index_hash, embed_model, seeds that were run, latency in ms, seconds, empty results, embedding counts).
+    Parts: run (RUN frame), failed (variants and seeds whose retrieval ended in an error), about (index_hash, embed_model, seeds that were run, latency in ms, seconds, empty results, embedding counts).
     A strategy without any randomness runs once; its result stands for every seed.
     """
     return evaluation.once(f"run {spec.name}", lambda: _retrieve(evaluation, opened, spec))
@@ -110,9 +115,12 @@ def _retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Ar
         with evaluation.progress.step(f"Retrieving with {spec.name}", len(texts) * len(seeds), "wordings") as advance:
             rankings = {}
             for seed in seeds:
-                rankings[seed] = strategy.search(texts, config.depth, seed)
+                rankings[seed] = strategy.search(texts, config.depth, seed, strict=False)
                 advance(len(texts))
         seconds = time.perf_counter() - started
+        failed = pd.DataFrame(
+            [(row, seed) for seed, found in rankings.items() if found.failed is not None for row in np.flatnonzero(found.failed).tolist()], columns=["variant", "seed"], dtype="int64"
+        )
         about = {
             **identity,
             "name": spec.name,
@@ -120,12 +128,15 @@ def _retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Ar
             "seeds": seeds,
             "seed_matters": strategy.seed_matters,
             "n_runs": len(texts) * len(seeds),
-            "n_empty": int(sum((found.rows[:, 0] < 0).sum() for found in rankings.values())),
+            "n_empty": int(sum((found.rows[:, 0] < 0).sum() for found in rankings.values())) - len(failed),
+            "n_failed": len(failed),
+            "first_failure": next((found.failure for found in rankings.values() if found.failure), None),
+            "rerank_model": opened().index.rerank_model(spec),
             "latency_ms": _latency(evaluation, strategy, texts),
             "query_tokens": float(np.mean([count_tokens(text) for text in texts])),
             "embedded_queries": 0 if strategy.source is None else strategy.source.use.embedded - used,
             "seconds": seconds,
         }
-        return {"run": run_frame(rankings), "about": about}
+        return {"run": run_frame(rankings), "failed": failed, "about": about}
 
     return evaluation.memo("run", key, make)

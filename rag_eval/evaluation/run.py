@@ -115,13 +115,12 @@ def evaluate(evaluation: Evaluation, *, primary: bool) -> Outcome:
 def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[Outcome]:
     """Evaluate several gold sets, one after the other, holding the home; the primary one last, so that its report is written last.
 
-    Where the primary gold set is not among them, the only one given stands at the top of the reports.
+    Only the whole primary gold set is also published at the top of the folder of reports.
     """
-    names = [evaluation.config.name for evaluation in evaluations]
-    primary = settings.primary_gold_set if settings.primary_gold_set in names else (names[0] if len(names) == 1 else None)
+    primary = settings.primary_gold_set
     ordered = sorted(evaluations, key=lambda evaluation: evaluation.config.name == primary)
     with home_lock(settings.home):
         ArtifactStore(settings.home / "artifacts").sweep()
         sweep(settings.home, "", "runs", "embeddings/*")
         sweep(settings.reports, "", "*", older_than_s=ANOTHER_HOME_S)
-        return [evaluate(evaluation, primary=evaluation.config.name == primary) for evaluation in ordered]
+        return [evaluate(evaluation, primary=evaluation.config.name == primary and evaluation.split is None and not evaluation.partial) for evaluation in ordered]

@@ -117,7 +117,7 @@ def _span_values(rows: IntArray, query: IntArray, gold: GoldArrays, labels: tupl
     return np.stack(columns, axis=1)
 
 
-def score_strategy(rows_by_seed: dict[int, IntArray], gold: GoldArrays, ks: Sequence[int]) -> Scores:
+def score_strategy(rows_by_seed: dict[int, IntArray], gold: GoldArrays, ks: Sequence[int], failed: pd.DataFrame | None = None) -> Scores:
     """Score every run of a strategy at every level.
 
     Parameters
@@ -128,6 +128,8 @@ def score_strategy(rows_by_seed: dict[int, IntArray], gold: GoldArrays, ks: Sequ
         The gold arrays.
     ks
         Cutoffs of the sweep.
+    failed
+        variant and seed of each retrieval that ended in an error.
     """
     seeds = sorted(rows_by_seed)
     rows = np.concatenate([rows_by_seed[seed] for seed in seeds])
@@ -144,4 +146,8 @@ def score_strategy(rows_by_seed: dict[int, IntArray], gold: GoldArrays, ks: Sequ
     values["section"] = score_rankings(sections, gold.qrels_section, query, labels["section"])
     upper["section"] = np.stack([precision_bounds(sections, gold.qrels_section, query, k).high for k in cutoffs], axis=1)
     values["span"] = _span_values(rows, query, gold, labels["span"])
-    return Scores(labels, values, upper, documents[:, :ALWAYS_K], variant, np.repeat(np.array(seeds, dtype=np.int64), n_variants), np.zeros(len(variant), dtype=bool))
+    run_seeds = np.repeat(np.array(seeds, dtype=np.int64), n_variants)
+    broken = np.zeros(len(variant), dtype=bool)
+    if failed is not None:
+        broken[np.searchsorted(seeds, failed["seed"].to_numpy()) * n_variants + failed["variant"].to_numpy()] = True
+    return Scores(labels, values, upper, documents[:, :ALWAYS_K], variant, run_seeds, broken)

@@ -1,5 +1,6 @@
 """Stability stage: whether a question finds the same evidence, close to itself, however it is put."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,12 @@ import pandas as pd
 
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.inputs import Evaluation
-from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs, number
-from rag_eval.evaluation.scoring import ALWAYS_K, Scores, wording_names
-from rag_eval.measures.aggregate import aggregate
+from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs, interval_of, number
+from rag_eval.evaluation.scoring import ALWAYS_K, wording_names
+from rag_eval.measures.aggregate import aggregate, within_query
 from rag_eval.measures.overlap import mean_pairwise_rbo
 from rag_eval.measures.stability import DELTA_S_TARGET, LAMBDA_REASONS, delta_s, equally_close, lambda_states, zones
-from rag_eval.measures.variation import flip_matrix, seeds_change_nothing, variance_shares, wording_range
+from rag_eval.measures.variation import flip_matrix, variance_shares, wording_range
 from rag_eval.records.gold_set import Bm25, Embedding
 from rag_eval.retrieval.embedding.source import EmbeddingSource
 from rag_eval.storage.artifacts import Artifact
@@ -35,12 +36,11 @@ def _shares(values: np.ndarray, names: tuple[str, ...]) -> dict[str, dict[str, A
 
 def _interval(values: FloatArray, runs: Runs, label: str) -> dict[str, Any]:
     """Aggregate one value a query into value, interval and denominators."""
-    record = aggregate([label], values[:, None], runs.gold.groups, BOOTSTRAP_SEED)[0]
-    return {"value": number(record.value), "ci_low": number(record.ci_low), "ci_high": number(record.ci_high), "n_scored": record.n_scored, "n_ineligible": record.n_ineligible}
+    return interval_of(aggregate([label], values[:, None], runs.gold.groups, BOOTSTRAP_SEED)[0])
 
 
 def _distances(runs: Runs, name: str, source: EmbeddingSource) -> tuple[dict[str, Any], FloatArray]:
-    """delta_s of every run, to the question, to the gold evidence and to the decoy; returns the figures and the per-run distances."""
+    """delta_s to the question, to the gold evidence and to the decoy; returns the figures and the distance of each run to its question."""
     gold, scores = runs.gold, runs.scores(name)
     rows = runs.rows(name)
     top = np.concatenate([rows[seed][:, :ALWAYS_K] for seed in sorted(rows)])
@@ -48,22 +48,16 @@ def _distances(runs: Runs, name: str, source: EmbeddingSource) -> tuple[dict[str
     questions = source.query_vectors(gold.variants["text"].tolist())
     distance = delta_s(questions[scores.variant], chunks, top)
     owner = gold.query_of[scores.variant]
-    record = aggregate(["delta_s"], distance[:, None], gold.groups, BOOTSTRAP_SEED, query_of=owner, failed=scores.failed, failed_value=1.0)[0]
-    figures: dict[str, Any] = {
-        "value": number(record.value),
-        "ci_low": number(record.ci_low),
-        "ci_high": number(record.ci_high),
-        "n_scored": record.n_scored,
-        "n_ineligible": record.n_ineligible,
-        "target": f"<= {DELTA_S_TARGET}",
-        "zones": _shares(zones(distance), ZONES),
-    }
     anchor, decoy = _evidence_vectors(runs, chunks)
     to_anchor, to_decoy = (np.where(np.asarray(part.any(axis=1))[owner], delta_s(part[owner], chunks, top), np.nan) for part in (anchor, decoy))
-    both = ~np.isnan(to_anchor) & ~np.isnan(to_decoy)
-    figures["to_anchor"] = {"value": number(float(np.nanmean(to_anchor))) if np.isfinite(to_anchor).any() else None, "n_runs": int(np.isfinite(to_anchor).sum())}
-    figures["to_decoy"] = {"value": number(float(np.nanmean(to_decoy))) if np.isfinite(to_decoy).any() else None, "n_runs": int(np.isfinite(to_decoy).sum())}
-    figures["anchor_and_decoy_equally_close"] = {"n": int((equally_close(to_anchor, to_decoy) & both).sum()), "n_runs": int(both.sum())}
+    both = np.where(np.isnan(to_anchor) | np.isnan(to_decoy), np.nan, equally_close(to_anchor, to_decoy))
+    values = np.stack([distance, to_anchor, to_decoy, both], axis=1)
+    names = ["delta_s", "to_anchor", "to_decoy", "anchor_and_decoy_equally_close"]
+    failed_value = [1.0, 1.0, 1.0, 0.0]
+    found = aggregate(names, values, gold.groups, BOOTSTRAP_SEED, query_of=owner, failed=scores.failed, failed_value=failed_value)
+    question, *others = (interval_of(record) for record in found)
+    within = within_query(np.where(scores.failed, 1.0, distance), owner, len(gold.queries))[:, 0]
+    figures = {**question, "target": f"<= {DELTA_S_TARGET}", "zones": _shares(zones(within), ZONES), **dict(zip(names[1:], others, strict=True))}
     return figures, distance
 
 
@@ -83,9 +77,15 @@ def _evidence_vectors(runs: Runs, chunks: np.ndarray) -> tuple[FloatArray, Float
     return anchor, decoy
 
 
-def _wordings(runs: Runs, scores: Scores) -> dict[str, Any]:
+def same_rankings(by_seed: Iterable[np.ndarray]) -> bool:
+    """Whether every wording's whole ranking is the same under every seed."""
+    first, *others = by_seed
+    return all(np.array_equal(first, other) for other in others)
+
+
+def _wordings(runs: Runs, name: str) -> dict[str, Any]:
     """How much the wording and the seed matter: lambda states, variance shares, flips, best and worst wording."""
-    gold, level = runs.gold, runs.evaluation.config.level
+    gold, level, scores = runs.gold, runs.evaluation.config.level, runs.scores(name)
     cutoffs = sorted({*runs.evaluation.config.k, ALWAYS_K})
     owner = gold.query_of[scores.variant]
     hits = scores.cube(level, f"Success@{ALWAYS_K}", gold)
@@ -116,7 +116,7 @@ def _wordings(runs: Runs, scores: Scores) -> dict[str, Any]:
         "hit_changes_with_wording": flips,
         "flip_matrix": {"wordings": wording_names(gold), "share": [[number(float(x)) for x in row] for row in matrix.share], "n": matrix.n.tolist()},
         "recall_at_10_by_wording": {name: _interval(getattr(spread, name), runs, name) for name in ("worst", "mean", "best")},
-        "seeds_change_nothing": None if len(runs.evaluation.config.seeds) == 1 else (len(set(scores.seed.tolist())) == 1 or seeds_change_nothing(hits)),
+        "seeds_change_nothing": None if len(runs.evaluation.config.seeds) == 1 else same_rankings(runs.rows(name).values()),
     }
 
 
@@ -141,7 +141,7 @@ def _stability_measures(runs: Runs) -> Artifact:
             for name in runs.names:
                 scores, variants = runs.scores(name), runs.gold.variants
                 distances, per_run = _distances(runs, name, source)
-                figures[name] = {"delta_s": distances, **_wordings(runs, scores)}
+                figures[name] = {"delta_s": distances, **_wordings(runs, name)}
                 parts.append(
                     pd.DataFrame(
                         {

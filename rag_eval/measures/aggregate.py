@@ -32,6 +32,8 @@ class MeasureRecord:
         Of the scored queries, those with at least one failed retrieval.
     n_ineligible
         Queries that could not be scored: empty gold, or no value.
+    n_groups
+        Independent groups of the scored queries; what the interval and the gates rest on.
     judged_at_k
         Mean judgement rate at the same cutoff, where it is among the labels; else NaN.
     """
@@ -44,6 +46,7 @@ class MeasureRecord:
     n_scored: int
     n_failed: int
     n_ineligible: int
+    n_groups: int
     judged_at_k: float
 
 
@@ -104,7 +107,7 @@ def aggregate(
     means[barred] = np.nan
     any_failed = np.bincount(query[broken], minlength=n) > 0
     interval = clustered_interval(means, group, seed, resamples, unit_range=unit_range)
-    return [_record(at, labels, means, any_failed, (interval.value, interval.low, interval.high)) for at in range(column_count)]
+    return [_record(at, labels, means, any_failed, group, (interval.value, interval.low, interval.high)) for at in range(column_count)]
 
 
 def within_query(values: ArrayLike, query_of: ArrayLike, n_queries: int) -> FloatArray:
@@ -119,7 +122,9 @@ def within_query(values: ArrayLike, query_of: ArrayLike, n_queries: int) -> Floa
     return means
 
 
-def _record(at: int, labels: Sequence[str], means: FloatArray, any_failed: BoolArray, interval: tuple[FloatArray, FloatArray, FloatArray]) -> MeasureRecord:
+def _record(  # noqa: PLR0917 - one private call
+    at: int, labels: Sequence[str], means: FloatArray, any_failed: BoolArray, group: IntArray, interval: tuple[FloatArray, FloatArray, FloatArray]
+) -> MeasureRecord:
     scored = ~np.isnan(means[:, at])
     beside = judged_label(labels[at])
     judged = means[scored, labels.index(beside)] if beside in labels and beside is not None else np.empty(0)
@@ -135,6 +140,7 @@ def _record(at: int, labels: Sequence[str], means: FloatArray, any_failed: BoolA
         n_scored=n_scored,
         n_failed=_count(scored & any_failed),
         n_ineligible=len(means) - n_scored,
+        n_groups=len(np.unique(group[scored])),
         judged_at_k=float(judged.mean()) if len(judged) else float("nan"),
     )
 

@@ -32,7 +32,8 @@ class PairedComparison:
     n_groups
         Groups the test rests on.
     minimum_detectable
-        Smallest true difference found with 80 % power at two-sided 5 %; NaN where no query differs or with a single group.
+        Smallest true difference found with 80 % power at two-sided 5 %; NaN where no query differs, with a single group, or where it would be
+        larger than a difference of two rates can be.
     """
 
     delta: FloatArray
@@ -101,6 +102,7 @@ def paired_comparison(
         p[columns] = sign_flip_p(totals.sums, seed, flips)
         error = np.sqrt(totals.variance)
         detectable[columns] = np.where(error > _TIE, _power_factor(len(totals.counts)) * error, np.nan)
+        detectable[columns[rate[columns] & (detectable[columns] > 1)]] = np.nan  # no difference of two rates is that large: nothing can be detected
         few = rate[columns] & ((np.count_nonzero(totals.sums, axis=0) < FEW_DIFFERING) | (error <= _TIE))
         low[columns[few]], high[columns[few]] = _sparse_interval(totals.sums[:, few], totals.counts, totals.value[few])
     gain = difference * direction

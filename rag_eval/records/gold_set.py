@@ -3,12 +3,22 @@
 Belongs here: the shape of the configuration. Reading the file with line numbers is `rag_eval.gold.configuration`.
 """
 
+import difflib
 import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
+MEASURES_AT_K = ("recall", "success", "precision", "judged")
+MEASURES = (
+    *("mrr", "ndcg_at_10", "delta_s", "latency_p50_ms", "latency_p95_ms", "latency_p99_ms", "cost_per_1k", "cache_hit_rate"),
+    # of answers and sources: a floor on one of these is insufficient evidence until a run measures it
+    *("citation_match_rate", "citation_precision", "citation_recall", "citation_validity_rate", "coverage", "groundedness", "faithfulness"),
+    *("abstention_rate", "avg_trust_score"),
+)
+"""Names that a floor may ask for, beside `<measure>_at_<k>`."""
+
 _FLOOR = re.compile(r"^\s*(>=|<=)\s*(-?\d+(?:\.\d+)?)\s*$")
 
 Name = Annotated[str, Field(pattern=NAME)]
@@ -226,6 +236,21 @@ class GoldSetConfig(_Part):
             raise ValueError("depth must be at least the largest k")
         for measure, text in self.acceptance.items():
             Floor.parse(measure, text)
+        return self
+
+    @model_validator(mode="after")
+    def _floors_can_be_judged(self) -> "GoldSetConfig":
+        accepted = {*MEASURES, *(f"{name}_at_{k}" for name in MEASURES_AT_K for k in {*self.k, 10})}
+        for measure in self.acceptance:
+            if measure not in accepted:
+                near = difflib.get_close_matches(measure, sorted(accepted), 1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ValueError(f"acceptance.{measure}: no such measure{hint}; accepted are {', '.join(MEASURES)}, and recall_at_, success_at_, precision_at_ and judged_at_ one of k or 10")
+        asked = {*self.gates.required, *self.gates.advisory}
+        if self.acceptance and "acceptance" not in asked:
+            raise ValueError("acceptance: floors are given but the gate acceptance stands under neither gates.required nor gates.advisory, so nothing would judge them")
+        if "acceptance" in self.gates.required and not self.acceptance:
+            raise ValueError("gates.required: the gate acceptance is required but there is no floor under acceptance to fail")
         return self
 
     @property

@@ -17,38 +17,26 @@ _UNPRINTABLE = re.compile(r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202f\u2060-\u2
 SCHEMA_VERSION = 1
 FILE_NAME = "retrieval-metrics.json"
 
-VOLATILE_KEYS = frozenset(
-    {
-        "cacheHitRate",
-        "content_hash",
-        "cost",
-        "embeddings",
-        "latency_ms",
-        "mlflow",
-        "reports",
-        "reused",
-        "run_id",
-        "seconds",
-        "timestamp",
-        "vector_store",
-    }
-)
-"""Keys that say when, where and how fast, not what was found."""
+VOLATILE = frozenset({"cacheHitRate", "cacheHitRate_reason", "code", "content_hash", "embeddings", "reused", "run_id", "timestamp", "vector_store"})
+"""Top-level keys that say when, where, by which code and how fast, not what was found."""
 
+VOLATILE_OF_STRATEGY = frozenset({"cost_per_1k", "latency_ms"})
 VOLATILE_MEASURES = ("latency", "cache_hit_rate", "cost")
 
 
-def stable_part(value: Any) -> Any:
-    """Leave out everything that may differ between two runs on equal inputs."""
-    if isinstance(value, Mapping):
-        return {key: stable_part(part) for key, part in value.items() if key not in VOLATILE_KEYS}
-    if isinstance(value, list):
-        return [stable_part(part) for part in value if not _is_volatile_gate(part)]
-    return value
+def stable_part(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out everything that may differ between two runs on equal inputs; of a gate on such a figure only what was asked stays."""
+    part = {key: value for key, value in report.items() if key not in VOLATILE}
+    part["strategies"] = [{key: value for key, value in entry.items() if key not in VOLATILE_OF_STRATEGY} for entry in report.get("strategies", [])]
+    part["gates"] = [_stable_gate(gate) for gate in report.get("gates", [])]
+    return part
 
 
-def _is_volatile_gate(part: Any) -> bool:
-    return isinstance(part, Mapping) and "reason_code" in part and str(part.get("evidence", {}).get("measure", "")).startswith(VOLATILE_MEASURES)
+def _stable_gate(gate: Mapping[str, Any]) -> dict[str, Any]:
+    evidence = gate.get("evidence", {})
+    if not str(evidence.get("measure", "")).startswith(VOLATILE_MEASURES):
+        return dict(gate)
+    return {"id": gate.get("id"), "required": gate.get("required"), "accepted": evidence.get("accepted")}
 
 
 def content_hash(report: Mapping[str, Any]) -> str:
@@ -92,3 +80,11 @@ def schema() -> dict[str, Any]:
     text = resources.files("rag_eval.reporting").joinpath("retrieval-metrics.schema.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
+
+
+def first_fault(report: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Check a report against its schema: None, or where the first fault is and what it is."""
+    import jsonschema
+
+    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema()).iter_errors(report))
+    return None if error is None else (error.json_path, error.message)

@@ -49,8 +49,8 @@ def headline(report: Mapping[str, Any]) -> list[str]:
     masking = "" if index["masked"] is not None else "; masking of personal data is OFF"
     questions = f"{gold['n_queries']} questions ({unanswerable} unanswerable), {gold['n_paraphrases']} paraphrases, {gold['n_groups']} independent groups"
     return [
-        f"{quoted(gold['name'])} version {quoted(str(gold['version']))}: {questions}, seeds {', '.join(map(str, gold['seeds']))}",
-        f"corpus {quoted(index['rev'])}: {index['n_documents']:,} documents, {index['n_chunks']:,} chunks; gold hash {gold['hash'][:12]}{masking}",
+        f"{quoted(gold['name'])} version {quoted(str(gold['version']))}: {questions}, seeds {', '.join(quoted(str(seed)) for seed in gold['seeds'])}",
+        f"corpus {quoted(index['rev'])}: {index['n_documents']:,} documents, {index['n_chunks']:,} chunks; gold hash {quoted(gold['hash'][:12])}{masking}",
     ]
 
 
@@ -77,7 +77,8 @@ def comparisons_table(rows: Sequence[Mapping[str, Any]], title: str) -> "Table":
     for row in rows:
         detectable = "-" if row["minimum_detectable"] is None else f"{row['minimum_detectable']:.3f}"
         p = "-" if row["p_adjusted"] is None else f"{row['p_adjusted']:.4f}"
-        delta = "-" if row["delta"] is None else f"{row['delta']:+.3f} [{row['ci_low']:+.2f}, {row['ci_high']:+.2f}]"
+        bounds = "" if row["ci_low"] is None or row["ci_high"] is None else f" [{row['ci_low']:+.2f}, {row['ci_high']:+.2f}]"
+        delta = "-" if row["delta"] is None else f"{row['delta']:+.3f}{bounds}"
         table.add_row(_text(f"{row['a']} - {row['b']}"), row["measure"], delta, p, f"{row['n_better']}/{row['n_worse']}", detectable)
     return table
 
@@ -96,7 +97,7 @@ def stability_lines(report: Mapping[str, Any]) -> list[str]:
         ]
     lines = [
         *changes,
-        f"delta_s {interval(distance['value'], distance['ci_low'], distance['ci_high'])} (target {distance['target']}), measured with {report['stability']['embedding']}",
+        f"delta_s {interval(distance['value'], distance['ci_low'], distance['ci_high'])} (target {distance['target']}), measured with {quoted(report['stability']['embedding'])}",
     ]
     if entry["seeds_change_nothing"]:
         lines.append(f"seeds change nothing for {quoted(report['strategy'])}")

@@ -64,5 +64,6 @@ def index_hash(strategy: Strategy, chunks_hash: str, model: str) -> str:
         return _lexical(strategy, chunks_hash)
     if isinstance(strategy, Vector):
         return _dense(strategy, chunks_hash, model)
-    fusion = {"fusion": strategy.fusion, "alpha": strategy.alpha, "beta": strategy.beta, "rrf_k": strategy.rrf_k}
+    weights: dict[str, float] = {"rrf_k": strategy.rrf_k} if strategy.fusion == "rrf" else {"alpha": strategy.alpha, "beta": strategy.beta}
+    fusion = {"fusion": strategy.fusion, **weights}
     return f"hybrid:{digest([_lexical(strategy, chunks_hash), _dense(strategy, chunks_hash, model), fusion])}"

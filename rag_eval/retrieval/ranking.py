@@ -38,6 +38,10 @@ class Ranking:
         int32 [n, depth]: rank before reranking, from 1 (0 where rows is -1).
     rerank
         float64 [n, depth]: score of the rerank step, NaN where none judged the chunk.
+    failed
+        bool [n]: queries whose retrieval ended in an error; their places are empty. None stands for no failure.
+    failure
+        The first error.
     candidates
         int64 [n]: how many chunks the engine scored and could have ranked; an engine that fetches only its best counts those it fetched.
     """
@@ -48,6 +52,8 @@ class Ranking:
     k_pos: Rows
     rerank: Scores
     candidates: npt.NDArray[np.int64]
+    failed: npt.NDArray[np.bool_] | None = None
+    failure: str | None = None
 
     @property
     def found(self) -> npt.NDArray[np.bool_]:
@@ -58,7 +64,8 @@ class Ranking:
         """Keep the first `depth` ranks."""
         if depth >= self.rows.shape[1]:
             return self
-        return Ranking(self.rows[:, :depth], self.raw[:, :depth], self.norm[:, :depth], self.k_pos[:, :depth], self.rerank[:, :depth], self.candidates)
+        parts = {name: getattr(self, name)[:, :depth] for name in ("rows", "raw", "norm", "k_pos", "rerank")}
+        return dataclasses.replace(self, **parts)
 
 
 def ranking(rows: Rows, raw: Scores, norm: Scores, candidates: npt.NDArray[np.int64]) -> Ranking:

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rag_eval.records.problems import quoted
 from rag_eval.retrieval.dense import Vectors
 from rag_eval.retrieval.ranking import ROUNDING, Ranking, Rows, Scores
 
@@ -39,11 +40,9 @@ def reorder(first: Ranking, scores: Scores, picked: Rows) -> Ranking:
     places = np.concatenate([picked, np.broadcast_to(np.arange(m, first.rows.shape[1], dtype=np.int32), (len(picked), first.rows.shape[1] - m))], axis=1)
     rerank = np.full(first.rows.shape, np.nan)
     rerank[:, :m] = scores
-    return dataclasses.replace(
-        first,
-        **{name: np.take_along_axis(getattr(first, name), places, axis=1) for name in ("rows", "raw", "norm", "k_pos")},
-        rerank=np.take_along_axis(rerank, places, axis=1),
-    )
+    rows, k_pos = (np.take_along_axis(part, places, axis=1) for part in (first.rows, first.k_pos))
+    raw, norm, judged = (np.take_along_axis(part, places, axis=1) for part in (first.raw, first.norm, rerank))
+    return Ranking(rows, raw, norm, k_pos, judged, first.candidates)
 
 
 def mmr(first: Ranking, vectors: Vectors, *, lambda_: float, depth: int) -> Ranking:
@@ -100,3 +99,55 @@ def by_scores(first: Ranking, given: Sequence[Sequence[float]], *, depth: int) -
         scores[query, :count] = values
     key: npt.NDArray[np.float64] = np.where(np.isnan(scores), np.inf, -scores)
     return reorder(first, scores, np.argsort(key, axis=1, kind="stable").astype(np.int32))
+
+
+def _finite(scores: Sequence[float], count: int) -> list[float]:
+    values = np.asarray(scores, dtype=np.float64)
+    if values.shape != (count,) or not np.isfinite(values).all():
+        raise ValueError(f"scores of shape {values.shape} for {count} candidates; accepted: one finite number for each")
+    return [float(value) for value in values]
+
+
+def by_reranker(first: Ranking, reranker: Reranker, queries: Sequence[str], texts: Sequence[Sequence[str]], *, depth: int, strict: bool) -> Ranking:
+    """Order by an outside reranker, whose errors fail the query that they belong to and no other.
+
+    The whole batch is asked at once; where that fails each query is asked alone, to find those that fail.
+
+    Parameters
+    ----------
+    first
+        Rankings of n queries.
+    queries, texts
+        The n queries and the texts of their candidates.
+    strict
+        Raise instead, as a caller of the port expects.
+    """
+    try:
+        return by_scores(first, reranker.scores(queries, texts), depth=depth)
+    except Exception:
+        if strict:
+            raise
+    failed = np.zeros(len(queries), dtype=bool)
+    failure: str | None = None
+    given: list[Sequence[float]] = []
+    counts = first.found[:, : min(depth, first.rows.shape[1])].sum(axis=1).tolist()
+    for at, (query, candidates) in enumerate(zip(queries, texts, strict=True)):
+        try:
+            scores = _finite(reranker.scores([query], [candidates])[0], counts[at])
+        except Exception as error:  # noqa: BLE001 - whatever foreign code raises is that query's failure, counted and shown
+            failed[at] = True
+            failure = failure or quoted(f"{type(error).__name__}: {error}")
+            scores = [0.0] * counts[at]
+        given.append(scores)
+    ranked = by_scores(first, given, depth=depth)
+    empty = failed[:, None]
+    return dataclasses.replace(
+        ranked,
+        rows=np.where(empty, np.int32(-1), ranked.rows).astype(np.int32),
+        k_pos=np.where(empty, np.int32(0), ranked.k_pos).astype(np.int32),
+        raw=np.where(empty, 0.0, ranked.raw),
+        norm=np.where(empty, 0.0, ranked.norm),
+        rerank=np.where(empty, np.nan, ranked.rerank),
+        failed=failed,
+        failure=failure,
+    )

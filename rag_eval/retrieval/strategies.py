@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_eval.records.gold_set import Bm25, Embedding, Hybrid, Strategy, Vector
-from rag_eval.records.problems import InputError, Problem
+from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.retrieval.chroma import ChromaStore
 from rag_eval.retrieval.chunk_table import ChunkTable
 from rag_eval.retrieval.dense import ExactSearch
@@ -19,7 +19,7 @@ from rag_eval.retrieval.identity import index_hash
 from rag_eval.retrieval.lexical import Bm25s
 from rag_eval.retrieval.okapi import RankBm25
 from rag_eval.retrieval.ranking import Ranking
-from rag_eval.retrieval.rerank import Reranker, by_scores, mmr
+from rag_eval.retrieval.rerank import Reranker, by_reranker, mmr
 from rag_eval.storage.hashing import digest
 
 POOL = 100
@@ -61,6 +61,7 @@ class StrategyIndex:
         self._sources: dict[str, EmbeddingSource] = {}
         self._exact: dict[str, ExactSearch] = {}
         self._graphs: set[str] = set()
+        self._loaded: dict[str, Reranker] = {}
 
     def source(self, embedding: Embedding) -> EmbeddingSource:
         """Return the shared embedding source of a configuration."""
@@ -68,6 +69,23 @@ class StrategyIndex:
         if key not in self._sources:
             self._sources[key] = EmbeddingSource(embedding, self.table, self.places)
         return self._sources[key]
+
+    @property
+    def embedded(self) -> int:
+        """How many texts were embedded through this index, chunks and queries."""
+        return sum(source.use.embedded for source in self._sources.values())
+
+    def rerank_model(self, spec: Strategy) -> str:
+        """Name the embedding that a strategy's MMR step compares with; empty where there is none."""
+        source = self.rerank_source(spec)
+        return source.model if source else ""
+
+    def rerank_source(self, spec: Strategy) -> EmbeddingSource | None:
+        """Return the embedding source of an MMR step: its own, else the strategy's, else lsa-256."""
+        if spec.rerank is None or spec.rerank.kind != "mmr":
+            return None
+        own = spec.rerank.embedding or (None if isinstance(spec, Bm25) else spec.embedding)
+        return self.source(own or Embedding(model="lsa-256"))
 
     def lexical(self, spec: Bm25 | Hybrid) -> Bm25s | RankBm25:
         """Return the lexical engine, built when first asked for."""
@@ -123,10 +141,16 @@ class StrategyIndex:
                     accepted=", ".join(["mmr", *sorted(self.rerankers)]) + " (enable one with RAG_EVAL_RERANKERS)",
                 )
             )
-        module, attribute = path.split(":")
-        found: Any = getattr(importlib.import_module(module), attribute)
-        reranker: Reranker = found() if isinstance(found, type) else found
-        return reranker
+        if name not in self._loaded:
+            module, attribute = path.split(":")
+            try:
+                found: Any = getattr(importlib.import_module(module), attribute)
+                self._loaded[name] = found() if isinstance(found, type) else found
+            except Exception as error:
+                raise InputError(
+                    Problem("reranker_unusable", f"the reranker {quoted(name)} cannot be loaded", file="settings", field="rerankers", found=f"{path}: {type(error).__name__}: {error}")
+                ) from error
+        return self._loaded[name]
 
 
 class ReadyStrategy:
@@ -141,7 +165,7 @@ class ReadyStrategy:
         self.index_hash = index_hash(spec, index.table.chunks_hash, self.embed_model)
         self.seed_matters = not isinstance(spec, Bm25) and spec.search == "approximate"
 
-    def search(self, queries: list[str], depth: int, seed: int = 0, *, allowed: Allowed = None, cached: bool = True) -> Ranking:
+    def search(self, queries: list[str], depth: int, seed: int = 0, *, allowed: Allowed = None, cached: bool = True, strict: bool = True) -> Ranking:
         """Rank chunks for each query.
 
         Parameters
@@ -156,10 +180,12 @@ class ReadyStrategy:
             bool [n_chunks]: only these are ranked.
         cached
             Whether query vectors may come from the cache; False measures what a live query costs.
+        strict
+            Whether an outside reranker's error is raised; else its query counts as failed.
         """
         pool = max(depth, POOL, self.spec.rerank.depth if self.spec.rerank else 0)
         found = self._rank(queries, pool, seed, allowed, cached=cached)
-        return self._rerank(queries, found).cut(depth)
+        return self._rerank(queries, found, strict=strict).cut(depth)
 
     def _rank(self, queries: list[str], pool: int, seed: int, allowed: Allowed, *, cached: bool) -> Ranking:
         spec = self.spec
@@ -175,13 +201,13 @@ class ReadyStrategy:
             return reciprocal_rank(by_term, by_vector, k=spec.rrf_k, depth=pool)
         return weighted(by_term, by_vector, alpha=spec.alpha, beta=spec.beta, depth=pool)
 
-    def _rerank(self, queries: list[str], found: Ranking) -> Ranking:
+    def _rerank(self, queries: list[str], found: Ranking, *, strict: bool) -> Ranking:
         step = self.spec.rerank
         if step is None:
             return found
-        if step.kind == "mmr":
-            source = self.index.source(step.embedding) if step.embedding else self.source or self.index.source(Embedding(model="lsa-256"))
+        source = self.index.rerank_source(self.spec)
+        if source is not None:
             return mmr(found, source.chunk_vectors(), lambda_=step.lambda_, depth=step.depth)
         texts = self.index.table.texts
         candidates = [[texts[row] for row in rows if row >= 0] for rows in found.rows[:, : step.depth].tolist()]
-        return by_scores(found, self.index.reranker(step.kind).scores(queries, candidates), depth=step.depth)
+        return by_reranker(found, self.index.reranker(step.kind), queries, candidates, depth=step.depth, strict=strict)

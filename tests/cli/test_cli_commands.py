@@ -56,6 +56,22 @@ def test_run_prints_the_report_and_where_it_is(project):
     assert {path.name for path in (project.reports / "tiny").iterdir()} >= {"measures.csv", "per-query.csv", "per-query.parquet", "qrels.trec", "run-bm25.trec", "run-vector.trec"}
 
 
+def test_only_the_whole_primary_gold_set_is_published(project, monkeypatch):
+    project.invoke("run", "tiny")
+    published = (project.reports / "retrieval-metrics.json").read_bytes()
+    project.invoke("run", "tiny", "--strategy", "bm25")
+    assert (project.reports / "retrieval-metrics.json").read_bytes() == published
+    assert not (project.reports / "tiny" / "run-vector.trec").exists(), "a ranking of the earlier run stands beside the new report"
+    monkeypatch.setenv("RAG_EVAL_PRIMARY_GOLD_SET", "another")
+    project.invoke("run", "tiny")
+    assert (project.reports / "retrieval-metrics.json").read_bytes() == published
+
+
+def test_a_mistyped_command_is_an_error_and_no_failed_gate(project):
+    for arguments in (["run", "--no-such-option"], ["show", "a", "b"], ["compare"]):
+        assert project.process(*arguments).returncode == 1
+
+
 def test_output_without_a_terminal_has_no_escape_codes(project):
     done = project.process("run", "tiny")
     assert done.returncode == 0, done.stderr

@@ -161,7 +161,7 @@ REPORTS = {
         CONFIG.replace("seeds: [13]", "seeds: [13, 29]").replace("{model: lsa-8}}", "{model: lsa-8}, search: approximate, rerank: {kind: mmr}}")
     ),
     "every gate": lambda project: (project.gold / "gold_set.yaml").write_text(
-        CONFIG.replace("advisory: [acceptance]", "advisory: [acceptance, regression, trust, poisoning, stability]") + 'acceptance: {recall_at_10: ">= 0.5", no_such: ">= 1", latency_p95_ms: "<= 1"}\n'
+        CONFIG.replace("advisory: [acceptance]", "advisory: [acceptance, regression, trust, poisoning, stability]") + 'acceptance: {recall_at_10: ">= 0.5", groundedness: ">= 1", latency_p95_ms: "<= 1"}\n'
     ),
     "not masked": lambda project: (project.gold / "gold_set.yaml").write_text(CONFIG.replace("path: corpus,", "path: corpus, mask_pii: false,")),
 }
