@@ -3,7 +3,8 @@
 Belongs here: which files are read and what is refused. Symbolic links to folders are not followed; names that begin with a dot are left out.
 """
 
-from collections.abc import Iterator
+import fnmatch
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from rag_eval.corpus import git_revision, markdown
@@ -36,7 +37,26 @@ def _paths(spec: Folder, root: Path) -> list[tuple[str, Path]]:
     except ValueError as error:  # such as `a**b` before Python 3.13
         accepted = "shell patterns in which ** is a whole path part"
         raise InputError(Problem("bad_pattern", str(error), field="corpus.pattern", found=", ".join(spec.pattern), accepted=accepted)) from error
-    return sorted((name, path) for name, path in found.items() if not any(part.startswith(".") for part in name.split("/")) and not path.is_dir())
+    return sorted((name, path) for name, path in found.items() if not _hidden(name) and not path.is_dir())
+
+
+def _hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether `Path.glob` would have found this file, which is no more there to be found."""
+    if not pattern or not parts:
+        return not parts and all(part == "**" for part in pattern)
+    if pattern[0] == "**":
+        return _fits(parts, pattern[1:]) or _fits(parts[1:], pattern)
+    return fnmatch.fnmatchcase(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
+
+
+def _lacking(spec: Folder, git: git_revision.GitRevisions) -> bool:
+    """Whether a file of the commit that the patterns would choose has been deleted or renamed."""
+    patterns = [PurePosixPath(pattern).parts for pattern in spec.pattern]
+    return any(not _hidden(name) and any(_fits(name.split("/"), pattern) for pattern in patterns) for name in git.missing)
 
 
 def identity(spec: Folder, base: Path) -> list[str]:
@@ -109,7 +129,7 @@ def load(spec: Folder, base: Path) -> RawCorpus:
     git = git_revision.revisions(root, (doc_id for doc_id, _ in paths))
     problems = Problems()
     documents = []
-    committed = True
+    committed = git is None or not _lacking(spec, git)
     for doc_id, path in paths:
         faults = list(_faults(doc_id, path, inside))
         content = faults[0] if faults else _text(doc_id, path.read_bytes())

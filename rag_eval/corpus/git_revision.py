@@ -17,11 +17,24 @@ _SAFE = ("-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "-c", 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GitRevisions:
-    """Commit of the work tree; commit that last changed each committed file; files that differ from HEAD. Paths relative to the folder."""
+    """What git says of a folder; paths are relative to it.
+
+    Parameters
+    ----------
+    head
+        Commit of the work tree.
+    last_commit
+        Commit that last changed each committed file.
+    dirty
+        Files that differ from HEAD.
+    missing
+        Files that HEAD has and the folder has no more: deleted or renamed, any name.
+    """
 
     head: str
     last_commit: Mapping[str, str]
     dirty: frozenset[str]
+    missing: frozenset[str]
 
 
 def _environment() -> dict[str, str]:
@@ -51,14 +64,15 @@ def head(folder: Path) -> tuple[str, str] | None:
     return commit, prefix
 
 
-def _status(answer: str) -> Iterator[str]:
-    """Paths of `git status --porcelain -z`; a rename names two."""
+def _status(answer: str) -> Iterator[tuple[str, bool]]:
+    """Paths of `git status --porcelain -z`, and whether HEAD has the path and the index or the work tree has not; a rename names two."""
     entries = iter(answer.split("\0"))
     for entry in entries:
         if entry:
-            yield entry[3:]
-            if entry[0] in "RC" or entry[1] in "RC":
-                yield next(entries, "")
+            staged, unstaged = entry[0], entry[1]
+            yield entry[3:], staged == "D" or (unstaged == "D" and staged not in "ARC")
+            if staged in "RC" or unstaged in "RC":
+                yield next(entries, ""), "R" in entry[:2]
 
 
 def _log(answer: str) -> Iterator[tuple[str, str]]:
@@ -86,5 +100,5 @@ def revisions(folder: Path, wanted: Iterable[str]) -> GitRevisions | None:
     for path, changed_in in _log(log):
         if path in files:
             last.setdefault(path, changed_in)
-    changed = {path.removeprefix(prefix) for path in _status(status) if path.startswith(prefix)}
-    return GitRevisions(commit, last, frozenset(changed & files))
+    changed = {path.removeprefix(prefix): gone for path, gone in _status(status) if path.startswith(prefix)}
+    return GitRevisions(commit, last, frozenset(changed.keys() & files), frozenset(path for path, gone in changed.items() if gone and path not in files))

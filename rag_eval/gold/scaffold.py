@@ -3,6 +3,7 @@
 Belongs here: what a new gold set's files say. Lint refuses the set until every draft has been edited.
 """
 
+import collections
 import json
 import os
 import re
@@ -11,8 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from rag_eval.corpus import markdown, masking, sections
 from rag_eval.gold.configuration import CONFIG_FILE
-from rag_eval.gold.headings import heading_slug, markdown_headings
 from rag_eval.gold.lint import DRAFT
 from rag_eval.gold.rows import is_id, is_name
 from rag_eval.records.gold_set import NAME, Folder
@@ -87,15 +88,35 @@ def _documents(docs: Path) -> list[Path]:
     return found[:MAX_DOCUMENTS]
 
 
+def _printable(heading: str) -> str:
+    """Replace control characters and the like, which lint would object to, by spaces."""
+    return " ".join("".join(character if character.isprintable() else " " for character in heading).split())
+
+
+def _headings(path: Path, doc: str) -> list[tuple[int, str, str]]:
+    """(level, heading, section id) of a Markdown document's headings, masked and named as the corpus stage does it."""
+    text = path.read_bytes().decode("utf-8-sig", errors="replace")
+    _, body_start = markdown.front_matter(text)
+    text, _ = masking.mask(text)
+    heads = markdown.headings(text, body_start)
+    its = sections.of_markdown(doc, "", text, body_start)[-len(heads) :] if heads else []
+    return [(head.level, _printable(head.title), section.section_id) for head, section in zip(heads, its, strict=True)]
+
+
 def _topics(path: Path, doc: str) -> list[tuple[str, str]]:
     """(heading, target) of a document: the headings that it has once, below its title where there are any; else its file name."""
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
-    headings = markdown_headings(text) if path.suffix.lower() in _MARKDOWN else []
-    slugs = [heading_slug(heading) for _, heading in headings]
-    top = min((level for level, _ in headings), default=0)
-    single = [(level, heading, f"{doc}#{slug}") for (level, heading), slug in zip(headings, slugs, strict=True) if slug and slugs.count(slug) == 1]
+    headings = _headings(path, doc) if path.suffix.lower() in _MARKDOWN else []
+    uses = collections.Counter(sections.slug(heading) for _, heading, _ in headings)
+    top = min((level for level, _, _ in headings), default=0)
+    single = [head for head in headings if uses[sections.slug(head[1])] == 1 and any(map(str.isalnum, head[1]))]
     below = [(heading, target) for level, heading, target in single if level > top] or [(heading, target) for _, heading, target in single]
     return [topic for topic in below if is_name(topic[1])] or [(path.stem.replace("_", " ").replace("-", " "), doc)]
+
+
+def _question(heading: str) -> str:
+    """Ask about a heading; one that is a question is asked as it stands."""
+    asked = heading.rstrip("?\uff1f ")
+    return f"What do the documents say about {asked}?" if asked == heading else f"{asked}?"
 
 
 def _round_robin(topics: list[list[tuple[str, str]]]) -> Iterator[tuple[str, str]]:
@@ -111,7 +132,7 @@ def _drafts(docs: Path) -> list[tuple[str, str, str]]:
     if not topics:
         raise InputError(Problem("no_documents", "the folder holds no document to ask about", str(docs), None, "--docs", None, f"files {', '.join(Folder.model_fields['pattern'].default)}"))
     chosen = [topic for topic, _ in zip(_round_robin(topics), range(MAX_DRAFTS), strict=False)]
-    return [(f"q{number:03}", f"What do the documents say about {heading}?", target) for number, (heading, target) in enumerate(chosen, 1)]
+    return [(f"q{number:03}", _question(heading), target) for number, (heading, target) in enumerate(chosen, 1)]
 
 
 def _relative(docs: Path, target: Path) -> str:

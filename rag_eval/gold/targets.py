@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from rag_eval.corpus.sections import slug
 from rag_eval.gold.frames import rows_of
-from rag_eval.gold.headings import heading_slug
 from rag_eval.gold.problem_list import ProblemList
 from rag_eval.records.problems import quoted
 
@@ -56,9 +56,9 @@ def catalogue(documents: pd.DataFrame, sections: pd.DataFrame) -> Catalogue:
 
 def _by_heading(corpus: Catalogue) -> dict[tuple[int, str], int]:
     """Row of each section by its document and the slug of its heading; headings that a document has twice are left out."""
-    keys = list(zip(corpus.section_document.tolist(), map(heading_slug, corpus.sections["title"]), strict=True))
+    keys = list(zip(corpus.section_document.tolist(), map(slug, corpus.sections["title"]), strict=True))
     uses = collections.Counter(keys)
-    return {key: row for row, key in enumerate(keys) if uses[key] == 1 and key[1]}
+    return {key: row for row, key in enumerate(keys) if uses[key] == 1}
 
 
 def _section(target: str, corpus: Catalogue, headings: Callable[[], Mapping[tuple[int, str], int]]) -> int:
@@ -70,7 +70,7 @@ def _section(target: str, corpus: Catalogue, headings: Callable[[], Mapping[tupl
         if owner >= 0:
             row = corpus.section_row.get(f"{corpus.documents['doc_id'].iloc[owner]}{target[place:]}", -1)
             if row < 0:
-                row = headings().get((owner, heading_slug(target[place + 1 :].rsplit("/", 1)[-1])), -1)
+                row = headings().get((owner, slug(target[place + 1 :].rsplit("/", 1)[-1])), -1)
         place = target.find("#", place + 1)
     return row
 

@@ -1,5 +1,6 @@
 """The folder loader: titles, revisions from git, and what it refuses."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -106,6 +107,46 @@ def test_a_renamed_file_with_changes_is_dirty(base):
     commit(base, "one")
     git(base, "mv", "corpus/b.md", "corpus/c.md")
     assert "+dirty." in load_corpus(SPEC, base).corpus_rev
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("gone", ["b.md", "guide/a.md"])
+def test_a_corpus_that_lacks_a_file_of_the_commit_is_dirty(base, gone, staged):
+    git(base, "init", "-q")
+    head = commit(base, "one")
+    assert load_corpus(SPEC, base).corpus_rev == head
+    (base / "corpus" / gone).unlink()
+    if staged:
+        git(base, "add", "-A")
+    corpus = load_corpus(SPEC, base)
+    assert re.fullmatch(f"{head}\\+dirty\\.[0-9a-f]{{12}}", corpus.corpus_rev)
+    assert set(corpus.documents["rev"]) == {head}  # those that are left are as committed
+
+
+@pytest.mark.parametrize("gone", ["outside.md", "corpus/table.csv", "corpus/.hidden.md", "corpus/never-committed.md"])
+def test_a_deleted_file_that_the_corpus_never_had_says_nothing(base, gone):
+    git(base, "init", "-q")
+    for name in ("outside.md", "corpus/table.csv", "corpus/.hidden.md"):
+        (base / name).write_text("x")
+    head = commit(base, "one")
+    (base / "corpus" / "never-committed.md").write_text("x")
+    git(base, "add", "-A")
+    (base / gone).unlink()
+    git(base, "reset", "-q", "--", "corpus/never-committed.md")
+    (base / "corpus" / "never-committed.md").unlink(missing_ok=True)
+    assert load_corpus(SPEC, base).corpus_rev == head
+
+
+@pytest.mark.parametrize("pattern", ["*.md", "**/*.md", "guide/*", "guide/**/*.md", "**/guide/*.md", "**/*/[!b].md", "*", "?.md", "**/**/a.md", "**/guide/**/*"])
+def test_deleted_files_are_chosen_as_present_ones_are(base, pattern):
+    git(base, "init", "-q")
+    commit(base, "one")
+    spec = Folder(loader="folder", path="corpus", pattern=(pattern, "plain-*"))
+    chosen = load_corpus(spec, base).documents["doc_id"].tolist()
+    for name in ("b.md", "guide/a.md"):
+        (base / "corpus" / name).unlink()
+        assert ("+dirty." in load_corpus(spec, base).corpus_rev) == (name in chosen)
+        git(base, "checkout", "-q", "--", ".")
 
 
 def test_a_checkout_that_holds_none_of_the_files_says_nothing_about_them(base):

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from rag_eval.corpus.loading import load_corpus
 from rag_eval.gold.configuration import discover, load_config
-from rag_eval.gold.headings import markdown_headings
 from rag_eval.gold.lint import lint
 from rag_eval.gold.loading import load_gold
 from rag_eval.gold.scaffold import MAX_DRAFTS, init_gold_set
@@ -86,6 +86,58 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path):
     assert caught.value.problems[0].code == "unwritable_folder"
 
 
-def test_headings_leave_fences_quotes_and_front_matter_out():
-    text = "---\ntitle: x\n---\n# A `code` *b*\n```\n# no\n```\n> # quoted\n\nUnder\n-----\n"
-    assert markdown_headings(text) == [(1, "A code b"), (2, "Under")]
+HEADINGS = """\
+---
+title: x
+---
+intro
+
+# Guide
+
+## Why does it ring\x07 \x1b[31mtwice\x85?
+
+## Retries\u202e, and & back-off/pause
+
+### Ask jane@example.org
+
+## Really??
+
+## `code` *and* C++
+
+## ???
+
+## Same
+
+## Same!
+
+```
+# in a fence
+```
+
+> # quoted
+
+Under
+-----
+"""
+
+
+def test_drafts_name_the_sections_of_the_corpus_and_lint_sees_only_drafts(tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "a.md").write_text(HEADINGS, encoding="utf-8")
+    (docs / "b.md").write_bytes(HEADINGS.replace("Retries", "Tries").replace("\n", "\r\n").encode())
+    init_gold_set(tmp_path / "mine", docs)
+    gold = load_gold(tmp_path / "mine")
+    corpus = load_corpus(load_config(tmp_path / "mine").corpus, tmp_path / "mine")
+    question = dict(zip(gold.queries["query_id"], gold.queries["text"], strict=True))
+    asked = {target: question[query_id] for query_id, target in zip(gold.judgements["query_id"], gold.judgements["target"], strict=True)}
+    assert set(asked) <= set(corpus.sections["section_id"])
+    assert {target.removeprefix("a.md#guide/"): text for target, text in asked.items() if target.startswith("a.md")} == {
+        "why-does-it-ring-31mtwice": "Why does it ring [31mtwice?",
+        "retries-and-back-offpause": "What do the documents say about Retries , and & back-off/pause?",
+        "retries-and-back-offpause/ask-email": "What do the documents say about Ask [email██████████?",
+        "really": "Really?",
+        "code-and-c": "What do the documents say about code and C++?",
+        "under": "What do the documents say about Under?",
+    }
+    assert {problem.code for problem in lint(gold, corpus.documents, corpus.sections)} == {"draft_question", "missing_paraphrases"}
