@@ -2,6 +2,9 @@
 
 A floor `>=` must be reached by the lower bound of the interval, a ceiling `<=` kept by the upper one; figures without an interval
 (latency percentiles, cache hit rate, cost) are compared as they are.
+
+Judged@k under 0.5 makes precision-like measures and nDCG insufficient evidence: what was not judged counts against them. It does not do so
+for recall and success, whose gold names the targets: with two targets a question Judged@10 is at most 0.2 however complete the gold is.
 """
 
 from collections.abc import Mapping
