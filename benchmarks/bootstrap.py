@@ -13,7 +13,7 @@ import numpy as np
 
 from rag_eval.measures.intervals import clustered_interval
 
-QUERIES, MEASURES, RESAMPLES, REPEATS = 300, 20, 10_000, 7
+QUERIES, MEASURES, RESAMPLES, REPEATS, BAR = 300, 20, 10_000, 7, 2.0
 
 
 def multinomial(values: np.ndarray, seed: int) -> np.ndarray:
@@ -40,7 +40,7 @@ def main() -> None:
             seconds[name].append(time.perf_counter() - start)
     median = {name: statistics.median(taken) for name, taken in seconds.items()}
     figures = {f"{name}_s": round(value, 4) for name, value in median.items()}
-    print(json.dumps({"bench": "bootstrap", **figures, "ratio": round(median["ours"] / median["reference"], 3)}))
+    print(json.dumps({"bench": "bootstrap", **figures, "ratio": round(median["ours"] / median["reference"], 3), "bar": BAR}))
 
 
 if __name__ == "__main__":

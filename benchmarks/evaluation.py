@@ -1,11 +1,18 @@
 """One evaluation of pandas_api in a fresh home against the bare library calls on the same input, and the second run.
 
 The bare calls: tokenise, bm25s index and retrieve, TF-IDF + randomised SVD (256), exact product and selection of the best 100, ir-measures on the same
-rankings with the same labels at the same three levels. Both start from the same chunks in memory or on disk, and neither counts imports. The
-evaluation is measured without the creation of the MLflow and Dagster stores; ir-measures gets its fastest input, dictionaries that are there already. Prints one JSON line for each.
+rankings with the same labels at the same three levels. They start from chunks in memory, and ir-measures gets its fastest input, dictionaries that are
+there already. Every evaluation starts in a home that does not exist yet, and its seconds count all stages: reading, masking and cutting the corpus,
+which the bare calls are spared, storing, embedding, retrieving, measuring, reports. Neither counts imports, nor the creation of the MLflow and Dagster
+stores. The second run repeats the evaluation in a home that has one: `seconds` are its stages in this process. `process_s` is what a person waits for a
+whole second `rag-eval run`, a process of its own with its imports and a real MLflow store, after a first such process in the same home (the fastest of three); most of it is
+fixed overhead that no bar judges. Prints one JSON line for each.
 """
 
 import json
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -43,6 +50,17 @@ def opened(home: Path) -> Evaluation:
 def evaluation(home: Path) -> Outcome:
     """The stages, without MLflow: the address is refused at once."""
     return evaluate(opened(home), primary=True)
+
+
+def whole_process(home: Path) -> float:
+    """Wall seconds of a `rag-eval run` process with the MLflow store of its home."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
+    command = [sys.executable, "-m", "rag_eval.cli", "run", "pandas_api", "--gold-sets", str(ROOT / "gold_sets"), "--home", str(home), "--reports", str(home / "reports")]
+    # 2: a required gate failed, which is no matter of speed
+    seconds, done = timed(lambda: subprocess.run(command, capture_output=True, text=True, check=False, cwd=home.parent, env=env))
+    if done.returncode not in {0, 2}:
+        raise SystemExit(f"rag-eval run ended with {done.returncode}: {done.stderr}")
+    return seconds
 
 
 class Bare:
@@ -128,16 +146,20 @@ def main() -> None:
         evaluation(Path(folder) / "warm")  # imports
         homes = [Path(folder) / f"home-{i}" for i in range(REPEATS)]
         firsts = [evaluation(home) for home in homes]
-        seconds, again = timed(lambda: evaluation(homes[-1]))
+        again = evaluation(homes[-1])
         bare = Bare(homes[-1])
         for _ in range(REPEATS):
             total = bare.run()
+        first_process = whole_process(Path(folder) / "processes")
+        second_process = min(whole_process(Path(folder) / "processes") for _ in range(REPEATS))
     first = min(outcome.seconds for outcome in firsts)
     print(json.dumps({"benchmark": "bare library calls", "seconds": round(total, 3), **{name: round(value, 3) for name, value in bare.seconds.items()}}))
     print(json.dumps({"benchmark": "first evaluation", "seconds": round(first, 3), "ratio": round(first / total, 2), "bar": FIRST_BAR, "met": first <= FIRST_BAR * total}))
     same = {outcome.report["content_hash"] for outcome in firsts} == {again.report["content_hash"]}
     embedded = again.report["embeddings"]["embedded"]
-    print(json.dumps({"benchmark": "second run", "seconds": round(again.seconds, 3), "with everything": round(seconds, 3), "ratio": round(again.seconds / first, 3), "bar": SECOND_BAR, "met": again.seconds <= SECOND_BAR * first, "same content_hash": same, "embedded": embedded}))
+    met = again.seconds <= SECOND_BAR * first
+    stages = {"seconds": round(again.seconds, 3), "ratio": round(again.seconds / first, 3), "bar": SECOND_BAR, "met": met, "same content_hash": same, "embedded": embedded}
+    print(json.dumps({"benchmark": "second run", **stages, "process_s": round(second_process, 2), "first_process_s": round(first_process, 2)}))
 
 
 if __name__ == "__main__":
