@@ -34,7 +34,7 @@ class Undisturbed(NamedTuple):
 
 
 def start(root: Path, home: str) -> "subprocess.Popen[bytes]":
-    env = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")} | {"RAG_EVAL_PRIMARY_GOLD_SET": "smoke"}
     command = [sys.executable, "-m", "rag_eval.cli", "run", "smoke", "--gold-sets", str(root / "gold_sets"), "--home", str(root / home), "--reports", str(root / f"{home}-reports")]
     with (root / f"{home}.log").open("ab") as log:
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, cwd=root, env=env)
