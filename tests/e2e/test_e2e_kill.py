@@ -91,22 +91,23 @@ def test_killed_in_fresh_homes(undisturbed):
     drawn = enumerate(itertools.islice(moments(random.Random(20_240_229)), ATTEMPTS))
     root = undisturbed.root
 
-    def once(attempt: tuple[int, float]) -> tuple[float, str] | None:
+    def once(attempt: tuple[int, float]) -> tuple[frozenset[str], str] | None:
         number, moment = attempt
         home = f"home-{number}"
-        result = (moment, finished(root, home)) if killed(root, home, moment * undisturbed.seconds) else None
-        shutil.rmtree(root / home)
+        result = None
+        if killed(root, home, moment * undisturbed.seconds):
+            reached = frozenset(folder.name for folder in (root / home / "artifacts").glob("*"))
+            result = (reached, finished(root, home))
+        shutil.rmtree(root / home, ignore_errors=True)
         return result
 
-    struck: list[tuple[float, str]] = []
+    struck: list[tuple[frozenset[str], str]] = []
     with ThreadPoolExecutor(max_workers=2) as pool:
         while len(struck) < KILLS and (batch := list(itertools.islice(drawn, KILLS - len(struck)))):
             struck += [result for result in pool.map(once, batch) if result is not None]
     assert len(struck) == KILLS, f"only {len(struck)} of {ATTEMPTS} runs were struck"
     assert {content_hash for _, content_hash in struck} == {undisturbed.content_hash}
-    found = [moment for moment, _ in struck]
-    assert min(found) < 0.1  # imports, before the home is taken
-    assert max(found) > 0.7  # the report, MLflow, lineage
+    assert len({reached for reached, _ in struck}) >= 3  # they struck different stages, not one moment twenty times
 
 
 def test_killed_again_and_again_in_one_home(undisturbed):
