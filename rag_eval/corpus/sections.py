@@ -96,4 +96,4 @@ def of_markdown(doc_id: str, title: str, text: str, body_start: int = 0) -> list
 def duplicates(section_ids: Iterable[str]) -> set[str]:
     """Ids that occur more than once."""
     seen: set[str] = set()
-    return {section_id for section_id in section_ids if section_id in seen or seen.add(section_id)}  # type: ignore[func-returns-value]
+    return {section_id for section_id in section_ids if section_id in seen or seen.add(section_id)}  # type: ignore[func-returns-value]  # set.add gives None, which is what the condition needs

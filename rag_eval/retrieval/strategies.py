@@ -164,6 +164,7 @@ class ReadyStrategy:
         self.embed_model = self.source.model if self.source else ""
         self.index_hash = index_hash(spec, index.table.chunks_hash, self.embed_model)
         self.seed_matters = not isinstance(spec, Bm25) and spec.search == "approximate"
+        self.reranks_outside = spec.rerank is not None and spec.rerank.kind != "mmr"
 
     def search(self, queries: list[str], depth: int, seed: int = 0, *, allowed: Allowed = None, cached: bool = True, strict: bool = True) -> Ranking:
         """Rank chunks for each query.

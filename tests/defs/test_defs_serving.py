@@ -76,7 +76,7 @@ def servers(project, project_root):
 
 def fetch(address, data=None):
     request = urllib.request.Request(address, data=data, headers={"Content-Type": "application/json"})  # noqa: S310 - our own loopback address
-    with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310 - our own loopback address
         return reply.read().decode()
 
 
