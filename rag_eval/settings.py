@@ -4,10 +4,46 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AliasChoices, Field, StringConstraints
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, StringConstraints
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+
+Source = Annotated[str, StringConstraints(pattern=r"^(?:[A-Za-z_][\w.]*:[A-Za-z_]\w*|https?://\S+)$")]
+HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
+
+
+class Endpoint(BaseModel):
+    """An OpenAI-compatible chat endpoint that gold sets may name. The key is read from here or from the environment variable named, and never shown."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    base_url: HttpUrl
+    model: str = Field(min_length=1, max_length=200)
+    api_key: SecretStr | None = None
+    api_key_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="environment variable that holds the key")
+    concurrency: int = Field(default=4, ge=1, le=256)
+    requests_per_minute: int = Field(default=0, ge=0, description="0: no limit of ours")
+    timeout_s: float = Field(default=60, gt=0, le=3600)
+    max_retries: int = Field(default=4, ge=0, le=20)
+    temperature: float = Field(default=0, ge=0, le=2)
+    max_tokens: int = Field(default=1024, ge=1, le=1_000_000)
+    seed: int | None = Field(default=0, description="sent where not null; equal requests are answered from the cache in any case")
+    price_per_1k_tokens_in: float = Field(default=0, ge=0)
+    price_per_1k_tokens_out: float = Field(default=0, ge=0)
+
+
+class ExternalLimits(BaseModel):
+    """How external retrievers are called."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timeout_s: float = Field(default=30, gt=0, le=3600)
+    max_retries: int = Field(default=3, ge=0, le=20)
+    backoff_s: float = Field(default=0.5, ge=0, le=60, description="first wait after 429, 5xx or a broken connection; doubles each time, a Retry-After header of up to 60 s is kept to")
+    concurrency: int = Field(default=8, ge=1, le=256)
+    max_reply_bytes: int = Field(default=8_000_000, ge=1000)
+
 
 TELEMETRY_OFF = {
     "ANONYMIZED_TELEMETRY": "False",  # chromadb
@@ -40,6 +76,11 @@ class Settings(BaseSettings):
     schedule: str = Field(default="0 2 * * *", description="cron of the nightly job")
     timezone: str = Field(default="UTC", description="IANA time zone of the schedule")
     rerankers: dict[str, ImportPath] = Field(default_factory=dict, description="name -> module:attribute of a reranker that gold sets may name")
+    sources: dict[str, Source] = Field(default_factory=dict, description="name -> module:attribute or URL of a retriever that gold sets may name")
+    external: ExternalLimits = ExternalLimits()
+    endpoints: dict[str, Endpoint] = Field(default_factory=dict, description="name -> OpenAI-compatible chat endpoint that gold sets may name")
+    database_url: SecretStr | None = Field(default=None, description="SQLAlchemy address of the SQL store (traces); default: SQLite in the home")
+    trace_log: bool = Field(default=True, description="whether traces are also written as lines to the reports")
     latency_queries: int = Field(default=60, ge=1, le=10_000, description="wordings timed one at a time for each strategy")
     price_per_1k_embedding_tokens: float = Field(default=0.0, ge=0, description="for cost_per_1k; local models cost nothing")
     feature_hybrid_retrieval: bool = Field(

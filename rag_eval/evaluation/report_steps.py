@@ -161,7 +161,7 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
             with atomic_path(folder / source.name) as partial:
                 shutil.copyfile(source, partial)
     write_measures(folder / "measures.csv", report["strategies"])
-    keep_run(evaluation, report, {"ranking": ranking_measures(runs).key})
+    keep_run(evaluation, report, {"ranking": ranking_measures(runs).key, "corpus": corpus_snapshot(evaluation).key, "chunks": corpus_chunks(evaluation).key})
     write_report(report, folder / FILE_NAME)
     return report
 

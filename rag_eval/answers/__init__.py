@@ -1,0 +1,1 @@
+"""Answers: evidence -> answer (deterministic, llm or recorded) -> contract -> retry or fail closed."""

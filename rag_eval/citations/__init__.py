@@ -1,0 +1,1 @@
+"""Citations: payload rules, matching against gold, traces, projections from the frameworks of the field."""
