@@ -1,0 +1,120 @@
+"""Commands that evaluate, and that show what was found: run, compare, show."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rag_eval.cli.app import GATE_FAILED, GoldSets, Home, Reports, app, command, console_for, open_settings, progress_for, told
+
+if TYPE_CHECKING:
+    from rag_eval.evaluation.inputs import Evaluation
+    from rag_eval.evaluation.run import Outcome
+    from rag_eval.settings import Settings
+
+
+def _record_lineage(evaluations: "list[Evaluation]", outcomes: "list[Outcome]", settings: "Settings") -> None:
+    """Show these runs in Dagster's lineage too; what fails here is told and changes nothing."""
+    from rag_eval.defs.lineage import report_materializations
+    from rag_eval.records.problems import quoted
+
+    by_name = {outcome.gold_set: outcome for outcome in outcomes}
+    for evaluation in evaluations:
+        if evaluation.split is not None:  # a plain BEIR folder is no partition of the asset graph
+            continue
+        outcome = by_name[evaluation.config.name]
+        try:
+            report_materializations(settings.home / "dagster", evaluation, outcome.report, outcome.mlflow_run)
+        except Exception as failure:  # noqa: BLE001 - the report on disk stands whatever Dagster's store does
+            typer.echo(f"warning: Dagster did not record this run ({type(failure).__name__}: {quoted(str(failure), 400)}); the report is complete", err=True)
+
+
+@app.command()
+def run(
+    gold_set: Annotated[list[str] | None, typer.Argument(help="Gold sets to run. Default: all that belong to the nightly job.")] = None,
+    beir: Annotated[Path | None, typer.Option(help="Evaluate any BEIR folder instead (corpus.jsonl, queries.jsonl, qrels/).")] = None,
+    split: Annotated[str, typer.Option(help="With --beir: which qrels/<split>.tsv judges.")] = "test",
+    strategy: Annotated[list[str] | None, typer.Option(help="Only this strategy; may be repeated.")] = None,
+    vectors: Annotated[Path | None, typer.Option(help="An .npz of vectors (sha256, vectors) for the vector and hybrid strategies.")] = None,
+    home: Home = None,
+    reports: Reports = None,
+    gold_sets: GoldSets = None,
+) -> None:
+    """Evaluate gold sets and write reports; a second run computes only what changed."""
+    with told(writes_report=True):
+        settings = open_settings(home, reports, gold_sets)
+        from rag_eval.evaluation.inputs import open_beir, open_gold_set, select_gold_sets
+        from rag_eval.evaluation.run import evaluate_all
+        from rag_eval.records.problems import InputError, Problem, quoted
+
+        chosen, progress = tuple(strategy or ()), progress_for()
+        if beir is not None:
+            if gold_set:
+                raise InputError(Problem("bad_arguments", "give gold sets or --beir, not both", field="--beir", found=", ".join(gold_set)))
+            evaluations = [open_beir(beir, split, settings, strategies=chosen, vectors=vectors, progress=progress)]
+        else:
+            evaluations = [
+                open_gold_set(folder, settings, strategies=chosen, vectors=vectors, progress=progress) for folder in select_gold_sets(settings.gold_sets, gold_set or [])
+            ]
+        outcomes = evaluate_all(evaluations, settings)
+        from rag_eval.reporting.terminal import show_outcome
+
+        console = console_for()
+        for outcome in outcomes:
+            show_outcome(console, outcome.report, outcome.folder, outcome.seconds, command())
+            if outcome.mlflow_error:
+                typer.echo(f"warning: MLflow did not record this run ({quoted(outcome.mlflow_error, 400)}); the report is complete", err=True)
+        _record_lineage(evaluations, outcomes, settings)
+        failed = [name for outcome in outcomes for name in outcome.failed]
+    if failed:
+        typer.echo(f"required gates failed: {', '.join(failed)}", err=True)
+        raise typer.Exit(GATE_FAILED)
+
+
+@app.command()
+def compare(
+    run_a: Annotated[str, typer.Argument(help="A run: its id, 'latest', 'previous', or the path of its retrieval-metrics.json.")],
+    run_b: Annotated[str, typer.Argument(help="Another one.")],
+    home: Home = None,
+) -> None:
+    """Compare two runs question by question: paired differences with intervals. Different gold is refused, different indexes are named."""
+    with told():
+        settings = open_settings(home)
+        from rag_eval.evaluation.comparing import compare as paired
+        from rag_eval.evaluation.comparing import differences, find_run
+        from rag_eval.records.problems import quoted
+        from rag_eval.reporting.terminal import comparisons_table
+
+        a, b = find_run(run_a, settings.home), find_run(run_b, settings.home)
+        notes = differences(a, b)
+        rows = paired(a, b)
+    console = console_for()
+    typer.echo(f"a: {quoted(a.report['run_id'])}\nb: {quoted(b.report['run_id'])}")
+    if a.report["content_hash"] == b.report["content_hash"]:
+        typer.echo("the runs found the same (equal content_hash)")
+    for note in notes:
+        typer.echo(quoted(note, 400))
+    console.print(comparisons_table(rows, "Paired differences a - b, question by question"))
+
+
+@app.command()
+def show(
+    run_id: Annotated[str, typer.Argument(help="A run: its id, 'latest', 'previous', or the path of its retrieval-metrics.json.")] = "latest",
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
+    home: Home = None,
+) -> None:
+    """Show a run again."""
+    with told():
+        settings = open_settings(home)
+        from rag_eval.evaluation.comparing import find_run
+
+        report = find_run(run_id, settings.home).report
+    if json:
+        from rag_eval.reporting.metrics_report import dumps
+
+        typer.echo(dumps(report), nl=False)
+        return
+    from rag_eval.reporting.terminal import show_report
+
+    show_report(console_for(), report)

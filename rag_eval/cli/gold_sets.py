@@ -1,0 +1,54 @@
+"""Commands about gold sets: lint, init."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rag_eval.cli.app import ERROR, GoldSets, Home, app, command, open_settings, progress_for, told
+
+
+@app.command()
+def lint(
+    gold_set: Annotated[list[str] | None, typer.Argument(help="Gold sets to check. Default: all.")] = None,
+    home: Home = None,
+    gold_sets: GoldSets = None,
+) -> None:
+    """List every problem of a gold set with its file and line; exit 1 if one would block a run."""
+    with told():
+        settings = open_settings(home, None, gold_sets)
+        from rag_eval.evaluation.inputs import open_gold_set, select_gold_sets
+        from rag_eval.evaluation.linting import lint_gold_set
+
+        errors = 0
+        for folder in select_gold_sets(settings.gold_sets, gold_set or [], every=True):
+            problems = lint_gold_set(open_gold_set(folder, settings, progress=progress_for()))
+            for problem in problems:
+                typer.echo(str(problem))
+            found = sum(problem.severity == "error" for problem in problems)
+            typer.echo(f"{folder.name}: {found} errors, {len(problems) - found} warnings")
+            errors += found
+    if errors:
+        raise typer.Exit(ERROR)
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(help="Name of the new gold set: letters, digits, - and _.")],
+    docs: Annotated[Path, typer.Option(help="Folder of Markdown or text documents.")],
+    gold_sets: GoldSets = None,
+) -> None:
+    """Start a gold set over your own documents: a configuration and draft questions to be edited."""
+    with told():
+        settings = open_settings(None, None, gold_sets)
+        from rag_eval.gold.scaffold import init_gold_set
+        from rag_eval.records.gold_set import NAME
+        from rag_eval.records.problems import InputError, Problem
+
+        if not re.fullmatch(NAME, name):  # a name is one folder of the gold sets, never a path out of them
+            raise InputError(Problem("bad_name", "this cannot be the name of a gold set", field="NAME", found=name, accepted="a letter or digit, then up to 63 letters, digits, - and _"))
+        folder = settings.gold_sets / name
+        init_gold_set(folder, docs)
+    typer.echo(f"wrote {folder}")
+    typer.echo(f"next: edit {folder / 'queries.jsonl'} (rewrite each draft as a user would ask it, remove its tag 'draft'), then: {command()} lint {name} && {command()} run {name}")
