@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test test-all check bench ui install lock docs clean help
+INTEGRATIONS := .venv-integrations
+
+.PHONY: run test test-all test-integrations check bench ui install lock docs clean help
 
 run: install  ## set up, then the nightly evaluation of the bundled gold sets
 	@$(BIN)/rag-eval run
@@ -12,8 +14,17 @@ run: install  ## set up, then the nightly evaluation of the bundled gold sets
 test: install  ## the test suite, under ten minutes on two cores
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-all: install  ## the long suites too: statistics, servers, kills
+test-all: install test-integrations  ## the long suites too: statistics, servers, kills, the frameworks of the field
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow"
+
+test-integrations: $(INTEGRATIONS)/.installed  ## citations from real LangChain, LlamaIndex and Semantic Kernel objects, in an environment of their own
+	@PYTHONPATH=. RAG_EVAL_REQUIRE_INTEGRATIONS=1 $(INTEGRATIONS)/bin/python -m pytest -q tests/citations/test_citations_projections.py
+
+$(INTEGRATIONS)/.installed: requirements-integrations.lock | $(STAMP)
+	@echo "Setting up $(INTEGRATIONS): the frameworks that rag_eval reads objects of; semantic-kernel and ragas exclude each other, so they have an environment of their own."
+	@$(PYTHON) -m venv $(INTEGRATIONS)
+	@$(BIN)/uv pip install --quiet --python $(INTEGRATIONS)/bin/python --require-hashes -r requirements-integrations.lock
+	@touch $@
 
 check: install  ## lint, types, import contracts, doc tests
 	@$(BIN)/ruff check .
@@ -39,8 +50,9 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $(STAMP)
 	@echo "Set up."
 
-lock: install  ## renew requirements.lock
+lock: install  ## renew requirements.lock and requirements-integrations.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --group dev pyproject.toml -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --group pyproject.toml:integrations -o requirements-integrations.lock
 
 docs: install  ## renew the generated parts of README.md and its picture
 	@$(BIN)/python docs/make_readme.py

@@ -7,16 +7,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.records.retrieval import (
-    Offsets,
     RetrievalMetadata,
     RetrievalOptions,
     RetrievalResult,
     RetrievalStats,
-    ScoredChunk,
     StrategyKind,
 )
+from rag_eval.retrieval.payloads import Payloads
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.strategies import ReadyStrategy
 
@@ -64,9 +62,8 @@ class RetrievalService:
         self._corpus_rev = corpus_rev
         self._n_documents = len(documents)
         frame = self._table.frame
-        self._columns = {name: frame[name].to_numpy() for name in ("chunk_id", "doc_id", "section_id", "start", "end", "tokens", "text")}
-        about = documents.set_index("doc_id")[["rev", "source_url"]].loc[frame["doc_id"]]
-        self._revs, self._urls = about["rev"].to_numpy(), about["source_url"].to_numpy()
+        self._columns = {name: frame[name].to_numpy() for name in FILTERS}
+        self._payloads = Payloads(frame, documents)
 
     def retrieve(self, query: str, options: RetrievalOptions) -> RetrievalResult:
         """Retrieve for one query, embedding it anew."""
@@ -108,21 +105,12 @@ class RetrievalService:
         for place, row in enumerate(found.rows[query].tolist()):
             if row < 0:
                 break
-            value = {name: column[row] for name, column in self._columns.items()}
             rerank = float(found.rerank[query, place])
             chunks.append(
-                ScoredChunk(
-                    doc_id=str(value["doc_id"]),
-                    section_id=str(value["section_id"]),
-                    snippet_id=str(value["chunk_id"]),
-                    source_url=str(self._urls[row]),
-                    offsets=Offsets(int(value["start"]), int(value["end"])),
-                    tokens=int(value["tokens"]),
+                self._payloads.scored(
+                    row,
                     index_hash=strategy.index_hash,
                     embed_model=strategy.embed_model,
-                    analyzer=ANALYZER,
-                    rev=str(self._revs[row]),
-                    text=str(value["text"]),
                     score_raw=float(found.raw[query, place]),
                     score_norm=float(found.norm[query, place]),
                     k_pos=int(found.k_pos[query, place]),
