@@ -27,6 +27,12 @@ def payload_schema() -> dict[str, Any]:
     return schema
 
 
+def record_schema() -> dict[str, Any]:
+    """JSON Schema of a line of citations.jsonl: a payload and what is known of the answer that cites it."""
+    schema = payload_schema()
+    return {"$schema": schema["$schema"], "$ref": "#/$defs/record", "$defs": schema["$defs"]}
+
+
 def payload(chunk: ScoredChunk) -> dict[str, Any]:
     """Citation payload of a retrieved chunk: plain JSON values, without its text; optional fields that it lacks are left out."""
     values = {name: getattr(chunk, name) for name in PAYLOAD_FIELDS if hasattr(chunk, name)}
