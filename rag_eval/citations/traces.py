@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -151,6 +152,7 @@ _ROW: dict[str, tuple[str, Kind]] = {
 }
 """Column of the table -> field of the record and kind."""
 
+_OF_ROW = operator.attrgetter(*(field for field, _ in _ROW.values()))
 _KEY = ("run_id", "strategy", "qid", "paraphrase_id", "seed", "seg")
 
 RAG_TRACES = TableSpec("rag_traces", tuple(ColumnSpec(name, kind, required=name in _KEY) for name, (_, kind) in _ROW.items()), indexes=(("run_id",), ("qid",)))
@@ -219,7 +221,8 @@ def parse(text: str) -> dict[str, Any]:
 
 def row(trace: Trace) -> tuple[Any, ...]:
     """The trace as a row of `RAG_TRACES`; empty texts are null except in the key."""
-    return tuple([None if value == "" and name not in _KEY else value for name, value in ((name, getattr(trace, field)) for name, (field, _) in _ROW.items())])
+    values: tuple[Any, ...] = _OF_ROW(trace)
+    return tuple([None if value == "" and name not in _KEY else value for name, value in zip(_ROW, values, strict=True)]) if "" in values else values
 
 
 def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
