@@ -1,0 +1,338 @@
+"""The SQL store: tables that stages declare, in SQLite in the home or in PostgreSQL by address.
+
+Belongs here: the only use of sqlalchemy. A stage describes its table as a `TableSpec` and hands over rows; which columns a table has and
+what they mean is the stage's matter. Text is kept as both databases can keep it: NUL and lone surrogates, which PostgreSQL refuses, become
+U+FFFD; a number that is not finite becomes null; `json` columns are text. So equal rows give equal tables in both.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import re
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rag_eval.records.problems import InputError, Problem
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, ColumnElement, Connection, Engine, Table
+
+FILE_NAME = "rag_eval.db"
+ACCEPTED = "sqlite:///<file>, postgresql://<user>:<password>@<host>:<port>/<database> with special characters in the password as %XX"
+BUSY_SECONDS = 60
+CONNECT_SECONDS = 10
+BATCH = 10_000
+"""Rows handed to the database at once."""
+
+Kind = Literal["text", "integer", "float", "boolean", "json"]
+Row = Sequence[Any]
+"""Values in the order of the table's columns."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_JSON_NUL = re.compile(r"\\(?:u0000|.)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """A column. Integers have 64 bits, floats are double, `json` is text that holds a JSON value."""
+
+    name: str
+    kind: Kind
+    required: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A table as its stage declares it.
+
+    Parameters
+    ----------
+    name, columns
+        Letters, digits and underscores; the case of letters is kept (in PostgreSQL a name with capitals is written in double quotes).
+    indexes
+        Columns of each index. PostgreSQL takes no indexed text over some 2,700 bytes: index what is bounded.
+    """
+
+    name: str
+    columns: tuple[ColumnSpec, ...]
+    indexes: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse names that would need escaping, columns that stand twice and indexes over absent columns."""
+        names = self.column_names
+        wrong = [name for name in (self.name, *names) if not _NAME.fullmatch(name)]
+        absent = {name for index in self.indexes for name in index} - set(names)
+        if wrong or absent or len(set(names)) != len(names):
+            raise ValueError(f"table {self.name!r}: unfit names {wrong}, absent columns in indexes {sorted(absent)}, columns {names}")
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the columns in order."""
+        return tuple(column.name for column in self.columns)
+
+
+def _clean(text: str) -> str:
+    return text if text.isascii() and "\x00" not in text else _NOT_TEXT.sub("\ufffd", text)
+
+
+def _finite(value: Any) -> Any:
+    """Any JSON value with null for numbers that JSON lacks."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _json_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    try:
+        text = _JSON(value)
+    except ValueError:
+        text = _JSON(_finite(value))
+    if "\\u0000" in text:
+        text = _JSON_NUL.sub(lambda match: "\ufffd" if match.group() == "\\u0000" else match.group(), text)
+    return _clean(text)
+
+
+def _kept(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
+    """One column's values as every database keeps them; see the module's docstring."""
+    if kind == "json":
+        return [_json_text(value) for value in values]
+    if kind == "text":
+        joined = "".join([value for value in values if value is not None])  # one look at all of them is cheaper than one at each
+        return values if joined.isascii() and "\x00" not in joined else [None if value is None else _clean(value) for value in values]
+    if kind == "float":
+        return [None if value is None or not math.isfinite(value) else value for value in values]
+    return values
+
+
+def _parsed(address: str) -> "URL":
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(address)
+    except (ArgumentError, ValueError):  # its text may quote a part of the password
+        url = None
+    if url is None or "@" in (url.host or ""):  # an unescaped @ in a password moves its tail into the host
+        raise InputError(Problem("database_url", "the address of the SQL store cannot be read", field="database_url", accepted=ACCEPTED))
+    names = {"sqlite": "sqlite", "sqlite+pysqlite": "sqlite", "postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg", "postgresql+psycopg": "postgresql+psycopg"}
+    if url.drivername not in names:
+        raise InputError(Problem("database_url", "no such kind of SQL store", field="database_url", found=url.drivername, accepted=ACCEPTED))
+    if names[url.drivername] == "sqlite" and url.database in {None, "", ":memory:"}:
+        raise InputError(Problem("database_url", "a store in memory would forget what it is given", field="database_url", found=address, accepted=ACCEPTED))
+    return url.set(drivername=names[url.drivername])
+
+
+def _into_wal(connection: sqlite3.Connection) -> None:
+    """Set up a SQLite connection: we begin transactions ourselves, readers do not wait for the writer, writers wait for one another.
+
+    Two processes that turn a new file to WAL at once are refused without waiting, so this is tried until the time is up. A file system
+    without shared memory keeps another journal, which is slower and no less safe.
+    """
+    connection.isolation_level = None
+    until = time.monotonic() + BUSY_SECONDS
+    while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _opened(url: "URL") -> "Engine":
+    from sqlalchemy import create_engine, event
+    from sqlalchemy.pool import NullPool
+
+    if url.drivername != "sqlite":
+        more = {"connect_timeout": CONNECT_SECONDS, "application_name": "rag_eval", "client_encoding": "UTF8"}
+        return create_engine(url, poolclass=NullPool, hide_parameters=True, paramstyle="format", connect_args={name: value for name, value in more.items() if name not in url.query})
+    engine = create_engine(url, poolclass=NullPool, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS})
+    event.listen(engine, "connect", lambda connection, _: _into_wal(connection))
+    # a transaction that writes takes the lock when it begins: one that read first and then wants to write would be refused without waiting
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN"))
+    return engine
+
+
+class Transaction:
+    """What can be done within a transaction; it ends with the `with` block of `SqlStore.transaction` or `SqlStore.reading`."""
+
+    def __init__(self, store: "SqlStore", connection: "Connection") -> None:
+        self._store = store
+        self._connection = connection
+
+    def insert(self, table: TableSpec, rows: Iterable[Row]) -> int:
+        """Append rows and return how many; a generator is taken in batches."""
+        statement = str(self._store.table(table).insert().compile(self._connection))
+        left, count = iter(rows), 0
+        while batch := list(itertools.islice(left, BATCH)):
+            columns = zip(table.columns, zip(*batch, strict=True), strict=True)  # ValueError where a row is too short or too long
+            self._connection.exec_driver_sql(statement, list(zip(*(_kept(column.kind, values) for column, values in columns), strict=True)))
+            count += len(batch)
+        return count
+
+    def delete(self, table: TableSpec, where: Mapping[str, Any]) -> int:
+        """Delete the rows that `where` chooses, as in `select`, and return how many."""
+        return self._connection.execute(self._store.table(table).delete().where(*self._chosen(table, where))).rowcount
+
+    def select(self, table: TableSpec, where: Mapping[str, Any] | None = None, order: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Return rows as dictionaries, JSON decoded.
+
+        Parameters
+        ----------
+        where
+            Column -> its value, or a list, tuple or set of accepted values. Values are only ever sent as parameters.
+        order
+            Columns to sort by; text sorts as the database collates it.
+        """
+        declared = self._store.table(table)
+        query = declared.select().where(*self._chosen(table, where or {})).order_by(*(declared.c[name] for name in order))
+        rows = [dict(row) for row in self._connection.execute(query).mappings()]
+        for name in [column.name for column in table.columns if column.kind == "json"]:
+            for row in rows:
+                row[name] = None if row[name] is None else json.loads(row[name])
+        return rows
+
+    def _chosen(self, table: TableSpec, where: Mapping[str, Any]) -> "Iterator[ColumnElement[bool]]":
+        columns = self._store.table(table).c
+        for name, value in where.items():
+            several = isinstance(value, list | tuple | set | frozenset)
+            accepted = [_clean(item) if isinstance(item, str) else item for item in (value if several else [value])]
+            yield columns[name].in_(accepted) if several else columns[name] == accepted[0]
+
+
+class SqlStore:
+    """A database of declared tables. Connections live as long as a transaction, so a store may be shared by threads and kept across forks.
+
+    Parameters
+    ----------
+    place
+        A file for SQLite (its folder is made), or an address: `sqlite:///...`, `postgresql://...`.
+
+    Raises
+    ------
+    InputError
+        `database_url`: the address cannot be read or is of no accepted kind; `database_driver`: psycopg is not installed. Every method
+        raises `database_failed` when the database cannot be reached, refuses or breaks. No message shows the password.
+    """
+
+    def __init__(self, place: str | Path) -> None:
+        from sqlalchemy import URL
+
+        url = URL.create("sqlite", database=str(place)) if isinstance(place, Path) else _parsed(place)
+        self._secrets = {value for value in (url.password, *(str(value) for name, value in url.query.items() if "pass" in name.lower())) if value}
+        self.address: str = url.set(query={}).render_as_string(hide_password=True)
+        """The address without the password and without options."""
+        self._tables: dict[TableSpec, Table] = {}
+        self._created: set[TableSpec] = set()
+        try:
+            if url.drivername == "sqlite":
+                Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+            self._engine = _opened(url)
+        except ModuleNotFoundError:
+            raise InputError(Problem("database_driver", "PostgreSQL needs psycopg: pip install 'rag-eval[postgresql]'", field="database_url", found=self.address)) from None
+        except OSError as error:
+            raise InputError(self._failed(error)) from None
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Turn what the database refuses into an `InputError` that shows no secret."""
+        from sqlalchemy.exc import DBAPIError
+
+        try:
+            yield
+        except DBAPIError as error:
+            raise InputError(self._failed(error.orig or error)) from None
+
+    def _failed(self, error: BaseException) -> Problem:
+        reason = " ".join(str(error).split())
+        for secret in self._secrets:
+            reason = reason.replace(secret, "***")
+        return Problem("database_failed", "the SQL store cannot be used; check its address, that it runs, and your rights", file=self.address, field="database_url", found=reason)
+
+    @contextlib.contextmanager
+    def transaction(self, *locks: str) -> Iterator[Transaction]:
+        """Write: all of the block is done, or nothing when it raises or the process dies.
+
+        Parameters
+        ----------
+        locks
+            Names; transactions that share one run one after another. SQLite has one writer at a time in any case.
+        """
+        from sqlalchemy import func, select
+
+        with self._reported(), self._engine.connect().execution_options(writes=True) as connection, connection.begin():
+            if self._engine.dialect.name == "postgresql":
+                for lock in sorted(set(locks)):  # one order for all, so that two never wait for each other
+                    connection.execute(select(func.pg_advisory_xact_lock(int.from_bytes(hashlib.sha256(lock.encode()).digest()[:8], signed=True))))
+            yield Transaction(self, connection)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """Read without keeping a writer from its work."""
+        with self._reported(), self._engine.connect() as connection:
+            yield Transaction(self, connection)
+
+    def table(self, table: TableSpec) -> "Table":
+        """The table for sqlalchemy."""
+        from sqlalchemy import BigInteger, Boolean, Column, Double, Index, MetaData, Table, Text
+
+        if table not in self._tables:
+            types = {"text": Text, "integer": BigInteger, "float": Double, "boolean": Boolean, "json": Text}
+            columns = [Column(column.name, types[column.kind](), nullable=not column.required) for column in table.columns]
+            indexes = [Index(f"ix_{table.name}_{'_'.join(names)}"[:63], *names) for names in table.indexes]
+            self._tables[table] = Table(table.name, MetaData(), *columns, *indexes)
+        return self._tables[table]
+
+    def create(self, table: TableSpec) -> None:
+        """Create the table with its indexes where it is absent; several processes may do so at once.
+
+        Raises
+        ------
+        InputError
+            `table_differs`: it exists with other columns.
+        """
+        if table in self._created:
+            return
+        with self.reading() as transaction:
+            there = self._is_there(table, transaction)
+        if not there:
+            with self.transaction("rag_eval.create_table") as transaction:
+                if not self._is_there(table, transaction):  # another process may have made it since
+                    self.table(table).create(transaction._connection)  # noqa: SLF001 - the two classes are one adapter
+        self._created.add(table)
+
+    def _is_there(self, table: TableSpec, transaction: Transaction) -> bool:
+        from sqlalchemy import BigInteger, Boolean, Double, Float, Integer, Text, inspect
+
+        database = inspect(transaction._connection)  # noqa: SLF001 - likewise
+        if not database.has_table(table.name):
+            return False
+        accepted = {"text": Text, "integer": Integer, "float": Float, "boolean": Boolean, "json": Text}
+        found = database.get_columns(table.name)
+        fits = [isinstance(column["type"], accepted[wanted.kind]) for column, wanted in zip(found, table.columns, strict=False)]
+        if [column["name"] for column in found] != list(table.column_names) or not all(fits):
+            named = {"text": Text(), "integer": BigInteger(), "float": Double(), "boolean": Boolean(), "json": Text()}
+            raise InputError(
+                Problem(
+                    "table_differs",
+                    f"the table {table.name} has other columns than this version writes; rename it or give this version its own database",
+                    file=self.address,
+                    found=", ".join(f"{column['name']} {column['type']}" for column in found),
+                    accepted=", ".join(f"{column.name} {named[column.kind]}" for column in table.columns),
+                )
+            )
+        return True

@@ -1,0 +1,120 @@
+"""A real PostgreSQL of one test module: a fresh cluster in a temporary folder, on a free port of the loopback, with a password."""
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+USER = "rag_eval"
+PASSWORD = "p@ss:w/rd%?"  # every character that an address must escape
+TRIES = 3
+SECONDS_TO_START = 60
+
+
+def binary(name: str) -> str | None:
+    """Path of a server program: on the PATH, or the newest where Debian keeps them."""
+    debian = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: (len(path.parts[4]), path.parts[4]), reverse=True)
+    return shutil.which(name) or (str(debian[0]) if debian else None)
+
+
+def account() -> dict[str, object]:
+    """Arguments of subprocess to leave root, whom PostgreSQL refuses; nothing for anybody else."""
+    if os.geteuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+    pytest.skip("PostgreSQL does not run as root and there is neither a user postgres nor nobody")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def address(port: int, database: str = "postgres", password: str = PASSWORD) -> str:
+    return f"postgresql://{USER}:{quote(password, safe='')}@127.0.0.1:{port}/{database}"
+
+
+def execute(url: str, statement: str) -> list[tuple[object, ...]]:
+    """Run a statement past the code under test."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def new_database(url: str) -> str:
+    """Address of a new, empty database of the same server."""
+    name = f"test_{secrets.token_hex(6)}"
+    execute(url, f"CREATE DATABASE {name}")
+    return f"{url.rpartition('/')[0]}/{name}"
+
+
+def _start(data: Path, how: dict[str, object]) -> tuple["subprocess.Popen[bytes]", int]:
+    import psycopg
+
+    for _ in range(TRIES):  # another process may take the port first
+        port = free_port()
+        options = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB", "max_connections": 40}
+        with (data.parent / "log").open("ab") as log:
+            server = subprocess.Popen([binary("postgres"), "-D", str(data), *(f"--{name}={value}" for name, value in options.items())], stdout=log, stderr=log, cwd=data.parent, **how)
+        until = time.monotonic() + SECONDS_TO_START
+        while server.poll() is None and time.monotonic() < until:
+            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(address(port), connect_timeout=5):
+                return server, port
+            time.sleep(0.05)
+        _stop(server)
+    raise RuntimeError(f"PostgreSQL did not start: {(data.parent / 'log').read_text(errors='replace')[-2000:]}")
+
+
+def _stop(server: "subprocess.Popen[bytes]") -> None:
+    if server.poll() is None:
+        server.send_signal(signal.SIGINT)  # fast shutdown: clients are cut off
+        try:
+            server.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+@contextlib.contextmanager
+def running() -> Iterator[str]:
+    """Address of a server's first database; the server is stopped and its folder removed at the end, whatever happened."""
+    initdb = binary("initdb")
+    if initdb is None or binary("postgres") is None:
+        pytest.skip("PostgreSQL's programs initdb and postgres are not installed (Debian: apt-get install postgresql)")
+    pytest.importorskip("psycopg")
+    how = account()
+    folder = Path(tempfile.mkdtemp(prefix="rag-eval-postgres-"))  # not a pytest folder: those are closed to other users
+    try:
+        secret = folder / "password"
+        secret.write_text(PASSWORD)
+        if how:
+            for path in (folder, secret):
+                os.chown(path, how["user"], how["group"])
+        command = [initdb, "-D", str(folder / "data"), "-U", USER, f"--pwfile={secret}", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        made = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder, check=False, **how)
+        if made.returncode:
+            raise RuntimeError(f"initdb failed: {made.stderr}")
+        server, port = _start(folder / "data", how)
+        try:
+            yield address(port)
+        finally:
+            _stop(server)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
