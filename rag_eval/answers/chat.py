@@ -108,13 +108,14 @@ class ChatClient:
 
     def _request(self, payload: dict[str, Any]) -> tuple[Reply, StoredReply]:
         """Send until a reply comes or no retry is left."""
+        post = self._post()  # opened before the clock starts
         retries = 0
         while True:
             with self._slots:
                 self._rate.wait()
                 self._tally.sent(retry=retries > 0)
                 started = time.monotonic()
-                outcome = self._post(payload)
+                outcome = post(payload)
                 seconds = time.monotonic() - started
             if isinstance(outcome, bytes):
                 return self._reply(outcome, seconds, retries)
@@ -144,18 +145,17 @@ class ChatClient:
         sent = f"{retries + 1} requests" if retries else "1 request"
         return ChatError(code, f"{self._address}: {one_line(message, '' if self._key == NO_KEY else self._key)} (after {sent})", retries)
 
-    def _post(self, payload: dict[str, Any]) -> bytes | Failure:
+    def _post(self) -> _Post:
         with self._lock:
             if self._opened is None:
                 self._opened = self._open()
-        return self._opened(payload)
+            return self._opened
 
     def _open(self) -> _Post:
         """The openai package's client and what its errors mean."""
         import openai
 
         http = _narrow_http(self._endpoint, self._key, self._max_reply_bytes)
-        # keys of other services in the environment must not get in
         client = openai.OpenAI(
             base_url=self._endpoint.base_url, api_key=self._key, timeout=self._endpoint.timeout_s, max_retries=0, http_client=http
         ).chat.completions.with_raw_response
@@ -189,22 +189,20 @@ def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
     class Narrow(openai.DefaultHttpxClient):
         def send(self, request: Any, **options: Any) -> Any:
             # a fresh connection for each request: only of a new one is the socket known before the first byte comes back, so that it can be cut
-            request.headers = type(request.headers)(
-                {
-                    "Host": request.url.netloc.decode("ascii"),
-                    "Accept": "application/json",
-                    "Accept-Encoding": "identity",
-                    "Authorization": f"Bearer {key}",
-                    "Connection": "close",
-                    "Content-Length": str(len(request.read())),
-                    "Content-Type": "application/json",
-                    "User-Agent": "rag-eval",
-                }
-            )
+            headers = {
+                "Accept": "application/json",
+                "Accept-Encoding": "identity",
+                "Authorization": f"Bearer {key}",
+                "Connection": "close",
+                "Content-Type": "application/json",
+                "User-Agent": "rag-eval",
+            }
             with Deadline(endpoint.timeout_s) as deadline:
-                request.extensions = {**request.extensions, "trace": deadline.trace}
+                sent = type(request)(
+                    request.method, request.url, headers=headers, content=request.read(), extensions={**request.extensions, "trace": deadline.trace}
+                )
                 try:
-                    response = super().send(request, **{**options, "stream": True})
+                    response = super().send(sent, **{**options, "stream": True})
                     try:
                         body = _bounded(response, max_reply_bytes)
                     finally:
@@ -223,6 +221,9 @@ def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
 
 
 def _bounded(response: Any, limit: int) -> bytes:
+    declared = response.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise _ReplyTooLargeError
     body = bytearray()
     for part in response.iter_raw():
         body += part
