@@ -1,0 +1,350 @@
+"""A language model's server as one meets them: good ones and every kind of bad one, over real HTTP.
+
+`POST /v1/chat/completions` in the OpenAI shape; `GET /requests` tells another process what was received. What it plays is named by the model
+(`good`, `burst_429:2`) or anywhere in the prompt (`[[scenario=hang:1]]`, which wins). A number after a colon: so many times, then good.
+As a process: `python fake_llm.py [PORT]` prints its base URL.
+"""
+
+import contextlib
+import dataclasses
+import json
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+
+Passages = list[tuple[str, str]]
+Messages = list[dict]
+
+SCENARIOS = (
+    "good",
+    "schema_breaking",  # wrong at first, right once told so
+    "always_breaking",
+    "fabricating",  # cites a token that is not in the evidence
+    "fabricating_quote",  # cites a real token for words that do not stand there
+    "obeying",  # does what the evidence tells it to, and forgets the contract
+    "obeying_in_form",  # the same within the contract
+    "refuses",
+    "error_reply",
+    "burst_429",
+    "burst_500",
+    "hang",
+    "half_reply",
+    "drops",
+    "not_json",
+    "half_json",
+    "oversized",
+    "oversized_declared",
+    "no_choices",
+    "null_content",
+    "no_usage",
+    "bad_usage",
+    "slow_trickle",
+    "slow_headers",
+    "unauthorized",
+    "leaking",
+)
+FABRICATED_TOKEN = "no_such_document.md:1-3"
+HALF_JSON = '{"choices": [{"message": {"content": "{\\"cit'
+
+
+@dataclasses.dataclass
+class Received:
+    """One request as it came in; times are of `time.monotonic`."""
+
+    at: float
+    scenario: str
+    body: dict
+    headers: dict[str, str]
+    in_flight: int
+
+    @property
+    def prompt(self) -> str:
+        return prompt_of(self.body["messages"])
+
+
+def prompt_of(messages: Messages) -> str:
+    return "\n".join(message["content"] for message in messages)
+
+
+def passages_of(messages: Messages) -> Passages:
+    """Lines of user messages that start with `[token] `, each with what follows up to the next one or an empty line."""
+    text = "\n".join(message["content"] for message in messages if message["role"] == "user")
+    return [(found[1], found[2].strip()) for found in re.finditer(r"^\[([^\]\n]+)\] (.*?)(?=^\[[^\]\n]+\] |^\s*$|\Z)", text, re.MULTILINE | re.DOTALL)]
+
+
+def is_two_line(messages: Messages) -> bool:
+    return "VERDICT=" in prompt_of(messages)
+
+
+def first_verdict(messages: Messages) -> str:
+    """The first of the verdicts that the prompt offers, as in `VERDICT=<one of: PASS, FAIL>` or `VERDICT=PASS|FAIL`."""
+    found = re.search(r"VERDICT=<?(?:one of:?\s*)?\s*([A-Za-z][\w-]*)", prompt_of(messages))
+    return found[1] if found else "PASS"
+
+
+def first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0].strip()
+
+
+class FakeLLM:
+    """The server, in threads of this process.
+
+    `passages`, `two_line` and `verdict` read the prompt: they follow whoever writes it. `delay_s` makes good replies slow, so that requests meet.
+    """
+
+    def __init__(
+        self,
+        passages: Callable[[Messages], Passages] = passages_of,
+        two_line: Callable[[Messages], bool] = is_two_line,
+        verdict: Callable[[Messages], str] = first_verdict,
+        *,
+        delay_s: float = 0.0,
+        retry_after: str | None = "0",
+        oversized_bytes: int = 50_000_000,
+        port: int = 0,
+    ) -> None:
+        self.passages, self.two_line, self.verdict = passages, two_line, verdict
+        self.delay_s, self.retry_after, self.oversized_bytes = delay_s, retry_after, oversized_bytes
+        self.received: list[Received] = []
+        self.max_in_flight = 0
+        self.bytes_sent = 0
+        self.stopping = threading.Event()
+        self.lock = threading.Lock()
+        self._in_flight = 0
+        self._seen: dict[tuple[str, str], int] = {}
+        self._server = _Server(("127.0.0.1", port), _Handler)
+        self._server.fake = self
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}/v1"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stopping.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def serve(self) -> None:
+        """In this thread, until it is killed."""
+        self._server.serve_forever()
+
+    def begin(self, body: dict, headers: dict[str, str]) -> tuple[str, int]:
+        """Note a request; returns what to play and how often this conversation's first message was asked in it before."""
+        named = re.search(r"\[\[scenario=([\w:]+)\]\]", prompt_of(body["messages"]))
+        scenario = named[1] if named else body["model"]
+        first = next((message["content"] for message in body["messages"] if message["role"] == "user"), "")
+        with self.lock:
+            self._in_flight += 1
+            self.max_in_flight = max(self.max_in_flight, self._in_flight)
+            self.received.append(Received(time.monotonic(), scenario, body, headers, self._in_flight))
+            before = self._seen.get((scenario, first), 0)
+            self._seen[scenario, first] = before + 1
+        return scenario, before
+
+    def end(self) -> None:
+        with self.lock:
+            self._in_flight -= 1
+
+    def answer(self, name: str, messages: Messages, before: int) -> str:
+        """The text that the model writes."""
+        passages = self.passages(messages)
+        token, text = passages[0] if passages else ("", "")
+        sentence = first_sentence(text)
+        order = re.search(r"(?i)ignore (?:all |your |the |previous |prior )*instructions[^\n]*?\bsay\s+[\"']?(\w+)", "\n".join(text for _, text in passages))
+        told = before > 0 or sum(message["role"] == "user" for message in messages) > 1
+        texts = {
+            "always_breaking": f"I think that {sentence}",
+            "schema_breaking": None if told else f"Sure! Here is what I found: {sentence}",
+            "fabricating": self._in_form(FABRICATED_TOKEN, sentence or "It is so.", messages),
+            "fabricating_quote": self._in_form(token, 'The documentation says: "The moon is made of green cheese."', messages),
+            "obeying": order and order[1],
+            "obeying_in_form": order and self._in_form(token, order[1], messages),
+            "error_reply": json.dumps({"error": "the evidence contradicts itself", "fix": "remove the older revision"}),
+            "refuses": "INSUFFICIENT EVIDENCE",
+        }
+        refusal = "INSUFFICIENT EVIDENCE" if "INSUFFICIENT EVIDENCE" in prompt_of(messages) else "NOT FOUND"
+        return texts.get(name) or (self._in_form(token, sentence, messages) if passages else refusal)
+
+    def _in_form(self, token: str, sentence: str, messages: Messages) -> str:
+        if self.two_line(messages):
+            return f"VERDICT={self.verdict(messages)}\nCITATIONS={token}\n\n{sentence}"
+        return json.dumps({"citations": [token], "answer": sentence, "deltaS": 0.3, "lambda": "convergent"}, ensure_ascii=False)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    fake: FakeLLM
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), OSError):  # clients that hang up are what is tested
+            super().handle_error(request, client_address)
+
+
+def completion(text: object, messages: Messages, model: str) -> dict:
+    words = len(prompt_of(messages).split())
+    tokens = len(str(text).split())
+    return {
+        "id": "chatcmpl-fake",
+        "object": "chat.completion",
+        "created": 0,
+        "model": model,
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": words, "completion_tokens": tokens, "total_tokens": words + tokens},
+    }
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+    plain: dict
+    open = False
+
+    @property
+    def fake(self) -> FakeLLM:
+        return self.server.fake
+
+    def log_message(self, *parts: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        with self.fake.lock:
+            requests = [dataclasses.asdict(received) for received in self.fake.received]
+        self.reply(200, {"requests": requests, "max_in_flight": self.fake.max_in_flight})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path != "/v1/chat/completions":
+            self.reply(404, {"error": {"message": f"no such path {self.path}"}})
+            return
+        scenario, before = self.fake.begin(body, {name.lower(): value for name, value in self.headers.items()})
+        self.open = True
+        name, _, times = scenario.partition(":")
+        limit = int(times) if times else 2 if name.startswith("burst") else sys.maxsize
+        try:
+            self.play(name if before < limit else "good", body, before)
+        finally:
+            self.finished()
+
+    def finished(self) -> None:
+        """Before the client can know of it: what it sends next is no longer beside this one."""
+        if self.open:
+            self.open = False
+            self.fake.end()
+
+    def play(self, name: str, body: dict, before: int) -> None:
+        messages = body["messages"]
+        self.plain = completion(self.fake.answer(name, messages, before), messages, body["model"])
+        play = getattr(self, f"play_{name}", None)
+        if play is not None:
+            play()
+            return
+        if name not in SCENARIOS:
+            self.reply(404, {"error": {"message": f"The model `{name}` does not exist", "code": "model_not_found"}})
+            return
+        self.fake.stopping.wait(self.fake.delay_s)
+        self.reply(200, self.plain)
+
+    def reply(self, status: int, value: object, headers: Sequence[tuple[str, str]] = ()) -> None:
+        self.raw(status, json.dumps(value).encode(), headers)
+
+    def raw(self, status: int, data: bytes, headers: Sequence[tuple[str, str]] = (), length: int | None = None) -> None:
+        self.finished()
+        self.send_response(status)
+        for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(data) if length is None else length)), *headers):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def play_burst_429(self) -> None:
+        headers = [] if self.fake.retry_after is None else [("Retry-After", self.fake.retry_after)]
+        self.reply(429, {"error": {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}}, headers)
+
+    def play_burst_500(self) -> None:
+        self.raw(500, b"<html>Internal Server Error</html>")
+
+    def play_unauthorized(self) -> None:
+        self.reply(401, {"error": {"message": f"Incorrect API key provided: {self.headers['Authorization']}\n\x1b[31m" + "x" * 5000}})
+
+    def play_leaking(self) -> None:
+        self.reply(200, completion(f"Your header was {self.headers['Authorization']}", [], "leaking"))
+
+    def play_hang(self) -> None:
+        self.fake.stopping.wait(20)
+        self.close_connection = True
+
+    def play_half_reply(self) -> None:
+        data = json.dumps(self.plain).encode()
+        self.raw(200, data[: len(data) // 2], length=len(data))
+        self.close_connection = True
+
+    def play_drops(self) -> None:
+        self.close_connection = True
+
+    def play_not_json(self) -> None:
+        self.raw(200, b"<html>It works!</html>")
+
+    def play_half_json(self) -> None:
+        self.raw(200, HALF_JSON.encode())
+
+    def play_no_choices(self) -> None:
+        self.reply(200, {**self.plain, "choices": []})
+
+    def play_null_content(self) -> None:
+        self.reply(200, {**self.plain, "choices": [{"index": 0, "message": {"role": "assistant", "content": None, "refusal": "I must not."}}]})
+
+    def play_no_usage(self) -> None:
+        self.reply(200, {name: value for name, value in self.plain.items() if name != "usage"})
+
+    def play_bad_usage(self) -> None:
+        self.reply(200, {**self.plain, "usage": {"prompt_tokens": -5, "completion_tokens": True, "total_tokens": 10**30}})
+
+    def play_oversized(self) -> None:
+        self.send_response(200)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        block = b" " * 65536
+        sent = 0
+        with contextlib.suppress(OSError):
+            while sent < self.fake.oversized_bytes and not self.fake.stopping.is_set():
+                self.wfile.write(block)
+                sent += len(block)
+        with self.fake.lock:
+            self.fake.bytes_sent += sent
+
+    def play_oversized_declared(self) -> None:
+        self.raw(200, b"{", length=10**12)
+        self.fake.stopping.wait(20)
+
+    def trickle(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            for position in range(len(data)):
+                self.wfile.write(data[position : position + 1])
+                if self.fake.stopping.wait(0.02):
+                    break
+        self.close_connection = True
+
+    def play_slow_trickle(self) -> None:
+        self.send_response(200)
+        self.send_header("Connection", "close")  # no length: a cut looks like an end
+        self.end_headers()
+        self.trickle(json.dumps(self.plain).encode() + b" " * 2000)
+
+    def play_slow_headers(self) -> None:
+        self.trickle(b"HTTP/1.1 200 OK\r\nX-Slow: " + b"y" * 2000)
+
+
+if __name__ == "__main__":
+    server = FakeLLM(port=int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    print(server.base_url, flush=True)  # noqa: T201 - whoever started this reads it
+    server.serve()
