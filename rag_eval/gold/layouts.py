@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from rag_eval.gold.rows import is_id
+from rag_eval.corpus.raw_documents import is_query_id
 from rag_eval.records.gold_set import Beir, GoldSetConfig
 from rag_eval.records.problems import InputError, Problem, quoted
 
@@ -45,7 +45,7 @@ def beir_plan(folder: Path, split: str, name: str, version: str) -> Plan:
     InputError
         `bad_value` where the split is no file name, `missing_file` where it has no judgements.
     """
-    if not is_id(split):
+    if not is_query_id(split):
         raise InputError(Problem("bad_value", "a split is the name of a file in qrels/", str(folder), None, "split", quoted(split), "a name without slashes"))
     path = folder / "qrels" / f"{split}.tsv"
     if not path.exists():
