@@ -3,6 +3,7 @@
 Belongs here: the file, and what is known of documents from passages alone. One row is `recorded_rows`; answers made of rows are `rag_eval.answers.recorded`.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +23,7 @@ _PASSAGE_DIGITS = 12
 
 
 class Ranked(NamedTuple):
-    """One place of a recorded ranking: the document's id, the recorded score (1/rank where none was recorded), and the passage."""
+    """One place of a recorded ranking: the document's id, the recorded score (NaN where none was recorded), and the passage."""
 
     id: str
     score: float
@@ -80,7 +81,7 @@ def read_outputs(path: Path, shown: str | None = None) -> list[RecordedOutput]:
 def rankings(outputs: Sequence[RecordedOutput]) -> dict[str, list[Ranked]]:
     """Ranking of each question, best first as recorded, by query_id; an empty list where no context was recorded.
 
-    The order is the system's; scores are only shown. Where none was recorded, 1/rank stands for it. The same passage twice keeps its
+    The order is the system's; scores are only shown. The same passage twice keeps its
     first place.
     """
     found: dict[str, list[Ranked]] = {}
@@ -90,7 +91,7 @@ def rankings(outputs: Sequence[RecordedOutput]) -> dict[str, list[Ranked]]:
         for context in output.contexts:
             if (context.document, context.text) not in seen:
                 seen.add((context.document, context.text))
-                ranking.append(Ranked(context.document, 1 / (len(ranking) + 1) if context.score is None else context.score, context.text))
+                ranking.append(Ranked(context.document, math.nan if context.score is None else context.score, context.text))
     return found
 
 
