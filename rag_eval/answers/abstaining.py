@@ -33,8 +33,8 @@ _CANNOT = r"(?:can(?:no|')t|cannot|can not|could(?: not|n't)|am (?:unable|not ab
 _NOT_HAVE = r"(?:(?:do|did)(?: not|n't) have|don't currently have|lack|have no|have not got|haven't got|(?:do|did)(?: not|n't) see|(?:do|did)(?: not|n't) find|(?:have not|haven't) found|found no|find no|see no)"
 
 _NOT_FOUND_SENTENCES = (
-    rf"(?:I|we) {_CANNOT} (?:find|locate|see|identify) {_ADJECTIVE}(?:{_KNOWLEDGE}{_ABOUT}|{_RESEARCH}{_ABOUT_RESEARCH}|{_WH}\b.*|it(?: in\b.*)?|this(?: in\b.*)?|that(?: in\b.*)?)",
-    rf"(?:I|we) (?:found|find|see) (?:no|nothing)(?: {_ADJECTIVE}(?:{_KNOWLEDGE}{_ABOUT}|{_RESEARCH}{_ABOUT_RESEARCH}))?(?: in (?:the|these)\b.*)?",
+    rf"(?:I|we) {_CANNOT} (?:find|locate|see|identify) {_ADJECTIVE}(?:{_KNOWLEDGE}{_ABOUT}|{_RESEARCH}{_ABOUT_RESEARCH}|{_WH}\b.*|(?:it|this|that)(?: (?:in|within|among) {_SOURCE}\b.*)?)",
+    rf"(?:I|we) (?:found|find|see) (?:no|nothing)(?: {_ADJECTIVE}(?:{_KNOWLEDGE}{_ABOUT}|{_RESEARCH}{_ABOUT_RESEARCH}))?(?: (?:in|within|among) {_SOURCE}\b.*)?",
     r"(?:(?:the|this|that) )?(?:answer|information|requested information|question)(?: to (?:this|that|the|your) question)? (?:is|was|are|were|could|can)(?: ?n[o']t| not) (?:be )?(?:found|available|present|given|provided|contained|mentioned|included|answered|addressed|located)(?: (?:in|by|from|within|on|with|based)\b.*)?",
     rf"no {_ADJECTIVE}(?:{_KNOWLEDGE}(?: (?:to|about|on|regarding|for|in|from)\b.*?)?) (?:was|were|is|are|could be|can be|has been|have been)(?: \w+)? (?:found|available|provided|given|located|retrieved|returned|present|contained)(?: (?:to|about|on|regarding|for|in|from|within)\b.*)?",
     rf"no {_ADJECTIVE}(?:{_KNOWLEDGE})(?: (?:found|available|provided|retrieved))?(?: (?:in|about|on|for) .*)?",
@@ -42,7 +42,7 @@ _NOT_FOUND_SENTENCES = (
     rf"(?:none of )?{_SOURCE} (?:does|do|did)(?: not|n't) (?:seem to |appear to |actually |explicitly |directly |specifically )*(?:mention|address|cover|discuss|answer|specify|say|state|describe|explain|tell|reveal|indicate|touch on|talk about|(?:contain|include|provide|have|offer|give|hold) {_ADJECTIVE}(?:{_KNOWLEDGE}|answer)\b)(?: .*)?",
     rf"(?:none of|nothing in) (?:the |these |those )?(?:{_GIVEN} )*{_PLACE}(?: {_GIVEN})? (?:mentions?|address(?:es)?|covers?|discuss(?:es)?|answers?|specif(?:y|ies)|says?|states?|describes?|explains?|contains? .*|provides? .*|includes? .*|(?:is|are) (?:relevant|about)\b)(?: .*)?",
     rf"{_SOURCE} (?:is|are) (?:not relevant|irrelevant|not related|unrelated)(?: to\b.*)?",
-    r"(?:this|that|it) (?:is|was)(?: not|n't) (?:mentioned|found|covered|addressed|specified|stated|discussed|answered|available) (?:in|by|within) (?:the|these)\b.*",
+    rf"(?:this|that|it) (?:is|was)(?: not|n't) (?:mentioned|found|covered|addressed|specified|stated|discussed|answered|available) (?:in|by|within) {_SOURCE}\b.*",
     r"(?:not found|n/a|unanswerable|no answer|no answer found|nothing found|none found)",
 )
 _INSUFFICIENT_SENTENCES = (

@@ -56,7 +56,12 @@ def override_of(row: Row) -> AnswerOverride | None:
     try:
         return AnswerOverride.model_validate_json(json.dumps(given), strict=True)  # JSON: lists may be tuples, nothing else is converted
     except ValidationError as failure:
-        for error in failure.errors(include_url=False):
+        errors = failure.errors(include_url=False)
+        places = [error["loc"] for error in errors]
+        for error in errors:
+            # a list whose only item is wrong counts as too short as well: the item's own mistake is what to mend
+            if error["type"] == "too_short" and any(place[: len(error["loc"])] == error["loc"] and place != error["loc"] for place in places):
+                continue
             kind, location = str(error["type"]), tuple(error["loc"])
             code = _CODES.get(kind, "wrong_type" if kind.endswith("_type") else "bad_value")
             message = str(error["msg"]).removeprefix("Value error, ")

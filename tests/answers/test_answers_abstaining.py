@@ -132,6 +132,10 @@ ANSWER = [
     "The answer is 42.",
     "The answer is not 42.",
     "It is impossible to travel faster than light.",
+    "It was not found in the wild.",
+    "It was not mentioned in the treaty of 1648.",
+    "I could not find it in the kitchen.",
+    "I found nothing in the drawer.",
 ]
 
 
