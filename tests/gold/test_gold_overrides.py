@@ -60,8 +60,9 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("values", "code", "field", "found", "accepted"), FAULTS)
-def test_a_fault_names_its_place(folder, values, code, field, found, accepted):
+@pytest.mark.parametrize("case", FAULTS, ids=lambda case: f"{case[2]}-{case[3]}")
+def test_a_fault_names_its_place(folder, case):
+    values, code, field, found, accepted = case
     with pytest.raises(InputError) as caught:
         load_gold(folder({}, values))
     (problem,) = caught.value.problems
