@@ -3,18 +3,17 @@
 Belongs here: reading and refusing lines.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from rag_eval.corpus.json_lines import lines, object_of
 from rag_eval.corpus.raw_documents import ACCEPTED_ID, Problems, RawCorpus, RawDocument, id_fault, missing, resolve, text_faults
 from rag_eval.records.gold_set import Beir
 from rag_eval.records.problems import Problem
 from rag_eval.storage.hashing import file_hash
 
 MAX_LINE_BYTES = 10 * 1024 * 1024
-_BOM = b"\xef\xbb\xbf"
 _ACCEPTED_LINE = '{"_id": "…", "title": "…", "text": "…", "metadata": {…}}'
 
 
@@ -32,32 +31,6 @@ def _files(spec: Beir, base: Path) -> list[tuple[str, Path]]:
 def identity(spec: Beir, base: Path) -> list[str]:
     """Content hashes of the files."""
     return [part for name, path in _files(spec, base) for part in (name, file_hash(path))]
-
-
-def _lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | None]]:
-    """Line number from 1 and the line; None for a line beyond the limit, which is never held in memory as a whole."""
-    number = 0
-    while line := stream.readline(limit + 1):
-        number += 1
-        if len(line) > limit and not line.endswith(b"\n"):
-            while (rest := stream.readline(limit)) and not rest.endswith(b"\n"):
-                pass
-            yield number, None
-        else:
-            yield number, line.removeprefix(_BOM) if number == 1 else line
-
-
-def _row(line: bytes | None) -> dict[str, Any] | tuple[str, str]:
-    """Return the object of a line, or problem code and sentence."""
-    if line is None:
-        return "too_long", "the line is too long"
-    try:
-        row = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError:
-        return "not_utf8", "the line is not in UTF-8"
-    except (ValueError, RecursionError) as error:
-        return "bad_json", f"the line is not JSON: {str(error)[:200]}"
-    return row if isinstance(row, dict) else ("bad_json", "the line is not a JSON object")
 
 
 def _faults(row: dict[str, Any]) -> Iterator[tuple[str, str, str, Any, str]]:
@@ -105,10 +78,10 @@ def load(spec: Beir, base: Path) -> RawCorpus:
     place: dict[str, tuple[str, int]] = {}
     for file, path in _files(spec, base):
         with path.open("rb") as stream:
-            for line, data in _lines(stream, MAX_LINE_BYTES):
+            for line, data in lines(stream, MAX_LINE_BYTES):
                 if data is not None and not data.strip():
                     continue
-                row = _row(data)
+                row = object_of(data)
                 if isinstance(row, tuple):
                     accepted = f"at most {MAX_LINE_BYTES} bytes" if row[0] == "too_long" else _ACCEPTED_LINE
                     problems.add(Problem(row[0], row[1], file=file, line=line, accepted=accepted))

@@ -81,12 +81,13 @@ def _section_spans(text: str, start: int, end: int, heading: str, chunker: Chunk
         previous = low
 
 
-def _spans(text: str, its: list[tuple[int, int, str, str]], chunker: Chunker) -> Iterator[tuple[int, int, str]]:
+def _spans(text: str, its: list[tuple[int, int, str, str]], chunker: Chunker, *, passages: bool) -> Iterator[tuple[int, int, str]]:
     """Start, end and section_id of each chunk of a document, in order; none is empty or only white space."""
     if chunker.kind == "whole":
         # the very text, white space included: its hash must be that of the document as others have embedded it
-        if text and not text.isspace():
-            yield 0, len(text), its[0][3]
+        for start, end, _, section_id in its if passages else [(0, len(text), "", its[0][3])]:
+            if text[start:end].strip():
+                yield start, end, section_id
         return
     for start, end, heading, section_id in its:
         for low, high in _section_spans(text, start, end, heading, chunker):
@@ -116,7 +117,8 @@ def chunk_documents(documents: pd.DataFrame, sections: pd.DataFrame, chunker: Ch
         DOCUMENTS and SECTIONS frames of one corpus.
     chunker
         `numpydoc` and `markdown` cut inside sections only, a section that fits is one chunk; `text` packs paragraphs, then sentences,
-        inside sections; `sentence` makes a chunk of each sentence; `whole` keeps a document as one chunk whatever its length.
+        inside sections; `sentence` makes a chunk of each sentence; `whole` keeps a document, or each passage of a document of which
+        only passages are known, as one chunk whatever its length.
 
     Returns
     -------
@@ -128,9 +130,9 @@ def chunk_documents(documents: pd.DataFrame, sections: pd.DataFrame, chunker: Ch
     parameters = chunker.model_dump(mode="json")
     by_document = _sections_of(documents, sections)
     rows: list[tuple[Any, ...]] = []
-    columns = (documents[name].tolist() for name in ("doc_id", "title", "text", "content_hash"))
-    for doc_id, title, text, content_hash in zip(*columns, strict=True):
-        for start, end, section_id in _spans(text, by_document[doc_id], chunker):
+    columns = (documents[name].tolist() for name in ("doc_id", "title", "text", "content_hash", "kind"))
+    for doc_id, title, text, content_hash, kind in zip(*columns, strict=True):
+        for start, end, section_id in _spans(text, by_document[doc_id], chunker, passages=kind == "passages"):
             piece = text[start:end]
             chunk_id = digest([doc_id, content_hash, parameters, start, end])
             indexed = text_hash((title + " " + piece).strip())

@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from rag_eval.corpus import beir, folder, hf_datasets, masking, package_docs, sections
+from rag_eval.corpus import beir, folder, hf_datasets, masking, package_docs, recorded, sections
 from rag_eval.corpus.raw_documents import Problems, RawCorpus, RawDocument
 from rag_eval.records.frames import DOCUMENTS, SECTIONS
-from rag_eval.records.gold_set import Beir, Corpus, Folder, HuggingFace, PackageDocs
+from rag_eval.records.gold_set import Beir, Corpus, Folder, HuggingFace, PackageDocs, Recorded
 from rag_eval.records.problems import Problem
 from rag_eval.storage.hashing import digest, lines_hash, text_hash
 
@@ -66,6 +66,8 @@ def identify(spec: Corpus, base: Path) -> str:
             found = beir.identity(spec, base)
         case HuggingFace():
             found = hf_datasets.identity(spec, base)
+        case Recorded():
+            found = recorded.identity(spec, base)
     # names of files need not be UTF-8
     return digest([spec.model_dump(mode="json", exclude={"chunker"}), lines_hash(found)])
 
@@ -80,6 +82,8 @@ def _read(spec: Corpus, base: Path) -> RawCorpus:
             return beir.load(spec, base)
         case HuggingFace():
             return hf_datasets.load(spec, base)
+        case Recorded():
+            return recorded.load(spec, base)
 
 
 def _storable(text: str) -> str:
@@ -88,6 +92,8 @@ def _storable(text: str) -> str:
 
 
 def _sections(document: RawDocument, title: str, text: str) -> list[sections.Section]:
+    if document.passages and document.text == text:
+        return [sections.Section(section_id, "", start, end) for section_id, start, end in document.passages]
     if document.section_id is not None:
         return sections.whole(document.doc_id, title, text, document.section_id)
     if document.kind == "numpydoc":

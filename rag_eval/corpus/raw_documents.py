@@ -15,15 +15,19 @@ MAX_PROBLEMS = 100
 MAX_ID_CHARS = 1000
 _BAD_ID = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _TRAVERSAL = re.compile(r"(?:^|[/\\])\.\.(?:[/\\]|$)|^[/\\]|^[A-Za-z]:[/\\](?![/\\])")
+MAX_QUERY_ID_CHARS = 200
+ACCEPTED_QUERY_ID = f"1 to {MAX_QUERY_ID_CHARS} characters, no white space, no control characters, no / or \\, not . or .."
+_QUERY_ID = re.compile(rf"[^\s/\\\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]{{1,{MAX_QUERY_ID_CHARS}}}")
 ACCEPTED_ID = f"a string of 1 to {MAX_ID_CHARS} characters without control characters, `..` path parts or a leading slash"
 
 
 class RawDocument(NamedTuple):
     """A document as the source has it.
 
-    `kind` is numpydoc, markdown or text; `names` are other names, without the doc_id; an empty `rev` stands for the content hash;
+    `kind` is numpydoc, markdown, text or passages; `names` are other names, without the doc_id; an empty `rev` stands for the content hash;
     `dirty` says that the content differs from what `rev` names; `body_start` is the character after the front matter; `section_id`
-    names the only section where the source gives one; `line` is where the document stands in its file, for messages.
+    names the only section where the source gives one; `passages` are (section_id, start, end) where all that is known of the document
+    are passages; `line` is where the document stands in its file, for messages.
     """
 
     doc_id: str
@@ -36,6 +40,7 @@ class RawDocument(NamedTuple):
     names: tuple[str, ...] = ()
     body_start: int = 0
     section_id: str | None = None
+    passages: tuple[tuple[str, int, int], ...] = ()
     file: str | None = None
     line: int | None = None
 
@@ -70,6 +75,11 @@ class Problems:
             self.unlisted = 0
         if self.listed:
             raise InputError(self.listed)
+
+
+def is_query_id(text: str) -> bool:
+    """Whether a text may be the id of a query or paraphrase: safe as a file name, in a log line and in a TREC file."""
+    return bool(_QUERY_ID.fullmatch(text)) and text not in {".", ".."}
 
 
 def id_fault(value: object) -> tuple[str, str] | None:

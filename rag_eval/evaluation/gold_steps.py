@@ -63,6 +63,9 @@ def _gold_variants(evaluation: Evaluation) -> Artifact:
             "hash": gold.gold_hash,
             "n_queries": len(gold.queries),
             "n_answerable": int(gold.queries["answerable"].sum()),
+            # a question that only recorded outputs name may or may not have an answer: it counts as answerable and nobody judged it
+            "n_answerable_unknown": int((~gold.places["has_flag"]).sum()) if gold.layout == "recorded" else 0,
+            "n_judged": int(gold.queries["query_id"].isin({*gold.judgements["query_id"], *gold.anchors["query_id"]}).sum()),
             "n_paraphrases": len(gold.paraphrases),
             "n_groups": int(resolved.gold.queries["group_id"].nunique()),
             "n_groups_answerable": int(resolved.gold.queries.loc[resolved.gold.queries["answerable"], "group_id"].nunique()),

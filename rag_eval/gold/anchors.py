@@ -29,7 +29,7 @@ def _lines(text: str, *places: int) -> str:
     return " and ".join(f"line {text.count(chr(10), 0, place) + 1}" for place in places)
 
 
-def _quote(text: str, quote: str, low: int, high: int) -> tuple[int, str, str]:
+def _quote(text: str, quote: str, low: int, high: int, *, passages: bool = False) -> tuple[int, str, str]:
     """(start, code, found) of a quote within text[low:high]; start is -1 with a code."""
     first = text.find(quote, low, high)
     if first < 0:
@@ -37,7 +37,7 @@ def _quote(text: str, quote: str, low: int, high: int) -> tuple[int, str, str]:
         hint = "; it is there with other white space: copy it verbatim" if folded else ""
         return -1, "anchor_not_found", f"{quoted(quote)}{hint}"
     second = text.find(quote, first + 1, high)
-    if second >= 0:
+    if second >= 0 and not passages:
         return -1, "anchor_ambiguous", f"{quoted(quote)} in {_lines(text, first, second)} of the document"
     return first, "", ""
 
@@ -82,11 +82,14 @@ def _section_of(document: np.ndarray, start: np.ndarray, corpus: Catalogue) -> n
     return result
 
 
-def locate(anchors: pd.DataFrame, corpus: Catalogue, problems: ProblemList) -> Located:
+def locate(anchors: pd.DataFrame, corpus: Catalogue, problems: ProblemList, *, passages: bool = False) -> Located:
     """Find every anchor (ANCHORS) in the documents.
 
     A quote is looked for in its document, or in its section where a `section_id` stands beside it. Problems: `dangling_target`,
     `section_of_other_document`, `anchor_not_found`, `anchor_ambiguous`, `bad_offsets`, `offset_mismatch`; such anchors are left out.
+
+    With `passages`, only passages of the documents are known: offsets say nothing (`bad_offsets` where no quote stands beside them), and a
+    quote that stands in two overlapping passages is found in the first.
     """
     named = find_targets(anchors["doc"], corpus)
     report_dangling(anchors, "doc", named, corpus, problems, field="doc_id")
@@ -107,10 +110,12 @@ def locate(anchors: pd.DataFrame, corpus: Catalogue, problems: ProblemList) -> L
         text = texts[document]
         if given[anchor] and narrowed.document[anchor] != document:
             start, code, found = -1, "section_of_other_document", f"{quoted(row.section)}, {quoted(row.doc)}"
-        elif row.start >= 0:
+        elif passages and row.start >= 0 and not row.quote:
+            start, code, found = -1, "bad_offsets", f"start {row.start}, end {row.end} of a document of which only passages are known"
+        elif row.start >= 0 and not passages:
             start, code, found = _offsets(text, row.quote, row.start, row.end)
         else:
-            start, code, found = _quote(text, row.quote, *((int(starts[part]), int(ends[part])) if part >= 0 else (0, len(text))))
+            start, code, found = _quote(text, row.quote, *((int(starts[part]), int(ends[part])) if part >= 0 else (0, len(text))), passages=passages)
         if code:
             message, accepted = _ACCEPTED[code]
             problems.add(code, message, file=row.file, line=int(row.line), field="anchors", found=found, accepted=accepted)

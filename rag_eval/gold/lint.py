@@ -53,7 +53,7 @@ def _targets(gold: GoldSet, placed: Placed, problems: ProblemList) -> None:
     relevant = set(gold.judgements.loc[gold.judgements["gain"] > 0, "query_id"]) | set(gold.anchors["query_id"])
     flags = zip(gold.queries["query_id"], gold.queries["answerable"], gold.places["file"], gold.places["line"], strict=True)
     for query_id, answerable, file, line in flags:
-        if answerable and query_id not in relevant:
+        if answerable and query_id not in relevant and gold.layout != "recorded":
             problems.add("answerable_without_target", f"question {quoted(query_id)} is answerable but nothing is judged relevant", file=file, line=int(line), field="query_id", accepted="a judgement above 0, an anchor, or answerable: false")
         if not answerable and query_id in relevant:
             problems.add("unanswerable_with_target", f"question {quoted(query_id)} is not answerable but something is judged relevant", file=file, line=int(line), field="answerable", found="false", accepted="true, or no judgement above 0 and no anchor")

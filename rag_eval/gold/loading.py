@@ -5,7 +5,7 @@ are in a given corpus is in `resolving`; whether the questions are fit for use i
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -13,12 +13,14 @@ import pandas as pd
 from rag_eval.gold.answers import Evidence, read_answers
 from rag_eval.gold.configuration import CONFIG_FILE, load_config
 from rag_eval.gold.files import Questions, drop_unknown, read_paraphrases, read_queries, read_topics
-from rag_eval.gold.frames import JUDGEMENTS, PARAPHRASES, make_frame
+from rag_eval.gold.frames import JUDGEMENTS, PARAPHRASES, REFERENCE_ANSWERS, make_frame
 from rag_eval.gold.groups import group_ids
 from rag_eval.gold.layouts import Layout, Plan, beir_plan, choose
+from rag_eval.gold.overrides import report_unmet
 from rag_eval.gold.problem_list import ProblemList
 from rag_eval.gold.qrels import read_qrels
-from rag_eval.records.gold_set import GoldSetConfig
+from rag_eval.gold.recorded import OutputQuestions, questions_of_outputs, report_unmatched
+from rag_eval.records.gold_set import AnswerOverride, GoldSetConfig
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.storage.hashing import digest, file_hash
 
@@ -30,7 +32,8 @@ class GoldSet:
     Parameters
     ----------
     name, version, layout
-        Identity, and which rules apply (`beir` and `trec` files carry no `answerable` flag and no paraphrases of ours).
+        Identity, and which rules apply (`beir` and `trec` files carry no `answerable` flag and no paraphrases of ours; of `recorded`
+        outputs only what the system retrieved is known, so a target that is not there was missed, and a question need not be judged).
     queries
         QUERIES schema, in the order of the file.
     paraphrases, judgements, anchors, decoys, references, places
@@ -41,6 +44,8 @@ class GoldSet:
         The files read, in reading order.
     problems
         What was wrong with the files; `load_gold` raises the errors among them, `read_gold` hands them to lint.
+    overrides
+        query_id -> what its row says otherwise than `answers` of the configuration; most questions have none.
     """
 
     name: str
@@ -56,6 +61,7 @@ class GoldSet:
     gold_hash: str
     files: tuple[Path, ...]
     problems: tuple[Problem, ...]
+    overrides: Mapping[str, AnswerOverride] = dataclasses.field(default_factory=dict)
 
 
 def document_part(target: str) -> str:
@@ -63,15 +69,15 @@ def document_part(target: str) -> str:
     return target.partition("#")[0] or target
 
 
-def _hash(plan: Plan, files: Sequence[Path]) -> str:
-    contents = {path.relative_to(plan.folder).as_posix(): file_hash(path) for path in files if path.is_file()}
-    return digest({"name": plan.name, "version": plan.version, "files": contents})
+def _hash(plan: Plan, files: Sequence[Path], asked: OutputQuestions | None) -> str:
+    contents = {path.relative_to(plan.folder).as_posix(): file_hash(path) for path in files if path.is_file() and path != plan.outputs}
+    return digest({"name": plan.name, "version": plan.version, "files": contents, **({} if asked is None else {"questions": asked.identity})})
 
 
 def _of_split(questions: Questions, judgements: pd.DataFrame) -> Questions:
     """Only the queries that the judgements name."""
     kept = questions.queries["query_id"].isin(judgements["query_id"]).to_numpy()
-    return Questions(questions.queries[kept].reset_index(drop=True), questions.places[kept].reset_index(drop=True))
+    return Questions(questions.queries[kept].reset_index(drop=True), questions.places[kept].reset_index(drop=True), questions.overrides)
 
 
 def _within(frame: pd.DataFrame, queries: pd.DataFrame) -> pd.DataFrame:
@@ -80,7 +86,10 @@ def _within(frame: pd.DataFrame, queries: pd.DataFrame) -> pd.DataFrame:
 
 def _read(plan: Plan) -> GoldSet:
     problems = ProblemList()
-    questions = (read_topics if plan.layout == "trec" else read_queries)(plan.questions, problems)
+    asked = questions_of_outputs(plan.outputs, problems) if plan.outputs is not None and plan.questions == plan.outputs else None
+    questions = asked.questions if asked is not None else (read_topics if plan.layout == "trec" else read_queries)(plan.questions, problems)
+    if plan.outputs is not None and asked is None:
+        report_unmatched(questions, plan.outputs, problems)
     known = pd.Index(questions.queries["query_id"])
     qrels = read_qrels(plan.qrels, problems) if plan.qrels else make_frame(JUDGEMENTS, [])
     evidence = read_answers(plan.answers, problems)
@@ -93,12 +102,13 @@ def _read(plan: Plan) -> GoldSet:
         if questions.queries.empty and not problems.n_errors:
             problems.add("nothing_judged", "the split judges no question", file=str(plan.qrels), line=1, accepted="query-id<TAB>corpus-id<TAB>score for at least one question")
     # the judgements of a BEIR or TREC set are its qrels: evidence adds spans to them, never further documents
-    judgements = pd.concat([qrels, evidence.judgements], ignore_index=True) if plan.layout == "own" else qrels
+    judgements = pd.concat([qrels, evidence.judgements], ignore_index=True) if plan.layout in {"own", "recorded"} else qrels
     judgements = _within(judgements, questions.queries)
     relevant = judgements[judgements["gain"] > 0]
     queries = questions.queries.copy()
     groups = group_ids(queries["query_id"].tolist(), relevant["query_id"].tolist(), [document_part(target) for target in relevant["target"]])
     queries["group_id"] = pd.Series(groups, index=queries.index, dtype="str")
+    references = pd.concat([evidence.references, asked.references if asked is not None else make_frame(REFERENCE_ANSWERS, [])], ignore_index=True)
     files = [path for path in (plan.questions, plan.paraphrases, plan.qrels, *plan.answers) if path is not None]
     return GoldSet(
         plan.name,
@@ -109,11 +119,12 @@ def _read(plan: Plan) -> GoldSet:
         judgements=judgements,
         anchors=_within(evidence.anchors, queries),
         decoys=_within(evidence.decoys, queries),
-        references=_within(evidence.references, queries),
+        references=_within(references, queries),
         places=questions.places,
-        gold_hash=_hash(plan, files),
+        gold_hash=_hash(plan, files, asked),
         files=tuple(files),
         problems=problems.listed(),
+        overrides={query_id: override for query_id, override in questions.overrides.items() if query_id in set(queries["query_id"])},
     )
 
 
@@ -133,7 +144,12 @@ def read_gold(folder: Path, config: GoldSetConfig | None = None) -> GoldSet:
     """
     if config is None and (folder / CONFIG_FILE).exists():
         config = load_config(folder)
-    return _read(choose(folder, config))
+    gold = _read(choose(folder, config))
+    if config is None or not gold.overrides:
+        return gold
+    unmet = ProblemList()
+    report_unmet(gold.overrides, gold.places, config.answers, unmet)
+    return dataclasses.replace(gold, problems=(*gold.problems, *unmet.listed()))
 
 
 def load_gold(folder: Path, config: GoldSetConfig | None = None) -> GoldSet:

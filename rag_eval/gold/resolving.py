@@ -12,7 +12,7 @@ import pandas as pd
 from rag_eval.gold.anchors import Located, locate
 from rag_eval.gold.frames import RESOLVED_DECOYS, rows_of
 from rag_eval.gold.groups import group_ids
-from rag_eval.gold.loading import GoldSet
+from rag_eval.gold.loading import GoldSet, document_part
 from rag_eval.gold.problem_list import ProblemList
 from rag_eval.gold.spans import carrying_chunks
 from rag_eval.gold.targets import Catalogue, Found, catalogue, find_targets, report_dangling
@@ -65,12 +65,26 @@ class Placed:
     found_decoys: Found
 
 
+_MISSED = frozenset({"dangling_target", "anchor_not_found"})
+"""Where only what was retrieved is known, a target or quote that is not there was missed; that is a finding, not a fault of the gold."""
+
+
 def place(gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame, problems: ProblemList) -> Placed:
     """Look up every judgement, anchor and decoy; what is gone or not found goes into `problems` and is left out.
 
     In a gold set of one's own a target that is gone is an error. Collections in BEIR or TREC layout are taken as they are: it is a warning,
     and the judgement stays in the denominators, as it does in the published figures; unless all are gone, which is another corpus.
+    With recorded outputs as the corpus it is always a warning, and judgements and quotes stay in the denominators.
     """
+    if gold.layout != "recorded":
+        return _place(gold, documents, sections, problems)
+    found = ProblemList()
+    placed = _place(gold, documents, sections, found)
+    problems.extend(dataclasses.replace(problem, severity="warning") if problem.code in _MISSED else problem for problem in found.listed() if problem.code != "more_problems")
+    return placed
+
+
+def _place(gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame, problems: ProblemList) -> Placed:
     corpus = catalogue(documents, sections)
     found = find_targets(gold.judgements["target"], corpus)
     # an answer row's own document is reported once, with its anchors
@@ -79,7 +93,7 @@ def place(gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame, proble
     shown = gold.judgements[~reported]
     report_dangling(shown, "target", Found(found.document[~reported], found.section[~reported]), corpus, problems, field="target", severity="warning" if gold.layout != "own" and (found.document >= 0).any() else "error")
     judgements = gold.judgements.assign(document=found.document, section=found.section)
-    located = locate(gold.anchors, corpus, problems)
+    located = locate(gold.anchors, corpus, problems, passages=gold.layout == "recorded")
     decoys = find_targets(gold.decoys["target"], corpus)
     report_dangling(gold.decoys, "target", decoys, corpus, problems, field="decoy")
     kept = decoys.document >= 0
@@ -100,6 +114,16 @@ def _piece(query_id: pd.Series, item_id: np.ndarray, gain: np.ndarray | int, ran
     return frame.astype({"query_id": "str", "item_id": "str", "gain": "int64", "rank": "int64"})
 
 
+def _gone_names(gold: GoldSet, placed: Placed) -> np.ndarray:
+    """Document-level names of the judgements that are gone. A section of a document of which passages were recorded still names that document."""
+    if gold.layout != "recorded":
+        return placed.gone["target"].to_numpy(dtype=object)
+    known = placed.corpus.documents["doc_id"].to_numpy(dtype=object)
+    parts = [document_part(target) for target in placed.gone["target"]]
+    rows = [placed.corpus.document_row.get(part, -1) for part in parts]
+    return np.array([known[row] if row >= 0 else part for row, part in zip(rows, parts, strict=True)], dtype=object)
+
+
 def _levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Level, pd.DataFrame]:
     corpus, judged, located = placed.corpus, placed.judgements, placed.located
     doc_ids, section_ids = corpus.documents["doc_id"].to_numpy(dtype=object), corpus.sections["section_id"].to_numpy(dtype=object)
@@ -109,10 +133,10 @@ def _levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Level, p
     follows = judged[(judged["section"] < 0) | (judged["gain"] > 0)]
     implied = ((follows["section"] >= 0) | ~follows["explicit"]).to_numpy().astype(np.int64)
     document = [_piece(follows["query_id"], doc_ids[follows["document"]], follows["gain"].to_numpy(), implied)]
-    if gold.layout == "own":
+    if gold.layout in {"own", "recorded"}:
         document.append(_piece(anchor_query, doc_ids[located.document], 1, 1))
-    else:
-        document.append(_piece(placed.gone["query_id"], placed.gone["target"].to_numpy(dtype=object), placed.gone["gain"].to_numpy(), 0))
+    if gold.layout != "own":
+        document.append(_piece(placed.gone["query_id"], _gone_names(gold, placed), placed.gone["gain"].to_numpy(), 0))
     n_sections = np.bincount(corpus.section_document[corpus.section_document >= 0], minlength=len(doc_ids))
     only = np.full(len(doc_ids), -1, dtype=np.int64)
     only[corpus.section_document[corpus.section_document >= 0]] = np.flatnonzero(corpus.section_document >= 0)
@@ -128,6 +152,19 @@ def _levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Level, p
     return {"document": _collapse(document, queries), "section": _collapse(section, queries), "span": _collapse([span], queries)}
 
 
+def _missed_spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:
+    """Quotes that no recorded passage holds: behind the end of their document, where no chunk reaches, so that they count as missed."""
+    missed = gold.anchors[~np.isin(np.arange(len(gold.anchors)), placed.located.anchor)].drop_duplicates(["query_id", "doc", "quote"])
+    found = find_targets(missed["doc"], placed.corpus).document
+    documents = placed.corpus.documents
+    lengths = documents["text"].str.len().to_numpy()
+    starts = np.array([lengths[row] + 1 if row >= 0 else 0 for row in found], dtype=np.int64)
+    names = [documents["doc_id"].iloc[row] if row >= 0 else doc for row, doc in zip(found, missed["doc"], strict=True)]
+    sizes = np.array([len(quote) for quote in missed["quote"]], dtype=np.int64)
+    starts = starts + np.cumsum(sizes) - sizes  # one behind the other: two quotes are two spans
+    return pd.DataFrame({"query_id": missed["query_id"].to_numpy(dtype=object), "doc_id": names, "start": starts, "end": starts + sizes})
+
+
 def _spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:
     located = placed.located
     frame = pd.DataFrame(
@@ -137,7 +174,10 @@ def _spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:
             "start": located.start,
             "end": located.end,
         }
-    ).drop_duplicates(ignore_index=True)
+    )
+    if gold.layout == "recorded":
+        frame = pd.concat([frame, _missed_spans(gold, placed)], ignore_index=True)
+    frame = frame.drop_duplicates(ignore_index=True)
     ids = [digest([query_id, doc_id, start, end]) for query_id, doc_id, start, end in rows_of(frame)]
     frame["span_id"] = ids
     return SPANS.check(frame.astype({"span_id": "str", "query_id": "str", "doc_id": "str", "start": "int64", "end": "int64"}))

@@ -8,23 +8,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from rag_eval.corpus.raw_documents import ACCEPTED_QUERY_ID, is_query_id
 from rag_eval.gold.problem_list import ProblemList
 from rag_eval.records.problems import quoted
 
-MAX_ID_CHARS = 200
 MAX_NAME_CHARS = 1_000
 MAX_TEXT_CHARS = 20_000
-ACCEPTED_ID = f"1 to {MAX_ID_CHARS} characters, no white space, no control characters, no / or \\, not . or .."
 ACCEPTED_NAME = f"1 to {MAX_NAME_CHARS} characters, no control characters, no .. between slashes, no leading or trailing white space"
 
-_ID = re.compile(rf"[^\s/\\\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]{{1,{MAX_ID_CHARS}}}")
 _NAME_FAULT = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]|(?:^|[/\\])\.\.(?:[/\\#]|$)|^\s|\s$")
 _TEXT_FAULT = re.compile(r"[\x00\ud800-\udfff]")
-
-
-def is_id(text: str) -> bool:
-    """Whether a text may be the id of a query or paraphrase: safe as a file name, in a log line and in a TREC file."""
-    return bool(_ID.fullmatch(text)) and text not in {".", ".."}
 
 
 def is_name(text: str) -> bool:
@@ -58,9 +51,9 @@ class Row:
 
     def identifier(self, key: str) -> str | None:
         """Take the id of a query or paraphrase, or None with a fault (`missing_key`, `wrong_type`, `bad_id`)."""
-        value = self._string(key, ACCEPTED_ID)
-        if value is not None and not is_id(value):
-            self.fault("bad_id", f"{key} is not an id", key, value, ACCEPTED_ID)
+        value = self._string(key, ACCEPTED_QUERY_ID)
+        if value is not None and not is_query_id(value):
+            self.fault("bad_id", f"{key} is not an id", key, value, ACCEPTED_QUERY_ID)
             return None
         return value
 

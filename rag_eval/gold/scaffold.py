@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rag_eval.corpus import markdown, masking, sections
+from rag_eval.corpus.raw_documents import is_query_id
 from rag_eval.gold.configuration import CONFIG_FILE
 from rag_eval.gold.lint import DRAFT
-from rag_eval.gold.rows import is_id, is_name
+from rag_eval.gold.rows import is_name
 from rag_eval.records.gold_set import NAME, Folder
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.storage.atomic import write_text
@@ -177,7 +178,7 @@ def init_gold_set(target: Path, docs: Path) -> tuple[Path, ...]:
         `bad_name`, `target_exists`, `missing_folder`, `no_documents`, `unwritable_folder`.
     """
     name = target.resolve().name
-    if not re.fullmatch(NAME, name) or not is_id(name):
+    if not re.fullmatch(NAME, name) or not is_query_id(name):
         raise InputError(Problem("bad_name", "this cannot be the name of a gold set", None, None, "NAME", quoted(name), NAME))
     if target.exists() or target.is_symlink():
         raise InputError(Problem("target_exists", "there is something already; nothing was written", str(target), accepted="a name that is not in use"))

@@ -58,7 +58,7 @@ DOCUMENTS = _schema(
     rev=("str", "revision of this document"),
     content_hash=("str", "sha256 of the masked text, hex"),
     source_url=("str", "where a person can open it"),
-    kind=("str", "numpydoc | markdown | text"),
+    kind=("str", "numpydoc | markdown | text | passages (all that is known of it are its sections)"),
     names=("list", "every name this document is known by, its doc_id first"),
 )
 

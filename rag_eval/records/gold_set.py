@@ -99,7 +99,7 @@ class Recorded(_Part):
     mask_pii: bool = False
 
 
-Corpus = Annotated[PackageDocs | Folder | Beir | HuggingFace, Field(discriminator="loader")]
+Corpus = Annotated[PackageDocs | Folder | Beir | HuggingFace | Recorded, Field(discriminator="loader")]
 
 
 class Embedding(_Part):
