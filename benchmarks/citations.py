@@ -37,12 +37,24 @@ def main() -> None:
         chunk = chunks[pick]
         text = live.texts[chunk["doc_id"]][chunk["start"] : chunk["end"]]
         record = {
-            **{name: chunk[name] for name in ("doc_id", "section_id")},
+            "doc_id": chunk["doc_id"],
+            "section_id": chunk["section_id"],
             "snippet_id": chunk["chunk_id"],
             "source_url": f"https://example.org/{chunk['doc_id']}",
             "offsets": {"start": chunk["start"], "end": chunk["end"], "unit": "char"},
-            **{"tokens": WORDS, "index_hash": "bm25s:1", "embed_model": "", "analyzer": ANALYZER, "rev": live.revs[chunk["doc_id"]], "score_raw": 3.5, "score_norm": 0.5, "k_pos": 1, "k_final": 1},
-            **{"query_id": f"q{number // 5}", "segment": number % 5, "quote": text.replace(" ", "\n ") if number % 2 else text, "cited_before_answer": True},
+            "tokens": WORDS,
+            "index_hash": "bm25s:1",
+            "embed_model": "",
+            "analyzer": ANALYZER,
+            "rev": live.revs[chunk["doc_id"]],
+            "score_raw": 3.5,
+            "score_norm": 0.5,
+            "k_pos": 1,
+            "k_final": 1,
+            "query_id": f"q{number // 5}",
+            "segment": number % 5,
+            "quote": text.replace(" ", "\n ") if number % 2 else text,
+            "cited_before_answer": True,
         }
         records.append(record | (BROKEN[number // 10 % len(BROKEN)] if number % 10 == 0 else {}))
     schema = jsonschema.Draft202012Validator(record_schema())

@@ -41,7 +41,7 @@ def same_words(passage: str, quote: str) -> bool:
     found = passage.split(None, count)  # NFC neither makes nor removes white space, so the number of words must agree
     if len(found) != count or sum(map(len, found)) > _LONGEST_COMPOSITION * len(wanted):
         return False
-    return unicodedata.normalize("NFC", " ".join(found)).rstrip() == wanted
+    return unicodedata.normalize("NFC", " ".join(found)) == wanted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def _texts(values: Sequence[str]) -> tuple[str, ...]:
 
 
 def _numbers(values: Sequence[float | None]) -> tuple[float | None, ...]:
-    return tuple([None if value is None or not math.isfinite(value) else float(value) for value in values[:MAX_ITEMS]])
+    return tuple([None if value is None or not math.isfinite(value) else float(value) + 0.0 for value in values[:MAX_ITEMS]])
 
 
 def _integers(values: Sequence[int | None]) -> tuple[int | None, ...]:
@@ -44,7 +44,7 @@ def _integers(values: Sequence[int | None]) -> tuple[int | None, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trace:
-    """What one segment of one answer rests on. Texts and lists are bounded and numbers that are not finite become None when it is made.
+    """What one segment of one answer rests on. Texts and lists are bounded and numbers that are not finite become None, -0.0 becomes 0.0, when it is made.
 
     Parameters
     ----------

@@ -83,7 +83,7 @@ def test_optional_fields_come_along_and_others_stay_behind(made):
 
 def test_what_is_given_fills_and_never_overrides(made):
     said = {name: value for name, value in FIELDS.items() if name not in {"index_hash", "analyzer", "embed_model"}}
-    assert made(said, {"k_pos": 1, "index_hash": "faiss:1", "analyzer": "english-porter-1", "embed_model": "", "rev": "other"}) == WHOLE
+    assert made(said, {"k_pos": 1, "index_hash": "faiss:1", "analyzer": "english-porter-1", "embed_model": "", "rev": "other", "score_raw": 0.1}) == WHOLE
 
 
 @pytest.mark.parametrize("name", REQUIRED)

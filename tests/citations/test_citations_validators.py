@@ -121,6 +121,9 @@ def test_offsets_end_within_the_document_in_their_unit(live):
 def test_offsets_touch_the_snippet_that_they_name(live):
     assert first(changed(offsets={"start": 0, "end": 18, "unit": "char"}), live) == ("bad_offsets", "offsets")
     assert first(changed(offsets={"start": 0, "end": 19, "unit": "char"}), live)[0] == "ok"
+    one = {"snippet_id": "s1", "section_id": "a.md#one"}
+    assert first(changed(offsets={"start": 17, "end": 30, "unit": "char"}, **one), live)[0] == "ok"
+    assert first(changed(offsets={"start": 18, "end": 30, "unit": "char"}, **one), live) == ("bad_offsets", "offsets")
 
 
 def test_the_rarer_unit_is_the_mixed_one(live):
@@ -129,6 +132,14 @@ def test_the_rarer_unit_is_the_mixed_one(live):
     assert validate([token, token, GOOD], live).codes == ("ok", "ok", "mixed_units")
     assert validate([token, GOOD]).codes == ("mixed_units", "ok")
     assert validate([token, token], live).passed
+
+
+def test_a_snippet_may_be_cited_under_every_section_that_it_reaches_into():
+    chunks = CHUNKS.assign(end=[19, len(TEXT), 12])
+    reaching = LiveIndex.from_frames(DOCUMENTS, SECTIONS, chunks, {"bm25s:1"}, "english-porter-1")
+    record = changed(snippet_id="s1", offsets={"start": 17, "end": 19, "unit": "char"})
+    assert first(record, reaching)[0] == "ok"
+    assert first({**record, "section_id": "b.md"}, reaching) == ("unknown_snippet", "section_id")
 
 
 def test_one_segment_cites_one_section_unless_whitelisted():
@@ -186,6 +197,7 @@ def test_snippets_that_do_not_exist_as_they_are_named(live):
     assert first(changed(doc_id="made-up.md"), live) == ("unknown_snippet", "doc_id")
     assert first(changed(section_id="a.md#nine"), live) == ("unknown_snippet", "section_id")
     assert first(changed(section_id="a.md#one"), live) == ("unknown_snippet", "section_id")
+    assert first(changed(snippet_id="s1", offsets={"start": 0, "end": 9, "unit": "char"}), live) == ("unknown_snippet", "section_id")
     assert first({"query_id": "q", "doc_id": "a.md", "in_evidence": False}) == ("unknown_snippet", "snippet_id")
     assert first(changed(in_evidence="no")) == ("unknown_snippet", "in_evidence")
 

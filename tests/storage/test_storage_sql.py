@@ -72,8 +72,9 @@ def test_rows_come_back_with_their_types_and_columns_in_order(store):
 def test_values_that_one_of_the_databases_cannot_hold_become_the_same_in_both(store):
     nan, infinity = float("nan"), float("inf")
     hostile = "a\x00b\ud800c"
-    add(store, (1, nan, hostile, False, [hostile, "\\u0000", nan, {"x": (infinity, 1.5)}]), (2, -infinity, "", False, []))
-    first, second = notes(store)
+    add(store, (1, nan, hostile, False, [hostile, "\\u0000", nan, {"x": (infinity, 1.5)}]), (2, -infinity, "", False, []), (3, -0.0, None, None, None))
+    first, second, third = notes(store)
+    assert str(third["deltaS"]) == "0.0"
     assert first == {"id": 1, "deltaS": None, "text": "a\ufffdb\ufffdc", "done": False, "more": ["a\ufffdb\ufffdc", "\\u0000", None, {"x": [None, 1.5]}]}
     assert second == {"id": 2, "deltaS": None, "text": "", "done": False, "more": []}
     assert notes(store, {"text": hostile}) == [first]
