@@ -14,13 +14,15 @@ from rag_eval.corpus import sentences
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.measures.arrays import BoolArray, FloatArray, IntArray, csr
 from rag_eval.measures.content import FUNCTION_WORDS, NUMBER_WORDS, answer_sentences, comparable, names, numbers
-from rag_eval.measures.windows import Offered, Texts, Wanted, best_windows
+from rag_eval.measures.windows import Offered, Texts, Wanted, best_windows, distinct
+
+_BLOCK = 256  # documents read at a time
 
 SUPPORTED = 0.5
 """Score from which a sentence counts as supported."""
 
 _NUMBER_MISSING = 0.5  # what a number that the window lacks leaves of the score
-_NAMES = 0.5  # share of the score that rests on the names
+_NO_NAME = 0.25  # what is left when none of the names stands in the window
 
 
 class DocumentFrequencies(NamedTuple):
@@ -101,9 +103,8 @@ def groundedness(answers: Sequence[str], evidence: Sequence[Sequence[str]], freq
     function words weigh nothing. The share is the weight of the sentence's distinct words that stand in the best window of three
     consecutive sentences of one evidence text, over the weight of all of them.
 
-    ``score = share * (1 + names_share) / 2 * 0.5 ** missing``, where missing is the share of its numbers that the window lacks, raised to
-    1 as soon as there is one: a sentence whose number is not in the sources is not supported by them. Without names or numbers their
-    factor is 1. An answer without evidence scores 0.
+    ``score = share * max(names_share, 0.25)``, halved when the window lacks any of the sentence's numbers: a sentence whose number is not in
+    the sources is not supported by them, whatever else is. Without names their factor is 1. An answer without evidence scores 0.
 
     The comparison is of words: a translated answer scores near 0 unless it quotes.
 
@@ -111,7 +112,7 @@ def groundedness(answers: Sequence[str], evidence: Sequence[Sequence[str]], freq
     --------
     >>> found = groundedness(["Paris is the capital of France.", "The capital of Germany is Berlin."], [["The capital of France is Paris."]] * 2)
     >>> found.value.round(2).tolist()
-    [1.0, 0.17]
+    [1.0, 0.08]
     """
     if len(answers) != len(evidence):
         raise ValueError(f"{len(answers)} answers but evidence for {len(evidence)}")
@@ -135,7 +136,7 @@ def groundedness(answers: Sequence[str], evidence: Sequence[Sequence[str]], freq
     weights[:n_terms] = idf(*_counts(texts, n_terms)) if frequencies is None else _corpus_idf(frequencies, analyzer)
     weights[function_words] = 0.0
 
-    keys = np.unique(np.concatenate([rows * width + terms, number_rows * width + number_terms + n_terms]))
+    keys = distinct(np.concatenate([rows * width + terms, number_rows * width + number_terms + n_terms]))
     row, term = np.divmod(keys, max(width, 1))
     is_number, is_name, weight = term >= n_terms, np.isin(keys, name_rows * width + name_terms), weights[term]
     wanted = Wanted(np.searchsorted(row, np.arange(len(flat) + 1)), term, weight, answer_of)
@@ -152,7 +153,7 @@ def groundedness(answers: Sequence[str], evidence: Sequence[Sequence[str]], freq
     best = np.minimum(share(per_sentence(weight * found.inside), whole), 1.0)
     numbers_share = share(per_sentence(is_number & found.inside), per_sentence(is_number))
     names_share = share(per_sentence(is_name & found.inside), per_sentence(is_name))
-    score = best * (1 - _NAMES + _NAMES * np.where(np.isnan(names_share), 1.0, names_share)) * np.where(numbers_share < 1, _NUMBER_MISSING, 1.0)
+    score = best * np.where(np.isnan(names_share), 1.0, np.maximum(names_share, _NO_NAME)) * np.where(numbers_share < 1, _NUMBER_MISSING, 1.0)
     value, supported = _per_answer(score, answer_of, len(answers))
     return Groundedness(
         answer_of=answer_of,
@@ -182,19 +183,30 @@ def _read(documents: list[str], analyzer: Analyzer, number_codes: Mapping[str, i
     `asked` says which documents are evidence of an answer with numbers; only those are searched for numbers.
     """
     spelled = np.array([ids[0] for ids in analyzer.index(NUMBER_WORDS)], dtype=np.int64)
+    blocks = [_read_block(documents[at : at + _BLOCK], analyzer, number_codes, asked[at : at + _BLOCK]) for at in range(0, len(documents), _BLOCK)]
+    n_sentences, lengths, terms = (np.concatenate([np.zeros(0, dtype=np.int64), *parts]) for parts in (zip(*blocks, strict=True) if blocks else ((), (), ())))
+    n_terms, rows = len(analyzer.vocabulary), np.repeat(np.arange(len(lengths)), lengths)
+    terms = np.where(terms < 0, n_terms - 1 - terms, terms)
+    code_of_term = np.full(n_terms + len(number_codes), -1, dtype=np.int64)
+    code_of_term[spelled] = [number_codes.get(str(number), -1) for number in range(len(spelled))]
+    words = np.flatnonzero(code_of_term[terms] >= 0)
+    term_indptr, ordered = csr(np.concatenate([rows, rows[words]]), len(lengths), np.concatenate([terms, n_terms + code_of_term[terms[words]]]))
+    return Texts(np.concatenate([[0], np.cumsum(n_sentences)]), term_indptr, ordered)
+
+
+def _read_block(documents: list[str], analyzer: Analyzer, number_codes: Mapping[str, int], asked: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Number of sentences of each document, number of terms of each sentence, and the terms; number c is the term -1 - c for now.
+
+    In blocks, because ten thousand lists at a time cost the garbage collector more than they hold.
+    """
     spans = [sentences.spans(document) for document in documents]
     parts = [document[start:end] for document, pieces in zip(documents, spans, strict=True) for start, end in pieces]
-    rows, terms = _flat(analyzer.index([part if part.isascii() else comparable(part) for part in parts]))
-    sizes = np.fromiter(map(len, spans), np.int64, len(spans))
-    if number_codes:
-        n_terms = len(analyzer.vocabulary)
-        digit_rows, digits = _flat([[number_codes[number] for number in numbers(part) if number in number_codes] if ask else [] for part, ask in zip(parts, np.repeat(asked, sizes).tolist(), strict=True)])
-        code_of_term = np.full(n_terms, -1, dtype=np.int64)
-        code_of_term[spelled] = [number_codes.get(str(number), -1) for number in range(len(spelled))]
-        words = np.flatnonzero(code_of_term[terms] >= 0)
-        rows, terms = np.concatenate([rows, digit_rows, rows[words]]), np.concatenate([terms, digits + n_terms, code_of_term[terms[words]] + n_terms])
-    sentence_indptr = np.concatenate([[0], np.cumsum(sizes)])
-    return Texts(sentence_indptr, *csr(rows, len(parts), terms))
+    n_sentences = np.fromiter(map(len, spans), np.int64, len(spans))
+    rows = analyzer.index([part if part.isascii() else comparable(part) for part in parts])
+    for at in np.flatnonzero(np.repeat(asked, n_sentences)).tolist():
+        rows[at] += [-1 - number_codes[number] for number in numbers(parts[at]) if number in number_codes]
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    return n_sentences, lengths, np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum()))
 
 
 def idf(counts: FloatArray | IntArray, n_texts: int) -> FloatArray:
@@ -208,8 +220,8 @@ def _counts(texts: Texts, n_terms: int) -> tuple[IntArray, int]:
     n_texts = len(texts.sentence_indptr) - 1
     text = np.repeat(np.arange(n_texts), np.diff(texts.term_indptr[texts.sentence_indptr]))
     words = texts.terms < n_terms
-    pairs = np.sort(text[words] * n_terms + texts.terms[words])  # much faster than np.unique
-    return np.bincount(pairs[np.diff(pairs, prepend=-1) > 0] % max(n_terms, 1), minlength=n_terms), n_texts
+    pairs = distinct(text[words] * n_terms + texts.terms[words])
+    return np.bincount(pairs % max(n_terms, 1), minlength=n_terms), n_texts
 
 
 def _corpus_idf(frequencies: DocumentFrequencies, analyzer: Analyzer) -> FloatArray:

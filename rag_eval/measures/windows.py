@@ -66,6 +66,12 @@ class Windows(NamedTuple):
     anywhere: BoolArray
 
 
+def distinct(keys: IntArray) -> IntArray:
+    """Each of the keys once, rising; sorting is several times faster than the hashing of `np.unique`."""
+    ordered = np.sort(keys)
+    return ordered[np.diff(ordered, prepend=-1) > 0]
+
+
 def best_windows(wanted: Wanted, texts: Texts, offered: Offered) -> Windows:
     """Find the window of three evidence sentences that holds most of each sentence."""
     n, n_answers = len(wanted.answer_of), len(offered.indptr) - 1
@@ -162,7 +168,7 @@ def _matches(wanted: tuple[IntArray, IntArray], texts: Texts, text: IntArray, of
     match, place = expand(starts, found[kept])
     entry, offer, at = order[place], offer[kept][match], at[match]
     depth, n_offers = int(at.max(initial=0)) + 1, len(text)
-    unique = np.unique((entry * n_offers + offer) * depth + at)
+    unique = distinct((entry * n_offers + offer) * depth + at)
     pair, at = np.divmod(unique, depth)
     entry, offer = np.divmod(pair, n_offers)
     return entry, offer, at
