@@ -10,8 +10,9 @@ import pandas as pd
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.corpus.chunking import chunk_documents, chunks_hash
 from rag_eval.corpus.loading import identify, load_corpus
+from rag_eval.evaluation.external_sources import external_identity
 from rag_eval.evaluation.inputs import Evaluation
-from rag_eval.records.gold_set import Bm25
+from rag_eval.records.gold_set import Bm25, External
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.retrieval.chroma import ChromaStore
 from rag_eval.retrieval.chunk_table import ChunkTable
@@ -64,7 +65,7 @@ def _corpus_chunks(evaluation: Evaluation) -> Artifact:
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """The index opened for searching: the chunks and one ready strategy a name."""
+    """The index opened for searching: the chunks and one ready strategy a name, external ones aside."""
 
     table: ChunkTable
     index: StrategyIndex
@@ -94,10 +95,11 @@ class IndexOpener:
             evaluation = self._evaluation
             chunks = corpus_chunks(evaluation)
             table = ChunkTable(chunks.frame("chunks"), chunks.json("about")["chunks_hash"])
-            needs_graph = any(not isinstance(spec, Bm25) and spec.search == "approximate" for spec in evaluation.config.strategies)
+            local = [spec for spec in evaluation.config.strategies if not isinstance(spec, External)]
+            needs_graph = any(not isinstance(spec, Bm25) and spec.search == "approximate" for spec in local)
             store = chroma_store(evaluation) if needs_graph else None
             index = StrategyIndex(table, evaluation.places, store, evaluation.settings.rerankers, prefix=f"{evaluation.config.name}.")
-            self._opened = Opened(table, index, {spec.name: ReadyStrategy(spec, index) for spec in evaluation.config.strategies})
+            self._opened = Opened(table, index, {spec.name: ReadyStrategy(spec, index) for spec in local})
         return self._opened
 
 
@@ -112,6 +114,9 @@ def _planned_identity(evaluation: Evaluation) -> dict[str, dict[str, str]]:
     hashes: list[str] | None = None
     planned = {}
     for spec in evaluation.config.strategies:
+        if isinstance(spec, External):
+            planned[spec.name] = external_identity(evaluation, spec)
+            continue
         model = ""
         if not isinstance(spec, Bm25):
             if hashes is None:
@@ -139,7 +144,7 @@ def _corpus_index(evaluation: Evaluation, opened: IndexOpener) -> Artifact:
         ready = opened()
         table = ready.table
         stored: dict[str, dict[str, Any]] = {}
-        strategies = {}
+        strategies = {spec.name: planned[spec.name] for spec in evaluation.config.strategies if isinstance(spec, External)}
         for name, strategy in ready.strategies.items():
             strategies[name] = {"index_hash": strategy.index_hash, "embed_model": strategy.embed_model}
             source = strategy.source

@@ -95,9 +95,18 @@ class GoldArrays:
         [n_variants] query row of each variant.
     documents, sections
         Names by code; code_of_chunk arrays [n_chunks] for both.
+
+    Parameters
+    ----------
+    gold
+        Artifact of `gold_variants`.
+    chunks
+        What rankings name by row, with doc_id and section_id: the chunks, or the units of an external retriever.
+    carried
+        SPAN_CHUNKS of these rows; default: of the chunks.
     """
 
-    def __init__(self, gold: Artifact, chunks: pd.DataFrame) -> None:
+    def __init__(self, gold: Artifact, chunks: pd.DataFrame, carried: pd.DataFrame | None = None) -> None:
         self.queries = gold.frame("queries")
         self.variants = gold.frame("variants")
         query_index = pd.Index(self.queries["query_id"])
@@ -109,7 +118,8 @@ class GoldArrays:
         self.section_of_chunk = self.sections.get_indexer(chunks["section_id"])
         self.qrels_document, self.documents = self._qrels(gold.frame("qrels_document"), query_index, self.documents)
         self.qrels_section, self.sections = self._qrels(gold.frame("qrels_section"), query_index, self.sections)
-        spans, carried = gold.frame("spans"), gold.frame("span_chunks")
+        spans = gold.frame("spans")
+        carried = gold.frame("span_chunks") if carried is None else carried
         self.span_query = query_index.get_indexer(spans["query_id"])
         order = np.argsort(self.span_query, kind="stable")
         place = np.empty(len(order), dtype=np.int64)

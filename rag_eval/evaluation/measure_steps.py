@@ -7,15 +7,17 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks
+from rag_eval.evaluation.external_steps import carried_by_units, units_for_gold
 from rag_eval.evaluation.gold_steps import GoldArrays, gold_variants
 from rag_eval.evaluation.inputs import Evaluation
-from rag_eval.evaluation.retrieval_steps import retrieve, run_rows
+from rag_eval.evaluation.retrieval_steps import retrieve
+from rag_eval.evaluation.run_frames import run_rows
 from rag_eval.evaluation.scoring import ALWAYS_K, LEVELS, Scores, labels_for, score_strategy
 from rag_eval.measures.aggregate import MeasureRecord, aggregate
 from rag_eval.measures.labels import machine_name
 from rag_eval.measures.overlap import ann_recall
 from rag_eval.measures.paired import PairedComparison, holm, paired_comparison
-from rag_eval.records.gold_set import Bm25, Level
+from rag_eval.records.gold_set import External, Hybrid, Level, Strategy, Vector
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.storage.artifacts import Artifact
 
@@ -48,13 +50,17 @@ class Runs:
         self.evaluation = evaluation
         self.opened = opened
         self._scores: dict[str, Scores] = {}
+        self._units_gold: dict[str, GoldArrays] = {}
         self._gold: GoldArrays | None = None
         self._chunks: pd.DataFrame | None = None
 
     def artifact(self, name: str) -> Artifact:
         """Return the run of one strategy."""
-        spec = next(spec for spec in self.evaluation.config.strategies if spec.name == name)
-        return retrieve(self.evaluation, self.opened, spec)
+        return retrieve(self.evaluation, self.opened, self.spec(name))
+
+    def spec(self, name: str) -> Strategy:
+        """Return the configuration of one strategy."""
+        return next(spec for spec in self.evaluation.config.strategies if spec.name == name)
 
     @property
     def names(self) -> list[str]:
@@ -68,7 +74,7 @@ class Runs:
 
     @property
     def gold(self) -> GoldArrays:
-        """The gold as arrays."""
+        """The gold as arrays over the chunks; queries, variants and groups are those of every strategy."""
         if self._gold is None:
             self._gold = GoldArrays(gold_variants(self.evaluation), self.chunks)
         return self._gold
@@ -81,27 +87,55 @@ class Runs:
             self._chunks = pd.read_parquet(path, columns=["chunk_id", "doc_id", "section_id", "start", "end"])
         return self._chunks
 
+    def units(self, name: str) -> pd.DataFrame:
+        """What the rows of a strategy's rankings name: the chunks, or an external retriever's own units (UNITS)."""
+        return self.artifact(name).frame("units") if isinstance(self.spec(name), External) else self.chunks
+
+    def gold_of(self, name: str) -> GoldArrays:
+        """The gold over the units of one strategy."""
+        if not isinstance(self.spec(name), External):
+            return self.gold
+        if name not in self._units_gold:
+            gold, units = gold_variants(self.evaluation), self.units(name)
+            self._units_gold[name] = GoldArrays(gold, units_for_gold(units), carried_by_units(gold, units))
+        return self._units_gold[name]
+
+    def unmeasured(self, name: str) -> dict[Level, str]:
+        """Levels at which a strategy cannot be judged, with the reason."""
+        found: dict[Level, str] = self.artifact(name).json("about").get("unmeasured", {})
+        return found
+
+    def ran(self, name: str) -> np.ndarray:
+        """Which wordings a strategy was run on, bool [n_variants]."""
+        ran = np.ones(len(self.gold.variants), dtype=bool)
+        if isinstance(self.spec(name), External):
+            ran[self.artifact(name).frame("not_run")["variant"].to_numpy()] = False
+        return ran
+
     def rows(self, name: str) -> dict[int, np.ndarray]:
-        """Chunk rows by seed."""
+        """Rows of the strategy's units by seed."""
         run = self.artifact(name)
         return run_rows(run.frame("run"), run.json("about")["seeds"], len(self.gold.variants), self.evaluation.config.depth)
 
     def scores(self, name: str) -> Scores:
         """Scores of one strategy."""
         if name not in self._scores:
-            self._scores[name] = score_strategy(self.rows(name), self.gold, self.evaluation.config.k, self.artifact(name).frame("failed"))
+            scores = score_strategy(self.rows(name), self.gold_of(name), self.evaluation.config.k, self.artifact(name).frame("failed"))
+            self._scores[name] = scores.limited(self.ran(name), self.unmeasured(name)) if isinstance(self.spec(name), External) else scores
         return self._scores[name]
 
 
-def _records(scores: Scores, level: Level, runs: Runs) -> list[dict[str, Any]]:
-    gold = runs.gold
+def _records(name: str, level: Level, runs: Runs) -> list[dict[str, Any]]:
+    gold, scores = runs.gold, runs.scores(name)
+    reason = runs.unmeasured(name).get(level)
     labels = scores.labels[level]
     query_of = gold.query_of[scores.variant]
-    found = aggregate(labels, scores.values[level], gold.groups, BOOTSTRAP_SEED, query_of=query_of, failed=scores.failed)
+    ineligible = scores.ineligible(level, len(gold.queries), gold)
+    found = aggregate(labels, scores.values[level], gold.groups, BOOTSTRAP_SEED, query_of=query_of, failed=scores.failed, ineligible=ineligible)
     cutoffs = sorted({*runs.evaluation.config.k, ALWAYS_K})
     high: dict[str, float] = {}
     if level in scores.upper:
-        upper = aggregate([f"P@{k}" for k in cutoffs], scores.upper[level], gold.groups, BOOTSTRAP_SEED, query_of=query_of, failed=scores.failed, resamples=1)
+        upper = aggregate([f"P@{k}" for k in cutoffs], scores.upper[level], gold.groups, BOOTSTRAP_SEED, query_of=query_of, failed=scores.failed, ineligible=ineligible, resamples=1)
         high = {record.label: record.value for record in upper}
     return [
         {
@@ -109,6 +143,7 @@ def _records(scores: Scores, level: Level, runs: Runs) -> list[dict[str, Any]]:
             "name": machine_name(record.label),
             "level": level,
             "value": number(record.value),
+            **({} if reason is None else {"value_reason": reason}),
             "ci_low": number(record.ci_low),
             "ci_high": number(record.ci_high),
             "n_attempted": record.n_attempted,
@@ -152,20 +187,26 @@ def with_holm(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _comparisons(runs: Runs, level: Level) -> list[dict[str, Any]]:
-    """Every pair of strategies under the compared measures, Holm-adjusted over all of them."""
+    """Every pair of strategies that are measured at the level, under the compared measures, Holm-adjusted over all of them.
+
+    Where one of them was not run on every wording, both are compared on the wordings that both were run on.
+    """
     n_queries = len(runs.gold.queries)
-    means = {}
-    for name in runs.names:
-        scores = runs.scores(name)
-        means[name] = scores.per_query(level, n_queries, runs.gold)[:, [scores.labels[level].index(label) for label in COMPARED]]
-    pairs = itertools.combinations(runs.names, 2)
-    return with_holm([row for a, b in pairs for row in comparison_rows(a, b, level, paired_comparison(means[a], means[b], runs.gold.groups, BOOTSTRAP_SEED))])
+    rows = []
+    for a, b in itertools.combinations([name for name in runs.names if level not in runs.unmeasured(name)], 2):
+        both = runs.ran(a) & runs.ran(b)
+        left, right = (
+            runs.scores(name).per_query(level, n_queries, runs.gold, None if both.all() else both)[:, [runs.scores(name).labels[level].index(label) for label in COMPARED]] for name in (a, b)
+        )
+        found = comparison_rows(a, b, level, paired_comparison(left, right, runs.gold.groups, BOOTSTRAP_SEED))
+        rows += [row if both.all() else {**row, "n_wordings": int(both.sum())} for row in found]
+    return with_holm(rows)
 
 
 def _ann_recall(runs: Runs, name: str) -> dict[str, Any] | None:
     """Recall of an approximate index against exact search over the same vectors, by seed and k; None for exact strategies."""
-    spec = next(spec for spec in runs.evaluation.config.strategies if spec.name == name)
-    if isinstance(spec, Bm25) or spec.search != "approximate":
+    spec = runs.spec(name)
+    if not isinstance(spec, (Vector, Hybrid)) or spec.search != "approximate":
         return None
     opened, gold, depth = runs.opened(), runs.gold, runs.evaluation.config.depth
     source = opened.index.source(spec.embedding)
@@ -223,8 +264,7 @@ def _ranking_measures(runs: Runs) -> Artifact:
         strategies = []
         with evaluation.progress.step("Scoring rankings", len(runs.names), "strategies") as advance:
             for name in runs.names:
-                scores = runs.scores(name)
-                measures = list(itertools.chain.from_iterable(_records(scores, level, runs) for level in LEVELS))
+                measures = list(itertools.chain.from_iterable(_records(name, level, runs) for level in LEVELS))
                 strategies.append({"name": name, "measures": measures, "ann_recall": _ann_recall(runs, name)})
                 advance(1)
         with evaluation.progress.step("Comparing strategies"):

@@ -2,6 +2,7 @@
 
 from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_index, corpus_snapshot
 from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.records.problems import InputError, Problem
 from rag_eval.records.retrieval import StrategyKind
 from rag_eval.retrieval.service import RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
@@ -10,13 +11,13 @@ from rag_eval.retrieval.strategies import ReadyStrategy
 def open_port(evaluation: Evaluation) -> RetrievalService:
     """Open RetrievalPort v1 over the corpus as it is now, indexing what is new.
 
-    The first strategy of each kind is served. What a caller gets who names no strategy is bm25; with FEATURE_HYBRID_RETRIEVAL on it is
+    The first strategy of each kind is served, external ones aside. What a caller gets who names no strategy is bm25; with FEATURE_HYBRID_RETRIEVAL on it is
     hybrid. Where the gold set lacks that kind, its primary strategy's kind.
 
     Raises
     ------
     InputError
-        The corpus cannot be used.
+        The corpus cannot be used, or no strategy runs here.
     """
     opened = IndexOpener(evaluation)
     corpus_index(evaluation, opened)
@@ -24,7 +25,10 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
     for strategy in opened().strategies.values():
         kinds.setdefault(strategy.spec.kind, strategy)
     wanted: StrategyKind = "hybrid" if evaluation.settings.feature_hybrid_retrieval else "bm25"
-    default = wanted if wanted in kinds else opened().strategies[evaluation.config.primary_strategy].spec.kind
+    if not kinds:
+        raise InputError(Problem("nothing_to_serve", "every strategy of this gold set is external", field="strategies", accepted="bm25, vector or hybrid"))
+    primary = opened().strategies.get(evaluation.config.primary_strategy)
+    default = wanted if wanted in kinds else next(iter(kinds)) if primary is None else primary.spec.kind
     corpus = corpus_snapshot(evaluation)
     return RetrievalService(
         kinds, corpus.frame("documents"), corpus_rev=corpus.json("about")["corpus_rev"], default=default, seed=evaluation.config.seeds[0]

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.console import Console
 
-Advance = Callable[[int], None]
 LINE_EVERY_S = 5.0
+
+
+class Advance(Protocol):
+    """Called with the number of units just done, and with what there is to say about them so far (how many failed)."""
+
+    def __call__(self, count: int, note: str = "", /) -> None:
+        """Show progress."""
+        ...
 
 
 class Progress(Protocol):
@@ -26,7 +33,7 @@ class Silent:
     @contextlib.contextmanager
     def step(self, title: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:  # noqa: ARG002 - the protocol's signature
         """Run the step."""
-        yield lambda _: None
+        yield lambda _, __="": None
 
 
 class Lines:
@@ -39,18 +46,19 @@ class Lines:
     def step(self, title: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
         """Run the step between its two lines."""
         started = last = time.monotonic()
-        done = 0
+        done, said = 0, ""
 
-        def advance(count: int) -> None:
-            nonlocal done, last
+        def advance(count: int, note: str = "", /) -> None:
+            nonlocal done, last, said
             done += count
+            said = f", {note}" if note else ""
             if time.monotonic() - last > LINE_EVERY_S:
                 last = time.monotonic()
-                self._write(f"  {title}: {done:,}{f' of {total:,}' if total else ''} {unit}".rstrip())
+                self._write(f"  {title}: {done:,}{f' of {total:,}' if total else ''} {unit}".rstrip() + said)
 
         self._write(f"{title}{f' ({total:,} {unit})' if total else ''} ...")
         yield advance
-        self._write(f"  {title}: done in {time.monotonic() - started:.1f} s")
+        self._write(f"  {title}: done in {time.monotonic() - started:.1f} s{said}")
 
 
 class Bars:
@@ -73,7 +81,12 @@ class Bars:
         self._open += 1
         task = self._bars.add_task(title, total=total or 1)
         try:
-            yield lambda count: self._bars.advance(task, count) if total else None
+
+            def advance(count: int, note: str = "", /) -> None:
+                if total:
+                    self._bars.update(task, advance=count, description=f"{title} ({note})" if note else title)
+
+            yield advance
             self._bars.update(task, completed=total or 1)
         finally:
             self._open -= 1

@@ -11,9 +11,10 @@ from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks, corpus_
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
+from rag_eval.evaluation.scoring import LEVELS
 from rag_eval.evaluation.stability_steps import stability_measures
 from rag_eval.gates.floors import floor_gates, unmeasured_gates
-from rag_eval.records.gold_set import Bm25, Strategy
+from rag_eval.records.gold_set import Bm25, External, Strategy
 from rag_eval.reporting.metrics_report import FILE_NAME, dumps, finish, write_report
 from rag_eval.reporting.tables import per_query_csv, trec_qrels, trec_run, write_measures
 from rag_eval.storage.artifacts import Artifact
@@ -46,17 +47,18 @@ def _embedding_use(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> d
 
 
 def _configuration(spec: Strategy) -> dict[str, Any]:
-    """The strategy as it was configured; where vectors come from a file, its place is this machine's business."""
+    """The strategy as it was configured; where vectors or rankings come from a file, its place is this machine's business."""
     shown = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     for part in (shown, shown.get("rerank", {})):
         if "vectors" in part.get("embedding", {}):
             part["embedding"]["vectors"] = "(file)"
-    return shown
+    return shown | {key: "(file)" for key in ("run_file", "recorded") if key in shown}
 
 
 def _strategy(evaluation: Evaluation, runs: Runs, entry: dict[str, Any]) -> dict[str, Any]:
     about = runs.artifact(entry["name"]).json("about")
-    spec = next(spec for spec in evaluation.config.strategies if spec.name == entry["name"])
+    spec = runs.spec(entry["name"])
+    external = isinstance(spec, External)
     price = 0.0 if isinstance(spec, Bm25) else evaluation.settings.price_per_1k_embedding_tokens
     return {
         "name": entry["name"],
@@ -73,10 +75,17 @@ def _strategy(evaluation: Evaluation, runs: Runs, entry: dict[str, Any]) -> dict
         **({} if about["first_failure"] else {"first_failure_reason": "no retrieval failed"}),
         "measures": entry["measures"],
         "ann_recall": entry["ann_recall"],
-        **({} if entry["ann_recall"] else {"ann_recall_reason": "this strategy searches exactly"}),
+        **({} if entry["ann_recall"] else {"ann_recall_reason": "the index of an external retriever is not seen from here" if external else "this strategy searches exactly"}),
         "latency_ms": about["latency_ms"],
-        "cost_per_1k": round(price * about["query_tokens"], 6),
+        "cost_per_1k": None if external else round(price * about["query_tokens"], 6),
+        **({"cost_per_1k_reason": "what an external retriever costs is not known here", **_external(about)} if external else {}),
     }
+
+
+def _external(about: dict[str, Any]) -> dict[str, Any]:
+    """What stands in the entry of an external strategy only."""
+    levels = {level: {"measured": False, "reason": about["unmeasured"][level]} if level in about["unmeasured"] else {"measured": True} for level in LEVELS}
+    return {"source": about["source"], "failures": about["failures"], "levels": levels, "notes": about["notes"]}
 
 
 def figures_for_gates(report: dict[str, Any], level: str) -> dict[str, dict[str, Any]]:
@@ -173,10 +182,10 @@ def exports(runs: Runs) -> Artifact:
 
     def make() -> dict[str, Any]:
         frame = ranking.frame("per_query")
-        documents = runs.chunks["doc_id"].to_numpy()
         parts: dict[str, Any] = {"per-query": frame, "per-query.csv": per_query_csv(frame), "qrels.trec": trec_qrels(gold.frame("qrels_document")).encode()}
         for name in runs.names:
             run = runs.artifact(name)
+            documents = runs.units(name)["doc_id"].to_numpy()
             parts[f"run-{name}.trec"] = trec_run(run.frame("run"), runs.gold.variants, documents, name, run.json("about")["seeds"][0]).encode()
         return parts
 

@@ -3,66 +3,24 @@
 import contextlib
 import datetime as dt
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_index, corpus_snapshot
+from rag_eval.evaluation.external_steps import external_run
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.inputs import Evaluation
-from rag_eval.records.frames import RUN
-from rag_eval.records.gold_set import Strategy
+from rag_eval.evaluation.run_frames import failed_frame, run_frame
+from rag_eval.records.gold_set import External, Strategy
 from rag_eval.records.retrieval import RetrievalOptions
-from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.service import RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.storage.artifacts import Artifact
 
 LATENCY_TOP_K = 10
 PERCENTILES = (50, 95, 99)
-
-
-def run_frame(rankings: dict[int, Ranking]) -> pd.DataFrame:
-    """Write rankings in long form: RUN schema, one row a retrieved chunk.
-
-    Parameters
-    ----------
-    rankings
-        Seed -> ranking of all variants.
-    """
-    parts = []
-    for seed, found in rankings.items():
-        variant, place = np.nonzero(found.found)
-        parts.append(
-            pd.DataFrame(
-                {
-                    "variant": variant.astype(np.int64),
-                    "seed": np.full(len(variant), seed, dtype=np.int64),
-                    "chunk": found.rows[variant, place].astype(np.int64),
-                    "k_pos": found.k_pos[variant, place].astype(np.int64),
-                    "k_final": (place + 1).astype(np.int64),
-                    "score_raw": found.raw[variant, place],
-                    "score_norm": found.norm[variant, place],
-                    "rerank_score": found.rerank[variant, place],
-                }
-            )
-        )
-    return RUN.check(pd.concat(parts, ignore_index=True))
-
-
-def run_rows(frame: pd.DataFrame, seeds: Sequence[int], n_variants: int, depth: int) -> dict[int, npt.NDArray[np.int64]]:
-    """Read a RUN frame back as chunk rows by seed, int64 [n_variants, depth], -1 padded. A seed under which nothing was retrieved has no row in the frame."""
-    result = {}
-    for seed in sorted(seeds):
-        part = frame[frame["seed"] == seed]
-        rows = np.full((n_variants, depth), -1, dtype=np.int64)
-        rows[part["variant"].to_numpy(), part["k_final"].to_numpy() - 1] = part["chunk"].to_numpy()
-        result[seed] = rows
-    return result
 
 
 def _latency(evaluation: Evaluation, strategy: ReadyStrategy, texts: list[str]) -> dict[str, Any]:
@@ -95,7 +53,7 @@ def retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Art
     """Run one strategy over every variant and seed.
 
     Parts: run (RUN frame), failed (variants and seeds whose retrieval ended in an error), about (index_hash, embed_model, seeds that were run, latency in ms, seconds, empty results, embedding counts).
-    A strategy without any randomness runs once; its result stands for every seed.
+    A strategy without any randomness runs once; its result stands for every seed. An external strategy's run has more parts: `external_steps`.
     """
     return evaluation.once(f"run {spec.name}", lambda: _retrieve(evaluation, opened, spec))
 
@@ -104,6 +62,8 @@ def _retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Ar
     config = evaluation.config
     index, gold = corpus_index(evaluation, opened), gold_variants(evaluation)
     identity = index.json("about")["strategies"][spec.name]
+    if isinstance(spec, External):
+        return external_run(evaluation, spec, identity)
     key = evaluation.key("run", spec.model_dump(mode="json"), identity, gold.key, config.depth, config.seeds, evaluation.settings.latency_queries)
 
     def make() -> dict[str, Any]:
@@ -120,9 +80,7 @@ def _retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Ar
                 rankings[seed] = strategy.search(texts, config.depth, seed, strict=False)
                 advance(len(texts))
         seconds = time.perf_counter() - started
-        failed = pd.DataFrame(
-            [(row, seed) for seed, found in rankings.items() if found.failed is not None for row in np.flatnonzero(found.failed).tolist()], columns=["variant", "seed"], dtype="int64"
-        )
+        failed = failed_frame(rankings)
         about = {
             **identity,
             "name": spec.name,

@@ -1,13 +1,14 @@
 """Runs of one strategy -> one value for every (level, label, run). A run is one wording under one seed."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.evaluation.gold_steps import GoldArrays
+from rag_eval.measures.aggregate import within_query
 from rag_eval.measures.bounds import precision_bounds
 from rag_eval.measures.labels import parse_label
 from rag_eval.measures.levels import collapse, first_relevant_rank, span_recall
@@ -49,6 +50,8 @@ class Scores:
         int [n_runs]: which run a row is.
     failed
         bool [n_runs]: the retriever gave no answer at all (an error, not an empty result).
+    ran
+        bool [n_runs]: whether the retriever was run on this wording; None stands for all. A wording that was not run is NaN everywhere.
     """
 
     labels: dict[Level, tuple[str, ...]]
@@ -58,6 +61,7 @@ class Scores:
     variant: IntArray
     seed: IntArray
     failed: npt.NDArray[np.bool_]
+    ran: npt.NDArray[np.bool_] | None = None
 
     def column(self, level: Level, label: str) -> FloatArray:
         """Return one measure, [n_runs]."""
@@ -71,14 +75,27 @@ class Scores:
         result[gold.query_of[self.variant], wording[self.variant], np.searchsorted(seeds, self.seed)] = self.column(level, label)
         return result
 
-    def per_query(self, level: Level, n_queries: int, gold: GoldArrays) -> FloatArray:
-        """Average inside each query first: float [n_queries, n_labels]; failed runs count 0, NaN where the query is ineligible."""
-        owner = gold.query_of[self.variant]
+    def per_query(self, level: Level, n_queries: int, gold: GoldArrays, variants: npt.NDArray[np.bool_] | None = None) -> FloatArray:
+        """Average inside each query first: float [n_queries, n_labels]; failed runs count 0, NaN where the query is ineligible.
+
+        Where `variants` is given, bool [n_variants], only those wordings count.
+        """
         values = self.values[level]
-        counts = np.bincount(owner, minlength=n_queries).astype(np.float64)
-        sums = np.stack([np.bincount(owner, weights=column, minlength=n_queries) for column in values.T], axis=1)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(sums / counts[:, None])
+        chosen = values if variants is None else np.where(variants[self.variant][:, None], values, np.nan)
+        return within_query(chosen, gold.query_of[self.variant], n_queries)
+
+    def ineligible(self, level: Level, n_queries: int, gold: GoldArrays) -> npt.NDArray[np.bool_]:
+        """Which queries have nothing to be scored on at a level, bool [n_queries]; a failed retrieval does not change that."""
+        return np.isnan(within_query(self.values[level][:, :1], gold.query_of[self.variant], n_queries)[:, 0])
+
+    def limited(self, ran: npt.NDArray[np.bool_], unmeasured: Iterable[Level]) -> "Scores":
+        """Take out what has no value: wordings that were not run (bool [n_variants]), and levels that cannot be measured."""
+        there = ran[self.variant]
+        gone = set(unmeasured)
+        values, upper = (
+            {level: np.where((there & (level not in gone))[:, None], part, np.nan) for level, part in parts.items()} for parts in (self.values, self.upper)
+        )
+        return dataclasses.replace(self, values=values, upper=upper, failed=self.failed & there, ran=there)
 
 
 def wording_of(gold: GoldArrays) -> tuple[IntArray, int]:

@@ -15,7 +15,7 @@ from rag_eval.measures.aggregate import aggregate, within_query
 from rag_eval.measures.overlap import mean_pairwise_rbo
 from rag_eval.measures.stability import DELTA_S_TARGET, LAMBDA_REASONS, delta_s, equally_close, lambda_states, zones
 from rag_eval.measures.variation import flip_matrix, variance_shares, wording_range
-from rag_eval.records.gold_set import Bm25, Embedding
+from rag_eval.records.gold_set import Embedding, External, Vector
 from rag_eval.retrieval.embedding.source import EmbeddingSource
 from rag_eval.storage.artifacts import Artifact
 
@@ -26,7 +26,7 @@ STATES = ("convergent", "recursive", "divergent", "chaotic", "undefined")
 
 def stability_embedding(evaluation: Evaluation) -> Embedding:
     """Choose the embedding of delta_s: that of the first vector strategy, else lsa-256."""
-    vector = [spec.embedding for spec in evaluation.config.strategies if not isinstance(spec, Bm25) and spec.kind == "vector"]
+    vector = [spec.embedding for spec in evaluation.config.strategies if isinstance(spec, Vector)]
     return vector[0] if vector else Embedding(model="lsa-256")
 
 
@@ -42,8 +42,7 @@ def _interval(values: FloatArray, runs: Runs, label: str) -> dict[str, Any]:
 def _distances(runs: Runs, name: str, source: EmbeddingSource) -> tuple[dict[str, Any], FloatArray]:
     """delta_s to the question, to the gold evidence and to the decoy; returns the figures and the distance of each run to its question."""
     gold, scores = runs.gold, runs.scores(name)
-    rows = runs.rows(name)
-    top = np.concatenate([rows[seed][:, :ALWAYS_K] for seed in sorted(rows)])
+    top, reason = _top_chunks(runs, name)
     chunks = source.chunk_vectors()
     questions = source.query_vectors(gold.variants["text"].tolist())
     distance = delta_s(questions[scores.variant], chunks, top)
@@ -54,11 +53,28 @@ def _distances(runs: Runs, name: str, source: EmbeddingSource) -> tuple[dict[str
     values = np.stack([distance, to_anchor, to_decoy, both], axis=1)
     names = ["delta_s", "to_anchor", "to_decoy", "anchor_and_decoy_equally_close"]
     failed_value = [1.0, 1.0, 1.0, 0.0]
-    found = aggregate(names, values, gold.groups, BOOTSTRAP_SEED, query_of=owner, failed=scores.failed, failed_value=failed_value)
-    question, *others = (interval_of(record) for record in found)
-    within = within_query(np.where(scores.failed, 1.0, distance), owner, len(gold.queries))[:, 0]
+    failed = scores.failed if reason is None else np.zeros(len(owner), dtype=bool)
+    lacks = [~part.any(axis=1) for part in (anchor, decoy)]
+    ineligible = np.stack([np.zeros(len(gold.queries), dtype=bool), *lacks, lacks[0] | lacks[1]], axis=1)  # a failed retrieval is not far from what is not there
+    found = aggregate(names, values, gold.groups, BOOTSTRAP_SEED, query_of=owner, failed=failed, failed_value=failed_value, ineligible=ineligible)
+    question, *others = (interval_of(record) | ({} if reason is None else {"value_reason": reason}) for record in found)
+    within = within_query(np.where(failed, 1.0, distance), owner, len(gold.queries))[:, 0]
     figures = {**question, "target": f"<= {DELTA_S_TARGET}", "zones": _shares(zones(within), ZONES), **dict(zip(names[1:], others, strict=True))}
     return figures, distance
+
+
+def _top_chunks(runs: Runs, name: str) -> tuple[np.ndarray, str | None]:
+    """Chunk rows of the top places of each run; all empty, with the reason, where not everything that was retrieved is a chunk of ours."""
+    rows = runs.rows(name)
+    top = np.concatenate([rows[seed][:, :ALWAYS_K] for seed in sorted(rows)])
+    if not isinstance(runs.spec(name), External):
+        return top, None
+    chunk_of = runs.units(name)["chunk"].to_numpy()
+    others = int((chunk_of < 0).sum())
+    if others or not len(chunk_of):
+        reason = f"{others} of {len(chunk_of)} retrieved units are no chunks of this corpus, whose vectors are compared" if others else "nothing was retrieved"
+        return np.full(top.shape, -1, dtype=np.int64), reason
+    return np.where(top >= 0, chunk_of[top], -1), None
 
 
 def _evidence_vectors(runs: Runs, chunks: np.ndarray) -> tuple[FloatArray, FloatArray]:
@@ -87,10 +103,11 @@ def _wordings(runs: Runs, name: str) -> dict[str, Any]:
     """How much the wording and the seed matter: lambda states, variance shares, flips, best and worst wording."""
     gold, level, scores = runs.gold, runs.evaluation.config.level, runs.scores(name)
     cutoffs = sorted({*runs.evaluation.config.k, ALWAYS_K})
-    owner = gold.query_of[scores.variant]
+    ran = slice(None) if scores.ran is None else np.flatnonzero(scores.ran)
+    owner = gold.query_of[scores.variant][ran]
     hits = scores.cube(level, f"Success@{ALWAYS_K}", gold)
     eligible = ~np.isnan(hits).all(axis=(1, 2))
-    overlap = mean_pairwise_rbo(scores.top, owner, len(gold.queries))
+    overlap = mean_pairwise_rbo(scores.top[ran], owner, len(gold.queries))
     states = lambda_states(hits[eligible], overlap[eligible])
     shares = variance_shares(scores.cube(level, f"R@{ALWAYS_K}", gold))
     together = np.full(len(gold.queries), np.nan)

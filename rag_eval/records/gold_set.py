@@ -190,7 +190,7 @@ class External(_Strategy):
         return self
 
 
-Strategy = Annotated[Bm25 | Vector | Hybrid, Field(discriminator="kind")]
+Strategy = Annotated[Bm25 | Vector | Hybrid | External, Field(discriminator="kind")]
 
 
 class Retrieve(_Part):

@@ -26,7 +26,7 @@ def strategy_metrics(entry: Mapping[str, Any], level: str) -> dict[str, float]:
         found[name] = record["value"]
         if record["level"] == level:
             found |= {f"{name}.ci_low": record["ci_low"], f"{name}.ci_high": record["ci_high"]}
-    found |= {f"latency_{name}_ms": value for name, value in entry["latency_ms"].items() if name.startswith("p")}
+    found |= {f"latency_{name}_ms": value for name, value in entry["latency_ms"].items() if name in {"p50", "p95", "p99"}}
     found["cost_per_1k"] = entry["cost_per_1k"]
     return {name: float(value) for name, value in found.items() if value is not None}
 

@@ -66,9 +66,24 @@ def measures_table(report: Mapping[str, Any]) -> "Table":
             _text(entry["name"] + (" *" if entry["name"] == report["strategy"] else "")),
             *(interval(by_label[label]["value"], by_label[label]["ci_low"], by_label[label]["ci_high"]) for label in SHOWN),
             f"{first['n_scored']}/{first['n_attempted']}{failed}",
-            f"{entry['latency_ms']['p95']:.1f}",
+            "-" if entry["latency_ms"]["p95"] is None else f"{entry['latency_ms']['p95']:.1f}",
         )
     return table
+
+
+def strategy_lines(report: Mapping[str, Any]) -> list[str]:
+    """Say which retrievals failed and why, what was not measured at this level, and what else must be known to read the table."""
+    level, lines = report["evaluation"]["level"], []
+    for entry in report["strategies"]:
+        name = quoted(entry["name"])
+        if entry["n_failed"]:
+            codes = ", ".join(f"{quoted(code)} {n}" for code, n in sorted(entry.get("failures", {}).items()))
+            first = quoted(entry["first_failure"] or "", 300)
+            lines.append(f"{name}: {entry['n_failed']} of {entry['n_runs']} retrievals FAILED and score 0{f' ({codes})' if codes else ''}; first: {first}")
+        here = entry.get("levels", {}).get(level, {"measured": True})
+        lines += [f"{name}: not measured at the {level} level: {quoted(here['reason'], 300)}"] if not here["measured"] else []
+        lines += [f"{name}: {quoted(note, 300)}" for note in entry.get("notes", [])]
+    return lines
 
 
 def comparisons_table(rows: Sequence[Mapping[str, Any]], title: str) -> "Table":
@@ -131,6 +146,8 @@ def show_report(console: "Console", report: Mapping[str, Any]) -> None:
         first = Problem(**report["gold"]["warnings"][0])
         console.print(f"{len(report['gold']['warnings'])} warnings about the gold set, for example: {first}", markup=False, soft_wrap=True)
     console.print(measures_table(report))
+    for line in strategy_lines(report):
+        console.print(line, markup=False, soft_wrap=True)
     if report["comparisons"]:
         title = f"Paired differences in {SHOWN[0]} (* {quoted(report['strategy'])} against the others; all pairs are in the report)"
         console.print(comparisons_table(primary_comparisons(report), title))

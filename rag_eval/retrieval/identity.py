@@ -6,10 +6,13 @@
 from pathlib import Path
 
 from rag_eval.corpus.analyzer import ANALYZER
-from rag_eval.records.gold_set import Bm25, Embedding, Hybrid, Strategy, Vector
+from rag_eval.records.gold_set import Bm25, Embedding, Hybrid, Vector
 from rag_eval.retrieval.embedding.lsa import fit_hash
 from rag_eval.storage.code import library_versions
 from rag_eval.storage.hashing import digest, file_hash
+
+LocalStrategy = Bm25 | Vector | Hybrid
+"""Strategies that run here; an external one has its identity in `external_source`."""
 
 ENGINE_VERSIONS = {"bm25s": "bm25s", "rank-bm25": "rank-bm25", "exact": "numpy", "approximate": "chromadb"}
 ENGINE_NAMES = {"exact": "exact", "approximate": "chroma-hnsw"}
@@ -48,7 +51,7 @@ def _dense(strategy: Vector | Hybrid, chunks_hash: str, model: str) -> str:
     return f"{ENGINE_NAMES[strategy.search]}:{digest([chunks_hash, ANALYZER, model, version, {'space': 'cosine'}])}"
 
 
-def index_hash(strategy: Strategy, chunks_hash: str, model: str) -> str:
+def index_hash(strategy: LocalStrategy, chunks_hash: str, model: str) -> str:
     """Identity of the index that a strategy reads.
 
     Parameters

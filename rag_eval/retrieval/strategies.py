@@ -8,14 +8,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rag_eval.records.gold_set import Bm25, Embedding, Hybrid, Strategy, Vector
+from rag_eval.records.gold_set import Bm25, Embedding, Hybrid, Vector
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.retrieval.chroma import ChromaStore
 from rag_eval.retrieval.chunk_table import ChunkTable
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding.source import EmbeddingSource, Places
 from rag_eval.retrieval.fusion import reciprocal_rank, weighted
-from rag_eval.retrieval.identity import index_hash
+from rag_eval.retrieval.identity import LocalStrategy, index_hash
 from rag_eval.retrieval.lexical import Bm25s
 from rag_eval.retrieval.okapi import RankBm25
 from rag_eval.retrieval.ranking import Ranking
@@ -75,12 +75,12 @@ class StrategyIndex:
         """How many texts were embedded through this index, chunks and queries."""
         return sum(source.use.embedded for source in self._sources.values())
 
-    def rerank_model(self, spec: Strategy) -> str:
+    def rerank_model(self, spec: LocalStrategy) -> str:
         """Name the embedding that a strategy's MMR step compares with; empty where there is none."""
         source = self.rerank_source(spec)
         return source.model if source else ""
 
-    def rerank_source(self, spec: Strategy) -> EmbeddingSource | None:
+    def rerank_source(self, spec: LocalStrategy) -> EmbeddingSource | None:
         """Return the embedding source of an MMR step: its own, else the strategy's, else lsa-256."""
         if spec.rerank is None or spec.rerank.kind != "mmr":
             return None
@@ -156,7 +156,7 @@ class StrategyIndex:
 class ReadyStrategy:
     """One strategy over one index: texts in, ranking out."""
 
-    def __init__(self, spec: Strategy, index: StrategyIndex) -> None:
+    def __init__(self, spec: LocalStrategy, index: StrategyIndex) -> None:
         self.spec = spec
         self.name = spec.name
         self.index = index
