@@ -1,0 +1,143 @@
+r"""What counts as a path in a text, for the path gates.
+
+Belongs here: finding paths and telling them from ordinary words. Whether a path is known is `gates`.
+
+A path is
+- a URL (`https://example.org/a`, `www.example.org`),
+- a cite token (`guide.md:12`, `x:12-14`): something with a letter, a colon, a line number,
+- a slash or backslash path: from a root (`/etc/hosts`, `./run`, `../a`, `~/a`, `C:\a`, `\\host\a`); or ending in a file name with an extension;
+  or with a hidden folder (`.github/workflows`), a customary folder (`src/app`), a folder that the evidence names, or four parts and more,
+- a file name with an extension in customary use (`setup.py`, `data.tar.gz`), or a customary dot file (`.gitignore`).
+Not a path: `and/or`, `1/2`, `km/h`, `2024/01/31`, `12:30`, `3.14`, `v1.2.3`, `e.g.`, `DataFrame.sort_values`, `np.log(x)`, `Node.js`, `.loc`.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+
+EXTENSIONS = frozenset(
+    """
+    py pyi pyx ipynb md markdown rst txt text log csv tsv json jsonl ndjson yaml yml toml ini cfg conf config properties env lock xml xsd html htm css scss less
+    js mjs cjs jsx ts tsx vue svelte java kt kts scala groovy gradle c cc cpp cxx h hh hpp cs go rs rb php pl pm lua swift dart r jl sh bash zsh bat cmd ps1 sql
+    db sqlite sqlite3 parquet feather arrow orc avro pkl pickle npy npz h5 hdf5 mat pt pth onnx safetensors gguf proto graphql tf tfvars tex bib
+    pdf doc docx xls xlsx ppt pptx odt rtf epub png jpg jpeg gif svg webp bmp ico tif tiff mp3 mp4 wav avi mov mkv flac zip tar gz tgz bz2 xz zst 7z rar whl egg jar war
+    exe dll so dylib bin iso dmg deb rpm apk msi pem crt cer key csr pub bak tmp swp diff patch mk cmake service
+    """.split()
+)
+FOLDERS = frozenset(
+    """
+    src lib libs bin etc usr var tmp opt home root mnt dev proc sys docs doc scripts config configs conf assets static public dist build vendor include
+    internal pkg cmd modules packages plugins services utils helpers templates resources migrations components node_modules site-packages tests
+    """.split()
+)
+DOT_FILES = frozenset(
+    ".gitignore .gitattributes .gitmodules .env .bashrc .zshrc .profile .bash_profile .npmrc .dockerignore .editorconfig .htaccess .vimrc .pypirc .netrc .ssh .aws".split()
+)
+PRODUCTS = frozenset("node.js vue.js next.js nuxt.js react.js express.js three.js d3.js angular.js ember.js backbone.js chart.js moment.js asp.net".split())
+ATTRIBUTES = frozenset("log text diff patch mat r pt".split())
+"""Extensions that are also customary names of attributes: after a class name or one of these, no file is meant."""
+OBJECTS = frozenset("np numpy math cmath torch tf jnp mpmath scipy logging plt ax df s ser series r response resp self".split())
+CLEAR_FOLDERS = frozenset("src lib libs usr mnt docs scripts tests node_modules site-packages dist pkg".split())
+"""Folders that make a path of two parts one; `include/exclude` and `public/private` are words."""
+MANY_PARTS = 4
+
+_URL = r"(?:[A-Za-z][A-Za-z0-9+.-]{1,20}://|www\.)[^\s<>\"'`|\\^{}\[\]()]*(?:\([^\s<>\"'`()]*\)[^\s<>\"'`|\\^{}\[\]()]*)*"
+_WORDISH = r"[^\s<>\"'`|,;(){}\[\]*?!=“”‘’«»…–—]+"
+_FOUND = re.compile(rf"(?P<url>{_URL})|(?P<word>{_WORDISH})(?P<call>\()?")
+_LINES = re.compile(r":(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?$")
+_LETTER = re.compile(r"[^\W\d_]")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,20}://")
+_CLOCK = re.compile(r"\d{4}-\d\d-\d\dT\d\d(?::\d\d)?|(?:UTC|GMT)[+-]\d\d?", re.IGNORECASE)
+_ROOT = re.compile(r"(?:\.{1,2}/|~[\w-]*/|/|[A-Za-z]:/|//)(?=[\w.~-])")
+_EXTENSION = re.compile(r"(?P<base>.*[\w)])\.(?P<ext>[A-Za-z0-9]{1,12})")
+_CLASS = re.compile(r"(?:.*\.)?[A-Z]\w*[a-z]\w*")
+_TAIL = ".:,-_~&#"
+
+
+def tidied(text: str) -> str:
+    r"""A path as it is compared: slashes forward, no `./` before it, no slash or punctuation after it.
+
+    Examples
+    --------
+    >>> tidied(".\\\\src\\\\app.py."), tidied("docs/")
+    ('src/app.py', 'docs')
+    """
+    path = text.replace("\\", "/").rstrip(".:,;")
+    while path.startswith("./"):
+        path = path[2:]
+    return path.rstrip("/") or path[:1]
+
+
+def split_lines(path: str) -> tuple[str, int, int] | None:
+    """(path, first line, last line) of a cite token; None where there are no lines or no letter before them."""
+    match = _LINES.search(path)
+    if match is None or not _LETTER.search(path, 0, match.start()):
+        return None
+    first = int(match["first"])
+    return path[: match.start()], first, int(match["last"] or first)
+
+
+def _is_file_name(name: str, *, call: bool) -> bool:
+    if name.lower() in DOT_FILES:
+        return True
+    match = _EXTENSION.fullmatch(name)
+    if match is None or call or match["ext"].isdigit() or match["ext"].lower() not in EXTENSIONS or name.lower() in PRODUCTS:
+        return False
+    if not re.search(r"[^\W\d]|\d{2}", match["base"]):
+        return False
+    return not (match["ext"] in ATTRIBUTES and (match["base"] in OBJECTS or _CLASS.fullmatch(match["base"])))
+
+
+def _is_slashed_path(path: str, folders: Collection[str], *, call: bool) -> bool:
+    parts = [part for part in path.split("/") if part]
+    if not parts or not _LETTER.search(path):
+        return False
+    if _ROOT.match(path) or _is_file_name(parts[-1], call=call) or any(re.match(r"\.[^\W\d]", part) for part in parts):
+        return True
+    through = parts if path.endswith("/") else parts[:-1]
+    customary = CLEAR_FOLDERS if len(parts) <= len(("folder", "name")) else FOLDERS | CLEAR_FOLDERS
+    return any(part in customary or part in folders for part in through) or sum(bool(_LETTER.search(part)) for part in parts) >= MANY_PARTS
+
+
+def _is_path(word: str, folders: Collection[str], *, call: bool) -> bool:
+    lines = split_lines(word)
+    if lines is not None:
+        return not _CLOCK.fullmatch(lines[0])
+    path = word.replace("\\", "/").partition("#")[0]
+    if word.startswith("\\") and not word.startswith("\\\\"):
+        path = path.lstrip("/")  # \alpha and \d come from no root
+    return _is_slashed_path(path, folders, call=call) if "/" in path else _is_file_name(path, call=call)
+
+
+def _words(text: str) -> Iterable[tuple[str, bool, bool]]:
+    """(word, whether it is a URL, whether a call's bracket follows)."""
+    for match in _FOUND.finditer(text):
+        inner = None if match["url"] else _SCHEME.search(match["word"])
+        if match["url"] or inner:
+            url = match["url"] or match["word"][inner.start() if inner else 0 :]
+            yield url.rstrip(".,:;!?_~'*"), True, False
+        else:
+            word = match["word"].lstrip(":&#-+%").rstrip(_TAIL)
+            yield word.lstrip(".") if word.startswith("...") else word, False, bool(match["call"])
+
+
+def find_paths(text: str, folders: Collection[str] = ()) -> tuple[str, ...]:
+    """Paths of a text in their order, each once, as they stand but for punctuation around them.
+
+    Parameters
+    ----------
+    text
+        Any text.
+    folders
+        Names of folders that the evidence knows; a relative path through one of them counts.
+
+    Examples
+    --------
+    >>> find_paths("See docs/guide.md, `setup.py` and/or guide.md:3-7; on 2024/01/31 it was 1/2 done (e.g. v1.2.3).")
+    ('docs/guide.md', 'setup.py', 'guide.md:3-7')
+    """
+    return tuple(dict.fromkeys(word for word, is_url, call in _words(text) if word and (is_url or _is_path(word, folders, call=call))))
+
+
+def folders_of(paths: Iterable[str]) -> frozenset[str]:
+    """Names of the folders that paths go through, for `find_paths`."""
+    return frozenset(part for path in paths for part in tidied(path).split("/")[:-1] if len(part) > 1 and "." not in part and ":" not in part)
