@@ -18,7 +18,7 @@ test-all: install test-integrations  ## the long suites too: statistics, servers
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow"
 
 test-integrations: $(INTEGRATIONS)/.installed  ## citations from real LangChain, LlamaIndex and Semantic Kernel objects, in an environment of their own
-	@PYTHONPATH=. RAG_EVAL_REQUIRE_INTEGRATIONS=1 $(INTEGRATIONS)/bin/python -m pytest -q tests/citations/test_citations_projections.py
+	@PYTHONPATH=. RAG_EVAL_REQUIRE_INTEGRATIONS=1 $(INTEGRATIONS)/bin/python -m pytest -c /dev/null --rootdir tests/citations --noconftest -p no:cacheprovider -q tests/citations/test_citations_projections.py
 
 $(INTEGRATIONS)/.installed: requirements-integrations.lock | $(STAMP)
 	@echo "Setting up $(INTEGRATIONS): the frameworks that rag_eval reads objects of; semantic-kernel and ragas exclude each other, so they have an environment of their own."

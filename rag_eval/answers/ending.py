@@ -55,5 +55,5 @@ def _extracted(plan: Plan, evidence: tuple[Evidence, ...], extract: Extract) -> 
 
 def extracted(plans: Sequence[Plan], gathered: Sequence[Gathered], extract: Extractor, validators: Sequence[Validator]) -> list[Ended]:
     """All questions in one call."""
-    extracts = extract.answer([plan.question.text for plan in plans], [[item.chunk.text for item in found.evidence] for found in gathered])
+    extracts = extract.answer([plan.question.text for plan in plans], [found.evidence for found in gathered])
     return [validated(_extracted(plan, found.evidence, chosen), plan, validators) for plan, found, chosen in zip(plans, gathered, extracts, strict=True)]

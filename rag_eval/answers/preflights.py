@@ -21,8 +21,8 @@ from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.records.retrieval import RetrievalResult, ScoredChunk
 
 SCHEMA_VERSION = 1
-Retriever = Callable[[Sequence[str], int], Sequence[RetrievalResult]]
-"""(queries, top_k) -> one result for each query."""
+Retriever = Callable[[Sequence[str], int], Sequence[RetrievalResult | None]]
+"""(queries, top_k) -> one result for each query, None where its retrieval failed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from rag_eval.answers.evidence import Library
 from rag_eval.answers.preflights import Retriever
-from rag_eval.records.answers import Answer, Chat
+from rag_eval.records.answers import Answer, Chat, Evidence
 
 
 class ExtractedSentence(Protocol):
@@ -37,8 +37,8 @@ class Extract(Protocol):
 class Extractor(Protocol):
     """An extractive answerer, asked once for all questions."""
 
-    def answer(self, questions: Sequence[str], passages: Sequence[Sequence[str]]) -> Sequence[Extract]:
-        """Choose sentences for each question from its own passages."""
+    def answer(self, questions: Sequence[str], evidence: Sequence[Sequence[Evidence]]) -> Sequence[Extract]:
+        """Choose sentences for each question from its own evidence."""
         ...
 
 

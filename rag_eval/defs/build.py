@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 from rag_eval.defs import names
+from rag_eval.defs.assets.answers import answer_assets
 from rag_eval.defs.assets.common import Common
 from rag_eval.defs.assets.corpus import corpus_assets
 from rag_eval.defs.assets.gold import gold_assets
@@ -47,6 +48,7 @@ def build_definitions(settings: Settings | None = None, resources: Mapping[str, 
             *corpus_assets(common),
             *gold_assets(common),
             *retrieval_assets(common, strategies),
+            *answer_assets(common, strategies),
             *measure_assets(common, strategies),
             *reporting_assets(common, settings),
         ],

@@ -15,6 +15,7 @@ from rag_eval.defs.resources import Evaluations, Session
 DESCRIPTIONS = {
     names.INDEX_NOT_EMPTY: "There is something to retrieve.",
     names.INDEX_IDENTITY: "The index that was opened is the one that follows from corpus, chunker and strategies.",
+    names.RETRIEVAL_GAP: "Every answer cites or uses what was retrieved for it, refers to it, or says that nothing relevant was found (FK019). A warning: never repaired automatically.",
     names.GOLD_LINT: "The gold set has no error, and every target resolves in this corpus revision.",
 }
 
@@ -22,6 +23,25 @@ DESCRIPTIONS = {
 def spec(key: dg.AssetCheckKey) -> dg.AssetCheckSpec:
     """Describe a blocking check."""
     return dg.AssetCheckSpec(key.name, asset=key.asset_key, blocking=True, description=DESCRIPTIONS[key])
+
+
+def warning_spec(key: dg.AssetCheckKey) -> dg.AssetCheckSpec:
+    """Describe a check that stops nothing."""
+    return dg.AssetCheckSpec(key.name, asset=key.asset_key, blocking=False, description=DESCRIPTIONS[key])
+
+
+def retrieval_gap(session: Session) -> dg.AssetCheckResult:
+    """Show the answers that leave what was retrieved unused."""
+    from rag_eval.evaluation.answer_measure_steps import answer_measures
+
+    made = answer_measures(session.runs)
+    if made is None:
+        raise RuntimeError("this gold set has no answers")
+    gap = made.json("about")["gap"]
+    flagged = gap["flagged"]
+    metadata = {"n_checked": gap["n_checked"], "n_flagged": gap["n_flagged"], "flagged": table(("query_id", "reason", "answer"), flagged)}
+    description = f"{gap['n_flagged']} of {gap['n_checked']} answers leave what was retrieved unused"
+    return result(names.RETRIEVAL_GAP, passed=not gap["n_flagged"], metadata=metadata, warning=True, description=description)
 
 
 def result(key: dg.AssetCheckKey, *, passed: bool, metadata: Metadata, warning: bool = False, description: str | None = None) -> dg.AssetCheckResult:

@@ -9,12 +9,15 @@ RESOURCE = "evaluations"
 JOB = "nightly_eval"
 SCHEDULE = "nightly_eval_schedule"
 
-CORPUS, GOLD, RETRIEVAL, MEASURES, REPORTING = "corpus", "gold", "retrieval", "measures", "reporting"
+CORPUS, GOLD, RETRIEVAL, ANSWERING, MEASURES, REPORTING = "corpus", "gold", "retrieval", "answers", "measures", "reporting"
 
 CORPUS_SNAPSHOT = dg.AssetKey([CORPUS, "corpus_snapshot"])
 CORPUS_CHUNKS = dg.AssetKey([CORPUS, "corpus_chunks"])
 CORPUS_INDEX = dg.AssetKey([CORPUS, "corpus_index"])
 GOLD_VARIANTS = dg.AssetKey([GOLD, "gold_variants"])
+ANSWERS = dg.AssetKey([ANSWERING, "answers"])
+CITATIONS = dg.AssetKey([ANSWERING, "citations"])
+ANSWER_MEASURES = dg.AssetKey([MEASURES, "answer_measures"])
 RANKING_MEASURES = dg.AssetKey([MEASURES, "ranking_measures"])
 STABILITY_MEASURES = dg.AssetKey([MEASURES, "stability_measures"])
 REPORT = dg.AssetKey([REPORTING, "retrieval_metrics_report"])
@@ -24,9 +27,13 @@ GATE_VERDICT = dg.AssetKey([REPORTING, "gate_verdict"])
 FIXED = (CORPUS_SNAPSHOT, CORPUS_CHUNKS, CORPUS_INDEX, GOLD_VARIANTS, RANKING_MEASURES, STABILITY_MEASURES, REPORT, MLFLOW_RECORD, GATE_VERDICT)
 """Assets that every gold set has; the strategies differ."""
 
+OF_ANSWERS = (ANSWERS, CITATIONS, ANSWER_MEASURES)
+"""Assets of gold sets that configure `answers`."""
+
 INDEX_NOT_EMPTY = dg.AssetCheckKey(CORPUS_CHUNKS, "index_not_empty")
 INDEX_IDENTITY = dg.AssetCheckKey(CORPUS_INDEX, "index_identity_as_planned")
 GOLD_LINT = dg.AssetCheckKey(GOLD_VARIANTS, "gold_lint")
+RETRIEVAL_GAP = dg.AssetCheckKey(ANSWER_MEASURES, "FK019_retrieval_to_answer_gap")
 BLOCKING = (INDEX_NOT_EMPTY, INDEX_IDENTITY, GOLD_LINT)
 """Checks that stop what is downstream; their assets yield them."""
 

@@ -23,6 +23,8 @@ class KnownGoldSet:
         Names of its strategies, in their order.
     gates
         What its checks show: `acceptance.<measure>` for each floor, the bare name of every other gate.
+    answers
+        Whether it configures answers.
     nightly
         Whether the nightly job runs it. A gold set that cannot be read is run, so that its run shows what is wrong.
     """
@@ -30,17 +32,20 @@ class KnownGoldSet:
     name: str
     strategies: tuple[str, ...]
     gates: tuple[str, ...]
+    answers: bool
     nightly: bool
 
     @property
     def assets(self) -> list[dg.AssetKey]:
         """The assets of its configuration."""
-        return [*names.FIXED, *(names.strategy_key(strategy) for strategy in self.strategies)]
+        answers = names.OF_ANSWERS if self.answers else ()
+        return [*names.FIXED, *answers, *(names.strategy_key(strategy) for strategy in self.strategies)]
 
     @property
     def checks(self) -> list[dg.AssetCheckKey]:
         """The checks of its configuration."""
-        return [*names.BLOCKING, *(names.gate_check(gate) for gate in self.gates)]
+        gap = (names.RETRIEVAL_GAP,) if self.answers else ()
+        return [*names.BLOCKING, *gap, *(names.gate_check(gate) for gate in self.gates)]
 
 
 def gates_of(config: GoldSetConfig) -> tuple[str, ...]:
@@ -65,9 +70,9 @@ def known_gold_sets(folder: Path) -> list[KnownGoldSet]:
         try:
             config = load_config(place)
         except InputError:
-            known.append(KnownGoldSet(name, (), (), nightly=True))
+            known.append(KnownGoldSet(name, (), (), answers=False, nightly=True))
         else:
-            known.append(KnownGoldSet(name, tuple(spec.name for spec in config.strategies), gates_of(config), config.nightly))
+            known.append(KnownGoldSet(name, tuple(spec.name for spec in config.strategies), gates_of(config), config.answers is not None, config.nightly))
     return known
 
 

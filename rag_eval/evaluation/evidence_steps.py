@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
 from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.records.gold_set import External
 from rag_eval.records.retrieval import RetrievalMetadata, RetrievalResult, ScoredChunk
 from rag_eval.retrieval.payloads import Payloads
 
@@ -40,8 +42,15 @@ class StoredRetrieval:
         self._payloads = Payloads(self._units(runs, name), corpus_snapshot(evaluation).frame("documents"))
 
     @staticmethod
-    def _units(runs: Runs, name: str) -> pd.DataFrame:  # noqa: ARG004 - every strategy here ranks the corpus's own chunks
-        return corpus_chunks(runs.evaluation).frame("chunks")
+    def _units(runs: Runs, name: str) -> pd.DataFrame:
+        """What the rows of the ranking name, with the columns of chunks; an external unit that is one of our chunks is that chunk."""
+        chunks = corpus_chunks(runs.evaluation).frame("chunks")
+        if not isinstance(runs.spec(name), External):
+            return chunks
+        units = runs.units(name)
+        own = units["chunk"].to_numpy()
+        ids = np.where(own >= 0, chunks["chunk_id"].to_numpy(dtype=object)[np.maximum(own, 0)], units["unit_id"].to_numpy(dtype=object))
+        return units.assign(chunk_id=ids, tokens=[count_tokens(text) for text in units["text"]])
 
     @property
     def index_hash(self) -> str:

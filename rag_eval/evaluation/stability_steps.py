@@ -99,8 +99,8 @@ def same_rankings(by_seed: Iterable[np.ndarray]) -> bool:
     return all(np.array_equal(first, other) for other in others)
 
 
-def _wordings(runs: Runs, name: str) -> dict[str, Any]:
-    """How much the wording and the seed matter: lambda states, variance shares, flips, best and worst wording."""
+def _wordings(runs: Runs, name: str) -> tuple[dict[str, Any], list[str]]:
+    """How much the wording and the seed matter: lambda states, variance shares, flips, best and worst wording; and the state of each question, empty where it has no gold."""
     gold, level, scores = runs.gold, runs.evaluation.config.level, runs.scores(name)
     cutoffs = sorted({*runs.evaluation.config.k, ALWAYS_K})
     ran = slice(None) if scores.ran is None else np.flatnonzero(scores.ran)
@@ -122,7 +122,9 @@ def _wordings(runs: Runs, name: str) -> dict[str, Any]:
         flips[f"hit_at_{k}"] = _interval(changes, runs, f"hit@{k} changes")
     matrix = flip_matrix(hits)
     spread = wording_range(scores.cube(level, f"R@{ALWAYS_K}", gold))
-    return {
+    state = np.full(len(gold.queries), "", dtype=object)
+    state[eligible] = states.state
+    figures = {
         "level": level,
         "rbo": _interval(np.where(eligible, overlap, np.nan), runs, "rbo"),
         "lambda": _shares(states.state, STATES),
@@ -135,12 +137,13 @@ def _wordings(runs: Runs, name: str) -> dict[str, Any]:
         "recall_at_10_by_wording": {name: _interval(getattr(spread, name), runs, name) for name in ("worst", "mean", "best")},
         "seeds_change_nothing": None if len(runs.evaluation.config.seeds) == 1 else same_rankings(runs.rows(name).values()),
     }
+    return figures, [str(one) for one in state]
 
 
 def stability_measures(runs: Runs) -> Artifact:
     """Measure stability of every strategy.
 
-    Parts: per_run (frame: strategy, query, wording, seed, delta_s), about (embedding; figures by strategy).
+    Parts: per_run (frame: strategy, query, wording, seed, delta_s), per_query (frame: strategy, query, lambda_state), about (embedding; figures by strategy).
     """
     return runs.evaluation.once("stability", lambda: _stability_measures(runs))
 
@@ -153,12 +156,14 @@ def _stability_measures(runs: Runs) -> Artifact:
 
     def make() -> dict[str, Any]:
         source = runs.opened().index.source(stability_embedding(evaluation))
-        figures, parts = {}, []
+        figures, parts, lambdas = {}, [], []
         with evaluation.progress.step("Measuring stability", len(runs.names), "strategies") as advance:
             for name in runs.names:
                 scores, variants = runs.scores(name), runs.gold.variants
                 distances, per_run = _distances(runs, name, source)
-                figures[name] = {"delta_s": distances, **_wordings(runs, name)}
+                wordings, states = _wordings(runs, name)
+                figures[name] = {"delta_s": distances, **wordings}
+                lambdas.append(pd.DataFrame({"strategy": name, "query_id": runs.gold.queries["query_id"].to_numpy(), "lambda_state": states}))
                 parts.append(
                     pd.DataFrame(
                         {
@@ -171,6 +176,6 @@ def _stability_measures(runs: Runs) -> Artifact:
                     )
                 )
                 advance(1)
-        return {"per_run": pd.concat(parts, ignore_index=True), "about": {"embedding": source.model, "strategies": figures}}
+        return {"per_run": pd.concat(parts, ignore_index=True), "per_query": pd.concat(lambdas, ignore_index=True), "about": {"embedding": source.model, "strategies": figures}}
 
     return evaluation.memo("stability", key, make)

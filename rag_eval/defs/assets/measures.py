@@ -1,11 +1,11 @@
-"""Measures: ranking and stability, from the runs of the configured strategies."""
+"""Measures: ranking and stability of the configured strategies, and of the answers."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
 
-from rag_eval.defs import names, outcomes
+from rag_eval.defs import checks, names, outcomes
 from rag_eval.defs.assets.common import Common, op_name
 from rag_eval.defs.metadata import clear_failures
 from rag_eval.defs.resources import Evaluations, Session
@@ -47,4 +47,17 @@ def measure_assets(common: Common, strategies: Sequence[str]) -> list[dg.AssetsD
             plot = flip_heat_map(stage(session.runs).json("about"), _plots(session, "flips.png"))
             return outcome.result(**({} if plot is None else {"flip_plot": dg.MetadataValue.path(str(plot))}))
 
-    return [ranking_measures, stability_measures]
+    of_answers = common.spec(
+        names.ANSWER_MEASURES,
+        (names.GOLD_VARIANTS, names.ANSWERS, names.CITATIONS),
+        {"parquet"},
+        "Coverage, citation precision, recall and match rate, groundedness, abstention and cost of the answers; which of them leave retrieved content unused.",
+    )
+
+    @dg.multi_asset(name=op_name(of_answers.key), specs=[of_answers], check_specs=[checks.warning_spec(names.RETRIEVAL_GAP)])
+    def answer_measures(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
+        with clear_failures():
+            session = evaluations.open(context.partition_key)
+            return outcomes.answer_measures(session).result(checks.retrieval_gap(session))
+
+    return [ranking_measures, stability_measures, answer_measures]

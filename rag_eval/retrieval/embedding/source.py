@@ -95,6 +95,10 @@ class EmbeddingSource:
 
     _chunks: Vectors | None = None
 
+    def text_vectors(self, texts: list[str]) -> Vectors:
+        """Embed further texts as documents are embedded (sentences of evidence), float32 [n, d]; they are not counted in `use`, which is the index's."""
+        return embed_cached(lambda: self.embedder, self._cache, texts)[0]
+
     @functools.cached_property
     def _asker(self) -> Embedder:
         """The embedder as it embeds questions."""

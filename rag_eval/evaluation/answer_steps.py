@@ -1,0 +1,176 @@
+"""Answer stage: every question answered from the evidence of one strategy, as `answers` of the gold set says.
+
+Belongs here: which answerers are used and when an answer is kept. How a question is answered is `rag_eval.answers.runner`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_eval.answers.chat import ChatClient
+from rag_eval.answers.chat_cache import ChatCache
+from rag_eval.answers.evidence import Library
+from rag_eval.answers.extractive import Extract, Extractive, Passage
+from rag_eval.answers.questions import Question, plan
+from rag_eval.answers.recorded import RecordedAnswers, recorded_answers
+from rag_eval.answers.runner import AnswerRun, EmptyEvidenceError, answer_questions
+from rag_eval.answers.tools import Tools
+from rag_eval.corpus.recorded import read_outputs
+from rag_eval.evaluation.answer_frames import to_frames
+from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
+from rag_eval.evaluation.evidence_steps import StoredRetrieval
+from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.records.answers import Answer, Evidence, Mode
+from rag_eval.records.gold_set import Answers, Bm25, Embedding, External
+from rag_eval.records.problems import InputError, Problem, quoted
+from rag_eval.retrieval.embedding.source import EmbeddingSource
+from rag_eval.settings import Endpoint
+from rag_eval.storage.artifacts import Artifact
+from rag_eval.storage.hashing import digest, file_hash
+
+KEPT_CHAT = "chat"
+"""Folder of the home that keeps replies."""
+
+
+def answers_strategy(evaluation: Evaluation, config: Answers) -> str:
+    """Name the strategy whose retrieval is the evidence."""
+    return config.strategy or evaluation.config.primary_strategy
+
+
+def answers_embedding(runs: Runs, config: Answers) -> Embedding:
+    """Choose what the deterministic mode compares sentences with: its own embedding, that of the strategy, else lsa-256."""
+    if config.embedding is not None:
+        return config.embedding
+    spec = runs.spec(answers_strategy(runs.evaluation, config))
+    return Embedding(model="lsa-256") if isinstance(spec, Bm25 | External) or spec.embedding.vectors is not None else spec.embedding
+
+
+class EvidenceExtractor:
+    """The extractive answerer over evidence, with titles, scores and ranks."""
+
+    def __init__(self, config: Answers, titles: dict[str, str], source: EmbeddingSource) -> None:
+        self._titles, self._source = titles, source
+        self._answerer = Extractive(self._embed, max_sentences=config.max_sentences, abstain_below=config.abstain_below)
+
+    def _embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        return self._source.text_vectors(list(texts))
+
+    def answer(self, questions: Sequence[str], evidence: Sequence[Sequence[Evidence]]) -> list[Extract]:
+        """Choose sentences for each question from its own evidence."""
+        passages = [
+            [Passage(item.chunk.text, self._titles.get(item.chunk.doc_id, ""), item.chunk.score_norm, rank) for rank, item in enumerate(items, start=1)] for items in evidence
+        ]
+        return self._answerer.answer(questions, passages)
+
+
+def _endpoint(evaluation: Evaluation, config: Answers) -> Endpoint:
+    endpoints = evaluation.settings.endpoints
+    if config.endpoint is None or config.endpoint not in endpoints:
+        raise InputError(
+            Problem(
+                "unknown_endpoint",
+                "the settings enable no chat endpoint of this name",
+                file="gold_set.yaml",
+                field="answers.endpoint",
+                found=config.endpoint or "nothing",
+                accepted=", ".join(sorted(endpoints)) or "none is enabled; see RAG_EVAL_ENDPOINTS",
+            )
+        )
+    return endpoints[config.endpoint]
+
+
+def recorded_file(evaluation: Evaluation, config: Answers) -> Path | None:
+    """Path of the recorded outputs."""
+    return None if config.recorded is None else evaluation.base / config.recorded
+
+
+def _questions(runs: Runs) -> list[Question]:
+    queries, overrides = runs.gold.queries, runs.evaluation.gold.overrides
+    return [Question(query_id, text, overrides.get(query_id)) for query_id, text in zip(queries["query_id"].tolist(), queries["text"].tolist(), strict=True)]
+
+
+def answers(runs: Runs) -> Artifact | None:
+    """Answer every question in its own wording; None where the gold set has no `answers`.
+
+    Parts: answers, cited, evidence (frames of `answer_frames`), preflights, rejected (JSON), events (text), about.
+
+    Raises
+    ------
+    InputError
+        A mode, validator, endpoint or file cannot be used, or a question has no evidence and `strict_fail_on_empty_evidence` is on.
+    """
+    config = runs.evaluation.config.answers
+    return None if config is None else runs.evaluation.once("answers", lambda: _answers(runs, config))
+
+
+def _answers(runs: Runs, config: Answers) -> Artifact:
+    evaluation = runs.evaluation
+    name, questions = answers_strategy(evaluation, config), _questions(runs)
+    modes: set[Mode] = {plan(question, config).mode for question in questions}
+    run = runs.artifact(name)
+    inputs: list[Any] = [config.model_dump(mode="json"), [[q.query_id, q.text, q.override and q.override.model_dump(mode="json")] for q in questions], name, run.key, corpus_chunks(evaluation).key]
+    if "deterministic" in modes:
+        inputs.append(runs.opened().index.source(answers_embedding(runs, config)).model)
+    recorded = recorded_file(evaluation, config)
+    if "recorded" in modes and recorded is not None and recorded.is_file():
+        inputs.append(file_hash(recorded))
+    key = evaluation.key("answers", *inputs)
+    if "llm" not in modes:
+        return evaluation.memo("answers", key, lambda: _made(runs, config, questions, modes))
+    # replies come from the cache where they are known; what failed is asked again, so the answers are kept by what they are
+    parts = _made(runs, config, questions, modes)
+    found = [parts[part].to_json(orient="split") for part in ("answers", "cited", "evidence")]
+    return evaluation.memo("answers", evaluation.key("answers", key, digest(found)), lambda: parts)
+
+
+def _tools(runs: Runs, config: Answers, questions: Sequence[Question], modes: set[Mode], chat: ChatClient | None) -> Tools:
+    evaluation = runs.evaluation
+    corpus, chunks = corpus_snapshot(evaluation), corpus_chunks(evaluation).frame("chunks")
+    documents = corpus.frame("documents")
+    stored = StoredRetrieval(runs, answers_strategy(evaluation, config))
+    library = Library(documents, corpus.frame("sections"), chunks, index_hash=stored.index_hash, embed_model=stored.embed_model)
+    titles = dict(zip(documents["doc_id"].tolist(), documents["title"].tolist(), strict=True))
+    extract = EvidenceExtractor(config, titles, runs.opened().index.source(answers_embedding(runs, config))) if "deterministic" in modes else None
+    recorded: dict[str, Answer] | None = None
+    path = recorded_file(evaluation, config)
+    if "recorded" in modes and path is not None:
+        maker = RecordedAnswers(documents, chunks, stored.index_hash, stored.embed_model)
+        recorded = {answer.query_id: answer for answer in recorded_answers([question.query_id for question in questions], read_outputs(path), maker)}
+    return Tools(library, stored, extract, chat, recorded, concurrency=_endpoint(evaluation, config).concurrency if chat else 1)
+
+
+def _made(runs: Runs, config: Answers, questions: Sequence[Question], modes: set[Mode]) -> dict[str, Any]:
+    evaluation = runs.evaluation
+    endpoint = _endpoint(evaluation, config) if "llm" in modes else None
+    chat = ChatClient(endpoint, ChatCache(evaluation.settings.home / KEPT_CHAT)) if endpoint else None
+    with evaluation.progress.step(f"Answering ({', '.join(sorted(modes))})", len(questions), "questions") as advance:
+        try:
+            made = answer_questions(questions, config, _tools(runs, config, questions, modes, chat))
+        except EmptyEvidenceError as error:
+            raise InputError(Problem("empty_evidence", quoted(str(error), 2000), field="answers.strict_fail_on_empty_evidence", found=f"{len(error.query_ids)} questions")) from error
+        advance(len(questions))
+    return {
+        **to_frames(made.answers),
+        "preflights": list(made.preflights),
+        "rejected": list(made.rejected),
+        "events.log": "".join(f"{line}\n" for line in made.events).encode(),
+        "about": {**_about(runs, config, made, modes), "model": endpoint.model if endpoint else "", "usage": _usage(chat)},
+    }
+
+
+def _about(runs: Runs, config: Answers, made: AnswerRun, modes: set[Mode]) -> dict[str, Any]:
+    embedding = runs.opened().index.source(answers_embedding(runs, config)).model if "deterministic" in modes else ""
+    return {"strategy": answers_strategy(runs.evaluation, config), "modes": sorted(modes), "embedding": embedding, "counts": made.counts}
+
+
+def _usage(chat: ChatClient | None) -> dict[str, Any]:
+    """What the endpoint was asked for and what the cache saved; empty where no model answers."""
+    if chat is None:
+        return {}
+    totals = chat.totals()
+    names = ("requests", "retries", "cached", "tokens_in", "tokens_out", "saved_tokens_in", "saved_tokens_out", "usage_missing", "cost", "saved_cost")
+    return {name: getattr(totals, name) for name in names}
