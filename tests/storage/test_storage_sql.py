@@ -1,16 +1,18 @@
+import contextlib
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import postgres_server
 import pytest
 
 from rag_eval.records.problems import InputError
-from rag_eval.storage.sql import BATCH, ColumnSpec, SqlStore, TableSpec
+from rag_eval.storage.sql import BATCH, ColumnSpec, SqlStore, TableSpec, _into_wal
 
 NOTES = TableSpec(
     "notes",
@@ -280,6 +282,26 @@ def test_an_address_that_cannot_be_used_is_told_without_its_password(url, code):
     assert "hunter" not in f"{caught.value}{caught.value!r}"
     assert "er2" not in str(caught.value)
     assert problem.found or problem.accepted
+
+
+def test_a_driver_that_repeats_the_password_is_not_quoted():
+    store = SqlStore("postgresql://me:hunter%402@127.0.0.1:1/db?sslpassword=s3same")
+    found = store._failed(RuntimeError("cannot use hunter@2\nnor s3same for me")).found
+    assert found == "cannot use *** nor *** for me"
+
+
+def test_connections_that_open_a_new_file_at_once_all_get_its_write_ahead_log(tmp_path):
+    # without a second try SQLite refuses about one in forty of these at once
+    def wal(path: Path, together: threading.Barrier) -> str:
+        with contextlib.closing(sqlite3.connect(path, timeout=20)) as connection:
+            together.wait()
+            _into_wal(connection)
+            return connection.execute("PRAGMA journal_mode").fetchone()[0]
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        for number in range(60):
+            together = threading.Barrier(8)
+            assert {done.result() for done in [pool.submit(wal, tmp_path / f"{number}.db", together) for _ in range(8)]} == {"wal"}
 
 
 def test_what_is_no_sqlite_database_is_refused_and_left_alone(tmp_path):
