@@ -214,6 +214,12 @@ def test_texts_and_lists_are_bounded_and_stay_different():
     assert Trace(ts="t", qid=exact, seg=0).qid == exact
 
 
+def test_a_text_that_was_cut_is_found_by_the_whole_of_it(store):
+    long = ["q" * 10_000 + end for end in "ab"]
+    write_traces(store, [Trace(ts="t", qid=qid, seg=0, run_id=qid) for qid in long])
+    assert [len(trace.qid) for trace in read_traces(store, run_id=long[1], qid=long[1])] == [MAX_TEXT]
+
+
 def test_numbers_of_frames_become_plain_ones():
     trace = Trace(ts="t", qid="q", seg=np.int64(1), k=np.int32(3), seed=np.int64(5), delta_s=np.float32(0.5), scores=tuple(np.array([0.25, np.nan])), kpos=tuple(np.array([1, 2])))
     assert "seg=1 deltaS=0.5 lambda=- k=3" in line(trace)

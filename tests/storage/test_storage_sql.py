@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import sqlite3
@@ -10,7 +11,7 @@ import postgres_server
 import pytest
 
 from rag_eval.records.problems import InputError
-from rag_eval.storage.sql import BATCH, ColumnSpec, SqlStore, TableSpec
+from rag_eval.storage.sql import BATCH, ColumnSpec, SqlStore, TableSpec, _into_wal
 
 NOTES = TableSpec(
     "notes",
@@ -280,6 +281,26 @@ def test_an_address_that_cannot_be_used_is_told_without_its_password(url, code):
     assert "hunter" not in f"{caught.value}{caught.value!r}"
     assert "er2" not in str(caught.value)
     assert problem.found or problem.accepted
+
+
+def test_a_driver_that_repeats_the_password_is_not_quoted():
+    store = SqlStore("postgresql://me:hunter%402@127.0.0.1:1/db?sslpassword=s3same")
+    found = store._failed(RuntimeError("cannot use hunter@2\nnor s3same for me")).found
+    assert found == "cannot use *** nor *** for me"
+
+
+def test_a_connection_refused_its_write_ahead_log_tries_again(tmp_path):
+    # what SQLite now and then does, without waiting, to processes that open a new file at once
+    path = tmp_path / "store.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as holder, contextlib.closing(sqlite3.connect(path, timeout=0)) as connection:
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            connection.execute("PRAGMA journal_mode=WAL")
+        release = threading.Timer(0.2, holder.execute, ["COMMIT"])
+        release.start()
+        _into_wal(connection)
+        release.join()
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_what_is_no_sqlite_database_is_refused_and_left_alone(tmp_path):
