@@ -24,7 +24,7 @@ from rag_eval.evaluation.run_frames import failed_frame, run_frame
 from rag_eval.measures.levels import Extents, span_carriers
 from rag_eval.records.gold_set import External, Level
 from rag_eval.records.problems import InputError, Problem, quoted
-from rag_eval.retrieval.external import Failure, Outcome, QueryError, Retrieved
+from rag_eval.retrieval.external import Failure, Outcome, QueryError, Retrieved, failed_note
 from rag_eval.retrieval.external_http import HttpSource
 from rag_eval.retrieval.external_lists import Listed, match_lists
 from rag_eval.retrieval.external_port import PortSource
@@ -143,8 +143,9 @@ def _ask_each_once(source: HttpSource | PortSource, texts: Sequence[str], top_k:
     """Ask for every wording; the same text twice is asked once."""
     distinct = list(dict.fromkeys(texts))
     found = dict(zip(distinct, source.ask_all(distinct, top_k, advance), strict=True))
-    advance(len(texts) - len(distinct))
-    return [found[text] for text in texts]
+    outcomes: list[Outcome] = [found[text] for text in texts]
+    advance(len(texts) - len(distinct), failed_note(sum(isinstance(outcome, Failure) for outcome in outcomes)))
+    return outcomes
 
 
 def _placed(evaluation: Evaluation, outcomes: Sequence[Outcome]) -> Placed:
