@@ -5,6 +5,7 @@ that they state. All others are asked again by every run, and so is every run in
 """
 
 import collections
+import contextlib
 import dataclasses
 import datetime as dt
 import time
@@ -75,12 +76,12 @@ def external_run(evaluation: Evaluation, spec: External, identity: dict[str, str
     job = _Job(evaluation, spec, identity, kind_of(evaluation, spec), gold.frame("variants"))
     if job.kind in {"run_file", "recorded"}:
         return evaluation.memo("run", key, lambda: _read(job))
-    source = source_of(evaluation, spec)
-    version = stated_version(source, job.texts[0])
-    key = evaluation.key("run", key, version)
-    if version and evaluation.store.get("run", key) is not None:
-        return evaluation.memo("run", key, dict)
-    parts = _ask(job, source, version)
+    with contextlib.closing(source_of(evaluation, spec)) as source:
+        version = stated_version(source, job.texts[0])
+        key = evaluation.key("run", key, version)
+        if version and evaluation.store.get("run", key) is not None:
+            return evaluation.memo("run", key, dict)
+        parts = _ask(job, source, version)
     lasting = version and not parts["about"]["n_failed"] and parts["about"]["source"]["version"] == version
     return evaluation.memo("run", key if lasting else evaluation.key("run", key, time.time_ns()), lambda: parts)
 

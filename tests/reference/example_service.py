@@ -13,6 +13,7 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
 import time
 import urllib.parse
@@ -88,28 +89,29 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         address = urllib.parse.urlsplit(self.path)
-        options = dict(urllib.parse.parse_qsl(address.query))
+        self.options = options = dict(urllib.parse.parse_qsl(address.query))
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         query, top_k = asked["query"], asked["top_k"]
         with self.server.lock:
             self.server.asked[self.path] += 1
             self.server.queries[f"{self.path} {query}"] += 1
-            nth, nth_of_query = self.server.asked[self.path], self.server.queries[f"{self.path} {query}"]
+            self.nth, self.nth_of_query = self.server.asked[self.path], self.server.queries[f"{self.path} {query}"]
         time.sleep(float(options.get("delay", 0)))
-        if nth > int(options.get("die_after", 10**9)):
+        if self.nth > int(options.get("die_after", 10**9)):
             os.kill(os.getpid(), signal.SIGKILL)
-        good = {"chunks": self.server.index.search(query, top_k), **({"version": options["version"]} if "version" in options else {})}
+        found = {"chunks": self.server.index.search(query, top_k), **({"version": options["version"]} if "version" in options else {})}
         fault = options.get("fault") if options.get("on", "") in query else None
-        getattr(self, f"fault_{fault}", self.fault_none)(json.dumps(good).encode(), nth, nth_of_query, options)
+        self.good = json.dumps(found).encode()
+        getattr(self, f"fault_{fault}", self.fault_none)()
 
-    def fault_none(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
-        self.reply(good)
+    def fault_none(self) -> None:
+        self.reply(self.good)
 
-    def fault_hang(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_hang(self) -> None:
         time.sleep(HANG_S)
         self.close_connection = True
 
-    def fault_drip(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_drip(self) -> None:
         """A byte now and then: each wait is short, the whole is endless."""
         self.send_response(200)
         self.send_header("Content-Length", "100000")
@@ -118,28 +120,28 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b" ")
             time.sleep(0.05)
 
-    def fault_burst(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_burst(self) -> None:
         """429 with Retry-After for the first requests, then all is well."""
-        if nth <= int(options.get("burst", 3)):
-            self.reply(b"slow down", 429, Retry_After=options.get("after", "0"))
+        if self.nth <= int(self.options.get("burst", 3)):
+            self.reply(b"slow down", 429, Retry_After=self.options.get("after", "0"))
         else:
-            self.reply(good)
+            self.reply(self.good)
 
-    def fault_once(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_once(self) -> None:
         """500 for the first request of every query."""
-        self.reply(b"oops", 500) if nth_of_query == 1 else self.reply(good)
+        self.reply(b"oops", 500) if self.nth_of_query == 1 else self.reply(self.good)
 
-    def fault_down(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_down(self) -> None:
         self.reply(b"", 503)
 
-    def fault_forbidden(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_forbidden(self) -> None:
         self.reply(b"no", 403)
 
-    def fault_half(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
-        self.reply(good[: len(good) // 2], length=len(good))
+    def fault_half(self) -> None:
+        self.reply(self.good[: len(self.good) // 2], length=len(self.good))
         self.close_connection = True
 
-    def fault_oversized(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_oversized(self) -> None:
         """Endless, until the reader has had enough."""
         self.send_response(200)
         self.send_header("Content-Length", str(10**12))
@@ -149,43 +151,43 @@ class Handler(BaseHTTPRequestHandler):
             with self.server.lock:
                 self.server.sent += len(BLOCK)
 
-    def fault_gzip(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_gzip(self) -> None:
         self.reply(BOMB, Content_Encoding="gzip")
 
-    def fault_malformed(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
-        self.reply(good[:-1])
+    def fault_malformed(self) -> None:
+        self.reply(self.good[:-1])
 
-    def fault_html(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_html(self) -> None:
         self.reply(b"<html><body>Please log in</body></html>", kind="text/html")
 
-    def fault_types(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_types(self) -> None:
         self.reply(b'{"chunks": [{"doc_id": ["storage.md"], "text": 7, "score": "high"}]}')
 
-    def fault_nan(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_nan(self) -> None:
         self.reply(b'{"chunks": [{"doc_id": "storage.md", "text": "", "score": NaN}]}')
 
-    def fault_twice(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_twice(self) -> None:
         self.reply(b'{"chunks": [{"id": "a", "score": 2}, {"id": "a", "score": 1}]}')
 
-    def fault_nested(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_nested(self) -> None:
         self.reply(b"[" * 200_000)
 
-    def fault_unknown(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_unknown(self) -> None:
         """Documents that nobody knows."""
         self.reply(b'{"chunks": [{"doc_id": "elsewhere.md", "text": "x", "score": 1}]}')
 
-    def fault_ids(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_ids(self) -> None:
         """Documents by name alone: no text, no place."""
-        chunks = json.loads(good)["chunks"]
+        chunks = json.loads(self.good)["chunks"]
         self.reply(json.dumps({"chunks": [{"id": name, "score": -at} for at, name in enumerate(dict.fromkeys(chunk["doc_id"] for chunk in chunks))]}).encode())
 
-    def fault_empty(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_empty(self) -> None:
         self.reply(b'{"chunks": []}')
 
-    def fault_redirect(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
-        self.reply(b"", 307, Location=options.get("to", "/search"))
+    def fault_redirect(self) -> None:
+        self.reply(b"", 307, Location=self.options.get("to", "/search"))
 
-    def fault_circle(self, good: bytes, nth: int, nth_of_query: int, options: dict) -> None:
+    def fault_circle(self) -> None:
         self.reply(b"", 308, Location=self.path)
 
 
@@ -195,7 +197,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     arguments = parser.parse_args()
     service = Service(arguments.port, Index(arguments.corpus))
-    print(service.server_address[1], flush=True)
+    sys.stdout.write(f"{service.server_address[1]}\n")
+    sys.stdout.flush()
     service.serve_forever()
 
 

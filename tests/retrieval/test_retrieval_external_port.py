@@ -23,16 +23,16 @@ def result(*chunks):
 class Port:
     version = 1
 
-    def __init__(self, answer=lambda query: result(chunk()), batch=None):
+    def __init__(self, answer=lambda _: result(chunk()), batch=None):
         self.answer = answer
         self.batch = batch
         self.alone = 0
 
-    def retrieve(self, query, options):
+    def retrieve(self, query, options):  # noqa: ARG002 - the port's signature
         self.alone += 1
         return self.answer(query)
 
-    def batch_retrieve(self, queries, options):
+    def batch_retrieve(self, queries, options):  # noqa: ARG002 - likewise
         return [self.answer(query) for query in queries] if self.batch is None else self.batch(queries)
 
     def stats(self):
@@ -48,7 +48,7 @@ def codes(found):
 
 
 def test_results_become_items():
-    found = ask(Port(lambda query: result(chunk("a.md", np.float32(2), offsets=Offsets(1, 4)), chunk("b.md", snippet_id=""))))
+    found = ask(Port(lambda _: result(chunk("a.md", np.float32(2), offsets=Offsets(1, 4)), chunk("b.md", snippet_id=""))))
     first, second = found[0].items
     assert (first.id, first.doc_id, first.text, first.start, first.end, first.score) == ("a.md-1", "a.md", "words", 1, 4, 2.0)
     assert (second.id, second.doc_id, second.start) == ("", "b.md", -1)
@@ -68,7 +68,7 @@ def test_a_batch_that_raises_is_asked_one_by_one():
     assert port.alone == 3
 
 
-@pytest.mark.parametrize("batch", [lambda queries: [], lambda queries: None, lambda queries: [result(chunk())] * 2, lambda queries: iter([])], ids=["none", "nothing", "short", "iterator"])
+@pytest.mark.parametrize("batch", [lambda _: [], lambda _: None, lambda _: [result(chunk())] * 2, lambda _: iter([])], ids=["none", "nothing", "short", "iterator"])
 def test_a_batch_of_another_length_is_asked_one_by_one(batch):
     port = Port(batch=batch)
     assert codes(ask(port)) == ["ok"] * 3

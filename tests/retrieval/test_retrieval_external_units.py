@@ -42,8 +42,8 @@ CORPUS = frames()
 CHUNKS = CORPUS[2]
 
 
-def item(id="", doc_id="", section_id="", text="", start=-1, end=-1, score=1.0):  # noqa: A002 - the field's name
-    return Item(id, doc_id, section_id, text, start, end, score)
+def item(**given):
+    return Item(**{"id": "", "doc_id": "", "section_id": "", "text": "", "start": -1, "end": -1, "score": 1.0, **given})
 
 
 def placed(*items):
