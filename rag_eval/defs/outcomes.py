@@ -121,6 +121,8 @@ def retrieval(session: Session, strategy: str) -> Outcome:
         embed_model=text(about["embed_model"] or "none"),
         n_runs=about["n_runs"],
         n_empty=about["n_empty"],
+        n_failed=about["n_failed"],
+        **({} if about["first_failure"] is None else {"first_failure": text(about["first_failure"])}),
         seeds_matter=about["seed_matters"],
         latency_ms=table(LATENCY, [about["latency_ms"]]),
         seconds=float(about["seconds"]),

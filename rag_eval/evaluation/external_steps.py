@@ -5,6 +5,7 @@ that they state. All others are asked again by every run, and so is every run in
 """
 
 import collections
+import contextlib
 import dataclasses
 import datetime as dt
 import time
@@ -24,7 +25,7 @@ from rag_eval.evaluation.run_frames import failed_frame, run_frame
 from rag_eval.measures.levels import Extents, span_carriers
 from rag_eval.records.gold_set import External, Level
 from rag_eval.records.problems import InputError, Problem, quoted
-from rag_eval.retrieval.external import Failure, Outcome, QueryError, Retrieved
+from rag_eval.retrieval.external import Failure, Outcome, QueryError, Retrieved, failed_note
 from rag_eval.retrieval.external_http import HttpSource
 from rag_eval.retrieval.external_lists import Listed, match_lists
 from rag_eval.retrieval.external_port import PortSource
@@ -75,12 +76,12 @@ def external_run(evaluation: Evaluation, spec: External, identity: dict[str, str
     job = _Job(evaluation, spec, identity, kind_of(evaluation, spec), gold.frame("variants"))
     if job.kind in {"run_file", "recorded"}:
         return evaluation.memo("run", key, lambda: _read(job))
-    source = source_of(evaluation, spec)
-    version = stated_version(source, job.texts[0])
-    key = evaluation.key("run", key, version)
-    if version and evaluation.store.get("run", key) is not None:
-        return evaluation.memo("run", key, dict)
-    parts = _ask(job, source, version)
+    with contextlib.closing(source_of(evaluation, spec)) as source:
+        version = stated_version(source, job.texts[0])
+        key = evaluation.key("run", key, version)
+        if version and evaluation.store.get("run", key) is not None:
+            return evaluation.memo("run", key, dict)
+        parts = _ask(job, source, version)
     lasting = version and not parts["about"]["n_failed"] and parts["about"]["source"]["version"] == version
     return evaluation.memo("run", key if lasting else evaluation.key("run", key, time.time_ns()), lambda: parts)
 
@@ -143,8 +144,9 @@ def _ask_each_once(source: HttpSource | PortSource, texts: Sequence[str], top_k:
     """Ask for every wording; the same text twice is asked once."""
     distinct = list(dict.fromkeys(texts))
     found = dict(zip(distinct, source.ask_all(distinct, top_k, advance), strict=True))
-    advance(len(texts) - len(distinct))
-    return [found[text] for text in texts]
+    outcomes: list[Outcome] = [found[text] for text in texts]
+    advance(len(texts) - len(distinct), failed_note(sum(isinstance(outcome, Failure) for outcome in outcomes)))
+    return outcomes
 
 
 def _placed(evaluation: Evaluation, outcomes: Sequence[Outcome]) -> Placed:

@@ -137,6 +137,10 @@ class Source(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
 
 def failed_note(failed: int) -> str:
     """Note for the progress: how many failed so far."""

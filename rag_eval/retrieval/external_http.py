@@ -76,28 +76,34 @@ class HttpSource:
         self.version = ""
         self._stopped = threading.Event()
         self._unanswered = 0
+        self._kept: httpx.Client | None = None
 
-    @contextlib.contextmanager
-    def _client(self) -> Iterator["httpx.Client"]:
+    def _client(self) -> "httpx.Client":
         import httpx
 
         # the proxies of the environment are for other machines; a compressed reply could grow without bound, so none is asked for
-        with httpx.Client(
+        return httpx.Client(
             timeout=self.limits.timeout_s,
             follow_redirects=False,
             trust_env=httpx.URL(self.url).host not in LOOPBACK,
             limits=httpx.Limits(max_connections=self.limits.concurrency),
             headers={"content-type": "application/json", "accept": "application/json", "accept-encoding": "identity"},
-        ) as client:
-            yield client
+        )
 
     def ask_one(self, query: str, top_k: int) -> Retrieved:
-        """Ask once, without a second try."""
-        with self._client() as client:
-            try:
-                return self._try(client, query, top_k)
-            except _TryAgain as again:
-                raise again.error from again
+        """Ask once, without a second try, over a connection that is kept until `close`."""
+        if self._kept is None:
+            self._kept = self._client()
+        try:
+            return self._try(self._kept, query, top_k)
+        except _TryAgain as again:
+            raise again.error from again
+
+    def close(self) -> None:
+        """Close the connection of single queries; it is made anew where another one is asked."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     def ask_all(self, queries: Sequence[str], top_k: int, advance: Advance) -> list[Retrieved | Failure]:
         """Ask for every query, `concurrency` at a time; a query is tried again after 429, 5xx, a time-out or a broken connection.

@@ -79,6 +79,9 @@ class PortSource:
         """The embedding as the stats name it, else empty."""
         return quoted(self.stated.get("embed_model", ""), 200)
 
+    def close(self) -> None:
+        """Leave the port as it is: it was not opened here."""
+
     def ask_one(self, query: str, top_k: int) -> Retrieved:
         """Ask through `retrieve`."""
         try:

@@ -1,0 +1,163 @@
+"""What a source names is placed in the corpus: by our ids, by names, by offsets, by text; and what cannot be placed is said to be so."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval.corpus.chunking import chunk_documents
+from rag_eval.corpus.sections import of_markdown
+from rag_eval.records.frames import DOCUMENTS, SECTIONS
+from rag_eval.records.gold_set import Chunker
+from rag_eval.retrieval.external import Failure, Item, Retrieved
+from rag_eval.retrieval.external_units import UNITS, Even, Placer, place_all
+
+GUIDE = "# Guide\n\n## Install\n\nRun the  installer\nand wait.\n\n## Use\n\nPress the button. Press the button.\n"
+NOTES = "One plain note without any heading."
+TEXTS = {"guide.md": GUIDE, "notes.txt": NOTES}
+
+
+def frames():
+    documents = pd.DataFrame(
+        {
+            "doc_id": list(TEXTS),
+            "title": ["Guide", ""],
+            "text": list(TEXTS.values()),
+            "rev": ["r", "r"],
+            "content_hash": ["h1", "h2"],
+            "source_url": ["u1", "u2"],
+            "kind": ["markdown", "text"],
+            "names": [["guide.md", "the guide"], ["notes.txt"]],
+        }
+    )
+    rows = [(section.section_id, "guide.md", section.title, section.start, section.end) for section in of_markdown("guide.md", "Guide", GUIDE)]
+    rows.append(("notes.txt", "notes.txt", "", 0, len(NOTES)))
+    sections = pd.DataFrame(rows, columns=["section_id", "doc_id", "title", "start", "end"])
+    documents, sections = DOCUMENTS.check(documents), SECTIONS.check(sections)
+    return documents, sections, chunk_documents(documents, sections, Chunker(kind="markdown", max_tokens=64))
+
+
+CORPUS = frames()
+CHUNKS = CORPUS[2]
+
+
+def item(**given):
+    return Item(**{"id": "", "doc_id": "", "section_id": "", "text": "", "start": -1, "end": -1, "score": 1.0, **given})
+
+
+def placed(*items):
+    placer = Placer(*CORPUS)
+    rows = [placer.row(one) for one in items]
+    frame = UNITS.check(placer.frame())
+    return frame.iloc[rows].to_dict("records")
+
+
+def test_our_own_chunk_wins_over_everything_said_beside_it():
+    chunk = CHUNKS.iloc[1]
+    (unit,) = placed(item(id=chunk["chunk_id"], doc_id="elsewhere", text="other", start=0, end=3))
+    assert (unit["chunk"], unit["doc_id"], unit["section_id"], unit["start"], unit["end"], unit["text"]) == (1, chunk["doc_id"], chunk["section_id"], chunk["start"], chunk["end"], chunk["text"])
+
+
+@pytest.mark.parametrize("named", [{"doc_id": "guide.md"}, {"id": "guide.md"}, {"id": "the guide"}, {"id": "x17", "doc_id": "the guide"}, {"id": "the%20guide"}])
+def test_documents_by_id_name_and_encoded_name(named):
+    (unit,) = placed(item(**named))
+    assert (unit["doc_id"], unit["known"], unit["section_id"], unit["start"], unit["chunk"]) == ("guide.md", True, "", -1, -1)
+
+
+@pytest.mark.parametrize("named", [{"section_id": "guide.md#guide/use"}, {"id": "guide.md#guide/use"}, {"doc_id": "guide.md", "section_id": "guide.md#guide/use"}, {"doc_id": "guide.md", "id": "guide.md#guide/use"}])
+def test_sections_by_id(named):
+    (unit,) = placed(item(**named))
+    assert (unit["doc_id"], unit["section_id"], unit["start"]) == ("guide.md", "guide.md#guide/use", -1)
+
+
+def test_a_section_of_another_document_says_nothing():
+    (unit,) = placed(item(doc_id="notes.txt", section_id="guide.md#guide/use"))
+    assert (unit["doc_id"], unit["section_id"]) == ("notes.txt", "notes.txt")
+
+
+def test_offsets_give_place_and_section():
+    start = GUIDE.index("the  installer")
+    (unit,) = placed(item(doc_id="guide.md", start=start, end=start + 14))
+    assert (unit["start"], unit["end"], unit["section_id"], unit["text"]) == (start, start + 14, "guide.md#guide/install", "the  installer")
+
+
+@pytest.mark.parametrize("text", ["Run the  installer\nand wait.", "Run the installer and wait.", "  the\tinstaller   and\n\nwait", "nstaller\nand wai"])
+def test_a_text_is_found_exactly_or_with_its_white_space_evened_out(text):
+    (unit,) = placed(item(doc_id="guide.md", text=text))
+    assert unit["section_id"] == "guide.md#guide/install"
+    assert " ".join(unit["text"].split()) == " ".join(text.split())
+    assert GUIDE[unit["start"] : unit["end"]] == unit["text"]
+
+
+def test_offsets_beyond_the_document_give_way_to_the_text():
+    first, second = placed(item(doc_id="notes.txt", text="plain note", start=5, end=9999), item(doc_id="notes.txt", start=5, end=9999))
+    assert (first["start"], first["end"]) == (4, 14)
+    assert second["start"] == -1
+
+
+def test_a_text_that_is_not_there_has_no_place():
+    (unit,) = placed(item(doc_id="guide.md", text="nowhere"))
+    assert (unit["start"], unit["section_id"], unit["known"], unit["text"]) == (-1, "", True, "nowhere")
+
+
+def test_a_document_of_one_section_is_that_section():
+    (unit,) = placed(item(doc_id="notes.txt"))
+    assert (unit["section_id"], unit["start"]) == ("notes.txt", -1)
+
+
+def test_the_very_place_of_a_chunk_is_that_chunk():
+    chunk = CHUNKS.iloc[0]
+    (unit,) = placed(item(doc_id=chunk["doc_id"], text=chunk["text"]))
+    assert unit["chunk"] == 0
+
+
+def test_unknown_documents_stand_under_their_own_names():
+    first, second = placed(item(doc_id="elsewhere.md", text="x"), item(id="other"))
+    assert [(unit["doc_id"], unit["known"], unit["start"]) for unit in (first, second)] == [("elsewhere.md", False, -1), ("other", False, -1)]
+
+
+def test_equal_things_are_one_unit_and_keep_their_best_place():
+    outcomes = [
+        Retrieved((item(doc_id="guide.md", text="wait", score=3), item(doc_id="the guide", text=" wait ", score=2), item(doc_id="notes.txt", score=1))),
+        Failure("timeout", "timeout: too late"),
+        None,
+        Retrieved(()),
+    ]
+    found = place_all(outcomes, Placer(*CORPUS), 5)
+    assert found.ranking.rows.tolist() == [[0, 1, -1, -1, -1], *[[-1] * 5] * 3]
+    assert found.ranking.raw[0, :2].tolist() == [3.0, 1.0]
+    assert found.ranking.norm[0, :2].tolist() == [1.0, 0.0]
+    assert found.ranking.failed.tolist() == [False, True, False, False]
+    assert found.ranking.failure == "timeout: too late"
+    assert found.ran.tolist() == [True, True, False, True]
+
+
+@given(st.lists(st.sampled_from(["", " ", "\n", "  \t", "a", "bc", "déf", "\u2003"]), max_size=30), st.data())
+def test_even_text_leads_back_to_its_source(parts, data):
+    source = "".join(parts)
+    even = Even(source)
+    assert even.text == " ".join(source.split())
+    letters = [at for at, char in enumerate(even.text) if char != " "]
+    if letters:
+        at = data.draw(st.sampled_from(letters))
+        assert source[even.source(at)] == even.text[at]
+
+
+NAMES = st.sampled_from(["", "guide.md", "the guide", "notes.txt", "guide.md#guide/use", "nowhere", CHUNKS["chunk_id"].iloc[0], "%E4%FF", "a%20b"])
+ITEMS = st.builds(item, id=NAMES, doc_id=NAMES, section_id=NAMES, text=st.sampled_from(["", "wait", "Press the button.", "zzz", GUIDE]), start=st.integers(-1, 200), end=st.integers(-1, 200), score=st.floats(-1e9, 1e9))
+
+
+@given(st.lists(st.lists(ITEMS.filter(lambda one: one.name), max_size=6), max_size=4))
+def test_any_items_give_a_ranking_over_whole_units(lists):
+    found = place_all([Retrieved(tuple(items)) for items in lists], Placer(*CORPUS), 4)
+    units = UNITS.check(found.units)
+    for row in found.ranking.rows.tolist():
+        kept = [unit for unit in row if unit >= 0]
+        assert row[: len(kept)] == kept
+        assert len(set(kept)) == len(kept)
+    texts = dict(TEXTS)
+    for unit in units[units["start"] >= 0].to_dict("records"):
+        assert texts[unit["doc_id"]][unit["start"] : unit["end"]] == unit["text"]
+    assert np.isfinite(found.ranking.norm).all()
+    assert units.loc[~units["known"], "chunk"].eq(-1).all()
