@@ -1,0 +1,129 @@
+"""Fit the weights of the extractive answerer and write rag_eval/answers/coefficients.json.
+
+Fitted on what a hash or the publisher's split keeps: SciFact's train claims, half of CLAPnq's questions, the questions of half of XQuAD's
+paragraphs. The other parts are only reported, in the file itself. Gold sets of this project are never read. Weights of the sets: each counts
+as much as the others. Two logistic regressions a model:
+
+- sentence: does this unit overlap a span that people marked; over questions whose evidence has one;
+- signal: is the best unit by the first right; over questions with and without an answer in their evidence.
+
+The threshold is where REFUSED of the fitted half of CLAPnq's answerable questions is refused.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+from answer_sets_path import answer_sets
+from sklearn.linear_model import LogisticRegression
+from timing import ROOT, data_folder, skipped
+
+from rag_eval.answers import abstention, features
+from rag_eval.answers.coefficients import FILE, Model, feature_names
+from rag_eval.answers.pool import Pool
+from rag_eval.answers.terms import PoolTerms, TermWeights
+
+DIGITS = 4
+REFUSED = 0.08
+SENTENCE_SETS = ("clapnq", "scifact", "xquad", "xquad_open")
+SIGNAL_SETS = ("clapnq", "scifact", "xquad", "xquad_wrong", "xquad_open", "xquad_open_wrong")
+SENTENCE_C, SIGNAL_C = 1.0, 0.3
+
+
+class Measured:
+    """One set with the features of one model."""
+
+    def __init__(self, its: answer_sets.AnswerSet, model: Model, embed: Any) -> None:
+        self.set = its
+        self.pool = Pool(its.questions, its.passages)
+        self.x = features.lexical(self.pool, PoolTerms(self.pool, TermWeights.of_texts(its.background)))
+        if model != "lexical":
+            self.x = np.hstack([self.x, features.dense(self.pool, embed if model == "sentence" else answer_sets.lsa_embed(its.background))])
+        self.right = answer_sets.candidate_labels(self.pool, its.gold)
+
+    def order(self, log_odds: np.ndarray) -> np.ndarray:
+        return np.lexsort((-log_odds, self.pool.question_of))
+
+    def best_is_right(self, order: np.ndarray) -> np.ndarray:
+        counts = np.bincount(self.pool.question_of, minlength=len(self.set.questions))
+        first = np.minimum(np.cumsum(counts) - counts, len(order) - 1)
+        return self.right[order[first]] & (counts > 0)
+
+
+def regression(parts: list[tuple[np.ndarray, np.ndarray]], sizes: list[int], c: float) -> tuple[np.ndarray, float]:
+    """Logistic regression on standardised columns, each part of equal weight, written for the columns as they are."""
+    x, y = np.vstack([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+    weight = np.concatenate([np.full(len(part[1]), 1000.0 / size) for part, size in zip(parts, sizes, strict=True)])
+    mean, spread = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-9)
+    fitted = LogisticRegression(C=c, max_iter=5000, tol=1e-8).fit((x - mean) / spread, y, sample_weight=weight)
+    slope = np.round(fitted.coef_[0] / spread, DIGITS)
+    return slope, float(np.round(fitted.intercept_[0] - slope @ mean, DIGITS))
+
+
+def fit(model: Model, sets: dict[str, answer_sets.AnswerSet], embed: Any) -> dict[str, Any]:
+    """Fit one model and say what it does on the parts that it did not see."""
+    names = feature_names(model)
+    measured = {name: Measured(its, model, embed) for name, its in sets.items()}
+    parts, sizes = [], []
+    for name in SENTENCE_SETS:
+        its = measured[name]
+        used = ~its.set.held_out & its.set.answerable
+        rows = used[its.pool.question_of]
+        parts.append((its.x[rows], its.right[rows]))
+        sizes.append(int(used.sum()))
+    slope, bias = regression(parts, sizes, SENTENCE_C)
+    rows, right = {}, {}
+    for name in SIGNAL_SETS:
+        its = measured[name]
+        log_odds = its.x @ slope + bias
+        order = its.order(log_odds)
+        rows[name], right[name] = abstention.question_rows(names, its.x, log_odds, order, its.pool), its.best_is_right(order)
+    fitted = {name: ~sets[name].held_out for name in SIGNAL_SETS}
+    signal_slope, signal_bias = regression(
+        [(rows[name][fitted[name]], right[name][fitted[name]]) for name in SIGNAL_SETS], [int(fitted[name].sum()) for name in SIGNAL_SETS], SIGNAL_C
+    )
+    signal = {name: 1 / (1 + np.exp(-(rows[name] @ signal_slope + signal_bias))) for name in SIGNAL_SETS}
+    clapnq, held_out, answerable = signal["clapnq"], sets["clapnq"].held_out, sets["clapnq"].answerable
+    threshold = float(np.round(np.quantile(clapnq[~held_out & answerable], REFUSED), 3))
+    both = np.concatenate([signal["xquad"][sets["xquad"].held_out], signal["xquad_wrong"][sets["xquad"].held_out]])
+    report = {
+        "clapnq_auroc": answer_sets.auroc(answerable[held_out], clapnq[held_out]),
+        "clapnq_refused_answerable": float((clapnq[held_out & answerable] < threshold).mean()),
+        "clapnq_refused_unanswerable": float((clapnq[held_out & ~answerable] < threshold).mean()),
+        "xquad_right_or_wrong_paragraph_auroc": answer_sets.auroc(np.repeat([True, False], len(both) // 2), both),
+        **{f"{name}_best_sentence_right": float(right[name][sets[name].held_out & sets[name].answerable].mean()) for name in SENTENCE_SETS},
+    }
+    return {
+        "sentence": {**dict(zip(names, slope.tolist(), strict=True)), "bias": bias},
+        "signal": {**dict(zip(abstention.signal_names(names), signal_slope.tolist(), strict=True)), "bias": signal_bias},
+        "threshold": threshold,
+        "held_out": {name: round(value, 3) for name, value in report.items()},
+    }
+
+
+def main() -> None:
+    folder, embed = data_folder(), answer_sets.minilm_embed()
+    if folder is None or embed is None:
+        skipped("fit_extractive", "the public data is not there; set RAG_EVAL_TEST_DATA" if folder is None else "the model file of MiniLM is not on this machine")
+        return
+    sets = {"clapnq": answer_sets.clapnq(folder), "scifact": answer_sets.scifact_evidence(folder), **answer_sets.xquad(folder)}
+    models: tuple[Model, ...] = ("lexical", "lsa", "sentence")
+    document = {
+        "schema_version": 1,
+        "provenance": {
+            "fitted_by": "benchmarks/fit_extractive.py",
+            "fitted_on": {name: int((~its.held_out).sum()) for name, its in sets.items()},
+            "held_out": {name: int(its.held_out.sum()) for name, its in sets.items()},
+            "sets": "CLAPnq dev (Apache-2.0), SciFact train (claims CC BY 4.0, abstracts ODC-By 1.0), XQuAD English (CC BY-SA 4.0); only these numbers are kept of them",
+            "sentence_model": "all-MiniLM-L6-v2",
+            "threshold": f"refuses {REFUSED:.0%} of the fitted half of CLAPnq's answerable questions",
+        },
+        "models": {model: fit(model, sets, embed) for model in models},
+    }
+    (ROOT / "rag_eval" / "answers" / FILE).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    for model in models:
+        print(json.dumps({"bench": "fit_extractive", "model": model, "threshold": document["models"][model]["threshold"], **document["models"][model]["held_out"]}))
+
+
+if __name__ == "__main__":
+    main()

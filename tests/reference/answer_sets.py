@@ -1,0 +1,189 @@
+"""Public sets that say which sentences answer a question, in one shape, for the tests and benchmarks of the extractive answerer."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+
+from rag_eval.answers.pool import Passage, Pool
+from rag_eval.corpus.analyzer import Analyzer
+from rag_eval.retrieval.embedding import lsa
+from rag_eval.retrieval.lexical import Bm25s
+
+POOL = 10
+"""Paragraphs of an XQuAD question with open retrieval."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerSet:
+    """Questions with evidence and the spans of it that answer.
+
+    `gold` holds (passage, start, end) in the question's passages; empty where the evidence does not answer. `held_out` marks the
+    questions that nothing was fitted on. `background` is the corpus that the passages come from.
+    """
+
+    name: str
+    questions: list[str]
+    passages: list[list[Passage]]
+    gold: list[list[tuple[int, int, int]]]
+    held_out: np.ndarray
+    background: list[str]
+
+    @functools.cached_property
+    def answerable(self) -> np.ndarray:
+        return np.array([bool(spans) for spans in self.gold])
+
+
+def second_half(key: str) -> bool:
+    """Splits by hash: half of all keys."""
+    return hashlib.sha256(key.encode()).digest()[-1] % 2 == 1
+
+
+def _lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _indexed(row: dict) -> str:
+    return f"{row['title']} {row['text']}".strip()
+
+
+def clapnq(data: Path) -> AnswerSet:
+    """300 answerable questions with what any of their annotators selected, then 300 unanswerable ones, each with one passage."""
+    rows = [row for part in ("answerable", "unanswerable") for row in _lines(data / "clapnq" / f"clapnq_dev_{part}.jsonl")]
+    gold, passages = [], []
+    for row in rows:
+        source = row["passages"][0]
+        chosen = {sentence for output in row["output"] for sentence in output["selected_sentences"]}
+        at, spans = 0, []
+        for sentence in source["sentences"]:
+            start = source["text"].index(sentence, at)
+            at = start + len(sentence)
+            if sentence in chosen:
+                spans.append((0, start, at))
+        gold.append(spans)
+        passages.append([Passage(source["text"], source["title"])])
+    held_out = np.array([second_half(row["id"]) for row in rows])
+    return AnswerSet("clapnq", [row["input"] for row in rows], passages, gold, held_out, [_indexed(row["passages"][0]) for row in rows])
+
+
+def scifact_evidence(data: Path) -> AnswerSet:
+    """Claims with one gold abstract each; the validation split is held out."""
+    corpus = {row["_id"]: row for row in _lines(data / "scifact" / "corpus.jsonl")}
+    claims = {row["_id"]: row["text"] for row in _lines(data / "scifact" / "queries.jsonl")}
+    spans: dict[tuple[str, str, str], list[tuple[int, int, int]]] = {}
+    for row in _lines(data / "scifact" / "evidence.jsonl"):
+        spans.setdefault((row["split"], row["query_id"], row["doc_id"]), []).extend((0, span["start"], span["end"]) for span in row["spans"])
+    return AnswerSet(
+        "scifact",
+        [claims[claim] for _, claim, _ in spans],
+        [[Passage(corpus[doc]["text"], corpus[doc]["title"])] for _, _, doc in spans],
+        list(spans.values()),
+        np.array([split != "train" for split, _, _ in spans]),
+        [_indexed(row) for row in corpus.values()],
+    )
+
+
+def xquad(data: Path) -> dict[str, AnswerSet]:
+    """Four readings of the English questions: the right paragraph, the nearest wrong one, ten retrieved ones, ten without the right one."""
+    corpus = [row for part in ("corpus", "distractors") for row in _lines(data / "xquad" / f"{part}.jsonl")]
+    place = {row["_id"]: i for i, row in enumerate(corpus)}
+    questions = {row["_id"]: row["text"] for row in _lines(data / "xquad" / "queries.jsonl")}
+    answers = _lines(data / "xquad" / "answers.jsonl")
+    asked = [questions[row["query_id"]] for row in answers]
+    right = [place[row["doc_id"]] for row in answers]
+    background = [_indexed(row) for row in corpus]
+    analyzer = Analyzer()
+    engine = Bm25s(analyzer.index(background), len(analyzer.vocabulary), k1=0.9, b=0.4)
+    found = engine.search(analyzer.index(asked), POOL)
+    ranked = [[row for row in rows if row >= 0] for rows in found.rows.tolist()]
+    norms = found.norm.tolist()
+
+    def passages(rows: list[int], scores: list[float]) -> list[Passage]:
+        return [Passage(corpus[row]["text"], corpus[row]["title"], score, rank) for rank, (row, score) in enumerate(zip(rows, scores, strict=False), start=1)]
+
+    def gold(rows: list[list[int]]) -> list[list[tuple[int, int, int]]]:
+        return [[(its.index(doc), answer["start"], answer["end"]) for answer in row["answers"]] if doc in its else [] for its, doc, row in zip(rows, right, answers, strict=True)]
+
+    readings = {
+        "xquad": [[doc] for doc in right],
+        "xquad_wrong": [[next(row for row in its if row != doc)] for its, doc in zip(ranked, right, strict=True)],
+        "xquad_open": ranked,
+        "xquad_open_wrong": [[row for row in its if row != doc] for its, doc in zip(ranked, right, strict=True)],
+    }
+    held_out = np.array([second_half(row["doc_id"]) for row in answers])
+    return {
+        name: AnswerSet(name, asked, [passages(its, score) for its, score in zip(rows, norms, strict=True)], gold(rows), held_out, background) for name, rows in readings.items()
+    }
+
+
+def is_right(start: int, end: int, spans: list[tuple[int, int]]) -> bool:
+    """Whether a cited span overlaps a gold span by half of the shorter one."""
+    return any(2 * (min(end, high) - max(start, low)) >= min(end - start, high - low) for low, high in spans)
+
+
+def candidate_labels(pool: Pool, gold: list[list[tuple[int, int, int]]]) -> np.ndarray:
+    """Whether each candidate of a pool is right."""
+    passage = pool.passage_of_pair[pool.pair_of]
+    rows = zip(pool.question_of.tolist(), passage.tolist(), pool.starts.tolist(), pool.ends.tolist(), strict=True)
+    return np.array([is_right(start, end, [(low, high) for place, low, high in gold[question] if place == at]) for question, at, start, end in rows], dtype=bool)
+
+
+def precision_recall(extracts: list, gold: list[list[tuple[int, int, int]]]) -> tuple[np.ndarray, np.ndarray]:
+    """Per question: share of the cited sentences that are right, and share of the gold spans that a cited sentence matches; NaN without gold."""
+    precision, recall = np.full(len(gold), np.nan), np.full(len(gold), np.nan)
+    for i, (extract, spans) in enumerate(zip(extracts, gold, strict=True)):
+        if not spans:
+            continue
+        cited = [(its.passage, its.start, its.end) for its in extract.sentences]
+        right = [is_right(start, end, [(low, high) for place, low, high in spans if place == at]) for at, start, end in cited]
+        matched = [is_right(low, high, [(start, end) for place, start, end in cited if place == at]) for at, low, high in spans]
+        precision[i], recall[i] = (np.mean(right) if right else 0.0), np.mean(matched)
+    return precision, recall
+
+
+def lsa_embed(background: list[str], dimensions: int = 256):
+    """The embedded default, fitted on a corpus."""
+    analyzer = Analyzer()
+    rows = analyzer.index(background)
+    return lsa.LsaEmbedder(lsa.fit(rows, list(analyzer.vocabulary), dimensions), "reference", dimensions).embed
+
+
+def minilm_embed():
+    """MiniLM that embeds each text once; None where the model is not on this machine."""
+    from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
+
+    from rag_eval.retrieval.embedding.minilm import MiniLmEmbedder
+
+    folder = Path(ONNXMiniLM_L6_V2.DOWNLOAD_PATH) / ONNXMiniLM_L6_V2.EXTRACTED_FOLDER_NAME
+    if not (folder / "model.onnx").is_file():
+        return None
+    model = MiniLmEmbedder(folder)
+    known: dict[str, np.ndarray] = {}
+
+    def embed(texts):
+        new = list(dict.fromkeys(text for text in texts if text not in known))
+        known.update(zip(new, model.embed(new), strict=True))
+        return np.stack([known[text] for text in texts])
+
+    return embed
+
+
+def auroc(positive: np.ndarray, score: np.ndarray) -> float:
+    """Area under the ROC curve by ranks, ties shared."""
+    from scipy.stats import rankdata
+
+    ranks = rankdata(score)
+    n, m = positive.sum(), (~positive).sum()
+    return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * m))
+
+
+def auroc_interval(positive: np.ndarray, score: np.ndarray, resamples: int = 2000) -> tuple[float, float]:
+    """95 % interval: percentile bootstrap over questions, positives and negatives apart."""
+    rng = np.random.default_rng(13)
+    high, low = score[positive], score[~positive]
+    labels = np.repeat([True, False], [len(high), len(low)])
+    drawn = [auroc(labels, np.concatenate([rng.choice(high, len(high)), rng.choice(low, len(low))])) for _ in range(resamples)]
+    return tuple(float(value) for value in np.quantile(drawn, (0.025, 0.975)))
