@@ -5,7 +5,7 @@ Belongs here: which answerers are used and when an answer is kept. How a questio
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +54,8 @@ class EvidenceExtractor:
 
     def __init__(self, config: Answers, titles: dict[str, str], source: EmbeddingSource) -> None:
         self._titles, self._source = titles, source
-        self._answerer = Extractive(self._embed, max_sentences=config.max_sentences, abstain_below=config.abstain_below)
+        kind: Literal["sentence", "lsa"] = "lsa" if (source.spec.model or "").startswith("lsa-") else "sentence"
+        self._answerer = Extractive(self._embed, embedding=kind, max_sentences=config.max_sentences, abstain_below=config.abstain_below)
 
     def _embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         return self._source.text_vectors(list(texts))
