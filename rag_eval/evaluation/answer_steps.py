@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rag_eval.answers.chat import ChatClient
 from rag_eval.answers.chat_cache import ChatCache
 from rag_eval.answers.evidence import Library
-from rag_eval.answers.extractive import Extract, Extractive, Passage
+from rag_eval.answers.extractive import Extract, Extractive, Passage, TermWeights
 from rag_eval.answers.questions import Question, plan
 from rag_eval.answers.recorded import RecordedAnswers, recorded_answers
 from rag_eval.answers.runner import AnswerRun, EmptyEvidenceError, answer_questions
@@ -52,10 +52,10 @@ def answers_embedding(runs: Runs, config: Answers) -> Embedding:
 class EvidenceExtractor:
     """The extractive answerer over evidence, with titles, scores and ranks."""
 
-    def __init__(self, config: Answers, titles: dict[str, str], source: EmbeddingSource) -> None:
+    def __init__(self, config: Answers, titles: dict[str, str], texts: Sequence[str], source: EmbeddingSource) -> None:
         self._titles, self._source = titles, source
         kind: Literal["sentence", "lsa"] = "lsa" if (source.spec.model or "").startswith("lsa-") else "sentence"
-        self._answerer = Extractive(self._embed, embedding=kind, max_sentences=config.max_sentences, abstain_below=config.abstain_below)
+        self._answerer = Extractive(self._embed, embedding=kind, max_sentences=config.max_sentences, abstain_below=config.abstain_below, term_weights=TermWeights.of_texts(texts))
 
     def _embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         return self._source.text_vectors(list(texts))
@@ -135,7 +135,7 @@ def _tools(runs: Runs, config: Answers, questions: Sequence[Question], modes: se
     stored = StoredRetrieval(runs, answers_strategy(evaluation, config))
     library = Library(documents, corpus.frame("sections"), chunks, index_hash=stored.index_hash, embed_model=stored.embed_model)
     titles = dict(zip(documents["doc_id"].tolist(), documents["title"].tolist(), strict=True))
-    extract = EvidenceExtractor(config, titles, runs.opened().index.source(answers_embedding(runs, config))) if "deterministic" in modes else None
+    extract = EvidenceExtractor(config, titles, library.texts, runs.opened().index.source(answers_embedding(runs, config))) if "deterministic" in modes else None
     recorded: dict[str, Answer] | None = None
     path = recorded_file(evaluation, config)
     if "recorded" in modes and path is not None:

@@ -26,8 +26,14 @@ yourself according regarding overall furthermore moreover therefore hence
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split()) - STOP_WORDS
 """English words beside the analyzer's stop words that say nothing about the matter; they weigh nothing in a comparison."""
 
-# Han, kana, bopomofo, Hangul, Thai, Lao, Burmese, Khmer: words are not set apart by spaces (Hangul: particles are glued to them)
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u312f\u31a0-\u31ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U000323af]+")
+# Scripts whose words are not set apart by spaces, one run a script: hiragana (mostly endings and particles, so that only long runs count),
+# katakana and bopomofo, Han, Hangul (particles are glued to words), Thai and Lao, Burmese, Khmer.
+_HIRAGANA = "\u3041-\u309f"
+_UNSPACED = re.compile(
+    rf"(?P<endings>[{_HIRAGANA}]+)|[\u30a0-\u312f\u31a0-\u31bf\u31f0-\u31ff]+|[\u3005-\u3007\u3400-\u9fff\uf900-\ufaff\U00020000-\U000323af]+"
+    r"|[\u1100-\u11ff\uac00-\ud7af]+|[\u0e00-\u0eff]+|[\u1000-\u109f]+|[\u1780-\u17ff]+"
+)
+_LONG_ENDING = 4
 _CITATION = re.compile(r"\s*\[\^?(?:(?:source|doc|document|ref)\s*)?\d{1,3}(?:\s*[,;–-]\s*\^?\d{1,3})*\](?:\([^()\s]*\))?", re.IGNORECASE)
 _ITEM = re.compile(r"(?:\r\n?|\n)\s*(?=(?:[-*•‣–]|\d{1,3}[.)])\s)")
 _BULLET = re.compile(r"\s*(?:[-*•‣–]|\d{1,3}[.)])\s+")
@@ -36,6 +42,7 @@ _GROUPED = re.compile(r"[1-9]\d{0,2}(?:[.,]\d{3})+")
 _WORD = re.compile(r"[^\W_]+")
 _TITLE_CASE = 0.6  # share of capitalised words from which capitals say nothing about names
 _FEW_WORDS = 4
+_SHORTEST_PART = 3  # shorter parts of identifiers are aliases that everybody chooses: df, ax, np
 
 NUMBER_WORDS = tuple("""
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty
@@ -51,7 +58,9 @@ def _marks() -> dict[int, None]:
 
 def _pairs(match: re.Match[str]) -> str:
     run = match[0]
-    return f" {run} " if len(run) < 3 else " " + " ".join(map("".join, itertools.pairwise(run))) + " "  # noqa: PLR2004 - pairs
+    if match["endings"] and len(run) < _LONG_ENDING:
+        return " "
+    return f" {run} " if len(run) == 1 else " " + " ".join(map("".join, itertools.pairwise(run))) + " "
 
 
 def comparable(text: str) -> str:
@@ -117,7 +126,7 @@ def names(sentence: str) -> list[str]:
     Examples
     --------
     >>> names("The tower of Gustave Eiffel is drawn by `ax.plot_wireframe`.")
-    ['Gustave', 'Eiffel', 'ax', 'plot', 'wireframe']
+    ['Gustave', 'Eiffel', 'plot', 'wireframe']
     """
     tokens = sentence.split()
     odd = [token for token in tokens if not token.islower()]
@@ -125,7 +134,7 @@ def names(sentence: str) -> list[str]:
     identifiers = [word for word in named if not word[1:].islower() and not word.isupper()]
     if "_" in sentence or "()" in sentence or "." in sentence[:-1]:
         dotted = [token for token in tokens if "_" in token or "()" in token or "." in token[1:-1]]
-        identifiers += [part for token in dotted for part in _WORD.findall(token) if len(part) > 1 and not part.isdigit()]
+        identifiers += [part for token in dotted for part in _WORD.findall(token) if len(part) >= _SHORTEST_PART and not part.isdigit()]
     capitals = [word for word in named if word[0].isupper()]
     if len(tokens) >= _FEW_WORDS and len(capitals) > _TITLE_CASE * len(tokens):
         return identifiers
