@@ -82,7 +82,7 @@ def _depth(plan: Plan, step: Preflight, raised: int | None) -> int:
     return max(plan.top_k, raised or 0) if isinstance(step, Section) and not step.sections else 0
 
 
-def _complete(results: Sequence[RetrievalResult], count: int) -> list[RetrievalResult | None]:
+def _complete(results: Sequence[RetrievalResult | None], count: int) -> list[RetrievalResult | None]:
     if len(results) != count:
         raise ValueError(f"the retriever gave {len(results)} results for {count} queries")
     return [*results]

@@ -64,6 +64,8 @@ def run(
             show_outcome(console, outcome.report, outcome.folder, outcome.seconds, command())
             if outcome.mlflow_error:
                 typer.echo(f"warning: MLflow did not record this run ({quoted(outcome.mlflow_error, 400)}); the report is complete", err=True)
+            if outcome.trace_error:
+                typer.echo(f"warning: the traces were not written ({quoted(outcome.trace_error, 400)}); the report is complete", err=True)
         _record_lineage(evaluations, outcomes, settings)
         failed = [name for outcome in outcomes for name in outcome.failed]
     if failed:

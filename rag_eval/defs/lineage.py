@@ -27,6 +27,10 @@ def _outcomes(session: Session, mlflow_run: str | None) -> Iterator[tuple[dg.Ass
     yield names.CORPUS_INDEX, outcomes.corpus_index(session)
     for strategy in session.runs.names:
         yield names.strategy_key(strategy), outcomes.retrieval(session, strategy)
+    if session.evaluation.config.answers is not None:
+        yield names.ANSWERS, outcomes.answers(session)
+        yield names.CITATIONS, outcomes.citations(session)
+        yield names.ANSWER_MEASURES, outcomes.answer_measures(session)
     yield names.RANKING_MEASURES, outcomes.ranking_measures(session)
     yield names.STABILITY_MEASURES, outcomes.stability_measures(session)
     yield names.REPORT, outcomes.metrics_report(session)

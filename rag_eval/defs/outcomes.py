@@ -165,6 +165,42 @@ def stability_measures(session: Session) -> Outcome:
     )
 
 
+def _stored(artifact: "Artifact | None") -> "Artifact":
+    if artifact is None:
+        raise dg.Failure("this gold set configures no answers; leave this asset out of the selection, or add answers to its gold_set.yaml", allow_retries=False)
+    return artifact
+
+
+def answers(session: Session) -> Outcome:
+    """Answers to every question."""
+    from rag_eval.evaluation.answer_steps import answers as stage
+
+    artifact = _stored(stage(session.runs))
+    about = artifact.json("about")
+    counts = {name.replace(".", "_"): count for name, count in about["counts"].items()}
+    return _of(artifact, strategy=text(about["strategy"]), modes=text(", ".join(about["modes"])), embedding=text(about["embedding"] or "none"), model=text(about["model"] or "none"), **counts)
+
+
+def citations(session: Session) -> Outcome:
+    """Citations with their verdicts."""
+    from rag_eval.evaluation.citation_steps import citations as stage
+
+    artifact = _stored(stage(session.runs))
+    about = artifact.json("about")
+    codes = [{"code": code, "n": count} for code, count in about["codes"].items()]
+    return _of(artifact, n_citations=about["n_citations"], **({"codes": table(("code", "n"), codes)} if codes else {}))
+
+
+def answer_measures(session: Session) -> Outcome:
+    """Measures of the answers."""
+    from rag_eval.evaluation.answer_measure_steps import answer_measures as stage
+
+    artifact = _stored(stage(session.runs))
+    about = artifact.json("about")
+    columns = ("name", "value", "ci_low", "ci_high", "n_scored", "n_units", "n_failed", "n_ineligible", "n_groups", "target")
+    return _of(artifact, measures=table(columns, about["measures"]), n_undefined=n_undefined(about["measures"], "value"), n_flagged=about["gap"]["n_flagged"])
+
+
 def metrics_report(session: Session) -> Outcome:
     """The report as it stands on disk."""
     report = session.report

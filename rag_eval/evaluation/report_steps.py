@@ -7,12 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from rag_eval import __version__
+from rag_eval.evaluation.answer_files import answer_files
+from rag_eval.evaluation.answer_measure_steps import answer_measures
+from rag_eval.evaluation.answer_steps import answers
+from rag_eval.evaluation.citation_steps import citations
 from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks, corpus_index, corpus_snapshot
+from rag_eval.evaluation.faithfulness_steps import RAGAS_OFF
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
 from rag_eval.evaluation.scoring import LEVELS
 from rag_eval.evaluation.stability_steps import stability_measures
+from rag_eval.gates.contract import contract_gate
 from rag_eval.gates.floors import floor_gates, unmeasured_gates
 from rag_eval.records.gold_set import Bm25, External, Strategy
 from rag_eval.reporting.metrics_report import FILE_NAME, dumps, finish, write_report
@@ -21,15 +27,15 @@ from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.atomic import atomic_path, write_text
 from rag_eval.storage.code import code_version, library_versions
 
-EXPORTED = {".csv", ".parquet", ".trec"}
+EXPORTED = {".csv", ".parquet", ".trec", ".jsonl", ".log"}
+ANSWER_FILES = ("answers.jsonl", "citations.jsonl", "preflights.jsonl", "events.log", "traces.log")
 
 NOT_BUILT = {
-    "groundedness": "this version evaluates retrieval; no answers were made",
     "avgTrustScore": "this version does not screen sources for trust",
     "poisonedBlocked": "this version does not screen sources for poisoning",
 }
-RAGAS_OFF = "FEATURE_RAGAS_EVAL is off"
-RAGAS_NO_ANSWERS = "faithfulness is measured on answers, and no answers were made"
+NO_ANSWERS = "the gold set configures no answers"
+CITATION_MEASURES = ("coverage", "citation_precision", "citation_recall", "citation_match_rate", "citation_validity_rate")
 
 
 def _record(measures: list[dict[str, Any]], name: str, level: str) -> dict[str, Any]:
@@ -88,6 +94,42 @@ def _external(about: dict[str, Any]) -> dict[str, Any]:
     return {"source": about["source"], "failures": about["failures"], "levels": levels, "notes": about["notes"]}
 
 
+def answers_body(runs: Runs) -> dict[str, Any]:
+    """What the report says of answers and citations; null with the reason where the gold set configures none."""
+    made, cited, measured = answers(runs), citations(runs), answer_measures(runs)
+    if made is None or cited is None or measured is None:
+        absent = {"value": None, "reason": NO_ANSWERS}
+        return {"groundedness": None, "groundedness_reason": NO_ANSWERS, **faithfulness_figure({"value": None, "value_reason": RAGAS_OFF}), "answers": absent, "citations": absent}
+    about, found, codes = made.json("about"), measured.json("about"), cited.json("about")
+    grounded = next(record for record in found["measures"] if record["name"] == "groundedness")
+    return {
+        "groundedness": grounded["value"],
+        **({} if grounded["value"] is not None else {"groundedness_reason": grounded["value_reason"]}),
+        **faithfulness_figure(found["faithfulness"]),
+        "answers": {
+            "strategy": about["strategy"],
+            "modes": about["modes"],
+            "embedding": about["embedding"] or None,
+            **({} if about["embedding"] else {"embedding_reason": "no question is answered in the deterministic mode"}),
+            "model": about["model"] or None,
+            **({} if about["model"] else {"model_reason": "no question is answered by a model"}),
+            "n_questions": about["counts"]["questions"],
+            "outcomes": found["outcomes"],
+            "codes": found["codes"],
+            "measures": [record for record in found["measures"] if record["name"] not in CITATION_MEASURES],
+            "gap": found["gap"],
+            "faithfulness": found["faithfulness"],
+            "usage": about["usage"],
+        },
+        "citations": {"n_citations": codes["n_citations"], "codes": codes["codes"], "measures": [record for record in found["measures"] if record["name"] in CITATION_MEASURES]},
+    }
+
+
+def faithfulness_figure(found: dict[str, Any]) -> dict[str, Any]:
+    """The report's top-level figure, with its reason where it is null."""
+    return {"faithfulness": found["value"], **({} if found["value"] is not None else {"faithfulness_reason": found["value_reason"]})}
+
+
 def figures_for_gates(report: dict[str, Any], level: str) -> dict[str, dict[str, Any]]:
     """Name every figure that a floor may ask for: the primary strategy's measures at the headline level, delta_s, latency, cost, cache."""
     primary = next(entry for entry in report["strategies"] if entry["name"] == report["strategy"])
@@ -96,6 +138,10 @@ def figures_for_gates(report: dict[str, Any], level: str) -> dict[str, dict[str,
     for name in ("p50", "p95", "p99"):
         figures[f"latency_{name}_ms"] = {"value": primary["latency_ms"][name]}
     figures["cost_per_1k"] = {"value": primary["cost_per_1k"]}
+    for part in ("answers", "citations"):
+        figures |= {record["name"]: {**record, **({"reason": record["value_reason"]} if record["value"] is None else {})} for record in report[part].get("measures", ())}
+    if report["faithfulness"] is not None:
+        figures["faithfulness"] = report["answers"]["faithfulness"]
     figures["cache_hit_rate"] = {"value": report["cacheHitRate"], "reason": report.get("cacheHitRate_reason", "")}
     return figures
 
@@ -109,14 +155,11 @@ def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict
     strategies = [_strategy(evaluation, runs, entry) for entry in ranking["strategies"]]
     primary = next(entry for entry in strategies if entry["name"] == config.primary_strategy)
     use = _embedding_use(evaluation, opened, runs)
-    faithfulness_reason = RAGAS_NO_ANSWERS if evaluation.settings.feature_ragas_eval else RAGAS_OFF
     body: dict[str, Any] = {
         "strategy": primary["name"],
         "recallAt10": _record(primary["measures"], "recall_at_10", config.level)["value"],
         "mrr": _record(primary["measures"], "mrr", config.level)["value"],
         "cacheHitRate": max(0.0, 1 - use["embedded"] / use["needed"]),
-        "faithfulness": None,
-        "faithfulness_reason": faithfulness_reason,
         "version": __version__,
         "code": {"version": code_version(), "libraries": library_versions()},
         "features": {"FEATURE_HYBRID_RETRIEVAL": evaluation.settings.feature_hybrid_retrieval, "FEATURE_RAGAS_EVAL": evaluation.settings.feature_ragas_eval},
@@ -146,10 +189,12 @@ def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict
     }
     for name, reason in NOT_BUILT.items():
         body |= {name: None, f"{name}_reason": reason}
-    for part, reason in (("citations", NOT_BUILT["groundedness"]), ("trust", NOT_BUILT["avgTrustScore"]), ("uncertainty", "this version does not estimate miss rates"), ("calibration", "this version does not estimate miss rates")):
+    body |= answers_body(runs)
+    for part, reason in (("trust", NOT_BUILT["avgTrustScore"]), ("uncertainty", "this version does not estimate miss rates"), ("calibration", "this version does not estimate miss rates")):
         body[part] = {"value": None, "reason": reason}
     results = floor_gates(config, figures_for_gates(body, config.level))
-    results += unmeasured_gates(config, {"acceptance", "stability"}, {"poisoning": NOT_BUILT["poisonedBlocked"], "trust": NOT_BUILT["avgTrustScore"]})
+    results += contract_gate(config, body["answers"])
+    results += unmeasured_gates(config, {"acceptance", "stability", "answer_contract"}, {"poisoning": NOT_BUILT["poisonedBlocked"], "trust": NOT_BUILT["avgTrustScore"]})
     body["gates"] = [result.as_json() for result in results]
     return body
 
@@ -165,14 +210,25 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
     for stale in folder.glob("run-*.trec"):
         if stale.name not in current:  # a ranking of an earlier run must not stand beside this report
             stale.unlink()
+    if evaluation.config.answers is None:
+        for name in ANSWER_FILES:  # nor answers of one
+            (folder / name).unlink(missing_ok=True)
     for source in sorted(exports(runs).folder.glob("*.*")):
         if source.suffix in EXPORTED:
             with atomic_path(folder / source.name) as partial:
                 shutil.copyfile(source, partial)
     write_measures(folder / "measures.csv", report["strategies"])
-    keep_run(evaluation, report, {"ranking": ranking_measures(runs).key, "corpus": corpus_snapshot(evaluation).key, "chunks": corpus_chunks(evaluation).key})
+    keep_run(evaluation, report, artifact_keys(runs))
     write_report(report, folder / FILE_NAME)
     return report
+
+
+def artifact_keys(runs: Runs) -> dict[str, str]:
+    """Keys of the artifacts that a kept run can be looked into with."""
+    evaluation = runs.evaluation
+    kept = {"ranking": ranking_measures(runs), "corpus": corpus_snapshot(evaluation), "chunks": corpus_chunks(evaluation), "gold": gold_variants(evaluation)}
+    of_answers = {"answers": answers(runs), "citations": citations(runs), "answer_measures": answer_measures(runs)}
+    return {stage: artifact.key for stage, artifact in (kept | of_answers).items() if artifact is not None}
 
 
 def exports(runs: Runs) -> Artifact:
@@ -187,9 +243,11 @@ def exports(runs: Runs) -> Artifact:
             run = runs.artifact(name)
             documents = runs.units(name)["doc_id"].to_numpy()
             parts[f"run-{name}.trec"] = trec_run(run.frame("run"), runs.gold.variants, documents, name, run.json("about")["seeds"][0]).encode()
-        return parts
+        return parts | answer_files(made, cited)
 
-    return evaluation.memo("exports", evaluation.key("exports", ranking.key, runs.keys), make)
+    made, cited = answers(runs), citations(runs)
+    keys = [artifact.key for artifact in (made, cited) if artifact is not None]
+    return evaluation.memo("exports", evaluation.key("exports", ranking.key, runs.keys, keys), make)
 
 
 def keep_run(evaluation: Evaluation, report: dict[str, Any], artifacts: dict[str, str]) -> Path:

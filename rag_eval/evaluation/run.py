@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rag_eval.evaluation.answer_measure_steps import answer_measures
+from rag_eval.evaluation.answer_steps import answers
+from rag_eval.evaluation.citation_steps import citations
 from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks, corpus_index, corpus_snapshot
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
 from rag_eval.evaluation.report_steps import retrieval_metrics_report
 from rag_eval.evaluation.stability_steps import stability_measures
+from rag_eval.evaluation.trace_steps import record_traces
 from rag_eval.gates.verdicts import required_failures
+from rag_eval.records.problems import InputError
 from rag_eval.reporting.metrics_report import FILE_NAME
 from rag_eval.reporting.mlflow_record import record
 from rag_eval.settings import Settings
@@ -45,6 +50,8 @@ class Outcome:
         Id of the MLflow parent run, None where recording failed.
     mlflow_error
         Why recording failed.
+    trace_error
+        Why the traces could not be written.
     """
 
     gold_set: str
@@ -54,6 +61,7 @@ class Outcome:
     seconds: float
     mlflow_run: str | None
     mlflow_error: str | None
+    trace_error: str | None
 
 
 def report_files(folder: Path) -> list[Path]:
@@ -100,16 +108,24 @@ def evaluate(evaluation: Evaluation, *, primary: bool) -> Outcome:
         runs.artifact(name)
     ranking_measures(runs)
     stability_measures(runs)
+    answers(runs)
+    citations(runs)
+    answer_measures(runs)
     report = retrieval_metrics_report(evaluation, opened, runs)
     if primary:
         publish(evaluation, evaluation.reports)
     seconds = time.perf_counter() - started
+    trace_error = None
+    try:
+        record_traces(runs, report)
+    except InputError as failure:
+        trace_error = str(failure)
     run_id, error = None, None
     try:
         run_id = mlflow_record(evaluation, report)
     except Exception as failure:  # noqa: BLE001 - whatever a tracking store does, the report on disk stands; the caller shows the error
         error = f"{type(failure).__name__}: {failure}"
-    return Outcome(evaluation.config.name, report, evaluation.reports, required_failures(report["gates"]), seconds, run_id, error)
+    return Outcome(evaluation.config.name, report, evaluation.reports, required_failures(report["gates"]), seconds, run_id, error, trace_error)
 
 
 def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[Outcome]:

@@ -15,7 +15,7 @@ MEASURES = (
     *("mrr", "ndcg_at_10", "delta_s", "latency_p50_ms", "latency_p95_ms", "latency_p99_ms", "cost_per_1k", "cache_hit_rate"),
     # of answers and sources: a floor on one of these is insufficient evidence until a run measures it
     *("citation_match_rate", "citation_precision", "citation_recall", "citation_validity_rate", "coverage", "groundedness", "faithfulness"),
-    *("abstention_rate", "avg_trust_score"),
+    *("supported_share", "abstention_rate", "answered_anyway", "refused_answerable", "failure_rate", "avg_trust_score"),
 )
 """Names that a floor may ask for, beside `<measure>_at_<k>`."""
 
@@ -298,7 +298,7 @@ class Floor(_Part):
         return cls.model_validate({"measure": measure, "direction": match[1], "bound": float(match[2])})
 
 
-GateName = Literal["acceptance", "regression", "trust", "poisoning", "stability"]
+GateName = Literal["acceptance", "regression", "trust", "poisoning", "stability", "answer_contract"]
 
 
 class Gates(_Part):

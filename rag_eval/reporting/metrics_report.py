@@ -20,6 +20,7 @@ FILE_NAME = "retrieval-metrics.json"
 VOLATILE = frozenset({"cacheHitRate", "cacheHitRate_reason", "code", "content_hash", "embeddings", "reused", "run_id", "timestamp", "vector_store"})
 """Top-level keys that say when, where, by which code and how fast, not what was found."""
 
+VOLATILE_OF_ANSWERS = frozenset({"usage"})
 VOLATILE_OF_STRATEGY = frozenset({"cost_per_1k", "latency_ms"})
 VOLATILE_MEASURES = ("latency", "cache_hit_rate", "cost")
 
@@ -28,6 +29,7 @@ def stable_part(report: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out everything that may differ between two runs on equal inputs; of a gate on such a figure only what was asked stays."""
     part = {key: value for key, value in report.items() if key not in VOLATILE}
     part["strategies"] = [{key: value for key, value in entry.items() if key not in VOLATILE_OF_STRATEGY} for entry in report.get("strategies", [])]
+    part["answers"] = {key: value for key, value in report.get("answers", {}).items() if key not in VOLATILE_OF_ANSWERS}
     part["gates"] = [_stable_gate(gate) for gate in report.get("gates", [])]
     return part
 
