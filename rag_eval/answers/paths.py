@@ -49,6 +49,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,20}://")
 _CLOCK = re.compile(r"\d{4}-\d\d-\d\dT\d\d(?::\d\d)?|(?:UTC|GMT)[+-]\d\d?", re.IGNORECASE)
 _ROOT = re.compile(r"(?:\.{1,2}/|~[\w-]*/|/|[A-Za-z]:/|//)(?=[\w.~-])")
 _EXTENSION = re.compile(r"(?P<base>.*[\w)])\.(?P<ext>[A-Za-z0-9]{1,12})")
+_GLUED = re.compile(r"(.*[\w)]\.[A-Za-z0-9]{1,12})[:#@+&%~$^-]")
 _CLASS = re.compile(r"(?:.*\.)?[A-Z]\w*[a-z]\w*")
 _TAIL = ".:,-_~&#"
 
@@ -58,7 +59,7 @@ def tidied(text: str) -> str:
 
     Examples
     --------
-    >>> tidied(".\\\\src\\\\app.py."), tidied("docs/")
+    >>> tidied(".\\src\\app.py."), tidied("docs/")
     ('src/app.py', 'docs')
     """
     path = text.replace("\\", "/").rstrip(".:,;")
@@ -135,7 +136,14 @@ def find_paths(text: str, folders: Collection[str] = ()) -> tuple[str, ...]:
     >>> find_paths("See docs/guide.md, `setup.py` and/or guide.md:3-7; on 2024/01/31 it was 1/2 done (e.g. v1.2.3).")
     ('docs/guide.md', 'setup.py', 'guide.md:3-7')
     """
-    return tuple(dict.fromkeys(word for word, is_url, call in _words(text) if word and (is_url or _is_path(word, folders, call=call))))
+    found: dict[str, None] = {}
+    for word, is_url, call in _words(text):
+        glued = None if is_url or split_lines(word) else _GLUED.match(word)
+        if word and (is_url or _is_path(word, folders, call=call)):
+            found[word] = None
+        elif glued and _is_path(glued[1], folders, call=False):
+            found[glued[1]] = None  # tests/test_a.py::test_b, guide.md:first
+    return tuple(found)
 
 
 def folders_of(paths: Iterable[str]) -> frozenset[str]:
