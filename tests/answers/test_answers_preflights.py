@@ -1,7 +1,9 @@
 """Evidence preflights: what they find, what they record, and how they fail."""
 
 import json
+from importlib import resources
 
+import jsonschema
 import pytest
 from answer_corpus import DOCS, Ranking, evidence, library, scored
 from hypothesis import given
@@ -39,6 +41,18 @@ def test_retrieved_chunks_carry_the_lines_of_their_document():
     assert [hit["snippet_id"] for hit in artifact["hits"]] == [item.chunk.snippet_id for item in found.evidence]
     json.dumps(artifact, allow_nan=False)
     assert lines == ["event=preflight.step.start query_id=q1 step=0 kind=retrieve"]
+
+
+def test_artifacts_keep_to_their_published_schema():
+    schema = json.loads(resources.files("rag_eval.answers").joinpath("preflight.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    found, _ = gather("capital of `France`", {"kind": "retrieve"}, {"kind": "grep", "patterns": ["Tiber", "none"]}, {"kind": "section"}, {"kind": "section", "sections": ["none"]}, {"kind": "grep"})
+    assert len(found.artifacts) == 5
+    for artifact in found.artifacts:
+        validator.validate(artifact)
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate({**found.artifacts[0], "tokens": ["no token"]})
 
 
 def test_top_k_is_the_steps_own_or_the_gold_sets_and_reruns_raise_it():
