@@ -34,10 +34,32 @@ class Extract(Protocol):
     def answered(self) -> bool: ...  # noqa: D102 - see the class
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of evidence as an extractive answerer reads it.
+
+    Parameters
+    ----------
+    text
+        What spans count in.
+    title
+        Of its document.
+    score
+        Score of the retrieval, normalised to [0, 1] within the question.
+    rank
+        Its place among the question's evidence, from 1.
+    """
+
+    text: str
+    title: str = ""
+    score: float = 1.0
+    rank: int = 1
+
+
 class Extractor(Protocol):
     """An extractive answerer, asked once for all questions."""
 
-    def answer(self, questions: Sequence[str], passages: Sequence[Sequence[str]]) -> Sequence[Extract]:
+    def answer(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> Sequence[Extract]:
         """Choose sentences for each question from its own passages."""
         ...
 

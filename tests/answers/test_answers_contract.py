@@ -363,7 +363,7 @@ def test_no_random_edit_of_a_valid_reply_passes_that_breaks_the_contract():
     assert len(codes) >= 15  # and the others break it in many ways
 
 
-_ANSWERS = ["Paris is the capital of France.", "巴黎 \"is\" it\\n", "See docs/capitals.md and/or ask, e.g. at 12:30 on 1/2.", f"Paris [{WEST}]. Berlin [docs/capitals.md:3]."]
+_ANSWERS = ["Paris is the capital of France.", '巴黎 "is" it\\n', "See docs/capitals.md and/or ask, e.g. at 12:30 on 1/2.", f"Paris [{WEST}]. Berlin [docs/capitals.md:3]."]
 _CITED = [[WEST, "docs/capitals.md:3"], [{"token": WEST, "quote": "Paris is the  capital"}, "[docs/capitals.md:3]", "docs/setup.md:1-4"]]
 _REST = [{"deltaS": 0, "lambda": "chaotic"}, {"deltaS": None, "lambda": None}]
 _WRITTEN = [json.dumps, lambda value: json.dumps(value, indent=1, ensure_ascii=False), lambda value: f"```json\n{json.dumps(value)}\n```"]
@@ -398,7 +398,7 @@ def test_every_way_of_breaking_every_valid_object_gets_its_code():
 def test_four_hundred_replies_and_more_have_codes_known_by_construction():
     assert len(KNOWN) >= 180
     assert {code for *_, code in KNOWN if not code.startswith("ok:")} >= set(CODES) - {code for code in CODES if code.startswith("chat_")} - {
-        "incomplete_reply", "contract_error_reply", "validator_failed", "validator_error", "prompt_too_long", "pattern_timeout", "retrieval_error", "recorded_missing", "internal_error"
+        "incomplete_reply", "contract_error_reply", "validator_failed", "validator_error", "prompt_too_long", "pattern_timeout", "retrieval_error", "no_output", "internal_error"
     }  # those come from elsewhere than the reply's text
 
 

@@ -53,9 +53,11 @@ class FirstLines:
 
     def answer(self, questions, passages):
         self.calls += 1
-        return [self._one(question, texts) for question, texts in zip(questions, passages, strict=True)]
+        return [self._one(question, own) for question, own in zip(questions, passages, strict=True)]
 
-    def _one(self, question, texts):
+    def _one(self, question, passages):
+        assert [passage.rank for passage in passages] == list(range(1, len(passages) + 1))
+        texts = [passage.text for passage in passages]
         sentences = tuple(_Sentence(number, text.index("\n") + 1 if "\n" in text else 0, len(text.rstrip())) for number, text in enumerate(texts[:2]))
         return _Extract(sentences, 0.25 if "moon" in question else 0.75, "moon" not in question)
 
@@ -308,7 +310,7 @@ def test_each_question_may_have_its_own_mode_schema_and_retries():
     assert (b.outcome, b.verdict, b.top_k, len(b.evidence)) == ("answered", "YES", 1, 1)
     assert c == recorded
     assert (d.outcome, d.attempts) == ("failed", 1)
-    assert (e.outcome, e.codes) == ("failed", ("recorded_missing",))
+    assert (e.outcome, e.codes) == ("failed", ("no_output",))
     assert [item.token for item in f.evidence] == ["docs/setup.md:1-4"]
     assert found.events[0] == "event=run.start questions=6 deterministic=2 llm=2 recorded=2"
 
