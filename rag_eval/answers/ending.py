@@ -7,10 +7,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from rag_eval.answers.codes import Fault
+from rag_eval.answers.evidence import Library
 from rag_eval.answers.llm_mode import MAX_KEPT_CHARS, Ended
 from rag_eval.answers.preflights import Gathered
 from rag_eval.answers.questions import Plan
-from rag_eval.answers.tools import Extract, Extractor
+from rag_eval.answers.tools import Extract, Extractor, Passage
 from rag_eval.answers.validators import Candidate, Validator, validate
 from rag_eval.records.answers import NOT_FOUND, Answer, Evidence
 from rag_eval.records.citation import CitedSpan
@@ -53,7 +54,13 @@ def _extracted(plan: Plan, evidence: tuple[Evidence, ...], extract: Extract) -> 
     return dataclasses.replace(base, outcome="answered", text=" ".join(span.quote for span in citations), citations=tuple(citations))
 
 
-def extracted(plans: Sequence[Plan], gathered: Sequence[Gathered], extract: Extractor, validators: Sequence[Validator]) -> list[Ended]:
+def _passages(evidence: Sequence[Evidence], library: Library) -> list[Passage]:
+    return [
+        Passage(item.chunk.text, library.title(item.chunk.doc_id), min(1.0, max(0.0, item.chunk.score_norm)), rank) for rank, item in enumerate(evidence, 1)
+    ]
+
+
+def extracted(plans: Sequence[Plan], gathered: Sequence[Gathered], extract: Extractor, library: Library, validators: Sequence[Validator]) -> list[Ended]:
     """All questions in one call."""
-    extracts = extract.answer([plan.question.text for plan in plans], [found.evidence for found in gathered])
+    extracts = extract.answer([plan.question.text for plan in plans], [_passages(found.evidence, library) for found in gathered])
     return [validated(_extracted(plan, found.evidence, chosen), plan, validators) for plan, found, chosen in zip(plans, gathered, extracts, strict=True)]

@@ -59,6 +59,7 @@ class Library:
         self.texts: list[str] = chunks["text"].tolist()
         self._index_hash, self._embed_model = index_hash, embed_model
         self._documents: dict[str, str] = dict(zip(documents["doc_id"].tolist(), documents["text"].tolist(), strict=True))
+        self._titles: dict[str, str] = dict(zip(documents["doc_id"].tolist(), documents["title"].tolist(), strict=True))
         self._about = dict(zip(documents["doc_id"].tolist(), zip(documents["rev"].tolist(), documents["source_url"].tolist(), strict=True), strict=True))
         self._sections: dict[str, tuple[str, int, int]] = {
             section: (doc, start, end)
@@ -69,6 +70,10 @@ class Library:
     def text(self, doc_id: str) -> str | None:
         """Text of a document; None where the corpus has no such document."""
         return self._documents.get(doc_id)
+
+    def title(self, doc_id: str) -> str:
+        """Title of a document; empty where it has none or the corpus lacks it."""
+        return self._titles.get(doc_id, "")
 
     def line_of(self, doc_id: str, offset: int) -> int:
         """Line of a document's character, from 1."""

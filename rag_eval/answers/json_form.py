@@ -88,6 +88,8 @@ def _contract_error(value: Mapping[str, Any]) -> Parsed:
             broken("missing_key", f"the key {key} is missing.")
         if not isinstance(value[key], str) or not value[key].strip():
             broken("wrong_type", f"{key} must be a text.")
+        if CONTROL.search(value[key]):
+            broken("bad_characters", "control characters and lone surrogates are not text.")
     if len(value) > len(("error", "fix")):
         broken("unknown_key", "an error object has the keys error and fix only.")
     return Parsed("contract_error_reply", f"error: {value['error'].strip()}; fix: {value['fix'].strip()}")

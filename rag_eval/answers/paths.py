@@ -33,22 +33,26 @@ DOT_FILES = frozenset(
     ".gitignore .gitattributes .gitmodules .env .bashrc .zshrc .profile .bash_profile .npmrc .dockerignore .editorconfig .htaccess .vimrc .pypirc .netrc .ssh .aws".split()
 )
 PRODUCTS = frozenset("node.js vue.js next.js nuxt.js react.js express.js three.js d3.js angular.js ember.js backbone.js chart.js moment.js asp.net".split())
-ATTRIBUTES = frozenset("log text diff patch mat r pt".split())
+ATTRIBUTES = frozenset("log text diff patch mat r pt c h".split())
 """Extensions that are also customary names of attributes: after a class name or one of these, no file is meant."""
 OBJECTS = frozenset("np numpy math cmath torch tf jnp mpmath scipy logging plt ax df s ser series r response resp self".split())
 CLEAR_FOLDERS = frozenset("src lib libs usr mnt docs scripts tests node_modules site-packages dist pkg".split())
 """Folders that make a path of two parts one; `include/exclude` and `public/private` are words."""
 MANY_PARTS = 4
 
-_URL = r"(?:[A-Za-z][A-Za-z0-9+.-]{1,20}://|www\.)[^\s<>\"'`|\\^{}\[\]()]*(?:\([^\s<>\"'`()]*\)[^\s<>\"'`|\\^{}\[\]()]*)*"
+_URL = r"(?:[A-Za-z][A-Za-z0-9+.-]{1,20}://(?=[\w/.~])|www\.)[^\s<>\"'`|\\^{}\[\]()]*(?:\([^\s<>\"'`()]*\)[^\s<>\"'`|\\^{}\[\]()]*)*"
 _WORDISH = r"[^\s<>\"'`|,;(){}\[\]*?!=“”‘’«»…–—]+"
 _FOUND = re.compile(rf"(?P<url>{_URL})|(?P<word>{_WORDISH})(?P<call>\()?")
 _LINES = re.compile(r":(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?$")
 _LETTER = re.compile(r"[^\W\d_]")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,20}://")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,20}://(?=[\w/.~])")
+_HOST = re.compile(r"\\\\[\w.-]{2,}\\[\w$.-]")
+_ONLY_EXTENSION = re.compile(r"(?:\.[A-Za-z0-9]{1,8})+")
+_OPENING = frozenset("\"'`(<[=:|{*“‘«,;")
 _CLOCK = re.compile(r"\d{4}-\d\d-\d\dT\d\d(?::\d\d)?|(?:UTC|GMT)[+-]\d\d?", re.IGNORECASE)
 _ROOT = re.compile(r"(?:\.{1,2}/|~[\w-]*/|/|[A-Za-z]:/|//)(?=[\w.~-])")
 _EXTENSION = re.compile(r"(?P<base>.*[\w)])\.(?P<ext>[A-Za-z0-9]{1,12})")
+_GLUED = re.compile(r"(.*[\w)]\.[A-Za-z0-9]{1,12})[:#@+&%~$^-]")
 _CLASS = re.compile(r"(?:.*\.)?[A-Z]\w*[a-z]\w*")
 _TAIL = ".:,-_~&#"
 
@@ -58,7 +62,7 @@ def tidied(text: str) -> str:
 
     Examples
     --------
-    >>> tidied(".\\\\src\\\\app.py."), tidied("docs/")
+    >>> tidied(".\\src\\app.py."), tidied("docs/")
     ('src/app.py', 'docs')
     """
     path = text.replace("\\", "/").rstrip(".:,;")
@@ -80,9 +84,13 @@ def _is_file_name(name: str, *, call: bool) -> bool:
     if name.lower() in DOT_FILES:
         return True
     match = _EXTENSION.fullmatch(name)
+    if _ONLY_EXTENSION.fullmatch(name):  # .tar.gz
+        return False
     if match is None or call or match["ext"].isdigit() or match["ext"].lower() not in EXTENSIONS or name.lower() in PRODUCTS:
         return False
-    if not re.search(r"[^\W\d]|\d{2}", match["base"]):
+    if not re.search(r"[^\W\d]|\d{2}", match["base"]) :
+        return False
+    if len(match["ext"]) == 1 and not re.fullmatch(r"[\w-]{2,}", match["base"]):  # D.C, U.S.C
         return False
     return not (match["ext"] in ATTRIBUTES and (match["base"] in OBJECTS or _CLASS.fullmatch(match["base"])))
 
@@ -103,7 +111,7 @@ def _is_path(word: str, folders: Collection[str], *, call: bool) -> bool:
     if lines is not None:
         return not _CLOCK.fullmatch(lines[0])
     path = word.replace("\\", "/").partition("#")[0]
-    if word.startswith("\\") and not word.startswith("\\\\"):
+    if word.startswith("\\") and not _HOST.match(word):
         path = path.lstrip("/")  # \alpha and \d come from no root
     return _is_slashed_path(path, folders, call=call) if "/" in path else _is_file_name(path, call=call)
 
@@ -116,8 +124,13 @@ def _words(text: str) -> Iterable[tuple[str, bool, bool]]:
             url = match["url"] or match["word"][inner.start() if inner else 0 :]
             yield url.rstrip(".,:;!?_~'*"), True, False
         else:
-            word = match["word"].lstrip(":&#-+%").rstrip(_TAIL)
-            yield word.lstrip(".") if word.startswith("...") else word, False, bool(match["call"])
+            word = match["word"].lstrip(":&#-+%").partition("::")[0]  # tests/test_a.py::test_b
+            start = match.start("word") + match["word"].find(word)
+            before = text[start - 1] if start else " "
+            if word.startswith("/") and "/" not in word[1:] and not (before.isspace() or before in _OPENING):
+                word = word[1:]  # of `(mg)/kg`, which is no root
+            word = (word.lstrip(".") if word.startswith("...") else word).rstrip(_TAIL)
+            yield word, False, bool(match["call"])
 
 
 def find_paths(text: str, folders: Collection[str] = ()) -> tuple[str, ...]:
@@ -135,7 +148,14 @@ def find_paths(text: str, folders: Collection[str] = ()) -> tuple[str, ...]:
     >>> find_paths("See docs/guide.md, `setup.py` and/or guide.md:3-7; on 2024/01/31 it was 1/2 done (e.g. v1.2.3).")
     ('docs/guide.md', 'setup.py', 'guide.md:3-7')
     """
-    return tuple(dict.fromkeys(word for word, is_url, call in _words(text) if word and (is_url or _is_path(word, folders, call=call))))
+    found: dict[str, None] = {}
+    for word, is_url, call in _words(text):
+        glued = None if is_url or split_lines(word) else _GLUED.match(word)
+        if word and (is_url or _is_path(word, folders, call=call)):
+            found[word] = None
+        elif glued and _is_path(glued[1], folders, call=False):
+            found[glued[1]] = None  # guide.md:first
+    return tuple(found)
 
 
 def folders_of(paths: Iterable[str]) -> frozenset[str]:

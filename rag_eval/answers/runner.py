@@ -141,14 +141,14 @@ class _Run:
         for number in self.due("recorded"):
             plan = self.plans[number]
             answer = (self.tools.recorded or {}).get(plan.question.query_id)
-            self.ended[number] = failed(plan, Fault("recorded_missing", "")) if answer is None else validated(answer, plan, self.validators)
+            self.ended[number] = failed(plan, Fault("no_output", "")) if answer is None else validated(answer, plan, self.validators)
 
     def deterministic(self) -> None:
         """Extractive answers."""
         numbers = self.due("deterministic")
         if numbers and self.tools.extract is not None:
             plans, gathered = [self.plans[number] for number in numbers], [self.gathered[number] for number in numbers]
-            self.ended.update(zip(numbers, extracted(plans, gathered, self.tools.extract, self.validators), strict=True))
+            self.ended.update(zip(numbers, extracted(plans, gathered, self.tools.extract, self.tools.library, self.validators), strict=True))
 
     def model(self) -> None:
         """Answers of a model, several at a time; events and artifacts in the order of the questions."""

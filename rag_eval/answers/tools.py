@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from rag_eval.answers.evidence import Library
 from rag_eval.answers.preflights import Retriever
-from rag_eval.records.answers import Answer, Chat, Evidence
+from rag_eval.records.answers import Answer, Chat
 
 
 class ExtractedSentence(Protocol):
@@ -34,11 +34,33 @@ class Extract(Protocol):
     def answered(self) -> bool: ...  # noqa: D102 - see the class
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of evidence as an extractive answerer reads it.
+
+    Parameters
+    ----------
+    text
+        What spans count in.
+    title
+        Of its document.
+    score
+        Score of the retrieval, normalised to [0, 1] within the question.
+    rank
+        Its place among the question's evidence, from 1.
+    """
+
+    text: str
+    title: str = ""
+    score: float = 1.0
+    rank: int = 1
+
+
 class Extractor(Protocol):
     """An extractive answerer, asked once for all questions."""
 
-    def answer(self, questions: Sequence[str], evidence: Sequence[Sequence[Evidence]]) -> Sequence[Extract]:
-        """Choose sentences for each question from its own evidence."""
+    def answer(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> Sequence[Extract]:
+        """Choose sentences for each question from its own passages."""
         ...
 
 

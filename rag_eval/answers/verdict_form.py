@@ -19,7 +19,7 @@ from rag_eval.answers.reply_parts import (
 )
 from rag_eval.records.answers import INSUFFICIENT_EVIDENCE, NOT_FOUND
 
-_LISTED = re.compile(r"\s*+(.+?:\s*[0-9]+(?:-[0-9]+)?[\]`*]*)\s*(?:,|;|$)")
+_LISTED = re.compile(r"\s*+([^,;\s].*?:\s*[0-9]+(?:-[0-9]+)?[\]`*]*)\s*(?:,|;|$)")
 HEADER = re.compile(r"[ \t]*(?:\*{1,3}|__)?(VERDICT|CITATIONS)(?:\*{1,3}|__)?[ \t]*[=:](.*)")
 _REFUSALS: dict[str, ParsedOutcome] = {NOT_FOUND: "not_found", INSUFFICIENT_EVIDENCE: "insufficient_evidence"}
 

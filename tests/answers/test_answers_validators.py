@@ -1,0 +1,157 @@
+"""Domain validators: those that come with us, look-up by entry point, options, failures, and one from a package of its own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from answer_corpus import evidence
+
+from rag_eval.answers.patterns import BadPatternError, PatternTimeoutError, TimedPattern
+from rag_eval.answers.validators import Candidate, Validator, load_validators, validate
+from rag_eval.records.gold_set import ValidatorUse
+from rag_eval.records.problems import InputError
+
+
+def candidate(body: str) -> Candidate:
+    return Candidate("q1", "What?", "llm", body, body, "", (), evidence())
+
+
+def use(name: str, **options) -> ValidatorUse:
+    return ValidatorUse.model_validate({"name": name, **options})
+
+
+def messages(body: str, *uses: ValidatorUse) -> list[str]:
+    return [f"{name} {fault.code}" for name, fault in validate(candidate(body), load_validators(uses))]
+
+
+@pytest.mark.parametrize(
+    ("options", "body", "rejected"),
+    [
+        ({"patterns": ["TODO", "as an AI"]}, "All is done.", False),
+        ({"patterns": ["TODO", "as an AI"]}, "I say, as an AI, no.", True),
+        ({"patterns": ["todo"]}, "TODO", False),
+        ({"patterns": ["todo"], "ignore_case": True}, "TODO", True),
+        ({"patterns": [r"\bfoo\b"]}, "foobar", False),
+        ({"patterns": [r"^- "]}, "a\n- b", False),
+        ({"patterns": [r"(?m)^- "]}, "a\n- b", True),
+    ],
+)
+def test_ban_regex(options, body, rejected):
+    assert messages(body, use("ban_regex", **options)) == (["ban_regex validator_failed"] if rejected else [])
+
+
+@pytest.mark.parametrize(
+    ("options", "body", "rejected"),
+    [
+        ({"pattern": r"\[[^\]]+:\d+\]", "min_count": 2}, "A [a:1]. B [b:2].", False),
+        ({"pattern": r"\[[^\]]+:\d+\]", "min_count": 3}, "A [a:1]. B [b:2].", True),
+        ({"pattern": "aa", "min_count": 2}, "aaa", True),  # matches do not overlap
+        ({"pattern": "x", "min_count": 1, "ignore_case": True}, "X", False),
+        ({"pattern": "x", "min_count": 1}, "X", True),
+    ],
+)
+def test_require_min_inline_regex_count(options, body, rejected):
+    name = "require_min_inline_regex_count"
+    assert messages(body, use(name, **options)) == ([f"{name} validator_failed"] if rejected else [])
+
+
+def test_the_message_says_what_is_wanted():
+    (found,) = validate(candidate("a"), load_validators([use("require_min_inline_regex_count", pattern="b+", min_count=2)]))
+    assert found[1].message == "require_min_inline_regex_count: the answer must match b+ at least 2 times, and does 0 times."
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "field"),
+    [
+        ("ban_regex", {}, "answers.validators.ban_regex.patterns"),
+        ("ban_regex", {"patterns": []}, "answers.validators.ban_regex.patterns"),
+        ("ban_regex", {"patterns": "TODO"}, "answers.validators.ban_regex.patterns"),
+        ("ban_regex", {"patterns": [""]}, "answers.validators.ban_regex.patterns.0"),
+        ("ban_regex", {"patterns": ["a"], "ignorecase": True}, "answers.validators.ban_regex.ignorecase"),
+        ("ban_regex", {"patterns": ["("]}, "answers.validators.ban_regex"),
+        ("ban_regex", {"patterns": ["(?:a{1000}){1000}"]}, "answers.validators.ban_regex"),
+        ("require_min_inline_regex_count", {"pattern": "a", "min_count": 0}, "answers.validators.require_min_inline_regex_count.min_count"),
+        ("require_min_inline_regex_count", {"pattern": "[", "min_count": 1}, "answers.validators.require_min_inline_regex_count"),
+    ],
+)
+def test_options_that_make_no_sense_are_named(name, options, field):
+    with pytest.raises(InputError) as caught:
+        load_validators([use(name, **options)])
+    assert {problem.code for problem in caught.value.problems} == {"bad_validator_options"}
+    assert caught.value.problems[0].field == field
+
+
+def test_unknown_validators_are_named_all_at_once_with_what_is_installed():
+    with pytest.raises(InputError) as caught:
+        load_validators([use("ban_regexp", patterns=["a"]), use("no_such"), use("ban_regex")])
+    first, second, third = caught.value.problems
+    assert (first.code, first.found, second.code, third.code) == ("unknown_validator", "ban_regexp", "unknown_validator", "bad_validator_options")
+    assert "did you mean ban_regex?" in first.message
+    assert first.accepted is not None
+    assert {"ban_regex", "require_min_inline_regex_count"} <= set(first.accepted.split(", "))
+
+
+def test_a_validator_that_raises_rejects_the_answer_and_the_next_is_still_asked():
+    def broken(_):
+        raise ZeroDivisionError("boom")
+
+    found = validate(candidate("x"), [Validator("broken", broken), Validator("strict", lambda _: "no."), Validator("kind", lambda _: None)])
+    assert [(name, fault.code) for name, fault in found] == [("broken", "validator_error"), ("strict", "validator_failed")]
+    assert "boom" in found[0][1].message
+
+
+def test_a_pattern_that_backtracks_for_ever_is_stopped():
+    pattern = TimedPattern(r"(a|a)*$")
+    with pytest.raises(PatternTimeoutError):
+        pattern.count("a" * 60 + "b", seconds=0.05)
+    with pytest.raises(PatternTimeoutError):
+        pattern.found_in(["ok", "a" * 60 + "b"], seconds=0.05)
+    assert TimedPattern("a+$").found_in(["b", "aaa", ""]) == [1]
+    assert messages("a" * 60 + "b", use("ban_regex", patterns=[r"(a|a)*$"])) == ["ban_regex validator_error"]
+
+
+@pytest.mark.parametrize("pattern", ["(", "[z-a]", "a{100001}", "(?:a{1000}){1000}", r"\p{nonsense}", "(?P<a>"])
+def test_patterns_that_do_not_compile_are_refused(pattern):
+    with pytest.raises(BadPatternError):
+        TimedPattern(pattern)
+
+
+ASK = """
+import json, sys
+from rag_eval.answers.validators import Candidate, load_validators, validate
+from rag_eval.records.gold_set import ValidatorUse
+from rag_eval.records.problems import InputError
+found = []
+for body in ("one two", "one two three four", "crash"):
+    validators = load_validators([ValidatorUse(name="max_words", limit=3), ValidatorUse(name="ban_regex", patterns=["four"])])
+    found.append([(name, fault.code) for name, fault in validate(Candidate("q", "?", "llm", body, body, "", (), ()), validators)])
+try:
+    load_validators([ValidatorUse(name="max_words", limit="many")])
+except InputError as error:
+    found.append([error.problems[0].code, error.problems[0].message])
+print(json.dumps(found))
+"""
+
+
+def test_a_validator_of_a_package_of_its_own_is_found_by_its_entry_point(tmp_path, project_root):
+    """The package is built and unpacked without a network, apart from this environment."""
+    source, wheels, site = tmp_path / "source", tmp_path / "wheels", tmp_path / "site"
+    shutil.copytree(project_root / "tests" / "validator_package", source)
+    built = subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)], cwd=source, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = wheels.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    paths = os.pathsep.join([str(site), str(project_root), *filter(None, [os.environ.get("PYTHONPATH")])])
+    asked = subprocess.run([sys.executable, "-c", ASK], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(asked.stdout) == [
+        [],
+        [["max_words", "validator_failed"], ["ban_regex", "validator_failed"]],
+        [["max_words", "validator_error"]],
+        ["bad_validator_options", "max_words takes limit, a whole number; found {'limit': 'many'}"],
+    ]

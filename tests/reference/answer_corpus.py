@@ -1,0 +1,122 @@
+"""A small corpus of line-numbered documents, a plain ranking over it and a scripted chat, for the tests of the answers."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.answers.evidence import Library
+from rag_eval.corpus.analyzer import ANALYZER, count_tokens
+from rag_eval.records.answers import ChatError, Evidence, Message, Reply
+from rag_eval.records.frames import CHUNKS, DOCUMENTS, SECTIONS
+from rag_eval.records.retrieval import Offsets, RetrievalMetadata, RetrievalResult, ScoredChunk
+from rag_eval.storage.hashing import digest, text_hash
+
+DOCS = {
+    "docs/capitals.md": "# Capitals\nParis is the capital of France.\nBerlin is the capital of Germany.\n \nRome is the capital of Italy.\nIt lies on the Tiber.\n",
+    "docs/setup.md": "# Setup\nInstall it with pip.\nSettings live in config/app.yaml.\nRun ./run.sh to start.\n",
+    "api/frame.py": "def sort_values(by):\n    '''Sort by a column.'''\n    return by\n",
+}
+SECTION_LINES = {"docs/capitals.md": [("west", 1, 4), ("south", 5, 6)], "docs/setup.md": [("setup", 1, 4)], "api/frame.py": [("frame", 1, 3)]}
+
+
+def _place(text: str, first: int, last: int) -> tuple[int, int]:
+    lines = text.split("\n")
+    start = sum(len(line) + 1 for line in lines[: first - 1])
+    return start, start + len("\n".join(lines[first - 1 : last]))
+
+
+def library(docs: dict[str, str] | None = None, sections: dict[str, list[tuple[str, int, int]]] | None = None) -> Library:
+    """One chunk for each section."""
+    docs = DOCS if docs is None else docs
+    sections = SECTION_LINES if sections is None else sections
+    documents = DOCUMENTS.check(
+        pd.DataFrame(
+            {
+                "doc_id": list(docs),
+                "title": [""] * len(docs),
+                "text": list(docs.values()),
+                "rev": [f"rev-{doc}" for doc in docs],
+                "content_hash": [text_hash(text) for text in docs.values()],
+                "source_url": [f"https://example.org/{doc}" for doc in docs],
+                "kind": ["text"] * len(docs),
+                "names": [[doc] for doc in docs],
+            }
+        )
+    )
+    rows = [(f"{doc}#{name}", doc, name, *_place(docs[doc], first, last)) for doc, parts in sections.items() for name, first, last in parts]
+    spans = pd.DataFrame(rows, columns=["section_id", "doc_id", "title", "start", "end"]).astype({"start": np.int64, "end": np.int64})
+    chunks = spans.assign(
+        chunk_id=[digest(list(row)) for row in rows],
+        tokens=np.array([count_tokens(docs[row[1]][row[3] : row[4]]) for row in rows], dtype=np.int64),
+        text=[docs[row[1]][row[3] : row[4]] for row in rows],
+        text_hash=[text_hash(docs[row[1]][row[3] : row[4]]) for row in rows],
+    )
+    ordered = CHUNKS.check(chunks.sort_values(["section_id", "chunk_id"], ignore_index=True))
+    return Library(documents, SECTIONS.check(spans), ordered, index_hash="bm25s:0", embed_model="")
+
+
+def scored(doc_id: str, section: str, text: str, start: int = 0, rank: int = 1) -> ScoredChunk:
+    """A chunk as a ranking gives it."""
+    return ScoredChunk(
+        doc_id, f"{doc_id}#{section}", digest([doc_id, start, text]), f"https://example.org/{doc_id}", Offsets(start, start + len(text)), count_tokens(text), "bm25s:0", "", ANALYZER, f"rev-{doc_id}", text, 1.0, 1.0, rank, rank
+    )
+
+
+class Ranking:
+    """Ranks chunks by the words that they share with the query; chunks that share none are left out. Remembers what it was asked."""
+
+    def __init__(self, corpus: Library) -> None:
+        self.corpus = corpus
+        self.calls: list[tuple[tuple[str, ...], int]] = []
+
+    def __call__(self, queries: Sequence[str], top_k: int) -> list[RetrievalResult]:
+        self.calls.append((tuple(queries), top_k))
+        return [self._one(query, top_k) for query in queries]
+
+    def _one(self, query: str, top_k: int) -> RetrievalResult:
+        words = set(query.lower().strip("?").split())
+        shared = [len(words & set(text.lower().replace(".", " ").replace("\n", " ").split())) for text in self.corpus.texts]
+        rows = sorted((row for row, count in enumerate(shared) if count), key=lambda row: (-shared[row], row))[:top_k]
+        chunks = tuple(self.corpus.payload(row, rank=rank, score_raw=float(shared[row]), score_norm=1.0 / rank) for rank, row in enumerate(rows, 1))
+        return RetrievalResult(chunks, RetrievalMetadata("words", 0.0, len(chunks)))
+
+
+def evidence(*tokens: str) -> tuple[Evidence, ...]:
+    """Evidence of the small corpus by section, for example `docs/capitals.md#west`; all of it by default."""
+    corpus = library()
+    rows = {str(section): row for row, section in enumerate(corpus.chunks["section_id"].tolist())}
+    found = [corpus.evidence(corpus.payload(rows[token], rank=rank, score_raw=1.0, score_norm=1.0), "retrieve") for rank, token in enumerate(tokens or list(rows), 1)]
+    return tuple(item for item in found if item is not None)
+
+
+class ScriptedChat:
+    """Plays one list of replies for each question, told apart by the question's own words in the prompt; the last is repeated.
+
+    A reply is a text, a Reply, an exception, or a function of the messages.
+    """
+
+    def __init__(self, scripts: dict[str, Sequence[str | Reply | Exception | Callable[[Sequence[Message]], str]]]) -> None:
+        self.scripts = {key: list(value) for key, value in scripts.items()}
+        self.asked: list[tuple[str, tuple[Message, ...]]] = []
+        self._lock = threading.Lock()
+
+    def ask(self, messages: Sequence[Message]) -> Reply:
+        question = messages[1].content.rsplit("Question: ", 1)[1]
+        with self._lock:
+            self.asked.append((question, tuple(messages)))
+            script = self.scripts[question]
+            reply = script.pop(0) if len(script) > 1 else script[0]
+        if isinstance(reply, Exception):
+            raise reply
+        if callable(reply):
+            reply = reply(messages)
+        return reply if isinstance(reply, Reply) else Reply(reply, tokens_in=10, tokens_out=5, seconds=0.5)
+
+    def count(self, question: str) -> int:
+        """How often a question was asked."""
+        return sum(asked == question for asked, _ in self.asked)
+
+
+__all__ = ["DOCS", "ChatError", "Ranking", "ScriptedChat", "evidence", "library", "scored"]
