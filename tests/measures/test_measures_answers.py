@@ -60,26 +60,34 @@ def failed(row):
     return row["outcome"] in {"failed", "contract_error_reply"}
 
 
+def every(_row):
+    return True
+
+
+def one(_row):
+    return 1
+
+
 def with_gold(row):
     return row["answerable"] and row["n_gold"] > 0
 
 
 # which questions count, their numerators and their denominators, one question at a time
 DEFINITIONS = {
-    "coverage": (with_gold, lambda row: row["coverage"] if answered(row) else 0, lambda row: 1),
+    "coverage": (with_gold, lambda row: row["coverage"] if answered(row) else 0, one),
     "citation_precision": (with_gold, lambda row: row["n_correct"], lambda row: row["n_cited"]),
     "citation_recall": (with_gold, lambda row: row["n_matched"] if answered(row) else 0, lambda row: row["n_gold"]),
     "citation_match_rate": (with_gold, lambda row: row["n_correct"] if answered(row) else 0, lambda row: max(row["n_cited"], 1)),
-    "citation_validity_rate": (lambda row: True, lambda row: row["n_valid"], lambda row: row["n_cited"]),
-    "groundedness": (lambda row: answered(row) and not math.isnan(row["groundedness"]), lambda row: row["groundedness"], lambda row: 1),
-    "supported_share": (answered, lambda row: row["supported"], lambda row: 1),
-    "abstention_rate": (lambda row: not row["answerable"], abstained, lambda row: 1),
-    "answered_anyway": (lambda row: not row["answerable"], answered, lambda row: 1),
-    "refused_answerable": (lambda row: row["answerable"], abstained, lambda row: 1),
-    "failure_rate": (lambda row: True, failed, lambda row: 1),
-    "cost_per_1k": (lambda row: True, lambda row: 1000 * (row["tokens_in"] / 1000 * 0.5 + row["tokens_out"] / 1000 * 2), lambda row: 1),
-    "failure_rate_schema": (lambda row: True, lambda row: "schema" in row["codes"], lambda row: 1),
-    "failure_rate_provenance": (lambda row: True, lambda row: "provenance" in row["codes"], lambda row: 1),
+    "citation_validity_rate": (every, lambda row: row["n_valid"], lambda row: row["n_cited"]),
+    "groundedness": (lambda row: answered(row) and not math.isnan(row["groundedness"]), lambda row: row["groundedness"], one),
+    "supported_share": (answered, lambda row: row["supported"], one),
+    "abstention_rate": (lambda row: not row["answerable"], abstained, one),
+    "answered_anyway": (lambda row: not row["answerable"], answered, one),
+    "refused_answerable": (lambda row: row["answerable"], abstained, one),
+    "failure_rate": (every, failed, one),
+    "cost_per_1k": (every, lambda row: 1000 * (row["tokens_in"] / 1000 * 0.5 + row["tokens_out"] / 1000 * 2), one),
+    "failure_rate_schema": (every, lambda row: "schema" in row["codes"], one),
+    "failure_rate_provenance": (every, lambda row: "provenance" in row["codes"], one),
 }
 
 
