@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rag_eval.answers.evidence import Library
+from rag_eval.answers.pool import Passage
 from rag_eval.answers.preflights import Retriever
 from rag_eval.records.answers import Answer, Chat
 
@@ -32,28 +33,6 @@ class Extract(Protocol):
     def signal(self) -> float: ...  # noqa: D102 - see the class
     @property
     def answered(self) -> bool: ...  # noqa: D102 - see the class
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Passage:
-    """A piece of evidence as an extractive answerer reads it.
-
-    Parameters
-    ----------
-    text
-        What spans count in.
-    title
-        Of its document.
-    score
-        Score of the retrieval, normalised to [0, 1] within the question.
-    rank
-        Its place among the question's evidence, from 1.
-    """
-
-    text: str
-    title: str = ""
-    score: float = 1.0
-    rank: int = 1
 
 
 class Extractor(Protocol):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rag_eval.answers.chat import ChatClient
 from rag_eval.answers.chat_cache import ChatCache
 from rag_eval.answers.evidence import Library
-from rag_eval.answers.extractive import Extract, Extractive, Passage, TermWeights
+from rag_eval.answers.extractive import Extractive, TermWeights
 from rag_eval.answers.questions import Question, plan
 from rag_eval.answers.recorded import RecordedAnswers, recorded_answers
 from rag_eval.answers.runner import AnswerRun, EmptyEvidenceError, answer_questions
@@ -24,7 +24,7 @@ from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
 from rag_eval.evaluation.evidence_steps import StoredRetrieval
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs
-from rag_eval.records.answers import Answer, Evidence, Mode
+from rag_eval.records.answers import Answer, Mode
 from rag_eval.records.gold_set import Answers, Bm25, Embedding, External
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.retrieval.embedding.source import EmbeddingSource
@@ -49,23 +49,14 @@ def answers_embedding(runs: Runs, config: Answers) -> Embedding:
     return Embedding(model="lsa-256") if isinstance(spec, Bm25 | External) or spec.embedding.vectors is not None else spec.embedding
 
 
-class EvidenceExtractor:
-    """The extractive answerer over evidence, with titles, scores and ranks."""
+def extractor(config: Answers, texts: Sequence[str], source: EmbeddingSource) -> Extractive:
+    """Make the extractive answerer of a corpus: its chunk texts say which words are rare, the source what sentences mean."""
+    kind: Literal["sentence", "lsa"] = "lsa" if (source.spec.model or "").startswith("lsa-") else "sentence"
 
-    def __init__(self, config: Answers, titles: dict[str, str], texts: Sequence[str], source: EmbeddingSource) -> None:
-        self._titles, self._source = titles, source
-        kind: Literal["sentence", "lsa"] = "lsa" if (source.spec.model or "").startswith("lsa-") else "sentence"
-        self._answerer = Extractive(self._embed, embedding=kind, max_sentences=config.max_sentences, abstain_below=config.abstain_below, term_weights=TermWeights.of_texts(texts))
+    def embed(sentences: Sequence[str]) -> npt.NDArray[np.float32]:
+        return source.text_vectors(list(sentences))
 
-    def _embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        return self._source.text_vectors(list(texts))
-
-    def answer(self, questions: Sequence[str], evidence: Sequence[Sequence[Evidence]]) -> list[Extract]:
-        """Choose sentences for each question from its own evidence."""
-        passages = [
-            [Passage(item.chunk.text, self._titles.get(item.chunk.doc_id, ""), item.chunk.score_norm, rank) for rank, item in enumerate(items, start=1)] for items in evidence
-        ]
-        return self._answerer.answer(questions, passages)
+    return Extractive(embed, embedding=kind, max_sentences=config.max_sentences, abstain_below=config.abstain_below, term_weights=TermWeights.of_texts(texts))
 
 
 def _endpoint(evaluation: Evaluation, config: Answers) -> Endpoint:
@@ -134,8 +125,7 @@ def _tools(runs: Runs, config: Answers, questions: Sequence[Question], modes: se
     documents = corpus.frame("documents")
     stored = StoredRetrieval(runs, answers_strategy(evaluation, config))
     library = Library(documents, corpus.frame("sections"), chunks, index_hash=stored.index_hash, embed_model=stored.embed_model)
-    titles = dict(zip(documents["doc_id"].tolist(), documents["title"].tolist(), strict=True))
-    extract = EvidenceExtractor(config, titles, library.texts, runs.opened().index.source(answers_embedding(runs, config))) if "deterministic" in modes else None
+    extract = extractor(config, library.texts, runs.opened().index.source(answers_embedding(runs, config))) if "deterministic" in modes else None
     recorded: dict[str, Answer] | None = None
     path = recorded_file(evaluation, config)
     if "recorded" in modes and path is not None:

@@ -6,7 +6,6 @@ sentence is supported (`groundedness`).
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -254,8 +253,8 @@ def _checked(results: AnswerResults) -> _Checked:
     ValueError
         Lengths that differ, an unknown outcome, counts that cannot be, or an answered question with gold spans and no coverage.
     """
-    counts: dict[str, Any] = {name: as_codes(getattr(results, name), name) for name in ("group", "n_cited", "n_valid", "n_correct", "n_gold", "n_matched", "tokens_in", "tokens_out")}
-    values: dict[str, Any] = {name: np.asarray(getattr(results, name), dtype=np.float64) for name in ("coverage", "groundedness", "supported")}
+    counts = {name: as_codes(getattr(results, name), name) for name in ("group", "n_cited", "n_valid", "n_correct", "n_gold", "n_matched", "tokens_in", "tokens_out")}
+    values = {name: np.asarray(getattr(results, name), dtype=np.float64) for name in ("coverage", "groundedness", "supported")}
     answerable, known = np.asarray(results.answerable, dtype=bool), np.asarray(results.known, dtype=bool)
     lengths = {"outcome": len(results.outcome), "codes": len(results.codes), "answerable": len(answerable), "known": len(known)} | {name: len(array) for name, array in (counts | values).items()}
     if len(set(lengths.values())) > 1:
@@ -268,4 +267,18 @@ def _checked(results: AnswerResults) -> _Checked:
     uncovered = answerable & (counts["n_gold"] > 0) & np.isnan(values["coverage"]) & np.array([outcome == "answered" for outcome in results.outcome], dtype=bool)
     if uncovered.any():
         raise ValueError(f"coverage: question {int(np.argmax(uncovered))} is answered and has gold spans but no coverage")
-    return _Checked(answerable=answerable, known=known, **counts, **values)
+    return _Checked(
+        answerable=answerable,
+        known=known,
+        group=counts["group"],
+        n_cited=counts["n_cited"],
+        n_valid=counts["n_valid"],
+        n_correct=counts["n_correct"],
+        n_gold=counts["n_gold"],
+        n_matched=counts["n_matched"],
+        coverage=values["coverage"],
+        groundedness=values["groundedness"],
+        supported=values["supported"],
+        tokens_in=counts["tokens_in"],
+        tokens_out=counts["tokens_out"],
+    )
