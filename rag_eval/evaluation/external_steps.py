@@ -17,18 +17,19 @@ import pandas as pd
 
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
+from rag_eval.evaluation.external_levels import unmeasured_levels
 from rag_eval.evaluation.external_sources import kind_of, list_of, source_of
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.progress import Advance
 from rag_eval.evaluation.run_frames import failed_frame, run_frame
-from rag_eval.measures.levels import Extents, span_carriers
-from rag_eval.records.gold_set import External, Level
-from rag_eval.records.problems import InputError, Problem, quoted
+from rag_eval.records.gold_set import External
+from rag_eval.records.problems import quoted
 from rag_eval.retrieval.external import Failure, Outcome, QueryError, Retrieved, failed_note
 from rag_eval.retrieval.external_http import HttpSource
 from rag_eval.retrieval.external_lists import Listed, match_lists
 from rag_eval.retrieval.external_port import PortSource
+from rag_eval.retrieval.external_recorded import read_recorded
 from rag_eval.retrieval.external_run_file import read_run
 from rag_eval.retrieval.external_source import SourceKind
 from rag_eval.retrieval.external_units import Placed, Placer, place_all
@@ -38,10 +39,6 @@ LATENCY_TOP_K = 10
 PERCENTILES = (50, 95, 99)
 GIVE_UP_AFTER = 3
 """Timed queries that fail in a row before the timing ends: a service that went away is not waited for."""
-PLACED_SHARE = 0.95
-"""Share of what was retrieved that must have a place (or a section) before that level is measured; what has none counts as missing it."""
-UNPLACED = "nothing was retrieved that the corpus knows, so nothing has a {what}"
-TOO_FEW_PLACED = "the source names no {what} for {n} of {all} retrieved units, by id, offsets or text; at least {share:.0%} must have one"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +114,7 @@ def read_listed(spec: External, kind: SourceKind, path: Any, variants: pd.DataFr
     """
     if kind == "run_file":
         return match_lists(read_run(path, variants), variants, top_k, missing="empty")
-    # lists of (id, score, text) by query become items with `items_of`, and keys (query_id, "original")
-    raise InputError(Problem("not_available", f"strategy {spec.name}: this version does not read recorded contexts as a ranking", file=str(path), field="recorded"))
+    return match_lists(read_recorded(path, spec.recorded or ""), variants, top_k, missing="failed")
 
 
 def _ask(job: _Job, source: HttpSource | PortSource, version: str) -> dict[str, Any]:
@@ -192,24 +188,6 @@ def _mean_tokens(texts: Sequence[str]) -> float:
     return float(np.mean([count_tokens(text) for text in texts]))
 
 
-def unmeasured_levels(placed: Placed) -> dict[Level, str]:
-    """Levels at which what came back cannot be judged, with the reason. Documents always can: an unknown one is not relevant."""
-    rows = placed.ranking.rows[placed.ranking.found]
-    known = rows[placed.units["known"].to_numpy()[rows]]
-    parts: tuple[tuple[Level, str, np.ndarray], ...] = (
-        ("section", "section", (placed.units["section_id"] != "").to_numpy()),
-        ("span", "place in its document", (placed.units["start"] >= 0).to_numpy()),
-    )
-    reasons: dict[Level, str] = {}
-    for level, what, there in parts:
-        without = int((~there[known]).sum())
-        if not len(known):
-            reasons[level] = UNPLACED.format(what=what)
-        elif without > (1 - PLACED_SHARE) * len(known):
-            reasons[level] = TOO_FEW_PLACED.format(what=what, n=without, all=len(known), share=PLACED_SHARE)
-    return reasons
-
-
 def no_latency(reason: str) -> dict[str, Any]:
     """Latency that was not measured, with the reason beside each figure."""
     names = ["measured_at", *(f"p{p}" for p in PERCENTILES)]
@@ -238,31 +216,3 @@ def _latency(source: HttpSource | PortSource, texts: Sequence[str], n_queries: i
         return no_latency("no timed query was answered")
     figures = {f"p{p}": float(np.percentile(times[1:], p)) for p in PERCENTILES}
     return {"n": len(times) - 1, **figures, "measured_at": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
-
-
-def units_for_gold(units: pd.DataFrame) -> pd.DataFrame:
-    """Units as the gold arrays read them: a unit without a known section is a section of its own, which no judgement names."""
-    numbered = pd.Series([f"\x00{row}" for row in range(len(units))], index=units.index, dtype="str")
-    return units.assign(section_id=units["section_id"].where(units["section_id"] != "", numbered))
-
-
-def carried_by_units(gold: Artifact, units: pd.DataFrame) -> pd.DataFrame:
-    """SPAN_CHUNKS of units: what one of our chunks carries, its unit carries; others carry a span that they share at least half of the shorter with.
-
-    There is no second best as there is for our chunks: we do not see the units that the source could have brought.
-    """
-    spans, own = gold.frame("spans"), gold.frame("span_chunks")
-    rows = np.flatnonzero((units["chunk"] >= 0).to_numpy())
-    named = pd.DataFrame({"chunk": units["chunk"].to_numpy()[rows], "unit": rows})
-    chunks = own.merge(named, on="chunk")
-    documents = pd.Index(spans["doc_id"].unique())
-    code = documents.get_indexer(pd.Index(units["doc_id"]))
-    placed = np.flatnonzero((units["chunk"] < 0).to_numpy() & (units["start"] >= 0).to_numpy() & (code >= 0))
-    indptr, carriers = span_carriers(
-        Extents(documents.get_indexer(pd.Index(spans["doc_id"])), spans["start"], spans["end"]),
-        Extents(code[placed], units["start"].to_numpy()[placed], units["end"].to_numpy()[placed]),
-    )
-    span = np.concatenate([chunks["span"].to_numpy(), np.repeat(np.arange(len(spans)), np.diff(indptr))])
-    unit = np.concatenate([chunks["unit"].to_numpy(), placed[carriers]])
-    frame = pd.DataFrame({"span": span.astype(np.int64), "chunk": unit.astype(np.int64)})
-    return frame.sort_values(["span", "chunk"], ignore_index=True)

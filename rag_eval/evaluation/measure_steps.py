@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks
-from rag_eval.evaluation.external_steps import carried_by_units, units_for_gold
+from rag_eval.evaluation.external_levels import carried_by_units, units_for_gold
 from rag_eval.evaluation.gold_steps import GoldArrays, gold_variants
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.retrieval_steps import retrieve

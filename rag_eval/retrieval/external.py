@@ -28,6 +28,7 @@ FAILURES: Mapping[str, str] = {
     "bad_offsets": "offsets that are not 0 <= start < end",
     "raised": "the imported retriever raised an exception",
     "not_recorded": "the recorded outputs lack this question",
+    "recorded_error": "the recorded output is an error without any context",
 }
 """Code -> what happened. A query that ends in one of these is failed: counted, scored 0, asked again by the next run."""
 

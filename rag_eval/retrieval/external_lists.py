@@ -11,7 +11,7 @@ from typing import Literal
 import pandas as pd
 
 from rag_eval.records.problems import quoted
-from rag_eval.retrieval.external import Item, Outcome, QueryError, Retrieved
+from rag_eval.retrieval.external import Failure, Item, Outcome, QueryError, Retrieved
 from rag_eval.retrieval.external_reply import check_distinct, parse_item
 
 ORIGINAL = "original"
@@ -44,13 +44,13 @@ def keys_of(variants: pd.DataFrame) -> list[Key]:
     return list(zip(variants["query_id"].tolist(), variants["paraphrase_id"].tolist(), strict=True))
 
 
-def match_lists(lists: Mapping[Key, Sequence[Item]], variants: pd.DataFrame, top_k: int, *, missing: Literal["empty", "failed"]) -> Listed:
+def match_lists(lists: Mapping[Key, Sequence[Item] | Failure], variants: pd.DataFrame, top_k: int, *, missing: Literal["empty", "failed"]) -> Listed:
     """Give every wording its list.
 
     Parameters
     ----------
     lists
-        (query_id, paraphrase_id) -> items, best first. Keys that are no wording of the gold set are counted in the notes.
+        (query_id, paraphrase_id) -> items, best first, or why there are none. Keys that are no wording of the gold set are counted in the notes.
     variants
         VARIANTS.
     top_k
@@ -68,7 +68,7 @@ def match_lists(lists: Mapping[Key, Sequence[Item]], variants: pd.DataFrame, top
         if original_only and key[1] != ORIGINAL:
             outcomes.append(None)
         elif key in lists or missing == "empty":
-            outcomes.append(_checked(lists.get(key, ())[:top_k]))
+            outcomes.append(_checked(lists.get(key, ()), top_k))
         else:
             outcomes.append(QueryError("not_recorded", f"no output for {quoted(key[0])}").failure)
     notes = []
@@ -83,21 +83,21 @@ def match_lists(lists: Mapping[Key, Sequence[Item]], variants: pd.DataFrame, top
     return Listed(outcomes, "original" if original_only else "all", notes)
 
 
-def _checked(items: Sequence[Item]) -> Outcome:
+def _checked(items: Sequence[Item] | Failure, top_k: int) -> Outcome:
+    if isinstance(items, Failure):
+        return items
+    kept = tuple(items[:top_k])
     try:
-        check_distinct(items)
+        check_distinct(kept)
     except QueryError as error:
         return error.failure
-    return Retrieved(tuple(items))
+    return Retrieved(kept)
 
 
-def items_of(rows: Sequence[tuple[str, float, str]]) -> list[Item]:
-    """Items of a list of (id, score, text); the seam for recorded contexts. A list without scores gives NaN, which becomes 1 / rank.
-
-    Raises
-    ------
-    QueryError
-        As of a reply: `bad_id`, `bad_score`.
-    """
-    chunks = [{"id": name, "text": text, "score": 1 / place if math.isnan(score) else score} for place, (name, score, text) in enumerate(rows, start=1)]
-    return [parse_item(chunk, place) for place, chunk in enumerate(chunks, start=1)]
+def items_of(rows: Sequence[tuple[str, float, str]]) -> list[Item] | Failure:
+    """Items of a list of (document, score, text), or why it cannot be used. The order is the ranking; a score that was not recorded is NaN and becomes 1 / rank."""
+    chunks = [{"doc_id": name, "text": text, "score": 1 / place if math.isnan(score) else score} for place, (name, score, text) in enumerate(rows, start=1)]
+    try:
+        return [parse_item(chunk, place) for place, chunk in enumerate(chunks, start=1)]
+    except QueryError as error:
+        return error.failure

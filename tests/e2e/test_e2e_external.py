@@ -288,3 +288,18 @@ def test_sources_from_settings_toml(project, service, outside, monkeypatch):
     (project.root / "settings.toml").write_text(f'[sources]\nsearch = "{service.url()}"\n\n[external]\nconcurrency = 2\n', encoding="utf-8")
     assert project.invoke("run", "tiny").exit_code == 0
     assert entries(project)["mine"]["n_failed"] == 0
+
+
+def test_recorded_contexts_are_a_ranking_of_the_original_wordings(project, outside):
+    outputs = [
+        {"query_id": "keep", "answer": "a", "contexts": [{"doc_id": "storage.md", "text": "Results older than thirty days are deleted at midnight."}]},
+        {"query_id": "again", "answer": "a", "contexts": [{"doc_id": "alerts.md", "text": "x"}, {"doc_id": "retries.md", "text": "A failed job is tried three more times."}, {"doc_id": "retries.md", "text": "The pause between two tries doubles each time."}]},
+        {"query_id": "night", "answer": None, "error": "down", "contexts": []},
+    ]
+    (project.gold / "outputs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in outputs), encoding="utf-8")
+    outside({"mine": "recorded: outputs.jsonl"})
+    entry = entries(project)["mine"]
+    assert (entry["n_runs"], entry["n_failed"], entry["failures"]) == (N_ORIGINALS, 2, {"not_recorded": 1, "recorded_error": 1})
+    assert (entry["source"]["kind"], entry["source"]["wordings"], entry["source"]["n_placed"]) == ("recorded", "original", 3)
+    assert measure(entry)["value"] == pytest.approx(2 / 3)
+    assert measure(entry, "RR")["value"] == pytest.approx((1 + 1 / 2 + 0) / 3)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rag_eval.evaluation.external_steps import carried_by_units, units_for_gold, unmeasured_levels
+from rag_eval.evaluation.external_levels import carried_by_units, units_for_gold, unmeasured_levels
 from rag_eval.evaluation.progress import Lines
 from rag_eval.evaluation.scoring import Scores
 from rag_eval.retrieval.external_units import Placed

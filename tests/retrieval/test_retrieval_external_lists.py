@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rag_eval.records.frames import VARIANTS
 from rag_eval.records.problems import InputError
-from rag_eval.retrieval.external import Failure, QueryError, Retrieved
+from rag_eval.retrieval.external import Failure, Retrieved
 from rag_eval.retrieval.external_lists import items_of, match_lists
 from rag_eval.retrieval.external_run_file import read_run
 
@@ -91,8 +91,9 @@ def test_recorded_lists_lack_questions_by_failing():
     assert kinds == [Retrieved, type(None), Failure, Failure, type(None), Failure]
     assert found.outcomes[2].code == "not_recorded"
     assert [item.score for item in found.outcomes[0].items] == [1.0, 0.5]
-    with pytest.raises(QueryError):
-        items_of([("", 1.0, "x")])
+    assert items_of([("", 1.0, "x")]).code == "bad_id"
+    assert match_lists({("keep", "original"): items_of([("", 1.0, "x")])}, variants(), 5, missing="failed").outcomes[0].code == "bad_id"
+    assert len(items_of([("d", 1.0, "one"), ("d", 2.0, "two")])) == 2
 
 
 @given(st.lists(st.lists(st.sampled_from(["keep", "keep/terse", "Q0", "d1", "d2", "1", "2", "0.5", "nan", "1e999", "-3", "tag", "%", "é"]), max_size=7), max_size=6))
