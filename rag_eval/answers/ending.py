@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from rag_eval.answers.codes import Fault
 from rag_eval.answers.evidence import Library
 from rag_eval.answers.llm_mode import MAX_KEPT_CHARS, Ended
+from rag_eval.answers.pool import Passage
 from rag_eval.answers.preflights import Gathered
 from rag_eval.answers.questions import Plan
-from rag_eval.answers.tools import Extract, Extractor, Passage
+from rag_eval.answers.tools import Extract, Extractor
 from rag_eval.answers.validators import Candidate, Validator, validate
 from rag_eval.records.answers import NOT_FOUND, Answer, Evidence
 from rag_eval.records.citation import CitedSpan
