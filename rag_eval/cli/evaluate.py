@@ -20,7 +20,7 @@ def _record_lineage(evaluations: "list[Evaluation]", outcomes: "list[Outcome]", 
 
     by_name = {outcome.gold_set: outcome for outcome in outcomes}
     for evaluation in evaluations:
-        if evaluation.split is not None:  # a plain BEIR folder is no partition of the asset graph
+        if not evaluation.known:  # a plain BEIR folder or recorded outputs are no partition of the asset graph
             continue
         outcome = by_name[evaluation.config.name]
         try:
@@ -33,6 +33,7 @@ def _record_lineage(evaluations: "list[Evaluation]", outcomes: "list[Outcome]", 
 def run(
     gold_set: Annotated[list[str] | None, typer.Argument(help="Gold sets to run. Default: all that belong to the nightly job.")] = None,
     beir: Annotated[Path | None, typer.Option(help="Evaluate any BEIR folder instead (corpus.jsonl, queries.jsonl, qrels/).")] = None,
+    recorded: Annotated[Path | None, typer.Option(help="Evaluate recorded outputs of your own system instead (JSONL, or a folder with outputs.jsonl); no corpus is needed.")] = None,
     split: Annotated[str, typer.Option(help="With --beir: which qrels/<split>.tsv judges.")] = "test",
     strategy: Annotated[list[str] | None, typer.Option(help="Only this strategy; may be repeated.")] = None,
     vectors: Annotated[Path | None, typer.Option(help="An .npz of vectors (sha256, vectors) for the vector and hybrid strategies.")] = None,
@@ -48,9 +49,14 @@ def run(
         from rag_eval.records.problems import InputError, Problem, quoted
 
         chosen, progress = tuple(strategy or ()), progress_for()
-        if beir is not None:
-            if gold_set:
-                raise InputError(Problem("bad_arguments", "give gold sets or --beir, not both", field="--beir", found=", ".join(gold_set)))
+        given = [name for name, value in (("gold sets", gold_set), ("--beir", beir), ("--recorded", recorded)) if value]
+        if len(given) > 1:
+            raise InputError(Problem("bad_arguments", f"give {' or '.join(given)}, not both", field=given[-1], found=" and ".join(given)))
+        if recorded is not None:
+            from rag_eval.evaluation.opening_recorded import open_recorded
+
+            evaluations = [open_recorded(recorded, settings, progress=progress)]
+        elif beir is not None:
             evaluations = [open_beir(beir, split, settings, strategies=chosen, vectors=vectors, progress=progress)]
         else:
             evaluations = [

@@ -44,6 +44,8 @@ class Evaluation:
         For a plain BEIR folder: the split that is judged; else None.
     progress
         Where progress is shown.
+    known
+        Whether it is one of the gold sets, and so a partition of the asset graph.
     partial
         Whether strategies were left out or their vectors replaced: then its report never stands for the gold set as it is configured.
     """
@@ -54,6 +56,7 @@ class Evaluation:
     split: str | None = None
     progress: Progress = dataclasses.field(default_factory=Silent)
     partial: bool = False
+    known: bool = True
 
     @functools.cached_property
     def gold(self) -> GoldSet:
@@ -187,4 +190,4 @@ def open_beir(
             "nightly": False,
         }
     )
-    return Evaluation(adjust(config, strategies, vectors), folder, settings, split=split, progress=progress or Silent())
+    return Evaluation(adjust(config, strategies, vectors), folder, settings, split=split, progress=progress or Silent(), known=False)

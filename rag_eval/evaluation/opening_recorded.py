@@ -81,4 +81,4 @@ def open_recorded(place: Path, settings: Settings, *, progress: Progress | None 
         config = GoldSetConfig.model_validate(recorded_configuration(outputs))
     except ValidationError as error:
         raise InputError([Problem("bad_value", str(item["msg"]), str(outputs), field=".".join(map(str, item["loc"]))) for item in error.errors(include_url=False)]) from error
-    return Evaluation(config, outputs.parent, settings, progress=progress or Silent())
+    return Evaluation(config, outputs.parent, settings, progress=progress or Silent(), known=False)

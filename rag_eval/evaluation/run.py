@@ -66,7 +66,8 @@ class Outcome:
 
 def report_files(folder: Path) -> list[Path]:
     """Files that MLflow keeps of every run; rankings and the CSV copy stay in the folder of reports."""
-    return [folder / name for name in (FILE_NAME, "measures.csv", "per-query.parquet")]
+    names = (FILE_NAME, "measures.csv", "per-query.parquet", "answers.jsonl", "citations.jsonl")
+    return [folder / name for name in names if (folder / name).is_file()]
 
 
 def mlflow_record(evaluation: Evaluation, report: dict[str, Any], tags: dict[str, str] | None = None) -> str:
@@ -139,4 +140,4 @@ def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[
         ArtifactStore(settings.home / "artifacts").sweep()
         sweep(settings.home, "", "runs", "embeddings/*")
         sweep(settings.reports, "", "*", older_than_s=ANOTHER_HOME_S)
-        return [evaluate(evaluation, primary=evaluation.config.name == primary and evaluation.split is None and not evaluation.partial) for evaluation in ordered]
+        return [evaluate(evaluation, primary=evaluation.config.name == primary and evaluation.known and not evaluation.partial) for evaluation in ordered]

@@ -31,6 +31,17 @@ def strategy_metrics(entry: Mapping[str, Any], level: str) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
+def answer_metrics(report: Mapping[str, Any]) -> dict[str, float]:
+    """Collect the measures of answers and citations, bounds beside their values; nothing where no answers were made."""
+    found: dict[str, float | None] = {"faithfulness": report["faithfulness"]}
+    for part in ("answers", "citations"):
+        for record in report[part].get("measures", ()):
+            found |= {record["name"]: record["value"], f"{record['name']}.ci_low": record["ci_low"], f"{record['name']}.ci_high": record["ci_high"]}
+    if "gap" in report["answers"]:
+        found["retrieval_gap_flagged"] = report["answers"]["gap"]["n_flagged"]
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
 def _tags(report: Mapping[str, Any], extra: Mapping[str, str]) -> dict[str, str]:
     return {
         "index_hash": report["index"]["hash"],
@@ -108,7 +119,7 @@ def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[P
     status = "FAILED"
     try:
         primary = next(entry for entry in report["strategies"] if entry["name"] == report["strategy"])
-        summary = {**strategy_metrics(primary, level), **({"cache_hit_rate": report["cacheHitRate"]} if report["cacheHitRate"] is not None else {})}
+        summary = {**strategy_metrics(primary, level), **answer_metrics(report), **({"cache_hit_rate": report["cacheHitRate"]} if report["cacheHitRate"] is not None else {})}
         params = {"gold_set": gold_set, "primary": report["strategy"], **report["evaluation"], "n_queries": report["gold"]["n_queries"], "n_chunks": report["index"]["n_chunks"]}
         write(parent_id, summary, params, tags, moment)
         inputs = [

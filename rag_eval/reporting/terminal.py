@@ -119,6 +119,38 @@ def stability_lines(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+ANSWER_ROWS = ("citation_precision", "citation_recall", "citation_match_rate", "citation_validity_rate", "coverage", "groundedness", "abstention_rate", "refused_answerable", "failure_rate")
+
+
+def answers_table(report: Mapping[str, Any]) -> "Table":
+    """Measures of answers and citations with 95 % intervals, what each is counted over, and the target where the field has one."""
+    part = report["answers"]
+    table = _table(f"Answers ({', '.join(part['modes'])}; evidence from {quoted(part['strategy'])})", [("measure", "left"), ("value", "right"), ("target", "left"), ("over", "right"), ("questions", "right")])
+    by_name = {record["name"]: record for record in [*part["measures"], *report["citations"]["measures"]]}
+    for name in ANSWER_ROWS:
+        record = by_name.get(name)
+        if record is not None and record["value"] is not None:
+            unit = {"citation_precision": "citations", "citation_validity_rate": "citations", "citation_match_rate": "due", "citation_recall": "gold spans"}.get(name, "questions")
+            table.add_row(name, interval(record["value"], record["ci_low"], record["ci_high"]), record.get("target", ""), f"{record['n_units']} {unit}", f"{record['n_scored']}/{record['n_attempted']}")
+    return table
+
+
+def answer_lines(report: Mapping[str, Any]) -> list[str]:
+    """Say how the questions ended, which codes there were, and how many answers leave what was retrieved unused."""
+    part, citations = report["answers"], report["citations"]
+    ended = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(part["outcomes"].items(), key=lambda entry: -entry[1]))
+    lines = [f"{part['n_questions']} questions: {ended}"]
+    if part["codes"]:
+        lines.append("contract broken: " + ", ".join(f"{count} {quoted(code)}" for code, count in sorted(part["codes"].items(), key=lambda entry: -entry[1])))
+    bad = {code: count for code, count in citations["codes"].items() if code != "ok"}
+    if bad:
+        lines.append(f"citations that do not validate, of {citations['n_citations']}: " + ", ".join(f"{count} {code}" for code, count in bad.items()))
+    gap = part["gap"]
+    if gap["n_flagged"]:
+        lines.append(f"{gap['code']} (warning): {gap['n_flagged']} of {gap['n_checked']} answers leave what was retrieved unused, for example {quoted(gap['flagged'][0]['query_id'])}")
+    return lines
+
+
 def gates_table(report: Mapping[str, Any]) -> "Table":
     """Gates with what was asked, what was found and why."""
     table = _table("Gates", [("gate", "left"), ("status", "left"), ("found", "right"), ("accepted", "left"), ("reason", "left")])
@@ -153,6 +185,10 @@ def show_report(console: "Console", report: Mapping[str, Any]) -> None:
         console.print(comparisons_table(primary_comparisons(report), title))
     for line in stability_lines(report):
         console.print(line, markup=False)
+    if "outcomes" in report["answers"]:
+        console.print(answers_table(report))
+        for line in answer_lines(report):
+            console.print(line, markup=False)
     if report["gates"]:
         console.print(gates_table(report))
 

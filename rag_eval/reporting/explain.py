@@ -1,0 +1,143 @@
+"""One question on a terminal, as a person wants to read it: question, answer, citations with verdicts, evidence, gold.
+
+Everything shown comes from corpora, gold sets and models: it is escaped, cut to a snippet, and never interpreted as markup.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from rag_eval.records.answers import Answer
+from rag_eval.records.citation import FIXES
+from rag_eval.records.problems import quoted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+@dataclasses.dataclass(frozen=True)
+class GoldSpan:
+    """A piece of gold evidence, and whether a citation found it."""
+
+    doc_id: str
+    start: int
+    end: int
+    text: str
+    cited: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class CitationVerdict:
+    """What became of one citation: code, the field at fault, and whether it is right."""
+
+    code: str
+    field: str
+    correct: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """Everything a run knows about one question.
+
+    Parameters
+    ----------
+    run_id, gold_set, strategy
+        Where it comes from.
+    question, answerable
+        As the gold set has them.
+    answer
+        With its evidence and citations.
+    verdicts
+        One for each citation of the answer, in order.
+    targets
+        Judged documents, best grade first.
+    spans
+        Gold evidence.
+    measures
+        coverage, groundedness, supported, gap_reason; None where not measured.
+    """
+
+    run_id: str
+    gold_set: str
+    strategy: str
+    question: str
+    answerable: bool
+    answer: Answer
+    verdicts: tuple[CitationVerdict, ...]
+    targets: tuple[str, ...]
+    spans: tuple[GoldSpan, ...]
+    measures: dict[str, Any]
+
+
+SNIPPET = 200
+"""Characters of a source that are shown; its address stands beside them."""
+MAX_EVIDENCE = 10
+
+
+def snippet(text: str) -> str:
+    """One line of a source, white space evened out."""
+    return quoted(" ".join(text.split()), SNIPPET)
+
+
+def _citations(found: Explanation) -> list[str]:
+    lines = []
+    for number, (span, verdict) in enumerate(zip(found.answer.citations, found.verdicts, strict=True), 1):
+        item = found.answer.evidence[span.evidence] if 0 <= span.evidence < len(found.answer.evidence) else None
+        where = item.token if item else span.doc_id
+        right = "matches the gold" if verdict.correct else "valid, but not the gold evidence" if verdict.code == "ok" else f"{verdict.code}{f' [{verdict.field}]' if verdict.field else ''}: {FIXES[verdict.code]}"
+        lines.append(f"  {number}. {quoted(where)}  {right}")
+        if span.quote:
+            lines.append(f"     {snippet(span.quote)}")
+    return lines or ["  none"]
+
+
+def _gold(found: Explanation) -> list[str]:
+    if not found.answerable:
+        return ["  the corpus holds no answer: NOT FOUND is right"]
+    targets = ", ".join(quoted(target) for target in found.targets) or "none judged"
+    lines = [f"  documents: {targets}"]
+    lines += [f"  {'cited ' if span.cited else 'missed'}  {quoted(span.doc_id)} [{span.start}, {span.end})  {snippet(span.text)}" for span in found.spans]
+    return lines
+
+
+def _evidence(found: Explanation) -> list[str]:
+    used = {span.evidence for span in found.answer.citations}
+    targets = set(found.targets)
+    lines = []
+    for place, item in enumerate(found.answer.evidence[:MAX_EVIDENCE]):
+        marks = [name for name, there in (("cited", place in used), ("gold document", item.chunk.doc_id in targets)) if there]
+        lines.append(f"  {place + 1:>2}. {quoted(item.token)}  {item.kind}, rank {item.chunk.k_final}, score {item.chunk.score_norm:.3f}{'  <- ' + ', '.join(marks) if marks else ''}")
+        lines.append(f"      {snippet(item.chunk.text)}")
+    more = len(found.answer.evidence) - MAX_EVIDENCE
+    return (lines or ["  none"]) + ([f"  ... and {more} more"] if more > 0 else [])
+
+
+def explanation_lines(found: Explanation) -> list[str]:
+    """Write the explanation as lines of plain text."""
+    answer = found.answer
+    signal = "" if answer.signal is None else f", signal {answer.signal:.2f}"
+    codes = f" ({', '.join(answer.codes)})" if answer.codes else ""
+    measures = [f"{name} {float(found.measures[name]):.2f}" for name in ("coverage", "groundedness") if found.measures[name] is not None]
+    shown = answer.text if answer.outcome == "answered" else f"{answer.outcome.replace('_', ' ')}{codes}: {answer.text}" if answer.text else f"{answer.outcome}{codes}"
+    use = f"use of what was retrieved: {str(found.measures['gap_reason']).replace('_', ' ')}"
+    return [
+        f"Question  {quoted(answer.query_id)}  ({quoted(found.gold_set)}, run {quoted(found.run_id)})",
+        f"  {quoted(found.question, 2000)}",
+        "",
+        f"Answer  ({answer.mode}, evidence from {quoted(found.strategy)}, {answer.attempts} attempt{'s' if answer.attempts != 1 else ''}{signal})",
+        f"  {quoted(' '.join(shown.split()), 2000)}",
+        f"  {'; '.join([*measures, use])}",
+        "",
+        "Citations",
+        *_citations(found),
+        "",
+        "Gold",
+        *_gold(found),
+        "",
+        f"Evidence  ({len(answer.evidence)} pieces)",
+        *_evidence(found),
+    ]
+
+
+def show_explanation(console: "Console", found: Explanation) -> None:
+    """Print the explanation."""
+    for line in explanation_lines(found):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
