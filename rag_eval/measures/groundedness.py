@@ -22,7 +22,7 @@ SUPPORTED = 0.5
 """Score from which a sentence counts as supported."""
 
 _NUMBER_MISSING = 0.5  # what a number that the window lacks leaves of the score
-_NO_NAME = 0.25  # what is left when none of the names stands in the window
+_NO_NAME = 0.25  # what is left when the text has none of the names
 
 
 class DocumentFrequencies(NamedTuple):
@@ -48,7 +48,7 @@ class Groundedness(NamedTuple):
     share_anywhere
         The same over all evidence of the answer; NaN likewise.
     numbers_share, names_share
-        Share of its numbers and of its names that the best window has; NaN where it has none.
+        Share of its numbers and of its names that stand in the text of the best window; NaN where it has none.
     n_words
         Number of its distinct content words.
     text, first
@@ -103,8 +103,9 @@ def groundedness(answers: Sequence[str], evidence: Sequence[Sequence[str]], freq
     function words weigh nothing. The share is the weight of the sentence's distinct words that stand in the best window of three
     consecutive sentences of one evidence text, over the weight of all of them.
 
-    ``score = share * max(names_share, 0.25)``, halved when the window lacks any of the sentence's numbers: a sentence whose number is not in
-    the sources is not supported by them, whatever else is. Without names their factor is 1. An answer without evidence scores 0.
+    ``score = share * max(names_share, 0.25)``, halved when one of the sentence's numbers is missing: a sentence whose number is not in the
+    sources is not supported by them, whatever else is. Names and numbers are looked for in the whole text that has the best window, because
+    texts name a thing once and then say "it". Without names their factor is 1. An answer without evidence scores 0.
 
     The comparison is of words: a translated answer scores near 0 unless it quotes.
 
@@ -151,8 +152,8 @@ def groundedness(answers: Sequence[str], evidence: Sequence[Sequence[str]], freq
 
     whole = per_sentence(weight)
     best = np.minimum(share(per_sentence(weight * found.inside), whole), 1.0)
-    numbers_share = share(per_sentence(is_number & found.inside), per_sentence(is_number))
-    names_share = share(per_sentence(is_name & found.inside), per_sentence(is_name))
+    numbers_share = share(per_sentence(is_number & found.beside), per_sentence(is_number))
+    names_share = share(per_sentence(is_name & found.beside), per_sentence(is_name))
     score = best * np.where(np.isnan(names_share), 1.0, np.maximum(names_share, _NO_NAME)) * np.where(numbers_share < 1, _NUMBER_MISSING, 1.0)
     value, supported = _per_answer(score, answer_of, len(answers))
     return Groundedness(

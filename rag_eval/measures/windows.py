@@ -55,14 +55,15 @@ class Windows(NamedTuple):
         Sum of the weights of the terms in the best window; windows lie inside one text; of equal ones the first.
     text, first
         Place of that text among the answer's evidence and its first sentence in the text, from 0; -1 where there is no evidence sentence.
-    inside, anywhere
-        Whether the term stands in the best window, and anywhere in the answer's evidence.
+    inside, beside, anywhere
+        Whether the term stands in the best window, in the text of that window, and anywhere in the answer's evidence.
     """
 
     total: FloatArray
     text: IntArray
     first: IntArray
     inside: BoolArray
+    beside: BoolArray
     anywhere: BoolArray
 
 
@@ -75,7 +76,7 @@ def distinct(keys: IntArray) -> IntArray:
 def best_windows(wanted: Wanted, texts: Texts, offered: Offered) -> Windows:
     """Find the window of three evidence sentences that holds most of each sentence."""
     n, n_answers = len(wanted.answer_of), len(offered.indptr) - 1
-    out = Windows(np.zeros(n), np.full(n, -1), np.full(n, -1), np.zeros(len(wanted.terms), dtype=bool), np.zeros(len(wanted.terms), dtype=bool))
+    out = Windows(np.zeros(n), np.full(n, -1), np.full(n, -1), *(np.zeros(len(wanted.terms), dtype=bool) for _ in range(3)))
     sentence_indptr = np.searchsorted(wanted.answer_of, np.arange(n_answers + 1))
     sizes = np.diff(texts.sentence_indptr)
     n_terms = np.diff(texts.term_indptr[texts.sentence_indptr])
@@ -144,7 +145,9 @@ def _fill(  # noqa: PLR0917 - one join; its columns are its variables
     chosen_of, first_of = np.full(n_rows, -1), np.full(n_rows, -1)
     chosen_of[some], first_of[some] = chosen, first
     row = row_of[entry]
-    inside = (offer == chosen_of[row]) & (at >= first_of[row]) & (at < first_of[row] + WINDOW)
+    beside = offer == chosen_of[row]
+    inside = beside & (at >= first_of[row]) & (at < first_of[row] + WINDOW)
+    out.beside[start + entry[beside]] = True
     out.inside[start + entry[inside]] = True
 
 

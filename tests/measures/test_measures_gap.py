@@ -1,5 +1,7 @@
 """FK019: which answers leave what was retrieved unused."""
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -147,6 +149,16 @@ def test_the_batch_is_judged_as_its_members_are():
     # the batch's own document frequencies weigh words otherwise; references and acknowledgements stay
     assert all(reason.startswith("content_") for _, reason in differing)
     assert len(differing) <= 0.05 * len(CASES)
+
+
+def test_human_answers_use_their_own_passage_and_no_other(shared_data):
+    rows = [json.loads(line) for line in (shared_data / "clapnq" / "clapnq_dev_answerable.jsonl").read_text(encoding="utf-8").splitlines()]
+    answers, passages = [row["output"][0]["answer"] for row in rows], [row["passages"][0]["text"] for row in rows]
+    own = retrieval_gaps(answers, [[passage] for passage in passages])
+    other = retrieval_gaps(answers, [[passage] for passage in passages[1:] + passages[:1]])
+    assert sum(found.violation for found in own) <= 0.02 * len(rows)
+    assert sum(found.violation for found in other) >= 0.98 * len(rows)
+    assert {found.reason for found in own + other} <= {"content_used", "content_unused"}  # no phrase is seen where there is none
 
 
 def test_there_are_at_least_sixty_cases_of_our_own():

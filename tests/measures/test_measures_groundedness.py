@@ -91,6 +91,7 @@ SUPPORTED_CASES = {
     "thousands": ("The hall seats 12,500 people.", "The hall seats 12500 people."),
     "decimal comma": ("Die Insel misst 3,5 Quadratkilometer.", "Die Insel misst 3.5 Quadratkilometer."),
     "spelled out": ("The village has 7 churches.", "The village has seven churches."),
+    "named one sentence, it the next": ("The Eiffel Tower is repainted every seven years with brown paint.", "The Eiffel Tower stands in Paris. It is iron. Ships pass. Dogs bark. It is repainted with brown paint every seven years."),
     "citation marks aside": ("The village has seven churches [12].", "The village has seven churches."),
     "code": ("Call `df.sort_values()` to sort.", "Sort a frame with df.sort_values(by)."),
     "German": ("Die Donau mündet in das Schwarze Meer.", "Die Donau ist ein Fluss. Die Donau mündet in das Schwarze Meer."),
