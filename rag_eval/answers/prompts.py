@@ -112,7 +112,7 @@ def correction(reply: str, faults: Sequence[str]) -> tuple[Message, Message]:
     """What follows a rejected reply: its beginning, and what was wrong with it."""
     said = " ".join(_plain(fault)[:MAX_CORRECTION_CHARS] for fault in faults)[: 2 * MAX_CORRECTION_CHARS]
     return (
-        Message("assistant", _plain(reply)[:MAX_REJECTED_CHARS] or "(empty)"),
+        Message("assistant", _plain(reply[:MAX_REJECTED_CHARS]) or "(empty)"),
         Message("user", f"This reply was rejected: {said} Reply again, to the same question and in the same form."),
     )
 

@@ -21,6 +21,7 @@ CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff
 """Characters that no reply may hold: control characters but tabs and line ends, and lone surrogates."""
 
 _TOKEN = re.compile(r"(?P<doc>\S(?:.{0,1998}\S)?):(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?")
+_SEVERAL = re.compile(r":[0-9]+(?:-[0-9]+)?\]?[,;]\s")  # several tokens in one text
 _GAPS = re.compile(rf"{INSUFFICIENT_EVIDENCE}(?:[\s.:;,*_–—-]+(?P<gaps>.*))?", re.DOTALL)
 
 
@@ -85,7 +86,7 @@ def read_token(text: str) -> Citation | None:
     if token[:1] + token[-1:] in {"[]", "``"}:
         token = token[1:-1].strip()
     match = _TOKEN.fullmatch(token)
-    if match is None:
+    if match is None or _SEVERAL.search(match["doc"]):
         return None
     first = int(match["first"])
     last = int(match["last"] or first)

@@ -17,11 +17,12 @@ from rag_eval.answers.preflights import Gathered, Preflights, check_patterns
 from rag_eval.answers.questions import Plan, Question, plan
 from rag_eval.answers.tools import Tools
 from rag_eval.answers.validators import load_validators
-from rag_eval.records.answers import Answer, Mode
+from rag_eval.records.answers import OUTCOMES, Answer, Mode
 from rag_eval.records.gold_set import Answers
 from rag_eval.records.problems import InputError, Problem, quoted
 
 MAX_NAMED = 20
+_ALWAYS_COUNTED = ("attempts", "schema_retries", "adaptive_reruns", "chat_retries", "cached_replies", "tokens_in", "tokens_out")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class AnswerRun:
     events
         Event lines.
     counts
-        questions, outcome.<outcome>, code.<code>, attempts, tokens_in, tokens_out and the counts of `llm_mode.Ended`; keys sorted.
+        questions, outcome.<outcome>, attempts, schema_retries, adaptive_reruns, chat_retries, cached_replies, tokens_in and tokens_out, 0 where
+        there is none; code.<code>, validator_failed.<name> and validator_error.<name> where there is one. Keys sorted.
     """
 
     answers: tuple[Answer, ...]
@@ -82,7 +84,7 @@ def _guarded(plan: Plan, gathered: Gathered, tools: ModelTools, log: Events) -> 
 
 
 def _counts(ended: Sequence[Ended]) -> dict[str, int]:
-    counts: Counter[str] = Counter(questions=len(ended))
+    counts: Counter[str] = Counter(dict.fromkeys((*_ALWAYS_COUNTED, *(f"outcome.{outcome}" for outcome in OUTCOMES)), 0), questions=len(ended))
     for one in ended:
         answer = one.answer
         counts.update(one.counts)
@@ -174,7 +176,7 @@ class _Run:
             self.keep(one.artifacts)
             answer = one.answer
             self.logs[number].add(
-                "question.done", query_id=answer.query_id, mode=answer.mode, outcome=answer.outcome, codes=",".join(answer.codes) or None, citations=len(answer.citations), attempts=answer.attempts, top_k=answer.top_k
+                "question.done", query_id=answer.query_id, mode=answer.mode, outcome=answer.outcome, codes=",".join(answer.codes) or None, citations=len(answer.citations), attempts=answer.attempts, top_k=answer.top_k, chat_retries=one.counts["chat_retries"]
             )
             self.flush(number)
 
@@ -219,6 +221,6 @@ def answer_questions(questions: Sequence[Question], config: Answers, tools: Tool
     run.model()
     ended = [run.ended[number] for number in range(len(plans))]
     counts = _counts(ended)
-    sink.add("run.done", questions=len(plans), answered=counts.get("outcome.answered", 0), failed=counts.get("outcome.failed", 0), attempts=counts["attempts"] if plans else 0)
+    sink.add("run.done", questions=len(plans), answered=counts["outcome.answered"], failed=counts["outcome.failed"], attempts=counts["attempts"])
     rejected = tuple(row for one in ended for row in one.rejected)
     return AnswerRun(tuple(one.answer for one in ended), tuple(run.artifacts), rejected, tuple(sink.lines[before:]), counts)

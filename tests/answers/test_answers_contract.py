@@ -180,6 +180,7 @@ BROKEN_JSON = [
     *((reply(citations=[value]), "bad_citation") for value in ({"token": 1}, {"quote": "x"}, {"token": WEST, "quote": 1}, {"token": WEST, "line": 2}, {"token": WEST, "quote": None})),
     (reply(citations=[f"d:{n}" for n in range(1, 300)]), "bad_citation"),
     (reply(citations=[WEST, "nonsense"]), "bad_citation"),
+    (reply(citations=[f"{WEST}, docs/capitals.md:3"]), "bad_citation"),
     (reply(answer=""), "empty_answer"),
     (reply(answer=" \n"), "empty_answer"),
     (reply(citations=[]), "empty_citations"),
