@@ -6,6 +6,6 @@ from timing import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
 
-import answer_sets  # noqa: E402 - the folder is only now on the path
+import answer_sets
 
 __all__ = ["answer_sets"]
