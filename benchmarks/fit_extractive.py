@@ -24,9 +24,9 @@ from rag_eval.answers.pool import Pool
 from rag_eval.answers.terms import PoolTerms, TermWeights
 
 DIGITS = 4
-REFUSED = 0.08
-SENTENCE_SETS = ("clapnq", "scifact", "xquad", "xquad_open")
-SIGNAL_SETS = ("clapnq", "scifact", "xquad", "xquad_wrong", "xquad_open", "xquad_open_wrong")
+REFUSED = 0.11
+SENTENCE_SETS = ("clapnq", "scifact", "scifact_open", "xquad", "xquad_open")
+SIGNAL_SETS = ("clapnq", "scifact", "scifact_open", "xquad", "xquad_wrong", "xquad_open", "xquad_open_wrong")
 SENTENCE_C, SIGNAL_C = 1.0, 0.3
 
 
@@ -106,7 +106,7 @@ def main() -> None:
     if folder is None or embed is None:
         skipped("fit_extractive", "the public data is not there; set RAG_EVAL_TEST_DATA" if folder is None else "the model file of MiniLM is not on this machine")
         return
-    sets = {"clapnq": answer_sets.clapnq(folder), "scifact": answer_sets.scifact_evidence(folder), **answer_sets.xquad(folder)}
+    sets = {"clapnq": answer_sets.clapnq(folder), "scifact": answer_sets.scifact_evidence(folder), "scifact_open": answer_sets.scifact_open(folder), **answer_sets.xquad(folder)}
     models: tuple[Model, ...] = ("lexical", "lsa", "sentence")
     document = {
         "schema_version": 1,

@@ -4,6 +4,7 @@ Belongs here: where such units begin and end in a passage. Not here: which of th
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -17,7 +18,7 @@ MAX_ENTRY = 600
 
 _RULE = re.compile(r"[-=~^]{3,80}+\s*$")
 _ITEM = re.compile(r"[*•-] ")
-_ENTRY = re.compile(r"\*{0,2}\w[\w*, .]{0,100}+ : ")
+_ENTRY = re.compile(r"\*{0,2}\w[\w*, .]{0,100}? : ")
 _BARE_NAME = re.compile(r"\*{0,2}\w[\w.]{0,100}+\s*$")
 _CODE = (">>>", "... ")
 _POINTERS = frozenset({"see also", "references"})
@@ -78,7 +79,7 @@ def _blocks(text: str) -> Iterator[_Block]:
     block: _Block | None = None
     at = 0
     heading = pointing = False
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+    for line, following in itertools.zip_longest(lines, lines[1:], fillvalue=""):
         start, at = at, at + len(line)
         if heading:  # this line is its rule
             heading = False
@@ -129,7 +130,7 @@ def _packed(text: str, start: int, end: int, longest: int) -> Iterator[tuple[int
 
 
 def units(text: str) -> list[Unit]:
-    r"""Citable units of a passage, in order; they do not overlap and none is empty.
+    r"""Citable units of a passage, in order; they do not overlap and each has a word.
 
     Prose gives sentences. Where lines show a numpydoc or list form, a parameter with its description, a list item, and a doctest with its
     output are one unit each: half a description answers nothing, and its type line alone even less.
@@ -147,4 +148,4 @@ def units(text: str) -> list[Unit]:
             found += [Unit(low, high, "sentence") for low, high in spans]
         else:
             found += [Unit(low, high, block.kind) for low, high in _packed(text, block.start, block.end, MAX_ENTRY)]
-    return found
+    return [unit for unit in found if any(map(str.isalnum, text[unit.start : unit.end]))]

@@ -21,8 +21,9 @@ CITED_FROM = 0.12
 """Probability from which a sentence is cited beside the best one. Chosen on the first halves of the sets in `coefficients`: from here on
 CLAPnq's human-selected sentences are lost faster than others are spared."""
 
-CITED_FROM_ELSEWHERE = 0.3
-"""The same for a sentence of another passage than the best one's: it competes with the best more often than it goes on with it."""
+CITED_FROM_AMONG_MANY = 0.5
+"""The same where the evidence is more than one passage: what is cited beside the best sentence has to be right more often than not, because
+there it is wrong wherever the best one's passage is."""
 
 HANDICAP = {"code": 1.0, "pointer": 2.0}
 """Log-odds taken off units of these kinds. A rule, not fitted, as no set has them: code illustrates what a sentence says, and a "See Also" entry
@@ -123,8 +124,15 @@ class Extractive:
         Returns
         -------
         list of Extract
-            One for each question. No sentence stands twice in an answer, however many passages have it.
+            One for each question. No sentence stands twice in an answer, however many passages have it; the best-ranked of these is cited.
+
+        Raises
+        ------
+        ValueError
+            Not one list of passages for each question.
         """
+        if len(questions) != len(passages):
+            raise ValueError(f"passages: found {len(questions)} questions, {len(passages)} lists of passages; accepted: one list a question")
         pool = Pool(questions, passages)
         if len(pool.question_of) == 0:
             return [NOTHING] * len(pool.questions)
@@ -136,7 +144,7 @@ class Extractive:
         signals = np.where(askable, _probability(rows @ self._weights.signal + self._weights.signal_bias), 0.0)
         kept = _chosen(pool, scores, order, self._max_sentences)
         kept = kept[askable[pool.question_of[kept]]]
-        return self._extracts(pool, scores, signals, kept)
+        return self._extracts(pool, _best_ranked(pool, kept), scores[kept], signals)
 
     def _measure(self, pool: Pool) -> tuple[Floats, npt.NDArray[np.bool_]]:
         """Features of all candidates, and which questions can be answered: those of which the evidence has a word, or that a model can read."""
@@ -150,9 +158,9 @@ class Extractive:
         counts = np.bincount(pool.question_of, minlength=len(pool.questions))
         return np.hstack([words, features.dense(pool, self._embed)]), asked & (counts > 0)
 
-    def _extracts(self, pool: Pool, scores: Floats, signals: Floats, kept: Ints) -> list[Extract]:
+    def _extracts(self, pool: Pool, kept: Ints, scores: Floats, signals: Floats) -> list[Extract]:
         found: list[list[Chosen]] = [[] for _ in pool.questions]
-        columns = (pool.question_of[kept], pool.passage_of_pair[pool.pair_of[kept]], pool.starts[kept], pool.ends[kept], scores[kept])
+        columns = (pool.question_of[kept], pool.passage_of_pair[pool.pair_of[kept]], pool.starts[kept], pool.ends[kept], scores)
         for question, passage, start, end, score in zip(*(column.tolist() for column in columns), strict=True):
             found[question].append(Chosen(passage, start, end, score))
         return [
@@ -165,12 +173,24 @@ def _handicaps(pool: Pool) -> Floats:
     return np.asarray(of_unit[pool.unit_of])
 
 
+def _texts(pool: Pool, candidates: Ints) -> Ints:
+    """Number of each candidate's text within its question: equal where one question has the same words twice."""
+    return np.asarray(pool.question_of[candidates] * (int(pool.same_text.max()) + 1) + pool.same_text[pool.unit_of[candidates]])
+
+
 def _chosen(pool: Pool, scores: Floats, order: Ints, most: int) -> Ints:
     """Candidates to cite, by (question, best first): each text once, the best always, others where they are probable enough."""
-    key = pool.question_of[order] * (int(pool.same_text.max()) + 1) + pool.same_text[pool.unit_of[order]]
-    order = order[np.sort(np.unique(key, return_index=True)[1])]
-    owner, pair = pool.question_of[order], pool.pair_of[order]
-    first = np.searchsorted(owner, owner)
-    needed = np.where(pair == pair[first], CITED_FROM, CITED_FROM_ELSEWHERE)
-    order, owner = order[keep := (scores[order] >= needed) | (np.arange(len(order)) == first)], owner[keep]
-    return np.asarray(order[np.arange(len(order)) - np.searchsorted(owner, owner) < most])
+    order = order[np.sort(np.unique(_texts(pool, order), return_index=True)[1])]
+    owner = pool.question_of[order]
+    place = np.arange(len(order)) - np.searchsorted(owner, owner)
+    needed = np.where(np.bincount(pool.question_of_pair, minlength=len(pool.questions)) > 1, CITED_FROM_AMONG_MANY, CITED_FROM)[owner]
+    return np.asarray(order[(place == 0) | ((place < most) & (scores[order] >= needed))])
+
+
+def _best_ranked(pool: Pool, kept: Ints) -> Ints:
+    """For each candidate the copy of its text that the retrieval ranked best: its document is cited."""
+    everyone = np.arange(len(pool.question_of))
+    texts = _texts(pool, everyone)
+    order = np.lexsort((pool.starts, pool.passage_of_pair[pool.pair_of], pool.rank_of_pair[pool.pair_of], texts))
+    first = order[np.searchsorted(texts[order], texts[kept])]
+    return np.asarray(first)

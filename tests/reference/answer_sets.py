@@ -86,6 +86,33 @@ def scifact_evidence(data: Path) -> AnswerSet:
     )
 
 
+def scifact_open(data: Path) -> AnswerSet:
+    """The same claims, each once, with the ten abstracts that BM25 ranks first; evidence in an abstract that nobody judged counts as none."""
+    corpus = _lines(data / "scifact" / "corpus.jsonl")
+    place = {row["_id"]: i for i, row in enumerate(corpus)}
+    claims = {row["_id"]: row["text"] for row in _lines(data / "scifact" / "queries.jsonl")}
+    spans: dict[str, dict[int, list[tuple[int, int]]]] = {}
+    splits: dict[str, str] = {}
+    for row in _lines(data / "scifact" / "evidence.jsonl"):
+        splits[row["query_id"]] = row["split"]
+        spans.setdefault(row["query_id"], {}).setdefault(place[row["doc_id"]], []).extend((span["start"], span["end"]) for span in row["spans"])
+    background = [_indexed(row) for row in corpus]
+    found = _bm25(background, [claims[claim] for claim in spans])
+    passages = [
+        [Passage(corpus[row]["text"], corpus[row]["title"], score, rank) for rank, (row, score) in enumerate(zip(rows, scores, strict=True), start=1) if row >= 0]
+        for rows, scores in zip(found.rows.tolist(), found.norm.tolist(), strict=True)
+    ]
+    gold = [[(at, *span) for at, row in enumerate(rows) for span in its.get(row, [])] for rows, its in zip(found.rows.tolist(), spans.values(), strict=True)]
+    held_out = np.array([splits[claim] != "train" for claim in spans])
+    return AnswerSet("scifact_open", [claims[claim] for claim in spans], passages, gold, held_out, background)
+
+
+def _bm25(background: list[str], questions: list[str]):
+    analyzer = Analyzer()
+    engine = Bm25s(analyzer.index(background), len(analyzer.vocabulary), k1=0.9, b=0.4)
+    return engine.search(analyzer.index(questions), POOL)
+
+
 def xquad(data: Path) -> dict[str, AnswerSet]:
     """Four readings of the English questions: the right paragraph, the nearest wrong one, ten retrieved ones, ten without the right one."""
     corpus = [row for part in ("corpus", "distractors") for row in _lines(data / "xquad" / f"{part}.jsonl")]
@@ -95,9 +122,7 @@ def xquad(data: Path) -> dict[str, AnswerSet]:
     asked = [questions[row["query_id"]] for row in answers]
     right = [place[row["doc_id"]] for row in answers]
     background = [_indexed(row) for row in corpus]
-    analyzer = Analyzer()
-    engine = Bm25s(analyzer.index(background), len(analyzer.vocabulary), k1=0.9, b=0.4)
-    found = engine.search(analyzer.index(asked), POOL)
+    found = _bm25(background, asked)
     ranked = [[row for row in rows if row >= 0] for rows in found.rows.tolist()]
     norms = found.norm.tolist()
 
