@@ -79,6 +79,7 @@ class Settings(BaseSettings):
     sources: dict[str, Source] = Field(default_factory=dict, description="name -> module:attribute or URL of a retriever that gold sets may name")
     external: ExternalLimits = ExternalLimits()
     endpoints: dict[str, Endpoint] = Field(default_factory=dict, description="name -> OpenAI-compatible chat endpoint that gold sets may name")
+    ragas_endpoint: str | None = Field(default=None, description="name of the chat endpoint that judges faithfulness while FEATURE_RAGAS_EVAL is on; default: the one that answers")
     database_url: SecretStr | None = Field(default=None, description="SQLAlchemy address of the SQL store (traces); default: SQLite in the home")
     trace_log: bool = Field(default=True, description="whether traces are also written as lines to the reports")
     latency_queries: int = Field(default=60, ge=1, le=10_000, description="wordings timed one at a time for each strategy")

@@ -230,3 +230,19 @@ def _bounded(response: Any, limit: int) -> bytes:
         if len(body) > limit:
             raise _ReplyTooLargeError
     return bytes(body)
+
+
+def async_client(endpoint: Endpoint) -> Any:
+    """The openai package's asynchronous client of an endpoint, for libraries that take one; it retries by itself.
+
+    Limits of bytes and the cache are `ChatClient`'s and do not hold here. The environment's OPENAI_* variables and proxies to this machine are not heeded.
+    """
+    import openai
+
+    return openai.AsyncOpenAI(
+        base_url=endpoint.base_url,
+        api_key=key_of(endpoint),
+        timeout=endpoint.timeout_s,
+        max_retries=endpoint.max_retries,
+        http_client=openai.DefaultAsyncHttpxClient(trust_env=not loopback(endpoint.base_url), follow_redirects=False),
+    )

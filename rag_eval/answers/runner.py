@@ -84,7 +84,8 @@ def _guarded(plan: Plan, gathered: Gathered, tools: ModelTools, log: Events) -> 
 
 
 def _counts(ended: Sequence[Ended]) -> dict[str, int]:
-    counts: Counter[str] = Counter(dict.fromkeys((*_ALWAYS_COUNTED, *(f"outcome.{outcome}" for outcome in OUTCOMES)), 0), questions=len(ended))
+    names = (*_ALWAYS_COUNTED, *(f"outcome.{outcome}" for outcome in OUTCOMES))
+    counts: Counter[str] = Counter(dict.fromkeys(names, 0) | {"questions": len(ended)})
     for one in ended:
         answer = one.answer
         counts.update(one.counts)

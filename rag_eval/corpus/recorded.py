@@ -4,6 +4,7 @@ Belongs here: the file, and what is known of documents from passages alone. One 
 """
 
 import math
+import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -107,7 +108,8 @@ def _documents(outputs: Sequence[RecordedOutput]) -> dict[str, list[tuple[Contex
 def _document(doc_id: str, passages: list[tuple[Context, int]], file: str, taken: set[str]) -> RawDocument:
     """Join the passages, sorted so that neither the order of the questions nor that of the ranking changes the document."""
     line = min(line for _, line in passages)
-    url = min((context.url for context, _ in passages if context.url), default="")
+    # where a person can look: the system's own address of the document, else the file of outputs
+    url = min((context.url for context, _ in passages if context.url), default=f"{Path(file).name}#{urllib.parse.quote(doc_id, safe='')}")
     texts = sorted({context.text: context for context, _ in passages if context.text}.items())
     if len(texts) <= 1:
         return RawDocument(doc_id, "", texts[0][0] if texts else "", url, "text", file=file, line=line)

@@ -65,7 +65,7 @@ def _answer_measures(runs: Runs, config: Answers) -> Artifact:
         raise RuntimeError("no answers were made")
     found = from_artifact(made)
     judged = faithfulness(runs, config, found)
-    key = evaluation.key("answer_measures", made.key, cited.key, gold_variants(evaluation).key, config.purpose, judged.get("key"))
+    key = evaluation.key("answer_measures", made.key, cited.key, gold_variants(evaluation).key, config.purpose, judged)
 
     def make() -> dict[str, Any]:
         with evaluation.progress.step("Measuring answers", len(found), "answers") as advance:
