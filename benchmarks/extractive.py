@@ -95,7 +95,7 @@ def main() -> None:
     clapnq = answer_sets.clapnq(folder)
     thresholds = {name: model.abstain_below for name, model in answerers(clapnq, minilm).items()}
     for name, found in sentences(clapnq, minilm, {key: BARS[key] for key in ("precision", "recall")}).items():
-        abstention("clapnq answerable or not", name, thresholds[name], signal=signals(found), positive=clapnq.answerable, held_out=clapnq.held_out)
+        abstention("clapnq answerable or not", name, thresholds[name], signal=signals(found), positive=clapnq.carried, held_out=clapnq.held_out)
     xquad = answer_sets.xquad(folder)
     right, wrong = (sentences(xquad[name], minilm, {}) for name in ("xquad", "xquad_wrong"))
     held_out = np.concatenate([xquad["xquad"].held_out, xquad["xquad_wrong"].held_out])

@@ -22,7 +22,8 @@ class AnswerSet:
     """Questions with evidence and the spans of it that answer.
 
     `gold` holds (passage, start, end) in the question's passages; empty where the evidence does not answer. `held_out` marks the
-    questions that nothing was fitted on. `background` is the corpus that the passages come from.
+    questions that nothing was fitted on. `background` is the corpus that the passages come from. `carried` says which questions the
+    publisher calls answerable, where that is not the same as having gold: one of CLAPnq's 300 has no selected sentence.
     """
 
     name: str
@@ -31,6 +32,7 @@ class AnswerSet:
     gold: list[list[tuple[int, int, int]]]
     held_out: np.ndarray
     background: list[str]
+    carried: np.ndarray | None = None
 
     @functools.cached_property
     def answerable(self) -> np.ndarray:
@@ -66,7 +68,7 @@ def clapnq(data: Path) -> AnswerSet:
         gold.append(spans)
         passages.append([Passage(source["text"], source["title"])])
     held_out = np.array([second_half(row["id"]) for row in rows])
-    return AnswerSet("clapnq", [row["input"] for row in rows], passages, gold, held_out, [_indexed(row["passages"][0]) for row in rows])
+    return AnswerSet("clapnq", [row["input"] for row in rows], passages, gold, held_out, [_indexed(row["passages"][0]) for row in rows], np.arange(len(rows)) < len(rows) // 2)
 
 
 def scifact_evidence(data: Path) -> AnswerSet:
