@@ -244,7 +244,7 @@ def test_a_required_gate_that_fails_ends_with_status_2_after_the_report(project)
         ('recall_at_10: ">= 0.0"', "{required: [acceptance], advisory: [], min_queries: 1}", "pass", 0),
         ('recall_at_10: ">= 2.0"', "{advisory: [acceptance], min_queries: 1}", "fail", 0),
         ('recall_at_10: ">= 0.0"', "{required: [acceptance], advisory: [], min_queries: 50}", "insufficient_evidence", 2),
-        ('groundedness: ">= 0.0"', "{required: [acceptance], advisory: [], min_queries: 1}", "insufficient_evidence", 2),
+        ('faithfulness: ">= 0.0"', "{required: [acceptance], advisory: [], min_queries: 1}", "insufficient_evidence", 2),
     ],
 )
 def test_gates_decide_the_exit_status(project, floor, gates, status, exit_code):

@@ -26,6 +26,7 @@ def results(draw):
                 "outcome": outcome,
                 "codes": draw(st.lists(st.sampled_from(["schema", "provenance"]), unique=True)) if outcome == "failed" else [],
                 "answerable": draw(st.booleans()),
+                "known": draw(st.booleans()),
                 "group": draw(st.integers(0, 5)),
                 "n_cited": n_cited,
                 "n_valid": n_valid,
@@ -72,18 +73,22 @@ def with_gold(row):
     return row["answerable"] and row["n_gold"] > 0
 
 
+def unanswerable(row):
+    return row["known"] and not row["answerable"]
+
+
 # which questions count, their numerators and their denominators, one question at a time
 DEFINITIONS = {
     "coverage": (with_gold, lambda row: row["coverage"] if answered(row) else 0, one),
-    "citation_precision": (with_gold, lambda row: row["n_correct"], lambda row: row["n_cited"]),
+    "citation_precision": (lambda row: with_gold(row) or unanswerable(row), lambda row: row["n_correct"] if row["answerable"] else 0, lambda row: row["n_cited"]),
     "citation_recall": (with_gold, lambda row: row["n_matched"] if answered(row) else 0, lambda row: row["n_gold"]),
     "citation_match_rate": (with_gold, lambda row: row["n_correct"] if answered(row) else 0, lambda row: max(row["n_cited"], 1)),
     "citation_validity_rate": (every, lambda row: row["n_valid"], lambda row: row["n_cited"]),
     "groundedness": (lambda row: answered(row) and not math.isnan(row["groundedness"]), lambda row: row["groundedness"], one),
     "supported_share": (answered, lambda row: row["supported"], one),
-    "abstention_rate": (lambda row: not row["answerable"], abstained, one),
-    "answered_anyway": (lambda row: not row["answerable"], answered, one),
-    "refused_answerable": (lambda row: row["answerable"], abstained, one),
+    "abstention_rate": (unanswerable, abstained, one),
+    "answered_anyway": (unanswerable, answered, one),
+    "refused_answerable": (lambda row: row["known"] and row["answerable"], abstained, one),
     "failure_rate": (every, failed, one),
     "cost_per_1k": (every, lambda row: 1000 * (row["tokens_in"] / 1000 * 0.5 + row["tokens_out"] / 1000 * 2), one),
     "failure_rate_schema": (every, lambda row: "schema" in row["codes"], one),
@@ -122,7 +127,7 @@ def test_every_measure_is_what_its_definition_says(rows):
 
 
 def row(**changes):
-    plain = {"outcome": "answered", "codes": [], "answerable": True, "group": 0, "n_cited": 2, "n_valid": 2, "n_correct": 2, "n_gold": 2, "n_matched": 2}
+    plain = {"outcome": "answered", "codes": [], "answerable": True, "known": True, "group": 0, "n_cited": 2, "n_valid": 2, "n_correct": 2, "n_gold": 2, "n_matched": 2}
     return plain | {"coverage": 1.0, "groundedness": 1.0, "supported": 1.0, "tokens_in": 10, "tokens_out": 5} | changes
 
 
@@ -151,6 +156,20 @@ def test_unanswerable_questions_have_nothing_to_cite():
     assert (found["coverage"].n_ineligible, found["coverage"].reason) == (2, "no answerable question has a gold span")
     assert (found["abstention_rate"].value, found["answered_anyway"].value) == (0.5, 0.5)
     assert found["refused_answerable"].reason == "no question is answerable"
+
+
+def test_what_an_unanswerable_question_cites_is_wrong():
+    found = by_label([row(), row(answerable=False, n_gold=0, n_matched=0, n_correct=0, coverage=math.nan)])
+    assert (found["citation_precision"].value, found["citation_precision"].n_units) == (0.5, 4)
+    assert found["citation_match_rate"].value == 1.0
+
+
+def test_where_nobody_knows_whether_a_question_can_be_answered_nothing_is_judged():
+    found = by_label([row(known=False, n_gold=0, n_matched=0, n_correct=0, coverage=math.nan)])
+    for label in ("citation_precision", "abstention_rate", "answered_anyway", "refused_answerable", "coverage"):
+        assert math.isnan(found[label].value)
+        assert found[label].reason
+    assert found["citation_validity_rate"].value == 1.0
 
 
 def test_cost_needs_prices():

@@ -42,6 +42,7 @@ strategies:
   - {name: vector, kind: vector, embedding: {model: lsa-8}}
 gates: {required: [], advisory: [acceptance], min_queries: 50}
 nightly: false
+answers: {mode: deterministic, top_k: 5}
 """
 BEIR_CORPUS = [{"_id": name, "title": name.removesuffix(".md"), "text": text} for name, text in DOCUMENTS.items()]
 BEIR_QUERIES = [{"_id": row["query_id"], "text": row["text"]} for row in QUERIES[:3]]

@@ -1,6 +1,6 @@
 """Measures: ranking and stability of the configured strategies, and of the answers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -55,9 +55,9 @@ def measure_assets(common: Common, strategies: Sequence[str]) -> list[dg.AssetsD
     )
 
     @dg.multi_asset(name=op_name(of_answers.key), specs=[of_answers], check_specs=[checks.warning_spec(names.RETRIEVAL_GAP)])
-    def answer_measures(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
+    def answer_measures(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> Iterator[dg.MaterializeResult[Any]]:
         with clear_failures():
             session = evaluations.open(context.partition_key)
-            return outcomes.answer_measures(session).result(checks.retrieval_gap(session))
+            yield outcomes.answer_measures(session).result(checks.retrieval_gap(session))
 
     return [ranking_measures, stability_measures, answer_measures]
