@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 INTEGRATIONS := .venv-integrations
 
-.PHONY: run test test-all test-integrations check bench ui install lock docs clean help
+.PHONY: run test test-all test-integrations check bench fit ui install lock docs clean help
 
 run: install  ## set up, then the nightly evaluation of the bundled gold sets
 	@$(BIN)/rag-eval run
@@ -33,7 +33,10 @@ check: install  ## lint, types, import contracts, doc tests
 	@$(BIN)/python -m pytest -q -p no:randomly --doctest-modules rag_eval --ignore=rag_eval/defs -o addopts=""
 
 bench: install  ## speed and memory against the libraries underneath, as JSON lines
-	@for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	@for script in $(filter-out benchmarks/fit_% benchmarks/timing.py benchmarks/answer_sets_path.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+
+fit: install  ## fit the shipped coefficients anew (needs the public data of RAG_EVAL_TEST_DATA; minutes)
+	@for script in $(wildcard benchmarks/fit_*.py); do $(BIN)/python $$script || exit 1; done
 
 ui: install  ## Dagster (web server and daemon) and MLflow on this machine
 	@$(BIN)/rag-eval ui
