@@ -351,6 +351,8 @@ class GoldSetConfig(_Part):
             raise ValueError(f"primary: accepted are {', '.join(names)}")
         if self.answers is not None and self.answers.strategy is not None and self.answers.strategy not in names:
             raise ValueError(f"answers.strategy: accepted are {', '.join(names)}")
+        if self.answers is not None and "top_k" in self.answers.model_fields_set and self.answers.top_k > self.depth:
+            raise ValueError(f"answers.top_k: found {self.answers.top_k}, but depth retrieves {self.depth} chunks for each wording")
         if self.depth < max(self.k):
             raise ValueError("depth must be at least the largest k")
         for measure, text in self.acceptance.items():

@@ -202,5 +202,7 @@ def show_outcome(console: "Console", report: Mapping[str, Any], folder: Path, se
     console.print(f"evaluated in {seconds:.1f} s{reuse}", markup=False)
     console.print(f"report  {folder / 'retrieval-metrics.json'}  (content_hash {report['content_hash'][:16]}, run {report['run_id']})", markup=False, soft_wrap=True)
     console.print(f"tables  {folder / 'measures.csv'}, {folder / 'per-query.parquet'}, {folder}/run-*.trec", markup=False, soft_wrap=True)
+    if "outcomes" in report["answers"]:
+        console.print(f"answers {folder / 'answers.jsonl'}, citations.jsonl, traces.log; one of them: {command} explain QUERY_ID", markup=False, soft_wrap=True)
     console.print(f"look    {command} ui", markup=False, soft_wrap=True)
     console.print(f"try     {command} init NAME --docs DIR    (your own documents)", markup=False, soft_wrap=True)

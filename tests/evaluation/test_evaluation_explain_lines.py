@@ -1,0 +1,67 @@
+"""One question on a terminal: verdicts a person can read, hostile text that does nothing."""
+
+from rag_eval.records.answers import Answer, Evidence
+from rag_eval.records.citation import CitedSpan
+from rag_eval.records.retrieval import Offsets, ScoredChunk
+from rag_eval.reporting.explain import CitationVerdict, Explanation, GoldSpan, explanation_lines
+
+HOSTILE = "\x1b[31mred\nevent=run.start \u202e[bold]<script>"
+
+
+def chunk(text="Jobs are kept for 30 days."):
+    return ScoredChunk("storage.md", "storage.md#kept", "abc", "file", Offsets(0, len(text)), 6, "bm25s:1", "", "english", "rev", text, 3.0, 0.9, k_pos=2, k_final=1)
+
+
+def explained(**changes):
+    text = changes.pop("text", "Jobs are kept for 30 days.")
+    answer = Answer(
+        "keep", "deterministic", "answered", text=text, citations=(CitedSpan(0, 0, "storage.md", 0, 26, text), CitedSpan(1, -1, "ghost.md", -1, -1)), evidence=(Evidence("storage.md:1-3", chunk(text), "retrieve", 1, 3),), signal=0.71
+    )
+    base = Explanation(
+        run_id="r1",
+        gold_set="tiny",
+        strategy="bm25",
+        question="How long are jobs kept?",
+        answerable=True,
+        answer=answer,
+        verdicts=(CitationVerdict("ok", "", correct=True), CitationVerdict("unknown_snippet", "snippet_id", correct=False)),
+        targets=("storage.md",),
+        spans=(GoldSpan("storage.md", 0, 26, text, cited=True), GoldSpan("alerts.md", 4, 9, "other", cited=False)),
+        measures={"coverage": 0.5, "groundedness": 1.0, "supported": 1.0, "gap_reason": "cited"},
+    )
+    return Explanation(**{**{name: getattr(base, name) for name in base.__dataclass_fields__}, **changes})
+
+
+def test_it_says_what_was_asked_answered_cited_and_right():
+    shown = "\n".join(explanation_lines(explained()))
+    for part in (
+        "How long are jobs kept?",
+        "signal 0.71",
+        "1. storage.md:1-3  matches the gold",
+        "2. ghost.md  unknown_snippet [snippet_id]: reject the answer",
+        "cited   storage.md [0, 26)",
+        "missed  alerts.md [4, 9)",
+        "rank 1, score 0.900  <- cited, gold document",
+        "coverage 0.50; groundedness 1.00; use of what was retrieved: cited",
+    ):
+        assert part in shown
+
+
+def test_a_question_that_the_corpus_does_not_answer():
+    answer = Answer("keep", "deterministic", "not_found", text="NOT FOUND", signal=0.1)
+    shown = "\n".join(explanation_lines(explained(answerable=False, answer=answer, verdicts=(), spans=(), targets=(), measures={"coverage": None, "groundedness": None, "gap_reason": "acknowledged"})))
+    assert "not found: NOT FOUND" in shown
+    assert "NOT FOUND is right" in shown
+    assert "none" in shown
+
+
+def test_hostile_text_neither_breaks_a_line_nor_reaches_the_terminal():
+    lines = explanation_lines(explained(text=HOSTILE, question=HOSTILE))
+    assert all(line.isprintable() for line in lines)
+    assert not any(line.startswith("event=") for line in lines)
+
+
+def test_a_source_is_shown_as_a_snippet_only():
+    long = "word " * 1000
+    assert max(len(line) for line in explanation_lines(explained(text=long)) if "Answer" not in line) < 2100
+    assert sum(len(line) > 250 for line in explanation_lines(explained(text=long))) == 1  # the answer itself
