@@ -18,8 +18,11 @@ from rag_eval.storage.hashing import digest
 NAMES = ("data-terms",)
 """Lists that come with the package."""
 
+SLACK = 2
+"""Other terms that may stand among those of a phrase: "pull the number out" is "pull out", "text into numbers" is "numbers kept as text"."""
+
 Phrase = tuple[int, ...]
-"""Term ids that stand next to each other, stop words aside."""
+"""Term ids of a listed phrase, stop words aside, or of a single term."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -139,10 +142,11 @@ class BoundExpansion:
                     if phrase and mean and mean != phrase:
                         its[mean] = max(entry.weight, its.get(mean, 0.0))
         self._means = {phrase: tuple(Mean(terms, weight) for terms, weight in its.items()) for phrase, its in found.items() if its}
-        by_start: dict[int, set[int]] = {}
+        self._number = {phrase: number for number, phrase in enumerate(self._means)}
+        self._having: dict[int, list[Phrase]] = {}
         for phrase in self._means:
-            by_start.setdefault(phrase[0], set()).add(len(phrase))
-        self._lengths = {start: tuple(sorted(lengths, reverse=True)) for start, lengths in by_start.items()}
+            if len(phrase) > 1:
+                self._having.setdefault(phrase[-1], []).append(phrase)
 
     def means(self, phrase: Phrase) -> tuple[Mean, ...]:
         """What exactly this phrase also means."""
@@ -154,7 +158,10 @@ class BoundExpansion:
         return (*self.means(phrase), *single)
 
     def phrases(self, rows: Sequence[Sequence[int]]) -> list[list[Phrase]]:
-        """Cut questions into listed phrases, the longest first, and the single terms between them.
+        """Cut questions into listed phrases and the single terms left over.
+
+        A phrase is found where all its terms stand close together, in any order; longer ones come first, then those closer together, then
+        those in the order of the list's writing.
 
         Parameters
         ----------
@@ -164,18 +171,45 @@ class BoundExpansion:
         Returns
         -------
         list of list of Phrase
-            Strung together, they are the question's terms.
+            Each term of the question is in one phrase, as often as it stands there.
         """
-        return [self._cut(tuple(row)) for row in rows]
+        return [[tuple(row[place] for place in places) if phrase is None else phrase for places, phrase in self._cut(row)] for row in rows]
 
-    def _cut(self, row: Phrase) -> list[Phrase]:
-        found, start = [], 0
-        while start < len(row):
-            lengths = self._lengths.get(row[start], ())
-            length = next((length for length in lengths if row[start : start + length] in self._means), 1)
-            found.append(row[start : start + length])
-            start += length
-        return found
+    def _cut(self, row: Sequence[int]) -> list[tuple[tuple[int, ...], Phrase | None]]:
+        """Places in the question of each phrase, and the phrase; by first place."""
+        places: dict[int, list[int]] = {}
+        for place, term in enumerate(row):
+            places.setdefault(term, []).append(place)
+        candidates = []
+        for term in places:
+            for phrase in self._having.get(term, ()):
+                if all(other in places for other in phrase):
+                    candidates += [
+                        (-len(phrase), max(span) - min(span), list(span) != sorted(span), self._number[phrase], span, phrase)
+                        for span in _spans(phrase, places)
+                    ]
+        free, found = set(range(len(row))), []
+        for *_, span, phrase in sorted(candidates):
+            if free.issuperset(span):
+                free.difference_update(span)
+                found.append((span, phrase))
+        singles: list[tuple[tuple[int, ...], Phrase | None]] = [((place,), None) for place in free]
+        return sorted([*found, *singles], key=lambda pair: min(pair[0]))
+
+
+def _spans(phrase: Phrase, places: dict[int, list[int]]) -> list[tuple[int, ...]]:
+    """Where a phrase stands in a question, one set of places for each occurrence of its first term; none where they are too far apart."""
+    found = []
+    for start in places[phrase[0]]:
+        span = [start]
+        for term in phrase[1:]:
+            left = [place for place in places[term] if place not in span]
+            if not left:
+                break
+            span.append(min(left, key=lambda place: (abs(place - span[-1]), place)))  # noqa: B023 - called at once
+        if len(span) == len(phrase) and max(span) - min(span) < len(phrase) + SLACK:
+            found.append(tuple(span))
+    return found
 
 
 @functools.lru_cache(maxsize=4)
