@@ -206,7 +206,7 @@ def _spans(phrase: Phrase, places: dict[int, list[int]]) -> list[tuple[int, ...]
             left = [place for place in places[term] if place not in span]
             if not left:
                 break
-            span.append(min(left, key=lambda place: (abs(place - span[-1]), place)))  # noqa: B023 - called at once
+            span.append(min(left, key=lambda place: (abs(place - span[-1]), place)))
         if len(span) == len(phrase) and max(span) - min(span) < len(phrase) + SLACK:
             found.append(tuple(span))
     return found
