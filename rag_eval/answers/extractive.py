@@ -14,6 +14,7 @@ from rag_eval.answers import abstention, features
 from rag_eval.answers.coefficients import Weights, load
 from rag_eval.answers.pool import Floats, Ints, Passage, Pool
 from rag_eval.answers.terms import PoolTerms, TermWeights
+from rag_eval.retrieval.synonyms.expansion import Expansion
 
 __all__ = ["Chosen", "Extract", "Extractive", "Passage", "TermWeights"]
 
@@ -85,6 +86,9 @@ class Extractive:
         Threshold of the signal; None takes the default of these coefficients.
     term_weights
         Document frequencies of the corpus that the evidence comes from; without them every content word weighs the same.
+    expansion
+        Synonyms: a question term that the text lacks counts in part where it has a synonym. The coefficients were fitted without any, so the
+        signal is calibrated only without.
 
     Raises
     ------
@@ -100,6 +104,7 @@ class Extractive:
         max_sentences: int = 3,
         abstain_below: float | None = None,
         term_weights: TermWeights | None = None,
+        expansion: Expansion | None = None,
     ) -> None:
         if max_sentences < 1:
             raise ValueError(f"max_sentences: found {max_sentences}, accepted 1 or more")
@@ -110,6 +115,7 @@ class Extractive:
         self._max_sentences = max_sentences
         self.abstain_below = self._weights.threshold if abstain_below is None else abstain_below
         self._term_weights = term_weights or TermWeights()
+        self._expansion = expansion
 
     def answer(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[Extract]:
         """Answer a batch.
@@ -148,7 +154,7 @@ class Extractive:
 
     def _measure(self, pool: Pool) -> tuple[Floats, npt.NDArray[np.bool_]]:
         """Features of all candidates, and which questions can be answered: those of which the evidence has a word, or that a model can read."""
-        terms = PoolTerms(pool, self._term_weights)
+        terms = PoolTerms(pool, self._term_weights, self._expansion)
         words = features.lexical(pool, terms)
         asked = np.array([any(character.isalnum() for character in question) for question in pool.questions], dtype=bool)
         if self._embed is None:

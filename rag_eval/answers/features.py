@@ -54,7 +54,7 @@ def lexical(pool: Pool, terms: PoolTerms) -> Floats:
     Returns
     -------
     float64 [n_candidates, len(LEXICAL)]
-        Coverages are shares of the question's term weight: found in the unit; in it or the passage's title; in the passage or title; in
+        Coverages are shares of the question's term weight, a synonym counting in part where `terms` has any: found in the unit; in it or the passage's title; in the passage or title; in
         all of the question's evidence. `local_coverage` weighs terms by how few of the question's own candidates have them. `frequency`
         is the first with counts saturated as in BM25. `pairs`: share of the question's neighbouring terms that are neighbours in the
         unit. `missing`: the heaviest term that neither passage nor title has, as a share of the heaviest of all. `number_*`, `name_fits`:
@@ -68,7 +68,7 @@ def lexical(pool: Pool, terms: PoolTerms) -> Floats:
     in_unit = terms.units[unit].multiply(asked[q]).tocsr()
     in_title = terms.titles[pool.title_of_pair].multiply(asked[asker]).tocsr()
     in_passage = terms.passages[pool.text_of_pair].multiply(asked[asker]).tocsr().maximum(in_title).tocsr()
-    in_evidence = ((_gather(asker, len(pool.questions)) @ in_passage) > 0).astype(np.float64)
+    in_evidence = _strongest(in_passage, pool)
     missing = _heaviest((asked[asker] - in_passage).tocsr(), weights) / np.maximum(_heaviest(asked, weights), 1e-12)[asker]
     wants_number, has_number = _flags(_WANTS_NUMBER, pool.questions)[q], _flags(_NUMBER, pool.unit_texts)[unit]
     columns = {
@@ -95,6 +95,21 @@ def _gather(owner: Ints, n_owners: int) -> Any:
     from scipy.sparse import csr_array
 
     return csr_array((np.ones(len(owner)), (owner, np.arange(len(owner)))), shape=(n_owners, len(owner)))
+
+
+def _strongest(in_passage: Any, pool: Pool) -> Any:
+    """Largest value over the passages of each question, CSR [n_questions, n_terms]."""
+    n_questions = len(pool.questions)
+    if (in_passage.data == 1).all():
+        return ((_gather(pool.question_of_pair, n_questions) @ in_passage) > 0).astype(np.float64)
+    from scipy.sparse import csr_array
+
+    found = csr_array((n_questions, in_passage.shape[1]))
+    for place in range(int(pool.passage_of_pair.max()) + 1):  # the n-th passages of all questions at once
+        rows = np.flatnonzero(pool.passage_of_pair == place)
+        nth = csr_array((np.ones(len(rows)), (pool.question_of_pair[rows], rows)), shape=(n_questions, in_passage.shape[0]))
+        found = found.maximum(nth @ in_passage)
+    return found
 
 
 def _heaviest(matrix: Any, weights: Floats) -> Floats:

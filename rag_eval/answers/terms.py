@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from rag_eval.answers.function_words import FUNCTION_WORDS
 from rag_eval.answers.pool import Pool
+from rag_eval.answers.widening import Widening
 from rag_eval.corpus.analyzer import Analyzer, count_matrix
+from rag_eval.retrieval.synonyms.expansion import Expansion
 
 SATURATION, LENGTH_SHARE = 0.9, 0.4
 """BM25's k1 and b, as for retrieval."""
@@ -58,10 +60,21 @@ class TermWeights:
 class PoolTerms:
     """The terms of a pool.
 
+    Parameters
+    ----------
+    pool
+        Questions and texts.
+    weights
+        How much terms say.
+    expansion
+        Synonyms: a question term that a text lacks counts in part where the text has a synonym, in all matrices but those of pairs. The
+        columns of such terms follow those of the vocabulary, and `n_terms` counts them.
+
     Attributes
     ----------
     questions, units, titles, passages
-        CSR of 0 and 1, one row each; `passages` are distinct texts without titles. Function words are left out of questions.
+        CSR of 0 and 1, one row each, and between them where only a synonym is there; `passages` are distinct texts without titles. Function
+        words are left out of questions.
     saturated
         CSR [n_units, n_terms]: counts as BM25 saturates them.
     unit_lengths
@@ -70,13 +83,15 @@ class PoolTerms:
         float64 [n_terms].
     """
 
-    def __init__(self, pool: Pool, weights: TermWeights) -> None:
+    def __init__(self, pool: Pool, weights: TermWeights, expansion: Expansion | None = None) -> None:
         from scipy.sparse import csr_array
 
         analyzer = Analyzer()
         functional = {term for row in analyzer.index(FUNCTION_WORDS) for term in row}
-        asked = [[term for term in row if term not in functional] for row in analyzer.index(pool.questions)]
+        questions = analyzer.index(pool.questions)
+        asked = [[term for term in row if term not in functional] for row in questions]
         said, named = analyzer.index(pool.unit_texts), analyzer.index([title.replace("_", " ") for title in pool.titles])
+        widening = None if expansion is None else Widening(expansion, analyzer, questions, asked)
         n_terms = len(analyzer.vocabulary)
 
         def counts(rows: Sequence[Sequence[int]]) -> Any:
@@ -97,7 +112,19 @@ class PoolTerms:
         rows = np.repeat(np.arange(units.shape[0]), np.diff(units.indptr))
         self.saturated.data = units.data / (units.data + SATURATION * longer[rows])
         self.weights = weights.of(analyzer.vocabulary)
+        if widening is not None:
+            self._widen(widening)
         self._pairs(asked, said, functional, n_terms)
+
+    def _widen(self, widening: Widening) -> None:
+        from scipy.sparse import csr_array
+
+        shape = (len(widening.asked), widening.n_terms + len(widening.terms))
+        self.questions = csr_array(count_matrix(widening.asked, shape[1]), shape=shape)
+        self.units, self.titles, self.passages, self.saturated = (
+            widening.widen(matrix) for matrix in (self.units, self.titles, self.passages, self.saturated)
+        )
+        self.weights = np.concatenate([self.weights, self.weights[widening.terms]])
 
     def _pairs(self, asked: list[list[int]], said: list[list[int]], functional: set[int], n_terms: int) -> None:
         """Neighbouring terms, function words left out, of the questions and of the units."""

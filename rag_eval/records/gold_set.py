@@ -23,6 +23,8 @@ _FLOOR = re.compile(r"^\s*(>=|<=)\s*(-?\d+(?:\.\d+)?)\s*$")
 
 Name = Annotated[str, Field(pattern=NAME)]
 Level = Literal["document", "section", "span"]
+Expand = Literal["data-terms"]
+"""Lists of synonyms that come with the package; `rag_eval.retrieval.synonyms` has them."""
 
 
 class _Part(BaseModel):
@@ -134,6 +136,11 @@ class _Strategy(_Part):
     rerank: Rerank | None = None
 
 
+def _expandable(engine: str, expand: str | None) -> None:
+    if expand is not None and engine != "bm25s":
+        raise ValueError(f"expand: works with engine bm25s only, and the engine is {engine}; leave out expand or choose engine: bm25s")
+
+
 class Bm25(_Strategy):
     """Lexical retrieval. `lucene` is BM25 as Lucene computes it (bm25s); `rank-bm25` is the Okapi variant of that package."""
 
@@ -141,6 +148,12 @@ class Bm25(_Strategy):
     engine: Literal["bm25s", "rank-bm25"] = "bm25s"
     k1: float = Field(default=0.9, ge=0, le=10)
     b: float = Field(default=0.4, ge=0, le=1)
+    expand: Expand | None = Field(default=None, description="list of synonyms that questions are widened by: data-terms, everyday words for those of data handling documentation")
+
+    @model_validator(mode="after")
+    def _engine_expands(self) -> "Bm25":
+        _expandable(self.engine, self.expand)
+        return self
 
 
 class Vector(_Strategy):
@@ -162,8 +175,14 @@ class Hybrid(_Strategy):
     engine: Literal["bm25s", "rank-bm25"] = "bm25s"
     k1: float = Field(default=0.9, ge=0, le=10)
     b: float = Field(default=0.4, ge=0, le=1)
+    expand: Expand | None = Field(default=None, description="list of synonyms that questions are widened by: data-terms, everyday words for those of data handling documentation")
     embedding: Embedding = Embedding(model="lsa-256")
     search: Literal["exact", "approximate"] = "exact"
+
+    @model_validator(mode="after")
+    def _engine_expands(self) -> "Hybrid":
+        _expandable(self.engine, self.expand)
+        return self
 
     @model_validator(mode="after")
     def _some_weight(self) -> "Hybrid":

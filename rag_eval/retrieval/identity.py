@@ -1,6 +1,6 @@
 """`index_hash`: what an index was made from. Equal hashes mean equal rankings for exact engines.
 
-`<engine>:` + hash of (chunks_hash, analyzer, embed_model, engine version and parameters), one for each strategy.
+`<engine>:` + hash of (chunks_hash, analyzer, embed_model, engine version and parameters, synonyms where there are any), one for each strategy.
 """
 
 from pathlib import Path
@@ -8,6 +8,8 @@ from pathlib import Path
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.records.gold_set import Bm25, Embedding, Hybrid, Vector
 from rag_eval.retrieval.embedding.lsa import fit_hash
+from rag_eval.retrieval.synonyms.expansion import Expansion
+from rag_eval.retrieval.synonyms.scoring import SCORING
 from rag_eval.storage.code import library_versions
 from rag_eval.storage.hashing import digest, file_hash
 
@@ -43,7 +45,10 @@ def embed_model(embedding: Embedding, text_hashes: list[str], base: Path) -> str
 
 def _lexical(strategy: Bm25 | Hybrid, chunks_hash: str) -> str:
     version = library_versions()[ENGINE_VERSIONS[strategy.engine]]
-    return f"{strategy.engine}:{digest([chunks_hash, ANALYZER, '', version, {'k1': strategy.k1, 'b': strategy.b}])}"
+    parameters: dict[str, float | str] = {"k1": strategy.k1, "b": strategy.b}
+    if strategy.expand is not None:
+        parameters["expand"] = f"{Expansion.load(strategy.expand).identity} {SCORING}"
+    return f"{strategy.engine}:{digest([chunks_hash, ANALYZER, '', version, parameters])}"
 
 
 def _dense(strategy: Vector | Hybrid, chunks_hash: str, model: str) -> str:

@@ -10,9 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rag_eval.retrieval.ranking import MARGIN, Ranking, first_of_tied, order, ranking, scale_by_top
+from rag_eval.retrieval.ranking import MARGIN, Ranking, first_of_tied, order, ranking, scale_by_top, select
+from rag_eval.retrieval.synonyms.expansion import BoundExpansion
+from rag_eval.retrieval.synonyms.scoring import ExpandedScores
 
 Terms = Sequence[Sequence[int]]
+
+BLOCK_BYTES = 64_000_000
+"""Memory for the scores of the widened queries that are ranked together."""
 
 
 class Bm25s:
@@ -41,6 +46,7 @@ class Bm25s:
         if n_terms and self._terms.any():  # bm25s cannot index a corpus without any term
             self._index = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy")
             self._index.index((documents, {str(i): i for i in range(n_terms)}), show_progress=False)
+        self._widened: ExpandedScores | None = None
 
     def search(self, queries: Terms, depth: int, allowed: npt.NDArray[np.bool_] | None = None) -> Ranking:
         """Rank chunks that share at least one term with the query.
@@ -77,3 +83,36 @@ class Bm25s:
         """Score every chunk for one query of known terms, [n_chunks]."""
         scores: npt.NDArray[np.float32] = np.asarray(self._index.get_scores_from_ids(list(query)), dtype=np.float32)
         return scores if allowed is None else np.where(allowed, scores, np.float32(0))
+
+    def search_expanded(self, queries: Terms, expansion: BoundExpansion, depth: int, allowed: npt.NDArray[np.bool_] | None = None) -> Ranking:
+        """Rank chunks that share at least one term, or the synonym of one, with the query; see `synonyms.scoring` for the score.
+
+        Parameters
+        ----------
+        queries
+            Term ids of each query; repeated terms count repeatedly.
+        expansion
+            The synonyms, in the ids of the analyzer that the documents' ids come from.
+        depth
+            At most so many chunks a query.
+        allowed
+            bool [n_chunks]: only these are ranked.
+        """
+        width = min(depth, self.n_chunks)
+        rows = np.full((len(queries), width), -1, dtype=np.int32)
+        scores = np.full((len(queries), width), -np.inf)
+        step = max(1, BLOCK_BYTES // (8 * max(self.n_chunks, 1)))
+        for start in range(0, len(queries) if self._index is not None else 0, step):
+            block = slice(start, start + step)
+            dense = self._expanded.dense(expansion, queries[block])
+            ranked = dense > 0 if allowed is None else (dense > 0) & allowed
+            rows[block], scores[block] = select(np.where(ranked, dense, -np.inf).astype(np.float32), width)
+        candidates = (rows >= 0).sum(axis=1).astype(np.int64)
+        return ranking(rows, scores, scale_by_top(scores), candidates)
+
+    @property
+    def _expanded(self) -> ExpandedScores:
+        if self._widened is None:
+            parts = self._index.scores
+            self._widened = ExpandedScores(parts["data"], parts["indices"], parts["indptr"], len(self._terms), self.n_chunks)
+        return self._widened

@@ -20,6 +20,7 @@ from rag_eval.retrieval.lexical import Bm25s
 from rag_eval.retrieval.okapi import RankBm25
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.rerank import Reranker, by_reranker, mmr
+from rag_eval.retrieval.synonyms.expansion import BoundExpansion, Expansion
 from rag_eval.storage.hashing import digest
 
 POOL = 100
@@ -58,6 +59,7 @@ class StrategyIndex:
         self.chroma = chroma
         self.rerankers = dict(rerankers or {})
         self._lexical: dict[str, Bm25s | RankBm25] = {}
+        self._expansions: dict[str, BoundExpansion] = {}
         self._sources: dict[str, EmbeddingSource] = {}
         self._exact: dict[str, ExactSearch] = {}
         self._graphs: set[str] = set()
@@ -94,6 +96,20 @@ class StrategyIndex:
             engine = Bm25s if spec.engine == "bm25s" else RankBm25
             self._lexical[key] = engine(self.table.terms, self.table.n_terms, k1=spec.k1, b=spec.b)
         return self._lexical[key]
+
+    def by_term(self, spec: Bm25 | Hybrid, queries: list[str], depth: int, allowed: Allowed) -> Ranking:
+        """Rank chunks by the terms of queries, widened by synonyms where the strategy asks for it."""
+        engine, terms = self.lexical(spec), self.table.query_terms(queries)
+        if spec.expand is None:
+            return engine.search(terms, depth, allowed)
+        if not isinstance(engine, Bm25s):
+            raise TypeError(f"expand: found the engine {spec.engine}, accepted bm25s")  # the configuration refuses it with its place
+        return engine.search_expanded(terms, self._expansion(spec.expand), depth, allowed)
+
+    def _expansion(self, name: str) -> BoundExpansion:
+        if name not in self._expansions:
+            self._expansions[name] = Expansion.load(name).bind(self.table.analyzer)
+        return self._expansions[name]
 
     def dense(self, spec: Vector | Hybrid) -> _Dense:
         """Return the vector search, exact or approximate."""
@@ -191,13 +207,13 @@ class ReadyStrategy:
     def _rank(self, queries: list[str], pool: int, seed: int, allowed: Allowed, *, cached: bool) -> Ranking:
         spec = self.spec
         if isinstance(spec, Bm25):
-            return self.index.lexical(spec).search(self.index.table.query_terms(queries), pool, allowed)
+            return self.index.by_term(spec, queries, pool, allowed)
         dense = self.index.dense(spec)
         vectors = self.index.source(spec.embedding).query_vectors(queries, cached=cached)
         by_vector = dense(vectors, pool, seed, allowed)
         if isinstance(spec, Vector):
             return by_vector
-        by_term = self.index.lexical(spec).search(self.index.table.query_terms(queries), pool, allowed)
+        by_term = self.index.by_term(spec, queries, pool, allowed)
         if spec.fusion == "rrf":
             return reciprocal_rank(by_term, by_vector, k=spec.rrf_k, depth=pool)
         return weighted(by_term, by_vector, alpha=spec.alpha, beta=spec.beta, depth=pool)

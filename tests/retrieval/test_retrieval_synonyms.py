@@ -1,0 +1,237 @@
+"""Synonyms: the list is sound, phrases are found, the score is its formula, and nothing changes where none are asked for."""
+
+import collections
+import json
+import math
+
+import numpy as np
+import pytest
+from corpora import chunks_frame, listed, places, table
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from rag_eval.corpus.analyzer import Analyzer, terms
+from rag_eval.records.gold_set import Bm25, Hybrid
+from rag_eval.retrieval.chunk_table import ChunkTable
+from rag_eval.retrieval.identity import index_hash
+from rag_eval.retrieval.lexical import Bm25s
+from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
+from rag_eval.retrieval.synonyms.expansion import NAMES, Expansion
+
+LISTS = [Expansion.load(name) for name in NAMES]
+SMALL = Expansion.parse(
+    json.dumps(
+        {
+            "version": 3,
+            "entries": [
+                {"terms": ["throw away", "discard"], "means": ["drop"], "weight": 0.5},
+                {"terms": ["twice", "more than once"], "means": ["duplicate", "drop_duplicates"], "weight": 0.8},
+                {"terms": ["rows into columns"], "means": ["pivot"], "weight": 0.6},
+                {"terms": ["columns into rows"], "means": ["melt"], "weight": 0.6},
+                {"terms": ["away"], "means": ["distance"], "weight": 0.4},
+            ],
+        }
+    ),
+    "small",
+)
+DOCUMENTS = ["drop rows", "throw a ball away", "drop duplicates of rows", "the distance of two points", "pivot a table", "melt a table", "rows and columns", "nothing of it", "duplicate twice"]
+
+
+# the lists that come with the package
+
+
+@pytest.mark.parametrize("expansion", LISTS, ids=lambda its: its.name)
+def test_a_list_is_sound(expansion):
+    assert 500 <= len(expansion.entries) <= 900
+    pairs = collections.Counter()
+    for entry in expansion.entries:
+        assert 0 < entry.weight <= 1
+        for phrase in (*entry.terms, *entry.means):
+            assert terms(phrase), phrase
+            assert phrase == phrase.strip()
+        for term in entry.terms:
+            words = len(term.replace("-", " ").replace("/", " ").split())
+            assert len(terms(term)) > 1 or words == 1, f"{term}: stop words leave one word, which would match far too much"
+            assert len(terms(term)) <= 8
+            pairs.update((tuple(terms(term)), tuple(terms(mean))) for mean in dict.fromkeys(entry.means))
+    assert not [pair for pair, count in pairs.items() if count > 1]
+    assert not [pair for pair in pairs if pair[0] == pair[1]]
+
+
+def test_a_list_is_known_by_name_version_and_content():
+    name, _, content = LISTS[0].identity.partition("@")
+    assert name == f"data-terms-{LISTS[0].version}"
+    assert len(content) == 16
+    assert Expansion.load("data-terms") is LISTS[0]
+    written = {"version": 1, "entries": [{"terms": ["a1"], "means": ["b1"], "weight": 0.5}]}
+    first = Expansion.parse(json.dumps(written), "x")
+    assert Expansion.parse(json.dumps(written, indent=3), "x").identity == first.identity
+    written["entries"][0]["weight"] = 0.6
+    assert Expansion.parse(json.dumps(written), "x").identity != first.identity
+
+
+def test_no_other_list_is_known():
+    with pytest.raises(ValueError, match=r"'nonsense', accepted data-terms"):
+        Expansion.load("nonsense")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"terms": [], "means": ["b"], "weight": 0.5}, {"terms": ["a"], "means": ["b"], "weight": 0}, {"terms": ["a"], "means": ["b"], "weight": 1.1}, {"terms": ["a"], "means": [1], "weight": 1}, {"terms": ["a"], "means": ["b"]}, "a"],
+)
+def test_a_malformed_list_is_refused(entry):
+    with pytest.raises(ValidationError, match=r"entries\.0"):
+        Expansion.parse(json.dumps({"version": 1, "entries": [entry]}), "x")
+
+
+# finding phrases
+
+
+@pytest.mark.parametrize(
+    ("question", "wanted"),
+    [
+        ("Throwing it away", [("drop", 0.5), ("distanc", 0.4)]),
+        ("throw the rows all away", [("drop", 0.5), ("distanc", 0.4)]),
+        ("throw one two three away", [("distanc", 0.4)]),
+        ("discard what stands twice", [("drop", 0.8), ("duplic", 0.8)]),
+        ("drop what stands twice", [("duplic", 0.8)]),
+        ("turn rows into columns", [("pivot", 0.6)]),
+        ("turn columns into rows", [("melt", 0.6)]),
+        ("more of this than once", [("drop", 0.8), ("duplic", 0.8)]),
+        ("nothing", []),
+        ("", []),
+    ],
+)
+def test_a_question_is_widened(question, wanted):
+    assert SMALL.expand([question]) == [wanted]
+
+
+def test_questions_are_widened_alike_alone_and_together():
+    questions = ["Which cells are blank?", "running total of sales", "blank", "throw away lines that turn up twice", "x"]
+    together = LISTS[0].expand(questions)
+    assert together == [LISTS[0].expand([question])[0] for question in questions]
+    assert dict(together[0])["miss"] > 0
+    assert dict(together[1])["cumsum"] > 0
+    assert dict(together[3])["duplic"] > 0
+    assert together[4] == []
+
+
+@given(st.lists(st.sampled_from(["throw", "away", "rows", "columns", "twice", "more", "once", "than", "ball"]), max_size=12))
+def test_every_term_of_a_question_is_in_one_phrase(words):
+    analyzer = Analyzer()
+    bound = SMALL.bind(analyzer)
+    row = analyzer.index([" ".join(words)])[0]
+    assert sorted(term for phrase in bound.phrases([row])[0] for term in phrase) == sorted(row)
+
+
+# scores
+
+
+def engine(texts=DOCUMENTS):
+    chunks = table(texts)
+    return chunks, Bm25s(chunks.terms, chunks.n_terms, k1=0.9, b=0.4), SMALL.bind(chunks.analyzer)
+
+
+def scores(query, *, allowed=None, widened=True):
+    chunks, bm25, bound = engine()
+    rows = chunks.query_terms([query])
+    found = bm25.search_expanded(rows, bound, 20, allowed) if widened else bm25.search(rows, 20, allowed)
+    return dict(listed(found, 0))
+
+
+def idf(n_with, n=len(DOCUMENTS)):
+    return math.log(1 + (n - n_with + 0.5) / (n_with + 0.5))
+
+
+def test_a_question_without_synonyms_scores_as_plain_bm25():
+    assert scores("rows of points") == pytest.approx(scores("rows of points", widened=False), abs=2e-6)
+
+
+def test_a_synonym_counts_its_weight_and_never_as_rarer_than_its_word():
+    drop = scores("drop", widened=False)
+    assert scores("discard") == pytest.approx({row: 0.5 * score for row, score in drop.items()}, abs=2e-6)  # unknown to the corpus: no limit
+    twice, duplicate = scores("twice", widened=False), scores("duplicate", widened=False)
+    both = [row for row in duplicate if row in scores("drop", widened=False)]
+    found = scores("twice")
+    for row in duplicate:
+        parts = [twice.get(row, 0.0), 0.8 * duplicate[row] * min(1, idf(1) / idf(2))]
+        if row in both:
+            parts.append(0.8 * (duplicate[row] + drop[row]) / 2)
+        assert found[row] == pytest.approx(math.hypot(*parts), abs=3e-6)
+    limited = scores("rows into columns")  # "rows" stands in three documents, "pivot" in one: its idf counts as that of "columns", which is one too
+    pivot = scores("pivot", widened=False)
+    assert limited[4] == pytest.approx(2 * 0.6 * pivot[4] * min(1, max(idf(1), idf(3)) / idf(1)), abs=3e-6)
+
+
+def test_a_meaning_of_several_words_needs_them_all():
+    assert 0 not in scores("twice")
+    assert 2 in scores("twice")
+
+
+def test_a_phrase_scores_its_words_as_well():
+    found = scores("throw away")
+    assert set(found) == {0, 1, 2, 3}
+    assert found[1] > max(found[0], found[3])
+
+
+def test_only_allowed_chunks_are_ranked():
+    allowed = np.zeros(len(DOCUMENTS), dtype=bool)
+    allowed[[2, 3]] = True
+    assert set(scores("throw away", allowed=allowed)) == {2, 3}
+
+
+def test_blocks_do_not_matter(monkeypatch):
+    chunks, bm25, bound = engine(DOCUMENTS * 20)
+    queries = chunks.query_terms(["throw away twice", "", "discard", "unheard", "rows into columns"] * 5)
+    whole = bm25.search_expanded(queries, bound, 30)
+    monkeypatch.setattr("rag_eval.retrieval.lexical.BLOCK_BYTES", 8 * len(chunks) * 3)
+    parts = bm25.search_expanded(queries, bound, 30)
+    assert np.array_equal(whole.rows, parts.rows)
+    assert np.array_equal(whole.raw, parts.raw)
+    assert not whole.found[[1, 3]].any()
+
+
+@pytest.mark.parametrize("written", [["graph"], ["the"], [""], []])
+def test_corpora_of_almost_nothing(written):
+    chunks, bm25, bound = engine(written)
+    found = bm25.search_expanded(chunks.query_terms(["graph throw away", "", "twice"]), bound, 10)
+    assert [len(listed(found, query)) for query in range(3)] == [int(written == ["graph"]), 0, 0]
+    assert len(bm25.search_expanded([], bound, 10).rows) == 0
+
+
+# strategies
+
+
+TEXTS = ["Remove missing values with dropna.", "Draw a bar plot.", "Return duplicate rows.", "Cumulative sum, cumsum, over an axis.", "blank verse"]
+
+
+@pytest.fixture
+def index(tmp_path):
+    return StrategyIndex(ChunkTable(chunks_frame(TEXTS), "hash"), places(tmp_path))
+
+
+def test_a_strategy_finds_what_only_a_synonym_names(index):
+    plain, widened = (ReadyStrategy(Bm25(name="b", kind="bm25", expand=expand), index) for expand in (None, "data-terms"))
+    questions = ["running total", "which lines stand there twice", "blank cells"]
+    assert not plain.search(questions, 5).found[:2].any()
+    found = widened.search(questions, 5)
+    assert found.rows[:2, 0].tolist() == [3, 2]
+    assert {row for row, _ in listed(found, 2)} >= {0, 4}
+    assert np.array_equal(widened.search(questions[1:2], 5).raw[0], found.raw[1])
+    hybrid = ReadyStrategy(Hybrid(name="h", kind="hybrid", expand="data-terms", alpha=1, beta=0, embedding={"model": "lsa-2"}), index)
+    assert hybrid.search(questions, 5).rows[:2, 0].tolist() == [3, 2]
+
+
+def test_the_index_hash_carries_the_list_and_is_as_before_without():
+    for kind, more in ((Bm25, {"kind": "bm25"}), (Hybrid, {"kind": "hybrid"})):
+        plain, silent, widened = (kind(name="s", **more, **expand) for expand in ({}, {"expand": None}, {"expand": "data-terms"}))
+        assert index_hash(plain, "c", "m") == index_hash(silent, "c", "m") != index_hash(widened, "c", "m")
+
+
+@pytest.mark.parametrize(("kind", "spec"), [("bm25", Bm25), ("hybrid", Hybrid)])
+def test_the_configuration_refuses_what_cannot_expand(kind, spec):
+    with pytest.raises(ValidationError, match="expand: works with engine bm25s only, and the engine is rank-bm25"):
+        spec(name="s", kind=kind, engine="rank-bm25", expand="data-terms")
+    with pytest.raises(ValidationError, match="data-terms"):
+        spec(name="s", kind=kind, expand="other")
