@@ -15,7 +15,7 @@ from rag_eval.answers.markers import Marked, read_markers
 from rag_eval.corpus.analyzer import ANALYZER, count_tokens
 from rag_eval.corpus.recorded_rows import Citation, Context, RecordedOutput
 from rag_eval.records.answers import INSUFFICIENT_EVIDENCE, NOT_FOUND, Answer, Evidence, Outcome
-from rag_eval.records.citation import CitedSpan
+from rag_eval.records.citation import PAYLOAD_FIELDS, CitedSpan
 from rag_eval.records.retrieval import Offsets, ScoredChunk
 from rag_eval.storage.hashing import digest, text_hash
 
@@ -25,6 +25,9 @@ NO_ANSWER = "no_answer"
 """Code of an output whose answer is null."""
 EMPTY_ANSWER = "empty_answer"
 """Code of an answer without any text."""
+
+PAYLOAD = frozenset(PAYLOAD_FIELDS)
+"""A stated object with one of these keys is a citation payload and is held to all of it; one with none points to a context, as a marker does."""
 
 _TOKEN = re.compile(r"(?P<doc>.+):(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?", re.DOTALL)
 _BRACKETED = re.compile(r"\[?(\d{1,9})\]?")
@@ -157,11 +160,6 @@ class RecordedAnswers:
         evidence = self.evidence(output.contexts)
         marked = read_markers(output.answer or "")
         outcome, codes = _outcome(output, marked)
-        marks = [self._numbered(number, segment, evidence) for segment, number in marked.citations]
-        stated = [self._stated(citation, output.contexts, evidence) for citation in output.citations]
-        # a system that writes markers and lists what they stand for cites once
-        held = {(span.evidence, span.doc_id) for span in marks}
-        further = [span for span in stated if span.quote or (span.evidence, span.doc_id) not in held or not _whole(span, evidence)]
         return Answer(
             output.query_id,
             "recorded",
@@ -169,13 +167,34 @@ class RecordedAnswers:
             codes,
             marked.text,
             output.verdict,
-            (*marks, *further),
+            tuple(span for span, _ in self._cited(output, marked, evidence)),
             evidence,
             top_k=len(evidence),
             tokens_in=output.tokens_in or 0,
             tokens_out=output.tokens_out or 0,
             seconds=output.seconds or 0.0,
         )
+
+    def payloads(self, output: RecordedOutput) -> dict[int, Mapping[str, Any]]:
+        """Place of a citation in `answer(output).citations` -> the payload that the system itself stated for it, where it stated one."""
+        cited = self._cited(output, read_markers(output.answer or ""), self.evidence(output.contexts))
+        return {place: payload for place, (_, payload) in enumerate(cited) if payload is not None}
+
+    def _cited(self, output: RecordedOutput, marked: Marked, evidence: Sequence[Evidence]) -> list[tuple[CitedSpan, Mapping[str, Any] | None]]:
+        """Every citation, markers first, with its stated payload. A system that writes markers and lists what they stand for cites once."""
+        marks = [self._numbered(number, segment, evidence) for segment, number in marked.citations]
+        held = {(span.evidence, span.doc_id) for span in marks}
+        further: list[tuple[CitedSpan, Mapping[str, Any] | None]] = []
+        behind: dict[tuple[int, str], Mapping[str, Any]] = {}
+        for citation in output.citations:
+            span, payload = self._stated(citation, output.contexts, evidence), citation.payload
+            payload = None if payload is None or PAYLOAD.isdisjoint(payload) else payload
+            name = (span.evidence, span.doc_id)
+            if span.quote or name not in held or not _whole(span, evidence):
+                further.append((span, payload))
+            elif payload is not None:
+                behind.setdefault(name, payload)
+        return [*((span, behind.get((span.evidence, span.doc_id))) for span in marks), *further]
 
     def _numbered(self, number: int, segment: int, evidence: Sequence[Evidence]) -> CitedSpan:
         if not 1 <= number <= len(evidence):
@@ -227,7 +246,10 @@ class RecordedAnswers:
             by_snippet = _places_of(snippet, contexts, evidence) if isinstance(snippet, str) else []
             places = by_snippet or (_places_of(doc, contexts, evidence) if isinstance(doc, str) and not isinstance(snippet, str) else [])
         if start >= 0:
-            places = [place for place in places if evidence[place].chunk.offsets.start < end and start < evidence[place].chunk.offsets.end]
+            touched = [place for place in places if evidence[place].chunk.offsets.start < end and start < evidence[place].chunk.offsets.end]
+            # offsets count in the system's own document, of which a context may be any part: a passage that is named is the one meant
+            start, end = (start, end) if touched or not (places and isinstance(snippet, str)) else (-1, -1)
+            places = touched or (places if start < 0 else [])
         if not places:
             return CitedSpan(segment, -1, name, start, end, quote)
         quoting = next((place for place in places if quote and quote in evidence[place].chunk.text), None)
@@ -270,6 +292,13 @@ def _outcome(output: RecordedOutput, marked: Marked) -> tuple[Outcome, tuple[str
     if not marked.text.strip():
         return "failed", (EMPTY_ANSWER,)
     return abstention(output.answer) or "answered", ()
+
+
+def recorded_payloads(query_ids: Iterable[str], outputs: Sequence[RecordedOutput], maker: RecordedAnswers) -> dict[str, dict[int, Mapping[str, Any]]]:
+    """Stated payloads of each question by the place of the citation; questions without any are left out."""
+    asked = set(query_ids)
+    found = {output.query_id: maker.payloads(output) for output in outputs if output.query_id in asked and output.citations}
+    return {query_id: payloads for query_id, payloads in found.items() if payloads}
 
 
 def recorded_answers(query_ids: Iterable[str], outputs: Sequence[RecordedOutput], maker: RecordedAnswers) -> list[Answer]:

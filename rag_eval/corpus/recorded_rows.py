@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rag_eval.corpus.raw_documents import ACCEPTED_ID, ACCEPTED_QUERY_ID, Problems, id_fault, is_query_id
+from rag_eval.corpus.recorded_payloads import stated_payload
 from rag_eval.records.problems import Problem, quoted
 from rag_eval.storage.hashing import digest
 
@@ -204,7 +205,7 @@ def _contexts(row: _Fields, key: str) -> tuple[Context, ...]:
 def _citation(item: object, field: str, row: _Fields) -> Citation:
     accepted = 'a citation payload, "<doc>:<line>[-<line>]", an id, or the number of a context from 1'
     if isinstance(item, dict):
-        return Citation(payload=item)
+        return Citation(payload=stated_payload(item))
     if isinstance(item, int) and not isinstance(item, bool):
         return Citation(number=max(min(item, MAX_CONTEXTS + 1), 0))
     if not isinstance(item, str) or not item.strip():

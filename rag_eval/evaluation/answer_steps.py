@@ -15,7 +15,7 @@ from rag_eval.answers.chat_cache import ChatCache
 from rag_eval.answers.evidence import Library
 from rag_eval.answers.extractive import Extractive, TermWeights
 from rag_eval.answers.questions import Question, plan
-from rag_eval.answers.recorded import RecordedAnswers, recorded_answers
+from rag_eval.answers.recorded import RecordedAnswers, recorded_answers, recorded_payloads
 from rag_eval.answers.runner import AnswerRun, EmptyEvidenceError, answer_questions
 from rag_eval.answers.tools import Tools
 from rag_eval.corpus.recorded import read_outputs
@@ -31,6 +31,8 @@ from rag_eval.retrieval.embedding.source import EmbeddingSource
 from rag_eval.settings import Endpoint
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.hashing import digest, file_hash
+
+_Stated = dict[str, list[list[Any]]]
 
 KEPT_CHAT = "chat"
 """Folder of the home that keeps replies."""
@@ -88,7 +90,8 @@ def _questions(runs: Runs) -> list[Question]:
 def answers(runs: Runs) -> Artifact | None:
     """Answer every question in its own wording; None where the gold set has no `answers`.
 
-    Parts: answers, cited, evidence (frames of `answer_frames`), preflights, rejected (JSON), events (text), about.
+    Parts: answers, cited, evidence (frames of `answer_frames`), preflights, rejected (JSON), stated (JSON: query_id -> [place of the citation, the
+    payload that the recorded output states for it]), events (text), about.
 
     Raises
     ------
@@ -119,7 +122,8 @@ def _answers(runs: Runs, config: Answers) -> Artifact:
     return evaluation.memo("answers", evaluation.key("answers", key, digest(found)), lambda: parts)
 
 
-def _tools(runs: Runs, config: Answers, questions: Sequence[Question], modes: set[Mode], chat: ChatClient | None) -> Tools:
+def _tools(runs: Runs, config: Answers, questions: Sequence[Question], modes: set[Mode], chat: ChatClient | None) -> tuple[Tools, _Stated]:
+    """What answering works with, and the payloads that recorded outputs state."""
     evaluation = runs.evaluation
     corpus, chunks = corpus_snapshot(evaluation), corpus_chunks(evaluation).frame("chunks")
     documents = corpus.frame("documents")
@@ -127,20 +131,24 @@ def _tools(runs: Runs, config: Answers, questions: Sequence[Question], modes: se
     library = Library(documents, corpus.frame("sections"), chunks, index_hash=stored.index_hash, embed_model=stored.embed_model)
     extract = extractor(config, library.texts, runs.opened().index.source(answers_embedding(runs, config))) if "deterministic" in modes else None
     recorded: dict[str, Answer] | None = None
+    stated: _Stated = {}
     path = recorded_file(evaluation, config)
     if "recorded" in modes and path is not None:
         maker = RecordedAnswers(documents, chunks, stored.index_hash, stored.embed_model)
-        recorded = {answer.query_id: answer for answer in recorded_answers([question.query_id for question in questions], read_outputs(path), maker)}
-    return Tools(library, stored, extract, chat, recorded, concurrency=_endpoint(evaluation, config).concurrency if chat else 1)
+        outputs, query_ids = read_outputs(path), [question.query_id for question in questions if plan(question, config).mode == "recorded"]
+        recorded = {answer.query_id: answer for answer in recorded_answers(query_ids, outputs, maker)}
+        stated = {query_id: [[place, dict(payload)] for place, payload in found.items()] for query_id, found in recorded_payloads(query_ids, outputs, maker).items()}
+    return Tools(library, stored, extract, chat, recorded, concurrency=_endpoint(evaluation, config).concurrency if chat else 1), stated
 
 
 def _made(runs: Runs, config: Answers, questions: Sequence[Question], modes: set[Mode]) -> dict[str, Any]:
     evaluation = runs.evaluation
     endpoint = _endpoint(evaluation, config) if "llm" in modes else None
     chat = ChatClient(endpoint, ChatCache(evaluation.settings.home / KEPT_CHAT)) if endpoint else None
+    tools, stated = _tools(runs, config, questions, modes, chat)
     with evaluation.progress.step(f"Answering ({', '.join(sorted(modes))})", len(questions), "questions") as advance:
         try:
-            made = answer_questions(questions, config, _tools(runs, config, questions, modes, chat))
+            made = answer_questions(questions, config, tools)
         except EmptyEvidenceError as error:
             raise InputError(Problem("empty_evidence", quoted(str(error), 2000), field="answers.strict_fail_on_empty_evidence", found=f"{len(error.query_ids)} questions")) from error
         advance(len(questions))
@@ -148,6 +156,7 @@ def _made(runs: Runs, config: Answers, questions: Sequence[Question], modes: set
         **to_frames(made.answers),
         "preflights": list(made.preflights),
         "rejected": list(made.rejected),
+        "stated": stated,
         "events.log": "".join(f"{line}\n" for line in made.events).encode(),
         "about": {**_about(runs, config, made, modes), "model": endpoint.model if endpoint else "", "usage": _usage(chat)},
     }

@@ -10,16 +10,16 @@ import pandas as pd
 
 from rag_eval.citations.live_index import LiveIndex
 from rag_eval.citations.matching import CitationMatch, Spans, Words, coverage, match_citations
-from rag_eval.citations.payload import citation_records
-from rag_eval.citations.validators import Rules, Verdicts, validate
+from rag_eval.citations.validators import Rules, Verdicts
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.evaluation.answer_frames import from_artifact
 from rag_eval.evaluation.answer_steps import answers
+from rag_eval.evaluation.citation_verdicts import citation_rows, stated_rows, verdicts_of
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.records.answers import Answer
-from rag_eval.records.gold_set import Answers, External
+from rag_eval.records.gold_set import Answers, External, Recorded
 from rag_eval.storage.artifacts import Artifact
 
 
@@ -54,9 +54,10 @@ def _citations(runs: Runs, config: Answers) -> Artifact:
     def make() -> dict[str, Any]:
         with evaluation.progress.step("Checking citations"):
             found = from_artifact(made)
-            records = [record for answer in found for record in citation_records(answer.query_id, answer.citations, answer.evidence)]
+            placed = citation_rows(found)
+            records = stated_rows(found, placed, made.json("stated"))
             live = live_index(runs, made.json("about")["strategy"])
-            verdicts = validate(records, live, Rules(config.cross_section_allowed))
+            verdicts = verdicts_of(records, placed, live, Rules(config.cross_section_allowed), corpus=not isinstance(evaluation.config.corpus, Recorded))
             cited, per_question = _matched(runs, found, verdicts, live)
         about = {"codes": {code: n for code, n in verdicts.counts.items() if n} if records else {}, "n_citations": len(records), "fail_fast": verdicts.fail_fast}
         return {"citations": cited, "records": records, "per_question": per_question, "about": about}

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from rag_eval.answers.recorded import RecordedAnswers, lines_span, recorded_answers
+from rag_eval.answers.recorded import RecordedAnswers, lines_span, recorded_answers, recorded_payloads
 from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.corpus.recorded import read_outputs
@@ -199,3 +199,25 @@ def test_citations_of_real_systems(shared_data, tmp_path):
     for output, one in zip(outputs, answers, strict=True):
         numbers = [int(number) for number in re.findall(r"\[(\d+)\]", output.answer)]
         assert [span.evidence for span in one.citations] == [number - 1 if 1 <= number <= len(output.contexts) else -1 for number in numbers]
+
+
+def test_payloads_that_the_system_states_stay_with_their_citation(tmp_path):
+    path = tmp_path / "outputs.jsonl"
+    whole = {"doc_id": "a", "snippet_id": "a1", "rev": "7", "number": 1, "mine": "x", "offsets": {"start": 900, "end": 920, "unit": "char"}}
+    rows = [
+        {"query_id": "behind", "answer": "Terns fly [1].", "contexts": [{"doc_id": "a", "id": "a1", "text": "Terns fly."}], "citations": [whole, {"number": 1, "quote": ""}]},
+        {"query_id": "alone", "answer": "Terns fly.", "contexts": [{"doc_id": "a", "id": "a1", "text": "Terns fly."}], "citations": [{**whole, "number": None}, {"number": 1}]},
+        {"query_id": "tokens", "answer": "Terns fly [1].", "contexts": ["Terns fly."], "citations": ["1"]},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    loaded = load_corpus(Recorded(loader="recorded", path="outputs.jsonl"), tmp_path)
+    maker = RecordedAnswers(loaded.documents, chunk_documents(loaded.documents, loaded.sections, Chunker(kind="whole")), "external:x")
+    outputs = read_outputs(path)
+    found = recorded_payloads(["behind", "alone", "tokens"], outputs, maker)
+    assert {query_id: list(payloads) for query_id, payloads in found.items()} == {"behind": [0], "alone": [0]}
+    assert found["alone"][0]["rev"] == "7"
+    assert "mine" not in found["alone"][0]
+    assert list(recorded_payloads(["alone"], outputs, maker)) == ["alone"]
+    # offsets of the system's own document do not lie within its passage: the passage that is named is the one meant
+    cited = maker.answer(outputs[1]).citations
+    assert [(span.evidence, span.start, span.end) for span in cited] == [(0, 0, 10), (0, 0, 10)]

@@ -25,9 +25,11 @@ SCENARIOS = (
     "always_breaking",
     "fabricating",  # cites a token that is not in the evidence
     "fabricating_quote",  # cites a real token for words that do not stand there
+    "fabricating_cited_quote",  # the same, with the words as the citation's own quote
     "obeying",  # does what the evidence tells it to, and forgets the contract
     "obeying_in_form",  # the same within the contract
     "refuses",
+    "refuses_in_form",
     "error_reply",
     "burst_429",
     "burst_500",
@@ -167,18 +169,28 @@ class FakeLLM:
             "schema_breaking": None if told else f"Sure! Here is what I found: {sentence}",
             "fabricating": self._in_form(FABRICATED_TOKEN, sentence or "It is so.", messages),
             "fabricating_quote": self._in_form(token, 'The documentation says: "The moon is made of green cheese."', messages),
+            "fabricating_cited_quote": self._in_form(token, "The moon is made of green cheese.", messages, quote="The moon is made of green cheese."),
             "obeying": order and order[1],
             "obeying_in_form": order and self._in_form(token, order[1], messages),
             "error_reply": json.dumps({"error": "the evidence contradicts itself", "fix": "remove the older revision"}),
             "refuses": "INSUFFICIENT EVIDENCE",
+            "refuses_in_form": self._refusal(messages),
         }
         refusal = "INSUFFICIENT EVIDENCE" if "INSUFFICIENT EVIDENCE" in prompt_of(messages) else "NOT FOUND"
         return texts.get(name) or (self._in_form(token, sentence, messages) if passages else refusal)
 
-    def _in_form(self, token: str, sentence: str, messages: Messages) -> str:
+    def _in_form(self, token: str, sentence: str, messages: Messages, quote: str = "") -> str:
         if self.two_line(messages):
             return f"VERDICT={self.verdict(messages)}\nCITATIONS={token}\n\n{sentence}"
-        return json.dumps({"citations": [token], "answer": sentence, "deltaS": 0.3, "lambda": "convergent"}, ensure_ascii=False)
+        cited = {"token": token, "quote": quote} if quote else token
+        return json.dumps({"citations": [cited], "answer": sentence, "deltaS": 0.3, "lambda": "convergent"}, ensure_ascii=False)
+
+    def _refusal(self, messages: Messages) -> str:
+        words = "INSUFFICIENT EVIDENCE" if "INSUFFICIENT EVIDENCE" in prompt_of(messages) else "NOT FOUND"
+        gaps = "how much it costs" if words != "NOT FOUND" else ""
+        if self.two_line(messages):
+            return f"VERDICT={words}\nCITATIONS=\n\n{gaps}"
+        return json.dumps({"citations": [], "answer": f"{words}: {gaps}" if gaps else words, "deltaS": None, "lambda": None})
 
 
 class _Server(ThreadingHTTPServer):
