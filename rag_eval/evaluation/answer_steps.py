@@ -25,9 +25,10 @@ from rag_eval.evaluation.evidence_steps import StoredRetrieval
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.records.answers import Answer, Mode
-from rag_eval.records.gold_set import Answers, Bm25, Embedding, External
+from rag_eval.records.gold_set import Answers, Bm25, Embedding, External, Hybrid
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.retrieval.embedding.source import EmbeddingSource
+from rag_eval.retrieval.synonyms.expansion import Expansion
 from rag_eval.settings import Endpoint
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.hashing import digest, file_hash
@@ -51,14 +52,20 @@ def answers_embedding(runs: Runs, config: Answers) -> Embedding:
     return Embedding(model="lsa-256") if isinstance(spec, Bm25 | External) or spec.embedding.vectors is not None else spec.embedding
 
 
-def extractor(config: Answers, texts: Sequence[str], source: EmbeddingSource) -> Extractive:
-    """Make the extractive answerer of a corpus: its chunk texts say which words are rare, the source what sentences mean."""
+def answers_expansion(runs: Runs, config: Answers) -> Expansion | None:
+    """Load the synonyms that questions are read with: those of the strategy."""
+    spec = runs.spec(answers_strategy(runs.evaluation, config))
+    return Expansion.load(spec.expand) if isinstance(spec, Bm25 | Hybrid) and spec.expand is not None else None
+
+
+def extractor(config: Answers, texts: Sequence[str], source: EmbeddingSource, expansion: Expansion | None) -> Extractive:
+    """Make the extractive answerer of a corpus: its chunk texts say which words are rare, the source what sentences mean, the expansion what else is meant."""
     kind: Literal["sentence", "lsa"] = "lsa" if (source.spec.model or "").startswith("lsa-") else "sentence"
 
     def embed(sentences: Sequence[str]) -> npt.NDArray[np.float32]:
         return source.text_vectors(list(sentences))
 
-    return Extractive(embed, embedding=kind, max_sentences=config.max_sentences, abstain_below=config.abstain_below, term_weights=TermWeights.of_texts(texts))
+    return Extractive(embed, embedding=kind, max_sentences=config.max_sentences, abstain_below=config.abstain_below, term_weights=TermWeights.of_texts(texts), expansion=expansion)
 
 
 def _endpoint(evaluation: Evaluation, config: Answers) -> Endpoint:
@@ -129,7 +136,7 @@ def _tools(runs: Runs, config: Answers, questions: Sequence[Question], modes: se
     documents = corpus.frame("documents")
     stored = StoredRetrieval(runs, answers_strategy(evaluation, config))
     library = Library(documents, corpus.frame("sections"), chunks, index_hash=stored.index_hash, embed_model=stored.embed_model)
-    extract = extractor(config, library.texts, runs.opened().index.source(answers_embedding(runs, config))) if "deterministic" in modes else None
+    extract = extractor(config, library.texts, runs.opened().index.source(answers_embedding(runs, config)), answers_expansion(runs, config)) if "deterministic" in modes else None
     recorded: dict[str, Answer] | None = None
     stated: _Stated = {}
     path = recorded_file(evaluation, config)

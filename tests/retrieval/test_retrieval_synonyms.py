@@ -140,7 +140,8 @@ def scores(query, *, allowed=None, widened=True):
     return dict(listed(found, 0))
 
 
-def idf(n_with, n=len(DOCUMENTS)):
+def idf(n_with):
+    n = len(DOCUMENTS)
     return math.log(1 + (n - n_with + 0.5) / (n_with + 0.5))
 
 
