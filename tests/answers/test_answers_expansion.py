@@ -29,10 +29,10 @@ UNUSED = Expansion.parse(json.dumps({"version": 1, "entries": [{"terms": ["zebra
 QUESTIONS = ["How can I throw away a column?", "Which parts are blank?", "discard blank pages", "zebra", "", "so far"]
 
 
-PARTS = (Passage(TEXT, "Column parts"),)
+PASSAGES = (Passage(TEXT, "Column parts"),)
 
 
-def measured(questions, expansion, passages=PARTS):
+def measured(questions, expansion, passages=PASSAGES):
     pool = Pool(questions, [list(passages)] * len(questions))
     values = features.lexical(pool, PoolTerms(pool, TermWeights(), expansion))
     return {name: values[:, place].reshape(len(questions), -1) for place, name in enumerate(features.LEXICAL)}

@@ -24,6 +24,7 @@ SMALL = Expansion.parse(
     json.dumps(
         {
             "version": 3,
+            "ignored": ["please", "more"],
             "entries": [
                 {"terms": ["throw away", "discard"], "means": ["drop"], "weight": 0.5},
                 {"terms": ["twice", "more than once"], "means": ["duplicate", "drop_duplicates"], "weight": 0.8},
@@ -36,6 +37,7 @@ SMALL = Expansion.parse(
     "small",
 )
 DOCUMENTS = ["drop rows", "throw a ball away", "drop duplicates of rows", "the distance of two points", "pivot a table", "melt a table", "rows and columns", "nothing of it", "duplicate twice"]
+LENGTHS = [len(terms(text)) for text in DOCUMENTS]
 
 
 # the lists that come with the package
@@ -163,6 +165,12 @@ def test_a_synonym_counts_its_weight_and_never_as_rarer_than_its_word():
     limited = scores("rows into columns")  # "rows" stands in three documents, "pivot" in one: its idf counts as that of "columns", which is one too
     pivot = scores("pivot", widened=False)
     assert limited[4] == pytest.approx(2 * 0.6 * pivot[4] * min(1, max(idf(1), idf(3)) / idf(1)), abs=3e-6)
+
+
+def test_ignored_words_count_only_as_part_of_a_phrase():
+    assert scores("please nothing") == scores("nothing", widened=False) == {7: pytest.approx(idf(1) / (1 + 0.9 * (0.6 + 0.4 * 1 / (sum(LENGTHS) / len(LENGTHS)))), abs=2e-6)}
+    assert scores("please") == {}
+    assert 2 in scores("more than once, please")
 
 
 def test_a_meaning_of_several_words_needs_them_all():

@@ -47,6 +47,7 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     version: int = Field(ge=1)
+    ignored: tuple[str, ...] = ()
     entries: tuple[Entry, ...]
 
 
@@ -58,6 +59,8 @@ class Expansion:
     ----------
     name, version
         Of the list.
+    ignored
+        Words that ask and say nothing of the subject: by themselves they count nothing, but they may be part of a phrase.
     entries
         Its entries, in the order of the file.
     identity
@@ -66,6 +69,7 @@ class Expansion:
 
     name: str
     version: int
+    ignored: tuple[str, ...]
     entries: tuple[Entry, ...]
     identity: str
 
@@ -82,7 +86,7 @@ class Expansion:
 
     @classmethod
     def parse(cls, text: str | bytes, name: str) -> "Expansion":
-        """Read `{"version": 1, "entries": [{"terms": [...], "means": [...], "weight": 0.6}, ...]}`.
+        """Read `{"version": 1, "ignored": [...], "entries": [{"terms": [...], "means": [...], "weight": 0.6}, ...]}`.
 
         Raises
         ------
@@ -90,7 +94,7 @@ class Expansion:
             Naming each faulty entry, what was found and what is accepted.
         """
         file = _File.model_validate_json(text)
-        return cls(name, file.version, file.entries, f"{name}-{file.version}@{digest(file.model_dump(mode='json'), 16)}")
+        return cls(name, file.version, file.ignored, file.entries, f"{name}-{file.version}@{digest(file.model_dump(mode='json'), 16)}")
 
     def bind(self, analyzer: Analyzer) -> "BoundExpansion":
         """Translate the list into term ids of one analyzer, whose vocabulary grows by the list's terms."""
@@ -130,6 +134,7 @@ class BoundExpansion:
     """A list of synonyms in the term ids of one analyzer. The cost of a question is a dictionary look-up a term."""
 
     def __init__(self, expansion: Expansion, analyzer: Analyzer) -> None:
+        self.ignored = frozenset(term for row in analyzer.index(expansion.ignored) for term in row)
         terms = iter(analyzer.index([term for entry in expansion.entries for term in entry.terms]))
         means = iter(analyzer.index([mean for entry in expansion.entries for mean in entry.means]))
         found: dict[Phrase, dict[Phrase, float]] = {}

@@ -1,6 +1,6 @@
 """BM25 over what a question means: its own terms and their synonyms, as one score for each stretch of the question.
 
-A term t scores s(t, d) as in `lexical`; a meaning m of several terms the mean of theirs, where a chunk has them all, else 0. Then
+A term t scores s(t, d) as in `lexical`, but 0 where the list ignores it; a meaning m of several terms the mean of theirs, where a chunk has them all, else 0. Then
 
     concept(t, d) = sqrt(s(t, d)^2 + sum over meanings m of t of (v(t, m) * s(m, d))^2)
     concept(p, d) = sqrt((sum over terms t of p of concept(t, d))^2 + sum over meanings m of phrase p of (|p| * v(p, m) * s(m, d))^2)
@@ -51,7 +51,7 @@ class ExpandedScores:
         tokens = {term: place for place, term in enumerate(sorted({term for row in rows for term in row}))}
         phrases = {phrase: len(tokens) + place for place, phrase in enumerate(sorted({phrase for its in cut for phrase in its if len(phrase) > 1}))}
         singles, several = [(term,) for term in tokens], list(phrases)
-        scores = self._widened(self._terms_of(singles), singles, expansion)
+        scores = self._widened(self._terms_of(singles, expansion.ignored), singles, expansion)
         if several:
             from scipy.sparse import vstack
 
@@ -67,8 +67,8 @@ class ExpandedScores:
     def _rarity(self, phrase: Phrase) -> float:
         return float(self._idf[list(phrase)].max()) if self._has(phrase) else np.inf
 
-    def _terms_of(self, singles: Sequence[Phrase]) -> Any:
-        known = [(place, term, 1.0) for place, (term,) in enumerate(singles) if self._has((term,))]
+    def _terms_of(self, singles: Sequence[Phrase], ignored: frozenset[int]) -> Any:
+        known = [(place, term, 1.0) for place, (term,) in enumerate(singles) if self._has((term,)) and term not in ignored]
         return _entries(known, (len(singles), len(self._known))) @ self._terms
 
     def _widened(self, scores: Any, phrases: Sequence[Phrase], expansion: BoundExpansion) -> Any:
