@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from rag_eval.answers.chat import ChatClient
 from rag_eval.answers.chat_cache import ChatCache
@@ -136,7 +137,7 @@ def _tools(runs: Runs, config: Answers, questions: Sequence[Question], modes: se
     documents = corpus.frame("documents")
     stored = StoredRetrieval(runs, answers_strategy(evaluation, config))
     library = Library(documents, corpus.frame("sections"), chunks, index_hash=stored.index_hash, embed_model=stored.embed_model)
-    extract = extractor(config, library.texts, runs.opened().index.source(answers_embedding(runs, config)), answers_expansion(runs, config)) if "deterministic" in modes else None
+    extract = extractor(config, _indexed_texts(chunks), runs.opened().index.source(answers_embedding(runs, config)), answers_expansion(runs, config)) if "deterministic" in modes else None
     recorded: dict[str, Answer] | None = None
     stated: _Stated = {}
     path = recorded_file(evaluation, config)
@@ -146,6 +147,11 @@ def _tools(runs: Runs, config: Answers, questions: Sequence[Question], modes: se
         recorded = {answer.query_id: answer for answer in recorded_answers(query_ids, outputs, maker)}
         stated = {query_id: [[place, dict(payload)] for place, payload in found.items()] for query_id, found in recorded_payloads(query_ids, outputs, maker).items()}
     return Tools(library, stored, extract, chat, recorded, concurrency=_endpoint(evaluation, config).concurrency if chat else 1), stated
+
+
+def _indexed_texts(chunks: pd.DataFrame) -> list[str]:
+    """Chunks as they are indexed: the title, then the text."""
+    return [f"{title} {text}".strip() for title, text in zip(chunks["title"].tolist(), chunks["text"].tolist(), strict=True)]
 
 
 def _made(runs: Runs, config: Answers, questions: Sequence[Question], modes: set[Mode]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks, corpus_
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.inputs import open_gold_set
 from rag_eval.measures.bootstrap import bootstrap_quantiles
+from rag_eval.retrieval.synonyms.expansion import Expansion
 from rag_eval.settings import Settings
 
 
@@ -28,10 +29,11 @@ class Evidence:
     gold: list[list[tuple[str, int, int]]]
     embed: object
     term_weights: TermWeights
+    expansion: Expansion | None
 
     def answerer(self, **options) -> Extractive:
-        """The embedded default: words and the corpus's own LSA."""
-        return Extractive(self.embed, embedding="lsa", term_weights=self.term_weights, **options)
+        """The embedded default: words, the strategy's synonyms and the corpus's own LSA."""
+        return Extractive(self.embed, embedding="lsa", term_weights=self.term_weights, expansion=self.expansion, **options)
 
     def spans(self, question: int, extract: Extract) -> list[tuple[str, int, int]]:
         """Cited spans in their documents."""
@@ -43,10 +45,13 @@ class Evidence:
         return found
 
 
-def pandas_evidence(root: Path, home: Path, *, strategy: str = "hybrid", top_k: int = 20, original: bool = True) -> Evidence:
-    """Retrieve for the questions of pandas_api."""
+def pandas_evidence(root: Path, home: Path, *, strategy: str | None = None, top_k: int | None = None, original: bool = True) -> Evidence:
+    """Retrieve for the questions of pandas_api, as it is configured where nothing else is said."""
     settings = Settings(home=home, reports=home / "reports", gold_sets=root / "gold_sets", tracking_uri="refused://")
     evaluation = open_gold_set(root / "gold_sets" / "pandas_api", settings)
+    config = evaluation.config
+    strategy, top_k = strategy or config.primary_strategy, top_k or config.answers.top_k
+    expand = getattr(next(spec for spec in config.strategies if spec.name == strategy), "expand", None)
     gold = gold_variants(evaluation)
     variants = gold.frame("variants")
     variants = variants[(variants["paraphrase_id"] == "original") == original].reset_index(drop=True)
@@ -63,7 +68,7 @@ def pandas_evidence(root: Path, home: Path, *, strategy: str = "hybrid", top_k: 
     source = ready["vector"].source
     weights = TermWeights.of_texts([f"{title} {text}" for title, text in zip(titles, texts, strict=True)])
     by_id = dict(zip(documents["doc_id"], documents["text"], strict=True))
-    return Evidence(variants, chunks, by_id, passages, rows, [spans.get(query, []) for query in variants["query_id"]], source.embedder.embed, weights)
+    return Evidence(variants, chunks, by_id, passages, rows, [spans.get(query, []) for query in variants["query_id"]], source.embedder.embed, weights, Expansion.load(expand) if expand else None)
 
 
 def figures(evidence: Evidence, extracts: Sequence[Extract], *, ignore_refusals: bool = False) -> dict[str, object]:
