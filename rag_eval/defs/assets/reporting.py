@@ -43,7 +43,7 @@ def reporting_assets(common: Common, settings: Settings) -> list[dg.AssetsDefini
             if context.partition_key == evaluations.settings.primary_gold_set:
                 publish(session.evaluation, session.evaluation.reports)
             if error := traces_or_error(session.runs, session.report):
-                context.log.warning(f"the traces were not written ({quoted(error, 400)}); the report is complete")
+                context.log.warning("the traces were not written (%s); the report is complete", quoted(error, 400))
             return outcomes.metrics_report(session).result(trace_error=text(error or "none"))
 
     @dg.multi_asset(name=op_name(record.key), specs=[record])
