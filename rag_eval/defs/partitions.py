@@ -52,6 +52,8 @@ def gates_of(config: GoldSetConfig) -> tuple[str, ...]:
     """Name what the report of a configuration is judged by."""
     asked: tuple[GateName, ...] = (*config.gates.required, *config.gates.advisory)
     shown: list[str] = []
+    if config.answers is not None and config.answers.fail_closed:
+        asked = (*asked, "answer_contract")
     for gate in dict.fromkeys(asked):
         shown.extend(f"acceptance.{measure}" for measure in config.acceptance) if gate == "acceptance" else shown.append(gate)
     return tuple(shown)

@@ -16,9 +16,8 @@ from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
 from rag_eval.evaluation.report_steps import retrieval_metrics_report
 from rag_eval.evaluation.stability_steps import stability_measures
-from rag_eval.evaluation.trace_steps import record_traces
+from rag_eval.evaluation.trace_steps import traces_or_error
 from rag_eval.gates.verdicts import required_failures
-from rag_eval.records.problems import InputError
 from rag_eval.reporting.metrics_report import FILE_NAME
 from rag_eval.reporting.mlflow_record import record
 from rag_eval.settings import Settings
@@ -116,11 +115,7 @@ def evaluate(evaluation: Evaluation, *, primary: bool) -> Outcome:
     if primary:
         publish(evaluation, evaluation.reports)
     seconds = time.perf_counter() - started
-    trace_error = None
-    try:
-        record_traces(runs, report)
-    except InputError as failure:
-        trace_error = str(failure)
+    trace_error = traces_or_error(runs, report)
     run_id, error = None, None
     try:
         run_id = mlflow_record(evaluation, report)

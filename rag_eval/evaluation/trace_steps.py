@@ -18,6 +18,7 @@ from rag_eval.evaluation.stability_steps import stability_measures
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.records.answers import Answer, Evidence
 from rag_eval.records.gold_set import Bm25, External, Strategy
+from rag_eval.records.problems import InputError
 from rag_eval.storage.sql import SqlStore
 
 LOG = "traces.log"
@@ -115,6 +116,18 @@ def record_traces(runs: Runs, report: Mapping[str, Any]) -> int:
         The SQL store cannot be used.
     """
     found = traces(runs, report)
+    log = runs.evaluation.reports / LOG
     if found and runs.evaluation.settings.trace_log:
-        write_log(runs.evaluation.reports / LOG, found)
+        write_log(log, found)
+    else:
+        log.unlink(missing_ok=True)  # lines of an earlier run must not stand beside this report
     return write_traces(open_sql_store(runs.evaluation), found) if found else 0
+
+
+def traces_or_error(runs: Runs, report: Mapping[str, Any]) -> str | None:
+    """Write the run's traces; why the SQL store could not be used, for a warning: the report stands without it."""
+    try:
+        record_traces(runs, report)
+    except InputError as failure:
+        return str(failure)
+    return None

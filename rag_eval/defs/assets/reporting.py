@@ -10,7 +10,7 @@ from dagster._utils.schedules import get_smallest_cron_interval
 
 from rag_eval.defs import names, outcomes
 from rag_eval.defs.assets.common import Common, op_name
-from rag_eval.defs.metadata import clear_failures
+from rag_eval.defs.metadata import clear_failures, text
 from rag_eval.defs.resources import Evaluations
 from rag_eval.settings import Settings
 
@@ -34,13 +34,17 @@ def reporting_assets(common: Common, settings: Settings) -> list[dg.AssetsDefini
     def retrieval_metrics_report(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
         from rag_eval.evaluation.report_steps import retrieval_metrics_report as stage
         from rag_eval.evaluation.run import publish
+        from rag_eval.evaluation.trace_steps import traces_or_error
+        from rag_eval.records.problems import quoted
 
         with clear_failures():
             session = evaluations.open(context.partition_key)
             session.report = stage(session.evaluation, session.opened, session.runs)
             if context.partition_key == evaluations.settings.primary_gold_set:
                 publish(session.evaluation, session.evaluation.reports)
-            return outcomes.metrics_report(session).result()
+            if error := traces_or_error(session.runs, session.report):
+                context.log.warning("the traces were not written (%s); the report is complete", quoted(error, 400))
+            return outcomes.metrics_report(session).result(trace_error=text(error or "none"))
 
     @dg.multi_asset(name=op_name(record.key), specs=[record])
     def mlflow_record(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
