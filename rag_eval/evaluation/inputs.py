@@ -127,8 +127,12 @@ def adjust(config: GoldSetConfig, strategies: tuple[str, ...] = (), vectors: Pat
     kept = [strategy for strategy in config.strategies if not strategies or strategy.name in strategies]
     if vectors is not None:
         kept = [_with_vectors(strategy, vectors) for strategy in kept]
-    primary = config.primary if config.primary in {strategy.name for strategy in kept} else None
-    return config.model_copy(update={"strategies": tuple(kept), "primary": primary})
+    left = {strategy.name for strategy in kept}
+    primary = config.primary if config.primary in left else None
+    answers = config.answers
+    if answers is not None and answers.strategy not in left:  # the evidence is then that of the primary strategy, and the report says so
+        answers = answers.model_copy(update={"strategy": None})
+    return config.model_copy(update={"strategies": tuple(kept), "primary": primary, "answers": answers})
 
 
 def select_gold_sets(gold_sets: Path, names: list[str], *, every: bool = False) -> list[Path]:

@@ -354,3 +354,27 @@ def test_a_key_that_the_endpoint_gives_back_is_not_passed_on(project, ask, llm):
     result = ask(llm, {"leaks": wording("leaking"), "refused": wording("unauthorized"), "well": ASK})
     assert {name: row["outcome"] for name, row in by_id(project).items()} == {"leaks": "failed", "refused": "failed", "well": "answered"}
     secret_is_nowhere(project, result)
+
+
+def test_the_two_line_form_is_held_to_its_contract_too(project, ask, llm):
+    scenarios = ("good", "schema_breaking", "always_breaking", "fabricating", "refuses_in_form", "refuses", "error_reply")
+    ask(llm, {scenario: wording(scenario) for scenario in scenarios}, {"response_schema": "verdict", "verdicts": ["PASS", "FAIL"]})
+    sound(project)
+    assert {name: (row["outcome"], row["codes"], row["verdict"]) for name, row in by_id(project).items()} == {
+        "good": ("answered", [], "PASS"),
+        "schema_breaking": ("answered", [], "PASS"),
+        "always_breaking": ("failed", ["missing_verdict"], ""),
+        "fabricating": ("failed", ["unknown_snippet"], ""),
+        "refuses_in_form": ("insufficient_evidence", [], "INSUFFICIENT EVIDENCE"),
+        "refuses": ("failed", ["missing_gaps"], ""),
+        "error_reply": ("contract_error_reply", ["contract_error_reply"], ""),
+    }
+
+
+def test_made_up_words_in_quotation_marks_are_seen_by_the_measures(project, ask, llm):
+    """A quote that a citation states is held against its lines; what merely stands in quotation marks is no citation, and only unsupported."""
+    ask(llm, {"marks": wording("fabricating_quote"), "cited": wording("fabricating_cited_quote"), "well": ASK})
+    found = by_id(project)
+    assert (found["cited"]["outcome"], found["cited"]["codes"]) == ("failed", ["quote_mismatch"])
+    assert (found["marks"]["outcome"], found["marks"]["citations"][0]["quote"]) == ("answered", "")
+    assert figure(project.report(), "groundedness")["value"] == pytest.approx(0.5, abs=0.2)

@@ -199,6 +199,16 @@ def test_recorded_answers_over_a_corpus(project):
     assert "missing_file" in part.stderr
 
 
+def test_a_strategy_that_was_left_out_gives_no_evidence(project):
+    (project.gold / "gold_set.yaml").write_text(CONFIG.replace("answers: {", "answers: {strategy: bm25, "), encoding="utf-8")
+    assert project.invoke("run", "tiny").exit_code == 0
+    assert project.report()["answers"]["strategy"] == "bm25"
+    result = project.invoke("run", "tiny", "--strategy", "vector")
+    assert result.exit_code == 0, result.output
+    assert project.report()["answers"]["strategy"] == "vector"
+    assert "evidence from vector" in result.stdout
+
+
 def without(payload, name):
     return {key: value for key, value in payload.items() if key != name}
 
