@@ -142,7 +142,7 @@ def _alone(record: Record, live: LiveIndex | None, tried: Counter[str]) -> list[
         return [("unknown_snippet", "snippet_id")]
     found = structural_findings(record)
     tried.update(_STRUCTURAL[1:])
-    tried["bad_offsets"] += record.get("offsets") is not None
+    tried["bad_offsets"] += any(record.get(name) is not None for name in ("offsets", "window", "page"))
     tried["explained_before_cited"] += record.get("order") is not None or record.get("cited_before_answer") is not None
     inside = record.get("in_evidence")
     if inside is not None and inside is not True:

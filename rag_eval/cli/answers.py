@@ -19,7 +19,10 @@ def validate(
         open_settings()
         from rag_eval.evaluation.validating import live_index, validate_file, verdict_lines
 
-        result = validate_file(citations, None if index is None else live_index(index, gold_set))
+        live, run = (None, "") if index is None else live_index(index, gold_set)
+        result = validate_file(citations, live)
+        if run:
+            typer.echo(f"held against the index of {run}")
         for line in verdict_lines(result):
             typer.echo(line)
     if not result.passed:

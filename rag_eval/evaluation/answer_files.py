@@ -5,15 +5,18 @@ Belongs here: what a line holds. Everything in it is data: JSON escapes what cou
 
 import json
 from collections.abc import Iterable
+from importlib import resources
 from typing import Any
 
 from rag_eval.evaluation.answer_frames import from_artifact
 from rag_eval.records.answers import Answer
 from rag_eval.storage.artifacts import Artifact
 
+SCHEMA_VERSION = 1
+
 
 def _lines(rows: Iterable[dict[str, Any]]) -> bytes:
-    return "".join(f"{json.dumps(row, sort_keys=True, ensure_ascii=True, allow_nan=False)}\n" for row in rows).encode()
+    return "".join(f"{json.dumps({**row, 'schema_version': SCHEMA_VERSION}, sort_keys=True, ensure_ascii=True, allow_nan=False)}\n" for row in rows).encode()
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
@@ -30,13 +33,20 @@ def _answer(answer: Answer) -> dict[str, Any]:
     return {**{name: getattr(answer, name) for name in names}, "citations": cited, "evidence": [item.token for item in answer.evidence]}
 
 
+def answer_line_schema() -> dict[str, Any]:
+    """Return the published JSON Schema of a line of answers.jsonl."""
+    loaded: dict[str, Any] = json.loads(resources.files("rag_eval.evaluation").joinpath("answer-line.schema.json").read_text(encoding="utf-8"))
+    return loaded
+
+
 def answer_files(made: Artifact | None, cited: Artifact | None) -> dict[str, bytes]:
-    """Name -> content: answers.jsonl, citations.jsonl (what `rag-eval validate` reads), preflights.jsonl, events.log; nothing without answers."""
+    """Name -> content: answers.jsonl, citations.jsonl (what `rag-eval validate` reads), preflights.jsonl, rejected.jsonl (replies that broke the contract, with why), events.log; nothing without answers."""
     if made is None or cited is None:
         return {}
     return {
         "answers.jsonl": _lines(_answer(answer) for answer in from_artifact(made)),
         "citations.jsonl": _lines(cited.json("records")),
         "preflights.jsonl": _lines(made.json("preflights")),
+        "rejected.jsonl": _lines(made.json("rejected")),
         "events.log": made.path("events.log").read_bytes(),
     }

@@ -3,7 +3,7 @@
 Belongs here: which answerers are used and when an answer is kept. How a question is answered is `rag_eval.answers.runner`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import pandas as pd
 
 from rag_eval.answers.chat import ChatClient
 from rag_eval.answers.chat_cache import ChatCache
+from rag_eval.answers.events import Events
 from rag_eval.answers.evidence import Library
 from rag_eval.answers.extractive import Extractive, TermWeights
 from rag_eval.answers.questions import Question, plan
@@ -36,6 +37,7 @@ from rag_eval.storage.hashing import digest, file_hash
 
 _Stated = dict[str, list[list[Any]]]
 
+DONE = "event=question.done "
 KEPT_CHAT = "chat"
 """Folder of the home that keeps replies."""
 
@@ -122,12 +124,17 @@ def _answers(runs: Runs, config: Answers) -> Artifact:
     if "recorded" in modes and recorded is not None and recorded.is_file():
         inputs.append(file_hash(recorded))
     key = evaluation.key("answers", *inputs)
-    if "llm" not in modes:
+    if "llm" not in modes and not config.validators:
         return evaluation.memo("answers", key, lambda: _made(runs, config, questions, modes))
-    # replies come from the cache where they are known; what failed is asked again, so the answers are kept by what they are
+    # replies come from the cache where they are known, what failed is asked again, and a validator is code that may have changed: such answers
+    # are made by every run and kept by what they are
     parts = _made(runs, config, questions, modes)
-    found = [parts[part].to_json(orient="split") for part in ("answers", "cited", "evidence")]
-    return evaluation.memo("answers", evaluation.key("answers", key, digest(found)), lambda: parts)
+    return evaluation.memo("answers", evaluation.key("answers", key, parts["about"]["hash"], parts["rejected"]), lambda: parts)
+
+
+def answers_hash(frames: Mapping[str, pd.DataFrame]) -> str:
+    """Hash of what was answered and cited from what; tokens depend on the cache and are no part of it."""
+    return digest([frames["answers"].drop(columns=["tokens_in", "tokens_out"]).to_json(orient="split"), *(frames[name].to_json(orient="split") for name in ("cited", "evidence"))])
 
 
 def _tools(runs: Runs, config: Answers, questions: Sequence[Question], modes: set[Mode], chat: ChatClient | None) -> tuple[Tools, _Stated]:
@@ -161,17 +168,17 @@ def _made(runs: Runs, config: Answers, questions: Sequence[Question], modes: set
     tools, stated = _tools(runs, config, questions, modes, chat)
     with evaluation.progress.step(f"Answering ({', '.join(sorted(modes))})", len(questions), "questions") as advance:
         try:
-            made = answer_questions(questions, config, tools)
+            made = answer_questions(questions, config, tools, Events(lambda line: advance(1) if line.startswith(DONE) else None))
         except EmptyEvidenceError as error:
             raise InputError(Problem("empty_evidence", quoted(str(error), 2000), field="answers.strict_fail_on_empty_evidence", found=f"{len(error.query_ids)} questions")) from error
-        advance(len(questions))
+    frames = to_frames(made.answers)
     return {
-        **to_frames(made.answers),
+        **frames,
         "preflights": list(made.preflights),
         "rejected": list(made.rejected),
         "stated": stated,
         "events.log": "".join(f"{line}\n" for line in made.events).encode(),
-        "about": {**_about(runs, config, made, modes), "model": endpoint.model if endpoint else "", "usage": _usage(chat)},
+        "about": {**_about(runs, config, made, modes), "hash": answers_hash(frames), "model": endpoint.model if endpoint else "", "usage": _usage(chat, len(questions))},
     }
 
 
@@ -180,10 +187,10 @@ def _about(runs: Runs, config: Answers, made: AnswerRun, modes: set[Mode]) -> di
     return {"strategy": answers_strategy(runs.evaluation, config), "modes": sorted(modes), "embedding": embedding, "counts": made.counts}
 
 
-def _usage(chat: ChatClient | None) -> dict[str, Any]:
-    """What the endpoint was asked for and what the cache saved; empty where no model answers."""
+def _usage(chat: ChatClient | None, n_questions: int) -> dict[str, Any]:
+    """What the endpoint was asked for and what the cache saved; empty where no model answers. `cost_per_1k` is what 1,000 questions cost without the cache."""
     if chat is None:
         return {}
     totals = chat.totals()
     names = ("requests", "retries", "cached", "tokens_in", "tokens_out", "saved_tokens_in", "saved_tokens_out", "usage_missing", "cost", "saved_cost")
-    return {name: getattr(totals, name) for name in names}
+    return {**{name: getattr(totals, name) for name in names}, "n_questions": n_questions, "cost_per_1k": 1000 * (totals.cost + totals.saved_cost) / max(n_questions, 1)}

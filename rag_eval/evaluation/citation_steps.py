@@ -23,14 +23,18 @@ from rag_eval.records.gold_set import Answers, External, Recorded
 from rag_eval.storage.artifacts import Artifact
 
 
+def with_units(chunks: pd.DataFrame, units: pd.DataFrame) -> pd.DataFrame:
+    """Chunks, and the units of an external retriever that have a place in a document."""
+    placed = units[(units["start"] >= 0) & (units["chunk"] < 0)].assign(chunk_id=units["unit_id"])
+    return pd.concat([chunks, placed.reindex(columns=chunks.columns)], ignore_index=True)
+
+
 def live_index(runs: Runs, strategy: str) -> LiveIndex:
     """What citations are held against: the corpus, its chunks, and where the evidence is an external retriever's its placed units."""
     evaluation = runs.evaluation
     corpus, chunks = corpus_snapshot(evaluation), corpus_chunks(evaluation).frame("chunks")
     if isinstance(runs.spec(strategy), External):
-        units = runs.units(strategy)
-        placed = units[(units["start"] >= 0) & (units["chunk"] < 0)].assign(chunk_id=units["unit_id"])
-        chunks = pd.concat([chunks, placed.reindex(columns=chunks.columns)], ignore_index=True)
+        chunks = with_units(chunks, runs.units(strategy))
     hashes = {runs.artifact(name).json("about")["index_hash"] for name in runs.names}
     return LiveIndex.from_frames(corpus.frame("documents"), corpus.frame("sections"), chunks, hashes, ANALYZER)
 

@@ -28,7 +28,7 @@ from rag_eval.storage.atomic import atomic_path, write_text
 from rag_eval.storage.code import code_version, library_versions
 
 EXPORTED = {".csv", ".parquet", ".trec", ".jsonl", ".log"}
-ANSWER_FILES = ("answers.jsonl", "citations.jsonl", "preflights.jsonl", "events.log", "traces.log")
+ANSWER_FILES = ("answers.jsonl", "citations.jsonl", "preflights.jsonl", "rejected.jsonl", "events.log", "traces.log")
 
 NOT_BUILT = {
     "avgTrustScore": "this version does not screen sources for trust",
@@ -113,7 +113,9 @@ def answers_body(runs: Runs) -> dict[str, Any]:
             **({} if about["embedding"] else {"embedding_reason": "no question is answered in the deterministic mode"}),
             "model": about["model"] or None,
             **({} if about["model"] else {"model_reason": "no question is answered by a model"}),
+            "hash": about["hash"],
             "n_questions": about["counts"]["questions"],
+            "attempts": {name: about["counts"].get(name, 0) for name in ("attempts", "schema_retries", "adaptive_reruns")},
             "outcomes": found["outcomes"],
             "codes": found["codes"],
             "measures": [record for record in found["measures"] if record["name"] not in CITATION_MEASURES],
@@ -130,6 +132,14 @@ def faithfulness_figure(found: dict[str, Any]) -> dict[str, Any]:
     return {"faithfulness": found["value"], **({} if found["value"] is not None else {"faithfulness_reason": found["value_reason"]})}
 
 
+def cost_figure(primary: dict[str, Any], answers_part: dict[str, Any]) -> dict[str, Any]:
+    """Cost of 1,000 questions: retrieval of the primary strategy and what a model was paid to answer; null where retrieval's is not known."""
+    retrieval = primary["cost_per_1k"]
+    if retrieval is None:
+        return {"value": None, "reason": primary.get("cost_per_1k_reason", "what retrieval costs is not known here")}
+    return {"value": retrieval + answers_part.get("usage", {}).get("cost_per_1k", 0.0)}
+
+
 def figures_for_gates(report: dict[str, Any], level: str) -> dict[str, dict[str, Any]]:
     """Name every figure that a floor may ask for: the primary strategy's measures at the headline level, delta_s, latency, cost, cache."""
     primary = next(entry for entry in report["strategies"] if entry["name"] == report["strategy"])
@@ -137,7 +147,7 @@ def figures_for_gates(report: dict[str, Any], level: str) -> dict[str, dict[str,
     figures["delta_s"] = report["stability"]["strategies"][report["strategy"]]["delta_s"]
     for name in ("p50", "p95", "p99"):
         figures[f"latency_{name}_ms"] = {"value": primary["latency_ms"][name]}
-    figures["cost_per_1k"] = {"value": primary["cost_per_1k"]}
+    figures["cost_per_1k"] = cost_figure(primary, report["answers"])
     for part in ("answers", "citations"):
         figures |= {record["name"]: {**record, **({"reason": record["value_reason"]} if record["value"] is None else {})} for record in report[part].get("measures", ())}
     if report["faithfulness"] is not None:
@@ -227,6 +237,7 @@ def artifact_keys(runs: Runs) -> dict[str, str]:
     """Keys of the artifacts that a kept run can be looked into with."""
     evaluation = runs.evaluation
     kept = {"ranking": ranking_measures(runs), "corpus": corpus_snapshot(evaluation), "chunks": corpus_chunks(evaluation), "gold": gold_variants(evaluation)}
+    kept |= {f"run {name}": runs.artifact(name) for name in runs.names if isinstance(runs.spec(name), External)}
     of_answers = {"answers": answers(runs), "citations": citations(runs), "answer_measures": answer_measures(runs)}
     return {stage: artifact.key for stage, artifact in (kept | of_answers).items() if artifact is not None}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from rag_eval.citations.live_index import LiveIndex
 from rag_eval.citations.validators import LIVE_CODES, Rules, Verdicts, validate
+from rag_eval.evaluation.citation_steps import with_units
 from rag_eval.evaluation.comparing import run_ids
 from rag_eval.evaluation.report_steps import load_run
 from rag_eval.gold.lines import read_objects
@@ -64,15 +65,22 @@ def validate_file(path: Path, live: LiveIndex | None = None, rules: Rules | None
     Notes
     -----
     Nothing that stands in the file raises: broken lines, and a file that cannot be read, are `problems`.
+
+    Raises
+    ------
+    InputError
+        There is no such file.
     """
+    if not path.is_file():
+        raise InputError(Problem("not_a_file", "there is no such file of citations", file=str(path), accepted="a .jsonl file, one citation payload a line"))
     problems = ProblemList()
     rows = list(read_objects(path, problems))
     verdicts = validate([row for _, row in rows], live, rules)
     return FileVerdicts(path, tuple(number for number, _ in rows), tuple(row for _, row in rows), verdicts, problems.listed())
 
 
-def live_index(home: Path, gold_set: str | None = None) -> LiveIndex:
-    """Open the newest kept run of a home, of one gold set where it is named.
+def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]:
+    """Open the newest kept run of a home, of one gold set where it is named; returns its index and which run it is.
 
     Raises
     ------
@@ -91,8 +99,13 @@ def live_index(home: Path, gold_set: str | None = None) -> LiveIndex:
     try:
         keys, index = kept["artifacts"], kept["report"]["index"]
         corpus, chunks = (_artifact(home, stage, keys.get(stage), ids[-1]) for stage in ("corpus", "chunks"))
+        frame = chunks.frame("chunks")
+        for stage in keys:
+            if stage.startswith("run "):  # an external retriever's own units
+                frame = with_units(frame, _artifact(home, "run", keys[stage], ids[-1]).frame("units"))
         hashes = [entry["index_hash"] for entry in index["strategies"].values()]
-        return LiveIndex.from_frames(corpus.frame("documents"), corpus.frame("sections"), chunks.frame("chunks"), hashes, index["analyzer"])
+        live = LiveIndex.from_frames(corpus.frame("documents"), corpus.frame("sections"), frame, hashes, index["analyzer"])
+        return live, f"run {quoted(ids[-1])} of gold set {quoted(str(kept['gold_set']))}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(Problem("run_unreadable", "the kept run is not whole", file=str(folder / f"{ids[-1]}.json"), found=quoted(str(error)))) from error
 

@@ -167,8 +167,8 @@ def answer_measures(
     `citation_recall`           sum(matched) / sum(gold); matched is 0 where not answered     answerable, with gold spans
     `citation_match_rate`       sum(correct) / sum(due); correct is 0 where not answered      answerable, with gold spans
     `citation_validity_rate`    sum(valid) / sum(cited)                                       all with citations
-    `groundedness`              mean over answers                                             answered, with a value
-    `supported_share`           mean over answers of the share of supported sentences         answered, with a value
+    `groundedness`              mean over answers; 0 for a failed one                         answered, with a value, or failed
+    `supported_share`           mean over answers of the share of supported sentences         answered, with a value, or failed
     `abstention_rate`           share NOT FOUND or INSUFFICIENT EVIDENCE                      unanswerable
     `answered_anyway`           share answered                                                unanswerable
     `refused_answerable`        share NOT FOUND or INSUFFICIENT EVIDENCE                      answerable
@@ -176,6 +176,7 @@ def answer_measures(
     `cost_per_1k`               1000 x mean cost of a question                                all
     ==========================  ============================================================  ==========================================
 
+    A failed answer is a miss in every rate: it counts as one citation that is neither valid nor right, whatever its rejected reply cited.
     Citations due are those made, wrong, invalid and fabricated ones included, and one where none was made. Unanswerable questions have
     nothing to cite, whatever their gold says.
     """
@@ -187,6 +188,9 @@ def answer_measures(
     unanswerable = data.known & ~data.answerable
     judged = gold | unanswerable  # what an answer to an unanswerable question cites cannot be right
     failed = is_in["failed"]
+    # a failed answer is a miss in every rate: one citation that is neither valid nor right, however many its rejected reply made
+    n_cited = np.where(failed, 1, data.n_cited)
+    n_valid, n_correct = (np.where(failed, 0, part) for part in (data.n_valid, data.n_correct))
 
     def mean(label: str, values: FloatArray | BoolArray, scored: BoolArray, reason: str, *, rate: bool = True) -> AnswerRecord:
         kept = np.where(scored, values.astype(np.float64), np.nan)
@@ -209,12 +213,12 @@ def answer_measures(
     nothing = "no question was attempted"
     return [
         mean("coverage", np.where(answered, data.coverage, 0.0), gold, "no answerable question has a gold span"),
-        ratio("citation_precision", np.where(data.answerable, data.n_correct, 0), data.n_cited, judged, "no answer to a judged question cites anything"),
+        ratio("citation_precision", np.where(data.answerable, n_correct, 0), n_cited, judged, "no answer to a judged question cites anything"),
         ratio("citation_recall", np.where(answered, data.n_matched, 0), data.n_gold, gold, "no answerable question has a gold span"),
-        ratio("citation_match_rate", np.where(answered, data.n_correct, 0), np.maximum(data.n_cited, 1), gold, "no answerable question has a gold span"),
-        ratio("citation_validity_rate", data.n_valid, data.n_cited, everything, "no answer cites anything"),
-        mean("groundedness", data.groundedness, answered, "no answer has a sentence to score"),
-        mean("supported_share", data.supported, answered, "no answer has a sentence to score"),
+        ratio("citation_match_rate", np.where(answered, n_correct, 0), np.maximum(n_cited, 1), gold, "no answerable question has a gold span"),
+        ratio("citation_validity_rate", n_valid, n_cited, everything, "no answer cites anything"),
+        mean("groundedness", np.where(failed, 0.0, data.groundedness), answered | failed, "no answer has a sentence to score"),
+        mean("supported_share", np.where(failed, 0.0, data.supported), answered | failed, "no answer has a sentence to score"),
         mean("abstention_rate", is_in["abstained"], unanswerable, "no question is unanswerable"),
         mean("answered_anyway", answered, unanswerable, "no question is unanswerable"),
         mean("refused_answerable", is_in["abstained"], data.known & data.answerable, "no question is answerable"),

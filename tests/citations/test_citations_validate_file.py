@@ -33,17 +33,17 @@ def written(path, lines):
 
 def test_citations_of_the_run_itself_are_ok(ran):
     project, records = ran
-    result = validate_file(written(project.root / "citations.jsonl", records), live_index(project.home))
+    result = validate_file(written(project.root / "citations.jsonl", records), live_index(project.home)[0])
     assert result.passed
     assert result.verdicts.counts["ok"] == len(records) == 4
-    assert validate_file(result.path, live_index(project.home, "tiny")).passed
+    assert validate_file(result.path, live_index(project.home, "tiny")[0]).passed
 
 
 def test_offenders_are_named_with_their_lines(ran):
     project, records = ran
     good = records[0]
     lines = [good, "\n", {**good, "quote": "Never said."}, "{not json\n", "[1]\n", {**good, "rev": "old", "index_hash": "\u001b[31m old"}, {"query_id": "again"}]
-    result = validate_file(written(project.root / "citations.jsonl", lines), live_index(project.home))
+    result = validate_file(written(project.root / "citations.jsonl", lines), live_index(project.home)[0])
     assert not result.passed
     assert result.lines == (1, 3, 6, 7)
     assert result.verdicts.codes == ("ok", "quote_mismatch", "mismatch_index_hash", "empty_citations")
@@ -59,7 +59,7 @@ def test_offenders_are_named_with_their_lines(ran):
 
 def test_a_broken_line_alone_fails_the_file(ran):
     project, records = ran
-    assert not validate_file(written(project.root / "citations.jsonl", [records[0], "{\n"]), live_index(project.home)).passed
+    assert not validate_file(written(project.root / "citations.jsonl", [records[0], "{\n"]), live_index(project.home)[0]).passed
 
 
 def test_without_a_home_it_says_what_was_not_tried(ran):
@@ -77,12 +77,11 @@ def test_a_file_without_citations_does_not_pass(tmp_path, content):
     assert any("empty_citations" in line for line in verdict_lines(result))
 
 
-def test_a_file_that_cannot_be_read_is_a_problem(tmp_path):
+def test_a_file_that_is_not_there_is_an_error_and_no_verdict(tmp_path):
     for path in (tmp_path, tmp_path / "none.jsonl"):
-        result = validate_file(path)
-        assert not result.passed
-        assert len(result.problems) == 1
-        assert verdict_lines(result)
+        with pytest.raises(InputError) as caught:
+            validate_file(path)
+        assert [problem.code for problem in caught.value.problems] == ["not_a_file"]
 
 
 def test_what_is_shown_is_bounded(tmp_path):

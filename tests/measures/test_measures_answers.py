@@ -61,6 +61,10 @@ def failed(row):
     return row["outcome"] in {"failed", "contract_error_reply"}
 
 
+def cited(row):
+    return 1 if failed(row) else row["n_cited"]
+
+
 def every(_row):
     return True
 
@@ -80,12 +84,12 @@ def unanswerable(row):
 # which questions count, their numerators and their denominators, one question at a time
 DEFINITIONS = {
     "coverage": (with_gold, lambda row: row["coverage"] if answered(row) else 0, one),
-    "citation_precision": (lambda row: with_gold(row) or unanswerable(row), lambda row: row["n_correct"] if row["answerable"] else 0, lambda row: row["n_cited"]),
+    "citation_precision": (lambda row: with_gold(row) or unanswerable(row), lambda row: row["n_correct"] if row["answerable"] and not failed(row) else 0, cited),
     "citation_recall": (with_gold, lambda row: row["n_matched"] if answered(row) else 0, lambda row: row["n_gold"]),
-    "citation_match_rate": (with_gold, lambda row: row["n_correct"] if answered(row) else 0, lambda row: max(row["n_cited"], 1)),
-    "citation_validity_rate": (every, lambda row: row["n_valid"], lambda row: row["n_cited"]),
-    "groundedness": (lambda row: answered(row) and not math.isnan(row["groundedness"]), lambda row: row["groundedness"], one),
-    "supported_share": (answered, lambda row: row["supported"], one),
+    "citation_match_rate": (with_gold, lambda row: row["n_correct"] if answered(row) else 0, lambda row: max(cited(row), 1)),
+    "citation_validity_rate": (every, lambda row: 0 if failed(row) else row["n_valid"], cited),
+    "groundedness": (lambda row: failed(row) or (answered(row) and not math.isnan(row["groundedness"])), lambda row: 0 if failed(row) else row["groundedness"], one),
+    "supported_share": (lambda row: answered(row) or failed(row), lambda row: 0 if failed(row) else row["supported"], one),
     "abstention_rate": (unanswerable, abstained, one),
     "answered_anyway": (unanswerable, answered, one),
     "refused_answerable": (lambda row: row["known"] and row["answerable"], abstained, one),
@@ -141,7 +145,11 @@ def test_what_is_not_answered_is_a_miss_and_never_dropped(outcome):
     for label in ("coverage", "citation_recall"):
         assert (found[label].value, found[label].n_scored) == (0.5, 2)
     assert found["citation_match_rate"].value == pytest.approx(2 / 3)  # two made, one missing
-    assert (found["citation_precision"].value, found["citation_precision"].n_scored, found["citation_precision"].n_ineligible) == (1.0, 1, 1)
+    broken = outcome in {"failed", "contract_error_reply"}  # a broken contract is a miss in every rate, a refusal is no citation
+    expected = (pytest.approx(2 / 3), 2, 0) if broken else (1.0, 1, 1)
+    assert (found["citation_precision"].value, found["citation_precision"].n_scored, found["citation_precision"].n_ineligible) == expected
+    assert found["citation_validity_rate"].value == expected[0]
+    assert found["groundedness"].value == (0.5 if broken else 1.0)
 
 
 def test_right_citations_of_a_rejected_answer_do_not_help_it():
