@@ -75,4 +75,5 @@ def explanation(home: Path, query_id: str, *, run: str = "latest", gold_set: str
         targets=tuple(qrels.sort_values("gain", ascending=False, kind="stable")["item_id"]),
         spans=tuple(found),
         measures={name: None if about[name] != about[name] else about[name] for name in ("coverage", "groundedness", "supported", "gap_reason")},
+        rejected=tuple(row for row in made.json("rejected") if row["query_id"] == query_id),
     )

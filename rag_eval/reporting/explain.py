@@ -53,6 +53,8 @@ class Explanation:
         Gold evidence.
     measures
         coverage, groundedness, supported, gap_reason; None where not measured.
+    rejected
+        Replies that broke the contract: attempt, codes, messages, reply.
     """
 
     run_id: str
@@ -65,6 +67,7 @@ class Explanation:
     targets: tuple[str, ...]
     spans: tuple[GoldSpan, ...]
     measures: dict[str, Any]
+    rejected: tuple[dict[str, Any], ...] = ()
 
 
 SNIPPET = 200
@@ -82,11 +85,20 @@ def _citations(found: Explanation) -> list[str]:
     for number, (span, verdict) in enumerate(zip(found.answer.citations, found.verdicts, strict=True), 1):
         item = found.answer.evidence[span.evidence] if 0 <= span.evidence < len(found.answer.evidence) else None
         where = item.token if item else span.doc_id
-        right = "matches the gold" if verdict.correct else "valid, but not the gold evidence" if verdict.code == "ok" else f"{verdict.code}{f' [{verdict.field}]' if verdict.field else ''}: {FIXES[verdict.code]}"
+        right = "matches the gold" if verdict.correct else ("valid, but not the gold evidence" if found.spans or not found.answerable else "valid; the gold quotes no evidence for this question") if verdict.code == "ok" else f"{verdict.code}{f' [{verdict.field}]' if verdict.field else ''}: {FIXES[verdict.code]}"
         lines.append(f"  {number}. {quoted(where)}  {right}")
         if span.quote:
             lines.append(f"     {snippet(span.quote)}")
     return lines or ["  none"]
+
+
+def _rejected(found: Explanation) -> list[str]:
+    lines = []
+    for row in found.rejected:
+        lines.append(f"  attempt {row['attempt']}: {', '.join(row['codes'])}")
+        lines += [f"     {snippet(str(message))}" for message in row["messages"]]
+        lines.append(f"     reply: {snippet(str(row['reply']))}")
+    return ["Rejected replies", *lines, ""] if lines else []
 
 
 def _gold(found: Explanation) -> list[str]:
@@ -126,6 +138,7 @@ def explanation_lines(found: Explanation) -> list[str]:
         f"  {quoted(' '.join(shown.split()), 2000)}",
         f"  {'; '.join([*measures, use])}",
         "",
+        *_rejected(found),
         "Citations",
         *_citations(found),
         "",

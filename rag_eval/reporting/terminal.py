@@ -125,11 +125,13 @@ ANSWER_ROWS = ("citation_precision", "citation_recall", "citation_match_rate", "
 def answers_table(report: Mapping[str, Any]) -> "Table":
     """Measures of answers and citations with 95 % intervals, what each is counted over, and the target where the field has one."""
     part = report["answers"]
-    table = _table(f"Answers ({', '.join(part['modes'])}; evidence from {quoted(part['strategy'])})", [("measure", "left"), ("value", "right"), ("target", "left"), ("over", "right"), ("questions", "right")])
+    table = _table(f"Answers ({', '.join(part['modes'])}; evidence from {quoted(part['strategy'])})", [("measure", "left"), ("value", "right"), ("target", "left"), ("over", "right"), ("questions", "left")])
     by_name = {record["name"]: record for record in [*part["measures"], *report["citations"]["measures"]]}
     for name in ANSWER_ROWS:
         record = by_name.get(name)
-        if record is not None and record["value"] is not None:
+        if record is not None and record["value"] is None:
+            table.add_row(name, "-", record.get("target", ""), "", _text(record.get("value_reason", "")))
+        elif record is not None:
             unit = {"citation_precision": "citations", "citation_validity_rate": "citations", "citation_match_rate": "due", "citation_recall": "gold spans"}.get(name, "questions")
             table.add_row(name, interval(record["value"], record["ci_low"], record["ci_high"]), record.get("target", ""), f"{record['n_units']} {unit}", f"{record['n_scored']}/{record['n_attempted']}")
     return table
@@ -145,6 +147,9 @@ def answer_lines(report: Mapping[str, Any]) -> list[str]:
     bad = {code: count for code, count in citations["codes"].items() if code != "ok"}
     if bad:
         lines.append(f"citations that do not validate, of {citations['n_citations']}: " + ", ".join(f"{count} {code}" for code, count in bad.items()))
+    if part["usage"]:
+        usage = part["usage"]
+        lines.append(f"{quoted(str(part['model']))}: {usage['requests']} requests, {usage['retries']} retries, {usage['cached']} replies from the cache; {usage['cost_per_1k']:.2f} for 1,000 questions at the configured prices")
     gap = part["gap"]
     if gap["n_flagged"]:
         lines.append(f"{gap['code']} (warning): {gap['n_flagged']} of {gap['n_checked']} answers leave what was retrieved unused, for example {quoted(gap['flagged'][0]['query_id'])}")
