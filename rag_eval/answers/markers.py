@@ -3,6 +3,7 @@
 Belongs here: where markers stand and which sentence each supports. What a number stands for is `recorded`.
 """
 
+import bisect
 import dataclasses
 import re
 
@@ -51,11 +52,22 @@ def _found(text: str) -> list[tuple[int, int, list[int]]]:
     return found
 
 
-def _opens_line(text: str, start: int, end: int) -> bool:
-    """Whether nothing but markers stands before a marker on its line, and something behind it."""
-    stop = text.find("\n", end)
-    before, behind = text[text.rfind("\n", 0, start) + 1 : start], text[end : stop if stop >= 0 else len(text)]
-    return not _MARKER.sub("", before).strip() and bool(_MARKER.sub("", behind).strip())
+def _opening_lines(text: str) -> set[int]:
+    """Where the markers begin before which nothing but markers stands on their line, and something behind the last of them."""
+    found: set[int] = set()
+    at = 0
+    for line in text.split("\n"):
+        waiting: list[int] = []
+        reached = 0
+        for match in _MARKER.finditer(line):
+            if line[reached : match.start()].strip():
+                break
+            waiting.append(at + match.start())
+            reached = match.end()
+        if waiting and _MARKER.sub("", line).strip():
+            found.update(waiting)
+        at += len(line) + 1
+    return found
 
 
 def read_markers(text: str) -> Marked:
@@ -73,9 +85,10 @@ def read_markers(text: str) -> Marked:
     kept: list[str] = []
     length = last = 0
     marks: list[tuple[int, bool, list[int]]] = []
+    opening = _opening_lines(text)
     for start, end, numbers in _found(text):
         piece = text[last:start]
-        opens_line = _opens_line(text, start, end)
+        opens_line = start in opening
         piece = piece if opens_line else piece.rstrip(" \t\u00a0")
         kept.append(piece)
         length += len(piece)
@@ -91,12 +104,13 @@ def read_markers(text: str) -> Marked:
     kept.append(text[last:])
     plain = "".join(kept)
     segments = sentences.spans(plain)
-    return Marked(plain, segments, [(_segment(segments, place, opens), number) for place, opens, numbers in marks for number in numbers])
+    starts, ends = [start for start, _ in segments], [end for _, end in segments]
+    return Marked(plain, segments, [(_segment(starts, ends, place, opens), number) for place, opens, numbers in marks for number in numbers])
 
 
-def _segment(segments: list[tuple[int, int]], place: int, opens: bool) -> int:  # noqa: FBT001 - private, its two callers' one fact
-    if not segments:
+def _segment(starts: list[int], ends: list[int], place: int, opens: bool) -> int:  # noqa: FBT001 - private, its two callers' one fact
+    if not starts:
         return -1
     if opens:
-        return next((row for row, (_, end) in enumerate(segments) if end > place), len(segments) - 1)
-    return max((row for row, (start, _) in enumerate(segments) if start < place), default=0)
+        return min(bisect.bisect_right(ends, place), len(ends) - 1)
+    return max(bisect.bisect_left(starts, place) - 1, 0)

@@ -34,9 +34,10 @@ _UNSPACED = re.compile(
     r"|[\u1100-\u11ff\uac00-\ud7af]+|[\u0e00-\u0eff]+|[\u1000-\u109f]+|[\u1780-\u17ff]+"
 )
 _LONG_ENDING = 4
-_CITATION = re.compile(r"\s*\[\^?(?:(?:source|doc|document|ref)\s*)?\d{1,3}(?:\s*[,;–-]\s*\^?\d{1,3})*\](?:\([^()\s]*\))?", re.IGNORECASE)
-_ITEM = re.compile(r"(?:\r\n?|\n)\s*(?=(?:[-*•‣–]|\d{1,3}[.)])\s)")
-_BULLET = re.compile(r"\s*(?:[-*•‣–]|\d{1,3}[.)])\s+")
+# a run of white space is tried once, from its beginning (look-behind, possessive): long runs are read in linear time
+_CITATION = re.compile(r"(?<!\s)\s*+\[\^?(?:(?:source|doc|document|ref)\s*+)?\d{1,3}(?:\s*+[,;–-]\s*+\^?\d{1,3})*\](?:\([^()\s]*+\))?", re.IGNORECASE)
+_ITEM = re.compile(r"(?<!\s)[^\S\r\n]*+[\r\n]\s*+(?=(?:[-*•‣–]|\d{1,3}[.)])\s)")
+_BULLET = re.compile(r"\s*+(?:[-*•‣–]|\d{1,3}[.)])\s++")
 _NUMBER = re.compile(r"(?<![^\W_])\d+(?:[.,]\d+)*")
 _GROUPED = re.compile(r"[1-9]\d{0,2}(?:[.,]\d{3})+")
 _WORD = re.compile(r"[^\W_]+")
