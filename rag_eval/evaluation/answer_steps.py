@@ -125,10 +125,11 @@ def _answers(runs: Runs, config: Answers) -> Artifact:
         inputs.append(file_hash(recorded))
     key = evaluation.key("answers", *inputs)
     if "llm" not in modes and not config.validators:
-        return evaluation.memo("answers", key, lambda: _made(runs, config, questions, modes))
+        return evaluation.memo("answers", key, lambda: {name: part for name, part in _made(runs, config, questions, modes).items() if name != "usage"})
     # replies come from the cache where they are known, what failed is asked again, and a validator is code that may have changed: such answers
     # are made by every run and kept by what they are
     parts = _made(runs, config, questions, modes)
+    runs.answer_usage = parts.pop("usage")  # of this run, whatever earlier runs paid for the same answers
     return evaluation.memo("answers", evaluation.key("answers", key, parts["about"]["hash"], parts["rejected"]), lambda: parts)
 
 
@@ -178,7 +179,8 @@ def _made(runs: Runs, config: Answers, questions: Sequence[Question], modes: set
         "rejected": list(made.rejected),
         "stated": stated,
         "events.log": "".join(f"{line}\n" for line in made.events).encode(),
-        "about": {**_about(runs, config, made, modes), "hash": answers_hash(frames), "model": endpoint.model if endpoint else "", "usage": _usage(chat, len(questions))},
+        "about": {**_about(runs, config, made, modes), "hash": answers_hash(frames), "model": endpoint.model if endpoint else ""},
+        "usage": _usage(chat, len(questions)),
     }
 
 

@@ -53,6 +53,8 @@ class Runs:
         self._units_gold: dict[str, GoldArrays] = {}
         self._gold: GoldArrays | None = None
         self._chunks: pd.DataFrame | None = None
+        self.answer_usage: dict[str, Any] = {}
+        """What a chat endpoint was asked for in this process; the answer stage fills it in."""
 
     def artifact(self, name: str) -> Artifact:
         """Return the run of one strategy."""

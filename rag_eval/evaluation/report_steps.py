@@ -121,7 +121,7 @@ def answers_body(runs: Runs) -> dict[str, Any]:
             "measures": [record for record in found["measures"] if record["name"] not in CITATION_MEASURES],
             "gap": found["gap"],
             "faithfulness": found["faithfulness"],
-            "usage": about["usage"],
+            "usage": runs.answer_usage,
         },
         "citations": {"n_citations": codes["n_citations"], "codes": codes["codes"], "measures": [record for record in found["measures"] if record["name"] in CITATION_MEASURES]},
     }

@@ -88,7 +88,7 @@ def test_a_folder_of_outputs_is_enough(project, system):
     assert [(cited["segment"], cited["doc_id"]) for cited in found["again"]["citations"]] == [(0, "retries.md"), (1, "pause.md")]
     assert report["citations"]["codes"] == {"ok": 2, "unknown_snippet": 1}  # [3] of one context
     measured = figures(report)
-    assert measured["citation_validity_rate"]["value"] == pytest.approx(2 / 3)
+    assert measured["citation_validity_rate"]["value"] == pytest.approx(2 / 4)  # and the question without an answer is a miss
     assert measured["groundedness"]["value"] == report["groundedness"]
     for name in ("citation_precision", "citation_recall", "coverage", "abstention_rate", "answered_anyway"):  # nobody has judged anything
         assert measured[name]["value"] is None
@@ -355,4 +355,4 @@ def test_validate_what_a_run_wrote_and_what_was_broken_since(project):
     assert project.invoke("run", "tiny").exit_code == 0
     assert "rev_mismatch" in command("validate", kept, "--index", project.home, exit_code=2).stdout
     assert "run_not_found" in command("validate", kept, "--index", project.root / "nowhere", exit_code=1).stderr
-    command("validate", project.root / "absent.jsonl", exit_code=2)
+    command("validate", project.root / "absent.jsonl", exit_code=1)
