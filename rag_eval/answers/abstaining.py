@@ -15,6 +15,17 @@ MAX_CHARS = 2000
 """A longer text says more than that it has no answer."""
 
 _TOKEN = re.compile(rf"\W*(?:VERDICT\s*[=:]\W*)?(?P<token>{NOT_FOUND}|{INSUFFICIENT_EVIDENCE})\W*(?:$|\n|(?<=[.:;,*_)\]—–-])\s)")
+MAX_GAPS_CHARS = 500
+"""What a refusal may say of its gaps."""
+
+_STATES = re.compile(
+    r"\banswers?\b[^.;:!?\n]{0,80}?\b(?:is|are|was|were|(?:would|must|should|could|may|might) be)\b:?\s++"
+    r"(?!(?:\w+ly\s+)?(?:not|no|never|nowhere|missing|absent|unknown|unclear|unavailable|lacking|needed|required|insufficient|impossible|undetermined|uncertain|inconclusive|ambiguous|incomplete|partial|only|left|beyond|outside|given|stated|provided|yes or no"
+    r"|named|in (?:none|neither|no)|nothing|none)\b)"
+    r"|\banswers?\s*+[:=]\s*+(?!(?:not|none|unknown|missing|unavailable|n/a)\b)\w",
+    re.IGNORECASE,
+)
+_HEADER_LINE = re.compile(r"^\W*CITATIONS\s*[=:].*$", re.MULTILINE)
 _MARKUP = re.compile(r"[*_`#>]+|\[\d{1,3}(?:\s*,\s*\d{1,3})*\]")
 _CLAUSE = re.compile(r"(?<=[.!?])[\"')\]]*\s+|\s*[;\n]+\s*|\s+[—–-]+\s+|[—]")
 
@@ -43,6 +54,7 @@ _NOT_FOUND_SENTENCES = (
     rf"(?:none of|nothing in) (?:the |these |those )?(?:{_GIVEN} )*{_PLACE}(?: {_GIVEN})? (?:mentions?|address(?:es)?|covers?|discuss(?:es)?|answers?|specif(?:y|ies)|says?|states?|describes?|explains?|contains? .*|provides? .*|includes? .*|(?:is|are) (?:relevant|about)\b)(?: .*)?",
     rf"{_SOURCE} (?:is|are) (?:not relevant|irrelevant|not related|unrelated)(?: to\b.*)?",
     rf"(?:this|that|it) (?:is|was)(?: not|n't) (?:mentioned|found|covered|addressed|specified|stated|discussed|answered|available) (?:in|by|within) {_SOURCE}\b.*",
+    r"(?:nothing|none) (?:relevant )?(?:on|about|regarding) (?:this|that|it)(?: (?:topic|question|subject))?",
     r"(?:not found|n/a|unanswerable|no answer|no answer found|nothing found|none found)",
 )
 _INSUFFICIENT_SENTENCES = (
@@ -96,11 +108,27 @@ def _kind(sentence: str) -> Abstention | None:
     return next((kind for kind, pattern in _KINDS if pattern.match(rest)), None)
 
 
+def states_an_answer(gaps: str) -> bool:
+    """Whether what a refusal says of its gaps says what the answer is ("the answer is ...", "answer: ...").
+
+    Notes
+    -----
+    A bare statement ("Paris is the capital") cannot be told from a gap by its form, and is not found: what is bounded is its length.
+
+    Examples
+    --------
+    >>> states_an_answer("the answer is Paris"), states_an_answer("the answer is not in the passages"), states_an_answer("the population")
+    (True, False, False)
+    """
+    return _STATES.search(" ".join(gaps.replace("’", "'").split())) is not None
+
+
 def abstention(text: str) -> Abstention | None:
     """How an answer abstains; None where it answers, is empty, or is not surely an abstention.
 
-    The contract's tokens NOT FOUND and INSUFFICIENT EVIDENCE, in capitals at the beginning and followed by a line's end or a mark of
-    punctuation, abstain whatever gaps are named after them. Other texts abstain where every sentence, citation markers and markup aside,
+    The contract's tokens stand in capitals at the beginning, before a line's end or a mark of punctuation. INSUFFICIENT EVIDENCE abstains where
+    what is named after it has at most MAX_GAPS_CHARS characters and does not say what the answer is (`states_an_answer`); NOT FOUND where it
+    stands alone, or what follows abstains by itself. Other texts abstain where every sentence, citation markers and markup aside,
     acknowledges that nothing was found or known, or is a closing courtesy ("Please provide more context."), and at least one acknowledges.
 
     Parameters
@@ -123,7 +151,15 @@ def abstention(text: str) -> Abstention | None:
     """
     token = _TOKEN.match(text)
     if token:
-        return "not_found" if token["token"] == NOT_FOUND else "insufficient_evidence"
+        rest = _HEADER_LINE.sub("", text[token.end("token") :]) if len(text) <= MAX_CHARS else text
+        if token["token"] == INSUFFICIENT_EVIDENCE:
+            return None if len(rest) > MAX_GAPS_CHARS or states_an_answer(rest) else "insufficient_evidence"
+        return "not_found" if not any(map(str.isalnum, rest)) or _acknowledged(rest.lstrip(" \t\r\n.:;,*_)]—–-")) else None
+    return _acknowledged(text)
+
+
+def _acknowledged(text: str) -> Abstention | None:
+    """How a text without a token abstains."""
     if len(text) > MAX_CHARS:
         return None
     plain = " ".join(_MARKUP.sub("", line).strip() for line in text.replace("’", "'").splitlines(keepends=True))

@@ -5,12 +5,13 @@ Belongs here: what an answer says, held against the evidence it was given. The f
 
 import bisect
 import dataclasses
+import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
 
 from rag_eval.answers.codes import Fault
 from rag_eval.answers.evidence import line_span
-from rag_eval.answers.paths import find_paths, folders_of, split_lines, tidied
+from rag_eval.answers.paths import find_paths, folders_of, has_content, split_lines, tidied, visible
 from rag_eval.answers.replies import Citation, read_token
 from rag_eval.corpus.sentences import spans
 from rag_eval.records.answers import Evidence
@@ -18,10 +19,16 @@ from rag_eval.records.citation import CitedSpan
 from rag_eval.records.problems import quoted
 
 MAX_PATHS = 500
+MIN_QUOTE = 2
+"""Letters and digits of a quote; fewer stand anywhere."""
 MAX_NAMED = 5
 """Paths or citations that one message names; the others are counted."""
 
-_MARK = re.compile(r"[ \t]*\[([^\[\]\n]{1,2000}:[0-9]{1,9}(?:-[0-9]{1,9})?)\]")
+# a run of blanks is tried once, from its beginning: long runs are read in linear time
+_MARK = re.compile(r"(?<![ \t])[ \t]*+\[([^\[\]\n]{1,2000}:[0-9]{1,9}(?:-[0-9]{1,9})?)\]")
+
+_WORD = re.compile(r"\S+")
+_LIST_ITEM = re.compile(r"[\r\n][^\S\r\n]*+(?:[-*•‣–]|\d{1,3}[.)])\s")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,11 +67,15 @@ def find_quote(quote: str, text: str, start: int, end: int) -> tuple[int, int] |
     >>> find_quote("a  b", "x a\nb y", 0, 7)
     (2, 5)
     """
-    words = quote.split()
-    if not words:
+    wanted = " ".join(quote.split())
+    words = [match.span() for match in _WORD.finditer(text, start, end)]
+    at = " ".join(text[low:high] for low, high in words).find(wanted) if wanted else -1
+    if at < 0:
         return None
-    match = re.compile(r"\s+".join(re.escape(word) for word in words)).search(text, start, end)
-    return match.span() if match else None
+    joined = list(itertools.accumulate((high - low + 1 for low, high in words), initial=0))  # where each word begins among single blanks
+    last = at + len(wanted) - 1
+    first_word, last_word = bisect.bisect_right(joined, at) - 1, bisect.bisect_right(joined, last) - 1
+    return words[first_word][0] + at - joined[first_word], words[last_word][0] + last - joined[last_word] + 1
 
 
 def _placed(citation: Citation, segment: int, evidence: Sequence[Evidence]) -> tuple[CitedSpan, Fault | None]:
@@ -79,6 +90,9 @@ def _placed(citation: Citation, segment: int, evidence: Sequence[Evidence]) -> t
     if not citation.quote:
         number, _, (start, end) = lines[0]
         return CitedSpan(segment, number, citation.doc_id, start, end), None
+    if sum(map(str.isalnum, visible(citation.quote))) < MIN_QUOTE:
+        number, _, (start, end) = lines[0]
+        return CitedSpan(segment, number, citation.doc_id, start, end, citation.quote), Fault("quote_mismatch", f"a quote has {MIN_QUOTE} letters or digits at least.")
     for number, item, (start, end) in lines:
         base = item.chunk.offsets.start
         if found := find_quote(citation.quote, item.chunk.text, start - base, end - base):
@@ -115,13 +129,22 @@ def _segmented(citations: Sequence[Citation], marks: Sequence[tuple[int, Citatio
     return found
 
 
-def _crossing(placed: Sequence[CitedSpan], evidence: Sequence[Evidence], allowed: Collection[tuple[str, str]]) -> Fault | None:
-    """A sentence that cites two sections which are not whitelisted together. What supports the answer as a whole is no one sentence's."""
+def _is_one_sentence(text: str) -> bool:
+    return len(spans(text)) == 1 and not _LIST_ITEM.search(text)
+
+
+def _crossing(placed: Sequence[CitedSpan], evidence: Sequence[Evidence], allowed: Collection[tuple[str, str]], *, one_sentence: bool) -> Fault | None:
+    """A sentence that cites two sections which are not whitelisted together.
+
+    In an answer of one sentence all that is listed supports that sentence. In one of several, what is listed and not marked inline supports
+    the answer as a whole: it cannot be told which sentence rests on it, and nothing is held against any of them.
+    """
     pairs = {frozenset(pair) for pair in allowed}
     sections: dict[int, dict[str, None]] = {}
     for span in placed:
-        if span.segment >= 0 and span.evidence >= 0:
-            sections.setdefault(span.segment, {})[evidence[span.evidence].chunk.section_id] = None
+        segment = max(span.segment, 0) if one_sentence else span.segment
+        if segment >= 0 and span.evidence >= 0:
+            sections.setdefault(segment, {})[evidence[span.evidence].chunk.section_id] = None
     for segment, names in sections.items():
         listed = list(names)
         if any(frozenset((a, b)) not in pairs for number, a in enumerate(listed) for b in listed[:number]):
@@ -154,7 +177,7 @@ class _Known:
     def __init__(self, items: Sequence[Evidence], lines: Collection[tuple[str, int, int]]) -> None:
         self._names = {tidied(name) for item in items for name in (item.chunk.doc_id, item.chunk.section_id, item.chunk.source_url)}
         self._lines = lines
-        self._text = "\n\n".join(item.chunk.text for item in items).replace("\\", "/")
+        self._text = visible("\n\n".join(item.chunk.text for item in items)).replace("\\", "/")
 
     def __contains__(self, path: str) -> bool:
         """Whether they have a path: as document, section or address, as lines, or in their text."""
@@ -214,10 +237,11 @@ def judge(
     refusal_to
         The question, where the reply refuses to answer it.
     cross_section_allowed
-        Pairs of section_ids that one sentence may cite together.
+        Pairs of section_ids that one sentence may cite together; see `_crossing` for what counts as one sentence's.
     """
     text, marks = unmarked(body)
-    faults: list[Fault] = []
+    # nothing but marks, or nothing that shows
+    faults: list[Fault] = [] if refusal_to is not None or has_content(text) else [Fault("empty_answer", "the answer has no letter or digit.")]
     placed: list[CitedSpan] = []
     for segment, citation in _segmented(citations, marks):
         span, fault = _placed(citation, segment, evidence)
@@ -229,7 +253,7 @@ def judge(
         if (mark.doc_id, mark.first, mark.last) not in listed:
             known = any(_covers(item, mark) for item in evidence)
             faults.append(Fault("path_not_cited" if known else "unknown_snippet", f"{quoted(_token(mark), 200)} stands in the text and not under citations."))
-    crossing = _crossing(placed, evidence, cross_section_allowed)
+    crossing = _crossing(placed, evidence, cross_section_allowed, one_sentence=refusal_to is None and _is_one_sentence(text))
     faults += [crossing] if crossing else []
     faults += path_faults(text, evidence, citations, refusal_to)
     return Judged(text, tuple(placed), tuple(dict.fromkeys(faults)))

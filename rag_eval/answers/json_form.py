@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from rag_eval.answers.paths import has_content
 from rag_eval.answers.reply_parts import (
     CONTROL,
     MAX_CITATIONS,
@@ -90,6 +91,8 @@ def _contract_error(value: Mapping[str, Any]) -> Parsed:
             broken("wrong_type", f"{key} must be a text.")
         if CONTROL.search(value[key]):
             broken("bad_characters", "control characters and lone surrogates are not text.")
+        if not has_content(value[key]):
+            broken("wrong_type", f"{key} has no letter or digit.")
     if len(value) > len(("error", "fix")):
         broken("unknown_key", "an error object has the keys error and fix only.")
     return Parsed("contract_error_reply", f"error: {value['error'].strip()}; fix: {value['fix'].strip()}")
@@ -146,8 +149,8 @@ def json_reply(text: str, terms: Terms) -> Parsed:
     citations, delta_s, lambda_state = _citations(value["citations"]), _delta_s(value["deltaS"]), _lambda_state(value["lambda"])
     if CONTROL.search(answer) or any(CONTROL.search(item.doc_id + item.quote) for item in citations):
         broken("bad_characters", "control characters and lone surrogates are not text.")
-    if not answer.strip():
-        broken("empty_answer", "answer is empty.")
+    if not has_content(answer):
+        broken("empty_answer", "answer has no letter or digit.")
     outcome: ParsedOutcome = "answered"
     if refusal := refusal_in(answer):
         outcome = allowed_refusal(refusal[0], terms, gaps=refusal[1])

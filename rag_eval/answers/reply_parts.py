@@ -7,7 +7,9 @@ import dataclasses
 import re
 from typing import Literal, NoReturn
 
+from rag_eval.answers.abstaining import MAX_GAPS_CHARS, states_an_answer
 from rag_eval.answers.codes import ContractCode
+from rag_eval.answers.paths import has_content
 from rag_eval.records.answers import INSUFFICIENT_EVIDENCE, NOT_FOUND
 from rag_eval.records.gold_set import ResponseSchema
 from rag_eval.records.problems import quoted
@@ -98,13 +100,24 @@ def short(value: object) -> str:
     return quoted(value, 80).encode("ascii", "backslashreplace").decode()
 
 
+def no_answer(gaps: str) -> None:
+    """Raise BrokenError where what a refusal says of its gaps is too long for that, or says what the answer is; see `abstaining.states_an_answer`."""
+    if len(gaps) > MAX_GAPS_CHARS:
+        broken("refusal_not_allowed", f"a refusal names its gaps in {MAX_GAPS_CHARS} characters at most.")
+    if states_an_answer(gaps):
+        broken("refusal_not_allowed", "a refusal does not say what the answer is.")
+
+
 def refusal_in(text: str) -> tuple[ParsedOutcome, bool] | None:
-    """(outcome, whether it names gaps) of a text that is nothing but a refusal."""
+    """(outcome, whether it names gaps) of a text that is nothing but a refusal; raises BrokenError where it is too long, or states an answer."""
     bare = text.strip(" \t\r\n*_`\"'.!")
     if bare == NOT_FOUND:
         return "not_found", True
     match = _GAPS.fullmatch(text.strip(" \t\r\n*_`\"'"))
-    return ("insufficient_evidence", bool(re.search(r"\w", match["gaps"] or ""))) if match else None
+    if match is None:
+        return None
+    no_answer(match["gaps"] or "")
+    return "insufficient_evidence", has_content(match["gaps"] or "")
 
 
 def allowed_refusal(outcome: ParsedOutcome, terms: Terms, *, gaps: bool) -> ParsedOutcome:

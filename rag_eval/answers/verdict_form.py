@@ -4,7 +4,9 @@ Belongs here: finding and reading the two lines.
 """
 
 import re
+import unicodedata
 
+from rag_eval.answers.paths import has_content, visible
 from rag_eval.answers.reply_parts import (
     MAX_CITATIONS,
     Citation,
@@ -13,6 +15,7 @@ from rag_eval.answers.reply_parts import (
     Terms,
     allowed_refusal,
     broken,
+    no_answer,
     read_token,
     refusal_in,
     short,
@@ -21,6 +24,8 @@ from rag_eval.records.answers import INSUFFICIENT_EVIDENCE, NOT_FOUND
 
 _LISTED = re.compile(r"\s*+([^,;\s].*?:\s*[0-9]+(?:-[0-9]+)?[\]`*]*)\s*(?:,|;|$)")
 HEADER = re.compile(r"[ \t]*(?:\*{1,3}|__)?(VERDICT|CITATIONS)(?:\*{1,3}|__)?[ \t]*[=:](.*)")
+_AGAIN = re.compile(r"[\W\d_]*+(?:(?i:verdict)|CITATIONS)[\s*_`\"'\])]*+[=:]")
+"""A line of the text that says either again, as a list item, in another case, behind any line end."""
 _REFUSALS: dict[str, ParsedOutcome] = {NOT_FOUND: "not_found", INSUFFICIENT_EVIDENCE: "insufficient_evidence"}
 
 
@@ -60,7 +65,10 @@ def _header_lines(text: str) -> tuple[str, str, str]:
         broken("duplicate_key", "the lines VERDICT= and CITATIONS= may stand once each.")
     if filled[1] != heads[1][0]:
         broken("explained_before_cited", "the line CITATIONS= comes right after VERDICT=, before any text.")
-    return heads[0][2], heads[1][2], "\n".join(lines[heads[1][0] + 1 :]).strip()
+    body = "\n".join(lines[heads[1][0] + 1 :]).strip()
+    if any(_AGAIN.match(unicodedata.normalize("NFKC", visible(line))) for line in body.splitlines()):
+        broken("duplicate_key", "the lines VERDICT= and CITATIONS= may stand once each.")
+    return heads[0][2], heads[1][2], body
 
 
 def _verdict_outcome(verdict: str, terms: Terms) -> ParsedOutcome:
@@ -85,9 +93,11 @@ def verdict_reply(text: str, terms: Terms) -> Parsed:
             broken("refusal_not_allowed", "the verdict says one thing and the text refuses.")
         if not citations:
             broken("empty_citations", "the line CITATIONS= is empty.")
-        if not body:
+        if not has_content(body):
             broken("empty_answer", "no text follows the two lines.")
-    named = refusal[1] if refusal and refusal[0] == outcome else bool(re.search(r"\w", body))
+    else:
+        no_answer(body)
+    named = refusal[1] if refusal and refusal[0] == outcome else has_content(body)
     if outcome == "insufficient_evidence" and not named:
         broken("missing_gaps", "name what is missing after the two lines.")
     return Parsed(outcome, body or NOT_FOUND, citations, verdict)

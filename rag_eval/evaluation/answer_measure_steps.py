@@ -3,6 +3,7 @@
 Belongs here: which answers and which evidence are measured. Definitions are `rag_eval.measures`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,16 @@ from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs, number
 from rag_eval.measures.answers import AnswerRecord, AnswerResults
 from rag_eval.measures.answers import answer_measures as measure
-from rag_eval.measures.groundedness import document_frequencies, groundedness
-from rag_eval.measures.retrieval_gap import CODE, Gap, retrieval_gaps
+from rag_eval.measures.groundedness import DocumentFrequencies, document_frequencies, groundedness
+from rag_eval.measures.retrieval_gap import CODE, Gap, Purpose, retrieval_gaps
 from rag_eval.records.answers import Answer
 from rag_eval.records.gold_set import Answers
 from rag_eval.storage.artifacts import Artifact
 
 TARGETS = {"coverage": ">= 0.70", "citation_precision": ">= 0.85", "citation_recall": ">= 0.75", "citation_match_rate": ">= 0.95"}
 """What the field asks for; gates ask for what the gold set says."""
+UNCHECKED = ("failed", "contract_error_reply")
+"""Outcomes that are no answers, so that none of them can leave the evidence unused."""
 MAX_FLAGGED = 50
 SHOWN_CHARS = 200
 
@@ -73,14 +76,7 @@ def _answer_measures(runs: Runs, config: Answers) -> Artifact:
             texts = [answer.text if answer.outcome == "answered" else "" for answer in found]
             evidence = [[item.chunk.text for item in answer.evidence] for answer in found]
             scored = groundedness(texts, evidence, frequencies)
-            checked = [at for at, answer in enumerate(found) if answer.outcome != "failed"]
-            gaps = dict(zip(checked, retrieval_gaps(
-                [found[at].text for at in checked],
-                [evidence[at] for at in checked],
-                cites=[any(span.evidence >= 0 for span in found[at].citations) for at in checked],
-                purposes=[config.purpose] * len(checked),
-                frequencies=frequencies,
-            ), strict=True))
+            gaps = answer_gaps(found, config.purpose, frequencies)
             per_question = _per_question(found, cited.frame("per_question"), scored.value, scored.supported, gaps)
             advance(len(found))
         records = measure(_results(runs, found, per_question), BOOTSTRAP_SEED)
@@ -89,13 +85,26 @@ def _answer_measures(runs: Runs, config: Answers) -> Artifact:
     return evaluation.memo("answer_measures", key, make)
 
 
+def answer_gaps(found: Sequence[Answer], purpose: Purpose, frequencies: DocumentFrequencies | None = None) -> dict[int, Gap]:
+    """FK019 on every answer, by its place in `found`; outcomes that are no answers (UNCHECKED) are left out."""
+    checked = [at for at, answer in enumerate(found) if answer.outcome not in UNCHECKED]
+    verdicts = retrieval_gaps(
+        [found[at].text for at in checked],
+        [[item.chunk.text for item in found[at].evidence] for at in checked],
+        cites=[any(span.evidence >= 0 for span in found[at].citations) for at in checked],
+        purposes=[purpose] * len(checked),
+        frequencies=frequencies,
+    )
+    return dict(zip(checked, verdicts, strict=True))
+
+
 def _per_question(found: list[Answer], counts: pd.DataFrame, value: np.ndarray, supported: np.ndarray, gaps: dict[int, Gap]) -> pd.DataFrame:
     return counts.assign(
         outcome=[answer.outcome for answer in found],
         groundedness=value,
         supported=supported,
         gap=[gaps[at].violation if at in gaps else False for at in range(len(found))],
-        gap_reason=[gaps[at].reason if at in gaps else "failed" for at in range(len(found))],
+        gap_reason=[gaps[at].reason if at in gaps else answer.outcome for at, answer in enumerate(found)],
     )
 
 

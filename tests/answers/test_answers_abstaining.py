@@ -11,6 +11,10 @@ ABSTAIN = [
     "NOT FOUND.",
     "**NOT FOUND**",
     "VERDICT=NOT FOUND",
+    "VERDICT=NOT FOUND\nCITATIONS=",
+    "NOT FOUND. The documents do not mention it.",
+    "INSUFFICIENT EVIDENCE: the answer is not in the passages.",
+    "INSUFFICIENT EVIDENCE: an answer to the question of who won is not given.",
     "VERDICT: NOT FOUND\nCITATIONS=\nNothing on this.",
     "NOT FOUND: the evidence does not cover the year 1901",
     "INSUFFICIENT EVIDENCE\n- the year of the treaty\n- who signed it",
@@ -77,6 +81,13 @@ ABSTAIN = [
 ]
 
 ANSWER = [
+    "NOT FOUND. The answer is Paris, though.",
+    "NOT FOUND: Paris is the capital.",
+    "NOT FOUND\nThe capital is Paris.",
+    "VERDICT=NOT FOUND\nCITATIONS=a.md:3\nThe capital is Paris.",
+    "INSUFFICIENT EVIDENCE: the answer is Paris, 42 per cent, take aspirin.",
+    "INSUFFICIENT EVIDENCE. Final answer: Paris",
+    "INSUFFICIENT EVIDENCE: " + "the year of the treaty, " * 30,
     "",
     "   ",
     "Paris.",

@@ -77,9 +77,10 @@ VALID_VERDICT = {
     "colon within bold": f"**VERDICT:** SUPPORTED\n**CITATIONS:** {WEST}\nParis.",
     "blank lines": f"\nVERDICT=SUPPORTED\n\nCITATIONS={WEST}\n\nParis.",
     "windows line ends": GOOD_VERDICT.replace("\n", "\r\n"),
-    "several": f"VERDICT=SUPPORTED\nCITATIONS={WEST}, docs/capitals.md:3;docs/setup.md:1-3\nParis.",
-    "bracketed": f"VERDICT=SUPPORTED\nCITATIONS=[{WEST}], [docs/setup.md:1-3]\nParis.",
-    "backticks": f"VERDICT=SUPPORTED\nCITATIONS=`{WEST}`, `docs/setup.md:1`\nParis.",
+    "several": f"VERDICT=SUPPORTED\nCITATIONS={WEST}, docs/capitals.md:3;docs/setup.md:1-3\nParis. Pip.",
+    "bracketed": f"VERDICT=SUPPORTED\nCITATIONS=[{WEST}], [docs/setup.md:1-3]\nParis. Pip.",
+    "backticks": f"VERDICT=SUPPORTED\nCITATIONS=`{WEST}`, `docs/setup.md:1`\n- Paris\n- Pip",
+    "word in the text": f"VERDICT=SUPPORTED\nCITATIONS={WEST}\nThe verdict: Paris.",
     "trailing comma": f"VERDICT=SUPPORTED\nCITATIONS={WEST},\nParis.",
     "other verdict": GOOD_VERDICT.replace("SUPPORTED", "CONTRADICTED"),
     "braces in the text": f"VERDICT=SUPPORTED\nCITATIONS={WEST}\n{{}} is empty.",
@@ -90,6 +91,13 @@ REFUSALS = [
     (JSON, reply(citations=["docs/none.md:1"], answer="INSUFFICIENT EVIDENCE: the population"), "unknown_snippet"),
     (JSON, "INSUFFICIENT EVIDENCE: the population", "ok:insufficient_evidence"),
     (JSON, "**INSUFFICIENT EVIDENCE**\n- the population", "ok:insufficient_evidence"),
+    (JSON, "INSUFFICIENT EVIDENCE: the answer is not in the passages", "ok:insufficient_evidence"),
+    (JSON, "INSUFFICIENT EVIDENCE: the answer is Paris, 42 per cent, take aspirin.", "refusal_not_allowed"),
+    (JSON, reply(citations=[], answer="INSUFFICIENT EVIDENCE. Answer: Paris"), "refusal_not_allowed"),
+    (JSON, "INSUFFICIENT EVIDENCE: " + "the population " * 40, "refusal_not_allowed"),
+    (VERDICT, "VERDICT=INSUFFICIENT EVIDENCE\nCITATIONS=\nThe answer is Paris.", "refusal_not_allowed"),
+    (VERDICT_GROUND, "VERDICT=NOT FOUND\nCITATIONS=\nThe answer is Paris.", "refusal_not_allowed"),
+    (VERDICT, "VERDICT=INSUFFICIENT EVIDENCE\nCITATIONS=\n\u2800__", "missing_gaps"),
     (JSON, "INSUFFICIENT EVIDENCE", "missing_gaps"),
     (JSON, "INSUFFICIENT EVIDENCE: ...", "missing_gaps"),
     (JSON, reply(citations=[], answer="INSUFFICIENT EVIDENCE"), "missing_gaps"),
@@ -133,6 +141,7 @@ BROKEN_JSON = [
     (reply().replace("Paris", "\\u0000Paris"), "bad_characters"),
     (reply().replace("Paris", "\\u001b[2JParis"), "bad_characters"),
     (reply(citations=[{"token": WEST, "quote": "\x00"}]), "bad_characters"),
+    *((json.dumps({"error": "x", "fix": blank}), "wrong_type") for blank in ("\u200b", "...")),
     ("Paris is the capital of France.", "not_json"),
     ("{", "not_json"),
     (reply()[:-1], "not_json"),
@@ -182,7 +191,11 @@ BROKEN_JSON = [
     (reply(citations=[WEST, "nonsense"]), "bad_citation"),
     (reply(citations=[f"{WEST}, docs/capitals.md:3"]), "bad_citation"),
     (reply(answer=""), "empty_answer"),
-    (reply(answer=" \n"), "empty_answer"),
+    *((reply(answer=value), "empty_answer") for value in (" \n", "\u200b", "\u2800", "\u3164", "...", "!", "__", f"[{WEST}]", f"[{WEST}].")),
+    *((reply(citations=[{"token": WEST, "quote": value}]), "quote_mismatch") for value in (".", "P", "\u200b", "...", "P\u200b.", "—")),
+    (reply(citations=[WEST, "docs/setup.md:2"]), "cross_section_reuse"),
+    (reply(citations=[WEST, "docs/capitals.md:5"]), "cross_section_reuse"),
+    *((reply(answer=f"See {path}"), "path_not_in_evidence") for path in ("etc/passwd", "var/log.", "evil.example.com/x", "http:evil.com/x", "localhost:8080/x", "10.0.0.1/secret", "id_rsa", "hidden.md\u200b", "hid\u00adden.md")),
     (reply(citations=[]), "empty_citations"),
     (reply(citations=["docs/none.md:2"]), "unknown_snippet"),
     (reply(citations=["docs/capitals.md:2-5"]), "unknown_snippet"),
@@ -216,6 +229,9 @@ BROKEN_VERDICT = [
     (GOOD_VERDICT.replace(WEST, ", ".join(f"d:{n}" for n in range(1, 300))), "bad_citation"),
     (f"{GOOD_VERDICT}\nVERDICT=CONTRADICTED", "duplicate_key"),
     (f"{GOOD_VERDICT}\n**CITATIONS**: docs/setup.md:1", "duplicate_key"),
+    *((f"{GOOD_VERDICT}{again}", "duplicate_key") for again in ("\n- VERDICT=CONTRADICTED", "\n1. **Verdict**: CONTRADICTED", "\nverdict = CONTRADICTED", "\u2028VERDICT=CONTRADICTED", "\n> `VERDICT`: x", "\n\u200bVERDICT\uff1dx", "\n* CITATIONS: x")),
+    *((f"VERDICT=SUPPORTED\nCITATIONS={WEST}\n{value}", "empty_answer") for value in ("...", "\u200b", "\u2800")),
+    (GOOD_VERDICT.replace(WEST, f"{WEST}, docs/setup.md:2"), "cross_section_reuse"),
     (f"VERDICT=SUPPORTED\nCITATIONS={WEST}", "empty_answer"),
     (f"VERDICT=SUPPORTED\nCITATIONS={WEST}\n \n", "empty_answer"),
     (f"{GOOD_VERDICT}\x07", "bad_characters"),
@@ -364,7 +380,7 @@ def test_no_random_edit_of_a_valid_reply_passes_that_breaks_the_contract():
     assert len(codes) >= 15  # and the others break it in many ways
 
 
-_ANSWERS = ["Paris is the capital of France.", '巴黎 "is" it\\n', "See docs/capitals.md and/or ask, e.g. at 12:30 on 1/2.", f"Paris [{WEST}]. Berlin [docs/capitals.md:3]."]
+_ANSWERS = ["Paris is the capital of France. Pip installs.", '巴黎 "is" it。好\\n', "So it is. See docs/capitals.md and/or ask, e.g. at 12:30 on 1/2.", f"Paris [{WEST}]. Berlin [docs/capitals.md:3]."]
 _CITED = [[WEST, "docs/capitals.md:3"], [{"token": WEST, "quote": "Paris is the  capital"}, "[docs/capitals.md:3]", "docs/setup.md:1-4"]]
 _REST = [{"deltaS": 0, "lambda": "chaotic"}, {"deltaS": None, "lambda": None}]
 _WRITTEN = [json.dumps, lambda value: json.dumps(value, indent=1, ensure_ascii=False), lambda value: f"```json\n{json.dumps(value)}\n```"]

@@ -57,7 +57,11 @@ PATHS = [
     ("文档/指南.md", ["文档/指南.md"]),
     ("server.log", ["server.log"]),
     ("localhost:8080", ["localhost:8080"]),
+    *((path, [path]) for path in ("etc/passwd", "var/log", "config/secrets", "home/alice", "evil.example.com/x", "http:evil.com/x", "localhost:8080/x", "10.0.0.1/secret", "ada@host.org/x")),
+    *((f"the {name}.", [name]) for name in ("Makefile", "Dockerfile", "id_rsa", ".env.production", "secret.env.local", "Server.log")),
+    *((text, ["hidden.md"]) for text in ("hidden.md\u200b", "\u2060hidden\u00ad.md", "hidden.md\u3164", "hidden.md。", "hidden.m\ufe0fd")),
     # ordinary words
+    *((text, []) for text in ("home/office", "dev/prod", "root/row", "10.0.0.1/24", "df.info/df.describe", "Booking.com/Expedia.com", "process.env.HOME", "Math.log(x)", "a.m./p.m.", "a:12/3", "http: the", "etc.")),
     ("and/or", []),
     ("he/she", []),
     ("read/write access", []),
@@ -147,7 +151,10 @@ CASES = [
     # body, citations, codes
     ("Paris is the capital.", ["docs/capitals.md:2"], []),
     ("Paris is the capital.", ["docs/capitals.md:1-4"], []),
-    ("Paris is the capital.", ["docs/capitals.md:2", "docs/setup.md:1-4"], []),
+    ("Paris is the capital.", ["docs/capitals.md:2", "docs/setup.md:1-4"], ["cross_section_reuse"]),  # an answer of one sentence
+    ("Paris is the capital. Pip installs.", ["docs/capitals.md:2", "docs/setup.md:1-4"], []),  # which sentence rests on which is not said
+    ("- Paris\n- Pip", ["docs/capitals.md:2", "docs/setup.md:1-4"], []),
+    ("[docs/capitals.md:2]", ["docs/capitals.md:2"], ["empty_answer"]),
     ("Paris is the capital.", ["docs/capitals.md:7"], ["unknown_snippet"]),
     ("Paris is the capital.", ["docs/capitals.md:4-5"], ["unknown_snippet"]),  # two items, and neither has both lines
     ("Paris is the capital.", ["docs/other.md:1"], ["unknown_snippet"]),
