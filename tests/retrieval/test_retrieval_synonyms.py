@@ -45,7 +45,7 @@ LENGTHS = [len(terms(text)) for text in DOCUMENTS]
 
 @pytest.mark.parametrize("expansion", LISTS, ids=lambda its: its.name)
 def test_a_list_is_sound(expansion):
-    assert 500 <= len(expansion.entries) <= 1700
+    assert 500 <= len(expansion.entries) <= 900
     pairs = collections.Counter()
     for entry in expansion.entries:
         assert 0 < entry.weight <= 1
