@@ -95,7 +95,7 @@ def stored_chunks(folder: Path, store: "ArtifactStore", lap: Laps) -> "ChunkTabl
 
 def pipeline(folder: Path) -> dict[str, float]:
     """Seconds of each step and peak memory, for the corpus of a folder."""
-    from rag_eval.records.gold_set import Embedding
+    from rag_eval.records.configuration_parts import Embedding
     from rag_eval.retrieval.dense import ExactSearch
     from rag_eval.retrieval.embedding.source import EmbeddingSource, Places
     from rag_eval.retrieval.lexical import Bm25s

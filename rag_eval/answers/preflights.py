@@ -15,8 +15,8 @@ from rag_eval.answers.evidence import Library, merged
 from rag_eval.answers.grep_terms import default_terms, find_terms
 from rag_eval.answers.patterns import BadPatternError, PatternTimeoutError, TimedPattern
 from rag_eval.answers.questions import Plan
+from rag_eval.records.answer_settings import Grep, Preflight, Retrieve, Section
 from rag_eval.records.answers import Evidence
-from rag_eval.records.gold_set import Grep, Preflight, Retrieve, Section
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.records.retrieval import RetrievalResult, ScoredChunk
 

@@ -6,8 +6,8 @@ Belongs here: resolving. Not here: answering.
 import dataclasses
 from typing import Literal
 
+from rag_eval.records.answer_settings import AnswerOverride, Answers, Preflight, ResponseSchema
 from rag_eval.records.answers import Mode
-from rag_eval.records.gold_set import AnswerOverride, Answers, Preflight, ResponseSchema
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

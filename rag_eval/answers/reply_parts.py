@@ -10,8 +10,8 @@ from typing import Literal, NoReturn
 from rag_eval.answers.abstaining import MAX_GAPS_CHARS, states_an_answer
 from rag_eval.answers.codes import ContractCode
 from rag_eval.answers.paths import has_content
+from rag_eval.records.answer_settings import ResponseSchema
 from rag_eval.records.answers import INSUFFICIENT_EVIDENCE, NOT_FOUND
-from rag_eval.records.gold_set import ResponseSchema
 from rag_eval.records.problems import quoted
 
 MAX_CITATIONS = 200

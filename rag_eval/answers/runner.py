@@ -17,8 +17,8 @@ from rag_eval.answers.preflights import Gathered, Preflights, check_patterns
 from rag_eval.answers.questions import Plan, Question, plan
 from rag_eval.answers.tools import Tools
 from rag_eval.answers.validators import load_validators
+from rag_eval.records.answer_settings import Answers
 from rag_eval.records.answers import OUTCOMES, Answer, Mode
-from rag_eval.records.gold_set import Answers
 from rag_eval.records.problems import InputError, Problem, quoted
 
 MAX_NAMED = 20

@@ -21,9 +21,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rag_eval.answers.codes import Fault
 from rag_eval.answers.patterns import TimedPattern
+from rag_eval.records.answer_settings import ValidatorUse
 from rag_eval.records.answers import Evidence, Mode
 from rag_eval.records.citation import CitedSpan
-from rag_eval.records.gold_set import ValidatorUse
 from rag_eval.records.problems import InputError, Problem, quoted
 
 GROUP = "rag_eval.validators"

@@ -43,7 +43,7 @@ def init(
     with told():
         settings = open_settings(None, None, gold_sets)
         from rag_eval.gold.scaffold import init_gold_set
-        from rag_eval.records.gold_set import NAME
+        from rag_eval.records.configuration_parts import NAME
         from rag_eval.records.problems import InputError, Problem
 
         if not re.fullmatch(NAME, name):  # a name is one folder of the gold sets, never a path out of them

@@ -20,8 +20,8 @@ from rag_eval.measures.answers import AnswerRecord, AnswerResults
 from rag_eval.measures.answers import answer_measures as measure
 from rag_eval.measures.groundedness import DocumentFrequencies, document_frequencies, groundedness
 from rag_eval.measures.retrieval_gap import CODE, Gap, Purpose, retrieval_gaps
+from rag_eval.records.answer_settings import Answers
 from rag_eval.records.answers import Answer
-from rag_eval.records.gold_set import Answers
 from rag_eval.storage.artifacts import Artifact
 
 TARGETS = {"coverage": ">= 0.70", "citation_precision": ">= 0.85", "citation_recall": ">= 0.75", "citation_match_rate": ">= 0.95"}

@@ -26,8 +26,10 @@ from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
 from rag_eval.evaluation.evidence_steps import StoredRetrieval
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.records.answer_settings import Answers
 from rag_eval.records.answers import Answer, Mode
-from rag_eval.records.gold_set import Answers, Bm25, Embedding, External, Hybrid
+from rag_eval.records.configuration_parts import Embedding
+from rag_eval.records.gold_set import Bm25, External, Hybrid
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.retrieval.embedding.source import EmbeddingSource
 from rag_eval.retrieval.synonyms.expansion import Expansion

@@ -18,8 +18,9 @@ from rag_eval.evaluation.citation_verdicts import citation_rows, stated_rows, ve
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.records.answer_settings import Answers
 from rag_eval.records.answers import Answer
-from rag_eval.records.gold_set import Answers, External, Recorded
+from rag_eval.records.gold_set import External, Recorded
 from rag_eval.storage.artifacts import Artifact
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs, number
+from rag_eval.records.answer_settings import Answers
 from rag_eval.records.answers import Answer
-from rag_eval.records.gold_set import Answers
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.settings import Endpoint
 from rag_eval.storage.artifacts import Artifact

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from rag_eval.evaluation.progress import Progress, Silent
 from rag_eval.gold.configuration import discover, load_config
 from rag_eval.gold.loading import GoldSet, load_beir_gold, load_gold
-from rag_eval.records.gold_set import Beir, Embedding, GoldSetConfig, Hybrid, Strategy, Vector
+from rag_eval.records.configuration_parts import Embedding
+from rag_eval.records.gold_set import Beir, GoldSetConfig, Hybrid, Strategy, Vector
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.retrieval.embedding.source import Places
 from rag_eval.settings import Settings

@@ -15,7 +15,8 @@ from rag_eval.measures.aggregate import aggregate, within_query
 from rag_eval.measures.overlap import mean_pairwise_rbo
 from rag_eval.measures.stability import DELTA_S_TARGET, LAMBDA_REASONS, delta_s, equally_close, lambda_states, zones
 from rag_eval.measures.variation import flip_matrix, variance_shares, wording_range
-from rag_eval.records.gold_set import Embedding, External, Vector
+from rag_eval.records.configuration_parts import Embedding
+from rag_eval.records.gold_set import External, Vector
 from rag_eval.retrieval.embedding.source import EmbeddingSource
 from rag_eval.storage.artifacts import Artifact
 

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from rag_eval.gold.accepted import accepted_at, keys_at, suggestion
 from rag_eval.gold.problem_list import ProblemList
 from rag_eval.gold.yaml_nodes import line_of, plain, read_mapping
-from rag_eval.records.gold_set import NAME, Floor, GoldSetConfig
+from rag_eval.records.configuration_parts import NAME
+from rag_eval.records.gold_set import Floor, GoldSetConfig
 from rag_eval.records.problems import InputError, Problem, quoted
 
 CONFIG_FILE = "gold_set.yaml"

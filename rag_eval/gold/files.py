@@ -15,8 +15,8 @@ from rag_eval.gold.lines import read_lines, read_objects
 from rag_eval.gold.overrides import override_of
 from rag_eval.gold.problem_list import ProblemList
 from rag_eval.gold.rows import Row
+from rag_eval.records.answer_settings import AnswerOverride
 from rag_eval.records.frames import QUERIES
-from rag_eval.records.gold_set import AnswerOverride
 from rag_eval.records.problems import quoted
 
 ORIGINAL = "original"

@@ -20,7 +20,8 @@ from rag_eval.gold.overrides import report_unmet
 from rag_eval.gold.problem_list import ProblemList
 from rag_eval.gold.qrels import read_qrels
 from rag_eval.gold.recorded import OutputQuestions, questions_of_outputs, report_unmatched
-from rag_eval.records.gold_set import AnswerOverride, GoldSetConfig
+from rag_eval.records.answer_settings import AnswerOverride
+from rag_eval.records.gold_set import GoldSetConfig
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.storage.hashing import digest, file_hash
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rag_eval.gold.frames import rows_of
 from rag_eval.gold.problem_list import ProblemList
 from rag_eval.gold.rows import Row
-from rag_eval.records.gold_set import AnswerMode, AnswerOverride, Answers, ResponseSchema
+from rag_eval.records.answer_settings import AnswerMode, AnswerOverride, Answers, ResponseSchema
 from rag_eval.records.problems import quoted
 
 KEYS = tuple(AnswerOverride.model_fields)

@@ -17,7 +17,8 @@ from rag_eval.corpus.raw_documents import is_query_id
 from rag_eval.gold.configuration import CONFIG_FILE
 from rag_eval.gold.lint import DRAFT
 from rag_eval.gold.rows import is_name
-from rag_eval.records.gold_set import NAME, Folder
+from rag_eval.records.configuration_parts import NAME
+from rag_eval.records.gold_set import Folder
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.storage.atomic import write_text
 

@@ -7,9 +7,11 @@ import difflib
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
+from rag_eval.records.answer_settings import Answers
+from rag_eval.records.configuration_parts import Embedding, Name, Part
+
 MEASURES_AT_K = ("recall", "success", "precision", "judged")
 MEASURES = (
     *("mrr", "ndcg_at_10", "delta_s", "latency_p50_ms", "latency_p95_ms", "latency_p99_ms", "cost_per_1k", "cache_hit_rate"),
@@ -21,17 +23,12 @@ MEASURES = (
 
 _FLOOR = re.compile(r"^\s*(>=|<=)\s*(-?\d+(?:\.\d+)?)\s*$")
 
-Name = Annotated[str, Field(pattern=NAME)]
 Level = Literal["document", "section", "span"]
 Expand = Literal["data-terms"]
 """Lists of synonyms that come with the package; `rag_eval.retrieval.synonyms` has them."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
-
-
-class Chunker(_Part):
+class Chunker(Part):
     """How documents are cut. `whole` keeps a document as one chunk; `sentence` makes one chunk a sentence."""
 
     kind: Literal["numpydoc", "markdown", "text", "sentence", "whole"]
@@ -45,7 +42,7 @@ class Chunker(_Part):
         return self
 
 
-class PackageDocs(_Part):
+class PackageDocs(Part):
     """Docstrings of an installed package."""
 
     loader: Literal["package_docs"]
@@ -57,7 +54,7 @@ class PackageDocs(_Part):
     mask_pii: bool = True
 
 
-class Folder(_Part):
+class Folder(Part):
     """Markdown and text files below a folder."""
 
     loader: Literal["folder"]
@@ -67,7 +64,7 @@ class Folder(_Part):
     mask_pii: bool = True
 
 
-class Beir(_Part):
+class Beir(Part):
     """A BEIR folder: `corpus.jsonl`, and more files of the same layout as extra documents."""
 
     loader: Literal["beir"]
@@ -77,7 +74,7 @@ class Beir(_Part):
     mask_pii: bool = True
 
 
-class HuggingFace(_Part):
+class HuggingFace(Part):
     """A Hugging Face `datasets` data set: local files (jsonl, csv, parquet) or a name on the hub."""
 
     loader: Literal["hf_datasets"]
@@ -92,7 +89,7 @@ class HuggingFace(_Part):
     mask_pii: bool = True
 
 
-class Recorded(_Part):
+class Recorded(Part):
     """No corpus of one's own: the contexts of recorded outputs are the documents."""
 
     loader: Literal["recorded"]
@@ -104,25 +101,7 @@ class Recorded(_Part):
 Corpus = Annotated[PackageDocs | Folder | Beir | HuggingFace | Recorded, Field(discriminator="loader")]
 
 
-class Embedding(_Part):
-    """What turns texts into vectors: a built-in model, a Chroma embedding function by name, or a file of vectors."""
-
-    model: str | None = Field(default=None, description="lsa-<dimensions>, all-MiniLM-L6-v2, or chroma:<function name>")
-    config: dict[str, str | int | float | bool] = Field(default_factory=dict, description="passed to the Chroma embedding function")
-    vectors: str | None = Field(default=None, description="an .npz file with `sha256` and `vectors`")
-
-    @model_validator(mode="after")
-    def _one_source(self) -> "Embedding":
-        if (self.model is None) == (self.vectors is None):
-            raise ValueError("give either model or vectors")
-        if self.model is not None and not re.fullmatch(r"lsa-[1-9]\d{0,3}|all-MiniLM-L6-v2|chroma:[A-Za-z0-9_]+", self.model):
-            raise ValueError("accepted models: lsa-<dimensions>, all-MiniLM-L6-v2, chroma:<function name>")
-        if self.config and not (self.model or "").startswith("chroma:"):
-            raise ValueError("config belongs to chroma: models")
-        return self
-
-
-class Rerank(_Part):
+class Rerank(Part):
     """A step after retrieval. `mmr`: lambda weighs relevance against likeness to what was already chosen."""
 
     kind: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="mmr, or a name that the settings map to an import path")
@@ -131,7 +110,7 @@ class Rerank(_Part):
     embedding: Embedding | None = None
 
 
-class _Strategy(_Part):
+class _Strategy(Part):
     name: Name
     rerank: Rerank | None = None
 
@@ -212,96 +191,7 @@ class External(_Strategy):
 Strategy = Annotated[Bm25 | Vector | Hybrid | External, Field(discriminator="kind")]
 
 
-class Retrieve(_Part):
-    """Evidence by the strategy's own ranking."""
-
-    kind: Literal["retrieve"]
-    top_k: int | None = Field(default=None, ge=1, le=1000, description="default: answers.top_k")
-
-
-class Grep(_Part):
-    """Evidence by literal terms or patterns, for identifiers that a ranking may miss."""
-
-    kind: Literal["grep"]
-    terms: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(default=(), description="default: names and quoted words of the question")
-    patterns: tuple[Annotated[str, Field(min_length=1, max_length=500)], ...] = Field(default=(), description="regular expressions, run under a time limit")
-    max_hits: int = Field(default=5, ge=1, le=1000)
-
-
-class Section(_Part):
-    """Evidence by section: those named, else the whole sections of what retrieval put first."""
-
-    kind: Literal["section"]
-    sections: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = ()
-    max_sections: int = Field(default=2, ge=1, le=100)
-
-
-Preflight = Annotated[Retrieve | Grep | Section, Field(discriminator="kind")]
-ResponseSchema = Literal["json", "verdict"]
-AnswerMode = Literal["deterministic", "llm", "recorded"]
-
-
-class ValidatorUse(BaseModel):
-    """A domain validator by its entry-point name; all other keys are its options and checked by itself."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    name: Name
-
-    @property
-    def options(self) -> dict[str, object]:
-        """What the validator is given."""
-        return dict(self.model_extra or {})
-
-
-class Answers(_Part):
-    """How questions are answered, and what an answer must keep to. Questions may override mode, preflights, response_schema, verdicts, top_k and retries."""
-
-    mode: AnswerMode = "deterministic"
-    strategy: str | None = Field(default=None, description="whose retrieval is the evidence; default: the primary strategy")
-    top_k: int = Field(default=10, ge=1, le=1000)
-    preflights: tuple[Preflight, ...] = Field(default=(Retrieve(kind="retrieve"),), min_length=1)
-    embedding: Embedding | None = Field(default=None, description="for the deterministic mode; default: that of the strategy, else lsa-256")
-    max_sentences: int = Field(default=3, ge=1, le=20)
-    abstain_below: float | None = Field(default=None, ge=0, le=1, description="signal under which the deterministic mode says NOT FOUND; default: its own")
-    response_schema: ResponseSchema = "json"
-    verdicts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_ -]{0,63}$")], ...] = Field(default=("SUPPORTED", "CONTRADICTED", "NOT FOUND"), min_length=1)
-    quote_bypass: Literal["auto", "on", "off"] = "auto"
-    strict_fail_on_empty_evidence: bool = False
-    fail_closed: bool = False
-    retry_on_schema_fail: bool = True
-    schema_retry_attempts: int = Field(default=2, ge=0, le=10)
-    adaptive_top_k: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(default=(20,), description="top_k of each rerun after a provenance failure")
-    validators: tuple[ValidatorUse, ...] = ()
-    cross_section_allowed: tuple[tuple[str, str], ...] = Field(default=(), description="pairs of section_ids that one answer sentence may cite together")
-    endpoint: Name | None = Field(default=None, description="for llm: a name under `endpoints` of the settings")
-    recorded: str | None = Field(default=None, description="for recorded: the JSONL of the system's outputs; relative to the gold set")
-    purpose: Literal["answer", "context"] = Field(default="answer", description="context: retrieval only sets the tone, and an answer need not use it")
-    max_prompt_chars: int = Field(default=60_000, ge=1000, le=10_000_000)
-    max_reply_chars: int = Field(default=20_000, ge=100, le=1_000_000)
-    ragas_sample_rate: float = Field(default=0.1, ge=0, le=1, description="share of the questions that FEATURE_RAGAS_EVAL looks at, by hash of the query id")
-
-    @model_validator(mode="after")
-    def _mode_has_what_it_needs(self) -> "Answers":
-        if self.mode == "llm" and self.endpoint is None:
-            raise ValueError("mode llm needs endpoint: a name under endpoints of the settings")
-        if self.mode == "recorded" and self.recorded is None:
-            raise ValueError("mode recorded needs recorded: the JSONL of the outputs")
-        return self
-
-
-class AnswerOverride(_Part):
-    """What one question of queries.jsonl may say otherwise than `answers`."""
-
-    answer_mode: AnswerMode | None = None
-    preflights: tuple[Preflight, ...] | None = Field(default=None, min_length=1)
-    response_schema: ResponseSchema | None = None
-    verdicts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_ -]{0,63}$")], ...] | None = Field(default=None, min_length=1)
-    top_k: int | None = Field(default=None, ge=1, le=1000)
-    schema_retry_attempts: int | None = Field(default=None, ge=0, le=10)
-
-
-class Floor(_Part):
+class Floor(Part):
     """One acceptance floor: a measure, a direction and a bound."""
 
     measure: str
@@ -320,7 +210,7 @@ class Floor(_Part):
 GateName = Literal["acceptance", "regression", "trust", "poisoning", "stability", "answer_contract"]
 
 
-class Gates(_Part):
+class Gates(Part):
     """Which gates end the run (`required`) and which only report (`advisory`)."""
 
     required: tuple[GateName, ...] = ()
@@ -328,7 +218,7 @@ class Gates(_Part):
     min_queries: int = Field(default=50, ge=1)
 
 
-class GoldSetConfig(_Part):
+class GoldSetConfig(Part):
     """The whole of `gold_set.yaml`."""
 
     name: Name

@@ -6,7 +6,8 @@
 from pathlib import Path
 
 from rag_eval.corpus.analyzer import ANALYZER
-from rag_eval.records.gold_set import Bm25, Embedding, Hybrid, Vector
+from rag_eval.records.configuration_parts import Embedding
+from rag_eval.records.gold_set import Bm25, Hybrid, Vector
 from rag_eval.retrieval.embedding.lsa import fit_hash
 from rag_eval.retrieval.synonyms.expansion import Expansion
 from rag_eval.retrieval.synonyms.scoring import SCORING

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rag_eval.records.gold_set import Bm25, Embedding, Hybrid, Vector
+from rag_eval.records.configuration_parts import Embedding
+from rag_eval.records.gold_set import Bm25, Hybrid, Vector
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.retrieval.chroma import ChromaStore
 from rag_eval.retrieval.chunk_table import ChunkTable

@@ -15,7 +15,7 @@ from rag_eval.answers.evidence import MAX_EVIDENCE_CHARS, line_span, line_starts
 from rag_eval.answers.grep_terms import default_terms, find_terms
 from rag_eval.answers.preflights import Gathered, Preflights, check_patterns, depends_on_top_k
 from rag_eval.answers.questions import Question, plan
-from rag_eval.records.gold_set import Answers
+from rag_eval.records.answer_settings import Answers
 from rag_eval.records.problems import InputError
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rag_eval.answers.prompts import PromptTooLongError, build_prompt, correction
 from rag_eval.answers.questions import Plan, Question, plan
-from rag_eval.records.gold_set import AnswerOverride, Answers
+from rag_eval.records.answer_settings import AnswerOverride, Answers
 
 
 def planned(text: str = "What is the capital of France?", override: AnswerOverride | None = None, **options) -> Plan:

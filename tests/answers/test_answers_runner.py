@@ -13,8 +13,8 @@ from rag_eval.answers.events import Events
 from rag_eval.answers.questions import Question
 from rag_eval.answers.runner import AnswerRun, EmptyEvidenceError, answer_questions
 from rag_eval.answers.tools import Tools
+from rag_eval.records.answer_settings import AnswerOverride, Answers
 from rag_eval.records.answers import Answer, ChatError, Reply
-from rag_eval.records.gold_set import AnswerOverride, Answers
 from rag_eval.records.problems import InputError
 
 ASK = "What is the capital of France?"

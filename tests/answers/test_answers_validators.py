@@ -12,7 +12,7 @@ from answer_corpus import evidence
 
 from rag_eval.answers.patterns import BadPatternError, PatternTimeoutError, TimedPattern
 from rag_eval.answers.validators import Candidate, Validator, load_validators, validate
-from rag_eval.records.gold_set import ValidatorUse
+from rag_eval.records.answer_settings import ValidatorUse
 from rag_eval.records.problems import InputError
 
 
@@ -123,7 +123,7 @@ def test_patterns_that_do_not_compile_are_refused(pattern):
 ASK = """
 import json, sys
 from rag_eval.answers.validators import Candidate, load_validators, validate
-from rag_eval.records.gold_set import ValidatorUse
+from rag_eval.records.answer_settings import ValidatorUse
 from rag_eval.records.problems import InputError
 found = []
 for body in ("one two", "one two three four", "crash"):

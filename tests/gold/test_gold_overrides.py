@@ -5,7 +5,8 @@ import json
 import pytest
 
 from rag_eval.gold.loading import load_gold, read_gold
-from rag_eval.records.gold_set import AnswerOverride, GoldSetConfig, Grep, Retrieve
+from rag_eval.records.answer_settings import AnswerOverride, Grep, Retrieve
+from rag_eval.records.gold_set import GoldSetConfig
 from rag_eval.records.problems import InputError
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.corpus.analyzer import Analyzer, terms
-from rag_eval.records.gold_set import Embedding
+from rag_eval.records.configuration_parts import Embedding
 from rag_eval.records.problems import InputError
 from rag_eval.retrieval.chroma import ChromaFunctionEmbedder, model_folder
 from rag_eval.retrieval.embedding.base import unit

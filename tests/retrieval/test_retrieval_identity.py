@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from corpora import places, table
 
-from rag_eval.records.gold_set import Bm25, Embedding, Hybrid, Rerank, Vector
+from rag_eval.records.configuration_parts import Embedding
+from rag_eval.records.gold_set import Bm25, Hybrid, Rerank, Vector
 from rag_eval.retrieval import identity
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
 from rag_eval.storage.code import library_versions

@@ -9,7 +9,8 @@ from corpora import documents_frame, places, table
 
 import rag_eval.records.retrieval as port
 from rag_eval.corpus.analyzer import ANALYZER
-from rag_eval.records.gold_set import Bm25, Embedding, Hybrid, Rerank, Vector
+from rag_eval.records.configuration_parts import Embedding
+from rag_eval.records.gold_set import Bm25, Hybrid, Rerank, Vector
 from rag_eval.records.retrieval import RetrievalOptions, RetrievalPort
 from rag_eval.retrieval.chroma import ChromaStore
 from rag_eval.retrieval.service import RetrievalService

@@ -5,7 +5,8 @@ import pytest
 from corpora import places
 from ir_measures import R, nDCG
 
-from rag_eval.records.gold_set import Bm25, Embedding, Vector
+from rag_eval.records.configuration_parts import Embedding
+from rag_eval.records.gold_set import Bm25, Vector
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from corpora import listed, places, table
 
-from rag_eval.records.gold_set import Bm25, Embedding, Hybrid, Rerank, Vector
+from rag_eval.records.configuration_parts import Embedding
+from rag_eval.records.gold_set import Bm25, Hybrid, Rerank, Vector
 from rag_eval.records.problems import InputError
 from rag_eval.retrieval.chroma import ChromaStore
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex

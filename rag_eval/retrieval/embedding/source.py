@@ -5,7 +5,7 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from rag_eval.records.gold_set import Embedding
+from rag_eval.records.configuration_parts import Embedding
 from rag_eval.retrieval.chunk_table import ChunkTable
 from rag_eval.retrieval.embedding.base import Advance, Embedder, TwoSided, Vectors, no_advance
 from rag_eval.retrieval.embedding.cache import CacheUse, EmbeddingCache, embed_cached
