@@ -3,7 +3,8 @@
 Belongs here: which index counts as live, and counts for each question. The rules are `rag_eval.citations`.
 """
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.records.answer_settings import Answers
 from rag_eval.records.answers import Answer
 from rag_eval.records.gold_set import External, Recorded
+from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.storage.artifacts import Artifact
 
 
@@ -45,6 +47,11 @@ def citations(runs: Runs) -> Artifact | None:
 
     Parts: citations (frame: a row a citation, in the order of the answers), records (JSON: as citations.jsonl holds them), per_question (frame, in
     the order of the questions: n_cited, n_valid, n_correct, n_due, n_gold, n_gold_matched, coverage), about (counts by code).
+
+    Raises
+    ------
+    InputError
+        `analyzer_mismatch`: a stated payload was made with another analyzer than the index.
     """
     config = runs.evaluation.config.answers
     return None if config is None else runs.evaluation.once("citations", lambda: _citations(runs, config))
@@ -63,11 +70,27 @@ def _citations(runs: Runs, config: Answers) -> Artifact:
             records = stated_rows(found, placed, made.json("stated"))
             live = live_index(runs, made.json("about")["strategy"])
             verdicts = verdicts_of(records, placed, live, Rules(config.cross_section_allowed), corpus=not isinstance(evaluation.config.corpus, Recorded))
+            if verdicts.fail_fast:
+                refuse_analyzer(records, verdicts)
             cited, per_question = _matched(runs, found, verdicts, live)
-        about = {"codes": {code: n for code, n in verdicts.counts.items() if n} if records else {}, "n_citations": len(records), "fail_fast": verdicts.fail_fast}
+        about = {"codes": {code: n for code, n in verdicts.counts.items() if n} if records else {}, "n_citations": len(records)}
         return {"citations": cited, "records": records, "per_question": per_question, "about": about}
 
     return evaluation.memo("citations", key, make)
+
+
+def refuse_analyzer(records: Sequence[Mapping[str, Any]], verdicts: Verdicts) -> NoReturn:
+    """End the run: with another analyzer on the read path nothing else that is cited can be trusted.
+
+    Raises
+    ------
+    InputError
+        `analyzer_mismatch`, naming the first question and what was found.
+    """
+    record = next(record for record, found in zip(records, verdicts.failures, strict=True) if any(code == "analyzer_mismatch" for code, _ in found))
+    n = verdicts.counts["analyzer_mismatch"]
+    message = f"{n} citations were made with another analyzer, the first for question {quoted(str(record.get('query_id')))}; align the analyzers"
+    raise InputError(Problem("analyzer_mismatch", message, field="analyzer", found=quoted(str(record.get("analyzer"))), accepted=ANALYZER))
 
 
 def _matched(runs: Runs, found: list[Answer], verdicts: Verdicts, live: LiveIndex) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -219,7 +219,6 @@ BROKEN = {
     "missing_score": lambda payload: without(without(payload, "score_raw"), "score_norm"),
     "trace_incomplete": lambda payload: without(payload, "k_pos"),
     "mismatch_index_hash": lambda payload: {**payload, "index_hash": "bm25s:0"},
-    "analyzer_mismatch": lambda payload: {**payload, "analyzer": "lucene-german"},
     "rev_mismatch": lambda payload: {**payload, "rev": "older"},
     "unknown_snippet": lambda payload: {**payload, "snippet_id": "0" * 32},
     "quote_mismatch": lambda payload: {**payload, "quote": "Never said."},
@@ -256,6 +255,20 @@ def test_stated_payloads_are_what_is_validated(project):
     assert stated["rev_mismatch"]["rev"] == "older"
     assert "tokens" not in stated["missing_tokens"]
     assert explain(project, "rev_mismatch").stdout.count("rev_mismatch") >= 2
+
+
+def test_another_analyzer_ends_the_run(project):
+    (payload, *_) = own_payloads(project)["again"]
+    contexts = [{"doc_id": payload["doc_id"], "id": payload["snippet_id"], "text": ""}]
+    over_corpus(project, [{"query_id": "again", "answer": FACT, "contexts": contexts, "citations": [payload]}])
+    report = (project.reports / "tiny" / "retrieval-metrics.json").read_bytes()
+    outputs = next(path for path in project.gold.rglob("*.jsonl") if '"contexts"' in path.read_text(encoding="utf-8"))
+    outputs.write_text(jsonl([{"query_id": "again", "answer": FACT, "contexts": contexts, "citations": [{**payload, "analyzer": "lucene-german"}]}]), encoding="utf-8")
+    result = project.invoke("run", "tiny")
+    assert result.exit_code == 1
+    for part in ("analyzer_mismatch [analyzer]", "lucene-german", "again", "no report was written"):
+        assert part in result.stderr
+    assert (project.reports / "tiny" / "retrieval-metrics.json").read_bytes() == report
 
 
 def test_payloads_of_a_run_come_back_valid(project):
