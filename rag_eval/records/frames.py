@@ -46,11 +46,12 @@ class FrameSchema:
         return frame[list(self.columns)]
 
 
-def _schema(name: str, **columns: tuple[str, str]) -> FrameSchema:
+def schema(name: str, **columns: tuple[str, str]) -> FrameSchema:
+    """Make a schema from `column=(kind, meaning)`."""
     return FrameSchema(name, {key: Column(kind, meaning) for key, (kind, meaning) in columns.items()})
 
 
-DOCUMENTS = _schema(
+DOCUMENTS = schema(
     "documents",
     doc_id=("str", "stable across revisions; unique"),
     title=("str", "shown and indexed before each chunk; may be empty"),
@@ -62,7 +63,7 @@ DOCUMENTS = _schema(
     names=("list", "every name this document is known by, its doc_id first"),
 )
 
-SECTIONS = _schema(
+SECTIONS = schema(
     "sections",
     section_id=("str", "unique in the corpus: <doc_id>#<path of slugs>, or the doc_id itself where a document has no headings"),
     doc_id=("str", "its document"),
@@ -71,7 +72,7 @@ SECTIONS = _schema(
     end=("int", "one past the last character"),
 )
 
-CHUNKS = _schema(
+CHUNKS = schema(
     "chunks",
     chunk_id=("str", "hash of (doc_id, document content hash, chunker, start, end); = snippet_id"),
     doc_id=("str", "its document"),
@@ -84,7 +85,7 @@ CHUNKS = _schema(
     text_hash=("str", "sha256 of the indexed text (title + ' ' + text).strip(), hex"),
 )
 
-QUERIES = _schema(
+QUERIES = schema(
     "queries",
     query_id=("str", "unique"),
     text=("str", "the question"),
@@ -93,7 +94,7 @@ QUERIES = _schema(
     group_id=("str", "connected component over shared gold documents; the unit of inference"),
 )
 
-VARIANTS = _schema(
+VARIANTS = schema(
     "variants",
     query_id=("str", "the gold query"),
     paraphrase_id=("str", "`original` or the paraphrase's id"),
@@ -102,14 +103,14 @@ VARIANTS = _schema(
     answerable=("bool", "whether the corpus holds an answer"),
 )
 
-QRELS = _schema(
+QRELS = schema(
     "qrels",
     query_id=("str", "the gold query"),
     item_id=("str", "doc_id, section_id or span_id, by level"),
     gain=("int", "relevance grade; 0 = judged not relevant"),
 )
 
-SPANS = _schema(
+SPANS = schema(
     "spans",
     span_id=("str", "hash of (query_id, doc_id, start, end)"),
     query_id=("str", "the gold query"),
@@ -118,7 +119,7 @@ SPANS = _schema(
     end=("int", "one past the last character"),
 )
 
-RUN = _schema(
+RUN = schema(
     "run",
     variant=("int", "row of the variants frame"),
     seed=("int", "the seed that the retriever was given"),

@@ -11,13 +11,14 @@ from pydantic import Field, field_validator, model_validator
 
 from rag_eval.records.answer_settings import Answers
 from rag_eval.records.configuration_parts import Embedding, Name, Part
+from rag_eval.records.trust import Trust
 
 MEASURES_AT_K = ("recall", "success", "precision", "judged")
 MEASURES = (
     *("mrr", "ndcg_at_10", "delta_s", "latency_p50_ms", "latency_p95_ms", "latency_p99_ms", "cost_per_1k", "cache_hit_rate"),
     # of answers and sources: a floor on one of these is insufficient evidence until a run measures it
     *("citation_match_rate", "citation_precision", "citation_recall", "citation_validity_rate", "coverage", "groundedness", "faithfulness"),
-    *("supported_share", "abstention_rate", "answered_anyway", "refused_answerable", "failure_rate", "avg_trust_score"),
+    *("supported_share", "abstention_rate", "answered_anyway", "refused_answerable", "failure_rate", "avg_trust_score", "convergent_hit_share"),
 )
 """Names that a floor may ask for, beside `<measure>_at_<k>`."""
 
@@ -85,6 +86,9 @@ class HuggingFace(Part):
     id_column: str = "id"
     title_column: str | None = None
     text_column: str = "text"
+    url_column: str | None = Field(default=None, description="address of the document, for its link and its domain")
+    author_column: str | None = None
+    date_column: str | None = Field(default=None, description="date or time of the document's last change (ISO 8601)")
     chunker: Chunker = Chunker(kind="text")
     mask_pii: bool = True
 
@@ -213,9 +217,13 @@ GateName = Literal["acceptance", "regression", "trust", "poisoning", "stability"
 class Gates(Part):
     """Which gates end the run (`required`) and which only report (`advisory`)."""
 
-    required: tuple[GateName, ...] = ()
-    advisory: tuple[GateName, ...] = ("acceptance", "stability")
+    required: tuple[GateName, ...] = ("poisoning",)
+    advisory: tuple[GateName, ...] = ("acceptance", "regression", "trust", "stability")
     min_queries: int = Field(default=50, ge=1)
+    regression: tuple[str, ...] = Field(default=("recall_at_10", "mrr"), min_length=1, description="measures of the primary strategy that are held against the accepted baseline")
+    max_relative_drop: float = Field(default=0.05, gt=0, lt=1, description="a drop of this share whose interval excludes zero fails the regression gate")
+    min_convergent_hit: float = Field(default=0.5, ge=0, le=1, description="share of questions that must be convergent and hit, for the stability gate")
+    min_trust: float = Field(default=0.6, ge=0, le=1, description="mean trust of what the primary strategy retrieved")
 
 
 class GoldSetConfig(Part):
@@ -232,6 +240,7 @@ class GoldSetConfig(Part):
     primary: str | None = None
     level: Level = "document"
     split: str | None = Field(default=None, description="for gold in BEIR layout: qrels/<split>.tsv")
+    trust: Trust = Trust()
     answers: Answers | None = Field(default=None, description="left out: retrieval alone is evaluated")
     acceptance: dict[str, str] = Field(default_factory=dict)
     gates: Gates = Gates()
