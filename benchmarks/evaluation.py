@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rag_eval.evaluation.trust_steps import admitted_chunks
 
 from rag_eval.corpus.analyzer import Analyzer, count_matrix
-from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks
 from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import Evaluation, open_gold_set
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.run import Outcome, evaluate
@@ -73,7 +74,7 @@ class Bare:
     def __init__(self, home: Path) -> None:
         """Take the input from an evaluation that ended; nothing of it is timed."""
         done = opened(home)
-        chunks = corpus_chunks(done).frame("chunks")
+        chunks = admitted_chunks(done).frame("chunks")
         runs = Runs(done, IndexOpener(done))
         gold = runs.gold
         self.texts = [f"{title} {text}".strip() for title, text in zip(chunks["title"], chunks["text"], strict=True)]

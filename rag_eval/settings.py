@@ -1,5 +1,6 @@
 """Typed settings, read once at the edge (environment `RAG_EVAL_*`, then `settings.toml`) and passed in; and the switch that turns telemetry off."""
 
+import datetime as dt
 import os
 from pathlib import Path
 from typing import Annotated
@@ -82,6 +83,7 @@ class Settings(BaseSettings):
     ragas_endpoint: str | None = Field(default=None, description="name of the chat endpoint that judges faithfulness while FEATURE_RAGAS_EVAL is on; default: the one that answers")
     database_url: SecretStr | None = Field(default=None, description="SQLAlchemy address of the SQL store (traces); default: SQLite in the home")
     trace_log: bool = Field(default=True, description="whether traces are also written as lines to the reports")
+    trust_as_of: dt.date | None = Field(default=None, description="the day that documents' ages are counted to (YYYY-MM-DD), to repeat a run; default: today, UTC")
     latency_queries: int = Field(default=60, ge=1, le=10_000, description="wordings timed one at a time for each strategy")
     price_per_1k_embedding_tokens: float = Field(default=0.0, ge=0, description="for cost_per_1k; local models cost nothing")
     feature_hybrid_retrieval: bool = Field(

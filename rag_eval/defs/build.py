@@ -13,6 +13,7 @@ from rag_eval.defs.assets.gold import gold_assets
 from rag_eval.defs.assets.measures import measure_assets
 from rag_eval.defs.assets.reporting import reporting_assets
 from rag_eval.defs.assets.retrieval import retrieval_assets
+from rag_eval.defs.assets.trust import trust_assets
 from rag_eval.defs.checks import gate_checks
 from rag_eval.defs.jobs import nightly_eval
 from rag_eval.defs.partitions import known_gold_sets, partitions
@@ -46,6 +47,7 @@ def build_definitions(settings: Settings | None = None, resources: Mapping[str, 
     return dg.Definitions(
         assets=[
             *corpus_assets(common),
+            *trust_assets(common),
             *gold_assets(common),
             *retrieval_assets(common, strategies),
             *answer_assets(common, strategies),

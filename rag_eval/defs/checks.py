@@ -52,7 +52,7 @@ def result(key: dg.AssetCheckKey, *, passed: bool, metadata: Metadata, warning: 
 
 def index_identity(session: Session) -> dg.AssetCheckResult:
     """Compare every strategy's stored index_hash with the planned one."""
-    from rag_eval.evaluation.corpus_steps import corpus_index, planned_identity
+    from rag_eval.evaluation.index_steps import corpus_index, planned_identity
 
     planned = planned_identity(session.evaluation)
     there: Mapping[str, Mapping[str, str]] = corpus_index(session.evaluation, session.opened).json("about")["strategies"]

@@ -23,6 +23,7 @@ def _outcomes(session: Session, mlflow_run: str | None) -> Iterator[tuple[dg.Ass
     """Every asset that a finished evaluation stands for; plots are the job's alone, drawing them takes longer than all of this."""
     yield names.CORPUS_SNAPSHOT, outcomes.corpus_snapshot(session)
     yield names.CORPUS_CHUNKS, outcomes.corpus_chunks(session)
+    yield names.EVIDENCE_TRUST, outcomes.evidence_trust(session)
     yield names.GOLD_VARIANTS, outcomes.gold_variants(session)
     yield names.CORPUS_INDEX, outcomes.corpus_index(session)
     for strategy in session.runs.names:
@@ -33,6 +34,7 @@ def _outcomes(session: Session, mlflow_run: str | None) -> Iterator[tuple[dg.Ass
         yield names.ANSWER_MEASURES, outcomes.answer_measures(session)
     yield names.RANKING_MEASURES, outcomes.ranking_measures(session)
     yield names.STABILITY_MEASURES, outcomes.stability_measures(session)
+    yield names.TRUST_MEASURES, outcomes.trust_measures(session)
     yield names.REPORT, outcomes.metrics_report(session)
     if mlflow_run is not None:
         yield names.MLFLOW_RECORD, outcomes.mlflow_record(session, mlflow_run)

@@ -9,10 +9,11 @@ RESOURCE = "evaluations"
 JOB = "nightly_eval"
 SCHEDULE = "nightly_eval_schedule"
 
-CORPUS, GOLD, RETRIEVAL, ANSWERING, MEASURES, REPORTING = "corpus", "gold", "retrieval", "answers", "measures", "reporting"
+CORPUS, TRUST, GOLD, RETRIEVAL, ANSWERING, MEASURES, REPORTING = "corpus", "trust", "gold", "retrieval", "answers", "measures", "reporting"
 
 CORPUS_SNAPSHOT = dg.AssetKey([CORPUS, "corpus_snapshot"])
 CORPUS_CHUNKS = dg.AssetKey([CORPUS, "corpus_chunks"])
+EVIDENCE_TRUST = dg.AssetKey([TRUST, "evidence_trust"])
 CORPUS_INDEX = dg.AssetKey([CORPUS, "corpus_index"])
 GOLD_VARIANTS = dg.AssetKey([GOLD, "gold_variants"])
 ANSWERS = dg.AssetKey([ANSWERING, "answers"])
@@ -20,11 +21,15 @@ CITATIONS = dg.AssetKey([ANSWERING, "citations"])
 ANSWER_MEASURES = dg.AssetKey([MEASURES, "answer_measures"])
 RANKING_MEASURES = dg.AssetKey([MEASURES, "ranking_measures"])
 STABILITY_MEASURES = dg.AssetKey([MEASURES, "stability_measures"])
+TRUST_MEASURES = dg.AssetKey([MEASURES, "trust_measures"])
 REPORT = dg.AssetKey([REPORTING, "retrieval_metrics_report"])
 MLFLOW_RECORD = dg.AssetKey([REPORTING, "mlflow_record"])
 GATE_VERDICT = dg.AssetKey([REPORTING, "gate_verdict"])
 
-FIXED = (CORPUS_SNAPSHOT, CORPUS_CHUNKS, CORPUS_INDEX, GOLD_VARIANTS, RANKING_MEASURES, STABILITY_MEASURES, REPORT, MLFLOW_RECORD, GATE_VERDICT)
+FIXED = (
+    *(CORPUS_SNAPSHOT, CORPUS_CHUNKS, EVIDENCE_TRUST, CORPUS_INDEX, GOLD_VARIANTS),
+    *(RANKING_MEASURES, STABILITY_MEASURES, TRUST_MEASURES, REPORT, MLFLOW_RECORD, GATE_VERDICT),
+)
 """Assets that every gold set has; the strategies differ."""
 
 OF_ANSWERS = (ANSWERS, CITATIONS, ANSWER_MEASURES)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from rag_eval.defs.metadata import Metadata, histogram, measures_table, n_undefined, native, problems_metadata, table, text
+from rag_eval.defs.metadata import MAX_ROWS, Metadata, histogram, measures_table, n_undefined, native, problems_metadata, table, text
 from rag_eval.defs.resources import Session
 
 if TYPE_CHECKING:
     from rag_eval.storage.artifacts import Artifact
 
 HEADLINE = ("R@10", "RR", "nDCG@10", "Success@10", "Judged@10")
-BINS = 12
+BINS, TRUST_BINS = 12, 10
 LATENCY = ("n", "p50", "p95", "p99")
 
 
@@ -75,10 +75,56 @@ def corpus_chunks(session: Session) -> Outcome:
     )
 
 
+def evidence_trust(session: Session) -> Outcome:
+    """Trust of every chunk, and what the guard quarantined."""
+    from collections import Counter
+
+    import numpy as np
+
+    from rag_eval.evaluation.trust_steps import evidence_trust as stage
+    from rag_eval.records.problems import quoted
+
+    artifact = stage(session.evaluation)
+    about, frame = artifact.json("about"), artifact.frame("trust")
+    scores = frame["trust"].dropna().to_numpy()
+    counts, edges = np.histogram(scores, bins=TRUST_BINS, range=(0.0, 1.0))
+    drawn = [(f"{low:.1f} to {high:.1f}", int(count)) for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True)]
+    poor = frame[frame["verdict"] != "clean"].sort_values("verdict", kind="stable")
+    rows = [
+        {"verdict": row["verdict"], "chunk_id": row["chunk_id"], "doc_id": quoted(row["doc_id"], 200), "reasons": ", ".join(row["reasons"]), "allowed_by": quoted(row["allowed_by"], 200)}
+        for row in poor.head(MAX_ROWS).to_dict("records")
+    ]
+    reasons = Counter(code for codes in poor["reasons"].tolist() for code in codes)
+    return _of(
+        artifact,
+        n_chunks=len(frame),
+        n_quarantined=int((frame["verdict"] == "blocked").sum()),
+        n_warned=int((frame["verdict"] == "warning").sum()),
+        n_allowed=int((frame["allowed_by"] != "").sum()),
+        rules_version=text(about["rules_version"]),
+        as_of=text(about["as_of"]),
+        **({"trust_histogram": histogram(drawn, "trust")} if len(scores) else {"trust": text("not configured: the gold set names no domains, authors or keys")}),
+        **({"quarantined_and_warned": table(("verdict", "chunk_id", "doc_id", "reasons", "allowed_by"), rows)} if rows else {}),
+        **({"reasons": table(("reason", "n_chunks"), [{"reason": code, "n_chunks": n} for code, n in sorted(reasons.items())])} if reasons else {}),
+    )
+
+
+def trust_measures(session: Session) -> Outcome:
+    """Trust of what each strategy retrieved."""
+    from rag_eval.evaluation.trust_measure_steps import trust_measures as stage
+
+    artifact = stage(session.runs)
+    about = artifact.json("about")
+    rows = [{"strategy": name, **entry["avg_trust"], **{key: entry[key] for key in ("n_retrieved", "n_blocked", "n_warned")}} for name, entry in about["strategies"].items()]
+    cost = [{**row, "with_filter": row["with_filter"]["value"], "without_filter": row["without_filter"]["value"]} for row in about["filter"].get("rows", ())]
+    shown = {"trust_filter": table(("strategy", "measure", "with_filter", "without_filter", "delta", "ci_low", "ci_high", "n_groups"), cost)} if cost else {}
+    return _of(artifact, retrieved=table(("strategy", "value", "ci_low", "ci_high", "n_scored", "n_retrieved", "n_blocked", "n_warned"), rows), n_undefined=n_undefined(rows, "value"), **shown)
+
+
 def corpus_index(session: Session) -> Outcome:
     """Index of every strategy."""
-    from rag_eval.evaluation.corpus_steps import corpus_index as stage
     from rag_eval.evaluation.corpus_steps import corpus_snapshot as snapshot
+    from rag_eval.evaluation.index_steps import corpus_index as stage
 
     artifact = stage(session.evaluation, session.opened)
     about = artifact.json("about")

@@ -17,7 +17,7 @@ from pydantic import Field
 from rag_eval.settings import Settings
 
 if TYPE_CHECKING:
-    from rag_eval.evaluation.corpus_steps import IndexOpener
+    from rag_eval.evaluation.index_steps import IndexOpener
     from rag_eval.evaluation.inputs import Evaluation
     from rag_eval.evaluation.measure_steps import Runs
 
@@ -37,7 +37,7 @@ class Session:
     @cached_property
     def opened(self) -> "IndexOpener":
         """The index, opened when a stage searches."""
-        from rag_eval.evaluation.corpus_steps import IndexOpener
+        from rag_eval.evaluation.index_steps import IndexOpener
 
         return IndexOpener(self.evaluation)
 

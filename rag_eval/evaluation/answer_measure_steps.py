@@ -12,10 +12,10 @@ import pandas as pd
 from rag_eval.evaluation.answer_frames import from_artifact
 from rag_eval.evaluation.answer_steps import answers
 from rag_eval.evaluation.citation_steps import citations
-from rag_eval.evaluation.corpus_steps import corpus_chunks
 from rag_eval.evaluation.faithfulness_steps import faithfulness
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs, number
+from rag_eval.evaluation.trust_steps import admitted_chunks
 from rag_eval.measures.answers import AnswerRecord, AnswerResults
 from rag_eval.measures.answers import answer_measures as measure
 from rag_eval.measures.groundedness import DocumentFrequencies, document_frequencies, groundedness
@@ -72,7 +72,7 @@ def _answer_measures(runs: Runs, config: Answers) -> Artifact:
 
     def make() -> dict[str, Any]:
         with evaluation.progress.step("Measuring answers", len(found), "answers") as advance:
-            frequencies = document_frequencies(pd.read_parquet(corpus_chunks(evaluation).path("chunks.parquet"), columns=["text"])["text"].tolist())
+            frequencies = document_frequencies(pd.read_parquet(admitted_chunks(evaluation).path("chunks.parquet"), columns=["text"])["text"].tolist())
             texts = [answer.text if answer.outcome == "answered" else "" for answer in found]
             evidence = [[item.chunk.text for item in answer.evidence] for answer in found]
             scored = groundedness(texts, evidence, frequencies)

@@ -22,10 +22,11 @@ from rag_eval.answers.runner import AnswerRun, EmptyEvidenceError, answer_questi
 from rag_eval.answers.tools import Tools
 from rag_eval.corpus.recorded import read_outputs
 from rag_eval.evaluation.answer_frames import to_frames
-from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
+from rag_eval.evaluation.corpus_steps import corpus_snapshot
 from rag_eval.evaluation.evidence_steps import StoredRetrieval
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.evaluation.trust_steps import admitted_chunks
 from rag_eval.records.answer_settings import Answers
 from rag_eval.records.answers import Answer, Mode
 from rag_eval.records.configuration_parts import Embedding
@@ -119,7 +120,7 @@ def _answers(runs: Runs, config: Answers) -> Artifact:
     name, questions = answers_strategy(evaluation, config), _questions(runs)
     modes: set[Mode] = {plan(question, config).mode for question in questions}
     run = runs.artifact(name)
-    inputs: list[Any] = [config.model_dump(mode="json"), [[q.query_id, q.text, q.override and q.override.model_dump(mode="json")] for q in questions], name, run.key, corpus_chunks(evaluation).key]
+    inputs: list[Any] = [config.model_dump(mode="json"), [[q.query_id, q.text, q.override and q.override.model_dump(mode="json")] for q in questions], name, run.key, admitted_chunks(evaluation).key]
     if "deterministic" in modes:
         inputs.append(runs.opened().index.source(answers_embedding(runs, config)).model)
     recorded = recorded_file(evaluation, config)
@@ -143,7 +144,7 @@ def answers_hash(frames: Mapping[str, pd.DataFrame]) -> str:
 def _tools(runs: Runs, config: Answers, questions: Sequence[Question], modes: set[Mode], chat: ChatClient | None) -> tuple[Tools, _Stated]:
     """What answering works with, and the payloads that recorded outputs state."""
     evaluation = runs.evaluation
-    corpus, chunks = corpus_snapshot(evaluation), corpus_chunks(evaluation).frame("chunks")
+    corpus, chunks = corpus_snapshot(evaluation), admitted_chunks(evaluation).frame("chunks")
     documents = corpus.frame("documents")
     stored = StoredRetrieval(runs, answers_strategy(evaluation, config))
     library = Library(documents, corpus.frame("sections"), chunks, index_hash=stored.index_hash, embed_model=stored.embed_model)

@@ -16,9 +16,10 @@ from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.evaluation.answer_frames import from_artifact
 from rag_eval.evaluation.answer_steps import answers
 from rag_eval.evaluation.citation_verdicts import citation_rows, stated_rows, verdicts_of
-from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
+from rag_eval.evaluation.corpus_steps import corpus_snapshot
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.evaluation.trust_steps import admitted_chunks
 from rag_eval.records.answer_settings import Answers
 from rag_eval.records.answers import Answer
 from rag_eval.records.gold_set import External, Recorded
@@ -35,7 +36,7 @@ def with_units(chunks: pd.DataFrame, units: pd.DataFrame) -> pd.DataFrame:
 def live_index(runs: Runs, strategy: str) -> LiveIndex:
     """What citations are held against: the corpus, its chunks, and where the evidence is an external retriever's its placed units."""
     evaluation = runs.evaluation
-    corpus, chunks = corpus_snapshot(evaluation), corpus_chunks(evaluation).frame("chunks")
+    corpus, chunks = corpus_snapshot(evaluation), admitted_chunks(evaluation).frame("chunks")
     if isinstance(runs.spec(strategy), External):
         chunks = with_units(chunks, runs.units(strategy))
     hashes = {runs.artifact(name).json("about")["index_hash"] for name in runs.names}
@@ -61,7 +62,7 @@ def _citations(runs: Runs, config: Answers) -> Artifact:
     evaluation, made = runs.evaluation, answers(runs)
     if made is None:
         raise RuntimeError("no answers were made")
-    key = evaluation.key("citations", made.key, gold_variants(evaluation).key, corpus_chunks(evaluation).key, config.cross_section_allowed)
+    key = evaluation.key("citations", made.key, gold_variants(evaluation).key, admitted_chunks(evaluation).key, config.cross_section_allowed)
 
     def make() -> dict[str, Any]:
         with evaluation.progress.step("Checking citations"):

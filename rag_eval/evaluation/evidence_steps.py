@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.corpus.analyzer import count_tokens
-from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
+from rag_eval.evaluation.corpus_steps import corpus_snapshot
 from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.evaluation.trust_steps import admitted_chunks
 from rag_eval.records.gold_set import External
 from rag_eval.records.retrieval import RetrievalMetadata, RetrievalResult, ScoredChunk
 from rag_eval.retrieval.payloads import Payloads
@@ -44,7 +45,7 @@ class StoredRetrieval:
     @staticmethod
     def _units(runs: Runs, name: str) -> pd.DataFrame:
         """What the rows of the ranking name, with the columns of chunks; an external unit that is one of our chunks is that chunk."""
-        chunks = corpus_chunks(runs.evaluation).frame("chunks")
+        chunks = admitted_chunks(runs.evaluation).frame("chunks")
         if not isinstance(runs.spec(name), External):
             return chunks
         units = runs.units(name)

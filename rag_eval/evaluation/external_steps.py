@@ -16,13 +16,14 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.corpus.analyzer import count_tokens
-from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
+from rag_eval.evaluation.corpus_steps import corpus_snapshot
 from rag_eval.evaluation.external_levels import unmeasured_levels
 from rag_eval.evaluation.external_sources import kind_of, list_of, source_of
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.progress import Advance
 from rag_eval.evaluation.run_frames import failed_frame, run_frame
+from rag_eval.evaluation.trust_steps import admitted_chunks
 from rag_eval.records.gold_set import External
 from rag_eval.records.problems import quoted
 from rag_eval.retrieval.external import Failure, Outcome, QueryError, Retrieved, failed_note
@@ -147,7 +148,7 @@ def _ask_each_once(source: HttpSource | PortSource, texts: Sequence[str], top_k:
 
 def _placed(evaluation: Evaluation, outcomes: Sequence[Outcome]) -> Placed:
     corpus = corpus_snapshot(evaluation)
-    placer = Placer(corpus.frame("documents"), corpus.frame("sections"), corpus_chunks(evaluation).frame("chunks"))
+    placer = Placer(corpus.frame("documents"), corpus.frame("sections"), admitted_chunks(evaluation).frame("chunks"))
     return place_all(outcomes, placer, evaluation.config.depth)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
+from rag_eval.evaluation.corpus_steps import corpus_snapshot
 from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.evaluation.trust_steps import admitted_chunks
 from rag_eval.gold.lint import lint
 from rag_eval.gold.resolving import resolve
 from rag_eval.gold.variants import variants
@@ -46,7 +47,7 @@ def gold_variants(evaluation: Evaluation) -> Artifact:
 
 
 def _gold_variants(evaluation: Evaluation) -> Artifact:
-    corpus, chunks, gold = corpus_snapshot(evaluation), corpus_chunks(evaluation), evaluation.gold
+    corpus, chunks, gold = corpus_snapshot(evaluation), admitted_chunks(evaluation), evaluation.gold
     key = evaluation.key("gold", gold.gold_hash, gold.layout, corpus.key, chunks.key)
 
     def make() -> dict[str, Any]:

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks
 from rag_eval.evaluation.external_levels import carried_by_units, units_for_gold
 from rag_eval.evaluation.gold_steps import GoldArrays, gold_variants
+from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.retrieval_steps import retrieve
 from rag_eval.evaluation.run_frames import run_rows
 from rag_eval.evaluation.scoring import ALWAYS_K, LEVELS, Scores, labels_for, score_strategy
+from rag_eval.evaluation.trust_steps import admitted_chunks
 from rag_eval.measures.aggregate import MeasureRecord, aggregate
 from rag_eval.measures.labels import machine_name
 from rag_eval.measures.overlap import ann_recall
@@ -85,7 +86,7 @@ class Runs:
     def chunks(self) -> pd.DataFrame:
         """The chunks' names, without their texts."""
         if self._chunks is None:
-            path = corpus_chunks(self.evaluation).path("chunks.parquet")
+            path = admitted_chunks(self.evaluation).path("chunks.parquet")
             self._chunks = pd.read_parquet(path, columns=["chunk_id", "doc_id", "section_id", "start", "end"])
         return self._chunks
 

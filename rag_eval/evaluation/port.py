@@ -1,6 +1,7 @@
 """The retrieval port over a gold set's corpus, for callers outside the evaluation."""
 
-from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_index, corpus_snapshot
+from rag_eval.evaluation.corpus_steps import corpus_snapshot
+from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.records.retrieval import StrategyKind

@@ -11,29 +11,29 @@ from rag_eval.evaluation.answer_files import answer_files
 from rag_eval.evaluation.answer_measure_steps import answer_measures
 from rag_eval.evaluation.answer_steps import answers
 from rag_eval.evaluation.citation_steps import citations
-from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks, corpus_index, corpus_snapshot
+from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
 from rag_eval.evaluation.faithfulness_steps import RAGAS_OFF
 from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
 from rag_eval.evaluation.scoring import LEVELS
 from rag_eval.evaluation.stability_steps import stability_measures
+from rag_eval.evaluation.trust_report import FILE_NAME as EVIDENCE_FILE
+from rag_eval.evaluation.trust_report import evidence_lines, trust_body, trust_gates
+from rag_eval.evaluation.trust_steps import admitted_chunks, evidence_trust
 from rag_eval.gates.contract import contract_gate
 from rag_eval.gates.floors import floor_gates, unmeasured_gates
 from rag_eval.records.gold_set import Bm25, External, Strategy
 from rag_eval.reporting.metrics_report import FILE_NAME, dumps, finish, write_report
 from rag_eval.reporting.tables import per_query_csv, trec_qrels, trec_run, write_measures
 from rag_eval.storage.artifacts import Artifact
-from rag_eval.storage.atomic import atomic_path, write_text
+from rag_eval.storage.atomic import atomic_path, write_bytes, write_text
 from rag_eval.storage.code import code_version, library_versions
 
 EXPORTED = {".csv", ".parquet", ".trec", ".jsonl", ".log"}
 ANSWER_FILES = ("answers.jsonl", "citations.jsonl", "preflights.jsonl", "rejected.jsonl", "events.log", "traces.log")
 
-NOT_BUILT = {
-    "avgTrustScore": "this version does not screen sources for trust",
-    "poisonedBlocked": "this version does not screen sources for poisoning",
-}
 NO_ANSWERS = "the gold set configures no answers"
 CITATION_MEASURES = ("coverage", "citation_precision", "citation_recall", "citation_match_rate", "citation_validity_rate")
 
@@ -44,7 +44,7 @@ def _record(measures: list[dict[str, Any]], name: str, level: str) -> dict[str, 
 
 def _embedding_use(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict[str, Any]:
     """How many texts the evaluation needed vectors of (for retrieval, rerank and delta_s), and how many had to be embedded now."""
-    chunks = corpus_chunks(evaluation).json("about")["n_chunks"]
+    chunks = admitted_chunks(evaluation).json("about")["n_chunks"]
     wordings = int(runs.gold.variants["text"].nunique())
     strategies = corpus_index(evaluation, opened).json("about")["strategies"].values()
     models = {entry["embed_model"] for entry in strategies if entry["embed_model"]}
@@ -148,6 +148,8 @@ def figures_for_gates(report: dict[str, Any], level: str) -> dict[str, dict[str,
     for name in ("p50", "p95", "p99"):
         figures[f"latency_{name}_ms"] = {"value": primary["latency_ms"][name]}
     figures["cost_per_1k"] = cost_figure(primary, report["answers"])
+    figures["avg_trust_score"] = {"value": report["avgTrustScore"], "reason": report.get("avgTrustScore_reason", "")}
+    figures["convergent_hit_share"] = report["stability"]["strategies"][report["strategy"]]["convergent_and_hit"]
     for part in ("answers", "citations"):
         figures |= {record["name"]: {**record, **({"reason": record["value_reason"]} if record["value"] is None else {})} for record in report[part].get("measures", ())}
     if report["faithfulness"] is not None:
@@ -159,7 +161,7 @@ def figures_for_gates(report: dict[str, Any], level: str) -> dict[str, dict[str,
 def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict[str, Any]:
     """Build the report but for its hash, id and time."""
     config = evaluation.config
-    corpus, chunks = corpus_snapshot(evaluation).json("about"), corpus_chunks(evaluation).json("about")
+    corpus, chunks = corpus_snapshot(evaluation).json("about"), admitted_chunks(evaluation).json("about")
     index, gold = corpus_index(evaluation, opened).json("about"), gold_variants(evaluation).json("about")
     ranking, stability = ranking_measures(runs).json("about"), stability_measures(runs).json("about")
     strategies = [_strategy(evaluation, runs, entry) for entry in ranking["strategies"]]
@@ -197,14 +199,16 @@ def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict
         "vector_store": {"collections": index["vectors"], "dropped": index["dropped"]},
         "reused": {"index": corpus_index(evaluation, opened).reused, "runs": {name: runs.artifact(name).reused for name in runs.names}},
     }
-    for name, reason in NOT_BUILT.items():
-        body |= {name: None, f"{name}_reason": reason}
+    body |= trust_body(runs, corpus_snapshot(evaluation).frame("documents"))
     body |= answers_body(runs)
-    for part, reason in (("trust", NOT_BUILT["avgTrustScore"]), ("uncertainty", "this version does not estimate miss rates"), ("calibration", "this version does not estimate miss rates")):
+    body["drift"] = drift(runs, body)
+    for part, reason in (("uncertainty", "this version does not estimate miss rates"), ("calibration", "this version does not estimate miss rates")):
         body[part] = {"value": None, "reason": reason}
     results = floor_gates(config, figures_for_gates(body, config.level))
     results += contract_gate(config, body["answers"])
-    results += unmeasured_gates(config, {"acceptance", "stability", "answer_contract"}, {"poisoning": NOT_BUILT["poisonedBlocked"], "trust": NOT_BUILT["avgTrustScore"]})
+    results += trust_gates(runs, body["trust"])
+    results += regression_gates(runs)
+    results += unmeasured_gates(config, {"acceptance", "stability", "answer_contract", "trust", "poisoning", "regression"}, {})
     body["gates"] = [result.as_json() for result in results]
     return body
 
@@ -227,6 +231,7 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
         if source.suffix in EXPORTED:
             with atomic_path(folder / source.name) as partial:
                 shutil.copyfile(source, partial)
+    write_bytes(folder / EVIDENCE_FILE, evidence_lines(evidence_trust(evaluation), report["trust"]["as_of"]))
     write_measures(folder / "measures.csv", report["strategies"])
     keep_run(evaluation, report, artifact_keys(runs))
     write_report(report, folder / FILE_NAME)
@@ -236,7 +241,7 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
 def artifact_keys(runs: Runs) -> dict[str, str]:
     """Keys of the artifacts that a kept run can be looked into with."""
     evaluation = runs.evaluation
-    kept = {"ranking": ranking_measures(runs), "corpus": corpus_snapshot(evaluation), "chunks": corpus_chunks(evaluation), "gold": gold_variants(evaluation)}
+    kept = {"trust": evidence_trust(evaluation), "cut": corpus_chunks(evaluation), "ranking": ranking_measures(runs), "corpus": corpus_snapshot(evaluation), "chunks": admitted_chunks(evaluation), "gold": gold_variants(evaluation)}
     kept |= {f"run {name}": runs.artifact(name) for name in runs.names if isinstance(runs.spec(name), External)}
     of_answers = {"answers": answers(runs), "citations": citations(runs), "answer_measures": answer_measures(runs)}
     return {stage: artifact.key for stage, artifact in (kept | of_answers).items() if artifact is not None}

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 
 from rag_eval.corpus.analyzer import count_tokens
-from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_index, corpus_snapshot
+from rag_eval.evaluation.corpus_steps import corpus_snapshot
 from rag_eval.evaluation.external_steps import external_run
 from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
+from rag_eval.evaluation.guard_steps import guarded_search, restated
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.run_frames import failed_frame, run_frame
+from rag_eval.evaluation.trust_steps import evidence_trust
 from rag_eval.records.gold_set import External, Strategy
 from rag_eval.records.retrieval import RetrievalOptions
 from rag_eval.retrieval.service import RetrievalService
@@ -64,7 +67,8 @@ def _retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Ar
     identity = index.json("about")["strategies"][spec.name]
     if isinstance(spec, External):
         return external_run(evaluation, spec, identity)
-    key = evaluation.key("run", spec.model_dump(mode="json"), identity, gold.key, config.depth, config.seeds, evaluation.settings.latency_queries)
+    guard = [restated(evaluation).key if config.trust.quarantine else None, [config.trust.threshold, evidence_trust(evaluation).key] if config.trust.filter else None]
+    key = evaluation.key("run", spec.model_dump(mode="json"), identity, gold.key, config.depth, config.seeds, evaluation.settings.latency_queries, guard)
 
     def make() -> dict[str, Any]:
         texts = gold.frame("variants")["text"].tolist()
@@ -75,9 +79,10 @@ def _retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Ar
         used = 0 if strategy.source is None else strategy.source.use.embedded
         started = time.perf_counter()
         with evaluation.progress.step(f"Retrieving with {spec.name}", len(texts) * len(seeds), "wordings") as advance:
-            rankings = {}
+            rankings, dropped = {}, 0
             for seed in seeds:
-                rankings[seed] = strategy.search(texts, config.depth, seed, strict=False)
+                rankings[seed], gone = guarded_search(evaluation, opened, spec.name, seed, filtered=config.trust.filter)
+                dropped += gone
                 advance(len(texts))
         seconds = time.perf_counter() - started
         failed = failed_frame(rankings)
@@ -90,6 +95,7 @@ def _retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Ar
             "n_runs": len(texts) * len(seeds),
             "n_empty": int(sum((found.rows[:, 0] < 0).sum() for found in rankings.values())) - len(failed),
             "n_failed": len(failed),
+            "n_dropped": dropped,
             "first_failure": next((found.failure for found in rankings.values() if found.failure), None),
             "rerank_model": opened().index.rerank_model(spec),
             "latency_ms": _latency(evaluation, strategy, texts),

@@ -55,9 +55,10 @@ primary: hybrid                 # its figures stand at the top of the report
 
 acceptance: {{}}                  # floors, in quotes: {{recall_at_10: ">= 0.60"}}
 gates:
-  required: []                  # these end the run with exit status 2, for example [acceptance]
-  advisory: [acceptance, stability]
+  required: [poisoning]         # these end the run with exit status 2, for example [poisoning, acceptance]
+  advisory: [acceptance, regression, trust, stability]
   min_queries: 50               # fewer questions than this are insufficient evidence
+trust: {{}}                       # whom to trust: {{domains: [docs.example.org], authors: [...], keys: {{...}}}}; docs/trust.md
 nightly: false                  # true: the nightly job runs this gold set
 """
 

@@ -42,6 +42,15 @@ def answer_metrics(report: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
+def trust_metrics(report: Mapping[str, Any]) -> dict[str, float]:
+    """Collect trust and poisoning figures; nulls left out."""
+    guard, retrieved = report["trust"]["poisoning"], report["trust"]["retrieved"][report["strategy"]]
+    average = retrieved["avg_trust"]
+    found = {"avg_trust_score": average["value"], "avg_trust_score.ci_low": average["ci_low"], "avg_trust_score.ci_high": average["ci_high"], "poisoned_blocked": report["poisonedBlocked"]}
+    found |= {"chunks_blocked": guard["n_blocked"], "chunks_warned": guard["n_warned"], "blocked_retrieved": retrieved["n_blocked"]}
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
 def _tags(report: Mapping[str, Any], extra: Mapping[str, str]) -> dict[str, str]:
     return {
         "index_hash": report["index"]["hash"],
@@ -119,7 +128,7 @@ def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[P
     status = "FAILED"
     try:
         primary = next(entry for entry in report["strategies"] if entry["name"] == report["strategy"])
-        summary = {**strategy_metrics(primary, level), **answer_metrics(report), **({"cache_hit_rate": report["cacheHitRate"]} if report["cacheHitRate"] is not None else {})}
+        summary = {**strategy_metrics(primary, level), **answer_metrics(report), **trust_metrics(report), **({"cache_hit_rate": report["cacheHitRate"]} if report["cacheHitRate"] is not None else {})}
         params = {"gold_set": gold_set, "primary": report["strategy"], **report["evaluation"], "n_queries": report["gold"]["n_queries"], "n_chunks": report["index"]["n_chunks"]}
         write(parent_id, summary, params, tags, moment)
         inputs = [

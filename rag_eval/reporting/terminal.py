@@ -25,13 +25,15 @@ def interval(value: float | None, low: float | None, high: float | None) -> str:
     return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.2f}, {high:.2f}]"
 
 
-def _text(value: object) -> "Text":
+def cell(value: object) -> "Text":
+    """Text of a cell, with what a terminal would act on shown as escapes."""
     from rich.text import Text
 
     return Text(quoted(str(value)))
 
 
-def _table(title: str, columns: Sequence[tuple[str, str]]) -> "Table":
+def new_table(title: str, columns: Sequence[tuple[str, str]]) -> "Table":
+    """Make an empty table; each column has a name and left or right."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -57,13 +59,13 @@ def headline(report: Mapping[str, Any]) -> list[str]:
 def measures_table(report: Mapping[str, Any]) -> "Table":
     """Headline measures by strategy, with 95 % intervals over groups and the number of scored questions."""
     level = report["evaluation"]["level"]
-    table = _table(f"Retrieval, {level} level (95 % intervals over groups of questions)", [("strategy", "left"), *((label, "right") for label in SHOWN), ("scored", "right"), ("p95 ms", "right")])
+    table = new_table(f"Retrieval, {level} level (95 % intervals over groups of questions)", [("strategy", "left"), *((label, "right") for label in SHOWN), ("scored", "right"), ("p95 ms", "right")])
     for entry in report["strategies"]:
         by_label = {record["label"]: record for record in entry["measures"] if record["level"] == level}
         first = by_label[SHOWN[0]]
         failed = f" ({first['n_failed']} failed)" if first["n_failed"] else ""
         table.add_row(
-            _text(entry["name"] + (" *" if entry["name"] == report["strategy"] else "")),
+            cell(entry["name"] + (" *" if entry["name"] == report["strategy"] else "")),
             *(interval(by_label[label]["value"], by_label[label]["ci_low"], by_label[label]["ci_high"]) for label in SHOWN),
             f"{first['n_scored']}/{first['n_attempted']}{failed}",
             "-" if entry["latency_ms"]["p95"] is None else f"{entry['latency_ms']['p95']:.1f}",
@@ -88,13 +90,13 @@ def strategy_lines(report: Mapping[str, Any]) -> list[str]:
 
 def comparisons_table(rows: Sequence[Mapping[str, Any]], title: str) -> "Table":
     """Paired differences with interval, adjusted p, questions better and worse, and what the gold set could have detected."""
-    table = _table(title, [("a - b", "left"), ("measure", "left"), ("difference", "right"), ("p (Holm)", "right"), ("better/worse", "right"), ("detectable", "right")])
+    table = new_table(title, [("a - b", "left"), ("measure", "left"), ("difference", "right"), ("p (Holm)", "right"), ("better/worse", "right"), ("detectable", "right")])
     for row in rows:
         detectable = "-" if row["minimum_detectable"] is None else f"{row['minimum_detectable']:.3f}"
         p = "-" if row["p_adjusted"] is None else f"{row['p_adjusted']:.4f}"
         bounds = "" if row["ci_low"] is None or row["ci_high"] is None else f" [{row['ci_low']:+.2f}, {row['ci_high']:+.2f}]"
         delta = "-" if row["delta"] is None else f"{row['delta']:+.3f}{bounds}"
-        table.add_row(_text(f"{row['a']} - {row['b']}"), row["measure"], delta, p, f"{row['n_better']}/{row['n_worse']}", detectable)
+        table.add_row(cell(f"{row['a']} - {row['b']}"), row["measure"], delta, p, f"{row['n_better']}/{row['n_worse']}", detectable)
     return table
 
 
@@ -125,12 +127,12 @@ ANSWER_ROWS = ("citation_precision", "citation_recall", "citation_match_rate", "
 def answers_table(report: Mapping[str, Any]) -> "Table":
     """Measures of answers and citations with 95 % intervals, what each is counted over, and the target where the field has one."""
     part = report["answers"]
-    table = _table(f"Answers ({', '.join(part['modes'])}; evidence from {quoted(part['strategy'])})", [("measure", "left"), ("value", "right"), ("target", "left"), ("over", "right"), ("questions", "left")])
+    table = new_table(f"Answers ({', '.join(part['modes'])}; evidence from {quoted(part['strategy'])})", [("measure", "left"), ("value", "right"), ("target", "left"), ("over", "right"), ("questions", "left")])
     by_name = {record["name"]: record for record in [*part["measures"], *report["citations"]["measures"]]}
     for name in ANSWER_ROWS:
         record = by_name.get(name)
         if record is not None and record["value"] is None:
-            table.add_row(name, "-", record.get("target", ""), "", _text(record.get("value_reason", "")))
+            table.add_row(name, "-", record.get("target", ""), "", cell(record.get("value_reason", "")))
         elif record is not None:
             unit = {"citation_precision": "citations", "citation_validity_rate": "citations", "citation_match_rate": "due", "citation_recall": "gold spans"}.get(name, "questions")
             table.add_row(name, interval(record["value"], record["ci_low"], record["ci_high"]), record.get("target", ""), f"{record['n_units']} {unit}", f"{record['n_scored']}/{record['n_attempted']}")
@@ -156,9 +158,47 @@ def answer_lines(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def trust_lines(report: Mapping[str, Any]) -> list[str]:
+    """Say what the guard held back, what got through, and how far sources are trusted."""
+    part = report["trust"]
+    guard, own = part["poisoning"], part["retrieved"][report["strategy"]]["avg_trust"]
+    found = f"{guard['n_blocked']} of {guard['n_chunks']:,} chunks blocked" + ("" if guard["quarantine"] else " but indexed, as quarantine is off")
+    lines = [f"screening (rules {quoted(guard['rules_version'])}): {found}, {guard['n_warned']} warned, {guard['n_allowed']} allowed by a person"]
+    if guard["reasons"]:
+        common = sorted(guard["reasons"].items(), key=lambda entry: (-entry[1], entry[0]))[:5]
+        lines.append("reasons: " + ", ".join(f"{quoted(code)} {count}" for code, count in common) + "; rag-eval trust list shows the chunks")
+    if guard["at_retrieval"]["n_blocked_pairs"]:
+        lines.append(f"left out at retrieval, as they restate a question: {guard['at_retrieval']['n_blocked_chunks']} chunks")
+    through = {name: entry["n_blocked"] for name, entry in part["retrieved"].items() if entry["n_blocked"]}
+    if through:
+        lines.append("BLOCKED CHUNKS WERE RETRIEVED: " + ", ".join(f"{quoted(name)} {count} of {part['retrieved'][name]['n_retrieved']:,}" for name, count in through.items()))
+    if own["value"] is None:
+        lines.append(f"source trust: {own['value_reason']}")
+    else:
+        lines.append(f"source trust of the first ten of {quoted(report['strategy'])}: {interval(own['value'], own['ci_low'], own['ci_high'])} over {own['n_scored']} questions")
+    lines += [
+        f"trust filter at {part['filter']['threshold']:g}, {quoted(row['strategy'])}: {row['measure']} {interval(row['with_filter']['value'], None, None)} with, {interval(row['without_filter']['value'], None, None)} without"
+        f" (difference {interval(row['delta'], row['ci_low'], row['ci_high'])}, {row['n_groups']} groups)"
+        for row in part["filter"].get("rows", ())
+        if row["measure"] == SHOWN[0]
+    ]
+    return lines
+
+
+def drift_lines(report: Mapping[str, Any]) -> list[str]:
+    """Say what changed since the accepted baseline."""
+    part = report["drift"]
+    if "baseline" not in part:
+        return []
+    corpus = part["corpus"]
+    counts = ", ".join(f"{corpus[kind]['n']} {kind}" for kind in ("new", "changed", "removed"))
+    lines = [f"since the baseline {quoted(part['baseline']['run_id'])}: documents {counts}; targets of {part['gold']['targets_changed']['n']} questions changed"]
+    return [*lines, *(quoted(note, 400) for note in part["notes"])]
+
+
 def gates_table(report: Mapping[str, Any]) -> "Table":
     """Gates with what was asked, what was found and why."""
-    table = _table("Gates", [("gate", "left"), ("status", "left"), ("found", "right"), ("accepted", "left"), ("reason", "left")])
+    table = new_table("Gates", [("gate", "left"), ("status", "left"), ("found", "right"), ("accepted", "left"), ("reason", "left")])
     from rich.text import Text
 
     for gate in report["gates"]:
@@ -166,7 +206,7 @@ def gates_table(report: Mapping[str, Any]) -> "Table":
         found = interval(evidence.get("value"), evidence.get("ci_low"), evidence.get("ci_high"))
         name = gate["id"] + (" (required)" if gate["required"] else "")
         status = Text(gate["status"], style=STATUS_STYLE[gate["status"]])
-        table.add_row(_text(name), status, found, _text(evidence.get("accepted", "")), _text(gate["reason_code"]))
+        table.add_row(cell(name), status, found, cell(evidence.get("accepted", "")), cell(gate["reason_code"]))
     return table
 
 
@@ -194,6 +234,8 @@ def show_report(console: "Console", report: Mapping[str, Any]) -> None:
         console.print(answers_table(report))
         for line in answer_lines(report):
             console.print(line, markup=False)
+    for line in (*trust_lines(report), *drift_lines(report)):
+        console.print(line, markup=False, soft_wrap=True)
     if report["gates"]:
         console.print(gates_table(report))
 

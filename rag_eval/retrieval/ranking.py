@@ -35,7 +35,7 @@ class Ranking:
     norm
         float64 [n, depth]: scores in [0, 1] within the query (0 where rows is -1).
     k_pos
-        int32 [n, depth]: rank before reranking, from 1 (0 where rows is -1).
+        int32 [n, depth]: rank before reranking and before the guard took chunks out, from 1 (0 where rows is -1).
     rerank
         float64 [n, depth]: score of the rerank step, NaN where none judged the chunk.
     failed
@@ -65,6 +65,27 @@ class Ranking:
         if depth >= self.rows.shape[1]:
             return self
         parts = {name: getattr(self, name)[:, :depth] for name in ("rows", "raw", "norm", "k_pos", "rerank")}
+        return dataclasses.replace(self, **parts)
+
+    def without(self, pairs: npt.NDArray[np.int64], n_chunks: int) -> "Ranking":
+        """Take chunks out of the rankings of single queries; what stood behind moves up; scores and k_pos stay as they are.
+
+        Parameters
+        ----------
+        pairs
+            `query * n_chunks + row` of each pair that goes, in any order.
+        n_chunks
+            Number of chunks.
+        """
+        if not len(pairs):
+            return self
+        codes = np.arange(len(self.rows), dtype=np.int64)[:, None] * n_chunks + self.rows
+        gone = np.isin(codes, pairs) & self.found
+        if not gone.any():
+            return self
+        order = np.argsort(gone | ~self.found, axis=1, kind="stable")
+        empty: dict[str, float] = {"rows": -1, "raw": 0.0, "norm": 0.0, "k_pos": 0, "rerank": np.nan}
+        parts = {name: np.take_along_axis(np.where(gone, np.asarray(fill, dtype=getattr(self, name).dtype), getattr(self, name)), order, axis=1) for name, fill in empty.items()}
         return dataclasses.replace(self, **parts)
 
 

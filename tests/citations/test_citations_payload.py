@@ -5,12 +5,14 @@ import json
 import jsonschema
 import numpy as np
 import pytest
+from rag_eval.evaluation.trust_steps import admitted_chunks
 
 from rag_eval.citations.live_index import LiveIndex
 from rag_eval.citations.payload import citation_records, payload, payload_schema, record_schema, scored_chunk
 from rag_eval.citations.validators import validate
 from rag_eval.corpus.analyzer import ANALYZER
-from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks, corpus_index, corpus_snapshot
+from rag_eval.evaluation.corpus_steps import corpus_snapshot
+from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
 from rag_eval.evaluation.inputs import open_gold_set
 from rag_eval.records.answers import Evidence
 from rag_eval.records.citation import REQUIRED, CitedSpan
@@ -29,7 +31,7 @@ def smoke(project_root, tmp_path_factory):
     evaluation = open_gold_set(project_root / "gold_sets" / "smoke", Settings.model_validate({"home": home / "home", "reports": home / "reports"}))
     opener = IndexOpener(evaluation)
     about = corpus_index(evaluation, opener).json("about")
-    corpus, chunks = corpus_snapshot(evaluation), corpus_chunks(evaluation)
+    corpus, chunks = corpus_snapshot(evaluation), admitted_chunks(evaluation)
     documents = corpus.frame("documents")
     found = {}
     for name, strategy in opener().strategies.items():

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from cli_project import BEIR_CORPUS, BEIR_QUERIES, CONFIG, DOCUMENTS, QRELS, QUERIES, Project, jsonl
 
-from rag_eval.evaluation.corpus_steps import chroma_store
+from rag_eval.evaluation.index_steps import chroma_store
 from rag_eval.evaluation.inputs import Evaluation, open_beir, open_gold_set
 from rag_eval.evaluation.run import Outcome, evaluate_all
 from rag_eval.reporting.metrics_report import content_hash, finish, schema, stable_part

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from rag_eval.evaluation.corpus_steps import IndexOpener
 from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
 from rag_eval.evaluation.opening_recorded import open_recorded, outputs_file, recorded_configuration

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from answer_sets import is_right
+from rag_eval.evaluation.trust_steps import admitted_chunks
 
 from rag_eval.answers.extractive import Extract, Extractive, Passage, TermWeights
-from rag_eval.evaluation.corpus_steps import IndexOpener, corpus_chunks, corpus_snapshot
+from rag_eval.evaluation.corpus_steps import corpus_snapshot
 from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import open_gold_set
 from rag_eval.measures.bootstrap import bootstrap_quantiles
 from rag_eval.retrieval.synonyms.expansion import Expansion
@@ -55,7 +57,7 @@ def pandas_evidence(root: Path, home: Path, *, strategy: str | None = None, top_
     gold = gold_variants(evaluation)
     variants = gold.frame("variants")
     variants = variants[(variants["paraphrase_id"] == "original") == original].reset_index(drop=True)
-    chunks, documents = corpus_chunks(evaluation).frame("chunks"), corpus_snapshot(evaluation).frame("documents")
+    chunks, documents = admitted_chunks(evaluation).frame("chunks"), corpus_snapshot(evaluation).frame("documents")
     ready = IndexOpener(evaluation)().strategies
     ranking = ready[strategy].search(variants["text"].tolist(), top_k, evaluation.config.seeds[0])
     rows = [[row for row in its if row >= 0] for its in ranking.rows.tolist()]

@@ -22,7 +22,7 @@ def corpus_assets(common: Common) -> list[dg.AssetsDefinition]:
         names.CORPUS_CHUNKS, (names.CORPUS_SNAPSHOT,), {"parquet"}, "The documents cut into chunks with exact offsets.", metadata=column_schema(CHUNKS), skippable=True
     )
     index = common.spec(
-        names.CORPUS_INDEX, (names.CORPUS_CHUNKS,), {"chroma"}, "Vectors of every embedding in the vector store, and the identity (index_hash) of every strategy's index."
+        names.CORPUS_INDEX, (names.CORPUS_CHUNKS, names.EVIDENCE_TRUST), {"chroma"}, "Vectors of the admitted chunks for every embedding in the vector store, and the identity (index_hash) of every strategy's index."
     )
 
     @dg.multi_asset(name=op_name(snapshot.key), specs=[snapshot])

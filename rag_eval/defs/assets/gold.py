@@ -17,7 +17,7 @@ def gold_assets(common: Common) -> list[dg.AssetsDefinition]:
     """Make the assets of the gold set."""
     spec = common.spec(
         names.GOLD_VARIANTS,
-        (names.CORPUS_SNAPSHOT, names.CORPUS_CHUNKS),
+        (names.CORPUS_SNAPSHOT, names.CORPUS_CHUNKS, names.EVIDENCE_TRUST),
         {"parquet"},
         "Every question under every wording, with judgements and evidence spans that resolve in this corpus revision. Not materialized while lint finds an error.",
         metadata=column_schema(VARIANTS),

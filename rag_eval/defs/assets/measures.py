@@ -47,6 +47,18 @@ def measure_assets(common: Common, strategies: Sequence[str]) -> list[dg.AssetsD
             plot = flip_heat_map(stage(session.runs).json("about"), _plots(session, "flips.png"))
             return outcome.result(**({} if plot is None else {"flip_plot": dg.MetadataValue.path(str(plot))}))
 
+    trust = common.spec(
+        names.TRUST_MEASURES,
+        [*runs, names.EVIDENCE_TRUST],
+        {"json"},
+        "Trust of what each strategy retrieved, blocked chunks that got through, and recall with and without the trust filter.",
+    )
+
+    @dg.multi_asset(name=op_name(trust.key), specs=[trust])
+    def trust_measures(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
+        with clear_failures():
+            return outcomes.trust_measures(evaluations.open(context.partition_key)).result()
+
     of_answers = common.spec(
         names.ANSWER_MEASURES,
         (names.GOLD_VARIANTS, names.ANSWERS, names.CITATIONS),
@@ -60,4 +72,4 @@ def measure_assets(common: Common, strategies: Sequence[str]) -> list[dg.AssetsD
             session = evaluations.open(context.partition_key)
             yield outcomes.answer_measures(session).result(checks.retrieval_gap(session))
 
-    return [ranking_measures, stability_measures, answer_measures]
+    return [ranking_measures, stability_measures, trust_measures, answer_measures]

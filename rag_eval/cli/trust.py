@@ -1,0 +1,129 @@
+"""Commands about trust: what the guard found, what a person allows, keys, signatures and manifests."""
+
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rag_eval.cli.app import GoldSets, Home, app, console_for, open_settings, progress_for, told
+
+if TYPE_CHECKING:
+    from rag_eval.evaluation.inputs import Evaluation
+
+trust = typer.Typer(no_args_is_help=True, help="Source trust and the poisoning guard: list, show and allow what is held back; sign documents and record their hashes.")
+app.add_typer(trust, name="trust")
+
+GoldSetName = Annotated[str | None, typer.Option("--gold-set", help="Gold set. Default: the primary one.")]
+
+
+def _open(gold_set: str | None, home: Path | None, gold_sets: Path | None) -> "Evaluation":
+    settings = open_settings(home, None, gold_sets)
+    from rag_eval.evaluation.inputs import open_gold_set, select_gold_sets
+
+    folder = select_gold_sets(settings.gold_sets, [gold_set or settings.primary_gold_set])[0]
+    return open_gold_set(folder, settings, progress=progress_for())
+
+
+@trust.command("list")
+def list_(
+    gold_set: GoldSetName = None,
+    *,
+    warnings: Annotated[bool, typer.Option("--warnings", help="Also chunks that are only warned about.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="JSON lines instead of a table.")] = False,
+    home: Home = None,
+    gold_sets: GoldSets = None,
+) -> None:
+    """List the chunks that the guard holds back, with its reasons."""
+    with told():
+        evaluation = _open(gold_set, home, gold_sets)
+        from rag_eval.evaluation.trust_listing import held_back
+
+        found = held_back(evaluation, warnings=warnings)
+        from rag_eval.reporting.trust_table import listing_lines, show_listing
+
+        if json:
+            for line in listing_lines(found):
+                typer.echo(line)
+        else:
+            show_listing(console_for(), found)
+
+
+@trust.command()
+def show(chunk_id: Annotated[str, typer.Argument(help="A chunk, or the start of its id.")], gold_set: GoldSetName = None, home: Home = None, gold_sets: GoldSets = None) -> None:
+    """Show one chunk: its trust with all factors, every finding, who allowed it, and up to 200 characters of it."""
+    with told():
+        evaluation = _open(gold_set, home, gold_sets)
+        from rag_eval.evaluation.trust_listing import inspect
+        from rag_eval.reporting.trust_table import show_chunk
+
+        show_chunk(console_for(), inspect(evaluation, chunk_id))
+
+
+@trust.command()
+def allow(
+    chunk_id: Annotated[str, typer.Argument(help="A blocked chunk, or the start of its id.")],
+    who: Annotated[str, typer.Option(help="Who decides.")],
+    why: Annotated[str, typer.Option(help="Why it is harmless.")],
+    gold_set: GoldSetName = None,
+    *,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Take back what was allowed.")] = False,
+    home: Home = None,
+    gold_sets: GoldSets = None,
+) -> None:
+    """Let a blocked chunk into the index again. Who and why are kept beside the gold set; a changed document is judged anew."""
+    with told():
+        evaluation = _open(gold_set, home, gold_sets)
+        from rag_eval.evaluation.trust_listing import decide
+        from rag_eval.records.problems import quoted
+
+        decision, path = decide(evaluation, chunk_id, who=who, why=why, revoke=revoke, at=dt.datetime.now(dt.UTC))
+        done = "no longer allowed" if revoke else "allowed"
+        typer.echo(f"{done}: {quoted(decision.chunk_id)} of {quoted(decision.doc_id)} ({', '.join(decision.reasons)}); recorded in {path}")
+        typer.echo("the next run indexes accordingly")
+
+
+@trust.command()
+def manifest(
+    gold_set: GoldSetName = None,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: the gold set's trust.manifest, else manifest.json in its folder.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Ed25519 private key (PEM) to sign the manifest with.")] = None,
+    home: Home = None,
+    gold_sets: GoldSets = None,
+) -> None:
+    """Record the hash of every document as it is now; later runs block documents that changed."""
+    with told():
+        evaluation = _open(gold_set, home, gold_sets)
+        from rag_eval.evaluation.trust_signing import write_manifest
+
+        path, count, signed = write_manifest(evaluation, out, key)
+        typer.echo(f"{count} documents recorded in {path}{', signed' if signed else ''}")
+
+
+@trust.command()
+def sign(
+    key: Annotated[Path, typer.Option(help="Ed25519 private key (PEM).")],
+    name: Annotated[str, typer.Option(help="Name of the key under trust.keys.")],
+    gold_set: GoldSetName = None,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: the gold set's trust.signatures, else signatures.jsonl in its folder.")] = None,
+    home: Home = None,
+    gold_sets: GoldSets = None,
+) -> None:
+    """Sign every document of the corpus as it is now (detached Ed25519 signatures)."""
+    with told():
+        evaluation = _open(gold_set, home, gold_sets)
+        from rag_eval.evaluation.trust_signing import write_signatures
+
+        path, count = write_signatures(evaluation, out, key, name)
+        typer.echo(f"{count} documents signed in {path}")
+
+
+@trust.command()
+def keygen(out: Annotated[Path, typer.Argument(help="File for the private key; it must not exist.")]) -> None:
+    """Make an Ed25519 key pair: the private key goes into a file that only you can read, the public one is printed."""
+    with told():
+        open_settings()
+        from rag_eval.evaluation.trust_signing import write_key
+
+        typer.echo(f"private key in {out}; keep it out of the repository")
+        typer.echo(f"public key, for trust.keys of gold_set.yaml: {write_key(out)}")

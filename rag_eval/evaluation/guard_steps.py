@@ -1,0 +1,79 @@
+"""The guard at retrieval time: passages that restate a question, left out of what strategies return for it; and the trust filter."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.index_steps import IndexOpener
+from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.evaluation.trust_steps import admitted_chunks, admitted_trust, evidence_trust
+from rag_eval.retrieval.ranking import Ranking
+from rag_eval.storage.artifacts import Artifact
+from rag_eval.trust.restating import restates
+
+Pairs = npt.NDArray[np.int64]
+
+
+def vouched_for(states: Any, signatures: Any) -> npt.NDArray[np.bool_] | None:
+    """Whether somebody vouches for each chunk's source; None where the gold set names no domains and no keys, so that nobody can."""
+    if (states == "not_configured").all() and (signatures == "not_configured").all():
+        return None
+    return np.asarray((states == "allowed") | (signatures == "valid"), dtype=bool)
+
+
+def restated(evaluation: Evaluation) -> Artifact:
+    """Find the chunks that restate a wording of the gold set. Parts: pairs (query = variant, chunk, start, end, rule, severity), about (pairs and chunks that are blocked, pairs that are warned about)."""
+    return evaluation.once("restated", lambda: _restated(evaluation))
+
+
+def _restated(evaluation: Evaluation) -> Artifact:
+    gold, chunks, trust = gold_variants(evaluation), admitted_chunks(evaluation), evidence_trust(evaluation)
+    key = evaluation.key("restated", gold.key, chunks.key, trust.key)
+
+    def make() -> dict[str, Any]:
+        frame, facts = chunks.frame("chunks"), admitted_trust(evaluation)
+        with evaluation.progress.step("Looking for passages that restate a question"):
+            vouched = vouched_for(facts["domain_state"].to_numpy(), facts["signature_state"].to_numpy())
+            found = restates(
+                gold.frame("variants")["text"].tolist(), frame["text"].tolist(), titles=frame["title"].tolist(), doc_ids=frame["doc_id"].tolist(), sources=facts["domain"].tolist(), vouched=vouched
+            )
+        pairs = found.pairs[~facts["allowed_by"].to_numpy(dtype=object)[found.pairs["chunk"].to_numpy()].astype(bool)].reset_index(drop=True)
+        blocked = pairs[pairs["severity"] == "blocked"]
+        about = {"n_blocked_pairs": len(blocked), "n_blocked_chunks": int(blocked["chunk"].nunique()), "n_warned_pairs": int((pairs["severity"] == "warning").sum())}
+        return {"pairs": pairs, "about": about}
+
+    return evaluation.memo("restated", key, make)
+
+
+def blocked_pairs(evaluation: Evaluation, n_chunks: int) -> Pairs:
+    """`variant * n_chunks + chunk` of every blocked pair."""
+    pairs = restated(evaluation).frame("pairs")
+    pairs = pairs[pairs["severity"] == "blocked"]
+    return pairs["query"].to_numpy(dtype=np.int64) * n_chunks + pairs["chunk"].to_numpy(dtype=np.int64)
+
+
+def trust_mask(evaluation: Evaluation) -> npt.NDArray[np.bool_] | None:
+    """Which chunks the configured threshold lets through; None without a threshold."""
+    threshold = evaluation.config.trust.threshold
+    return None if threshold is None else np.asarray(admitted_trust(evaluation)["trust"].to_numpy() >= threshold)
+
+
+def guarded_search(evaluation: Evaluation, opened: IndexOpener, name: str, seed: int, *, filtered: bool) -> tuple[Ranking, int]:
+    """Search every wording with one strategy as a caller behind the guard would.
+
+    Returns
+    -------
+    Ranking, int
+        The ranking to the configured depth, and how many chunks the guard took out of it.
+    """
+    texts, depth = gold_variants(evaluation).frame("variants")["text"].tolist(), evaluation.config.depth
+    strategy, n_chunks = opened().strategies[name], len(opened().table)
+    allowed = trust_mask(evaluation) if filtered else None
+    pairs = blocked_pairs(evaluation, n_chunks) if evaluation.config.trust.quarantine else np.zeros(0, dtype=np.int64)
+    spare = int(np.bincount(pairs // n_chunks).max()) if len(pairs) else 0
+    found = strategy.search(texts, depth + spare, seed, allowed=allowed, strict=False)
+    codes = np.arange(len(found.rows), dtype=np.int64)[:, None] * n_chunks + found.rows
+    dropped = int((np.isin(codes, pairs) & found.found)[:, :depth].sum())
+    return found.without(pairs, n_chunks).cut(depth), dropped

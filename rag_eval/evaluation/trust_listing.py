@@ -1,0 +1,107 @@
+"""What the guard holds back, chunk by chunk, for a person to look at and to decide on."""
+
+import dataclasses
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
+from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.evaluation.trust_steps import as_of, evidence_trust
+from rag_eval.records.problems import InputError, Problem
+from rag_eval.storage.locking import home_lock
+from rag_eval.trust.allowing import Decision, read_decisions, record_decision
+from rag_eval.trust.scores import explain_factors
+
+MAX_WHO, MAX_WHY = 200, 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldBack:
+    """Chunks that are blocked, warned about or allowed, blocked ones first; and over how many chunks.
+
+    Each row has verdict, chunk_id, doc_id, source_url, trust, reasons, allowed_by.
+    """
+
+    gold_set: str
+    n_chunks: int
+    n_blocked: int
+    n_warned: int
+    rows: list[dict[str, Any]]
+
+
+def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
+    """Collect the chunks that the guard blocks, those that a person allowed, and with `warnings` those it warns about."""
+    with home_lock(evaluation.settings.home):
+        frame = evidence_trust(evaluation).frame("trust")
+        documents = corpus_snapshot(evaluation).frame("documents")
+    urls = dict(zip(documents["doc_id"].tolist(), documents["source_url"].tolist(), strict=True))
+    blocked, warned = frame["verdict"] == "blocked", frame["verdict"] == "warning"
+    shown = frame[blocked | (frame["allowed_by"] != "") | (warned if warnings else False)].sort_values(["verdict", "doc_id", "chunk_id"], kind="stable")
+    rows = [
+        {**{name: row[name] for name in ("verdict", "chunk_id", "doc_id", "trust", "allowed_by")}, "source_url": urls[row["doc_id"]], "reasons": list(row["reasons"])}
+        for row in shown.to_dict("records")
+    ]
+    return HeldBack(evaluation.config.name, len(frame), int(blocked.sum()), int(warned.sum()), rows)
+
+
+def _row_of(evaluation: Evaluation, chunk_id: str) -> int:
+    ids = evidence_trust(evaluation).frame("trust")["chunk_id"]
+    exact = [place for place, name in enumerate(ids.tolist()) if name == chunk_id]
+    found = exact or [place for place, name in enumerate(ids.tolist()) if chunk_id and name.startswith(chunk_id)]
+    if len(found) != 1:
+        raise InputError(
+            Problem("unknown_chunk", f"{len(found)} chunks of {evaluation.config.name} go by this id", field="CHUNK_ID", found=chunk_id, accepted="a chunk_id as rag-eval trust list shows it, or the start of one")
+        )
+    return found[0]
+
+
+def inspect(evaluation: Evaluation, chunk_id: str) -> dict[str, Any]:
+    """Everything that is known of one chunk: trust and its factors, findings, decisions, text and link.
+
+    Raises
+    ------
+    InputError
+        No chunk, or several, go by this id.
+    """
+    with home_lock(evaluation.settings.home):
+        stored = evidence_trust(evaluation)
+        row = _row_of(evaluation, chunk_id)
+        chunk = corpus_chunks(evaluation).frame("chunks").iloc[row]
+        documents = corpus_snapshot(evaluation).frame("documents").set_index("doc_id")
+    facts = stored.frame("trust").iloc[row].to_dict()
+    findings = stored.frame("findings")
+    return {
+        **facts,
+        "reasons": list(facts["reasons"]),
+        "factors": explain_factors(facts, as_of(evaluation).isoformat()),
+        "source_url": documents.at[chunk["doc_id"], "source_url"],
+        "rev": documents.at[chunk["doc_id"], "rev"],
+        "start": int(chunk["start"]),
+        "end": int(chunk["end"]),
+        "text": chunk["text"],
+        "findings": findings[findings["row"] == row].drop(columns="row").to_dict("records"),
+        "decisions": [decision for decision in read_decisions(evaluation.base) if decision.chunk_id == facts["chunk_id"]],
+    }
+
+
+def decide(evaluation: Evaluation, chunk_id: str, *, who: str, why: str, revoke: bool, at: dt.datetime) -> tuple[Decision, Path]:
+    """Record that a person allows a blocked chunk, or no longer does.
+
+    Raises
+    ------
+    InputError
+        There is no such chunk, it is not blocked (or, to revoke, not allowed), or who or why is missing.
+    """
+    for field, value, most in (("--who", who, MAX_WHO), ("--why", why, MAX_WHY)):
+        if not value.strip() or len(value) > most:
+            raise InputError(Problem("bad_decision", "a decision needs who made it and why", field=field, found=f"{len(value)} characters", accepted=f"1 to {most} characters"))
+    facts = inspect(evaluation, chunk_id)
+    allowed = bool(facts["allowed_by"])
+    if revoke and not allowed:
+        raise InputError(Problem("not_allowed", "nobody allows this chunk, so there is nothing to take back", field="CHUNK_ID", found=facts["chunk_id"]))
+    if not revoke and facts["verdict"] != "blocked":
+        state = f"allowed by {facts['allowed_by']}" if allowed else facts["verdict"]
+        raise InputError(Problem("not_blocked", "only a blocked chunk can be allowed", field="CHUNK_ID", found=f"{facts['chunk_id']}: {state}", accepted="a chunk that rag-eval trust list shows as blocked"))
+    decision = Decision(chunk_id=facts["chunk_id"], doc_id=facts["doc_id"], action="revoke" if revoke else "allow", who=who.strip(), why=why.strip(), reasons=tuple(facts["reasons"]), at=at)
+    return decision, record_decision(evaluation.base, decision)

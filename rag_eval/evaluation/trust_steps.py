@@ -1,0 +1,148 @@
+"""Trust stage: every chunk's source trust and verdict, and the chunks that are admitted to the index."""
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.corpus.chunking import chunks_hash
+from rag_eval.corpus.loading import source_bytes
+from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
+from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.evaluation.trust_inputs import TrustInputs, trust_inputs
+from rag_eval.records.problems import InputError, Problem
+from rag_eval.records.trust import FINDINGS
+from rag_eval.storage.artifacts import Artifact
+from rag_eval.storage.hashing import digest
+from rag_eval.trust.allowing import FILE_NAME as ALLOWED_FILE
+from rag_eval.trust.allowing import allowed_chunks
+from rag_eval.trust.floods import floods
+from rag_eval.trust.manifest import check_manifest
+from rag_eval.trust.patterns import RuleSet
+from rag_eval.trust.scanning import scan_texts
+from rag_eval.trust.scores import source_findings, source_trust
+from rag_eval.trust.signatures import verify
+from rag_eval.trust.topic_shift import topic_shift
+from rag_eval.trust.verdicts import chunk_verdicts, findings_of_chunks
+
+
+def as_of(evaluation: Evaluation) -> dt.date:
+    """Day that ages are counted to."""
+    return evaluation.settings.trust_as_of or dt.datetime.now(dt.UTC).date()
+
+
+def evidence_trust(evaluation: Evaluation) -> Artifact:
+    """Judge every chunk of the corpus.
+
+    Parts: trust (EVIDENCE_TRUST, in the order of chunks), findings (FINDINGS by chunk row), about (as_of, rules_version, manifest, counts).
+
+    Raises
+    ------
+    InputError
+        A signatures file, manifest or list of what is allowed that cannot be used.
+    """
+    return evaluation.once("trust", lambda: _evidence_trust(evaluation))
+
+
+def _evidence_trust(evaluation: Evaluation) -> Artifact:
+    corpus, chunks = corpus_snapshot(evaluation), corpus_chunks(evaluation)
+    config, sources, rules = evaluation.config.trust, corpus.frame("sources"), RuleSet.load()
+    allowed, inputs = allowed_chunks(evaluation.base), trust_inputs(evaluation, corpus)
+    day = as_of(evaluation)
+    dated = bool((sources["date"] != "").any())
+    judged = config.model_dump(mode="json", include={"domains", "authors", "keys", "unlisted"})
+    key = evaluation.key("trust", corpus.key, chunks.key, judged, inputs.identity, rules.version, sorted(allowed.items()), day.isoformat() if dated else None)
+
+    def make() -> dict[str, Any]:
+        documents, frame = corpus.frame("documents"), chunks.frame("chunks")
+        states = None
+        if config.keys:
+            with evaluation.progress.step("Verifying signatures"):
+                states = verify(_unchanged_bytes(evaluation, sources), inputs.signatures, config.keys)
+        facts = source_trust(sources, config, states, day)
+        found = _findings(evaluation, documents, sources, facts, inputs, rules)
+        with evaluation.progress.step("Judging chunks"):
+            spread = findings_of_chunks(found, pd.Index(documents["doc_id"]), frame)
+            trust = chunk_verdicts(frame, facts.assign(doc_id=documents["doc_id"].to_numpy()), spread, allowed)
+        about = {
+            "as_of": day.isoformat(),
+            "rules_version": rules.version,
+            "manifest": _manifest(inputs),
+            "n_quarantined": int((trust["verdict"] == "blocked").sum()),
+            "notes": inputs.notes,
+        }
+        return {"trust": trust, "findings": spread, "about": about}
+
+    return evaluation.memo("trust", key, make)
+
+
+def _unchanged_bytes(evaluation: Evaluation, sources: pd.DataFrame) -> dict[str, bytes]:
+    """Bytes of the documents read again for their signatures; they must be those that the snapshot was made of."""
+    import hashlib
+
+    read = source_bytes(evaluation.config.corpus, evaluation.base)
+    for doc_id, expected in zip(sources["doc_id"].tolist(), sources["source_hash"].tolist(), strict=True):
+        if hashlib.sha256(read.get(doc_id, b"")).hexdigest() != expected:
+            raise InputError(Problem("corpus_changed", "the document changed while the corpus was read; run again", file=str(evaluation.base), field="doc_id", found=doc_id))
+    return read
+
+
+def _findings(evaluation: Evaluation, documents: pd.DataFrame, sources: pd.DataFrame, facts: pd.DataFrame, inputs: TrustInputs, rules: RuleSet) -> pd.DataFrame:
+    """All that the checks find, FINDINGS by document row."""
+    texts, domains = documents["text"].tolist(), sources["domain"].tolist()
+    states = None if inputs.manifest is None else check_manifest(sources, inputs.manifest)
+    parts = [source_findings(sources, facts, evaluation.config.trust, states)]
+    with evaluation.progress.step("Screening the corpus", len(texts), "documents") as advance:
+        parts.append(scan_texts(texts, rules))
+        titles = scan_texts(documents["title"].tolist(), rules)
+        parts.append(titles.assign(start=-1, end=-1))
+        advance(len(texts))
+    with evaluation.progress.step("Looking for topic shifts and floods"):
+        parts.append(topic_shift(texts, domains))
+        parts.append(floods(texts, domains, documents["doc_id"].tolist(), facts["domain_state"].tolist()))
+    return FINDINGS.check(pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True))
+
+
+def _manifest(inputs: TrustInputs) -> dict[str, Any]:
+    if inputs.manifest is None:
+        return {"value": None, "reason": "no trust.manifest is configured"}
+    return inputs.manifest_summary
+
+
+def admitted_chunks(evaluation: Evaluation) -> Artifact:
+    """Chunks that may be indexed: all but the quarantined ones, in the same order. Parts: chunks, about (chunks_hash, n_chunks).
+
+    Raises
+    ------
+    InputError
+        Nothing is left to index.
+    """
+    return evaluation.once("admitted", lambda: _admitted_chunks(evaluation))
+
+
+def _admitted_chunks(evaluation: Evaluation) -> Artifact:
+    chunks, trust = corpus_chunks(evaluation), evidence_trust(evaluation)
+    if not evaluation.config.trust.quarantine or not trust.json("about")["n_quarantined"]:
+        return chunks
+
+    def make() -> dict[str, Any]:
+        kept = chunks.frame("chunks")[admitted_rows(evaluation)].reset_index(drop=True)
+        if kept.empty:
+            raise InputError(
+                Problem("empty_index", "every chunk is quarantined, so there is nothing to retrieve", file=str(evaluation.base), field="corpus", accepted=f"rag-eval trust list shows why; what is harmless is allowed in {ALLOWED_FILE}")
+            )
+        return {"chunks": kept, "about": {"chunks_hash": chunks_hash(kept, evaluation.config.corpus.chunker), "n_chunks": len(kept), "text_hashes": digest(kept["text_hash"].tolist())}}
+
+    return evaluation.memo("admitted", evaluation.key("admitted", chunks.key, trust.key), make)
+
+
+def admitted_rows(evaluation: Evaluation) -> np.ndarray:
+    """Which chunks are admitted, bool [n_chunks]."""
+    verdict = evidence_trust(evaluation).frame("trust")["verdict"].to_numpy()
+    return np.asarray(verdict != "blocked") if evaluation.config.trust.quarantine else np.ones(len(verdict), dtype=bool)
+
+
+def admitted_trust(evaluation: Evaluation) -> pd.DataFrame:
+    """EVIDENCE_TRUST of the admitted chunks, in their order."""
+    return evaluation.once("admitted trust", lambda: evidence_trust(evaluation).frame("trust")[admitted_rows(evaluation)].reset_index(drop=True))

@@ -1,0 +1,94 @@
+"""What the checks found about documents -> one verdict a chunk: clean, warning or blocked, with its reasons.
+
+Belongs here: how findings add up. What is looked for is the other files of this folder.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.records.trust import EVIDENCE_TRUST, FINDINGS
+
+ALLOWED = "allowed"
+"""Reason code of a chunk that would be blocked had not a person allowed it."""
+
+_RANK = {"hint": 0, "warning": 1, "blocked": 2}
+_FACTS = ("trust", "domain", "domain_state", "signature_state", "author_state", "freshness_state", "freshness", "date")
+
+
+def findings_of_chunks(findings: pd.DataFrame, documents: pd.Index, chunks: pd.DataFrame) -> pd.DataFrame:
+    """Spread findings about documents over their chunks.
+
+    Parameters
+    ----------
+    findings
+        FINDINGS frame; `row` is a place in `documents`, start and end characters of its text, -1 where the whole document is meant.
+    documents
+        doc_id of each document.
+    chunks
+        CHUNKS frame.
+
+    Returns
+    -------
+    FINDINGS frame
+        `row` is a row of `chunks`; a finding that reaches over several chunks stands at each of them, places stay those of the document.
+    """
+    places = pd.DataFrame(
+        {
+            "row": documents.get_indexer(pd.Index(chunks["doc_id"])).astype(np.int64),
+            "chunk": np.arange(len(chunks), dtype=np.int64),
+            "low": chunks["start"].to_numpy(),
+            "high": chunks["end"].to_numpy(),
+        }
+    )
+    met = findings.merge(places, on="row")
+    kept = met[(met["start"] < 0) | ((met["low"] < met["end"]) & (met["start"] < met["high"]))]
+    spread = kept.drop(columns=["row", "low", "high"]).rename(columns={"chunk": "row"})
+    return FINDINGS.check(spread.sort_values(["row", "start", "check", "rule"], kind="stable", ignore_index=True))
+
+
+def chunk_verdicts(chunks: pd.DataFrame, documents: pd.DataFrame, findings: pd.DataFrame, allowed: Mapping[str, str]) -> pd.DataFrame:
+    """Judge every chunk.
+
+    Parameters
+    ----------
+    chunks
+        CHUNKS frame.
+    documents
+        One row a document: doc_id and the facts of source trust (`rag_eval.trust.scores.source_trust`).
+    findings
+        FINDINGS frame by chunk.
+    allowed
+        chunk_id -> who allowed it. What is allowed is a warning and says so.
+
+    Returns
+    -------
+    EVIDENCE_TRUST frame
+        In the order of chunks.
+    """
+    rank = np.zeros(len(chunks), dtype=np.int64)
+    severity = findings["severity"].map(_RANK).to_numpy(dtype=np.int64)
+    np.maximum.at(rank, findings["row"].to_numpy(), severity)
+    codes: list[list[str]] = [[] for _ in range(len(chunks))]
+    told = findings.assign(rank=severity)[severity > 0].sort_values(["row", "rank", "check", "rule"], ascending=[True, False, True, True], kind="stable")
+    for row, check, rule in zip(told["row"].tolist(), told["check"].tolist(), told["rule"].tolist(), strict=True):
+        code = f"{check}.{rule}"
+        if code not in codes[row]:
+            codes[row].append(code)
+    ids = chunks["chunk_id"].to_numpy(dtype=object)
+    blocked = rank == _RANK["blocked"]
+    allowed_by = [allowed.get(chunk_id, "") if stopped else "" for chunk_id, stopped in zip(ids.tolist(), blocked.tolist(), strict=True)]
+    let = np.array([bool(who) for who in allowed_by], dtype=bool)
+    rank[let] = _RANK["warning"]
+    for row in np.flatnonzero(let).tolist():
+        codes[row].insert(0, ALLOWED)
+    facts = documents.set_index("doc_id").loc[chunks["doc_id"].to_numpy(), list(_FACTS)].reset_index(drop=True)
+    frame = facts.assign(
+        chunk_id=chunks["chunk_id"].to_numpy(),
+        doc_id=chunks["doc_id"].to_numpy(),
+        verdict=np.array(["clean", "warning", "blocked"], dtype=object)[rank],
+        reasons=codes,
+        allowed_by=allowed_by,
+    )
+    return EVIDENCE_TRUST.check(frame)
