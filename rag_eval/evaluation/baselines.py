@@ -14,11 +14,10 @@ from typing import Any, Final
 
 import pandas as pd
 
-from rag_eval.evaluation.comparing import find_run, run_ids
 from rag_eval.evaluation.drift import Snapshot, snapshot
+from rag_eval.evaluation.kept_runs import choose_run, gold_set_name, kept_run
 from rag_eval.gates.compared_runs import MeasuredRun, measured_run, with_delta_s
 from rag_eval.gates.verdicts import required_failures
-from rag_eval.records.configuration_parts import NAME
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.settings import Settings
 from rag_eval.storage.artifacts import Artifact, ArtifactStore
@@ -32,7 +31,6 @@ MENDED_BY_ACCEPTING = frozenset({"no_baseline", "gold_differs", "strategy_missin
 """Reasons of the regression gate that accepting a run does away with: they do not stand in its way."""
 
 _FILES = {"report": "report.json", "per_query": "per-query.parquet", "documents": "documents.parquet", "targets": "targets.parquet"}
-_RUN_ID = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -61,34 +59,6 @@ class Baseline:
     def measured(self) -> MeasuredRun:
         """What the regression gate reads of it."""
         return measured_run(self.report, self.per_query)
-
-
-def choose_run(home: Path, run: str, gold_set: str | None) -> str:
-    """Find the id of a kept run: `latest` and `previous` are those of the gold set where one is named.
-
-    Raises
-    ------
-    InputError
-        No such run, or it is a run of another gold set.
-    """
-    if gold_set is None or run not in {"latest", "previous"}:
-        kept = _whole_run(home, str(find_run(run, home).report["run_id"]))
-        if gold_set is not None and kept["gold_set"] != gold_set:
-            raise InputError(Problem("other_gold_set", "this is a run of another gold set", field="RUN", found=f"{run}: {kept['gold_set']}", accepted=gold_set))
-        return str(kept["report"]["run_id"])
-    ids = run_ids(home, gold_set)
-    place = {"latest": 1, "previous": 2}[run]
-    if len(ids) < place:
-        raise InputError(Problem("run_not_found", f"{gold_set} has no {run} run here", file=str(home / "runs"), field="RUN", found=f"{len(ids)} runs of it", accepted="run it first: rag-eval run"))
-    return ids[-place]
-
-
-def _whole_run(home: Path, run_id: str) -> dict[str, Any]:
-    path = home / "runs" / f"{run_id}.json"
-    if not _RUN_ID.fullmatch(run_id) or not path.is_file():
-        raise InputError(Problem("run_not_found", "no run of this home; only what is kept here can be accepted", file=str(home / "runs"), field="RUN", found=run_id))
-    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return kept
 
 
 def _artifact(home: Path, kept: dict[str, Any], stage: str) -> Artifact | None:
@@ -148,7 +118,7 @@ def accept(run: str, settings: Settings, who: str, why: str, *, gold_set: str | 
         gold_set = settings.primary_gold_set
     run_id = choose_run(home, run, gold_set)
     with home_lock(home):
-        kept = _whole_run(home, run_id)
+        kept = kept_run(home, run_id)
         failed = required_failures([gate for gate in kept["report"]["gates"] if gate["gate"] != "regression" or gate["reason_code"] not in MENDED_BY_ACCEPTING])
         if failed and not force:
             raise InputError(Problem("gates_failed", "required gates of this run did not pass", field="RUN", found=", ".join(failed), accepted="a run that passed, or --force, which the record will say"))
@@ -174,9 +144,7 @@ def accept(run: str, settings: Settings, who: str, why: str, *, gold_set: str | 
 
 
 def _folder(home: Path, gold_set: str) -> Path:
-    if not re.fullmatch(NAME, gold_set):  # a name is one folder of the home, never a path out of it
-        raise InputError(Problem("bad_name", "this cannot be the name of a gold set", found=gold_set, accepted="a letter or digit, then up to 63 letters, digits, - and _"))
-    return home / "baselines" / gold_set
+    return home / "baselines" / gold_set_name(gold_set)
 
 
 def history(home: Path, gold_set: str) -> list[dict[str, Any]]:
