@@ -15,6 +15,7 @@ from rag_eval.records.gold_set import Floor, GateName, GoldSetConfig
 
 MIN_JUDGED = 0.5
 DELTA_S = Floor(measure="delta_s", direction="<=", bound=0.45)
+CONVERGENT_HIT = "convergent_hit_share"
 
 Figure = Mapping[str, Any]
 """value, and where they apply ci_low, ci_high, n_scored, n_groups, judged_at_k; `reason` where the value is null."""
@@ -29,7 +30,7 @@ def judge(floor: Floor, figure: Figure | None, min_queries: int) -> tuple[Status
     """
     evidence: dict[str, Any] = {"measure": floor.measure, "accepted": f"{floor.direction} {floor.bound:g}"}
     if figure is None or figure.get("value") is None:
-        return "insufficient_evidence", "not_measured", {**evidence, "reason": (figure or {}).get("reason", "this run does not measure it")}
+        return "insufficient_evidence", "not_measured", {**evidence, "reason": _reason(figure or {})}
     evidence |= {name: figure[name] for name in ("value", "ci_low", "ci_high", "n_scored", "n_groups", "judged_at_k") if figure.get(name) is not None}
     if figure.get("n_groups") is not None and figure["n_groups"] < min_queries:
         return "insufficient_evidence", "too_few_queries", {**evidence, "min_queries": min_queries}
@@ -45,19 +46,28 @@ def judge(floor: Floor, figure: Figure | None, min_queries: int) -> tuple[Status
     return "fail", "bound_not_met" if near else "value_not_met", evidence
 
 
+def _reason(figure: Figure) -> str:
+    return str(figure.get("reason") or figure.get("value_reason") or "this run does not measure it")
+
+
 def floor_gates(config: GoldSetConfig, figures: Mapping[str, Figure]) -> list[GateResult]:
-    """Judge every acceptance floor, and the stability target."""
+    """Judge every acceptance floor, and of stability the target of delta_s and the share of questions that are convergent and hit.
+
+    A question that is always missed can be convergent too; the share counts those that every wording and seed hits.
+    """
     results: list[GateResult] = []
     if is_configured(config.gates, "acceptance"):
         results.extend(_result(config, "acceptance", floor, figures.get(floor.measure)) for floor in config.floors)
     if is_configured(config.gates, "stability"):
         results.append(_result(config, "stability", DELTA_S, figures.get("delta_s")))
+        together = Floor(measure=CONVERGENT_HIT, direction=">=", bound=config.gates.min_convergent_hit)
+        results.append(_result(config, "stability", together, figures.get(CONVERGENT_HIT), name="convergent_hit"))
     return results
 
 
-def _result(config: GoldSetConfig, gate: GateName, floor: Floor, figure: Figure | None) -> GateResult:
+def _result(config: GoldSetConfig, gate: GateName, floor: Floor, figure: Figure | None, name: str | None = None) -> GateResult:
     status, code, evidence = judge(floor, figure, config.gates.min_queries)
-    return GateResult(f"{gate}.{floor.measure}", gate, status, code, evidence, is_required(config.gates, gate))
+    return GateResult(f"{gate}.{name or floor.measure}", gate, status, code, evidence, is_required(config.gates, gate))
 
 
 def unmeasured_gates(config: GoldSetConfig, measured: set[GateName], reasons: Mapping[GateName, str]) -> list[GateResult]:

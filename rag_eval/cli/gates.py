@@ -1,0 +1,76 @@
+"""Commands about verdicts: gate, and the baseline that later runs are held against."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rag_eval.cli.app import GATE_FAILED, Home, Reports, app, console_for, open_settings, told
+
+baseline = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app.add_typer(baseline, name="baseline", help="Accept a run as the baseline that later runs are held against, or show what was accepted.")
+
+GoldSetOption = Annotated[str | None, typer.Option(help="Whose baseline. Default: the primary gold set.")]
+
+
+@app.command()
+def gate(
+    gold_set: Annotated[str | None, typer.Argument(help="Whose newest report is judged. Default: the primary gold set.")] = None,
+    run: Annotated[str | None, typer.Option(help="A kept run instead: its id, 'latest', 'previous', or the path of its retrieval-metrics.json.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the files of the verdict. Default: beside the report; a kept run has no such place and is only shown.")] = None,
+    home: Home = None,
+    reports: Reports = None,
+) -> None:
+    """Print the verdict of a report and write it as JUnit XML, Markdown and SARIF; exit 2 if a required gate did not pass."""
+    with told():
+        settings = open_settings(home, reports)
+        from rag_eval.evaluation.kept_runs import verdict_report
+        from rag_eval.records.problems import quoted
+        from rag_eval.reporting.verdict_files import write_verdict
+        from rag_eval.reporting.verdict_rows import verdict_rows
+        from rag_eval.reporting.verdict_table import show_verdict
+
+        name, report, beside = verdict_report(settings, gold_set, run)
+        verdict = verdict_rows(report, name)
+        show_verdict(console_for(), verdict)
+        folder = out or beside
+        written = () if folder is None else write_verdict(verdict, folder)
+    for path in written:
+        typer.echo(f"wrote {quoted(str(path), 400)}")
+    if verdict.failed:
+        typer.echo(f"required gates failed: {', '.join(verdict.failed)}", err=True)
+        raise typer.Exit(GATE_FAILED)
+
+
+@baseline.command()
+def accept(
+    run: Annotated[str, typer.Argument(help="A kept run: its id, 'latest' or 'previous' of the gold set.")] = "latest",
+    *,
+    who: Annotated[str, typer.Option(help="Who accepts it; stands in the record.")],
+    why: Annotated[str, typer.Option(help="For what reason; stands in the record.")],
+    gold_set: GoldSetOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Accept it although a required gate did not pass; the record says so.")] = False,
+    home: Home = None,
+) -> None:
+    """Keep a run as the baseline that the regression gate and the drift watch hold later runs against."""
+    with told():
+        settings = open_settings(home)
+        from rag_eval.evaluation.baselines import accept as keep
+
+        folder = keep(run, settings, who, why, gold_set=gold_set, force=force)
+    typer.echo(f"accepted: {folder}")
+
+
+@baseline.command()
+def show(gold_set: GoldSetOption = None, home: Home = None) -> None:
+    """Show the accepted baseline with its figures, and every acceptance before it."""
+    with told():
+        settings = open_settings(home)
+        from rag_eval.evaluation.baselines import history, load_baseline
+        from rag_eval.reporting.verdict_baseline import baseline_lines
+
+        name = gold_set or settings.primary_gold_set
+        accepted = load_baseline(settings.home, name)
+        lines = baseline_lines(name, None if accepted is None else accepted.report, history(settings.home, name))
+    for line in lines:
+        typer.echo(line)
