@@ -1,0 +1,230 @@
+"""Forbidden patterns: rules compiled to automata whose time grows with the text and nothing else (RE2).
+
+Belongs here: everything that touches `re2`. Rules run on normalised views (`views`); one prefilter decides which rules look closer. It looks for
+the literal words that a match of each rule must hold, all at once; an automaton of whole rules would need memory that grows with their gaps.
+"""
+
+import functools
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import re2
+
+from rag_eval.records.problems import InputError, Problem, quoted
+from rag_eval.trust.rule_file import RULES, Rule, read_rules
+
+_MAX_MEM = 32 << 20
+"""Bytes that the automaton of one pattern may take; RE2 allocates them as needed and goes on with a slower linear engine beyond."""
+_WINDOW, _OVERLAP, _PER_WINDOW = 1 << 16, 1 << 12, 100
+"""A rule reports at most _PER_WINDOW places in each _WINDOW bytes, the last of them reaching past the window's end.
+
+This bounds what a pattern costs whose every match looks far ahead; and no place is lost, since the last one covers the rest."""
+_CANARY = "\x02\x03\x02"
+"""Stands at the end of every text the prefilter sees and nowhere else (views hold no controls): if it is not found the prefilter ran out of memory."""
+
+
+def _options() -> Any:
+    options = re2.Options()
+    options.max_mem = _MAX_MEM
+    options.log_errors = False
+    return options
+
+
+class PatternError(ValueError):
+    """A pattern is not RE2 syntax, or its automaton would be too large."""
+
+
+class LinearPattern:
+    r"""A pattern over UTF-8, found in time linear in the text.
+
+    Parameters
+    ----------
+    pattern
+        RE2 syntax (no look-around, no back references; `\b` knows ASCII letters only).
+
+    Raises
+    ------
+    PatternError
+        It does not compile.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        try:
+            self._compiled: Any = re2.compile(pattern, _options())
+        except re2.error as error:
+            message = error.args[0] if error.args else ""
+            raise PatternError(message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)) from None
+
+    def found_in(self, data: bytes) -> bool:
+        """Whether it matches anywhere."""
+        return self._compiled.search(data) is not None
+
+    def spans(self, data: bytes) -> list[tuple[int, int]]:
+        """Byte spans of its matches, in order; bounded per window of 64 KiB as `_PER_WINDOW` says."""
+        found: list[tuple[int, int]] = []
+        reached = 0
+        for window in range(0, max(len(data), 1), _WINDOW):
+            last, beyond = min(window + _WINDOW, len(data)), min(window + _WINDOW + _OVERLAP, len(data))
+            for here, match in enumerate(self._compiled.finditer(data, max(window, reached), beyond), start=1):
+                start, end = match.span()
+                if start >= last:
+                    break
+                reached = beyond if here == _PER_WINDOW else end
+                found.append((start, reached))
+                if here == _PER_WINDOW:
+                    break
+        return found
+
+
+class Signals:
+    """Many cheap patterns over one text in one pass: which of them are there at all.
+
+    Parameters
+    ----------
+    patterns
+        Name -> RE2 syntax.
+    """
+
+    def __init__(self, patterns: dict[str, str]) -> None:
+        self._names = tuple(patterns)
+        self._single = tuple(LinearPattern(pattern) for pattern in patterns.values())
+        self._set = re2.Set.SearchSet(_options())
+        for pattern in (*patterns.values(), r"\z"):  # the end of the text is always found, unless the automaton ran out of memory
+            self._set.Add(pattern)
+        self._set.Compile()
+
+    def names(self, data: bytes) -> set[str]:
+        """Names of the patterns that match somewhere."""
+        found = self._set.Match(data) or []
+        if len(self._names) in found:
+            return {self._names[index] for index in found if index < len(self._names)}
+        return {name for name, pattern in zip(self._names, self._single, strict=True) if pattern.found_in(data)}
+
+
+class RuleMatch(NamedTuple):
+    """A rule found in a view: characters of the view's text, start first and one past the last."""
+
+    rule: Rule
+    start: int
+    end: int
+
+
+def _near(spans: list[tuple[int, int]], others: list[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
+    """Those of `spans` with one of `others` at most `gap` away; both in order of their starts and without overlap among themselves."""
+    starts, ends = [start for start, _ in others], [end for _, end in others]
+    return [(start, end) for start, end in spans if bisect_left(ends, start - gap) < bisect_right(starts, end + gap)]
+
+
+def _characters(data: bytes, offsets: Iterable[int]) -> dict[int, int]:
+    """Byte offset -> character offset; one pass."""
+    ordered = sorted(set(offsets))
+    if data.isascii():
+        return {offset: offset for offset in ordered}
+    places, before, counted = {}, 0, 0
+    for offset in ordered:
+        counted += len(data[before:offset].decode("utf-8", "replace"))
+        places[offset], before = counted, offset
+    return places
+
+
+class RuleSet:
+    """The rules of one file, ready to be looked for.
+
+    Parameters
+    ----------
+    rules
+        As the file gives them.
+    version
+        The file's.
+    file
+        Its path, for error messages.
+
+    Raises
+    ------
+    InputError
+        A pattern does not compile, or matches the empty text; names the rule.
+    """
+
+    def __init__(self, rules: Iterable[Rule], version: str, file: str | None = None) -> None:
+        self.rules, self.version = tuple(rules), version
+        self._places = {rule.id: place for place, rule in enumerate(self.rules)}
+        self._compiled: list[LinearPattern] = []
+        problems = []
+        for rule in self.rules:
+            field = f"rules.{rule.id}.pattern"
+            try:
+                pattern = LinearPattern(rule.pattern)
+            except PatternError as error:
+                problems.append(Problem("bad_pattern", f"The pattern does not compile: {quoted(str(error))}.", file=file, field=field, found=quoted(rule.pattern), accepted="RE2 syntax"))
+                continue
+            if pattern.found_in(b""):
+                problems.append(Problem("empty_pattern", "The pattern matches the empty text.", file=file, field=field, found=quoted(rule.pattern), accepted="patterns that need a character"))
+            self._compiled.append(pattern)
+        if problems:
+            raise InputError(problems)
+        self._filter = re2.Filter()
+        for text in (*(rule.pattern for rule in self.rules), _CANARY):
+            self._filter.Add(text, _options())
+        self._filter.Compile()
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> "RuleSet":
+        """Read and compile a rule file, by default the one that is shipped (compiled once).
+
+        Raises
+        ------
+        InputError
+            The file cannot be read, or a rule in it cannot be used.
+        """
+        return _shipped() if path is None else cls._read(path)
+
+    @classmethod
+    def _read(cls, path: Path) -> "RuleSet":
+        found = read_rules(path)
+        return cls(found.rules, found.version, str(path))
+
+    def candidates(self, data: bytes) -> list[int]:
+        """Places of the rules whose necessary words are all in the text; all rules where the prefilter failed."""
+        found = self._filter.Match(data + _CANARY.encode(), potential=True) or []
+        if len(self.rules) not in found:
+            return list(range(len(self.rules)))
+        return sorted(place for place in found if place < len(self.rules))
+
+    def matches(self, text: str, kind: str = "visible") -> list[RuleMatch]:
+        """Rules found in the text of a view, in the order of the file and then of the text.
+
+        Parameters
+        ----------
+        text
+            Normalised as `views.View.text` is.
+        kind
+            Rules that do not name this kind of view are left out.
+        """
+        data = text.encode("utf-8", "replace")
+        candidates = self.candidates(data)
+        if not candidates:
+            return []
+        spans: dict[int, list[tuple[int, int]]] = {}
+
+        def spans_of(place: int) -> list[tuple[int, int]]:
+            if place not in spans:
+                spans[place] = self._compiled[place].spans(data) if place in candidates else []
+            return spans[place]
+
+        found: list[tuple[Rule, int, int]] = []
+        for place in candidates:
+            rule = self.rules[place]
+            if kind not in rule.views or not (kept := spans_of(place)):
+                continue
+            for needed in rule.needs:
+                kept = _near(kept, spans_of(self._places[needed]), len(data) if rule.max_gap is None else rule.max_gap)
+            found.extend((rule, start, end) for start, end in kept)
+        places = _characters(data, (offset for _, start, end in found for offset in (start, end)))
+        return [RuleMatch(rule, places[start], places[end]) for rule, start, end in found]
+
+
+@functools.lru_cache(maxsize=1)
+def _shipped() -> RuleSet:
+    return RuleSet._read(RULES)  # noqa: SLF001 - its own class

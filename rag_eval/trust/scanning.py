@@ -1,0 +1,55 @@
+"""Scanning texts: every rule on every reading of a text, and what is hidden or encoded in it, as findings.
+
+Belongs here: how readings, rules and severities meet. Not here: what is done with findings.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rag_eval.records.trust import FINDINGS
+from rag_eval.trust.patterns import RuleSet
+from rag_eval.trust.views import View, views_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Finding = tuple[int, int, int, str, str, str, str]
+
+
+def _severity(severity: str, view: View) -> str:
+    """Text that was put out of sight has no excuse: what would be a warning is blocked there."""
+    return "blocked" if severity == "warning" and view.kind != "visible" else severity
+
+
+def _by_rules(row: int, view: View, rules: RuleSet) -> list[Finding]:
+    return [
+        (row, *view.locate(found.start, found.end), "pattern", found.rule.id, _severity(found.rule.severity, view), f"rule {found.rule.id} found in {view.kind} text ({view.source})")
+        for found in rules.matches(view.text, view.kind)
+    ]
+
+
+def scan_texts(texts: Sequence[str], rules: RuleSet | None = None) -> "pd.DataFrame":
+    """Look for forbidden patterns, hidden text and encoded text.
+
+    Parameters
+    ----------
+    texts
+        Documents, chunks or passages.
+    rules
+        Default: the rules that are shipped.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Schema `FINDINGS`; `row` is the place in `texts`, rows in its order. Checks are `pattern` (rule: the rule's id), `hidden` and `encoded`
+        (rule: the trick). Time is linear in the length of each text.
+    """
+    import pandas as pd
+
+    rules = rules or RuleSet.load()
+    found: list[Finding] = []
+    for row, text in enumerate(texts):
+        for view in views_of(text):
+            found.extend(_by_rules(row, view, rules))
+    frame = pd.DataFrame(found, columns=list(FINDINGS.columns))
+    return FINDINGS.check(frame.astype(dict.fromkeys(("row", "start", "end"), "int64") | dict.fromkeys(("check", "rule", "severity", "detail"), object)))
