@@ -9,6 +9,7 @@ from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.trust_steps import admitted_chunks, admitted_trust, evidence_trust
+from rag_eval.retrieval.guarding import QueryGuard
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.trust.restating import restates
@@ -21,6 +22,14 @@ def vouched_for(states: Any, signatures: Any) -> npt.NDArray[np.bool_] | None:
     if (states == "not_configured").all() and (signatures == "not_configured").all():
         return None
     return np.asarray((states == "allowed") | (signatures == "valid"), dtype=bool)
+
+
+def guarded(evaluation: Evaluation) -> dict[str, Any]:
+    """Trust and guard of a `RetrievalService` over the admitted chunks."""
+    facts, frame = admitted_trust(evaluation), admitted_chunks(evaluation).frame("chunks")
+    vouched = vouched_for(facts["domain_state"].to_numpy(), facts["signature_state"].to_numpy())
+    guard = QueryGuard(frame, facts["domain"].tolist(), vouched, (facts["allowed_by"] != "").to_numpy(dtype=bool))
+    return {"trust": facts["trust"].to_numpy() if evaluation.config.trust.configured else None, "guard": guard if evaluation.config.trust.quarantine else None}
 
 
 def restated(evaluation: Evaluation) -> Artifact:

@@ -1,6 +1,7 @@
 """The retrieval port over a gold set's corpus, for callers outside the evaluation."""
 
 from rag_eval.evaluation.corpus_steps import corpus_snapshot
+from rag_eval.evaluation.guard_steps import guarded
 from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.records.problems import InputError, Problem
@@ -12,7 +13,7 @@ from rag_eval.retrieval.strategies import ReadyStrategy
 def open_port(evaluation: Evaluation) -> RetrievalService:
     """Open RetrievalPort v1 over the corpus as it is now, indexing what is new.
 
-    The first strategy of each kind is served, external ones aside. What a caller gets who names no strategy is bm25; with FEATURE_HYBRID_RETRIEVAL on it is
+    The first strategy of each kind is served, external ones aside, without quarantined chunks and what restates the query. What a caller gets who names no strategy is bm25; with FEATURE_HYBRID_RETRIEVAL on it is
     hybrid. Where the gold set lacks that kind, its primary strategy's kind.
 
     Raises
@@ -32,5 +33,10 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
     default = wanted if wanted in kinds else next(iter(kinds)) if primary is None else primary.spec.kind
     corpus = corpus_snapshot(evaluation)
     return RetrievalService(
-        kinds, corpus.frame("documents"), corpus_rev=corpus.json("about")["corpus_rev"], default=default, seed=evaluation.config.seeds[0]
+        kinds,
+        corpus.frame("documents"),
+        corpus_rev=corpus.json("about")["corpus_rev"],
+        default=default,
+        seed=evaluation.config.seeds[0],
+        **guarded(evaluation),
     )

@@ -10,6 +10,7 @@ from rag_eval import __version__
 from rag_eval.evaluation.answer_files import answer_files
 from rag_eval.evaluation.answer_measure_steps import answer_measures
 from rag_eval.evaluation.answer_steps import answers
+from rag_eval.evaluation.baseline_steps import drift_part, regression_results
 from rag_eval.evaluation.citation_steps import citations
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
 from rag_eval.evaluation.faithfulness_steps import RAGAS_OFF
@@ -201,13 +202,13 @@ def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict
     }
     body |= trust_body(runs, corpus_snapshot(evaluation).frame("documents"))
     body |= answers_body(runs)
-    body["drift"] = drift(runs, body)
+    body["drift"] = drift_part(runs, body)
     for part, reason in (("uncertainty", "this version does not estimate miss rates"), ("calibration", "this version does not estimate miss rates")):
         body[part] = {"value": None, "reason": reason}
     results = floor_gates(config, figures_for_gates(body, config.level))
     results += contract_gate(config, body["answers"])
     results += trust_gates(runs, body["trust"])
-    results += regression_gates(runs)
+    results += regression_results(runs, body)
     results += unmeasured_gates(config, {"acceptance", "stability", "answer_contract", "trust", "poisoning", "regression"}, {})
     body["gates"] = [result.as_json() for result in results]
     return body

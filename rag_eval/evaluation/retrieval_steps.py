@@ -12,7 +12,7 @@ from rag_eval.evaluation.corpus_steps import corpus_snapshot
 from rag_eval.evaluation.external_steps import external_run
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
-from rag_eval.evaluation.guard_steps import guarded_search, restated
+from rag_eval.evaluation.guard_steps import guarded, guarded_search, restated
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.run_frames import failed_frame, run_frame
 from rag_eval.evaluation.trust_steps import evidence_trust
@@ -35,9 +35,11 @@ def _latency(evaluation: Evaluation, strategy: ReadyStrategy, texts: list[str]) 
         corpus_rev=corpus.json("about")["corpus_rev"],
         default=strategy.spec.kind,
         seed=evaluation.config.seeds[0],
+        **guarded(evaluation),
     )
     places = np.unique(np.linspace(0, len(texts) - 1, min(evaluation.settings.latency_queries, len(texts))).astype(int))
-    options = RetrievalOptions(top_k=LATENCY_TOP_K)
+    trust = evaluation.config.trust
+    options = RetrievalOptions(top_k=LATENCY_TOP_K, trust_threshold=trust.threshold if trust.filter else None)
     # an outside reranker's error was counted by the batch, and how long it takes is the caller's latency all the same; nothing else may fail here
     foreign: tuple[type[Exception], ...] = (Exception,) if strategy.reranks_outside else ()
     with contextlib.suppress(*foreign):

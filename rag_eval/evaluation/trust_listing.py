@@ -74,7 +74,7 @@ def inspect(evaluation: Evaluation, chunk_id: str) -> dict[str, Any]:
     return {
         **facts,
         "reasons": list(facts["reasons"]),
-        "factors": explain_factors(facts, as_of(evaluation).isoformat()),
+        "factors": explain_factors(facts, as_of(evaluation)),
         "source_url": documents.at[chunk["doc_id"], "source_url"],
         "rev": documents.at[chunk["doc_id"], "rev"],
         "start": int(chunk["start"]),

@@ -1,5 +1,6 @@
 """The trust and poisoning part of the report, and `evidence-trust.jsonl`: one line a chunk."""
 
+import datetime as dt
 import json
 from collections import Counter
 from typing import Any
@@ -28,7 +29,7 @@ STATES = ("domain_state", "signature_state", "author_state", "freshness_state")
 def evidence_lines(trust: Artifact, as_of: str) -> bytes:
     """One JSON line a chunk, in the order of chunks: the eight keys of the contract and schema_version."""
     frame = trust.frame("trust")
-    lines = []
+    lines, day = [], dt.date.fromisoformat(as_of)
     for row in frame.to_dict("records"):
         line = {
             "schema_version": SCHEMA_VERSION,
@@ -37,7 +38,7 @@ def evidence_lines(trust: Artifact, as_of: str) -> bytes:
             "domain": row["domain"] or None,
             "signature": row["signature_state"],
             "timestamp": row["date"] or None,
-            "factors": explain_factors(row, as_of),
+            "factors": explain_factors(row, day),
             "blocked": row["verdict"] == "blocked",
             "reasons": list(row["reasons"]),
         }
@@ -119,4 +120,4 @@ def trust_gates(runs: Runs, part: dict[str, Any]) -> list[GateResult]:
     config = runs.evaluation.config
     retrieved = part["retrieved"]
     figure = retrieved[config.primary_strategy]["avg_trust"]
-    return [*trust_gate(config, {**figure, "reason": figure.get("value_reason", "")}), *poisoning_gate(config, retrieved)]
+    return [*trust_gate(config, {**figure, "reason": figure.get("value_reason", "")}), *poisoning_gate(config, {name: {**entry, "examples": entry["blocked"]} for name, entry in retrieved.items()})]

@@ -17,12 +17,13 @@ from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.allowing import FILE_NAME as ALLOWED_FILE
 from rag_eval.trust.allowing import allowed_chunks
+from rag_eval.trust.domains import judge_domains, lookalike_notes
 from rag_eval.trust.floods import floods
-from rag_eval.trust.manifest import check_manifest
 from rag_eval.trust.patterns import RuleSet
 from rag_eval.trust.scanning import scan_texts
-from rag_eval.trust.scores import source_findings, source_trust
+from rag_eval.trust.scores import source_trust
 from rag_eval.trust.signatures import verify
+from rag_eval.trust.source_findings import source_findings
 from rag_eval.trust.topic_shift import topic_shift
 from rag_eval.trust.verdicts import chunk_verdicts, findings_of_chunks
 
@@ -68,7 +69,7 @@ def _evidence_trust(evaluation: Evaluation) -> Artifact:
         about = {
             "as_of": day.isoformat(),
             "rules_version": rules.version,
-            "manifest": _manifest(inputs),
+            "manifest": inputs.manifest,
             "n_quarantined": int((trust["verdict"] == "blocked").sum()),
             "notes": inputs.notes,
         }
@@ -91,8 +92,9 @@ def _unchanged_bytes(evaluation: Evaluation, sources: pd.DataFrame) -> dict[str,
 def _findings(evaluation: Evaluation, documents: pd.DataFrame, sources: pd.DataFrame, facts: pd.DataFrame, inputs: TrustInputs, rules: RuleSet) -> pd.DataFrame:
     """All that the checks find, FINDINGS by document row."""
     texts, domains = documents["text"].tolist(), sources["domain"].tolist()
-    states = None if inputs.manifest is None else check_manifest(sources, inputs.manifest)
-    parts = [source_findings(sources, facts, evaluation.config.trust, states)]
+    config = evaluation.config.trust
+    imitated = lookalike_notes(judge_domains(domains, config.domains))
+    parts = [source_findings(sources, facts, config, None if inputs.check is None else inputs.check.states, imitated)]
     with evaluation.progress.step("Screening the corpus", len(texts), "documents") as advance:
         parts.append(scan_texts(texts, rules))
         titles = scan_texts(documents["title"].tolist(), rules)
@@ -102,12 +104,6 @@ def _findings(evaluation: Evaluation, documents: pd.DataFrame, sources: pd.DataF
         parts.append(topic_shift(texts, domains))
         parts.append(floods(texts, domains, documents["doc_id"].tolist(), facts["domain_state"].tolist()))
     return FINDINGS.check(pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True))
-
-
-def _manifest(inputs: TrustInputs) -> dict[str, Any]:
-    if inputs.manifest is None:
-        return {"value": None, "reason": "no trust.manifest is configured"}
-    return inputs.manifest_summary
 
 
 def admitted_chunks(evaluation: Evaluation) -> Artifact:

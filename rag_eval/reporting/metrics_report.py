@@ -17,8 +17,8 @@ _UNPRINTABLE = re.compile(r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202f\u2060-\u2
 SCHEMA_VERSION = 1
 FILE_NAME = "retrieval-metrics.json"
 
-VOLATILE = frozenset({"cacheHitRate", "cacheHitRate_reason", "code", "content_hash", "embeddings", "reused", "run_id", "timestamp", "vector_store"})
-"""Top-level keys that say when, where, by which code and how fast, not what was found."""
+VOLATILE = frozenset({"cacheHitRate", "cacheHitRate_reason", "code", "content_hash", "drift", "embeddings", "reused", "run_id", "timestamp", "vector_store"})
+"""Top-level keys that say when, against which accepted baseline, where, by which code and how fast, not what was found."""
 
 VOLATILE_OF_ANSWERS = frozenset({"usage"})
 VOLATILE_OF_STRATEGY = frozenset({"cost_per_1k", "latency_ms"})
@@ -30,13 +30,14 @@ def stable_part(report: Mapping[str, Any]) -> dict[str, Any]:
     part = {key: value for key, value in report.items() if key not in VOLATILE}
     part["strategies"] = [{key: value for key, value in entry.items() if key not in VOLATILE_OF_STRATEGY} for entry in report.get("strategies", [])]
     part["answers"] = {key: value for key, value in report.get("answers", {}).items() if key not in VOLATILE_OF_ANSWERS}
+    part["trust"] = {key: value for key, value in report.get("trust", {}).items() if key != "as_of"}
     part["gates"] = [_stable_gate(gate) for gate in report.get("gates", [])]
     return part
 
 
 def _stable_gate(gate: Mapping[str, Any]) -> dict[str, Any]:
     evidence = gate.get("evidence", {})
-    if not str(evidence.get("measure", "")).startswith(VOLATILE_MEASURES):
+    if gate.get("gate") != "regression" and not str(evidence.get("measure", "")).startswith(VOLATILE_MEASURES):
         return dict(gate)
     return {"id": gate.get("id"), "required": gate.get("required"), "accepted": evidence.get("accepted")}
 

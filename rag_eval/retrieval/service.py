@@ -14,6 +14,7 @@ from rag_eval.records.retrieval import (
     RetrievalStats,
     StrategyKind,
 )
+from rag_eval.retrieval.guarding import SPARE, QueryGuard
 from rag_eval.retrieval.payloads import Payloads
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.strategies import ReadyStrategy
@@ -36,6 +37,8 @@ class RetrievalService:
         Kind used where the options name none.
     trust
         Trust of each chunk in [0, 1], float [n_chunks]; None where sources were not screened.
+    guard
+        Leaves out what restates a query; None where quarantine is off.
     seed
         Chooses the graph of an approximate strategy; it must have been built.
     """
@@ -50,6 +53,7 @@ class RetrievalService:
         corpus_rev: str,
         default: StrategyKind,
         trust: npt.NDArray[np.float64] | None = None,
+        guard: QueryGuard | None = None,
         seed: int = 0,
     ) -> None:
         if default not in strategies:
@@ -58,6 +62,7 @@ class RetrievalService:
         self._default = default
         self._table = strategies[default].index.table
         self._trust = trust
+        self._guard = guard
         self._seed = seed
         self._corpus_rev = corpus_rev
         self._n_documents = len(documents)
@@ -96,7 +101,10 @@ class RetrievalService:
         if strategy is None:
             raise ValueError(f"strategy: found {kind}, accepted {', '.join(self._strategies)}")
         started = time.perf_counter()
-        found = strategy.search(queries, options.top_k, self._seed, allowed=self._allowed(options), cached=False)
+        spare = 0 if self._guard is None else SPARE
+        found = strategy.search(queries, options.top_k + spare, self._seed, allowed=self._allowed(options), cached=False)
+        if self._guard is not None:
+            found = self._guard.apply(queries, found).cut(options.top_k)
         duration = (time.perf_counter() - started) / len(queries)
         return [self._result(strategy, found, query, duration) for query in range(len(queries))]
 
