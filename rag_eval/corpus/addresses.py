@@ -15,10 +15,10 @@ MAX_DOMAIN_CHARS = 253
 _WEB = re.compile(r"(?:https?|ftp)://([^/?#]*)", re.IGNORECASE)
 _DOCSTRING = re.compile(r"(python:[A-Za-z_][A-Za-z0-9_]*)(?:\.|\Z)")
 _USER_INFO = re.compile(r"(?P<before>(?:[A-Za-z][A-Za-z0-9+.-]*+:)?//)(?P<authority>[^/?#\\]*+)")
-_PORT = re.compile(r"[0-9]{0,5}")
+_PORT = re.compile(r"(?::[0-9]{0,5})?")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-# programs disagree about where such an authority leads: a browser ends the host at a backslash, drops tabs and line ends, and decodes %
-_AMBIGUOUS = re.compile(r"[\s\\%\x00-\x1f\x7f]")
+# programs disagree about where such an authority leads: a browser ends the host at a backslash, and drops tabs and line ends
+_AMBIGUOUS = re.compile(r"[\s\\\x00-\x1f\x7f]")
 # IDNA 2003, which Python has, and IDNA 2008, which browsers have, make different names of these (RFC 5894, section 7.2)
 _DEVIATING = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]")
 _ENCODED = re.compile(r"%(?:[2-6][0-9A-Fa-f]|7[0-9A-Ea-e])")  # printable ASCII: no line end comes out of a decoded address
@@ -81,11 +81,13 @@ def domain_of(source_url: str) -> str:
     if web is None or _AMBIGUOUS.search(web[1]):
         return ""
     host = web[1].rpartition("@")[2]
+    if "%" in host:  # which a browser would decode
+        return ""
     if host.startswith("["):
-        literal, _, rest = host[1:].partition("]")
-        return _numeric(literal) if not rest or (rest[0] == ":" and _PORT.fullmatch(rest[1:])) else ""
-    name, _, port = host.partition(":")
-    return _host_of(name) if _PORT.fullmatch(port) else ""
+        literal, closed, port = host[1:].partition("]")
+        return _numeric(literal) if closed and _PORT.fullmatch(port) else ""
+    name, colon, port = host.partition(":")
+    return _host_of(name) if _PORT.fullmatch(colon + port) else ""
 
 
 def without_user(source_url: str) -> str:
