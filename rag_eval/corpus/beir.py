@@ -1,12 +1,16 @@
 """Loader `beir`: `corpus.jsonl` in BEIR's layout (`_id`, `title`, `text`, `metadata`), and more files of the same layout.
 
 Belongs here: reading and refusing lines.
+
+`metadata` may say: `url`; `section_id`; `author` or `authors`, a name or a list of names; `date`, `updated`, `published`, `last_modified` and
+`timestamp`, of which the latest counts. What else it says is passed over.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rag_eval.corpus import authors, dates
 from rag_eval.corpus.json_lines import lines, object_of
 from rag_eval.corpus.raw_documents import ACCEPTED_ID, Problems, RawCorpus, RawDocument, id_fault, missing, resolve, text_faults
 from rag_eval.records.gold_set import Beir
@@ -14,6 +18,8 @@ from rag_eval.records.problems import Problem
 from rag_eval.storage.hashing import file_hash
 
 MAX_LINE_BYTES = 10 * 1024 * 1024
+_AUTHOR_KEYS = ("author", "authors")
+_DATE_KEYS = ("date", "updated", "published", "last_modified", "timestamp")
 _ACCEPTED_LINE = '{"_id": "…", "title": "…", "text": "…", "metadata": {…}}'
 
 
@@ -49,11 +55,13 @@ def _faults(row: dict[str, Any]) -> Iterator[tuple[str, str, str, Any, str]]:
             yield "metadata.section_id", section_fault[0], section_fault[1].replace("id", "section id", 1), metadata["section_id"], ACCEPTED_ID
 
 
-def _document(row: dict[str, Any], file: str, line: int) -> RawDocument:
+def _document(row: dict[str, Any], source: bytes, file: str, line: int) -> tuple[RawDocument, int]:
+    """Make the document, and count the dates that could not be read."""
     metadata = row.get("metadata") or {}
     doc_id = row["_id"]
     url = metadata.get("url")
-    return RawDocument(
+    dated = dates.latest(metadata.get(key) for key in _DATE_KEYS)
+    document = RawDocument(
         doc_id,
         row.get("title", ""),
         row["text"],
@@ -62,7 +70,11 @@ def _document(row: dict[str, Any], file: str, line: int) -> RawDocument:
         section_id=metadata.get("section_id"),
         file=file,
         line=line,
+        author=authors.author_of(metadata, _AUTHOR_KEYS),
+        date=dated.day,
+        source=source.removesuffix(b"\n").removesuffix(b"\r"),
     )
+    return document, dated.unreadable
 
 
 def load(spec: Beir, base: Path) -> RawCorpus:
@@ -75,6 +87,7 @@ def load(spec: Beir, base: Path) -> RawCorpus:
     """
     problems = Problems()
     documents: list[RawDocument] = []
+    unreadable = 0
     place: dict[str, tuple[str, int]] = {}
     for file, path in _files(spec, base):
         with path.open("rb") as stream:
@@ -97,8 +110,10 @@ def load(spec: Beir, base: Path) -> RawCorpus:
                     sentence = f"the id was already used at {first[0]}:{first[1]}"
                     problems.add(Problem("duplicate_id", sentence, file=file, line=line, field="_id", found=row["_id"], accepted="every id once"))
                     continue
-                documents.append(_document(row, file, line))
+                document, undated = _document(row, data or b"", file, line)
+                unreadable += undated
+                documents.append(document)
     if not documents and not problems.listed:
         problems.add(Problem("empty_corpus", "there is no document", file="corpus.jsonl", accepted="one JSON object a line"))
     problems.raise_if_any()
-    return RawCorpus(documents)
+    return RawCorpus(documents, unreadable_dates=unreadable)

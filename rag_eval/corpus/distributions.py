@@ -1,10 +1,11 @@
-"""Which distribution an importable package comes from, and what identifies its content, without importing it.
+"""Which distribution an importable package comes from, who made it, and what identifies its content, without importing it.
 
 Belongs here: reading of `*.dist-info`. Packages with no record of their files (standard library, editable installs, a folder on the path)
 are identified by their Python sources.
 """
 
 import dataclasses
+import email.utils
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -18,19 +19,21 @@ from rag_eval.records.problems import InputError, Problem
 from rag_eval.storage.hashing import lines_hash, text_hash
 
 SHORT = 12
+_AUTHOR_FIELDS = ("Author", "Maintainer", "Author-email", "Maintainer-email")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Installed:
-    """An installed package: its version (with a source hash where the version alone does not tell the content), and its record's hash."""
+    """An installed package: its version (with a source hash where the version alone does not tell the content), its record's hash, and its author."""
 
     package: str
     version: str
     content: str
+    author: str = ""
 
     def identity(self) -> list[str]:
         """Everything that decides the docstrings; inherited ones come from Python itself."""
-        return [self.package, self.version, self.content, platform.python_version()]
+        return [self.package, self.version, self.content, self.author, platform.python_version()]
 
 
 def _records(distribution: importlib.metadata.Distribution, package: str) -> str | None:
@@ -70,6 +73,18 @@ def _sources_hash(package: str) -> str:
     return lines_hash(f"{name}:{hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in files)
 
 
+def _author(distribution: importlib.metadata.Distribution) -> str:
+    """Author that the metadata names, else its maintainer, else the names beside their e-mail addresses; empty where there are none."""
+    fields = {name: [str(value).strip() for value in distribution.metadata.get_all(name) or ()] for name in _AUTHOR_FIELDS}
+    for name, values in fields.items():
+        names = [found for found, _ in email.utils.getaddresses(values)] if name.endswith("-email") else values
+        # UNKNOWN is what older build tools wrote for nothing
+        known = [found.strip() for found in names if found.strip() not in {"", "UNKNOWN"}]
+        if known:
+            return ", ".join(known)
+    return ""
+
+
 def find(package: str) -> Installed:
     """Find the installed package.
 
@@ -80,10 +95,11 @@ def find(package: str) -> Installed:
     """
     distribution = None if package in sys.stdlib_module_names else _distribution(package)
     record = _records(distribution, package) if distribution is not None else None
+    author = "" if distribution is None else _author(distribution)
     if distribution is not None and record is not None:
-        return Installed(package, distribution.version, text_hash(record))
+        return Installed(package, distribution.version, text_hash(record), author)
     content = _sources_hash(package)
     if package in sys.stdlib_module_names:
         return Installed(package, platform.python_version(), content)
     version = distribution.version if distribution is not None else "0"
-    return Installed(package, f"{version}+sources.{content[:SHORT]}", content)
+    return Installed(package, f"{version}+sources.{content[:SHORT]}", content, author)

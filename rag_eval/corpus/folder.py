@@ -1,13 +1,17 @@
 """Loader `folder`: Markdown and text files below a folder, with the git revision of each.
 
 Belongs here: which files are read and what is refused. Symbolic links to folders are not followed; names that begin with a dot are left out.
+
+Front matter of a Markdown file (YAML or TOML) may say: `title`; `source_url`, `url` or `canonical_url`; `author` or `authors`, a name or a list of
+names; `date`, `updated`, `last_modified` and `modified`, of which the latest counts. A file without any such date has that of its last commit,
+unless it differs from it.
 """
 
 import fnmatch
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from rag_eval.corpus import git_revision, markdown
+from rag_eval.corpus import authors, dates, git_revision, markdown
 from rag_eval.corpus.raw_documents import Problems, RawCorpus, RawDocument, id_fault, missing, resolve
 from rag_eval.records.gold_set import Folder
 from rag_eval.records.problems import InputError, Problem
@@ -17,6 +21,8 @@ MAX_BYTES = 64 * 1024 * 1024
 _MARKDOWN = frozenset({".md", ".markdown"})
 _TITLE_KEYS = ("title",)
 _URL_KEYS = ("source_url", "url", "canonical_url")
+_AUTHOR_KEYS = ("author", "authors")
+_DATE_KEYS = ("date", "updated", "last_modified", "modified")
 
 
 def _root(spec: Folder, base: Path) -> Path:
@@ -60,11 +66,12 @@ def _lacking(spec: Folder, git: git_revision.GitRevisions) -> bool:
 
 
 def identity(spec: Folder, base: Path) -> list[str]:
-    """Names and content hashes of the files, and the commit of the work tree, which decides the revisions."""
+    """Names and content hashes of the files, and what git says of their revisions and dates: its commit, and which files differ from it."""
     root = _root(spec, base)
     inside = root.resolve()
-    parts = ["" if (place := git_revision.head(root)) is None else place[0]]
-    for doc_id, path in _paths(spec, root):
+    paths = _paths(spec, root)
+    parts = [*git_revision.standing(root, (doc_id for doc_id, _ in paths)), "files"]
+    for doc_id, path in paths:
         # what loading refuses is not read here either
         readable = path.is_file() and path.resolve().is_relative_to(inside) and path.stat().st_size <= MAX_BYTES
         parts += (doc_id, file_hash(path) if readable else "refused")
@@ -96,19 +103,36 @@ def _text(doc_id: str, data: bytes) -> str | Problem:
         return Problem("not_utf8", "the file is not in UTF-8", file=doc_id, line=line, found=found, accepted="text in UTF-8")
 
 
-def _document(spec: Folder, doc_id: str, text: str, git: git_revision.GitRevisions | None) -> RawDocument:
+def _committed(doc_id: str, git: git_revision.GitRevisions | None) -> dates.Dated:
+    """Date of a file that says none: of the commit that last changed it, where it is still what that commit made."""
+    if git is None or doc_id in git.dirty or doc_id not in git.last_date:
+        return dates.Dated("", 0)
+    day = git.last_date[doc_id]
+    return dates.Dated(day, int(not day))
+
+
+def _document(spec: Folder, doc_id: str, text: str, source: bytes, git: git_revision.GitRevisions | None) -> tuple[RawDocument, int]:
+    """Make the document, and count the dates that could not be read."""
     stem = PurePosixPath(doc_id).stem
     commit = git.last_commit.get(doc_id, "") if git else ""
     dirty = git is not None and bool(commit) and doc_id in git.dirty
     url = f"{spec.path.rstrip('/')}/{doc_id}"
     if PurePosixPath(doc_id).suffix.lower() not in _MARKDOWN:
-        return RawDocument(doc_id, stem, text, url, "text", rev=commit, dirty=dirty, file=doc_id)
+        dated = _committed(doc_id, git)
+        return RawDocument(doc_id, stem, text, url, "text", rev=commit, dirty=dirty, file=doc_id, date=dated.day, source=source), dated.unreadable
     values, body_start = markdown.front_matter(text)
     title = markdown.first_string(values, _TITLE_KEYS)
     if title is None:
         title = next((heading.title for heading in markdown.headings(text, body_start) if heading.level == 1 and heading.title), stem)
     url = markdown.first_string(values, _URL_KEYS) or url
-    return RawDocument(doc_id, title, text, url, "markdown", rev=commit, dirty=dirty, body_start=body_start, file=doc_id)
+    dated = dates.latest(values.get(key) for key in _DATE_KEYS)
+    if not dated.day and not dated.unreadable:
+        dated = _committed(doc_id, git)
+    author = authors.author_of(values, _AUTHOR_KEYS)
+    document = RawDocument(
+        doc_id, title, text, url, "markdown", rev=commit, dirty=dirty, body_start=body_start, file=doc_id, author=author, date=dated.day, source=source
+    )
+    return document, dated.unreadable
 
 
 def load(spec: Folder, base: Path) -> RawCorpus:
@@ -129,18 +153,21 @@ def load(spec: Folder, base: Path) -> RawCorpus:
     git = git_revision.revisions(root, (doc_id for doc_id, _ in paths))
     problems = Problems()
     documents = []
+    unreadable = 0
     committed = git is None or not _lacking(spec, git)
     for doc_id, path in paths:
         faults = list(_faults(doc_id, path, inside))
-        content = faults[0] if faults else _text(doc_id, path.read_bytes())
+        source = b"" if faults else path.read_bytes()
+        content = faults[0] if faults else _text(doc_id, source)
         if isinstance(content, Problem):
             for fault in faults or [content]:
                 problems.add(fault)
             continue
-        document = _document(spec, doc_id, content, git)
+        document, undated = _document(spec, doc_id, content, source, git)
+        unreadable += undated
         committed &= bool(document.rev) and not document.dirty
         documents.append(document)
     problems.raise_if_any()
     # in a checkout that holds none of the files, its commit says nothing about them
     known = git is not None and bool(git.last_commit)
-    return RawCorpus(documents, rev=git.head if git is not None and known else "", dirty=known and not committed)
+    return RawCorpus(documents, rev=git.head if git is not None and known else "", dirty=known and not committed, unreadable_dates=unreadable)

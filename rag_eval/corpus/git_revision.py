@@ -1,4 +1,4 @@
-"""What git knows about a folder: its commit and the commit that last changed each file.
+"""What git knows about a folder: its commit, and the commit that last changed each file with its date.
 
 Belongs here: the calls of git. A folder outside a work tree, or a machine without git, gives None.
 """
@@ -9,6 +9,8 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+
+from rag_eval.corpus import dates
 
 _TIMEOUT_S = 60
 # a repository's own configuration must not start programs, and a status must not write to the repository
@@ -25,6 +27,9 @@ class GitRevisions:
         Commit of the work tree.
     last_commit
         Commit that last changed each committed file.
+    last_date
+        Committer's date of that commit, the day in UTC (YYYY-MM-DD). Files that the oldest commit of a shallow clone would date are left out:
+        git shows them all as made in it, and what changed them before is not there. Empty where the commit has an impossible date.
     dirty
         Files that differ from HEAD.
     missing
@@ -33,6 +38,7 @@ class GitRevisions:
 
     head: str
     last_commit: Mapping[str, str]
+    last_date: Mapping[str, str]
     dirty: frozenset[str]
     missing: frozenset[str]
 
@@ -75,30 +81,62 @@ def _status(answer: str) -> Iterator[tuple[str, bool]]:
                 yield next(entries, ""), "R" in entry[:2]
 
 
-def _log(answer: str) -> Iterator[tuple[str, str]]:
-    """Path and commit of `git log --name-only -z`, newest first."""
-    commit = ""
-    for entry in answer.split("\0"):
-        if entry.startswith("\1"):
-            commit = entry[1:]
-        elif entry:
-            yield entry.removeprefix("\n"), commit
+def _log(answer: str) -> Iterator[tuple[str, str, str]]:
+    """Path, commit and the commit's seconds since 1970 of `git log --name-only -z`, newest first.
+
+    A commit stands behind an empty entry, which no file name can imitate.
+    """
+    entries = iter(answer.split("\0"))
+    commit = seconds = ""
+    for entry in entries:
+        if entry:
+            yield entry.removeprefix("\n"), commit, seconds
+        else:
+            commit, _, seconds = next(entries, "").partition(" ")
+
+
+def _boundary(folder: Path) -> frozenset[str]:
+    """Oldest commits of a shallow clone; none in a whole one."""
+    answer = _git(folder, "rev-parse", "--git-path", "shallow")
+    place = None if answer is None else folder / answer.removesuffix("\n")
+    return frozenset(place.read_text(encoding="ascii").split()) if place is not None and place.is_file() else frozenset()
+
+
+def _changes(folder: Path, prefix: str) -> dict[str, bool] | None:
+    """Files of the folder that differ from HEAD, and whether each is gone."""
+    status = _git(folder, "status", "--porcelain=v1", "-z", "--untracked-files=all", "--", ".")
+    return None if status is None else {path.removeprefix(prefix): gone for path, gone in _status(status) if path.startswith(prefix)}
+
+
+def standing(folder: Path, wanted: Iterable[str]) -> list[str]:
+    """Everything in git, beside the files themselves, that decides what `revisions` says of them: the commit, where a shallow clone begins, and which differ.
+
+    A file can come to differ without a changed byte, for example by `git rm --cached`. Empty outside a work tree.
+    """
+    place = head(folder)
+    changed = None if place is None else _changes(folder, place[1])
+    if place is None or changed is None:
+        return []
+    return [place[0], *sorted(_boundary(folder)), "differing", *sorted(changed.keys() & set(wanted))]
 
 
 def revisions(folder: Path, wanted: Iterable[str]) -> GitRevisions | None:
-    """Revisions of these files of a folder, from one `git log` and one `git status` over the whole folder."""
+    """Revisions and dates of these files of a folder, from one `git log` and one `git status` over the whole folder."""
     place = head(folder)
     if place is None:
         return None
     commit, prefix = place
-    log = _git(folder, "log", "--format=%x01%H", "--name-only", "--no-renames", "--relative", "-z", "--", ".")
-    status = _git(folder, "status", "--porcelain=v1", "-z", "--untracked-files=all", "--", ".")
-    if log is None or status is None:
+    log = _git(folder, "log", "--format=%x00%H %ct", "--name-only", "--no-renames", "--relative", "-z", "--", ".")
+    changed = _changes(folder, prefix)
+    if log is None or changed is None:
         return None
     files = set(wanted)
     last: dict[str, str] = {}
-    for path, changed_in in _log(log):
-        if path in files:
-            last.setdefault(path, changed_in)
-    changed = {path.removeprefix(prefix): gone for path, gone in _status(status) if path.startswith(prefix)}
-    return GitRevisions(commit, last, frozenset(changed.keys() & files), frozenset(path for path, gone in changed.items() if gone and path not in files))
+    seconds: dict[str, str] = {}
+    for path, changed_in, at in _log(log):
+        if path in files and path not in last:
+            last[path], seconds[path] = changed_in, at
+    oldest = _boundary(folder)
+    dated = {path: dates.of_seconds(int(at)) for path, at in seconds.items() if last[path] not in oldest}
+    missing = frozenset(path for path, gone in changed.items() if gone and path not in files)
+    return GitRevisions(commit, last, dated, frozenset(changed.keys() & files), missing)

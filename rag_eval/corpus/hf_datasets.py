@@ -1,19 +1,25 @@
 """Loader `hf_datasets`: a Hugging Face `datasets` data set, from local files or the hub.
 
+`url_column`, `author_column` and `date_column` name what is known of a row's source; a row may lack each. A document's bytes, for manifests and
+signatures, are the canonical JSON of its id, title and text.
+
 Belongs here: the only import of `datasets` in the project. Offline mode, telemetry and the hub's cache are the environment's business.
 """
 
+import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from rag_eval.corpus import authors, dates
 from rag_eval.corpus.raw_documents import ACCEPTED_ID, Problems, RawCorpus, RawDocument, id_fault, resolve, text_faults
 from rag_eval.records.gold_set import HuggingFace
 from rag_eval.records.problems import InputError, Problem
-from rag_eval.storage.hashing import file_hash
+from rag_eval.storage.hashing import canonical_json, file_hash
 
 _FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+_COLUMNS = ("id_column", "text_column", "title_column", "url_column", "author_column", "date_column")
 _ACCEPTED_PATH = f"a file ({', '.join(_FORMATS)}), a folder of such files or made by save_to_disk, or a name on the hub"
 
 
@@ -68,9 +74,8 @@ def _columns(spec: HuggingFace, path: Path) -> dict[str, Sequence[Any]]:
             except Exception as error:
                 message = f"datasets cannot load it: {type(error).__name__}: {str(error)[:500]}"
                 raise InputError(Problem("not_loadable", message, field="corpus.path", found=spec.path, accepted=_ACCEPTED_PATH)) from error
-            wanted = {"id_column": spec.id_column, "text_column": spec.text_column}
-            if spec.title_column is not None:
-                wanted["title_column"] = spec.title_column
+            named = {field: getattr(spec, field) for field in _COLUMNS}
+            wanted = {field: name for field, name in named.items() if name is not None}
             absent = {field: name for field, name in wanted.items() if name not in found.column_names}
             if absent:
                 accepted = ", ".join(found.column_names)
@@ -83,11 +88,33 @@ def _columns(spec: HuggingFace, path: Path) -> dict[str, Sequence[Any]]:
             datasets.enable_progress_bars()
 
 
-def _rows(columns: dict[str, Sequence[Any]]) -> Iterator[tuple[Any, Any, Any]]:
-    titles = columns.get("title_column") or [""] * len(columns["id_column"])
-    for doc_id, title, text in zip(columns["id_column"], titles, columns["text_column"], strict=True):
+class _Row(NamedTuple):
+    """A row's values, whatever their type; None where there is no such column."""
+
+    doc_id: Any
+    text: Any
+    title: Any
+    url: Any
+    author: Any
+    date: Any
+
+
+def _rows(columns: dict[str, Sequence[Any]]) -> Iterator[_Row]:
+    nothing = [None] * len(columns["id_column"])
+    for row in itertools.starmap(_Row, zip(*(columns.get(field, nothing) for field in _COLUMNS), strict=True)):
         # hub data sets often number their rows; a missing title is an empty one
-        yield str(doc_id) if isinstance(doc_id, int) and not isinstance(doc_id, bool) else doc_id, "" if title is None else title, text
+        doc_id = str(row.doc_id) if isinstance(row.doc_id, int) and not isinstance(row.doc_id, bool) else row.doc_id
+        yield row._replace(doc_id=doc_id, title="" if row.title is None else row.title)
+
+
+def _document(spec: HuggingFace, values: _Row, line: int) -> tuple[RawDocument, int]:
+    """Make the document, and count the dates that could not be read."""
+    doc_id, text, title, url = values[:4]
+    dated = dates.latest([values.date])
+    source = canonical_json({"id": doc_id, "title": title, "text": text}).encode("utf-8", "surrogatepass")
+    address = url if isinstance(url, str) and url else f"{spec.path}#{doc_id}"
+    author = authors.named(values.author)
+    return RawDocument(doc_id, title, text, address, "text", file=spec.path, line=line, author=author, date=dated.day, source=source), dated.unreadable
 
 
 def load(spec: HuggingFace, base: Path) -> RawCorpus:
@@ -101,12 +128,14 @@ def load(spec: HuggingFace, base: Path) -> RawCorpus:
     path = resolve(spec.path, base)
     problems = Problems()
     documents: list[RawDocument] = []
+    unreadable = 0
     first: dict[str, int] = {}
-    for row, (doc_id, title, text) in enumerate(_rows(_columns(spec, path)), start=1):
+    for row, values in enumerate(_rows(_columns(spec, path)), start=1):
+        doc_id = values.doc_id
         fault = id_fault(doc_id)
         if fault:
             problems.add(Problem(*fault, file=spec.path, line=row, field=spec.id_column, found=repr(doc_id)[:200], accepted=ACCEPTED_ID))
-        faults = list(text_faults(title, text))
+        faults = list(text_faults(values.title, values.text))
         for name, code, sentence in faults:
             field = spec.text_column if name == "text" else spec.title_column
             problems.add(Problem(code, sentence, file=spec.path, line=row, field=field, accepted="a string without NUL bytes"))
@@ -116,9 +145,11 @@ def load(spec: HuggingFace, base: Path) -> RawCorpus:
             sentence = f"the id was already used in row {first[doc_id]}"
             problems.add(Problem("duplicate_id", sentence, file=spec.path, line=row, field=spec.id_column, found=doc_id, accepted="every id once"))
             continue
-        documents.append(RawDocument(doc_id, title, text, f"{spec.path}#{doc_id}", "text", file=spec.path, line=row))
+        document, undated = _document(spec, values, row)
+        unreadable += undated
+        documents.append(document)
     if not documents and not problems.listed:
         problems.add(Problem("empty_corpus", "there is no document", file=spec.path, accepted="at least one row"))
     problems.raise_if_any()
     pinned = spec.revision if not path.exists() else None
-    return RawCorpus(documents, rev=f"{spec.path}@{pinned}" if pinned else "")
+    return RawCorpus(documents, rev=f"{spec.path}@{pinned}" if pinned else "", unreadable_dates=unreadable)

@@ -1,10 +1,9 @@
-"""A corpus configuration -> documents and sections, masked, with revisions: the face of the loaders.
+"""A corpus configuration -> documents, sections and what is known of their sources, masked, with revisions: the face of the loaders.
 
 Belongs here: what holds for every source. Each format is a loader of its own.
 """
 
 import dataclasses
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,13 @@ import pandas as pd
 
 from rag_eval.corpus import beir, folder, hf_datasets, masking, package_docs, recorded, sections
 from rag_eval.corpus.raw_documents import Problems, RawCorpus, RawDocument
+from rag_eval.corpus.source_facts import facts_of, storable
 from rag_eval.records.frames import DOCUMENTS, SECTIONS
 from rag_eval.records.gold_set import Beir, Corpus, Folder, HuggingFace, PackageDocs, Recorded
 from rag_eval.records.problems import Problem
+from rag_eval.records.trust import SOURCES
 from rag_eval.storage.hashing import digest, lines_hash, text_hash
 
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _DIRTY_DIGITS = 12
 
 
@@ -32,19 +32,25 @@ class LoadedCorpus:
         DOCUMENTS frame, sorted by doc_id.
     sections
         SECTIONS frame, sorted by document and place.
+    sources
+        SOURCES frame, one row a document in the order of documents.
     corpus_rev
         Revision of the whole: package version, commit (`+dirty.<hash>` where files differ), hub revision, or hash of the contents.
     masked
-        Number of masked pieces for each pattern name, 0 included; empty where masking is off.
+        Number of masked pieces in the documents frame for each pattern name, 0 included; empty where masking is off.
     loader
         Name of the loader.
+    unreadable_dates
+        How many dates were stated that could not be read; a document without any other has an unknown date.
     """
 
     documents: pd.DataFrame
     sections: pd.DataFrame
+    sources: pd.DataFrame
     corpus_rev: str
     masked: dict[str, int]
     loader: str
+    unreadable_dates: int
 
 
 def identify(spec: Corpus, base: Path) -> str:
@@ -86,9 +92,19 @@ def _read(spec: Corpus, base: Path) -> RawCorpus:
             return recorded.load(spec, base)
 
 
-def _storable(text: str) -> str:
-    """Lone surrogates, which neither UTF-8 nor Parquet can hold, as U+FFFD: one character each, so offsets stay."""
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+def source_bytes(spec: Corpus, base: Path) -> dict[str, bytes]:
+    """Read the corpus again for its documents' bytes as the source gives them, before masking, by doc_id: what signatures are over.
+
+    A file's bytes; a line of BEIR without its line end; the canonical JSON of a data set's id, title and text; a docstring in UTF-8; of
+    recorded contexts the title, a line feed and the text in UTF-8. The input may have changed since `load_corpus` read it: compare the
+    SHA-256 with `source_hash`.
+
+    Raises
+    ------
+    InputError
+        As `load_corpus`, but for section ids that two documents share.
+    """
+    return {document.doc_id: document.source for document in sorted(_read(spec, base).documents, key=lambda one: one.doc_id)}
 
 
 def _sections(document: RawDocument, title: str, text: str) -> list[sections.Section]:
@@ -116,10 +132,10 @@ def _refuse_shared_sections(found: list[sections.Section], owners: list[RawDocum
 
 
 def load_corpus(spec: Corpus, base: Path) -> LoadedCorpus:
-    """Read a corpus; mask titles and texts before anything else sees them.
+    """Read a corpus; mask titles, texts, authors and addresses before anything else sees them.
 
-    Ids, names and source addresses are not masked: they are how a document is found. A document with an empty text is kept and gives no
-    chunk, even if it has a title.
+    Ids and names are not masked: they are how a document is found. An address loses `user:password@` whether masking is on or off, and its
+    domain is taken before it is masked. A document with an empty text is kept and gives no chunk, even if it has a title.
 
     Raises
     ------
@@ -129,14 +145,17 @@ def load_corpus(spec: Corpus, base: Path) -> LoadedCorpus:
     raw = _read(spec, base)
     masked: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
+    sources: list[dict[str, str]] = []
     found: list[sections.Section] = []
     owners: list[RawDocument] = []
     for document in sorted(raw.documents, key=lambda one: one.doc_id):
-        title, text = _storable(document.title), _storable(document.text)
+        title, text = storable(document.title), storable(document.text)
+        facts = facts_of(document, mask_pii=spec.mask_pii)
+        sources.append(facts.row)
         if spec.mask_pii:
             (title, in_title), (text, in_text) = masking.mask(title), masking.mask(text)
-            masked.update(in_title)
-            masked.update(in_text)
+            for counts in (in_title, in_text, facts.counts):
+                masked.update(counts)
         content_hash = text_hash(text)
         rev = document.rev or content_hash
         rows.append(
@@ -146,7 +165,7 @@ def load_corpus(spec: Corpus, base: Path) -> LoadedCorpus:
                 "text": text,
                 "rev": f"{rev}+dirty.{content_hash[:_DIRTY_DIGITS]}" if document.dirty else rev,
                 "content_hash": content_hash,
-                "source_url": _storable(document.source_url),
+                "source_url": facts.address,
                 "kind": document.kind,
                 "names": [document.doc_id, *document.names],
             }
@@ -163,7 +182,9 @@ def load_corpus(spec: Corpus, base: Path) -> LoadedCorpus:
     return LoadedCorpus(
         documents=documents,
         sections=SECTIONS.check(frame),
+        sources=SOURCES.check(pd.DataFrame(sources)),
         corpus_rev=f"{rev}+dirty.{content[:_DIRTY_DIGITS]}" if raw.dirty else rev,
         masked={name: masked[name] for name in masking.NAMES} if spec.mask_pii else {},
         loader=spec.loader,
+        unreadable_dates=raw.unreadable_dates,
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
+    from yaml import SafeLoader, ScalarNode
 
 MAX_FRONT_MATTER = 65_536
 _LINE = re.compile(r"[^\r\n]*+(?:\r\n?|\n)|[^\r\n]++")
@@ -85,6 +86,22 @@ def blocks(text: str, start: int, end: int) -> Blocks:
     return Blocks(sorted(top), sorted(nested), content if next(iter(top.values()), "") == "heading_open" else start)
 
 
+@functools.cache
+def _front_matter_loader() -> "type[SafeLoader]":
+    """YAML's safe loader, for which a day that the calendar lacks (2024-02-30) is a text: it must not cost the title and the address."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def day_or_text(self, node: "ScalarNode") -> object:
+            try:
+                return self.construct_yaml_timestamp(node)
+            except (ValueError, OverflowError):
+                return self.construct_scalar(node)
+
+    Loader.add_constructor("tag:yaml.org,2002:timestamp", Loader.day_or_text)
+    return Loader
+
+
 def _mapping(block: str, fence: str) -> dict[str, object] | None:
     if fence == "+++":
         import tomllib
@@ -96,7 +113,7 @@ def _mapping(block: str, fence: str) -> dict[str, object] | None:
     import yaml
 
     try:
-        found = yaml.safe_load(block)
+        found = yaml.load(block, _front_matter_loader())  # noqa: S506 - a safe loader
     except (yaml.YAMLError, RecursionError, ValueError):
         return None
     return found if isinstance(found, dict) else None

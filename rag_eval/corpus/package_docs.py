@@ -1,6 +1,7 @@
 """Loader `package_docs`: the docstrings of an installed package's public names.
 
-Belongs here: the walk and which names share a document. Nothing is executed but imports and attribute access.
+Belongs here: the walk and which names share a document. Nothing is executed but imports and attribute access. Every docstring's author is the
+one that the distribution's metadata names; when a docstring was last changed nobody says.
 """
 
 import fnmatch
@@ -142,7 +143,7 @@ def load(spec: PackageDocs, base: Path) -> RawCorpus:
         The package is not installed, a module cannot be imported, or nothing is left after `exclude` and `min_chars`.
     """
     del base
-    version = distributions.find(spec.package).version
+    installed = distributions.find(spec.package)
     excluded = re.compile("|".join(fnmatch.translate(pattern) for pattern in spec.exclude) or r"(?!)")
     by_text: dict[str, dict[str, str]] = {}
     with warnings.catch_warnings():
@@ -155,8 +156,9 @@ def load(spec: PackageDocs, base: Path) -> RawCorpus:
     for text, names in by_text.items():
         doc_id = _canonical(names)
         others = tuple(sorted(names.keys() - {doc_id}))
-        documents.append(RawDocument(doc_id, doc_id, text, f"python:{doc_id}", "numpydoc", rev=version, names=others))
+        source = text.encode("utf-8", "surrogatepass")
+        documents.append(RawDocument(doc_id, doc_id, text, f"python:{doc_id}", "numpydoc", rev=installed.version, names=others, author=installed.author, source=source))
     if not documents:
         accepted = "modules with docstrings that exclude and min_chars leave over"
         raise InputError(Problem("empty_corpus", "no docstring was found", field="corpus", found=spec.package, accepted=accepted))
-    return RawCorpus(documents, rev=f"{spec.package}=={version}")
+    return RawCorpus(documents, rev=f"{spec.package}=={installed.version}")

@@ -27,7 +27,8 @@ class RawDocument(NamedTuple):
     `kind` is numpydoc, markdown, text or passages; `names` are other names, without the doc_id; an empty `rev` stands for the content hash;
     `dirty` says that the content differs from what `rev` names; `body_start` is the character after the front matter; `section_id`
     names the only section where the source gives one; `passages` are (section_id, start, end) where all that is known of the document
-    are passages; `line` is where the document stands in its file, for messages.
+    are passages; `line` is where the document stands in its file, for messages; `author` and `date` (YYYY-MM-DD) are what the source says of
+    them, empty where it says nothing; `source` is the document's bytes as its source gives them, which manifests and signatures are about.
     """
 
     doc_id: str
@@ -43,15 +44,19 @@ class RawDocument(NamedTuple):
     passages: tuple[tuple[str, int, int], ...] = ()
     file: str | None = None
     line: int | None = None
+    author: str = ""
+    date: str = ""
+    source: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RawCorpus:
-    """All documents of a source, and the revision of the whole; empty = hash of the contents, dirty = revision plus that hash."""
+    """All documents of a source, the revision of the whole (empty = hash of the contents, dirty = revision plus that hash), and how many dates could not be read."""
 
     documents: Sequence[RawDocument]
     rev: str = ""
     dirty: bool = False
+    unreadable_dates: int = 0
 
 
 class Problems:

@@ -1,6 +1,6 @@
 """Recorded outputs of the user's own system (JSONL), and loader `recorded`: their contexts as the documents of a corpus.
 
-Belongs here: the file, and what is known of documents from passages alone. One row is `recorded_rows`; answers made of rows are `rag_eval.answers.recorded`.
+Belongs here: the file, and what is known of documents from passages alone: of authors and dates nothing, since neither layout has them. One row is `recorded_rows`; answers made of rows are `rag_eval.answers.recorded`.
 """
 
 import math
@@ -105,6 +105,11 @@ def _documents(outputs: Sequence[RecordedOutput]) -> dict[str, list[tuple[Contex
     return {document: list(passages.values()) for document, passages in found.items()}
 
 
+def _source(title: str, text: str) -> bytes:
+    """Bytes of a document that has no file of its own."""
+    return f"{title}\n{text}".encode("utf-8", "surrogatepass")
+
+
 def _document(doc_id: str, passages: list[tuple[Context, int]], file: str, taken: set[str]) -> RawDocument:
     """Join the passages, sorted so that neither the order of the questions nor that of the ranking changes the document."""
     line = min(line for _, line in passages)
@@ -112,7 +117,8 @@ def _document(doc_id: str, passages: list[tuple[Context, int]], file: str, taken
     url = min((context.url for context, _ in passages if context.url), default=f"{Path(file).name}#{urllib.parse.quote(doc_id, safe='')}")
     texts = sorted({context.text: context for context, _ in passages if context.text}.items())
     if len(texts) <= 1:
-        return RawDocument(doc_id, "", texts[0][0] if texts else "", url, "text", file=file, line=line)
+        text = texts[0][0] if texts else ""
+        return RawDocument(doc_id, "", text, url, "text", file=file, line=line, source=_source("", text))
     marks: list[tuple[str, int, int]] = []
     at = 0
     for text, context in texts:
@@ -120,7 +126,8 @@ def _document(doc_id: str, passages: list[tuple[Context, int]], file: str, taken
         taken.add(section)
         marks.append((section, at, at + len(text)))
         at += len(text) + len(BETWEEN_PASSAGES)
-    return RawDocument(doc_id, "", BETWEEN_PASSAGES.join(text for text, _ in texts), url, "passages", passages=tuple(marks), file=file, line=line)
+    whole = BETWEEN_PASSAGES.join(text for text, _ in texts)
+    return RawDocument(doc_id, "", whole, url, "passages", passages=tuple(marks), file=file, line=line, source=_source("", whole))
 
 
 def _path(spec: Recorded, base: Path) -> Path:

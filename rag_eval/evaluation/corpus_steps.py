@@ -23,7 +23,7 @@ from rag_eval.storage.hashing import digest
 
 
 def corpus_snapshot(evaluation: Evaluation) -> Artifact:
-    """Load and mask the corpus. Parts: documents, sections, about (corpus_rev, loader, masked)."""
+    """Load and mask the corpus. Parts: documents, sections, sources, about (corpus_rev, loader, masked, n_documents, unreadable_dates)."""
     return evaluation.once("corpus", lambda: _corpus_snapshot(evaluation))
 
 
@@ -37,8 +37,14 @@ def _corpus_snapshot(evaluation: Evaluation) -> Artifact:
             loaded = load_corpus(spec, evaluation.base)
         if loaded.documents.empty:
             raise InputError(Problem("empty_corpus", "the corpus has no document", file=str(evaluation.base), field="corpus"))
-        about = {"corpus_rev": loaded.corpus_rev, "loader": loaded.loader, "masked": dict(loaded.masked) if spec.mask_pii else None, "n_documents": len(loaded.documents)}
-        return {"documents": loaded.documents, "sections": loaded.sections, "about": about}
+        about = {
+            "corpus_rev": loaded.corpus_rev,
+            "loader": loaded.loader,
+            "masked": dict(loaded.masked) if spec.mask_pii else None,
+            "n_documents": len(loaded.documents),
+            "unreadable_dates": loaded.unreadable_dates,
+        }
+        return {"documents": loaded.documents, "sections": loaded.sections, "sources": loaded.sources, "about": about}
 
     return evaluation.memo("corpus", key, make)
 
