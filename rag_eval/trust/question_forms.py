@@ -70,14 +70,14 @@ def asks(words: Sequence[str], text: str) -> Asking:
 
 
 def place(text: str, start: int, end: int) -> Place:
-    """Tell how text[start:end] stands in a text.
+    r"""Tell how text[start:end] stands in a text.
 
     A heading is a line of its own (with `#`, an underline, a list mark, a number or nothing before it and at most three other words), what
     stands alone between the tags or stars of a heading, and what a label (`Q:`, `Question 3.`) introduces.
 
     Examples
     --------
-    >>> place("## Why is it so?\\n\\nBecause.", 3, 15).form
+    >>> place("## Why is it so?\n\nBecause.", 3, 15).form
     'heading'
     >>> place("Why is it so? Because.", 0, 12).form
     'running'

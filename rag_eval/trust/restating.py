@@ -3,8 +3,9 @@
 Belongs here: what a restatement means. Where and how one stands in a chunk is found in `sightings`.
 
 A restatement is the query's words in their order (four words or more), or a window of terms that resembles the query's by a Jaccard
-coefficient of 0.8 or more (five terms or more), holds its question word, has four fifths of its terms in their order, and begins a sentence
-or ends with a question mark: "the bridge is located" answers "where is the bridge located" and does not restate it. Sources that are vouched for are not looked at. For the others:
+coefficient of 0.8 or more (five terms or more), holds its question word, has four fifths of its terms in their order, and begins a
+sentence or ends with a question mark: "the bridge is located" answers "where is the bridge located" and does not restate it. Sources that
+are vouched for are not looked at. For the others:
 
 ==============================================  ================================  ===================================================
 how the query is restated                       with an allowlist                 without one (nobody can be vouched for)
@@ -19,7 +20,12 @@ any of these in 3 documents of one source       blocked (`repeated`)            
 ==============================================  ================================  ===================================================
 
 A line of its own counts as a heading also without a mark, and so does a question with its mark in a text that asks and answers three or
-more (a FAQ page that lost its line ends): strictness there would buy nothing, an attacker can write the heading's mark. What a planted heading gains by it is bounded by `repeated`, for which queries that ask nothing count with six words or more, as headings too. Scripts without spaces between words have no words to compare and are not checked.
+more (a FAQ page that lost its line ends): strictness there would buy nothing, an attacker can write the heading's mark. What a planted
+heading gains by it is bounded by `repeated`, for which queries that ask nothing count with six words or more, as headings too. Scripts
+without spaces between words have no words to compare and are not checked.
+
+Cost: linear in the words of the chunks that nobody vouches for, once for each distinct length of query (`wording`); and for tolerance the
+postings of each query's rarest terms (`near_wording`). Memory is bounded by reading the chunks in blocks.
 """
 
 from collections.abc import Sequence

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from rag_eval.trust import wording
+from rag_eval.trust.near_wording import RESEMBLANCE, NearWording
 from rag_eval.trust.question_forms import WH_WORDS, Asking, Place, asks, page_of_questions, place
 from rag_eval.trust.token_stream import Ints, Streams, Vocabulary, blocks, word_spans
+from rag_eval.trust.wording import EXACT, Windows, exact, joined
 
 LONG_WORDS = 6
 NOTHING, NAME, HEADING, FIRST_WORDS, RUNNING = range(5)
@@ -43,6 +43,7 @@ class _Asked(NamedTuple):
     streams: Streams
     how: list[Asking]
     must: Ints
+    near: NearWording
     vocabulary: Vocabulary
 
 
@@ -59,8 +60,9 @@ def _ask(distinct: Sequence[str]) -> _Asked:
     streams = vocabulary.read(distinct)
     spelled = [[text[low:high].lower() for low, high in word_spans(text)] for text in distinct]
     how = [asks(words, text) for words, text in zip(spelled, distinct, strict=True)]
-    must = [next((vocabulary.term(word) for word in words if word in WH_WORDS), -1) for words in spelled]
-    return _Asked(streams, how, np.array(must, dtype=np.int64), vocabulary)
+    must = np.array([next((vocabulary.term(word) for word in words if word in WH_WORDS), -1) for words in spelled], dtype=np.int64)
+    near = NearWording(streams, vocabulary.n_terms, must, np.array([asking != "" for asking in how], dtype=bool))
+    return _Asked(streams, how, must, near, vocabulary)
 
 
 def sightings(distinct: Sequence[str], texts: Sequence[str], titles: Sequence[str], doubtful: list[int]) -> Iterator[Sighting]:
@@ -89,18 +91,16 @@ def sightings(distinct: Sequence[str], texts: Sequence[str], titles: Sequence[st
                 yield from (Sighting(query, chunk, -1, -1, grade, typed=False) for chunk in by_title[names[part][at]] if (query, chunk) not in seen)
 
 
-def _search(asked: _Asked, texts: Sequence[str]) -> wording.Windows:
+def _search(asked: _Asked, texts: Sequence[str]) -> Windows:
     streams = asked.vocabulary.read(texts)
-    wanted = np.array([how != "" for how in asked.how], dtype=bool)
-    return wording.joined([wording.exact(asked.streams, streams), wording.near(asked.streams, streams, asked.vocabulary.n_terms, asked.must, wanted)])
+    return joined([exact(asked.streams, streams), asked.near.windows(streams)])
 
 
-def _by_pair(windows: wording.Windows) -> Iterator[tuple[int, int, list[tuple[int, int, float]]]]:
+def _by_pair(windows: Windows) -> Iterator[tuple[int, int, list[tuple[int, int, float]]]]:
     """Text, query and windows of each pair; of windows that overlap only the likest, then the shortest is kept."""
-    order = np.lexsort((windows.start, windows.end - windows.start, -windows.likeness, windows.query, windows.text))
-    query, text, start, end = (column[order].tolist() for column in windows[:4])
-    rows = zip(text, query, start, end, windows.likeness[order].tolist(), strict=True)
-    for (at, asked), its in itertools.groupby(rows, key=lambda row: row[:2]):
+    windows = windows[np.lexsort((windows.start, windows.end - windows.start, -windows.likeness, windows.query, windows.text))]
+    columns = (windows.text, windows.query, windows.start, windows.end, windows.likeness)
+    for (at, asked), its in itertools.groupby(zip(*(column.tolist() for column in columns), strict=True), key=lambda row: row[:2]):
         kept: list[tuple[int, int, float]] = []
         taken = set[int]()
         for _, _, first, last, likeness in its:
@@ -116,9 +116,9 @@ def _gravest(pair: tuple[int, int], its: _Text, windows: list[tuple[int, int, fl
     best: Sighting | None = None
     for first, last, likeness in windows:
         start, end = its.spans[first][0], its.spans[last - 1][1]
-        exact, lead, long = likeness > 1, first <= _LEAD_WORDS, last - first >= LONG_WORDS
+        word_for_word, lead, long = likeness == EXACT, first <= _LEAD_WORDS, last - first >= LONG_WORDS
         stands = place(its.text, start, end)
-        if not exact and not _says_the_same(query, its.text, its.spans[first:last], stands, asked):
+        if not word_for_word and not _says_the_same(query, its.text, its.spans[first:last], stands, asked):
             continue
         if asked.how[query] == "wording" or (asked.how[query] == "mark" and stands.marked):
             grade = HEADING if stands.form == "heading" or (its.page and stands.marked) else RUNNING
@@ -126,7 +126,7 @@ def _gravest(pair: tuple[int, int], its: _Text, windows: list[tuple[int, int, fl
             grade = NAME if long else NOTHING
         else:
             grade = FIRST_WORDS if lead else NOTHING
-        typed = grade == RUNNING and exact and lead and long and stands.followed and not stands.marked
+        typed = grade == RUNNING and word_for_word and lead and long and stands.followed and not stands.marked
         if grade and (best is None or (grade, typed) > (best.grade, best.typed)):
             best = Sighting(*pair, start, end, grade, typed)
     return best
@@ -139,7 +139,7 @@ def _says_the_same(query: int, text: str, spans: list[tuple[int, int]], stands: 
     bounds = asked.streams.term_bounds
     wanted = asked.streams.terms[bounds[query] : bounds[query + 1]].tolist()
     window = [term for low, high in spans if (term := asked.vocabulary.term(text[low:high].lower())) >= 0]
-    return _in_order(wanted, window) >= wording.RESEMBLANCE * len(wanted)
+    return _in_order(wanted, window) >= RESEMBLANCE * len(wanted)
 
 
 def _in_order(one: list[int], other: list[int]) -> int:
