@@ -1,4 +1,4 @@
-"""This run beside the accepted baseline: what drifted, and whether the primary strategy fell."""
+"""A run beside the accepted baseline: what drifted, and whether the primary strategy fell."""
 
 from typing import Any
 

@@ -60,7 +60,8 @@ def blocked_pairs(evaluation: Evaluation, n_chunks: int) -> Pairs:
     """`variant * n_chunks + chunk` of every blocked pair."""
     pairs = restated(evaluation).frame("pairs")
     pairs = pairs[pairs["severity"] == "blocked"]
-    return pairs["query"].to_numpy(dtype=np.int64) * n_chunks + pairs["chunk"].to_numpy(dtype=np.int64)
+    codes: Pairs = pairs["query"].to_numpy(dtype=np.int64) * n_chunks + pairs["chunk"].to_numpy(dtype=np.int64)
+    return codes
 
 
 def trust_mask(evaluation: Evaluation) -> npt.NDArray[np.bool_] | None:

@@ -11,8 +11,8 @@ from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.evaluation.corpus_steps import corpus_snapshot
 from rag_eval.evaluation.external_steps import external_run
 from rag_eval.evaluation.gold_steps import gold_variants
-from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
 from rag_eval.evaluation.guard_steps import guarded, guarded_search, restated
+from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.run_frames import failed_frame, run_frame
 from rag_eval.evaluation.trust_steps import evidence_trust

@@ -7,6 +7,7 @@ from typing import Any
 
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
 from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.evaluation.trust_report import records_of
 from rag_eval.evaluation.trust_steps import as_of, evidence_trust
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.storage.locking import home_lock
@@ -40,7 +41,7 @@ def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
     shown = frame[blocked | (frame["allowed_by"] != "") | (warned if warnings else False)].sort_values(["verdict", "doc_id", "chunk_id"], kind="stable")
     rows = [
         {**{name: row[name] for name in ("verdict", "chunk_id", "doc_id", "trust", "allowed_by")}, "source_url": urls[row["doc_id"]], "reasons": list(row["reasons"])}
-        for row in shown.to_dict("records")
+        for row in records_of(shown)
     ]
     return HeldBack(evaluation.config.name, len(frame), int(blocked.sum()), int(warned.sum()), rows)
 
@@ -69,7 +70,7 @@ def inspect(evaluation: Evaluation, chunk_id: str) -> dict[str, Any]:
         row = _row_of(evaluation, chunk_id)
         chunk = corpus_chunks(evaluation).frame("chunks").iloc[row]
         documents = corpus_snapshot(evaluation).frame("documents").set_index("doc_id")
-    facts = stored.frame("trust").iloc[row].to_dict()
+    facts = records_of(stored.frame("trust").iloc[[row]])[0]
     findings = stored.frame("findings")
     return {
         **facts,
@@ -80,7 +81,7 @@ def inspect(evaluation: Evaluation, chunk_id: str) -> dict[str, Any]:
         "start": int(chunk["start"]),
         "end": int(chunk["end"]),
         "text": chunk["text"],
-        "findings": findings[findings["row"] == row].drop(columns="row").to_dict("records"),
+        "findings": records_of(findings[findings["row"] == row].drop(columns="row")),
         "decisions": [decision for decision in read_decisions(evaluation.base) if decision.chunk_id == facts["chunk_id"]],
     }
 

@@ -53,6 +53,7 @@ def _retrieved(runs: Runs, name: str) -> dict[str, Any]:
     means, owners = [], []
     n_retrieved = n_blocked = n_warned = 0
     examples: dict[int, dict[str, Any]] = {}
+    chunk_ids, doc_ids, query_ids = judged.names["chunk_id"].tolist(), judged.names["doc_id"].tolist(), gold.variants["query_id"].tolist()
     for rows in runs.rows(name).values():
         found = rows >= 0
         codes = np.arange(len(rows), dtype=np.int64)[:, None] * n_units + rows
@@ -64,7 +65,7 @@ def _retrieved(runs: Runs, name: str) -> dict[str, Any]:
         for variant, place in zip(*np.nonzero(bad), strict=True):
             unit = int(rows[variant, place])
             reasons = [*judged.reasons[unit], *(["restates_query.retrieved"] if restates[variant, place] else [])]
-            first = {"chunk_id": judged.names["chunk_id"].iat[unit], "doc_id": judged.names["doc_id"].iat[unit], "query_id": gold.variants["query_id"].iat[variant], "rank": int(place) + 1}
+            first = {"chunk_id": chunk_ids[unit], "doc_id": doc_ids[unit], "query_id": query_ids[variant], "rank": int(place) + 1}
             entry = examples.setdefault(unit, {**first, "reasons": reasons, "n": 0})
             entry["n"] += 1
         top = rows[:, :ALWAYS_K]
@@ -143,7 +144,7 @@ def _filter_cost(runs: Runs) -> dict[str, Any]:
         "applied": spec.filter,
         "n_chunks": len(facts),
         "n_below": int((facts["trust"] < spec.threshold).sum()),
-        "rows": [{key: value for key, value in row.items() if key not in {"p"}} for row in with_holm(rows)],
+        "rows": [{key: value for key, value in row.items() if key != "p"} for row in with_holm(rows)],
     }
 
 

@@ -26,11 +26,16 @@ MAX_ID = 200
 STATES = ("domain_state", "signature_state", "author_state", "freshness_state")
 
 
+def records_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a frame as plain mappings."""
+    return [dict(zip(frame.columns.tolist(), row, strict=True)) for row in frame.itertuples(index=False, name=None)]
+
+
 def evidence_lines(trust: Artifact, as_of: str) -> bytes:
     """One JSON line a chunk, in the order of chunks: the eight keys of the contract and schema_version."""
     frame = trust.frame("trust")
     lines, day = [], dt.date.fromisoformat(as_of)
-    for row in frame.to_dict("records"):
+    for row in records_of(frame):
         line = {
             "schema_version": SCHEMA_VERSION,
             "chunkId": row["chunk_id"],
@@ -66,7 +71,7 @@ def _quarantined(frame: pd.DataFrame, documents: pd.DataFrame) -> list[dict[str,
     poor = frame[frame["verdict"] == "blocked"].head(MAX_QUARANTINED)
     return [
         {"chunk_id": row["chunk_id"], "doc_id": quoted(row["doc_id"], MAX_ID), "source_url": quoted(urls[row["doc_id"]], MAX_ID), "reasons": list(row["reasons"])}
-        for row in poor.to_dict("records")
+        for row in records_of(poor)
     ]
 
 

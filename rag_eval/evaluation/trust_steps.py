@@ -62,7 +62,7 @@ def _evidence_trust(evaluation: Evaluation) -> Artifact:
             with evaluation.progress.step("Verifying signatures"):
                 states = verify(_unchanged_bytes(evaluation, sources), inputs.signatures, config.keys)
         facts = source_trust(sources, config, states, day)
-        found = _findings(evaluation, documents, sources, facts, inputs, rules)
+        found = _findings(evaluation, corpus, facts, inputs, rules)
         with evaluation.progress.step("Judging chunks"):
             spread = findings_of_chunks(found, pd.Index(documents["doc_id"]), frame)
             trust = chunk_verdicts(frame, facts.assign(doc_id=documents["doc_id"].to_numpy()), spread, allowed)
@@ -89,8 +89,9 @@ def _unchanged_bytes(evaluation: Evaluation, sources: pd.DataFrame) -> dict[str,
     return read
 
 
-def _findings(evaluation: Evaluation, documents: pd.DataFrame, sources: pd.DataFrame, facts: pd.DataFrame, inputs: TrustInputs, rules: RuleSet) -> pd.DataFrame:
-    """All that the checks find, FINDINGS by document row."""
+def _findings(evaluation: Evaluation, corpus: Artifact, facts: pd.DataFrame, inputs: TrustInputs, rules: RuleSet) -> pd.DataFrame:
+    """Collect what the checks find, FINDINGS by document row."""
+    documents, sources = corpus.frame("documents"), corpus.frame("sources")
     texts, domains = documents["text"].tolist(), sources["domain"].tolist()
     config = evaluation.config.trust
     imitated = lookalike_notes(judge_domains(domains, config.domains))

@@ -57,7 +57,7 @@ def unit_verdicts(evaluation: Evaluation, units: pd.DataFrame) -> UnitVerdicts:
         rank[unit] = max(rank[unit], RANK[verdict])
         reasons[unit] += [code for code in codes if code not in reasons[unit]]
     foreign = np.flatnonzero((units["chunk"] < 0).to_numpy() & (units["text"] != "").to_numpy())
-    scanned = scan_texts([units["text"].iat[row] for row in foreign.tolist()])
+    scanned = scan_texts([str(text) for text in units["text"].to_numpy(dtype=object)[foreign]])
     for place, check, rule, severity in zip(*(scanned[name].tolist() for name in ("row", "check", "rule", "severity")), strict=True):
         unit, code = int(foreign[place]), f"{check}.{rule}"
         rank[unit] = max(rank[unit], RANK[severity])

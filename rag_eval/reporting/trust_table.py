@@ -1,6 +1,7 @@
 """The guard's findings on a terminal. All text of documents goes through `snippet` or `quoted`."""
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from rag_eval.records.problems import quoted
@@ -15,7 +16,7 @@ MAX_ID = 200
 
 def listing_lines(found: Any) -> list[str]:
     """JSON lines of a listing (`HeldBack`), one a chunk."""
-    return [json.dumps({**row, "trust": None if row["trust"] != row["trust"] else row["trust"]}, sort_keys=True, ensure_ascii=True, allow_nan=False) for row in found.rows]  # noqa: PLR0124 - NaN is the only value unlike itself
+    return [json.dumps({**row, "trust": None if math.isnan(row["trust"]) else row["trust"]}, sort_keys=True, ensure_ascii=True, allow_nan=False) for row in found.rows]
 
 
 def show_listing(console: "Console", found: Any) -> None:
@@ -25,7 +26,7 @@ def show_listing(console: "Console", found: Any) -> None:
         return
     table = new_table("", [("verdict", "left"), ("chunk", "left"), ("document", "left"), ("trust", "right"), ("reasons", "left")])
     for row in found.rows:
-        trust = "-" if row["trust"] != row["trust"] else f"{row['trust']:.2f}"  # noqa: PLR0124 - likewise
+        trust = "-" if math.isnan(row["trust"]) else f"{row['trust']:.2f}"
         by = f" (allowed by {row['allowed_by']})" if row["allowed_by"] else ""
         table.add_row(row["verdict"], cell(row["chunk_id"]), cell(row["doc_id"][:MAX_ID]), trust, cell(", ".join(row["reasons"]) + by))
     console.print(table)
@@ -40,7 +41,7 @@ def show_chunk(console: "Console", facts: dict[str, Any]) -> None:
     line(f"chunk     {quoted(facts['chunk_id'])}: {facts['verdict']}" + (f", allowed by {quoted(facts['allowed_by'], MAX_ID)}" if facts["allowed_by"] else ""))
     line(f"document  {quoted(facts['doc_id'], MAX_ID)} at {quoted(facts['rev'], MAX_ID)}, characters {facts['start']} to {facts['end']}")
     line(f"link      {quoted(facts['source_url'], MAX_ID)}")
-    trust = "not configured" if facts["trust"] != facts["trust"] else f"{facts['trust']:.3f}"  # noqa: PLR0124 - NaN is the only value unlike itself
+    trust = "not configured" if math.isnan(facts["trust"]) else f"{facts['trust']:.3f}"
     line(f"trust     {trust}")
     for name, factor in facts["factors"].items():
         line(f"          {name}: " + ", ".join(f"{key} {quoted(str(value))}" for key, value in factor.items()))

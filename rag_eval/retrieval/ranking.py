@@ -5,6 +5,7 @@ Scores are rounded before they are compared, because the last bits of a sum depe
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -85,7 +86,7 @@ class Ranking:
             return self
         order = np.argsort(gone | ~self.found, axis=1, kind="stable")
         empty: dict[str, float] = {"rows": -1, "raw": 0.0, "norm": 0.0, "k_pos": 0, "rerank": np.nan}
-        parts = {name: np.take_along_axis(np.where(gone, np.asarray(fill, dtype=getattr(self, name).dtype), getattr(self, name)), order, axis=1) for name, fill in empty.items()}
+        parts: dict[str, Any] = {name: np.take_along_axis(np.where(gone, np.asarray(fill, dtype=getattr(self, name).dtype), getattr(self, name)), order, axis=1) for name, fill in empty.items()}
         return dataclasses.replace(self, **parts)
 
 

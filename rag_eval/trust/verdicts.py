@@ -88,7 +88,7 @@ def chunk_verdicts(chunks: pd.DataFrame, documents: pd.DataFrame, findings: pd.D
         chunk_id=chunks["chunk_id"].to_numpy(),
         doc_id=chunks["doc_id"].to_numpy(),
         verdict=np.array(["clean", "warning", "blocked"], dtype=object)[rank],
-        reasons=codes,
+        reasons=pd.Series(codes, dtype=object),
         allowed_by=allowed_by,
     )
     return EVIDENCE_TRUST.check(frame)
