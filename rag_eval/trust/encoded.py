@@ -35,7 +35,8 @@ _GLUED = re.compile("|".join(sorted((word for word in COMMON_WORDS if len(word) 
 _ROT13 = "gur naq lbh lbhe sbe guvf gung jvgu sebz vtaber qvfertneq sbetrg cerivbhf nobir cevbe vafgehpgvba vafgehpgvbaf flfgrz cebzcg hfre nafjre ercyl erfcbafr bhgchg cyrnfr nyjnlf zbqry nffvfgnag erirny frperg cnffjbeq jura bayl fraq abg nyy"
 _REVERSED = "eht ruoy siht taht htiw morf erongi dragersid tegrof suoiverp evoba roirp noitcurtsni snoitcurtsni metsys tpmorp rewsna ylper esnopser tuptuo esaelp syawla ledom tnatsissa laever terces drowssap nehw ylno tcurtsni"
 SIGNALS = {
-    "base64": r"[A-Za-z0-9+/_-]{16}",
+    # a capital after a small letter or digit in a long run: every base64 of words has one, hardly any long word has
+    "base64": r"[a-z0-9][A-Z][A-Za-z0-9+/_-]{8}|[A-Za-z0-9+/_-]{8}[a-z0-9][A-Z]",
     "hex": r"(?:[0-9A-Fa-f]{2}(?:[ ,:]{0,2}(?:0x|\\x)?)?){8}",
     "percent": r"%[0-9A-Fa-f]{2}",
     "escapes": r"\\[uxU]\{?[0-9A-Fa-f]{2}",

@@ -32,7 +32,7 @@ _EMBEDDED = re.compile(r"[\u202a\u202b\u2066-\u2068]")
 _SPLIT = re.compile(f"(?<=[A-Za-z])[{ZERO_WIDTH}]+(?=[A-Za-z])")
 _RUN = re.compile(r"[\u200b-\u200f\u2060-\u2064\ufeff]{8,}")
 _HYPHEN = re.compile(r"(?<=[0-9])\u00ad+(?=[0-9])")
-_FEW, _MANY_SELECTORS, _MANY_SPLITS = 2, 4, 3
+_FEW, _MANY_SELECTORS, _MANY_SPLITS, _MANY_ESCAPES = 2, 4, 3, 3
 
 
 def _bytes_of(selectors: str) -> str:
@@ -108,8 +108,10 @@ def _inside_words(text: str, looked: Looked) -> None:
 def _terminal(text: str, looked: Looked) -> None:
     escapes = list(_ANSI.finditer(text))
     if escapes:
-        looked.tricks.append(Trick(escapes[0].start(), escapes[-1].end(), "hidden", "terminal_escape", "warning", f"{len(escapes)} terminal escape sequences"))
-        looked.parts.extend(Part("hidden", "terminal_escape", match[1], *match.span()) for match in _CONCEALED.finditer(text))
+        concealed = [Part("hidden", "terminal_escape", match[1], *match.span()) for match in _CONCEALED.finditer(text)]
+        severity: Severity = "warning" if concealed or len(escapes) >= _MANY_ESCAPES else "hint"
+        looked.tricks.append(Trick(escapes[0].start(), escapes[-1].end(), "hidden", "terminal_escape", severity, f"{len(escapes)} terminal escape sequences"))
+        looked.parts.extend(concealed)
     looked.cuts.extend(Cut(*match.span(), "") for match in escapes)
 
 
