@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rag_eval.records.trust import FINDINGS
 from rag_eval.trust.patterns import RuleSet
-from rag_eval.trust.views import View, views_of
+from rag_eval.trust.views import View, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,9 +23,18 @@ def _severity(severity: str, view: View) -> str:
 
 def _by_rules(row: int, view: View, rules: RuleSet) -> list[Finding]:
     return [
-        (row, *view.locate(found.start, found.end), "pattern", found.rule.id, _severity(found.rule.severity, view), f"rule {found.rule.id} found in {view.kind} text ({view.source})")
+        (row, *view.back(found.start, found.end), "pattern", found.rule.id, _severity(found.rule.severity, view), f"rule {found.rule.id} found in {view.kind} text ({view.source})")
         for found in rules.matches(view.text, view.kind)
     ]
+
+
+def findings_of(row: int, text: str, rules: RuleSet) -> list[Finding]:
+    """Findings in one text, as rows of `FINDINGS`."""
+    reading = read(text)
+    found: list[Finding] = [(row, *trick) for trick in reading.tricks]
+    for view in reading.views:
+        found.extend(_by_rules(row, view, rules))
+    return found
 
 
 def scan_texts(texts: Sequence[str], rules: RuleSet | None = None) -> "pd.DataFrame":
@@ -43,13 +52,15 @@ def scan_texts(texts: Sequence[str], rules: RuleSet | None = None) -> "pd.DataFr
     pandas.DataFrame
         Schema `FINDINGS`; `row` is the place in `texts`, rows in its order. Checks are `pattern` (rule: the rule's id), `hidden` and `encoded`
         (rule: the trick). Time is linear in the length of each text.
+
+    Raises
+    ------
+    InputError
+        The shipped rule file cannot be used.
     """
     import pandas as pd
 
     rules = rules or RuleSet.load()
-    found: list[Finding] = []
-    for row, text in enumerate(texts):
-        for view in views_of(text):
-            found.extend(_by_rules(row, view, rules))
+    found = [finding for row, text in enumerate(texts) for finding in findings_of(row, text, rules)]
     frame = pd.DataFrame(found, columns=list(FINDINGS.columns))
     return FINDINGS.check(frame.astype(dict.fromkeys(("row", "start", "end"), "int64") | dict.fromkeys(("check", "rule", "severity", "detail"), object)))
