@@ -1,10 +1,11 @@
 """Which parts of a document are sentences, and which are code, tables, parameter lists and headings.
 
 Belongs here: telling them apart, line by line, for plain text, Markdown, reStructuredText and docstrings. What is no sentence is skipped by
-the topic-shift check: it has another vocabulary and another grammar than the prose around it, in honest documents too.
+the topic-shift check: it has another vocabulary and another grammar than the prose around it, in honest documents too. Linear in the text.
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -12,19 +13,19 @@ from rag_eval.corpus import sentences
 
 LEAST_WORDS = 3
 MOST_CHARACTERS = 2_000
-"""A longer run without a sentence's end is no sentence that a form could be told of; it is cut here."""
+"""A longer run without a sentence's end is no sentence whose form could be told; it is read up to here."""
 
-_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
+_LINE = re.compile(r"[^\r\n]*+(?:\r\n?|\n|\Z)")
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_FENCE = re.compile(r"\s{0,12}(?:```|~~~)")
-_BULLET = re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+")
-_RULE = re.compile(r"\s*([=\-~^\"'`#*+_.:])\1{2,}\s*\Z")
-_NOT_PROSE = re.compile(
-    r"\s*(?:#{1,6}\s|\.\.\s|\||\+[-=]|:[\w .-]{1,60}:|\$\s|In \[\d+\]|Out\[\d+\]|https?://\S+\s*\Z|[=\-]{3,}\s)"  # heading, directive, table, field, shell, notebook, link, rule
-    r"|\s*[*`]{0,2}[\w.\[\]]{1,80}[*`]{0,2}(?:, *[*`]{0,2}[\w.\[\]]{1,80}[*`]{0,2}){0,12}\s?:(?:\s|\Z)"  # name : type
-    r"|\s*(?:import|from|def|class|return|with|for|if|elif|else|try|except|raise|assert|while)\b[^.?!]{0,400}(?::|\bimport\b.{0,400})\s*\Z"  # code without a fence
-)
-_LIKE_A_SENTENCE = re.compile(r"[^\W\d_][^|]*[a-zà-ÿ]{2,}[ ,;][^|]*[.?!:][\"'”’)]*\s*\Z")
+_FENCE = ("```", "~~~")
+_PROMPT = (">>>", "...", "$ ")
+_BULLET = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s++")
+_RULE = re.compile(r"([=\-~^\"'`#*+_.:])\1{2,}+\Z")
+_LITERAL = re.compile(r"\.\. (?:\[|(?:code|math|ipython|parsed-literal|plot|testcode|testoutput|doctest|prompt|list-table|csv-table|table|image|figure)\b)")
+_MARKUP = re.compile(r"#{1,6}\s|\.\.\s|\||\+[-=]|:[\w .-]{1,60}:|In \[\d|Out\[\d|https?://\S++\Z|[=\-]{3,}\s")
+_NAMES = re.compile(r"[*`]{0,2}[\w.\[\]]{1,80}+[*`]{0,2}(?:, {0,4}[*`]{0,2}[\w.\[\]]{1,80}+[*`]{0,2}){0,12}\s?:(?:\s|\Z)")
+_CODE = frozenset("import from def class return with for if elif else: try: except except: raise assert while".split())
+_CLOSERS = "\"'”’»)]*_"
 _SENTENCE_WORDS = 4
 
 
@@ -45,61 +46,64 @@ class Sentence:
     introduces_code: bool
 
 
-@dataclasses.dataclass(slots=True)
-class _Run:
-    """Lines of one paragraph so far."""
-
-    start: int = 0
-    end: int = 0
-    indent: int = -1  # of the last line; -1: empty
-
-
 def _stands_for_itself(line: str) -> bool:
-    """Whether a line between output and code reads like a sentence all the same."""
-    return bool(_LIKE_A_SENTENCE.match(line)) and len(_WORD.findall(line)) >= _SENTENCE_WORDS
+    """Whether a line reads like a sentence even where none is expected, as between a doctest and its output."""
+    return line[:1].isalpha() and "|" not in line and line.rstrip(_CLOSERS)[-1:] in {".", "?", "!", ":"} and len(_WORD.findall(line[:MOST_CHARACTERS])) >= _SENTENCE_WORDS
+
+
+def _is_code(line: str) -> bool:
+    """Whether a line is code though nothing fences it."""
+    return line.split(maxsplit=1)[0] in _CODE and (line.endswith((":", ")", "*")) or " import " in line or line.startswith("import "))
+
+
+def _skipped(line: str, following: str) -> bool:
+    """Whether a line, stripped, is no prose: markup, a parameter, code, a heading or the rule below one."""
+    if _BULLET.match(line):
+        return False
+    if _RULE.match(line) or _MARKUP.match(line) or _is_code(line):
+        return True
+    if _NAMES.match(line) and not line.endswith("?"):
+        return True
+    return bool(_RULE.match(following)) and not _stands_for_itself(line)
 
 
 def paragraphs(text: str) -> Iterator[tuple[int, int, bool]]:
     """Runs of prose lines as (start, end, whether a fenced block follows)."""
-    lines = [(match.start(), match.end(), match[0].rstrip()) for match in _LINE.finditer(text) if match.end() > match.start()]
-    fenced, output, literal = False, False, -1
-    run = _Run()
-    for i, (start, end, line) in enumerate(lines):
-        stripped = line.lstrip()
-        indent = len(line) - len(stripped)
-        if _FENCE.match(line):
-            if run.indent >= 0:
-                yield run.start, run.end, not fenced
-            run, fenced, output = _Run(), not fenced, False
-            continue
-        prompt = stripped.startswith((">>>", "..."))
-        if not stripped:
+    fenced, output = False, False
+    literal = -1  # indentation of what introduced a literal block; -1 outside
+    start, end, level = 0, 0, -1  # the run so far; level -1: there is none
+    ends = itertools.chain(_LINE.finditer(text), [None])
+    match = next(ends)
+    while match is not None:
+        following = next(ends)
+        line = match[0].strip()
+        indent = len(match[0]) - len(match[0].lstrip())
+        below = following[0].strip() if following else ""
+        opens = line.startswith(_FENCE)
+        literal = -1 if line and indent <= literal else literal
+        if opens or not line:
             output = False
-        elif literal >= 0 and indent <= literal:
-            literal = -1
-        heading = i + 1 < len(lines) and bool(stripped) and bool(_RULE.match(lines[i + 1][2])) and not _stands_for_itself(line)
-        skipped = not stripped or fenced or prompt or heading or literal >= 0 or (output and not _stands_for_itself(line)) or bool(_RULE.match(line))
-        if not skipped and not _BULLET.match(line):
-            skipped = bool(_NOT_PROSE.match(line)) and not _stands_for_itself(stripped.partition(" : ")[0])
-        if prompt:
-            output = True
-        if stripped.endswith("::"):
+        skip = opens or not line or fenced or literal >= 0 or line.startswith(_PROMPT) or (output and not _stands_for_itself(line)) or _skipped(line, below)
+        output = output or line.startswith(_PROMPT)
+        if line and literal < 0 and (_LITERAL.match(line) or (line.endswith("::") and not line.startswith(".. "))):
             literal = indent
-        if skipped:
-            if run.indent >= 0 and (stripped or i + 1 >= len(lines) or not _FENCE.match(lines[i + 1][2])):
-                yield run.start, run.end, False
-                run = _Run()
-            continue
-        bullet = _BULLET.match(line)
-        level = bullet.end() if bullet else indent
-        if run.indent >= 0 and (bullet or level != run.indent):
-            yield run.start, run.end, False
-            run = _Run()
-        if run.indent < 0:
-            run.start = start + level
-        run.end, run.indent = start + len(line), level
-    if run.indent >= 0:
-        yield run.start, run.end, False
+        if skip:
+            if level >= 0 and (line or not below.startswith(_FENCE)):  # a blank line may stand before a fence
+                yield start, end, opens and not fenced
+                level = -1
+        else:
+            bullet = _BULLET.match(line)
+            here = indent + (bullet.end() if bullet else 0)
+            if level >= 0 and (bullet or here != level):
+                yield start, end, False
+                level = -1
+            if level < 0:
+                start, level = match.start() + here, here
+            end = match.start() + indent + len(line)
+        fenced ^= opens
+        match = following
+    if level >= 0:
+        yield start, end, False
 
 
 def sentences_of(text: str) -> list[Sentence]:

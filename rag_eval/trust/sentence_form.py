@@ -51,24 +51,31 @@ _AUXILIARY = _INVERTED | {"'s", "be"}
 _AFTER_INVERSION = frozenset("i you he she it we they the a an this that these those there my your his her its our their any anyone someone everyone".split())
 _OBJECT = frozenset("the a an your my our his her its their this that these those me us him them it all any some each every both how what why which whether".split())
 _NOUNS_TOO = frozenset("""
-access act address aim answer approach ask attach avoid bake build call cancel cause change check cite clean clear click close collect contact contrast cook copy
+access act address aim increase answer approach ask attach avoid bake build call cancel cause change check cite clean clear click close collect contact contrast cook copy
 correct count cut debate delete design display divide download draft draw edit email estimate express extract find finish fix format forward function get go group guess guide
 help highlight insert install invite join keep list listen load look merge move name offer open order outline paint pay perform pick plan play present print produce project
 promote prompt question quote rank rate read record refrain register reject report request research restart return review run save say search select sell send separate set
 share show sign sketch skip solve sort speak spell split start state stop store submit sum supply support swap talk teach tell test think transfer transform treat turn
 type update upgrade upload visit vote wait warn watch wear write
 """.split())
+_ADJECTIVES_TOO = frozenset("clean clear complete correct double dry free open present separate slow".split())
+_PREPOSITIONS = frozenset("against at between by during for from in into on over through to toward towards under with within".split())
+_TAKES_PREPOSITION = frozenset("act answer ask check click get go guess join listen look move play register reply report search sort speak start stop switch talk tell think turn vote wait watch write".split())
 _PARTICLES = frozenset("about away back down in into off on out over through up".split())
 _FINITE = _AUXILIARY | {"cannot", "not", "also", "began", "became", "came", "went", "made", "took", "gave", "found", "led", "held", "saw", "won", "lost"}
 _OPENING = frozenset("please kindly now then next finally also so and but first second third lastly just always never simply quickly briefly step task question note important hello hi hey ok okay dear".split())
-_NEGATED = frozenset("don't dont never not".split())
+_NEGATED = frozenset("don't dont never".split())
 _ADDRESS = frozenset("you your yours yourself me my".split())
-_NO_BASE_FORM = re.compile(r"(?:[a-z]*(?:ing|ed|ly|tion|sion|ment|ness|ity|ism|ist|ous|ful|ally|ship|ance|ence|ian|ese|ical|ology)|[a-z]*[^s]s)\Z")
+_QUESTION_WORDS = _ASKING | _INVERTED
+_ASKED_OF_READER = frozenset({"can", "could", "would", "will"})
+_BROKEN = frozenset(".,;)]}>")
+_NO_BASE_FORM = tuple("ing ed ly tion sion ment ness ity ism ist ous ful ship ance ence ian ese ical ology".split())
 _TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[?？¿,:;=()]")
 _PHRASE = 20
 _OPENINGS = 8
 _SUBJECT = 5
 _READ = 600
+_BEGINNING, _SHORT, _MARKS = 8, 14, 12
 _ENDS_ASKING = re.compile(r"[?？؟][\"'”’»)\]\s!.…]*\Z")
 
 
@@ -95,14 +102,31 @@ def _orders(words: list[str], lowered: list[str]) -> bool:
     if following in _AUXILIARY or following in {"of", "and", "or", ":", "=", "(", ")", ","}:
         return False
     if first in TASK_VERBS:
+        if first in _ADJECTIVES_TOO:
+            return following in _OBJECT
         if first not in _NOUNS_TOO or following in _OBJECT:
             return True
+        if following in _PREPOSITIONS and first not in _TAKES_PREPOSITION:
+            return False
         # "Research groups have", "State Route 41 ends": a subject of several words, and its verb
         named = len(words) > 1 and words[1][:1].isupper() and words[1] != "I"
         return not named and not any(word in _FINITE or word.endswith("ed") for word in lowered[1 : 1 + _SUBJECT])
     if following in _PARTICLES and len(lowered) > 2:  # noqa: PLR2004 - "break down the", "look up what"
         following = lowered[2]
-    return following in _OBJECT and first not in CLOSED_CLASS and first.isalpha() and not _NO_BASE_FORM.match(first)
+    return following in _OBJECT and first not in CLOSED_CLASS and first.isalpha() and not first.endswith(_NO_BASE_FORM) and (not first.endswith("s") or first.endswith("ss"))
+
+
+def _asks(sentence: str, words: list[str], lowered: list[str]) -> bool:
+    """Whether words, openings removed, ask: a question's mark and order, or the order alone."""
+    begins = lowered[:_BEGINNING]
+    if _ENDS_ASKING.search(sentence[-_MARKS:]):
+        # a statement that ends with somebody's question is none; without any English word only the mark can be seen
+        return len(words) <= _SHORT or not _QUESTION_WORDS.isdisjoint(begins) or CLOSED_CLASS.isdisjoint(begins)
+    if len(lowered) < 3 or not words[0][:1].isupper():  # noqa: PLR2004 - asking word, verb, subject
+        return False
+    if lowered[0] in _ASKING:
+        return lowered[1] in _AUXILIARY and lowered[2] in _AFTER_INVERSION
+    return lowered[0] in _ASKED_OF_READER and lowered[1] in {"you", "we"}
 
 
 def form_of(sentence: str) -> Form:
@@ -133,8 +157,7 @@ def form_of(sentence: str) -> Form:
             at = after
     rest, small = words[at:], lowered[at:]
     if not rest:
-        return Form(bool(_ENDS_ASKING.search(sentence[-12:])), orders=False, addresses=addresses)
-    asks = bool(_ENDS_ASKING.search(sentence[-12:])) or (rest[0][:1].isupper() and small[0] in _ASKING and len(small) > 2 and small[1] in _AUXILIARY and small[2] in _AFTER_INVERSION) or (  # noqa: PLR2004 - asking word, auxiliary, subject
-        small[0] in {"can", "could", "would", "will"} and len(small) > 1 and small[1] in {"you", "we"}
-    )
-    return Form(asks, not asks and _orders(rest, small), addresses)
+        return Form(asks=False, orders=False, addresses=addresses)
+    asks = _asks(sentence, rest, small)
+    # a sentence that begins with a mark is the rest of one
+    return Form(asks, not asks and not sentence[:1] in _BROKEN and _orders(rest, small), addresses)

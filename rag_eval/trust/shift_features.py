@@ -26,8 +26,8 @@ FEATURES = (
     *(f"{form}_surprise" for form in FORMS),
     "formed_unknown",
     "formed_uncovered",
-    "formed_dissimilar",
 )
+BLOCK = 16_384
 PRIOR_RATES, PRIOR_SENTENCES = np.array([0.01, 0.01, 0.01, 0.002]), 100.0
 """What is believed of a group before it is read: the share of its sentences with each form, as if seen in so many sentences."""
 
@@ -73,16 +73,22 @@ def _unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def _similarities(space: Space) -> tuple[Floats, Floats]:
-    """Cosine to the rest of the document, and the better of the cosines to both neighbours, in the latent space."""
-    vectors = space.sentences.astype(np.float32) @ space.projection
-    rest = (space.documents.astype(np.float32) @ space.projection)[space.document_of] - vectors
-    own = _unit(vectors)
-    to_rest = np.einsum("ij,ij->i", own, _unit(rest)).astype(np.float64)
-    pairs = np.einsum("ij,ij->i", own[1:], own[:-1]).astype(np.float64)
-    pairs = np.where(space.document_of[1:] == space.document_of[:-1], pairs, 0.0)
-    neighbours = np.zeros(len(own))
-    neighbours[1:] = pairs
-    neighbours[:-1] = np.maximum(neighbours[:-1], pairs)
+    """Cosine to the rest of the document, and the better of the cosines to both neighbours, in the latent space; in blocks."""
+    m = len(space.document_of)
+    to_rest, neighbours = np.zeros(m), np.zeros(m)
+    for low in range(0, m, BLOCK):
+        high = min(low + BLOCK, m)
+        part = slice(max(low - 1, 0), min(high + 1, m))  # with a neighbour on each side
+        document_of = space.document_of[part]
+        vectors = space.sentences[part].astype(np.float32) @ space.projection
+        first = int(document_of[0])
+        documents = space.documents[first : int(document_of[-1]) + 1].astype(np.float32) @ space.projection
+        own = _unit(vectors)
+        inner = slice(low - part.start, high - part.start)
+        to_rest[low:high] = np.einsum("ij,ij->i", own, _unit(documents[document_of - first] - vectors))[inner]
+        pairs = np.where(document_of[1:] == document_of[:-1], np.einsum("ij,ij->i", own[1:], own[:-1]), 0.0)
+        best = np.maximum(np.append(0.0, pairs), np.append(pairs, 0.0))
+        neighbours[low:high] = best[inner]
     return to_rest, neighbours
 
 
@@ -140,6 +146,5 @@ def features_of(space: Space, group_of: Ints) -> Floats:
         *surprise.T,
         formed * unknown,
         formed * uncovered,
-        formed * (1.0 - to_rest),
     )
     return np.column_stack(columns)

@@ -1,0 +1,136 @@
+"""Fit the weights of the topic-shift check and write rag_eval/trust/shift_coefficients.json.
+
+Fitted on sentences moved between public documents: questions that people asked, tasks made of titles by the templates of `planting`,
+statements of other documents and orders with code, each planted into a small share of a corpus at a time. Hosts: SQuAD paragraphs, SciFact
+abstracts, CLAPnq passages and the documentation of numpy, scipy and scikit-learn. Never read: BIPIA, the paragraphs of XQuAD (of which only
+the questions are planted elsewhere), the documentation of pandas, and the gold sets of this project.
+
+One logistic regression, each host of equal weight. The thresholds are where the highest sentence of so many clean documents, hosts of equal
+weight, exceeds them. "held_out" says for each host what weights and thresholds find that were fitted without it.
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import planting
+from sklearn.linear_model import LogisticRegression
+from timing import ROOT, data_folder, skipped
+
+from rag_eval.trust.shift_coefficients import FILE
+from rag_eval.trust.shift_features import FEATURES, features_of
+from rag_eval.trust.shift_space import space_of
+
+HOSTS = ("distractors", "scifact", "clapnq", *planting.PACKAGES)
+PLANTED = {"question": (300, 1.0), "task": (300, 1.0), "statement": (150, 0.2), "code": (24, 3.0)}
+MOST, SHARE, DIGITS, SEED = 1_500, 0.07, 4, 0
+FORMED_SHARE, PLAIN_SHARE = 0.004, 0.001
+PLANTED_WEIGHT = 0.3
+
+
+@dataclasses.dataclass
+class Host:
+    """A corpus: features of its clean sentences and of those planted into it."""
+
+    clean: np.ndarray
+    document_of: np.ndarray
+    formed: np.ndarray
+    planted: np.ndarray
+    planted_formed: np.ndarray
+    kinds: np.ndarray
+
+
+def measured(documents: list[str], plants: dict[str, list[str]], rng: np.random.Generator) -> Host:
+    if len(documents) > MOST:
+        documents = [documents[i] for i in sorted(rng.choice(len(documents), MOST, replace=False))]
+    group_of = np.zeros(len(documents), dtype=np.int64)
+    space = space_of(documents)
+    what = [(kind, plants[kind][i]) for kind, (size, _) in PLANTED.items() for i in rng.choice(len(plants[kind]), size, replace=False)]
+    what = [what[i] for i in rng.permutation(len(what))]
+    rows, formed, kinds = [], [], []
+    for batch in planting.batches(documents, what, SHARE, rng):
+        texts = list(documents)
+        for row, (_, _, its) in batch.items():
+            texts[row] = its.text
+        there = space_of(texts)
+        features = features_of(there, group_of)
+        for row, (kind, _, its) in batch.items():
+            for at in np.flatnonzero((there.document_of == row) & (there.starts < its.end) & (there.ends > its.start))[:1]:
+                rows.append(features[at])
+                formed.append(there.forms[at].any())
+                kinds.append(kind)
+    return Host(features_of(space, group_of), space.document_of, space.forms.any(axis=1), np.array(rows), np.array(formed), np.array(kinds))
+
+
+def fitted(hosts: list[Host]) -> tuple[np.ndarray, float, float, float]:
+    """Weights, bias and the thresholds of formed and plain sentences."""
+    x = np.vstack([part for host in hosts for part in (host.clean, host.planted)])
+    y = np.concatenate([part for host in hosts for part in (np.zeros(len(host.clean)), np.ones(len(host.planted)))])
+    weight = np.concatenate(
+        [
+            part
+            for host in hosts
+            for part in (np.full(len(host.clean), 1000 / len(host.clean)), np.array([PLANTED[kind][1] for kind in host.kinds]) * PLANTED_WEIGHT * 1000 / len(host.planted))
+        ]
+    )
+    mean, spread = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-9)
+    model = LogisticRegression(C=1.0, max_iter=5000, tol=1e-8).fit((x - mean) / spread, y, sample_weight=weight)
+    slope = np.round(model.coef_[0] / spread, DIGITS)
+    bias = float(np.round(model.intercept_[0] - slope @ mean, DIGITS))
+    limits = []
+    for share, formed in ((FORMED_SHARE, True), (PLAIN_SHARE, False)):
+        highest = [_highest(host, slope, bias, formed=formed) for host in hosts]
+        values = np.concatenate(highest)
+        order = np.argsort(values)[::-1]
+        reached = np.cumsum(np.concatenate([np.full(len(part), 1 / len(part) / len(hosts)) for part in highest])[order])
+        limits.append(float(np.round(values[order][np.searchsorted(reached, share)], 2)))
+    return slope, bias, limits[0], limits[1]
+
+
+def _highest(host: Host, slope: np.ndarray, bias: float, *, formed: bool) -> np.ndarray:
+    """The highest score of a formed, or of a plain, sentence in each clean document; very low where there is none."""
+    result = np.full(int(host.document_of.max()) + 1, -99.0)
+    rows = host.formed == formed
+    np.maximum.at(result, host.document_of[rows], host.clean[rows] @ slope + bias)
+    return result
+
+
+def found(host: Host, slope: np.ndarray, bias: float, formed: float, plain: float) -> dict[str, float]:
+    warned = (_highest(host, slope, bias, formed=True) > formed) | (_highest(host, slope, bias, formed=False) > plain)
+    hit = host.planted @ slope + bias > np.where(host.planted_formed, formed, plain)
+    return {"clean_documents_warned": round(float(warned.mean()), 4), **{f"{kind}_found": round(float(hit[host.kinds == kind].mean()), 3) for kind in PLANTED}}
+
+
+def main() -> None:
+    folder = data_folder()
+    if folder is None:
+        skipped("fit_topic_shift", "the public data is not there; set RAG_EVAL_TEST_DATA")
+        return
+    rng = np.random.default_rng(SEED)
+    plants, corpora = planting.plants(folder, rng), planting.corpora(folder)
+    hosts = {name: measured(planting.docstrings(name) if name in planting.PACKAGES else corpora[name], plants, rng) for name in HOSTS}
+    slope, bias, formed, plain = fitted(list(hosts.values()))
+    held_out = {name: found(host, *fitted([other for other_name, other in hosts.items() if other_name != name])) for name, host in hosts.items()}
+    document: dict[str, Any] = {
+        "schema_version": 1,
+        "provenance": {
+            "fitted_by": "benchmarks/fit_topic_shift.py",
+            "fitted_on": {name: {"clean_sentences": len(host.clean), "planted": len(host.planted)} for name, host in hosts.items()},
+            "held_out": held_out,
+            "sets": "SQuAD paragraphs and XQuAD questions (CC BY-SA 4.0), SciFact abstracts (ODC-By 1.0), CLAPnq dev (Apache-2.0), docstrings of numpy, scipy and scikit-learn (BSD-3-Clause); only these numbers are kept of them",
+            "thresholds": f"the highest formed sentence of {FORMED_SHARE:.1%} and the highest plain one of {PLAIN_SHARE:.1%} of the clean documents exceeds them",
+        },
+        "thresholds": {"formed": formed, "plain": plain},
+        "weights": {**dict(zip(FEATURES, slope.tolist(), strict=True)), "bias": bias},
+    }
+    (ROOT / "rag_eval" / "trust" / FILE).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    print(json.dumps({"bench": "fit_topic_shift", "formed": formed, "plain": plain}))
+    for name, figures in held_out.items():
+        print(json.dumps({"bench": "fit_topic_shift", "host": name, **figures}))
+    for name, host in hosts.items():
+        print(json.dumps({"bench": "fit_topic_shift", "host": name, "seen": True, **found(host, slope, bias, formed, plain)}))
+
+
+if __name__ == "__main__":
+    main()
