@@ -21,7 +21,7 @@ from rag_eval.gates.verdicts import required_failures
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.settings import Settings
 from rag_eval.storage.artifacts import Artifact, ArtifactStore
-from rag_eval.storage.atomic import write_text
+from rag_eval.storage.atomic import sweep, write_text
 from rag_eval.storage.hashing import canonical_json, file_hash
 from rag_eval.storage.locking import home_lock
 
@@ -122,11 +122,10 @@ def accept(run: str, settings: Settings, who: str, why: str, *, gold_set: str | 
         failed = required_failures([gate for gate in kept["report"]["gates"] if gate["gate"] != "regression" or gate["reason_code"] not in MENDED_BY_ACCEPTING])
         if failed and not force:
             raise InputError(Problem("gates_failed", "required gates of this run did not pass", field="RUN", found=", ".join(failed), accepted="a run that passed, or --force, which the record will say"))
-        store = ArtifactStore(home / "baselines")
-        store.sweep()
+        sweep(home / "baselines", "*")
         now = dt.datetime.now(dt.UTC)
         folder = _folder(home, kept["gold_set"])
-        made = store.memo(kept["gold_set"], f"{now.strftime('%Y%m%dT%H%M%S%f')}Z-{run_id[-8:]}", lambda: _parts(home, kept))
+        made = ArtifactStore(home / "baselines").memo(kept["gold_set"], f"{now.strftime('%Y%m%dT%H%M%S%f')}Z-{run_id[-8:]}", lambda: _parts(home, kept))
         record = {
             "baseline": made.key,
             "run_id": run_id,

@@ -11,6 +11,9 @@ from rag_eval.reporting.verdict_rows import GateRow, VerdictRows
 FILE_NAME = "gate-verdict.md"
 SIGNS = {"pass": "✅ pass", "failure": "❌ fails the run", "warning": "⚠️ advisory", "note": "➖ advisory"}
 
+MAX_LINES = 200
+"""A job summary holds at most a megabyte; required failures come first."""
+
 _ACTIVE = re.compile(r"[|`\r\n]|\\(?=$)|<(?=[A-Za-z/!?])|@(?=\w)")
 
 
@@ -34,7 +37,9 @@ def markdown(verdict: VerdictRows) -> str:
         f"{verdict.headline}. Run {code(verdict.run_id)} of {code(verdict.timestamp)}, content hash {code(verdict.content_hash[:16])}.",
     ]
     if verdict.rows:
-        lines += ["", "| gate | severity | required | status | reason | evidence |", "|---|---|---|---|---|---|", *map(_line, verdict.rows)]
+        lines += ["", "| gate | severity | required | status | reason | evidence |", "|---|---|---|---|---|---|", *map(_line, verdict.rows[:MAX_LINES])]
+    if len(verdict.rows) > MAX_LINES:
+        lines += ["", f"{len(verdict.rows) - MAX_LINES} more gates are not shown."]
     return "\n".join(lines) + "\n"
 
 

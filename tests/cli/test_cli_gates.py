@@ -1,0 +1,175 @@
+"""`rag-eval gate` and `rag-eval baseline` as a person and a script meet them."""
+
+import json
+import shutil
+import sys
+from xml.etree import ElementTree as ET
+
+import pytest
+import typer
+from cli_project import CONFIG
+from typer.testing import CliRunner
+
+from rag_eval.cli import app
+from rag_eval.reporting.metrics_report import content_hash, dumps
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+
+FILES = {"gate-verdict.xml", "gate-verdict.md", "gate-verdict.sarif"}
+GATES = "gates: {required: [], advisory: [acceptance], min_queries: 50}"
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+
+
+def junit(folder):
+    return ET.parse(folder / "gate-verdict.xml").getroot()  # noqa: S314 - what was just written here
+
+
+def gate(project, *arguments):
+    return call("gate", *arguments, "--home", project.home, "--reports", project.reports)
+
+
+def configured(project, gates):
+    (project.gold / "gold_set.yaml").write_text(CONFIG.replace(GATES, gates), encoding="utf-8")
+    return project.invoke("run", "tiny")
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    """Where the first test's run is kept for the others: a run takes seconds, a copy none."""
+    return tmp_path_factory.mktemp("stores") / "of one run"
+
+
+@pytest.fixture
+def failed(project, stores):
+    if stores.exists():
+        for folder in (project.home, project.reports):
+            shutil.copytree(stores / folder.name, folder)
+        return project
+    assert configured(project, "gates: {required: [acceptance], advisory: [trust, stability], min_queries: 2}\nacceptance: {mrr: '>= 0.99', recall_at_5: '>= 0.01'}").exit_code == 2
+    for folder in (project.home, project.reports):
+        shutil.copytree(folder, stores / folder.name)
+    return project
+
+
+def test_every_command_of_a_group_has_help_and_so_has_every_option():
+    group = typer.main.get_command(app).commands["baseline"]
+    assert sorted(group.commands) == ["accept", "show"]
+    for name, command in group.commands.items():
+        assert command.help
+        assert [parameter.name for parameter in command.params if not getattr(parameter, "help", None) and parameter.name != "help"] == []
+        assert call("baseline", name, "--help").exit_code == 0
+    top = call("--help").stdout
+    assert "gate " in top
+    assert "baseline " in top
+
+
+def test_a_failed_required_gate_is_exit_2_and_every_file_says_so(failed):
+    result = gate(failed)
+    assert result.exit_code == 2
+    assert "required gates failed: acceptance.mrr" in result.stderr
+    assert "FAILED: 1 of 2 required" in result.stdout
+    assert "3 scored in 3" in result.stdout
+    folder = failed.reports / "tiny"
+    assert {path.name for path in folder.iterdir()} >= FILES
+    assert junit(folder).get("failures") == "1"
+    assert "❌" in (folder / "gate-verdict.md").read_text(encoding="utf-8")
+    assert [one["level"] for one in json.loads((folder / "gate-verdict.sarif").read_text(encoding="utf-8"))["runs"][0]["results"]].count("error") == 1
+    assert gate(failed, "tiny").exit_code == 2
+
+
+def test_advisory_gates_fail_nothing(project):
+    assert configured(project, "gates: {required: [acceptance], advisory: [trust, stability], min_queries: 2}\nacceptance: {recall_at_5: '>= 0.01'}").exit_code == 0
+    result = gate(project)
+    assert result.exit_code == 0
+    root = junit(project.reports / "tiny")
+    assert (root.get("failures"), root.get("skipped")) == ("0", "3")
+
+
+def test_a_required_gate_without_evidence_fails_closed(project):
+    configured(project, "gates: {required: [acceptance], advisory: [], min_queries: 50}\nacceptance: {recall_at_5: '>= 0.01'}")
+    result = gate(project)
+    assert result.exit_code == 2
+    assert junit(project.reports / "tiny").find(".//failure").get("type") == "too_few_queries"
+
+
+def test_a_kept_run_is_shown_and_written_only_where_it_is_told(failed):
+    folder = failed.reports / "tiny"
+    run_id = failed.report()["run_id"]
+    for name in ("latest", run_id, run_id[:15]):
+        result = gate(failed, "--run", name)
+        assert result.exit_code == 2
+        assert "wrote" not in result.stdout
+    assert not FILES & {path.name for path in folder.iterdir()}
+    assert gate(failed, "--run", "latest", "--out", failed.root / "there").exit_code == 2
+    assert {path.name for path in (failed.root / "there").iterdir()} == FILES
+    assert gate(failed, "--run", folder / "retrieval-metrics.json").exit_code == 2
+    assert {path.name for path in folder.iterdir()} >= FILES
+
+
+def test_what_cannot_be_judged_is_exit_1_and_writes_nothing(failed):
+    folder = failed.reports / "tiny"
+    for arguments in (["../tiny"], ["none"], ["--run", "none"], ["--run", failed.root / "none.json"], ["another", "--run", "latest"]):
+        result = gate(failed, *arguments)
+        assert result.exit_code == 1, arguments
+        assert "error" in result.stderr
+    report = failed.report()
+    changed = {**report, "gates": [{**entry, "status": "pass"} for entry in report["gates"]]}
+    (folder / "retrieval-metrics.json").write_text(dumps(changed), encoding="utf-8")
+    refused = gate(failed)
+    assert (refused.exit_code, "content_hash" in refused.stderr) == (1, True)
+    (folder / "retrieval-metrics.json").write_text(dumps(report)[:-200], encoding="utf-8")
+    assert gate(failed).exit_code == 1
+    many = {**report, "gates": report["gates"] * 400}
+    (folder / "retrieval-metrics.json").write_text(dumps({**many, "content_hash": content_hash(many)}), encoding="utf-8")
+    refused = gate(failed)
+    assert (refused.exit_code, "too_many_gates" in refused.stderr) == (1, True)
+    assert not FILES & {path.name for path in folder.iterdir()}
+
+
+def test_a_report_of_another_hand_cannot_speak_to_the_terminal(failed):
+    report = failed.report()
+    report["gates"][0]["id"] = "x\x1b]0;owned\x07|`@all <b>\n" + "y" * 100_000
+    report["gates"][0]["evidence"]["accepted"] = "[red]>= 0[/red]\x9b31m\u202e"
+    report["content_hash"] = content_hash(report)
+    path = failed.reports / "tiny" / "retrieval-metrics.json"
+    path.write_text(dumps(report), encoding="utf-8")
+    result = gate(failed)
+    assert result.exit_code == 2
+    shown = result.stdout + result.stderr
+    assert not set(shown) & {"\x1b", "\x07", "\x9b", "\u202e"}
+    assert len(shown) < 20_000
+    assert junit(path.parent).get("tests") == str(len(report["gates"]))
+
+
+def test_no_file_is_left_half_written(failed):
+    folder = failed.reports / "tiny"
+    (folder / "gate-verdict.md").mkdir()  # nothing can be put in its place
+    result = gate(failed)
+    assert result.exit_code == 1
+    assert not list(folder.glob(".partial-*"))
+
+
+def test_a_baseline_from_acceptance_to_what_is_shown(failed):
+    home = ("--home", failed.home)
+    assert "no run was accepted" in call("baseline", "show", *home).stdout
+    refused = call("baseline", "accept", "--who", "Ada", "--why", "good", *home)
+    assert (refused.exit_code, "gates_failed" in refused.stderr) == (1, True)
+    accepted = call("baseline", "accept", failed.report()["run_id"], "--who", "Ada", "--why", "known and [b]agreed[/b]", "--force", "--gold-set", "tiny", *home)
+    assert accepted.exit_code == 0, accepted.stderr
+    assert "baselines" in accepted.stdout
+    shown = call("baseline", "show", "--gold-set", "tiny", *home).stdout
+    assert failed.report()["run_id"] in shown
+    assert "by Ada: known and [b]agreed[/b] FORCED past acceptance.mrr" in shown
+    assert "over 3/4 questions" in shown
+    assert call("baseline", "show", "--gold-set", "../tiny", *home).exit_code == 1
+
+
+def test_a_mistyped_command_is_no_failed_gate(failed):
+    import subprocess
+
+    for arguments in (["gate", "--none"], ["baseline", "accept"], ["baseline", "none"], ["gate", "a", "b"]):
+        done = subprocess.run([sys.executable, "-m", "rag_eval.cli", *arguments], capture_output=True, text=True, timeout=100, cwd=failed.root)
+        assert done.returncode == 1, arguments

@@ -1,0 +1,216 @@
+"""The verdict in every form: what it says, and that no text of a report can say anything else through it."""
+
+import json
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from rag_eval.records.problems import InputError
+from rag_eval.reporting.metrics_report import content_hash
+from rag_eval.reporting.verdict_files import write_verdict
+from rag_eval.reporting.verdict_junit import junit_xml
+from rag_eval.reporting.verdict_markdown import MAX_LINES, markdown
+from rag_eval.reporting.verdict_reading import MAX_GATES, read_object, whole_report
+from rag_eval.reporting.verdict_rows import evidence_text, safe_text, verdict_rows
+from rag_eval.reporting.verdict_sarif import sarif
+from rag_eval.reporting.verdict_table import show_verdict
+
+HOSTILE = "a|b`c``d <script>alert(1)</script> <!-- x --> @team #1 [x](https://evil.example) ![y](https://evil.example/p.png) \\| &lt; ]]> \x00\x0b\x1b[2J\x9b\r\n\n# h\n| z |\u202e\u2028\ufffe\ud800\U000e0041 {0} {{1}} [bold]x[/bold]"
+NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def parsed(data):
+    return ET.fromstring(data)  # noqa: S314 - what was just written here
+
+
+def gate(name="acceptance.mrr", status="pass", *, required=True, code="met", gate="acceptance", severity="P2", **evidence):
+    return {"id": name, "gate": gate, "severity": severity, "required": required, "status": status, "reason_code": code, "evidence": evidence}
+
+
+def rows(*gates, name="tiny"):
+    return verdict_rows({"gold": {"name": name}, "run_id": "20260101T000000000Z-0123abcd", "timestamp": "2026-01-01T00:00:00Z", "content_hash": "a" * 64, "gates": list(gates)})
+
+
+MIXED = (
+    gate("trust", gate="trust", severity="P1", required=False, status="insufficient_evidence", code="not_measured", reason="nothing says whom to trust"),
+    gate("acceptance.mrr", measure="mrr", value=0.7, ci_low=0.61, ci_high=0.8, accepted=">= 0.6", n_scored=90, n_groups=80),
+    gate("stability.delta_s", "fail", gate="stability", required=False, code="bound_not_met", measure="delta_s", value=0.4, ci_high=0.5, ci_low=0.3, accepted="<= 0.45"),
+    gate("poisoning", "fail", gate="poisoning", severity="P0", code="blocked_retrieved", measure="blocked", value=2, n_scored=900, accepted="<= 0"),
+    gate("regression.mrr", "insufficient_evidence", gate="regression", code="no_baseline", measure="mrr", reason="no baseline"),
+)
+
+
+def test_required_failures_come_first_and_fail_the_verdict():
+    verdict = rows(*MIXED)
+    assert [row.id for row in verdict.rows] == ["poisoning", "regression.mrr", "trust", "acceptance.mrr", "stability.delta_s"]
+    assert [row.outcome for row in verdict.rows] == ["failure", "failure", "note", "pass", "warning"]
+    assert (verdict.failed, verdict.passed) == (("poisoning", "regression.mrr"), False)
+    assert verdict.headline == "FAILED: 1 of 3 required and 0 of 2 advisory gates passed"
+    assert rows(MIXED[1]).headline == "passed: 1 of 1 required gates passed"
+    assert rows(MIXED[0]).passed
+    assert "no gate was judged" in rows().headline
+
+
+def test_evidence_has_its_interval_and_what_it_is_counted_over():
+    assert rows(*MIXED).rows[3].evidence == "mrr 0.7 [0.61, 0.8], accepted >= 0.6; 90 scored in 80 groups"
+    drop = {"measure": "mrr", "baseline": 0.8, "now": 0.72, "value": -0.08, "ci_low": -0.13, "ci_high": -0.03, "relative_drop": 0.1, "n_better": 4, "n_worse": 20, "n_tied": 176, "n_scored": 200, "n_groups": 200}
+    told = evidence_text({**drop, "minimum_detectable": 0.067, "different": {"index": {"before": "a", "now": "b"}}})
+    assert told == (
+        "mrr 0.72 against 0.8: difference -0.080 [-0.130, -0.030], relative drop 10.0 % (4 better, 20 worse, 176 tied); 200 scored in 200 groups; different (index (before a, now b)); minimum_detectable 0.067"
+    )
+    assert evidence_text({}) == ""
+
+
+def test_junit_counts_what_it_shows():
+    root = parsed(junit_xml(rows(*MIXED)))
+    suite = root.find("testsuite")
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {"tests": "5", "failures": "2", "errors": "0", "skipped": "2"}
+    found = {case.get("name"): [part.tag for part in case] for case in suite.iter("testcase")}
+    assert found == {
+        "poisoning": ["failure", "system-out"],
+        "regression.mrr": ["failure", "system-out"],
+        "trust": ["skipped", "system-out"],
+        "acceptance.mrr": ["system-out"],
+        "stability.delta_s": ["skipped", "system-out"],
+    }
+    failure = suite.find("testcase[@name='poisoning']/failure")
+    assert (failure.get("type"), failure.get("message"), "2, accepted <= 0; 900 scored" in failure.text) == ("blocked_retrieved", "P0 fail: blocked_retrieved", True)
+
+
+def sarif_faults(log):
+    """What the standard (SARIF 2.1.0) requires of the properties that are written here."""
+    faults = [] if log.get("version") == "2.1.0" and len(log["runs"]) == 1 else ["version or runs"]
+    (run,) = log["runs"]
+    driver = run["tool"]["driver"]
+    ids = [rule["id"] for rule in driver["rules"]]
+    faults += ["driver.name"] * (not driver["name"]) + ["rule ids are not unique"] * (len(set(ids)) != len(ids))
+    faults += ["rule text"] * any(not rule["shortDescription"]["text"] for rule in driver["rules"])
+    faults += ["rule level"] * any(rule["defaultConfiguration"]["level"] not in {"none", "note", "warning", "error"} for rule in driver["rules"])
+    for result in run["results"]:
+        faults += ["message"] * (not result["message"]["text"])
+        faults += ["ruleIndex"] * (ids[result["ruleIndex"]] != result["ruleId"])
+        faults += ["level"] * (result["kind"] != "fail" or result["level"] not in {"note", "warning", "error"})  # any other kind has the level none
+        (place,) = result["locations"]
+        faults += ["uri"] * (not re.fullmatch(r"[A-Za-z0-9._-]+", place["physicalLocation"]["artifactLocation"]["uri"]))
+        faults += ["region"] * (place["physicalLocation"]["region"]["startLine"] < 1)
+        faults += ["fingerprint"] * (not all(isinstance(part, str) and part for part in result["partialFingerprints"].values()))
+    return faults
+
+
+def test_sarif_has_a_rule_for_every_gate_and_a_result_for_every_one_that_did_not_pass():
+    log = json.loads(sarif(rows(*MIXED)))
+    assert sarif_faults(log) == []
+    run = log["runs"][0]
+    assert {result["ruleId"]: result["level"] for result in run["results"]} == {"poisoning": "error", "regression.mrr": "error", "trust": "note", "stability.delta_s": "warning"}
+    assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} == {gate["id"] for gate in MIXED}
+    again = json.loads(sarif(rows(*MIXED, name="other")))["runs"][0]
+    assert run["results"][0]["partialFingerprints"] != again["results"][0]["partialFingerprints"]
+    assert sarif_faults(json.loads(sarif(rows()))) == []
+    assert sarif_faults(json.loads(sarif(rows(MIXED[3], MIXED[3])))) == []
+
+
+def cells(text):
+    """The rendered table, and every kind of token there is besides it."""
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    inline = [token for token in tokens if token.type == "inline"]
+    kinds = {child.type for token in inline for child in token.children} | {token.type for token in tokens if token.type in {"html_block", "fence", "code_block", "blockquote_open", "bullet_list_open", "hr"}}
+    return sum(token.type == "tr_open" for token in tokens), sum(token.type == "td_open" for token in tokens), kinds, [child.content for token in inline for child in token.children if child.type == "text"]
+
+
+def hostile_rows(text):
+    return rows(gate(text, "fail", code="c", measure=text, value=1.0, accepted=text, reason=text, examples=[{text: [text] * 3}] * 3, **{text: text}), gate("b", "insufficient_evidence", required=False, reason=text), name=text)
+
+
+def only_ours(text):
+    verdict = hostile_rows(text)
+    table = markdown(verdict)
+    n_rows, n_cells, kinds, texts = cells(table)
+    assert (n_rows, n_cells) == (3, 12)
+    assert kinds <= {"text", "code_inline", "softbreak"}
+    assert all("@" not in part and "<" not in part and "evil" not in part for part in texts)
+    data = junit_xml(verdict)
+    root = parsed(data)
+    assert [element.tag for element in root.iter()] == ["testsuites", "testsuite", "properties", "property", "property", "testcase", "failure", "system-out", "testcase", "skipped", "system-out"]
+    assert not NOT_XML.search(data.decode())
+    log = json.loads(sarif(verdict))
+    assert sarif_faults(log) == []
+    message = log["runs"][0]["results"][0]["message"]["text"]
+    assert "](" not in message
+    assert not re.search(r"(?<!\{)\{(?:\{\{)*(?!\{)\d", message)
+    for form in (table, data.decode(), sarif(verdict)):
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", form)
+        assert len(form) < 40_000
+
+
+def test_texts_of_a_report_stay_texts():
+    only_ours(HOSTILE)
+    only_ours(HOSTILE * 1000)
+    assert "\\u0040team" in markdown(hostile_rows(HOSTILE))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(st.sampled_from("|`\\<>@#[](){}&*_~!\n\r\t \x00\x1b\u202e\ud800\ufffeab1:/.-"), max_size=60))
+def test_no_mix_of_signs_means_anything(text):
+    only_ours(text)
+
+
+def test_numbers_that_are_no_counts():
+    for value in (10**400, -(10**400), 1e308, True, [10**400], {"a": {"b": {"c": {"d": 1}}}}):
+        assert len(evidence_text({"measure": "m", "value": value, "n_scored": value, "relative_drop": value, "baseline": value, "now": value, "ci_low": value, "ci_high": value})) < 1100
+
+
+def test_a_long_verdict_is_cut_and_says_so():
+    verdict = rows(*(gate(f"g{at}", "fail" if at == 900 else "pass", measure="x" * 500) for at in range(MAX_GATES)))
+    text = markdown(verdict)
+    assert len(text.encode()) < 2**20
+    assert f"{MAX_GATES - MAX_LINES} more gates are not shown" in text
+    assert "| `g900` |" in text  # failures come first
+    assert parsed(junit_xml(verdict)).get("tests") == str(MAX_GATES)
+
+
+def test_the_table_reads_no_markup_of_a_report():
+    from io import StringIO
+
+    from rich.console import Console
+
+    console = Console(file=StringIO(), width=200, no_color=True)
+    show_verdict(console, hostile_rows("[red]x[/red] [/] \x1b[2J"))
+    shown = console.file.getvalue()
+    assert "[red]x[/red]" in shown
+    assert "\x1b" not in shown
+
+
+def test_the_files_stand_beside_each_other_and_are_the_same_again(tmp_path):
+    paths = write_verdict(rows(*MIXED), tmp_path / "new")
+    assert [path.name for path in paths] == ["gate-verdict.xml", "gate-verdict.md", "gate-verdict.sarif"]
+    before = [path.read_bytes() for path in paths]
+    write_verdict(rows(*MIXED), tmp_path / "new")
+    assert [path.read_bytes() for path in paths] == before
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {path.name for path in paths}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "nul", '{"a": NaN}', '{"a": 1e999}', '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", '{"a": ' + "9" * 10_000 + "}", "\xff"])
+def test_what_is_no_json_object_is_refused(tmp_path, text):
+    path = tmp_path / "retrieval-metrics.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match="run_unreadable"):
+        read_object(path)
+
+
+def test_what_is_no_whole_report_is_refused(tmp_path):
+    path = tmp_path / "r.json"
+    for report in ({}, {"schema_version": 1}, {"schema_version": 2}, {"schema_version": 1, "gates": [], "content_hash": content_hash({"gates": []})}):
+        with pytest.raises(InputError, match="run_unreadable"):
+            whole_report(report, path)
+    with pytest.raises(InputError, match="run_not_found"):
+        read_object(path)
+
+
+def test_safe_text_is_printable_and_bounded():
+    assert safe_text("x" * 500).endswith("(500 characters)")
+    assert safe_text("\ufeffa\u3164\ud800") == "\\ufeffa\\u3164\\ud800"
+    assert safe_text(safe_text(HOSTILE[-40:])) == safe_text(HOSTILE[-40:])
