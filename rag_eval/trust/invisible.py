@@ -99,6 +99,8 @@ def _inside_words(text: str, looked: Looked) -> None:
         # the same characters may stand for the spaces of a sentence: removing them is one reading, a space for each the other
         looked.parts.append(Part("hidden", "zero_width", _ALL.sub(" ", text[first:last]), first, last))
         severity: Severity = "warning" if len(split) >= _MANY_SPLITS else "hint"
+        if severity == "warning":
+            looked.parts.append(Part("hidden", "broken_words", text[first:last], first, last))
         looked.tricks.append(Trick(split[0].start(), split[-1].end(), "hidden", "zero_width", severity, f"invisible characters inside words at {len(split)} places"))
     hyphens = list(_HYPHEN.finditer(text))
     if hyphens:

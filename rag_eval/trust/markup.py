@@ -22,7 +22,7 @@ _MARKDOWN_COMMENT = re.compile(r"^[ ]{0,3}\[[^\]\n]{1,80}\]:[ \t]{0,20}(?:#|<>)[
 _MARKDOWN_LINK = re.compile(r"(!?)\[([^\[\]\n]{0,1000})\]\(\s{0,10}<?([^()\s<>]{1,2000}(?:\([^()\s]{0,200}\)[^()\s<>]{0,200})?)>?(?:\s{1,10}\"([^\"\n]{0,2000})\")?\s{0,10}\)")
 _CARRIES = re.compile(
     r"[?&#][\w.\[\]-]{1,40}=(?:$|&|[{<\[$%]{1,2}[a-z_]|%7b|%5b|\.{3}|…|\*{3}|x{4}"
-    r"|\W{0,3}(?:your|the|insert|user|chat|conversation|history|summary|secret|password|prompt|context|data|answer|message|token|cookie|key)s?\b)"
+    r"|\W{0,3}(?:your|the|insert|user|chat|conversation|history|summary|secret|password|prompt|context|data|answer|message|token|cookie|key)s?(?![a-z]))"
     r"|//[^/]{1,200}/[^?]{0,500}[{\[](?:your|the|insert|user|chat|conversation|history|summary|secret|password|prompt|context|data|answer|message)",
     re.IGNORECASE,
 )

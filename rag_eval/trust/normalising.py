@@ -15,7 +15,8 @@ _LOOK_ALIKES = str.maketrans("".join(pair[0] for pair in (_CYRILLIC, _GREEK, _OT
 _ENCLOSED = {start + place: ord("a") + place for start in (0x1F150, 0x1F170) for place in range(26)}
 _FOREIGN = re.compile(f"[{_CYRILLIC[0]}{_GREEK[0]}{_OTHERS[0]}\U0001f150-\U0001f189]")
 _FOREIGN_WORD = re.compile(f"[A-Za-z]*[{_CYRILLIC[0]}{_GREEK[0]}{_OTHERS[0]}][A-Za-z{_CYRILLIC[0]}{_GREEK[0]}{_OTHERS[0]}]*")
-_LEFT_MARKS = re.compile("(?<=[A-Za-z])[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+")
+_LEFT_MARKS = re.compile("(?<=[A-Za-z\u00c0-\u024f\u1e00-\u1eff])[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+")
+_WORD = re.compile(r"\S+")
 _MARKS_IN_A_ROW = 30
 _BESIDE = re.compile(r"[^\W\d_]")
 
@@ -40,6 +41,14 @@ def _folded(text: str) -> str:
     return _FOREIGN_WORD.sub(word, text)
 
 
+def _unmarked(found: re.Match[str]) -> str:
+    """Drop all marks of a Latin word that has more of them than any letter of Unicode."""
+    word = found[0]
+    if word.isascii() or not _LEFT_MARKS.search(word):
+        return word
+    return "".join(letter for letter in unicodedata.normalize("NFD", word) if not unicodedata.category(letter).startswith("M"))
+
+
 def normalised(text: str) -> str:
     r"""Return the text in NFKC, look-alikes folded, in lower case, with one space for every run of white space.
 
@@ -53,5 +62,6 @@ def normalised(text: str) -> str:
             text = unicodedata.normalize("NFKC", _many_marks().sub(r"\1", text))
         if _FOREIGN.search(text):
             text = _folded(text)
-        text = _LEFT_MARKS.sub("", text)
+        if _LEFT_MARKS.search(text):
+            text = _WORD.sub(_unmarked, text)
     return " ".join(text.lower().split())
