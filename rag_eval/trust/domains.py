@@ -6,8 +6,8 @@ Belongs here: the states of domains. What makes an imitation is `lookalikes`.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from rag_eval.corpus.addresses import MAX_DOMAIN_CHARS
 from rag_eval.records.trust import DomainState
-from rag_eval.trust.host_names import MAX_HOST_CHARS
 from rag_eval.trust.lookalikes import Lookalikes
 
 _PACKAGE = "python:"
@@ -61,7 +61,7 @@ def judge_domains(domains: Iterable[str], allowlist: Sequence[str]) -> dict[str,
             return Judged("unknown")
         if host.startswith(_PACKAGE):
             return Judged("allowed" if host in packages else "not_listed")
-        if len(host) > MAX_HOST_CHARS:
+        if len(host) > MAX_DOMAIN_CHARS:
             return Judged("not_listed")
         if host in hosts or host.removeprefix("www.") in hosts or _below(host, parents):
             return Judged("allowed")

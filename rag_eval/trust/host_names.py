@@ -6,8 +6,8 @@ Belongs here: suffixes, the decoding of xn-- labels, folding and skeletons. What
 import unicodedata
 from typing import NamedTuple
 
-MAX_HOST_CHARS, MAX_LABEL_CHARS = 253, 63
-"""Bounds of the DNS (RFC 1035, section 2.3.4): a longer name cannot be anybody's address."""
+MAX_LABEL_CHARS = 63
+"""Bound of the DNS (RFC 1035, section 2.3.4): a longer label is nobody's."""
 
 _SECOND_LEVEL = frozenset("ac co com edu gen go gob gouv gov govt id ind info ltd me mil mus ne net nhs nom or org plc police sch school web".split())
 """Labels that are part of the suffix in front of a country's two letters: co.uk, com.au, or.jp."""

@@ -105,6 +105,7 @@ class Lookalikes:
         self._undoubled: dict[str, str] = {}
         self._near: dict[int, dict[str, list[tuple[str, str]]]] = {1: {}, 2: {}}
         self._lengths: dict[int, set[int]] = {1: set(), 2: set()}
+        self._compared: dict[str, Imitation | None] = {}
         for host in sorted({host for host in hosts if "." in host and not is_address(host)}):
             self._add(split_host(folded(decoded(host))), split_host(host).registrable)
 
@@ -134,16 +135,16 @@ class Lookalikes:
         Parameters
         ----------
         host
-            In lower case, at most `MAX_HOST_CHARS` characters, international labels in their xn-- form.
+            In lower case, at most 253 characters, international labels in their xn-- form.
         """
         whole = split_host(host)
         if is_address(host) or whole.registrable in self._registered or whole.registrable in _ESTABLISHED:
             return None
         read = decoded(host)
-        shown = split_host(folded(read))
+        shown = whole if read == host and host.isascii() else split_host(folded(read))
         if whole.controlled:
             return self._chain(shown, controlled=True)
-        return self._same(shown, foreign=not split_host(read).name.isascii()) or self._chain(shown, controlled=False) or self._close(shown) or self._held(shown)
+        return self._same(shown, foreign=shown is not whole and not split_host(read).name.isascii()) or self._chain(shown, controlled=False) or self._close(_plain(shown.name)) or self._held(shown)
 
     def _chain(self, host: HostName, *, controlled: bool) -> Imitation | None:
         parts = [part for label in host.below for part in _parts(label)]
@@ -167,18 +168,23 @@ class Lookalikes:
         joined = self._joined.get(skeleton(name))
         return Imitation(joined, "its name without the dots") if joined else None
 
-    def _close(self, host: HostName) -> Imitation | None:
-        name = _plain(host.name)
+    def _close(self, name: str) -> Imitation | None:
+        if name not in self._compared:  # many hosts lie below one registration
+            self._compared[name] = self._nearest(name)
+        return self._compared[name]
+
+    def _nearest(self, name: str) -> Imitation | None:
         doubled = self._undoubled.get(_undoubled(skeleton(name))) if name else None
         if doubled:
             return Imitation(doubled, "letters doubled or undoubled")
         for depth, lengths in self._lengths.items():
             if not lengths.intersection(range(len(name) - depth, len(name) + depth + 1)):
                 continue
-            found = {pair for key in _shortened(name, depth) for pair in self._near[depth].get(key, ())}
-            near = sorted((distance, of) for allowed, of in found if (distance := edit_distance(name, allowed, depth)) <= depth)
-            if near:
-                return Imitation(near[0][1], "one letter changed" if near[0][0] == 1 else "two letters changed")
+            found = sorted({pair for key in _shortened(name, depth) for pair in self._near[depth].get(key, ())})
+            for most, by in ((1, "one letter changed"), (2, "two letters changed"))[:depth]:
+                near = next((of for allowed, of in found if edit_distance(name, allowed, most) <= most), None)
+                if near:
+                    return Imitation(near, by)
         return None
 
     def _held(self, host: HostName) -> Imitation | None:

@@ -10,23 +10,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rag_eval.corpus.authors import MAX_SHOWN_CHARS, author_hash
 from rag_eval.records.trust import AUTHOR_WEIGHT, DOMAIN_WEIGHT, SIGNATURE_WEIGHT, AuthorState, SignatureState, Trust
-from rag_eval.storage.hashing import text_hash
 from rag_eval.trust.domains import domain_states
 from rag_eval.trust.freshness import age_days, freshness
 
 _DECIMALS = 6
-_AUTHOR_CHARS = 200
-"""A SOURCES frame cuts authors there: of a list that was cut, not every name is known."""
 _VOID = {"domain_state": "lookalike", "signature_state": "invalid"}
 """States of a claim that is false; what else the document says of itself counts for nothing then."""
 _POINTS = {"domain": ("domain_state", "allowed", DOMAIN_WEIGHT), "signature": ("signature_state", "valid", SIGNATURE_WEIGHT), "author": ("author_state", "known", AUTHOR_WEIGHT)}
 """Factor -> its column, the state that earns points, and how many."""
-
-
-def _author_hash(name: str) -> str:
-    """As loaders hash an author: without regard to case and runs of white space."""
-    return text_hash(" ".join(name.split()).casefold())
 
 
 def author_states(authors: Sequence[str], hashes: Sequence[str], known: Sequence[str]) -> list[AuthorState]:
@@ -47,13 +40,14 @@ def author_states(authors: Sequence[str], hashes: Sequence[str], known: Sequence
     """
     if not known:
         return ["not_configured"] * len(authors)
-    accepted = frozenset(map(_author_hash, known))
+    accepted = frozenset(map(author_hash, known)) - {""}
 
     def state(author: str, whole: str) -> AuthorState:
         if not whole:
             return "unknown"
-        several = author.split(",") if len(author) < _AUTHOR_CHARS else []
-        return "known" if whole in accepted or (len(several) > 1 and all(_author_hash(name) in accepted for name in several)) else "not_listed"
+        # a list that was cut to be shown does not hold every name
+        several = author.split(",") if len(author) < MAX_SHOWN_CHARS else []
+        return "known" if whole in accepted or (len(several) > 1 and all(author_hash(name) in accepted for name in several)) else "not_listed"
 
     pairs = list(zip(authors, hashes, strict=True))
     states = {pair: state(*pair) for pair in set(pairs)}

@@ -75,14 +75,15 @@ def source_findings(
     found = [(row, rule) for mask, rule in rules for row in np.flatnonzero(mask).tolist()]
     found.sort(key=lambda pair: pair[0])
     domains = sources["domain"].tolist()
-    details = [_detail(rule.detail, domains[row], notes.get(domains[row], "imitates an allowed one")) for row, rule in found]
+    keys = [(rule.detail, domains[row]) for row, rule in found]
+    texts = {(template, domain): _detail(template, domain, notes.get(domain, "imitates an allowed one")) for template, domain in set(keys)}
     frame = pd.DataFrame(
         {
             "row": np.array([row for row, _ in found], dtype=np.int64),
             "start": np.full(len(found), -1, dtype=np.int64),
             "end": np.full(len(found), -1, dtype=np.int64),
             **{column: pd.Series([getattr(rule, column) for _, rule in found], dtype="str") for column in ("check", "rule", "severity")},
-            "detail": pd.Series(details, dtype="str"),
+            "detail": pd.Series([texts[key] for key in keys], dtype="str"),
         }
     )
     return FINDINGS.check(frame)

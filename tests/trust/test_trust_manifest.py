@@ -1,5 +1,6 @@
 """Manifests: equal corpora give equal bytes, a signature that does not hold stops the run, and any single-byte change is found."""
 
+import dataclasses
 import hashlib
 import json
 import random
@@ -9,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_eval.corpus.loading import load_corpus
+from rag_eval.records.gold_set import Folder
 from rag_eval.records.problems import InputError
 from rag_eval.records.trust import SOURCES
 from rag_eval.trust.manifest import Manifest, check_manifest, make_manifest, manifest_bytes, read_manifest
@@ -161,6 +164,31 @@ def test_any_changed_byte_of_a_thousand_documents_is_found(kind):
     manifest = _manifest(documents)
     assert check_manifest(_sources(documents), manifest).states == ("same",) * 1000
     assert check_manifest(_sources(changed), manifest).states == ("changed",) * 1000
+
+
+def _letter(place: random.Random, *, but: int | None = None) -> int:
+    return place.choice([letter for letter in b"abcdefghijklmnopqrstuvwxyz \n#" if letter != but])
+
+
+@pytest.mark.parametrize("kind", ["flip", "insert", "delete"])
+def test_any_changed_byte_of_a_thousand_files_is_found_through_their_loader(tmp_path, kind):
+    """Texts that stay readable; what is no text any more, the loader refuses by name."""
+    numbers = random.Random(5)
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    documents = {f"{n:03}.md": b"---\ntitle: a\n---\n# b\n" * (n % 2) + bytes(_letter(numbers) for _ in range(numbers.randint(20, 200))) for n in range(1000)}
+    for name, data in documents.items():
+        (folder / name).write_bytes(data)
+    spec = Folder(loader="folder", path="corpus")
+    path = tmp_path / "manifest.json"
+    path.write_bytes(manifest_bytes(make_manifest(load_corpus(spec, tmp_path).sources)))
+    assert read_manifest(path, {}) == dataclasses.replace(_manifest(documents), signature="not_configured")
+    for n, (name, data) in enumerate(documents.items()):
+        at = _places(n, data, kind, numbers)
+        (folder / name).write_bytes(_changed(data, kind, at, _letter(numbers, but=data[at] if kind == "flip" else None)))
+    check = check_manifest(load_corpus(spec, tmp_path).sources, read_manifest(path, {}))
+    assert check.states == ("changed",) * 1000
+    assert check.gone == ()
 
 
 def test_a_manifest_survives_writing_and_reading(tmp_path):
