@@ -13,21 +13,15 @@ from rag_eval.retrieval.guarding import QueryGuard
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.trust.restating import restates
+from rag_eval.trust.verdicts import vouched_for
 
 Pairs = npt.NDArray[np.int64]
-
-
-def vouched_for(states: Any, signatures: Any) -> npt.NDArray[np.bool_] | None:
-    """Whether somebody vouches for each chunk's source; None where the gold set names no domains and no keys, so that nobody can."""
-    if (states == "not_configured").all() and (signatures == "not_configured").all():
-        return None
-    return np.asarray((states == "allowed") | (signatures == "valid"), dtype=bool)
 
 
 def guarded(evaluation: Evaluation) -> dict[str, Any]:
     """Trust and guard of a `RetrievalService` over the admitted chunks."""
     facts, frame = admitted_trust(evaluation), admitted_chunks(evaluation).frame("chunks")
-    vouched = vouched_for(facts["domain_state"].to_numpy(), facts["signature_state"].to_numpy())
+    vouched = vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())
     guard = QueryGuard(frame, facts["domain"].tolist(), vouched, (facts["allowed_by"] != "").to_numpy(dtype=bool))
     return {"trust": facts["trust"].to_numpy() if evaluation.config.trust.configured else None, "guard": guard if evaluation.config.trust.quarantine else None}
 
@@ -44,7 +38,7 @@ def _restated(evaluation: Evaluation) -> Artifact:
     def make() -> dict[str, Any]:
         frame, facts = chunks.frame("chunks"), admitted_trust(evaluation)
         with evaluation.progress.step("Looking for passages that restate a question"):
-            vouched = vouched_for(facts["domain_state"].to_numpy(), facts["signature_state"].to_numpy())
+            vouched = vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())
             found = restates(
                 gold.frame("variants")["text"].tolist(), frame["text"].tolist(), titles=frame["title"].tolist(), doc_ids=frame["doc_id"].tolist(), sources=facts["domain"].tolist(), vouched=vouched
             )

@@ -25,7 +25,7 @@ from rag_eval.trust.scores import source_trust
 from rag_eval.trust.signatures import verify
 from rag_eval.trust.source_findings import source_findings
 from rag_eval.trust.topic_shift import topic_shift
-from rag_eval.trust.verdicts import chunk_verdicts, findings_of_chunks
+from rag_eval.trust.verdicts import chunk_verdicts, findings_of_chunks, vouched_for
 
 
 def as_of(evaluation: Evaluation) -> dt.date:
@@ -103,7 +103,7 @@ def _findings(evaluation: Evaluation, corpus: Artifact, facts: pd.DataFrame, inp
         advance(len(texts))
     with evaluation.progress.step("Looking for topic shifts and floods"):
         parts.append(topic_shift(texts, domains))
-        parts.append(floods(texts, domains, documents["doc_id"].tolist(), facts["domain_state"].tolist()))
+        parts.append(floods(texts, domains, vouched=vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())))
     return FINDINGS.check(pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True))
 
 

@@ -8,11 +8,11 @@ import pandas as pd
 
 from rag_eval.evaluation.corpus_steps import corpus_chunks
 from rag_eval.evaluation.gold_steps import gold_variants
-from rag_eval.evaluation.guard_steps import vouched_for
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.trust_steps import evidence_trust
 from rag_eval.trust.restating import restates
 from rag_eval.trust.scanning import scan_texts
+from rag_eval.trust.verdicts import vouched_for
 
 RANK = {"clean": 0, "hint": 0, "warning": 1, "blocked": 2}
 
@@ -65,7 +65,7 @@ def unit_verdicts(evaluation: Evaluation, units: pd.DataFrame) -> UnitVerdicts:
             reasons[unit].append(code)
     facts = evidence.drop_duplicates("doc_id").set_index("doc_id").reindex(units["doc_id"].to_numpy())
     states = {name: facts[name].fillna("unknown" if evaluation.config.trust.configured else "not_configured").to_numpy(dtype=object) for name in ("domain_state", "signature_state")}
-    vouched = vouched_for(states["domain_state"], states["signature_state"])
+    vouched = vouched_for(states["domain_state"].tolist(), states["signature_state"].tolist())
     queries, texts = gold_variants(evaluation).frame("variants")["text"].tolist(), units["text"].tolist()
     pairs = restates(queries, texts, titles=[""] * len(units), doc_ids=units["doc_id"].tolist(), sources=facts["domain"].fillna("").tolist(), vouched=vouched).pairs
     pairs = pairs[pairs["severity"] == "blocked"]

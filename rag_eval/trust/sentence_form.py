@@ -160,4 +160,4 @@ def form_of(sentence: str) -> Form:
         return Form(asks=False, orders=False, addresses=addresses)
     asks = _asks(sentence, rest, small)
     # a sentence that begins with a mark is the rest of one
-    return Form(asks, not asks and not sentence[:1] in _BROKEN and _orders(rest, small), addresses)
+    return Form(asks, not asks and sentence[:1] not in _BROKEN and _orders(rest, small), addresses)

@@ -34,7 +34,7 @@ def _rarity(counts: Any, rows: Ints) -> Floats:
 
 
 def _nearness(counts: Any, rows: Ints, idf: Floats) -> Floats:
-    """ln of the mean cosine to the nearest of the documents compared with, itself left out."""
+    """Ln of the mean cosine to the nearest of the documents compared with, itself left out."""
     from scipy.sparse import csr_array
 
     n = counts.shape[0]

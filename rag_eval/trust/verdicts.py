@@ -3,9 +3,10 @@
 Belongs here: how findings add up. What is looked for is the other files of this folder.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.records.trust import EVIDENCE_TRUST, FINDINGS
@@ -15,6 +16,14 @@ ALLOWED = "allowed"
 
 _RANK = {"hint": 0, "warning": 1, "blocked": 2}
 _FACTS = ("trust", "domain", "domain_state", "signature_state", "author_state", "freshness_state", "freshness", "date")
+
+
+def vouched_for(domain_states: Sequence[str], signature_states: Sequence[str]) -> npt.NDArray[np.bool_] | None:
+    """Whether the allowlist or a valid signature vouches for each source, bool [n]; None where neither domains nor keys are configured, so that nobody can."""
+    domains, signatures = np.asarray(domain_states, dtype=object), np.asarray(signature_states, dtype=object)
+    if (domains == "not_configured").all() and (signatures == "not_configured").all():
+        return None
+    return np.asarray((domains == "allowed") | (signatures == "valid"), dtype=bool)
 
 
 def findings_of_chunks(findings: pd.DataFrame, documents: pd.Index, chunks: pd.DataFrame) -> pd.DataFrame:
