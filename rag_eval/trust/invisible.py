@@ -26,7 +26,7 @@ _FLAG = re.compile(r"\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}
 _TAGS = re.compile(f"[{TAGS}]+")
 _SELECTORS = re.compile(f"[{SELECTORS}]+")
 _ON_LETTERS = re.compile(f"(?<=[A-Za-z .,])[{SELECTORS}]")
-_OVERRIDE = re.compile(r"[\u202d\u202e]([^\u202c\u202d\u202e\n]*)")
+_OVERRIDE = re.compile(r"[\u202d\u202e]([^\u202c\n]*)")
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _EMBEDDED = re.compile(r"[\u202a\u202b\u2066-\u2068]")
 _SPLIT = re.compile(f"(?<=[A-Za-z])[{ZERO_WIDTH}]+(?=[A-Za-z])")

@@ -63,4 +63,4 @@ def scan_texts(texts: Sequence[str], rules: RuleSet | None = None) -> "pd.DataFr
     rules = rules or RuleSet.load()
     found = [finding for row, text in enumerate(texts) for finding in findings_of(row, text, rules)]
     frame = pd.DataFrame(found, columns=list(FINDINGS.columns))
-    return FINDINGS.check(frame.astype(dict.fromkeys(("row", "start", "end"), "int64") | dict.fromkeys(("check", "rule", "severity", "detail"), object)))
+    return FINDINGS.check(frame.astype(dict.fromkeys(("row", "start", "end"), "int64") | dict.fromkeys(("check", "rule", "severity", "detail"), "str")))

@@ -40,6 +40,22 @@ class Trick(NamedTuple):
     detail: str
 
 
+def merged(tricks: Iterable[Trick], near: int) -> list[Trick]:
+    """Neighbours of the same name, at most `near` characters from each other, as one with the gravest severity: a million of them are not a million findings."""
+    grave = ("hint", "warning", "blocked")
+    found: dict[tuple[str, str], list[tuple[Trick, int]]] = {}
+    for trick in sorted(tricks):
+        group = found.setdefault((trick.check, trick.rule), [])
+        if group and trick.start - group[-1][0].end <= near:
+            before, count = group[-1]
+            worst = max((before, trick), key=lambda one: grave.index(one.severity))
+            group[-1] = worst._replace(start=before.start, end=max(before.end, trick.end)), count + 1
+        else:
+            group.append((trick, 1))
+    ordered = sorted((pair for group in found.values() for pair in group), key=lambda pair: pair[0][:2])
+    return [trick if count == 1 else trick._replace(detail=f"{trick.detail}; {count} places") for trick, count in ordered]
+
+
 @dataclasses.dataclass
 class Looked:
     """What one detector saw in a text."""

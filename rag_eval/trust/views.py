@@ -15,7 +15,7 @@ from rag_eval.trust import encoded, invisible, markup
 from rag_eval.trust.normalising import normalised
 from rag_eval.trust.patterns import Signals
 from rag_eval.trust.rule_file import ViewKind
-from rag_eval.trust.tricks import Cut, Edited, Part, Trick
+from rag_eval.trust.tricks import Cut, Edited, Part, Trick, merged
 
 _WORD = re.compile(r"\S+")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
@@ -117,7 +117,8 @@ def _part_views(parts: Iterable[Part]) -> list[View]:
         starts: list[int] = []
         at, end = 0, found[0].start
         for part in found:
-            said = normalised(_without_entities(_INVISIBLE.sub("", part.text)).text)
+            said = part.text if part.text.isalnum() and part.text.isascii() else _without_entities(_INVISIBLE.sub("", part.text)).text
+            said = normalised(said)
             between = "" if not pieces else " " if part.start - end <= _NEAR else " . "
             pieces += [between, said]
             starts.append(at + len(between))
@@ -173,7 +174,7 @@ def read(text: str) -> Reading:
         edits.append(_without_entities(now))
         now = edits[-1].text
     shown = normalised(now)
-    return Reading((View("visible", shown, "text", 0, len(text), _lazily(now, shown, tuple(edits))), *_part_views(parts)), tuple(tricks))
+    return Reading((View("visible", shown, "text", 0, len(text), _lazily(now, shown, tuple(edits))), *_part_views(parts)), tuple(merged(tricks, _NEAR)))
 
 
 def hidden_findings(text: str) -> tuple[Trick, ...]:

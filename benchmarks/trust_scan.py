@@ -1,0 +1,77 @@
+"""Scanning for forbidden, hidden and encoded text against tokenising the same texts; and how the time grows on texts made to be slow.
+
+One line per corpus (`ratio` is scanning / tokenising, at most 1.5) and one per kind of adversarial text (`ratio` is 10 MB / 1.25 MB, 8 if linear).
+`python benchmarks/trust_scan.py corpora` leaves the adversarial texts out.
+"""
+
+import gc
+import json
+import sys
+import time
+
+from timing import ROOT, alternate, data_folder, indexed_text, json_lines, report, skipped
+
+sys.path.insert(0, str(ROOT / "tests" / "reference"))
+
+from adversarial_texts import TEXTS
+
+from rag_eval.corpus.analyzer import Analyzer
+from rag_eval.corpus.loading import load_corpus
+from rag_eval.gold.configuration import load_config
+from rag_eval.records.problems import InputError
+from rag_eval.trust.patterns import RuleSet
+from rag_eval.trust.rule_file import Rule
+from rag_eval.trust.scanning import findings_of, scan_texts
+
+BAR, REPEATS = 1.5, 5
+SIZES = (1_250_000, 2_500_000, 5_000_000, 10_000_000)
+_STAND_IN = (r"\bignore\b[^.!?]{0,60}\binstructions?\b", r"\b(?:include|insert|output)\b[^.!?]{0,80}\byour (?:answer|reply)\b")
+
+
+def _rules() -> RuleSet:
+    """The shipped rules; two stand-ins where none are shipped, and the line says so."""
+    try:
+        return RuleSet.load()
+    except InputError:
+        tests = {"match": ["x"], "clean": ["y"]}
+        return RuleSet([Rule.model_validate({"id": f"rule_{place}", "severity": "warning", "pattern": pattern, "rationale": "r", "tests": tests}) for place, pattern in enumerate(_STAND_IN)], "stand-in")
+
+
+def _corpora() -> dict[str, list[str]]:
+    gold = ROOT / "gold_sets" / "pandas_api"
+    found = {"pandas": load_corpus(load_config(gold).corpus, gold).documents["text"].tolist()}
+    folder = data_folder()
+    if folder is None:
+        skipped("trust_scan", "the public data is not there; set RAG_EVAL_TEST_DATA")
+        return found
+    for name in ("scifact", "xquad"):
+        found[name] = [indexed_text({"title": "", **document}) for document in json_lines(folder / name / "corpus.jsonl")]
+    return found
+
+
+def _corpus(name: str, texts: list[str], rules: RuleSet) -> None:
+    seconds = alternate({"scan": lambda: scan_texts(texts, rules), "tokenise": lambda: Analyzer().index(texts)}, REPEATS)
+    findings = scan_texts(texts, rules)
+    grave = {f"{check}.{severity}": int(count) for (check, severity), count in findings.groupby(["check", "severity"]).size().items()}
+    report("trust_scan", seconds["scan"], seconds["tokenise"], BAR, corpus=name, texts=len(texts), rules=len(rules.rules), version=rules.version, findings=grave)
+
+
+def _growth(name: str, rules: RuleSet) -> None:
+    taken = []
+    for size in SIZES:
+        text = TEXTS[name](size)
+        gc.collect()
+        gc.disable()
+        started = time.process_time()
+        findings_of(0, text, rules)
+        taken.append(time.process_time() - started)
+        gc.enable()
+    print(json.dumps({"bench": "trust_growth", "text": name, "bytes": SIZES, "seconds": [round(each, 3) for each in taken], "ratio": round(taken[-1] / max(taken[0], 1e-6), 2)}), flush=True)
+
+
+if __name__ == "__main__":
+    loaded = _rules()
+    for corpus, texts in _corpora().items():
+        _corpus(corpus, texts, loaded)
+    for kind in () if "corpora" in sys.argv[1:] else sys.argv[1:] or TEXTS:
+        _growth(kind, loaded)
