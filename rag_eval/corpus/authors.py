@@ -51,5 +51,7 @@ def author_hash(author: str) -> str:
 
 def one_line(author: str) -> str:
     """Name on one line: white space and control characters as single spaces, invisible characters left out."""
+    if author.isprintable():
+        return " ".join(author.split())
     spaced = (" " if unicodedata.category(character) in {"Cc", "Zl", "Zp"} else character for character in author)
     return " ".join("".join(character for character in spaced if not unicodedata.category(character).startswith("C")).split())
