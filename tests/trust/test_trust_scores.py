@@ -96,6 +96,13 @@ def test_all_of_several_authors_must_be_known(author, state):
     assert author_states([author[:200]], [author_hash(author)], ()) == ["not_configured"]
 
 
+def test_a_list_of_authors_that_was_cut_is_not_known_by_what_is_left():
+    known = ["a" * 9, "b" * 10]
+    author = ",".join([known[0]] * 19 + [known[1], "Eve"])
+    assert author[:200].endswith("," + known[1])
+    assert author_states([author[:200]], [author_hash(author)], known) == ["not_listed"]
+
+
 def test_an_author_is_known_by_the_whole_name_before_masking():
     known = ["Lee, Ann <ann@example.org>", "Ann Lee"]
     assert author_states(["Lee, Ann <[EMAIL]>", "[EMAIL]"], [author_hash(known[0]), author_hash("eve@example.org")], known) == ["known", "not_listed"]

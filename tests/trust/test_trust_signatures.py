@@ -120,6 +120,7 @@ GOOD = base64.b64encode(bytes(64)).decode("ascii")
         ({"doc_id": "a", "key": "nobody", "signature": GOOD}, "unknown_key", "key"),
         ({"doc_id": "a", "key": "press", "signature": GOOD[:-4]}, "bad_signature", "signature"),
         ({"doc_id": "a", "key": "press", "signature": "*" + GOOD[1:]}, "bad_signature", "signature"),
+        ({"doc_id": "a", "key": "press", "signature": "*" + GOOD}, "bad_signature", "signature"),
         ({"doc_id": "a", "key": "press", "signature": "ü"}, "bad_signature", "signature"),
         ({"doc_id": "first", "key": "press", "signature": GOOD}, "duplicate_id", "doc_id"),
         ({"doc_id": "gone", "key": "nobody", "signature": GOOD}, "unknown_key", "key"),
