@@ -35,6 +35,7 @@ _ANSWER = re.compile(r"(?<!\w)(?:a|answer|antwort|réponse|respuesta)[*_]{0,2}\s
 _LINK = re.compile(r"\]\([^()\n]{0,400}\)|<[^<>\n]{0,400}>")
 _WORD = re.compile(r"[^\W_]+")
 _OPENERS_OF_SENTENCES = " \t\"'“‘«([¿*_#>|-"
+_UNDERLINE = re.compile(r"\n[ \t]{0,3}([=~^\"'+#`*-])\1{2,200}[ \t\r]{0,9}(?:\n|\Z)")
 _CLOSERS = " \t*_\"'”’»)]"
 
 
@@ -72,8 +73,9 @@ def asks(words: Sequence[str], text: str) -> Asking:
 def place(text: str, start: int, end: int) -> Place:
     r"""Tell how text[start:end] stands in a text.
 
-    A heading is a line of its own (with `#`, an underline, a list mark, a number or nothing before it and at most three other words), what
-    stands alone between the tags or stars of a heading, and what a label (`Q:`, `Question 3.`) introduces.
+    A heading is a line with `#` or an underline and at most three other words; a line of its own, with a list mark, a number or nothing
+    before it and no word behind; what stands alone between the tags or stars of a heading; and what a label (`Q:`, `Question 3.`)
+    introduces.
 
     Examples
     --------
@@ -96,9 +98,11 @@ def place(text: str, start: int, end: int) -> Place:
         return Place("heading", marked, followed, begins)
     if _OPENING.search(before[-240:]) and _CLOSING.match(after):
         return Place("heading", marked, followed, begins)
-    spare = len(_WORD.findall(_LINK.sub(" ", before))) + len(_WORD.findall(rest))
+    ahead, behind = len(_WORD.findall(_LINK.sub(" ", before))), len(_WORD.findall(rest))
+    hashed = before.lstrip().startswith("#") or bool(_UNDERLINE.match(text, line_end))
     whole = "\n" not in text[start:end].strip() and (line_start > low or low == 0) and (broken >= 0 or high == len(text))
-    return Place("heading" if whole and spare <= _SPARE_WORDS else "running", marked, followed, begins)
+    own = whole and ahead <= _SPARE_WORDS and behind <= (_SPARE_WORDS if hashed else 0)
+    return Place("heading" if own else "running", marked, followed, begins)
 
 
 def page_of_questions(text: str) -> bool:

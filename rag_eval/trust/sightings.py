@@ -97,7 +97,7 @@ def _search(asked: _Asked, texts: Sequence[str]) -> Windows:
 
 
 def _by_pair(windows: Windows) -> Iterator[tuple[int, int, list[tuple[int, int, float]]]]:
-    """Text, query and windows of each pair; of windows that overlap only the likest, then the shortest is kept."""
+    """Text, query and windows of each pair, in their order; of windows that overlap only the likest, then the shortest is kept."""
     windows = windows[np.lexsort((windows.start, windows.end - windows.start, -windows.likeness, windows.query, windows.text))]
     columns = (windows.text, windows.query, windows.start, windows.end, windows.likeness)
     for (at, asked), its in itertools.groupby(zip(*(column.tolist() for column in columns), strict=True), key=lambda row: row[:2]):
@@ -107,7 +107,7 @@ def _by_pair(windows: Windows) -> Iterator[tuple[int, int, list[tuple[int, int, 
             if taken.isdisjoint(range(first, last)):
                 taken.update(range(first, last))
                 kept.append((first, last, likeness))
-        yield at, asked, kept
+        yield at, asked, sorted(kept)
 
 
 def _gravest(pair: tuple[int, int], its: _Text, windows: list[tuple[int, int, float]], asked: _Asked) -> Sighting | None:
@@ -117,6 +117,8 @@ def _gravest(pair: tuple[int, int], its: _Text, windows: list[tuple[int, int, fl
     for first, last, likeness in windows:
         start, end = its.spans[first][0], its.spans[last - 1][1]
         word_for_word, lead, long = likeness == EXACT, first <= _LEAD_WORDS, last - first >= LONG_WORDS
+        if best is not None and best.grade == RUNNING and not lead:
+            break  # nothing graver can follow
         stands = place(its.text, start, end)
         if not word_for_word and not _says_the_same(query, its.text, its.spans[first:last], stands, asked):
             continue
