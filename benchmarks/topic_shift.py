@@ -25,7 +25,7 @@ CHUNK_WORDS = 256
 def chunks_warned(texts: list[str], findings: pd.DataFrame) -> tuple[int, int]:
     """Chunks that a finding touches, and all: pieces of at most CHUNK_WORDS words, a finding about the whole touches each of them."""
     total = touched = 0
-    by_row = {row: part for row, part in findings.groupby("row")}
+    by_row = dict(list(findings.groupby("row")))
     for row, text in enumerate(texts):
         edges, words = [0], 0
         for at in planting.word_starts(text):
@@ -44,7 +44,7 @@ def chunks_warned(texts: list[str], findings: pd.DataFrame) -> tuple[int, int]:
     return touched, total
 
 
-def attacks(folder: Path, host: str, documents: list[str], share: float, each: int, rng: np.random.Generator) -> None:
+def attacks(folder: Path, host: str, documents: list[str], share: float, *, each: int, rng: np.random.Generator) -> None:
     what = []
     for part in ("text", "code"):
         for kind, those in json.loads((folder / "bipia" / f"{part}_attack_train.json").read_text(encoding="utf-8")).items():
@@ -77,9 +77,9 @@ def growth(texts: list[str]) -> None:
     sentences = [line for text in texts for line in text.split(". ") if len(line) > 40]
     for size in (2_500, 5_000, 10_000):
         documents = [". ".join(sentences[(i * 10 + j * 7) % len(sentences)] for j in range(10)) + "." for i in range(size)]
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         topic_shift(documents, ["growth"] * size)
-        print(json.dumps({"bench": "topic_shift", "documents": size, "seconds": round(time.perf_counter() - started, 2)}))
+        print(json.dumps({"bench": "topic_shift", "documents": size, "seconds": round(time.perf_counter() - started, 2), "cpu_seconds": round(time.process_time() - cpu, 2)}))
 
 
 def main() -> None:
@@ -104,8 +104,8 @@ def main() -> None:
         hit = sum(row in rows for row in range(len(corpora[host]), len(corpora[host]) + len(those)))
         print(json.dumps({"bench": "topic_shift", "host": host, "strangers": len(those), "against_source_found": round(hit / len(those), 3)}))
     for host in ("xquad", "pandas"):
-        attacks(folder, host, corpora[host], SHARE, DOCUMENTS_EACH, rng)
-        attacks(folder, host, corpora[host], LARGE_SHARE, 1, rng)
+        attacks(folder, host, corpora[host], SHARE, each=DOCUMENTS_EACH, rng=rng)
+        attacks(folder, host, corpora[host], LARGE_SHARE, each=1, rng=rng)
     growth(corpora["scifact"])
 
 

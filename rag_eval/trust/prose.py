@@ -48,6 +48,8 @@ class Sentence:
 
 def _stands_for_itself(line: str) -> bool:
     """Whether a line reads like a sentence even where none is expected, as between a doctest and its output."""
+    bullet = _BULLET.match(line)
+    line = line[bullet.end() :] if bullet else line
     return line[:1].isalpha() and "|" not in line and line.rstrip(_CLOSERS)[-1:] in {".", "?", "!", ":"} and len(_WORD.findall(line[:MOST_CHARACTERS])) >= _SENTENCE_WORDS
 
 
@@ -107,11 +109,11 @@ def paragraphs(text: str) -> Iterator[tuple[int, int, bool]]:
 
 
 def sentences_of(text: str) -> list[Sentence]:
-    """Sentences of a document in order: at least three words, at most MOST_CHARACTERS characters.
+    r"""Sentences of a document in order: at least three words, at most MOST_CHARACTERS characters.
 
     Examples
     --------
-    >>> text = "Sort the values.\\n\\nParameters\\n----------\\nby : str\\n    Name of the column to use.\\n"
+    >>> text = "Sort the values.\n\nParameters\n----------\nby : str\n    Name of the column to use.\n"
     >>> [text[its.start:its.end] for its in sentences_of(text)]
     ['Sort the values.', 'Name of the column to use.']
     """

@@ -65,6 +65,8 @@ _PARTICLES = frozenset("about away back down in into off on out over through up"
 _FINITE = _AUXILIARY | {"cannot", "not", "also", "began", "became", "came", "went", "made", "took", "gave", "found", "led", "held", "saw", "won", "lost"}
 _OPENING = frozenset("please kindly now then next finally also so and but first second third lastly just always never simply quickly briefly step task question note important hello hi hey ok okay dear".split())
 _NEGATED = frozenset("don't dont never".split())
+_LETS = frozenset({"let", "let's", "lets"})
+_NO_OBJECT = frozenset({"of", "and", "or", ":", "=", "(", ")", ","})
 _ADDRESS = frozenset("you your yours yourself me my".split())
 _QUESTION_WORDS = _ASKING | _INVERTED
 _ASKED_OF_READER = frozenset({"can", "could", "would", "will"})
@@ -87,33 +89,37 @@ class Form(NamedTuple):
     addresses: bool
 
 
+def _task_orders(words: list[str], lowered: list[str]) -> bool:
+    """Whether a sentence that begins with a task's verb is an order and not about a noun or adjective of the same letters."""
+    first, following = lowered[0], lowered[1] if len(lowered) > 1 else ""
+    if following in _OBJECT or (first not in _NOUNS_TOO and first not in _ADJECTIVES_TOO):
+        return True
+    if first in _ADJECTIVES_TOO or (following in _PREPOSITIONS and first not in _TAKES_PREPOSITION):
+        return False
+    # "Research groups have", "State Route 41 ends": a subject of several words, and its verb
+    named = len(words) > 1 and words[1][:1].isupper() and words[1] != "I"
+    return not named and not any(word in _FINITE or word.endswith("ed") for word in lowered[1 : 1 + _SUBJECT])
+
+
+def _base_form(word: str) -> bool:
+    """Whether a word may be a verb's base form by its letters: of no closed class, without an ending of other classes."""
+    plural = word.endswith("s") and not word.endswith("ss")
+    return word not in CLOSED_CLASS and word.isalpha() and not plural and not word.endswith(_NO_BASE_FORM)
+
+
 def _orders(words: list[str], lowered: list[str]) -> bool:
     """Whether words, openings removed, begin like an order."""
-    first = lowered[0]
-    following = lowered[1] if len(lowered) > 1 else ""
-    if first in _NEGATED and following:
-        return following in TASK_VERBS or (following not in CLOSED_CLASS and len(lowered) > 2)  # noqa: PLR2004 - "do not hesitate to": a verb and more
-    if first == "do" and following == "not":
-        return True
-    if first in {"let", "let's", "lets"}:
+    first, following, third = (*lowered[:3], "", "")[:3]
+    if first in _NEGATED:
+        return following in TASK_VERBS or (bool(third) and _base_form(following))
+    if first in _LETS or (first == "do" and following == "not"):
         return following != "alone"
-    if words[0].isupper() or len(first) < 2:  # noqa: PLR2004 - an acronym or a letter is a name
-        return False
-    if following in _AUXILIARY or following in {"of", "and", "or", ":", "=", "(", ")", ","}:
+    # an acronym or a letter is a name; "state is", "use of" speak of a thing
+    if words[0].isupper() or len(first) < 2 or following in _AUXILIARY or following in _NO_OBJECT:  # noqa: PLR2004 - one letter
         return False
     if first in TASK_VERBS:
-        if first in _ADJECTIVES_TOO:
-            return following in _OBJECT
-        if first not in _NOUNS_TOO or following in _OBJECT:
-            return True
-        if following in _PREPOSITIONS and first not in _TAKES_PREPOSITION:
-            return False
-        # "Research groups have", "State Route 41 ends": a subject of several words, and its verb
-        named = len(words) > 1 and words[1][:1].isupper() and words[1] != "I"
-        return not named and not any(word in _FINITE or word.endswith("ed") for word in lowered[1 : 1 + _SUBJECT])
-    if following in _PARTICLES and len(lowered) > 2:  # noqa: PLR2004 - "break down the", "look up what"
-        following = lowered[2]
-    return following in _OBJECT and first not in CLOSED_CLASS and first.isalpha() and not first.endswith(_NO_BASE_FORM) and (not first.endswith("s") or first.endswith("ss"))
+        return _task_orders(words, lowered)
+    return (third if following in _PARTICLES and third else following) in _OBJECT and _base_form(first)  # "break down the", "look up what"
 
 
 def _asks(sentence: str, words: list[str], lowered: list[str]) -> bool:

@@ -42,14 +42,15 @@ def _looked_up(keys: Ints, values: Floats, wanted: Ints) -> Floats:
 
 def _entries(matrix: Any) -> Ints:
     """Row of each entry of a CSR matrix."""
-    return np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
+    return np.asarray(np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr)), dtype=np.int64)
 
 
 def _counts_elsewhere(space: Space, rows: Ints) -> Floats:
     """How often the term of each entry of the sentences' matrix occurs in the rest of its document."""
     n_terms = space.documents.shape[1]
     held = _entries(space.documents) * n_terms + space.documents.indices
-    return _looked_up(held, space.documents.data, space.document_of[rows] * n_terms + space.sentences.indices) - space.sentences.data
+    there = _looked_up(held, space.documents.data, space.document_of[rows] * n_terms + space.sentences.indices)
+    return np.asarray(there - space.sentences.data, dtype=np.float64)
 
 
 def _known_to_group(space: Space, rows: Ints, group_of: Ints) -> npt.NDArray[np.bool_]:
@@ -57,7 +58,7 @@ def _known_to_group(space: Space, rows: Ints, group_of: Ints) -> npt.NDArray[np.
     n_terms = space.documents.shape[1]
     keys, counts = np.unique(group_of[_entries(space.documents)] * n_terms + space.documents.indices, return_counts=True)
     wanted = group_of[space.document_of[rows]] * n_terms + space.sentences.indices
-    return np.asarray(_looked_up(keys, counts, wanted) > 1, dtype=np.bool_)  # its own document is one of them
+    return np.asarray(_looked_up(keys, counts.astype(np.float64), wanted) > 1, dtype=np.bool_)  # its own document is one of them
 
 
 def _beyond(values: Floats, document_of: Ints, n: int) -> Floats:

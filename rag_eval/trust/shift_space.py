@@ -18,7 +18,7 @@ from rag_eval.trust.sentence_form import CLOSED_CLASS, Form, form_of
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-FITTED, DIMENSIONS, SEED, ITERATIONS = 4_096, 100, 0, 3
+FITTED, DIMENSIONS, SEED, ITERATIONS = 2_048, 100, 0, 3
 
 
 @dataclasses.dataclass(frozen=True)
