@@ -115,20 +115,25 @@ def _part_views(parts: Iterable[Part]) -> list[View]:
         found.sort(key=lambda part: (part.start, part.end))
         pieces: list[str] = []
         starts: list[int] = []
+        kept: list[Part] = []
         at, end = 0, found[0].start
         for part in found:
             said = part.text if part.text.isalnum() and part.text.isascii() else _without_entities(_INVISIBLE.sub("", part.text)).text
             said = normalised(said)
+            if not said:
+                continue
+            kept.append(part)
             between = "" if not pieces else " " if part.start - end <= _NEAR else " . "
             pieces += [between, said]
             starts.append(at + len(between))
             at, end = at + len(between) + len(said), max(end, part.end)
 
-        def back(start: int, last: int, starts: list[int] = starts, found: list[Part] = found) -> tuple[int, int]:
+        def back(start: int, last: int, starts: list[int] = starts, kept: list[Part] = kept) -> tuple[int, int]:
             first, final = max(bisect_right(starts, start) - 1, 0), max(bisect_right(starts, max(last - 1, start)) - 1, 0)
-            return found[first].start, max(part.end for part in found[first : final + 1])
+            return kept[first].start, max(part.end for part in kept[first : final + 1])
 
-        views.append(View(kind, "".join(pieces), source, found[0].start, end, back))
+        if kept:
+            views.append(View(kind, "".join(pieces), source, kept[0].start, end, back))
     return views
 
 

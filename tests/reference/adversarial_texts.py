@@ -11,7 +11,7 @@ REPEATED = {
     "short_comments": "<!-->",
     "comment_bangs": "<!----!",
     "div_style": "<div style=",
-    "div_style_quote": "<div style=\"",
+    "div_style_quote": '<div style="',
     "div_quotes_mixed": "<a b='<c d=\"",
     "hidden_nested": "<div hidden>",
     "hidden_closed": "<p hidden>x</p>",

@@ -38,7 +38,7 @@ def seconds(text, rules, repeats):
     return min(taken)
 
 
-def assert_linear(name, rules, size, times, bound, repeats):
+def assert_linear(name, rules, size, *, bound, repeats, times=8):
     findings_of(0, TEXTS[name](1000), rules)
     large = seconds(TEXTS[name](size * times), rules, repeats)
     if large < TOO_SHORT:
@@ -49,13 +49,13 @@ def assert_linear(name, rules, size, times, bound, repeats):
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_time_grows_with_the_text_and_no_faster(rules, name):
-    assert_linear(name, rules, 8_000, 8, 28, 2)
+    assert_linear(name, rules, 8_000, bound=28, repeats=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_ten_megabytes_take_eight_times_as_long_as_an_eighth(rules, name):
-    assert_linear(name, rules, 1_250_000, 8, 16, 1)
+    assert_linear(name, rules, 1_250_000, bound=16, repeats=1)
 
 
 def test_a_million_tricks_are_not_a_million_findings(rules):
