@@ -7,25 +7,36 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
+from rag_eval.corpus.masking import mask
+from rag_eval.records.snippets import SNIPPET_CHARS
+
 Value = str | int | float | bool | None
-MAX_VALUE_CHARS = 300
+_MAX_MASKED_CHARS = 20_000
+_ID = "_id"
+"""Keys with this end name something: ids are never masked, so that lines can be found by them."""
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/@+,#%-]+")
 _NAME = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*")
 
 
-def _rendered(value: Value) -> str:
+def _shown(key: str, text: str) -> str:
+    """Personal data masked, then at most a snippet: a message may repeat what a source says."""
+    masked = text if key.endswith(_ID) else mask(text[:_MAX_MASKED_CHARS]).text
+    return masked if len(masked) <= SNIPPET_CHARS else f"{masked[: SNIPPET_CHARS - 3]}..."
+
+
+def _rendered(key: str, value: Value) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str):
         return f"{value:.6g}" if isinstance(value, float) else str(value)
-    text = value if len(value) <= MAX_VALUE_CHARS else f"{value[:MAX_VALUE_CHARS]}..."
+    text = _shown(key, value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text).replace("=", "\\u003d").replace("\x7f", "\\u007f")
 
 
 def event_line(name: str, fields: Mapping[str, Value]) -> str:
-    r"""One line of ASCII. Plain values stand as they are, all others as JSON strings in which `=` is escaped too.
+    r"""One line of ASCII. Plain values stand as they are, all others as JSON strings in which `=` is escaped too; personal data is masked.
 
     Raises
     ------
@@ -40,7 +51,7 @@ def event_line(name: str, fields: Mapping[str, Value]) -> str:
     wrong = next((word for word in (name, *fields) if not _NAME.fullmatch(word)), None)
     if wrong is not None:
         raise ValueError(f"event {name!r}: {wrong!r} is not a name of an event or a key")
-    return " ".join([f"event={name}", *(f"{key}={_rendered(value)}" for key, value in fields.items())])
+    return " ".join([f"event={name}", *(f"{key}={_rendered(key, value)}" for key, value in fields.items())])
 
 
 class Events:

@@ -13,6 +13,7 @@ import pandas as pd
 from rag_eval.answers.abstaining import abstention
 from rag_eval.answers.markers import Marked, read_markers
 from rag_eval.corpus.analyzer import ANALYZER, count_tokens
+from rag_eval.corpus.masking import mask
 from rag_eval.corpus.recorded_rows import Citation, Context, RecordedOutput
 from rag_eval.records.answers import INSUFFICIENT_EVIDENCE, NOT_FOUND, Answer, Evidence, Outcome
 from rag_eval.records.citation import PAYLOAD_FIELDS, CitedSpan
@@ -102,6 +103,8 @@ class RecordedAnswers:
     def _evidence(self, context: Context, rank: int) -> Evidence:
         score = 1 / rank if context.score is None else context.score
         doc_id, section_id, snippet_id, start, end = self._place(context)
+        if not snippet_id and (masked := mask(context.text).text) != context.text:  # the corpus may be masked; what the system recorded is not
+            doc_id, section_id, snippet_id, start, end = self._place(dataclasses.replace(context, text=masked))
         document = self._documents.get(doc_id) if snippet_id else None
         if document is None:
             document = _Document(context.text, context.url, text_hash(context.text), ())

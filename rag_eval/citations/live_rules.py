@@ -4,11 +4,14 @@ Belongs here: identity, revision, snippet, place and quote. A rule whose input i
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from rag_eval.citations.live_index import LiveIndex
-from rag_eval.citations.quoted import same_words
-from rag_eval.citations.structure import Finding, Record, is_text, wrong_offsets
+from rag_eval.citations.quoted import begins_with, same_words
+from rag_eval.citations.structure import Finding, Record, is_text, is_whole, wrong_offsets
+from rag_eval.corpus.masking import FILL, mask
+from rag_eval.records.snippets import ELLIPSIS
 
 
 def _text(record: Record, name: str) -> str | None:
@@ -78,6 +81,20 @@ def _place(record: Record, live: LiveIndex, tried: Counter[str]) -> list[Finding
     quote = record.get("quote")
     if isinstance(quote, str) and quote:
         tried["quote_mismatch"] += 1
-        if not same_words(live.texts[doc_id][start:end], quote):
+        if not any(_says(passage, quote, record.get("quote_chars")) for passage in _passages(live, doc_id, start, end, quote)):
             found.append(("quote_mismatch", "quote"))
     return found
+
+
+def _passages(live: LiveIndex, doc_id: str, start: int, end: int, quote: str) -> Iterator[str]:
+    """What stands at a place; then, for a quote with masked parts, the same masked, as part of its document and by itself."""
+    yield live.texts[doc_id][start:end]
+    if FILL in quote:
+        yield live.masked(doc_id)[start:end]
+        yield mask(live.texts[doc_id][start:end]).text
+
+
+def _says(passage: str, quote: str, chars: object) -> bool:
+    """Whether a quote is a passage; one that says that it was cut, whether it is the passage's beginning."""
+    cut = is_whole(chars, 1) and isinstance(chars, int) and chars > len(quote) and quote.endswith(ELLIPSIS)
+    return same_words(passage, quote) or (cut and begins_with(passage, quote.removesuffix(ELLIPSIS)))

@@ -44,6 +44,16 @@ def same_words(passage: str, quote: str) -> bool:
     return unicodedata.normalize("NFC", " ".join(found)) == wanted
 
 
+def begins_with(passage: str, quote: str) -> bool:
+    """Whether a passage begins with a quote that was cut short, both normalised; its last word may be cut too. Nothing begins with no words."""
+    wanted = normalised(quote)
+    if not wanted:
+        return False
+    count = wanted.count(" ") + 1
+    head = passage.split(None, count)[:count]
+    return unicodedata.normalize("NFC", " ".join(head)).startswith(wanted)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quote:
     """A quote and the number of the source that it names.

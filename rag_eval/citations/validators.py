@@ -6,7 +6,8 @@ is `rag_eval.citations.live_rules`.
 A record is a citation payload. Beside its fields these keys are read, all optional, null meaning absent:
 
 - `query_id` (text or whole number), `segment` (text or whole number; -1 = the answer as a whole): which answer sentence it supports.
-- `quote`: the text that the answer says stands at the offsets; empty where it quotes nothing.
+- `quote`: the text that the answer says stands at the offsets; empty where it quotes nothing. Masked parts are held against the masked text.
+- `quote_chars`: more than the characters of `quote`, which ends in an ellipsis: it was cut where it left the home, and only its beginning is compared.
 - `reranked`: a rerank step ran, so `k_final` is due even without a `rerank_score`.
 - `order`, `cited_before_answer`: where the citations stood in the reply, see `structure.cites_late`.
 - `in_evidence`: false where the answer cites what is not among its evidence. Nothing was retrieved that could carry a payload, so the

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rag_eval.corpus.outgoing import shown
 from rag_eval.evaluation.answer_frames import from_artifact
 from rag_eval.evaluation.answer_steps import answers
 from rag_eval.evaluation.citation_steps import citations
@@ -29,7 +30,6 @@ TARGETS = {"coverage": ">= 0.70", "citation_precision": ">= 0.85", "citation_rec
 UNCHECKED = ("failed", "contract_error_reply")
 """Outcomes that are no answers, so that none of them can leave the evidence unused."""
 MAX_FLAGGED = 50
-SHOWN_CHARS = 200
 
 
 def figure(record: AnswerRecord) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _results(runs: Runs, found: list[Answer], frame: pd.DataFrame) -> AnswerResu
 
 
 def _about(found: list[Answer], records: list[AnswerRecord], gaps: dict[int, Gap], judged: dict[str, Any]) -> dict[str, Any]:
-    flagged = [{"query_id": found[at].query_id, "reason": gap.reason, "answer": found[at].text[:SHOWN_CHARS]} for at, gap in gaps.items() if gap.violation]
+    flagged = [{"query_id": found[at].query_id, "reason": gap.reason, "answer": shown(found[at].text)} for at, gap in gaps.items() if gap.violation]
     outcomes: dict[str, int] = {}
     codes: dict[str, int] = {}
     for answer in found:

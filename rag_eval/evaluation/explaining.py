@@ -54,14 +54,15 @@ def explanation(home: Path, query_id: str, *, run: str = "latest", gold_set: str
     answer = next(answer for answer in from_artifact(made) if answer.query_id == query_id)
     rows = cited.frame("citations")
     rows = rows[rows["query_id"] == query_id]
-    texts = dict(zip(*(_artifact(home, kept, "corpus").frame("documents")[name].tolist() for name in ("doc_id", "text")), strict=True))
+    documents = _artifact(home, kept, "corpus").frame("documents")
+    texts, addresses = (dict(zip(documents["doc_id"].tolist(), documents[name].tolist(), strict=True)) for name in ("text", "source_url"))
     qrels, spans = gold.frame("qrels_document"), gold.frame("spans")
     qrels, spans = qrels[(qrels["query_id"] == query_id) & (qrels["gain"] > 0)], spans[spans["query_id"] == query_id]
     right = rows[rows["correct"]]
     found = []
     for doc_id, start, end in zip(spans["doc_id"], spans["start"].tolist(), spans["end"].tolist(), strict=True):
         hit = right[(right["doc_id"] == doc_id) & (right["start"] < end) & (right["end"] > start)]
-        found.append(GoldSpan(doc_id, start, end, texts.get(doc_id, "")[start:end], not hit.empty))
+        found.append(GoldSpan(doc_id, start, end, texts.get(doc_id, "")[start:end], not hit.empty, addresses.get(doc_id, "")))
     figures = measured.frame("per_question")
     about = figures[figures["query_id"] == query_id].iloc[0]
     return Explanation(

@@ -10,6 +10,7 @@ import pandas as pd
 
 from rag_eval.citations.traces import Trace, write_log, write_traces
 from rag_eval.corpus.analyzer import ANALYZER
+from rag_eval.corpus.outgoing import shown
 from rag_eval.evaluation.answer_frames import from_artifact
 from rag_eval.evaluation.answer_steps import answers
 from rag_eval.evaluation.inputs import Evaluation
@@ -86,7 +87,7 @@ def _segments(answer: Answer) -> list[dict[str, Any]]:
     for span in answer.citations:
         item = answer.evidence[span.evidence] if 0 <= span.evidence < len(answer.evidence) else None
         cited.setdefault(span.segment, []).append(item)
-        names.setdefault(span.segment, []).append(item.chunk.snippet_id if item else span.doc_id)
+        names.setdefault(span.segment, []).append(item.chunk.snippet_id if item else shown(span.doc_id))  # what is no evidence may be any text
     if not cited:
         return [{"seg": 0}]
     segments = []

@@ -7,6 +7,7 @@ from typing import Any
 
 from rag_eval.citations.live_index import LiveIndex
 from rag_eval.citations.validators import LIVE_CODES, Rules, Verdicts, validate
+from rag_eval.corpus.outgoing import shown
 from rag_eval.evaluation.citation_steps import with_units
 from rag_eval.evaluation.comparing import run_ids
 from rag_eval.evaluation.report_steps import load_run
@@ -151,7 +152,7 @@ def _found(record: dict[str, Any], field: str) -> str:
     value: Any = record
     for part in field.split(".") if field else ():
         value = value.get(part) if isinstance(value, dict) else None
-    return "" if not field or value is None else f" found {quoted(value, 60)}"
+    return "" if not field or value is None else f" found {shown(value if isinstance(value, str) else repr(value), 60)}"
 
 
 def _printable(line: str) -> str:

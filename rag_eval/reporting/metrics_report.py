@@ -8,6 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from rag_eval.corpus.outgoing import masked_tree, shown
+from rag_eval.records.snippets import SNIPPET_CHARS
 from rag_eval.reporting.null_reasons import with_reasons
 from rag_eval.storage.atomic import write_text
 from rag_eval.storage.hashing import digest
@@ -19,6 +21,10 @@ FILE_NAME = "retrieval-metrics.json"
 
 VOLATILE = frozenset({"cacheHitRate", "cacheHitRate_reason", "code", "content_hash", "drift", "embeddings", "reused", "run_id", "timestamp", "vector_store"})
 """Top-level keys that say when, against which accepted baseline, where, by which code and how fast, not what was found."""
+
+IDS = frozenset({"query_id", "hash", "index_hash", "chunks_hash", "version", "file"})
+"""Keys whose values name something and are left as they are."""
+MAX_PROBLEM_CHARS = {"found": SNIPPET_CHARS, "message": 2 * SNIPPET_CHARS, "accepted": 2 * SNIPPET_CHARS}
 
 VOLATILE_OF_ANSWERS = frozenset({"usage"})
 VOLATILE_OF_STRATEGY = frozenset({"cost_per_1k", "latency_ms"})
@@ -47,6 +53,15 @@ def content_hash(report: Mapping[str, Any]) -> str:
     return digest(stable_part(report), 64)
 
 
+def outgoing_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Mask every text of a report, and cut what a warning about the gold set quotes: it may be a source's."""
+    masked: dict[str, Any] = masked_tree(dict(body), IDS)
+    gold = masked.get("gold")
+    if isinstance(gold, dict) and gold.get("warnings"):
+        gold["warnings"] = [{name: shown(value, MAX_PROBLEM_CHARS[name]) if name in MAX_PROBLEM_CHARS and isinstance(value, str) else value for name, value in warning.items()} for warning in gold["warnings"]]
+    return masked
+
+
 def finish(body: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
     """Add content_hash, run_id and timestamp to a report's body.
 
@@ -57,7 +72,7 @@ def finish(body: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
     now
         Time of the run, with a time zone.
     """
-    report: dict[str, Any] = with_reasons({**body, "schema_version": SCHEMA_VERSION})
+    report: dict[str, Any] = with_reasons({**outgoing_body(body), "schema_version": SCHEMA_VERSION})
     report["content_hash"] = content_hash(report)
     moment = now.astimezone(dt.UTC)
     report["timestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from rag_eval.records.problems import quoted
+from rag_eval.corpus.outgoing import shown
 
 FAILURES: Mapping[str, str] = {
     "timeout": "no whole reply within the time limit",
@@ -43,7 +43,7 @@ class QueryError(Exception):
     code
         One of FAILURES.
     message
-        What happened; untrusted text in it has gone through `quoted`.
+        What happened; untrusted text in it has gone through `quoted`. A failure shows it masked, for it may repeat a source.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -55,7 +55,7 @@ class QueryError(Exception):
     @property
     def failure(self) -> "Failure":
         """The failure as it is counted."""
-        return Failure(self.code, quoted(f"{self.code}: {self}", 300))
+        return Failure(self.code, shown(f"{self.code}: {self}"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from rag_eval.corpus.masking import mask
 from rag_eval.gold.frames import make_frame
 from rag_eval.gold.targets import catalogue
 from rag_eval.records.frames import Column, FrameSchema
@@ -29,7 +30,7 @@ UNITS = FrameSchema(
         "end": Column("int", "one past the last character; -1 where unknown"),
         "chunk": Column("int", "row of the chunks frame where it is one of our chunks, by its id or its place; else -1"),
         "known": Column("bool", "whether the corpus has the document"),
-        "text": Column("str", "the text of the place, else as the source gave it; may be empty"),
+        "text": Column("str", "the text of the place, else as the source gave it with personal data masked; may be empty"),
     },
 )
 _CACHED_TEXTS = 512
@@ -105,12 +106,15 @@ class Placer:
             _, doc_id, section_id, start, end, text = self._chunks[chunk]
             return ("chunk", chunk), (item.id, doc_id, section_id, start, end, chunk, True, text)
         document, section = self._names(item)
+        masked = mask(item.text).text
         if document < 0:
             doc_id = item.doc_id or item.id or item.section_id
             key = ("unknown", doc_id, item.id, text_hash(item.text), item.start, item.end)
-            return key, (item.name, doc_id, "", -1, -1, -1, False, item.text)
+            return key, (item.name, doc_id, "", -1, -1, -1, False, masked)
         doc_id = self._doc_ids[document]
-        start, end = self._place(item, document, section)
+        start, end = self._place(item, item.text, document, section)
+        if start < 0 and masked != item.text:  # the corpus may be masked; what came from outside never is
+            start, end = self._place(item, masked, document, section)
         if section < 0:
             section = self._section(document, start)
         section_id = self._section_ids[section] if section >= 0 else ""
@@ -120,7 +124,7 @@ class Placer:
         if start >= 0:
             return ("place", document, start, end), (item.name, doc_id, section_id, start, end, -1, True, self._texts[document][start:end])
         # without a place two texts of one document are two units: they may be different parts of it
-        return ("name", document, section, text_hash(item.text)), (item.name, doc_id, section_id, -1, -1, -1, True, item.text)
+        return ("name", document, section, text_hash(item.text)), (item.name, doc_id, section_id, -1, -1, -1, True, masked)
 
     def _names(self, item: Item) -> tuple[int, int]:
         """Rows of the document and the section that an item names; -1 for none."""
@@ -139,12 +143,12 @@ class Placer:
             section = -1  # a section of another document says nothing
         return document, section
 
-    def _place(self, item: Item, document: int, section: int) -> tuple[int, int]:
-        """Return where the item's text stands: as its offsets say, else where its text is found; (-1, -1) where neither helps."""
+    def _place(self, item: Item, given: str, document: int, section: int) -> tuple[int, int]:
+        """Return where the item stands: as its offsets say, else where the given form of its text is found; (-1, -1) where neither helps."""
         text = self._texts[document]
         if 0 <= item.start < item.end <= len(text):
             return item.start, item.end
-        wanted = item.text.strip()
+        wanted = given.strip()
         if not wanted:
             return -1, -1
         low, high = self._bounds[section] if section >= 0 else (0, len(text))
