@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rag_eval.evaluation.trust_steps import admitted_chunks
 
 from rag_eval.corpus.analyzer import Analyzer, count_matrix
 from rag_eval.evaluation.gold_steps import gold_variants
@@ -30,6 +29,7 @@ from rag_eval.evaluation.inputs import Evaluation, open_gold_set
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.run import Outcome, evaluate
 from rag_eval.evaluation.scoring import labels_for
+from rag_eval.evaluation.trust_steps import admitted_chunks
 from rag_eval.retrieval.embedding.lsa import SVD_ITERATIONS, SVD_SEED
 from rag_eval.settings import Settings, telemetry_off
 

@@ -176,6 +176,8 @@ def trust_lines(report: Mapping[str, Any]) -> list[str]:
         lines.append(f"source trust: {own['value_reason']}")
     else:
         lines.append(f"source trust of the first ten of {quoted(report['strategy'])}: {interval(own['value'], own['ci_low'], own['ci_high'])} over {own['n_scored']} questions")
+        told = ("; ".join(f"{name.removesuffix('_state')} " + ", ".join(f"{state.replace('_', ' ')} {count:,}" for state, count in counts.items()) for name, counts in part["states"].items()))
+        lines.append(f"trust factors over {guard['n_chunks']:,} chunks: {told}")
     lines += [
         f"trust filter at {part['filter']['threshold']:g}, {quoted(row['strategy'])}: {row['measure']} {interval(row['with_filter']['value'], None, None)} with, {interval(row['without_filter']['value'], None, None)} without"
         f" (difference {interval(row['delta'], row['ci_low'], row['ci_high'])}, {row['n_groups']} groups)"

@@ -5,7 +5,6 @@ import json
 import jsonschema
 import numpy as np
 import pytest
-from rag_eval.evaluation.trust_steps import admitted_chunks
 
 from rag_eval.citations.live_index import LiveIndex
 from rag_eval.citations.payload import citation_records, payload, payload_schema, record_schema, scored_chunk
@@ -14,6 +13,7 @@ from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.evaluation.corpus_steps import corpus_snapshot
 from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
 from rag_eval.evaluation.inputs import open_gold_set
+from rag_eval.evaluation.trust_steps import admitted_chunks
 from rag_eval.records.answers import Evidence
 from rag_eval.records.citation import REQUIRED, CitedSpan
 from rag_eval.records.problems import InputError

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from answer_sets import is_right
-from rag_eval.evaluation.trust_steps import admitted_chunks
 
 from rag_eval.answers.extractive import Extract, Extractive, Passage, TermWeights
 from rag_eval.evaluation.corpus_steps import corpus_snapshot
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import open_gold_set
+from rag_eval.evaluation.trust_steps import admitted_chunks
 from rag_eval.measures.bootstrap import bootstrap_quantiles
 from rag_eval.retrieval.synonyms.expansion import Expansion
 from rag_eval.settings import Settings

@@ -72,7 +72,7 @@ def test_a_query_in_running_text_blocks(text):
         f"Q: How many bells hang in the tower of Amberley? A: {ANSWER}",
         f"Question 4. How many bells hang in the tower of Amberley? {ANSWER}",
         f"- [How many bells hang in the tower of Amberley?](#how-many-bells-hang-in-the-tower)\n- Where is it?\n\n{ANSWER}",
-        f"Where is the tower? In Amberley. How many bells hang in the tower of Amberley? There are nine. Who rings them? The guild does.",
+        "Where is the tower? In Amberley. How many bells hang in the tower of Amberley? There are nine. Who rings them? The guild does.",
     ],
 )
 def test_a_heading_warns_with_an_allowlist_and_is_nothing_without(text):
