@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,8 @@ from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, COMPARED, comparis
 from rag_eval.measures.labels import machine_name
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.records.problems import InputError, Problem
-from rag_eval.reporting.metrics_report import FILE_NAME, SCHEMA_VERSION, content_hash, first_fault
+from rag_eval.reporting.metrics_report import FILE_NAME
+from rag_eval.reporting.verdict_reading import read_object, read_report
 from rag_eval.storage.artifacts import ArtifactStore
 
 
@@ -53,7 +54,7 @@ def find_run(name: str, home: Path) -> KeptRun:
         path = path / FILE_NAME if path.is_dir() else path
         if not path.is_file():
             raise InputError(Problem("run_not_found", "no such report", file=str(path)))
-        report = _report(_read(path), path)
+        report = read_report(path)
         beside = path.parent / "per-query.parquet"
         return KeptRun(report, _per_query(beside, report) if beside.is_file() else None)
     ids = run_ids(home)
@@ -67,23 +68,11 @@ def find_run(name: str, home: Path) -> KeptRun:
         raise InputError(
             Problem("run_not_found", f"{len(found)} runs go by this name", file=str(home / "runs"), field="RUN", found=name, accepted=f"latest, previous, a report's path, or one of: {recent}")
         )
-    kept = _read(home / "runs" / f"{found[0]}.json")
+    kept = read_object(home / "runs" / f"{found[0]}.json")
     artifact = ArtifactStore(home / "artifacts").get("ranking", kept["artifacts"]["ranking"])
     if artifact is None:
         raise InputError(Problem("run_incomplete", "the run's per-query figures are no longer in the home", file=str(home / "artifacts"), found=found[0]))
     return KeptRun(kept["report"], artifact.frame("per_query"))
-
-
-def _report(loaded: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Refuse what is no whole report: its content_hash says so, whoever wrote or changed it."""
-    fault = first_fault(loaded) if loaded.get("schema_version") == SCHEMA_VERSION else None
-    if fault is not None:
-        raise InputError(Problem("run_unreadable", "not a report as its schema describes it", file=str(path), field=fault[0], found=fault[1]))
-    if loaded.get("schema_version") != SCHEMA_VERSION or not isinstance(loaded.get("run_id"), str) or loaded.get("content_hash") != content_hash(loaded):
-        raise InputError(
-            Problem("run_unreadable", "not a whole report as rag-eval wrote it", file=str(path), field="content_hash", accepted=f"a retrieval-metrics.json of schema_version {SCHEMA_VERSION}, unchanged")
-        )
-    return loaded
 
 
 def _per_query(path: Path, report: dict[str, Any]) -> pd.DataFrame:
@@ -100,20 +89,6 @@ def _per_query(path: Path, report: dict[str, Any]) -> pd.DataFrame:
     if not np.isclose(recall, np.nan if report["recallAt10"] is None else report["recallAt10"], atol=1e-9, equal_nan=True):
         raise InputError(Problem("run_incomplete", "the per-query figures beside the report are another run's", file=str(path), found=f"recall_at_10 {recall:.6g}", accepted=str(report["recallAt10"])))
     return frame
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        loaded = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except (ValueError, OSError, RecursionError) as error:
-        raise InputError(Problem("run_unreadable", "not a report", file=str(path), found=str(error))) from error
-    if not isinstance(loaded, dict):
-        raise InputError(Problem("run_unreadable", "not a report", file=str(path), found=type(loaded).__name__, accepted="a JSON object"))
-    return loaded
 
 
 def differences(a: KeptRun, b: KeptRun) -> list[str]:

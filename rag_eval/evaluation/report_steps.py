@@ -28,6 +28,8 @@ from rag_eval.gates.floors import floor_gates, unmeasured_gates
 from rag_eval.records.gold_set import Bm25, External, Strategy
 from rag_eval.reporting.metrics_report import FILE_NAME, dumps, finish, write_report
 from rag_eval.reporting.tables import per_query_csv, trec_qrels, trec_run, write_measures
+from rag_eval.reporting.verdict_files import VERDICT_FILES, write_verdict
+from rag_eval.reporting.verdict_rows import verdict_rows
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.atomic import atomic_path, write_bytes, write_text
 from rag_eval.storage.code import code_version, library_versions
@@ -235,14 +237,17 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
     write_bytes(folder / EVIDENCE_FILE, evidence_lines(evidence_trust(evaluation), report["trust"]["as_of"]))
     write_measures(folder / "measures.csv", report["strategies"])
     keep_run(evaluation, report, artifact_keys(runs))
+    for name in VERDICT_FILES:  # a verdict of an earlier run must not stand beside this report
+        (folder / name).unlink(missing_ok=True)
     write_report(report, folder / FILE_NAME)
+    write_verdict(verdict_rows(report, evaluation.config.name), folder)
     return report
 
 
 def artifact_keys(runs: Runs) -> dict[str, str]:
     """Keys of the artifacts that a kept run can be looked into with."""
     evaluation = runs.evaluation
-    kept = {"trust": evidence_trust(evaluation), "cut": corpus_chunks(evaluation), "ranking": ranking_measures(runs), "corpus": corpus_snapshot(evaluation), "chunks": admitted_chunks(evaluation), "gold": gold_variants(evaluation)}
+    kept = {"trust": evidence_trust(evaluation), "stability": stability_measures(runs), "cut": corpus_chunks(evaluation), "ranking": ranking_measures(runs), "corpus": corpus_snapshot(evaluation), "chunks": admitted_chunks(evaluation), "gold": gold_variants(evaluation)}
     kept |= {f"run {name}": runs.artifact(name) for name in runs.names if isinstance(runs.spec(name), External)}
     of_answers = {"answers": answers(runs), "citations": citations(runs), "answer_measures": answer_measures(runs)}
     return {stage: artifact.key for stage, artifact in (kept | of_answers).items() if artifact is not None}

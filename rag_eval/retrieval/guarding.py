@@ -56,7 +56,8 @@ class QueryGuard:
                 self._stems[row] = stems(f"{self._columns['title'][row]} {self._columns['text'][row]}")
             held = self._stems[row]
             kept.append(any(2 * len(words & held) >= len(words) for words in asked))
-        return rows[np.array(kept, dtype=bool)]
+        near: npt.NDArray[np.int32] = rows[np.array(kept, dtype=bool)]
+        return near
 
     def apply(self, queries: Sequence[str], found: Ranking) -> Ranking:
         """Take out of each query's ranking what restates it."""
