@@ -14,7 +14,7 @@ from pathlib import Path
 from timing import ROOT, data_folder, skipped
 
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
-from poisoned_corpus import FORMS, LOOKALIKE, PLAIN, STRATEGIES, UNTRUSTED, attack, outcome  # noqa: E402 - found through the path above
+from poisoned_corpus import FORMS, LOOKALIKE, PLAIN, STRATEGIES, UNTRUSTED, attack, outcome
 
 GUARDS = ("", "floods", "restates", "floods+restates")
 PARTS = ("floods", "restates")

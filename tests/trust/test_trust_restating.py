@@ -72,7 +72,7 @@ def test_a_query_in_running_text_blocks(text):
         f"Q: How many bells hang in the tower of Amberley? A: {ANSWER}",
         f"Question 4. How many bells hang in the tower of Amberley? {ANSWER}",
         f"- [How many bells hang in the tower of Amberley?](#how-many-bells-hang-in-the-tower)\n- Where is it?\n\n{ANSWER}",
-        f"Where is the tower? In Amberley. How many bells hang in the tower of Amberley? There are nine. Who rings them? The guild does.",
+        "Where is the tower? In Amberley. How many bells hang in the tower of Amberley? There are nine. Who rings them? The guild does.",
     ],
 )
 def test_a_heading_warns_with_an_allowlist_and_is_nothing_without(text):
@@ -238,9 +238,9 @@ def test_cost_grows_with_the_text(piece):
     def seconds(size):
         text = piece * (size // len(piece))
         gc.disable()
-        started = time.perf_counter()
+        started = time.process_time()
         restates([QUERY, "how how how how how how"], [text], titles=[""], doc_ids=["d"], sources=["s"], vouched=None)
-        taken = time.perf_counter() - started
+        taken = time.process_time() - started
         gc.enable()
         return taken
 
