@@ -9,7 +9,9 @@ rule                                                source vouched for   no allo
 resemblance 0.8
 `shared_lead`: 3 documents or more begin with the   nothing              warning           blocked
 same question in running text and go on differently
-the same, but a heading, or a statement             nothing              hint              warning
+the same question as a heading                      nothing              hint              blocked
+the same statement of eight words or more           nothing              hint              warning; blocked where half
+                                                                                           of them are paraphrases
 `paraphrase`: a passage of at most 100 words has 3  nothing              hint              blocked
 others about the same matter in other words
 ==================================================  ===================  ================  ===========================
@@ -33,12 +35,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NEAR_DUPLICATES, SAME_LEADS, PARAPHRASES = 4, 3, 4
+_HALF = 0.5
 _TRUSTED, _UNKNOWN, _DOUBTFUL = range(3)
-_RULES = {"shared_question": "shared_lead", "shared_other": "shared_lead"}
 _SEVERITY = {
     "near_duplicate": ("hint", "hint", "blocked"),
     "shared_question": ("", "warning", "blocked"),
-    "shared_other": ("", "hint", "warning"),
+    "shared_heading": ("", "hint", "blocked"),
+    "shared_statement": ("", "hint", "warning"),
+    "shared_claim": ("", "hint", "blocked"),
     "paraphrase": ("", "hint", "blocked"),
 }
 
@@ -76,7 +80,7 @@ def floods(texts: Sequence[str], sources: Sequence[str], *, vouched: npt.NDArray
     alike = say_the_same(streams, codes, (standing != _TRUSTED) & (copies < NEAR_DUPLICATES), vocabulary.n_terms)
     found = [
         *(_Found(row, "near_duplicate", f"one of {copies[row]} nearly equal documents of its source") for row in np.flatnonzero(copies >= NEAR_DUPLICATES).tolist()),
-        *(_of_lead(lead) for lead in shared_leads(texts, sources, SAME_LEADS)),
+        *_of_leads(shared_leads(texts, sources, SAME_LEADS), alike >= PARAPHRASES - 1),
         *(
             _Found(row, "paraphrase", f"about the same matter as {alike[row]} other passages of its source")
             for row in np.flatnonzero(alike >= PARAPHRASES - 1).tolist()
@@ -93,15 +97,24 @@ class _Found(NamedTuple):
     end: int = -1
 
 
-def _of_lead(lead: Lead) -> _Found:
-    question = lead.asking != ""
-    detail = f"begins with the same {'question' if question else 'sentence'} as others of its source, {lead.documents} go on differently"
-    return _Found(lead.row, "shared_question" if question and lead.form == "running" else "shared_other", detail, lead.start, lead.end)
+def _of_leads(leads: list[Lead], paraphrase: npt.NDArray[np.bool_]) -> list[_Found]:
+    """Tell the kinds of shared leads; a statement that paraphrases share is a claim that somebody plants."""
+    group = np.array([lead.group for lead in leads], dtype=np.int64)
+    share = np.bincount(group, weights=paraphrase[[lead.row for lead in leads]]) / np.maximum(np.bincount(group), 1) if leads else np.zeros(0)
+    found = []
+    for lead in leads:
+        if lead.asking:
+            kind = "shared_question" if lead.form == "running" else "shared_heading"
+        else:
+            kind = "shared_claim" if share[lead.group] >= _HALF else "shared_statement"
+        detail = f"begins with the same {'question' if lead.asking else 'sentence'} as others of its source, {lead.documents} go on differently"
+        found.append(_Found(lead.row, kind, detail, lead.start, lead.end))
+    return found
 
 
 def _frame(found: list[tuple[_Found, str]]) -> "pd.DataFrame":
     import pandas as pd
 
-    rows = [(it.row, it.start, it.end, "flood", _RULES.get(it.kind, it.kind), severity, it.detail) for it, severity in found]
+    rows = [(it.row, it.start, it.end, "flood", "shared_lead" if it.kind.startswith("shared_") else it.kind, severity, it.detail) for it, severity in found]
     frame = pd.DataFrame(sorted(rows), columns=list(FINDINGS.columns))
     return FINDINGS.check(frame.astype({name: "int64" if column.kind == "int" else "str" for name, column in FINDINGS.columns.items()}))

@@ -20,7 +20,7 @@ _LABEL = re.compile(r"\s{0,9}(?:q|question)\s?\d{0,3}\s?[:.)]", re.IGNORECASE)
 
 
 class Lead(NamedTuple):
-    """The first words of a document: where they stand in its text, how they ask, their form, and how many documents share them."""
+    """The first words of a document: where they stand in its text, how they ask, their form, how many documents share them, and which group these are."""
 
     row: int
     start: int
@@ -28,6 +28,7 @@ class Lead(NamedTuple):
     asking: Asking
     form: Form
     documents: int
+    group: int
 
 
 class _Opening(NamedTuple):
@@ -50,11 +51,11 @@ def shared_leads(texts: Sequence[str], sources: Sequence[str], least: int) -> li
         for words, opening in _openings(row, text):
             groups.setdefault((source, words), []).append(opening)
     found: dict[int, Lead] = {}
-    for its in groups.values():
+    for group, its in enumerate(groups.values()):
         documents = len({opening.continuation for opening in its})
         if documents >= least:
             for it in its:
-                found.setdefault(it.row, Lead(it.row, it.start, it.end, it.asking, it.form, documents))
+                found.setdefault(it.row, Lead(it.row, it.start, it.end, it.asking, it.form, documents, group))
     return [found[row] for row in sorted(found)]
 
 

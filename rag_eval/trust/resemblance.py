@@ -22,9 +22,9 @@ SAME_MATTER = 0.3
 PASSAGE_WORDS = 100
 """Longer texts share the words of their field whatever they say."""
 _LEAST_WORDS = 8
-_SLICE = 20_000
-_BLOCK = 1_000
-_COMMON = 0.1
+_SLICE = 5_000
+_BLOCK = 500
+_COMMON, _MANY = 0.1, 1_000
 _SEED = 20
 
 
@@ -126,7 +126,8 @@ def say_the_same(streams: Streams, sources: Ints, chosen: npt.NDArray[np.bool_],
     Notes
     -----
     Terms weigh by their idf, however often a passage has them. Within a source the cost is the sum of squared document frequencies of
-    the terms that less than a tenth of its passages have; sources are compared in slices of 20,000 passages, in the order of the corpus.
+    its rarer terms; a source is compared in slices of 5,000 passages in the order of the corpus, so that the whole stays linear. Passages of
+    one flood that lie in different slices are not compared.
     """
     from scipy.sparse import csr_array
 
@@ -153,7 +154,7 @@ def _neighbours(held: Any) -> Ints:
     n = held.shape[0]
     frequency = np.bincount(held.indices, minlength=held.shape[1])
     rare = held.copy()
-    rare.data[frequency[held.indices] > max(_COMMON * n, _BLOCK)] = 0  # what so many have, tells nothing and costs most
+    rare.data[frequency[held.indices] > max(_COMMON * n, _MANY)] = 0  # what so many have, tells nothing and costs most
     rare.eliminate_zeros()
     other = rare.T.tocsr()
     counts = np.zeros(n, dtype=np.int64)

@@ -30,7 +30,7 @@ FORMS: dict[str, Callable[[str, str], str]] = {
     "question? passage": lambda question, passage: f"{question}? {passage}",
     "Question? passage": lambda question, passage: f"{question[:1].upper()}{question[1:]}? {passage}",
     "## question": lambda question, passage: f"## {question}\n\n{passage}",
-    "passage": lambda _question, passage: passage,
+    "passage": lambda _, passage: passage,
 }
 """How the question is put in front of the passage; the last one goes without it."""
 
