@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rag_eval.citations.copied import Source, uncopied
+from rag_eval.citations.copied import SHORTEST, Source, uncopied
 from rag_eval.corpus.masking import mask
 from rag_eval.corpus.outgoing import masked_tree, masked_values, masked_with, shown, shown_address
 from rag_eval.records.answers import Answer
@@ -97,12 +97,12 @@ class Outgoing:
         return max(0, SNIPPET_CHARS - 1 - self._used.get(doc_id, 0))
 
     def _stands(self, quote: str) -> int:
-        """Characters at the beginning of a quote that the text shows already; they count once. At most a snippet."""
+        """Characters at the beginning of a quote that the text shows already; they count once. At most a snippet; a few letters are no copy."""
         low, high = 0, min(len(quote), SNIPPET_CHARS)
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if quote[:middle] in self.text else (low, middle - 1)
-        return low
+        return low if low >= min(SHORTEST, len(quote)) else 0
 
 
 def outgoing_record(record: Mapping[str, Any], outgoing: Outgoing, place: int) -> dict[str, Any]:

@@ -63,5 +63,27 @@ def test_hostile_text_neither_breaks_a_line_nor_reaches_the_terminal():
 
 def test_a_source_is_shown_as_a_snippet_only():
     long = "word " * 1000
-    assert max(len(line) for line in explanation_lines(explained(text=long)) if "Answer" not in line) < 2100
-    assert sum(len(line) > 250 for line in explanation_lines(explained(text=long))) == 1  # the answer itself
+    assert max(len(line) for line in explanation_lines(explained(text=long))) < 250
+
+
+def test_an_answer_in_its_own_words_is_shown_and_what_it_copies_is_cut():
+    source = " ".join(f"source{number}" for number in range(100))
+    own = " ".join(f"own{number}" for number in range(100))
+    answer = Answer("keep", "llm", "answered", text=f"{own} {source} {own}", evidence=(Evidence("storage.md:1", chunk(source), "retrieve", 1, 1),))
+    lines = explanation_lines(explained(answer=answer, verdicts=(), spans=()))
+    shown = next(line for line in lines if "own1 " in line)
+    assert shown.count(own) == 2
+    assert source[:180] in shown
+    assert source[:200] not in shown
+    assert "…" in shown
+    assert source[:201] not in "\n".join(lines)
+
+
+def test_personal_data_shows_nowhere_and_the_address_stands_beside_the_source():
+    value = "jane.doe@" + "example.org"
+    lines = explanation_lines(explained(text=f"Write to {value} now.", question=f"Who is {value}?", spans=(GoldSpan("a.md", 0, 9, value, cited=False, source_url=f"https://example.org/{value}"),)))
+    shown = "\n".join(lines)
+    assert value not in shown
+    assert "[email" in next(line for line in lines if "Who is" in line)
+    assert sum(line.endswith("  file") for line in lines) == 2  # the citation and the piece of evidence
+    assert any(line.endswith("  https://example.org/[email" + "█" * (len(value) - 6)) for line in lines)

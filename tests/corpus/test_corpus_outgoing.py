@@ -1,0 +1,85 @@
+"""Snippets, and texts on their way out: how long, how safe to print, and without personal data."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval.corpus.masking import FILL, mask
+from rag_eval.corpus.outgoing import masked_tree, masked_values, masked_with, shown, shown_address
+from rag_eval.records.snippets import ELLIPSIS, snippet
+
+EMAIL = "jane.doe@" + "example.org"
+CARD = "4111 1111 " + "1111 1111"
+
+
+@given(st.text(max_size=300), st.integers(1, 60))
+def test_a_snippet_is_one_short_line_that_does_nothing(text, limit):
+    line = snippet(text, limit)
+    assert len(line) <= limit
+    assert not any(unicodedata.category(char) in {"Cc", "Cf", "Cs", "Zl", "Zp"} for char in line)
+    line.encode("utf-8")
+
+
+@given(st.text(alphabet="ab \n\t\u00e4\u4e2d", max_size=150))
+def test_what_fits_stays_with_its_white_space_evened_out(text):
+    assert snippet(text) == " ".join(text.split())
+
+
+def test_a_cut_text_ends_in_an_ellipsis_within_the_limit():
+    assert snippet("x" * 200) == "x" * 200
+    assert snippet("x" * 201) == "x" * 199 + ELLIPSIS
+    assert len(snippet("word " * 100)) <= 200
+
+
+def test_no_escape_and_no_letter_is_parted():
+    assert snippet("abc\u202edef", 8) == "abc…"  # the escape of six would not fit
+    assert snippet("abce\u0301\u0302xyz", 5) == "abc…"
+    assert snippet("e" + "\u0301" * 50, 5) == "e" + "\u0301" * 3 + ELLIPSIS  # marks alone fill the line
+    with pytest.raises(ValueError, match="accepted 1 or more"):
+        snippet("a", 0)
+
+
+@pytest.mark.parametrize("character", ["\x1b", "\u202e", "\u200b", "\u2066", "\ufeff", "\U000e0041", "\ufe0f", "\u3164", "\ud83d", "\x85" + "\x00", "\u00ad"])
+def test_what_does_not_show_itself_is_written_out(character):
+    line = snippet(f"a{character}b")
+    assert character not in line
+    assert "\\" in line
+
+
+def test_a_value_is_masked_before_the_text_is_cut():
+    for start in range(180, 200):
+        line = shown("x" * (start - 1) + " " + EMAIL)
+        assert 198 <= len(line) <= 200  # no blank before the ellipsis
+        assert "jane" not in line
+    assert shown(" " * 50_000 + EMAIL) == ""  # far beyond what is looked at, nothing is shown either
+
+
+@pytest.mark.parametrize("place", [f"https://example.org/people/{EMAIL}", f"https://example.org/?to={EMAIL.replace('@', '%40')}&x=1", "https://example.org/call/+4915112345678", f"https://example.org/pay?card={CARD.replace(' ', '')}", "docs/guide.md"])
+def test_addresses(place):
+    line = shown_address(place)
+    assert ("example.org" in line) == ("example.org" in place)
+    assert "jane" not in line
+    assert "4915112345678" not in line
+    assert "4111" not in line
+    assert (line == place) == (place == "docs/guide.md")
+
+
+def test_a_value_that_only_one_text_labels_is_masked_in_the_other():
+    source, number = "Call (Tel.: 555 1234 99) now, or write to " + EMAIL, "555 1234 99"
+    known = masked_values([(source, mask(source).text)])
+    assert set(known) == {number, EMAIL}
+    assert mask(f"the number is {number}").counts == {}
+    masked = masked_with(f"the number is {number}", known)
+    assert masked == "the number is [phone" + FILL * 5
+    assert masked_values([("nothing [here]", "nothing [here]")]) == {}
+
+
+def test_a_tree_keeps_its_ids_and_its_shape():
+    tree = {"doc_id": EMAIL, "text": EMAIL, "more": [{"deep": f"to {EMAIL}"}, 1, None, True, 0.5]}
+    masked = masked_tree(tree)
+    assert masked["doc_id"] == EMAIL
+    assert EMAIL not in str({**masked, "doc_id": ""})
+    assert masked["more"][1:] == [1, None, True, 0.5]
+    assert masked_tree(EMAIL, keep=()) == mask(EMAIL).text

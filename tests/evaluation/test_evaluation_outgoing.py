@@ -1,0 +1,83 @@
+"""An answer as it leaves the home: quotes and text share two hundred characters of a source, ids stay, what is no evidence is a snippet."""
+
+from rag_eval.records.answers import Answer, Evidence
+from rag_eval.records.citation import CitedSpan
+from rag_eval.records.retrieval import Offsets, ScoredChunk
+from rag_eval.reporting.metrics_report import outgoing_body
+from rag_eval.reporting.outgoing import Outgoing, outgoing_record, outgoing_row
+
+VALUE = "jane.doe@" + "example.org"
+SOURCE = " ".join(f"word{number}" for number in range(100))
+
+
+def item(text=SOURCE, doc_id="a.md", url="https://example.org/a"):
+    chunk = ScoredChunk(doc_id, f"{doc_id}#s", f"snippet-{doc_id}", url, Offsets(0, len(text)), 6, "bm25s:1", "", "english", "rev", text, 3.0, 0.9, k_pos=2, k_final=1)
+    return Evidence(f"{doc_id}:1", chunk, "retrieve", 1, 1)
+
+
+def answer(text, citations, evidence=None):
+    return Answer("q", "llm", "answered", text=text, citations=tuple(citations), evidence=tuple(evidence or (item(),)))
+
+
+def span(start, end, evidence=0, text=SOURCE, doc_id="a.md"):
+    return CitedSpan(0, evidence, doc_id, start, end, text[start:end])
+
+
+def test_a_quote_that_the_text_shows_costs_nothing_more():
+    found = Outgoing(answer(SOURCE[:150], [span(0, 150), span(0, 150)]))
+    assert [quote.fields for quote in found.quotes] == [{"quote": SOURCE[:150]}] * 2
+    assert found.quotes[0].source_url == "https://example.org/a"
+
+
+def test_quotes_and_text_share_what_may_be_shown_of_a_source():
+    found = Outgoing(answer(SOURCE[:150], [span(300, 420), span(500, 600)]))
+    first, second = found.quotes
+    assert first.chars == 120
+    assert first.text == SOURCE[300:349] + "…"
+    assert (second.text, second.chars) == ("", 100)
+    other = Outgoing(answer("short", [span(0, 150), span(0, 150, 1, doc_id="b.md")], (item(), item(doc_id="b.md"))))
+    assert [quote.chars for quote in other.quotes] == [None, None]
+
+
+def test_a_deterministic_answer_shows_the_beginning_of_what_it_quotes():
+    found = Outgoing(answer(SOURCE, [span(0, len(SOURCE))]))
+    (quote,) = found.quotes
+    assert found.text.startswith(SOURCE[:190])
+    assert len(found.text) <= 200
+    assert quote.chars == len(SOURCE)
+    assert quote.text.removesuffix("…") == SOURCE[: len(quote.text) - 1]
+    assert 150 < len(quote.text) <= 200
+
+
+def test_records_keep_their_ids_and_offsets():
+    found = Outgoing(answer(SOURCE, [span(0, len(SOURCE)), CitedSpan(0, -1, f"says {VALUE}: {SOURCE}", -1, -1)]))
+    stated = {"query_id": "q", "doc_id": "a.md", "snippet_id": "snippet-a.md", "offsets": {"start": 0, "end": 9, "unit": "char"}, "quote": SOURCE, "source_url": f"https://example.org/{VALUE}", "page": f"of {VALUE} {SOURCE}"}
+    line = outgoing_record(stated, found, 0)
+    assert {name: line[name] for name in ("query_id", "doc_id", "snippet_id", "offsets")} == {name: stated[name] for name in ("query_id", "doc_id", "snippet_id", "offsets")}
+    assert line["quote_chars"] == len(SOURCE)
+    assert VALUE not in str(line)
+    assert SOURCE[:201] not in str(line)
+    fabricated = outgoing_record({"query_id": "q", "in_evidence": False, "doc_id": f"says {VALUE}: {SOURCE}"}, found, 1)
+    assert len(fabricated["doc_id"]) <= 200
+    assert VALUE not in fabricated["doc_id"]
+    assert found.quotes[1].source_url is None
+
+
+def test_rejected_replies_and_preflights():
+    found = Outgoing(answer("x", []))
+    row = outgoing_row({"query_id": "q", "reply": f"{VALUE} {SOURCE}", "messages": [f"no {VALUE}"], "codes": ["schema"]}, found)
+    assert VALUE not in str(row)
+    assert SOURCE[:201] not in row["reply"]
+    assert row["codes"] == ["schema"]
+    assert outgoing_row({"query_id": "q", "question": f"who is {VALUE}"}, None)["question"].startswith("who is [email")
+
+
+def test_the_report_masks_what_it_says_and_keeps_its_hashes():
+    warning = {"code": "c", "message": "m", "file": "f", "line": 1, "field": None, "found": f"{VALUE} {SOURCE}", "accepted": None, "severity": "warning"}
+    body = {"gold": {"hash": "4111111111111111", "warnings": [warning]}, "strategies": [{"first_failure": f"raised: {VALUE}"}], "n": 1}
+    left = outgoing_body(body)
+    assert left["gold"]["hash"] == "4111111111111111"
+    assert len(left["gold"]["warnings"][0]["found"]) <= 200
+    assert VALUE not in str(left)
+    assert left["n"] == 1
+    assert VALUE in str(body)  # the stage's own result is not touched
