@@ -53,12 +53,25 @@ def _counts_elsewhere(space: Space, rows: Ints) -> Floats:
     return np.asarray(there - space.sentences.data, dtype=np.float64)
 
 
+def _documents_alike(space: Space, group_of: Ints) -> Ints:
+    """How many documents of its group hold a sentence of the very same terms, its own included [m]."""
+    marks = np.random.default_rng(0).random(space.documents.shape[1])  # equal rows have equal sums, others practically never
+    group = group_of[space.document_of]
+    sentence = np.unique(np.column_stack((group, space.sentences @ marks)), axis=0, return_inverse=True)[1].ravel()
+    n = space.documents.shape[0]
+    held = np.unique(sentence.astype(np.int64) * n + space.document_of)
+    return np.bincount(held // n, minlength=int(sentence.max(initial=-1)) + 1)[sentence].astype(np.int64)
+
+
 def _known_to_group(space: Space, rows: Ints, group_of: Ints) -> npt.NDArray[np.bool_]:
-    """Whether the term of each entry occurs in another document of its group."""
+    """Whether the term of each entry occurs in more documents of its group than hold the very same sentence.
+
+    So a sentence that is planted into many documents does not make its own words known.
+    """
     n_terms = space.documents.shape[1]
     keys, counts = np.unique(group_of[_entries(space.documents)] * n_terms + space.documents.indices, return_counts=True)
     wanted = group_of[space.document_of[rows]] * n_terms + space.sentences.indices
-    return np.asarray(_looked_up(keys, counts.astype(np.float64), wanted) > 1, dtype=np.bool_)  # its own document is one of them
+    return np.asarray(_looked_up(keys, counts.astype(np.float64), wanted) > _documents_alike(space, group_of)[rows], dtype=np.bool_)
 
 
 def _beyond(values: Floats, document_of: Ints, n: int) -> Floats:

@@ -173,6 +173,19 @@ def test_findings_are_the_same_again(corpus):
     assert first.equals(topic_shift(texts, groups(texts)))
 
 
+def test_a_sentence_planted_into_many_documents_does_not_vouch_for_its_words(corpus):
+    one = [planted(text, QUESTION, "end") if i == 0 else text for i, text in enumerate(corpus)]
+    many = [planted(text, QUESTION, "end") if i % 6 == 0 else text for i, text in enumerate(corpus)]
+    column = FEATURES.index("unknown_to_group")
+    values = []
+    for texts in (one, many):
+        space = space_of(texts)
+        at = np.flatnonzero((space.document_of == 0) & (space.starts >= len(corpus[0])))
+        values.append(features_of(space, np.zeros(len(texts), dtype=np.int64))[at[0], column])
+    assert values[1] > 0.8 * values[0] > 0  # rather less for its words are less rare; nothing would be left of it
+    assert topic_shift(many, groups(many))["row"].tolist() == list(range(0, len(corpus), 6))
+
+
 def test_details_are_ours_and_short(corpus):
     texts = list(corpus)
     texts[20] = planted(texts[20], "What is \x1b[31m<script>mercury</script> for?", "end")
