@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rag_eval.records.problems import InputError, Problem, quoted
 
 FILE_NAME = "trust-allowed.jsonl"
-MAX_LINE = 10_000
+MAX_LINE = 65_536
+"""Bytes of a line: a decision as long as it may be in letters that JSON escapes with twelve bytes each fits."""
 ACCEPTED = '{"chunk_id": "...", "doc_id": "...", "action": "allow" | "revoke", "who": "...", "why": "...", "at": "..."}'
 
 
@@ -34,10 +35,14 @@ class Decision(BaseModel):
     at: dt.datetime
 
 
-def _parse(data: bytes, file: str, line: int) -> Decision:
-    problem: tuple[str, str] | None = None
+def _bounded(data: bytes, file: str, line: int | None) -> None:
     if len(data) > MAX_LINE:
         raise InputError(Problem("line_too_long", "the line is too long", file=file, line=line, found=f"{len(data)} bytes", accepted=f"at most {MAX_LINE} bytes"))
+
+
+def _parse(data: bytes, file: str, line: int) -> Decision:
+    problem: tuple[str, str] | None = None
+    _bounded(data, file, line)
     try:
         return Decision.model_validate_json(data)
     except ValidationError as error:
@@ -82,11 +87,13 @@ def record_decision(folder: Path, decision: Decision) -> Path:
     Raises
     ------
     InputError
-        The file as it stands cannot be read.
+        The file as it stands cannot be read, or could not be read any more with this line.
     """
     read_decisions(folder)
     path = folder / FILE_NAME
-    data = json.dumps(decision.model_dump(mode="json"), sort_keys=True, ensure_ascii=True).encode() + b"\n"
+    line = json.dumps(decision.model_dump(mode="json"), sort_keys=True, ensure_ascii=True).encode()
+    _bounded(line, str(path), None)
+    data = line + b"\n"
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         size = os.fstat(handle).st_size

@@ -19,11 +19,15 @@ _FACTS = ("trust", "domain", "domain_state", "signature_state", "author_state", 
 
 
 def vouched_for(domain_states: Sequence[str], signature_states: Sequence[str]) -> npt.NDArray[np.bool_] | None:
-    """Whether the allowlist or a valid signature vouches for each source, bool [n]; None where neither domains nor keys are configured, so that nobody can."""
+    """Whether the allowlist or a valid signature vouches for each source, bool [n]; None where neither domains nor keys are configured, so that nobody can.
+
+    As for trust, a false claim undoes the other one: neither a look-alike domain nor a signature that does not hold is vouched for.
+    """
     domains, signatures = np.asarray(domain_states, dtype=object), np.asarray(signature_states, dtype=object)
     if (domains == "not_configured").all() and (signatures == "not_configured").all():
         return None
-    return np.asarray((domains == "allowed") | (signatures == "valid"), dtype=bool)
+    honest = (domains != "lookalike") & (signatures != "invalid")
+    return np.asarray(((domains == "allowed") | (signatures == "valid")) & honest, dtype=bool)
 
 
 def findings_of_chunks(findings: pd.DataFrame, documents: pd.Index, chunks: pd.DataFrame) -> pd.DataFrame:
