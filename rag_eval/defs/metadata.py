@@ -10,6 +10,8 @@ from typing import Any
 
 import dagster as dg
 
+from rag_eval.corpus.masking import mask
+from rag_eval.corpus.outgoing import shown
 from rag_eval.records.frames import FrameSchema
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.reporting.terminal import interval
@@ -49,9 +51,9 @@ def table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dg.Table
 
     def kind(name: str) -> str:
         cells = [row[name] for row in kept if row[name] is not None]
-        for python, shown in ((bool, "bool"), (int, "int"), ((int, float), "float")):
+        for python, name_of in ((bool, "bool"), (int, "int"), ((int, float), "float")):
             if cells and all(isinstance(cell, python) for cell in cells):
-                return shown
+                return name_of
         return "string"
 
     kinds = {name: kind(name) for name in columns}
@@ -59,10 +61,15 @@ def table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dg.Table
     return dg.MetadataValue.table(records, schema=dg.TableSchema(columns=[dg.TableColumn(name, kinds[name]) for name in columns]))
 
 
+def _shown(value: Any) -> Any:
+    """A cell of a table of problems: what a problem quotes of a corpus or gold set is masked and short."""
+    return shown(value) if isinstance(value, str) else value
+
+
 def problems_table(problems: Sequence[Problem]) -> dg.TableMetadataValue:
     """Make a table of problems, errors first."""
     ordered = sorted(problems, key=lambda problem: problem.severity)
-    return table(PROBLEM_COLUMNS, [{name: getattr(problem, name) for name in PROBLEM_COLUMNS} for problem in ordered])
+    return table(PROBLEM_COLUMNS, [{name: _shown(getattr(problem, name)) for name in PROBLEM_COLUMNS} for problem in ordered])
 
 
 def problems_metadata(problems: Sequence[Problem]) -> Metadata:
@@ -77,7 +84,7 @@ def clear_failures() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise dg.Failure(str(error), metadata=problems_metadata(error.problems), allow_retries=False) from error
+        raise dg.Failure(mask(str(error)).text, metadata=problems_metadata(error.problems), allow_retries=False) from error
 
 
 def measures_table(strategies: Sequence[Mapping[str, Any]], level: str, labels: Sequence[str]) -> Metadata:

@@ -138,4 +138,6 @@ def _recoded(spans: Spans, place: dict[int, int]) -> Spans:
 
 def _per_question(queries: pd.Index, match: CitationMatch, covered: np.ndarray) -> pd.DataFrame:
     counts = {name: getattr(match, name) for name in ("n_cited", "n_valid", "n_correct", "n_due", "n_gold", "n_gold_matched")}
-    return pd.DataFrame({"query_id": queries.astype("str"), **counts, "coverage": covered})
+    # a gold span that the corpus lacks (recorded outputs without one of their own) has no words to cover: it is missed, not left out
+    missed = np.isnan(covered) & (match.n_gold > 0)
+    return pd.DataFrame({"query_id": queries.astype("str"), **counts, "coverage": np.where(missed, 0.0, covered)})
