@@ -131,7 +131,8 @@ def _admitted_chunks(evaluation: Evaluation) -> Artifact:
             )
         return {"chunks": kept, "about": {"chunks_hash": chunks_hash(kept, evaluation.config.corpus.chunker), "n_chunks": len(kept), "text_hashes": digest(kept["text_hash"].tolist())}}
 
-    return evaluation.memo("admitted", evaluation.key("admitted", chunks.key, trust.key), make)
+    # a stage of the same name as all chunks: kept runs name the chunks that were indexed by it, whether or not some were held back
+    return evaluation.memo("chunks", evaluation.key("admitted", chunks.key, trust.key), make)
 
 
 def admitted_rows(evaluation: Evaluation) -> np.ndarray:

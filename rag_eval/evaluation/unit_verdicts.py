@@ -12,7 +12,7 @@ from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.trust_steps import evidence_trust
 from rag_eval.trust.restating import restates
 from rag_eval.trust.scanning import scan_texts
-from rag_eval.trust.verdicts import vouched_for
+from rag_eval.trust.verdicts import ALLOWED, vouched_for
 
 RANK = {"clean": 0, "hint": 0, "warning": 1, "blocked": 2}
 
@@ -56,7 +56,8 @@ def unit_verdicts(evaluation: Evaluation, units: pd.DataFrame) -> UnitVerdicts:
     for unit, verdict, codes in zip(found["unit"].tolist(), found["verdict"].tolist(), found["reasons"].tolist(), strict=True):
         rank[unit] = max(rank[unit], RANK[verdict])
         reasons[unit] += [code for code in codes if code not in reasons[unit]]
-    foreign = np.flatnonzero((units["chunk"] < 0).to_numpy() & (units["text"] != "").to_numpy())
+    let = np.array([ALLOWED in codes for codes in reasons], dtype=bool)  # a person looked at this text: whatever else it reaches into was judged above
+    foreign = np.flatnonzero((units["chunk"] < 0).to_numpy() & (units["text"] != "").to_numpy() & ~let)
     scanned = scan_texts([str(text) for text in units["text"].to_numpy(dtype=object)[foreign]])
     for place, check, rule, severity in zip(*(scanned[name].tolist() for name in ("row", "check", "rule", "severity")), strict=True):
         unit, code = int(foreign[place]), f"{check}.{rule}"
@@ -68,6 +69,6 @@ def unit_verdicts(evaluation: Evaluation, units: pd.DataFrame) -> UnitVerdicts:
     vouched = vouched_for(states["domain_state"].tolist(), states["signature_state"].tolist())
     queries, texts = gold_variants(evaluation).frame("variants")["text"].tolist(), units["text"].tolist()
     pairs = restates(queries, texts, titles=[""] * len(units), doc_ids=units["doc_id"].tolist(), sources=facts["domain"].fillna("").tolist(), vouched=vouched).pairs
-    pairs = pairs[pairs["severity"] == "blocked"]
+    pairs = pairs[(pairs["severity"] == "blocked").to_numpy() & ~let[pairs["chunk"].to_numpy(dtype=np.int64)]]
     codes = pairs["query"].to_numpy(dtype=np.int64) * max(1, len(units)) + pairs["chunk"].to_numpy(dtype=np.int64)
     return UnitVerdicts(facts["trust"].fillna(0.0).to_numpy(dtype=np.float64), np.array(["clean", "warning", "blocked"], dtype=object)[rank], reasons, codes)
