@@ -161,6 +161,9 @@ def evidence_text(evidence: Mapping[str, Any]) -> str:
         used |= {"n_scored", "n_groups"}
         groups = f" in {_figure(evidence['n_groups'])} groups" if "n_groups" in evidence else ""
         parts.append(f"{_figure(evidence['n_scored'])} scored{groups}")
+    if isinstance(evidence.get("strategies"), Mapping):
+        used.add("strategies")
+        parts.append(", ".join(f"{safe_text(name)} {_figure(counts.get('n_blocked'))} of {_figure(counts.get('n_retrieved'))}" for name, counts in evidence["strategies"].items() if isinstance(counts, Mapping)))
     parts += [f"{safe_text(key)} {_rest(value)}" for key, value in sorted(evidence.items()) if key not in used and value is not None and not key.endswith("_reason")]
     return safe_text("; ".join(part for part in parts if part.strip()), MAX_EVIDENCE)
 

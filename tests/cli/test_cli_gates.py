@@ -71,8 +71,8 @@ def test_a_failed_required_gate_is_exit_2_and_every_file_says_so(failed):
     assert result.exit_code == 2
     assert "required gates failed: acceptance.mrr" in result.stderr
     assert "FAILED: 1 of 2 required" in result.stdout
-    assert "3 scored in 3" in result.stdout
     folder = failed.reports / "tiny"
+    assert "3 scored in 3" in (folder / "gate-verdict.md").read_text(encoding="utf-8")
     assert {path.name for path in folder.iterdir()} >= FILES
     assert junit(folder).get("failures") == "1"
     assert "❌" in (folder / "gate-verdict.md").read_text(encoding="utf-8")
@@ -98,11 +98,12 @@ def test_a_required_gate_without_evidence_fails_closed(project):
 def test_a_kept_run_is_shown_and_written_only_where_it_is_told(failed):
     folder = failed.reports / "tiny"
     run_id = failed.report()["run_id"]
+    written = {name: (folder / name).stat().st_mtime_ns for name in FILES}  # by the run itself
     for name in ("latest", run_id, run_id[:15]):
         result = gate(failed, "--run", name)
         assert result.exit_code == 2
         assert "wrote" not in result.stdout
-    assert not FILES & {path.name for path in folder.iterdir()}
+    assert {name: (folder / name).stat().st_mtime_ns for name in FILES} == written
     assert gate(failed, "--run", "latest", "--out", failed.root / "there").exit_code == 2
     assert {path.name for path in (failed.root / "there").iterdir()} == FILES
     assert gate(failed, "--run", folder / "retrieval-metrics.json").exit_code == 2
@@ -111,6 +112,8 @@ def test_a_kept_run_is_shown_and_written_only_where_it_is_told(failed):
 
 def test_what_cannot_be_judged_is_exit_1_and_writes_nothing(failed):
     folder = failed.reports / "tiny"
+    for name in FILES:
+        (folder / name).unlink()
     for arguments in (["../tiny"], ["none"], ["--run", "none"], ["--run", failed.root / "none.json"], ["another", "--run", "latest"]):
         result = gate(failed, *arguments)
         assert result.exit_code == 1, arguments
@@ -146,6 +149,7 @@ def test_a_report_of_another_hand_cannot_speak_to_the_terminal(failed):
 
 def test_no_file_is_left_half_written(failed):
     folder = failed.reports / "tiny"
+    (folder / "gate-verdict.md").unlink()
     (folder / "gate-verdict.md").mkdir()  # nothing can be put in its place
     result = gate(failed)
     assert result.exit_code == 1
