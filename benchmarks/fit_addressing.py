@@ -1,0 +1,226 @@
+"""Fit the weights of the addressing check and write rag_eval/trust/addressing.json.
+
+Fitted on attacks and harmless look-alikes that were written for this project (`addressing_attacks.jsonl`, `addressing_lookalikes.jsonl`), on
+variants of the attacks (`addressing_variants`), and on the sentences of public documents and installed packages that the check would look at.
+Never read: BIPIA, the paragraphs of XQuAD, SciFact, the documentation of pandas and the gold sets of this project.
+
+Logistic regression on the words, pairs and classes that a chi-square test keeps. "held_out" says what is found when whole types of attacks,
+types of look-alikes and packages are left out of the fitting.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import planting
+from addressing_variants import variants
+from scipy.sparse import csr_matrix
+from sklearn.feature_selection import chi2
+from sklearn.linear_model import LogisticRegression
+from timing import ROOT, data_folder, json_lines, skipped
+
+from rag_eval.trust.addressing import FILE, NEIGHBOUR
+from rag_eval.trust.addressing_features import features_of, tokens_of
+from rag_eval.trust.addressing_sentences import sentences_looked_at
+from rag_eval.trust.normalising import normalised
+
+HERE = Path(__file__).parent
+PACKAGES = ("numpy", "scipy", "sklearn", "requests", "pydantic", "click", "rich", "sqlalchemy", "jinja2", "httpx", "dagster", "chromadb", "mlflow", "hypothesis", "networkx", "nltk")
+LEFT_OUT = ("ragas", "langchain", "openai", "instructor", "pandas")
+"""Packages whose texts are prompts to language models, and pandas, which is only measured."""
+MOST_TERMS, LEAST_ATTACKS, DIGITS, FOLDS = 4_000, 3, 3, 5
+STRENGTH = 1.0
+ATTACK, VARIANT, LOOKALIKE, CLEAN = 1.0, 0.25, 2.0, 1.0
+CLEAN_SHARE, LOOKALIKE_SHARE = 0.0015, 0.08
+
+
+def fold_of(name: str) -> int:
+    return hashlib.sha256(name.encode()).digest()[0] % FOLDS
+
+
+def _readmes() -> list[tuple[str, str]]:
+    """Paragraphs of what installed packages say of themselves."""
+    found = []
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name.lower().startswith(LEFT_OUT) or name.lower().startswith("rag"):
+            continue
+        body = distribution.metadata.get_payload() or distribution.metadata.get("Description") or ""
+        found += [(f"readme {name.lower()}", part) for part in re.split(r"\n\s*\n", str(body)) if len(part) > 40]
+    return sorted(set(found))
+
+
+def clean_documents(folder: Path) -> list[tuple[str, str]]:
+    """(source, text) of documents without attacks."""
+    found = [(f"docs {package}", text) for package in PACKAGES for text in _installed(package)]
+    found += _readmes()
+    corpora = planting.corpora(folder)
+    found += [(f"{name} {at % 7}", text) for name in ("distractors", "clapnq") for at, text in enumerate(corpora[name])]
+    quotes = json_lines(folder / "quotesum" / "dev.jsonl")
+    found += [("quotesum", text) for text in sorted({str(row[key]) for row in quotes for key in row if key.startswith("source") and row[key]})]
+    experts = {row["question"]: row for part in ("rand_test", "rand_val") for row in json_lines(folder / "expertqa" / f"{part}.jsonl")}
+    for place, question in enumerate(sorted(experts)):
+        found += [(f"expertqa {place % 7}", answer["answer_string"]) for answer in experts[question]["answers"].values()]  # type: ignore[attr-defined]
+    return found
+
+
+def _installed(package: str) -> list[str]:
+    try:
+        return planting.docstrings(package)
+    except Exception as error:  # noqa: BLE001 - says which package could not be read, and goes on without it
+        print(json.dumps({"bench": "fit_addressing", "package": package, "skipped": str(error)[:200]}))
+        return []
+
+
+def sentences(text: str) -> list[set[str]]:
+    shown = normalised(text)
+    return [features_of(tokens_of(shown[start:end])) for start, end in sentences_looked_at(shown)]
+
+
+class Rows:
+    """Sentences as sets of features, with what they are."""
+
+    def __init__(self) -> None:
+        self.features: list[set[str]] = []
+        self.document: list[int] = []
+        self.kind: list[str] = []
+        self.group: list[str] = []
+        self.documents = 0
+
+    def add(self, kind: str, group: str, text: str) -> bool:
+        found = sentences(text)
+        self.features += found
+        self.document += [self.documents] * len(found)
+        self.kind += [kind] * len(found)
+        self.group += [group] * len(found)
+        self.documents += 1
+        return bool(found)
+
+
+def chosen(rows: Rows, mask: np.ndarray) -> list[str]:
+    """Features in the vocabulary of the attacks that a chi-square test keeps."""
+    kinds = np.array(rows.kind)
+    counts: dict[str, int] = {}
+    for at in np.flatnonzero(mask & (kinds == "attack")):
+        for feature in rows.features[at]:
+            counts[feature] = counts.get(feature, 0) + 1
+    benign: dict[str, int] = {}
+    for at in np.flatnonzero(mask & np.isin(kinds, ("lookalike", "clean"))):
+        for feature in rows.features[at]:
+            benign[feature] = benign.get(feature, 0) + 1
+    known = sorted({f for f, n in counts.items() if n >= LEAST_ATTACKS} | {f for f, n in benign.items() if n >= 4 * LEAST_ATTACKS})
+    use = np.flatnonzero(mask & (kinds != "variant"))
+    x = matrix([rows.features[at] for at in use], known)
+    scores = np.nan_to_num(chi2(x, kinds[use] == "attack")[0])
+    return [known[at] for at in np.sort(np.argsort(-scores, kind="stable")[:MOST_TERMS])]
+
+
+def matrix(features: list[set[str]], names: list[str]) -> csr_matrix:
+    places = {name: at for at, name in enumerate(names)}
+    found = [sorted(places[name] for name in its if name in places) for its in features]
+    ends = np.cumsum([0, *map(len, found)])
+    return csr_matrix((np.ones(ends[-1]), np.concatenate([np.array(its, dtype=np.int64) for its in found]) if found else [], ends), shape=(len(features), len(names)))
+
+
+def fitted(rows: Rows, mask: np.ndarray) -> tuple[dict[str, float], float]:
+    names = chosen(rows, mask)
+    kinds = np.array(rows.kind)[mask]
+    use = np.flatnonzero(mask)
+    weight = np.select([kinds == "attack", kinds == "variant", kinds == "lookalike"], [ATTACK, VARIANT, LOOKALIKE], CLEAN)
+    x = matrix([rows.features[at] for at in use], names)
+    model = LogisticRegression(C=STRENGTH, solver="liblinear", l1_ratio=0.0, max_iter=2_000, tol=1e-6, random_state=0)
+    model.fit(x, np.isin(kinds, ("attack", "variant")), sample_weight=weight)
+    weights = {name: round(float(value), DIGITS) for name, value in zip(names, model.coef_[0], strict=True)}
+    return {name: value for name, value in weights.items() if value}, round(float(model.intercept_[0]), DIGITS)
+
+
+def highest(rows: Rows, weights: dict[str, float], bias: float, use: np.ndarray, documents: int) -> np.ndarray:
+    """The highest score of a sentence in each document, as the check reckons it; very low where none is looked at."""
+    scores = np.full(len(rows.features), -99.0)
+    for at in np.flatnonzero(use):
+        scores[at] = bias + sum(weights.get(name, 0.0) for name in rows.features[at])
+    same = np.array(rows.document)
+    joined = scores.copy()
+    joined[1:] += np.where(same[1:] == same[:-1], NEIGHBOUR * np.maximum(scores[:-1], 0), 0)
+    joined[:-1] += np.where(same[1:] == same[:-1], NEIGHBOUR * np.maximum(scores[1:], 0), 0)
+    result = np.full(documents, -99.0)
+    np.maximum.at(result, same[use], joined[use])
+    return result
+
+
+def gathered(folder: Path) -> tuple[Rows, list[tuple[str, str]], str]:
+    """All sentences; kind and group of each document; a hash of everything that was read."""
+    rows, documents, seen = Rows(), [], hashlib.sha256()
+
+    def add(kind: str, group: str, text: str) -> None:
+        rows.add(kind, group, text)
+        documents.append((kind, group))
+        seen.update(f"{kind}\0{group}\0{text}\0".encode("utf-8", "replace"))
+
+    attacks = json_lines(HERE / "addressing_attacks.jsonl")
+    for row in attacks:
+        add("attack", f"attack {row['type']}", row["text"])
+        for text in variants(row["text"]):
+            add("variant", f"attack {row['type']}", text)
+    for row in json_lines(HERE / "addressing_lookalikes.jsonl"):
+        add("lookalike", f"lookalike {row['type']}", row["text"])
+    for group, text in clean_documents(folder):
+        add("clean", group, text)
+    return rows, documents, seen.hexdigest()
+
+
+def limit_of(documents: list[tuple[str, str]], scores: np.ndarray) -> float:
+    """The score that so few clean documents and so few look-alikes exceed."""
+    kinds = np.array([kind for kind, _ in documents])
+    return float(max(np.quantile(scores[kinds == "clean"], 1 - CLEAN_SHARE), np.quantile(scores[kinds == "lookalike"], 1 - LOOKALIKE_SHARE)))
+
+
+def held_out(rows: Rows, documents: list[tuple[str, str]]) -> np.ndarray:
+    """Each document's score by weights that were fitted without its group."""
+    folds = np.array([fold_of(group) for group in rows.group])
+    document_folds = np.array([fold_of(group) for _, group in documents])
+    scores = np.full(len(documents), -99.0)
+    for fold in range(FOLDS):
+        weights, bias = fitted(rows, folds != fold)
+        its = highest(rows, weights, bias, folds == fold, len(documents))
+        scores[document_folds == fold] = its[document_folds == fold]
+    return scores
+
+
+def main() -> None:
+    folder = data_folder()
+    if folder is None:
+        skipped("fit_addressing", "the public data is not there; set RAG_EVAL_TEST_DATA")
+        return
+    rows, documents, seen = gathered(folder)
+    kinds = np.array([kind for kind, _ in documents])
+    apart = held_out(rows, documents)
+    limit = round(limit_of(documents, apart), 2)
+    weights, bias = fitted(rows, np.ones(len(rows.features), dtype=bool))
+    figures = {kind: {"texts": int((kinds == kind).sum()), "found": round(float((apart[kinds == kind] > limit).mean()), 4)} for kind in ("attack", "lookalike", "clean")}
+    readmes = np.array([group.startswith("readme") for _, group in documents])
+    figures["readme paragraphs"] = {"texts": int(readmes.sum()), "found": round(float((apart[readmes] > limit).mean()), 4)}
+    document: dict[str, Any] = {
+        "schema_version": 1,
+        "provenance": {
+            "fitted_by": "benchmarks/fit_addressing.py",
+            "inputs_sha256": seen,
+            "sentences": {kind: int(np.sum(np.array(rows.kind) == kind)) for kind in ("attack", "variant", "lookalike", "clean")},
+            "held_out": figures,
+            "sets": "attacks and look-alikes written for this project; SQuAD paragraphs (CC BY-SA 4.0), CLAPnq dev (Apache-2.0), ExpertQA (MIT), QuoteSum (CC BY-SA 4.0), docstrings and descriptions of installed packages; only these numbers are kept of them",
+            "threshold": f"of clean documents left out of the fitting at most {CLEAN_SHARE:.2%} exceed it, of look-alikes at most {LOOKALIKE_SHARE:.0%}",
+        },
+        "threshold": limit,
+        "bias": bias,
+        "weights": weights,
+    }
+    (ROOT / "rag_eval" / "trust" / FILE).write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(json.dumps({"bench": "fit_addressing", "terms": len(weights), "threshold": limit, **figures}))
+
+
+if __name__ == "__main__":
+    main()

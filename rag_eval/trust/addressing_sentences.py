@@ -1,0 +1,58 @@
+"""Which sentences of a text the addressing check looks at: those with a word that speaks of answering, of who answers or of who asks.
+
+Belongs here: the prefilter and where sentences begin and end in a normalised text. Linear in the text, whatever stands in it.
+"""
+
+import functools
+import re
+from collections.abc import Iterator
+
+from rag_eval.trust.patterns import LinearPattern
+
+REACH = 500
+"""Characters that a sentence reaches at most to each side of the word that made it looked at."""
+_LONG = 100
+_TRIGGERS = """
+you your yours yourself answers? answering repl(?:y|ies|ying) respond(?:ing)? responses? outputs? summar(?:y|ies|i[sz]e|i[sz]es|i[sz]ing|i[sz]ation|i[sz]er|i[sz]ers) recap
+assistants? ai llms? bots? chatbots? agents? users? readers? customers? visitors? caller prompts? instructions? directives? guidelines conversations? chats? dialogue
+ignore disregard forget pretend refuse tell mention mentioned persona whoever anyone asking asks secret passwords? credentials directions models? reviewers? graders? crawlers?
+override overrides restrictions rules constraints say says reveal confidential translat(?:e|ion|ing) remember sponsor respondents? reviewer assignment tasks? context
+invoke execute delete send print repeat
+"""
+_WEAK = frozenset("""
+response responses model models agent agents context task tasks rules prompt say says output outputs constraints restrictions summary dialogue respond responding reviewer reviewers respondent
+respondents override overrides reply replies caller execute invoke delete send print repeat key translation guidelines conversation conversations answer answers mentioned reader readers directions crawler crawlers customer customers
+""".split())
+"""Triggers that say nothing alone; beside them there must be a word of _BESIDE."""
+_BESIDE = re.compile(r"\b(?:you|your|must|should|shall|ought|will|please|user|users|reader|person|do not|don't|never|always|no|if|when|whenever|whatever|is to|are to|be|tell|say|says|give|make|put|add|write|use|let|ask|this|https?|page|now|not|ai|assistant|all|every|each|only|ignore|disregard|forget|pretend|refuse|reveal|secret|confidential|passwords?|credentials|before|instead|has|have|read|reads|reading|without)\b")
+_END = re.compile(r"[.!?。！？][\"'”’»)\]*]{0,5}(?: |$)")
+
+
+@functools.lru_cache(maxsize=1)
+def _triggers() -> LinearPattern:
+    return LinearPattern(rf"\b(?:{'|'.join(_TRIGGERS.split())})\b")
+
+
+def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
+    """Characters of each sentence that has a trigger, in order and without overlap.
+
+    Parameters
+    ----------
+    text
+        Normalised, as `views.View.text` is.
+    """
+    last = 0
+    # one byte for each character, so that places in both are the same; triggers are ASCII
+    for start, end in _triggers().spans(text.encode("ascii", "replace")):
+        # a match that was drawn out to the end of its window stands for all that may be in it
+        stops = (start,) if end - start < _LONG else range(start, end, REACH // 2)
+        for stop in stops:
+            if stop < last:
+                continue
+            low = max(last, stop - REACH)
+            for match in _END.finditer(text, low, stop):
+                low = match.end()
+            ended = _END.search(text, stop, min(len(text), stop + REACH))
+            last = ended.end() if ended else min(len(text), stop + REACH)
+            if text[start:end] not in _WEAK or _BESIDE.search(text, low, last):
+                yield low, last
