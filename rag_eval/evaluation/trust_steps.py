@@ -20,8 +20,8 @@ from rag_eval.trust.allowing import allowed_chunks
 from rag_eval.trust.domains import judge_domains, lookalike_notes
 from rag_eval.trust.floods import floods
 from rag_eval.trust.patterns import RuleSet
-from rag_eval.trust.scanning import scan_texts
 from rag_eval.trust.scores import source_trust
+from rag_eval.trust.screening import screen
 from rag_eval.trust.signatures import verify
 from rag_eval.trust.source_findings import source_findings
 from rag_eval.trust.topic_shift import topic_shift
@@ -97,8 +97,8 @@ def _findings(evaluation: Evaluation, corpus: Artifact, facts: pd.DataFrame, inp
     imitated = lookalike_notes(judge_domains(domains, config.domains))
     parts = [source_findings(sources, facts, config, None if inputs.check is None else inputs.check.states, imitated)]
     with evaluation.progress.step("Screening the corpus", len(texts), "documents") as advance:
-        parts.append(scan_texts(texts, rules))
-        titles = scan_texts(documents["title"].tolist(), rules)
+        parts.append(screen(texts, rules))
+        titles = screen(documents["title"].tolist(), rules)
         parts.append(titles.assign(start=-1, end=-1))
         advance(len(texts))
     with evaluation.progress.step("Looking for topic shifts and floods"):

@@ -11,7 +11,7 @@ from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.trust_steps import evidence_trust
 from rag_eval.trust.restating import restates
-from rag_eval.trust.scanning import scan_texts
+from rag_eval.trust.screening import screen
 from rag_eval.trust.verdicts import ALLOWED, vouched_for
 
 RANK = {"clean": 0, "hint": 0, "warning": 1, "blocked": 2}
@@ -58,7 +58,7 @@ def unit_verdicts(evaluation: Evaluation, units: pd.DataFrame) -> UnitVerdicts:
         reasons[unit] += [code for code in codes if code not in reasons[unit]]
     let = np.array([ALLOWED in codes for codes in reasons], dtype=bool)  # a person looked at this text: whatever else it reaches into was judged above
     foreign = np.flatnonzero((units["chunk"] < 0).to_numpy() & (units["text"] != "").to_numpy() & ~let)
-    scanned = scan_texts([str(text) for text in units["text"].to_numpy(dtype=object)[foreign]])
+    scanned = screen([str(text) for text in units["text"].to_numpy(dtype=object)[foreign]])
     for place, check, rule, severity in zip(*(scanned[name].tolist() for name in ("row", "check", "rule", "severity")), strict=True):
         unit, code = int(foreign[place]), f"{check}.{rule}"
         rank[unit] = max(rank[unit], RANK[severity])

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from cli_project import CONFIG, DOCUMENTS, jsonl
+from cli_project import DOCUMENTS, jsonl
 from typer.testing import CliRunner
 
 from rag_eval.cli import app
