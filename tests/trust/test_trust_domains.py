@@ -274,9 +274,9 @@ def test_time_grows_with_domains_and_entries_and_not_with_their_product():
     def seconds(n: int) -> float:
         allowlist = [f"{i:06d}name{i * 7919 % 9973:05d}.org" for i in range(n)]
         domains = [f"x{i:06d}other{i * 104729 % 9967:05d}.net" for i in range(n)]
-        started = time.perf_counter()
+        started = time.process_time()
         judge_domains(domains, allowlist)
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     gc.collect()
     gc.disable()
