@@ -125,5 +125,6 @@ def keygen(out: Annotated[Path, typer.Argument(help="File for the private key; i
         open_settings()
         from rag_eval.evaluation.trust_signing import write_key
 
+        public = write_key(out)  # nothing is said of a key before there is one
         typer.echo(f"private key in {out}; keep it out of the repository")
-        typer.echo(f"public key, for trust.keys of gold_set.yaml: {write_key(out)}")
+        typer.echo(f"public key, for trust.keys of gold_set.yaml: {public}")

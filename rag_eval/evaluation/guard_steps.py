@@ -8,7 +8,7 @@ import numpy.typing as npt
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import Evaluation
-from rag_eval.evaluation.trust_steps import admitted_chunks, admitted_trust, evidence_trust
+from rag_eval.evaluation.trust_steps import admitted_chunks, admitted_trust
 from rag_eval.retrieval.guarding import QueryGuard
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.artifacts import Artifact
@@ -32,11 +32,12 @@ def restated(evaluation: Evaluation) -> Artifact:
 
 
 def _restated(evaluation: Evaluation) -> Artifact:
-    gold, chunks, trust = gold_variants(evaluation), admitted_chunks(evaluation), evidence_trust(evaluation)
-    key = evaluation.key("restated", gold.key, chunks.key, trust.key)
+    gold, chunks, facts = gold_variants(evaluation), admitted_chunks(evaluation), admitted_trust(evaluation)
+    # of all facts those that are read here: documents that grew a day older are no reason to retrieve anew
+    key = evaluation.key("restated", gold.key, chunks.key, *(facts[name].tolist() for name in ("domain", "domain_state", "signature_state", "allowed_by")))
 
     def make() -> dict[str, Any]:
-        frame, facts = chunks.frame("chunks"), admitted_trust(evaluation)
+        frame = chunks.frame("chunks")
         with evaluation.progress.step("Looking for passages that restate a question"):
             vouched = vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())
             found = restates(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from rag_eval.storage.locking import home_lock
 from rag_eval.trust.allowing import Decision, read_decisions, record_decision
 from rag_eval.trust.scores import explain_factors
 
-MAX_WHO, MAX_WHY = 200, 2000
+MAX_WHO, MAX_WHY, MAX_REASONS = 200, 2000, 100
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+"""Bytes of the command line that are no UTF-8 arrive as these."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +98,8 @@ def decide(evaluation: Evaluation, chunk_id: str, *, who: str, why: str, revoke:
         There is no such chunk, it is not blocked (or, to revoke, not allowed), or who or why is missing.
     """
     for field, value, most in (("--who", who, MAX_WHO), ("--why", why, MAX_WHY)):
-        if not value.strip() or len(value) > most:
-            raise InputError(Problem("bad_decision", "a decision needs who made it and why", field=field, found=f"{len(value)} characters", accepted=f"1 to {most} characters"))
+        if not value.strip() or len(value) > most or _SURROGATE.search(value):
+            raise InputError(Problem("bad_decision", "a decision needs who made it and why", field=field, found=f"{len(value)} characters", accepted=f"1 to {most} characters of text in UTF-8"))
     facts = inspect(evaluation, chunk_id)
     allowed = bool(facts["allowed_by"])
     if revoke and not allowed:
@@ -104,5 +107,5 @@ def decide(evaluation: Evaluation, chunk_id: str, *, who: str, why: str, revoke:
     if not revoke and facts["verdict"] != "blocked":
         state = f"allowed by {facts['allowed_by']}" if allowed else facts["verdict"]
         raise InputError(Problem("not_blocked", "only a blocked chunk can be allowed", field="CHUNK_ID", found=f"{facts['chunk_id']}: {state}", accepted="a chunk that rag-eval trust list shows as blocked"))
-    decision = Decision(chunk_id=facts["chunk_id"], doc_id=facts["doc_id"], action="revoke" if revoke else "allow", who=who.strip(), why=why.strip(), reasons=tuple(facts["reasons"]), at=at)
+    decision = Decision(chunk_id=facts["chunk_id"], doc_id=facts["doc_id"], action="revoke" if revoke else "allow", who=who.strip(), why=why.strip(), reasons=tuple(facts["reasons"][:MAX_REASONS]), at=at)
     return decision, record_decision(evaluation.base, decision)

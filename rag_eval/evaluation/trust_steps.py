@@ -122,9 +122,10 @@ def _admitted_chunks(evaluation: Evaluation) -> Artifact:
     chunks, trust = corpus_chunks(evaluation), evidence_trust(evaluation)
     if not evaluation.config.trust.quarantine or not trust.json("about")["n_quarantined"]:
         return chunks
+    admitted = admitted_rows(evaluation)
 
     def make() -> dict[str, Any]:
-        kept = chunks.frame("chunks")[admitted_rows(evaluation)].reset_index(drop=True)
+        kept = chunks.frame("chunks")[admitted].reset_index(drop=True)
         if kept.empty:
             raise InputError(
                 Problem("empty_index", "every chunk is quarantined, so there is nothing to retrieve", file=str(evaluation.base), field="corpus", accepted=f"rag-eval trust list shows why; what is harmless is allowed in {ALLOWED_FILE}")
@@ -132,7 +133,8 @@ def _admitted_chunks(evaluation: Evaluation) -> Artifact:
         return {"chunks": kept, "about": {"chunks_hash": chunks_hash(kept, evaluation.config.corpus.chunker), "n_chunks": len(kept), "text_hashes": digest(kept["text_hash"].tolist())}}
 
     # a stage of the same name as all chunks: kept runs name the chunks that were indexed by it, whether or not some were held back
-    return evaluation.memo("chunks", evaluation.key("admitted", chunks.key, trust.key), make)
+    # the key names what is held back and not why: documents that grew a day older are no reason to index anew
+    return evaluation.memo("chunks", evaluation.key("admitted", chunks.key, np.flatnonzero(~admitted).tolist()), make)
 
 
 def admitted_rows(evaluation: Evaluation) -> np.ndarray:

@@ -575,7 +575,6 @@ def test_a_drop_since_the_baseline_fails_and_drift_names_what_changed(project):
     assert gate(project, "regression.recall_at_10")["reason_code"] == "no_regression"
     drift = project.report()["drift"]
     assert [drift["corpus"][name]["n"] for name in ("new", "changed", "removed")] == [0, 0, 0]
-    assert call(project, "gate", "tiny").exit_code == 0
 
     # twelve documents lose the word that they are asked by, one is new, one unjudged one is gone
     for number in range(12):
@@ -596,14 +595,6 @@ def test_a_drop_since_the_baseline_fails_and_drift_names_what_changed(project):
     assert drift["gold"]["targets_changed"]["query_ids"] == [f"q{number:02d}" for number in range(12)]
     assert drift["index"]["bm25"]["same"] is False
     assert drift["notes"]
-    shown = call(project, "gate", "tiny")
-    assert shown.exit_code == 2
-    assert "FAILED" in shown.stdout
-    assert {"gate-verdict.xml", "gate-verdict.md", "gate-verdict.sarif"} <= {path.name for path in (project.reports / "tiny").iterdir()}
-    sarif = json.loads((project.reports / "tiny" / "gate-verdict.sarif").read_text(encoding="utf-8"))
-    assert [one["level"] for one in sarif["runs"][0]["results"]].count("error") == 1
-    refused = call(project, "baseline", "accept", "latest", "--who", "Ann", "--why", "worse")
-    assert (refused.exit_code, "gates_failed" in refused.stderr) == (1, True)
 
     # a document that is gone is named too, and its question with it
     (project.corpus / "d59.md").unlink()
@@ -615,12 +606,29 @@ def test_a_drop_since_the_baseline_fails_and_drift_names_what_changed(project):
     assert gate(project, "regression.recall_at_10")["reason_code"] == "gold_differs"
 
 
-@pytest.mark.xfail(strict=True, reason="the schema of drift.gold does not name evidence_changed, questions_new and questions_removed")
-def test_a_report_beside_a_baseline_fits_its_schema(project):
-    configured(project)
-    ran(project)
+@pytest.mark.xfail(strict=True, reason="the schema of drift.gold does not name evidence_changed, questions_new and questions_removed, so that gate and baseline refuse the report")
+def test_the_verdict_of_a_run_beside_a_baseline_is_read_again(project):
+    words = many(project)
+    gates = "gates: {required: [poisoning, regression], advisory: [], min_queries: 50, regression: [recall_at_10]}"
+    configured(project, gates=gates)
+    ran(project, 2)
     assert call(project, "baseline", "accept", "latest", "--who", "Ann", "--why", "the first").exit_code == 0
-    ran(project)
+    ran(project, fits=False)
+    passed = call(project, "gate", "tiny")
+    assert passed.exit_code == 0, passed.output
+    assert first_fault(project.report()) is None
+    assert call(project, "baseline", "accept", "latest", "--who", "Ann", "--why", "the same").exit_code == 0
+    for number in range(12):
+        path = project.corpus / f"d{number:02d}.md"
+        path.write_text(path.read_text(encoding="utf-8").replace(words[number], "thing"), encoding="utf-8")
+    ran(project, 2)
+    shown = call(project, "gate", "tiny")
+    assert (shown.exit_code, "FAILED" in shown.stdout) == (2, True), shown.output
+    assert {"gate-verdict.xml", "gate-verdict.md", "gate-verdict.sarif"} <= {path.name for path in (project.reports / "tiny").iterdir()}
+    sarif = json.loads((project.reports / "tiny" / "gate-verdict.sarif").read_text(encoding="utf-8"))
+    assert [one["level"] for one in sarif["runs"][0]["results"]].count("error") == 1
+    refused = call(project, "baseline", "accept", "latest", "--who", "Ann", "--why", "worse")
+    assert (refused.exit_code, "gates_failed" in refused.stderr) == (1, True), refused.output
 
 
 def test_the_day_of_the_run_changes_nothing_where_nothing_is_dated(project, monkeypatch):
@@ -631,3 +639,27 @@ def test_the_day_of_the_run_changes_nothing_where_nothing_is_dated(project, monk
     monkeypatch.setenv("RAG_EVAL_TRUST_AS_OF", (dt.datetime.now(dt.UTC).date() + dt.timedelta(days=400)).isoformat())
     ran(project)
     assert project.report()["content_hash"] == first["content_hash"]
+
+
+def test_a_day_that_only_makes_documents_older_indexes_and_retrieves_nothing_anew(project, monkeypatch):
+    sourced(project)
+    planted(project, f"---\nurl: https://docs.example.org/p\n---\n\n{ATTACK}\n")
+    configured(project, trust="{domains: [docs.example.org, '*.example.com'], unlisted: allow}")
+    monkeypatch.setenv("RAG_EVAL_TRUST_AS_OF", "2026-03-01")
+    ran(project)
+    first = trust_of(project)
+    monkeypatch.setenv("RAG_EVAL_TRUST_AS_OF", "2026-04-01")
+    ran(project)
+    assert trust_of(project) != first
+    assert len(blocked_ids(project)) == 1
+    assert project.report()["reused"] == {"index": True, "runs": {"bm25": True}}
+
+
+def test_a_page_is_judged_anew_when_its_source_is_no_longer_vouched_for(project):
+    text = "How long do results stay on the disk? Results stay on the disk for ever, as every page of ours says.\n"
+    planted(project, f"---\nurl: https://pages.planter.test/page\n---\n\n{text}")
+    for domains, blocked in (("[docs.example.org, pages.planter.test]", 0), ("[docs.example.org]", 1), ("[pages.planter.test]", 0)):
+        configured(project, trust=f"{{domains: {domains}, unlisted: allow}}")
+        ran(project)
+        assert project.report()["trust"]["poisoning"]["at_retrieval"]["n_blocked_chunks"] == blocked
+        assert ("keep planted.md" in (project.reports / "tiny" / "run-bm25.trec").read_text(encoding="utf-8").replace(" Q0", "")) is not bool(blocked)
