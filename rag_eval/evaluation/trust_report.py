@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 from collections import Counter
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,12 @@ STATES = ("domain_state", "signature_state", "author_state", "freshness_state")
 def records_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows of a frame as plain mappings."""
     return [dict(zip(frame.columns.tolist(), row, strict=True)) for row in frame.itertuples(index=False, name=None)]
+
+
+def evidence_line_schema() -> dict[str, Any]:
+    """Return the published JSON Schema of a line of evidence-trust.jsonl."""
+    loaded: dict[str, Any] = json.loads(resources.files("rag_eval.evaluation").joinpath("evidence-trust-line.schema.json").read_text(encoding="utf-8"))
+    return loaded
 
 
 def evidence_lines(trust: Artifact, as_of: str) -> bytes:

@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import re
 
+import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from rag_eval.cli import app
 from rag_eval.evaluation.inputs import open_gold_set
+from rag_eval.evaluation.trust_report import evidence_line_schema
 from rag_eval.reporting.metrics_report import first_fault
 from rag_eval.settings import Settings
 
@@ -60,6 +62,8 @@ def ran(project, exit_code=0, *, fits=True):
     assert not fits or first_fault(report) is None
     lines = evidence(project)
     assert all(set(line) == KEYS and line["schema_version"] == 1 for line in lines)
+    validator = jsonschema.Draft202012Validator(evidence_line_schema())
+    assert [error.message for line in lines for error in validator.iter_errors(line)] == []
     guard = report["trust"]["poisoning"]
     assert (guard["n_chunks"], guard["n_blocked"]) == (len(lines), sum(line["blocked"] for line in lines))
     assert list(nulls_without_reason(report)) == []
