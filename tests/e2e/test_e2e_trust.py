@@ -610,7 +610,6 @@ def test_a_drop_since_the_baseline_fails_and_drift_names_what_changed(project):
     assert gate(project, "regression.recall_at_10")["reason_code"] == "gold_differs"
 
 
-@pytest.mark.xfail(strict=True, reason="the schema of drift.gold does not name evidence_changed, questions_new and questions_removed, so that gate and baseline refuse the report")
 def test_the_verdict_of_a_run_beside_a_baseline_is_read_again(project):
     words = many(project)
     gates = "gates: {required: [poisoning, regression], advisory: [], min_queries: 50, regression: [recall_at_10]}"
