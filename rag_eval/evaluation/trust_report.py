@@ -117,6 +117,7 @@ def trust_body(runs: Runs, documents: pd.DataFrame) -> dict[str, Any]:
         "poisonedBlocked": guard["n_blocked"] + guard["at_retrieval"]["n_blocked_chunks"] if configured.quarantine else 0,
         "trust": {
             "as_of": about["as_of"],
+            "notes": about["notes"],
             "configured": {"domains": len(configured.domains), "authors": len(configured.authors), "keys": len(configured.keys), "manifest": configured.manifest is not None, "unlisted": configured.unlisted},
             "scores": _scores(frame),
             "states": states,

@@ -10,7 +10,7 @@ from rag_eval.corpus.chunking import chunks_hash
 from rag_eval.corpus.loading import source_bytes
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
 from rag_eval.evaluation.inputs import Evaluation
-from rag_eval.evaluation.trust_inputs import TrustInputs, trust_inputs
+from rag_eval.evaluation.trust_inputs import trust_inputs
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.records.trust import FINDINGS
 from rag_eval.storage.artifacts import Artifact
@@ -62,7 +62,10 @@ def _evidence_trust(evaluation: Evaluation) -> Artifact:
             with evaluation.progress.step("Verifying signatures"):
                 states = verify(_unchanged_bytes(evaluation, sources), inputs.signatures, config.keys)
         facts = source_trust(sources, config, states, day)
-        found = _findings(evaluation, corpus, facts, inputs, rules)
+        imitated = lookalike_notes(judge_domains(sources["domain"].tolist(), config.domains))
+        about_sources = source_findings(sources, facts, config, None if inputs.check is None else inputs.check.states, imitated)
+        parts = [about_sources, _screened(evaluation, corpus, facts, rules).frame("findings")]
+        found = FINDINGS.check(pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True))
         with evaluation.progress.step("Judging chunks"):
             spread = findings_of_chunks(found, pd.Index(documents["doc_id"]), frame)
             trust = chunk_verdicts(frame, facts.assign(doc_id=documents["doc_id"].to_numpy()), spread, allowed)
@@ -89,22 +92,22 @@ def _unchanged_bytes(evaluation: Evaluation, sources: pd.DataFrame) -> dict[str,
     return read
 
 
-def _findings(evaluation: Evaluation, corpus: Artifact, facts: pd.DataFrame, inputs: TrustInputs, rules: RuleSet) -> pd.DataFrame:
-    """Collect what the checks find, FINDINGS by document row."""
-    documents, sources = corpus.frame("documents"), corpus.frame("sources")
-    texts, domains = documents["text"].tolist(), sources["domain"].tolist()
-    config = evaluation.config.trust
-    imitated = lookalike_notes(judge_domains(domains, config.domains))
-    parts = [source_findings(sources, facts, config, None if inputs.check is None else inputs.check.states, imitated)]
-    with evaluation.progress.step("Screening the corpus", len(texts), "documents") as advance:
-        parts.append(screen(texts, rules))
-        titles = screen(documents["title"].tolist(), rules)
-        parts.append(titles.assign(start=-1, end=-1))
-        advance(len(texts))
-    with evaluation.progress.step("Looking for topic shifts and floods"):
-        parts.append(topic_shift(texts, domains))
-        parts.append(floods(texts, domains, vouched=vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())))
-    return FINDINGS.check(pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True))
+def _screened(evaluation: Evaluation, corpus: Artifact, facts: pd.DataFrame, rules: RuleSet) -> Artifact:
+    """Screen the texts, apart from what is said of their sources: neither a day nor what a person allows makes this again. Part: findings (FINDINGS by document row)."""
+    vouched = vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())
+    key = evaluation.key("screened", corpus.key, rules.version, None if vouched is None else vouched.tolist())
+
+    def make() -> dict[str, Any]:
+        documents = corpus.frame("documents")
+        texts, domains = documents["text"].tolist(), facts["domain"].tolist()
+        with evaluation.progress.step("Screening the corpus", len(texts), "documents") as advance:
+            parts = [screen(texts, rules), screen(documents["title"].tolist(), rules).assign(start=-1, end=-1)]
+            advance(len(texts))
+        with evaluation.progress.step("Looking for topic shifts and floods"):
+            parts += [topic_shift(texts, domains), floods(texts, domains, vouched=vouched)]
+        return {"findings": FINDINGS.check(pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True))}
+
+    return evaluation.memo("screened", key, make)
 
 
 def admitted_chunks(evaluation: Evaluation) -> Artifact:

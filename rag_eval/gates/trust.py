@@ -59,7 +59,7 @@ def poisoning_gate(config: GoldSetConfig, retrieved: Mapping[str, Mapping[str, A
     config
         The gold set; without the gate under its gates there is nothing to judge.
     retrieved
-        Strategy -> n_retrieved (distinct chunks that it returned), n_blocked (of these, blocked and not allowed by a person) and
+        Strategy -> n_retrieved (places in its rankings, over every wording and seed), n_blocked (of these, held by a chunk that is blocked and that nobody allowed) and
         `examples`: a list of mappings that name blocked chunks (chunk_id, doc_id, reasons, ...). None: the guard did not run.
     """
     if not is_configured(config.gates, POISONING_GATE):

@@ -169,6 +169,7 @@ def trust_lines(report: Mapping[str, Any]) -> list[str]:
         lines.append("reasons: " + ", ".join(f"{quoted(code)} {count}" for code, count in common) + "; rag-eval trust list shows the chunks")
     if guard["at_retrieval"]["n_blocked_pairs"]:
         lines.append(f"left out at retrieval, as they restate a question: {guard['at_retrieval']['n_blocked_chunks']} chunks")
+    lines += [quoted(note, 300) for note in part["notes"]]
     through = {name: entry["n_blocked"] for name, entry in part["retrieved"].items() if entry["n_blocked"]}
     if through:
         lines.append("BLOCKED CHUNKS WERE RETRIEVED: " + ", ".join(f"{quoted(name)} {count} of {part['retrieved'][name]['n_retrieved']:,}" for name, count in through.items()))

@@ -22,13 +22,15 @@ def listing_lines(found: Any) -> list[str]:
 def show_listing(console: "Console", found: Any) -> None:
     """Print what is held back, with its denominator."""
     console.print(f"{quoted(found.gold_set)}: {found.n_blocked} of {found.n_chunks:,} chunks blocked, {found.n_warned} warned about", markup=False)
+    if found.note:
+        console.print(found.note, markup=False, soft_wrap=True)
     if not found.rows:
         return
     table = new_table("", [("verdict", "left"), ("chunk", "left"), ("document", "left"), ("trust", "right"), ("reasons", "left")])
     for row in found.rows:
         trust = "-" if math.isnan(row["trust"]) else f"{row['trust']:.2f}"
-        by = f" (allowed by {row['allowed_by']})" if row["allowed_by"] else ""
-        table.add_row(row["verdict"], cell(row["chunk_id"]), cell(row["doc_id"][:MAX_ID]), trust, cell(", ".join(row["reasons"]) + by))
+        by = f"(allowed by {quoted(row['allowed_by'], 60)}) " if row["allowed_by"] else ""
+        table.add_row(row["verdict"], cell(row["chunk_id"]), cell(row["doc_id"][:MAX_ID]), trust, cell(by + ", ".join(row["reasons"])))
     console.print(table)
 
 

@@ -73,7 +73,7 @@ def chunk_verdicts(chunks: pd.DataFrame, documents: pd.DataFrame, findings: pd.D
     findings
         FINDINGS frame by chunk.
     allowed
-        chunk_id -> who allowed it. What is allowed is a warning and says so.
+        chunk_id -> who allowed it. What is allowed says so; what would be blocked is a warning. A chunk may be allowed for what it is blocked for at retrieval only.
 
     Returns
     -------
@@ -91,9 +91,9 @@ def chunk_verdicts(chunks: pd.DataFrame, documents: pd.DataFrame, findings: pd.D
             codes[row].append(code)
     ids = chunks["chunk_id"].to_numpy(dtype=object)
     blocked = rank == _RANK["blocked"]
-    allowed_by = [allowed.get(chunk_id, "") if stopped else "" for chunk_id, stopped in zip(ids.tolist(), blocked.tolist(), strict=True)]
+    allowed_by = [allowed.get(chunk_id, "") for chunk_id in ids.tolist()]
     let = np.array([bool(who) for who in allowed_by], dtype=bool)
-    rank[let] = _RANK["warning"]
+    rank[let & blocked] = _RANK["warning"]
     for row in np.flatnonzero(let).tolist():
         codes[row].insert(0, ALLOWED)
     facts = documents.set_index("doc_id").loc[chunks["doc_id"].to_numpy(), list(_FACTS)].reset_index(drop=True)

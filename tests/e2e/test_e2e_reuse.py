@@ -231,7 +231,7 @@ def test_mlflow_holds_a_parent_and_a_child_for_each_strategy(project, tracking_s
         assert child.data.metrics["recall_at_10"] == pytest.approx(recall["value"])
         assert child.data.metrics["recall_at_10.ci_low"] == pytest.approx(recall["ci_low"])
     artifacts = {item.path for item in client.list_artifacts(outcome.mlflow_run)}
-    assert artifacts == {"retrieval-metrics.json", "per-query.parquet", "measures.csv", "answers.jsonl", "citations.jsonl"}
+    assert artifacts == {"retrieval-metrics.json", "per-query.parquet", "measures.csv", "answers.jsonl", "citations.jsonl", "evidence-trust.jsonl"}
     assert {"groundedness", "citation_precision", "citation_validity_rate", "failure_rate"} <= set(parent.data.metrics)
 
 

@@ -148,13 +148,13 @@ def test_facts_follow_the_document_of_each_chunk():
     assert frame["chunk_id"].tolist() == chunks()["chunk_id"].tolist()
 
 
-def test_what_is_allowed_becomes_a_warning_that_says_so_and_only_where_it_was_blocked():
+def test_what_is_allowed_says_so_and_is_a_warning_where_it_was_blocked():
     ids = chunks()["chunk_id"].tolist()
     rows = [(0, 0, 1, "pattern.x", "blocked"), (0, 0, 1, "domain.y", "warning"), (1, 0, 1, "pattern.x", "blocked"), (2, 0, 1, "pattern.w", "warning")]
     frame = judged(*rows, allowed={ids[0]: "Ann", ids[2]: "Bob", ids[3]: "Cy", "none of these": "Di"})
     assert frame["verdict"].tolist() == ["warning", "blocked", "warning", "clean", "clean"]
-    assert frame["allowed_by"].tolist() == ["Ann", "", "", "", ""]
-    assert frame["reasons"].tolist()[:3] == [[ALLOWED, "pattern.x", "domain.y"], ["pattern.x"], ["pattern.w"]]
+    assert frame["allowed_by"].tolist() == ["Ann", "", "Bob", "Cy", ""]
+    assert frame["reasons"].tolist() == [[ALLOWED, "pattern.x", "domain.y"], ["pattern.x"], [ALLOWED, "pattern.w"], [ALLOWED], []]
 
 
 def test_nobody_can_be_vouched_for_where_neither_domains_nor_keys_are_configured():
