@@ -545,6 +545,13 @@ def test_a_page_that_restates_a_question_is_left_out_for_it_by_every_strategy(pr
         assert ("keep", "planted.md") not in {(row[0], row[2]) for row in rows}
         for query in {row[0] for row in rows}:
             assert [row[3] for row in rows if row[0] == query] == [str(rank) for rank in range(1, sum(row[0] == query for row in rows) + 1)]
+    held = [json.loads(line) for line in call(project, "trust", "list", "--gold-set", "tiny", "--json").stdout.splitlines() if line.startswith("{")]
+    assert [(row["verdict"], row["doc_id"], row["reasons"]) for row in held] == [("at retrieval", "planted.md", ["restates_query.running_text"])]
+    assert call(project, "trust", "allow", held[0]["chunk_id"], "--gold-set", "tiny", "--who", "Ann", "--why", "our own page").exit_code == 0
+    ran(project)
+    assert project.report()["poisonedBlocked"] == 0
+    assert "planted.md" in (project.reports / "tiny" / "run-bm25.trec").read_text(encoding="utf-8")
+    assert call(project, "trust", "allow", held[0]["chunk_id"], "--gold-set", "tiny", "--who", "Ann", "--why", "not any more", "--revoke").exit_code == 0
     configured(project, strategies=hybrid, trust=spec.replace("unlisted", "quarantine: false, unlisted"))
     ran(project, 2)
     for name in before:
