@@ -215,12 +215,18 @@ def test_a_canary_that_an_external_retriever_lets_through_fails_the_run_and_the_
         ended = build_definitions(settings, {}).resolve_job_def(names.JOB).execute_in_process(partition_key="tiny", instance=instance, raise_on_error=False, asset_selection=known.assets)
         assert not ended.success
         made = {"/".join(event.asset_key.path) for event in ended.get_asset_materialization_events()}
+        shown = next(event.materialization.metadata for event in ended.get_asset_materialization_events() if event.asset_key == names.EVIDENCE_TRUST)
         failed = [event.step_key for event in ended.all_events if event.is_step_failure]
         checks = {check.check_name: check.passed for check in ended.get_asset_check_evaluations()}
     assert failed == ["reporting__gate_verdict"]
     assert "reporting/gate_verdict" not in made
     assert {"trust/evidence_trust", "measures/trust_measures", "reporting/retrieval_metrics_report", "reporting/mlflow_record"} <= made
     assert checks["poisoning"] is False
+    assert shown["n_quarantined"].value == 1
+    (held,) = shown["quarantined_and_warned"].value.records if hasattr(shown["quarantined_and_warned"].value, "records") else shown["quarantined_and_warned"].records
+    assert (held.data["verdict"], held.data["doc_id"]) == ("blocked", "planted.md")
+    assert "pattern.override_instructions" in held.data["reasons"]
+    assert "trust_histogram" in shown or "trust" in shown
     nightly = json.loads((settings.reports / "tiny" / "retrieval-metrics.json").read_text(encoding="utf-8"))
     assert nightly["content_hash"] == by_command
     assert next(entry for entry in nightly["gates"] if entry["id"] == "poisoning")["status"] == "fail"
