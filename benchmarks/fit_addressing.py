@@ -23,19 +23,19 @@ from sklearn.feature_selection import chi2
 from sklearn.linear_model import LogisticRegression
 from timing import ROOT, data_folder, json_lines, skipped
 
-from rag_eval.trust.addressing import FILE, NEIGHBOUR
+from rag_eval.trust.addressing import FILE, with_neighbours
 from rag_eval.trust.addressing_features import features_of, tokens_of
 from rag_eval.trust.addressing_sentences import sentences_looked_at
 from rag_eval.trust.normalising import normalised
 
 HERE = Path(__file__).parent
-PACKAGES = ("numpy", "scipy", "sklearn", "requests", "pydantic", "click", "rich", "sqlalchemy", "jinja2", "httpx", "dagster", "chromadb", "mlflow", "hypothesis", "networkx", "nltk")
+PACKAGES = ("numpy", "scipy", "sklearn", "requests", "pydantic", "click", "rich", "sqlalchemy", "jinja2", "httpx", "dagster", "chromadb", "mlflow", "hypothesis", "networkx")
 LEFT_OUT = ("ragas", "langchain", "openai", "instructor", "pandas")
 """Packages whose texts are prompts to language models, and pandas, which is only measured."""
-MOST_TERMS, LEAST_ATTACKS, DIGITS, FOLDS = 4_000, 3, 3, 5
+MOST_TERMS, LEAST_ATTACKS, DIGITS, FOLDS = 6_000, 2, 3, 5
 STRENGTH = 1.0
-ATTACK, VARIANT, LOOKALIKE, CLEAN = 1.0, 0.25, 2.0, 1.0
-CLEAN_SHARE, LOOKALIKE_SHARE = 0.0015, 0.08
+ATTACK, VARIANT, LOOKALIKE, CLEAN = 1.0, 0.25, 3.0, 1.0
+CLEAN_SHARE, LOOKALIKE_SHARE = 0.002, 0.16
 
 
 def fold_of(name: str) -> int:
@@ -76,9 +76,11 @@ def _installed(package: str) -> list[str]:
         return []
 
 
-def sentences(text: str) -> list[set[str]]:
+def sentences(text: str) -> list[tuple[set[str], bool]]:
+    """Features of each sentence that is looked at, and whether it follows right after the one before."""
     shown = normalised(text)
-    return [features_of(tokens_of(shown[start:end])) for start, end in sentences_looked_at(shown)]
+    spans = list(sentences_looked_at(shown))
+    return [(features_of(tokens_of(shown[start:end])), bool(at) and spans[at - 1][1] == start) for at, (start, end) in enumerate(spans)]
 
 
 class Rows:
@@ -86,19 +88,22 @@ class Rows:
 
     def __init__(self) -> None:
         self.features: list[set[str]] = []
+        self.beside: list[bool] = []
         self.document: list[int] = []
         self.kind: list[str] = []
         self.group: list[str] = []
         self.documents = 0
 
-    def add(self, kind: str, group: str, text: str) -> bool:
+    def add(self, kind: str, group: str, text: str) -> list[set[str]]:
+        """Features of the sentences that it added."""
         found = sentences(text)
-        self.features += found
+        self.features += [its for its, _ in found]
+        self.beside += [beside for _, beside in found]
         self.document += [self.documents] * len(found)
         self.kind += [kind] * len(found)
         self.group += [group] * len(found)
         self.documents += 1
-        return bool(found)
+        return self.features[len(self.features) - len(found) :]
 
 
 def chosen(rows: Rows, mask: np.ndarray) -> list[str]:
@@ -143,23 +148,20 @@ def highest(rows: Rows, weights: dict[str, float], bias: float, use: np.ndarray,
     scores = np.full(len(rows.features), -99.0)
     for at in np.flatnonzero(use):
         scores[at] = bias + sum(weights.get(name, 0.0) for name in rows.features[at])
-    same = np.array(rows.document)
-    joined = scores.copy()
-    joined[1:] += np.where(same[1:] == same[:-1], NEIGHBOUR * np.maximum(scores[:-1], 0), 0)
-    joined[:-1] += np.where(same[1:] == same[:-1], NEIGHBOUR * np.maximum(scores[1:], 0), 0)
+    joined = np.array(with_neighbours(scores.tolist(), rows.beside))
     result = np.full(documents, -99.0)
-    np.maximum.at(result, same[use], joined[use])
+    np.maximum.at(result, np.array(rows.document)[use], joined[use])
     return result
 
 
 def gathered(folder: Path) -> tuple[Rows, list[tuple[str, str]], str]:
-    """All sentences; kind and group of each document; a hash of everything that was read."""
+    """All sentences; kind and group of each document; a hash of the sentences that are fitted on."""
     rows, documents, seen = Rows(), [], hashlib.sha256()
 
     def add(kind: str, group: str, text: str) -> None:
-        rows.add(kind, group, text)
         documents.append((kind, group))
-        seen.update(f"{kind}\0{group}\0{text}\0".encode("utf-8", "replace"))
+        for its in rows.add(kind, group, text):
+            seen.update("\0".join([kind, group, *sorted(its)]).encode("utf-8", "replace"))
 
     attacks = json_lines(HERE / "addressing_attacks.jsonl")
     for row in attacks:
@@ -201,14 +203,14 @@ def main() -> None:
     apart = held_out(rows, documents)
     limit = round(limit_of(documents, apart), 2)
     weights, bias = fitted(rows, np.ones(len(rows.features), dtype=bool))
-    figures = {kind: {"texts": int((kinds == kind).sum()), "found": round(float((apart[kinds == kind] > limit).mean()), 4)} for kind in ("attack", "lookalike", "clean")}
+    figures = {kind: {"texts": int((kinds == kind).sum()), "share found": round(float((apart[kinds == kind] > limit).mean()), 4)} for kind in ("attack", "lookalike", "clean")}
     readmes = np.array([group.startswith("readme") for _, group in documents])
-    figures["readme paragraphs"] = {"texts": int(readmes.sum()), "found": round(float((apart[readmes] > limit).mean()), 4)}
+    figures["readme paragraphs"] = {"texts": int(readmes.sum()), "share found": round(float((apart[readmes] > limit).mean()), 4)}
     document: dict[str, Any] = {
         "schema_version": 1,
         "provenance": {
             "fitted_by": "benchmarks/fit_addressing.py",
-            "inputs_sha256": seen,
+            "sentences_sha256": seen,
             "sentences": {kind: int(np.sum(np.array(rows.kind) == kind)) for kind in ("attack", "variant", "lookalike", "clean")},
             "held_out": figures,
             "sets": "attacks and look-alikes written for this project; SQuAD paragraphs (CC BY-SA 4.0), CLAPnq dev (Apache-2.0), ExpertQA (MIT), QuoteSum (CC BY-SA 4.0), docstrings and descriptions of installed packages; only these numbers are kept of them",

@@ -6,6 +6,7 @@ a warning. It sees orders to answer, to hide, to send and to forget in wordings 
 
 import dataclasses
 import functools
+import itertools
 import json
 from collections.abc import Sequence
 from importlib.resources import files
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE = "addressing.json"
-NEIGHBOUR = 0.25
-"""Share of a neighbouring sentence's score, where that is above zero, that a sentence gets on top of its own."""
+ALIKE_SHARE, UNLIKE_SHARE, UNLIKE_LIMIT = 0.25, 0.2, -3.0
+"""Shares of a neighbouring sentence's score that a sentence gets on top of its own: of one above zero, and of one below, which counts as at least
+UNLIKE_LIMIT. Who instructs people does so for several sentences; whoever pads an order with harmless ones lowers its score by 1.2 at most."""
 MOST_FINDINGS = 200
 """Findings in one reading of a text; the last one reaches to the end of all others."""
 _SHOWN = 4
@@ -55,11 +57,23 @@ def _groups(features: set[str], weights: dict[str, float]) -> str:
     said: dict[str, float] = {}
     for feature in features:
         kind, _, names = feature.partition(":")
-        if kind in "cdin" and (weight := weights.get(feature, 0.0)) > 0:
-            for name in names.split(">"):
-                if name in _GROUPS:
-                    said[name] = said.get(name, 0.0) + weight
+        if kind in "cin" and names in _GROUPS and (weight := weights.get(feature, 0.0)) > 0:
+            said[names] = said.get(names, 0.0) + weight
     return ", ".join(_GROUPS[name] for name in sorted(said, key=lambda name: (-said[name], name))[:_SHOWN])
+
+
+def with_neighbours(scores: Sequence[float], beside: Sequence[bool]) -> list[float]:
+    """Scores of the sentences of a text with a little of those beside them; `beside` says which ones follow right after the one before."""
+
+    def lent(score: float) -> float:
+        return ALIKE_SHARE * score if score > 0 else UNLIKE_SHARE * max(score, UNLIKE_LIMIT)
+
+    joined = list(scores)
+    for at in range(1, len(joined)):
+        if beside[at]:
+            joined[at] += lent(scores[at - 1])
+            joined[at - 1] += lent(scores[at])
+    return joined
 
 
 def addressed(view: View, threshold: float | None = None) -> list[tuple[int, int, str]]:
@@ -77,15 +91,10 @@ def addressed(view: View, threshold: float | None = None) -> list[tuple[int, int
         return []
     fitted = load()
     limit, weight_of = fitted.threshold if threshold is None else threshold, fitted.weights.get
-    scores = [fitted.bias + sum(weight_of(name, 0.0) for name in features_of(tokens_of(view.text[start:end]))) for start, end in spans]
+    own = [fitted.bias + sum(weight_of(name, 0.0) for name in features_of(tokens_of(view.text[start:end]))) for start, end in spans]
+    scores = with_neighbours(own, [False, *(before == start for (_, before), (start, _) in itertools.pairwise(spans))])
     found: list[tuple[int, int, float, int]] = []
-    last = len(spans) - 1
-    for at, (start, end) in enumerate(spans):
-        score = scores[at]
-        if at and spans[at - 1][1] == start:
-            score += NEIGHBOUR * max(scores[at - 1], 0.0)
-        if at < last and spans[at + 1][0] == end:
-            score += NEIGHBOUR * max(scores[at + 1], 0.0)
+    for at, ((start, end), score) in enumerate(zip(spans, scores, strict=True)):
         if score <= limit:
             continue
         if found and (found[-1][1] == start or len(found) == MOST_FINDINGS):

@@ -4,16 +4,17 @@ Belongs here: from a sentence to the names of its features. Which sentences are 
 is `addressing.json`.
 """
 
+import itertools
 import re
 
-from rag_eval.trust.addressing_words import CLASSES, OBJECTS, OPENING
+from rag_eval.trust.addressing_words import ALIKE, CLASSES, OBJECTS, OPENING, PLAIN
 from rag_eval.trust.sentence_form import TASK_VERBS
 
 MOST_TOKENS = 100
-_NEAR = 8
 _TOKEN = re.compile(r"https?://[^\s\"')>]+|www\.[^\s\"')>]+|[\w.+-]+@[\w-]+\.[\w.-]*\w|!\[|`+|[^\W\d_]+(?:['’][^\W\d_]+)?|\d+|[\"“”:?]")
-_EXAMPLE_TAIL = re.compile(r"\.(?:com|net|org|io)\b")
 _STAND_INS = {"![": "<img>", "“": '"', "”": '"'}
+_MARKS = frozenset(":\"")
+_SHORTEST = 3
 
 
 def tokens_of(sentence: str) -> list[str]:
@@ -39,26 +40,28 @@ def tokens_of(sentence: str) -> list[str]:
 def features_of(tokens: list[str]) -> set[str]:
     """Names of a sentence's features.
 
-    `w:` a word, `b:` two words in a row, `c:` a class, `d:` two classes in their order at most eight words apart, `i:` a sentence that begins
-    with an order, and the classes in it, `n:` the class of the word that it begins with.
+    `w:` a word that is not too common; `t:` two or three words in a row, words of one kind under one name; `c:` a class of words; `n:` the class of the word that the
+    sentence begins with, openings such as "please" left out; `i:` that it begins with an order, and each class in it.
     """
-    found = {f"w:{token}" for token in tokens}
-    found.update(f"b:{first}_{second}" for first, second in zip(["^", *tokens], tokens, strict=False))
-    classed = [(at, classes) for at, token in enumerate(tokens) if (classes := CLASSES.get(token))]
-    present = {name for _, classes in classed for name in classes}
+    alike = ["^", *(ALIKE.get(token, token) for token in tokens)]
+    found = {f"w:{token}" for token in tokens if token not in PLAIN}
+    found.update(f"t:{first}_{second}" for first, second in itertools.pairwise(alike))
+    found.update(f"t:{first}_{second}_{third}" for first, second, third in zip(alike, alike[1:], alike[2:], strict=False))
+    present = {name for token in tokens for name in CLASSES.get(token, ())}
     found.update(f"c:{name}" for name in present)
-    for place, (at, classes) in enumerate(classed):
-        for beyond, others in classed[place + 1 : place + 1 + _NEAR]:
-            if beyond - at > _NEAR:
-                break
-            found.update(f"d:{one}>{other}" for one in classes for other in others)
     at = 0
-    while at < len(tokens) - 1 and (tokens[at] in OPENING or tokens[at] in {":", '"'}):
+    while at < len(tokens) - 1 and (tokens[at] in OPENING or tokens[at] in _MARKS):
         at += 1
     if at < len(tokens):
-        verb, following = tokens[at], tokens[at + 1] if at + 1 < len(tokens) else ""
-        found.update(f"n:{name}" for name in CLASSES.get(verb, ()))
-        if verb in TASK_VERBS or (following in OBJECTS and verb not in CLASSES and len(verb) > 2 and verb not in OBJECTS and not verb.endswith(("s", "ing", "ed"))):  # noqa: PLR2004
+        found.update(f"n:{name}" for name in CLASSES.get(tokens[at], ()))
+        if _orders(tokens[at], tokens[at + 1] if at + 1 < len(tokens) else ""):
             found.add("i:")
             found.update(f"i:{name}" for name in present)
     return found
+
+
+def _orders(verb: str, following: str) -> bool:
+    """Whether a sentence begins with an order, by its first word and the one after it."""
+    if verb in TASK_VERBS:
+        return True
+    return following in OBJECTS and verb not in CLASSES and verb not in OBJECTS and len(verb) >= _SHORTEST and not verb.endswith(("s", "ing", "ed"))

@@ -17,20 +17,26 @@ you your yours yourself answers? answering repl(?:y|ies|ying) respond(?:ing)? re
 assistants? ai llms? bots? chatbots? agents? users? readers? customers? visitors? caller prompts? instructions? directives? guidelines conversations? chats? dialogue
 ignore disregard forget pretend refuse tell mention mentioned persona whoever anyone asking asks secret passwords? credentials directions models? reviewers? graders? crawlers?
 override overrides restrictions rules constraints say says reveal confidential translat(?:e|ion|ing) remember sponsor respondents? reviewer assignment tasks? context
-invoke execute delete send print repeat
+invoke execute delete send print repeat robots? transcript inbox superseded
 """
+_BEGINNINGS = """
+give put add insert write say leave keep make hide show report answer reply respond forward transfer rename call run open visit post upload share cite quote name list treat rate rank mark classify place
+prefer save act claim let get have find stop skip state translate describe praise recommend advise present convince persuade ask inform invoke trigger execute delete send print repeat remember include
+append render display load fetch embed encode use return decline withhold deny attribute credit avoid omit whatever whoever nothing only reveal switch speak talk pose introduce sign book order buy
+"""
+"""Words that make a sentence looked at where it begins with them."""
 _WEAK = frozenset("""
-response responses model models agent agents context task tasks rules prompt say says output outputs constraints restrictions summary dialogue respond responding reviewer reviewers respondent
+reveal tell mention response responses model models agent agents context task tasks rules prompt say says output outputs constraints restrictions summary dialogue respond responding reviewer reviewers respondent
 respondents override overrides reply replies caller execute invoke delete send print repeat key translation guidelines conversation conversations answer answers mentioned reader readers directions crawler crawlers customer customers
 """.split())
 """Triggers that say nothing alone; beside them there must be a word of _BESIDE."""
-_BESIDE = re.compile(r"\b(?:you|your|must|should|shall|ought|will|please|user|users|reader|person|do not|don't|never|always|no|if|when|whenever|whatever|is to|are to|be|tell|say|says|give|make|put|add|write|use|let|ask|this|https?|page|now|not|ai|assistant|all|every|each|only|ignore|disregard|forget|pretend|refuse|reveal|secret|confidential|passwords?|credentials|before|instead|has|have|read|reads|reading|without)\b")
+_BESIDE = re.compile(r"\b(?:you|your|must|should|shall|ought|will|please|user|users|reader|person|do not|don't|never|always|no|if|when|whenever|whatever|is to|are to|be|tell|say|says|give|make|put|add|write|use|let|ask|this|https?|page|now|not|ai|assistant|all|every|each|only|ignore|disregard|forget|pretend|refuse|secret|confidential|passwords?|credentials|before|instead|has|have|read|reads|reading|without|are required to|have to|has to|is required|are instructed|ought|been|on hearing)\b")
 _END = re.compile(r"[.!?。！？][\"'”’»)\]*]{0,5}(?: |$)")
 
 
 @functools.lru_cache(maxsize=1)
 def _triggers() -> LinearPattern:
-    return LinearPattern(rf"\b(?:{'|'.join(_TRIGGERS.split())})\b")
+    return LinearPattern(rf"(?:^|[.!?:] )(?:{'|'.join(_BEGINNINGS.split())})\b|\b(?:{'|'.join(_TRIGGERS.split())})\b")
 
 
 def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
@@ -45,7 +51,7 @@ def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
     # one byte for each character, so that places in both are the same; triggers are ASCII
     for start, end in _triggers().spans(text.encode("ascii", "replace")):
         # a match that was drawn out to the end of its window stands for all that may be in it
-        stops = (start,) if end - start < _LONG else range(start, end, REACH // 2)
+        stops = (end - 1,) if end - start < _LONG else range(start, end, REACH // 2)
         for stop in stops:
             if stop < last:
                 continue

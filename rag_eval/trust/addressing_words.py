@@ -41,3 +41,25 @@ OPENING = frozenset("please kindly now then also so and but just oh hey dear sim
 """Words before the verb with which an order begins."""
 
 OBJECTS = frozenset("the a an your their his her its this that these those it them him every each all any no nothing with to in of for as by on at from out up only me us everything whoever whatever".split())
+
+_ALIKE = {
+    "REPLY": "answer answers reply replies response responses output outputs summary summaries recap message messages review translation report",
+    "MODEL": "ai ais assistant assistants chatbot chatbots bot bots llm llms model models agent agents crawlers summarisers robots systems graders",
+    "USER": "user users reader readers person people customer customers visitor visitors client caller patient user's human humans parents",
+    "TELL": "tell inform advise assure convince persuade encourage urge warn remind ask request invite instruct let",
+    "SAY": "say state claim mention report answer reply respond give write print output",
+    "MUST": "must should shall ought will may",
+    "TOLD": "required requested asked expected obliged instructed authorised authorized told permitted",
+    "RULES": "instruction instructions rules guidelines directives directions orders policies restrictions constraints limits commands filters",
+    "IGNORE": "ignore disregard forget override drop skip discard bypass",
+    "INSERT": "add include insert append put place mention work slip begin start end finish close",
+    "SEND": "send forward transmit post upload mail submit dispatch share pass",
+    "DOC": "page document text passage section paragraph note article thread file site",
+    "TALK": "conversation chat dialogue session talk",
+    "BRING": "praise recommend promote describe present portray name call rate",
+}
+ALIKE = {word: name for name, words in _ALIKE.items() for word in words.split()}
+"""Word -> the one name under which it stands in runs of words."""
+
+PLAIN = frozenset("the a an of as and or is are was were in on at to for by with from it its that which this these be been has have had out us our we than then but into about over under between through two three four".split())
+"""Words that say nothing alone: weights for them would add up in long sentences."""
