@@ -11,7 +11,7 @@ from rag_eval.trust.addressing_words import ALIKE, CLASSES, OBJECTS, OPENING, PL
 from rag_eval.trust.sentence_form import TASK_VERBS
 
 MOST_TOKENS = 100
-_TOKEN = re.compile(r"https?://[^\s\"')>]+|www\.[^\s\"')>]+|[\w.+-]+@[\w-]+\.[\w.-]*\w|!\[|`+|[^\W\d_]+(?:['’][^\W\d_]+)?|\d+|[\"“”:?]")
+_TOKEN = re.compile(r"https?://[^\s\"')>]+|www\.[^\s\"')>]+|[\w.+-]+@[\w-]+\.[\w.-]*\w|!\[|[^\W\d_]+(?:['’][^\W\d_]+)?|\d+|[\"“”:?]")
 _STAND_INS = {"![": "<img>", "“": '"', "”": '"'}
 _MARKS = frozenset({":", '"'})
 _SHORTEST = 3
@@ -26,8 +26,6 @@ def tokens_of(sentence: str) -> list[str]:
         word = match[0]
         if word[0].isdigit():
             word = "<num>"
-        elif word[0] == "`":
-            word = "<code>"
         elif word.startswith(("http:", "https:", "www.")):
             word = "<url>"
         elif "@" in word:
