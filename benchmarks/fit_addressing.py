@@ -35,7 +35,7 @@ LEFT_OUT = ("ragas", "langchain", "openai", "instructor", "pandas")
 MOST_TERMS, LEAST_ATTACKS, DIGITS, FOLDS = 6_000, 2, 3, 5
 STRENGTH = 1.0
 ATTACK, VARIANT, LOOKALIKE, CLEAN = 1.0, 0.25, 3.0, 1.0
-CLEAN_SHARE, LOOKALIKE_SHARE = 0.002, 0.16
+CLEAN_SHARE, LOOKALIKE_SHARE = 0.0015, 0.16
 
 
 def fold_of(name: str) -> int:

@@ -11,29 +11,26 @@ from rag_eval.trust.addressing_words import ALIKE, CLASSES, OBJECTS, OPENING, PL
 from rag_eval.trust.sentence_form import TASK_VERBS
 
 MOST_TOKENS = 100
-_TOKEN = re.compile(r"https?://[^\s\"')>]+|www\.[^\s\"')>]+|[\w.+-]+@[\w-]+\.[\w.-]*\w|!\[|`+|[^\W\d_]+(?:['’][^\W\d_]+)?|\d+|[\"“”:?]")
+_TOKEN = re.compile(r"https?://[^\s\"')>]+|www\.[^\s\"')>]+|[\w.+-]+@[\w-]+\.[\w.-]*\w|!\[|[^\W\d_]+(?:['’][^\W\d_]+)?|\d+|[\"“”:?]")
 _STAND_INS = {"![": "<img>", "“": '"', "”": '"'}
-_MARKS = frozenset(":\"")
+_MARKS = frozenset({":", '"'})
 _SHORTEST = 3
 
 
 def tokens_of(sentence: str) -> list[str]:
     """Words of a normalised sentence; addresses, numbers and marks by what they are."""
-    found = []
-    for token in _TOKEN.findall(sentence):
-        first = token[0]
-        if first.isdigit():
-            token = "<num>"  # noqa: PLW2901 - its stand-in
-        elif first == "`":
-            token = "<code>"  # noqa: PLW2901
-        elif len(token) > 5:  # noqa: PLR2004 - no address is shorter
-            if token.startswith(("http", "www.")) and ("/" in token or "." in token):
-                token = "<url>"  # noqa: PLW2901
-            elif "@" in token:
-                token = "<mail>"  # noqa: PLW2901
-        found.append(_STAND_INS.get(token, token.replace("’", "'")))
+    found: list[str] = []
+    for match in _TOKEN.finditer(sentence):
         if len(found) == MOST_TOKENS:
             break
+        word = match[0]
+        if word[0].isdigit():
+            word = "<num>"
+        elif word.startswith(("http:", "https:", "www.")):
+            word = "<url>"
+        elif "@" in word:
+            word = "<mail>"
+        found.append(_STAND_INS.get(word, word))
     return found
 
 

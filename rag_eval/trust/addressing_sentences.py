@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from rag_eval.trust.patterns import LinearPattern
 
-REACH = 500
-"""Characters that a sentence reaches at most to each side of the word that made it looked at."""
+BACK, REACH = 200, 400
+"""Characters that a sentence reaches at most before, and after, the word that made it looked at."""
 _LONG = 100
 _TRIGGERS = """
 you your yours yourself answers? answering repl(?:y|ies|ying) respond(?:ing)? responses? outputs? summar(?:y|ies|i[sz]e|i[sz]es|i[sz]ing|i[sz]ation|i[sz]er|i[sz]ers) recap
@@ -55,7 +55,7 @@ def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
         for stop in stops:
             if stop < last:
                 continue
-            low = max(last, stop - REACH)
+            low = max(last, stop - BACK)
             for match in _END.finditer(text, low, stop):
                 low = match.end()
             ended = _END.search(text, stop, min(len(text), stop + REACH))
