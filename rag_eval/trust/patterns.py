@@ -1,7 +1,8 @@
 """Forbidden patterns: rules compiled to automata whose time grows with the text and nothing else (RE2).
 
 Belongs here: everything that touches `re2`. Rules run on normalised views (`views`); one prefilter decides which rules look closer. It looks for
-the literal words that a match of each rule must hold, all at once; an automaton of whole rules would need memory that grows with their gaps.
+the words of which a match of each rule must hold one (`literals`), all at once and each rule's as one pattern: an automaton of whole rules would
+need memory that grows with their gaps, and one that tells every single word apart needs a state for every set of words that texts happen to hold.
 """
 
 import functools
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import re2
 
 from rag_eval.records.problems import InputError, Problem, quoted
+from rag_eval.trust.literals import necessary_words
 from rag_eval.trust.rule_file import RULES, Rule, read_rules
 
 _MAX_MEM = 32 << 20
@@ -21,8 +23,6 @@ _WINDOW, _OVERLAP, _PER_WINDOW = 1 << 16, 1 << 12, 100
 """A rule reports at most _PER_WINDOW places in each _WINDOW bytes, the last of them reaching past the window's end.
 
 This bounds what a pattern costs whose every match looks far ahead; and no place is lost, since the last one covers the rest."""
-_CANARY = "\x02\x03\x02"
-"""Stands at the end of every text the prefilter sees and nowhere else (views hold no controls): if it is not found the prefilter ran out of memory."""
 
 
 def _options() -> Any:
@@ -78,6 +78,24 @@ class LinearPattern:
         return found
 
 
+def _set(patterns: Iterable[str]) -> Any:
+    r"""All patterns as one automaton; the last is `\z`, which is always found unless the automaton ran out of memory."""
+    found = re2.Set.SearchSet(_options())
+    for pattern in (*patterns, r"\z"):
+        found.Add(pattern)
+    found.Compile()
+    return found
+
+
+def _gate(pattern: str) -> str:
+    """Pattern of the words that a match must hold; the pattern itself where none can be told."""
+    words = necessary_words(pattern)
+    if words is None:
+        return pattern
+    shortest = [word for word in sorted(words) if not any(other in word and other != word for other in words)]
+    return "|".join(re2.escape(word) for word in shortest)
+
+
 class Signals:
     """Many cheap patterns over one text in one pass: which of them are there at all.
 
@@ -90,10 +108,7 @@ class Signals:
     def __init__(self, patterns: dict[str, str]) -> None:
         self._names = tuple(patterns)
         self._single = tuple(LinearPattern(pattern) for pattern in patterns.values())
-        self._set = re2.Set.SearchSet(_options())
-        for pattern in (*patterns.values(), r"\z"):  # the end of the text is always found, unless the automaton ran out of memory
-            self._set.Add(pattern)
-        self._set.Compile()
+        self._set = _set(patterns.values())
 
     def names(self, data: bytes) -> set[str]:
         """Names of the patterns that match somewhere."""
@@ -164,10 +179,7 @@ class RuleSet:
             self._compiled.append(pattern)
         if problems:
             raise InputError(problems)
-        self._filter = re2.Filter()
-        for text in (*(rule.pattern for rule in self.rules), _CANARY):
-            self._filter.Add(text, _options())
-        self._filter.Compile()
+        self._filter = _set(_gate(rule.pattern) for rule in self.rules)
 
     @classmethod
     def load(cls, path: Path | None = None) -> "RuleSet":
@@ -186,11 +198,11 @@ class RuleSet:
         return cls(found.rules, found.version, str(path))
 
     def candidates(self, data: bytes) -> list[int]:
-        """Places of the rules whose necessary words are all in the text; all rules where the prefilter failed."""
-        found = self._filter.Match(data + _CANARY.encode(), potential=True) or []
-        if len(self.rules) not in found:
+        """Places of the rules of whose necessary words the text holds one; all rules where the prefilter failed."""
+        found = sorted(self._filter.Match(data) or ())
+        if not found or found[-1] != len(self.rules):
             return list(range(len(self.rules)))
-        return sorted(place for place in found if place < len(self.rules))
+        return found[:-1]
 
     def matches(self, text: str, kind: str = "visible") -> list[RuleMatch]:
         """Rules found in the text of a view, in the order of the file and then of the text.
@@ -216,7 +228,7 @@ class RuleSet:
         found: list[tuple[Rule, int, int]] = []
         for place in candidates:
             rule = self.rules[place]
-            if kind not in rule.views or not (kept := spans_of(place)):
+            if kind not in rule.views or not all(self._places[needed] in candidates for needed in rule.needs) or not (kept := spans_of(place)):
                 continue
             for needed in rule.needs:
                 kept = _near(kept, spans_of(self._places[needed]), len(data) if rule.max_gap is None else rule.max_gap)

@@ -66,7 +66,7 @@ def test_what_the_prefilter_lets_through_is_all_that_matches(rules):
 
 def test_every_rule_looks_closer_where_the_prefilter_fails(rules):
     class Broken:
-        def Match(self, data, *, potential):  # noqa: N802, ARG002 - as re2 has it
+        def Match(self, data):  # noqa: N802, ARG002 - as re2 has it
             return None
 
     rules._filter = Broken()
