@@ -114,7 +114,7 @@ def _external_filtered(runs: Runs, name: str) -> Scores:
     below = _judged(runs, name).trust < threshold
     rows = {}
     for seed, ranked in runs.rows(name).items():
-        gone = (ranked < 0) | below[ranked]
+        gone = (ranked < 0) | (below[ranked] if len(below) else True)
         order = np.argsort(gone, axis=1, kind="stable")
         rows[seed] = np.take_along_axis(np.where(gone, -1, ranked), order, axis=1)
     scores = score_strategy(rows, runs.gold_of(name), runs.evaluation.config.k, runs.artifact(name).frame("failed"))

@@ -21,7 +21,7 @@ from rag_eval.trust.domains import judge_domains, lookalike_notes
 from rag_eval.trust.floods import floods
 from rag_eval.trust.patterns import RuleSet
 from rag_eval.trust.scores import source_trust
-from rag_eval.trust.screening import screen
+from rag_eval.trust.screening import across_titles, screen
 from rag_eval.trust.signatures import verify
 from rag_eval.trust.source_findings import source_findings
 from rag_eval.trust.topic_shift import topic_shift
@@ -68,6 +68,8 @@ def _evidence_trust(evaluation: Evaluation) -> Artifact:
         found = FINDINGS.check(pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True))
         with evaluation.progress.step("Judging chunks"):
             spread = findings_of_chunks(found, pd.Index(documents["doc_id"]), frame)
+            joined = across_titles(frame["title"].tolist(), frame["text"].tolist(), rules)
+            spread = FINDINGS.check(pd.concat([spread, joined], ignore_index=True)) if len(joined) else spread
             trust = chunk_verdicts(frame, facts.assign(doc_id=documents["doc_id"].to_numpy()), spread, allowed)
         about = {
             "as_of": day.isoformat(),

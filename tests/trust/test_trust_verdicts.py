@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rag_eval.records.frames import CHUNKS
 from rag_eval.records.trust import EVIDENCE_TRUST, FINDINGS
-from rag_eval.trust.verdicts import ALLOWED, chunk_verdicts, findings_of_chunks, vouched_for
+from rag_eval.trust.verdicts import ALLOWED, BESIDE, chunk_verdicts, findings_of_chunks, vouched_for
 
 PLACES = [("a", 0, 10), ("a", 10, 20), ("a", 25, 40), ("b", 0, 5), ("c", 0, 9)]  # characters 20 to 25 of "a" are in no chunk
 DOCUMENTS = pd.Index(["c", "a", "b", "empty"])  # documents need not stand in the order of chunks, and one may have none
@@ -154,7 +154,21 @@ def test_what_is_allowed_says_so_and_is_a_warning_where_it_was_blocked():
     frame = judged(*rows, allowed={ids[0]: "Ann", ids[2]: "Bob", ids[3]: "Cy", "none of these": "Di"})
     assert frame["verdict"].tolist() == ["warning", "blocked", "warning", "clean", "clean"]
     assert frame["allowed_by"].tolist() == ["Ann", "", "Bob", "Cy", ""]
-    assert frame["reasons"].tolist() == [[ALLOWED, "pattern.x", "domain.y"], ["pattern.x"], [ALLOWED, "pattern.w"], [ALLOWED], []]
+    assert frame["reasons"].tolist() == [[ALLOWED, "pattern.x", "domain.y"], ["pattern.x"], [ALLOWED, BESIDE, "pattern.w"], [ALLOWED], []]
+
+
+def test_what_is_warned_about_beside_what_is_blocked_is_blocked_until_that_is_allowed():
+    ids = chunks()["chunk_id"].tolist()
+    rows = [(0, 0, 1, "pattern.x", "blocked"), (1, 0, 1, "topic_shift.y", "warning"), (2, 0, 1, "domain.z", "warning"), (3, 0, 1, "pattern.w", "warning")]
+    frame = judged(*rows)
+    assert frame["verdict"].tolist() == ["blocked", "blocked", "warning", "warning", "clean"]
+    assert frame["reasons"].tolist()[1] == [BESIDE, "topic_shift.y"]
+    assert judged(*rows, allowed={ids[0]: "Ann"})["verdict"].tolist() == ["warning", "warning", "warning", "warning", "clean"]
+
+
+def test_many_findings_of_one_rule_stand_once_a_chunk():
+    rows = [(0, place, place + 1, "pattern.x", "hint") for place in range(10)]
+    assert len(spread(*rows)) <= len(chunks())
 
 
 def test_nobody_can_be_vouched_for_where_neither_domains_nor_keys_are_configured():
