@@ -679,3 +679,25 @@ def test_a_page_is_judged_anew_when_its_source_is_no_longer_vouched_for(project)
         ran(project)
         assert project.report()["trust"]["poisoning"]["at_retrieval"]["n_blocked_chunks"] == blocked
         assert ("keep planted.md" in (project.reports / "tiny" / "run-bm25.trec").read_text(encoding="utf-8").replace(" Q0", "")) is not bool(blocked)
+
+
+def test_an_outside_retriever_that_returns_nothing_can_be_filtered_too(project, leaky):
+    for path in project.corpus.glob("*.md"):
+        path.write_text(f"---\nauthor: Ann\n---\n\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
+    leaky(trust="{authors: [Ann], threshold: 0.1}")
+    ran(project)
+    assert of(project)["n_retrieved"] == 0
+    assert {row["strategy"] for row in project.report()["trust"]["filter"]["rows"]} == {"bm25", "leak"}
+
+
+def test_a_damaged_baseline_stops_no_report(project):
+    configured(project, gates="gates: {required: [], advisory: [regression], min_queries: 2}")
+    ran(project)
+    assert call(project, "baseline", "accept", "--gold-set", "tiny", "--who", "Ann", "--why", "first", "--force").exit_code == 0
+    for path in (project.home / "baselines").rglob("per-query.parquet"):
+        path.write_bytes(b"no table")
+    ran(project)
+    report = project.report()
+    assert "baseline" not in report["drift"]
+    assert "baseline cannot be used" in report["drift"]["reason"]
+    assert {gate["reason_code"] for gate in report["gates"]} == {"baseline_damaged"}
