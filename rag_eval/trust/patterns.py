@@ -63,6 +63,8 @@ class LinearPattern:
 
     def spans(self, data: bytes) -> list[tuple[int, int]]:
         """Byte spans of its matches, in order; bounded per window of 64 KiB as `_PER_WINDOW` says."""
+        if len(data) <= _WINDOW and not self.found_in(data):  # what most texts come to
+            return []
         found: list[tuple[int, int]] = []
         reached = 0
         for window in range(0, max(len(data), 1), _WINDOW):
