@@ -1,69 +1,69 @@
 """Words that a match of a pattern must hold, worked out from the pattern itself.
 
 Belongs here: reading RE2 syntax as far as that takes. What is not understood asks for nothing, so a text is looked at too often and never too seldom.
-Method: the usual one of literal prefilters (R. Cox, "Regular Expression Matching with a Trigram Index", 2012), kept to one set of words per pattern.
+Method: the usual one of literal prefilters (R. Cox, "Regular Expression Matching with a Trigram Index", 2012), kept to a few sets of words per pattern.
 """
 
 import math
 from typing import NamedTuple
 
-_MOST, _SHORTEST = 100, 3
-"""Words that a sequence is multiplied out to at most, and characters of a word that is worth looking for."""
+_MOST, _SHORTEST, _SETS = 100, 3, 2
+"""Words that a sequence is multiplied out to at most, and characters of a word that is worth looking for; and sets of words that are kept."""
 _SHARE = dict(zip(" etaoinshrdlucmfwypvbgkjqxz", (18, 10, 7.5, 6.5, 6.2, 5.7, 5.7, 5.3, 5, 5, 3.3, 3.3, 2.3, 2.2, 2, 2, 1.7, 1.6, 1.5, 0.8, 1.3, 1.6, 0.5, 0.1, 0.1, 0.2, 0.1), strict=True))
 """Rough per cent of the characters of English that each letter is; any other is rare."""
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}
 
 
+Words = frozenset[str]
+
+
 class _Known(NamedTuple):
-    """What is known of an expression: all texts it can match, where they are few; and the best set of words of which every match holds one."""
+    """What is known of an expression: all texts it can match, where they are few; else the best sets of words, of each of which every match holds one."""
 
-    exact: frozenset[str] | None
-    words: frozenset[str] | None
-
-
-_EMPTY, _ANYTHING = _Known(frozenset({""}), None), _Known(None, None)
+    exact: Words | None
+    words: tuple[Words, ...] = ()
 
 
-def commonness(words: frozenset[str]) -> float:
+_EMPTY, _ANYTHING = _Known(frozenset({""})), _Known(None)
+
+
+def commonness(words: Words) -> float:
     """Roughly how often a place of English text begins one of the words; for comparing sets of words."""
     return sum(math.prod(_SHARE.get(letter, 0.05) / 100 for letter in word) for word in words)
 
 
-def _better(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
-    if one is None or other is None:
-        return one or other
-    return min(one, other, key=commonness)
-
-
-def _words(known: _Known) -> frozenset[str] | None:
-    """The best set of an expression, its texts themselves among them where they are long enough to look for."""
-    whole = known.exact if known.exact and min(map(len, known.exact)) >= _SHORTEST else None
-    return _better(whole, known.words)
+def _words(known: _Known) -> tuple[Words, ...]:
+    """The best sets of an expression; its texts themselves where they are few and long enough to look for."""
+    if known.exact:
+        return (known.exact,) if min(map(len, known.exact)) >= _SHORTEST else ()
+    return known.words
 
 
 def _either(branches: list[_Known]) -> _Known:
-    exact: frozenset[str] | None = frozenset()
-    words: frozenset[str] | None = frozenset()
-    for branch in branches:
-        exact = None if exact is None or branch.exact is None else exact | branch.exact
-        found = _words(branch)
-        words = None if words is None or found is None else words | found
-    return _Known(exact if exact is not None and len(exact) <= _MOST else None, words)
+    if all(branch.exact is not None for branch in branches):
+        exact = frozenset().union(*(branch.exact or () for branch in branches))
+        if len(exact) <= _MOST:
+            return _Known(exact)
+    found = [_words(branch) for branch in branches]
+    if not all(found):
+        return _ANYTHING
+    # the first sets of all branches make one, and so on; a branch with fewer stands with its last in every one
+    return _Known(None, tuple(dict.fromkeys(frozenset().union(*(sets[min(place, len(sets) - 1)] for sets in found)) for place in range(max(map(len, found))))))
 
 
 def _one_after_another(parts: list[_Known]) -> _Known:
-    """Texts of neighbours are multiplied out while they are few; the words of the best stretch are the words of the sequence."""
-    words: frozenset[str] | None = None
+    """Texts of neighbours are multiplied out while they are few; the words of the best stretches are the words of the sequence."""
+    words: list[Words] = []
     stretch, whole = _EMPTY, True
     for part in parts:
         if part.exact is not None and stretch.exact is not None and len(part.exact) * len(stretch.exact) <= _MOST:
-            stretch = _Known(frozenset(first + second for first in stretch.exact for second in part.exact), None)
-            words = _better(words, part.words)
+            stretch = _Known(frozenset(first + second for first in stretch.exact for second in part.exact))
         else:
-            words = _better(_better(words, _words(stretch)), _words(part))
+            words += [*_words(stretch), *(() if part.exact is not None else part.words)]
             stretch, whole = part if part.exact is not None else _EMPTY, False
-    words = _better(words, _words(stretch))
-    return _Known(stretch.exact if whole else None, words)
+    if whole:
+        return stretch
+    return _Known(None, tuple(sorted({*words, *_words(stretch)}, key=commonness)[:_SETS]))
 
 
 class _NotUnderstoodError(Exception):
@@ -131,7 +131,7 @@ class _Reader:
             return known
         if least >= 1:
             return _Known(None, _words(known))
-        return _Known(known.exact | {""}, None) if most == 1 and known.exact is not None else _ANYTHING
+        return _Known(known.exact | {""}) if most == 1 and known.exact is not None else _ANYTHING
 
     def _atom(self) -> _Known:
         letter = self._take()
@@ -152,7 +152,7 @@ class _Reader:
             return self._escape()
         if letter in "?*+{":
             raise _NotUnderstoodError
-        return _Known(frozenset({letter}), None)
+        return _Known(frozenset({letter}))
 
     def _escape(self) -> _Known:
         letter = self._take()
@@ -161,10 +161,10 @@ class _Reader:
         if letter in "dDsSwW":
             return _ANYTHING
         if letter in _CONTROL:
-            return _Known(frozenset({_CONTROL[letter]}), None)
+            return _Known(frozenset({_CONTROL[letter]}))
         if letter.isalnum() or not letter.isascii():
             raise _NotUnderstoodError
-        return _Known(frozenset({letter}), None)
+        return _Known(frozenset({letter}))
 
     def _class(self) -> _Known:
         negated = self._next("^")
@@ -182,18 +182,18 @@ class _Reader:
             elif letter == "-" and letters and self._text[self._at : self._at + 1] != "]":
                 few = False  # a range
             letters.add(letter)
-        return _Known(frozenset(letters), None) if few else _ANYTHING
+        return _Known(frozenset(letters)) if few else _ANYTHING
 
 
-def necessary_words(pattern: str) -> frozenset[str] | None:
-    r"""Words of which every text that the pattern matches holds at least one; None where none can be told.
+def necessary_words(pattern: str) -> tuple[Words, ...]:
+    r"""Sets of words, the rarest first: every text that the pattern matches holds at least one word of each; none where nothing can be told.
 
     Examples
     --------
-    >>> sorted(necessary_words(r"\b(?:add|use) [^.]{0,40}your (?:answer|reply)") or ())
-    ['your answer', 'your reply']
+    >>> [sorted(words) for words in necessary_words(r"\b(?:add|use)\b[^.]{0,40}your (?:answer|reply)")]
+    [['your answer', 'your reply'], ['add', 'use']]
     """
     try:
         return _words(_Reader(pattern).read())
     except (_NotUnderstoodError, ValueError, RecursionError):
-        return None
+        return ()

@@ -5,6 +5,7 @@ Belongs here: what every reading of a text goes through last. Sources: UAX 15 (N
 
 import functools
 import re
+import string
 import sys
 import unicodedata
 
@@ -13,12 +14,20 @@ _GREEK = "αονρυικτχεηωγΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "aovpuiktxenw
 _OTHERS = "օոսհցɑɡıɩℓꓲᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ", "onuhgagiiliabcdefghijklmnoprstuvwyz"
 _LOOK_ALIKES = str.maketrans("".join(pair[0] for pair in (_CYRILLIC, _GREEK, _OTHERS)), "".join(pair[1] for pair in (_CYRILLIC, _GREEK, _OTHERS)))
 _ENCLOSED = {start + place: ord("a") + place for start in (0x1F150, 0x1F170) for place in range(26)}
+_ENCLOSED_LETTER = re.compile("[\U0001f150-\U0001f189]")
 _FOREIGN = re.compile(f"[{_CYRILLIC[0]}{_GREEK[0]}{_OTHERS[0]}\U0001f150-\U0001f189]")
-_FOREIGN_WORD = re.compile(f"[A-Za-z]*[{_CYRILLIC[0]}{_GREEK[0]}{_OTHERS[0]}][A-Za-z{_CYRILLIC[0]}{_GREEK[0]}{_OTHERS[0]}]*")
-_LEFT_MARKS = re.compile("(?<=[A-Za-z\u00c0-\u024f\u1e00-\u1eff])[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+")
+_FOREIGN_ON = re.compile(f"[{_CYRILLIC[0]}{_GREEK[0]}{_OTHERS[0]}][A-Za-z{_CYRILLIC[0]}{_GREEK[0]}{_OTHERS[0]}]*")
+_LATIN = frozenset(string.ascii_letters)
+_LOOKS_LATIN = re.compile("[A-Za-zᴀ-ᴢɢʜɪɴʀʏʙʟꜰꜱ]")
+_MARKS = "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
+_MARK = re.compile(_MARKS)
+_LEFT_MARKS = re.compile(f"(?<=[A-Za-z\u00c0-\u024f\u1e00-\u1eff]){_MARKS}+")
 _WORD = re.compile(r"\S+")
 _MARKS_IN_A_ROW = 30
 _BESIDE = re.compile(r"[^\W\d_]")
+_SPACES = "\t\n\v\f\r\x1c\x1d\x1e\x1f"
+_LOWER = bytes.maketrans((string.ascii_uppercase + _SPACES).encode(), (string.ascii_lowercase + " " * len(_SPACES)).encode())
+"""Case and white space of ASCII, as `str.lower` and `str.split` know them, at the speed of copying."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -30,15 +39,19 @@ def _many_marks() -> re.Pattern[str]:
 
 def _folded(text: str) -> str:
     """Look-alikes read as the Latin letters they stand for, in words that hold Latin letters too or hold nothing else in a Latin text."""
-    text = text.translate(_ENCLOSED)
-
-    def word(found: re.Match[str]) -> str:
-        before, after = text[found.start() - 1 : found.start()], text[found.end() : found.end() + 1]
-        if _BESIDE.match(before) or _BESIDE.match(after) or not re.search("[A-Za-zᴀ-ᴢɢʜɪɴʀʏʙʟꜰꜱ]", found[0]):
-            return found[0]  # part of a word in another script
-        return found[0].translate(_LOOK_ALIKES)
-
-    return _FOREIGN_WORD.sub(word, text)
+    if _ENCLOSED_LETTER.search(text):
+        text = text.translate(_ENCLOSED)
+    pieces: list[str] = []
+    at = 0
+    for found in _FOREIGN_ON.finditer(text):
+        (start, end), first = found.span(), at
+        while start > first and text[start - 1] in _LATIN:  # the word begins before its first foreign letter
+            start -= 1
+        word = text[start:end]
+        if not (_BESIDE.match(text[start - 1 : start]) or _BESIDE.match(text[end : end + 1])) and _LOOKS_LATIN.search(word):  # else part of a word in another script
+            pieces += [text[at:start], word.translate(_LOOK_ALIKES)]
+            at = end
+    return "".join((*pieces, text[at:]))
 
 
 def _unmarked(found: re.Match[str]) -> str:
@@ -57,11 +70,13 @@ def normalised(text: str) -> str:
     >>> normalised("  Ｉgnоre\tTHE rules ")
     'ignore the rules'
     """
-    if not text.isascii():
-        if not unicodedata.is_normalized("NFKC", text):
-            text = unicodedata.normalize("NFKC", _many_marks().sub(r"\1", text))
-        if _FOREIGN.search(text):
-            text = _folded(text)
-        if _LEFT_MARKS.search(text):
-            text = _WORD.sub(_unmarked, text)
+    if text.isascii():
+        data = text.encode().translate(_LOWER)
+        return (b" ".join(data.split()) if b"  " in data else data.strip(b" ")).decode()
+    if not unicodedata.is_normalized("NFKC", text):
+        text = unicodedata.normalize("NFKC", _many_marks().sub(r"\1", text))
+    if _FOREIGN.search(text):
+        text = _folded(text)
+    if _MARK.search(text) and _LEFT_MARKS.search(text):
+        text = _WORD.sub(_unmarked, text)
     return " ".join(text.lower().split())

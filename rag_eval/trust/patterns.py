@@ -1,7 +1,7 @@
 """Forbidden patterns: rules compiled to automata whose time grows with the text and nothing else (RE2).
 
 Belongs here: everything that touches `re2`. Rules run on normalised views (`views`); one prefilter decides which rules look closer. It looks for
-the words of which a match of each rule must hold one (`literals`), all at once and each rule's as one pattern: an automaton of whole rules would
+the words that a match of each rule must hold (`literals`), all at once and each set of words as one pattern: an automaton of whole rules would
 need memory that grows with their gaps, and one that tells every single word apart needs a state for every set of words that texts happen to hold.
 """
 
@@ -63,6 +63,8 @@ class LinearPattern:
 
     def spans(self, data: bytes) -> list[tuple[int, int]]:
         """Byte spans of its matches, in order; bounded per window of 64 KiB as `_PER_WINDOW` says."""
+        if len(data) <= _WINDOW and not self.found_in(data):  # what most texts come to
+            return []
         found: list[tuple[int, int]] = []
         reached = 0
         for window in range(0, max(len(data), 1), _WINDOW):
@@ -87,13 +89,13 @@ def _set(patterns: Iterable[str]) -> Any:
     return found
 
 
-def _gate(pattern: str) -> str:
-    """Pattern of the words that a match must hold; the pattern itself where none can be told."""
-    words = necessary_words(pattern)
-    if words is None:
-        return pattern
-    shortest = [word for word in sorted(words) if not any(other in word and other != word for other in words)]
-    return "|".join(re2.escape(word) for word in shortest)
+def _gates(pattern: str) -> list[str]:
+    """Patterns of the words that a match must hold, all of which must be found; the pattern itself where no words can be told."""
+    gates = []
+    for words in necessary_words(pattern):
+        shortest = [word for word in sorted(words) if not any(other in word and other != word for other in words)]
+        gates.append("|".join(re2.escape(word) for word in shortest))
+    return gates or [pattern]
 
 
 class Signals:
@@ -179,7 +181,11 @@ class RuleSet:
             self._compiled.append(pattern)
         if problems:
             raise InputError(problems)
-        self._filter = _set(_gate(rule.pattern) for rule in self.rules)
+        gates = [(gate, place) for place, rule in enumerate(self.rules) for gate in _gates(rule.pattern)]
+        patterns = {gate: number for number, gate in enumerate(dict.fromkeys(gate for gate, _ in gates))}
+        self._gates = [{patterns[gate] for gate, at in gates if at == place} for place in range(len(self.rules))]
+        self._n_gates = len(patterns)
+        self._filter = _set(patterns)
 
     @classmethod
     def load(cls, path: Path | None = None) -> "RuleSet":
@@ -198,11 +204,13 @@ class RuleSet:
         return cls(found.rules, found.version, str(path))
 
     def candidates(self, data: bytes) -> list[int]:
-        """Places of the rules of whose necessary words the text holds one; all rules where the prefilter failed."""
-        found = sorted(self._filter.Match(data) or ())
-        if not found or found[-1] != len(self.rules):
+        """Places of the rules whose necessary words the text holds; all rules where the prefilter failed."""
+        found = frozenset(self._filter.Match(data) or ())
+        if self._n_gates not in found:
             return list(range(len(self.rules)))
-        return found[:-1]
+        if len(found) == 1:
+            return []
+        return [place for place, gates in enumerate(self._gates) if gates <= found]
 
     def matches(self, text: str, kind: str = "visible") -> list[RuleMatch]:
         """Rules found in the text of a view, in the order of the file and then of the text.

@@ -20,6 +20,7 @@ from rag_eval.trust.tricks import Cut, Edited, Part, Trick, merged
 _WORD = re.compile(r"\S+")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _INVISIBLE = re.compile(f"[{invisible.INVISIBLE}]+")
+_NO_SPACES = frozenset(chr(code) for code in range(32)) - frozenset("\t\n\v\f\r\x1c\x1d\x1e\x1f")
 _NEAR = 500
 """Hidden parts at most so far from each other are read on from one to the next, as a model would; others end a sentence."""
 
@@ -65,22 +66,31 @@ def _signals() -> Signals:
     return Signals({"invisible": f"[{invisible_characters}]", "markup": r"<[A-Za-z!?/]|\]\(|\]:[ \t]{0,20}(?:#|<>)", "entity": r"&[#A-Za-z][A-Za-z0-9]{1,31};"} | encoded.SIGNALS)
 
 
+def _word_places(text: str) -> tuple[list[int], list[int]]:
+    """Starts and ends of the words of a text."""
+    if not text.isascii():
+        spans = [match.span() for match in _WORD.finditer(text)]
+        return [start for start, _ in spans], [end for _, end in spans]
+    import numpy as np
+
+    blank = np.concatenate(([32], np.frombuffer(text.encode(), np.uint8), [32])) <= ord(" ")
+    for control in _NO_SPACES.intersection(text):
+        blank[1:-1][np.frombuffer(text.encode(), np.uint8) == ord(control)] = False
+    edges = np.flatnonzero(blank[1:] != blank[:-1]).tolist()
+    return edges[::2], edges[1::2]
+
+
 def _by_words(before: str, after: str) -> Callable[[int, int], tuple[int, int]]:
     """Way back from a normalised text word by word: exact where a word kept its length, in proportion elsewhere."""
-    words = [match.span() for match in _WORD.finditer(before)]
-    lengths = [len(word) for word in after.split(" ")]
-    if len(words) != len(lengths):  # a character that normalisation made two words of, or a text without words
+    (firsts, lasts), (starts, ends) = _word_places(before), _word_places(after)
+    if len(firsts) != len(starts) or not starts:  # a character that normalisation made two words of, or a text without words
         scale = len(before) / max(len(after), 1)
         return lambda start, end: (int(start * scale), min(len(before), int(end * scale) + 1))
-    starts, at = [], 0
-    for length in lengths:
-        starts.append(at)
-        at += length + 1
 
     def back(place: int) -> int:
         index = bisect_right(starts, place) - 1
-        first, last = words[index]
-        inside, length = place - starts[index], lengths[index]
+        first, last = firsts[index], lasts[index]
+        inside, length = place - starts[index], ends[index] - starts[index]
         return min(max(last - 1, first), first + (inside if last - first == length else inside * (last - first) // max(length, 1)))
 
     return lambda start, end: (back(start), back(max(end - 1, start)) + 1)
