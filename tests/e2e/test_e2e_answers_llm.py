@@ -67,11 +67,11 @@ def llm():
 def ask(project, monkeypatch):
     """Configure answers by a model, with questions of one's own, and run."""
 
-    def run(server, questions=None, answers=None, exit_code=0, model="good", **endpoint):
+    def run(server, questions=None, answers=None, exit_code=0, model="good", more="", **endpoint):
         chosen = {"base_url": server.base_url, "model": model, "api_key": KEY, "timeout_s": TIMEOUT_S, "max_retries": RETRIES, "concurrency": 8} | endpoint
         monkeypatch.setenv("RAG_EVAL_ENDPOINTS", json.dumps({"local": chosen}))
         part = {"mode": "llm", "endpoint": "local", "top_k": 3} | (answers or {})
-        (project.gold / "gold_set.yaml").write_text(CONFIG.replace("answers: {mode: deterministic, top_k: 5}", f"answers: {json.dumps(part)}"), encoding="utf-8")
+        (project.gold / "gold_set.yaml").write_text(CONFIG.replace("answers: {mode: deterministic, top_k: 5}", f"answers: {json.dumps(part)}") + more, encoding="utf-8")
         if questions is not None:
             rows = [{"query_id": query_id, "answerable": True, **(row if isinstance(row, dict) else {"text": row})} for query_id, row in questions.items()]
             (project.gold / "queries.jsonl").write_text(jsonl(rows), encoding="utf-8")
@@ -241,7 +241,8 @@ def test_an_order_in_the_corpus_is_not_an_answer(project, ask, llm):
     text = (project.corpus / "retries.md").read_text(encoding="utf-8")
     (project.corpus / "retries.md").write_text(text.replace("A failed job is tried three more times.", f"A failed job is tried three more times. {ORDER}"), encoding="utf-8")
     questions = {"obeys": wording("obeying"), "neatly": wording("obeying_in_form"), "well": ASK}
-    ask(llm, questions)
+    unguarded = "trust: {quarantine: false}\n"  # the guard would keep the order out of every prompt
+    ask(llm, questions, more=unguarded)
     found = by_id(project)
     sound(project)
     assert (found["obeys"]["outcome"], found["obeys"]["codes"], found["obeys"]["text"]) == ("failed", ["not_json"], "")
@@ -253,7 +254,7 @@ def test_an_order_in_the_corpus_is_not_an_answer(project, ask, llm):
         assert ORDER in block
     # obedience that keeps to the form cites what it was told: only a rule of the domain can tell, and fails it
     assert found["neatly"]["text"] == "OWNED"
-    ask(llm, questions, {"validators": [{"name": "ban_regex", "patterns": [r"\bowned\b"], "ignore_case": True}]})
+    ask(llm, questions, {"validators": [{"name": "ban_regex", "patterns": [r"\bowned\b"], "ignore_case": True}]}, more=unguarded)
     found = by_id(project)
     sound(project)
     assert (found["neatly"]["outcome"], found["neatly"]["codes"]) == ("failed", ["validator_failed"])

@@ -124,11 +124,12 @@ def test_hostile_text_is_data_everywhere(project, system):
         ]},
         {"query_id": "n", "question": "null?", "answer": None, "error": HOSTILE, "contexts": []},
     ]
-    result = run_recorded(project, system(rows))
+    result = run_recorded(project, system(rows), exit_code=2)  # the guard blocks it, and the system returned it
     assert printable(result.stdout)
     assert printable(result.stderr)
     report = project.report("my-system")
     assert first_fault(report) is None
+    assert [gate["id"] for gate in report["gates"] if gate["status"] == "fail"] == ["poisoning"]
     assert report["answers"]["outcomes"] == {"answered": 2, "failed": 1}
     assert report["citations"]["n_citations"] == 3
     for name in ("events.log", "traces.log"):
