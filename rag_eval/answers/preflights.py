@@ -15,6 +15,7 @@ from rag_eval.answers.evidence import Library, merged
 from rag_eval.answers.grep_terms import default_terms, find_terms
 from rag_eval.answers.patterns import BadPatternError, PatternTimeoutError, TimedPattern
 from rag_eval.answers.questions import Plan
+from rag_eval.answers.withheld import Withheld
 from rag_eval.records.answer_settings import Grep, Preflight, Retrieve, Section
 from rag_eval.records.answers import Evidence
 from rag_eval.records.problems import InputError, Problem, quoted
@@ -82,6 +83,11 @@ def _depth(plan: Plan, step: Preflight, raised: int | None) -> int:
     return max(plan.top_k, raised or 0) if isinstance(step, Section) and not step.sections else 0
 
 
+def _withheld_count(n: int) -> dict[str, int]:
+    """Part of an artifact's `filtered`; nothing where nothing was withheld."""
+    return {"withheld": n} if n else {}
+
+
 def _complete(results: Sequence[RetrievalResult | None], count: int) -> list[RetrievalResult | None]:
     if len(results) != count:
         raise ValueError(f"the retriever gave {len(results)} results for {count} queries")
@@ -97,10 +103,12 @@ class Preflights:
         The corpus.
     retrieve
         The ranking of the strategy whose evidence is used.
+    withheld
+        Chunks that grep and section leave out, as the ranking does by itself.
     """
 
-    def __init__(self, library: Library, retrieve: Retriever) -> None:
-        self._library, self._retrieve = library, retrieve
+    def __init__(self, library: Library, retrieve: Retriever, withheld: Withheld | None = None) -> None:
+        self._library, self._retrieve, self._withheld = library, retrieve, withheld or Withheld()
         self._term_rows: dict[str, list[int]] = {}
         self._pattern_rows: dict[str, list[int] | None] = {}
         self._lock = threading.Lock()
@@ -145,7 +153,7 @@ class Preflights:
         if isinstance(step, Retrieve):
             return _Found({"top_k": depth}, list(ranked[depth].chunks[:depth]))
         if isinstance(step, Section):
-            return self._section(step, ranked.get(depth))
+            return self._section(plan, step, ranked.get(depth))
         late = next((pattern for pattern in step.patterns if self._pattern_rows[pattern] is None), None)
         return self._grep(plan, step) if late is None else Fault("pattern_timeout", f"the pattern {quoted(late)} ran out of time.")
 
@@ -199,29 +207,33 @@ class Preflights:
             for row in rows:
                 scores[row] = scores.get(row, 0.0) + weight
                 matched.setdefault(row, []).append(name)
-        rows = sorted(scores, key=lambda row: (-scores[row], row))
+        ranked = sorted(scores, key=lambda row: (-scores[row], row))
+        rows = self._withheld.left(plan.question.query_id, ranked)  # before the cut, so that what is withheld takes no place of what may be shown
         kept = rows[: step.max_hits]
         chunks = [self._library.payload(row, rank=rank, score_raw=scores[row], score_norm=scores[row] / best) for rank, row in enumerate(kept, 1)]
         parameters = {"terms": list(_terms(plan, step)), "patterns": list(step.patterns), "max_hits": step.max_hits}
-        return _Found(parameters, chunks, [matched[row] for row in kept], {"over_max_hits": len(rows) - len(kept)}, [name for name, places in sought if not places])
+        return _Found(parameters, chunks, [matched[row] for row in kept], {"over_max_hits": len(rows) - len(kept), **_withheld_count(len(ranked) - len(rows))}, [name for name, places in sought if not places])
 
-    def _section(self, step: Section, ranked: RetrievalResult | None) -> _Found:
+    def _section(self, plan: Plan, step: Section, ranked: RetrievalResult | None) -> _Found:
         """Chunks of whole sections: those named, else the first sections of the ranking."""
         wanted = step.sections or tuple(dict.fromkeys(chunk.section_id for chunk in ranked.chunks) if ranked else ())
         kept = wanted[: step.max_sections] if not step.sections else wanted
         ranking = {chunk.snippet_id: chunk for chunk in ranked.chunks} if ranked else {}
         chunks: list[ScoredChunk] = []
         missing = []
+        n_withheld = 0
         for section in kept:
             rows = self._library.section_rows(section)
             if rows is None:  # of an outside retriever, or gone since the gold set was written
                 alike = [chunk for chunk in ranking.values() if chunk.section_id == section]
                 chunks.extend(alike)
                 missing.extend([] if alike else [section])
-            for row in rows or ():
+            left = self._withheld.left(plan.question.query_id, rows or ())
+            n_withheld += len(rows or ()) - len(left)
+            for row in left:
                 chunk = self._library.payload(row, rank=len(chunks) + 1, score_raw=1.0, score_norm=1.0)
                 chunks.append(ranking.get(chunk.snippet_id, chunk))
-        return _Found({"sections": list(step.sections), "max_sections": step.max_sections}, chunks, filtered={"over_max_sections": len(wanted) - len(kept)}, missing=missing)
+        return _Found({"sections": list(step.sections), "max_sections": step.max_sections}, chunks, filtered={"over_max_sections": len(wanted) - len(kept), **_withheld_count(n_withheld)}, missing=missing)
 
     def _record(self, plan: Plan, place: int, step: Preflight, found: _Found) -> tuple[list[Evidence], dict[str, Any]]:
         items = [self._library.evidence(chunk, step.kind) for chunk in found.chunks]

@@ -101,7 +101,7 @@ class _Run:
     def __init__(self, plans: Sequence[Plan], config: Answers, tools: Tools, sink: Events) -> None:
         self.plans, self.config, self.tools, self.sink = plans, config, tools, sink
         self.validators = load_validators(config.validators)
-        self.preflights = Preflights(tools.library, tools.retrieve)
+        self.preflights = Preflights(tools.library, tools.retrieve, tools.withheld)
         self.logs = [Events() for _ in plans]
         self.gathered: dict[int, Gathered] = {}
         self.artifacts: list[dict[str, Any]] = []

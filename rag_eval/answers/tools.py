@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from rag_eval.answers.evidence import Library
 from rag_eval.answers.pool import Passage
 from rag_eval.answers.preflights import Retriever
+from rag_eval.answers.withheld import Withheld
 from rag_eval.records.answers import Answer, Chat
 
 
@@ -59,6 +60,8 @@ class Tools:
         Called with each preflight artifact, in the order of the questions.
     concurrency
         Questions asked of the model at a time.
+    withheld
+        Chunks that preflights leave out of what they find without the ranking.
     """
 
     library: Library
@@ -68,3 +71,4 @@ class Tools:
     recorded: Mapping[str, Answer] | None = None
     store: Callable[[dict[str, Any]], None] | None = None
     concurrency: int = 4
+    withheld: Withheld | None = None

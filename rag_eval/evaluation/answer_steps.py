@@ -24,6 +24,7 @@ from rag_eval.corpus.recorded import read_outputs
 from rag_eval.evaluation.answer_frames import to_frames
 from rag_eval.evaluation.corpus_steps import corpus_snapshot
 from rag_eval.evaluation.evidence_steps import StoredRetrieval
+from rag_eval.evaluation.guard_steps import withheld
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.trust_steps import admitted_chunks
@@ -120,7 +121,7 @@ def _answers(runs: Runs, config: Answers) -> Artifact:
     name, questions = answers_strategy(evaluation, config), _questions(runs)
     modes: set[Mode] = {plan(question, config).mode for question in questions}
     run = runs.artifact(name)
-    inputs: list[Any] = [config.model_dump(mode="json"), [[q.query_id, q.text, q.override and q.override.model_dump(mode="json")] for q in questions], name, run.key, admitted_chunks(evaluation).key]
+    inputs: list[Any] = [config.model_dump(mode="json"), [[q.query_id, q.text, q.override and q.override.model_dump(mode="json")] for q in questions], name, run.key, admitted_chunks(evaluation).key, withheld(evaluation)[1]]
     if "deterministic" in modes:
         inputs.append(runs.opened().index.source(answers_embedding(runs, config)).model)
     recorded = recorded_file(evaluation, config)
@@ -157,7 +158,7 @@ def _tools(runs: Runs, config: Answers, questions: Sequence[Question], modes: se
         outputs, query_ids = read_outputs(path), [question.query_id for question in questions if plan(question, config).mode == "recorded"]
         recorded = {answer.query_id: answer for answer in recorded_answers(query_ids, outputs, maker)}
         stated = {query_id: [[place, dict(payload)] for place, payload in found.items()] for query_id, found in recorded_payloads(query_ids, outputs, maker).items()}
-    return Tools(library, stored, extract, chat, recorded, concurrency=_endpoint(evaluation, config).concurrency if chat else 1), stated
+    return Tools(library, stored, extract, chat, recorded, concurrency=_endpoint(evaluation, config).concurrency if chat else 1, withheld=withheld(evaluation)[0]), stated
 
 
 def _indexed_texts(chunks: pd.DataFrame) -> list[str]:

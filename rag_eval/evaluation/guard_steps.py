@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rag_eval.answers.withheld import Withheld
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import Evaluation
@@ -19,11 +20,16 @@ Pairs = npt.NDArray[np.int64]
 
 
 def guarded(evaluation: Evaluation) -> dict[str, Any]:
-    """Trust and guard of a `RetrievalService` over the admitted chunks."""
+    """Trust, guard and threshold of a `RetrievalService` over the admitted chunks."""
     facts, frame = admitted_trust(evaluation), admitted_chunks(evaluation).frame("chunks")
     vouched = vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())
     guard = QueryGuard(frame, facts["domain"].tolist(), vouched, (facts["allowed_by"] != "").to_numpy(dtype=bool))
-    return {"trust": facts["trust"].to_numpy() if evaluation.config.trust.configured else None, "guard": guard if evaluation.config.trust.quarantine else None}
+    spec = evaluation.config.trust
+    return {
+        "trust": facts["trust"].to_numpy() if spec.configured else None,
+        "guard": guard if spec.quarantine else None,
+        "default_threshold": spec.threshold if spec.filter else None,
+    }
 
 
 def restated(evaluation: Evaluation) -> Artifact:
@@ -63,6 +69,32 @@ def trust_mask(evaluation: Evaluation) -> npt.NDArray[np.bool_] | None:
     """Which chunks the configured threshold lets through; None without a threshold."""
     threshold = evaluation.config.trust.threshold
     return None if threshold is None else np.asarray(admitted_trust(evaluation)["trust"].to_numpy() >= threshold)
+
+
+def withheld(evaluation: Evaluation) -> tuple[Withheld, list[Any]]:
+    """Work out what retrieval leaves out for each question, for evidence that is found without it.
+
+    Returns
+    -------
+    Withheld, list
+        The chunks: with quarantine on those that restate any wording of a question, with the filter on those under the threshold; and the
+        part of a memo key that stands for them.
+    """
+    return evaluation.once("withheld", lambda: _withheld(evaluation))
+
+
+def _withheld(evaluation: Evaluation) -> tuple[Withheld, list[Any]]:
+    spec, of_question, parts = evaluation.config.trust, {}, list[Any]([None, None])
+    if spec.quarantine:
+        pairs = restated(evaluation).frame("pairs")
+        pairs = pairs[pairs["severity"] == "blocked"]
+        owners = gold_variants(evaluation).frame("variants")["query_id"].to_numpy(dtype=object)[pairs["query"].to_numpy(dtype=np.int64)]
+        of_question = {str(query_id): frozenset(part.tolist()) for query_id, part in pairs["chunk"].groupby(owners)}
+        parts[0] = restated(evaluation).key
+    allowed = trust_mask(evaluation) if spec.filter else None
+    if allowed is not None:  # the mask and not the trust: documents that grew a day older are no reason to answer anew
+        parts[1] = [spec.threshold, len(allowed), np.packbits(allowed).tobytes().hex()]
+    return Withheld(of_question, allowed), parts
 
 
 def guarded_search(evaluation: Evaluation, opened: IndexOpener, name: str, seed: int, *, filtered: bool) -> tuple[Ranking, int]:

@@ -13,7 +13,7 @@ from rag_eval.retrieval.strategies import ReadyStrategy
 def open_port(evaluation: Evaluation) -> RetrievalService:
     """Open RetrievalPort v1 over the corpus as it is now, indexing what is new.
 
-    The first strategy of each kind is served, external ones aside, without quarantined chunks and what restates the query. What a caller gets who names no strategy is bm25; with FEATURE_HYBRID_RETRIEVAL on it is
+    The first strategy of each kind is served, external ones aside, without quarantined chunks and what restates the query; with `trust.filter` on, without chunks under the threshold, unless a call names its own. What a caller gets who names no strategy is bm25; with FEATURE_HYBRID_RETRIEVAL on it is
     hybrid. Where the gold set lacks that kind, its primary strategy's kind.
 
     Raises

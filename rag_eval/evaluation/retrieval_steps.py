@@ -38,8 +38,7 @@ def _latency(evaluation: Evaluation, strategy: ReadyStrategy, texts: list[str]) 
         **guarded(evaluation),
     )
     places = np.unique(np.linspace(0, len(texts) - 1, min(evaluation.settings.latency_queries, len(texts))).astype(int))
-    trust = evaluation.config.trust
-    options = RetrievalOptions(top_k=LATENCY_TOP_K, trust_threshold=trust.threshold if trust.filter else None)
+    options = RetrievalOptions(top_k=LATENCY_TOP_K)
     # an outside reranker's error was counted by the batch, and how long it takes is the caller's latency all the same; nothing else may fail here
     foreign: tuple[type[Exception], ...] = (Exception,) if strategy.reranks_outside else ()
     with contextlib.suppress(*foreign):

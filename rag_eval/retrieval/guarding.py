@@ -11,7 +11,7 @@ from rag_eval.retrieval.ranking import Ranking
 from rag_eval.trust.restating import restates
 
 SPARE = 20
-"""Chunks searched beyond what was asked for, to take the places of those that are left out."""
+"""Chunks searched beyond what was asked for, to take the places of those that are left out; where they do not suffice, the search goes deeper."""
 
 
 STEM = 4

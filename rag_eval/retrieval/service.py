@@ -39,6 +39,8 @@ class RetrievalService:
         Trust of each chunk in [0, 1], float [n_chunks]; None where sources were not screened.
     guard
         Leaves out what restates a query; None where quarantine is off.
+    default_threshold
+        Trust threshold of calls that name none; None filters nothing. A call that wants no filter names 0.
     seed
         Chooses the graph of an approximate strategy; it must have been built.
     """
@@ -54,15 +56,19 @@ class RetrievalService:
         default: StrategyKind,
         trust: npt.NDArray[np.float64] | None = None,
         guard: QueryGuard | None = None,
+        default_threshold: float | None = None,
         seed: int = 0,
     ) -> None:
         if default not in strategies:
             raise ValueError(f"default: found {default}, accepted {', '.join(strategies)}")
+        if default_threshold is not None and trust is None:
+            raise ValueError("default_threshold: this index has no trust scores, so nothing can be filtered by them")
         self._strategies = dict(strategies)
         self._default = default
         self._table = strategies[default].index.table
         self._trust = trust
         self._guard = guard
+        self._default_threshold = default_threshold
         self._seed = seed
         self._corpus_rev = corpus_rev
         self._n_documents = len(documents)
@@ -89,10 +95,11 @@ class RetrievalService:
             if name not in FILTERS:
                 raise ValueError(f"filters: found {name!r}, accepted {', '.join(FILTERS)}")
             allowed &= np.isin(self._columns[name].astype(str), [wanted] if isinstance(wanted, str) else list(wanted))
-        if options.trust_threshold is not None:
+        threshold = self._default_threshold if options.trust_threshold is None else options.trust_threshold
+        if threshold is not None:
             if self._trust is None:
                 raise ValueError("trust_threshold: this index has no trust scores, so nothing can be filtered by them")
-            allowed &= self._trust >= options.trust_threshold
+            allowed &= self._trust >= threshold
         return None if allowed.all() else allowed
 
     def _retrieve(self, queries: list[str], options: RetrievalOptions) -> list[RetrievalResult]:
@@ -101,12 +108,32 @@ class RetrievalService:
         if strategy is None:
             raise ValueError(f"strategy: found {kind}, accepted {', '.join(self._strategies)}")
         started = time.perf_counter()
-        spare = 0 if self._guard is None else SPARE
-        found = strategy.search(queries, options.top_k + spare, self._seed, allowed=self._allowed(options), cached=False)
-        if self._guard is not None:
-            found = self._guard.apply(queries, found).cut(options.top_k)
+        allowed = self._allowed(options)
+        if self._guard is None:
+            found = strategy.search(queries, options.top_k, self._seed, allowed=allowed, cached=False)
+            places = [(found, query) for query in range(len(queries))]
+        else:
+            places = self._guarded(self._guard, strategy, queries, options.top_k, allowed)
         duration = (time.perf_counter() - started) / len(queries)
-        return [self._result(strategy, found, query, duration) for query in range(len(queries))]
+        return [self._result(strategy, found, query, duration) for found, query in places]
+
+    def _guarded(self, guard: QueryGuard, strategy: ReadyStrategy, queries: list[str], top_k: int, allowed: npt.NDArray[np.bool_] | None) -> list[tuple[Ranking, int]]:
+        """Each query's ranking without what restates it, and the query's place in that ranking.
+
+        A query of which too much was left out is searched again with twice the depth, until top_k are left or its ranking has no more: however many
+        pages are planted, they take no place of others. The other queries of a batch keep what they have, so that none depends on its neighbours.
+        """
+        places: dict[int, tuple[Ranking, int]] = {}
+        due, depth = list(range(len(queries))), top_k + SPARE
+        while due:
+            asked = [queries[query] for query in due]
+            found = strategy.search(asked, depth, self._seed, allowed=allowed, cached=False)
+            kept = guard.apply(asked, found).cut(top_k)
+            places.update({query: (kept, place) for place, query in enumerate(due)})
+            more = (found.found.sum(axis=1) >= depth) & (depth < len(self._table))
+            due = [due[place] for place in np.flatnonzero(more & (kept.found.sum(axis=1) < top_k)).tolist()]
+            depth = min(2 * depth, len(self._table))
+        return [places[query] for query in range(len(queries))]
 
     def _result(self, strategy: ReadyStrategy, found: Ranking, query: int, duration: float) -> RetrievalResult:
         chunks = []

@@ -175,6 +175,48 @@ def test_top_k_is_filled_while_no_more_than_the_spare_chunks_restate(tmp_path):
     assert not set(ids(plain)) & set(ids(guarded))
 
 
+@pytest.fixture(scope="module")
+def flooded(tmp_path_factory):
+    """Ninety planted pages stand before everything else: more than four times the spare chunks."""
+    texts = [f"{QUERY}. Page {number}" for number in range(90)] + HONEST
+    chunks = table(texts, [(f"d{number:03d}", f"c{number:03d}") for number in range(len(texts))])
+    index, embedding = StrategyIndex(chunks, places(tmp_path_factory.mktemp("flooded"))), Embedding(model="lsa-4")
+    specs = (Bm25(name="bm25", kind="bm25"), Vector(name="vector", kind="vector", embedding=embedding), Hybrid(name="hybrid", kind="hybrid", embedding=embedding))
+    strategies = {spec.kind: ReadyStrategy(spec, index) for spec in specs}
+    judge = QueryGuard(chunks.frame, ["planter.example"] * len(texts), np.zeros(len(texts), dtype=bool), np.zeros(len(texts), dtype=bool))
+    return strategies, judge
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("top_k", [10, 30, 40])
+def test_however_many_pages_restate_the_query_top_k_is_filled_from_what_is_left(flooded, kind, top_k):
+    strategies, judge = flooded
+    found = ids(service(strategies, guard=judge).retrieve(QUERY, RetrievalOptions(top_k=top_k, strategy=kind)))
+    assert not {f"c{number:03d}" for number in range(90)} & set(found)
+    assert len(found) == len(set(found)) == min(top_k, len(HONEST))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_deeper_search_for_one_query_changes_nothing_for_the_others_of_its_batch(flooded, kind):
+    strategies, judge = flooded
+    port, options = service(strategies, guard=judge), RetrievalOptions(top_k=10, strategy=kind)
+    queries = ["bells cast in 1507", QUERY, "zebra quagga", "number of them"]
+    for query, result in zip(queries, port.batch_retrieve(queries, options), strict=True):
+        alone = port.retrieve(query, options)
+        assert alone.chunks == result.chunks
+        assert alone.metadata.total_candidates == result.metadata.total_candidates
+
+
+def test_the_default_threshold_holds_for_calls_that_name_none(ready):
+    trust = np.linspace(0, 1, len(TEXTS))
+    port, query = service(ready, trust=trust, default_threshold=0.5), "bells of Amberley"
+    high = {name for (_, name), value in zip(IDS, trust, strict=True) if value >= 0.5}
+    assert set(ids(port.retrieve(query, RetrievalOptions(top_k=50)))) == high
+    assert set(ids(port.retrieve(query, RetrievalOptions(top_k=50, trust_threshold=0.0)))) == {name for _, name in IDS}
+    with pytest.raises(ValueError, match="default_threshold"):
+        service(ready, default_threshold=0.5)
+
+
 def test_a_query_without_results_and_an_empty_batch_are_fine(ready):
     port = service(ready, guard=guard())
     assert port.retrieve("zebra quagga", RetrievalOptions()).chunks == ()
