@@ -11,7 +11,9 @@ from rag_eval.trust.addressing_words import ALIKE, CLASSES, OBJECTS, OPENING, PL
 from rag_eval.trust.sentence_form import TASK_VERBS
 
 MOST_TOKENS = 100
-_TOKEN = re.compile(r"https?://[^\s\"')>]+|www\.[^\s\"')>]+|[\w.+-]+@[\w-]+\.[\w.-]*\w|!\[|[^\W\d_]+(?:['’][^\W\d_]+)?|\d+|[\"“”:?]")
+_TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|\d+|!\[|[\"“”:?]|<(?:url|mail)>")
+_URL = re.compile(r"https?://[^\s\"')>]+|\bwww\.[^\s\"')>]+")
+_MAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+")
 _STAND_INS = {"![": "<img>", "“": '"', "”": '"'}
 _MARKS = frozenset({":", '"'})
 _SHORTEST = 3
@@ -19,26 +21,18 @@ _SHORTEST = 3
 
 def tokens_of(sentence: str) -> list[str]:
     """Words of a normalised sentence; addresses, numbers and marks by what they are."""
-    found: list[str] = []
-    for match in _TOKEN.finditer(sentence):
-        if len(found) == MOST_TOKENS:
-            break
-        word = match[0]
-        if word[0].isdigit():
-            word = "<num>"
-        elif word.startswith(("http:", "https:", "www.")):
-            word = "<url>"
-        elif "@" in word:
-            word = "<mail>"
-        found.append(_STAND_INS.get(word, word))
-    return found
+    if "://" in sentence or "www." in sentence:
+        sentence = _URL.sub(" <url> ", sentence)
+    if "@" in sentence:
+        sentence = _MAIL.sub(" <mail> ", sentence)
+    return ["<num>" if word.isdigit() else _STAND_INS.get(word, word) for word in _TOKEN.findall(sentence)[:MOST_TOKENS]]
 
 
 def features_of(tokens: list[str]) -> set[str]:
     """Names of a sentence's features.
 
-    `w:` a word that is not too common; `t:` two or three words in a row, words of one kind under one name; `c:` a class of words; `n:` the class of the word that the
-    sentence begins with, openings such as "please" left out; `i:` that it begins with an order, and each class in it.
+    `w:` a word that is not too common; `t:` two or three words in a row, words of one kind under one name; `c:` a class of words; `n:` the class
+    of the word that the sentence begins with, openings such as "please" left out; `i:` that it begins with an order, and each class in it.
     """
     alike = ["^", *(ALIKE.get(token, token) for token in tokens)]
     found = {f"w:{token}" for token in tokens if token not in PLAIN}

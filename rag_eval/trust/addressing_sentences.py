@@ -21,16 +21,19 @@ invoke execute delete send print repeat robots? transcript inbox superseded
 """
 _BEGINNINGS = """
 give put add insert write say leave keep make hide show report answer reply respond forward transfer rename call run open visit post upload share cite quote name list treat rate rank mark classify place
-prefer save act claim let get have find stop skip state translate describe praise recommend advise present convince persuade ask inform invoke trigger execute delete send print repeat remember include
-append render display load fetch embed encode use return decline withhold deny attribute credit avoid omit whatever whoever nothing only reveal switch speak talk pose introduce sign book order buy
+prefer save act claim let have stop skip state translate describe praise recommend advise present convince persuade ask inform invoke trigger execute delete send print repeat remember include
+append render display load fetch embed encode decline withhold deny attribute credit avoid omit whatever whoever nothing reveal switch speak talk pose introduce sign book order buy
 """
 """Words that make a sentence looked at where it begins with them."""
 _WEAK = frozenset("""
-reveal tell mention response responses model models agent agents context task tasks rules prompt say says output outputs constraints restrictions summary dialogue respond responding reviewer reviewers respondent
+reveal tell mention transcript guidelines repeat summarize summarizes summarise summarises summarizing summarising robot robots ai assignment user users password ignore response responses model models agent agents context task tasks rules prompt say says output outputs constraints restrictions summary dialogue respond responding reviewer reviewers respondent
 respondents override overrides reply replies caller execute invoke delete send print repeat key translation guidelines conversation conversations answer answers mentioned reader readers directions crawler crawlers customer customers
 """.split())
 """Triggers that say nothing alone; beside them there must be a word of _BESIDE."""
-_BESIDE = re.compile(r"\b(?:you|your|must|should|shall|ought|will|please|user|users|reader|person|do not|don't|never|always|no|if|when|whenever|whatever|is to|are to|be|tell|say|says|give|make|put|add|write|use|let|ask|this|https?|page|now|not|ai|assistant|all|every|each|only|ignore|disregard|forget|pretend|refuse|secret|confidential|passwords?|credentials|before|instead|has|have|read|reads|reading|without|are required to|have to|has to|is required|are instructed|ought|been|on hearing)\b")
+_BESIDE = re.compile(
+    r"\b(?:you|your|must|should|shall|ought|please|users?|reader|person|anyone|whoever|do not|don't|never|always|whenever|whatever|is to|are to|are required|is required|has to|have to|tell|say|says|give|put|add|write|let|ask"
+    r"|https?|ai|assistant|chatbot|ignore|disregard|forget|pretend|refuse|secret|confidential|passwords?|credentials|instead|from now|if the|if a|when the|when asked|this page|this text|this line|been lifted|been replaced|nothing|every)\b"
+)
 _END = re.compile(r"[.!?。！？][\"'”’»)\]*]{0,5}(?: |$)")
 
 
