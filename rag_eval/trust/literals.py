@@ -8,7 +8,7 @@ import math
 from typing import NamedTuple
 
 _MOST, _SHORTEST, _SETS = 100, 3, 2
-"""Words that a sequence is multiplied out to at most, and characters of a word that is worth looking for; and sets of words that are kept."""
+"""Words that a sequence is multiplied out to at most, and bytes of a word that is worth looking for; and sets of words that are kept."""
 _SHARE = dict(zip(" etaoinshrdlucmfwypvbgkjqxz", (18, 10, 7.5, 6.5, 6.2, 5.7, 5.7, 5.3, 5, 5, 3.3, 3.3, 2.3, 2.2, 2, 2, 1.7, 1.6, 1.5, 0.8, 1.3, 1.6, 0.5, 0.1, 0.1, 0.2, 0.1), strict=True))
 """Rough per cent of the characters of English that each letter is; any other is rare."""
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}
@@ -35,7 +35,7 @@ def commonness(words: Words) -> float:
 def _words(known: _Known) -> tuple[Words, ...]:
     """The best sets of an expression; its texts themselves where they are few and long enough to look for."""
     if known.exact:
-        return (known.exact,) if min(map(len, known.exact)) >= _SHORTEST else ()
+        return (known.exact,) if min(len(word.encode("utf-8", "replace")) for word in known.exact) >= _SHORTEST else ()
     return known.words
 
 

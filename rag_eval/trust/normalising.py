@@ -24,10 +24,13 @@ _MARK = re.compile(_MARKS)
 _LEFT_MARKS = re.compile(f"(?<=[A-Za-z\u00c0-\u024f\u1e00-\u1eff]){_MARKS}+")
 _WORD = re.compile(r"\S+")
 _MARKS_IN_A_ROW = 30
+_FAR_FROM_ASCII = re.compile(f"[^\\x00-\\x7f]{{{_MARKS_IN_A_ROW + 1}}}")
+"""So many characters in a row could be marks; nearly no text has them, and whether they are marks takes longer to tell."""
 _BESIDE = re.compile(r"[^\W\d_]")
 _SPACES = "\t\n\v\f\r\x1c\x1d\x1e\x1f"
 _LOWER = bytes.maketrans((string.ascii_uppercase + _SPACES).encode(), (string.ascii_lowercase + " " * len(_SPACES)).encode())
 """Case and white space of ASCII, as `str.lower` and `str.split` know them, at the speed of copying."""
+
 
 
 @functools.lru_cache(maxsize=1)
@@ -74,7 +77,7 @@ def normalised(text: str) -> str:
         data = text.encode().translate(_LOWER)
         return (b" ".join(data.split()) if b"  " in data else data.strip(b" ")).decode()
     if not unicodedata.is_normalized("NFKC", text):
-        text = unicodedata.normalize("NFKC", _many_marks().sub(r"\1", text))
+        text = unicodedata.normalize("NFKC", _many_marks().sub(r"\1", text) if _FAR_FROM_ASCII.search(text) else text)
     if _FOREIGN.search(text):
         text = _folded(text)
     if _MARK.search(text) and _LEFT_MARKS.search(text):

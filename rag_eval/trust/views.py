@@ -20,7 +20,7 @@ from rag_eval.trust.tricks import Cut, Edited, Part, Trick, merged
 _WORD = re.compile(r"\S+")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _INVISIBLE = re.compile(f"[{invisible.INVISIBLE}]+")
-_NO_SPACES = frozenset(chr(code) for code in range(32)) - frozenset("\t\n\v\f\r\x1c\x1d\x1e\x1f")
+_SPACES = b"\t\n\v\f\r\x1c\x1d\x1e\x1f "
 _NEAR = 500
 """Hidden parts at most so far from each other are read on from one to the next, as a model would; others end a sentence."""
 
@@ -73,9 +73,10 @@ def _word_places(text: str) -> tuple[list[int], list[int]]:
         return [start for start, _ in spans], [end for _, end in spans]
     import numpy as np
 
-    blank = np.concatenate(([32], np.frombuffer(text.encode(), np.uint8), [32])) <= ord(" ")
-    for control in _NO_SPACES.intersection(text):
-        blank[1:-1][np.frombuffer(text.encode(), np.uint8) == ord(control)] = False
+    is_blank = np.zeros(128, dtype=bool)
+    is_blank[list(_SPACES)] = True
+    blank = np.ones(len(text) + 2, dtype=bool)
+    blank[1:-1] = is_blank[np.frombuffer(text.encode(), np.uint8)]
     edges = np.flatnonzero(blank[1:] != blank[:-1]).tolist()
     return edges[::2], edges[1::2]
 
