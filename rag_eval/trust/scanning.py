@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rag_eval.records.trust import FINDINGS
+from rag_eval.trust.addressing import addressed
 from rag_eval.trust.patterns import RuleSet
 from rag_eval.trust.views import View, read
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SPEAKS = "speaks_to_model"
+"""Rule of the model over sentences."""
 
 Finding = tuple[int, int, int, str, str, str, str]
 
@@ -28,16 +32,18 @@ def _by_rules(row: int, view: View, rules: RuleSet) -> list[Finding]:
     ]
 
 
-def findings_of(row: int, text: str, rules: RuleSet) -> list[Finding]:
-    """Findings in one text, as rows of `FINDINGS`."""
+def findings_of(row: int, text: str, rules: RuleSet, *, sentences: bool = False) -> list[Finding]:
+    """Findings in one text, as rows of `FINDINGS`; with `sentences` also of the model over sentences."""
     reading = read(text)
     found: list[Finding] = [(row, *trick) for trick in reading.tricks]
     for view in reading.views:
         found.extend(_by_rules(row, view, rules))
+        if sentences:
+            found.extend((row, start, end, "pattern", SPEAKS, _severity("warning", view), detail) for start, end, detail in addressed(view))
     return found
 
 
-def scan_texts(texts: Sequence[str], rules: RuleSet | None = None) -> "pd.DataFrame":
+def scan_texts(texts: Sequence[str], rules: RuleSet | None = None, *, sentences: bool = False) -> "pd.DataFrame":
     """Look for forbidden patterns, hidden text and encoded text.
 
     Parameters
@@ -46,6 +52,8 @@ def scan_texts(texts: Sequence[str], rules: RuleSet | None = None) -> "pd.DataFr
         Documents, chunks or passages.
     rules
         Default: the rules that are shipped.
+    sentences
+        Whether the model over sentences (`addressing`) reads them too, for what no rule knows.
 
     Returns
     -------
@@ -61,6 +69,6 @@ def scan_texts(texts: Sequence[str], rules: RuleSet | None = None) -> "pd.DataFr
     import pandas as pd
 
     rules = rules or RuleSet.load()
-    found = [finding for row, text in enumerate(texts) for finding in findings_of(row, text, rules)]
+    found = [finding for row, text in enumerate(texts) for finding in findings_of(row, text, rules, sentences=sentences)]
     frame = pd.DataFrame(found, columns=list(FINDINGS.columns))
     return FINDINGS.check(frame.astype(dict.fromkeys(("row", "start", "end"), "int64") | dict.fromkeys(("check", "rule", "severity", "detail"), "str")))

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rag_eval.records.trust import FINDINGS
-from rag_eval.trust.addressing import addressing
 from rag_eval.trust.patterns import RuleSet
 from rag_eval.trust.scanning import scan_texts
 
@@ -54,7 +53,4 @@ def screen(texts: Sequence[str], rules: RuleSet | None = None) -> "pd.DataFrame"
     pandas.DataFrame
         FINDINGS; `row` is the place in `texts`.
     """
-    import pandas as pd
-
-    parts = [scan_texts(texts, rules), addressing(texts)]
-    return FINDINGS.check(pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True))
+    return scan_texts(texts, rules, sentences=True)

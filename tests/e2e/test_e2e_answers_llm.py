@@ -67,7 +67,7 @@ def llm():
 def ask(project, monkeypatch):
     """Configure answers by a model, with questions of one's own, and run."""
 
-    def run(server, questions=None, answers=None, exit_code=0, model="good", more="", **endpoint):
+    def run(server, questions=None, answers=None, exit_code=0, *, model="good", more="", **endpoint):
         chosen = {"base_url": server.base_url, "model": model, "api_key": KEY, "timeout_s": TIMEOUT_S, "max_retries": RETRIES, "concurrency": 8} | endpoint
         monkeypatch.setenv("RAG_EVAL_ENDPOINTS", json.dumps({"local": chosen}))
         part = {"mode": "llm", "endpoint": "local", "top_k": 3} | (answers or {})
