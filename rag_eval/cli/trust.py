@@ -98,6 +98,8 @@ def manifest(
 
         path, count, signed = write_manifest(evaluation, out, key)
         typer.echo(f"{count} documents recorded in {path}{', signed' if signed else ''}")
+        if evaluation.config.trust.keys and not signed:
+            typer.echo("trust.keys is configured, so no run accepts it before it is signed: rag-eval trust manifest --key")
 
 
 @trust.command()
@@ -113,9 +115,12 @@ def sign(
     with told():
         evaluation = _open(gold_set, home, gold_sets)
         from rag_eval.evaluation.trust_signing import write_signatures
+        from rag_eval.records.problems import quoted
 
-        path, count = write_signatures(evaluation, out, key, name)
+        path, count, unnamed = write_signatures(evaluation, out, key, name)
         typer.echo(f"{count} documents signed in {path}")
+        if unnamed is not None:
+            typer.echo(f"no run reads them until gold_set.yaml says under trust: signatures: {quoted(unnamed, 1000)}")
 
 
 @trust.command()

@@ -84,6 +84,11 @@ def _row_of(evaluation: Evaluation, chunk_id: str) -> int:
     return found[0]
 
 
+def _source_hash(evaluation: Evaluation, doc_id: str) -> str:
+    sources = corpus_snapshot(evaluation).frame("sources")
+    return str(sources.loc[sources["doc_id"] == doc_id, "source_hash"].iloc[0])
+
+
 def inspect(evaluation: Evaluation, chunk_id: str) -> dict[str, Any]:
     """Everything that is known of one chunk: trust and its factors, findings, decisions, text and link.
 
@@ -106,6 +111,7 @@ def inspect(evaluation: Evaluation, chunk_id: str) -> dict[str, Any]:
         "factors": explain_factors(facts, as_of(evaluation)),
         "source_url": owner["source_url"],
         "rev": owner["rev"],
+        "source_hash": _source_hash(evaluation, facts["doc_id"]),
         "start": int(chunk["start"]),
         "end": int(chunk["end"]),
         "text": chunk["text"],
@@ -132,5 +138,6 @@ def decide(evaluation: Evaluation, chunk_id: str, *, who: str, why: str, revoke:
     if not revoke and facts["verdict"] not in {"blocked", AT_RETRIEVAL}:
         state = f"allowed by {facts['allowed_by']}" if allowed else facts["verdict"]
         raise InputError(Problem("not_blocked", "only a blocked chunk can be allowed", field="CHUNK_ID", found=f"{facts['chunk_id']}: {state}", accepted="a chunk that rag-eval trust list shows as blocked"))
-    decision = Decision(chunk_id=facts["chunk_id"], doc_id=facts["doc_id"], action="revoke" if revoke else "allow", who=who.strip(), why=why.strip(), reasons=tuple(facts["reasons"][:MAX_REASONS]), at=at)
+    seen = {name: facts[name] for name in ("chunk_id", "doc_id", "source_hash")}
+    decision = Decision(**seen, action="revoke" if revoke else "allow", who=who.strip(), why=why.strip(), reasons=tuple(facts["reasons"][:MAX_REASONS]), at=at)
     return decision, record_decision(evaluation.base, decision)

@@ -47,8 +47,14 @@ def write_manifest(evaluation: Evaluation, out: Path | None, key: Path | None) -
     return path, len(sources), signed is not None
 
 
-def write_signatures(evaluation: Evaluation, out: Path | None, key: Path, name: str) -> tuple[Path, int]:
-    """Sign every document's bytes; `name` is what `trust.keys` calls the public key."""
+def write_signatures(evaluation: Evaluation, out: Path | None, key: Path, name: str) -> tuple[Path, int, str | None]:
+    """Sign every document's bytes; `name` is what `trust.keys` calls the public key.
+
+    Returns
+    -------
+    Path, int, str | None
+        The file, how many documents it signs, and what to put under `trust.signatures` for the file to be read; None where the gold set names it already.
+    """
     private = _private(key)
     if name not in evaluation.config.trust.keys:
         accepted = ", ".join(sorted(evaluation.config.trust.keys)) or "none yet; rag-eval trust keygen prints a public key for it"
@@ -56,7 +62,10 @@ def write_signatures(evaluation: Evaluation, out: Path | None, key: Path, name: 
     lines = sign_documents(private, source_bytes(evaluation.config.corpus, evaluation.base), name)
     path = out or resolve(evaluation.config.trust.signatures or "signatures.jsonl", evaluation.base)
     write_text(path, "".join(f"{line}\n" for line in lines))
-    return path, len(lines)
+    named = evaluation.config.trust.signatures
+    if named is not None and resolve(named, evaluation.base).resolve() == path.resolve():
+        return path, len(lines), None
+    return path, len(lines), os.path.relpath(path.resolve(), evaluation.base.resolve())
 
 
 def write_key(out: Path) -> str:

@@ -16,7 +16,7 @@ from rag_eval.records.trust import FINDINGS
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.allowing import FILE_NAME as ALLOWED_FILE
-from rag_eval.trust.allowing import allowed_chunks
+from rag_eval.trust.allowing import allowed_chunks, still_meant
 from rag_eval.trust.domains import judge_domains, lookalike_notes
 from rag_eval.trust.floods import floods
 from rag_eval.trust.patterns import RuleSet
@@ -49,11 +49,13 @@ def evidence_trust(evaluation: Evaluation) -> Artifact:
 def _evidence_trust(evaluation: Evaluation) -> Artifact:
     corpus, chunks = corpus_snapshot(evaluation), corpus_chunks(evaluation)
     config, sources, rules = evaluation.config.trust, corpus.frame("sources"), RuleSet.load()
-    allowed, inputs = allowed_chunks(evaluation.base), trust_inputs(evaluation, corpus)
+    source_hashes = dict(zip(sources["doc_id"].tolist(), sources["source_hash"].tolist(), strict=True))
+    (allowed, outdated), inputs = still_meant(allowed_chunks(evaluation.base), source_hashes), trust_inputs(evaluation, corpus)
+    notes = inputs.notes + ([f"{len(outdated)} of the decisions in {ALLOWED_FILE} do not count: their documents have other bytes now, or they do not say which they are about"] if outdated else [])
     day = as_of(evaluation)
     dated = bool((sources["date"] != "").any())
     judged = config.model_dump(mode="json", include={"domains", "authors", "keys", "unlisted"})
-    key = evaluation.key("trust", corpus.key, chunks.key, judged, inputs.identity, rules.version, sorted(allowed.items()), day.isoformat() if dated else None)
+    key = evaluation.key("trust", corpus.key, chunks.key, judged, inputs.identity, rules.version, sorted(allowed.items()), notes, day.isoformat() if dated else None)
 
     def make() -> dict[str, Any]:
         documents, frame = corpus.frame("documents"), chunks.frame("chunks")
@@ -76,7 +78,7 @@ def _evidence_trust(evaluation: Evaluation) -> Artifact:
             "rules_version": rules.version,
             "manifest": inputs.manifest,
             "n_quarantined": int((trust["verdict"] == "blocked").sum()),
-            "notes": inputs.notes,
+            "notes": notes,
         }
         return {"trust": trust, "findings": spread, "about": about}
 

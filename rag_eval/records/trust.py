@@ -42,8 +42,8 @@ class Trust(Part):
     authors: tuple[AuthorName, ...] = Field(default=(), max_length=10_000, description="known authors; compared without regard to case and runs of white space")
     keys: dict[Name, str] = Field(default_factory=dict, description="name -> Ed25519 public key, 32 bytes in base64")
     signatures: str | None = Field(default=None, description='JSON lines {"doc_id", "key", "signature"}, relative to the gold set; for folders also <file>.sig beside the file')
-    manifest: str | None = Field(default=None, description="recorded hashes of the documents, relative to the gold set; <manifest>.sig signs it where keys are given")
-    unlisted: Literal["allow", "warn", "block"] = Field(default="warn", description="what the guard does with documents of domains that are not on the allowlist; look-alikes are always blocked")
+    manifest: str | None = Field(default=None, description="recorded hashes of the documents, relative to the gold set; <manifest>.sig must sign it where keys are given")
+    unlisted: Literal["allow", "warn", "block"] = Field(default="warn", description="what the guard does with documents of domains that are not on the allowlist, and with those without an address; look-alikes are always blocked")
     quarantine: bool = Field(default=True, description="whether blocked chunks are left out of the index and of what strategies return; off: they are only reported")
     threshold: float | None = Field(default=None, ge=0, le=1, description="trust under which chunks are filtered out; recall is reported with and without")
     filter: bool = Field(default=False, description="whether strategies retrieve with the threshold; else its cost is measured beside")
@@ -75,6 +75,12 @@ class Trust(Part):
             raise ValueError("filter: true needs a threshold, the trust under which chunks are filtered out")
         if self.threshold is not None and not self.configured:
             raise ValueError("threshold: nothing says whom to trust; give domains, authors or keys")
+        return self
+
+    @model_validator(mode="after")
+    def _signatures_are_verified(self) -> "Trust":
+        if self.signatures is not None and not self.keys:
+            raise ValueError("signatures: nothing verifies them; give keys")
         return self
 
     @property

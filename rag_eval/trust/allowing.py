@@ -1,12 +1,13 @@
 """What people allowed although the guard blocks it: an append-only file in the gold set's folder, so that it is reviewed like the gold set itself.
 
-A chunk is named by its chunk_id, which follows from its content: a changed document is judged anew. A later line supersedes an earlier one.
+A decision is about a chunk of a document with certain bytes: it counts while the document still has them, so a changed document is judged anew.
+A later line supersedes an earlier one of its chunk.
 """
 
 import datetime as dt
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,7 @@ from rag_eval.records.problems import InputError, Problem, quoted
 FILE_NAME = "trust-allowed.jsonl"
 MAX_LINE = 65_536
 """Bytes of a line: a decision as long as it may be in letters that JSON escapes with twelve bytes each fits."""
-ACCEPTED = '{"chunk_id": "...", "doc_id": "...", "action": "allow" | "revoke", "who": "...", "why": "...", "at": "..."}'
+ACCEPTED = '{"chunk_id": "...", "doc_id": "...", "source_hash": "...", "action": "allow" | "revoke", "who": "...", "why": "...", "at": "..."}'
 
 
 class Decision(BaseModel):
@@ -28,6 +29,7 @@ class Decision(BaseModel):
     schema_version: Literal[1] = 1
     chunk_id: str = Field(min_length=1, max_length=200)
     doc_id: str = Field(max_length=1000)
+    source_hash: str = Field(default="", pattern=r"^(?:[0-9a-f]{64})?$", description="sha256 of the document's bytes that were looked at; without it a decision does not count")
     action: Literal["allow", "revoke"]
     who: str = Field(min_length=1, max_length=200)
     why: str = Field(min_length=1, max_length=2000)
@@ -70,15 +72,36 @@ def read_decisions(folder: Path) -> list[Decision]:
     return [_parse(data, str(path), line) for line, data in _lines(path)]
 
 
-def allowed_chunks(folder: Path) -> dict[str, str]:
-    """chunk_id -> who allows it now."""
-    allowed: dict[str, str] = {}
+def allowed_chunks(folder: Path) -> dict[str, Decision]:
+    """chunk_id -> the decision that allows it and was not taken back; whether it still counts is `still_meant`."""
+    allowed: dict[str, Decision] = {}
     for decision in read_decisions(folder):
         if decision.action == "allow":
-            allowed[decision.chunk_id] = decision.who
+            allowed[decision.chunk_id] = decision
         else:
             allowed.pop(decision.chunk_id, None)
     return allowed
+
+
+def still_meant(allowed: Mapping[str, Decision], source_hashes: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Tell the decisions about the documents as they are from those about other bytes.
+
+    A chunk's text can stay while the title, address or author of its document change: who allowed the one did not see the other.
+
+    Parameters
+    ----------
+    allowed
+        What `allowed_chunks` gives.
+    source_hashes
+        doc_id -> sha256 of the document's present bytes, hex.
+
+    Returns
+    -------
+    dict, list
+        chunk_id -> who allows it; and the chunk_ids, sorted, whose document is gone or another one, or whose decision does not say which bytes it is about.
+    """
+    counts = {chunk_id: bool(one.source_hash) and source_hashes.get(one.doc_id) == one.source_hash for chunk_id, one in allowed.items()}
+    return {chunk_id: allowed[chunk_id].who for chunk_id, counted in counts.items() if counted}, sorted(chunk_id for chunk_id, counted in counts.items() if not counted)
 
 
 def record_decision(folder: Path, decision: Decision) -> Path:

@@ -25,8 +25,8 @@ _FIELDS = ("schema_version", "documents")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _ACCEPTED = '{"schema_version": 1, "documents": {doc_id: sha256 in lower-case hex}}'
 
-ManifestSignature = Literal["signed", "unsigned", "not_configured"]
-"""Of the manifest itself: a signature holds; there is none; no key is configured that could check one."""
+ManifestSignature = Literal["signed", "not_configured"]
+"""Of the manifest itself: a signature holds; no key is configured that could check one."""
 DocumentState = Literal["same", "changed", "not_in_manifest"]
 
 
@@ -100,7 +100,8 @@ def _signature(path: Path, data: bytes, keys: Mapping[str, str]) -> ManifestSign
     if not keys:
         return "not_configured"
     if not os.path.lexists(beside):
-        return "unsigned"
+        # as telling as one that does not hold: whoever can write the manifest can also delete what would give that away
+        raise _problem(path, "unsigned_manifest", "keys are configured and the manifest is not signed", accepted=f"rag-eval trust manifest --key writes {path.name}{SIDECAR} beside it")
     if not beside.is_file():
         raise _problem(beside, "not_a_file", "not a regular file, or a link to nothing", accepted=ACCEPTED_SIDECAR)
     signature = read_detached(beside, str(beside))
@@ -128,7 +129,7 @@ def read_manifest(path: Path, keys: Mapping[str, str]) -> Manifest:
     Raises
     ------
     InputError
-        The file is missing or no manifest; or there is a signature that does not hold. A missing signature is a state, `unsigned`.
+        The file is missing or no manifest; or keys are configured and the manifest has no signature, or one that does not hold.
     """
     data = _bytes(path)
     signature = _signature(path, data, keys)

@@ -48,7 +48,7 @@ def source_findings(
     trust_frame
         What `source_trust` made of it, row by row.
     config
-        Whom the gold set trusts; `unlisted` decides what an unlisted domain is.
+        Whom the gold set trusts; `unlisted` decides what a document of an unlisted domain, or without an address, is.
     manifest_states
         State of each document from `check_manifest`; None where there is no manifest.
     notes
@@ -58,7 +58,7 @@ def source_findings(
     -------
     pandas.DataFrame
         FINDINGS frame; row is the document's row, start and end are -1. domain.lookalike, signature.invalid and manifest.changed are blocked,
-        manifest.not_in_manifest is a warning, domain.not_listed as configured. Sorted by row.
+        manifest.not_in_manifest is a warning, domain.not_listed and domain.no_address as configured. Sorted by row.
     """
     n = len(sources)
     domain_state, signature_state = trust_frame["domain_state"].to_numpy(), trust_frame["signature_state"].to_numpy()
@@ -72,6 +72,8 @@ def source_findings(
     severity = _UNLISTED[config.unlisted]
     if severity is not None:
         rules.append((domain_state == "not_listed", _Rule("domain", "not_listed", severity, "the domain {domain} is not on the allowlist")))
+        # or leaving the address out would be the way round the allowlist
+        rules.append((domain_state == "unknown", _Rule("domain", "no_address", severity, "the document has no address to look for on the allowlist")))
     found = [(row, rule) for mask, rule in rules for row in np.flatnonzero(mask).tolist()]
     found.sort(key=lambda pair: pair[0])
     domains = sources["domain"].tolist()

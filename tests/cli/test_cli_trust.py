@@ -84,7 +84,9 @@ def test_warnings_are_listed_when_they_are_asked_for_and_after_what_is_blocked(p
     found = rows(project, "--warnings")
     assert {row["verdict"] for row in found} == {"blocked", "warning"}
     assert found[0]["verdict"] == "blocked"
-    assert all("domain.not_listed" in row["reasons"] for row in found[1:])
+    told = {row["doc_id"]: [code for code in row["reasons"] if code.startswith("domain.")] for row in found}
+    assert told["storage.md"] == told["zebra.md"] == ["domain.not_listed"]
+    assert {tuple(codes) for name, codes in told.items() if name not in {"storage.md", "zebra.md"}} == {("domain.no_address",)}
     assert {row["trust"] for row in found} == {0.0}
 
 
@@ -313,7 +315,9 @@ def test_a_manifest_is_written_signed_and_its_old_signature_goes(project, key):
     (project.corpus / "alerts.md").write_text("# Alerts\n\nOther.\n", encoding="utf-8")
     assert {(row["doc_id"], tuple(row["reasons"])) for row in rows(project)} == {("alerts.md", ("manifest.changed",))}
     unsigned = trust(project, "manifest")
-    assert ("signed" in unsigned.stdout, signature.exists()) == (False, False)
+    assert (", signed" in unsigned.stdout, "no run accepts it" in unsigned.stdout, signature.exists()) == (False, True, False)
+    assert "manifest.json" in problem(trust(project, "list"), "unsigned_manifest")
+    assert trust(project, "manifest", "--key", path).exit_code == 0
     assert rows(project) == []
     there = project.root / "there.json"
     assert trust(project, "manifest", "--out", there).exit_code == 0

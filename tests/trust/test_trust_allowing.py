@@ -18,13 +18,17 @@ def decision(chunk_id="c1", action="allow", who="Ann", **more):
     return Decision(chunk_id=chunk_id, doc_id=more.pop("doc_id", "d.md"), action=action, who=who, why=more.pop("why", "it quotes an attack"), at=more.pop("at", AT), **more)
 
 
+def who_allows(folder):
+    return {chunk_id: one.who for chunk_id, one in allowed_chunks(folder).items()}
+
+
 def line(**changes):
     return json.dumps({"schema_version": 1, "chunk_id": "c1", "doc_id": "d", "action": "allow", "who": "Ann", "why": "fine", "reasons": [], "at": "2026-03-01T12:30:00Z", **changes})
 
 
 def test_without_a_file_nothing_is_allowed(tmp_path):
     assert read_decisions(tmp_path) == []
-    assert allowed_chunks(tmp_path) == {}
+    assert who_allows(tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -46,13 +50,13 @@ def test_lines_are_only_ever_added_and_the_later_one_counts(tmp_path):
         assert now.startswith(before)
         assert now.count(b"\n") == before.count(b"\n") + 1
         before = now
-    assert allowed_chunks(tmp_path) == {"c1": "Cy"}
+    assert who_allows(tmp_path) == {"c1": "Cy"}
     assert [(one.chunk_id, one.action, one.who) for one in read_decisions(tmp_path)][2] == ("c1", "revoke", "Bob")
 
 
 def test_a_revocation_of_what_nobody_allowed_changes_nothing(tmp_path):
     record_decision(tmp_path, decision("c9", "revoke"))
-    assert allowed_chunks(tmp_path) == {}
+    assert who_allows(tmp_path) == {}
 
 
 @pytest.mark.parametrize("end", ["", "\r", "\n\n", "\n  \n"])
@@ -60,7 +64,7 @@ def test_a_line_without_its_end_is_ended_before_the_next(tmp_path, end):
     path = tmp_path / FILE_NAME
     path.write_text(line() + end, encoding="utf-8", newline="")
     record_decision(tmp_path, decision("c2"))
-    assert allowed_chunks(tmp_path) == {"c1": "Ann", "c2": "Ann"}
+    assert who_allows(tmp_path) == {"c1": "Ann", "c2": "Ann"}
     assert path.read_bytes().startswith((line() + end).encode())
 
 
@@ -80,6 +84,8 @@ def test_a_line_without_its_end_is_ended_before_the_next(tmp_path, end):
         (line(at="yesterday"), "at"),
         (line(schema_version=2), "schema_version"),
         (line(extra=1), "extra"),
+        (line(source_hash="A" * 64), "source_hash"),
+        (line(source_hash="a" * 64 + "\n"), "source_hash"),
         (line(reasons=["r"] * 101), "reasons"),
         (json.dumps({key: value for key, value in json.loads(line()).items() if key != "who"}), "who"),
         ('{"chunk_id": "\\ud800"}', "line"),
@@ -135,7 +141,7 @@ def test_no_decision_is_written_that_could_not_be_read_again(tmp_path):
     with pytest.raises(InputError) as caught:
         record_decision(tmp_path, decision("c2", reasons=("r" * MAX_LINE,)))
     assert [problem.code for problem in caught.value.problems] == ["line_too_long"]
-    assert allowed_chunks(tmp_path) == {"c1": "Ann"}
+    assert who_allows(tmp_path) == {"c1": "Ann"}
 
 
 @pytest.mark.parametrize("changes", [{"who": ""}, {"why": ""}, {"chunk_id": ""}, {"action": "permit"}])
@@ -158,5 +164,5 @@ def test_two_processes_that_decide_at_once_lose_nothing(tmp_path):
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), who, str(n)], stderr=subprocess.PIPE, text=True) for who in ("Ann", "Bob")]
     ends = [(writer.communicate(timeout=100)[1], writer.returncode) for writer in writers]
     assert [code for _, code in ends] == [0, 0], ends
-    assert allowed_chunks(tmp_path) == {f"{who}-{number}": who for who in ("Ann", "Bob") for number in range(n)}
+    assert who_allows(tmp_path) == {f"{who}-{number}": who for who in ("Ann", "Bob") for number in range(n)}
     assert len(read_decisions(tmp_path)) == 2 * n

@@ -24,7 +24,7 @@ def _sources(documents: dict[str, bytes]) -> pd.DataFrame:
 
 
 def _manifest(documents: dict[str, bytes]) -> Manifest:
-    return Manifest(make_manifest(_sources(documents))["documents"], "unsigned")
+    return Manifest(make_manifest(_sources(documents))["documents"], "not_configured")
 
 
 @pytest.fixture
@@ -48,9 +48,12 @@ def test_every_document_has_a_state_and_those_that_are_gone_are_listed():
     assert check.gone == ("gone", "z")
 
 
-def test_a_manifest_without_a_signature_is_unsigned_where_a_key_could_tell(written):
-    keys = {"press": generate_key()[1]}
-    assert read_manifest(written, keys).signature == "unsigned"
+def test_a_manifest_without_a_signature_is_refused_where_a_key_could_tell(written):
+    with pytest.raises(InputError) as caught:
+        read_manifest(written, {"press": generate_key()[1]})
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.file) == ("unsigned_manifest", str(written))
+    assert "rag-eval trust manifest --key" in problem.accepted
     assert read_manifest(written, {}).signature == "not_configured"
     assert sorted(read_manifest(written, {}).documents) == ["a", "ü"]
 

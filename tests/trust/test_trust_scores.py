@@ -192,7 +192,11 @@ def test_the_explanation_names_states_points_and_age():
     assert explain_factors(void, TODAY)["freshness"] == {"state": "unknown", "factor": 0.7, "age_days": None}
 
 
-@pytest.mark.parametrize(("unlisted", "expected"), [("allow", []), ("warn", [(1, "domain", "not_listed", "warning")]), ("block", [(1, "domain", "not_listed", "blocked")])])
+def _unlisted(severity):
+    return [(1, "domain", "not_listed", severity), (3, "domain", "no_address", severity)]
+
+
+@pytest.mark.parametrize(("unlisted", "expected"), [("allow", []), ("warn", _unlisted("warning")), ("block", _unlisted("blocked"))])
 def test_findings_follow_the_states(unlisted, expected):
     sources = _sources(Source("example.org"), Source("evil.net"), Source("wikipedla.org"), Source(), Source("example.org"))
     config = CONFIG.model_copy(update={"unlisted": unlisted})
