@@ -13,7 +13,7 @@ from rag_eval.evaluation.trust_steps import admitted_chunks, admitted_trust
 from rag_eval.retrieval.guarding import QueryGuard
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.artifacts import Artifact
-from rag_eval.trust.restating import restates
+from rag_eval.trust.restated_readings import restated_pairs
 from rag_eval.trust.verdicts import vouched_for
 
 Pairs = npt.NDArray[np.int64]
@@ -46,10 +46,10 @@ def _restated(evaluation: Evaluation) -> Artifact:
         frame = chunks.frame("chunks")
         with evaluation.progress.step("Looking for passages that restate a question"):
             vouched = vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())
-            found = restates(
+            found = restated_pairs(
                 gold.frame("variants")["text"].tolist(), frame["text"].tolist(), titles=frame["title"].tolist(), doc_ids=frame["doc_id"].tolist(), sources=facts["domain"].tolist(), vouched=vouched
             )
-        pairs = found.pairs[~facts["allowed_by"].to_numpy(dtype=object)[found.pairs["chunk"].to_numpy()].astype(bool)].reset_index(drop=True)
+        pairs = found[~facts["allowed_by"].to_numpy(dtype=object)[found["chunk"].to_numpy()].astype(bool)].reset_index(drop=True)
         blocked = pairs[pairs["severity"] == "blocked"]
         about = {"n_blocked_pairs": len(blocked), "n_blocked_chunks": int(blocked["chunk"].nunique()), "n_warned_pairs": int((pairs["severity"] == "warning").sum())}
         return {"pairs": pairs, "about": about}

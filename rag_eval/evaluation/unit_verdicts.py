@@ -10,7 +10,7 @@ from rag_eval.evaluation.corpus_steps import corpus_chunks
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.trust_steps import evidence_trust
-from rag_eval.trust.restating import restates
+from rag_eval.trust.restated_readings import restated_pairs
 from rag_eval.trust.screening import screen
 from rag_eval.trust.verdicts import ALLOWED, vouched_for
 
@@ -57,18 +57,26 @@ def unit_verdicts(evaluation: Evaluation, units: pd.DataFrame) -> UnitVerdicts:
         rank[unit] = max(rank[unit], RANK[verdict])
         reasons[unit] += [code for code in codes if code not in reasons[unit]]
     let = np.array([ALLOWED in codes for codes in reasons], dtype=bool)  # a person looked at this text: whatever else it reaches into was judged above
-    foreign = np.flatnonzero((units["chunk"] < 0).to_numpy() & (units["text"] != "").to_numpy() & ~let)
-    scanned = screen([str(text) for text in units["text"].to_numpy(dtype=object)[foreign]])
+    texts, returned = units["text"].to_numpy(dtype=object), units["returned"].to_numpy(dtype=object)
+    foreign = np.flatnonzero((units["chunk"] < 0).to_numpy() & (texts != "") & ~let)
+    other = np.flatnonzero(returned != "")  # not the text that stands in the corpus: nobody looked at it, whatever was judged or allowed there
+    places = np.concatenate([foreign, other])
+    scanned = screen([str(text) for text in (*texts[foreign], *returned[other])])
     for place, check, rule, severity in zip(*(scanned[name].tolist() for name in ("row", "check", "rule", "severity")), strict=True):
-        unit, code = int(foreign[place]), f"{check}.{rule}"
+        unit, code = int(places[place]), f"{check}.{rule}"
         rank[unit] = max(rank[unit], RANK[severity])
         if RANK[severity] and code not in reasons[unit]:
             reasons[unit].append(code)
     facts = evidence.drop_duplicates("doc_id").set_index("doc_id").reindex(units["doc_id"].to_numpy())
     states = {name: facts[name].fillna("unknown" if evaluation.config.trust.configured else "not_configured").to_numpy(dtype=object) for name in ("domain_state", "signature_state")}
     vouched = vouched_for(states["domain_state"].tolist(), states["signature_state"].tolist())
-    queries, texts = gold_variants(evaluation).frame("variants")["text"].tolist(), units["text"].tolist()
-    pairs = restates(queries, texts, titles=[""] * len(units), doc_ids=units["doc_id"].tolist(), sources=facts["domain"].fillna("").tolist(), vouched=vouched).pairs
-    pairs = pairs[(pairs["severity"] == "blocked").to_numpy() & ~let[pairs["chunk"].to_numpy(dtype=np.int64)]]
-    codes = pairs["query"].to_numpy(dtype=np.int64) * max(1, len(units)) + pairs["chunk"].to_numpy(dtype=np.int64)
+    at = np.concatenate([np.arange(len(units)), other])
+    sources, doc_ids = facts["domain"].fillna("").to_numpy(dtype=object), units["doc_id"].to_numpy(dtype=object)
+    pairs = restated_pairs(
+        gold_variants(evaluation).frame("variants")["text"].tolist(), [*texts, *returned[other]], titles=[""] * len(at),
+        doc_ids=doc_ids[at].tolist(), sources=sources[at].tolist(), vouched=None if vouched is None else vouched[at],
+    )  # fmt: skip
+    place = pairs["chunk"].to_numpy(dtype=np.int64)
+    kept = (pairs["severity"] == "blocked").to_numpy() & ~((place < len(units)) & let[at[place]])
+    codes = np.unique(pairs["query"].to_numpy(dtype=np.int64)[kept] * max(1, len(units)) + at[place[kept]])
     return UnitVerdicts(facts["trust"].fillna(0.0).to_numpy(dtype=np.float64), np.array(["clean", "warning", "blocked"], dtype=object)[rank], reasons, codes)

@@ -11,7 +11,9 @@ from rag_eval.reporting.terminal import cell, new_table
 if TYPE_CHECKING:
     from rich.console import Console
 
-MAX_ID = 200
+MAX_ID, MAX_REASONS = 200, 600
+SHORT_ID = 12
+"""Characters of a chunk_id in a table: the commands take the start of one."""
 
 
 def listing_lines(found: Any) -> list[str]:
@@ -26,11 +28,13 @@ def show_listing(console: "Console", found: Any) -> None:
         console.print(found.note, markup=False, soft_wrap=True)
     if not found.rows:
         return
+    from rich.text import Text
+
     table = new_table("", [("verdict", "left"), ("chunk", "left"), ("document", "left"), ("trust", "right"), ("reasons", "left")])
     for row in found.rows:
         trust = "-" if math.isnan(row["trust"]) else f"{row['trust']:.2f}"
         by = f"(allowed by {quoted(row['allowed_by'], 60)}) " if row["allowed_by"] else ""
-        table.add_row(row["verdict"], cell(row["chunk_id"]), cell(row["doc_id"][:MAX_ID]), trust, cell(by + ", ".join(row["reasons"])))
+        table.add_row(row["verdict"], cell(row["chunk_id"][:SHORT_ID]), cell(row["doc_id"][:MAX_ID]), trust, Text(quoted(by + ", ".join(row["reasons"]), MAX_REASONS)))
     console.print(table)
 
 

@@ -31,11 +31,14 @@ UNITS = FrameSchema(
         "chunk": Column("int", "row of the chunks frame where it is one of our chunks, by its id or its place; else -1"),
         "known": Column("bool", "whether the corpus has the document"),
         "text": Column("str", "the text of the place, else as the source gave it with personal data masked; may be empty"),
+        "returned": Column("str", "what the source gave as the text of this place where the corpus says otherwise, personal data masked and cut to a bound; else empty"),
     },
 )
 _CACHED_TEXTS = 512
 MAX_SEARCHED_CHARS = 200_000
 """A longer text is looked for as it stands only, not with its white space evened out."""
+MAX_RETURNED_CHARS = 200_000
+"""So much is kept of what a source gave for one place in one ranking."""
 
 
 class Even:
@@ -57,6 +60,17 @@ class Even:
         """Return the character of the source that stands at a place of the even text."""
         word = int(np.searchsorted(self._even, place, side="right")) - 1
         return int(self._source[word] + place - self._even[word])
+
+
+def _other_words(given: str, stands: str) -> str:
+    """Return what a source gave as the text of a place, masked, where that says something else; parts of the text, white space and masks are no difference."""
+    if not given.strip() or given == stands:
+        return ""
+    masked = mask(given).text
+    there = " ".join(stands.split())
+    if any(" ".join(text.split()) in there for text in (given, masked)) or " ".join(masked.split()) in " ".join(mask(stands).text.split()):
+        return ""
+    return masked
 
 
 class Placer:
@@ -82,19 +96,41 @@ class Placer:
         self._chunk_at = {(doc_id, start, end): row for row, (_, doc_id, _, start, end, _) in enumerate(self._chunks)}
         self._units: dict[tuple[object, ...], int] = {}
         self._rows: list[tuple[object, ...]] = []
-        self._seen: dict[tuple[object, ...], int] = {}
+        self._seen: dict[tuple[object, ...], tuple[tuple[object, ...], tuple[object, ...]]] = {}
         self._even = functools.lru_cache(maxsize=_CACHED_TEXTS)(lambda document: Even(self._texts[document]))
 
     def row(self, item: Item) -> int:
         """Return the row of an item's unit, which is added where it is new."""
-        seen = (item.id, item.doc_id, item.section_id, item.start, item.end, item.text)
-        if seen not in self._seen:
-            key, row = self._unit(item)
-            if key not in self._units:
-                self._units[key] = len(self._rows)
-                self._rows.append(row)
-            self._seen[seen] = self._units[key]
-        return self._seen[seen]
+        return self.rows([item])[0][0]
+
+    def rows(self, items: Sequence[Item]) -> list[tuple[int, float]]:
+        """Return the rows and scores of one ranking's units, best place first; new units are added.
+
+        Items of one place are one unit, whatever the source calls its text. All that it gave as the text goes with that unit, so that the
+        guard reads it; with other words for another query the place is another unit.
+        """
+        best: dict[tuple[object, ...], float] = {}
+        rows: dict[tuple[object, ...], tuple[object, ...]] = {}
+        given: dict[tuple[object, ...], list[str]] = {}
+        for item in items:
+            seen = (item.id, item.doc_id, item.section_id, item.start, item.end, item.text)
+            if seen not in self._seen:
+                self._seen[seen] = self._unit(item)
+            key, row = self._seen[seen]
+            best.setdefault(key, item.score)
+            rows.setdefault(key, row)
+            text = "" if key[0] in {"unknown", "name"} else _other_words(item.text, str(row[-1]))
+            if text and text not in given.setdefault(key, []):
+                given[key].append(text)
+        found = []
+        for key, score in best.items():
+            returned = "\n\n".join(given.get(key, []))[:MAX_RETURNED_CHARS]
+            named = (*key, text_hash(returned)) if returned else key
+            if named not in self._units:
+                self._units[named] = len(self._rows)
+                self._rows.append((*rows[key], returned))
+            found.append((self._units[named], score))
+        return found
 
     def frame(self) -> pd.DataFrame:
         """Return the units, UNITS schema."""
@@ -200,10 +236,7 @@ def place_all(outcomes: Sequence[Outcome], placer: Placer, depth: int) -> Placed
     first: str | None = None
     for query, outcome in enumerate(outcomes):
         if isinstance(outcome, Retrieved):
-            best: dict[int, float] = {}
-            for item in outcome.items:
-                best.setdefault(placer.row(item), item.score)
-            kept = list(best.items())[:depth]
+            kept = placer.rows(outcome.items)[:depth]
             rows[query, : len(kept)] = [row for row, _ in kept]
             raw[query, : len(kept)] = [score for _, score in kept]
         elif outcome is not None:

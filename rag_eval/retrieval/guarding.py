@@ -8,7 +8,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.retrieval.ranking import Ranking
-from rag_eval.trust.restating import restates
+from rag_eval.trust.plain_text import readings
+from rag_eval.trust.restated_readings import restated_pairs
 
 SPARE = 20
 """Chunks searched beyond what was asked for, to take the places of those that are left out; where they do not suffice, the search goes deeper."""
@@ -53,7 +54,7 @@ class QueryGuard:
         kept = []
         for row in rows.tolist():
             if row not in self._stems:
-                self._stems[row] = stems(f"{self._columns['title'][row]} {self._columns['text'][row]}")
+                self._stems[row] = stems(" ".join([*readings(self._columns["title"][row]), *readings(self._columns["text"][row])]))
             held = self._stems[row]
             kept.append(any(2 * len(words & held) >= len(words) for words in asked))
         near: npt.NDArray[np.int32] = rows[np.array(kept, dtype=bool)]
@@ -65,9 +66,9 @@ class QueryGuard:
         if not len(rows) or (self._vouched is not None and self._vouched[rows].all()):
             return found
         parts = {name: column[rows].tolist() for name, column in self._columns.items()}
-        pairs = restates(
+        pairs = restated_pairs(
             list(queries), parts["text"], titles=parts["title"], doc_ids=parts["doc_id"], sources=self._domains[rows].tolist(), vouched=None if self._vouched is None else self._vouched[rows]
-        ).pairs
+        )
         pairs = pairs[pairs["severity"] == "blocked"]
         chunk = rows[pairs["chunk"].to_numpy(dtype=np.int64)]
         codes = pairs["query"].to_numpy(dtype=np.int64) * len(self._domains) + chunk

@@ -65,6 +65,18 @@ def _unmarked(found: re.Match[str]) -> str:
     return "".join(letter for letter in unicodedata.normalize("NFD", word) if not unicodedata.category(letter).startswith("M"))
 
 
+def spelled(text: str) -> str:
+    """Return the text in NFKC with look-alikes folded; its case and its white space stay."""
+    if not text.isascii():
+        if not unicodedata.is_normalized("NFKC", text):
+            text = unicodedata.normalize("NFKC", _many_marks().sub(r"\1", text) if _FAR_FROM_ASCII.search(text) else text)
+        if _FOREIGN.search(text):
+            text = _folded(text)
+        if _MARK.search(text) and _LEFT_MARKS.search(text):
+            text = _WORD.sub(_unmarked, text)
+    return text
+
+
 def normalised(text: str) -> str:
     r"""Return the text in NFKC, look-alikes folded, in lower case, with one space for every run of white space.
 
@@ -76,10 +88,4 @@ def normalised(text: str) -> str:
     if text.isascii():
         data = text.encode().translate(_LOWER)
         return (b" ".join(data.split()) if b"  " in data else data.strip(b" ")).decode()
-    if not unicodedata.is_normalized("NFKC", text):
-        text = unicodedata.normalize("NFKC", _many_marks().sub(r"\1", text) if _FAR_FROM_ASCII.search(text) else text)
-    if _FOREIGN.search(text):
-        text = _folded(text)
-    if _MARK.search(text) and _LEFT_MARKS.search(text):
-        text = _WORD.sub(_unmarked, text)
-    return " ".join(text.lower().split())
+    return " ".join(spelled(text).lower().split())

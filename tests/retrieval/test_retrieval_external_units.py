@@ -161,3 +161,23 @@ def test_any_items_give_a_ranking_over_whole_units(lists):
         assert texts[unit["doc_id"]][unit["start"] : unit["end"]] == unit["text"]
     assert np.isfinite(found.ranking.norm).all()
     assert units.loc[~units["known"], "chunk"].eq(-1).all()
+
+
+def test_a_text_that_says_something_else_than_its_place_is_kept_beside_it():
+    start, chunk = GUIDE.index("the  installer"), CHUNKS.iloc[1]
+    there = {"doc_id": "guide.md", "start": start, "end": start + 14}
+    same = placed(item(**there), item(**there, text=" "), item(**there, text="the installer"), item(**there, text="installer"), item(id=chunk["chunk_id"], text=chunk["text"]))
+    assert [unit["returned"] for unit in same] == [""] * 5
+    other = placed(item(**there, text="Ask jane.doe@example.org"), item(id=chunk["chunk_id"], text="other"))
+    assert [unit["returned"] for unit in other] == ["Ask [email██████████████", "other"]
+    assert [(unit["text"], unit["chunk"]) for unit in other] == [("the  installer", -1), (chunk["text"], 1)]
+
+
+def test_other_words_for_a_place_take_no_second_place_and_are_all_kept():
+    there = {"doc_id": "guide.md", "start": 0, "end": 7}
+    first = Retrieved((item(**there, score=3), item(**there, text="evil", score=2), item(doc_id="notes.txt", score=1), item(**there, text="worse", score=0)))
+    found = place_all([first, Retrieved((item(**there),))], Placer(*CORPUS), 4)
+    assert found.ranking.rows.tolist() == [[0, 1, -1, -1], [2, -1, -1, -1]]
+    assert found.ranking.raw[0, :2].tolist() == [3.0, 1.0]
+    assert found.units["returned"].tolist() == ["evil\n\nworse", "", ""]
+    assert found.units["start"].tolist() == [0, -1, 0]
