@@ -184,6 +184,9 @@ class RuleSet:
         gates = [(gate, place) for place, rule in enumerate(self.rules) for gate in _gates(rule.pattern)]
         patterns = {gate: number for number, gate in enumerate(dict.fromkeys(gate for gate, _ in gates))}
         self._gates = [{patterns[gate] for gate, at in gates if at == place} for place in range(len(self.rules))]
+        self._first: dict[int, list[int]] = {}
+        for place, numbers in enumerate(self._gates):
+            self._first.setdefault(min(numbers), []).append(place)
         self._n_gates = len(patterns)
         self._filter = _set(patterns)
 
@@ -210,7 +213,7 @@ class RuleSet:
             return list(range(len(self.rules)))
         if len(found) == 1:
             return []
-        return [place for place, gates in enumerate(self._gates) if gates <= found]
+        return sorted(place for gate in found for place in self._first.get(gate, ()) if self._gates[place] <= found)
 
     def matches(self, text: str, kind: str = "visible") -> list[RuleMatch]:
         """Rules found in the text of a view, in the order of the file and then of the text.
