@@ -47,8 +47,8 @@ def plain(text: str, gap: str = "") -> str:
 
     Examples
     --------
-    >>> plain("<h2>Depth</h2><i>h\\u200bow</i> <b>dеep</b> &#105;s it")
-    '\\nDepth\\nhow deep is it'
+    >>> plain("<h2>Depth</h2><i>h\u200bow</i> <b>dеep</b> &#105;s it")
+    '\nDepth\nhow deep is it'
     """
     if text.isascii() and not _DRESSED.search(text):
         return text
