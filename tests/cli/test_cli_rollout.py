@@ -14,6 +14,12 @@ from rag_eval.gates.rollout_assignment import assignment
 ESCAPES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    """As wide a screen as a log has, whatever an earlier test left behind."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 def rollout(project, *arguments):
     folders = ["--home", project.home, *(("--gold-sets", project.root / "gold_sets") if arguments[0] == "plan" else ())]
     return CliRunner().invoke(app, ["rollout", *map(str, (*arguments, *folders))], catch_exceptions=False)

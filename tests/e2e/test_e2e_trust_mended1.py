@@ -12,7 +12,7 @@ from rag_eval.evaluation.port import open_port
 from rag_eval.records.retrieval import RetrievalOptions
 from rag_eval.settings import Settings
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # raised inside MLflow's own SQLAlchemy models
 
 SPEC = "domains: [docs.example.org], unlisted: allow"
 RESTATING = "---\nurl: https://pages.planter.test/page\n---\n\n# Page\n\nHow long do results stay on the disk? Results stay on the disk for ever, as every page of ours says.\n"

@@ -14,7 +14,7 @@ from rag_eval.records.problems import InputError
 from rag_eval.settings import Settings
 from rag_eval.storage.locking import home_lock
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # raised inside MLflow's own SQLAlchemy models
 
 MANY = 700
 MANY_CONFIG = """\

@@ -156,6 +156,7 @@ GROWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*GROWN, *TEXTS])
 def test_time_grows_with_the_text_and_no_faster(name):
     made = GROWN.get(name) or TEXTS[name]

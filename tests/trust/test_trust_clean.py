@@ -14,7 +14,7 @@ def shares(evaluation):
     return float((verdicts == "blocked").mean()), float((verdicts == "warning").mean()), len(verdicts)
 
 
-@pytest.mark.parametrize(("name", "n_chunks"), [("scifact", 5183), ("xquad", 240)])
+@pytest.mark.parametrize(("name", "n_chunks"), [pytest.param("scifact", 5183, marks=pytest.mark.slow), ("xquad", 240)])
 def test_hardly_anything_of_a_public_corpus_is_held_back(shared_data, tmp_path, name, n_chunks):
     blocked, warned, n = shares(open_beir(shared_data / name, "test", Settings(home=tmp_path / "home")))
     assert n >= n_chunks

@@ -107,6 +107,7 @@ def seconds(text):
     return taken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["```\n", "\n", "a : ", "a, ", "with a ", "with a\n", "Word and ", "Word and (", "=", " ", ".. ", "a.", "::\n  ", "- ", ">>> a\n", "? ", "[a."])
 def test_time_grows_with_the_text(unit):
     small, large = (min(seconds(unit * (size // len(unit))) for _ in range(3)) for size in (10_000, 80_000))

@@ -10,6 +10,8 @@ from rag_eval.corpus import package_docs, sentences
 from rag_eval.records.gold_set import PackageDocs
 from rag_eval.trust.topic_shift import topic_shift
 
+pytestmark = pytest.mark.slow  # minutes in sum; `make test-all` runs them
+
 PLAIN = ("Information Retrieval", "Content Creation", "Learning and Tutoring", "Language Translation", "Programming Help")
 
 
