@@ -202,13 +202,14 @@ def drift_lines(report: Mapping[str, Any]) -> list[str]:
 def gates_table(report: Mapping[str, Any]) -> "Table":
     """Gates with what was asked, what was found and why."""
     table = new_table("Gates", [("gate", "left"), ("status", "left"), ("found", "right"), ("accepted", "left"), ("reason", "left")])
+    table.columns[0].no_wrap = True  # a gate is looked up by its whole name
     from rich.text import Text
 
     for gate in report["gates"]:
         evidence = gate["evidence"]
         found = interval(evidence.get("value"), evidence.get("ci_low"), evidence.get("ci_high"))
         name = gate["id"] + (" (required)" if gate["required"] else "")
-        status = Text(gate["status"], style=STATUS_STYLE[gate["status"]])
+        status = Text(gate["status"].replace("_", " "), style=STATUS_STYLE[gate["status"]])
         table.add_row(cell(name), status, found, cell(evidence.get("accepted", "")), cell(gate["reason_code"]))
     return table
 
