@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from rag_eval.records.answer_settings import Answers
 from rag_eval.records.configuration_parts import Embedding, Name, Part
 from rag_eval.records.trust import Trust
+from rag_eval.records.uncertainty import EXPANSIONS, ExpansionName, Uncertainty
 
 MEASURES_AT_K = ("recall", "success", "precision", "judged")
 MEASURES = (
@@ -192,7 +193,27 @@ class External(_Strategy):
         return self
 
 
-Strategy = Annotated[Bm25 | Vector | Hybrid | External, Field(discriminator="kind")]
+class Iterative(_Strategy):
+    """Retrieves, looks at how likely it missed something, expands the question and retrieves again, over any other strategy that runs here."""
+
+    kind: Literal["iterative"]
+    base: Name = Field(description="name of the strategy that each round retrieves with")
+    min_recall: float = Field(default=0.7, ge=0, le=1, description="retrieval confidence that ends the rounds")
+    max_iterations: int = Field(default=3, ge=1, le=10)
+    max_expansions: int = Field(default=5, ge=1, le=50)
+    expansions: tuple[ExpansionName, ...] = Field(default=EXPANSIONS, min_length=1, description="expansion strategies that may be chosen")
+    endpoint: Name | None = Field(default=None, description="chat endpoint of the settings for related_concept and reformulation; default: the corpus's own associations")
+
+    @model_validator(mode="after")
+    def _base_ranks(self) -> "Iterative":
+        if self.rerank is not None:
+            raise ValueError("rerank belongs to the base strategy")
+        if len(set(self.expansions)) != len(self.expansions):
+            raise ValueError("expansions: each once")
+        return self
+
+
+Strategy = Annotated[Bm25 | Vector | Hybrid | External | Iterative, Field(discriminator="kind")]
 
 
 class Floor(Part):
@@ -241,6 +262,7 @@ class GoldSetConfig(Part):
     level: Level = "document"
     split: str | None = Field(default=None, description="for gold in BEIR layout: qrels/<split>.tsv")
     trust: Trust = Trust()
+    uncertainty: Uncertainty = Uncertainty()
     answers: Answers | None = Field(default=None, description="left out: retrieval alone is evaluated")
     acceptance: dict[str, str] = Field(default_factory=dict)
     gates: Gates = Gates()
@@ -273,6 +295,12 @@ class GoldSetConfig(Part):
             raise ValueError(f"answers.top_k: found {self.answers.top_k}, but depth retrieves {self.depth} chunks for each wording")
         if self.depth < max(self.k):
             raise ValueError("depth must be at least the largest k")
+        if "k" in self.uncertainty.model_fields_set and self.depth < self.uncertainty.k:
+            raise ValueError(f"uncertainty.k: found {self.uncertainty.k}, but depth retrieves {self.depth} chunks for each wording")
+        local = {strategy.name for strategy in self.strategies if not isinstance(strategy, (External, Iterative))}
+        for strategy in self.strategies:
+            if isinstance(strategy, Iterative) and strategy.base not in local:
+                raise ValueError(f"strategies.{strategy.name}.base: found {strategy.base}, accepted are {', '.join(sorted(local)) or 'none: no strategy here runs by itself'}")
         for measure, text in self.acceptance.items():
             Floor.parse(measure, text)
         return self
