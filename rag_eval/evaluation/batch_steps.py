@@ -1,0 +1,122 @@
+"""A strategy's stored run as a batch that estimators of a miss look at, one for each seed.
+
+Belongs here: which lists, terms and vectors stand beside a strategy's rankings, and which second retriever they are held against.
+"""
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.corpus.analyzer import Analyzer
+from rag_eval.evaluation.index_steps import Opened
+from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.evaluation.stability_steps import stability_embedding
+from rag_eval.records.configuration_parts import Embedding
+from rag_eval.records.gold_set import Bm25, External, Iterative, Strategy, Vector
+from rag_eval.retrieval.dense import ExactSearch
+from rag_eval.retrieval.ranking import Ranking
+from rag_eval.uncertainty.batch import RankedBatch, TermSpace
+
+SECOND_DEPTH = 100
+SECOND_LEXICAL = Bm25(name="second", kind="bm25")
+"""BM25 with its defaults: the second retriever of whatever is not lexical itself."""
+
+
+def term_space(evaluation: Evaluation, opened: Opened) -> TermSpace:
+    """Terms of the admitted chunks, counted once an evaluation."""
+    return evaluation.once("term space", lambda: TermSpace(opened.table.terms, opened.table.n_terms))
+
+
+def base_of(runs_of: Evaluation, spec: Strategy) -> Strategy:
+    """Return the strategy that ranks: of an iterative one its base."""
+    return next(other for other in runs_of.config.strategies if other.name == spec.base) if isinstance(spec, Iterative) else spec
+
+
+def second_of(evaluation: Evaluation, opened: Opened, spec: Strategy, texts: list[str]) -> Ranking:
+    """Rank with the second retriever: by vectors where the strategy is lexical, else by BM25."""
+    base = base_of(evaluation, spec)
+    lexical = not isinstance(base, Bm25)
+    embedding = stability_embedding(evaluation)
+    return evaluation.once(f"second {lexical} {hash(tuple(texts))}", lambda: _second(opened, texts, None if lexical else embedding))
+
+
+def _second(opened: Opened, texts: list[str], embedding: Embedding | None) -> Ranking:
+    if embedding is None:
+        return opened.index.by_term(SECOND_LEXICAL, texts, SECOND_DEPTH, None)
+    source = opened.index.source(embedding)  # a file of vectors knows the gold set's own wordings, which are all that is asked
+    return ExactSearch(source.chunk_vectors()).search(source.query_vectors(texts), SECOND_DEPTH)
+
+
+def batch_of(evaluation: Evaluation, opened: Opened, spec: Strategy, texts: list[str], found: Ranking, *, question: np.ndarray | None = None) -> RankedBatch:
+    """Make the batch of rankings over the chunks, just found or stored.
+
+    Parameters
+    ----------
+    texts
+        The n wordings.
+    found
+        Their rankings by `spec`.
+    question
+        int64 [n]: codes of the questions that the wordings belong to.
+    """
+    base = base_of(evaluation, spec)
+    source = None if isinstance(base, Bm25 | External | Iterative) else opened.index.source(base.embedding)
+    other = second_of(evaluation, opened, spec, texts)
+    return RankedBatch(
+        rows=found.rows,
+        raw=found.raw,
+        norm=found.norm,
+        cosine=isinstance(base, Vector) and base.rerank is None,
+        space=term_space(evaluation, opened),
+        query_terms=opened.table.query_terms(texts),
+        other_rows=other.rows,
+        other_raw=other.raw,
+        query_vectors=None if source is None else source.query_vectors(texts),
+        chunk_vectors=None if source is None else np.asarray(source.chunk_vectors()),
+        question=question,
+    )
+
+
+def stored_batches(runs: Runs, name: str) -> dict[int, RankedBatch]:
+    """Make the batches of a stored run by seed; rows are variants.
+
+    An external retriever's units that are all chunks of ours are looked at as chunks. Else its own texts are the term space, and nothing
+    stands beside its lists: a second retriever's would name other things.
+    """
+    spec, texts, question = runs.spec(name), runs.gold.variants["text"].tolist(), np.asarray(runs.gold.query_of, dtype=np.int64)
+    about, frame = runs.artifact(name).json("about"), runs.artifact(name).frame("run")
+    lists = {seed: stored_ranking(frame, seed, len(texts), runs.evaluation.config.depth) for seed in about["seeds"]}
+    if isinstance(spec, External):
+        units = runs.units(name)
+        chunk_of = units["chunk"].to_numpy()
+        if len(chunk_of) and (chunk_of >= 0).all():
+            lists = {seed: _renamed(found, chunk_of) for seed, found in lists.items()}
+        else:
+            return _unit_batches(lists, units["text"].tolist(), texts, question)
+    opened = runs.opened()
+    return {seed: batch_of(runs.evaluation, opened, spec, texts, found, question=question) for seed, found in lists.items()}
+
+
+def stored_ranking(frame: pd.DataFrame, seed: int, n: int, depth: int) -> Ranking:
+    """Read one seed of a RUN frame back as a ranking of n variants."""
+    part = frame[frame["seed"] == seed]
+    place = part["variant"].to_numpy(), part["k_final"].to_numpy() - 1
+    rows, raw, norm, k_pos, rerank = np.full((n, depth), -1, dtype=np.int32), np.zeros((n, depth)), np.zeros((n, depth)), np.zeros((n, depth), dtype=np.int32), np.full((n, depth), np.nan)
+    for array, column in ((rows, "chunk"), (raw, "score_raw"), (norm, "score_norm"), (k_pos, "k_pos"), (rerank, "rerank_score")):
+        array[place] = part[column].to_numpy()
+    return Ranking(rows, np.nan_to_num(raw), np.nan_to_num(norm), k_pos, rerank, (rows >= 0).sum(axis=1).astype(np.int64))
+
+
+def _renamed(found: Ranking, chunk_of: np.ndarray) -> Ranking:
+    rows = np.where(found.rows >= 0, chunk_of[np.maximum(found.rows, 0)], -1).astype(np.int32)
+    return Ranking(rows, found.raw, found.norm, found.k_pos, found.rerank, found.candidates)
+
+
+def _unit_batches(lists: dict[int, Ranking], unit_texts: list[str], texts: list[str], question: np.ndarray) -> dict[int, RankedBatch]:
+    analyzer = Analyzer()
+    terms = analyzer.index(unit_texts)
+    n_terms = 1 + max((max(row) for row in terms if row), default=-1)
+    space, query_terms = TermSpace(terms, n_terms), analyzer.index(texts)
+    return {
+        seed: RankedBatch(rows=found.rows, raw=found.raw, norm=found.norm, cosine=False, space=space, query_terms=query_terms, question=question) for seed, found in lists.items()
+    }
