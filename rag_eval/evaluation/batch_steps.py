@@ -12,7 +12,7 @@ from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.stability_steps import stability_embedding
 from rag_eval.records.configuration_parts import Embedding
-from rag_eval.records.gold_set import Bm25, External, Iterative, Strategy, Vector
+from rag_eval.records.gold_set import Bm25, External, Strategy, Vector
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.uncertainty.batch import RankedBatch, TermSpace
@@ -27,14 +27,9 @@ def term_space(evaluation: Evaluation, opened: Opened) -> TermSpace:
     return evaluation.once("term space", lambda: TermSpace(opened.table.terms, opened.table.n_terms))
 
 
-def base_of(runs_of: Evaluation, spec: Strategy) -> Strategy:
-    """Return the strategy that ranks: of an iterative one its base."""
-    return next(other for other in runs_of.config.strategies if other.name == spec.base) if isinstance(spec, Iterative) else spec
-
-
 def second_of(evaluation: Evaluation, opened: Opened, spec: Strategy, texts: list[str]) -> Ranking:
     """Rank with the second retriever: by vectors where the strategy is lexical, else by BM25."""
-    base = base_of(evaluation, spec)
+    base = evaluation.config.base_of(spec)
     lexical = not isinstance(base, Bm25)
     embedding = stability_embedding(evaluation)
     return evaluation.once(f"second {lexical} {hash(tuple(texts))}", lambda: _second(opened, texts, None if lexical else embedding))
@@ -59,8 +54,8 @@ def batch_of(evaluation: Evaluation, opened: Opened, spec: Strategy, texts: list
     question
         int64 [n]: codes of the questions that the wordings belong to.
     """
-    base = base_of(evaluation, spec)
-    source = None if isinstance(base, Bm25 | External | Iterative) else opened.index.source(base.embedding)
+    base = evaluation.config.base_of(spec)
+    source = None if isinstance(base, Bm25 | External) else opened.index.source(base.embedding)
     other = second_of(evaluation, opened, spec, texts)
     return RankedBatch(
         rows=found.rows,

@@ -98,7 +98,7 @@ def _retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Ar
             "n_failed": len(failed),
             "n_dropped": dropped,
             "first_failure": next((found.failure for found in rankings.values() if found.failure), None),
-            "rerank_model": opened().index.rerank_model(spec),
+            "rerank_model": opened().index.rerank_model(strategy.spec),
             "latency_ms": _latency(evaluation, strategy, texts),
             "query_tokens": float(np.mean([count_tokens(text) for text in texts])),
             "embedded_queries": 0 if strategy.source is None else strategy.source.use.embedded - used,

@@ -320,6 +320,12 @@ class GoldSetConfig(Part):
             raise ValueError("gates.required: the gate acceptance is required but there is no floor under acceptance to fail")
         return self
 
+    def base_of(self, strategy: "Strategy") -> Bm25 | Vector | Hybrid | External:
+        """Return the strategy that ranks: of an iterative one its base, else the strategy itself."""
+        while isinstance(strategy, Iterative):
+            strategy = next(other for other in self.strategies if other.name == strategy.base)
+        return strategy
+
     @property
     def primary_strategy(self) -> str:
         """Name of the strategy whose figures stand at the top of the report."""
