@@ -173,7 +173,9 @@ def fit_head(labelled: Labelled, *, prior: Prior | None, rng: np.random.Generato
     chosen, log_odds = _choose_penalty(problem, outcome, weight, fold)
     penalty = problem.penalty[chosen]
     found = solve(problem.design, outcome, weight[None], penalty[None], problem.centre)[0]
-    spread = problem.back @ covariance(problem.design, outcome, weight, penalty, found, labelled.group) @ problem.back.T
+    # which penalty is right is uncertain itself: the interval is that of the next weaker one, or it would cover less than it says
+    weaker = problem.penalty[min(chosen + 1, len(PENALTIES) - 1)]
+    spread = problem.back @ covariance(problem.design, outcome, weight, weaker, found, labelled.group) @ problem.back.T
     calibrator = choose(log_odds, outcome, weight, labelled.group, fold) if calibrate else Uncalibrated()
     solution = problem.back @ found
     return Fitted(Head(labelled.names, scaled, float(solution[0]), solution[1:], float(PENALTIES[chosen]), calibrator), spread)

@@ -132,8 +132,8 @@ def covariance(design: FloatArray, outcome: FloatArray, weight: FloatArray, pena
     _, code = np.unique(group, return_inverse=True)
     n_groups = int(code.max(initial=-1)) + 1
     scores = np.zeros((n_groups, design.shape[1]))
-    np.add.at(scores, code, (weight * (outcome - mean))[:, None] * design)
-    used = float(np.trace(inverse @ information))
-    factor = n_groups / max(n_groups - 1, 1) * len(outcome) / max(len(outcome) - used, 1.0)
-    whole: FloatArray = inverse @ (factor * scores.T @ scores + np.diag(penalty)) @ inverse
+    leverage = weight * mean * (1 - mean) * np.einsum("ni,ij,nj->n", design, inverse, design)
+    residual = (outcome - mean) / np.maximum(1 - leverage, 0.1)
+    np.add.at(scores, code, (weight * residual)[:, None] * design)
+    whole: FloatArray = inverse @ (n_groups / max(n_groups - 1, 1) * scores.T @ scores + np.diag(penalty)) @ inverse
     return whole
