@@ -1,0 +1,209 @@
+"""One fitted estimator: z-scores, coefficients, calibrator; everything that is learned from outcomes is learned here, from what is given.
+
+Belongs here: a single fit. Which rows it may see (folds, held-out groups) is decided in `estimator`.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from rag_eval.uncertainty.calibrators import Calibrator, Uncalibrated, choose, read, written
+from rag_eval.uncertainty.folds import grouped_folds
+from rag_eval.uncertainty.labelled import FloatArray, IntArray, Labelled
+from rag_eval.uncertainty.prior import Prior
+from rag_eval.uncertainty.ridge import covariance, log_loss, solve
+
+PENALTIES: Final = np.array([1e4, 1e3, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0])
+"""Candidate precisions of a coefficient (around 0, or around the prior), strongest first."""
+INNER_FOLDS: Final = 5
+CLIP: Final = 4.0
+"""z-scores are kept within +-CLIP: one strange query does not decide a coefficient, or its own probability, alone."""
+INTERCEPT_SD, SLOPE_SD = 2.5, 0.5
+"""Spread of the intercept where there is no prior, and of the one factor on all of the prior's coefficients, around 1."""
+
+
+class Scaling(NamedTuple):
+    """Mean and standard deviation of each signal, float64 [p]; 1 where a signal does not vary."""
+
+    mean: FloatArray
+    scale: FloatArray
+
+    def z(self, signals: FloatArray) -> FloatArray:
+        """z-scores within +-CLIP, 0 where a signal is not defined, float64 [n, p]."""
+        z: FloatArray = np.clip((signals - self.mean) / self.scale, -CLIP, CLIP)
+        z[np.isnan(z)] = 0.0
+        return z
+
+
+def scaling(signals: FloatArray) -> Scaling:
+    """Scaling of signals [n, p]; a signal that is nowhere defined has mean 0 and scale 1."""
+    defined = np.isfinite(signals)
+    n = np.maximum(defined.sum(axis=0), 1)
+    mean = np.where(defined, signals, 0.0).sum(axis=0) / n
+    spread = np.sqrt((np.where(defined, signals - mean, 0.0) ** 2).sum(axis=0) / n)
+    return Scaling(mean, np.where(spread > 1e-12 * (1 + np.abs(mean)), spread, 1.0))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Head:
+    """A fitted estimator.
+
+    Parameters
+    ----------
+    names
+        p names of the signals.
+    scaling
+        Of the signals.
+    intercept, coefficients
+        Log-odds of a miss: intercept + z-scored signals @ coefficients, [p].
+    penalty
+        Precision of the coefficients around 0 or the prior that was chosen; NaN where nothing was fitted.
+    calibrator
+        From log-odds to probability.
+    """
+
+    names: tuple[str, ...]
+    scaling: Scaling
+    intercept: float
+    coefficients: FloatArray
+    penalty: float
+    calibrator: Calibrator
+
+    def ordered(self, signals: FloatArray, names: Sequence[str]) -> FloatArray:
+        """Z-scored signals in the head's order, float64 [n, p].
+
+        Raises
+        ------
+        ValueError
+            A signal that the head knows is not there; more signals than it knows may be.
+        """
+        places = {name: at for at, name in enumerate(names)}
+        missing = [name for name in self.names if name not in places]
+        if missing:
+            raise ValueError(f"signals are missing: {', '.join(missing)}")
+        return self.scaling.z(signals[:, [places[name] for name in self.names]])
+
+    def log_odds(self, signals: FloatArray, names: Sequence[str]) -> FloatArray:
+        """Log-odds before the calibrator, float64 [n]."""
+        return self.intercept + self.ordered(signals, names) @ self.coefficients
+
+    def predict(self, signals: FloatArray, names: Sequence[str]) -> FloatArray:
+        """Probability of a miss, float64 [n] in (0, 1)."""
+        return self.calibrator.apply(self.log_odds(signals, names))
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as JSON, exactly."""
+        return {
+            "names": list(self.names),
+            "mean": self.scaling.mean.tolist(),
+            "scale": self.scaling.scale.tolist(),
+            "intercept": self.intercept,
+            "coefficients": self.coefficients.tolist(),
+            "penalty": None if np.isnan(self.penalty) else self.penalty,
+            "calibrator": written(self.calibrator),
+        }
+
+
+def from_json(document: Mapping[str, Any]) -> Head:
+    """Read what `Head.to_json` wrote."""
+    return Head(
+        tuple(document["names"]),
+        Scaling(np.array(document["mean"], dtype=np.float64), np.array(document["scale"], dtype=np.float64)),
+        document["intercept"],
+        np.array(document["coefficients"], dtype=np.float64),
+        np.nan if document["penalty"] is None else document["penalty"],
+        read(document["calibrator"]),
+    )
+
+
+class _Problem(NamedTuple):
+    """A design with its penalties [penalties, q], their centre, and how its solution becomes intercept and coefficients ([1 + p, q])."""
+
+    design: FloatArray
+    penalty: FloatArray
+    centre: FloatArray
+    back: FloatArray
+
+
+def _problem(z: FloatArray, names: Sequence[str], prior: Prior | None) -> _Problem:
+    n, p = z.shape
+    strength = np.repeat(PENALTIES[:, None], p, axis=1)
+    ones, fixed = np.ones((n, 1)), np.ones((len(PENALTIES), 1))
+    if prior is None:
+        return _Problem(np.hstack([ones, z]), np.hstack([fixed / INTERCEPT_SD**2, strength]), np.zeros(1 + p), np.eye(1 + p))
+    # the prior's sum is a column of its own: its factor is learned first, from few outcomes, the differences from it later
+    known = prior.over(names)
+    back = np.zeros((1 + p, 2 + p))
+    back[0, 0] = 1
+    back[1:, 1], back[1:, 2:] = known, np.eye(p)
+    penalty = np.hstack([fixed / max(prior.spread[0], 0.5) ** 2, fixed / SLOPE_SD**2, strength])
+    return _Problem(np.hstack([ones, (z @ known)[:, None], z]), penalty, np.array([prior.intercept, 1.0, *np.zeros(p)]), back)
+
+
+class Fitted(NamedTuple):
+    """A head and the covariance of its intercept and coefficients, float64 [1 + p, 1 + p]."""
+
+    head: Head
+    covariance: FloatArray
+
+
+def fit_head(labelled: Labelled, *, prior: Prior | None, rng: np.random.Generator, unlabelled: FloatArray | None = None, calibrate: bool = True) -> Fitted:
+    """Fit one estimator: penalty and calibrator are chosen on inner grouped folds, by log loss.
+
+    Parameters
+    ----------
+    labelled
+        Judged retrievals, 1 or more. Weights are scaled to add up to Kish's effective sample size, so that they weigh what they tell.
+    prior
+        What coefficients are drawn towards; None: towards 0.
+    rng
+        Deals the inner folds.
+    unlabelled
+        float64 [m, p] signals of further retrievals of the strategy, without outcomes, for the z-scores.
+    calibrate
+        Whether a calibrator is considered.
+    """
+    outcome = labelled.missed.astype(np.float64)
+    weight = labelled.weight * (labelled.weight.sum() / (labelled.weight**2).sum())
+    scaled = scaling(labelled.signals if unlabelled is None else np.vstack([labelled.signals, unlabelled]))
+    problem = _problem(scaled.z(labelled.signals), labelled.names, prior)
+    fold = grouped_folds(labelled.group, INNER_FOLDS, rng)
+    chosen, log_odds = _choose_penalty(problem, outcome, weight, fold)
+    penalty = problem.penalty[chosen]
+    found = solve(problem.design, outcome, weight[None], penalty[None], problem.centre)[0]
+    # which penalty is right is uncertain itself: the interval is that of the next weaker one, or it would cover less than it says
+    weaker = problem.penalty[min(chosen + 1, len(PENALTIES) - 1)]
+    spread = problem.back @ covariance(problem.design, outcome, weight, weaker, found, labelled.group) @ problem.back.T
+    calibrator = choose(log_odds, outcome, weight, labelled.group, fold) if calibrate else Uncalibrated()
+    solution = problem.back @ found
+    return Fitted(Head(labelled.names, scaled, float(solution[0]), solution[1:], float(PENALTIES[chosen]), calibrator), spread)
+
+
+def _choose_penalty(problem: _Problem, outcome: FloatArray, weight: FloatArray, fold: IntArray) -> tuple[int, FloatArray]:
+    """Index of the penalty with the lowest out-of-fold log loss (the strongest of equals), and its out-of-fold log-odds [n]."""
+    n_folds, n_penalties = int(fold.max()) + 1, len(problem.penalty)
+    if n_folds == 1:  # a single group: nothing can be held out, so the strongest penalty stands
+        return 0, problem.design @ problem.centre
+    train = np.repeat(fold[None, :] != np.arange(n_folds)[:, None], n_penalties, axis=0) * weight
+    found = solve(problem.design, outcome, train, np.tile(problem.penalty, (n_folds, 1)), problem.centre)
+    by_penalty = found.reshape(n_folds, n_penalties, -1)[fold]
+    log_odds = np.einsum("nlq,nq->ln", by_penalty, problem.design)
+    loss = (weight * log_loss(log_odds, outcome)).sum(axis=1)
+    chosen = int(np.argmin(loss))
+    return chosen, log_odds[chosen]
+
+
+def prior_head(prior: Prior, names: Sequence[str], unlabelled: FloatArray) -> Fitted:
+    """Build the head of a strategy without outcomes: the prior's coefficients over z-scores of the strategy's own queries.
+
+    Parameters
+    ----------
+    prior
+        The shipped one.
+    names, unlabelled
+        Names [p] and signals [m, p] of the strategy's queries.
+    """
+    head = Head(tuple(names), scaling(unlabelled), prior.intercept, prior.over(names), np.nan, Uncalibrated())
+    return Fitted(head, np.diag(np.concatenate([prior.spread[:1], prior.spread_over(names)]) ** 2))
