@@ -4,6 +4,7 @@ Belongs here: the conditions and their order. The constants are in `records.unce
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from rag_eval.records.uncertainty import (
     Status,
 )
 from rag_eval.uncertainty.labelled import Labelled
+from rag_eval.uncertainty.resampling import Figure
 from rag_eval.uncertainty.validation import CalibrationError, Validation
 
 _EARNED: tuple[Status, ...] = ("uncalibrated", "prior", "provisional", "measured")
@@ -47,6 +49,25 @@ class Counts:
         """Count outcomes."""
         group, missed = labelled.group, labelled.missed
         return cls(len(labelled), len(np.unique(group)), len(np.unique(group[missed])), len(np.unique(group[~missed])))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checked:
+    """The figures of a validation that the ladder asks for, as they are read back from where a validation was written."""
+
+    n: int
+    groups: int
+    skill: Figure
+    slope: Figure
+    ece: CalibrationError
+    smece: CalibrationError
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> "Checked":
+        """Read them from `Validation.to_json`."""
+        figures = {name: Figure.from_json(written[name]) for name in ("skill", "slope")}
+        errors = {name: CalibrationError(**{field.name: written[name][field.name] for field in dataclasses.fields(CalibrationError)}) for name in ("ece", "smece")}
+        return cls(written["n"], written["groups"], **figures, **errors)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +105,7 @@ class Standing:
 
 def standing(
     counts: Counts,
-    validation: Validation | None,
+    validation: Validation | Checked | None,
     *,
     fingerprint_changed: bool,
     drift_alarm: bool,
@@ -148,7 +169,7 @@ def _at_least(name: str, found: int, needed: int, status: Status) -> Condition:
     return Condition(name, found >= needed, str(found), f"at least {needed}", status)
 
 
-def _validated(validation: Validation | None) -> tuple[Condition, ...]:
+def _validated(validation: Validation | Checked | None) -> tuple[Condition, ...]:
     if validation is None:
         return (Condition("validation", met=False, found="none", needed="grouped cross-validation", status="measured"),)
     skill, slope = validation.skill, validation.slope.value
