@@ -26,7 +26,8 @@ from rag_eval.uncertainty.conformal_splits import Questions
 from rag_eval.uncertainty.drift import Drift, watch
 from rag_eval.uncertainty.labelled import Labelled
 from rag_eval.uncertainty.ladder import Checked, Counts, Standing, standing
-from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows, refuse_own_gold
+from rag_eval.uncertainty.outcome_use import fit_rows, refuse_own_gold
+from rag_eval.uncertainty.outcomes import OutcomeStore
 from rag_eval.uncertainty.prior import load_prior
 from rag_eval.uncertainty.promotions import Promotion, Series, record_status
 
@@ -81,15 +82,13 @@ def fitting(runs: Runs, name: str, now: dt.datetime) -> Fitting:
 def _labelled(rows: pd.DataFrame, names: tuple[str, ...]) -> Labelled:
     values = np.array([[np.nan if found.get(name) is None else found[name] for name in names] for found in rows["signals"]], dtype=np.float64).reshape(len(rows), len(names))
     group, question = (pd.factorize(rows[column])[0].astype(np.int64) for column in ("group_id", "query_id"))
-    return Labelled(names, values, rows["missed"].to_numpy(dtype=bool), group, 1 / rows["inclusion_probability"].to_numpy(dtype=np.float64), question)
+    return Labelled(names, values, rows["missed"].to_numpy(dtype=bool), group, rows["weight"].to_numpy(dtype=np.float64), question)
 
 
 def _drift(rows: pd.DataFrame) -> Drift:
     """Watch the outcomes that a calibrated miss rate had been shown for, in the order in which they came."""
-    status = rows["shown"].map(lambda shown: shown["status"])
-    seen = rows[status.isin(["provisional", "measured"])].sort_values(["at", "claim_id"], kind="stable")
-    shown = np.array([found["value"] for found in seen["shown"]], dtype=np.float64)
-    return watch(shown, seen["missed"].to_numpy(dtype=np.float64), seen["group_id"].tolist())
+    seen = rows[rows["shown_status"].isin(["provisional", "measured"])].sort_values(["at", "claim_id"], kind="stable")
+    return watch(seen["shown_value"].to_numpy(dtype=np.float64), seen["missed"].to_numpy(dtype=np.float64), seen["group_id"].tolist())
 
 
 def miss_rate_calibration(runs: Runs) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
 from rag_eval.records.uncertainty import CLAIMS, PRIOR_QUERIES, Status
 from rag_eval.storage.artifacts import Artifact
-from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.estimator import MissRateModel, from_json, from_prior
 from rag_eval.uncertainty.labelled import FloatArray
+from rag_eval.uncertainty.naming import claim_id_of
 from rag_eval.uncertainty.prior import load_prior
 
 HEURISTIC = "heuristic_v0"
@@ -120,7 +120,7 @@ def _claims(runs: Runs, name: str, by: Speaker) -> pd.DataFrame:
         value = by.model.predict(features, names, groups)
         low, high = by.model.interval(features, names, groups)
     failed = frame["failed"].to_numpy()
-    ids = [digest([fingerprint, *parts], 32) for parts in zip(variants["query_id"], variants["paraphrase_id"], frame["seed"].tolist(), variants["text"], strict=True)]
+    ids = [claim_id_of(fingerprint, *parts) for parts in zip(variants["query_id"], variants["paraphrase_id"], frame["seed"].tolist(), variants["text"], strict=True)]
     return pd.DataFrame(
         {
             "claim_id": ids,

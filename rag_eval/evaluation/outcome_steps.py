@@ -1,17 +1,21 @@
 """Outcome stage: what the gold says of every claim, appended to the table of outcomes. Repeats of a night on the same index add nothing."""
 
 import datetime as dt
+import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from rag_eval.evaluation.claim_steps import miss_rate_claims
+from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.miss_ranks import judged
-from rag_eval.evaluation.signal_steps import strategy_signals
+from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
 from rag_eval.evaluation.trace_steps import open_sql_store
 from rag_eval.records.outcomes import Outcome, Shown
 from rag_eval.records.uncertainty import GoldSource
+from rag_eval.uncertainty.naming import new_outcome
 from rag_eval.uncertainty.outcomes import OutcomeStore
 
 QRELS: GoldSource = "qrels"
@@ -31,51 +35,55 @@ def retrieval_outcomes(runs: Runs) -> dict[str, Any]:
 def _retrieval_outcomes(runs: Runs) -> dict[str, Any]:
     evaluation = runs.evaluation
     store, now, found = OutcomeStore(open_sql_store(evaluation)), dt.datetime.now(dt.UTC), dict[str, Any]()
+    because = f"gold {gold_variants(evaluation).json('about')['hash'][:16]}"
     with evaluation.progress.step("Recording outcomes", len(runs.names), "strategies") as advance:
         for name in runs.names:
-            outcomes, n_claims = _outcomes(runs, name, now)
-            recorded = store.record(outcomes)
+            claims = judged_claims(runs, name)
+            there = _there(store, runs, name, claims)
+            fresh = claims[~there]
+            recorded = store.record(_outcomes(runs, name, fresh, now), because=because)
             found[name] = {
-                "n_claims": n_claims,
-                "n_judged": len(outcomes),
-                "n_missed": sum(bool(outcome.missed) for outcome in outcomes),
+                "n_claims": int((miss_rate_claims(runs).frame("claims")["strategy"] == name).sum()),
+                "n_judged": len(claims),
+                "n_missed": int(claims["missed"].sum()),
                 "added": len(recorded.added),
-                "already_there": len(recorded.already_there),
+                "already_there": int(there.sum()) + len(recorded.already_there),
             }
             advance(1)
     return {"gold_source": QRELS, "strategies": found}
 
 
-def _outcomes(runs: Runs, name: str, now: dt.datetime) -> tuple[list[Outcome], int]:
-    spec, made = runs.evaluation.config.uncertainty, strategy_signals(runs, name)
+def judged_claims(runs: Runs, name: str) -> pd.DataFrame:
+    """Claims of one strategy that the gold judges: CLAIMS, `missed`, `row` (of the strategy's signals)."""
+    spec, frame = runs.evaluation.config.uncertainty, strategy_signals(runs, name).frame("signals")
     claims = miss_rate_claims(runs).frame("claims").query("strategy == @name").reset_index(drop=True)
-    frame, names = made.frame("signals"), made.json("about")["names"]
     of = judged(runs, name)
-    at = {(variant, seed): row for row, (variant, seed) in enumerate(zip(of.variant.tolist(), of.seed.tolist(), strict=True))}
-    missed = of.value(spec.target, spec.k)[[at[pair] for pair in zip(frame["variant"].tolist(), frame["seed"].tolist(), strict=True)]]
-    values = frame[names].to_numpy()
+    place = pd.Series(np.arange(len(of.variant)), index=pd.MultiIndex.from_arrays([of.variant, of.seed]))
+    missed = of.value(spec.target, spec.k)[place.loc[pd.MultiIndex.from_arrays([frame["variant"], frame["seed"]])].to_numpy()]
     judgeable = ~np.isnan(missed) & ~frame["failed"].to_numpy()
-    outcomes = []
-    for row in np.flatnonzero(judgeable).tolist():
-        claim = claims.iloc[row]
-        signals = {signal: None if np.isnan(value) else float(value) for signal, value in zip(names, values[row].tolist(), strict=True)}
-        outcomes.append(
-            Outcome.model_validate(
-                {
-                    "claim_id": claim["claim_id"],
-                    "query_id": claim["query_id"],
-                    "group_id": claim["group_id"],
-                    "strategy": name,
-                    "strategy_fingerprint": claim["strategy_fingerprint"],
-                    "target": spec.target,
-                    "k": spec.k,
-                    "missed": bool(missed[row]),
-                    "gold_source": QRELS,
-                    "inclusion_probability": 1.0,
-                    "signals": signals,
-                    "shown": Shown(value=float(claim["miss_rate"]), status=claim["status"], calibrator=claim["calibrator"]),
-                    "at": now,
-                }
-            )
+    return claims.assign(missed=missed == 1, row=np.arange(len(claims)))[judgeable].reset_index(drop=True)
+
+
+def _there(store: OutcomeStore, runs: Runs, name: str, claims: pd.DataFrame) -> np.ndarray:
+    """Which of these judgements stand in the table already, bool [n]; most do, on every night but the first."""
+    spec = runs.evaluation.config.uncertainty
+    standing = store.current(strategy_fingerprint=fingerprint_of(runs, name), target=spec.target, k=spec.k, gold_sources=[QRELS])
+    kept = dict(zip(standing["claim_id"], standing["missed"], strict=True))
+    return np.array([kept.get(claim) == missed for claim, missed in zip(claims["claim_id"], claims["missed"].tolist(), strict=True)], dtype=bool)
+
+
+def _outcomes(runs: Runs, name: str, claims: pd.DataFrame, now: dt.datetime) -> list[Outcome]:
+    made = strategy_signals(runs, name)
+    names = made.json("about")["names"]
+    values = made.frame("signals")[names].to_numpy()[claims["row"].to_numpy()].tolist()
+    return [
+        new_outcome(
+            **{key: claim[key] for key in ("claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "target", "k", "missed")},
+            gold_source=QRELS,
+            inclusion_probability=1.0,
+            signals={signal: None if math.isnan(value) else value for signal, value in zip(names, row, strict=True)},
+            shown=Shown(value=claim["miss_rate"], status=claim["status"], calibrator=claim["calibrator"]),
+            at=now,
         )
-    return outcomes, len(claims)
+        for claim, row in zip(claims.to_dict("records"), values, strict=True)
+    ]
