@@ -249,6 +249,25 @@ class Transaction:
                 row[name] = None if row[name] is None else json.loads(row[name])
         return rows
 
+    def columns(self, table: TableSpec, where: Mapping[str, Any] | None = None, names: Sequence[str] | None = None) -> dict[str, list[Any]]:
+        """Return the values of each column, JSON decoded, in no order: faster than `select` for many rows.
+
+        Parameters
+        ----------
+        where
+            As in `select`.
+        names
+            Columns; None is all of them.
+        """
+        from sqlalchemy import select
+
+        declared, wanted = self._store.table(table), names or table.column_names
+        rows = self._connection.execute(select(*(declared.c[name] for name in wanted)).where(*self._chosen(table, where or {}))).all()
+        found = {name: list(values) for name, values in zip(wanted, zip(*rows, strict=True), strict=True)} if rows else {name: [] for name in wanted}
+        for name in [column.name for column in table.columns if column.kind == "json" and column.name in found]:
+            found[name] = json.loads(f"[{','.join(['null' if text is None else text for text in found[name]])}]")  # one look at all is faster than one at each
+        return found
+
     def _chosen(self, table: TableSpec, where: Mapping[str, Any]) -> "Iterator[ColumnElement[bool]]":
         columns = self._store.table(table).c
         for name, value in where.items():
