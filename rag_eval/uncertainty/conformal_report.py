@@ -4,29 +4,19 @@ Belongs here: the result, its JSON and its sentence. How K is found is `conforma
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from rag_eval.measures.intervals import clustered_interval
 from rag_eval.uncertainty.conformal import FloatArray, IntArray
 from rag_eval.uncertainty.conformal_risk import BINS
 from rag_eval.uncertainty.conformal_splits import Method, Questions, Rule, SplitFigures, calibrated, divide, fitted, over_splits
+from rag_eval.uncertainty.figures import Figure, finite, mean_figure
 
 LEVELS = (0.8, 0.9, 0.95)
 SPLITS = 200
 CURVE_AT = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 """Predicted risks at which the K of the adaptive rule is written down."""
-
-
-class Share(NamedTuple):
-    """A share of n questions in n_groups groups, with its 95 % interval over groups; None where there is nothing to count."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
-    n_groups: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +26,7 @@ class RiskBin:
     risk_low: float
     risk_high: float
     k: int | None
-    coverage: Share
+    coverage: Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +55,7 @@ class ConformalK:
     coverage_by_group
         The coverage when every group counts once instead of every question.
     within_depth
-        Share of questions with any gold within the depth: no K can cover more.
+        Figure of questions with any gold within the depth: no K can cover more.
     n, n_groups, splits
         Questions, groups, splits.
     """
@@ -80,9 +70,9 @@ class ConformalK:
     bins: tuple[RiskBin, ...]
     mean_k: float | None
     mean_k_held_out: float | None
-    coverage: Share
+    coverage: Figure
     coverage_by_group: float | None
-    riskiest: Share | None
+    riskiest: Figure | None
     share_unattainable: float | None
     within_depth: float | None
     n: int
@@ -132,7 +122,7 @@ def conformal_k(questions: Questions, levels: tuple[float, ...] = LEVELS, *, spl
     questions
         Judged questions of one strategy.
     levels
-        Shares of questions to be covered, each in (0, 1).
+        Figures of questions to be covered, each in (0, 1).
     splits, seed
         Of the random group splits that estimate the coverage; the seed also draws which groups fit the scale.
 
@@ -154,17 +144,6 @@ def conformal_k(questions: Questions, levels: tuple[float, ...] = LEVELS, *, spl
     return tuple(_result(questions, calibrated(questions, part, method, level, scale), level, figures[method, level], splits) for method, level in figures)
 
 
-def share_of(values: FloatArray, group: IntArray) -> Share:
-    """Mean of values in [0, 1] over questions (NaN = not looked at) with its interval over groups."""
-    there = ~np.isnan(values)
-    n, n_groups = int(there.sum()), len(np.unique(group[there]))
-    if not n:
-        return Share(None, None, None, 0, 0)
-    found = clustered_interval(np.clip(values[there], 0, 1), group[there], seed=0)
-    value, low, high = (float(bound[0]) for bound in found)
-    return Share(value, low if np.isfinite(low) else None, high if np.isfinite(high) else None, n, n_groups)
-
-
 def _result(questions: Questions, rule: Rule, level: float, seen: SplitFigures, splits: int) -> ConformalK:
     deep = rule.depths(questions)
     one = rule.method in {"fixed", "recall"}
@@ -180,12 +159,12 @@ def _result(questions: Questions, rule: Rule, level: float, seen: SplitFigures, 
         factor=float(rule.k[0]) if adaptive else None,
         curve=_curve(rule, questions.depth) if adaptive else (),
         bins=_risk_bins(questions, rule, seen.covered) if rule.method == "mondrian" else (),
-        mean_k=_number(float(deep.mean())) if len(deep) else None,
-        mean_k_held_out=_number(seen.mean_k),
-        coverage=share_of(seen.covered, questions.group),
+        mean_k=finite(float(deep.mean())) if len(deep) else None,
+        mean_k_held_out=finite(seen.mean_k),
+        coverage=mean_figure(seen.covered, questions.group),
         coverage_by_group=_by_group(seen.covered, questions.group),
-        riskiest=None if bins is None else share_of(seen.covered[bins == BINS - 1], questions.group[bins == BINS - 1]),
-        share_unattainable=_number(seen.unattainable),
+        riskiest=None if bins is None else mean_figure(seen.covered[bins == BINS - 1], questions.group[bins == BINS - 1]),
+        share_unattainable=finite(seen.unattainable),
         within_depth=float(held.mean()) if len(held) else None,
         n=len(deep),
         n_groups=len(np.unique(questions.group)),
@@ -198,7 +177,7 @@ def _risk_bins(questions: Questions, rule: Rule, covered: FloatArray) -> tuple[R
         return ()
     bins = rule.scale.bin(questions.risk)
     edges = (0.0, *rule.scale.edges, 1.0)
-    shares = [share_of(covered[bins == place], questions.group[bins == place]) for place in range(len(edges) - 1)]
+    shares = [mean_figure(covered[bins == place], questions.group[bins == place]) for place in range(len(edges) - 1)]
     return tuple(RiskBin(edges[place], edges[place + 1], _whole(rule.k[place]), share) for place, share in enumerate(shares))
 
 
@@ -218,7 +197,3 @@ def _by_group(values: FloatArray, group: IntArray) -> float | None:
 
 def _whole(value: float) -> int | None:
     return int(value) if np.isfinite(value) else None
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -120,13 +120,19 @@ class Drift:
             high, low = (tuple(float(bet) for bet in row) for row in value["wealth"])
             groups = tuple(str(name) for name in value["groups"])
             at, direction = value["first_alarm_at"], value["direction"]
-            whole = len(high) == len(low) == len(BETS) and len(set(groups)) == len(groups) and np.isfinite([*high, *low, float(value["sum_missed"]), float(value["sum_predicted"])]).all()
-            if not whole or (at is None) != (direction is None) or direction not in {None, *DIRECTIONS}:
-                raise ValueError("parts do not fit together")
             sums = float(value["sum_missed"]), float(value["sum_predicted"])
-            return cls(float(value["level"]), float(value["tolerance"]), (high, low), int(value["n"]), groups, *sums, None if at is None else int(at), direction)
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(Problem("bad_drift_state", "The stored state of the drift watch cannot be read; start it anew from the outcomes.", found=f"{type(error).__name__}: {error}")) from error
+            state = cls(float(value["level"]), float(value["tolerance"]), (high, low), int(value["n"]), groups, *sums, None if at is None else int(at), direction)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _unreadable(f"{type(error).__name__}: {error}") from error
+        if not (len(high) == len(low) == len(BETS) and len(set(groups)) == len(groups) and np.isfinite([*high, *low, *sums]).all()):
+            raise _unreadable(f"{len(high)} and {len(low)} bets, {len(groups)} groups, sums {sums}")
+        if (at is None) != (direction is None) or direction not in {None, *DIRECTIONS}:
+            raise _unreadable(f"an alarm at {at} in the direction {direction}")
+        return state
+
+
+def _unreadable(found: str) -> InputError:
+    return InputError(Problem("bad_drift_state", "The stored state of the drift watch cannot be read; start it anew from the outcomes.", found=found))
 
 
 def watch(predicted: FloatArray, missed: FloatArray, groups: Sequence[str], state: Drift | None = None) -> Drift:
@@ -159,7 +165,8 @@ def watch(predicted: FloatArray, missed: FloatArray, groups: Sequence[str], stat
         raise ValueError(f"{len(p)} predictions, {len(y)} outcomes, {len(groups)} groups; accepted: as many of each")
     if not (((y >= 0) & (y <= 1)).all() and ((p >= 0) & (p <= 1)).all()):
         raise ValueError("predictions and outcomes must lie in [0, 1]")
-    seen, places = set(before.groups), {}
+    seen = set(before.groups)
+    places: dict[str, int] = {}
     code = np.fromiter((-1 if name in seen else places.setdefault(name, len(places)) for name in groups), dtype=np.int64, count=len(groups))
     kept = code >= 0
     if not places:

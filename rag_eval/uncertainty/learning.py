@@ -33,8 +33,8 @@ class LearningPoint:
     held_out
         Mean number of outcomes that each draw was judged on.
     draws, without_both
-        Draws that could train on as many, and those among them whose training outcomes were all misses or all hits; these predict the
-        training miss rate with half a miss and half a hit added, as a model cannot be fitted to them.
+        Draws that could train on as many and held out both misses and hits, and those among them whose training outcomes were all misses
+        or all hits; these predict the training miss rate with half a miss and half a hit added, as a model cannot be fitted to them.
     """
 
     wanted: int

@@ -75,7 +75,7 @@ def group_intervals(figures: Callable[[FloatArray], FloatArray], group: IntArray
     ends = np.full((2, len(value)), np.nan)
     if stated.any():
         stretch = float(t.ppf(0.975, n_groups - 1) / norm.ppf(0.975)) * np.sqrt(n_groups / (n_groups - 1))
-        ends[:, stated] = np.nanquantile(resampled[:, stated], [0.025, 0.975], axis=0)
+        ends[:, stated] = np.nanquantile(resampled[:, stated], [0.025, 0.975], axis=0, method="weibull")  # 95 % expected between the ends, not 95 % of B - 1 steps
         ends = value + (ends - value) * stretch
     return ends
 

@@ -1,0 +1,233 @@
+"""Strategies compared by their misses and by how well their misses were predicted, paired on the same queries.
+
+Belongs here: figures of each strategy, differences of each pair with interval and adjusted p, prediction-powered estimates. How it is shown
+is `reporting.miss_rate_tables`.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from rag_eval.measures.paired import FEW_DIFFERING, FLIPS, holm, paired_comparison
+from rag_eval.records.problems import InputError, Problem, quoted
+from rag_eval.uncertainty.figures import Figure, bootstrap_bounds, finite, group_sums, mean_figure, resampled, skill_figure, skill_of
+from rag_eval.uncertainty.labelled import FloatArray, IntArray
+from rag_eval.uncertainty.prediction_powered import PredictionPowered, prediction_powered
+
+Measure = Literal["observed", "raw", "calibrated", "powered", "brier", "skill"]
+"""Miss rate seen in outcomes; mean uncalibrated and calibrated miss rate; prediction-powered miss rate; Brier score and skill of the calibrated one."""
+_ROUNDING = 1e-12
+_LEAST = 2
+_BLOCK = 4_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Misses:
+    """What is known of one strategy on n queries, the same and in the same order for every strategy.
+
+    Parameters
+    ----------
+    name
+        Of the strategy.
+    missed
+        float64 [n] outcomes, 0 or 1; NaN = not judged.
+    calibrated
+        float64 [n] calibrated miss rates, from models that did not see the query's group; NaN = none.
+    raw
+        float64 [n] uncalibrated estimates, `heuristic_v0`; None where they are not compared.
+    """
+
+    name: str
+    missed: FloatArray
+    calibrated: FloatArray
+    raw: FloatArray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class StrategyFigures:
+    """One strategy: figures with intervals; `raw` is None where not given."""
+
+    name: str
+    observed: Figure
+    raw: Figure | None
+    calibrated: Figure
+    brier: Figure
+    skill: Figure
+    powered: PredictionPowered
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """a - b under one measure, on the queries that both have.
+
+    Parameters
+    ----------
+    delta
+        Difference, with its 95 % interval over groups.
+    p, p_holm
+        Two-sided p of the sign-flip test (for skill: of swapping the strategies in random groups), and adjusted over all differences
+        shown; None where not tested (prediction-powered differences have an interval only).
+    n_better, n_worse, n_tied
+        Queries on which a is better, worse, equal; None for means that no single query has.
+    detectable
+        Smallest true difference found with 80 % power at two-sided 5 %; None where that is beyond what a difference can be, or unknown.
+    powered
+        For `powered`: the estimate in full.
+    """
+
+    a: str
+    b: str
+    measure: Measure
+    delta: Figure
+    p: float | None = None
+    n_better: int | None = None
+    n_worse: int | None = None
+    n_tied: int | None = None
+    detectable: float | None = None
+    p_holm: float | None = None
+    powered: PredictionPowered | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Strategies, their differences, and the number of queries and groups that were looked at."""
+
+    strategies: tuple[StrategyFigures, ...]
+    differences: tuple[Difference, ...]
+    n: int
+    n_groups: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as JSON values, figures as objects."""
+        return {
+            "n": self.n,
+            "n_groups": self.n_groups,
+            "strategies": [_plain(entry) for entry in self.strategies],
+            "differences": [_plain(entry) for entry in self.differences],
+        }
+
+
+def _plain(entry: StrategyFigures | Difference) -> dict[str, Any]:
+    values = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
+    return {name: value._asdict() if isinstance(value, Figure) else value.to_json() if isinstance(value, PredictionPowered) else value for name, value in values.items()}
+
+
+def compare(strategies: Sequence[Misses], group: IntArray, *, seed: int = 0) -> Comparison:
+    """Compare strategies on the same queries.
+
+    Parameters
+    ----------
+    strategies
+        Two or more.
+    group
+        int64 [n] unit of inference of the queries.
+    seed
+        Of resampling and of sign flips.
+
+    Returns
+    -------
+    Comparison
+        Differences of every pair in the order given, Holm-adjusted over all that were tested.
+
+    Raises
+    ------
+    InputError
+        Fewer than two strategies, or one twice.
+    ValueError
+        Parts that do not fit the queries, or values outside [0, 1].
+    """
+    names = [entry.name for entry in strategies]
+    if len(names) < _LEAST or len(set(names)) < len(names):
+        raise InputError(Problem("bad_comparison", "A comparison needs two or more different strategies.", found=", ".join(map(quoted, names)) or "none", accepted="each strategy once"))
+    for entry in strategies:
+        _check(entry, group)
+    rows = [row for a, b in itertools.combinations(strategies, 2) for row in _pair(a, b, group, seed)]
+    adjusted = holm([np.nan if row.p is None else row.p for row in rows])
+    differences = tuple(dataclasses.replace(row, p_holm=finite(p)) for row, p in zip(rows, adjusted.tolist(), strict=True))
+    return Comparison(tuple(_figures(entry, group, seed) for entry in strategies), differences, len(group), len(np.unique(group)))
+
+
+def _check(entry: Misses, group: IntArray) -> None:
+    for part in (entry.missed, entry.calibrated, entry.raw):
+        if part is not None and (part.shape != group.shape or ((part < 0) | (part > 1)).any()):
+            raise ValueError(f"strategy {quoted(entry.name)}: values must lie in [0, 1] (or be NaN), one a query; found shape {part.shape} for {len(group)} queries")
+
+
+def _figures(entry: Misses, group: IntArray, seed: int) -> StrategyFigures:
+    return StrategyFigures(
+        entry.name,
+        mean_figure(entry.missed, group, seed),
+        None if entry.raw is None else mean_figure(entry.raw, group, seed),
+        mean_figure(entry.calibrated, group, seed),
+        mean_figure((entry.calibrated - entry.missed) ** 2, group, seed),
+        skill_figure(entry.calibrated, entry.missed, group, seed),
+        prediction_powered(entry.missed, entry.calibrated, group),
+    )
+
+
+def _pair(a: Misses, b: Misses, group: IntArray, seed: int) -> list[Difference]:
+    columns: dict[Measure, tuple[FloatArray, FloatArray]] = {"observed": (a.missed, b.missed)}
+    if a.raw is not None and b.raw is not None:
+        columns["raw"] = (a.raw, b.raw)
+    columns["calibrated"] = (a.calibrated, b.calibrated)
+    columns["brier"] = ((a.calibrated - a.missed) ** 2, (b.calibrated - b.missed) ** 2)
+    left, right = (np.column_stack([pair[side] for pair in columns.values()]) for side in (0, 1))
+    found = paired_comparison(left, right, group, seed, higher_is_better=False)
+    both = ~np.isnan(left - right)
+    rows = []
+    for at, measure in enumerate(columns):
+        n = int(both[:, at].sum())
+        delta = Figure(finite(found.delta[at]), finite(found.ci_low[at]), finite(found.ci_high[at]), n, int(found.n_groups[at]))
+        better, worse, tied = (int(part[at]) if n else None for part in (found.n_better, found.n_worse, found.n_tied))
+        rows.append(Difference(a.name, b.name, measure, delta, finite(found.p[at]), better, worse, tied, finite(found.minimum_detectable[at])))
+    return [*rows, _skill(a, b, group, seed), _powered(a, b, group)]
+
+
+def _powered(a: Misses, b: Misses, group: IntArray) -> Difference:
+    found = prediction_powered(a.missed - b.missed, a.calibrated - b.calibrated, group, unit_range=False)
+    delta = Figure(found.value, found.low, found.high, found.n_labelled + found.n_unlabelled, found.n_groups_labelled + found.n_groups_unlabelled)
+    return Difference(a.name, b.name, "powered", delta, powered=found)
+
+
+def _skill(a: Misses, b: Misses, group: IntArray, seed: int) -> Difference:
+    parts = np.column_stack([(a.calibrated - a.missed) ** 2, a.missed, (b.calibrated - b.missed) ** 2, b.missed])
+    there = ~np.isnan(parts).any(axis=1)
+    if not there.any():
+        return Difference(a.name, b.name, "skill", Figure(None, None, None, 0, 0))
+    sums = group_sums(np.column_stack([parts[there], np.ones(int(there.sum()))]), group[there])
+    n, n_groups = int(there.sum()), len(sums)
+    value = float(_skill_difference(sums.sum(axis=0)))
+    differing = int((np.abs(sums[:, :2] - sums[:, 2:4]) > _ROUNDING).any(axis=1).sum())
+    if not np.isfinite(value) or differing < FEW_DIFFERING:  # too few to resample; a width of nothing would be a lie
+        return Difference(a.name, b.name, "skill", Figure(finite(value), None, None, n, n_groups))
+    drawn = _skill_difference(resampled(sums, seed))
+    low, high = bootstrap_bounds(value, drawn, n_groups)
+    detectable = None if low is None else finite(_power_factor(n_groups) * float(np.nanstd(drawn)) * (n_groups / (n_groups - 1)) ** 0.5)
+    return Difference(a.name, b.name, "skill", Figure(value, low, high, n, n_groups), _swap_p(sums, seed), detectable=detectable)
+
+
+def _skill_difference(sums: FloatArray) -> FloatArray:
+    """Skill of a - skill of b from sums [..., 5]: squared errors and misses of a, of b, queries."""
+    return np.asarray(skill_of(sums[..., 0], sums[..., 1], sums[..., 4]) - skill_of(sums[..., 2], sums[..., 3], sums[..., 4]))
+
+
+def _swap_p(sums: FloatArray, seed: int) -> float:
+    """Two-sided p of swapping a and b in random groups: the sign-flip test for a figure that is no mean over queries."""
+    rng = np.random.default_rng(seed)
+    total, change = sums.sum(axis=0), sums[:, 2:4] - sums[:, :2]
+    bar = abs(float(_skill_difference(total))) - _ROUNDING
+    extreme, block = 0, max(1, _BLOCK // len(sums))
+    for start in range(0, FLIPS, block):
+        moved = rng.integers(2, size=(min(block, FLIPS - start), len(sums)), dtype=np.int8).astype(np.float64) @ change
+        swapped = np.column_stack([total[:2] + moved, total[2:4] - moved, np.full(len(moved), total[4])])
+        extreme += int((np.abs(_skill_difference(swapped)) >= bar).sum())
+    return (1 + extreme) / (1 + FLIPS)
+
+
+def _power_factor(n_groups: int) -> float:
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, n_groups - 1) + t.ppf(0.8, n_groups - 1))
