@@ -1,75 +1,16 @@
-"""A strategy's stored run as a batch that estimators of a miss look at, one for each seed.
+"""A strategy's stored run as batches that estimators of a miss look at, one for each seed."""
 
-Belongs here: which lists, terms and vectors stand beside a strategy's rankings, and which second retriever they are held against.
-"""
+import dataclasses
 
 import numpy as np
 import pandas as pd
 
 from rag_eval.corpus.analyzer import Analyzer
-from rag_eval.evaluation.index_steps import Opened
-from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.evaluation.batches import batch_of
 from rag_eval.evaluation.measure_steps import Runs
-from rag_eval.evaluation.stability_steps import stability_embedding
-from rag_eval.records.configuration_parts import Embedding
-from rag_eval.records.gold_set import Bm25, External, Strategy, Vector
-from rag_eval.retrieval.dense import ExactSearch
+from rag_eval.records.gold_set import External
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.uncertainty.batch import RankedBatch, TermSpace
-
-SECOND_DEPTH = 100
-SECOND_LEXICAL = Bm25(name="second", kind="bm25")
-"""BM25 with its defaults: the second retriever of whatever is not lexical itself."""
-
-
-def term_space(evaluation: Evaluation, opened: Opened) -> TermSpace:
-    """Terms of the admitted chunks, counted once an evaluation."""
-    return evaluation.once("term space", lambda: TermSpace(opened.table.terms, opened.table.n_terms))
-
-
-def second_of(evaluation: Evaluation, opened: Opened, spec: Strategy, texts: list[str]) -> Ranking:
-    """Rank with the second retriever: by vectors where the strategy is lexical, else by BM25."""
-    base = evaluation.config.base_of(spec)
-    lexical = not isinstance(base, Bm25)
-    embedding = stability_embedding(evaluation)
-    return evaluation.once(f"second {lexical} {hash(tuple(texts))}", lambda: _second(opened, texts, None if lexical else embedding))
-
-
-def _second(opened: Opened, texts: list[str], embedding: Embedding | None) -> Ranking:
-    if embedding is None:
-        return opened.index.by_term(SECOND_LEXICAL, texts, SECOND_DEPTH, None)
-    source = opened.index.source(embedding)  # a file of vectors knows the gold set's own wordings, which are all that is asked
-    return ExactSearch(source.chunk_vectors()).search(source.query_vectors(texts), SECOND_DEPTH)
-
-
-def batch_of(evaluation: Evaluation, opened: Opened, spec: Strategy, texts: list[str], found: Ranking, *, question: np.ndarray | None = None) -> RankedBatch:
-    """Make the batch of rankings over the chunks, just found or stored.
-
-    Parameters
-    ----------
-    texts
-        The n wordings.
-    found
-        Their rankings by `spec`.
-    question
-        int64 [n]: codes of the questions that the wordings belong to.
-    """
-    base = evaluation.config.base_of(spec)
-    source = None if isinstance(base, Bm25 | External) else opened.index.source(base.embedding)
-    other = second_of(evaluation, opened, spec, texts)
-    return RankedBatch(
-        rows=found.rows,
-        raw=found.raw,
-        norm=found.norm,
-        cosine=isinstance(base, Vector) and base.rerank is None,
-        space=term_space(evaluation, opened),
-        query_terms=opened.table.query_terms(texts),
-        other_rows=other.rows,
-        other_raw=other.raw,
-        query_vectors=None if source is None else source.query_vectors(texts),
-        chunk_vectors=None if source is None else np.asarray(source.chunk_vectors()),
-        question=question,
-    )
 
 
 def stored_batches(runs: Runs, name: str) -> dict[int, RankedBatch]:
@@ -89,7 +30,7 @@ def stored_batches(runs: Runs, name: str) -> dict[int, RankedBatch]:
         else:
             return _unit_batches(lists, units["text"].tolist(), texts, question)
     opened = runs.opened()
-    return {seed: batch_of(runs.evaluation, opened, spec, texts, found, question=question) for seed, found in lists.items()}
+    return {seed: dataclasses.replace(batch_of(runs.evaluation, opened, spec, texts, found), question=question) for seed, found in lists.items()}
 
 
 def stored_ranking(frame: pd.DataFrame, seed: int, n: int, depth: int) -> Ranking:

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.evaluation.batch_steps import stored_batches
+from rag_eval.evaluation.embeddings import stability_embedding
 from rag_eval.evaluation.fingerprints import strategy_fingerprint
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import Runs
-from rag_eval.evaluation.stability_steps import stability_embedding
 from rag_eval.evaluation.trust_steps import admitted_chunks
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.uncertainty.heuristic import heuristic_v0
