@@ -3,7 +3,8 @@
 Belongs here: which risk steers the rounds, and what a search leaves behind. The rounds themselves are `rag_eval.uncertainty.iterative`.
 """
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +56,6 @@ class IterativeStrategy(ReadyStrategy):
         self._evaluation, self._opened = evaluation, opened
         found = base_accepted(evaluation, iterative, base.spec, base.index_hash)
         self._model = None if found.body is None else from_json(found.body["model"])
-        self._words: CorpusWords | None = None
         self._groups: dict[str, str] | None = None
         self.last: Iterated | None = None
         """Rounds of the last search, for the batch that was asked."""
@@ -84,6 +84,18 @@ class IterativeStrategy(ReadyStrategy):
         self.last = iterate(first, context, again, risk, self.iterative, k)
         return self.last.ranking.cut(depth)
 
+    def rounds(self) -> dict[str, Any]:
+        """What the last search left behind, as parts of a run's artifact.
+
+        Parts: expansions (EXPANSIONS_FRAME), round_<i> (rows of the merged rankings, the first ranking's as round_0), about.iterative (basis, n_rounds,
+        stops and not_viable by name).
+        """
+        if self.last is None:
+            raise RuntimeError(f"{self.name} has not searched yet")
+        last = self.last
+        about = {"basis": last.basis, "n_rounds": len(last.rounds), "stops": dict(sorted(Counter(last.stopped).items())), "not_viable": dict(sorted(last.not_viable.items()))}
+        return {"expansions": last.frame(), **{f"round_{at}": rows for at, rows in enumerate(last.rounds)}, "about": {"iterative": about}}
+
     def _known_groups(self, queries: list[str]) -> list[str]:
         """Group of each wording of the gold set, so that none is judged by a fit that saw its outcome; empty for any other text."""
         if self._groups is None:
@@ -94,9 +106,8 @@ class IterativeStrategy(ReadyStrategy):
         return [self._groups.get(text, "") for text in queries]
 
     def _corpus_words(self) -> CorpusWords:
-        if self._words is None:
-            self._words = CorpusWords(self._opened.table, term_space(self._evaluation, self._opened))
-        return self._words
+        space = term_space(self._evaluation, self._opened)
+        return self._evaluation.once("corpus words", lambda: CorpusWords(self._opened.table, space))
 
     def _suggester(self) -> Suggester | None:
         return None
