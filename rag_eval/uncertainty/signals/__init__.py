@@ -9,25 +9,35 @@ from typing import Final
 import numpy as np
 
 from rag_eval.uncertainty.batch import FloatArray, RankedBatch
-from rag_eval.uncertainty.signals.agreement import agreement, cross_scores
+from rag_eval.uncertainty.signals.agreement import agreement
+from rag_eval.uncertainty.signals.candidates import candidates
+from rag_eval.uncertainty.signals.coherence import coherence
+from rag_eval.uncertainty.signals.corpus_weights import corpus_weights
 from rag_eval.uncertainty.signals.coverage import coverage
-from rag_eval.uncertainty.signals.evidence import Evidence, Postings
+from rag_eval.uncertainty.signals.evidence import Evidence
 from rag_eval.uncertainty.signals.score_shape import score_shape
 from rag_eval.uncertainty.signals.specificity import specificity
+from rag_eval.uncertainty.signals.wordings import wordings_overlap
 
-FAMILIES: Final = (score_shape, coverage, agreement, cross_scores, specificity)
+FAMILIES: Final = (score_shape, coverage, agreement, candidates, specificity, coherence)
 SIGNALS: Final[tuple[str, ...]] = (
-    *("tail_ratio", "top_gap", "score_sd", "wig", "nqc", "cut_gap"),
-    *("cover_union", "cover_best", "cover_top", "cover_rarest"),
-    *("overlap", "rbo", "other_first", "first_in_other"),
-    *("lexical_top", "lexical_mean", "lexical_other", "cosine_top", "cosine_mean", "cosine_other"),
-    *("idf_mean", "idf_max", "length", "unknown"),
+    *("tail_ratio", "score_sd", "wig", "nqc", "cut_gap"),
+    *("cover_union", "cover_best", "cover_rare", "cover_top", "cover_crowd"),
+    *("overlap", "rbo", "other_first", "first_in_other", "same_first"),
+    *("lexical_other", "cosine_other", "lexical_crowd", "beyond_lexical", "beyond_cosine", "beyond_fused", "fused_gap"),
+    *("idf_mean", "idf_max", "length", "unknown", "generic"),
+    *("coherence", "clarity"),
+    "wordings_overlap",
 )
-SINGLE_PREDICTORS: Final[tuple[str, ...]] = ("nqc", "wig", "tail_ratio", "cover_union")
+SINGLE_PREDICTORS: Final[tuple[str, ...]] = ("nqc", "wig", "clarity", "tail_ratio", "cover_union", "cover_best")
 """Signals that are reported alone too, as others use them."""
 
-BLOCK_PLACES = 200_000
-"""Places of lists (queries x K) that are looked at together: bounds the memory."""
+BLOCK_BYTES = 16 * 2**20
+"""Memory of one dense block of scores, queries x chunks; a block that fits the processor's cache is the fastest."""
+BLOCK_PLACES = 50_000
+"""Places (queries x K) that are looked at together."""
+CENTRE_SAMPLE = 10_000
+"""Chunks that the mean of the chunk vectors is taken of, evenly over the corpus: a live query must not read all of them."""
 
 
 def signals(batch: RankedBatch, k: int) -> FloatArray:
@@ -53,18 +63,20 @@ def signals(batch: RankedBatch, k: int) -> FloatArray:
     if k < 1:
         raise ValueError(f"k: found {k}, accepted at least 1")
     found = np.full((len(batch), len(SIGNALS)), np.nan)
-    postings = Postings(batch.space)
-    step = max(1, BLOCK_PLACES // (10 * k))
+    corpus, vectors = corpus_weights(batch.space), batch.chunk_vectors
+    centre = None if vectors is None or not len(vectors) else vectors[:: -(-len(vectors) // CENTRE_SAMPLE)].mean(axis=0)
+    wordings = wordings_overlap(batch, k)  # over the whole batch: wordings of a question may stand far apart
+    step = max(1, min(BLOCK_PLACES // k, BLOCK_BYTES // (8 * max(corpus.n_chunks, 1))))
     for start in range(0, len(batch), step):
         block = slice(start, start + step)
-        evidence = Evidence(_rows(batch, block), k, postings)
-        by_name = {name: values for family in FAMILIES for name, values in family(evidence).items()}
+        evidence = Evidence(_part(batch, block), k, corpus, centre)
+        by_name = {name: values for family in FAMILIES for name, values in family(evidence).items()} | {"wordings_overlap": wordings[block]}
         found[block] = np.stack([by_name[name] for name in SIGNALS], axis=1)
     return found
 
 
-def _rows(batch: RankedBatch, block: slice) -> RankedBatch:
-    """Part of a batch; what is not a list of queries is shared."""
+def _part(batch: RankedBatch, block: slice) -> RankedBatch:
+    """Some queries of a batch; what is not of queries is shared."""
     names = ("rows", "raw", "norm", "query_terms", "other_rows", "other_raw", "query_vectors", "question")
     parts = {name: getattr(batch, name) for name in names}
     return dataclasses.replace(batch, **{name: part[block] for name, part in parts.items() if part is not None})

@@ -1,6 +1,6 @@
-"""What the signals are computed from: the query's terms as one table, which of them a chunk holds, and scores of any (query, chunk) pair.
+"""What the signals are computed from: a block of queries, their terms as one table, and the scores of retrieved chunks under both engines.
 
-Belongs here: look-ups over a block of queries that several signals share. Not here: any signal.
+Belongs here: look-ups that several signals share. Not here: any signal.
 """
 
 import dataclasses
@@ -9,43 +9,17 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from rag_eval.uncertainty.batch import RankedBatch, TermSpace
+from rag_eval.uncertainty.batch import RankedBatch, Vectors
+from rag_eval.uncertainty.signals.corpus_weights import CorpusWeights
 
 FloatArray = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int32]
 
-K1, B = 0.9, 0.4
-"""BM25's parameters, as the project's default; the lexical score of a pair does not follow a strategy's own."""
-
-
-class Postings:
-    """Term frequencies of (chunk, term) pairs, looked up by binary search.
-
-    Parameters
-    ----------
-    space
-        Terms of the corpus.
-    """
-
-    def __init__(self, space: TermSpace) -> None:
-        counts = space.counts
-        lengths = np.diff(counts.indptr)
-        self.space = space
-        self._keys: Ints = np.repeat(np.arange(space.n_chunks, dtype=np.int64), lengths) * max(space.n_terms, 1) + counts.indices
-        self._counts = counts.data
-        self.chunk_length: FloatArray = np.asarray(counts.sum(axis=1), dtype=np.float64).ravel()
-        """[n_chunks] terms of a chunk, repeated ones repeatedly."""
-        self.mean_length = max(float(self.chunk_length.mean()) if space.n_chunks else 0.0, 1e-9)
-
-    def frequency(self, chunk: Ints, term: Ints) -> npt.NDArray[np.float32]:
-        """How often chunk i holds term i; 0 for a chunk of -1 or an unknown term. Shapes of both alike."""
-        if not len(self._keys):
-            return np.zeros(chunk.shape, dtype=np.float32)
-        key = np.where((chunk < 0) | (term >= self.space.n_terms), -1, chunk * self.space.n_terms + term)
-        at = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
-        found: npt.NDArray[np.float32] = np.where(self._keys[at] == key, self._counts[at], np.float32(0))
-        return found
+POOL = 100
+"""Ranks of each list whose chunks both engines score."""
+GATHERED_BYTES = 2**21
+"""Memory of chunk vectors gathered at a time: what fits the processor's cache is three times as fast."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,28 +32,31 @@ class Evidence:
         The block.
     k
         Cutoff.
-    postings
-        Of the batch's corpus.
+    corpus
+        Weights of the batch's corpus.
+    centre
+        float32 [d] mean of the chunk vectors; None where there are none.
     """
 
     batch: RankedBatch
     k: int
-    postings: Postings
+    corpus: CorpusWeights
+    centre: Vectors | None
 
-    @functools.cached_property
+    @property
+    def n(self) -> int:
+        """Queries of the block."""
+        return len(self.batch)
+
+    @property
     def top(self) -> Rows:
         """int32 [n, min(k, depth)] the strategy's first k."""
         return self.batch.rows[:, : self.k]
 
     @functools.cached_property
-    def other_top(self) -> Rows | None:
-        """int32 [n, min(k, other depth)] the second retriever's first k."""
-        return None if self.batch.other_rows is None else self.batch.other_rows[:, : self.k]
-
-    @functools.cached_property
     def entries(self) -> tuple[Ints, Ints]:
-        """Query and term of each distinct term of each query, sorted by query; unknown terms too."""
-        lengths = np.fromiter((len(row) for row in self.batch.query_terms), dtype=np.int64, count=len(self.batch))
+        """Query and term of each distinct term of each query, sorted by both; unknown terms too."""
+        lengths = self.length
         flat = np.fromiter((term for row in self.batch.query_terms for term in row), dtype=np.int64, count=int(lengths.sum()))
         width = int(flat.max(initial=0)) + 1
         distinct = np.unique(np.repeat(np.arange(len(lengths)), lengths) * width + flat)
@@ -88,94 +65,94 @@ class Evidence:
     @functools.cached_property
     def length(self) -> Ints:
         """int64 [n] terms of a query, repeated ones repeatedly."""
-        return np.fromiter((len(row) for row in self.batch.query_terms), dtype=np.int64, count=len(self.batch))
+        return np.fromiter((len(row) for row in self.batch.query_terms), dtype=np.int64, count=self.n)
 
     @functools.cached_property
-    def entry_idf(self) -> FloatArray:
-        """Idf of each entry; an unknown term has that of a term in no chunk."""
-        idf = self.postings.space.idf
-        term = self.entries[1]
-        known = term < len(idf)
-        nowhere = np.log1p((self.postings.space.n_chunks + 0.5) / 0.5)
-        return np.where(known, idf[np.where(known, term, 0)] if len(idf) else 0.0, nowhere)
+    def known(self) -> npt.NDArray[np.bool_]:
+        """bool [m] which entries are terms of the corpus."""
+        return np.asarray(self.entries[1] < self.corpus.n_terms)
+
+    @functools.cached_property
+    def idf(self) -> FloatArray:
+        """[m] idf of each entry; an unknown term has that of a term in no chunk."""
+        values = np.full(len(self.known), self.corpus.nowhere)
+        values[self.known] = self.corpus.idf[self.entries[1][self.known]]
+        return values
 
     @functools.cached_property
     def idf_sum(self) -> FloatArray:
-        """[n] summed idf of a query's distinct terms."""
-        return self.per_query(self.entry_idf)
+        """[n] summed idf of a query's distinct terms; NaN where it has none."""
+        total = self.per_query(self.idf)
+        return np.where(total > 0, total, np.nan)
 
-    def per_query(self, values: FloatArray) -> FloatArray:
+    def per_query(self, values: npt.NDArray[np.float64]) -> FloatArray:
         """Sum over the entries of each query: [m] gives [n], [m, j] gives [n, j]."""
-        n, query = len(self.batch), self.entries[0]
+        query = self.entries[0]
         if values.ndim == 1:
-            return np.bincount(query, weights=values, minlength=n)
-        summed = np.zeros((n, values.shape[1]))
+            return np.bincount(query, weights=values, minlength=self.n).astype(np.float64)
+        summed = np.zeros((self.n, values.shape[1]))
         if len(query):
-            start = np.searchsorted(query, np.arange(n))
-            has = np.bincount(query, minlength=n) > 0
-            summed[has] = np.add.reduceat(values, start[has], axis=0)
+            has, first = np.unique(query, return_index=True)
+            summed[has] = np.add.reduceat(values, first, axis=0)
         return summed
 
-    def frequencies(self, rows: Rows) -> npt.NDArray[np.float32]:
-        """How often the chunks at `rows` [n, j] hold the entries' terms: [m, j]."""
+    @functools.cached_property
+    def held(self) -> npt.NDArray[np.bool_]:
+        """bool [m, min(k, depth)] whether each of the first k chunks holds the entry's term."""
         query, term = self.entries
-        chunk = rows[query].astype(np.int64)
-        return self.postings.frequency(chunk, np.broadcast_to(term[:, None], chunk.shape))
+        chunk = self.top[query].astype(np.int64)
+        return self.corpus.holds(chunk, np.broadcast_to(term[:, None], chunk.shape))
 
     @functools.cached_property
-    def top_frequencies(self) -> npt.NDArray[np.float32]:
-        """`frequencies` of the strategy's first k."""
-        return self.frequencies(self.top)
+    def listed(self) -> tuple[FloatArray, FloatArray]:
+        """Lexical score and cosine of the strategy's first POOL chunks, [n, at most POOL] each."""
+        rows = self.batch.rows[:, :POOL]
+        cosine = np.where(rows >= 0, self.batch.raw[:, :POOL], np.nan) if self.batch.cosine else self.cosine(rows)
+        return self._picked(self._dense.real, rows), cosine
 
     @functools.cached_property
-    def other_frequencies(self) -> npt.NDArray[np.float32] | None:
-        """`frequencies` of the second retriever's first k."""
-        return None if self.other_top is None else self.frequencies(self.other_top)
+    def listed_coverage(self) -> FloatArray:
+        """Share of the query's idf that each of the strategy's first POOL chunks holds; NaN where there is no chunk."""
+        return self._picked(self._dense.imag, self.batch.rows[:, :POOL])
 
-    def coverage(self, frequencies: npt.NDArray[np.float32]) -> FloatArray:
-        """Share of a query's idf that each chunk holds, [n, j]; NaN for a query without terms."""
-        with np.errstate(invalid="ignore"):
-            return self.per_query((frequencies > 0) * self.entry_idf[:, None]) / self.idf_sum[:, None]
+    @functools.cached_property
+    def other_listed(self) -> tuple[FloatArray, FloatArray]:
+        """As `listed`, of the second retriever's list; [n, 0] where there is none."""
+        rows = self.other
+        return self._picked(self._dense.real, rows), self.cosine(rows)
 
-    def lexical(self, rows: Rows, frequencies: npt.NDArray[np.float32]) -> FloatArray:
-        """BM25 of each chunk by the query's summed idf, in [0, 1), [n, j]; NaN where there is no chunk or no term."""
-        long = 1 - B + B * self.postings.chunk_length[np.maximum(rows, 0)] / self.postings.mean_length
-        weight = self.entry_idf[:, None] * frequencies / (frequencies + K1 * long[self.entries[0]])
-        with np.errstate(invalid="ignore"):
-            scores = self.per_query(weight) / self.idf_sum[:, None]
-        return np.where(rows >= 0, scores, np.nan)
+    @property
+    def other(self) -> Rows:
+        """int32 [n, at most POOL] the second retriever's list; [n, 0] where there is none."""
+        rows = self.batch.other_rows
+        return self.batch.rows[:, :0] if rows is None else rows[:, :POOL]
+
+    @functools.cached_property
+    def _dense(self) -> npt.NDArray[np.complex64]:
+        """BM25 of every chunk by the query's summed idf, in [0, 1), and as the imaginary part the share of that idf which it holds, [n, n_chunks]."""
+        from scipy.sparse import csr_array
+
+        query, term = (part[self.known] for part in self.entries)
+        share = (self.idf / self.idf_sum[self.entries[0]])[self.known].astype(np.complex64)
+        asked = csr_array((share, term, np.searchsorted(query, np.arange(self.n + 1))), shape=(self.n, self.corpus.n_terms))
+        product: npt.NDArray[np.complex64] = (asked @ self.corpus.by_term).toarray()
+        return product
+
+    def _picked(self, dense: npt.NDArray[np.float32], rows: Rows) -> FloatArray:
+        """Values of `dense` [n, n_chunks] at `rows`; NaN where there is no chunk or the query has no term."""
+        if not dense.shape[1]:
+            return np.full(rows.shape, np.nan)
+        found = np.take_along_axis(dense, np.maximum(rows, 0), axis=1).astype(np.float64)
+        return np.where((rows >= 0) & ~np.isnan(self.idf_sum)[:, None], found, np.nan)
 
     def cosine(self, rows: Rows) -> FloatArray:
-        """Cosine of each chunk, [n, j]; NaN where there is no chunk or vector."""
+        """Cosine of each chunk, [n, j]; NaN where there is no chunk, or no vector of the query."""
         queries, chunks = self.batch.query_vectors, self.batch.chunk_vectors
-        if queries is None or chunks is None:
+        if queries is None or chunks is None or not len(chunks):
             return np.full(rows.shape, np.nan)
-        found = np.einsum("nd,njd->nj", queries, chunks[np.maximum(rows, 0)]).astype(np.float64)
-        blank = ~queries.any(axis=1)
-        return np.where((rows < 0) | blank[:, None], np.nan, found)
-
-
-def last(values: FloatArray) -> FloatArray:
-    """Last number of each row before the NaNs, [n]; NaN where there is none."""
-    held = ~np.isnan(values)
-    at = values.shape[1] - 1 - held[:, ::-1].argmax(axis=1)
-    return np.where(held.any(axis=1), np.take_along_axis(values, at[:, None], axis=1)[:, 0], np.nan)
-
-
-def mean(values: FloatArray) -> FloatArray:
-    """Mean of the numbers of each row, [n]; NaN where there is none."""
-    count = (~np.isnan(values)).sum(axis=1)
-    return np.where(count > 0, np.nansum(values, axis=1) / np.maximum(count, 1), np.nan)
-
-
-def deviation(values: FloatArray) -> FloatArray:
-    """Standard deviation of the numbers of each row (of n), [n]; NaN where there are fewer than two."""
-    count = (~np.isnan(values)).sum(axis=1)
-    spread = np.nansum((values - mean(values)[:, None]) ** 2, axis=1)
-    return np.where(count > 1, np.sqrt(spread / np.maximum(count, 1)), np.nan)
-
-
-def highest(values: FloatArray) -> FloatArray:
-    """Largest number of each row, [n]; NaN where there is none."""
-    best = np.where(np.isnan(values), -np.inf, values).max(axis=1, initial=-np.inf)
-    return np.where(np.isfinite(best), best, np.nan)
+        found = np.empty(rows.shape)
+        step = max(1, GATHERED_BYTES // (4 * max(rows.shape[1] * chunks.shape[1], 1)))
+        for start in range(0, self.n, step):
+            block = slice(start, start + step)
+            found[block] = np.einsum("nd,njd->nj", queries[block], chunks[np.maximum(rows[block], 0)])
+        return np.where((rows >= 0) & queries.any(axis=1)[:, None], found, np.nan)

@@ -1,8 +1,12 @@
-"""Signals of the scores alone: how steeply they fall, and whether the cut stands at a gap. All are ratios to the first score."""
+"""Signals of the scores alone: how steeply they fall, and whether the cut stands at a gap. All are ratios to the first score.
+
+Ratios mean the same under every engine, whatever its scale.
+"""
 
 import numpy as np
 
-from rag_eval.uncertainty.signals.evidence import Evidence, FloatArray, deviation, mean
+from rag_eval.uncertainty.signals.evidence import Evidence, FloatArray
+from rag_eval.uncertainty.signals.row_statistics import deviation, mean
 
 DEPTH = 100
 """Ranks that stand for the rest of the corpus."""
@@ -10,35 +14,25 @@ FIRST = 10
 
 
 def score_shape(evidence: Evidence) -> dict[str, FloatArray]:
-    """Signals by name, each [n].
+    """Signals by name, each [n]; NaN where the first score is not over 0.
 
-    `tail_ratio` s_K / s_1 (s_K the last of a shorter list); `top_gap` (s_1 - s_2) / s_1; `score_sd` SD of the first ten; `wig` mean of the
-    first K over that of the first hundred (Zhou and Croft, SIGIR 2007, with the list in the place of the corpus); `nqc` SD of the first
-    hundred (Shtok et al., TOIS 2012); `cut_gap` (s_K - s_K+1) / s_1, NaN where there is no rank K + 1. Scores are divided by s_1; NaN where
-    it is not over 0.
+    `tail_ratio` s_K / s_1 (s_K the last of a shorter list); `score_sd` SD of the first ten; `wig` mean of the first K minus that of the first
+    hundred (Zhou and Croft, SIGIR 2007, with the list in the place of the corpus); `nqc` SD of the first hundred (Shtok et al., TOIS 2012);
+    `cut_gap` (s_K - s_K+1) / s_1, NaN where there is no rank K + 1. All scores are divided by s_1.
     """
     batch, k = evidence.batch, evidence.k
-    held = batch.rows[:, : max(DEPTH, k + 1)] >= 0
-    raw = np.where(held, batch.raw[:, : held.shape[1]], np.nan)
-    n = len(raw)
-    nothing = np.full(n, np.nan)
-    first = raw[:, 0] if raw.shape[1] else nothing
-    with np.errstate(invalid="ignore"):
-        scaled = raw / np.where(first > 0, first, np.nan)[:, None]
-    count = held.sum(axis=1)
-    at_cut = np.where(count > 0, _at(scaled, np.minimum(count, k) - 1), np.nan)
+    depth = min(max(DEPTH, k + 1), batch.rows.shape[1])
+    if not depth:
+        return dict.fromkeys(("tail_ratio", "score_sd", "wig", "nqc", "cut_gap"), np.full(evidence.n, np.nan))
+    held = batch.rows[:, :depth] >= 0
+    raw = np.where(held, batch.raw[:, :depth], np.nan)
+    first = np.where(raw[:, 0] > 0, raw[:, 0], np.nan)
+    scaled = raw / first[:, None]
+    last = np.maximum(np.minimum(held.sum(axis=1), k) - 1, 0)
     return {
-        "tail_ratio": at_cut,
-        "top_gap": 1 - scaled[:, 1] if scaled.shape[1] > 1 else nothing,
+        "tail_ratio": np.take_along_axis(scaled, last[:, None], axis=1)[:, 0],
         "score_sd": deviation(scaled[:, :FIRST]),
         "wig": mean(scaled[:, :k]) - mean(scaled[:, :DEPTH]),
         "nqc": deviation(scaled[:, :DEPTH]),
-        "cut_gap": _at(scaled, np.full(n, k - 1)) - _at(scaled, np.full(n, k)),
+        "cut_gap": scaled[:, k - 1] - scaled[:, k] if depth > k else np.full(evidence.n, np.nan),
     }
-
-
-def _at(scaled: FloatArray, place: np.ndarray) -> FloatArray:
-    inside = (place >= 0) & (place < scaled.shape[1])
-    if not scaled.shape[1]:
-        return np.full(len(scaled), np.nan)
-    return np.where(inside, np.take_along_axis(scaled, np.where(inside, place, 0)[:, None], axis=1)[:, 0], np.nan)
