@@ -76,7 +76,8 @@ class MissRateModel:
         ValueError
             A signal of the model is missing.
         """
-        return self._each(signals, names, group_ids)[0]
+        value, _, _ = self._each(signals, names, group_ids)
+        return value
 
     def interval(self, signals: FloatArray, names: Sequence[str], group_ids: Sequence[str] | None = None) -> tuple[FloatArray, FloatArray]:
         """95 % interval of the probability, float64 [n] each: of the log-odds by the covariance of the coefficients, then calibrated.

@@ -20,8 +20,10 @@ PENALTIES: Final = np.array([1e4, 1e3, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0])
 INNER_FOLDS: Final = 5
 CLIP: Final = 4.0
 """z-scores are kept within +-CLIP: one strange query does not decide a coefficient, or its own probability, alone."""
-INTERCEPT_SD, SLOPE_SD = 2.5, 0.5
-"""Spread of the intercept where there is no prior, and of the one factor on all of the prior's coefficients, around 1."""
+FLOOR: Final = {True: 500.0, False: 100.0}
+"""With a prior, and without: penalties under FLOOR / (the fewer of misses and hits) are not considered, few outcomes cannot choose well."""
+INTERCEPT_SD, SLOPE_SD = 1.5, 0.25
+"""Least spread of the intercept, and spread of the one factor on all of the prior's coefficients around 1."""
 
 
 class Scaling(NamedTuple):
@@ -138,7 +140,7 @@ def _problem(z: FloatArray, names: Sequence[str], prior: Prior | None) -> _Probl
     back = np.zeros((1 + p, 2 + p))
     back[0, 0] = 1
     back[1:, 1], back[1:, 2:] = known, np.eye(p)
-    penalty = np.hstack([fixed / max(prior.spread[0], 0.5) ** 2, fixed / SLOPE_SD**2, strength])
+    penalty = np.hstack([fixed / max(prior.spread[0], INTERCEPT_SD) ** 2, fixed / SLOPE_SD**2, strength])
     return _Problem(np.hstack([ones, (z @ known)[:, None], z]), penalty, np.array([prior.intercept, 1.0, *np.zeros(p)]), back)
 
 
@@ -170,19 +172,20 @@ def fit_head(labelled: Labelled, *, prior: Prior | None, rng: np.random.Generato
     scaled = scaling(labelled.signals if unlabelled is None else np.vstack([labelled.signals, unlabelled]))
     problem = _problem(scaled.z(labelled.signals), labelled.names, prior)
     fold = grouped_folds(labelled.group, INNER_FOLDS, rng)
-    chosen, log_odds = _choose_penalty(problem, outcome, weight, fold)
+    events = max(min(weight @ outcome, weight @ (1 - outcome)), 1.0)
+    chosen, log_odds = _choose_penalty(problem, outcome, weight, fold, FLOOR[prior is not None] / events)
     penalty = problem.penalty[chosen]
     found = solve(problem.design, outcome, weight[None], penalty[None], problem.centre)[0]
     # which penalty is right is uncertain itself: the interval is that of the next weaker one, or it would cover less than it says
     weaker = problem.penalty[min(chosen + 1, len(PENALTIES) - 1)]
-    spread = problem.back @ covariance(problem.design, outcome, weight, weaker, found, labelled.group) @ problem.back.T
+    spread = problem.back @ covariance(problem.design, outcome, weight=weight, penalty=weaker, coefficients=found, group=labelled.group) @ problem.back.T
     calibrator = choose(log_odds, outcome, weight, labelled.group, fold) if calibrate else Uncalibrated()
     solution = problem.back @ found
     return Fitted(Head(labelled.names, scaled, float(solution[0]), solution[1:], float(PENALTIES[chosen]), calibrator), spread)
 
 
-def _choose_penalty(problem: _Problem, outcome: FloatArray, weight: FloatArray, fold: IntArray) -> tuple[int, FloatArray]:
-    """Index of the penalty with the lowest out-of-fold log loss (the strongest of equals), and its out-of-fold log-odds [n]."""
+def _choose_penalty(problem: _Problem, outcome: FloatArray, weight: FloatArray, fold: IntArray, least: float) -> tuple[int, FloatArray]:
+    """Index of the penalty, at least `least`, with the lowest out-of-fold log loss (the strongest of equals), and its out-of-fold log-odds [n]."""
     n_folds, n_penalties = int(fold.max()) + 1, len(problem.penalty)
     if n_folds == 1:  # a single group: nothing can be held out, so the strongest penalty stands
         return 0, problem.design @ problem.centre
@@ -191,7 +194,7 @@ def _choose_penalty(problem: _Problem, outcome: FloatArray, weight: FloatArray, 
     by_penalty = found.reshape(n_folds, n_penalties, -1)[fold]
     log_odds = np.einsum("nlq,nq->ln", by_penalty, problem.design)
     loss = (weight * log_loss(log_odds, outcome)).sum(axis=1)
-    chosen = int(np.argmin(loss))
+    chosen = int(np.argmin(np.where(least <= PENALTIES, loss, np.inf)))
     return chosen, log_odds[chosen]
 
 

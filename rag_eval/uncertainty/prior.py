@@ -9,14 +9,17 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.labelled import FloatArray
 
-FILE = "prior.json"
+FILE: Final = "prior.json"
+Kind = Literal["any", "bm25", "vector", "hybrid"]
+"""Kinds of strategies: a signal does not say the same of a lexical list as of a dense one."""
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +68,9 @@ class Prior:
         return np.array([known.get(name, usual) for name in names])
 
     def to_json(self) -> dict[str, Any]:
-        """Write it as the file holds it."""
+        """Write it as JSON, exactly."""
         rows = zip(self.names, self.coefficients, self.spread[1:], strict=True)
         return {
-            "schema_version": 1,
             "intercept": {"value": self.intercept, "spread": self.spread[0]},
             "coefficients": [{"signal": name, "value": value, "spread": spread} for name, value, spread in rows],
             "provenance": dict(self.provenance),
@@ -87,7 +89,8 @@ def from_json(document: Mapping[str, Any]) -> Prior:
     )
 
 
-@functools.lru_cache(maxsize=1)
-def load_prior() -> Prior:
-    """Read the shipped prior."""
-    return from_json(json.loads((files("rag_eval.uncertainty") / FILE).read_text(encoding="utf-8")))
+@functools.lru_cache(maxsize=len(KINDS))
+def load_prior(kind: Kind = "any") -> Prior:
+    """Read the shipped prior of a kind of strategy; `any` was fitted on all three kinds together."""
+    document = json.loads((files("rag_eval.uncertainty") / FILE).read_text(encoding="utf-8"))
+    return from_json(document[kind] | {"provenance": {**document["provenance"], "kind": kind}})

@@ -61,7 +61,7 @@ def solve(design: FloatArray, outcome: FloatArray, weight: FloatArray, penalty: 
     products = design[:, upper[0]] * design[:, upper[1]]
     result = np.repeat(centre[None, :], m, axis=0)
     active = np.arange(m)
-    value = _objective(result, design, outcome, weight, penalty, centre)
+    value = _objective(result, (design, outcome, weight, penalty, centre))
     for _ in range(MAX_STEPS):
         at, w, lam = result[active], weight[active], penalty[active]
         mean = sigmoid(at @ design.T)
@@ -79,7 +79,8 @@ def solve(design: FloatArray, outcome: FloatArray, weight: FloatArray, penalty: 
     raise ArithmeticError(f"{len(active)} of {m} logistic regressions were not solved in {MAX_STEPS} steps")
 
 
-def _objective(at: FloatArray, design: FloatArray, outcome: FloatArray, weight: FloatArray, penalty: FloatArray, centre: FloatArray) -> FloatArray:
+def _objective(at: FloatArray, problem: tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]) -> FloatArray:
+    design, outcome, weight, penalty, centre = problem
     total: FloatArray = (weight * log_loss(at @ design.T, outcome)).sum(axis=1) + 0.5 * (penalty * (at - centre) ** 2).sum(axis=1)
     return total
 
@@ -91,7 +92,7 @@ def _descend(
     factor = np.ones(len(at))
     for _ in range(MAX_HALVINGS):
         tried = at - factor[:, None] * step
-        found = _objective(tried, *problem)
+        found = _objective(tried, problem)
         worse = found > value + 1e-9 * (1 + np.abs(value))
         if not worse.any():
             break
@@ -99,11 +100,11 @@ def _descend(
     return tried, found
 
 
-def covariance(design: FloatArray, outcome: FloatArray, weight: FloatArray, penalty: FloatArray, coefficients: FloatArray, group: IntArray) -> FloatArray:
+def covariance(design: FloatArray, outcome: FloatArray, *, weight: FloatArray, penalty: FloatArray, coefficients: FloatArray, group: IntArray) -> FloatArray:
     """Cluster-robust covariance of penalised coefficients, with the bias that the penalty brings.
 
-    ``H^-1 (M + P) H^-1``: H the penalised Hessian, P the penalty, M the sum of squared group scores, times G / (G - 1) and n / (n - d)
-    with d the effective number of coefficients. Were the rows independent and the model true, M would estimate H - P and the whole
+    ``H^-1 (M + P) H^-1``: H the penalised Hessian, P the penalty, M the sum of squared group scores times G / (G - 1), with residuals
+    divided by 1 - leverage because a fit draws near to its own rows. Were the rows independent and the model true, M would estimate H - P and the whole
     would be H^-1, the posterior covariance, whose intervals cover on average over the points because they count the bias as variance.
 
     Parameters
@@ -124,7 +125,8 @@ def covariance(design: FloatArray, outcome: FloatArray, weight: FloatArray, pena
 
     References
     ----------
-    Liang & Zeger (1986), Biometrika 73:13-22. Nychka (1988), JASA 83:1134-1143; Marra & Wood (2012), Scand. J. Statistics 39:53-74.
+    Liang & Zeger (1986), Biometrika 73:13-22. MacKinnon & White (1985), J. Econometrics 29:305-325 (leverage).
+    Nychka (1988), JASA 83:1134-1143; Marra & Wood (2012), Scand. J. Statistics 39:53-74.
     """
     mean = sigmoid(design @ coefficients)
     information = (design * (weight * mean * (1 - mean))[:, None]).T @ design
