@@ -101,7 +101,7 @@ def drift_path(drift: Drift, path: Path, name: str = "") -> Path:
     """
     import numpy as np
 
-    figure = _figure(8, 3.8)
+    figure = _figure(8, 4.0)
     axes = figure.subplots()
     n = len(drift.groups)
     at = np.arange(n - len(drift.trace) + 1, n + 1)
@@ -109,17 +109,18 @@ def drift_path(drift: Drift, path: Path, name: str = "") -> Path:
         axes.plot(at, drift.trace[:, column] / np.log(10), color=colour, linewidth=1.4, label=label)
     bar = float(np.log10(drift.bar))
     axes.axhline(bar, color="#333333", linewidth=0.9, linestyle="--")
-    axes.annotate(f"alarm at {drift.bar:,.0f}: false alarms at most {drift.level:.0%}", (1.0, bar), xycoords=("axes fraction", "data"), xytext=(0, 3), textcoords="offset points", ha="right", fontsize=8)
+    axes.annotate(f"alarm at {drift.bar:,.0f}: false alarms at most {drift.level:.0%}", (0.01, bar), xycoords=("axes fraction", "data"), xytext=(0, 3), textcoords="offset points", fontsize=8)
     if drift.first_alarm_at is not None:
         axes.axvline(drift.first_alarm_at, color="#888888", linewidth=0.9, linestyle=":")
-        axes.annotate(f"alarm after {drift.first_alarm_at:,} groups", (drift.first_alarm_at, 0.03), xycoords=("data", "axes fraction"), xytext=(4, 0), textcoords="offset points", fontsize=8)
+        side, shift = ("right", -4) if 2 * drift.first_alarm_at > n else ("left", 4)
+        axes.annotate(f"alarm after {drift.first_alarm_at:,} groups", (drift.first_alarm_at, 0.03), xycoords=("data", "axes fraction"), xytext=(shift, 0), textcoords="offset points", ha=side, fontsize=8)
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, -1.0), max(high, bar + 0.5))
     axes.set_ylabel("evidence, log10 of the e-value")
     axes.set_xlabel(f"independent groups of outcomes; a tolerance of {100 * drift.tolerance:.0f} points counts as no drift")
     means = f": missed {drift.sum_missed / n:.3f}, predicted {drift.sum_predicted / n:.3f} on average over {n:,} groups ({drift.n:,} outcomes)" if n else ": no outcomes"
     axes.set_title(f"{quoted(name)}{means}", loc="left", fontsize=10)
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
     _finish(axes)
     return _save(figure, path)
 
