@@ -68,8 +68,8 @@ class Difference:
     delta
         Difference, with its 95 % interval over groups.
     p, p_holm
-        Two-sided p of the sign-flip test (for skill: of swapping the strategies in random groups), and adjusted over all differences
-        shown; None where not tested (prediction-powered differences have an interval only).
+        Two-sided p of the sign-flip test (for skill: of swapping the strategies in random groups), and adjusted by Holm over all
+        pairs, each measure by itself; None where not tested (prediction-powered differences have an interval only).
     n_better, n_worse, n_tied
         Queries on which a is better, worse, equal; None for means that no single query has.
     detectable
@@ -130,7 +130,7 @@ def compare(strategies: Sequence[Misses], group: IntArray, *, seed: int = 0) -> 
     Returns
     -------
     Comparison
-        Differences of every pair in the order given, Holm-adjusted over all that were tested.
+        Differences of every pair in the order given, Holm-adjusted over all pairs, each measure by itself.
 
     Raises
     ------
@@ -145,9 +145,17 @@ def compare(strategies: Sequence[Misses], group: IntArray, *, seed: int = 0) -> 
     for entry in strategies:
         _check(entry, group)
     rows = [row for a, b in itertools.combinations(strategies, 2) for row in _pair(a, b, group, seed)]
-    adjusted = holm([np.nan if row.p is None else row.p for row in rows])
-    differences = tuple(dataclasses.replace(row, p_holm=finite(p)) for row, p in zip(rows, adjusted.tolist(), strict=True))
-    return Comparison(tuple(_figures(entry, group, seed) for entry in strategies), differences, len(group), len(np.unique(group)))
+    return Comparison(tuple(_figures(entry, group, seed) for entry in strategies), _adjusted(rows), len(group), len(np.unique(group)))
+
+
+def _adjusted(rows: list[Difference]) -> tuple[Difference, ...]:
+    """Adjust over all pairs, each measure by itself: the measures are different questions, and estimates differ nearly always."""
+    for measure in dict.fromkeys(row.measure for row in rows):
+        places = [at for at, row in enumerate(rows) if row.measure == measure]
+        adjusted = holm(np.array([rows[at].p for at in places], dtype=np.float64))  # None becomes NaN
+        for at, p in zip(places, adjusted.tolist(), strict=True):
+            rows[at] = dataclasses.replace(rows[at], p_holm=finite(p))
+    return tuple(rows)
 
 
 def _check(entry: Misses, group: IntArray) -> None:

@@ -90,7 +90,8 @@ class ConformalK:
         basis = f"an average over questions like these {self.n:,} ({self.n_groups:,} independent groups), for this strategy fingerprint and this gold; it promises nothing for a single question"
         if not self.attainable:
             held = "" if self.within_depth is None else f" ({self.within_depth:.1%} of the questions have gold anywhere in them)"
-            return f"A level of {self.level:.0%} is not attainable within lists of {self.depth:,}{held}: {basis}."
+            where = " in every third of predicted risk" if self.bins and any(part.k is not None for part in self.bins) else ""
+            return f"A level of {self.level:.0%} is not attainable{where} within lists of {self.depth:,}{held}: {basis}."
         risky = "" if self.riskiest is None or self.riskiest.value is None else f"; in the riskiest third of the questions it held for {self.riskiest.value:.1%}"
         return f"{self._rule()}: {basis}{risky}."
 

@@ -47,8 +47,8 @@ def mean_figure(values: FloatArray, group: IntArray, seed: int = 0) -> Figure:
     n, n_groups = int(there.sum()), len(np.unique(group[there]))
     if not n:
         return Figure(None, None, None, 0, 0)
-    value, low, high = (finite(float(bound[0])) for bound in clustered_interval(np.clip(values[there], 0, 1), group[there], seed))
-    return Figure(value, low, high, n, n_groups)
+    value, low, high = (float(bound[0]) for bound in clustered_interval(np.clip(values[there], 0, 1), group[there], seed))
+    return Figure(value, finite(min(low, value)), finite(max(high, value)), n, n_groups)  # equal values: the mean of sums must not leave its interval by rounding
 
 
 def skill_of(brier: FloatArray, missed: FloatArray, n: FloatArray) -> FloatArray:
