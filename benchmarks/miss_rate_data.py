@@ -1,0 +1,263 @@
+"""Judged retrievals of public collections for the benchmarks and fits of miss rates. Importable; nothing is copied, all is read anew.
+
+`collection(name)` reads one of COLLECTIONS, `judged(collection, strategy, model, depth)` retrieves for it and gives the batch with its gold.
+BM25 and exact vector search are the project's own engines with their default parameters. The second retriever of bm25 is the vector search, of
+vector and hybrid it is bm25; vectors stand beside all three. Models: `minilm` (the public vectors file, SciFact and the original XQuAD
+wordings' whole paragraphs only) and `lsa-256`.
+"""
+
+import dataclasses
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from timing import ROOT, data_folder, indexed_text, json_lines
+
+from rag_eval.corpus.analyzer import Analyzer
+from rag_eval.corpus.sentences import spans
+from rag_eval.measures.groups import connected_components
+from rag_eval.records.gold_set import Bm25
+from rag_eval.retrieval.dense import ExactSearch
+from rag_eval.retrieval.embedding import lsa
+from rag_eval.retrieval.embedding.vectors_file import read_vectors
+from rag_eval.retrieval.fusion import weighted
+from rag_eval.retrieval.lexical import Bm25s
+from rag_eval.retrieval.ranking import Ranking
+from rag_eval.storage.hashing import text_hash
+from rag_eval.uncertainty.batch import RankedBatch, TermSpace
+from rag_eval.uncertainty.labelled import Labelled
+from rag_eval.uncertainty.signals import SIGNALS, signals
+
+COLLECTIONS = ("scifact", "xquad_sentences", "clapnq", "pandas_api")
+STRATEGIES = ("bm25", "vector", "hybrid")
+MODELS = ("minilm", "lsa-256")
+WORDINGS = ("original", "back-translation-es", "back-translation-de", "back-translation-ru", "back-translation-zh")
+POOL = 100
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Collection:
+    """Chunks, wordings of questions, and which chunks hold the gold of which wording.
+
+    `gold` is int64 [m, 2] of (wording, chunk row); `question` and `group` are codes [n]; wording 0 of a question comes first.
+    Groups are connected components over shared gold documents.
+    """
+
+    name: str
+    texts: list[str]
+    analyzer: Analyzer
+    terms: list[list[int]]
+    n_terms: int
+    ids: list[str]
+    wording: list[str]
+    queries: list[str]
+    question: Ints
+    group: Ints
+    gold: Ints
+
+    @functools.cached_property
+    def query_terms(self) -> list[list[int]]:
+        return self.analyzer.index(self.queries)
+
+    @functools.cached_property
+    def space(self) -> TermSpace:
+        return TermSpace(self.terms, self.n_terms)
+
+    @functools.cached_property
+    def bm25(self) -> Bm25s:
+        spec = Bm25(name="bm25", kind="bm25")
+        return Bm25s(self.terms, self.n_terms, k1=spec.k1, b=spec.b)
+
+    @functools.cache  # noqa: B019 - collections live as long as the benchmark
+    def vectors(self, model: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Vectors of the queries and of the chunks."""
+        if model == "lsa-256":
+            fitted = lsa.fit(self.terms, list(self.analyzer.vocabulary)[: self.n_terms], 256)
+            embedder = lsa.LsaEmbedder(fitted, "benchmark", 256)
+            return embedder.embed_terms(self.query_terms), embedder.embed_terms(self.terms)
+        names, vectors = read_vectors(folder() / "embeddings" / "all-MiniLM-L6-v2.npz")
+        row = {name: i for i, name in enumerate(names)}
+        asked, held = ([row.get(text_hash(text), -1) for text in texts] for texts in (self.queries, self.texts))
+        if min(*asked, *held) < 0:
+            raise SystemExit(f"{self.name}: there are no MiniLM vectors of its texts; use lsa-256")
+        return vectors[asked], vectors[held]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Judged:
+    """A batch with its gold.
+
+    `relevant` bool [n, depth]: whether the chunk at a rank is gold. `first_gold` float64 [n]: rank of the first gold from 1, inf where the
+    list has none. `n_gold` int64 [n]: gold chunks in the collection.
+    """
+
+    collection: Collection
+    strategy: str
+    model: str
+    batch: RankedBatch
+    relevant: npt.NDArray[np.bool_]
+    first_gold: npt.NDArray[np.float64]
+    n_gold: Ints
+
+    def missed(self, k: int = 10) -> npt.NDArray[np.bool_]:
+        """miss_any@k."""
+        return self.first_gold > k
+
+    def labelled(self, k: int = 10) -> Labelled:
+        """Signals and outcomes of the target miss_any@k; every row was certain to be judged."""
+        n = len(self.first_gold)
+        return Labelled(SIGNALS, signals(self.batch, k), self.missed(k), self.collection.group, np.ones(n), self.collection.question)
+
+    def original(self) -> npt.NDArray[np.bool_]:
+        """Which rows are original wordings."""
+        return np.array([name == "original" for name in self.collection.wording])
+
+
+def folder() -> Path:
+    found = data_folder()
+    if found is None:
+        raise SystemExit("the public data is not there; set RAG_EVAL_TEST_DATA")
+    return found
+
+
+def _collection(name: str, texts: list[str], document: list[str], rows: list[tuple[str, str, str]], gold: dict[str, list[int]]) -> Collection:
+    """Put together; `rows` are (question id, wording, text), `gold` the chunk rows of each question, `document` the document of each chunk."""
+    analyzer = Analyzer()
+    terms = analyzer.index(texts)
+    names = list(dict.fromkeys(row[0] for row in rows))
+    code = {question: i for i, question in enumerate(names)}
+    question = np.array([code[row[0]] for row in rows], dtype=np.int64)
+    number = {doc: i for i, doc in enumerate(dict.fromkeys(document))}
+    tied = np.array([(code[q], number[document[row]]) for q in names for row in gold.get(q, [])], dtype=np.int64).reshape(-1, 2)
+    group = connected_components(tied[:, 0], tied[:, 1], len(names))[question]
+    pairs = np.array([(i, row) for i, its in enumerate(rows) for row in gold.get(its[0], [])], dtype=np.int64).reshape(-1, 2)
+    wording, queries = [row[1] for row in rows], [row[2] for row in rows]
+    return Collection(name, texts, analyzer, terms, len(analyzer.vocabulary), [row[0] for row in rows], wording, queries, question, group, pairs)
+
+
+def _scifact() -> Collection:
+    base = folder() / "scifact"
+    documents = sorted(json_lines(base / "corpus.jsonl"), key=lambda document: document["_id"])
+    ids = [document["_id"] for document in documents]
+    row = {doc: i for i, doc in enumerate(ids)}
+    gold: dict[str, list[int]] = {}
+    for split in ("train", "test"):
+        for line in (base / "qrels" / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]:
+            query, doc, gain = line.split("\t")
+            if int(gain) > 0:
+                gold.setdefault(query, []).append(row[doc])
+    rows = [(query["_id"], "original", query["text"]) for query in json_lines(base / "queries.jsonl") if query["_id"] in gold]
+    return _collection("scifact", [indexed_text(document) for document in documents], ids, rows, gold)
+
+
+def _xquad_sentences() -> Collection:
+    """Paragraphs and distractors, one chunk a sentence; gold is every sentence that touches the first answer."""
+    base = folder() / "xquad"
+    texts: list[str] = []
+    document: list[str] = []
+    places: dict[str, list[tuple[int, int, int]]] = {}
+    for name in ("corpus", "distractors"):
+        for paragraph in json_lines(base / f"{name}.jsonl"):
+            for start, end in spans(paragraph["text"]):
+                places.setdefault(paragraph["_id"], []).append((start, end, len(texts)))
+                texts.append(paragraph["text"][start:end])
+                document.append(paragraph["_id"])
+    gold: dict[str, list[int]] = {}
+    answers: list[Any] = [*json_lines(base / "answers.jsonl")]
+    for row in answers:
+        first = row["answers"][0]
+        gold[row["query_id"]] = [chunk for start, end, chunk in places[row["doc_id"]] if start < first["end"] and first["start"] < end]
+    by_wording = {("original", query["_id"]): query["text"] for query in json_lines(base / "queries.jsonl")}
+    by_wording |= {(row["paraphrase_id"], row["query_id"]): row["text"] for row in json_lines(base / "paraphrases.jsonl")}
+    rows = [(question, wording, by_wording[wording, question]) for question in gold for wording in WORDINGS]
+    return _collection("xquad_sentences", texts, document, rows, gold)
+
+
+def _clapnq() -> Collection:
+    """Sentences of the passages of all questions, answerable or not, without titles; gold is every sentence that the answer was drawn from."""
+    texts: list[str] = []
+    document: list[str] = []
+    chunk: dict[tuple[str, str], int] = {}
+    rows: list[tuple[str, str, str]] = []
+    gold: dict[str, list[int]] = {}
+    for name in ("answerable", "unanswerable"):
+        for line in (folder() / "clapnq" / f"clapnq_dev_{name}.jsonl").read_text(encoding="utf-8").splitlines():
+            question = json.loads(line)
+            for passage in question["passages"]:
+                for sentence in passage["sentences"]:
+                    if (passage["text"], sentence) not in chunk and sentence.strip():
+                        chunk[passage["text"], sentence] = len(texts)
+                        texts.append(sentence)
+                        document.append(passage["text"])
+            chosen = {sentence for answer in question["output"] for sentence in answer.get("selected_sentences", [])}
+            found = [chunk[passage["text"], sentence] for passage in question["passages"] for sentence in passage["sentences"] if sentence in chosen]
+            if found:
+                rows.append((question["id"], "original", question["input"]))
+                gold[question["id"]] = sorted(set(found))
+    return _collection("clapnq", texts, document, rows, gold)
+
+
+def _pandas_api() -> Collection:
+    """The project's own gold set through its own loaders, level document, all wordings of the answerable questions."""
+    from rag_eval.evaluation.gold_steps import gold_variants
+    from rag_eval.evaluation.inputs import open_gold_set
+    from rag_eval.evaluation.trust_steps import admitted_chunks
+    from rag_eval.settings import Settings
+
+    with tempfile.TemporaryDirectory() as place:
+        home = Path(place)
+        settings = Settings(home=home, reports=home / "reports", gold_sets=ROOT / "gold_sets", tracking_uri="refused://")
+        evaluation = open_gold_set(ROOT / "gold_sets" / "pandas_api", settings)
+        found = gold_variants(evaluation)
+        variants, qrels = found.frame("variants"), found.frame("qrels_document")
+        chunks = admitted_chunks(evaluation).frame("chunks")
+    variants = variants[variants["answerable"]]
+    document = chunks["doc_id"].tolist()
+    of_document: dict[str, list[int]] = {}
+    for row, doc in enumerate(document):
+        of_document.setdefault(doc, []).append(row)
+    gold: dict[str, list[int]] = {}
+    for query, doc, gain in zip(qrels["query_id"], qrels["item_id"], qrels["gain"], strict=True):
+        if gain > 0:
+            gold.setdefault(query, []).extend(of_document.get(doc, []))
+    rows = list(zip(variants["query_id"], variants["paraphrase_id"], variants["text"], strict=True))
+    texts = [f"{title} {text}".strip() for title, text in zip(chunks["title"], chunks["text"], strict=True)]
+    return _collection("pandas_api", texts, document, rows, gold)
+
+
+@functools.cache
+def collection(name: str) -> Collection:
+    """Read one of COLLECTIONS."""
+    return {"scifact": _scifact, "xquad_sentences": _xquad_sentences, "clapnq": _clapnq, "pandas_api": _pandas_api}[name]()
+
+
+def _rankings(its: Collection, model: str, depth: int) -> dict[str, Ranking]:
+    queries, chunks = its.vectors(model)
+    bm25 = its.bm25.search(its.query_terms, depth)
+    vector = ExactSearch(chunks).search(queries, depth)
+    return {"bm25": bm25, "vector": vector, "hybrid": weighted(bm25, vector, alpha=0.5, beta=0.5, depth=depth)}
+
+
+@functools.lru_cache(maxsize=8)
+def _searched(name: str, model: str, depth: int) -> dict[str, Ranking]:
+    return _rankings(collection(name), model, depth)
+
+
+def judged(name: str, strategy: str, model: str = "lsa-256", depth: int = POOL) -> Judged:
+    """Retrieve for a collection by one of STRATEGIES, at least POOL deep as the project's strategies do, and look up the gold."""
+    its, found = collection(name), _searched(name, model, max(depth, POOL))
+    queries, chunks = its.vectors(model)
+    main, other = found[strategy].cut(depth), found["vector" if strategy == "bm25" else "bm25"].cut(depth)
+    question = its.question if len(np.unique(its.question)) < len(its.question) else None
+    batch = RankedBatch(main.rows, main.raw, main.norm, strategy == "vector", its.space, its.query_terms, other.rows, other.raw, queries, chunks, question)
+    n_chunks = len(its.texts)
+    codes = np.arange(len(its.queries), dtype=np.int64)[:, None] * n_chunks + main.rows
+    relevant = np.isin(codes, its.gold[:, 0] * n_chunks + its.gold[:, 1]) & (main.rows >= 0)
+    first = np.where(relevant.any(axis=1), relevant.argmax(axis=1) + 1.0, np.inf)
+    return Judged(its, strategy, model, batch, relevant, first, np.bincount(its.gold[:, 0], minlength=len(its.queries)))
