@@ -12,7 +12,7 @@ import pandas as pd
 from rag_eval.evaluation.answer_frames import from_artifact
 from rag_eval.evaluation.answer_measure_steps import answer_measures
 from rag_eval.evaluation.answer_steps import answers
-from rag_eval.evaluation.claim_steps import miss_rate_claims, speaker_of
+from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy, speaker_of
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs, interval_of
 from rag_eval.evaluation.outcome_steps import QRELS, judged_claims
@@ -102,7 +102,7 @@ def _confidences(runs: Runs) -> dict[str, dict[str, Confidence]]:
 
 
 def _first_claims(runs: Runs, name: str) -> dict[str, dict[str, Any]]:
-    frame = miss_rate_claims(runs).frame("claims").query("strategy == @name")
+    frame = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name)
     frame = frame[(frame["paraphrase_id"] == ORIGINAL) & (frame["seed"] == runs.artifact(name).json("about")["seeds"][0])]
     return {row["query_id"]: row for row in frame.to_dict("records")}
 

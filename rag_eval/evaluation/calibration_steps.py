@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.evaluation.calibrator_files import Accepted, accept_calibrator, accepted_calibrator, keep_calibrator
+from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs
 from rag_eval.evaluation.miss_ranks import judged
@@ -148,9 +149,7 @@ def _predictions(of: Fitting, found: Calibration) -> pd.DataFrame:
 
 def _heuristic(runs: Runs, name: str, rows: pd.DataFrame) -> np.ndarray:
     """heuristic_v0 of the claims that this run makes again; NaN for outcomes of other queries."""
-    from rag_eval.evaluation.claim_steps import miss_rate_claims
-
-    claims = miss_rate_claims(runs).frame("claims").query("strategy == @name")
+    claims = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name)
     known = dict(zip(claims["claim_id"], claims["heuristic_v0"], strict=True))
     return np.array([known.get(claim, np.nan) for claim in rows["claim_id"]], dtype=np.float64)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rag_eval.evaluation.kept_runs import gold_set_name
+from rag_eval.gold.set_names import gold_set_name
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.records.uncertainty import BinaryTarget, Status
 from rag_eval.storage.atomic import write_text

@@ -140,3 +140,8 @@ def _claims(runs: Runs, name: str, by: Speaker) -> pd.DataFrame:
             "heuristic_v0": np.where(failed, np.nan, frame["heuristic_v0"].to_numpy()),
         }
     )
+
+
+def of_strategy(claims: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Keep the claims of one strategy."""
+    return claims[claims["strategy"] == name]

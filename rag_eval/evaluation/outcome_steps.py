@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rag_eval.evaluation.claim_steps import miss_rate_claims
+from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.miss_ranks import judged
@@ -56,7 +56,7 @@ def _retrieval_outcomes(runs: Runs) -> dict[str, Any]:
 def judged_claims(runs: Runs, name: str) -> pd.DataFrame:
     """Claims of one strategy that the gold judges: CLAIMS, `missed`, `row` (of the strategy's signals)."""
     spec, frame = runs.evaluation.config.uncertainty, strategy_signals(runs, name).frame("signals")
-    claims = miss_rate_claims(runs).frame("claims").query("strategy == @name").reset_index(drop=True)
+    claims = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name).reset_index(drop=True)
     of = judged(runs, name)
     place = pd.Series(np.arange(len(of.variant)), index=pd.MultiIndex.from_arrays([of.variant, of.seed]))
     missed = of.value(spec.target, spec.k)[place.loc[pd.MultiIndex.from_arrays([frame["variant"], frame["seed"]])].to_numpy()]

@@ -14,7 +14,7 @@ import pandas as pd
 from rag_eval.corpus.outgoing import masked_tree, shown
 from rag_eval.evaluation.answer_confidences import confidences, miss_rate_of
 from rag_eval.evaluation.answer_steps import answers
-from rag_eval.evaluation.claim_steps import miss_rate_claims
+from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy
 from rag_eval.evaluation.corpus_coverage import corpus_coverage
 from rag_eval.evaluation.measure_steps import Runs, number
 from rag_eval.evaluation.signal_steps import strategy_signals
@@ -56,7 +56,7 @@ def uncertain_retrievals(runs: Runs) -> Artifact:
 def _lines(runs: Runs, name: str) -> Iterator[dict[str, Any]]:
     signals = strategy_signals(runs, name)
     frame, gaps = signals.frame("signals"), signals.json("gaps")
-    claims = miss_rate_claims(runs).frame("claims").query("strategy == @name").to_dict("records")
+    claims = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name).to_dict("records")
     documents, expansions, answered = _documents(runs, name), _expansions(runs, name), _answered(runs, name)
     harder = pd.Series([row["miss_rate"] for row in claims], dtype=float).rank(pct=True, method="max").to_numpy()
     coverage = frame[COVERAGE_SIGNAL].to_numpy()

@@ -10,14 +10,13 @@ import pandas as pd
 
 from rag_eval.evaluation.answer_confidences import answer_confidences
 from rag_eval.evaluation.calibration_steps import miss_rate_calibration
-from rag_eval.evaluation.claim_steps import miss_rate_claims
+from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy
 from rag_eval.evaluation.corpus_coverage import corpus_coverage
-from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.iterative_accounts import iterative_accounts
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs, interval_of
 from rag_eval.evaluation.miss_ranks import judged
 from rag_eval.evaluation.outcome_steps import judged_claims, retrieval_outcomes
-from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
+from rag_eval.evaluation.signal_steps import fingerprint_of
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.aggregate import aggregate
 from rag_eval.records.gold_set import Iterative
@@ -50,7 +49,7 @@ def _calibrated_miss_rates(runs: Runs) -> dict[str, Any]:
     calibration = {
         "target": spec.target,
         "k": spec.k,
-        "strategies": {name: {key: value for key, value in calibrated[name].items() if key not in {"artifact"}} for name in runs.names},
+        "strategies": {name: {key: value for key, value in calibrated[name].items() if key != "artifact"} for name in runs.names},
         **_comparison(runs, calibrated),
     }
     return {"uncertainty": uncertainty, "calibration": calibration}
@@ -92,7 +91,7 @@ def _rates(row: dict[str, Any]) -> dict[str, float | None]:
 
 def first_claims(runs: Runs, name: str) -> pd.DataFrame:
     """Claims of the questions as they were first put, under the first seed, by query id, with `missed` (NaN where not judged) and `predicted` (out of fold)."""
-    frame = miss_rate_claims(runs).frame("claims").query("strategy == @name")
+    frame = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name)
     seed = runs.artifact(name).json("about")["seeds"][0]
     frame = frame[(frame["paraphrase_id"] == ORIGINAL) & (frame["seed"] == seed)]
     known = judged_claims(runs, name).set_index("claim_id")["missed"].astype(float)

@@ -4,7 +4,7 @@ Belongs here: accounts of rounds that ran, against gold. A miss is a question wi
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from rag_eval.measures.paired import paired_comparison
 from rag_eval.records.uncertainty import EXPANSIONS
 from rag_eval.retrieval.ranking import Rows
 from rag_eval.uncertainty.batch import FloatArray, IntArray
-from rag_eval.uncertainty.histories import Iterated, Step
+from rag_eval.uncertainty.histories import Step
 
 RECOVERS: Final = "recovers more than it loses"
 HARMS: Final = "harms more than it recovers"
@@ -70,13 +70,13 @@ def verdict(low: float, high: float) -> str:
     return HARMS if high < 0 else UNDECIDED
 
 
-def harm(iterated: Iterated, recall: Callable[[Rows], FloatArray], groups: IntArray, seed: int = SEED) -> list[Harm]:
+def harm(rounds: Sequence[Rows], steps: Sequence[Step], recall: Callable[[Rows], FloatArray], groups: IntArray, seed: int = SEED) -> list[Harm]:
     """Account for all rounds (first) and for each strategy that was used.
 
     Parameters
     ----------
-    iterated
-        The rounds.
+    rounds, steps
+        Rows of the merged rankings by round, the first ranking's before them, and every expansion (`Iterated.rounds`, `Iterated.steps`).
     recall
         Recall@K [n] of rankings' rows [n, depth]; NaN for a question without gold, which counts for nothing.
     groups
@@ -84,11 +84,11 @@ def harm(iterated: Iterated, recall: Callable[[Rows], FloatArray], groups: IntAr
     seed
         Of the interval and the test.
     """
-    values = [recall(rows) for rows in iterated.rounds]
+    values = [recall(rows) for rows in rounds]
     eligible = ~np.isnan(values[0])
-    found = [_account(OVERALL, iterated.steps, np.where(eligible, values[0], np.nan), values[-1], eligible=eligible, groups=groups, seed=seed)]
+    found = [_account(OVERALL, steps, np.where(eligible, values[0], np.nan), values[-1], eligible=eligible, groups=groups, seed=seed)]
     for name in EXPANSIONS:
-        steps = [step for step in iterated.steps if step.strategy == name]
+        steps = [step for step in steps if step.strategy == name]
         if not steps:
             continue
         before, after = np.full(len(eligible), np.nan), np.full(len(eligible), np.nan)

@@ -110,3 +110,8 @@ def expansions_frame(steps: Sequence[Step]) -> "pd.DataFrame":
     kinds = {"int": "int64", "float": "float64", "str": "str"}
     columns = {name: pd.Series([getattr(step, name) for step in steps], dtype=kinds[column.kind]) for name, column in EXPANSIONS_FRAME.columns.items()}
     return EXPANSIONS_FRAME.check(pd.DataFrame(columns))
+
+
+def steps_of(frame: "pd.DataFrame") -> tuple[Step, ...]:
+    """Read an EXPANSIONS_FRAME back as steps."""
+    return tuple(Step(**row) for row in frame.to_dict("records"))

@@ -14,7 +14,22 @@ from rag_eval.corpus.masking import mask
 from rag_eval.corpus.outgoing import shown
 from rag_eval.gold.groups import group_ids
 from rag_eval.gold.problem_list import ProblemList
-from rag_eval.records.outcomes import AUDITS, MAX_NOTE, MISSED_BY_FEEDBACK, Count, Feedback, Hash, Id, Moment, Names, Number, Outcome, Probability, Query, SignalName
+from rag_eval.records.outcomes import (
+    AUDITS,
+    MAX_NOTE,
+    MISSED_BY_FEEDBACK,
+    Count,
+    Feedback,
+    Hash,
+    Id,
+    Moment,
+    Names,
+    Number,
+    Outcome,
+    Probability,
+    Query,
+    SignalName,
+)
 from rag_eval.records.uncertainty import BinaryTarget, GoldSource
 from rag_eval.uncertainty.audits import AuditStore
 from rag_eval.uncertainty.claims import AHEAD, DEFAULT_K, ClaimStore
