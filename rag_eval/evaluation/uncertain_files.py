@@ -3,6 +3,7 @@
 Belongs here: what a line holds. Its texts are the gold set's own wordings' words and ids; nothing of a source is quoted.
 """
 
+import functools
 import json
 from collections.abc import Iterator
 from importlib import resources
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rag_eval.corpus.outgoing import masked_tree, shown
+from rag_eval.corpus.outgoing import shown
 from rag_eval.evaluation.answer_confidences import confidences, miss_rate_of
 from rag_eval.evaluation.answer_steps import answers
 from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy
@@ -28,6 +29,8 @@ FILE_NAME = "uncertain-retrievals.jsonl"
 SCHEMA_VERSION = 1
 MAX_GAPS = 5
 COVERAGE_SIGNAL = "cover_union"
+_shown = functools.lru_cache(maxsize=100_000)(shown)
+"""Ids and words come again and again."""
 
 
 def uncertain_line_schema() -> dict[str, Any]:
@@ -67,38 +70,32 @@ def _lines(runs: Runs, name: str) -> Iterator[dict[str, Any]]:
         its = expansions.get(variant, []) if row["seed"] == first_seed else []
         first = row["paraphrase_id"] == ORIGINAL and row["seed"] == first_seed
         found = gaps[str(row["seed"])]
-        yield masked_tree(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "strategy": name,
-                **{key: row[key] for key in ("claim_id", "query_id", "paraphrase_id", "seed")},
-                "documents": documents.get((variant, row["seed"]), []),
-                "miss_rate": {
-                    "value": number(row["miss_rate"]),
-                    "ci_low": number(row["ci_low"]),
-                    "ci_high": number(row["ci_high"]),
-                    **{key: row[key] for key in ("target", "k", "status", "calibrator")},
-                    "gold_source": miss.gold_source,
-                    "heuristic_v0": number(row["heuristic_v0"]),
-                },
-                "query_expansions": [{key: step[key] for key in ("original", "expanded", "strategy", "result_count", "found_unique_results")} for step in its],
-                "coverage_estimate": {"signal": COVERAGE_SIGNAL, "value": number(coverage[at])},
-                "retrieval_confidence": as_json(retrieval_confidence(miss)),
-                "uncertainty": {
-                    "estimated_recall": as_json(_measured(miss)),
-                    "query_difficulty": as_json(_difficulty(miss, float(harder[at]))),
-                    "corpus_coverage": share,
-                    "semantic_gaps": None if found is None else found[variant][:MAX_GAPS],
-                    **({} if found is not None else {"semantic_gaps_reason": "the retriever's own units were retrieved, which the words of the corpus say nothing of"}),
-                },
-                "iterations": its,
-                **({"answer": answered[row["query_id"]]} if first and row["query_id"] in answered else {}),
+        yield {
+            "schema_version": SCHEMA_VERSION,
+            "strategy": name,
+            **{key: row[key] for key in ("claim_id", "query_id", "paraphrase_id", "seed")},
+            "documents": documents.get((variant, row["seed"]), []),
+            "miss_rate": {
+                "value": number(row["miss_rate"]),
+                "ci_low": number(row["ci_low"]),
+                "ci_high": number(row["ci_high"]),
+                **{key: row[key] for key in ("target", "k", "status", "calibrator")},
+                "gold_source": miss.gold_source,
+                "heuristic_v0": number(row["heuristic_v0"]),
             },
-            IDS,
-        )
-
-
-IDS = frozenset({"query_id", "claim_id", "chunk_id", "paraphrase_id", "doc_id", "calibrator", "citation", "dataset"})
+            "query_expansions": [{key: step[key] for key in ("original", "expanded", "strategy", "result_count", "found_unique_results")} for step in its],
+            "coverage_estimate": {"signal": COVERAGE_SIGNAL, "value": number(coverage[at])},
+            "retrieval_confidence": as_json(retrieval_confidence(miss)),
+            "uncertainty": {
+                "estimated_recall": as_json(_measured(miss)),
+                "query_difficulty": as_json(_difficulty(miss, float(harder[at]))),
+                "corpus_coverage": share,
+                "semantic_gaps": None if found is None else [{**gap, "description": _shown(gap["description"])} for gap in found[variant][:MAX_GAPS]],
+                **({} if found is not None else {"semantic_gaps_reason": "the retriever's own units were retrieved, which the words of the corpus say nothing of"}),
+            },
+            "iterations": its,
+            **({"answer": answered[row["query_id"]]} if first and row["query_id"] in answered else {}),
+        }
 
 
 def _measured(miss: MissRate) -> Confidence:
@@ -122,7 +119,7 @@ def _documents(runs: Runs, name: str) -> dict[tuple[int, int], list[dict[str, An
     found: dict[tuple[int, int], list[dict[str, Any]]] = {}
     top = frame[frame["k_final"] <= k].sort_values(["variant", "seed", "k_final"], kind="stable")
     for variant, seed, chunk, rank, score in zip(*(top[column].tolist() for column in ("variant", "seed", "chunk", "k_final", "score_raw")), strict=True):
-        found.setdefault((variant, seed), []).append({"chunk_id": shown(str(ids[chunk])), "doc_id": shown(str(doc_ids[chunk])), "rank": rank, "score": number(score)})
+        found.setdefault((variant, seed), []).append({"chunk_id": _shown(str(ids[chunk])), "doc_id": _shown(str(doc_ids[chunk])), "rank": rank, "score": number(score)})
     return found
 
 
@@ -132,7 +129,7 @@ def _expansions(runs: Runs, name: str) -> dict[int, list[dict[str, Any]]]:
     found: dict[int, list[dict[str, Any]]] = {}
     for row in runs.artifact(name).frame("expansions").to_dict("records"):
         line = {key: value if not isinstance(value, float) else number(value) for key, value in row.items() if key != "question"}
-        found.setdefault(row["question"], []).append({**line, "original": shown(row["original"]), "expanded": shown(row["expanded"])})
+        found.setdefault(row["question"], []).append({**line, "original": _shown(row["original"]), "expanded": _shown(row["expanded"])})
     return found
 
 
