@@ -76,8 +76,7 @@ class MissRateModel:
         ValueError
             A signal of the model is missing.
         """
-        value, _, _ = self._each(signals, names, group_ids)
-        return value
+        return self._each(signals, names, group_ids)[0]
 
     def interval(self, signals: FloatArray, names: Sequence[str], group_ids: Sequence[str] | None = None) -> tuple[FloatArray, FloatArray]:
         """95 % interval of the probability, float64 [n] each: of the log-odds by the covariance of the coefficients, then calibrated.
@@ -87,8 +86,8 @@ class MissRateModel:
         value, low, high = self._each(signals, names, group_ids)
         return np.minimum(low, value), np.maximum(high, value)
 
-    def _each(self, signals: FloatArray, names: Sequence[str], group_ids: Sequence[str] | None) -> FloatArray:
-        """Value, low and high, float64 [3, n]."""
+    def _each(self, signals: FloatArray, names: Sequence[str], group_ids: Sequence[str] | None) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Value, low and high, float64 [n] each."""
         fold = np.full(len(signals), -1)
         if group_ids is not None:
             if len(group_ids) != len(signals):
@@ -103,7 +102,7 @@ class MissRateModel:
             reach = Z95 * np.sqrt(np.maximum(np.einsum("ni,ij,nj->n", design, self.covariance, design), 0.0))
             calibrator = fitted.calibrator
             result[:, rows] = calibrator.apply(log_odds), calibrator.bounds(log_odds - reach)[0], calibrator.bounds(log_odds + reach)[1]
-        return result
+        return result[0], result[1], result[2]
 
     def to_json(self) -> dict[str, Any]:
         """Write the model as JSON; `from_json` gives back one that predicts the same bits."""

@@ -201,6 +201,10 @@ def _choose_penalty(problem: _Problem, outcome: FloatArray, weight: FloatArray, 
 def prior_head(prior: Prior, names: Sequence[str], unlabelled: FloatArray) -> Fitted:
     """Build the head of a strategy without outcomes: the prior's coefficients over z-scores of the strategy's own queries.
 
+    Its log-odds are drawn towards 0 by ``1 / sqrt(1 + pi v / 8)``, v their mean variance between collections: that is near the mean
+    probability over collections, where the bare coefficients would give the probability of an average collection (MacKay 1992, Neural
+    Computation 4:720-736).
+
     Parameters
     ----------
     prior
@@ -208,5 +212,8 @@ def prior_head(prior: Prior, names: Sequence[str], unlabelled: FloatArray) -> Fi
     names, unlabelled
         Names [p] and signals [m, p] of the strategy's queries.
     """
-    head = Head(tuple(names), scaling(unlabelled), prior.intercept, prior.over(names), np.nan, Uncalibrated())
-    return Fitted(head, np.diag(np.concatenate([prior.spread[:1], prior.spread_over(names)]) ** 2))
+    scaled = scaling(unlabelled)
+    spread = np.concatenate([prior.spread[:1], prior.spread_over(names)]) ** 2
+    variance = spread[0] + float((scaled.z(unlabelled) ** 2).mean(axis=0) @ spread[1:]) if len(unlabelled) else float(spread.sum())
+    kept = 1 / float(np.sqrt(1 + np.pi * variance / 8))
+    return Fitted(Head(tuple(names), scaled, kept * prior.intercept, kept * prior.over(names), np.nan, Uncalibrated()), np.diag(spread))
