@@ -21,10 +21,11 @@ from timing import ROOT, data_folder, skipped
 
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.folds import grouped_folds
-from rag_eval.uncertainty.head import fit_head, prior_head, scaling
+from rag_eval.uncertainty.head import fit_head, prior_head
 from rag_eval.uncertainty.labelled import FloatArray, Labelled
 from rag_eval.uncertainty.prior import FILE, KINDS, Kind, Prior
 from rag_eval.uncertainty.ridge import solve
+from rag_eval.uncertainty.scaling import scaling
 
 K, SEED, DRAWS, FEW, DIGITS = 10, 0, 30, 25, 4
 WEIGHT = 600.0  # outcomes that a collection counts as: its strategies judge the same questions

@@ -5,16 +5,18 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from rag_eval.uncertainty.estimator import cross_validated, fit, from_json, from_prior
-from rag_eval.uncertainty.head import CLIP, fit_head, scaling
+from rag_eval.uncertainty.estimator import cross_validated, fit, from_prior
+from rag_eval.uncertainty.head import fit_head
 from rag_eval.uncertainty.labelled import Labelled
+from rag_eval.uncertainty.model import MissRateModel
 from rag_eval.uncertainty.prior import Prior
 from rag_eval.uncertainty.ridge import sigmoid
+from rag_eval.uncertainty.scaling import CLIP, scaling
 
 P = 8
 
 
-def _judged(n, seed, p=P, group_size=2, coefficients=None, intercept=-1.0):
+def _judged(n, seed, *, p=P, group_size=2, coefficients=None, intercept=-1.0):
     """Outcomes of a known logistic model, with their true probabilities; rows of a group share half of their signals' variance."""
     rng = np.random.default_rng(seed)
     b = np.random.default_rng([seed, 7]).normal(size=p) * 0.5 if coefficients is None else coefficients
@@ -37,6 +39,7 @@ def test_without_a_prior_the_coefficients_are_those_of_scikit_learn():
     labelled, _ = _judged(600, 0)
     head = fit_head(labelled, prior=None, rng=np.random.default_rng(0)).head
     z = head.scaling.z(labelled.signals)
+    assert head.calibrator.name == "none"
     reference = LogisticRegression(C=1 / head.penalty, tol=1e-10, max_iter=1000).fit(z, labelled.missed)
     np.testing.assert_allclose(head.coefficients, reference.coef_[0], atol=0.01)
     np.testing.assert_allclose(head.intercept, reference.intercept_[0], atol=0.02)
@@ -45,7 +48,7 @@ def test_without_a_prior_the_coefficients_are_those_of_scikit_learn():
 def test_a_model_is_read_back_bit_by_bit():
     labelled, _ = _judged(300, 1)
     model = fit(labelled, prior=None, group_ids=_ids(labelled), seed=3, target="miss_some", k=5)
-    again = from_json(json.loads(json.dumps(model.to_json())))
+    again = MissRateModel.from_json(json.loads(json.dumps(model.to_json())))
     assert again.to_json() == model.to_json()
     for ids in (None, _ids(labelled)):
         assert (again.predict(labelled.signals, labelled.names, ids) == model.predict(labelled.signals, labelled.names, ids)).all()
@@ -76,7 +79,7 @@ def test_signals_may_come_in_any_order_and_a_missing_one_is_named():
     labelled, _ = _judged(200, 4)
     model = fit(labelled, prior=None, group_ids=_ids(labelled), seed=0)
     order = [3, 1, 0, 2, 7, 6, 5, 4, 0]
-    names = tuple(labelled.names[i] for i in order[:-1]) + ("unheard of",)
+    names = (*(labelled.names[i] for i in order[:-1]), "unheard of")
     assert (model.predict(labelled.signals[:, order], names) == model.predict(labelled.signals, labelled.names)).all()
     with pytest.raises(ValueError, match="signals are missing: s7"):
         model.predict(labelled.signals[:, :7], labelled.names[:7])
@@ -167,7 +170,7 @@ def test_the_prior_alone_estimates_without_outcomes_and_is_no_more_extreme_than_
     assert np.ptp(value) < np.ptp(true)
     assert ((low < value) & (value < high)).all()
     assert json.loads(json.dumps(model.to_json()))["head"]["penalty"] is None
-    assert (from_json(model.to_json()).predict(test.signals, test.names) == value).all()
+    assert (MissRateModel.from_json(model.to_json()).predict(test.signals, test.names) == value).all()
 
 
 def test_cross_validation_holds_out_whole_groups_and_says_when_it_cannot():
@@ -218,3 +221,15 @@ def test_intervals_cover_the_known_probability(n, p, spread, group_size):
         low, high = model.interval(labelled.signals[n:], labelled.names)
         covered.append(((low <= true[n:]) & (true[n:] <= high)).mean())
     assert 0.93 <= np.mean(covered) <= 0.97
+
+
+@pytest.mark.slow
+def test_a_calibrator_is_fitted_inside_the_fold_and_mends_what_the_model_cannot():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 2))
+    true = np.where(x[:, 0] + x[:, 1] > 0, 0.45, 0.02)  # no logistic model of the signals
+    labelled = Labelled(("a", "b"), x, rng.random(2000) < true, np.arange(2000), np.ones(2000), np.arange(2000))
+    fitted = [fit_head(labelled, prior=None, rng=np.random.default_rng(1), calibrate=calibrate).head for calibrate in (True, False)]
+    errors = [((head.predict(x, labelled.names) - true) ** 2).mean() for head in fitted]
+    assert fitted[0].calibrator.name != "none"
+    assert errors[0] < 0.7 * errors[1]

@@ -21,7 +21,7 @@ def test_coefficients_are_those_of_scikit_learn(penalty):
 
 
 def test_a_penalty_around_a_centre_is_one_around_zero_of_the_difference():
-    x, design, outcome, weight = _data()
+    _, design, outcome, weight = _data()
     centre = np.array([0.5, *np.linspace(-1, 1, 6)])
     found = solve(design, outcome, weight[None], np.full((1, 7), 30.0), centre)[0]
     slope = (weight * (sigmoid(design @ found) - outcome)) @ design + 30.0 * (found - centre)
