@@ -4,7 +4,7 @@ Fitted on judged retrievals (miss_any@10) of SciFact, the sentences of XQuAD wit
 pandas_api, each retrieved by bm25, vector and hybrid search (LSA vectors; MiniLM too where they exist). One ridge logistic regression over
 signals z-scored per collection and strategy, with an intercept for each; every collection has the same weight. The intercept of the prior
 is their mean, the spread says how intercepts and coefficients differ between the collections. Four priors are fitted so: for each kind of
-strategy from its own retrievals, and `any` from all.
+strategy from its own retrievals, and `any` from all; intercept and its spread are those of all kinds.
 
 `held_out` in the file says what a prior that was fitted without a collection does on it: alone, and with 25 outcomes (30 draws, other
 groups judged). `--without COLLECTION` prints such a prior and writes nothing; `--curve COLLECTION` prints skill with it and without any
@@ -21,10 +21,11 @@ from timing import ROOT, data_folder, skipped
 
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.folds import grouped_folds
-from rag_eval.uncertainty.head import fit_head, prior_head, scaling
+from rag_eval.uncertainty.head import fit_head, prior_head
 from rag_eval.uncertainty.labelled import FloatArray, Labelled
 from rag_eval.uncertainty.prior import FILE, KINDS, Kind, Prior
 from rag_eval.uncertainty.ridge import solve
+from rag_eval.uncertainty.scaling import scaling
 
 K, SEED, DRAWS, FEW, DIGITS = 10, 0, 30, 25, 4
 WEIGHT = 600.0  # outcomes that a collection counts as: its strategies judge the same questions
@@ -47,24 +48,31 @@ def _stacked(parts: Sequence[Labelled], weight: float) -> tuple[FloatArray, Floa
 
 
 def fit_prior(given: Sets, kind: Kind = "any", *, without: str = "") -> Prior:
-    """One prior over all collections but one, of one kind of strategy or any."""
-    sets = {name: {key: part for key, part in its.items() if kind in {"any", kind_of(key)}} for name, its in given.items() if name != without}
-    names = next(iter(next(iter(sets.values())).values())).names
+    """One prior over all collections but one, of one kind of strategy or any. Intercept and its spread are those of all kinds: four collections say little."""
+    sets = {name: its for name, its in given.items() if name != without}
+    intercepts, shared, spread = _fitted(sets)
+    if kind != "any":
+        _, shared, spread = _fitted({name: {key: part for key, part in its.items() if kind == kind_of(key)} for name, its in sets.items()})
+    intercept = round(float(intercepts.mean()), DIGITS)
+    widths = np.round([float(np.std(intercepts, ddof=1)), *spread], DIGITS).tolist()
+    return Prior(next(iter(next(iter(sets.values())).values())).names, tuple(np.round(shared, DIGITS).tolist()), intercept, tuple(widths))
+
+
+def _fitted(sets: Sets) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Intercepts of the parts, coefficients, and how these differ between the collections."""
     parts = [part for its in sets.values() for part in its.values()]
     stacked = [_stacked(list(its.values()), WEIGHT) for its in sets.values()]
     z, y, w = (np.concatenate([each[i] for each in stacked]) for i in range(3))
     dummies = np.repeat(np.eye(len(parts)), [len(part) for part in parts], axis=0)
-    penalty = np.concatenate([np.full(len(parts), 0.01), np.full(len(names), PENALTY)])
+    penalty = np.concatenate([np.full(len(parts), 0.01), np.full(z.shape[1], PENALTY)])
     found = solve(np.hstack([dummies, z]), y, w[None], penalty[None], np.zeros(len(penalty)))[0]
     intercepts, shared = found[: len(parts)], found[len(parts) :]
     own = []
     for its, (its_z, its_y, its_w) in zip(sets.values(), stacked, strict=True):
         ones = np.repeat(np.eye(len(its)), [len(part) for part in its.values()], axis=0)
-        lam = np.concatenate([np.full(len(its), 0.01), np.full(len(names), OWN_PENALTY)])
+        lam = np.concatenate([np.full(len(its), 0.01), np.full(z.shape[1], OWN_PENALTY)])
         own.append(solve(np.hstack([ones, its_z]), its_y, its_w[None], lam[None], np.concatenate([np.zeros(len(its)), shared]))[0][len(its) :])
-    spread = [float(np.std(intercepts, ddof=1)), *np.sqrt(np.mean((np.array(own) - shared) ** 2, axis=0)).tolist()]
-    rounded = np.round([float(intercepts.mean()), *shared], DIGITS).tolist()
-    return Prior(names, tuple(rounded[1:]), rounded[0], tuple(np.round(spread, DIGITS).tolist()))
+    return intercepts, shared, np.sqrt(np.mean((np.array(own) - shared) ** 2, axis=0))
 
 
 def kind_of(key: str) -> Kind:

@@ -9,43 +9,21 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from rag_eval.uncertainty.calibrators import Calibrator, Uncalibrated, choose, read, written
+from rag_eval.uncertainty.calibrator_kinds import Calibrator, Uncalibrated
+from rag_eval.uncertainty.calibrators import choose, read, written
 from rag_eval.uncertainty.folds import grouped_folds
 from rag_eval.uncertainty.labelled import FloatArray, IntArray, Labelled
 from rag_eval.uncertainty.prior import Prior
 from rag_eval.uncertainty.ridge import covariance, log_loss, solve
+from rag_eval.uncertainty.scaling import Scaling, scaling
 
 PENALTIES: Final = np.array([1e4, 1e3, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0])
 """Candidate precisions of a coefficient (around 0, or around the prior), strongest first."""
 INNER_FOLDS: Final = 5
-CLIP: Final = 4.0
-"""z-scores are kept within +-CLIP: one strange query does not decide a coefficient, or its own probability, alone."""
 FLOOR: Final = {True: 500.0, False: 100.0}
 """With a prior, and without: penalties under FLOOR / (the fewer of misses and hits) are not considered, few outcomes cannot choose well."""
 INTERCEPT_SD, SLOPE_SD = 1.5, 0.25
 """Least spread of the intercept, and spread of the one factor on all of the prior's coefficients around 1."""
-
-
-class Scaling(NamedTuple):
-    """Mean and standard deviation of each signal, float64 [p]; 1 where a signal does not vary."""
-
-    mean: FloatArray
-    scale: FloatArray
-
-    def z(self, signals: FloatArray) -> FloatArray:
-        """z-scores within +-CLIP, 0 where a signal is not defined, float64 [n, p]."""
-        z: FloatArray = np.clip((signals - self.mean) / self.scale, -CLIP, CLIP)
-        z[np.isnan(z)] = 0.0
-        return z
-
-
-def scaling(signals: FloatArray) -> Scaling:
-    """Scaling of signals [n, p]; a signal that is nowhere defined has mean 0 and scale 1."""
-    defined = np.isfinite(signals)
-    n = np.maximum(defined.sum(axis=0), 1)
-    mean = np.where(defined, signals, 0.0).sum(axis=0) / n
-    spread = np.sqrt((np.where(defined, signals - mean, 0.0) ** 2).sum(axis=0) / n)
-    return Scaling(mean, np.where(spread > 1e-12 * (1 + np.abs(mean)), spread, 1.0))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -201,6 +179,10 @@ def _choose_penalty(problem: _Problem, outcome: FloatArray, weight: FloatArray, 
 def prior_head(prior: Prior, names: Sequence[str], unlabelled: FloatArray) -> Fitted:
     """Build the head of a strategy without outcomes: the prior's coefficients over z-scores of the strategy's own queries.
 
+    Its log-odds are drawn towards 0 by ``1 / sqrt(1 + pi v / 8)``, v their mean variance between collections: that is near the mean
+    probability over collections, where the bare coefficients would give the probability of an average collection (MacKay 1992, Neural
+    Computation 4:720-736).
+
     Parameters
     ----------
     prior
@@ -208,5 +190,8 @@ def prior_head(prior: Prior, names: Sequence[str], unlabelled: FloatArray) -> Fi
     names, unlabelled
         Names [p] and signals [m, p] of the strategy's queries.
     """
-    head = Head(tuple(names), scaling(unlabelled), prior.intercept, prior.over(names), np.nan, Uncalibrated())
-    return Fitted(head, np.diag(np.concatenate([prior.spread[:1], prior.spread_over(names)]) ** 2))
+    scaled = scaling(unlabelled)
+    spread = np.concatenate([prior.spread[:1], prior.spread_over(names)]) ** 2
+    variance = spread[0] + float((scaled.z(unlabelled) ** 2).mean(axis=0) @ spread[1:]) if len(unlabelled) else float(spread.sum())
+    kept = 1 / float(np.sqrt(1 + np.pi * variance / 8))
+    return Fitted(Head(tuple(names), scaled, kept * prior.intercept, kept * prior.over(names), np.nan, Uncalibrated()), np.diag(spread))

@@ -50,7 +50,7 @@ def solve(design: FloatArray, outcome: FloatArray, weight: FloatArray, penalty: 
     Raises
     ------
     ArithmeticError
-        A problem was not solved in 100 steps: not penalised, and its outcomes are separable.
+        A problem was not solved in 100 steps: its columns differ in size by more than doubles can hold; z-scores never do.
 
     References
     ----------
