@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 from scipy.optimize import brentq
@@ -23,6 +23,7 @@ def judged(draw):
     return predicted, rng.random(n) < draw(st.floats(0, 1)), rng.choice([1.0, 1.5, 4.0], n)
 
 
+@settings(deadline=None)
 @given(judged())
 def test_brier_is_miscalibration_less_discrimination_plus_uncertainty(case):
     predicted, missed, weight = case
@@ -34,6 +35,7 @@ def test_brier_is_miscalibration_less_discrimination_plus_uncertainty(case):
     assert parts.unc == pytest.approx(rate * (1 - rate), abs=1e-12)
 
 
+@settings(deadline=None)
 @given(judged())
 def test_the_curve_is_the_isotonic_regression(case):
     predicted, missed, weight = case

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, roc_auc_score
@@ -24,6 +24,7 @@ def judged(draw, both=True):
     return predicted, missed, weight, rng.integers(0, max(2, n // 3), n)
 
 
+@settings(deadline=None)
 @given(judged())
 def test_auroc_brier_and_log_loss_agree_with_sklearn(case):
     predicted, missed, weight, _ = case
@@ -33,6 +34,7 @@ def test_auroc_brier_and_log_loss_agree_with_sklearn(case):
     assert log_loss(predicted, missed, weight) == pytest.approx(sklearn_log_loss(missed, held, sample_weight=weight), abs=1e-9)
 
 
+@settings(deadline=None)
 @given(judged(), st.integers(1, 5))
 def test_whole_weights_count_like_copies_and_zero_leaves_out(case, seed):
     predicted, missed, _, group = case
@@ -60,6 +62,7 @@ def test_every_score_is_vectorised_over_resamples():
     assert auroc(repeats, missed, np.ones(n)) == pytest.approx([roc_auc_score(missed, row) for row in repeats])
 
 
+@settings(deadline=None)
 @given(judged(both=False))
 def test_base_rate_of_the_other_groups_against_a_slow_reference(case):
     _, missed, weight, group = case
@@ -159,11 +162,12 @@ def _coverage(simulations, n_groups, members, *, level, spread, seed):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("n_groups", "members", "level", "spread"),
-    [(200, 1, -1.5, 1.5), (500, 1, -2.0, 1.5), (250, 2, -1.0, 1.0), (200, 5, -1.5, 1.5)],
+    [(200, 1, -1.5, 1.5), (500, 1, -2.0, 1.5), (250, 2, -1.0, 1.0), (120, 4, -1.5, 1.5)],
 )
 def test_intervals_of_skill_auroc_and_miss_rate_cover(n_groups, members, level, spread):
-    covered = _coverage(600, n_groups, members, level=level, spread=spread, seed=11)
+    covered = _coverage(800, n_groups, members, level=level, spread=spread, seed=23)
     assert (covered >= 0.93).all(), covered
     assert (covered <= 0.97).all(), covered

@@ -137,19 +137,20 @@ def test_the_leakage_gap_is_what_random_folds_feign():
 
 
 def _status(data, seed):
-    found = validate(data, out_of_fold(data, 2, seed), checked_together=1, seed=seed, resamples=500)
+    found = validate(data, out_of_fold(data, 2, seed), checked_together=1, seed=seed, resamples=300)
     told = {"fingerprint_changed": False, "drift_alarm": False, "age_days": 1.0, "stale_after_days": 180, "own_gold_only": False, "n_unlabelled": 500}
     return standing(Counts.of(data), found, **told).status
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_shuffled_outcomes_never_become_measured_and_true_ones_do():
     shuffled, genuine = [], []
     for trial in range(200):
-        data, _ = labelled(n=400, groups=300, seed=trial)
+        data, _ = labelled(n=320, groups=600, seed=trial)
         missed = np.random.default_rng(10_000 + trial).permutation(data.missed)
         shuffled.append(_status(Labelled(data.names, data.signals, missed, data.group, data.weight, data.question), trial))
-        if trial < 40:
+        if trial < 30:
             genuine.append(_status(data, trial))
     assert set(shuffled) == {"provisional"}
-    assert genuine.count("measured") >= 20
+    assert genuine.count("measured") >= 15
