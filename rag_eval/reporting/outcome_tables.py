@@ -29,8 +29,8 @@ def _moment(at: str | None) -> str:
 
 def show_outcomes(console: "Console", frame: pd.DataFrame, limit: int) -> None:
     """Print the newest outcomes, one a row, and what all of them come to."""
-    names = ("question", "strategy", "target", "judged", "gold", "drawn with", "shown", "what was missed")
-    table = new_table("", [("at (UTC)", "right"), ("outcome", "right"), *((name, "left") for name in names)])
+    names = ("question", "strategy", "target", "judged", "gold (drawn with)", "shown", "what was missed")
+    table = new_table("", [("at (UTC)", "right"), ("outcome", "right"), *((name, "right" if name in {"target", "gold (drawn with)"} else "left") for name in names)])
     for row in frame.tail(limit).iloc[::-1].to_dict("records"):
         stated = "-" if row["shown_value"] != row["shown_value"] else f"{row['shown_value']:.2f} {row['shown_status']}"
         judged = _MISSED.get(row["missed"], row["feedback"].replace("_", " ") or "taken back")
@@ -41,8 +41,7 @@ def show_outcomes(console: "Console", frame: pd.DataFrame, limit: int) -> None:
             cell(shown(row["strategy"], SHORT_CELL)),
             f"{row['target']}@{row['k']}",
             judged,
-            row["gold_source"],
-            _share(row["inclusion_probability"]),
+            f"{row['gold_source']} ({_share(row['inclusion_probability'])})",
             stated,
             cell(shown(row["missed_content"], MAX_CELL)),
         )
