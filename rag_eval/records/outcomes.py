@@ -73,7 +73,7 @@ class Shown(_Record):
 
     value: Unit | None = None
     status: Status = "absent"
-    calibrator: Annotated[str, Field(max_length=200), AfterValidator(_storable)] | None = None
+    calibrator: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_storable)] | None = None
 
 
 class Outcome(_Record):

@@ -1,6 +1,6 @@
 """Audits: random samples of production claims for a person to judge, each with the probability that it was drawn.
 
-Belongs here: drawing, the tables of draws, the file that the auditor fills in. Reading that file back is `outcome_lines`.
+Belongs here: drawing, and looking up what was drawn. The tables and lines of draws are `audit_rows`; `outcome_lines` reads what was filled in.
 """
 
 import dataclasses
@@ -16,44 +16,11 @@ from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.records.uncertainty import BinaryTarget
 from rag_eval.storage.atomic import write_text
 from rag_eval.storage.hashing import digest
-from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec, Transaction
+from rag_eval.storage.sql import SqlStore, Transaction
 from rag_eval.uncertainty import claims
+from rag_eval.uncertainty.audit_rows import DRAWS, FRAMES, left_by, line
 from rag_eval.uncertainty.outcome_rows import utc_text
-from rag_eval.uncertainty.sampling import FloatArray, Strata, from_json, sample
-
-DRAWS: Final = TableSpec(
-    "audit_draws",
-    (
-        ColumnSpec("draw_id", "text", required=True),
-        ColumnSpec("claim_id", "text", required=True),
-        ColumnSpec("target", "text", required=True),
-        ColumnSpec("k", "integer", required=True),
-        ColumnSpec("stratum", "integer", required=True),
-        ColumnSpec("inclusion_probability", "float", required=True),
-        ColumnSpec("at", "text", required=True),
-    ),
-    indexes=(("draw_id",),),
-    unique=(("claim_id", "target"),),
-)
-FRAMES: Final = TableSpec(
-    "audit_frames",
-    (
-        ColumnSpec("draw_id", "text", required=True),
-        ColumnSpec("strategy", "text", required=True),
-        ColumnSpec("strategy_fingerprint", "text", required=True),
-        ColumnSpec("target", "text", required=True),
-        ColumnSpec("depth", "integer", required=True),
-        ColumnSpec("n", "integer", required=True),
-        ColumnSpec("population", "integer", required=True),
-        ColumnSpec("seed", "integer", required=True),
-        ColumnSpec("strata", "json", required=True),
-        ColumnSpec("batch", "integer", required=True),
-        ColumnSpec("number", "integer", required=True),
-        ColumnSpec("at", "text", required=True),
-    ),
-    unique=(("draw_id",), ("strategy_fingerprint", "target", "number")),
-)
-"""What each draw was made from: all claims of a fingerprint up to import `batch` that no earlier draw had taken."""
+from rag_eval.uncertainty.sampling import FloatArray, Strata, sample
 
 MAX_DRAWN: Final = 10_000
 MAX_DEPTH: Final = 1000
@@ -128,7 +95,7 @@ class AuditStore:
             _check_population(left, risk, depth, stratified=stratified)
             chosen, strata = sample(risk, n, seed, stratified=stratified)
             frames = transaction.select(FRAMES, {"strategy_fingerprint": rows[0]["strategy_fingerprint"], "target": target}, ["number"])
-            probability = (strata.probability[strata.of(risk)] * _left_by(frames, left, risk))[chosen]
+            probability = (strata.probability[strata.of(risk)] * left_by(frames, left, risk))[chosen]
             stratum, number = strata.of(risk)[chosen], len(frames) + 1
             taken = [left[at] for at in chosen]
             draw_id = digest(["draw", rows[0]["strategy_fingerprint"], target, number, sorted(row["claim_id"] for row in taken)], 16)
@@ -136,7 +103,7 @@ class AuditStore:
             frame = [draw_id, rows[0]["strategy"], rows[0]["strategy_fingerprint"], target, depth, len(taken), len(left), seed, strata.as_json(), max(row["batch"] for row in left), number, stamp]
             transaction.insert(FRAMES, [frame])
             transaction.insert(DRAWS, ([draw_id, row["claim_id"], target, row["k"], int(at), float(p), stamp] for row, at, p in zip(taken, stratum, probability, strict=True)))
-            write_text(path, "".join(f"{json.dumps(_line(row, draw_id, target, depth), ensure_ascii=False)}\n" for row in taken))  # before the end: without its file no draw is kept
+            write_text(path, "".join(f"{json.dumps(line(row, draw_id, target, depth), ensure_ascii=False)}\n" for row in taken))  # before the end: without its file no draw is kept
         return Draw(draw_id, rows[0]["strategy"], rows[0]["strategy_fingerprint"], len(taken), len(left), strata, float(probability.min()), float(probability.max()), path)
 
     def _population(self, transaction: Transaction, strategy: str | None, fingerprint: str | None, target: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -192,19 +159,3 @@ def _check_population(left: list[dict[str, Any]], risk: FloatArray, depth: int, 
         raise InputError(Problem("depth_too_small", f"the top {deepest} cannot be judged by looking at {depth}", field="--depth", found=str(depth), accepted=f"{deepest} or more"))
     if stratified and np.isnan(risk).all():
         raise InputError(Problem("no_risk", "no claim came with a predicted miss rate", field="--stratify-by", accepted="lines of claims with miss_rate; or a draw without --stratify-by"))
-
-
-def _left_by(frames: list[dict[str, Any]], rows: list[dict[str, Any]], risk: FloatArray) -> FloatArray:
-    """Probability that the earlier draws took none of some claims, float64 [n]."""
-    left = np.ones(len(rows), dtype=np.float64)
-    batch = np.array([row["batch"] for row in rows], dtype=np.int64)
-    for frame in frames:
-        strata = from_json(frame["strata"])
-        left *= np.where(batch <= frame["batch"], 1 - strata.probability[strata.of(risk)], 1.0)
-    return left
-
-
-def _line(row: dict[str, Any], draw_id: str, target: str, depth: int) -> dict[str, Any]:
-    """What the auditor reads, then what the auditor fills in."""
-    read = {"draw_id": draw_id, "claim_id": row["claim_id"], "query": row["query"], "target": target, "k": row["k"], "depth": depth, "retrieved": [name for name, _ in row["retrieved"][:depth]]}
-    return {**read, "missed": None, "missed_content": None, "gold_source": None, "audit_depth": None, "gold_strategies": [row["strategy_fingerprint"]], "gold_documents": [], "note": ""}

@@ -83,6 +83,21 @@ def as_frame(columns: dict[str, list[Any]]) -> pd.DataFrame:
     return RETRIEVAL_OUTCOMES.check(pd.DataFrame(made).sort_values(["at", "outcome_id"], kind="stable", ignore_index=True))
 
 
+def of_frame(frame: pd.DataFrame) -> list[Outcome]:
+    """Read outcomes from the frame, in its order."""
+
+    def known(value: Any) -> Any:
+        return None if value == "" or value != value else value  # noqa: PLR0124 - NaN is the value that differs from itself
+
+    found = []
+    for row in frame.to_dict("records"):
+        plain: dict[str, Any] = {str(name): known(value) if not isinstance(value, list | dict) else value for name, value in row.items()}
+        plain |= {name: None if plain[name] is None else bool(plain[name]) for name in ("missed", "agent_success")}
+        plain |= {"audit_depth": None if plain["audit_depth"] is None else int(plain["audit_depth"]), "note": row["note"]}
+        found.append(of_row(plain))
+    return found
+
+
 def joined(frame: pd.DataFrame) -> pd.DataFrame:
     """Join the groups of outcomes whose questions share a known gold document, or that one question stands in."""
     names = frame["group_id"].tolist()

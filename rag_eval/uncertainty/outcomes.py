@@ -5,12 +5,12 @@ in are `outcome_lines` and `claims`, samples to be judged `audits`.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pandas as pd
 
-from rag_eval.records.outcomes import Outcome
+from rag_eval.records.outcomes import MAX_NOTE, Outcome
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.storage.sql import SqlStore, Transaction
 from rag_eval.uncertainty.naming import is_named, new_outcome
@@ -32,12 +32,12 @@ class Recorded:
     already_there
         Names of offered outcomes that were there before.
     differing
-        Those of `already_there` of which something else stands now, and was left standing.
+        Those of `already_there` of which something else stands now and was left standing -> the name of what stands.
     """
 
     added: tuple[str, ...] = ()
     already_there: tuple[str, ...] = ()
-    differing: tuple[str, ...] = ()
+    differing: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class OutcomeStore:
@@ -66,7 +66,7 @@ class OutcomeStore:
         outcomes
             A correction names what it supersedes, which must be there or among them.
         because
-            What the judgements rest on, such as the version of the gold; becomes their note. Where something else stands for an offered
+            What the judgements rest on, such as the version of the gold; stands before their note. Where something else stands for an offered
             outcome, a row that supersedes it is added, once for each reason: what a person corrected after that is left alone. Without
             it a difference is only reported.
 
@@ -77,7 +77,7 @@ class OutcomeStore:
         ValueError
             An outcome does not have the name that follows from what it is.
         """
-        offered = {outcome.outcome_id: outcome if because is None else outcome.model_copy(update={"note": because}) for outcome in outcomes}
+        offered = {outcome.outcome_id: outcome if because is None else _for_reason(outcome, because) for outcome in outcomes}
         if any(not is_named(outcome) for outcome in offered.values()):
             raise ValueError("an outcome_id does not follow from claim_id, target, k, gold_source and supersedes")
         with self.sql.transaction() as transaction:
@@ -87,11 +87,11 @@ class OutcomeStore:
             chains = _Chains(transaction, there)
             differing = [outcome for outcome in there if chains.differs(outcome)]
             if because is not None and differing:
-                mended = {outcome.outcome_id: chains.correction(outcome) for outcome in differing if not chains.was_said(outcome, because)}
+                mended = {outcome.outcome_id: chains.correction(outcome) for outcome in differing if not chains.was_said(outcome)}
                 added |= _add(transaction, mended.values())
                 differing = [outcome for outcome in differing if outcome.outcome_id not in mended or mended[outcome.outcome_id].outcome_id not in added]
         named = [name for name in offered if name in added]
-        return Recorded((*named, *sorted(added.difference(named))), tuple(outcome.outcome_id for outcome in there), tuple(outcome.outcome_id for outcome in differing))
+        return Recorded((*named, *sorted(added.difference(named))), tuple(outcome.outcome_id for outcome in there), {outcome.outcome_id: chains.last(outcome) for outcome in differing})
 
     def _check_superseded(self, transaction: Transaction, offered: dict[str, Outcome]) -> None:
         wanted = {outcome.supersedes: outcome for outcome in offered.values() if outcome.supersedes is not None}
@@ -126,14 +126,12 @@ class OutcomeStore:
         return joined(frame[~frame["outcome_id"].isin(frame["supersedes"])].reset_index(drop=True))
 
     def history(self, *, claim_ids: Sequence[str] | None = None, gold_sources: Sequence[str] | None = None, **equal: Any) -> pd.DataFrame:
-        """Return every row, superseded ones too, oldest first; the parameters are those of `current`."""
+        """Return every row, superseded ones too, oldest first, groups as they were recorded; the parameters are those of `current`."""
         where: dict[str, Any] = {name: value for name, value in equal.items() if value is not None}
         if gold_sources is not None:
             where["gold_source"] = list(gold_sources)
         with self.sql.reading() as transaction:
-            if claim_ids is None:
-                return as_frame(transaction.columns(TABLE, where))
-            return as_frame(_look_up(transaction, "claim_id", set(claim_ids), where, TABLE.column_names))
+            return as_frame(transaction.columns(TABLE, where) if claim_ids is None else _look_up(transaction, "claim_id", set(claim_ids), where, TABLE.column_names))
 
     def outcome(self, outcome_id: str) -> Outcome:
         """Return one outcome by its name or the start of it.
@@ -176,13 +174,21 @@ class _Chains:
         last = self._last[_key(offered)]
         return last["missed"] is not offered.missed or (last["inclusion_probability"] is None and offered.inclusion_probability is not None)
 
-    def was_said(self, offered: Outcome, because: str) -> bool:
+    def was_said(self, offered: Outcome) -> bool:
         """Whether the table already has what this reason led to."""
-        return (_key(offered), because) in self._notes
+        return (_key(offered), offered.note) in self._notes
 
     def correction(self, offered: Outcome) -> Outcome:
         """Supersede what stands by an outcome."""
-        return new_outcome(**{**dict(offered), "supersedes": self._last[_key(offered)]["outcome_id"]})
+        return new_outcome(**{**dict(offered), "supersedes": self.last(offered)})
+
+    def last(self, offered: Outcome) -> str:
+        """Name of what stands."""
+        return str(self._last[_key(offered)]["outcome_id"])
+
+
+def _for_reason(outcome: Outcome, because: str) -> Outcome:
+    return outcome.model_copy(update={"note": (f"{because}: {outcome.note}" if outcome.note else because)[:MAX_NOTE]})
 
 
 def _add(transaction: Transaction, outcomes: Iterable[Outcome]) -> set[str]:
