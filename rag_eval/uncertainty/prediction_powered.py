@@ -6,7 +6,9 @@ Notes
 -----
 Estimate: mean(y on labelled) + power * (mean(f on unlabelled) - mean(f on labelled)). It is unbiased for any fixed power, however bad
 the predictions are, when the labelled queries are a random sample of all. The power is the one with the least estimated variance, kept in
-[0, 1]: at 0 the predictions count for nothing, so the estimated variance is never larger than that of the labels alone.
+[0, 1]: at 0 the predictions count for nothing, so the estimated variance is never larger than that of the labels alone. Where the model was
+fitted on the same labels, labelled queries take out-of-fold predictions and unlabelled ones the mean of the folds' models, so that both
+come from the same kind of model; labels drawn with unequal chances are no random sample and do not belong here.
 
 Variance: groups are independent, so the estimate is linearised into one term a group, A_g + power * B_g, A_g from its labels and B_g from
 its predictions (a group may have queries of both kinds), and G / (G - 2) times the sum of squares is taken over the G groups with labels:
