@@ -90,7 +90,7 @@ def prediction_powered(outcome: FloatArray, predicted: FloatArray, group: IntArr
     if not outcome.shape == predicted.shape == group.shape or outcome.ndim != 1:
         raise ValueError(f"outcomes {outcome.shape}, predictions {predicted.shape}, groups {group.shape}; accepted: one of each a query")
     has, labelled = ~np.isnan(predicted), ~np.isnan(outcome)
-    if not (has & labelled).any():
+    if labelled.any() and not (has & labelled).any():
         predicted, has = np.where(labelled, 0.0, np.nan), labelled
     used, unlabelled = has & labelled, has & ~labelled
     n, m = int(used.sum()), int(unlabelled.sum())
@@ -110,7 +110,7 @@ def prediction_powered(outcome: FloatArray, predicted: FloatArray, group: IntArr
     power = float(np.clip(-(by_label * by_prediction).sum() / spread, 0, 1)) if m and spread > 0 else 0.0
     value = mean_y + power * (mean_u - mean_f)
     variance, alone = (_variance(by_label + part * by_prediction, with_label) for part in (power, 0.0))
-    worth = alone / variance if variance > 0 and alone > 0 else 1.0
+    worth = max(alone / variance, 1.0) if variance > 0 else 1.0  # at a power of 0 the two are the same sum, but for rounding
     kish = float(np.bincount(at[used], minlength=len(codes)).sum() ** 2 / (np.bincount(at[used], minlength=len(codes)) ** 2).sum())
     low, high = _interval(value, variance, kish * worth, n_groups, unit_range=unit_range)
     labels_low, labels_high = _interval(mean_y, alone, kish, n_groups, unit_range=unit_range)
