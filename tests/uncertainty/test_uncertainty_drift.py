@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.records.problems import InputError
-from rag_eval.uncertainty.drift import BETS, PACE, UNSTAKED, Drift, watch
+from rag_eval.uncertainty.betting import BETS, PACE, UNSTAKED
+from rag_eval.uncertainty.drift import Drift, watch
 
 
 def names(n, start=0):
