@@ -57,10 +57,11 @@ def conformal_depths(results: Sequence[ConformalK], name: str, path: Path) -> Pa
         _finish(axes)
         axes.set_xticks(levels, [f"{level:.0%}" for level in levels], fontsize=8)
         axes.set_xlabel("level")
-        axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+        if results:
+            axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
     if results:
         about = results[0]
-        deep.set_title(f"{quoted(name)}: {about.n:,} questions in {about.n_groups:,} groups", loc="left", fontsize=10)
+        deep.set_title(f"{_plain(name)}: {about.n:,} questions in {about.n_groups:,} groups", loc="left", fontsize=10)
         held.set_title(f"{about.splits} random group splits; filled: all, hollow: riskiest third; bars: 95 %", loc="left", fontsize=9)
     return _save(figure, path)
 
@@ -119,10 +120,15 @@ def drift_path(drift: Drift, path: Path, name: str = "") -> Path:
     axes.set_ylabel("evidence, log10 of the e-value")
     axes.set_xlabel(f"independent groups of outcomes; a tolerance of {100 * drift.tolerance:.0f} points counts as no drift")
     means = f": missed {drift.sum_missed / n:.3f}, predicted {drift.sum_predicted / n:.3f} on average over {n:,} groups ({drift.n:,} outcomes)" if n else ": no outcomes"
-    axes.set_title(f"{quoted(name)}{means}", loc="left", fontsize=10)
+    axes.set_title(f"{_plain(name)}{means}", loc="left", fontsize=10)
     axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
     _finish(axes)
     return _save(figure, path)
+
+
+def _plain(name: str) -> str:
+    """A name from outside, without controls, in which a dollar sign does not start a formula."""
+    return quoted(name).replace("$", r"\$")
 
 
 def _finish(axes: "Axes") -> None:

@@ -11,17 +11,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rag_eval.measures.paired import FEW_DIFFERING, FLIPS, holm, paired_comparison
+from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.records.problems import InputError, Problem, quoted
-from rag_eval.uncertainty.figures import Figure, bootstrap_bounds, finite, group_sums, mean_figure, resampled, skill_figure, skill_of
+from rag_eval.uncertainty.figures import Figure, finite, mean_figure, skill_figure
 from rag_eval.uncertainty.labelled import FloatArray, IntArray
 from rag_eval.uncertainty.prediction_powered import PredictionPowered, prediction_powered
+from rag_eval.uncertainty.skill_difference import skill_difference
 
 Measure = Literal["observed", "raw", "calibrated", "powered", "brier", "skill"]
 """Miss rate seen in outcomes; mean uncalibrated and calibrated miss rate; prediction-powered miss rate; Brier score and skill of the calibrated one."""
-_ROUNDING = 1e-12
 _LEAST = 2
-_BLOCK = 4_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,51 +190,12 @@ def _pair(a: Misses, b: Misses, group: IntArray, seed: int) -> list[Difference]:
         delta = Figure(finite(found.delta[at]), finite(found.ci_low[at]), finite(found.ci_high[at]), n, int(found.n_groups[at]))
         better, worse, tied = (int(part[at]) if n else None for part in (found.n_better, found.n_worse, found.n_tied))
         rows.append(Difference(a.name, b.name, measure, delta, finite(found.p[at]), better, worse, tied, finite(found.minimum_detectable[at])))
-    return [*rows, _skill(a, b, group, seed), _powered(a, b, group)]
+    skill = skill_difference((a.calibrated, b.calibrated), (a.missed, b.missed), group, seed)
+    rows.append(Difference(a.name, b.name, "skill", skill.delta, skill.p, detectable=skill.detectable))
+    return [*rows, _powered(a, b, group)]
 
 
 def _powered(a: Misses, b: Misses, group: IntArray) -> Difference:
     found = prediction_powered(a.missed - b.missed, a.calibrated - b.calibrated, group, unit_range=False)
     delta = Figure(found.value, found.low, found.high, found.n_labelled + found.n_unlabelled, found.n_groups_labelled + found.n_groups_unlabelled)
     return Difference(a.name, b.name, "powered", delta, powered=found)
-
-
-def _skill(a: Misses, b: Misses, group: IntArray, seed: int) -> Difference:
-    parts = np.column_stack([(a.calibrated - a.missed) ** 2, a.missed, (b.calibrated - b.missed) ** 2, b.missed])
-    there = ~np.isnan(parts).any(axis=1)
-    if not there.any():
-        return Difference(a.name, b.name, "skill", Figure(None, None, None, 0, 0))
-    sums = group_sums(np.column_stack([parts[there], np.ones(int(there.sum()))]), group[there])
-    n, n_groups = int(there.sum()), len(sums)
-    value = float(_skill_difference(sums.sum(axis=0)))
-    differing = int((np.abs(sums[:, :2] - sums[:, 2:4]) > _ROUNDING).any(axis=1).sum())
-    if not np.isfinite(value) or differing < FEW_DIFFERING:  # too few to resample; a width of nothing would be a lie
-        return Difference(a.name, b.name, "skill", Figure(finite(value), None, None, n, n_groups))
-    drawn = _skill_difference(resampled(sums, seed))
-    low, high = bootstrap_bounds(value, drawn, n_groups)
-    detectable = None if low is None else finite(_power_factor(n_groups) * float(np.nanstd(drawn)) * (n_groups / (n_groups - 1)) ** 0.5)
-    return Difference(a.name, b.name, "skill", Figure(value, low, high, n, n_groups), _swap_p(sums, seed), detectable=detectable)
-
-
-def _skill_difference(sums: FloatArray) -> FloatArray:
-    """Skill of a - skill of b from sums [..., 5]: squared errors and misses of a, of b, queries."""
-    return np.asarray(skill_of(sums[..., 0], sums[..., 1], sums[..., 4]) - skill_of(sums[..., 2], sums[..., 3], sums[..., 4]))
-
-
-def _swap_p(sums: FloatArray, seed: int) -> float:
-    """Two-sided p of swapping a and b in random groups: the sign-flip test for a figure that is no mean over queries."""
-    rng = np.random.default_rng(seed)
-    total, change = sums.sum(axis=0), sums[:, 2:4] - sums[:, :2]
-    bar = abs(float(_skill_difference(total))) - _ROUNDING
-    extreme, block = 0, max(1, _BLOCK // len(sums))
-    for start in range(0, FLIPS, block):
-        moved = rng.integers(2, size=(min(block, FLIPS - start), len(sums)), dtype=np.int8).astype(np.float64) @ change
-        swapped = np.column_stack([total[:2] + moved, total[2:4] - moved, np.full(len(moved), total[4])])
-        extreme += int((np.abs(_skill_difference(swapped)) >= bar).sum())
-    return (1 + extreme) / (1 + FLIPS)
-
-
-def _power_factor(n_groups: int) -> float:
-    from scipy.stats import t
-
-    return float(t.ppf(0.975, n_groups - 1) + t.ppf(0.8, n_groups - 1))

@@ -2,27 +2,11 @@
 
 Belongs here: the watch and its state. What an alarm does to a status is the ladder's business.
 
-Notes
------
-Null hypothesis, for "more misses than predicted": given all that came before, the mean of (missed - predicted) of the next group of
-questions is at most the tolerance; for "fewer", likewise with the sign turned. Under it every product of (1 + bet * (mean - tolerance)) with
-a bet fixed before the group is seen is a non-negative supermartingale, and so is any sum of such products with fixed weights. By Ville's
-inequality a sum that starts at 1 ever reaches 2 / level with probability level / 2 at most: one may look after every outcome, and stop or
-go on at will. Bets are constants and do not look at the prediction, so the hypothesis is one about the average question, not every risk.
-
-Drift begins at some time, mostly not the first day, and a product that has lost for a year needs as long to recover. So only a part of the
-capital is staked at once; the rest is staked little by little, so that after t groups `UNSTAKED * (1 + t / PACE) ** -0.5` of it still waits.
-
-Outcomes of one group are averaged before they count, and a group counts once: later outcomes of a group that was seen say little new
-given the earlier ones, and would break the martingale.
-
-References
-----------
-Waudby-Smith & Ramdas (2024), JRSS-B 86:1-27, Estimating means of bounded random variables by betting. Ville (1939).
+The test is that of `betting`: one may look after every outcome, and stop or go on at will. Outcomes of one group are averaged before they
+count, and a group counts once: later outcomes of a group that was seen say little new given the earlier ones, and would break the martingale.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -30,19 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_eval.records.problems import InputError, Problem
+from rag_eval.uncertainty.betting import BETS, FIRST_STAKES, log_capital, staked, unstaked
 
 FloatArray = npt.NDArray[np.float64]
 
 LEVEL = 0.02
 """Probability of any alarm, ever, while both hypotheses hold."""
 TOLERANCE = 0.05
-BETS: Final = (0.05, 0.1, 0.2, 0.35, 0.55, 0.8)
-"""Shares of the wealth; a loss is at most 1 + tolerance, so a bet must stay under 1 / (1 + tolerance)."""
 MAX_TOLERANCE = 0.2
-UNSTAKED, PACE = 0.8, 50.0
-"""Share of the capital that is not staked before the first group, and how fast it is."""
 _SHOWN = 700.0  # exp of more is no float
-_FIRST_STAKES: Final = (math.log((1 - UNSTAKED) / len(BETS)),) * len(BETS)
 
 Direction = Literal["more misses than predicted", "fewer misses than predicted"]
 DIRECTIONS: Final[tuple[Direction, Direction]] = ("more misses than predicted", "fewer misses than predicted")
@@ -72,7 +52,7 @@ class Drift:
 
     level: float = LEVEL
     tolerance: float = TOLERANCE
-    wealth: tuple[tuple[float, ...], tuple[float, ...]] = (_FIRST_STAKES, _FIRST_STAKES)
+    wealth: tuple[tuple[float, ...], tuple[float, ...]] = (FIRST_STAKES, FIRST_STAKES)
     n: int = 0
     groups: tuple[str, ...] = ()
     sum_missed: float = 0.0
@@ -99,12 +79,12 @@ class Drift:
     @property
     def e_high(self) -> float:
         """Evidence for more misses than predicted plus the tolerance."""
-        return float(np.exp(min(_log_capital(np.asarray(self.wealth[0]), len(self.groups)), _SHOWN)))
+        return float(np.exp(min(log_capital(np.asarray(self.wealth[0]), len(self.groups)), _SHOWN)))
 
     @property
     def e_low(self) -> float:
         """Evidence for fewer misses than predicted minus the tolerance."""
-        return float(np.exp(min(_log_capital(np.asarray(self.wealth[1]), len(self.groups)), _SHOWN)))
+        return float(np.exp(min(log_capital(np.asarray(self.wealth[1]), len(self.groups)), _SHOWN)))
 
     def to_json(self) -> dict[str, Any]:
         """Write the state and what it shows as JSON values."""
@@ -183,8 +163,8 @@ def watch(predicted: FloatArray, missed: FloatArray, groups: Sequence[str], stat
     excess = mean_missed - mean_predicted
     gains = np.log1p(np.multiply.outer(np.stack([excess, -excess]) - before.tolerance, np.asarray(BETS)))
     count = len(before.groups) + np.arange(len(places) + 1)
-    wealth = _staked(np.asarray(before.wealth), gains, -np.diff(_unstaked(count)) / len(BETS))
-    trace = _log_capital(wealth, count[1:])
+    wealth = staked(np.asarray(before.wealth), gains, -np.diff(unstaked(count)) / len(BETS))
+    trace = log_capital(wealth, count[1:])
     first, direction = before.first_alarm_at, before.direction
     over = (trace >= np.log(before.bar)).any(axis=0)
     if first is None and over.any():
@@ -203,33 +183,3 @@ def watch(predicted: FloatArray, missed: FloatArray, groups: Sequence[str], stat
         direction,
         trace.T,
     )
-
-
-def _unstaked(count: Any) -> Any:
-    """Share of the capital that waits after `count` groups."""
-    return UNSTAKED * (1 + np.asarray(count) / PACE) ** -0.5
-
-
-def _staked(before: FloatArray, gains: FloatArray, stakes: FloatArray) -> FloatArray:
-    """Logarithms of what the stakes became, [2, groups, bets]: w_t = gain_t * (w_(t-1) + stake_t), as cumulative sums.
-
-    Parameters
-    ----------
-    before
-        float64 [2, bets] logarithms before the first of these groups.
-    gains
-        float64 [2, groups, bets] logarithms of 1 + bet * excess.
-    stakes
-        float64 [groups] what is added to each bet before each group.
-    """
-    grown = np.cumsum(gains, axis=1)
-    added = np.log(stakes)[None, :, None] - (grown - gains)
-    added[:, 0] = np.logaddexp(added[:, 0], before)
-    return np.asarray(np.logaddexp.accumulate(added, axis=1) + grown)
-
-
-def _log_capital(wealth: FloatArray, count: Any) -> Any:
-    """Logarithm of the e-value: what waits and what the stakes became, over the last axis, without overflow."""
-    waits = np.log(_unstaked(count))[..., None]
-    parts = np.concatenate([wealth, np.broadcast_to(waits, (*wealth.shape[:-1], 1))], axis=-1)
-    return np.logaddexp.reduce(parts, axis=-1)

@@ -6,7 +6,9 @@ Notes
 -----
 Estimate: mean(y on labelled) + power * (mean(f on unlabelled) - mean(f on labelled)). It is unbiased for any fixed power, however bad
 the predictions are, when the labelled queries are a random sample of all. The power is the one with the least estimated variance, kept in
-[0, 1]: at 0 the predictions count for nothing, so the estimated variance is never larger than that of the labels alone.
+[0, 1]: at 0 the predictions count for nothing, so the estimated variance is never larger than that of the labels alone. Where the model was
+fitted on the same labels, labelled queries take out-of-fold predictions and unlabelled ones the mean of the folds' models, so that both
+come from the same kind of model; labels drawn with unequal chances are no random sample and do not belong here.
 
 Variance: groups are independent, so the estimate is linearised into one term a group, A_g + power * B_g, A_g from its labels and B_g from
 its predictions (a group may have queries of both kinds), and G / (G - 2) times the sum of squares is taken over the G groups with labels:
@@ -88,7 +90,7 @@ def prediction_powered(outcome: FloatArray, predicted: FloatArray, group: IntArr
     if not outcome.shape == predicted.shape == group.shape or outcome.ndim != 1:
         raise ValueError(f"outcomes {outcome.shape}, predictions {predicted.shape}, groups {group.shape}; accepted: one of each a query")
     has, labelled = ~np.isnan(predicted), ~np.isnan(outcome)
-    if not (has & labelled).any():
+    if labelled.any() and not (has & labelled).any():
         predicted, has = np.where(labelled, 0.0, np.nan), labelled
     used, unlabelled = has & labelled, has & ~labelled
     n, m = int(used.sum()), int(unlabelled.sum())
@@ -108,7 +110,7 @@ def prediction_powered(outcome: FloatArray, predicted: FloatArray, group: IntArr
     power = float(np.clip(-(by_label * by_prediction).sum() / spread, 0, 1)) if m and spread > 0 else 0.0
     value = mean_y + power * (mean_u - mean_f)
     variance, alone = (_variance(by_label + part * by_prediction, with_label) for part in (power, 0.0))
-    worth = alone / variance if variance > 0 and alone > 0 else 1.0
+    worth = max(alone / variance, 1.0) if variance > 0 else 1.0  # at a power of 0 the two are the same sum, but for rounding
     kish = float(np.bincount(at[used], minlength=len(codes)).sum() ** 2 / (np.bincount(at[used], minlength=len(codes)) ** 2).sum())
     low, high = _interval(value, variance, kish * worth, n_groups, unit_range=unit_range)
     labels_low, labels_high = _interval(mean_y, alone, kish, n_groups, unit_range=unit_range)
