@@ -202,7 +202,7 @@ def measure(case: Case) -> None:
         if case.bench == "scifact":
             halves |= {"chosen_on": case.groups % 2 == 0, "held_out": case.groups % 2 == 1}
         for part, mask in halves.items():
-            accounts = harm(done, lambda rows, mask=mask: np.where(mask, case.recall(rows, every), np.nan), case.groups)
+            accounts = harm(done.rounds, done.steps, lambda rows, mask=mask: np.where(mask, case.recall(rows, every), np.nan), case.groups)
             line = {
                 "bench": "iterative",
                 "collection": case.bench,
