@@ -25,6 +25,7 @@ from rag_eval.evaluation.trust_report import evidence_lines, trust_body, trust_g
 from rag_eval.evaluation.trust_steps import admitted_chunks, evidence_trust
 from rag_eval.evaluation.uncertain_files import FILE_NAME as UNCERTAIN_FILE
 from rag_eval.evaluation.uncertain_files import uncertain_retrievals
+from rag_eval.evaluation.uncertain_pictures import PICTURES, drawn
 from rag_eval.evaluation.uncertainty_steps import calibrated_miss_rates
 from rag_eval.gates.contract import contract_gate
 from rag_eval.gates.floors import floor_gates, unmeasured_gates
@@ -236,8 +237,11 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
         if source.suffix in EXPORTED:
             with atomic_path(folder / source.name) as partial:
                 shutil.copyfile(source, partial)
-    with atomic_path(folder / UNCERTAIN_FILE) as partial:
-        shutil.copyfile(uncertain_retrievals(runs).path(UNCERTAIN_FILE), partial)
+    for name in PICTURES:  # a picture of an earlier run must not stand beside this report
+        (folder / name).unlink(missing_ok=True)
+    for source in (uncertain_retrievals(runs).path(UNCERTAIN_FILE), *drawn(runs)):
+        with atomic_path(folder / source.name) as partial:
+            shutil.copyfile(source, partial)
     write_bytes(folder / EVIDENCE_FILE, evidence_lines(evidence_trust(evaluation), report["trust"]["as_of"]))
     write_measures(folder / "measures.csv", report["strategies"])
     keep_run(evaluation, report, artifact_keys(runs))

@@ -72,7 +72,7 @@ class Outcome:
 
 def report_files(folder: Path) -> list[Path]:
     """Files that MLflow keeps of every run; rankings and the CSV copy stay in the folder of reports."""
-    names = (FILE_NAME, "measures.csv", "per-query.parquet", "answers.jsonl", "citations.jsonl", "evidence-trust.jsonl")
+    names = (FILE_NAME, "measures.csv", "per-query.parquet", "answers.jsonl", "citations.jsonl", "evidence-trust.jsonl", "reliability.png", "learning-curve.png")
     return [folder / name for name in names if (folder / name).is_file()]
 
 

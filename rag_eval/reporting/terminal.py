@@ -241,9 +241,7 @@ def show_report(console: "Console", report: Mapping[str, Any]) -> None:
     from rag_eval.reporting.miss_rate_lines import miss_rate_lines, miss_rates_table
 
     console.print(miss_rates_table(report))
-    for line in miss_rate_lines(report):
-        console.print(line, markup=False, soft_wrap=True)
-    for line in (*trust_lines(report), *drift_lines(report)):
+    for line in (*miss_rate_lines(report), *trust_lines(report), *drift_lines(report)):
         console.print(line, markup=False, soft_wrap=True)
     if report["gates"]:
         console.print(gates_table(report))
