@@ -50,8 +50,10 @@ def list_claims(*, strategy: Strategy = None, fingerprint: Fingerprint = None, l
 
         rows = ClaimStore(open_sql(home)).claims(strategy=strategy, fingerprint=fingerprint)
         if json:
+            from rag_eval.corpus.outgoing import shown
+
             for row in rows:
-                typer.echo(json_form.dumps(row, sort_keys=True))
+                typer.echo(json_form.dumps({**row, "query": shown(row["query"])}, sort_keys=True))
         else:
             from rag_eval.reporting.outcome_tables import show_claims
 

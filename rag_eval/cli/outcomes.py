@@ -98,6 +98,7 @@ def add_outcome(
     with told():
         store = open_outcomes(home)
         if correct is not None:
+            _refuse_beside_correct(claim_id, query, query_id, strategy, fingerprint, k, gold_strategy, gold_document, feedback, audit_depth, group, independent or None)
             from rag_eval.uncertainty.outcome_lines import correction
 
             made = correction(store.outcome(correct), missed=missed, missed_content=missed_content, agent_success=success, note=note, now=now())
@@ -113,6 +114,14 @@ def add_outcome(
         recorded = store.record([made])
         _refuse_differing(recorded)
         typer.echo(f"{'recorded' if recorded.added else 'already there'}: {made.outcome_id}")
+
+
+def _refuse_beside_correct(*given: object) -> None:
+    from rag_eval.records.problems import InputError, Problem
+
+    if any(value is not None for value in given):
+        accepted = "with --correct only --missed or --hit, --missed-content, --success or --no-success, --note"
+        raise InputError(Problem("bad_value", "a correction is of the same claim; what it was judged from stays", field="--correct", accepted=accepted))
 
 
 def _refuse_differing(recorded: "Recorded") -> None:
@@ -137,12 +146,14 @@ def import_outcomes(
     """Record a file of judgements or a filled-in audit, all of it or nothing; what is there already is not added again."""
     with told():
         store = open_outcomes(home)
+        from rag_eval.corpus.outgoing import shown
+        from rag_eval.records.outcomes import MAX_NOTE
         from rag_eval.uncertainty.audits import AuditStore
         from rag_eval.uncertainty.claims import ClaimStore
         from rag_eval.uncertainty.outcome_lines import read_outcomes
 
         read = read_outcomes(file, ClaimStore(store.sql), AuditStore(store.sql), now=now(), strategy=strategy, fingerprint=fingerprint, restore=restore)
-        recorded = store.record(read.outcomes, because=correct)
+        recorded = store.record(read.outcomes, because=None if correct is None else shown(correct, MAX_NOTE))
         left = f", {read.not_judged:,} lines not judged yet" if read.not_judged else ""
         typer.echo(f"{len(recorded.added):,} outcomes recorded, {len(recorded.already_there):,} were there already{left}")
         if recorded.differing:

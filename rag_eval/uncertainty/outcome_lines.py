@@ -14,8 +14,8 @@ from rag_eval.gold.problem_list import ProblemList
 from rag_eval.records.outcomes import MAX_NOTE, Outcome
 from rag_eval.uncertainty.audits import AuditStore
 from rag_eval.uncertainty.claims import ClaimStore
-from rag_eval.uncertainty.line_files import objects
-from rag_eval.uncertainty.naming import new_outcome
+from rag_eval.uncertainty.line_files import objects, record_of
+from rag_eval.uncertainty.naming import outcome_id_of
 from rag_eval.uncertainty.outcome_reader import LineReader
 
 ACCEPTED: Final = (
@@ -105,11 +105,22 @@ def correction(old: Outcome, *, missed: bool | None, now: dt.datetime, missed_co
         When it was corrected.
     missed_content, agent_success, note
         None and an empty text keep what was there, except that only a miss has content. Personal data is masked.
+
+    Raises
+    ------
+    InputError
+        The judgement cannot be: content of what was not missed, a miss that the feedback contradicts.
     """
-    content = shown(missed_content) if missed_content else old.missed_content
+    content = shown(missed_content) if missed_content else old.missed_content if missed else None
     success = old.agent_success if agent_success is None else agent_success
-    changes = {"missed": missed, "missed_content": content if missed else None, "agent_success": success, "note": shown(note, MAX_NOTE) if note else "", "at": now}
-    return new_outcome(**{**dict(old), **changes, "supersedes": old.outcome_id})
+    changes = {"missed": missed, "missed_content": content, "agent_success": success, "note": shown(note, MAX_NOTE) if note else "", "at": now, "supersedes": old.outcome_id}
+    problems = ProblemList()
+    name = outcome_id_of(old.claim_id, old.target, old.k, old.gold_source, old.outcome_id)
+    made = record_of(Outcome, {**dict(old), **changes, "outcome_id": name}, problems, file=None, line=None)
+    problems.raise_errors()
+    if made is None:
+        raise ValueError("a correction without an outcome and without a problem")
+    return made
 
 
 def _once(found: list[tuple[int, Outcome]], problems: ProblemList, file: str) -> None:

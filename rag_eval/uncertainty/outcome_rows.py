@@ -99,12 +99,12 @@ def of_frame(frame: pd.DataFrame) -> list[Outcome]:
 
 
 def joined(frame: pd.DataFrame) -> pd.DataFrame:
-    """Join the groups of outcomes whose questions share a known gold document, or that one question stands in."""
-    names = frame["group_id"].tolist()
-    linked = [(group, f"document {document}") for group, documents in zip(names, frame["gold_documents"], strict=True) for document in documents]
-    if not linked:
+    """Join the groups of outcomes whose questions share a known gold document, or that one question stands in; the smallest name stays."""
+    own = frame[["group_id", "query_id"]].drop_duplicates()
+    linked = [(group, f"document {document}") for group, documents in zip(frame["group_id"], frame["gold_documents"], strict=True) for document in documents]
+    if not linked and own["query_id"].is_unique:
         return frame
-    groups = sorted(set(names))
-    linked += [(group, f"query {query}") for group, query in zip(names, frame["query_id"], strict=True)]
+    linked += [(group, f"query {query}") for group, query in own.itertuples(index=False)]
+    groups = sorted(set(frame["group_id"]))
     found = dict(zip(groups, group_ids(groups, [group for group, _ in linked], [tie for _, tie in linked]), strict=True))
-    return frame.assign(group_id=[found[name] for name in names])
+    return frame.assign(group_id=frame["group_id"].map(found).astype(str))

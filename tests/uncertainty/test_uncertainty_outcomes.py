@@ -236,6 +236,13 @@ def test_evidence_that_is_not_relevant_is_no_miss_and_feedback_never_has_a_proba
         made(feedback="something_missing")
 
 
+def test_a_correction_that_contradicts_the_feedback_is_told():
+    said = made(gold_source="user_feedback", inclusion_probability=None, feedback="evidence_not_relevant", missed=None)
+    with pytest.raises(InputError, match="feedback evidence_not_relevant"):
+        correction(said, missed=True, now=AT)
+    assert correction(made(gold_source="user_feedback", inclusion_probability=None, feedback="nothing_missing", missed=False), missed=None, now=AT).missed is None
+
+
 def test_feedback_calls_for_an_audit_until_somebody_judged_the_claim():
     said = {"gold_source": "user_feedback", "inclusion_probability": None}
     rows = [

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 
+import postgres_server
 import pytest
 from cli_project import jsonl
 from hypothesis import given, settings
@@ -23,9 +24,20 @@ LINE = {"query": "What is NaN?", "retrieved": [{"id": "d1", "score": 2.5}, {"id"
 JUDGED = {"query": "What is NaN?", "strategy": "bm25", "strategy_fingerprint": "f1", "missed": True, "gold_source": "human"}
 
 
+@pytest.fixture(scope="module")
+def server():
+    with postgres_server.running() as url:
+        yield url
+
+
 @pytest.fixture
 def sql(tmp_path) -> SqlStore:
     return SqlStore(tmp_path / "store.db")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def either(request, tmp_path) -> SqlStore:
+    return SqlStore(tmp_path / "store.db" if request.param == "sqlite" else postgres_server.new_database(request.getfixturevalue("server")))
 
 
 def write(tmp_path, *rows, name="file.jsonl"):
@@ -51,12 +63,12 @@ def faults(error):
     return [(problem.code, problem.line, problem.field) for problem in error.value.problems]
 
 
-def test_an_import_twice_adds_nothing(sql, tmp_path):
+def test_an_import_twice_adds_nothing(either, tmp_path):
     path = write(tmp_path, LINE, {**LINE, "at": "2026-01-01T00:00:00Z"}, {**LINE, "at": "2026-01-01T01:00:00+01:00"}, {**LINE, "query": "what is  nan?"}, {**LINE, "retrieved": []}, b"\n")
-    done = import_claims(sql, path)
+    done = import_claims(either, path)
     assert (done.added, done.already_there) == (4, 1)  # one moment in two zones is one
-    assert (import_claims(sql, path).added, len(ClaimStore(sql).claims())) == (0, 4)
-    assert {row["group_id"] for row in ClaimStore(sql).claims()} == {question_id("What is NaN?")}
+    assert (import_claims(either, path).added, len(ClaimStore(either).claims())) == (0, 4)
+    assert {row["group_id"] for row in ClaimStore(either).claims()} == {question_id("What is NaN?")}
 
 
 def test_personal_data_is_masked_before_it_is_stored(sql, tmp_path):
@@ -160,21 +172,21 @@ def filled(tmp_path, rows, name="audit.jsonl", **judged):
     return write(tmp_path, *({**row, "missed": False, "gold_source": "human", **judged} for row in rows), name=name)
 
 
-def test_a_draw_becomes_outcomes_with_the_probability_it_was_drawn_with(sql, tmp_path):
-    import_claims(sql, traffic(tmp_path, 40))
-    made, rows = draw(sql, tmp_path)
+def test_a_draw_becomes_outcomes_with_the_probability_it_was_drawn_with(either, tmp_path):
+    import_claims(either, traffic(tmp_path, 40))
+    made, rows = draw(either, tmp_path)
     assert (made.n, made.population, made.smallest, made.largest) == (10, 40, 0.25, 0.25)
     assert all(row["missed"] is row["missed_content"] is row["gold_source"] is row["audit_depth"] is None for row in rows)
-    assert import_outcomes(sql, made.path)[1] == 10  # nobody has filled it in
+    assert import_outcomes(either, made.path)[1] == 10  # nobody has filled it in
     some = write(tmp_path, {**rows[0], "missed": True, "missed_content": "ask jane.doe@example.org", "gold_source": "deep_audit", "audit_depth": 100, "gold_strategies": []}, {**rows[1], "missed": False, "gold_source": "human"}, *rows[2:], name="some.jsonl")
-    recorded, left = import_outcomes(sql, some)
+    recorded, left = import_outcomes(either, some)
     assert (len(recorded.added), left) == (2, 8)
-    fit = fit_rows(OutcomeStore(sql).current())
+    fit = fit_rows(OutcomeStore(either).current())
     assert fit["weight"].tolist() == [4.0, 4.0]
     first = fit.set_index("claim_id").loc[rows[0]["claim_id"]]
     assert (first["audit_depth"], first["missed_content"]) == (100.0, "ask [email██████████████")
     assert (first["query_id"], first["gold_strategies"]) == (question_id(rows[0]["query"]), [])
-    assert import_outcomes(sql, some)[0].added == ()
+    assert import_outcomes(either, some)[0].added == ()
 
 
 @pytest.mark.parametrize(
@@ -229,29 +241,29 @@ def test_audits_of_its_own_lists_alone_do_not_calibrate_a_strategy(sql, tmp_path
     refuse_own_gold(OutcomeStore(sql).current(), made.strategy)
 
 
-def test_equal_seeds_draw_equal_samples_and_no_claim_is_drawn_twice(sql, tmp_path):
-    import_claims(sql, traffic(tmp_path, 30))
+def test_equal_seeds_draw_equal_samples_and_no_claim_is_drawn_twice(either, tmp_path):
+    import_claims(either, traffic(tmp_path, 30))
     other = SqlStore(tmp_path / "other.db")
     import_claims(other, tmp_path / "traffic.jsonl")
-    (_, first), (_, same) = draw(sql, tmp_path, seed=7), draw(other, tmp_path, seed=7, name="same.jsonl")
+    (_, first), (_, same) = draw(either, tmp_path, seed=7), draw(other, tmp_path, seed=7, name="same.jsonl")
     assert first == same
-    made, second = draw(sql, tmp_path, seed=7, name="second.jsonl")
+    made, second = draw(either, tmp_path, seed=7, name="second.jsonl")
     assert not {row["claim_id"] for row in first} & {row["claim_id"] for row in second}
     assert (made.population, made.smallest, made.largest) == (20, pytest.approx(1 / 3), pytest.approx(1 / 3))  # 2/3 left by the first, 10 of 20 by this
-    made, _ = draw(sql, tmp_path, n=100, name="third.jsonl")
+    made, _ = draw(either, tmp_path, n=100, name="third.jsonl")
     assert (made.n, made.largest) == (10, pytest.approx(1 / 3))
     with pytest.raises(InputError, match="no_claims"):
-        draw(sql, tmp_path, name="fourth.jsonl")
+        draw(either, tmp_path, name="fourth.jsonl")
     assert not (tmp_path / "fourth.jsonl").exists()
-    assert len(AuditStore(sql).drawn()) == 30
+    assert len(AuditStore(either).drawn()) == 30
 
 
-def test_claims_that_came_after_a_draw_were_not_spared_by_it(sql, tmp_path):
-    import_claims(sql, traffic(tmp_path, 10))
-    draw(sql, tmp_path, n=5)
-    import_claims(sql, write(tmp_path, *({**LINE, "query": f"later {number}"} for number in range(10))))
-    _, rows = draw(sql, tmp_path, n=15, name="rest.jsonl")
-    drawn = AuditStore(sql).probabilities([row["claim_id"] for row in rows])
+def test_claims_that_came_after_a_draw_were_not_spared_by_it(either, tmp_path):
+    import_claims(either, traffic(tmp_path, 10))
+    draw(either, tmp_path, n=5)
+    import_claims(either, write(tmp_path, *({**LINE, "query": f"later {number}"} for number in range(10))))
+    _, rows = draw(either, tmp_path, n=15, name="rest.jsonl")
+    drawn = AuditStore(either).probabilities([row["claim_id"] for row in rows])
     by_query = {row["query"].split()[0]: drawn[row["claim_id"], "miss_any"]["inclusion_probability"] for row in rows}
     assert by_query == {"question": 0.5, "later": 1.0}
 
@@ -276,12 +288,12 @@ def test_a_draw_is_of_one_fingerprint(sql, tmp_path):
     assert draw(sql, tmp_path, fingerprint="f2")[0].strategy_fingerprint == "f2"
 
 
-def test_without_its_file_no_draw_is_kept(sql, tmp_path):
-    import_claims(sql, traffic(tmp_path, 10))
+def test_without_its_file_no_draw_is_kept(either, tmp_path):
+    import_claims(either, traffic(tmp_path, 10))
     (tmp_path / "folder").write_text("a file where the folder should be")
     with pytest.raises(OSError, match="folder"):
-        draw(sql, tmp_path, name="folder/audit.jsonl")
-    assert (AuditStore(sql).frames(), AuditStore(sql).drawn()) == ([], [])
+        draw(either, tmp_path, name="folder/audit.jsonl")
+    assert (AuditStore(either).frames(), AuditStore(either).drawn()) == ([], [])
 
 
 def test_weights_of_stratified_draws_stand_for_all_claims(tmp_path):
@@ -306,7 +318,7 @@ def test_weights_of_stratified_draws_stand_for_all_claims(tmp_path):
         assert abs(mean - true) < 4 * error
 
 
-def test_lines_by_hand_follow_their_question_and_their_gold_documents(sql, tmp_path):
+def test_lines_by_hand_follow_their_question_and_their_gold_documents(either, tmp_path):
     rows = [
         {**JUDGED, "gold_documents": ["x"], "query_id": "b"},
         {**JUDGED, "gold_documents": ["x", "y"], "query_id": "a", "query": "other"},
@@ -315,8 +327,8 @@ def test_lines_by_hand_follow_their_question_and_their_gold_documents(sql, tmp_p
         {**JUDGED, "query_id": "e", "group_id": "mine", "gold_documents": ["y"], "at": "2026-02-01T00:00:00+02:00", "note": "by jane.doe@example.org"},
         {**JUDGED, "query_id": "b", "paraphrase_id": "es", "query": "Qué es NaN?"},
     ]
-    assert len(import_outcomes(sql, write(tmp_path, *rows))[0].added) == 6
-    frame = OutcomeStore(sql).history()
+    assert len(import_outcomes(either, write(tmp_path, *rows))[0].added) == 6
+    frame = OutcomeStore(either).history()
     assert frame.groupby("query_id")["group_id"].first().to_dict() == {"a": "a", "b": "a", "c": "c", "e": "mine", question_id("with words only"): question_id("with words only")}
     kept = frame.set_index("query_id")
     assert kept.loc["c", "gold_strategies"] == ["f1"]  # a person who judged a strategy's list is not independent of it
