@@ -15,8 +15,9 @@ from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
 from rag_eval.records.uncertainty import CLAIMS, PRIOR_QUERIES, Status
 from rag_eval.storage.artifacts import Artifact
-from rag_eval.uncertainty.estimator import MissRateModel, from_json, from_prior
+from rag_eval.uncertainty.estimator import from_prior
 from rag_eval.uncertainty.labelled import FloatArray
+from rag_eval.uncertainty.model import MissRateModel
 from rag_eval.uncertainty.naming import claim_id_of
 from rag_eval.uncertainty.prior import load_prior
 
@@ -62,7 +63,7 @@ def speaker(found: Accepted, names: tuple[str, ...], unlabelled: FloatArray, k: 
         Cutoff of the target.
     """
     if found.body is not None and found.status in {"provisional", "measured"}:
-        model = from_json(found.body["model"])
+        model = MissRateModel.from_json(found.body["model"])
         return Speaker(model, found.status, found.calibrator_id, "", model.n, dt.datetime.fromisoformat(found.body["fitted_at"]))
     stale = found.status == "stale"
     why = f"calibrator {found.calibrator_id} no longer holds" if stale else "no outcomes had been calibrated on when this run started"

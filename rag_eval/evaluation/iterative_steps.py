@@ -18,12 +18,12 @@ from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.batch import FloatArray, RankedBatch
-from rag_eval.uncertainty.estimator import from_json
 from rag_eval.uncertainty.expansion.context import ExpansionContext, Suggester
 from rag_eval.uncertainty.expansion.words import CorpusWords
 from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.histories import Iterated
 from rag_eval.uncertainty.iterative import iterate
+from rag_eval.uncertainty.model import MissRateModel
 from rag_eval.uncertainty.signals import SIGNALS, signals
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class IterativeStrategy(ReadyStrategy):
         self.reranks_outside = base.reranks_outside
         self._evaluation, self._opened = evaluation, opened
         found = base_accepted(evaluation, iterative, base.spec, base.index_hash)
-        self._model = None if found.body is None else from_json(found.body["model"])
+        self._model = None if found.body is None else MissRateModel.from_json(found.body["model"])
         self._groups: dict[str, str] | None = None
         self.last: Iterated | None = None
         """Rounds of the last search, for the batch that was asked."""

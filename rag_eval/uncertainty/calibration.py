@@ -11,11 +11,12 @@ import numpy as np
 from rag_eval.records.uncertainty import PROVISIONAL_EACH, PROVISIONAL_OUTCOMES, BinaryTarget
 from rag_eval.uncertainty.conformal_report import ConformalK, conformal_k
 from rag_eval.uncertainty.conformal_splits import Questions
-from rag_eval.uncertainty.estimator import MissRateModel, cross_validated, fit
+from rag_eval.uncertainty.estimator import cross_validated, fit
 from rag_eval.uncertainty.head import fit_head
 from rag_eval.uncertainty.labelled import FloatArray, Labelled
 from rag_eval.uncertainty.ladder import Counts
 from rag_eval.uncertainty.learning import LeakageGap, LearningPoint, leakage_gap, learning_curve
+from rag_eval.uncertainty.model import MissRateModel
 from rag_eval.uncertainty.prior import Prior
 from rag_eval.uncertainty.scores import brier_skill
 from rag_eval.uncertainty.validation import Validation, validate
