@@ -193,6 +193,7 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
             "model": about["model"],
             "validation": about["validation"],
             "conformal": about["conformal"],
+            "wordings": about["wordings"],
         }
         calibrator = keep_calibrator(evaluation.settings.home, {**body, "fitted_at": now.isoformat(timespec="seconds")})
         accept = Accepted(calibrator_id=calibrator, strategy_fingerprint=fingerprint, status=earned.status, at=now.isoformat(timespec="seconds"))
@@ -222,7 +223,9 @@ def _described(about: dict[str, Any], of: Fitting, earned: Standing, calibrator:
     why = of.refused or f"{about['counts']['groups']} distinct groups with outcomes, {about['counts']['groups_with_misses']} of them with misses: too few to fit a calibrator"
     drift = {name: value for name, value in of.drift.to_json().items() if name not in {"groups", "wealth"}}
     return {
-        **{name: value for name, value in about.items() if name != "model"},
+        **{name: value for name, value in about.items() if name not in {"model", "wordings"}},
+        "other_wordings": None if about["wordings"] is None else {name: value for name, value in about["wordings"].items() if name != "model"},
+        **({} if about["wordings"] is not None else {"other_wordings_reason": "too few wordings whose question has another judged wording"}),
         "calibrator": calibrator or None,
         **({} if calibrator else {"calibrator_reason": why}),
         "estimator": None if about["model"] is None else _estimator(about["model"]),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rag_eval.records.uncertainty import PROVISIONAL_EACH, PROVISIONAL_OUTCOMES, BinaryTarget
+from rag_eval.uncertainty.branch import JudgedBranch, fit_branch
 from rag_eval.uncertainty.conformal_report import ConformalK, conformal_k
 from rag_eval.uncertainty.conformal_splits import Questions
 from rag_eval.uncertainty.estimator import cross_validated, fit
@@ -47,6 +48,8 @@ class Calibration:
         Skill by number of outcomes, and what folds that split groups would have feigned.
     conformal
         K at several levels.
+    wordings
+        The branch for questions whose other wordings were judged; None where there are too few.
     """
 
     counts: Counts
@@ -57,10 +60,11 @@ class Calibration:
     curve: tuple[LearningPoint, ...]
     gap: LeakageGap | None
     conformal: tuple[ConformalK, ...]
+    wordings: JudgedBranch | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Write everything but the predictions."""
-        parts = {"model": self.model, "validation": self.validation, "heuristic_v0": self.heuristic, "leakage_gap": self.gap}
+        parts = {"model": self.model, "validation": self.validation, "heuristic_v0": self.heuristic, "leakage_gap": self.gap, "wordings": self.wordings}
         written = {name: None if part is None else part.to_json() for name, part in parts.items()}
         return {**written, "counts": dataclasses.asdict(self.counts), "learning_curve": [point.to_json() for point in self.curve], "conformal": [found.to_json() for found in self.conformal]}
 
@@ -141,4 +145,5 @@ def _calibrate(
     sizes = [size for size in CURVE_SIZES if size <= 0.75 * len(labelled)]
     curve = learning_curve(labelled, refit, sizes, CURVE_DRAWS, seed)
     found = () if questions is None or not len(questions.rank) else conformal_k(questions, seed=seed)
-    return Calibration(counts, model, predictions, validation, baseline, curve, leakage_gap(random, validation.skill.value), found)
+    wordings = fit_branch(labelled, model, predictions, group_ids=group_ids, prior=prior, checked_together=checked_together, seed=seed)
+    return Calibration(counts, model, predictions, validation, baseline, curve, leakage_gap(random, validation.skill.value), found, wordings)
