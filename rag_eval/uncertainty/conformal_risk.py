@@ -24,10 +24,11 @@ from rag_eval.uncertainty.conformal import BoolArray, FloatArray, IntArray, new_
 EXPONENTS = tuple(round(0.1 * step, 1) for step in range(21))
 FITTED_AT = (0.8, 0.85, 0.875, 0.9, 0.925, 0.95)
 """Levels whose mean K chooses the exponent; one level alone chooses by chance."""
-FIT_SHARE = 0.3
-"""Share of the calibration groups that fit the exponent, and calibrate nothing that uses it."""
+FIT_SHARE = 0.2
+"""Share of the calibration groups that fit the exponent, and calibrate nothing that uses it; one number needs few, and what they take is missed."""
 BINS = 3
-NEAR_BEST = 0.05
+NEAR_BEST = 0.1
+"""Exponents whose mean K is at most so much (of its logarithm) over the shortest count as equally good."""
 _CLIP = 1e-6
 
 
@@ -63,7 +64,7 @@ def thirds(risk: FloatArray) -> tuple[float, ...]:
 
 
 def fit_exponent(rank: FloatArray, risk: FloatArray, depth: int) -> float:
-    """Choose the exponent with the shortest mean K: the mean of those within 5 % of the best, which hardly differ and jump with the sample.
+    """Choose the exponent with the shortest mean K: the mean of those near the best, which hardly differ and jump with the sample.
 
     Parameters
     ----------

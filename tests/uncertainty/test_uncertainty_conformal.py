@@ -165,7 +165,7 @@ def test_a_split_never_divides_a_group_and_uses_all():
     for code in np.unique(data.group):
         assert len(set(kind[data.group == code])) == 1
     groups = [len(np.unique(data.group[kind == place])) for place in range(3)]
-    assert groups == [30, 18, 42]
+    assert groups == [30, 12, 48]
     whole = divide(data.group, 0.0, np.random.default_rng(1))
     assert (whole.fit | whole.calibrate).all()
 
