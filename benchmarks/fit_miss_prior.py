@@ -126,9 +126,10 @@ def curve(sets: Sets, name: str) -> None:
         prior = fit_prior(sets, kind_of(strategy), without=name)
         for n in SIZES:
             if n <= 0.7 * len(part):
-                withs, without, strict = drawn(part, prior, n), drawn(part, None, n), drawn(part, prior, n, strict=True)
-                error = float((withs - without).std(ddof=1) / np.sqrt(DRAWS))
-                print(json.dumps({"bench": "fit_miss_prior", "curve": name, "strategy": strategy, "outcomes": n, "skill_with_prior": round(float(withs.mean()), 3), "skill_without": round(float(without.mean()), 3), "gain_se": round(error, 3), "skill_with_prior_half_for_z": round(float(strict.mean()), 3)}), flush=True)
+                withs, without = drawn(part, prior, n), drawn(part, None, n)
+                line = {"outcomes": n, "skill_with_prior": round(float(withs.mean()), 3), "skill_without": round(float(without.mean()), 3), "gain_se": round(float((withs - without).std(ddof=1) / np.sqrt(DRAWS)), 3)}
+                strict = {"skill_with_prior_half_for_z": round(float(drawn(part, prior, n, strict=True).mean()), 3)} if n == FEW else {}
+                print(json.dumps({"bench": "fit_miss_prior", "curve": name, "strategy": strategy, **line, **strict}), flush=True)
 
 
 def main() -> None:

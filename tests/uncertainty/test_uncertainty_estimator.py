@@ -233,3 +233,11 @@ def test_a_calibrator_is_fitted_inside_the_fold_and_mends_what_the_model_cannot(
     errors = [((head.predict(x, labelled.names) - true) ** 2).mean() for head in fitted]
     assert fitted[0].calibrator.name != "none"
     assert errors[0] < 0.7 * errors[1]
+
+
+def test_weights_say_how_rows_compare_and_not_how_many_there_are():
+    labelled, _ = _judged(150, 11)
+    weighted = dataclasses.replace(labelled, weight=np.where(labelled.group % 2, 3.0, 1.0))
+    one, ten = (fit_head(dataclasses.replace(weighted, weight=factor * weighted.weight), prior=_prior(), rng=np.random.default_rng(0)) for factor in (1.0, 10.0))
+    np.testing.assert_allclose(ten.head.coefficients, one.head.coefficients, atol=1e-9)
+    np.testing.assert_allclose(ten.covariance, one.covariance, rtol=1e-6)
