@@ -4,6 +4,7 @@ Belongs here: which claim belongs to which answer, and the measured share of rig
 """
 
 import datetime as dt
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ MIN_MISSED = 30
 """Answers over missed retrievals, in distinct groups, that a share of right ones needs before it is used."""
 
 
-def miss_rate_of(runs: Runs, row: dict[str, Any]) -> MissRate:
+def miss_rate_of(runs: Runs, row: Mapping[Any, Any]) -> MissRate:
     """Read the stated miss rate of one claim (a row of CLAIMS)."""
     by = speaker_of(runs, row["strategy"])
     known = {name: None if np.isnan(row[name]) else float(row[name]) for name in ("miss_rate", "ci_low", "ci_high")}

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.evaluation.calibrator_files import Accepted, accept_calibrator, accepted_calibrator, keep_calibrator
-from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy
+from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy, prior_of
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs
 from rag_eval.evaluation.miss_ranks import judged
@@ -29,7 +29,6 @@ from rag_eval.uncertainty.labelled import Labelled
 from rag_eval.uncertainty.ladder import Checked, Counts, Standing, standing
 from rag_eval.uncertainty.outcome_use import fit_rows, refuse_own_gold
 from rag_eval.uncertainty.outcomes import OutcomeStore
-from rag_eval.uncertainty.prior import load_prior
 from rag_eval.uncertainty.promotions import Promotion, Series, record_status
 
 
@@ -119,7 +118,7 @@ def calibration_artifact(runs: Runs, name: str, of: Fitting) -> Artifact:
     """Fit and judge, or read what was fitted to the same outcomes. Parts: about (`Calibration.to_json`), predictions (claim_id, mean out-of-fold prediction)."""
     evaluation, spec = runs.evaluation, runs.evaluation.config.uncertainty
     made = strategy_signals(runs, name)
-    key = evaluation.key("calibration", of.identity, made.key, gold_variants(evaluation).key, spec.target, spec.k, len(runs.names), load_prior().id)
+    key = evaluation.key("calibration", of.identity, made.key, gold_variants(evaluation).key, spec.target, spec.k, len(runs.names), prior_of(runs, name).id)
 
     def make() -> dict[str, Any]:
         frame = made.frame("signals").query("not failed")
@@ -130,7 +129,7 @@ def calibration_artifact(runs: Runs, name: str, of: Fitting) -> Artifact:
             heuristic,
             _questions(runs, name),
             group_ids=of.frame["group_id"].tolist(),
-            prior=load_prior(),
+            prior=prior_of(runs, name),
             target=spec.target,
             k=spec.k,
             checked_together=len(runs.names),

@@ -14,6 +14,7 @@ from rag_eval.evaluation.fingerprints import Accepted, accepted
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
 from rag_eval.evaluation.trace_steps import open_sql_store
+from rag_eval.records.gold_set import External
 from rag_eval.records.uncertainty import CLAIMS, PRIOR_QUERIES, Status
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.hashing import digest
@@ -24,7 +25,7 @@ from rag_eval.uncertainty.model import MissRateModel
 from rag_eval.uncertainty.naming import claim_id_of
 from rag_eval.uncertainty.outcome_use import fit_rows
 from rag_eval.uncertainty.outcomes import OutcomeStore
-from rag_eval.uncertainty.prior import load_prior
+from rag_eval.uncertainty.prior import Prior, load_prior
 
 HEURISTIC = "heuristic_v0"
 
@@ -58,13 +59,15 @@ class Speaker:
     branch: Branch | None = None
 
 
-def speaker(found: Accepted, names: tuple[str, ...], unlabelled: FloatArray, k: int) -> Speaker:
+def speaker(found: Accepted, prior: Prior, names: tuple[str, ...], unlabelled: FloatArray, k: int) -> Speaker:
     """Choose what states a strategy's miss rates.
 
     Parameters
     ----------
     found
         The calibrator accepted before this run.
+    prior
+        Shipped coefficients for this kind of strategy.
     names, unlabelled
         Signals of this run's own queries, float64 [n, p], which the prior is z-scored on.
     k
@@ -79,8 +82,13 @@ def speaker(found: Accepted, names: tuple[str, ...], unlabelled: FloatArray, k: 
     why = f"calibrator {found.calibrator_id} no longer holds" if stale else "no outcomes had been calibrated on when this run started"
     if len(unlabelled) < PRIOR_QUERIES:
         return Speaker(None, "stale" if stale else "uncalibrated", HEURISTIC, f"{why}; {len(unlabelled)} queries, the prior needs {PRIOR_QUERIES}")
-    prior = load_prior()
     return Speaker(from_prior(prior, names, unlabelled, k=k), "stale" if stale else "prior", f"prior:{prior.id}", why)
+
+
+def prior_of(runs: Runs, name: str) -> Prior:
+    """Read the shipped prior for the kind of a strategy."""
+    base = runs.evaluation.config.base_of(runs.spec(name))
+    return load_prior("any" if isinstance(base, External) else base.kind)
 
 
 def speaker_of(runs: Runs, name: str) -> Speaker:
@@ -90,7 +98,7 @@ def speaker_of(runs: Runs, name: str) -> Speaker:
         made = strategy_signals(runs, name)
         names = tuple(made.json("about")["names"])
         usable = made.frame("signals").query("not failed")
-        return speaker(accepted(runs.evaluation, name, fingerprint_of(runs, name)), names, usable[list(names)].to_numpy(), runs.evaluation.config.uncertainty.k)
+        return speaker(accepted(runs.evaluation, name, fingerprint_of(runs, name)), prior_of(runs, name), names, usable[list(names)].to_numpy(), runs.evaluation.config.uncertainty.k)
 
     return runs.evaluation.once(f"speaker {name}", choose)
 

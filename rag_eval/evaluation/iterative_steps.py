@@ -81,7 +81,7 @@ class IterativeStrategy(ReadyStrategy):
                 return heuristic_v0(batch, k), HEURISTIC
             return self._model.predict(signals(batch, k), SIGNALS, self._known_groups(queries)), CALIBRATED
 
-        self.last = iterate(first, context, again, risk, self.iterative, k)
+        self.last = iterate(first, context, self.iterative, search=again, risk=risk, k=k)
         return self.last.ranking.cut(depth)
 
     def rounds(self) -> dict[str, Any]:

@@ -50,4 +50,4 @@ def judged(runs: Runs, name: str) -> Judged:
     reciprocal, recall = scores.column(level, "RR"), scores.column(level, f"R@{k}")
     with np.errstate(divide="ignore"):
         first = np.where(reciprocal > 0, 1 / reciprocal, np.where(np.isnan(reciprocal), np.nan, np.inf))
-    return Judged(scores.variant, scores.seed, np.round(first, 6), recall, scores.failed)
+    return Judged(scores.variant, scores.seed, np.asarray(np.round(first, 6), dtype=np.float64), recall, scores.failed)

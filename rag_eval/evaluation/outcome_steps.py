@@ -61,7 +61,8 @@ def judged_claims(runs: Runs, name: str) -> pd.DataFrame:
     place = pd.Series(np.arange(len(of.variant)), index=pd.MultiIndex.from_arrays([of.variant, of.seed]))
     missed = of.value(spec.target, spec.k)[place.loc[pd.MultiIndex.from_arrays([frame["variant"], frame["seed"]])].to_numpy()]
     judgeable = ~np.isnan(missed) & ~frame["failed"].to_numpy()
-    return claims.assign(missed=missed == 1, row=np.arange(len(claims)))[judgeable].reset_index(drop=True)
+    kept: pd.DataFrame = claims.assign(missed=missed == 1, row=np.arange(len(claims)))[judgeable].reset_index(drop=True)
+    return kept
 
 
 def _there(store: OutcomeStore, runs: Runs, name: str, claims: pd.DataFrame) -> np.ndarray:

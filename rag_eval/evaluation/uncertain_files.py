@@ -128,7 +128,7 @@ def _expansions(runs: Runs, name: str) -> dict[int, list[dict[str, Any]]]:
         return {}
     found: dict[int, list[dict[str, Any]]] = {}
     for row in runs.artifact(name).frame("expansions").to_dict("records"):
-        line = {key: value if not isinstance(value, float) else number(value) for key, value in row.items() if key != "question"}
+        line = {str(key): value if not isinstance(value, float) else number(value) for key, value in row.items() if key != "question"}
         found.setdefault(row["question"], []).append({**line, "original": _shown(row["original"]), "expanded": _shown(row["expanded"])})
     return found
 

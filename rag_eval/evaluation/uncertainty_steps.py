@@ -3,6 +3,7 @@
 Belongs here: the report's parts `uncertainty` and `calibration`, from the stages before.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ def _strategy(runs: Runs, name: str, stated: dict[str, Any], claims: pd.DataFram
     }
 
 
-def _rates(row: dict[str, Any]) -> dict[str, float | None]:
+def _rates(row: Mapping[Any, Any]) -> dict[str, float | None]:
     return {name: None if np.isnan(row[name]) else float(row[name]) for name in ("miss_rate", "ci_low", "ci_high")}
 
 
@@ -96,7 +97,8 @@ def first_claims(runs: Runs, name: str) -> pd.DataFrame:
     frame = frame[(frame["paraphrase_id"] == ORIGINAL) & (frame["seed"] == seed)]
     known = judged_claims(runs, name).set_index("claim_id")["missed"].astype(float)
     predicted = miss_rate_calibration_frame(runs, name).set_index("claim_id")["predicted"]
-    return frame.assign(missed=known.reindex(frame["claim_id"]).to_numpy(), predicted=predicted.reindex(frame["claim_id"]).to_numpy()).set_index("query_id")
+    assigned: pd.DataFrame = frame.assign(missed=known.reindex(frame["claim_id"]).to_numpy(), predicted=predicted.reindex(frame["claim_id"]).to_numpy()).set_index("query_id")
+    return assigned
 
 
 def miss_rate_calibration_frame(runs: Runs, name: str) -> pd.DataFrame:

@@ -99,7 +99,7 @@ def fit_branch(
         The estimator and its out-of-fold predictions, float64 [repeats, n].
     """
     own = cross_validated_wordings(labelled, prior=prior, repeats=len(predictions), seed=seed)
-    known = np.isfinite(own).all(axis=0)
+    known = np.asarray(np.isfinite(own).all(axis=0))
     kept = labelled.take(known)
     if known.sum() < MIN_WORDINGS or kept.missed.all() or not kept.missed.any():
         return None

@@ -114,4 +114,4 @@ def expansions_frame(steps: Sequence[Step]) -> "pd.DataFrame":
 
 def steps_of(frame: "pd.DataFrame") -> tuple[Step, ...]:
     """Read an EXPANSIONS_FRAME back as steps."""
-    return tuple(Step(**row) for row in frame.to_dict("records"))
+    return tuple(Step(**{str(name): value for name, value in row.items()}) for row in frame.to_dict("records"))

@@ -67,7 +67,7 @@ class Checked:
         """Read them from `Validation.to_json`."""
         figures = {name: Figure.from_json(written[name]) for name in ("skill", "slope")}
         errors = {name: CalibrationError(**{field.name: written[name][field.name] for field in dataclasses.fields(CalibrationError)}) for name in ("ece", "smece")}
-        return cls(written["n"], written["groups"], **figures, **errors)
+        return cls(written["n"], written["groups"], figures["skill"], figures["slope"], errors["ece"], errors["smece"])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ def _agreeing(first: Rows, second: Rows, width: int) -> FloatArray:
     """How many chunks the first d of both share, for every d up to `width`: [n, width]."""
     query, left, right = np.nonzero((first[:, :, None] == second[:, None, :]) & (first >= 0)[:, :, None])
     found = np.bincount(query * width + np.maximum(left, right), minlength=len(first) * width).reshape(-1, width)
-    return np.cumsum(found, axis=1).astype(np.float64)
+    shared: FloatArray = np.cumsum(found, axis=1).astype(np.float64)
+    return shared
 
 
 def _rank(rows: Rows, chunk: npt.NDArray[np.int32]) -> FloatArray:
