@@ -52,7 +52,8 @@ def answer_confidences(runs: Runs) -> dict[str, Any]:
     group = pd.factorize(np.array([groups[query_id] for query_id in found]))[0]
 
     def mean(name: str) -> dict[str, Any]:
-        values = np.array([np.nan if isinstance(entry[name], Absent) else effective(entry[name]) for entry in found.values()])
+        said = [not isinstance(entry[name], Absent) and not isinstance(entry["synthesis_confidence"], Absent) for entry in found.values()]  # what answered nothing has nothing to discount
+        values = np.array([effective(entry[name]) if there else np.nan for entry, there in zip(found.values(), said, strict=True)])
         record = interval_of(aggregate([name], values[:, None], group, BOOTSTRAP_SEED)[0])
         return record | ({} if record["value"] is not None else {"value_reason": _reason([entry[name] for entry in found.values()])})
 
