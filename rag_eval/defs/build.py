@@ -14,6 +14,7 @@ from rag_eval.defs.assets.measures import measure_assets
 from rag_eval.defs.assets.reporting import reporting_assets
 from rag_eval.defs.assets.retrieval import retrieval_assets
 from rag_eval.defs.assets.trust import trust_assets
+from rag_eval.defs.assets.uncertainty import uncertainty_assets
 from rag_eval.defs.checks import gate_checks
 from rag_eval.defs.jobs import nightly_eval
 from rag_eval.defs.partitions import known_gold_sets, partitions
@@ -52,6 +53,7 @@ def build_definitions(settings: Settings | None = None, resources: Mapping[str, 
             *retrieval_assets(common, strategies),
             *answer_assets(common, strategies),
             *measure_assets(common, strategies),
+            *uncertainty_assets(common, strategies),
             *reporting_assets(common, settings),
         ],
         asset_checks=gate_checks(gates),

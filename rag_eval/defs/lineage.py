@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from rag_eval.defs import names, outcomes
+from rag_eval.defs import names, outcomes, uncertain_outcomes
 from rag_eval.defs.instance import prepare_home
 from rag_eval.defs.outcomes import Outcome
 from rag_eval.defs.resources import Session
@@ -35,6 +35,10 @@ def _outcomes(session: Session, mlflow_run: str | None) -> Iterator[tuple[dg.Ass
     yield names.RANKING_MEASURES, outcomes.ranking_measures(session)
     yield names.STABILITY_MEASURES, outcomes.stability_measures(session)
     yield names.TRUST_MEASURES, outcomes.trust_measures(session)
+    yield names.MISS_RATE_CLAIMS, uncertain_outcomes.miss_rate_claims(session)
+    yield names.RETRIEVAL_OUTCOMES, uncertain_outcomes.retrieval_outcomes(session)
+    yield names.MISS_RATE_CALIBRATION, uncertain_outcomes.miss_rate_calibration(session)
+    yield names.CALIBRATED_MISS_RATES, uncertain_outcomes.calibrated_miss_rates(session)
     yield names.REPORT, outcomes.metrics_report(session)
     if mlflow_run is not None:
         yield names.MLFLOW_RECORD, outcomes.mlflow_record(session, mlflow_run)

@@ -9,7 +9,7 @@ RESOURCE = "evaluations"
 JOB = "nightly_eval"
 SCHEDULE = "nightly_eval_schedule"
 
-CORPUS, TRUST, GOLD, RETRIEVAL, ANSWERING, MEASURES, REPORTING = "corpus", "trust", "gold", "retrieval", "answers", "measures", "reporting"
+CORPUS, TRUST, GOLD, RETRIEVAL, ANSWERING, MEASURES, UNCERTAINTY, REPORTING = "corpus", "trust", "gold", "retrieval", "answers", "measures", "uncertainty", "reporting"
 
 CORPUS_SNAPSHOT = dg.AssetKey([CORPUS, "corpus_snapshot"])
 CORPUS_CHUNKS = dg.AssetKey([CORPUS, "corpus_chunks"])
@@ -22,13 +22,19 @@ ANSWER_MEASURES = dg.AssetKey([MEASURES, "answer_measures"])
 RANKING_MEASURES = dg.AssetKey([MEASURES, "ranking_measures"])
 STABILITY_MEASURES = dg.AssetKey([MEASURES, "stability_measures"])
 TRUST_MEASURES = dg.AssetKey([MEASURES, "trust_measures"])
+MISS_RATE_CLAIMS = dg.AssetKey([UNCERTAINTY, "miss_rate_claims"])
+RETRIEVAL_OUTCOMES = dg.AssetKey([UNCERTAINTY, "retrieval_outcomes"])
+MISS_RATE_CALIBRATION = dg.AssetKey([UNCERTAINTY, "miss_rate_calibration"])
+CALIBRATED_MISS_RATES = dg.AssetKey([UNCERTAINTY, "calibrated_miss_rates"])
 REPORT = dg.AssetKey([REPORTING, "retrieval_metrics_report"])
 MLFLOW_RECORD = dg.AssetKey([REPORTING, "mlflow_record"])
 GATE_VERDICT = dg.AssetKey([REPORTING, "gate_verdict"])
 
 FIXED = (
     *(CORPUS_SNAPSHOT, CORPUS_CHUNKS, EVIDENCE_TRUST, CORPUS_INDEX, GOLD_VARIANTS),
-    *(RANKING_MEASURES, STABILITY_MEASURES, TRUST_MEASURES, REPORT, MLFLOW_RECORD, GATE_VERDICT),
+    *(RANKING_MEASURES, STABILITY_MEASURES, TRUST_MEASURES),
+    *(MISS_RATE_CLAIMS, RETRIEVAL_OUTCOMES, MISS_RATE_CALIBRATION, CALIBRATED_MISS_RATES),
+    *(REPORT, MLFLOW_RECORD, GATE_VERDICT),
 )
 """Assets that every gold set has; the strategies differ."""
 

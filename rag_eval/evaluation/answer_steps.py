@@ -55,13 +55,13 @@ def answers_embedding(runs: Runs, config: Answers) -> Embedding:
     """Choose what the deterministic mode compares sentences with: its own embedding, that of the strategy, else lsa-256."""
     if config.embedding is not None:
         return config.embedding
-    spec = runs.spec(answers_strategy(runs.evaluation, config))
+    spec = runs.evaluation.config.base_of(runs.spec(answers_strategy(runs.evaluation, config)))
     return Embedding(model="lsa-256") if isinstance(spec, Bm25 | External) or spec.embedding.vectors is not None else spec.embedding
 
 
 def answers_expansion(runs: Runs, config: Answers) -> Expansion | None:
     """Load the synonyms that questions are read with: those of the strategy."""
-    spec = runs.spec(answers_strategy(runs.evaluation, config))
+    spec = runs.evaluation.config.base_of(runs.spec(answers_strategy(runs.evaluation, config)))
     return Expansion.load(spec.expand) if isinstance(spec, Bm25 | Hybrid) and spec.expand is not None else None
 
 

@@ -15,9 +15,10 @@ from typing import Any, Final
 import pandas as pd
 
 from rag_eval.evaluation.drift import Snapshot, snapshot
-from rag_eval.evaluation.kept_runs import choose_run, gold_set_name, kept_run
+from rag_eval.evaluation.kept_runs import choose_run, kept_run
 from rag_eval.gates.compared_runs import MeasuredRun, measured_run, with_delta_s
 from rag_eval.gates.verdicts import required_failures
+from rag_eval.gold.set_names import gold_set_name
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.settings import Settings
 from rag_eval.storage.artifacts import Artifact, ArtifactStore

@@ -10,8 +10,9 @@ import pandas as pd
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.evaluation.external_sources import external_identity
 from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.evaluation.iterative_steps import iterative_hash, iterative_strategy
 from rag_eval.evaluation.trust_steps import admitted_chunks
-from rag_eval.records.gold_set import Bm25, External
+from rag_eval.records.gold_set import Bm25, External, Hybrid, Iterative, Vector
 from rag_eval.retrieval.chroma import ChromaStore
 from rag_eval.retrieval.chunk_table import ChunkTable
 from rag_eval.retrieval.identity import embed_model, index_hash
@@ -51,11 +52,13 @@ class IndexOpener:
             evaluation = self._evaluation
             chunks = admitted_chunks(evaluation)
             table = ChunkTable(chunks.frame("chunks"), chunks.json("about")["chunks_hash"])
-            local = [spec for spec in evaluation.config.strategies if not isinstance(spec, External)]
+            local = [spec for spec in evaluation.config.strategies if not isinstance(spec, External | Iterative)]
             needs_graph = any(not isinstance(spec, Bm25) and spec.search == "approximate" for spec in local)
             store = chroma_store(evaluation) if needs_graph else None
             index = StrategyIndex(table, evaluation.places, store, evaluation.settings.rerankers, prefix=f"{evaluation.config.name}.")
-            self._opened = Opened(table, index, {spec.name: ReadyStrategy(spec, index) for spec in local})
+            ready = Opened(table, index, {spec.name: ReadyStrategy(spec, index) for spec in local})
+            ready.strategies.update({spec.name: iterative_strategy(evaluation, ready, spec) for spec in evaluation.config.strategies if isinstance(spec, Iterative)})
+            self._opened = ready
         return self._opened
 
 
@@ -73,12 +76,16 @@ def _planned_identity(evaluation: Evaluation) -> dict[str, dict[str, str]]:
         if isinstance(spec, External):
             planned[spec.name] = external_identity(evaluation, spec)
             continue
+        base = evaluation.config.base_of(spec)
         model = ""
-        if not isinstance(spec, Bm25):
+        if isinstance(base, Vector | Hybrid):
             if hashes is None:
                 hashes = pd.read_parquet(chunks.path("chunks.parquet"), columns=["text_hash"])["text_hash"].tolist()
-            model = embed_model(spec.embedding, hashes, evaluation.base)
-        planned[spec.name] = {"index_hash": index_hash(spec, about["chunks_hash"], model), "embed_model": model}
+            model = embed_model(base.embedding, hashes, evaluation.base)
+        if isinstance(base, External):
+            raise TypeError(f"{spec.name}: an iterative strategy needs a base that runs here, found {base.name}")  # the configuration refuses it with its place
+        found = index_hash(base, about["chunks_hash"], model)
+        planned[spec.name] = {"index_hash": iterative_hash(evaluation, spec, base, found) if isinstance(spec, Iterative) else found, "embed_model": model}
     return planned
 
 

@@ -11,7 +11,7 @@ from rag_eval.evaluation.progress import Progress, Silent
 from rag_eval.gold.configuration import discover, load_config
 from rag_eval.gold.loading import GoldSet, load_beir_gold, load_gold
 from rag_eval.records.configuration_parts import Embedding
-from rag_eval.records.gold_set import Beir, GoldSetConfig, Hybrid, Strategy, Vector
+from rag_eval.records.gold_set import Beir, GoldSetConfig, Hybrid, Iterative, Strategy, Vector
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.retrieval.embedding.source import Places
 from rag_eval.settings import Settings
@@ -125,7 +125,8 @@ def adjust(config: GoldSetConfig, strategies: tuple[str, ...] = (), vectors: Pat
         raise InputError(Problem("unknown_strategy", f"{config.name} has no such strategy", field="--strategy", found=", ".join(unknown), accepted=", ".join(names)))
     if vectors is not None and not vectors.is_file():
         raise InputError(Problem("vectors_missing", "no such file", file=str(vectors), field="--vectors"))
-    kept = [strategy for strategy in config.strategies if not strategies or strategy.name in strategies]
+    bases = {strategy.base for strategy in config.strategies if isinstance(strategy, Iterative) and strategy.name in strategies}  # an iterative strategy asks its base
+    kept = [strategy for strategy in config.strategies if not strategies or strategy.name in strategies or strategy.name in bases]
     if vectors is not None:
         kept = [_with_vectors(strategy, vectors) for strategy in kept]
     left = {strategy.name for strategy in kept}

@@ -8,26 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rag_eval.evaluation.comparing import run_ids
-from rag_eval.records.configuration_parts import NAME
+from rag_eval.gold.set_names import gold_set_name
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.reporting.metrics_report import FILE_NAME
 from rag_eval.reporting.verdict_reading import read_object, read_report, whole_report
 from rag_eval.settings import Settings
 
 _RUN_ID = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}")
-
-
-def gold_set_name(name: str) -> str:
-    """Return the name of a gold set: one folder of the home and of the reports, never a path out of them.
-
-    Raises
-    ------
-    InputError
-        It cannot be one.
-    """
-    if not re.fullmatch(NAME, name):
-        raise InputError(Problem("bad_name", "this cannot be the name of a gold set", found=name, accepted="a letter or digit, then up to 63 letters, digits, - and _"))
-    return name
 
 
 def choose_run(home: Path, run: str, gold_set: str | None = None) -> str:

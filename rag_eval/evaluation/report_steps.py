@@ -23,6 +23,10 @@ from rag_eval.evaluation.stability_steps import stability_measures
 from rag_eval.evaluation.trust_report import FILE_NAME as EVIDENCE_FILE
 from rag_eval.evaluation.trust_report import evidence_lines, trust_body, trust_gates
 from rag_eval.evaluation.trust_steps import admitted_chunks, evidence_trust
+from rag_eval.evaluation.uncertain_files import FILE_NAME as UNCERTAIN_FILE
+from rag_eval.evaluation.uncertain_files import uncertain_retrievals
+from rag_eval.evaluation.uncertain_pictures import PICTURES, drawn
+from rag_eval.evaluation.uncertainty_steps import calibrated_miss_rates
 from rag_eval.gates.contract import contract_gate
 from rag_eval.gates.floors import floor_gates, unmeasured_gates
 from rag_eval.records.gold_set import Bm25, External, Strategy
@@ -205,8 +209,7 @@ def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict
     body |= trust_body(runs, corpus_snapshot(evaluation).frame("documents"))
     body |= answers_body(runs)
     body["drift"] = drift_part(runs, body)
-    for part, reason in (("uncertainty", "this version does not estimate miss rates"), ("calibration", "this version does not estimate miss rates")):
-        body[part] = {"value": None, "reason": reason}
+    body |= calibrated_miss_rates(runs)
     results = floor_gates(config, figures_for_gates(body, config.level))
     results += contract_gate(config, body["answers"])
     results += trust_gates(runs, body["trust"])
@@ -234,6 +237,11 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
         if source.suffix in EXPORTED:
             with atomic_path(folder / source.name) as partial:
                 shutil.copyfile(source, partial)
+    for name in PICTURES:  # a picture of an earlier run must not stand beside this report
+        (folder / name).unlink(missing_ok=True)
+    for source in (uncertain_retrievals(runs).path(UNCERTAIN_FILE), *drawn(runs)):
+        with atomic_path(folder / source.name) as partial:
+            shutil.copyfile(source, partial)
     write_bytes(folder / EVIDENCE_FILE, evidence_lines(evidence_trust(evaluation), report["trust"]["as_of"]))
     write_measures(folder / "measures.csv", report["strategies"])
     keep_run(evaluation, report, artifact_keys(runs))

@@ -14,6 +14,7 @@ from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.guard_steps import guarded, guarded_search, restated
 from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
 from rag_eval.evaluation.inputs import Evaluation
+from rag_eval.evaluation.iterative_steps import IterativeStrategy
 from rag_eval.evaluation.run_frames import failed_frame, run_frame
 from rag_eval.evaluation.trust_steps import evidence_trust
 from rag_eval.records.gold_set import External, Strategy
@@ -80,13 +81,15 @@ def _retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Ar
         used = 0 if strategy.source is None else strategy.source.use.embedded
         started = time.perf_counter()
         with evaluation.progress.step(f"Retrieving with {spec.name}", len(texts) * len(seeds), "wordings") as advance:
-            rankings, dropped = {}, 0
+            rankings, dropped, rounds = {}, 0, dict[str, Any]()
             for seed in seeds:
                 rankings[seed], gone = guarded_search(evaluation, opened, spec.name, seed, filtered=config.trust.filter)
+                if isinstance(strategy, IterativeStrategy) and seed == seeds[0]:
+                    rounds = strategy.rounds()
                 dropped += gone
                 advance(len(texts))
         seconds = time.perf_counter() - started
-        failed = failed_frame(rankings)
+        failed, of_rounds = failed_frame(rankings), rounds.pop("about", {})
         about = {
             **identity,
             "name": spec.name,
@@ -98,12 +101,13 @@ def _retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Ar
             "n_failed": len(failed),
             "n_dropped": dropped,
             "first_failure": next((found.failure for found in rankings.values() if found.failure), None),
-            "rerank_model": opened().index.rerank_model(spec),
+            "rerank_model": opened().index.rerank_model(strategy.spec),
             "latency_ms": _latency(evaluation, strategy, texts),
             "query_tokens": float(np.mean([count_tokens(text) for text in texts])),
             "embedded_queries": 0 if strategy.source is None else strategy.source.use.embedded - used,
             "seconds": seconds,
+            **of_rounds,
         }
-        return {"run": run_frame(rankings), "failed": failed, "about": about}
+        return {"run": run_frame(rankings), "failed": failed, "about": about, **rounds}
 
     return evaluation.memo("run", key, make)

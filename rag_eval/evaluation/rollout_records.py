@@ -6,8 +6,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from rag_eval.evaluation.kept_runs import gold_set_name
 from rag_eval.gates.rollout_record import Abandoned, Decided, Planned, RolloutRecord
+from rag_eval.gold.set_names import gold_set_name
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.storage.atomic import write_text
 from rag_eval.storage.hashing import canonical_json

@@ -13,7 +13,7 @@ import numpy as np
 
 from rag_eval.evaluation.comparing import run_ids
 from rag_eval.evaluation.inputs import select_gold_sets
-from rag_eval.evaluation.kept_runs import gold_set_name, kept_run
+from rag_eval.evaluation.kept_runs import kept_run
 from rag_eval.evaluation.rollout_evidence import Evidence, file_evidence, run_evidence
 from rag_eval.evaluation.rollout_records import append_events, read_record, record_path
 from rag_eval.gates.regression import higher_is_better
@@ -24,6 +24,7 @@ from rag_eval.gates.rollout_record import Abandoned, Basis, Decided, Planned, St
 from rag_eval.gates.rollout_size import UNKNOWN_BASE, Spread, estimated_spread, largest_spread, rolled_back
 from rag_eval.gold.configuration import load_config
 from rag_eval.gold.loading import load_gold
+from rag_eval.gold.set_names import gold_set_name
 from rag_eval.measures.labels import label
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.settings import Settings

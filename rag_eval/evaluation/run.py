@@ -9,17 +9,21 @@ from typing import Any
 
 from rag_eval.evaluation.answer_measure_steps import answer_measures
 from rag_eval.evaluation.answer_steps import answers
+from rag_eval.evaluation.calibration_steps import miss_rate_calibration
 from rag_eval.evaluation.citation_steps import citations
+from rag_eval.evaluation.claim_steps import miss_rate_claims
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
+from rag_eval.evaluation.outcome_steps import retrieval_outcomes
 from rag_eval.evaluation.report_steps import retrieval_metrics_report
 from rag_eval.evaluation.stability_steps import stability_measures
 from rag_eval.evaluation.trace_steps import traces_or_error
 from rag_eval.evaluation.trust_measure_steps import trust_measures
 from rag_eval.evaluation.trust_steps import evidence_trust
+from rag_eval.evaluation.uncertainty_steps import calibrated_miss_rates
 from rag_eval.gates.verdicts import required_failures
 from rag_eval.reporting.metrics_report import FILE_NAME
 from rag_eval.reporting.mlflow_record import record
@@ -68,7 +72,7 @@ class Outcome:
 
 def report_files(folder: Path) -> list[Path]:
     """Files that MLflow keeps of every run; rankings and the CSV copy stay in the folder of reports."""
-    names = (FILE_NAME, "measures.csv", "per-query.parquet", "answers.jsonl", "citations.jsonl", "evidence-trust.jsonl")
+    names = (FILE_NAME, "measures.csv", "per-query.parquet", "answers.jsonl", "citations.jsonl", "evidence-trust.jsonl", "reliability.png", "learning-curve.png")
     return [folder / name for name in names if (folder / name).is_file()]
 
 
@@ -116,6 +120,10 @@ def evaluate(evaluation: Evaluation, *, primary: bool) -> Outcome:
     answers(runs)
     citations(runs)
     answer_measures(runs)
+    miss_rate_claims(runs)
+    retrieval_outcomes(runs)
+    miss_rate_calibration(runs)
+    calibrated_miss_rates(runs)
     report = retrieval_metrics_report(evaluation, opened, runs)
     if primary:
         publish(evaluation, evaluation.reports)

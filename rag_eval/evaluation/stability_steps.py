@@ -7,28 +7,21 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from rag_eval.evaluation.embeddings import stability_embedding
 from rag_eval.evaluation.gold_steps import gold_variants
-from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs, interval_of, number
 from rag_eval.evaluation.scoring import ALWAYS_K, wording_names
 from rag_eval.measures.aggregate import aggregate, within_query
 from rag_eval.measures.overlap import mean_pairwise_rbo
 from rag_eval.measures.stability import DELTA_S_TARGET, LAMBDA_REASONS, delta_s, equally_close, lambda_states, zones
 from rag_eval.measures.variation import flip_matrix, variance_shares, wording_range
-from rag_eval.records.configuration_parts import Embedding
-from rag_eval.records.gold_set import External, Vector
+from rag_eval.records.gold_set import External
 from rag_eval.retrieval.embedding.source import EmbeddingSource
 from rag_eval.storage.artifacts import Artifact
 
 FloatArray = npt.NDArray[np.float64]
 ZONES = ("stable", "transitional", "risk", "undefined")
 STATES = ("convergent", "recursive", "divergent", "chaotic", "undefined")
-
-
-def stability_embedding(evaluation: Evaluation) -> Embedding:
-    """Choose the embedding of delta_s: that of the first vector strategy, else lsa-256."""
-    vector = [spec.embedding for spec in evaluation.config.strategies if isinstance(spec, Vector)]
-    return vector[0] if vector else Embedding(model="lsa-256")
 
 
 def _shares(values: np.ndarray, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:

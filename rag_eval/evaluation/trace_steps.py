@@ -18,7 +18,7 @@ from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.stability_steps import stability_measures
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.records.answers import Answer, Evidence
-from rag_eval.records.gold_set import Bm25, External, Strategy
+from rag_eval.records.gold_set import Bm25, External, Hybrid, Vector
 from rag_eval.records.problems import InputError
 from rag_eval.storage.sql import SqlStore
 
@@ -38,7 +38,7 @@ def open_sql_store(evaluation: Evaluation) -> SqlStore:
     return SqlStore(evaluation.settings.home / DATABASE if address is None else address.get_secret_value())
 
 
-def store_name(spec: Strategy) -> str:
+def store_name(spec: Bm25 | Vector | Hybrid | External) -> str:
     """Name what held the postings or vectors of a strategy."""
     if isinstance(spec, External):
         return f"external:{spec.source or 'file'}"
@@ -63,7 +63,7 @@ def traces(runs: Runs, report: Mapping[str, Any]) -> list[Trace]:
     about = runs.artifact(name).json("about")
     common: dict[str, Any] = {
         "ts": report["timestamp"],
-        "store": store_name(runs.spec(name)),
+        "store": store_name(runs.evaluation.config.base_of(runs.spec(name))),
         "index_hash": about["index_hash"],
         "embed_model": about["embed_model"],
         "analyzer": ANALYZER,

@@ -295,8 +295,8 @@ class GoldSetConfig(Part):
             raise ValueError(f"answers.top_k: found {self.answers.top_k}, but depth retrieves {self.depth} chunks for each wording")
         if self.depth < max(self.k):
             raise ValueError("depth must be at least the largest k")
-        if "k" in self.uncertainty.model_fields_set and self.depth < self.uncertainty.k:
-            raise ValueError(f"uncertainty.k: found {self.uncertainty.k}, but depth retrieves {self.depth} chunks for each wording")
+        if self.uncertainty.k not in {*self.k, 10}:
+            raise ValueError(f"uncertainty.k: found {self.uncertainty.k}, accepted are 10 and what stands under k: {', '.join(map(str, self.k))}")
         local = {strategy.name for strategy in self.strategies if not isinstance(strategy, (External, Iterative))}
         for strategy in self.strategies:
             if isinstance(strategy, Iterative) and strategy.base not in local:
@@ -319,6 +319,12 @@ class GoldSetConfig(Part):
         if "acceptance" in self.gates.required and not self.acceptance:
             raise ValueError("gates.required: the gate acceptance is required but there is no floor under acceptance to fail")
         return self
+
+    def base_of(self, strategy: "Strategy") -> Bm25 | Vector | Hybrid | External:
+        """Return the strategy that ranks: of an iterative one its base, else the strategy itself."""
+        while isinstance(strategy, Iterative):
+            strategy = next(other for other in self.strategies if other.name == strategy.base)
+        return strategy
 
     @property
     def primary_strategy(self) -> str:

@@ -41,7 +41,7 @@ SLOPE: Final = (0.8, 1.25)
 class Uncertainty(Part):
     """How the nightly run estimates and calibrates miss rates."""
 
-    k: Annotated[int, Field(ge=1, le=1000, description="cutoff of the target; the gold set's depth where that is smaller and k is not given")] = 10
+    k: Annotated[int, Field(ge=1, le=1000, description="cutoff of the target: 10, or one of the gold set's k")] = 10
     target: BinaryTarget = "miss_any"
     stale_after_days: Annotated[int, Field(ge=1, le=3650)] = 180
 

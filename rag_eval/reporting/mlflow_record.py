@@ -51,6 +51,20 @@ def trust_metrics(report: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
+def miss_rate_metrics(report: Mapping[str, Any], name: str) -> dict[str, float]:
+    """Collect the miss rate of one strategy and how well its predictions fit; nulls left out."""
+    part, entry = report["uncertainty"], report["calibration"]["strategies"][name]
+    target = f"{part['target']}_at_{part['k']}"
+    observed, validation = part["strategies"][name]["observed"][part["target"]], entry["validation"]
+    found: dict[str, float | None] = {target: observed["value"], f"{target}.ci_low": observed["ci_low"], f"{target}.ci_high": observed["ci_high"]}
+    if validation is not None:
+        for key, name_there in (("brier", "brier"), ("skill", "brier_skill"), ("auroc", "auroc"), ("slope", "calibration_slope")):
+            found |= {name_there: validation[key]["value"], f"{name_there}.ci_low": validation[key]["low"], f"{name_there}.ci_high": validation[key]["high"]}
+        found |= {"smece": validation["smece"]["value"], "ece": validation["ece"]["value"]}
+    found["outcomes"] = entry["counts"]["outcomes"]
+    return {key: float(value) for key, value in found.items() if value is not None}
+
+
 def _tags(report: Mapping[str, Any], extra: Mapping[str, str]) -> dict[str, str]:
     return {
         "index_hash": report["index"]["hash"],
@@ -148,7 +162,8 @@ def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[P
             try:
                 delta = report["stability"]["strategies"][entry["name"]]["delta_s"]["value"]
                 metrics = {**strategy_metrics(entry, level), **({} if delta is None else {"delta_s": delta})}
-                own = {"kind": entry["kind"], "embed_model": entry["embed_model"] or "none", "rerank": entry["rerank"] or "none"}
+                metrics |= miss_rate_metrics(report, entry["name"])
+                own = {"miss_rate_status": report["calibration"]["strategies"][entry["name"]]["status"], "kind": entry["kind"], "embed_model": entry["embed_model"] or "none", "rerank": entry["rerank"] or "none"}
                 write(child.info.run_id, metrics, own, {**tags, "index_hash": entry["index_hash"]}, child.info.start_time)
                 child_status = "FINISHED"
             finally:

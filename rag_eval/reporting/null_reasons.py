@@ -6,7 +6,7 @@ Belongs here: the sentences, and walking through the report. Which figures there
 from collections.abc import Mapping
 from typing import Any
 
-NOT_FIGURES = frozenset({"rerank"})
+NOT_FIGURES = frozenset({"rerank", "refused", "promotion", "direction", "first_alarm_at"})
 """Keys whose null says that there is none."""
 
 _NOT_SCORED = "no question was scored"

@@ -238,7 +238,10 @@ def show_report(console: "Console", report: Mapping[str, Any]) -> None:
         console.print(answers_table(report))
         for line in answer_lines(report):
             console.print(line, markup=False)
-    for line in (*trust_lines(report), *drift_lines(report)):
+    from rag_eval.reporting.miss_rate_lines import miss_rate_lines, miss_rates_table
+
+    console.print(miss_rates_table(report))
+    for line in (*miss_rate_lines(report), *trust_lines(report), *drift_lines(report)):
         console.print(line, markup=False, soft_wrap=True)
     if report["gates"]:
         console.print(gates_table(report))

@@ -169,6 +169,7 @@ def test_faults_are_counted_by_code_and_end_nothing(project, service, outside):
     assert "1 failed" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_service_that_is_down_fails_every_query_and_the_run_ends(project, service, outside):
     sources = {"down": service.url(fault="down"), "gone": "http://127.0.0.1:9/search"}
     result = outside({"down": "source: down", "gone": "source: gone"}, sources)
@@ -184,6 +185,7 @@ def test_a_service_that_is_down_fails_every_query_and_the_run_ends(project, serv
     assert "6 failed" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_service_killed_in_the_middle_fails_the_rest_and_the_next_run_asks_again(project, outside):
     service = ServiceProcess(project.corpus)
     try:
@@ -201,6 +203,7 @@ def test_a_service_killed_in_the_middle_fails_the_rest_and_the_next_run_asks_aga
         assert project.report()["reused"]["runs"] == {"bm25": True, "mine": False}
 
 
+@pytest.mark.slow
 def test_equal_replies_give_equal_content_and_a_stated_version_is_not_asked_again(project, service, outside):
     plain, stated = service.url(), service.url(version="v7")
     hashes, asked = [], []
@@ -218,6 +221,7 @@ def test_equal_replies_give_equal_content_and_a_stated_version_is_not_asked_agai
     assert project.report()["content_hash"] != hashes[0]
 
 
+@pytest.mark.slow
 def test_a_versioned_run_with_a_failure_is_asked_again(project, service, outside):
     url = service.url(version="v1", fault="down", on="night")
     for _ in range(2):
@@ -226,6 +230,7 @@ def test_a_versioned_run_with_a_failure_is_asked_again(project, service, outside
         assert entries(project)["mine"]["n_failed"] == 1
 
 
+@pytest.mark.slow
 def test_a_port_whose_batch_breaks_fails_only_the_culprit(project, outside, monkeypatch):
     inner(project, monkeypatch)
     outside({"mine": "source: mine"}, {"mine": "own_port:Broken"})
@@ -246,6 +251,7 @@ def test_documents_by_name_and_unknown_ones(project, service, outside):
     assert (measure(found["empty"])["value"], found["empty"]["n_empty"], found["empty"]["n_failed"]) == (0.0, N_WORDINGS, 0)
 
 
+@pytest.mark.slow
 def test_levels_that_only_some_measure_are_not_compared(project, service, outside):
     sources = {"ids": service.url(fault="ids"), "search": service.url()}
     result = outside({"ids": "source: ids", "http": "source: search"}, sources, extra="level: span\nprimary: http\n")
@@ -253,6 +259,7 @@ def test_levels_that_only_some_measure_are_not_compared(project, service, outsid
     assert "ids: not measured at the span level" in result.stdout
 
 
+@pytest.mark.slow
 def test_an_external_strategy_alone_and_as_the_primary(project, service, outside):
     (project.gold / "gold_set.yaml").write_text("", encoding="utf-8")
     result = outside({"mine": "source: mine"}, {"mine": service.url(fault="down")}, extra="primary: mine\n")

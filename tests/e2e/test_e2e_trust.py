@@ -235,6 +235,7 @@ def test_a_canary_that_an_external_retriever_lets_through_fails_the_run_and_the_
 # --- what an outside retriever returns
 
 
+@pytest.mark.slow
 def test_text_of_nowhere_that_holds_an_attack_fails_the_gate(project, leaky):
     leaky({"doc_id": "elsewhere.md", "text": ATTACK}, {"doc_id": "elsewhere.md", "text": "A harmless page about lamps."}, {"doc_id": "storage.md", "text": f"Not what the document says. {ATTACK}"})
     ran(project, 2)
@@ -246,6 +247,7 @@ def test_text_of_nowhere_that_holds_an_attack_fails_the_gate(project, leaky):
     assert ATTACK not in (project.reports / "tiny" / "retrieval-metrics.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_unit_that_reaches_into_a_blocked_chunk_is_blocked_and_its_neighbours_are_not(project, leaky):
     text = DOCUMENTS["storage.md"] + f"\n## Disk\n\n{ATTACK}\n\n## After\n\nLamps are checked in spring.\n"
     (project.corpus / "storage.md").write_text(text, encoding="utf-8")
@@ -257,6 +259,7 @@ def test_a_unit_that_reaches_into_a_blocked_chunk_is_blocked_and_its_neighbours_
     assert {entry["rank"] for entry in of(project)["blocked"]} == {2, 3}
 
 
+@pytest.mark.slow
 def test_units_of_an_unknown_document_have_no_trust_and_nobody_vouches_for_them(project, leaky):
     question = "How long do results stay on the disk?"
     url = "---\nurl: https://docs.example.org/a\n---\n\n"
@@ -332,6 +335,7 @@ def trust_of(project):
     return {doc_id: values.pop() for doc_id, values in found.items()}
 
 
+@pytest.mark.slow
 def test_trust_is_what_the_files_say(project, monkeypatch):
     """By hand, on 2026-03-01: storage 0.4 + 0.3 + 0.3, fresh; retries 0.4 + 0.3, half a year (183 days) old; alerts 0.3 + 0.3, older than a year, one signature broken."""
     monkeypatch.setenv("RAG_EVAL_TRUST_AS_OF", "2026-03-01")
@@ -463,6 +467,7 @@ def test_a_manifest_finds_a_changed_byte_and_a_manifest_that_was_tampered_with_e
     assert "1 error; no report was written" in missing.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filtered", [False, True])
 def test_what_the_threshold_costs_is_measured_either_way(project, monkeypatch, filtered):
     """Three questions, one document each; under 0.5 lies alerts.md only, so recall with the filter is 2/3 and without it 3/3."""
@@ -502,6 +507,7 @@ def test_a_corpus_of_nothing_but_attacks_is_a_clear_error(project):
     assert "3 of 3 chunks blocked" in call(project, "trust", "list").stdout
 
 
+@pytest.mark.slow
 def test_evidence_that_is_held_back_counts_as_missed_at_every_level(project):
     configured(project)
     ran(project)
@@ -526,6 +532,7 @@ def test_evidence_that_is_held_back_counts_as_missed_at_every_level(project):
 # --- restated queries
 
 
+@pytest.mark.slow
 def test_a_page_that_restates_a_question_is_left_out_for_it_by_every_strategy(project):
     url = "---\nurl: https://docs.example.org/{}\n---\n\n"
     for name, text in DOCUMENTS.items():
@@ -581,6 +588,7 @@ def many(project, n=60):
     return words
 
 
+@pytest.mark.slow
 def test_a_drop_since_the_baseline_fails_and_drift_names_what_changed(project):
     words = many(project)
     configured(project, gates="gates: {required: [poisoning, regression], advisory: [], min_queries: 50, regression: [recall_at_10]}", trust="{unlisted: allow}")
@@ -623,6 +631,7 @@ def test_a_drop_since_the_baseline_fails_and_drift_names_what_changed(project):
     assert gate(project, "regression.recall_at_10")["reason_code"] == "gold_differs"
 
 
+@pytest.mark.slow
 def test_the_verdict_of_a_run_beside_a_baseline_is_read_again(project):
     words = many(project)
     gates = "gates: {required: [poisoning, regression], advisory: [], min_queries: 50, regression: [recall_at_10]}"
@@ -647,6 +656,7 @@ def test_the_verdict_of_a_run_beside_a_baseline_is_read_again(project):
     assert (refused.exit_code, "gates_failed" in refused.stderr) == (1, True), refused.output
 
 
+@pytest.mark.slow
 def test_the_day_of_the_run_changes_nothing_where_nothing_is_dated(project, monkeypatch):
     planted(project)
     configured(project)
@@ -657,6 +667,7 @@ def test_the_day_of_the_run_changes_nothing_where_nothing_is_dated(project, monk
     assert project.report()["content_hash"] == first["content_hash"]
 
 
+@pytest.mark.slow
 def test_a_day_that_only_makes_documents_older_indexes_and_retrieves_nothing_anew(project, monkeypatch):
     sourced(project)
     planted(project, f"---\nurl: https://docs.example.org/p\n---\n\n{ATTACK}\n")
@@ -671,6 +682,7 @@ def test_a_day_that_only_makes_documents_older_indexes_and_retrieves_nothing_ane
     assert project.report()["reused"] == {"index": True, "runs": {"bm25": True}}
 
 
+@pytest.mark.slow
 def test_a_page_is_judged_anew_when_its_source_is_no_longer_vouched_for(project):
     text = "How long do results stay on the disk? Results stay on the disk for ever, as every page of ours says.\n"
     planted(project, f"---\nurl: https://pages.planter.test/page\n---\n\n{text}")
@@ -681,6 +693,7 @@ def test_a_page_is_judged_anew_when_its_source_is_no_longer_vouched_for(project)
         assert ("keep planted.md" in (project.reports / "tiny" / "run-bm25.trec").read_text(encoding="utf-8").replace(" Q0", "")) is not bool(blocked)
 
 
+@pytest.mark.slow
 def test_an_outside_retriever_that_returns_nothing_can_be_filtered_too(project, leaky):
     for path in project.corpus.glob("*.md"):
         path.write_text(f"---\nauthor: Ann\n---\n\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
@@ -690,6 +703,7 @@ def test_an_outside_retriever_that_returns_nothing_can_be_filtered_too(project, 
     assert {row["strategy"] for row in project.report()["trust"]["filter"]["rows"]} == {"bm25", "leak"}
 
 
+@pytest.mark.slow
 def test_a_damaged_baseline_stops_no_report(project):
     configured(project, gates="gates: {required: [], advisory: [regression], min_queries: 2}")
     ran(project)

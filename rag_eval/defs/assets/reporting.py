@@ -23,7 +23,7 @@ def freshness(settings: Settings) -> dg.FreshnessPolicy:
 
 def reporting_assets(common: Common, settings: Settings) -> list[dg.AssetsDefinition]:
     """Make the assets of the report."""
-    measured = (names.CORPUS_INDEX, names.GOLD_VARIANTS, names.RANKING_MEASURES, names.STABILITY_MEASURES, names.TRUST_MEASURES, names.ANSWER_MEASURES)
+    measured = (names.CORPUS_INDEX, names.GOLD_VARIANTS, names.RANKING_MEASURES, names.STABILITY_MEASURES, names.TRUST_MEASURES, names.ANSWER_MEASURES, names.CALIBRATED_MISS_RATES)
     report = common.spec(
         names.REPORT, measured, {"json"}, "retrieval-metrics.json with its tables beside it; every figure carries the index_hash and rev it was measured on.", freshness_policy=freshness(settings)
     )

@@ -1,0 +1,253 @@
+"""Calibration stage: what the outcomes so far make of each strategy's miss rate, which status that earns, and which calibrator later runs use.
+
+Belongs here: from the table of outcomes to kept calibrators and recorded promotions. The statistics are `rag_eval.uncertainty`.
+"""
+
+import dataclasses
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.evaluation.calibrator_files import Accepted, accept_calibrator, accepted_calibrator, keep_calibrator
+from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy, prior_of
+from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs
+from rag_eval.evaluation.miss_ranks import judged
+from rag_eval.evaluation.outcome_steps import retrieval_outcomes
+from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
+from rag_eval.evaluation.trace_steps import open_sql_store
+from rag_eval.gold.files import ORIGINAL
+from rag_eval.records.problems import InputError
+from rag_eval.storage.artifacts import Artifact
+from rag_eval.storage.hashing import digest
+from rag_eval.uncertainty.calibration import Calibration, calibrate
+from rag_eval.uncertainty.conformal_splits import Questions
+from rag_eval.uncertainty.drift import Drift, watch
+from rag_eval.uncertainty.labelled import Labelled
+from rag_eval.uncertainty.ladder import Checked, Counts, Standing, standing
+from rag_eval.uncertainty.outcome_use import fit_rows, refuse_own_gold
+from rag_eval.uncertainty.outcomes import OutcomeStore
+from rag_eval.uncertainty.promotions import Promotion, Series, record_status
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitting:
+    """The outcomes of one strategy that may fit a calibrator.
+
+    Parameters
+    ----------
+    frame
+        Their rows, by claim id, with current group ids.
+    labelled
+        Them as arrays.
+    drift
+        The watch over outcomes whose miss rate had been shown before they were known.
+    refused
+        Why these outcomes may not calibrate this strategy; empty where they may.
+    age_days
+        Of the newest outcome; None without any.
+    """
+
+    frame: pd.DataFrame
+    labelled: Labelled
+    drift: Drift
+    refused: str
+    age_days: float | None
+
+    @property
+    def identity(self) -> str:
+        """Identity of what was judged and how."""
+        return digest([self.frame["outcome_id"].tolist(), self.frame["missed"].tolist(), self.frame["group_id"].tolist(), self.frame["inclusion_probability"].tolist(), self.refused], 32)
+
+
+def fitting(runs: Runs, name: str, now: dt.datetime) -> Fitting:
+    """Read the outcomes of one strategy of this evaluation."""
+    spec, fingerprint = runs.evaluation.config.uncertainty, fingerprint_of(runs, name)
+    every = OutcomeStore(open_sql_store(runs.evaluation)).current(strategy_fingerprint=fingerprint, target=spec.target, k=spec.k)
+    refused = ""
+    try:
+        refuse_own_gold(every, name)
+    except InputError as error:
+        refused = str(error.problems[0])
+    rows = fit_rows(every).sort_values("claim_id", kind="stable").reset_index(drop=True)
+    current = dict(zip(runs.gold.queries["query_id"], runs.gold.queries["group_id"], strict=True))
+    rows["group_id"] = [current.get(query, group) for query, group in zip(rows["query_id"], rows["group_id"], strict=True)]
+    newest = pd.to_datetime(rows["at"], utc=True).max() if len(rows) else None
+    age = None if newest is None else max((now - newest.to_pydatetime()).total_seconds() / 86400, 0.0)
+    return Fitting(rows, _labelled(rows, tuple(strategy_signals(runs, name).json("about")["names"])), _drift(rows), refused, age)
+
+
+def _labelled(rows: pd.DataFrame, names: tuple[str, ...]) -> Labelled:
+    values = np.array([[np.nan if found.get(name) is None else found[name] for name in names] for found in rows["signals"]], dtype=np.float64).reshape(len(rows), len(names))
+    group, question = (pd.factorize(rows[column])[0].astype(np.int64) for column in ("group_id", "query_id"))
+    return Labelled(names, values, rows["missed"].to_numpy(dtype=bool), group, rows["weight"].to_numpy(dtype=np.float64), question)
+
+
+def _drift(rows: pd.DataFrame) -> Drift:
+    """Watch the outcomes that a calibrated miss rate had been shown for, in the order in which they came."""
+    seen = rows[rows["shown_status"].isin(["provisional", "measured"])].sort_values(["at", "claim_id"], kind="stable")
+    return watch(seen["shown_value"].to_numpy(dtype=np.float64), seen["missed"].to_numpy(dtype=np.float64), seen["group_id"].tolist())
+
+
+def miss_rate_calibration(runs: Runs) -> dict[str, Any]:
+    """Calibrate every strategy on the outcomes so far; done once an evaluation.
+
+    Returns
+    -------
+    dict
+        By strategy: calibrator (its id; null with reason), standing, drift, refused, promotion (null where the status stays), artifact (key) and
+        everything that `Calibration.to_json` says but the model.
+    """
+    return runs.evaluation.once("calibration", lambda: _miss_rate_calibration(runs))
+
+
+def _miss_rate_calibration(runs: Runs) -> dict[str, Any]:
+    retrieval_outcomes(runs)
+    now = dt.datetime.now(dt.UTC)
+    with runs.evaluation.progress.step("Calibrating miss rates", len(runs.names), "strategies") as advance:
+        found = {}
+        for name in runs.names:
+            found[name] = _strategy(runs, name, now)
+            advance(1)
+    return found
+
+
+def calibration_artifact(runs: Runs, name: str, of: Fitting) -> Artifact:
+    """Fit and judge, or read what was fitted to the same outcomes. Parts: about (`Calibration.to_json`), predictions (claim_id, mean out-of-fold prediction)."""
+    evaluation, spec = runs.evaluation, runs.evaluation.config.uncertainty
+    made = strategy_signals(runs, name)
+    key = evaluation.key("calibration", of.identity, made.key, gold_variants(evaluation).key, spec.target, spec.k, len(runs.names), prior_of(runs, name).id)
+
+    def make() -> dict[str, Any]:
+        frame = made.frame("signals").query("not failed")
+        unlabelled = frame[list(of.labelled.names)].to_numpy()
+        heuristic = _heuristic(runs, name, of.frame)
+        found = calibrate(
+            of.labelled,
+            heuristic,
+            _questions(runs, name),
+            group_ids=of.frame["group_id"].tolist(),
+            prior=prior_of(runs, name),
+            target=spec.target,
+            k=spec.k,
+            checked_together=len(runs.names),
+            seed=BOOTSTRAP_SEED,
+            unlabelled=unlabelled,
+        )
+        return {"about": found.to_json(), "predictions": _predictions(of, found)}
+
+    return evaluation.memo("calibration", key, make)
+
+
+def _predictions(of: Fitting, found: Calibration) -> pd.DataFrame:
+    value = np.full(len(of.frame), np.nan) if found.predictions is None else found.predictions.mean(axis=0)
+    return pd.DataFrame({"claim_id": of.frame["claim_id"], "missed": of.labelled.missed, "predicted": value, "group_id": of.frame["group_id"]})
+
+
+def _heuristic(runs: Runs, name: str, rows: pd.DataFrame) -> np.ndarray:
+    """heuristic_v0 of the claims that this run makes again; NaN for outcomes of other queries."""
+    claims = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name)
+    known = dict(zip(claims["claim_id"], claims["heuristic_v0"], strict=True))
+    return np.array([known.get(claim, np.nan) for claim in rows["claim_id"]], dtype=np.float64)
+
+
+def _questions(runs: Runs, name: str) -> Questions | None:
+    """Ranks of the first gold of every question as it was first put, under the first seed."""
+    gold, of = runs.gold, judged(runs, name)
+    first = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant] & (of.seed == runs.artifact(name).json("about")["seeds"][0]) & ~np.isnan(of.first)
+    if not first.any():
+        return None
+    return Questions(of.first[first], gold.groups[gold.query_of[of.variant[first]]].astype(np.int64), runs.evaluation.config.depth)
+
+
+def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
+    evaluation, spec = runs.evaluation, runs.evaluation.config.uncertainty
+    of, fingerprint = fitting(runs, name, now), fingerprint_of(runs, name)
+    artifact = calibration_artifact(runs, name, of)
+    about = artifact.json("about")
+    earned = standing(
+        Counts(**about["counts"]) if not of.refused else Counts(0, 0, 0, 0),
+        None if about["validation"] is None else Checked.from_json(about["validation"]),
+        fingerprint_changed=False,
+        drift_alarm=of.drift.alarm,
+        age_days=of.age_days,
+        stale_after_days=spec.stale_after_days,
+        own_gold_only=bool(of.refused),
+        n_unlabelled=int((~strategy_signals(runs, name).frame("signals")["failed"]).sum()),
+    )
+    before = accepted_calibrator(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k)
+    calibrator = ""
+    if about["model"] is not None and not of.refused:
+        body = {
+            "schema_version": 1,
+            "gold_set": evaluation.config.name,
+            "strategy": name,
+            "strategy_fingerprint": fingerprint,
+            "target": spec.target,
+            "k": spec.k,
+            "gold_sources": {source: int(n) for source, n in sorted(of.frame["gold_source"].value_counts().items())},
+            "outcomes": of.identity,
+            "model": about["model"],
+            "validation": about["validation"],
+            "conformal": about["conformal"],
+            "wordings": about["wordings"],
+        }
+        calibrator = keep_calibrator(evaluation.settings.home, {**body, "fitted_at": now.isoformat(timespec="seconds")})
+        accept = Accepted(calibrator_id=calibrator, strategy_fingerprint=fingerprint, status=earned.status, at=now.isoformat(timespec="seconds"))
+        if before is None or (before.calibrator_id, before.status, before.strategy_fingerprint) != (calibrator, earned.status, fingerprint):
+            accept_calibrator(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k, accepted=accept)
+    promotion = record_status(
+        open_sql_store(evaluation),
+        Series(evaluation.config.name, name, spec.target, spec.k),
+        earned.status,
+        strategy_fingerprint=fingerprint,
+        figures=_figures(about),
+        reasons=tuple(dataclasses.asdict(condition) for condition in earned.unmet),
+        calibrator_id=calibrator or None,
+        at=now,
+    )
+    return _described(about, of, earned, calibrator, promotion) | {"artifact": artifact.key, "fingerprint": fingerprint}
+
+
+def _figures(about: dict[str, Any]) -> dict[str, Any] | None:
+    """The few figures that a promotion is remembered with."""
+    if about["validation"] is None:
+        return {"counts": about["counts"]}
+    return {"counts": about["counts"], **{name: about["validation"][name] for name in ("miss_rate", "brier", "skill", "auroc", "slope", "ece", "smece")}}
+
+
+def _described(about: dict[str, Any], of: Fitting, earned: Standing, calibrator: str, promotion: Promotion | None) -> dict[str, Any]:
+    why = of.refused or f"{about['counts']['groups']} distinct groups with outcomes, {about['counts']['groups_with_misses']} of them with misses: too few to fit a calibrator"
+    drift = {name: value for name, value in of.drift.to_json().items() if name not in {"groups", "wealth"}}
+    return {
+        **{name: value for name, value in about.items() if name not in {"model", "wordings"}},
+        "other_wordings": None if about["wordings"] is None else {name: value for name, value in about["wordings"].items() if name != "model"},
+        **({} if about["wordings"] is not None else {"other_wordings_reason": "too few wordings whose question has another judged wording"}),
+        "calibrator": calibrator or None,
+        **({} if calibrator else {"calibrator_reason": why}),
+        "estimator": None if about["model"] is None else _estimator(about["model"]),
+        **({} if about["model"] is not None else {"estimator_reason": why, "validation_reason": why, "heuristic_v0_reason": why, "leakage_gap_reason": why}),
+        "status": earned.status,
+        "standing": earned.to_json(),
+        "drift": drift,
+        "refused": of.refused or None,
+        "promotion": None if promotion is None else {"old_status": promotion.old_status, "new_status": promotion.new_status, "at": promotion.at},
+    }
+
+
+def _estimator(model: dict[str, Any]) -> dict[str, Any]:
+    """The estimator as people read it: coefficients of z-scored signals in log-odds of a miss, strongest first."""
+    head = model["head"]
+    strongest = sorted(zip(head["names"], head["coefficients"], strict=True), key=lambda pair: -abs(pair[1]))
+    return {
+        "intercept": head["intercept"],
+        "coefficients": [{"signal": name, "value": value} for name, value in strongest],
+        "penalty": head["penalty"],
+        "calibrator": head["calibrator"]["name"],
+        "prior": model["prior"] or None,
+        "n": model["n"],
+        "groups": model["groups"],
+        "misses": model["misses"],
+    }

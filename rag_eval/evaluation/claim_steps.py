@@ -1,0 +1,193 @@
+"""Claim stage: the miss rate that is stated for every retrieval, by the calibrator that was accepted before the run, else by the prior, else by the heuristic.
+
+Belongs here: which estimator speaks for a strategy, and the CLAIMS frame. What the claims turn out to be worth is `calibration_steps`.
+"""
+
+import dataclasses
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.evaluation.fingerprints import Accepted, accepted
+from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
+from rag_eval.evaluation.trace_steps import open_sql_store
+from rag_eval.records.gold_set import External
+from rag_eval.records.uncertainty import CLAIMS, PRIOR_QUERIES, Status
+from rag_eval.storage.artifacts import Artifact
+from rag_eval.storage.hashing import digest
+from rag_eval.uncertainty.branch import Branch
+from rag_eval.uncertainty.estimator import from_prior
+from rag_eval.uncertainty.labelled import FloatArray
+from rag_eval.uncertainty.model import MissRateModel
+from rag_eval.uncertainty.naming import claim_id_of
+from rag_eval.uncertainty.outcome_use import fit_rows
+from rag_eval.uncertainty.outcomes import OutcomeStore
+from rag_eval.uncertainty.prior import Prior, load_prior
+
+HEURISTIC = "heuristic_v0"
+
+
+@dataclasses.dataclass(frozen=True)
+class Speaker:
+    """What states a strategy's miss rates.
+
+    Parameters
+    ----------
+    model
+        The estimator; None where only the heuristic is left.
+    status
+        What its figures have earned.
+    name
+        Id of the calibrator, `prior:<id>` or `heuristic_v0`.
+    reason
+        Why it is no better one.
+    n_outcomes, fitted_at
+        Outcomes behind it, and when it was fitted.
+    branch
+        What speaks for questions whose other wordings were judged; None where that is the model too.
+    """
+
+    model: MissRateModel | None
+    status: Status
+    name: str
+    reason: str
+    n_outcomes: int = 0
+    fitted_at: dt.datetime | None = None
+    branch: Branch | None = None
+
+
+def speaker(found: Accepted, prior: Prior, names: tuple[str, ...], unlabelled: FloatArray, k: int) -> Speaker:
+    """Choose what states a strategy's miss rates.
+
+    Parameters
+    ----------
+    found
+        The calibrator accepted before this run.
+    prior
+        Shipped coefficients for this kind of strategy.
+    names, unlabelled
+        Signals of this run's own queries, float64 [n, p], which the prior is z-scored on.
+    k
+        Cutoff of the target.
+    """
+    if found.body is not None and found.status in {"provisional", "measured"}:
+        model = MissRateModel.from_json(found.body["model"])
+        wordings = found.body["wordings"]
+        branch = None if wordings is None or not wordings["used"] else Branch.from_json(wordings["model"])
+        return Speaker(model, found.status, found.calibrator_id, "", model.n, dt.datetime.fromisoformat(found.body["fitted_at"]), branch)
+    stale = found.status == "stale"
+    why = f"calibrator {found.calibrator_id} no longer holds" if stale else "no outcomes had been calibrated on when this run started"
+    if len(unlabelled) < PRIOR_QUERIES:
+        return Speaker(None, "stale" if stale else "uncalibrated", HEURISTIC, f"{why}; {len(unlabelled)} queries, the prior needs {PRIOR_QUERIES}")
+    return Speaker(from_prior(prior, names, unlabelled, k=k), "stale" if stale else "prior", f"prior:{prior.id}", why)
+
+
+def prior_of(runs: Runs, name: str) -> Prior:
+    """Read the shipped prior for the kind of a strategy."""
+    base = runs.evaluation.config.base_of(runs.spec(name))
+    return load_prior("any" if isinstance(base, External) else base.kind)
+
+
+def speaker_of(runs: Runs, name: str) -> Speaker:
+    """Choose what states the miss rates of one strategy of this evaluation; the choice stays the same within it."""
+
+    def choose() -> Speaker:
+        made = strategy_signals(runs, name)
+        names = tuple(made.json("about")["names"])
+        usable = made.frame("signals").query("not failed")
+        return speaker(accepted(runs.evaluation, name, fingerprint_of(runs, name)), prior_of(runs, name), names, usable[list(names)].to_numpy(), runs.evaluation.config.uncertainty.k)
+
+    return runs.evaluation.once(f"speaker {name}", choose)
+
+
+def miss_rate_claims(runs: Runs) -> Artifact:
+    """State a miss rate for every retrieval of every strategy. Parts: claims (CLAIMS), about (by strategy: fingerprint, status, calibrator, reason)."""
+    return runs.evaluation.once("claims", lambda: _miss_rate_claims(runs))
+
+
+def _miss_rate_claims(runs: Runs) -> Artifact:
+    evaluation, spec = runs.evaluation, runs.evaluation.config.uncertainty
+    speakers = {name: speaker_of(runs, name) for name in runs.names}
+    histories = {name: _history(runs, name) for name, by in speakers.items() if by.branch is not None}
+    spoken = [[name, strategy_signals(runs, name).key, by.name, by.status, _identity(histories.get(name))] for name, by in speakers.items()]
+    key = evaluation.key("claims", spoken, spec.target, spec.k)
+
+    def make() -> dict[str, Any]:
+        with evaluation.progress.step("Stating miss rates", len(speakers), "strategies") as advance:
+            parts = []
+            for name, by in speakers.items():
+                parts.append(_claims(runs, name, by, histories.get(name)))
+                advance(1)
+        about = {
+            name: {"fingerprint": fingerprint_of(runs, name), "status": by.status, "calibrator": by.name, "reason": by.reason, "n_outcomes": by.n_outcomes} for name, by in speakers.items()
+        }
+        return {"claims": CLAIMS.check(pd.concat(parts, ignore_index=True)), "about": {"strategies": about}}
+
+    return evaluation.memo("claims", key, make)
+
+
+def _claims(runs: Runs, name: str, by: Speaker, history: pd.DataFrame | None) -> pd.DataFrame:
+    spec, made = runs.evaluation.config.uncertainty, strategy_signals(runs, name)
+    frame, names = made.frame("signals"), tuple(made.json("about")["names"])
+    variants = runs.gold.variants.iloc[frame["variant"].to_numpy()]
+    fingerprint = fingerprint_of(runs, name)
+    value, low, high = frame["heuristic_v0"].to_numpy().copy(), np.full(len(frame), np.nan), np.full(len(frame), np.nan)
+    if by.model is not None:
+        features, groups = frame[list(names)].to_numpy(), variants["group_id"].tolist()
+        value = by.model.predict(features, names, groups)
+        low, high = by.model.interval(features, names, groups)
+    ids = [claim_id_of(fingerprint, *parts) for parts in zip(variants["query_id"], variants["paraphrase_id"], frame["seed"].tolist(), variants["text"], strict=True)]
+    if by.branch is not None and history is not None:
+        misses, judged = _others(history, variants["query_id"].tolist(), ids)
+        better = by.branch.predict(features, names, misses, judged, groups)
+        spoken = np.isfinite(better)
+        value, low, high = np.where(spoken, better, value), np.where(spoken, np.nan, low), np.where(spoken, np.nan, high)
+    failed = frame["failed"].to_numpy()
+    return pd.DataFrame(
+        {
+            "claim_id": ids,
+            "query_id": variants["query_id"].to_numpy(),
+            "paraphrase_id": variants["paraphrase_id"].to_numpy(),
+            "group_id": variants["group_id"].to_numpy(),
+            "seed": frame["seed"].to_numpy(),
+            "strategy": name,
+            "strategy_fingerprint": fingerprint,
+            "target": spec.target,
+            "k": spec.k,
+            "miss_rate": np.where(failed, np.nan, value),
+            "ci_low": np.where(failed, np.nan, low),
+            "ci_high": np.where(failed, np.nan, high),
+            "status": np.where(failed, "absent", by.status).astype(object),
+            "calibrator": by.name,
+            "heuristic_v0": np.where(failed, np.nan, frame["heuristic_v0"].to_numpy()),
+        }
+    )
+
+
+def of_strategy(claims: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Keep the claims of one strategy."""
+    return claims[claims["strategy"] == name]
+
+
+def _history(runs: Runs, name: str) -> pd.DataFrame:
+    """Outcomes that stood before this run for wordings of this strategy: claim_id, query_id, missed, weight."""
+    spec = runs.evaluation.config.uncertainty
+    store = OutcomeStore(open_sql_store(runs.evaluation))
+    frame = fit_rows(store.current(strategy_fingerprint=fingerprint_of(runs, name), target=spec.target, k=spec.k))
+    return frame[["claim_id", "query_id", "missed", "weight"]].sort_values("claim_id", ignore_index=True)
+
+
+def _identity(history: pd.DataFrame | None) -> str:
+    return "" if history is None else digest([history["claim_id"].tolist(), history["missed"].tolist()])
+
+
+def _others(history: pd.DataFrame, query_ids: list[str], claim_ids: list[str]) -> tuple[FloatArray, FloatArray]:
+    """Weighted misses and number of the judged wordings of each question, the claim itself left out."""
+    weighted = history.assign(misses=history["weight"] * history["missed"])
+    sums = weighted.groupby("query_id")[["misses", "weight"]].sum().reindex(query_ids, fill_value=0.0).to_numpy()
+    own = weighted.set_index("claim_id")[["misses", "weight"]].reindex(claim_ids, fill_value=0.0).to_numpy()
+    misses, judged = (np.where(sums[:, 1] - own[:, 1] > 0.5, sums[:, at] - own[:, at], 0.0) for at in (0, 1))  # a wording weighs 1 or more: less is rounding  # noqa: PLR2004
+    return np.maximum(misses, 0.0), judged

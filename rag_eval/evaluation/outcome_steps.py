@@ -1,0 +1,90 @@
+"""Outcome stage: what the gold says of every claim, appended to the table of outcomes. Repeats of a night on the same index add nothing."""
+
+import datetime as dt
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy
+from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.evaluation.miss_ranks import judged
+from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
+from rag_eval.evaluation.trace_steps import open_sql_store
+from rag_eval.records.outcomes import Outcome, Shown
+from rag_eval.records.uncertainty import GoldSource
+from rag_eval.uncertainty.naming import new_outcome
+from rag_eval.uncertainty.outcomes import OutcomeStore
+
+QRELS: GoldSource = "qrels"
+
+
+def retrieval_outcomes(runs: Runs) -> dict[str, Any]:
+    """Record an outcome for every claim whose question has gold; done once an evaluation.
+
+    Returns
+    -------
+    dict
+        By strategy: n_claims, n_judged, n_missed, added (new in the table), already_there; gold_source.
+    """
+    return runs.evaluation.once("outcomes", lambda: _retrieval_outcomes(runs))
+
+
+def _retrieval_outcomes(runs: Runs) -> dict[str, Any]:
+    evaluation = runs.evaluation
+    store, now, found = OutcomeStore(open_sql_store(evaluation)), dt.datetime.now(dt.UTC), dict[str, Any]()
+    because = f"gold {gold_variants(evaluation).json('about')['hash'][:16]}"
+    with evaluation.progress.step("Recording outcomes", len(runs.names), "strategies") as advance:
+        for name in runs.names:
+            claims = judged_claims(runs, name)
+            there = _there(store, runs, name, claims)
+            fresh = claims[~there]
+            recorded = store.record(_outcomes(runs, name, fresh, now), because=because)
+            found[name] = {
+                "n_claims": int((miss_rate_claims(runs).frame("claims")["strategy"] == name).sum()),
+                "n_judged": len(claims),
+                "n_missed": int(claims["missed"].sum()),
+                "added": len(recorded.added),
+                "already_there": int(there.sum()) + len(recorded.already_there),
+            }
+            advance(1)
+    return {"gold_source": QRELS, "strategies": found}
+
+
+def judged_claims(runs: Runs, name: str) -> pd.DataFrame:
+    """Claims of one strategy that the gold judges: CLAIMS, `missed`, `row` (of the strategy's signals)."""
+    spec, frame = runs.evaluation.config.uncertainty, strategy_signals(runs, name).frame("signals")
+    claims = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name).reset_index(drop=True)
+    of = judged(runs, name)
+    place = pd.Series(np.arange(len(of.variant)), index=pd.MultiIndex.from_arrays([of.variant, of.seed]))
+    missed = of.value(spec.target, spec.k)[place.loc[pd.MultiIndex.from_arrays([frame["variant"], frame["seed"]])].to_numpy()]
+    judgeable = ~np.isnan(missed) & ~frame["failed"].to_numpy()
+    kept: pd.DataFrame = claims.assign(missed=missed == 1, row=np.arange(len(claims)))[judgeable].reset_index(drop=True)
+    return kept
+
+
+def _there(store: OutcomeStore, runs: Runs, name: str, claims: pd.DataFrame) -> np.ndarray:
+    """Which of these judgements stand in the table already, bool [n]; most do, on every night but the first."""
+    spec = runs.evaluation.config.uncertainty
+    standing = store.current(strategy_fingerprint=fingerprint_of(runs, name), target=spec.target, k=spec.k, gold_sources=[QRELS])
+    kept = dict(zip(standing["claim_id"], standing["missed"], strict=True))
+    return np.array([kept.get(claim) == missed for claim, missed in zip(claims["claim_id"], claims["missed"].tolist(), strict=True)], dtype=bool)
+
+
+def _outcomes(runs: Runs, name: str, claims: pd.DataFrame, now: dt.datetime) -> list[Outcome]:
+    made = strategy_signals(runs, name)
+    names = made.json("about")["names"]
+    values = made.frame("signals")[names].to_numpy()[claims["row"].to_numpy()].tolist()
+    return [
+        new_outcome(
+            **{key: claim[key] for key in ("claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "target", "k", "missed")},
+            gold_source=QRELS,
+            inclusion_probability=1.0,
+            signals={signal: None if math.isnan(value) else value for signal, value in zip(names, row, strict=True)},
+            shown=Shown(value=claim["miss_rate"], status=claim["status"], calibrator=claim["calibrator"]),
+            at=now,
+        )
+        for claim, row in zip(claims.to_dict("records"), values, strict=True)
+    ]

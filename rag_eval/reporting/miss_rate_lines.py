@@ -1,0 +1,75 @@
+"""Miss rates on a terminal: what strategies were seen to miss, what is said of the next question, and what that has earned."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rag_eval.records.problems import quoted
+from rag_eval.reporting.terminal import cell, interval, new_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LEVEL = 0.9
+MAX_UNMET = 3
+
+
+def _figure(part: Mapping[str, Any] | None) -> str:
+    return "-" if part is None else interval(part["value"], part["low"], part["high"])
+
+
+def _k(entry: Mapping[str, Any]) -> str:
+    found = next((part for part in entry["conformal"] if part["method"] == "fixed" and part["level"] == LEVEL), None)
+    if found is None:
+        return "-"
+    return f"{found['k']:,}" if found["k"] is not None else f"> {found['depth']:,}"
+
+
+def miss_rates_table(report: Mapping[str, Any]) -> "Table":
+    """Observed miss rate, and how well the estimator tells which questions are missed, by strategy."""
+    target, k = report["uncertainty"]["target"], report["uncertainty"]["k"]
+    columns = [("strategy", "left"), (f"{target}@{k}", "right"), ("judged", "right"), ("status", "left"), ("skill", "right"), ("AUROC", "right"), (f"K for {LEVEL:.0%}", "right")]
+    table = new_table(f"Miss rates, {report['uncertainty']['level']} level (95 % intervals over groups; skill and AUROC of predictions for groups that were not fitted)", columns)
+    for name, seen in report["uncertainty"]["strategies"].items():
+        entry = report["calibration"]["strategies"][name]
+        observed, validation = seen["observed"][target], entry["validation"]
+        table.add_row(
+            cell(name + (" *" if name == report["strategy"] else "")),
+            interval(observed["value"], observed["ci_low"], observed["ci_high"]),
+            f"{observed['n_scored']}/{observed['n_attempted']}",
+            cell(entry["status"]),
+            _figure(None if validation is None else validation["skill"]),
+            _figure(None if validation is None else validation["auroc"]),
+            _k(entry),
+        )
+    return table
+
+
+def miss_rate_lines(report: Mapping[str, Any]) -> list[str]:
+    """What the table does not say: which estimator spoke in this run, what keeps a status down, promotions, drift, confidence of answers, iterative rounds."""
+    part, calibration, primary = report["uncertainty"], report["calibration"], report["strategy"]
+    seen, entry = part["strategies"][primary], calibration["strategies"][primary]
+    lines = [f"this run's miss rates of {quoted(primary)} are {seen['status']}, from {quoted(seen['calibrator'][:24])}" + (f": {quoted(seen['reason'], 200)}" if "reason" in seen else "")]
+    unmet = [condition for condition in entry["standing"]["conditions"] if not condition["met"]]
+    if unmet:
+        shown = "; ".join(f"{condition['name']} {quoted(condition['found'], 80)}, needed {quoted(condition['needed'], 80)}" for condition in unmet[:MAX_UNMET])
+        lines.append(f"{quoted(primary)} is {entry['status']} from the next run on; not more, because: {shown}")
+    for name, other in calibration["strategies"].items():
+        if other["promotion"] is not None:
+            lines.append(f"{quoted(name)}: {other['promotion']['old_status']} -> {other['promotion']['new_status']}")
+        if other["refused"]:
+            lines.append(f"{quoted(name)} is not calibrated: {quoted(other['refused'], 400)}")
+        if other["drift"]["alarm"]:
+            lines.append(f"{quoted(name)}: DRIFT, {other['drift']['direction']} after {other['drift']['first_alarm_at']} groups")
+    answers = part["answers"]
+    if "n" in answers:
+        named = (("synthesis_confidence", "grounded"), ("final_confidence", "discounted by miss rate"), ("calibrated_confidence", "calibrated, to act on"))
+        shown = "; ".join(f"{label} {interval(answers[name]['value'], answers[name]['ci_low'], answers[name]['ci_high'])}" for name, label in named)
+        lines.append(f"confidence of {answers['n']} answers, mean: {shown}")
+    for name, rounds in part["iterative"].items():
+        whole = rounds["accounts"][0]
+        difference = interval(whole["delta"], whole["ci_low"], whole["ci_high"])
+        lines.append(
+            f"{quoted(name)} over {quoted(rounds['base'])}: expanded {whole['triggered']} of {whole['questions']} questions, recovered {whole['recovered']}, lost {whole['lost']}, "
+            f"recall@{rounds['k']} {difference} over {whole['n_groups']} groups: {whole['verdict']}"
+        )
+    return lines

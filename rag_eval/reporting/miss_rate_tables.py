@@ -1,0 +1,182 @@
+"""The comparison of strategies by their misses as a table on a terminal, as CSV and as LaTeX (booktabs).
+
+Belongs here: how it is shown. Every figure stands with its interval and its denominators; names of strategies are untrusted text.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rag_eval.records.problems import quoted
+from rag_eval.reporting.tables import write_csv
+from rag_eval.reporting.terminal import cell, new_table
+from rag_eval.uncertainty.comparing import Comparison, Difference, Measure, StrategyFigures
+from rag_eval.uncertainty.figures import Figure
+from rag_eval.uncertainty.prediction_powered import PredictionPowered
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NAMES: Final[Mapping[Measure, str]] = {
+    "observed": "misses, judged",
+    "raw": "misses, uncalibrated",
+    "calibrated": "misses, calibrated",
+    "powered": "misses, powered",
+    "brier": "Brier score",
+    "skill": "Brier skill",
+}
+POWERED_FIELDS = ("power", "extra_labels", "labels_value", "labels_low", "labels_high", "n_labelled", "n_unlabelled", "n_groups_labelled", "n_groups_unlabelled")
+COLUMNS = ("a", "b", "measure", "value", "low", "high", "p", "p_holm", "n_better", "n_worse", "n_tied", "detectable", "n", "n_groups", *POWERED_FIELDS)
+NOTE = (
+    "Misses are rates with 95 % intervals over independent groups of queries: judged from outcomes; uncalibrated and calibrated as predicted; powered from "
+    "outcomes and calibrated predictions of queries without one. p: sign flips by group, adjusted by Holm over all pairs, each measure by itself. "
+    "Detectable: smallest true difference found with 80 % power at two-sided 5 %."
+)
+_ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "_": r"\_",
+    "%": r"\%",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\symbol{34}",
+    "`": r"\textasciigrave{}",
+    "'": r"\textquotesingle{}",
+    "[": "{[}",  # after \\midrule it would open an option
+    "]": "{]}",
+    "…": r"\ldots{}",
+    "-": "{-}",  # -- and --- would become dashes
+}
+
+
+def figures_of(entry: StrategyFigures) -> Iterator[tuple[Measure, Figure, PredictionPowered | None]]:
+    """Give the figures of a strategy in the order in which they are shown."""
+    yield "observed", entry.observed, None
+    if entry.raw is not None:
+        yield "raw", entry.raw, None
+    yield "calibrated", entry.calibrated, None
+    powered = entry.powered
+    count = (powered.n_labelled + powered.n_unlabelled, powered.n_groups_labelled + powered.n_groups_unlabelled)
+    yield "powered", Figure(powered.value, powered.low, powered.high, *count), powered
+    yield "brier", entry.brier, None
+    yield "skill", entry.skill, None
+
+
+def _figure(figure: Figure, *, signed: bool = False) -> str:
+    if figure.value is None:
+        return "-"
+    sign = "+" if signed else ""
+    bounds = "" if figure.low is None or figure.high is None else f" [{figure.low:{sign}.3f}, {figure.high:{sign}.3f}]"
+    return f"{figure.value:{sign}.3f}{bounds}"
+
+
+def _counts(figure: Figure, powered: PredictionPowered | None) -> str:
+    if powered is not None:
+        return f"{powered.n_labelled:,} judged + {powered.n_unlabelled:,} not"
+    return f"{figure.n:,} in {figure.n_groups:,} groups"
+
+
+def _worth(powered: PredictionPowered | None) -> str:
+    return "" if powered is None or not powered.n_unlabelled else f"as {powered.extra_labels:.0%} more labels"
+
+
+def _p(value: float | None) -> str:
+    return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"  # noqa: PLR2004 - three decimals are shown
+
+
+def _versus(row: Difference) -> str:
+    return "-" if row.n_better is None else f"{row.n_better:,}/{row.n_worse:,}/{row.n_tied:,}"
+
+
+def strategies_table(comparison: Comparison) -> "Table":
+    """Figures of every strategy, one a row."""
+    table = new_table(
+        f"Misses by strategy: {comparison.n:,} queries in {comparison.n_groups:,} independent groups",
+        [("strategy", "left"), ("figure", "left"), ("value [95 % interval]", "right"), ("queries", "right"), ("worth", "left")],
+    )
+    for entry in comparison.strategies:
+        shown = list(figures_of(entry))
+        for at, (measure, figure, powered) in enumerate(shown):
+            table.add_row(cell(entry.name if at == 0 else ""), NAMES[measure], cell(_figure(figure)), _counts(figure, powered), _worth(powered), end_section=at == len(shown) - 1)
+    return table
+
+
+def differences_table(comparison: Comparison) -> "Table":
+    """Differences of every pair, one a row."""
+    table = new_table(
+        "Differences on the same queries",
+        [("a - b", "left"), ("figure", "left"), ("difference [95 % interval]", "right"), ("p (Holm)", "right"), ("better/worse/tied", "right"), ("detectable", "right")],
+    )
+    table.caption, table.caption_justify = NOTE, "left"
+    before = None
+    for row in comparison.differences:
+        pair = (row.a, row.b)
+        if before not in {None, pair}:
+            table.add_section()
+        name = "" if pair == before else f"{row.a} - {row.b}"
+        detectable = "-" if row.detectable is None else f"{row.detectable:.3f}"
+        table.add_row(cell(name), NAMES[row.measure], cell(_figure(row.delta, signed=True)), _p(row.p_holm), _versus(row), detectable)
+        before = pair
+    return table
+
+
+def rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """Every figure and difference as a row of COLUMNS; `b` is null for figures of one strategy."""
+    found = []
+    for entry in comparison.strategies:
+        for measure, figure, powered in figures_of(entry):
+            found.append({"a": entry.name, "b": None, "measure": measure, **figure._asdict(), **_powered_fields(powered)})
+    for row in comparison.differences:
+        tested = {name: getattr(row, name) for name in ("p", "p_holm", "n_better", "n_worse", "n_tied", "detectable")}
+        found.append({"a": row.a, "b": row.b, "measure": row.measure, **row.delta._asdict(), **tested, **_powered_fields(row.powered)})
+    return found
+
+
+def _powered_fields(powered: PredictionPowered | None) -> dict[str, Any]:
+    return {} if powered is None else {name: getattr(powered, name) for name in POWERED_FIELDS}
+
+
+def write_comparison_csv(path: Path, comparison: Comparison) -> None:
+    """Write every figure and difference, one a row, atomically."""
+    write_csv(path, COLUMNS, rows(comparison))
+
+
+def latex_text(text: str) -> str:
+    """Untrusted text as LaTeX that prints it: controls shown as escapes, length bounded, nothing left that TeX would act on."""
+    return "".join(_ESCAPES.get(char, char) for char in quoted(text))
+
+
+def to_latex(comparison: Comparison) -> str:
+    """Two booktabs tables, to be read in by a document that loads booktabs and textcomp."""
+    lines = [r"\begin{tabular}{llrr}", r"\toprule", r"Strategy & Figure & Value [95\,\% interval] & Queries \\"]
+    for entry in comparison.strategies:
+        lines.append(r"\midrule")
+        for at, (measure, figure, powered) in enumerate(figures_of(entry)):
+            lines.append(f"{latex_text(entry.name) if at == 0 else ''} & {NAMES[measure]} & {_math(_figure(figure))} & {_latex_counts(figure, powered)} \\\\")
+    lines += [r"\bottomrule", r"\end{tabular}", "", r"\begin{tabular}{llrrrr}", r"\toprule"]
+    lines.append(r"$a - b$ & Figure & Difference [95\,\% interval] & $p$ (Holm) & $a$ better/worse/tied & Detectable \\")
+    before = None
+    for row in comparison.differences:
+        name = f"{latex_text(row.a)} $-$ {latex_text(row.b)}" if before != (row.a, row.b) else ""
+        lines += [r"\midrule"] if name else []
+        detectable = "--" if row.detectable is None else f"{row.detectable:.3f}"
+        p = _p(row.p_holm).replace("<", "$<$").replace("-", "--")
+        lines.append(f"{name} & {NAMES[row.measure]} & {_math(_figure(row.delta, signed=True))} & {p} & {_versus(row).replace('-', '--')} & {detectable} \\\\")
+        before = (row.a, row.b)
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", f"% {NOTE}", ""])
+
+
+def _math(text: str) -> str:
+    return "--" if text == "-" else "$" + text.replace("[", r"\; [") + "$"
+
+
+def _latex_counts(figure: Figure, powered: PredictionPowered | None) -> str:
+    worth = _worth(powered).replace("%", r"\,\%")
+    return _counts(figure, powered) + (f", {worth}" if worth else "")

@@ -1,0 +1,97 @@
+"""The comparison of strategies on a terminal, as CSV and as LaTeX; names of strategies are untrusted."""
+
+import csv
+import io
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from rag_eval.reporting.miss_rate_tables import COLUMNS, differences_table, latex_text, strategies_table, to_latex, write_comparison_csv
+from rag_eval.uncertainty.comparing import Misses, compare
+
+NAMES = ("bm25", "=HYPERLINK(1) [red]v", "50%_hybrid & \\input{x}")
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    rng = np.random.default_rng(1)
+    group = np.repeat(np.arange(80), 2)
+    p = rng.beta(1, 3, 160)
+    judged = np.arange(160) < 100
+    return compare([Misses(name, np.where(judged, rng.random(160) < p, np.nan), p, p / 2) for name in NAMES], group)
+
+
+def shown(table, width=120):
+    console = Console(width=width, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_the_terminal_shows_every_figure_with_interval_and_denominator(comparison):
+    text = shown(strategies_table(comparison))
+    assert max(map(len, text.splitlines())) <= 120
+    assert "160 queries in 80 independent groups" in text
+    for entry in comparison.strategies:
+        assert f"{entry.observed.value:.3f} [{entry.observed.low:.3f}, {entry.observed.high:.3f}]" in text
+        assert f"{entry.skill.value:.3f} [{entry.skill.low:.3f}, {entry.skill.high:.3f}]" in text
+    assert "100 in 50 groups" in text
+    assert "100 judged + 60 not" in text
+    assert "[red]v" in text  # not read as markup
+
+
+def test_the_terminal_shows_every_difference(comparison):
+    text = shown(differences_table(comparison))
+    assert max(map(len, text.splitlines())) <= 120
+    assert "Holm over all" in text
+    for row in comparison.differences:
+        assert f"{row.delta.value:+.3f} [{row.delta.low:+.3f}, {row.delta.high:+.3f}]" in text
+        if row.n_better is not None:
+            assert f"{row.n_better}/{row.n_worse}/{row.n_tied}" in text
+
+
+def test_the_csv_holds_all_and_starts_no_formula(comparison, tmp_path):
+    write_comparison_csv(tmp_path / "comparison.csv", comparison)
+    with (tmp_path / "comparison.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == COLUMNS
+    assert len(rows) == 3 * 6 + 3 * 6
+    assert not any(value.startswith("=") for row in rows for value in row.values())
+    found = {(row["a"], row["b"], row["measure"]): row for row in rows}
+    difference = next(row for row in comparison.differences if (row.a, row.b, row.measure) == ("bm25", NAMES[2], "brier"))
+    line = found["bm25", NAMES[2], "brier"]
+    assert float(line["value"]) == difference.delta.value
+    assert float(line["p_holm"]) == difference.p_holm
+    assert int(line["n_better"]) == difference.n_better
+    powered = found["bm25", "", "powered"]
+    assert float(powered["extra_labels"]) == comparison.strategies[0].powered.extra_labels
+    assert found["bm25", "", "observed"]["p"] == ""
+
+
+def test_the_latex_has_rows_of_one_width_and_escaped_names(comparison):
+    text = to_latex(comparison)
+    tables = re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, re.DOTALL)
+    assert [columns for columns, _ in tables] == ["llrr", "llrrrr"]
+    for columns, body in tables:
+        assert [body.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [1, 3, 1]
+        rows = [line for line in body.splitlines() if line.endswith("\\\\")]
+        assert len(rows) == 1 + 18
+        for row in rows:
+            assert len(re.findall(r"(?<!\\)&", row)) == len(columns) - 1, row
+            assert row.count("{") == row.count("}"), row
+            assert len(re.findall(r"(?<!\\)\$", row)) % 2 == 0, row
+            assert not re.search(r"(?<!\\)%", row), row
+    assert r"50\%\_hybrid \& \textbackslash{}input\{x\}" in text
+    assert "=HYPERLINK(1) {[}red{]}v" in text
+    assert "\\input{" not in text
+
+
+@pytest.mark.parametrize("char", list("\\{}$&#_%~^<>|\"`'[]-…"))
+def test_nothing_that_tex_acts_on_is_left(char):
+    out = latex_text(f"a{char}b")
+    assert out.startswith("a")
+    assert out.endswith("b")
+    assert out[1:-1] != char
+    assert "\n" not in latex_text("a\nb\x00")
+    assert len(latex_text("x" * 10_000)) < 200

@@ -1,0 +1,125 @@
+"""Confidence values: a closed set, composition, and what an answer is worth under a miss rate."""
+
+import datetime as dt
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from rag_eval.records.confidence import (
+    Absent,
+    Bounded,
+    Derived,
+    Deterministic,
+    Measured,
+    all_of,
+    any_of,
+    as_json,
+    effective,
+    parse,
+    sequence,
+)
+from rag_eval.uncertainty.answer_confidence import (
+    MissRate,
+    calibrated_confidence,
+    final_confidence,
+    groundedness_confidence,
+    reported_confidence,
+    retrieval_confidence,
+)
+
+AT = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
+unit = st.floats(0, 1)
+leaves = st.one_of(
+    st.builds(Deterministic, value=unit, reason=st.just("counted")),
+    st.builds(lambda a, b: Bounded(low=min(a, b), high=max(a, b), basis="x", citation="y"), unit, unit),
+    st.builds(lambda a, b, c: Measured(value=sorted((a, b, c))[1], ci_low=min(a, b, c), ci_high=max(a, b, c), dataset="d", n=3, measured_at=AT), unit, unit, unit),
+    st.builds(Absent, reason=st.sampled_from(["uncalibrated", "insufficient_data", "not_applicable"])),
+)
+
+
+def miss(value, status="measured", low=None, high=None):
+    return MissRate(value, low, high, status, "miss_any", 10, "qrels", "abc", 250, AT)
+
+
+@given(st.lists(leaves, min_size=1, max_size=5))
+def test_composition_is_conservative_and_names_its_inputs(values):
+    named = {f"x{i}": value for i, value in enumerate(values)}
+    low = [effective(value) for value in values]
+    assert sequence(**named).value == min(low)
+    assert all_of(**named).value == pytest.approx(math.prod(low))
+    assert any_of(**named).value == pytest.approx(1 - math.prod(1 - x for x in low))
+    assert dict(all_of(**named).inputs) == named
+    assert all_of(**named).value <= min(low) + 1e-12 <= any_of(**named).value + 2e-12
+
+
+@given(leaves)
+def test_json_and_back(value):
+    whole = all_of(a=value, b=sequence(c=value))
+    assert parse(as_json(whole)) == whole
+
+
+@pytest.mark.parametrize("wrong", [0.5, 1, True, None, "0.5", {"value": 0.5}, {"kind": "derived", "value": 0.5, "formula": "x", "inputs": {"a": 0.5}}])
+def test_a_bare_number_is_no_confidence(wrong):
+    with pytest.raises(ValidationError):
+        parse(wrong)
+    with pytest.raises(TypeError):
+        effective(wrong)
+    with pytest.raises((TypeError, ValidationError)):
+        sequence(a=wrong)
+    with pytest.raises((TypeError, ValidationError)):
+        final_confidence(wrong, miss(0.2))
+    with pytest.raises(ValidationError):
+        Derived(value=0.5, formula="x", inputs={"a": wrong})
+
+
+def test_impossible_values_are_refused():
+    for wrong in (-0.1, 1.1, math.nan, math.inf):
+        with pytest.raises(ValidationError):
+            Deterministic(value=wrong, reason="x")
+    with pytest.raises(ValidationError):
+        Bounded(low=0.6, high=0.5, basis="x", citation="y")
+    with pytest.raises(ValidationError):
+        Measured(value=0.5, dataset="d", n=1, ci_low=0.6, ci_high=0.7, measured_at=AT)
+    with pytest.raises(ValidationError):
+        Derived(value=0.5, formula="x", inputs={})
+    with pytest.raises(ValueError, match="nothing to compose"):
+        all_of()
+
+
+@given(unit, st.floats(0.001, 1), st.sampled_from(["uncalibrated", "prior", "provisional", "measured", "stale"]))
+def test_final_confidence_is_below_synthesis_wherever_something_may_be_missed(grounded, value, status):
+    synthesis = groundedness_confidence(grounded)
+    final = final_confidence(synthesis, miss(value, status, 0.0, 1.0))
+    assert final.value == pytest.approx(grounded * (1 - value))
+    assert final.value < grounded or grounded == 0
+    assert set(final.inputs) == {"synthesis_confidence", "retrieval_confidence"}
+
+
+def test_only_an_earned_miss_rate_discounts():
+    synthesis = groundedness_confidence(0.8)
+    for status in ("absent", "uncalibrated", "prior", "stale"):
+        assert calibrated_confidence(synthesis, miss(0.5, status, 0.4, 0.6)) == Absent(reason="uncalibrated")
+    for status in ("provisional", "measured"):
+        assert effective(calibrated_confidence(synthesis, miss(0.5, status, 0.4, 0.6))) == pytest.approx(0.4)
+    right = Measured(value=0.2, dataset="d", n=40, ci_low=0.1, ci_high=0.3, measured_at=AT)
+    assert effective(calibrated_confidence(synthesis, miss(0.5, "measured", 0.4, 0.6), right)) == pytest.approx(0.5)
+    assert calibrated_confidence(reported_confidence(None, "x"), miss(0.5, "measured", 0.4, 0.6)) == Absent(reason="insufficient_data")
+
+
+def test_what_stands_behind_a_retrieval_confidence_is_named():
+    behind = {status: retrieval_confidence(miss(0.5, status, 0.4, 0.7)).inputs["hit_rate"] for status in ("uncalibrated", "prior", "provisional", "measured", "stale")}
+    assert behind["uncalibrated"] == behind["stale"] == Absent(reason="uncalibrated")
+    assert isinstance(behind["prior"], Bounded)
+    assert isinstance(behind["provisional"], Bounded)
+    assert (behind["measured"].ci_low, behind["measured"].value, behind["measured"].ci_high) == pytest.approx((0.3, 0.5, 0.6))
+    assert behind["measured"].n == 250
+    assert retrieval_confidence(miss(None, "absent")) == Absent(reason="insufficient_data")
+
+
+def test_a_reported_confidence_is_taken_at_its_word_and_marked_so():
+    value = reported_confidence(0.9, "recorded")
+    assert effective(value) == 0.9
+    assert isinstance(value.inputs["reported"], Bounded)

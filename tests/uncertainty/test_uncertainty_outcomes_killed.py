@@ -1,0 +1,95 @@
+"""Eight processes record at once while two are killed: every acknowledged outcome is there, none twice."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import postgres_server
+import pytest
+
+from rag_eval.storage.sql import SqlStore
+from rag_eval.uncertainty.outcomes import OutcomeStore
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+WRITERS, EACH, AT_ONCE, SHARED, KILLED = 8, 1000, 10, 200, 2
+
+_WRITER = f"""
+import datetime as dt, sys
+from rag_eval.storage.sql import SqlStore
+from rag_eval.uncertainty.naming import new_outcome
+from rag_eval.uncertainty.outcomes import OutcomeStore
+who, at = sys.argv[2], dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
+def made(number):
+    query = f"shared {{number}}" if number < {SHARED} else f"{{who}} {{number}}"  # the first ones are what every writer records
+    return new_outcome(claim_id=query.replace(" ", "-"), query_id=query, group_id=query, strategy="bm25", strategy_fingerprint="f", target="miss_any", k=10,
+                       missed=number % 5 == 0, gold_source="qrels", inclusion_probability=1.0, signals={{"s": number / 7}}, at=at)
+outcomes = [made(number) for number in range({EACH})]
+print("ready", flush=True)
+sys.stdin.readline()
+store = OutcomeStore(SqlStore(sys.argv[1]))
+for start in range(0, {EACH}, {AT_ONCE}):
+    recorded = store.record(outcomes[start:start + {AT_ONCE}])
+    print(*recorded.added, *("=" + name for name in recorded.already_there), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    with postgres_server.running() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request, tmp_path) -> str:
+    return f"sqlite:///{tmp_path}/store.db" if request.param == "sqlite" else postgres_server.new_database(request.getfixturevalue("server"))
+
+
+def test_every_acknowledged_outcome_is_there_and_none_twice(place, project_root, tmp_path):
+    logs = [tmp_path / f"{number}.log" for number in range(WRITERS)]
+    streams = [log.open("wb") for log in logs]
+    env = {**os.environ, "PYTHONPATH": str(project_root)}
+    writers = [subprocess.Popen([sys.executable, "-c", _WRITER, place, f"w{number}"], stdin=subprocess.PIPE, stdout=stream, env=env) for number, stream in enumerate(streams)]
+
+    def acknowledged(log) -> list[str]:
+        whole, _, _ = log.read_bytes().decode().rpartition("\n")  # a line that was cut short acknowledges nothing
+        return [name for line in whole.splitlines()[1:] for name in line.split()]
+
+    try:
+        while not all(log.stat().st_size for log in logs):
+            time.sleep(0.05)
+        for writer in writers:
+            writer.stdin.write(b"\n")
+            writer.stdin.flush()
+        for number in range(KILLED):  # each at another moment of its work, in the midst of it
+            while len(acknowledged(logs[number])) < EACH * (1 + number) // 4:
+                assert writers[number].poll() is None, "ended before it was to be killed"
+                time.sleep(0.005)
+            writers[number].send_signal(signal.SIGKILL)
+        statuses = [writer.wait() for writer in writers]
+    finally:
+        for writer, stream in zip(writers, streams, strict=True):
+            writer.kill()
+            writer.wait()
+            writer.stdin.close()
+            stream.close()
+    assert statuses == [-signal.SIGKILL] * KILLED + [0] * (WRITERS - KILLED)
+
+    frame = OutcomeStore(SqlStore(place)).history()
+    kept = Counter(frame["outcome_id"])
+    said = [name for log in logs for name in acknowledged(log)]
+    assert max(kept.values()) == 1
+    assert not {name.removeprefix("=") for name in said} - kept.keys()
+    added = Counter(name for name in said if not name.startswith("="))
+    assert max(added.values()) == 1, "two writers were told that they added the same outcome"
+    for number in range(KILLED, WRITERS):
+        assert len(acknowledged(logs[number])) == EACH
+    per_query = frame["query_id"].str.split().str[0].value_counts()
+    assert per_query["shared"] == SHARED
+    assert all(per_query[f"w{number}"] == EACH - SHARED for number in range(KILLED, WRITERS))
+    assert frame.duplicated(["claim_id", "target", "k", "gold_source", "supersedes"]).sum() == 0
+    assert len(kept) - len(added) <= KILLED * AT_ONCE  # what was kept and not acknowledged is at most what the killed had in hand
+    assert (frame["query_id"] == frame["claim_id"].str.replace("-", " ")).all()

@@ -1,0 +1,44 @@
+"""The estimator on public collections, read as the benchmarks read them."""
+
+import importlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from rag_eval.uncertainty.estimator import cross_validated
+from rag_eval.uncertainty.wordings import cross_validated_wordings
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def benchmarks(shared_data, project_root, monkeypatch):
+    monkeypatch.syspath_prepend(project_root / "benchmarks")
+    return SimpleNamespace(data=importlib.import_module("miss_rate_data"), prior=importlib.import_module("fit_miss_prior"))
+
+
+@pytest.mark.parametrize(("strategy", "auroc", "skill"), [("bm25", 0.84, 0.25), ("vector", 0.82, 0.25), ("hybrid", 0.81, 0.15)])
+def test_scifact_is_estimated_without_a_prior(benchmarks, strategy, auroc, skill):
+    labelled = benchmarks.data.judged("scifact", strategy, "minilm").labelled()
+    predicted = cross_validated(labelled, prior=None, repeats=2)
+    missed = labelled.missed.astype(float)
+    assert np.mean([roc_auc_score(missed, row) for row in predicted]) >= auroc
+    assert np.mean([benchmarks.prior.skill(row, missed) for row in predicted]) >= skill
+
+
+def test_a_prior_fitted_without_scifact_has_skill_there_with_25_outcomes(benchmarks):
+    sets = benchmarks.prior.datasets()
+    for strategy in ("bm25", "vector", "hybrid"):
+        prior = benchmarks.prior.fit_prior(sets, strategy, without="scifact")
+        part = sets["scifact"][f"minilm/{strategy}"]
+        withs, without = (benchmarks.prior.drawn(part, given, 25) for given in (prior, None))
+        assert withs.mean() >= 0.10
+        assert withs.mean() > without.mean()
+
+
+def test_judged_wordings_of_a_question_tell_what_happens_to_the_next(benchmarks):
+    labelled = benchmarks.data.judged("xquad_sentences", "bm25").labelled()
+    predicted = cross_validated_wordings(labelled, prior=None, repeats=1)[0]
+    assert roc_auc_score(labelled.missed, predicted) >= 0.90

@@ -1,0 +1,180 @@
+"""Scores of predicted miss probabilities: against scikit-learn, slow references and closed forms."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import brier_score_loss, roc_auc_score
+from sklearn.metrics import log_loss as sklearn_log_loss
+
+from rag_eval.uncertainty.resampling import Figure, group_intervals, miss_rate
+from rag_eval.uncertainty.scores import CLIP, auroc, base_rate_brier, brier, brier_skill, log_loss, logit, observed_expected, recalibration
+
+
+@st.composite
+def judged(draw, both=True):
+    n = draw(st.integers(4, 60))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    predicted = rng.random(n).round(draw(st.integers(1, 6)))  # one digit: many ties
+    missed = rng.random(n) < draw(st.floats(0.05, 0.95))
+    if both:
+        missed[:2] = [True, False]
+    weight = rng.choice([1.0, 1.5, 4.0], n) if draw(st.booleans()) else np.ones(n)
+    return predicted, missed, weight, rng.integers(0, max(2, n // 3), n)
+
+
+@settings(deadline=None)
+@given(judged())
+def test_auroc_brier_and_log_loss_agree_with_sklearn(case):
+    predicted, missed, weight, _ = case
+    assert auroc(predicted, missed, weight) == pytest.approx(roc_auc_score(missed, predicted, sample_weight=weight), abs=1e-12)
+    assert brier(predicted, missed, weight) == pytest.approx(brier_score_loss(missed, predicted, sample_weight=weight), abs=1e-12)
+    held = np.clip(predicted, CLIP, 1 - CLIP)
+    assert log_loss(predicted, missed, weight) == pytest.approx(sklearn_log_loss(missed, held, sample_weight=weight), abs=1e-9)
+
+
+@settings(deadline=None)
+@given(judged(), st.integers(1, 5))
+def test_whole_weights_count_like_copies_and_zero_leaves_out(case, seed):
+    predicted, missed, _, group = case
+    times = np.random.default_rng(seed).integers(0, 4, len(predicted))
+    times[:2] = 1
+    copied = [np.repeat(part, times) for part in (predicted, missed, group)]
+    ones = np.ones(len(copied[0]))
+    weight = times.astype(float)
+    for score in (auroc, brier, log_loss, observed_expected):
+        assert score(predicted, missed, weight) == pytest.approx(score(copied[0], copied[1], ones), abs=1e-12)
+    assert base_rate_brier(missed, group, weight) == pytest.approx(base_rate_brier(copied[1], copied[2], ones), abs=1e-12, nan_ok=True)
+
+
+def test_every_score_is_vectorised_over_resamples():
+    rng = np.random.default_rng(3)
+    n = 80
+    predicted, missed, group = rng.random(n).round(1), rng.random(n) < 0.4, rng.integers(0, 30, n)
+    weights = rng.integers(0, 3, (7, n)).astype(float)
+    for score in (auroc, brier, log_loss, observed_expected):
+        assert score(predicted, missed, weights) == pytest.approx([float(score(predicted, missed, row)) for row in weights])
+    assert brier_skill(predicted, missed, group, weights) == pytest.approx([float(brier_skill(predicted, missed, group, row)) for row in weights])
+    together = recalibration(predicted, missed, weights)
+    assert together.slope == pytest.approx([float(recalibration(predicted, missed, row).slope) for row in weights])
+    repeats = rng.random((5, n))
+    assert auroc(repeats, missed, np.ones(n)) == pytest.approx([roc_auc_score(missed, row) for row in repeats])
+
+
+@settings(deadline=None)
+@given(judged(both=False))
+def test_base_rate_of_the_other_groups_against_a_slow_reference(case):
+    _, missed, weight, group = case
+    losses = np.zeros(len(missed))
+    for row in range(len(missed)):
+        others = group != group[row]
+        rate = np.average(missed[others], weights=weight[others]) if others.any() else np.nan
+        losses[row] = (rate - missed[row]) ** 2
+    assert base_rate_brier(missed, group, weight) == pytest.approx(np.average(losses, weights=weight), abs=1e-12, nan_ok=True)
+
+
+def test_recalibration_agrees_with_an_unpenalised_logistic_regression():
+    rng = np.random.default_rng(5)
+    predicted = rng.uniform(0.02, 0.9, 400)
+    missed = rng.random(400) < 1 / (1 + np.exp(-(0.4 + 0.6 * logit(predicted))))
+    weight = rng.choice([1.0, 3.0], 400)
+    fitted = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(logit(predicted)[:, None], missed, weight)
+    found = recalibration(predicted, missed, weight)
+    assert found.slope == pytest.approx(fitted.coef_[0, 0], abs=1e-4)
+    assert found.intercept == pytest.approx(fitted.intercept_[0], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "missed"),
+    [
+        ([0.1, 0.2, 0.8, 0.9], [False, False, True, True]),  # separated
+        ([0.3, 0.3, 0.3, 0.3], [False, True, True, False]),  # nothing to learn a slope from
+        ([0.1, 0.2, 0.8, 0.9], [False, False, False, False]),
+    ],
+)
+def test_recalibration_is_absent_where_it_is_not_identified(predicted, missed):
+    found = recalibration(np.array(predicted), np.array(missed), np.ones(4))
+    assert np.isnan(found.slope)
+    assert np.isnan(found.intercept)
+
+
+def test_one_class_leaves_ranking_and_skill_undefined():
+    predicted, missed, group = np.array([0.1, 0.4, 0.2]), np.zeros(3, dtype=bool), np.arange(3)
+    assert np.isnan(auroc(predicted, missed, np.ones(3)))
+    assert np.isnan(brier_skill(predicted, missed, group, np.ones(3)))
+    assert brier(predicted, missed, np.ones(3)) == pytest.approx((0.01 + 0.16 + 0.04) / 3)
+
+
+def test_a_sure_and_wrong_prediction_costs_a_bounded_loss():
+    assert log_loss(np.array([0.0]), np.array([True]), np.ones(1)) == pytest.approx(-np.log(CLIP))
+
+
+def test_an_interval_needs_two_groups_and_defined_resamples():
+    missed = np.array([True, False, False, False])
+    undefined = group_intervals(lambda weight: auroc(np.array([0.4, 0.1, 0.2, 0.3]), missed, weight)[:, None], np.arange(4), np.ones(4), 1)
+    assert np.isnan(undefined).all()  # a third of the resamples hold no miss
+    assert np.isnan(group_intervals(lambda weight: weight.mean(axis=1, keepdims=True), np.zeros(4, dtype=int), np.ones(4), 1)).all()
+    assert np.isnan(miss_rate(missed, np.zeros(4, dtype=int), np.ones(4)).low)
+
+
+def test_a_figure_is_read_back_as_it_was_written():
+    figure = Figure(0.25, float("nan"), 0.5)
+    assert figure.to_json() == {"value": 0.25, "low": None, "high": 0.5}
+    assert Figure.from_json(figure.to_json()).to_json() == figure.to_json()
+
+
+def test_members_of_one_group_widen_the_interval():
+    rng = np.random.default_rng(2)
+    missed = np.repeat(rng.random(60) < 0.4, 5)  # five copies of one outcome a group
+    alone, grouped = miss_rate(missed, np.arange(300), np.ones(300)), miss_rate(missed, np.repeat(np.arange(60), 5), np.ones(300))
+    assert grouped.high - grouped.low == pytest.approx((alone.high - alone.low) * np.sqrt(5), rel=0.1)
+
+
+def _drawn(rng, groups, members, level, spread):
+    """Probabilities, outcomes and groups from a logistic model; wordings of a group are alike."""
+    group = np.repeat(np.arange(groups), members)
+    x = rng.normal(size=groups)[group] * 0.6 + rng.normal(size=groups * members) * 0.8
+    true = 1 / (1 + np.exp(-(level + spread * x)))
+    return true, rng.random(len(true)) < true, group
+
+
+KNOWN = pytest.mark.parametrize(
+    ("n_groups", "members", "level", "spread"),
+    [(200, 1, -1.5, 1.5), (500, 1, -2.0, 1.5), (250, 2, -1.0, 1.0), (120, 4, -1.5, 1.5)],
+)
+
+
+@pytest.mark.slow
+@KNOWN
+def test_intervals_of_the_miss_rate_cover(n_groups, members, level, spread):
+    rng = np.random.default_rng(23)
+    rate = _drawn(rng, 1_000_000 // members, members, level, spread)[0].mean()
+    held = 0
+    for _ in range(4000):
+        _, missed, group = _drawn(rng, n_groups, members, level, spread)
+        found = miss_rate(missed, group, np.ones(len(missed)))
+        held += found.low <= rate <= found.high
+    assert 0.93 <= held / 4000 <= 0.97, held / 4000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@KNOWN
+def test_intervals_of_skill_and_auroc_cover(n_groups, members, level, spread):
+    rng = np.random.default_rng(23)
+    true, _, _ = _drawn(rng, 1_000_000 // members, members, level, spread)
+    rate, order = true.mean(), np.argsort(true)
+    above = np.cumsum((1 - true)[order])  # what a true probability reaches: Brier skill, and the chance that a miss is above a hit
+    truth = np.array([1 - (true * (1 - true)).mean() / (rate * (1 - rate)), (true[order] * above).sum() / (true.sum() * (1 - true).sum())])
+    held = np.zeros(2)
+    for seed in range(800):
+        predicted, missed, group = _drawn(rng, n_groups, members, level, spread)
+
+        def figures(weights, predicted=predicted, missed=missed, group=group):
+            return np.stack([brier_skill(predicted, missed, group, weights), auroc(predicted, missed, weights)], axis=-1)
+
+        low, high = group_intervals(figures, group, np.ones(len(missed)), seed, resamples=600)
+        held += (low <= truth) & (truth <= high)
+    assert (held / 800 >= 0.93).all(), held / 800
+    assert (held / 800 <= 0.97).all(), held / 800
