@@ -41,7 +41,8 @@ def added(name, texts, question, **more):
 STONES = [(a, b) for a in ("granite", "basalt", "marble", "slate", "chalk", "gneiss", "schist", "tuff", "pumice", "flint") for b in ("quarry", "cliff", "ridge", "ledge", "gorge", "dune")]
 FILLER = [f"{stone} {place} lies {where} number{i}" for i, (where, (stone, place)) in enumerate((w, pair) for w in ("north", "south", "east") for pair in STONES)]
 SHARED = ("motorway", "driver", "petrol")
-VEHICLES = [f"the {name} motorway driver petrol" for name in ("car", "automobile") for _ in range(6)] + [f"{text} {SHARED[i % 3]}" for i, text in enumerate(FILLER)]
+VEHICLES = [f"the {name} motorway driver petrol" for name in ("car", "automobile") for _ in range(2)]
+VEHICLES += [f"thing{i} {SHARED[j]} thing{i}" for i in range(60) for j in range(3)]
 ANIMALS = [f"the {breed} is a dog of {colour} fur" for breed, colours in (("spaniel", "brown white golden black"), ("poodle", "grey silver apricot red")) for colour in colours.split()]
 
 

@@ -68,7 +68,7 @@ def test_a_model_that_fails_leaves_the_question_to_the_corpus(llm, model):
 
 
 class Down:
-    def ask(self, messages):
+    def ask(self, _messages):
         raise ChatError("timeout", "no reply")
 
 
@@ -76,7 +76,7 @@ class Says:
     def __init__(self, text):
         self.text = text
 
-    def ask(self, messages):
+    def ask(self, _messages):
         return Reply(self.text, 1, 1)
 
 

@@ -123,7 +123,7 @@ def test_only_the_strategies_that_are_allowed_are_chosen(setting):
 
 
 def test_only_uncertain_questions_are_expanded(setting):
-    done = setting.run(lambda batch: (np.array([0.9, 0.1, 0.1, 0.1, 0.1]), "calibrated"))
+    done = setting.run(lambda _: (np.array([0.9, 0.1, 0.1, 0.1, 0.1]), "calibrated"))
     assert {step.question for step in done.steps} == {0}
     np.testing.assert_array_equal(done.ranking.rows[1:], setting.first.rows[1:])
     assert not np.array_equal(done.ranking.norm[0], setting.first.norm[0])
@@ -190,7 +190,7 @@ def test_an_expansion_that_retrieves_nothing_changes_nothing(setting):
 @pytest.mark.parametrize("wrong", [np.array([0.5]), np.full(5, np.nan), np.full(5, 1.5)])
 def test_a_risk_that_is_no_probability_is_refused(setting, wrong):
     with pytest.raises(ValueError, match="risk"):
-        setting.run(lambda batch: (wrong, "calibrated"))
+        setting.run(lambda _: (wrong, "calibrated"))
 
 
 def test_lists_of_another_batch_are_refused(setting):

@@ -69,7 +69,7 @@ class Evidence:
 
     @functools.cached_property
     def known(self) -> npt.NDArray[np.bool_]:
-        """bool [m] which entries are terms of the corpus."""
+        """Bool [m] which entries are terms of the corpus."""
         return np.asarray(self.entries[1] < self.corpus.n_terms)
 
     @functools.cached_property
@@ -98,7 +98,7 @@ class Evidence:
 
     @functools.cached_property
     def held(self) -> npt.NDArray[np.bool_]:
-        """bool [m, min(k, depth)] whether each of the first k chunks holds the entry's term."""
+        """Bool [m, min(k, depth)] whether each of the first k chunks holds the entry's term."""
         query, term = self.entries
         chunk = self.top[query].astype(np.int64)
         return self.corpus.holds(chunk, np.broadcast_to(term[:, None], chunk.shape))
