@@ -71,7 +71,7 @@ def miss_rate_lines(report: Mapping[str, Any]) -> list[str]:
         whole = rounds["accounts"][0]
         difference = interval(whole["delta"], whole["ci_low"], whole["ci_high"])
         lines.append(
-            f"{quoted(name)} over {quoted(rounds['base'])}: expanded {whole['triggered']} of {whole['questions']} questions, recovered {whole['recovered']}, lost {whole['lost']}, "
+            f"{quoted(name)} over {quoted(rounds['base'])}: expanded {whole['triggered']} of {whole['questions']} wordings, recovered {whole['recovered']}, lost {whole['lost']}, "
             f"recall@{rounds['k']} {difference} over {whole['n_groups']} groups: {whole['verdict']}"
         )
     return lines
