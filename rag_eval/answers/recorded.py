@@ -176,6 +176,7 @@ class RecordedAnswers:
             tokens_in=output.tokens_in or 0,
             tokens_out=output.tokens_out or 0,
             seconds=output.seconds or 0.0,
+            confidence=output.confidence,
         )
 
     def payloads(self, output: RecordedOutput) -> dict[int, Mapping[str, Any]]:

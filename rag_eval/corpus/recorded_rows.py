@@ -24,7 +24,7 @@ MAX_SHORT_CHARS = 2000
 """Of a title, an address, an error or a citation's token."""
 MAX_NUMBER = 2**53
 
-OWN_KEYS = ("query_id", "question", "answer", "error", "citations", "contexts", "tokens_in", "tokens_out", "seconds", "verdict")
+OWN_KEYS = ("query_id", "question", "answer", "error", "citations", "contexts", "tokens_in", "tokens_out", "seconds", "verdict", "confidence")
 RAGAS_KEYS = ("query_id", "user_input", "response", "retrieved_contexts", "retrieved_context_ids", "reference")
 _CONTEXT_HASH_DIGITS = 16
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -84,6 +84,8 @@ class RecordedOutput:
         In the system's order, best first.
     tokens_in, tokens_out, seconds
         None where not recorded.
+    confidence
+        What the system itself reported, in [0, 1]; None where it reported nothing.
     verdict, reference
         Empty where not recorded; the reference answer comes from ragas rows.
     line
@@ -99,6 +101,7 @@ class RecordedOutput:
     tokens_in: int | None = None
     tokens_out: int | None = None
     seconds: float | None = None
+    confidence: float | None = None
     verdict: str = ""
     reference: str = ""
     line: int = 0
@@ -138,15 +141,15 @@ class _Fields:
         value = self.values.get(key)
         return "" if value is None else self.checked(value, key, limit)
 
-    def number(self, key: str, *, whole: bool, least: float = 0.0) -> float | None:
+    def number(self, key: str, *, whole: bool, least: float = 0.0, most: float = MAX_NUMBER) -> float | None:
         """Take an optional finite number."""
         value = self.values.get(key)
-        accepted = f"a {'whole ' if whole else ''}number{'' if least == -math.inf else f' of at least {least:g}'}, or null"
+        accepted = f"a {'whole ' if whole else ''}number{'' if least == -math.inf else f' of at least {least:g}'}{'' if most == MAX_NUMBER else f' and at most {most:g}'}, or null"
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
             self.fault("wrong_type", f"{key} must be a number", key, repr(value), accepted)
-        elif not (least <= value and abs(value) <= MAX_NUMBER):
+        elif not (least <= value <= most and abs(value) <= MAX_NUMBER):
             self.fault("bad_number", f"{key} is out of range", key, repr(value)[:100], accepted)
         else:
             return value
@@ -252,6 +255,7 @@ def _own(row: _Fields) -> RecordedOutput | None:
         None if tokens_in is None else int(tokens_in),
         None if tokens_out is None else int(tokens_out),
         row.number("seconds", whole=False),
+        row.number("confidence", whole=False, most=1.0),
         row.text("verdict", 64),
         line=row.line,
     )

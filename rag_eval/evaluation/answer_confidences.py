@@ -92,7 +92,7 @@ def _confidences(runs: Runs) -> dict[str, dict[str, Confidence]]:
         if answer.mode == "deterministic":
             synthesis = groundedness_confidence(None if not said or pd.isna(value) else float(value))
         else:
-            synthesis = reported_confidence(None, answer.mode)
+            synthesis = reported_confidence(answer.confidence if said else None, answer.mode)
         miss = miss_rate_of(runs, claims[answer.query_id])
         found[answer.query_id] = {
             "synthesis_confidence": synthesis,

@@ -32,6 +32,7 @@ ANSWERS = FrameSchema(
         "top_k": Column("int", "chunks asked for in the last retrieval"),
         "tokens_in": Column("int", "of all attempts"),
         "tokens_out": Column("int", "of all attempts"),
+        "confidence": Column("float", "as the system reported it; NaN where it reported nothing"),
     },
 )
 CITED = FrameSchema(
@@ -75,7 +76,7 @@ def to_frames(answers: Sequence[Answer]) -> dict[str, pd.DataFrame]:
     nan = float("nan")
     rows = [
         {name: getattr(answer, name) for name in ANSWERS.columns}
-        | {"codes": list(answer.codes), "signal": nan if answer.signal is None else answer.signal, "delta_s": nan if answer.delta_s is None else answer.delta_s}
+        | {"codes": list(answer.codes), "signal": nan if answer.signal is None else answer.signal, "delta_s": nan if answer.delta_s is None else answer.delta_s, "confidence": nan if answer.confidence is None else answer.confidence}
         for answer in answers
     ]
     cited = [{"query_id": answer.query_id, **dataclasses.asdict(span)} for answer in answers for span in answer.citations]
@@ -116,7 +117,7 @@ def from_artifact(artifact: Artifact) -> list[Answer]:
     answers = []
     for row in _rows(artifact, "answers"):
         cited, evidence = by_query.get(row["query_id"], ([], []))
-        for name in ("signal", "delta_s"):
+        for name in ("signal", "delta_s", "confidence"):
             row[name] = None if math.isnan(row[name]) else row[name]
         answers.append(Answer(**{**row, "codes": tuple(row["codes"])}, citations=tuple(cited), evidence=tuple(evidence)))
     return answers

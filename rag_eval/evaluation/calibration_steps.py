@@ -18,6 +18,7 @@ from rag_eval.evaluation.miss_ranks import judged
 from rag_eval.evaluation.outcome_steps import retrieval_outcomes
 from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
 from rag_eval.evaluation.trace_steps import open_sql_store
+from rag_eval.evaluation.traffic_steps import traffic
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.records.problems import InputError
 from rag_eval.storage.artifacts import Artifact
@@ -25,7 +26,7 @@ from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.calibration import Calibration, calibrate
 from rag_eval.uncertainty.conformal_splits import Questions
 from rag_eval.uncertainty.drift import Drift, watch
-from rag_eval.uncertainty.labelled import Labelled
+from rag_eval.uncertainty.labelled import FloatArray, Labelled
 from rag_eval.uncertainty.ladder import Checked, Counts, Standing, standing
 from rag_eval.uncertainty.outcome_use import fit_rows, refuse_own_gold
 from rag_eval.uncertainty.outcomes import OutcomeStore
@@ -76,11 +77,14 @@ def fitting(runs: Runs, name: str, now: dt.datetime) -> Fitting:
     rows["group_id"] = [current.get(query, group) for query, group in zip(rows["query_id"], rows["group_id"], strict=True)]
     newest = pd.to_datetime(rows["at"], utc=True).max() if len(rows) else None
     age = None if newest is None else max((now - newest.to_pydatetime()).total_seconds() / 86400, 0.0)
-    return Fitting(rows, _labelled(rows, tuple(strategy_signals(runs, name).json("about")["names"])), _drift(rows), refused, age)
+    names = tuple(strategy_signals(runs, name).json("about")["names"])
+    return Fitting(rows, _labelled(rows, names, traffic(runs, name).known()), _drift(rows), refused, age)
 
 
-def _labelled(rows: pd.DataFrame, names: tuple[str, ...]) -> Labelled:
+def _labelled(rows: pd.DataFrame, names: tuple[str, ...], of_traffic: dict[str, FloatArray]) -> Labelled:
     values = np.array([[np.nan if found.get(name) is None else found[name] for name in names] for found in rows["signals"]], dtype=np.float64).reshape(len(rows), len(names))
+    for place in np.flatnonzero(np.isnan(values).all(axis=1)).tolist() if len(names) else ():  # audits of traffic bring judgements, the claims their signals
+        values[place] = of_traffic.get(rows["claim_id"].iloc[place], np.full(len(names), np.nan))
     group, question = (pd.factorize(rows[column])[0].astype(np.int64) for column in ("group_id", "query_id"))
     return Labelled(names, values, rows["missed"].to_numpy(dtype=bool), group, rows["weight"].to_numpy(dtype=np.float64), question)
 
@@ -118,11 +122,11 @@ def calibration_artifact(runs: Runs, name: str, of: Fitting) -> Artifact:
     """Fit and judge, or read what was fitted to the same outcomes. Parts: about (`Calibration.to_json`), predictions (claim_id, mean out-of-fold prediction)."""
     evaluation, spec = runs.evaluation, runs.evaluation.config.uncertainty
     made = strategy_signals(runs, name)
-    key = evaluation.key("calibration", of.identity, made.key, gold_variants(evaluation).key, spec.target, spec.k, len(runs.names), prior_of(runs, name).id)
+    key = evaluation.key("calibration", of.identity, made.key, gold_variants(evaluation).key, spec.target, spec.k, len(runs.names), prior_of(runs, name).id, traffic(runs, name).frame["claim_id"].tolist())
 
     def make() -> dict[str, Any]:
         frame = made.frame("signals").query("not failed")
-        unlabelled = frame[list(of.labelled.names)].to_numpy()
+        unlabelled = np.vstack([frame[list(of.labelled.names)].to_numpy(), traffic(runs, name).signals])
         heuristic = _heuristic(runs, name, of.frame)
         found = calibrate(
             of.labelled,
@@ -139,6 +143,21 @@ def calibration_artifact(runs: Runs, name: str, of: Fitting) -> Artifact:
         return {"about": found.to_json(), "predictions": _predictions(of, found)}
 
     return evaluation.memo("calibration", key, make)
+
+
+def stored_calibration(runs: Runs, name: str) -> Artifact:
+    """Return what `miss_rate_calibration` fitted to this strategy's outcomes; parts as in `calibration_artifact`."""
+    key = miss_rate_calibration(runs)[name]["artifact"]
+    found = runs.evaluation.store.get("calibration", key)
+    if found is None:
+        raise RuntimeError(f"{name}: the calibration {key} is no longer in the store")
+    return found
+
+
+def calibration_of(runs: Runs, name: str) -> dict[str, Any]:
+    """Return everything of a calibration but its predictions, the fitted model among it."""
+    about: dict[str, Any] = stored_calibration(runs, name).json("about")
+    return about
 
 
 def _predictions(of: Fitting, found: Calibration) -> pd.DataFrame:
@@ -175,7 +194,7 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
         age_days=of.age_days,
         stale_after_days=spec.stale_after_days,
         own_gold_only=bool(of.refused),
-        n_unlabelled=int((~strategy_signals(runs, name).frame("signals")["failed"]).sum()),
+        n_unlabelled=int((~strategy_signals(runs, name).frame("signals")["failed"]).sum()) + len(traffic(runs, name).frame),
     )
     before = accepted_calibrator(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k)
     calibrator = ""

@@ -43,6 +43,7 @@ def iterative_accounts(runs: Runs, name: str) -> dict[str, Any]:
         "min_recall": spec.min_recall,
         "stops": about["iterative"]["stops"],
         "not_viable": about["iterative"]["not_viable"],
+        "suggestions_failed": about["iterative"]["suggestions_failed"],
         "recall_before": number(float(np.nanmean(before))) if np.isfinite(before).any() else None,
         "recall_after": number(float(np.nanmean(after))) if np.isfinite(after).any() else None,
         "k": k,

@@ -3,22 +3,27 @@
 Belongs here: which risk steers the rounds, and what a search leaves behind. The rounds themselves are `rag_eval.uncertainty.iterative`.
 """
 
+import functools
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rag_eval.answers.chat import ChatClient
+from rag_eval.answers.chat_cache import ChatCache
 from rag_eval.evaluation.batches import batch_of, term_space
 from rag_eval.evaluation.fingerprints import Accepted, accepted, strategy_fingerprint
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.records.gold_set import Bm25, Hybrid, Iterative, Vector
+from rag_eval.records.problems import InputError, Problem
 from rag_eval.records.uncertainty import DISCOUNTING
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.batch import FloatArray, RankedBatch
 from rag_eval.uncertainty.expansion.context import ExpansionContext, Suggester
+from rag_eval.uncertainty.expansion.llm import ChatSuggester
 from rag_eval.uncertainty.expansion.words import CorpusWords
 from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.histories import Iterated
@@ -29,6 +34,8 @@ from rag_eval.uncertainty.signals import SIGNALS, signals
 if TYPE_CHECKING:
     from rag_eval.evaluation.index_steps import Opened
 
+KEPT_CHAT = "chat"
+"""Folder of the home where replies are kept, shared with the answers."""
 CALIBRATED, HEURISTIC = "calibrated", "heuristic_v0"
 
 
@@ -71,14 +78,14 @@ class IterativeStrategy(ReadyStrategy):
         """Rank chunks for each query as `ReadyStrategy.search` does, expanding the questions whose retrieval is not trusted."""
         k = self._evaluation.config.uncertainty.k
         first = self.base.search(queries, max(depth, k), seed, allowed=allowed, cached=cached, strict=strict)
-        context = ExpansionContext(batch_of(self._evaluation, self._opened, self.base.spec, queries, first), queries, self._corpus_words(), self._suggester())
+        context = ExpansionContext(batch_of(self._evaluation, self._opened, self.base.spec, queries, first), queries, self._corpus_words(), self._suggester)
 
         def again(texts: list[str]) -> Ranking:
             return self.base.search(texts, max(depth, k), seed, allowed=allowed, cached=cached, strict=strict)
 
         def risk(batch: RankedBatch) -> tuple[FloatArray, str]:
             if self._model is None:
-                return heuristic_v0(batch, k), HEURISTIC
+                return heuristic_v0(batch, batch.rows.shape[1]), HEURISTIC  # over the whole list: of ten places it sees too little to expand anything
             return self._model.predict(signals(batch, k), SIGNALS, self._known_groups(queries)), CALIBRATED
 
         self.last = iterate(first, context, self.iterative, search=again, risk=risk, k=k)
@@ -88,13 +95,18 @@ class IterativeStrategy(ReadyStrategy):
         """What the last search left behind, as parts of a run's artifact.
 
         Parts: expansions (EXPANSIONS_FRAME), round_<i> (rows of the merged rankings, the first ranking's as round_0), about.iterative (basis, n_rounds,
-        stops and not_viable by name).
+        stops, not_viable and suggestions_failed by name).
         """
         if self.last is None:
             raise RuntimeError(f"{self.name} has not searched yet")
         last = self.last
-        about = {"basis": last.basis, "n_rounds": len(last.rounds), "stops": dict(sorted(Counter(last.stopped).items())), "not_viable": dict(sorted(last.not_viable.items()))}
+        about = {"basis": last.basis, "n_rounds": len(last.rounds), "stops": dict(sorted(Counter(last.stopped).items())), "not_viable": dict(sorted(last.not_viable.items())), "suggestions_failed": self._failed_suggestions}
         return {"expansions": last.frame(), **{f"round_{at}": rows for at, rows in enumerate(last.rounds)}, "about": {"iterative": about}}
+
+    @property
+    def _failed_suggestions(self) -> dict[str, int]:
+        """Suggestions that a chat endpoint did not give, by code; the corpus's own associations stood in for them."""
+        return dict(sorted(self._suggester.failed.items())) if isinstance(self._suggester, ChatSuggester) else {}
 
     def _known_groups(self, queries: list[str]) -> list[str]:
         """Group of each wording of the gold set, so that none is judged by a fit that saw its outcome; empty for any other text."""
@@ -109,8 +121,17 @@ class IterativeStrategy(ReadyStrategy):
         space = term_space(self._evaluation, self._opened)
         return self._evaluation.once("corpus words", lambda: CorpusWords(self._opened.table, space))
 
+    @functools.cached_property
     def _suggester(self) -> Suggester | None:
-        return None
+        """The chat endpoint that words questions anew, where one is configured; its replies are kept with those of the answers."""
+        name, settings = self.iterative.endpoint, self._evaluation.settings
+        if name is None:
+            return None
+        if name not in settings.endpoints:
+            accepted = ", ".join(sorted(settings.endpoints)) or "none is enabled; see RAG_EVAL_ENDPOINTS"
+            raise InputError(Problem("unknown_endpoint", "the settings enable no chat endpoint of this name", field=f"strategies.{self.name}.endpoint", found=name, accepted=accepted))
+        endpoint = settings.endpoints[name]
+        return ChatSuggester(ChatClient(endpoint, ChatCache(settings.home / KEPT_CHAT)), threads=endpoint.concurrency)
 
 
 def iterative_strategy(evaluation: Evaluation, opened: "Opened", spec: Iterative) -> IterativeStrategy:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.evaluation.answer_confidences import answer_confidences
-from rag_eval.evaluation.calibration_steps import miss_rate_calibration
+from rag_eval.evaluation.calibration_steps import miss_rate_calibration, stored_calibration
 from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy
 from rag_eval.evaluation.corpus_coverage import corpus_coverage
 from rag_eval.evaluation.iterative_accounts import iterative_accounts
@@ -96,18 +96,9 @@ def first_claims(runs: Runs, name: str) -> pd.DataFrame:
     seed = runs.artifact(name).json("about")["seeds"][0]
     frame = frame[(frame["paraphrase_id"] == ORIGINAL) & (frame["seed"] == seed)]
     known = judged_claims(runs, name).set_index("claim_id")["missed"].astype(float)
-    predicted = miss_rate_calibration_frame(runs, name).set_index("claim_id")["predicted"]
+    predicted = stored_calibration(runs, name).frame("predictions").set_index("claim_id")["predicted"]
     assigned: pd.DataFrame = frame.assign(missed=known.reindex(frame["claim_id"]).to_numpy(), predicted=predicted.reindex(frame["claim_id"]).to_numpy()).set_index("query_id")
     return assigned
-
-
-def miss_rate_calibration_frame(runs: Runs, name: str) -> pd.DataFrame:
-    """Out-of-fold predictions of one strategy: claim_id, missed, predicted, group_id."""
-    key = miss_rate_calibration(runs)[name]["artifact"]
-    found = runs.evaluation.store.get("calibration", key)
-    if found is None:
-        raise RuntimeError(f"{name}: the calibration {key} is no longer in the store")
-    return found.frame("predictions")
 
 
 def _comparison(runs: Runs, calibrated: dict[str, Any]) -> dict[str, Any]:

@@ -135,6 +135,8 @@ class Answer:
         Of all attempts.
     seconds
         Duration, not part of any hash.
+    confidence
+        What the system that answered reported of itself, in [0, 1]; None where it reported nothing.
     """
 
     query_id: str
@@ -153,3 +155,4 @@ class Answer:
     tokens_in: int = 0
     tokens_out: int = 0
     seconds: float = 0.0
+    confidence: float | None = None

@@ -13,11 +13,13 @@ LEVEL = 0.9
 MAX_UNMET = 3
 
 
-def _figure(part: Mapping[str, Any] | None) -> str:
+def figure(part: Mapping[str, Any] | None) -> str:
+    """Write a figure of a validation with its interval; a dash where there is none."""
     return "-" if part is None else interval(part["value"], part["low"], part["high"])
 
 
-def _k(entry: Mapping[str, Any]) -> str:
+def k_for(entry: Mapping[str, Any]) -> str:
+    """Write the conformal K of a strategy at LEVEL."""
     found = next((part for part in entry["conformal"] if part["method"] == "fixed" and part["level"] == LEVEL), None)
     if found is None:
         return "-"
@@ -37,9 +39,9 @@ def miss_rates_table(report: Mapping[str, Any]) -> "Table":
             interval(observed["value"], observed["ci_low"], observed["ci_high"]),
             f"{observed['n_scored']}/{observed['n_attempted']}",
             cell(entry["status"]),
-            _figure(None if validation is None else validation["skill"]),
-            _figure(None if validation is None else validation["auroc"]),
-            _k(entry),
+            figure(None if validation is None else validation["skill"]),
+            figure(None if validation is None else validation["auroc"]),
+            k_for(entry),
         )
     return table
 

@@ -9,18 +9,14 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from rag_eval.records.confidence import Absent, Confidence, as_json
-from rag_eval.records.problems import quoted
 from rag_eval.records.uncertainty import ExpansionName
 from rag_eval.uncertainty.batch import FloatArray, IntArray, Rows, Vectors
 from rag_eval.uncertainty.expansion.code_pattern import is_identifier, runs_of
 from rag_eval.uncertainty.expansion.context import ExpansionContext
+from rag_eval.uncertainty.gap_sentences import named_words, sentence
 
 Severity = Literal["low", "medium", "high"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("low", "medium", "high")
-NAMED = 5
-"""Words of the question that a description names."""
-WORD_CHARS = 40
-
 LEVELS: Final[dict[ExpansionName, tuple[float, float, float]]] = {
     "related_concept": (0.15, 0.3, 0.5),
     "synonym": (0.0, 0.1, 0.3),
@@ -89,7 +85,7 @@ def semantic_gaps(context: ExpansionContext, which: IntArray, k: int = 10) -> li
     for row, question in enumerate(which.tolist()):
         text = context.questions[question]
         its = [
-            (SEVERITIES.index(severity), -place, Gap(_sentence(name, float(extents[name][row]), k, _named(name, text, [words.surface[term] for term in cover.uncovered[row]], context)), severity, name))
+            (SEVERITIES.index(severity), -place, Gap(sentence(name, float(extents[name][row]), k, named_words(name, text, [words.surface[term] for term in cover.uncovered[row]], context)), severity, name))
             for place, name in enumerate(LEVELS)
             if (severity := _severity(name, float(extents[name][row]))) is not None
         ]
@@ -177,29 +173,3 @@ def _alike(vectors: Vectors, rows: Rows) -> FloatArray:
     count = there.sum(axis=1)
     pairs = (np.einsum("nd,nd->n", sums, sums) - count) / np.maximum(count * (count - 1), 1)
     return np.where(count > 1, pairs, np.nan).astype(np.float64)
-
-
-def _named(name: ExpansionName, question: str, uncovered: list[str], context: ExpansionContext) -> str:
-    if name in {"synonym", "hypernym", "negative_sampling"}:
-        its = uncovered
-    elif name == "code_pattern":
-        n_terms = context.batch.space.n_terms
-        runs = runs_of(question)
-        its = [run for run, row in zip(runs, context.words.table.query_terms(runs), strict=True) if is_identifier(run) or any(term >= n_terms for term in row)]
-    else:
-        its = []
-    return ", ".join(f"“{quoted(word, WORD_CHARS)}”" for word in dict.fromkeys(its[: 4 * NAMED]) if word) if its else ""
-
-
-def _sentence(name: ExpansionName, extent: float, k: int, named: str) -> str:
-    share = f"{100 * extent:.0f} %"
-    words = f": {named[:400]}" if named else ""
-    return {
-        "synonym": f"the first {k} results leave out {share} of what the question asks, by rarity of its words{words}",
-        "related_concept": f"no single result holds more than {100 * (1 - extent):.0f} % of what the question asks, by rarity of its words",
-        "code_pattern": f"the question has identifiers or words that the corpus does not write that way{words}",
-        "reformulation": f"{share} of the first {k} results are not among those of a second retriever",
-        "hypernym": f"the question's words are rare and not all of them are found{words}",
-        "negative_sampling": f"the first {k} results are much alike and leave out words of the question{words}",
-        "hyponym": f"the question's words are general and no result stands out among the first {k}",
-    }[name]

@@ -22,17 +22,16 @@ import datetime as dt, sys
 from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.naming import new_outcome
 from rag_eval.uncertainty.outcomes import OutcomeStore
-who, at = sys.argv[2], dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
+who, number_of, at = sys.argv[2], int(sys.argv[3]), dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 def made(number):
     query = f"shared {{number}}" if number < {SHARED} else f"{{who}} {{number}}"  # the first ones are what every writer records
     return new_outcome(claim_id=query.replace(" ", "-"), query_id=query, group_id=query, strategy="bm25", strategy_fingerprint="f", target="miss_any", k=10,
                        missed=number % 5 == 0, gold_source="qrels", inclusion_probability=1.0, signals={{"s": number / 7}}, at=at)
-outcomes = [made(number) for number in range({EACH})]
 print("ready", flush=True)
 sys.stdin.readline()
 store = OutcomeStore(SqlStore(sys.argv[1]))
-for start in range(0, {EACH}, {AT_ONCE}):
-    recorded = store.record(outcomes[start:start + {AT_ONCE}])
+for start in range(0, number_of, {AT_ONCE}):
+    recorded = store.record([made(number) for number in range(start, start + {AT_ONCE})])
     print(*recorded.added, *("=" + name for name in recorded.already_there), flush=True)
 """
 
@@ -52,7 +51,9 @@ def test_every_acknowledged_outcome_is_there_and_none_twice(place, project_root,
     logs = [tmp_path / f"{number}.log" for number in range(WRITERS)]
     streams = [log.open("wb") for log in logs]
     env = {**os.environ, "PYTHONPATH": str(project_root)}
-    writers = [subprocess.Popen([sys.executable, "-c", _WRITER, place, f"w{number}"], stdin=subprocess.PIPE, stdout=stream, env=env) for number, stream in enumerate(streams)]
+    # those that are to be killed never end by themselves: a lock is not fair, and one may have written all of its own before another has begun
+    ends = [10**6 if number < KILLED else EACH for number in range(WRITERS)]
+    writers = [subprocess.Popen([sys.executable, "-c", _WRITER, place, f"w{number}", str(ends[number])], stdin=subprocess.PIPE, stdout=stream, env=env) for number, stream in enumerate(streams)]
 
     def acknowledged(log) -> list[str]:
         whole, _, _ = log.read_bytes().decode().rpartition("\n")  # a line that was cut short acknowledges nothing

@@ -13,7 +13,9 @@ def test_the_shipped_prior_knows_the_signals_and_says_where_it_comes_from(kind):
     assert prior.names == SIGNALS
     assert prior.provenance["kind"] == kind
     assert prior.provenance["fitted_by"] == "benchmarks/fit_miss_prior.py"
-    assert set(prior.provenance["fitted_on"]) == set(prior.provenance["held_out"]) == {"scifact", "xquad_sentences", "clapnq", "pandas_api"}
+    fitted = {"scifact", "xquad_sentences", "clapnq"}
+    assert set(prior.provenance["fitted_on"]) == fitted
+    assert set(prior.provenance["held_out"]) == fitted | {"pandas_api"}
     for its in prior.provenance["fitted_on"].values():
         assert all(part["outcomes"] >= part["groups"] > 0 < part["misses"] < part["outcomes"] for part in its.values())
 

@@ -5,6 +5,7 @@ cut where case or digits change, neighbours are joined, and common affixes are p
 is added.
 """
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -14,6 +15,8 @@ from rag_eval.uncertainty.expansion.words import MAX_QUESTION_CHARS, MAX_WORD_CH
 MOST = 8
 JOINED = 3
 """Neighbours that are joined at most."""
+MAX_CANDIDATES = 300
+"""Writings, and words with affixes, that are looked up for one question: the analyzer remembers every word it is asked for."""
 MIN_JOINED_CHARS = 3
 MIN_STEM_CHARS = 4
 _RUN = re.compile(r"[^\W_]+")
@@ -78,7 +81,8 @@ def _found(words: CorpusWords, question: str) -> list[int]:
     own = words.table.query_terms(runs)
     held = {term for row in own for term in row}
     unknown = [run for run, row in zip(runs, own, strict=True) if row and all(term >= words.space.n_terms or not words.space.frequency[term] for term in row)]
-    candidates = [*_writings(runs), *(other for run in unknown for other in _affixed(run))]
+    writings, affixed = _writings(runs), (other for run in unknown for other in _affixed(run))
+    candidates = [*itertools.islice(writings, MAX_CANDIDATES), *itertools.islice(affixed, MAX_CANDIDATES)]
     added: dict[int, None] = {}
     for row in words.table.query_terms(candidates):
         if row and all(term < words.space.n_terms and words.surface[term] for term in row):

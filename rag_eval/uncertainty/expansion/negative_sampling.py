@@ -26,6 +26,9 @@ def expand(context: ExpansionContext, which: IntArray) -> list[str | None]:
 
     words, batch = context.words, context.batch
     rows = batch.rows[which, :LOOKED_AT]
+    known = batch.known[which]
+    if known.nnz == 0 or rows.shape[1] == 0:
+        return [None] * len(which)
     there = rows >= 0
     vectors = words.chunk_vectors[np.maximum(rows, 0)]
     like_first = np.where(there, np.einsum("nkd,nd->nk", vectors, vectors[:, 0]), np.inf)
@@ -43,7 +46,7 @@ def expand(context: ExpansionContext, which: IntArray) -> list[str | None]:
         return csr_array((weights, (query, rows[query, place])), shape=shape) @ present
 
     of_first, of_second = shares(first), shares(second)
-    known, aims = batch.known[which], words.aims(batch.known[which])
+    aims = words.aims(known)
     columns = np.flatnonzero(words.addable)
     added: list[list[int]] = []
     for start in range(0, len(which), BLOCK):

@@ -23,6 +23,8 @@ MAX_WORD_CHARS = 40
 MAX_QUESTION_CHARS = 4000
 """So much of a question is expanded; what stands beyond is left out of the expanded text."""
 DIMENSIONS = 128
+CHUNKS_A_DIMENSION = 4
+"""With as many dimensions as chunks nothing is latent: terms that never meet would stay unlike whatever company they keep."""
 SVD_SEED, SVD_ITERATIONS = 0, 4
 COMMON_SHARE = 0.1
 """A term in more chunks than this share tells nothing and is never added."""
@@ -84,8 +86,8 @@ class CorpusWords:
         from sklearn.utils.extmath import randomized_svd, svd_flip
 
         weights = self._weights
-        size = min(DIMENSIONS, *weights.shape)
-        if size == 0 or weights.nnz == 0:
+        size = min(DIMENSIONS, max(1, min(weights.shape) // CHUNKS_A_DIMENSION))
+        if weights.nnz == 0:
             return np.zeros((weights.shape[0], 1), dtype=np.float32), np.zeros((weights.shape[1], 1), dtype=np.float32)
         left, values, right = randomized_svd(weights, size, n_iter=SVD_ITERATIONS, random_state=SVD_SEED, flip_sign=False)
         left, right = svd_flip(left, right, u_based_decision=False)

@@ -17,7 +17,8 @@ from rag_eval.uncertainty.signals.coverage import coverage
 from rag_eval.uncertainty.signals.evidence import Evidence
 from rag_eval.uncertainty.signals.score_shape import score_shape
 from rag_eval.uncertainty.signals.specificity import specificity
-from rag_eval.uncertainty.signals.wordings import wordings_overlap
+from rag_eval.uncertainty.signals.wordings import NAMES as WORDINGS
+from rag_eval.uncertainty.signals.wordings import wordings
 
 FAMILIES: Final = (score_shape, coverage, agreement, candidates, specificity, coherence)
 SIGNALS: Final[tuple[str, ...]] = (
@@ -27,13 +28,15 @@ SIGNALS: Final[tuple[str, ...]] = (
     *("lexical_other", "cosine_other", "lexical_crowd", "beyond_lexical", "beyond_cosine", "beyond_fused", "fused_gap"),
     *("idf_mean", "idf_max", "length", "unknown", "generic"),
     *("coherence", "clarity"),
-    "wordings_overlap",
+    *WORDINGS,
 )
 SINGLE_PREDICTORS: Final[tuple[str, ...]] = ("nqc", "wig", "clarity", "tail_ratio", "cover_union", "cover_best")
 """Signals that are reported alone too, as others use them."""
 
-BLOCK_BYTES = 16 * 2**20
-"""Memory of one dense block of scores, queries x chunks; a block that fits the processor's cache is the fastest."""
+BLOCK_BYTES = 64 * 2**20
+"""Memory of one table of term frequencies, terms of a block of queries x chunks: queries share terms within it, so larger is faster."""
+QUERY_TERMS = 16
+"""Terms that a query is taken to have in that."""
 BLOCK_PLACES = 50_000
 """Places (queries x K) that are looked at together."""
 CENTRE_SAMPLE = 10_000
@@ -65,12 +68,12 @@ def signals(batch: RankedBatch, k: int) -> FloatArray:
     found = np.full((len(batch), len(SIGNALS)), np.nan)
     corpus, vectors = corpus_weights(batch.space), batch.chunk_vectors
     centre = None if vectors is None or not len(vectors) else vectors[:: -(-len(vectors) // CENTRE_SAMPLE)].mean(axis=0)
-    wordings = wordings_overlap(batch, k)  # over the whole batch: wordings of a question may stand far apart
-    step = max(1, min(BLOCK_PLACES // k, BLOCK_BYTES // (8 * max(corpus.n_chunks, 1))))
+    together = wordings(batch, k)
+    step = max(1, min(BLOCK_PLACES // k, BLOCK_BYTES // (2 * QUERY_TERMS * max(corpus.n_chunks, 1))))
     for start in range(0, len(batch), step):
         block = slice(start, start + step)
         evidence = Evidence(_part(batch, block), k, corpus, centre)
-        by_name = {name: values for family in FAMILIES for name, values in family(evidence).items()} | {"wordings_overlap": wordings[block]}
+        by_name = {name: values for family in FAMILIES for name, values in family(evidence).items()} | {name: values[block] for name, values in together.items()}
         found[block] = np.stack([by_name[name] for name in SIGNALS], axis=1)
     return found
 

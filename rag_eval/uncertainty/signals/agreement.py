@@ -40,11 +40,12 @@ def _agreeing(first: Rows, second: Rows, width: int) -> FloatArray:
     """How many chunks the first d of both share, for every d up to `width`: [n, width]."""
     query, left, right = np.nonzero((first[:, :, None] == second[:, None, :]) & (first >= 0)[:, :, None])
     found = np.bincount(query * width + np.maximum(left, right), minlength=len(first) * width).reshape(-1, width)
-    shared: FloatArray = np.cumsum(found, axis=1).astype(np.float64)
-    return shared
+    agreeing: FloatArray = np.cumsum(found, axis=1).astype(np.float64)
+    return agreeing
 
 
 def _rank(rows: Rows, chunk: npt.NDArray[np.int32]) -> FloatArray:
     """Rank of a chunk in each list, from 1; depth + 1 where it is not there."""
     same = rows == chunk[:, None]
-    return np.where(same.any(axis=1), same.argmax(axis=1) + 1.0, rows.shape[1] + 1.0)
+    rank: FloatArray = np.where(same.any(axis=1), same.argmax(axis=1) + 1.0, rows.shape[1] + 1.0)
+    return rank

@@ -1,11 +1,14 @@
 """Signals of the retrieved chunks among themselves: do they speak of one thing."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from rag_eval.uncertainty.signals.evidence import Evidence, FloatArray
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 FIRST = 10
 
@@ -34,18 +37,18 @@ def coherence(evidence: Evidence) -> dict[str, FloatArray]:
     return {"coherence": np.where(count > 1, (norm - single) / pairs, np.nan), "clarity": _clarity(evidence, chosen)}
 
 
-def _chosen(rows: npt.NDArray[np.int32], held: npt.NDArray[np.bool_], n_chunks: int) -> Any:
+def _chosen(rows: npt.NDArray[np.int32], held: npt.NDArray[np.bool_], n_chunks: int) -> "csr_array":
     from scipy.sparse import csr_array
 
     starts = np.concatenate([[0], np.cumsum(held.sum(axis=1))])
     return csr_array((np.ones(int(held.sum()), dtype=np.float32), rows[held], starts), shape=(len(rows), n_chunks))
 
 
-def _queries(matrix: Any) -> npt.NDArray[np.int64]:
+def _queries(matrix: "csr_array") -> npt.NDArray[np.int64]:
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
-def _clarity(evidence: Evidence, chosen: Any) -> FloatArray:
+def _clarity(evidence: Evidence, chosen: "csr_array") -> FloatArray:
     mixed = chosen @ evidence.corpus.share
     query = _queries(mixed)
     total = np.bincount(query, weights=mixed.data, minlength=evidence.n)

@@ -37,7 +37,6 @@ class CorpusWeights:
         self.nowhere = float(np.log1p((space.n_chunks + 0.5) / 0.5))
         """Idf of a term that no chunk holds: what an unknown term weighs."""
         chunk = np.repeat(np.arange(space.n_chunks, dtype=np.int64), np.diff(counts.indptr))
-        self._keys: Ints = chunk * max(space.n_terms, 1) + counts.indices
         length = np.bincount(chunk, weights=counts.data, minlength=space.n_chunks)
         self.share: csr_array = _like(counts, counts.data / length[chunk] if len(chunk) else counts.data)
         """[n_chunks, n_terms] share of a chunk's terms that are this one."""
@@ -49,28 +48,44 @@ class CorpusWeights:
         self.probability: FloatArray = total / max(float(total.sum()), 1.0)
         """[n_terms] share of all terms of the corpus."""
         mean_length = max(float(length.mean()) if space.n_chunks else 0.0, 1e-9)
-        slow = K1 * (1 - B + B * length / mean_length)
-        self.by_term: csr_array = _like(by_term, by_term.data / (by_term.data + slow[by_term.indices]) + 1j)
-        """complex64 [n_terms, n_chunks]: tf / (tf + k1 (1 - b + b length / mean length)), in [0, 1), and as the imaginary part 1.
+        self.slow: npt.NDArray[np.float32] = (K1 * (1 - B + B * np.append(length, mean_length) / mean_length)).astype(np.float32)
+        """[n_chunks + 1], the last for a chunk of -1: k1 (1 - b + b length / mean length): BM25's weight of a term is tf / (tf + slow)."""
+        self._starts: Ints = by_term.indptr.astype(np.int64)
+        self._chunks = by_term.indices
+        self._counts: npt.NDArray[np.uint16] = np.minimum(by_term.data, np.iinfo(np.uint16).max).astype(np.uint16)
 
-        Two weights in one matrix, because one sparse product then gives both sums in the time of one.
+    def frequencies(self, terms: Ints, chunks: npt.NDArray[np.int32]) -> npt.NDArray[np.uint16]:
+        """How often chunks hold terms of the corpus.
+
+        The postings of the distinct terms are spread over a dense table, in which the look-ups then cost next to nothing.
+
+        Parameters
+        ----------
+        terms
+            [m] term ids.
+        chunks
+            int32 [m, j] chunk rows to look each of them up in.
+
+        Returns
+        -------
+        array
+            uint16 [m, j], 65,535 standing for more too; 0 for a chunk of -1.
         """
-
-    def holds(self, chunk: Ints, term: Ints) -> npt.NDArray[np.bool_]:
-        """Whether chunk i holds term i; never so for a chunk of -1 or an unknown term. Shapes of both alike."""
-        if not len(self._keys):
-            return np.zeros(chunk.shape, dtype=bool)
-        key = np.where((chunk < 0) | (term >= self.n_terms), -1, chunk * self.n_terms + term)
-        at = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
-        found: npt.NDArray[np.bool_] = self._keys[at] == key
+        distinct, row = np.unique(terms, return_inverse=True)
+        sizes = self._starts[distinct + 1] - self._starts[distinct]
+        from_ = np.arange(sizes.sum()) + np.repeat(self._starts[distinct] - np.cumsum(sizes) + sizes, sizes)
+        width = self.n_chunks + 1  # the last column takes the chunks of -1
+        table = np.zeros(len(distinct) * width, dtype=np.uint16)
+        table[np.repeat(np.arange(len(distinct)) * width, sizes) + self._chunks[from_]] = self._counts[from_]
+        found: npt.NDArray[np.uint16] = table[(row * width)[:, None] + np.where(chunks < 0, self.n_chunks, chunks)]
         return found
 
 
 def _like(matrix: Any, data: npt.NDArray[Any]) -> Any:
-    """Return the same places with other values, in single precision."""
+    """Return the same places with other values, float32."""
     from scipy.sparse import csr_array
 
-    return csr_array((data.astype(np.complex64 if np.iscomplexobj(data) else np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
+    return csr_array((data.astype(np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 _PREPARED: weakref.WeakKeyDictionary[TermSpace, CorpusWeights] = weakref.WeakKeyDictionary()

@@ -14,10 +14,13 @@ from rag_eval.uncertainty.signals.corpus_weights import CorpusWeights
 
 FloatArray = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Frequencies = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int32]
 
-POOL = 100
-"""Ranks of each list whose chunks both engines score."""
+POOL = 30
+"""Ranks of each list whose chunks both engines score, at least."""
+CUTOFFS = 3
+"""And at least so many times K; a hundred ranks at K = 10 told no more than thirty."""
 GATHERED_BYTES = 2**21
 """Memory of chunk vectors gathered at a time: what fits the processor's cache is three times as fast."""
 
@@ -49,9 +52,20 @@ class Evidence:
         return len(self.batch)
 
     @property
-    def top(self) -> Rows:
-        """int32 [n, min(k, depth)] the strategy's first k."""
-        return self.batch.rows[:, : self.k]
+    def pool(self) -> int:
+        """Ranks of each list that both engines score."""
+        return max(POOL, CUTOFFS * self.k)
+
+    @property
+    def rows(self) -> Rows:
+        """int32 [n, at most pool] the strategy's list."""
+        return self.batch.rows[:, : self.pool]
+
+    @property
+    def other(self) -> Rows:
+        """int32 [n, at most pool] the second retriever's list; [n, 0] where there is none."""
+        rows = self.batch.other_rows
+        return self.batch.rows[:, :0] if rows is None else rows[:, : self.pool]
 
     @functools.cached_property
     def entries(self) -> tuple[Ints, Ints]:
@@ -85,7 +99,7 @@ class Evidence:
         total = self.per_query(self.idf)
         return np.where(total > 0, total, np.nan)
 
-    def per_query(self, values: npt.NDArray[np.float64]) -> FloatArray:
+    def per_query(self, values: FloatArray | Frequencies) -> FloatArray:
         """Sum over the entries of each query: [m] gives [n], [m, j] gives [n, j]."""
         query = self.entries[0]
         if values.ndim == 1:
@@ -97,53 +111,46 @@ class Evidence:
         return summed
 
     @functools.cached_property
+    def frequencies(self) -> Frequencies:
+        """float32 [m, j] how often each chunk of `rows` holds the entry's term, 0 where there is no chunk."""
+        return self._frequencies(self.rows)
+
+    @functools.cached_property
     def held(self) -> npt.NDArray[np.bool_]:
-        """Bool [m, min(k, depth)] whether each of the first k chunks holds the entry's term."""
-        query, term = self.entries
-        chunk = self.top[query].astype(np.int64)
-        return self.corpus.holds(chunk, np.broadcast_to(term[:, None], chunk.shape))
+        """Whether each of the first k chunks holds the entry's term, bool [m, min(k, depth)]."""
+        return self.frequencies[:, : self.k] > 0
+
+    @functools.cached_property
+    def coverage(self) -> FloatArray:
+        """Share of the query's idf that each chunk of `rows` holds, [n, j]; NaN where there is no chunk or no term."""
+        return self._scores((self.frequencies > 0).astype(np.float32), self.rows)
 
     @functools.cached_property
     def listed(self) -> tuple[FloatArray, FloatArray]:
-        """Lexical score and cosine of the strategy's first POOL chunks, [n, at most POOL] each."""
-        rows = self.batch.rows[:, :POOL]
-        cosine = np.where(rows >= 0, self.batch.raw[:, :POOL], np.nan) if self.batch.cosine else self.cosine(rows)
-        return self._picked(self._dense.real, rows), cosine
-
-    @functools.cached_property
-    def listed_coverage(self) -> FloatArray:
-        """Share of the query's idf that each of the strategy's first POOL chunks holds; NaN where there is no chunk."""
-        return self._picked(self._dense.imag, self.batch.rows[:, :POOL])
+        """Lexical score and cosine of the chunks of `rows`, [n, j] each."""
+        cosine = np.where(self.rows >= 0, self.batch.raw[:, : self.pool], np.nan) if self.batch.cosine else self.cosine(self.rows)
+        return self._lexical(self.rows, self.frequencies), cosine
 
     @functools.cached_property
     def other_listed(self) -> tuple[FloatArray, FloatArray]:
-        """As `listed`, of the second retriever's list; [n, 0] where there is none."""
-        rows = self.other
-        return self._picked(self._dense.real, rows), self.cosine(rows)
+        """As `listed`, of `other`."""
+        return self._lexical(self.other, self._frequencies(self.other)), self.cosine(self.other)
 
-    @property
-    def other(self) -> Rows:
-        """int32 [n, at most POOL] the second retriever's list; [n, 0] where there is none."""
-        rows = self.batch.other_rows
-        return self.batch.rows[:, :0] if rows is None else rows[:, :POOL]
+    def _frequencies(self, rows: Rows) -> Frequencies:
+        query, term = self.entries
+        found = np.zeros((len(query), rows.shape[1]), dtype=np.float32)
+        found[self.known] = self.corpus.frequencies(term[self.known], rows[query[self.known]])
+        return found
 
-    @functools.cached_property
-    def _dense(self) -> npt.NDArray[np.complex64]:
-        """BM25 of every chunk by the query's summed idf, in [0, 1), and as the imaginary part the share of that idf which it holds, [n, n_chunks]."""
-        from scipy.sparse import csr_array
+    def _lexical(self, rows: Rows, frequencies: Frequencies) -> FloatArray:
+        """BM25 of each chunk by the query's summed idf, in [0, 1), [n, j]; NaN where there is no chunk or no term."""
+        return self._scores(frequencies / (frequencies + self.corpus.slow[rows][self.entries[0]]), rows)
 
-        query, term = (part[self.known] for part in self.entries)
-        share = (self.idf / self.idf_sum[self.entries[0]])[self.known].astype(np.complex64)
-        asked = csr_array((share, term, np.searchsorted(query, np.arange(self.n + 1))), shape=(self.n, self.corpus.n_terms))
-        product: npt.NDArray[np.complex64] = (asked @ self.corpus.by_term).toarray()
-        return product
-
-    def _picked(self, dense: npt.NDArray[np.float32], rows: Rows) -> FloatArray:
-        """Values of `dense` [n, n_chunks] at `rows`; NaN where there is no chunk or the query has no term."""
-        if not dense.shape[1]:
-            return np.full(rows.shape, np.nan)
-        found = np.take_along_axis(dense, np.maximum(rows, 0), axis=1).astype(np.float64)
-        return np.where((rows >= 0) & ~np.isnan(self.idf_sum)[:, None], found, np.nan)
+    def _scores(self, weights: Frequencies, rows: Rows) -> FloatArray:
+        """Sum of weight x idf over the entries of each query, by their summed idf."""
+        share = (self.idf / self.idf_sum[self.entries[0]]).astype(np.float32)
+        summed = self.per_query(weights * share[:, None])
+        return np.where((rows >= 0) & ~np.isnan(self.idf_sum)[:, None], summed, np.nan)
 
     def cosine(self, rows: Rows) -> FloatArray:
         """Cosine of each chunk, [n, j]; NaN where there is no chunk, or no vector of the query."""
@@ -155,4 +162,5 @@ class Evidence:
         for start in range(0, self.n, step):
             block = slice(start, start + step)
             found[block] = np.einsum("nd,njd->nj", queries[block], chunks[np.maximum(rows[block], 0)])
-        return np.where((rows >= 0) & queries.any(axis=1)[:, None], found, np.nan)
+        asked: npt.NDArray[np.bool_] = np.asarray(queries.any(axis=1))
+        return np.where((rows >= 0) & asked[:, None], found, np.nan)

@@ -1,0 +1,79 @@
+"""Commands about calibration: what outcomes make of the miss rates, and how strategies compare."""
+
+import json as json_form
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rag_eval.cli.app import GoldSets, Home, app, console_for, open_settings, progress_for, told
+
+if TYPE_CHECKING:
+    from rag_eval.evaluation.inputs import Evaluation
+
+calibrate = typer.Typer(invoke_without_command=True, pretty_exceptions_enable=False)
+app.add_typer(calibrate, name="calibrate", help="Calibrate miss rates on the outcomes so far, and say what each has earned; compare strategies.")
+
+OneGoldSet = Annotated[str | None, typer.Option("--gold-set", help="Whose strategies. Default: the primary gold set.")]
+
+
+def _opened(gold_set: str | None, home: Path | None, gold_sets: Path | None) -> "Evaluation":
+    settings = open_settings(home, None, gold_sets)
+    from rag_eval.evaluation.inputs import open_gold_set, select_gold_sets
+
+    folder = select_gold_sets(settings.gold_sets, [gold_set or settings.primary_gold_set])[0]
+    return open_gold_set(folder, settings, progress=progress_for())
+
+
+@calibrate.callback(invoke_without_command=True)
+def calibrate_now(
+    context: typer.Context,
+    *,
+    gold_set: OneGoldSet = None,
+    json: Annotated[bool, typer.Option("--json", help="Everything as one JSON object instead of tables.")] = False,
+    home: Home = None,
+    gold_sets: GoldSets = None,
+) -> None:
+    """Fit each strategy's estimator to its outcomes, validate it on held-out groups, and keep what it has earned for the next run."""
+    if context.invoked_subcommand is not None:
+        return
+    with told():
+        evaluation = _opened(gold_set, home, gold_sets)
+        from rag_eval.evaluation.calibrating import calibrate_gold_set
+        from rag_eval.reporting.calibration_tables import calibration_json, show_calibration
+
+        found = calibrate_gold_set(evaluation)
+        if json:
+            typer.echo(json_form.dumps(calibration_json(found), sort_keys=True, allow_nan=False))
+        else:
+            show_calibration(console_for(), found)
+
+
+@calibrate.command()
+def compare(
+    strategies: Annotated[list[str], typer.Argument(help="Two or more strategies of the gold set.")],
+    *,
+    gold_set: OneGoldSet = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write the table to this file.")] = None,
+    latex: Annotated[Path | None, typer.Option(help="Also write the table to this file, for a paper.")] = None,
+    home: Home = None,
+    gold_sets: GoldSets = None,
+) -> None:
+    """Compare strategies on the same questions: miss rates, Brier scores and skill, with intervals, Holm-adjusted p and prediction-powered estimates."""
+    with told():
+        evaluation = _opened(gold_set, home, gold_sets)
+        from rag_eval.evaluation.calibrating import compare_strategies
+        from rag_eval.reporting.miss_rate_tables import NOTE, differences_table, strategies_table, to_latex, write_comparison_csv
+        from rag_eval.storage.atomic import write_text
+
+        found = compare_strategies(evaluation, strategies)
+        console = console_for()
+        console.print(strategies_table(found))
+        console.print(differences_table(found))
+        console.print(NOTE, markup=False, soft_wrap=True)
+        if csv is not None:
+            write_comparison_csv(csv, found)
+            typer.echo(f"written to {csv}")
+        if latex is not None:
+            write_text(latex, to_latex(found))
+            typer.echo(f"written to {latex}")

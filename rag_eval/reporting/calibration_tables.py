@@ -1,0 +1,78 @@
+"""A calibration on a terminal and as JSON: figures of every strategy with their intervals, and what keeps a status from being higher."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rag_eval.records.problems import quoted
+from rag_eval.reporting.miss_rate_lines import figure, k_for
+from rag_eval.reporting.terminal import cell, new_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+MAX_UNMET = 6
+
+
+def calibration_json(found: Any) -> dict[str, Any]:
+    """Write everything of a calibration (`Calibrated`) as JSON values."""
+    return dataclasses.asdict(found)
+
+
+def _error(part: Mapping[str, Any]) -> str:
+    """A calibration error beside what calibrated predictions may have."""
+    return f"{part['value']:.3f} ({part['null_limit']:.3f})"
+
+
+def _figures(found: Any) -> "Table":
+    target = f"{found.target}@{found.k}"
+    columns = [("strategy", "left"), ("status", "left"), ("outcomes/groups/misses", "right"), *((name, "right") for name in (target, "Brier", "skill"))]
+    table = new_table(f"Calibration of {target} on {quoted(found.gold_set)} (out of fold, 95 % intervals over groups)", columns)
+    for name, entry in found.strategies.items():
+        counts, validation = entry["counts"], entry["validation"]
+        shown = ["-"] * 3 if validation is None else [figure(validation[key]) for key in ("miss_rate", "brier", "skill")]
+        table.add_row(cell(name), cell(entry["status"]), f"{counts['outcomes']}/{counts['groups']}/{'-' if validation is None else validation['misses']}", *shown)
+    return table
+
+
+def _errors(found: Any) -> "Table":
+    columns = [("strategy", "left"), *((name, "right") for name in ("AUROC", "slope", "ECE (at most)", "smECE (at most)", "K for 90%"))]
+    table = new_table("How well predictions fit (at most: the limit of what calibrated predictions show by chance)", columns)
+    for name, entry in found.strategies.items():
+        validation = entry["validation"]
+        shown = ["-"] * 4 if validation is None else [*(figure(validation[key]) for key in ("auroc", "slope")), *(_error(validation[key]) for key in ("ece", "smece"))]
+        table.add_row(cell(name), *shown, k_for(entry))
+    return table
+
+
+def show_calibration(console: "Console", found: Any) -> None:
+    """Print a calibration (`Calibrated`)."""
+    console.print(_figures(found))
+    console.print(_errors(found))
+    for name, entry in found.strategies.items():
+        for line in _lines(name, entry, found.traffic[name]):
+            console.print(line, markup=False, soft_wrap=True)
+
+
+def _lines(name: str, entry: Mapping[str, Any], claims: int) -> list[str]:
+    lines = []
+    unmet = [condition for condition in entry["standing"]["conditions"] if not condition["met"]]
+    if unmet:
+        shown = "; ".join(f"{condition['status']} needs {condition['name']} {quoted(condition['needed'], 80)}, found {quoted(condition['found'], 80)}" for condition in unmet[:MAX_UNMET])
+        lines.append(f"{quoted(name)}: {shown}")
+    if entry["validation"] is not None:
+        baseline, gap = entry["heuristic_v0"], entry["leakage_gap"]
+        uncalibrated = "" if baseline is None else f"heuristic_v0 has skill {baseline['skill']['value']:.2f}, AUROC {baseline['auroc']['value']:.2f}; "
+        lines.append(f"{quoted(name)}: {uncalibrated}folds that split groups would have feigned {gap['gap']:+.3f} of skill")
+    if entry["refused"]:
+        lines.append(f"{quoted(name)} is not calibrated: {quoted(entry['refused'], 600)}")
+    if entry["drift"]["alarm"]:
+        lines.append(f"{quoted(name)}: DRIFT, {entry['drift']['direction']} after {entry['drift']['first_alarm_at']} groups")
+    if entry["promotion"] is not None:
+        lines.append(f"{quoted(name)}: {entry['promotion']['old_status']} -> {entry['promotion']['new_status']}")
+    if claims:
+        lines.append(f"{quoted(name)}: {claims} claims of production traffic counted in")
+    if entry["calibrator"]:
+        lines.append(f"{quoted(name)}: calibrator {entry['calibrator'][:16]}, fingerprint {entry['fingerprint']}")
+    return lines

@@ -1,0 +1,210 @@
+"""The signals of a miss one query at a time, in plain Python: what the vectorised ones are compared with. NaN stands for not defined."""
+
+import math
+import statistics
+
+NAN = math.nan
+
+
+class Corpus:
+    """Chunks as lists of term ids."""
+
+    def __init__(self, chunks, n_terms):
+        self.chunks, self.n_terms, self.n = chunks, n_terms, len(chunks)
+        self.mean_length = max(sum(map(len, chunks)) / max(self.n, 1), 1e-9)
+        self.nowhere = math.log(1 + (self.n + 0.5) / 0.5)
+        self.total = [term for chunk in chunks for term in chunk]
+
+    def idf(self, term):
+        holding = sum(term in chunk for chunk in self.chunks)
+        return math.log(1 + (self.n - holding + 0.5) / (holding + 0.5)) if term < self.n_terms else self.nowhere
+
+    def bm25(self, query, chunk):
+        """By the query's summed idf; NaN for a query without terms."""
+        terms, found = set(query), 0.0
+        if not terms:
+            return NAN
+        long = 0.9 * (1 - 0.4 + 0.4 * len(self.chunks[chunk]) / self.mean_length)
+        for term in terms:
+            tf = self.chunks[chunk].count(term)
+            found += self.idf(term) * tf / (tf + long)
+        return found / sum(map(self.idf, terms))
+
+    def covered(self, query, chunks, power=1):
+        terms = set(query)
+        if not terms:
+            return NAN
+        union = {term for chunk in chunks for term in self.chunks[chunk]}
+        return sum(self.idf(term) ** power for term in terms & union) / sum(self.idf(term) ** power for term in terms)
+
+
+def cosine(query, chunk):
+    return NAN if query is None or not any(query) else sum(a * b for a, b in zip(query, chunk, strict=True))
+
+
+def numbers(values):
+    return [value for value in values if not math.isnan(value)]
+
+
+def sd(values):
+    return statistics.pstdev(values) if len(values) > 1 else NAN
+
+
+def best(values, nth=1):
+    ranked = sorted(numbers(values), reverse=True)
+    return ranked[nth - 1] if len(ranked) >= nth else NAN
+
+
+def difference(a, b):
+    return a - b  # NaN where either is
+
+
+def score_shape(raw, depth, k):
+    names = ("tail_ratio", "score_sd", "wig", "nqc", "cut_gap")
+    if not raw or raw[0] <= 0:
+        return dict.fromkeys(names, NAN)
+    s = [score / raw[0] for score in raw]
+    wig = statistics.mean(s[:k]) - statistics.mean(s[:100])
+    gap = s[k - 1] - s[k] if depth > k and len(s) > k else NAN
+    return dict(zip(names, (s[min(k, len(s)) - 1], sd(s[:10]), wig, sd(s[:100]), gap), strict=True))
+
+
+def coverage(corpus, query, rows, k):
+    names = ("cover_union", "cover_best", "cover_rare", "cover_top", "cover_crowd")
+    if not query:
+        return dict.fromkeys(names, NAN)
+    pool = rows[: max(30, 3 * k)]
+    single = [corpus.covered(query, [chunk]) for chunk in pool]
+    crowd = best(single, k)
+    return {
+        "cover_union": corpus.covered(query, rows[:k]),
+        "cover_best": max(single[:k], default=0.0),
+        "cover_rare": max((corpus.covered(query, [chunk], 2) for chunk in rows[:k]), default=0.0),
+        "cover_top": single[0] if single else 0.0,
+        "cover_crowd": 0.0 if math.isnan(crowd) else crowd,
+    }
+
+
+def agreement(rows, other, depth, other_depth, k):
+    names = ("overlap", "rbo", "other_first", "first_in_other", "same_first")
+    if not rows or not other:
+        return dict.fromkeys(names, NAN)
+    k = min(k, 100)
+    shared = [len(set(rows[:d]) & set(other[:d])) / d for d in range(1, k + 1)]
+    weights = [0.9 ** (d - 1) for d in range(1, k + 1)]
+    rank = rows.index(other[0]) + 1 if other[0] in rows else depth + 1
+    back = other.index(rows[0]) + 1 if rows[0] in other else other_depth + 1
+    rbo = sum(w * a for w, a in zip(weights, shared, strict=True)) / sum(weights)
+    return dict(zip(names, (shared[-1], rbo, math.log(rank), math.log(back), float(rows[0] == other[0])), strict=True))
+
+
+def standardised(values):
+    some = numbers(values)
+    spread = statistics.pstdev(some) if len(some) > 1 else 0.0
+    # equal numbers differ in their last bits once they were averaged
+    return [value if math.isnan(value) else (value - statistics.mean(some)) / spread if spread > 1e-12 else 0.0 for value in values]
+
+
+def candidates(corpus, query, lists, near_by, k):
+    (rows, other), (vector, vectors) = lists, near_by
+    width = max(30, 3 * k)
+    rows, other = rows[:width], other[:width]
+    pool = rows + [chunk for chunk in other if chunk not in rows]
+    near = [NAN if vectors is None else cosine(vector, vectors[chunk]) for chunk in pool]
+    lexical = [corpus.bm25(query, chunk) for chunk in pool]
+    pairs = list(zip(standardised(lexical), standardised(near), strict=True))
+    fused = [sum(numbers(pair)) if numbers(pair) else NAN for pair in pairs]
+    found = {
+        "lexical_other": best([corpus.bm25(query, chunk) for chunk in other[:k]]),
+        "cosine_other": best([NAN if vectors is None else cosine(vector, vectors[chunk]) for chunk in other[:k]]),
+        "lexical_crowd": best(lexical, k),
+        "fused_gap": difference(best(fused), best(fused, 2)),
+    }
+    inside = min(k, len(rows))
+    for name, scores in (("beyond_lexical", lexical), ("beyond_cosine", near), ("beyond_fused", fused)):
+        found[name] = difference(best(scores[inside:]), best(scores[:inside]))
+    return found
+
+
+def specificity(corpus, query, vector, vectors):
+    idf = [corpus.idf(term) for term in set(query)]
+    found = {"length": math.log(1 + len(query)), "idf_mean": NAN, "idf_max": NAN, "unknown": NAN, "generic": NAN}
+    if idf:
+        strange = sum(term >= corpus.n_terms for term in set(query)) / len(idf)
+        found |= {"idf_mean": statistics.mean(idf) / corpus.nowhere, "idf_max": max(idf) / corpus.nowhere, "unknown": strange}
+    if vectors is not None:
+        centre = [statistics.mean(column) for column in zip(*vectors, strict=True)]
+        found["generic"] = cosine(vector, [value / math.hypot(*centre) for value in centre])
+    return found
+
+
+def tfidf(corpus, chunk):
+    weights = {term: (1 + math.log(corpus.chunks[chunk].count(term))) * corpus.idf(term) for term in set(corpus.chunks[chunk])}
+    norm = math.sqrt(sum(weight**2 for weight in weights.values()))
+    return [weights.get(term, 0.0) / norm if norm else 0.0 for term in range(corpus.n_terms)]
+
+
+def coherence(corpus, rows, vectors):
+    rows = rows[:10]
+    ours = [tfidf(corpus, chunk) if vectors is None else vectors[chunk] for chunk in rows]
+    pairs = [sum(a * b for a, b in zip(x, y, strict=True)) for i, x in enumerate(ours) for y in ours[:i]]
+    mixed = {}
+    for chunk in rows:
+        terms = corpus.chunks[chunk]
+        for term in terms:
+            mixed[term] = mixed.get(term, 0.0) + 1 / len(terms)
+    whole = sum(mixed.values())
+    clarity = sum(share / whole * math.log(share / whole / (corpus.total.count(term) / len(corpus.total))) for term, share in mixed.items())
+    return {"coherence": statistics.mean(pairs) if pairs else NAN, "clarity": clarity if mixed else NAN}
+
+
+def wordings(lists, norms, own, k):
+    """`lists` and `norms` of all wordings of the question, `own` the place of this one."""
+    names = ("wordings_overlap", "consensus_best", "consensus_crowd", "consensus_missed")
+    if len(lists) < 2 or not lists[own]:
+        return dict.fromkeys(names, NAN)
+    mine = lists[own][:k]
+    overlap = statistics.mean(len(set(mine) & set(other[:k])) / len(mine) for place, other in enumerate(lists) if place != own)
+    scores = {}
+    for rows, norm in zip(lists, norms, strict=True):
+        for chunk, score in list(zip(rows, norm, strict=True))[:100]:
+            scores[chunk] = scores.get(chunk, 0.0) + score / len(lists)
+    crowd = best(scores.values(), k)
+    missed = max(scores.values()) - max(scores[chunk] for chunk in mine if chunk in scores)
+    return dict(zip(names, (overlap, max(scores.values()), 0.0 if math.isnan(crowd) else crowd, missed), strict=True))
+
+
+def signals_of(batch, chunks, n_terms, k):
+    """All signals of every query of a RankedBatch, as a list of dictionaries."""
+    corpus, result = Corpus(chunks, n_terms), []
+    vectors = None if batch.chunk_vectors is None else batch.chunk_vectors.tolist()
+    for i, query in enumerate(batch.query_terms):
+        rows, raw = ([value for value, row in zip(part[i].tolist(), batch.rows[i], strict=True) if row >= 0] for part in (batch.rows, batch.raw))
+        other = [] if batch.other_rows is None else [row for row in batch.other_rows[i].tolist() if row >= 0]
+        vector = None if vectors is None else batch.query_vectors[i].tolist()
+        together = [] if batch.question is None else [j for j, code in enumerate(batch.question) if code == batch.question[i]]
+        lists = [[row for row in batch.rows[j].tolist() if row >= 0] for j in together]
+        norms = [batch.norm[j].tolist()[: len(rows_)] for j, rows_ in zip(together, lists, strict=True)]
+        other_depth = 0 if batch.other_rows is None else batch.other_rows.shape[1]
+        result.append(
+            score_shape(raw, batch.rows.shape[1], k)
+            | coverage(corpus, query, rows, k)
+            | agreement(rows, other, batch.rows.shape[1], other_depth, k)
+            | candidates(corpus, query, (rows, other), (vector, vectors), k)
+            | specificity(corpus, query, vector, vectors)
+            | coherence(corpus, rows, vectors)
+            | wordings(lists, norms, together.index(i) if together else 0, k)
+        )
+    return result
+
+
+def heuristic(raw, rows, query, k, *, cosine_scores):
+    """heuristic_v0 of one query."""
+    scores = [score for score, row in zip(raw, rows, strict=True) if row >= 0][:k]
+    if not cosine_scores:
+        top = max(scores, default=0.0)
+        scores = [score / top if top > 0 else 0.0 for score in scores]
+    scores = [min(1.0, max(0.0, score)) for score in scores]
+    density = min(0.5, sum(0.3 <= score < 0.5 for score in scores) / len(scores)) if scores else 0.0
+    near = sum(0.25 <= score < 0.35 for score in scores)
+    return min(0.9, 0.3 * density + min(near / 10, 0.3) + 0.3 * 0.3 + 0.1 * min(1.0, len(set(query)) / 10))
