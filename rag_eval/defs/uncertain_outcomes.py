@@ -43,7 +43,8 @@ def retrieval_outcomes(session: Session) -> Outcome:
     rows = [{"strategy": name, **entry} for name, entry in found["strategies"].items()]
     added = sum(row["added"] for row in rows)
     counts = table(("strategy", "n_claims", "n_judged", "n_missed", "added", "already_there"), rows)
-    return Outcome(digest(judged), added == 0, {"n_added": added, "gold_source": text(found["gold_source"]), "outcomes": counts})
+    shown = {"n_added": added, "gold_source": text(found["gold_source"]), "outcomes": counts}
+    return Outcome(digest(judged), added == 0, shown | ({"not_recorded": text(found["not_recorded"])} if found["not_recorded"] else {}))
 
 
 def miss_rate_calibration(session: Session) -> Outcome:
