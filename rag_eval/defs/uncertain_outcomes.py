@@ -35,13 +35,16 @@ def miss_rate_claims(session: Session) -> Outcome:
 
 def retrieval_outcomes(session: Session) -> Outcome:
     """Outcomes that the gold gave."""
+    from rag_eval.evaluation.outcome_steps import judged_claims
     from rag_eval.evaluation.outcome_steps import retrieval_outcomes as stage
 
     found = stage(session.runs)
+    judged = {name: judged_claims(session.runs, name)[["claim_id", "missed"]].to_numpy().tolist() for name in found["strategies"]}  # what is known, whichever run wrote it
     rows = [{"strategy": name, **entry} for name, entry in found["strategies"].items()]
     added = sum(row["added"] for row in rows)
     counts = table(("strategy", "n_claims", "n_judged", "n_missed", "added", "already_there"), rows)
-    return Outcome(digest(found["strategies"]), added == 0, {"n_added": added, "gold_source": text(found["gold_source"]), "outcomes": counts})
+    shown = {"n_added": added, "gold_source": text(found["gold_source"]), "outcomes": counts}
+    return Outcome(digest(judged), added == 0, shown | ({"not_recorded": text(found["not_recorded"])} if found["not_recorded"] else {}))
 
 
 def miss_rate_calibration(session: Session) -> Outcome:

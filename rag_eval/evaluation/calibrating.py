@@ -11,6 +11,7 @@ from rag_eval.evaluation.calibration_steps import calibration_of, miss_rate_cali
 from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs
+from rag_eval.evaluation.outcome_store import outcome_store
 from rag_eval.evaluation.traffic_steps import traffic
 from rag_eval.evaluation.uncertainty_steps import first_claims
 from rag_eval.records.problems import InputError, Problem, quoted
@@ -44,6 +45,7 @@ class Calibrated:
 def calibrate_gold_set(evaluation: Evaluation) -> Calibrated:
     """Calibrate every strategy on the outcomes so far, those of this gold set's own judgements among them; what is stored already is used again."""
     with home_lock(evaluation.settings.home):
+        _must_be_usable(evaluation)
         runs = Runs(evaluation, IndexOpener(evaluation))
         found, spec = miss_rate_calibration(runs), evaluation.config.uncertainty
         return Calibrated(evaluation.config.name, spec.target, spec.k, found, {name: len(traffic(runs, name).frame) for name in runs.names})
@@ -62,6 +64,7 @@ def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> Comparis
     if unknown:
         raise InputError(Problem("unknown_strategy", f"{evaluation.config.name} has no such strategy", field="STRATEGY", found=", ".join(map(quoted, unknown)), accepted=", ".join(there)))
     with home_lock(evaluation.settings.home):
+        _must_be_usable(evaluation)
         runs = Runs(evaluation, IndexOpener(evaluation))
         found = miss_rate_calibration(runs)
         few = [name for name in names if found[name]["validation"] is None]
@@ -69,6 +72,13 @@ def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> Comparis
             why = str(found[few[0]]["estimator_reason"])
             raise InputError(Problem("too_few_outcomes", f"{quoted(few[0])} cannot be compared: {why}", field="STRATEGY", found=", ".join(map(quoted, few)), accepted="strategies that are provisional or better"))
         return _compared(runs, names)
+
+
+def _must_be_usable(evaluation: Evaluation) -> None:
+    """Raise why the outcomes cannot be read: without them there is nothing to calibrate on."""
+    opened = outcome_store(evaluation)
+    if isinstance(opened, InputError):
+        raise opened
 
 
 def _compared(runs: Runs, names: Sequence[str]) -> Comparison:

@@ -16,21 +16,21 @@ from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs
 from rag_eval.evaluation.miss_ranks import judged
 from rag_eval.evaluation.outcome_steps import retrieval_outcomes
+from rag_eval.evaluation.outcome_store import current_outcomes, outcome_store, unusable
 from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
-from rag_eval.evaluation.trace_steps import open_sql_store
 from rag_eval.evaluation.traffic_steps import traffic
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.records.problems import InputError
+from rag_eval.records.uncertainty import DISCOUNTING
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.calibration import Calibration, calibrate
 from rag_eval.uncertainty.conformal_splits import Questions
 from rag_eval.uncertainty.drift import Drift, watch
 from rag_eval.uncertainty.labelled import FloatArray, Labelled
-from rag_eval.uncertainty.ladder import Checked, Counts, Standing, standing
+from rag_eval.uncertainty.ladder import Checked, Condition, Counts, Standing, standing
 from rag_eval.uncertainty.outcome_use import fit_rows, refuse_own_gold
-from rag_eval.uncertainty.outcomes import OutcomeStore
-from rag_eval.uncertainty.promotions import Promotion, Series, record_status
+from rag_eval.uncertainty.promotions import Promotion, Series, promotions, record_status
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Fitting:
 def fitting(runs: Runs, name: str, now: dt.datetime) -> Fitting:
     """Read the outcomes of one strategy of this evaluation."""
     spec, fingerprint = runs.evaluation.config.uncertainty, fingerprint_of(runs, name)
-    every = OutcomeStore(open_sql_store(runs.evaluation)).current(strategy_fingerprint=fingerprint, target=spec.target, k=spec.k)
-    refused = ""
+    every = current_outcomes(runs.evaluation, strategy_fingerprint=fingerprint, target=spec.target, k=spec.k)
+    refused = unusable(runs.evaluation)
     try:
         refuse_own_gold(every, name)
     except InputError as error:
@@ -193,7 +193,7 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
         drift_alarm=of.drift.alarm,
         age_days=of.age_days,
         stale_after_days=spec.stale_after_days,
-        own_gold_only=bool(of.refused),
+        own_gold_only=bool(of.refused) and not unusable(evaluation),
         n_unlabelled=int((~strategy_signals(runs, name).frame("signals")["failed"]).sum()) + len(traffic(runs, name).frame),
     )
     before = accepted_calibrator(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k)
@@ -217,17 +217,22 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
         accept = Accepted(calibrator_id=calibrator, strategy_fingerprint=fingerprint, status=earned.status, at=now.isoformat(timespec="seconds"))
         if before is None or (before.calibrator_id, before.status, before.strategy_fingerprint) != (calibrator, earned.status, fingerprint):
             accept_calibrator(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k, accepted=accept)
-    promotion = record_status(
-        open_sql_store(evaluation),
-        Series(evaluation.config.name, name, spec.target, spec.k),
-        earned.status,
-        strategy_fingerprint=fingerprint,
-        figures=_figures(about),
-        reasons=tuple(dataclasses.asdict(condition) for condition in earned.unmet),
-        calibrator_id=calibrator or None,
-        at=now,
-    )
+    promotion = _recorded(runs, name, earned, fingerprint=fingerprint, figures=_figures(about), calibrator=calibrator, now=now)
     return _described(about, of, earned, calibrator, promotion) | {"artifact": artifact.key, "fingerprint": fingerprint}
+
+
+def _recorded(runs: Runs, name: str, earned: Standing, *, fingerprint: str, figures: dict[str, Any] | None, calibrator: str, now: dt.datetime) -> Promotion | None:
+    """Write down a change of status; of an earned one that was another fingerprint's, first that it went stale: this run's claims were made without it."""
+    spec, opened = runs.evaluation.config.uncertainty, outcome_store(runs.evaluation)
+    if isinstance(opened, InputError):
+        return None
+    series = Series(runs.evaluation.config.name, name, spec.target, spec.k)
+    before = promotions(opened.sql, series)
+    if before and before[-1].new_status in DISCOUNTING and before[-1].strategy_fingerprint != fingerprint:
+        changed = Condition("same_fingerprint", met=False, found="changed", needed="unchanged", status="stale")
+        record_status(opened.sql, series, "stale", strategy_fingerprint=fingerprint, figures=None, reasons=(dataclasses.asdict(changed),), at=now)
+    unmet = tuple(dataclasses.asdict(condition) for condition in earned.unmet)
+    return record_status(opened.sql, series, earned.status, strategy_fingerprint=fingerprint, figures=figures, reasons=unmet, calibrator_id=calibrator or None, at=now)
 
 
 def _figures(about: dict[str, Any]) -> dict[str, Any] | None:

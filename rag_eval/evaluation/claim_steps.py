@@ -12,8 +12,8 @@ import pandas as pd
 
 from rag_eval.evaluation.fingerprints import Accepted, accepted
 from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.evaluation.outcome_store import current_outcomes
 from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
-from rag_eval.evaluation.trace_steps import open_sql_store
 from rag_eval.records.gold_set import External
 from rag_eval.records.uncertainty import CLAIMS, PRIOR_QUERIES, Status
 from rag_eval.storage.artifacts import Artifact
@@ -24,7 +24,6 @@ from rag_eval.uncertainty.labelled import FloatArray
 from rag_eval.uncertainty.model import MissRateModel
 from rag_eval.uncertainty.naming import claim_id_of
 from rag_eval.uncertainty.outcome_use import fit_rows
-from rag_eval.uncertainty.outcomes import OutcomeStore
 from rag_eval.uncertainty.prior import Prior, load_prior
 
 HEURISTIC = "heuristic_v0"
@@ -175,8 +174,7 @@ def of_strategy(claims: pd.DataFrame, name: str) -> pd.DataFrame:
 def _history(runs: Runs, name: str) -> pd.DataFrame:
     """Outcomes that stood before this run for wordings of this strategy: claim_id, query_id, missed, weight."""
     spec = runs.evaluation.config.uncertainty
-    store = OutcomeStore(open_sql_store(runs.evaluation))
-    frame = fit_rows(store.current(strategy_fingerprint=fingerprint_of(runs, name), target=spec.target, k=spec.k))
+    frame = fit_rows(current_outcomes(runs.evaluation, strategy_fingerprint=fingerprint_of(runs, name), target=spec.target, k=spec.k))
     return frame[["claim_id", "query_id", "missed", "weight"]].sort_values("claim_id", ignore_index=True)
 
 

@@ -11,12 +11,13 @@ from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.miss_ranks import judged
+from rag_eval.evaluation.outcome_store import outcome_store, unusable
 from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
-from rag_eval.evaluation.trace_steps import open_sql_store
 from rag_eval.records.outcomes import Outcome, Shown
+from rag_eval.records.problems import InputError
 from rag_eval.records.uncertainty import GoldSource
 from rag_eval.uncertainty.naming import new_outcome
-from rag_eval.uncertainty.outcomes import OutcomeStore
+from rag_eval.uncertainty.outcomes import OutcomeStore, Recorded
 
 QRELS: GoldSource = "qrels"
 
@@ -27,21 +28,19 @@ def retrieval_outcomes(runs: Runs) -> dict[str, Any]:
     Returns
     -------
     dict
-        By strategy: n_claims, n_judged, n_missed, added (new in the table), already_there; gold_source.
+        By strategy: n_claims, n_judged, n_missed, added (new in the table), already_there; gold_source; not_recorded, why nothing was, empty where it was.
     """
     return runs.evaluation.once("outcomes", lambda: _retrieval_outcomes(runs))
 
 
 def _retrieval_outcomes(runs: Runs) -> dict[str, Any]:
     evaluation = runs.evaluation
-    store, now, found = OutcomeStore(open_sql_store(evaluation)), dt.datetime.now(dt.UTC), dict[str, Any]()
+    opened, now, found = outcome_store(evaluation), dt.datetime.now(dt.UTC), dict[str, Any]()
     because = f"gold {gold_variants(evaluation).json('about')['hash'][:16]}"
     with evaluation.progress.step("Recording outcomes", len(runs.names), "strategies") as advance:
         for name in runs.names:
             claims = judged_claims(runs, name)
-            there = _there(store, runs, name, claims)
-            fresh = claims[~there]
-            recorded = store.record(_outcomes(runs, name, fresh, now), because=because)
+            recorded, there = (Recorded(), np.zeros(0, dtype=bool)) if isinstance(opened, InputError) else _record(opened, runs, name, claims, now=now, because=because)
             found[name] = {
                 "n_claims": int((miss_rate_claims(runs).frame("claims")["strategy"] == name).sum()),
                 "n_judged": len(claims),
@@ -50,7 +49,13 @@ def _retrieval_outcomes(runs: Runs) -> dict[str, Any]:
                 "already_there": int(there.sum()) + len(recorded.already_there),
             }
             advance(1)
-    return {"gold_source": QRELS, "strategies": found}
+    return {"gold_source": QRELS, "strategies": found, "not_recorded": unusable(evaluation)}
+
+
+def _record(store: OutcomeStore, runs: Runs, name: str, claims: pd.DataFrame, *, now: dt.datetime, because: str) -> tuple[Recorded, np.ndarray]:
+    """Add what is new of one strategy; what became of it, and which claims, bool [n], stood in the table as they are judged now."""
+    there = _there(store, runs, name, claims)
+    return store.record(_outcomes(runs, name, claims[~there], now), because=because), there
 
 
 def judged_claims(runs: Runs, name: str) -> pd.DataFrame:

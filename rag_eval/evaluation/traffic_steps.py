@@ -8,9 +8,10 @@ import pandas as pd
 
 from rag_eval.evaluation.batches import batch_of
 from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.evaluation.outcome_store import outcome_store
 from rag_eval.evaluation.signal_steps import fingerprint_of
-from rag_eval.evaluation.trace_steps import open_sql_store
 from rag_eval.records.gold_set import External
+from rag_eval.records.problems import InputError
 from rag_eval.retrieval.ranking import Ranking, scale_by_top
 from rag_eval.uncertainty.claims import ClaimStore
 from rag_eval.uncertainty.labelled import FloatArray
@@ -47,9 +48,10 @@ def traffic(runs: Runs, name: str) -> Traffic:
 
 def _traffic(runs: Runs, name: str) -> Traffic:
     empty = Traffic(pd.DataFrame({column: pd.Series(dtype="str") for column in ("claim_id", "query_id", "group_id")}), np.zeros((0, len(SIGNALS))), 0)
-    if isinstance(runs.spec(name), External):
+    opened_store = outcome_store(runs.evaluation)
+    if isinstance(runs.spec(name), External) or isinstance(opened_store, InputError):
         return empty
-    claims = ClaimStore(open_sql_store(runs.evaluation)).claims(fingerprint=fingerprint_of(runs, name))
+    claims = ClaimStore(opened_store.sql).claims(fingerprint=fingerprint_of(runs, name))
     if not claims:
         return empty
     opened = runs.opened()
