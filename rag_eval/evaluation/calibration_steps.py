@@ -27,7 +27,7 @@ from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.calibration import Calibration, calibrate
 from rag_eval.uncertainty.conformal_splits import Questions
 from rag_eval.uncertainty.drift import Drift, watch
-from rag_eval.uncertainty.labelled import FloatArray, Labelled
+from rag_eval.uncertainty.labelled import FloatArray, IntArray, Labelled
 from rag_eval.uncertainty.ladder import Checked, Condition, Counts, Standing, standing
 from rag_eval.uncertainty.outcome_use import fit_rows, refuse_own_gold
 from rag_eval.uncertainty.promotions import Promotion, Series, promotions, record_status
@@ -128,10 +128,11 @@ def calibration_artifact(runs: Runs, name: str, of: Fitting) -> Artifact:
         frame = made.frame("signals").query("not failed")
         unlabelled = np.vstack([frame[list(of.labelled.names)].to_numpy(), traffic(runs, name).signals])
         heuristic = _heuristic(runs, name, of.frame)
+        questions, rows = _questions(runs, name, of.frame)
         found = calibrate(
             of.labelled,
             heuristic,
-            _questions(runs, name),
+            questions,
             group_ids=of.frame["group_id"].tolist(),
             prior=prior_of(runs, name),
             target=spec.target,
@@ -139,6 +140,7 @@ def calibration_artifact(runs: Runs, name: str, of: Fitting) -> Artifact:
             checked_together=len(runs.names),
             seed=BOOTSTRAP_SEED,
             unlabelled=unlabelled,
+            question_rows=rows,
         )
         return {"about": found.to_json(), "predictions": _predictions(of, found)}
 
@@ -172,13 +174,19 @@ def _heuristic(runs: Runs, name: str, rows: pd.DataFrame) -> np.ndarray:
     return np.array([known.get(claim, np.nan) for claim in rows["claim_id"]], dtype=np.float64)
 
 
-def _questions(runs: Runs, name: str) -> Questions | None:
-    """Ranks of the first gold of every question as it was first put, under the first seed."""
+def _questions(runs: Runs, name: str, outcomes: pd.DataFrame) -> tuple[Questions | None, IntArray | None]:
+    """Ranks of the first gold of every question as it was first put, under the first seed, and the row of each one's outcome (-1: none)."""
     gold, of = runs.gold, judged(runs, name)
-    first = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant] & (of.seed == runs.artifact(name).json("about")["seeds"][0]) & ~np.isnan(of.first)
+    seed = runs.artifact(name).json("about")["seeds"][0]
+    first = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant] & (of.seed == seed) & ~np.isnan(of.first)
     if not first.any():
-        return None
-    return Questions(of.first[first], gold.groups[gold.query_of[of.variant[first]]].astype(np.int64), runs.evaluation.config.depth)
+        return None, None
+    claims = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name)
+    claims = claims[(claims["paraphrase_id"] == ORIGINAL) & (claims["seed"] == seed)]
+    claim_of, row_of = dict(zip(claims["query_id"], claims["claim_id"], strict=True)), {claim: row for row, claim in enumerate(outcomes["claim_id"])}
+    asked = gold.variants["query_id"].to_numpy()[of.variant[first]]
+    rows = np.array([row_of.get(claim_of.get(query, ""), -1) for query in asked], dtype=np.int64)
+    return Questions(of.first[first], gold.groups[gold.query_of[of.variant[first]]].astype(np.int64), runs.evaluation.config.depth), rows
 
 
 def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
