@@ -20,7 +20,7 @@ from rag_eval.uncertainty.scaling import Scaling, scaling
 PENALTIES: Final = np.array([1e4, 1e3, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0])
 """Candidate precisions of a coefficient (around 0, or around the prior), strongest first."""
 INNER_FOLDS: Final = 5
-FLOOR: Final = {True: 500.0, False: 100.0}
+FLOOR: Final = {True: 250.0, False: 100.0}
 """With a prior, and without: penalties under FLOOR / (the fewer of misses and hits) are not considered, few outcomes cannot choose well."""
 INTERCEPT_SD, SLOPE_SD = 1.5, 0.25
 """Least spread of the intercept, and spread of the one factor on all of the prior's coefficients around 1."""
