@@ -35,6 +35,8 @@ def conformal() -> None:
         risk = cross_validated(judged("scifact", strategy, "minilm").labelled(K), prior=None, repeats=REPEATS, seed=SEED).mean(axis=0)
         results = conformal_k(Questions(deep.first_gold, deep.collection.group, DEPTH, risk, *conformal_bench.gold_ranks(deep)), LEVELS, splits=SPLITS)
         one = {result.level: result for result in results if result.method == "fixed"}
+        third = risk >= np.quantile(risk, 2 / 3)
+        within = {"within_depth": float(np.isfinite(deep.first_gold).mean()), "within_depth_riskiest_third": float(np.isfinite(deep.first_gold[third]).mean())}  # no K can cover more
         for result in results:
             figures = {name: value for name, value in conformal_bench.line(strategy, result, one[result.level]).items() if name != "bench" and not name.endswith("_bar")}
             bars = {"coverage": Bar(result.level - 0.01)}
@@ -42,7 +44,7 @@ def conformal() -> None:
                 bars["shorter"] = Bar(0.25)
             if result.level == 0.9 and result.method == "mondrian":
                 bars["riskiest_third"] = Bar(0.9)
-            emit("conformal", {"depth": DEPTH, **figures}, bars)
+            emit("conformal", {"depth": DEPTH, **within, "attainable": result.attainable, **figures}, bars)
         progress(f"conformal {strategy}")
 
 
