@@ -130,11 +130,11 @@ HOSTILE = "\x1b[31m\x1b]8;;http://x\x07[bold red]alert[/] [link=file:///etc/pass
 
 
 def test_markup_and_control_characters_stay_data(project):
-    queries = [{"query_id": "keep", "text": f"{HOSTILE} How long do results stay?", "answerable": True}, {"query_id": "[red]q[/]", "text": "failed job " + "x" * 20_000, "answerable": True}]
+    queries = [{"query_id": "keep", "text": f"{HOSTILE} How long do results stay?", "answerable": True}, {"query_id": "[red]q[blink]", "text": "failed job " + "x" * 19_900, "answerable": True}]
     (project.gold / "queries.jsonl").write_text(jsonl(queries), encoding="utf-8")
     (project.gold / "paraphrases.jsonl").write_text(jsonl([{"query_id": "keep", "paraphrase_id": "[bold]p", "text": "[blink]deletion[/blink] of old results \x1b[2J", "source": "hand"}]), encoding="utf-8")
     (project.corpus / "[bold]storage[blink].md").write_text(f"# {HOSTILE}\n\nResults stay on the disk. {HOSTILE}\n", encoding="utf-8")
-    (project.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nkeep\t[bold]storage[blink].md\t1\n[red]q[/]\tretries.md\t1\n", encoding="utf-8")
+    (project.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nkeep\t[bold]storage[blink].md\t1\n[red]q[blink]\tretries.md\t1\n", encoding="utf-8")
     (project.gold / "answers.jsonl").write_text("", encoding="utf-8")
     (project.gold / "gold_set.yaml").write_text((project.gold / "gold_set.yaml").read_text(encoding="utf-8").replace("gates:", "  - {name: rounds, kind: iterative, base: bm25, min_recall: 1.0}\ngates:"), encoding="utf-8")
     result = night(project)
@@ -143,9 +143,9 @@ def test_markup_and_control_characters_stay_data(project):
     assert not re.search(r"[^\n\x20-\x7e]", text)
     assert len(text) < 2_000_000
     assert max(len(step["expanded"]) for line in lines(project) for step in line["query_expansions"]) <= 201
-    assert {line["query_id"] for line in lines(project)} == {"keep", "[red]q[/]"}
+    assert {line["query_id"] for line in lines(project)} == {"keep", "[red]q[blink]"}
     standing = outcomes_of(project).current()
-    assert set(standing["query_id"]) == {"keep", "[red]q[/]"}
+    assert set(standing["query_id"]) == {"keep", "[red]q[blink]"}
 
 
 def test_an_iterative_strategy_alone_brings_its_base(project):
