@@ -14,7 +14,7 @@ from rag_eval.uncertainty.conformal_report import ConformalK, conformal_k
 from rag_eval.uncertainty.conformal_splits import Questions
 from rag_eval.uncertainty.estimator import cross_validated, fit
 from rag_eval.uncertainty.head import fit_head
-from rag_eval.uncertainty.labelled import FloatArray, Labelled
+from rag_eval.uncertainty.labelled import FloatArray, IntArray, Labelled
 from rag_eval.uncertainty.ladder import Counts
 from rag_eval.uncertainty.learning import LeakageGap, LearningPoint, leakage_gap, learning_curve
 from rag_eval.uncertainty.model import MissRateModel
@@ -86,6 +86,7 @@ def calibrate(
     checked_together: int,
     seed: int,
     unlabelled: FloatArray | None = None,
+    rows: IntArray | None = None,
 ) -> Calibration:
     """Fit, cross-validate and judge.
 
@@ -95,8 +96,9 @@ def calibrate(
         Outcomes that may fit a calibrator.
     heuristic
         float64 [n] heuristic_v0 of the same retrievals; NaN where it is not known.
-    questions
-        Ranks of the first gold for conformal K; its risk is filled in from the out-of-fold predictions where they are of the same rows.
+    questions, rows
+        Ranks of the first gold of questions for conformal K, and int64 [m] the row of `labelled` that each stands in, -1 where it stands in none: its retrieval
+        failed. Their predicted risk is the out-of-fold prediction of that row, 1 where there is none.
     group_ids
         Group id of each row.
     prior
@@ -110,7 +112,7 @@ def calibrate(
 
     # thousands of products of small matrices: threads of a BLAS would only wait for one another
     with threadpool_limits(limits=1):
-        return _calibrate(labelled, heuristic, questions, group_ids=group_ids, prior=prior, target=target, k=k, checked_together=checked_together, seed=seed, unlabelled=unlabelled)
+        return _calibrate(labelled, heuristic, questions, group_ids=group_ids, prior=prior, target=target, k=k, checked_together=checked_together, seed=seed, unlabelled=unlabelled, rows=rows)
 
 
 def _calibrate(
@@ -125,6 +127,7 @@ def _calibrate(
     checked_together: int,
     seed: int,
     unlabelled: FloatArray | None,
+    rows: IntArray | None,
 ) -> Calibration:
     counts = Counts.of(labelled)
     if not enough(counts):
@@ -144,6 +147,8 @@ def _calibrate(
 
     sizes = [size for size in CURVE_SIZES if size <= 0.75 * len(labelled)]
     curve = learning_curve(labelled, refit, sizes, CURVE_DRAWS, seed)
+    if questions is not None and rows is not None:
+        questions = dataclasses.replace(questions, risk=np.where(rows >= 0, predictions.mean(axis=0)[rows], 1.0))
     found = () if questions is None or not len(questions.rank) else conformal_k(questions, seed=seed)
     wordings = fit_branch(labelled, model, predictions, group_ids=group_ids, prior=prior, checked_together=checked_together, seed=seed)
     return Calibration(counts, model, predictions, validation, baseline, curve, leakage_gap(random, validation.skill.value), found, wordings)
