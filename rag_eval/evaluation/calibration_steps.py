@@ -134,12 +134,12 @@ def calibration_artifact(runs: Runs, name: str, of: Fitting) -> Artifact:
     def make() -> dict[str, Any]:
         frame = made.frame("signals").query("not failed")
         unlabelled = np.vstack([frame[list(of.labelled.names)].to_numpy(), traffic(runs, name).signals])
-        heuristic, (questions, rows) = _heuristic(runs, name, of.frame), _questions(runs, name, of.frame)
+        heuristic = _heuristic(runs, name, of.frame)
+        questions, rows = _questions(runs, name, of.frame)
         found = calibrate(
             of.labelled,
             heuristic,
             questions,
-            rows=rows,
             group_ids=of.frame["group_id"].tolist(),
             prior=prior_of(runs, name),
             target=spec.target,
@@ -147,6 +147,7 @@ def calibration_artifact(runs: Runs, name: str, of: Fitting) -> Artifact:
             checked_together=len(runs.names),
             seed=BOOTSTRAP_SEED,
             unlabelled=unlabelled,
+            question_rows=rows,
         )
         return {"about": found.to_json(), "predictions": _predictions(of, found)}
 
@@ -181,15 +182,17 @@ def _heuristic(runs: Runs, name: str, rows: pd.DataFrame) -> np.ndarray:
 
 
 def _questions(runs: Runs, name: str, outcomes: pd.DataFrame) -> tuple[Questions | None, IntArray | None]:
-    """Ranks of the first gold of every question as it was first put, under the first seed; and the row of the outcomes that each stands in, -1 for none."""
+    """Ranks of the first gold of every question as it was first put, under the first seed, and the row of each one's outcome (-1: none)."""
     gold, of = runs.gold, judged(runs, name)
-    first = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant] & (of.seed == runs.artifact(name).json("about")["seeds"][0]) & ~np.isnan(of.first)
+    seed = runs.artifact(name).json("about")["seeds"][0]
+    first = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant] & (of.seed == seed) & ~np.isnan(of.first)
     if not first.any():
         return None, None
-    claims = of_strategy(miss_rate_claims(runs).frame("claims"), name)
-    seed, ids = of.seed[first][0], gold.variants["query_id"].to_numpy()[of.variant[first]]
-    put = claims[(claims["paraphrase_id"] == ORIGINAL) & (claims["seed"] == seed)].set_index("query_id")["claim_id"].reindex(ids)
-    rows = pd.Index(outcomes["claim_id"]).get_indexer(pd.Index(put.to_numpy())).astype(np.int64)
+    claims = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name)
+    claims = claims[(claims["paraphrase_id"] == ORIGINAL) & (claims["seed"] == seed)]
+    claim_of, row_of = dict(zip(claims["query_id"], claims["claim_id"], strict=True)), {claim: row for row, claim in enumerate(outcomes["claim_id"])}
+    asked = gold.variants["query_id"].to_numpy()[of.variant[first]]
+    rows = np.array([row_of.get(claim_of.get(query, ""), -1) for query in asked], dtype=np.int64)
     return Questions(of.first[first], gold.groups[gold.query_of[of.variant[first]]].astype(np.int64), runs.evaluation.config.depth), rows
 
 

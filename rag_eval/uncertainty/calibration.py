@@ -86,7 +86,7 @@ def calibrate(
     checked_together: int,
     seed: int,
     unlabelled: FloatArray | None = None,
-    rows: IntArray | None = None,
+    question_rows: IntArray | None = None,
 ) -> Calibration:
     """Fit, cross-validate and judge.
 
@@ -96,9 +96,11 @@ def calibrate(
         Outcomes that may fit a calibrator.
     heuristic
         float64 [n] heuristic_v0 of the same retrievals; NaN where it is not known.
-    questions, rows
-        Ranks of the first gold of questions for conformal K, and int64 [m] the row of `labelled` that each stands in, -1 where it stands in none: its retrieval
-        failed. Their predicted risk is the out-of-fold prediction of that row, 1 where there is none.
+    questions
+        Ranks of the first gold for conformal K.
+    question_rows
+        int64 [questions] row of `labelled` that is the outcome of each question, -1 where none is. Where every question has one, its out-of-fold
+        prediction is its risk, so that K by risk can be found too; None: no risk is known.
     group_ids
         Group id of each row.
     prior
@@ -112,7 +114,7 @@ def calibrate(
 
     # thousands of products of small matrices: threads of a BLAS would only wait for one another
     with threadpool_limits(limits=1):
-        return _calibrate(labelled, heuristic, questions, group_ids=group_ids, prior=prior, target=target, k=k, checked_together=checked_together, seed=seed, unlabelled=unlabelled, rows=rows)
+        return _calibrate(labelled, heuristic, questions, group_ids=group_ids, prior=prior, target=target, k=k, checked_together=checked_together, seed=seed, unlabelled=unlabelled, question_rows=question_rows)
 
 
 def _calibrate(
@@ -127,12 +129,11 @@ def _calibrate(
     checked_together: int,
     seed: int,
     unlabelled: FloatArray | None,
-    rows: IntArray | None,
+    question_rows: IntArray | None,
 ) -> Calibration:
     counts = Counts.of(labelled)
     if not enough(counts):
-        found = () if questions is None or not len(questions.rank) else conformal_k(questions, seed=seed)
-        return Calibration(counts, None, None, None, None, (), None, found)
+        return Calibration(counts, None, None, None, None, (), None, _conformal(questions, seed))
     model = fit(labelled, prior=prior, group_ids=group_ids, seed=seed, target=target, k=k, unlabelled=unlabelled)
     predictions = cross_validated(labelled, prior=prior, repeats=REPEATS, seed=seed)
     validation = validate(labelled, predictions, checked_together=checked_together, seed=seed)
@@ -147,8 +148,17 @@ def _calibrate(
 
     sizes = [size for size in CURVE_SIZES if size <= 0.75 * len(labelled)]
     curve = learning_curve(labelled, refit, sizes, CURVE_DRAWS, seed)
-    if questions is not None and rows is not None:
-        questions = dataclasses.replace(questions, risk=np.where(rows >= 0, predictions.mean(axis=0)[rows], 1.0))
-    found = () if questions is None or not len(questions.rank) else conformal_k(questions, seed=seed)
+    found = _conformal(_with_risk(questions, question_rows, predictions.mean(axis=0)), seed)
     wordings = fit_branch(labelled, model, predictions, group_ids=group_ids, prior=prior, checked_together=checked_together, seed=seed)
     return Calibration(counts, model, predictions, validation, baseline, curve, leakage_gap(random, validation.skill.value), found, wordings)
+
+
+def _with_risk(questions: Questions | None, rows: IntArray | None, predicted: FloatArray) -> Questions | None:
+    """Fill in the predicted risks, where every question has one."""
+    if questions is None or rows is None or (rows < 0).any():
+        return questions
+    return dataclasses.replace(questions, risk=np.clip(predicted[rows], 0, 1))
+
+
+def _conformal(questions: Questions | None, seed: int) -> tuple[ConformalK, ...]:
+    return () if questions is None or not len(questions.rank) else conformal_k(questions, seed=seed)
