@@ -78,13 +78,20 @@ def fitting(runs: Runs, name: str, now: dt.datetime) -> Fitting:
     newest = pd.to_datetime(rows["at"], utc=True).max() if len(rows) else None
     age = None if newest is None else max((now - newest.to_pydatetime()).total_seconds() / 86400, 0.0)
     names = tuple(strategy_signals(runs, name).json("about")["names"])
-    return Fitting(rows, _labelled(rows, names, traffic(runs, name).known()), _drift(rows), refused, age)
+    return Fitting(rows, _labelled(rows, names, {**traffic(runs, name).known(), **_current(runs, name, names)}), _drift(rows), refused, age)
 
 
-def _labelled(rows: pd.DataFrame, names: tuple[str, ...], of_traffic: dict[str, FloatArray]) -> Labelled:
+def _current(runs: Runs, name: str, names: tuple[str, ...]) -> dict[str, FloatArray]:
+    """Signals of this run's own claims, by claim id: an outcome that an earlier version recorded may lack some."""
+    claims = of_strategy(miss_rate_claims(runs).frame("claims"), name)
+    return dict(zip(claims["claim_id"], strategy_signals(runs, name).frame("signals")[list(names)].to_numpy(), strict=True))
+
+
+def _labelled(rows: pd.DataFrame, names: tuple[str, ...], known: dict[str, FloatArray]) -> Labelled:
     values = np.array([[np.nan if found.get(name) is None else found[name] for name in names] for found in rows["signals"]], dtype=np.float64).reshape(len(rows), len(names))
-    for place in np.flatnonzero(np.isnan(values).all(axis=1)).tolist() if len(names) else ():  # audits of traffic bring judgements, the claims their signals
-        values[place] = of_traffic.get(rows["claim_id"].iloc[place], np.full(len(names), np.nan))
+    for place, claim in enumerate(rows["claim_id"]):  # audits of traffic bring judgements, the claims their signals
+        if claim in known:
+            values[place] = known[claim]
     group, question = (pd.factorize(rows[column])[0].astype(np.int64) for column in ("group_id", "query_id"))
     return Labelled(names, values, rows["missed"].to_numpy(dtype=bool), group, rows["weight"].to_numpy(dtype=np.float64), question)
 

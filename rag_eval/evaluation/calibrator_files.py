@@ -57,13 +57,16 @@ def read_calibrator(home: Path, name: str) -> dict[str, Any]:
     path = home / "calibrators" / f"{name}.json"
     if not _ID.fullmatch(name) or not path.is_file() or path.stat().st_size > MAX_BYTES:
         raise InputError(Problem("calibrator_missing", "there is no calibrator of this id", file=str(home / "calibrators"), found=name, accepted="an id that rag-eval calibrate shows"))
+    body: Any = None
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        body = None
-    if not isinstance(body, dict) or body.get("calibrator_id") != name or calibrator_id(body) != name:
+        whole = isinstance(body, dict) and body.get("calibrator_id") == name == calibrator_id(body)
+    except (ValueError, RecursionError):  # no JSON, numbers that JSON has not, or nested beyond all that is written here
+        whole = False
+    if not whole:
         raise InputError(Problem("calibrator_damaged", "not as it was written; move it away and run rag-eval calibrate", file=str(path), found=name))
-    return body
+    kept: dict[str, Any] = body
+    return kept
 
 
 def _accepted_path(home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int) -> Path:

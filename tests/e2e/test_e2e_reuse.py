@@ -18,12 +18,11 @@ from rag_eval.evaluation.index_steps import chroma_store
 from rag_eval.evaluation.inputs import Evaluation, open_beir, open_gold_set
 from rag_eval.evaluation.run import Outcome, evaluate_all
 from rag_eval.reporting.metrics_report import content_hash, finish, schema, stable_part
+from rag_eval.reporting.null_reasons import NOT_FIGURES
 from rag_eval.settings import Settings
 from rag_eval.storage.hashing import text_hash
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
-
-NOT_FIGURES = {"rerank"}
 
 
 def settings(project: Project, home: str = "home") -> Settings:

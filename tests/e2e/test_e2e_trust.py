@@ -15,6 +15,7 @@ from rag_eval.cli import app
 from rag_eval.evaluation.inputs import open_gold_set
 from rag_eval.evaluation.trust_report import evidence_line_schema
 from rag_eval.reporting.metrics_report import first_fault
+from rag_eval.reporting.null_reasons import NOT_FIGURES
 from rag_eval.settings import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
@@ -74,7 +75,7 @@ def nulls_without_reason(value, path=""):
     if isinstance(value, dict):
         for key, part in value.items():
             alone = key == "value" and "reason" in value
-            if part is None and f"{key}_reason" not in value and not alone and key != "rerank":  # that one says what is configured
+            if part is None and f"{key}_reason" not in value and not alone and key not in NOT_FIGURES:
                 yield f"{path}.{key}"
             yield from nulls_without_reason(part, f"{path}.{key}")
     elif isinstance(value, list):

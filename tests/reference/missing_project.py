@@ -1,0 +1,122 @@
+"""A project whose retrieval misses a third of its questions on purpose: enough outcomes for a provisional miss rate, small enough for a test."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from cli_project import Project, jsonl
+from click.testing import Result
+from typer.testing import CliRunner
+
+from rag_eval.cli import app
+from rag_eval.evaluation.uncertain_files import uncertain_line_schema
+from rag_eval.reporting.metrics_report import first_fault
+from rag_eval.reporting.null_reasons import NOT_FIGURES
+
+N, MISSED_OF = 60, 3
+"""Documents, and questions; every third question asks in words that stand in other documents only."""
+PLACES = ("north hall", "south hall", "engine room")
+GATES = "gates: {required: [], advisory: [acceptance], min_queries: 50}\n"
+ANSWERS = "answers: {mode: deterministic, top_k: 5}\n"
+BM25 = "{name: bm25, kind: bm25}"
+VECTOR = "{name: vector, kind: vector, embedding: {model: lsa-8}}"
+ITERATIVE = "{name: rounds, kind: iterative, base: bm25}"
+
+
+def word(number: int) -> str:
+    """A word that stands in one document only."""
+    return f"quon{chr(97 + number // 26)}{chr(97 + number % 26)}zu"
+
+
+def is_lost(number: int) -> bool:
+    return number % MISSED_OF == 0
+
+
+def document(number: int) -> str:
+    place = PLACES[number % len(PLACES)]
+    if is_lost(number):  # says nothing of what its question asks for
+        return f"# Notes {word(number)}\n\nThe entry {word(number)} was written by the keeper. It is read once a year.\n"
+    return f"# Valve {word(number)}\n\nThe valve {word(number)} is found beside tank {number} of the {place}. It is opened with a key.\n"
+
+
+def question(number: int, wording: int = 0) -> str:
+    if is_lost(number):
+        return f"which valve beside a tank of the {PLACES[1 + number // MISSED_OF % 2]} is opened" if wording == 0 else f"opening valve tank {PLACES[1 + number // MISSED_OF % 2]} key"
+    return f"where is {word(number)} found" if wording == 0 else f"place of the valve {word(number)}"
+
+
+def gold(project: Project, *, only_gold: dict[int, int] | None = None) -> None:
+    """Write questions and judgements; `only_gold` gives some questions another document."""
+    given = only_gold or {}
+    (project.gold / "queries.jsonl").write_text(jsonl({"query_id": f"q{number:02d}", "text": question(number), "answerable": True} for number in range(N)), encoding="utf-8")
+    (project.gold / "paraphrases.jsonl").write_text(
+        jsonl({"query_id": f"q{number:02d}", "paraphrase_id": "terse", "text": question(number, 1), "source": "hand"} for number in range(N)), encoding="utf-8"
+    )
+    rows = "".join(f"q{number:02d}\td{given.get(number, number):02d}.md\t1\n" for number in range(N))
+    (project.gold / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}", encoding="utf-8")
+    (project.gold / "answers.jsonl").write_text("", encoding="utf-8")
+
+
+def configure(project: Project, *strategies: str, more: str = ANSWERS, extra: str = "") -> None:
+    head = "name: tiny\nversion: 1\ncorpus: {loader: folder, path: corpus, chunker: {kind: markdown, max_tokens: 64}}\nk: [1, 5, 10]\ndepth: 20\nseeds: [13]\nnightly: false\nstrategies:\n"
+    (project.gold / "gold_set.yaml").write_text(head + "".join(f"  - {one}\n" for one in strategies or (BM25,)) + GATES + more + extra, encoding="utf-8")
+
+
+def make(project: Project) -> None:
+    """Replace the project's corpus and questions."""
+    for path in project.corpus.glob("*.md"):
+        path.unlink()
+    for number in range(N):
+        (project.corpus / f"d{number:02d}.md").write_text(document(number), encoding="utf-8")
+    gold(project)
+    configure(project)
+
+
+def lines(project: Project, name: str = "tiny") -> list[dict[str, Any]]:
+    path = project.reports / name / "uncertain-retrievals.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def night(project: Project, *more: str, exit_code: int = 0) -> Result:
+    """Run, and hold everything that it left behind against its contracts."""
+    result = project.invoke("run", "tiny", *more)
+    assert result.exit_code == exit_code, result.output
+    fits(project)
+    return result
+
+
+def fits(project: Project, name: str = "tiny") -> None:
+    report = project.report(name)
+    assert first_fault(report) is None
+    assert list(nulls_without_reason({"uncertainty": report["uncertainty"], "calibration": report["calibration"]})) == []
+    found = lines(project, name)
+    validator = jsonschema.Draft202012Validator(uncertain_line_schema())
+    assert [error.message for line in found for error in validator.iter_errors(line)] == []
+    stated = report["uncertainty"]["strategies"]
+    assert len(found) == sum(entry["n_claims"] for entry in stated.values())
+    for line in found:
+        if line["miss_rate"]["status"] not in {"provisional", "measured"} and "answer" in line:
+            assert line["answer"]["calibrated_confidence"]["kind"] == "absent"  # nothing unearned discounts
+        if line["miss_rate"]["calibrator"] == "heuristic_v0":
+            assert line["miss_rate"]["status"] in {"uncalibrated", "stale", "absent"}
+
+
+def nulls_without_reason(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, part in value.items():
+            alone = key == "value" and "reason" in value
+            if part is None and f"{key}_reason" not in value and not alone and key not in NOT_FIGURES:
+                yield f"{path}.{key}"
+            yield from nulls_without_reason(part, f"{path}.{key}")
+    elif isinstance(value, list):
+        for place, part in enumerate(value):
+            yield from nulls_without_reason(part, f"{path}[{place}]")
+
+
+def call(project: Project, *words: str | Path, exit_code: int | None = 0) -> Result:
+    """Another command of the tool, over the same home."""
+    result = CliRunner().invoke(app, [*map(str, words), "--home", str(project.home)], catch_exceptions=False)
+    assert exit_code is None or result.exit_code == exit_code, result.output
+    return result
