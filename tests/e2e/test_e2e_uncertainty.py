@@ -399,6 +399,37 @@ def test_retrievals_that_failed_have_no_miss_rate_and_no_outcome(missing, monkey
     assert {line["miss_rate"]["status"] for line in lines(missing)} >= {"absent", "provisional"}
 
 
+def vectors_file(project, path):
+    """Vectors of all that a run asks for, and of nothing else."""
+    import numpy as np
+
+    from rag_eval.evaluation.corpus_steps import corpus_chunks
+    from rag_eval.storage.hashing import text_hash
+
+    evaluation = open_gold_set(project.gold, Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent))
+    chunks = corpus_chunks(evaluation).frame("chunks")
+    texts = [f"{title} {text}".strip() for title, text in zip(chunks["title"], chunks["text"], strict=True)] if "title" in chunks else chunks["text"].tolist()
+    asked = [json.loads(line)["text"] for name in ("queries", "paraphrases") for line in (project.gold / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    names = sorted({text_hash(text) for text in [*texts, *chunks["text"], *asked]})
+    np.savez(path, sha256=np.array(names), vectors=np.random.default_rng(3).normal(size=(len(names), 8)).astype(np.float32))
+
+
+def test_vectors_of_a_file_know_no_other_words_and_that_is_told(project):
+    vectors_file(project, project.gold / "own.npz")
+    config = (project.gold / "gold_set.yaml").read_text(encoding="utf-8").replace("{model: lsa-8}", "{vectors: own.npz}")
+    (project.gold / "gold_set.yaml").write_text(config, encoding="utf-8")
+    night(project)
+    claims = [
+        {"query": "something that was never asked before", "strategy": name, "strategy_fingerprint": stated(project, name)["fingerprint"], "retrieved": [{"id": "storage.md", "score": 1.0}], "at": "2026-01-31T12:00:00Z"}
+        for name in ("bm25", "vector")
+    ]
+    (project.root / "traffic.jsonl").write_text(jsonl(claims), encoding="utf-8")
+    call(project, "claim", "import", project.root / "traffic.jsonl")
+    night(project)  # what the file has no vector for is left out, and no run fails of it
+    (project.gold / "gold_set.yaml").write_text(config.replace("gates:", "  - {name: rounds, kind: iterative, base: vector}\ngates:"), encoding="utf-8")
+    refused(project, "vectors_of_rounds")
+
+
 @pytest.mark.slow
 def test_a_beir_folder_has_miss_rates_too(project):
     folder = project.make_beir()
