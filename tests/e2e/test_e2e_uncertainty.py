@@ -270,7 +270,7 @@ def test_rounds_are_told_accounted_for_and_steered_by_what_was_earned(missing):
     whole = found["accounts"][0]
     first = [line for line in widened if line["paraphrase_id"] == "original"]
     assert (whole["triggered"], whole["extra_queries"]) == (len(first), sum(len(line["iterations"]) for line in first))
-    assert whole["recovered"] >= 0 <= whole["lost"]
+    assert whole["recovered"] > whole["lost"]  # the words of each bay's company lead to what is lost
     assert sum(found["stops"].values()) == 120
     night(missing)
     assert stated(missing, "rounds")["status"] == "provisional"
@@ -580,17 +580,17 @@ def test_personal_data_of_questions_does_not_leave(project):
 def test_words_of_a_megabyte_are_cut(project):
     word = "w" * 1_000_000
     (project.corpus / "long.md").write_text(f"# Long\n\n{word} results {word[:500_000]}\n", encoding="utf-8")
-    queries = [{"query_id": "keep", "text": "results " + "v" * 900_000, "answerable": True}, {"query_id": "again", "text": "How often is a failed job tried again?", "answerable": True}]
+    queries = [{"query_id": "keep", "text": f"results {'w' * 19_000}", "answerable": True}, {"query_id": "again", "text": "How often is a failed job tried again?", "answerable": True}]
     (project.gold / "queries.jsonl").write_text(jsonl(queries), encoding="utf-8")
-    (project.gold / "paraphrases.jsonl").write_text("", encoding="utf-8")
+    for name in ("paraphrases.jsonl", "answers.jsonl"):
+        (project.gold / name).write_text("", encoding="utf-8")
     (project.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nkeep\tlong.md\t1\nagain\tretries.md\t1\n", encoding="utf-8")
     config = (project.gold / "gold_set.yaml").read_text(encoding="utf-8")
     (project.gold / "gold_set.yaml").write_text(config.replace("gates:", "  - {name: rounds, kind: iterative, base: bm25, min_recall: 1.0}\ngates:"), encoding="utf-8")
-    result = project.invoke("run", "tiny")
-    assert "Traceback" not in result.output + result.stderr
-    if result.exit_code:  # questions may be bounded by the gold set; then the problem is told in a line of bounded length
-        assert len(result.stderr) < 5_000
-    else:
-        made.fits(project)
-        assert (project.reports / "tiny" / "uncertain-retrievals.jsonl").stat().st_size < 1_000_000
-        assert len(result.output) < 50_000
+    result = night(project)
+    assert any(row["doc_id"] == "long.md" for line in lines(project) for row in line["documents"])
+    assert (project.reports / "tiny" / "uncertain-retrievals.jsonl").stat().st_size < 200_000
+    assert len(result.output) < 50_000
+    (project.gold / "queries.jsonl").write_text(jsonl([{**queries[0], "text": word}]), encoding="utf-8")
+    told = project.invoke("run", "tiny")  # a question of this length is no question
+    assert (told.exit_code, "text_too_long" in told.stderr, len(told.stderr) < 2_000) == (1, True, True)
