@@ -27,7 +27,7 @@ from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.calibration import Calibration, calibrate
 from rag_eval.uncertainty.conformal_splits import Questions
 from rag_eval.uncertainty.drift import Drift, watch
-from rag_eval.uncertainty.labelled import FloatArray, Labelled
+from rag_eval.uncertainty.labelled import FloatArray, IntArray, Labelled
 from rag_eval.uncertainty.ladder import Checked, Condition, Counts, Standing, standing
 from rag_eval.uncertainty.outcome_use import fit_rows, refuse_own_gold
 from rag_eval.uncertainty.promotions import Promotion, Series, promotions, record_status
@@ -78,13 +78,20 @@ def fitting(runs: Runs, name: str, now: dt.datetime) -> Fitting:
     newest = pd.to_datetime(rows["at"], utc=True).max() if len(rows) else None
     age = None if newest is None else max((now - newest.to_pydatetime()).total_seconds() / 86400, 0.0)
     names = tuple(strategy_signals(runs, name).json("about")["names"])
-    return Fitting(rows, _labelled(rows, names, traffic(runs, name).known()), _drift(rows), refused, age)
+    return Fitting(rows, _labelled(rows, names, {**traffic(runs, name).known(), **_current(runs, name, names)}), _drift(rows), refused, age)
 
 
-def _labelled(rows: pd.DataFrame, names: tuple[str, ...], of_traffic: dict[str, FloatArray]) -> Labelled:
+def _current(runs: Runs, name: str, names: tuple[str, ...]) -> dict[str, FloatArray]:
+    """Signals of this run's own claims, by claim id: an outcome that an earlier version recorded may lack some."""
+    claims = of_strategy(miss_rate_claims(runs).frame("claims"), name)
+    return dict(zip(claims["claim_id"], strategy_signals(runs, name).frame("signals")[list(names)].to_numpy(), strict=True))
+
+
+def _labelled(rows: pd.DataFrame, names: tuple[str, ...], known: dict[str, FloatArray]) -> Labelled:
     values = np.array([[np.nan if found.get(name) is None else found[name] for name in names] for found in rows["signals"]], dtype=np.float64).reshape(len(rows), len(names))
-    for place in np.flatnonzero(np.isnan(values).all(axis=1)).tolist() if len(names) else ():  # audits of traffic bring judgements, the claims their signals
-        values[place] = of_traffic.get(rows["claim_id"].iloc[place], np.full(len(names), np.nan))
+    for place, claim in enumerate(rows["claim_id"]):  # audits of traffic bring judgements, the claims their signals
+        if claim in known:
+            values[place] = known[claim]
     group, question = (pd.factorize(rows[column])[0].astype(np.int64) for column in ("group_id", "query_id"))
     return Labelled(names, values, rows["missed"].to_numpy(dtype=bool), group, rows["weight"].to_numpy(dtype=np.float64), question)
 
@@ -128,10 +135,11 @@ def calibration_artifact(runs: Runs, name: str, of: Fitting) -> Artifact:
         frame = made.frame("signals").query("not failed")
         unlabelled = np.vstack([frame[list(of.labelled.names)].to_numpy(), traffic(runs, name).signals])
         heuristic = _heuristic(runs, name, of.frame)
+        questions, rows = _questions(runs, name, of.frame)
         found = calibrate(
             of.labelled,
             heuristic,
-            _questions(runs, name),
+            questions,
             group_ids=of.frame["group_id"].tolist(),
             prior=prior_of(runs, name),
             target=spec.target,
@@ -139,6 +147,7 @@ def calibration_artifact(runs: Runs, name: str, of: Fitting) -> Artifact:
             checked_together=len(runs.names),
             seed=BOOTSTRAP_SEED,
             unlabelled=unlabelled,
+            question_rows=rows,
         )
         return {"about": found.to_json(), "predictions": _predictions(of, found)}
 
@@ -172,13 +181,19 @@ def _heuristic(runs: Runs, name: str, rows: pd.DataFrame) -> np.ndarray:
     return np.array([known.get(claim, np.nan) for claim in rows["claim_id"]], dtype=np.float64)
 
 
-def _questions(runs: Runs, name: str) -> Questions | None:
-    """Ranks of the first gold of every question as it was first put, under the first seed."""
+def _questions(runs: Runs, name: str, outcomes: pd.DataFrame) -> tuple[Questions | None, IntArray | None]:
+    """Ranks of the first gold of every question as it was first put, under the first seed, and the row of each one's outcome (-1: none)."""
     gold, of = runs.gold, judged(runs, name)
-    first = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant] & (of.seed == runs.artifact(name).json("about")["seeds"][0]) & ~np.isnan(of.first)
+    seed = runs.artifact(name).json("about")["seeds"][0]
+    first = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant] & (of.seed == seed) & ~np.isnan(of.first)
     if not first.any():
-        return None
-    return Questions(of.first[first], gold.groups[gold.query_of[of.variant[first]]].astype(np.int64), runs.evaluation.config.depth)
+        return None, None
+    claims = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name)
+    claims = claims[(claims["paraphrase_id"] == ORIGINAL) & (claims["seed"] == seed)]
+    claim_of, row_of = dict(zip(claims["query_id"], claims["claim_id"], strict=True)), {claim: row for row, claim in enumerate(outcomes["claim_id"])}
+    asked = gold.variants["query_id"].to_numpy()[of.variant[first]]
+    rows = np.array([row_of.get(claim_of.get(query, ""), -1) for query in asked], dtype=np.int64)
+    return Questions(of.first[first], gold.groups[gold.query_of[of.variant[first]]].astype(np.int64), runs.evaluation.config.depth), rows
 
 
 def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import numpy as np
 
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs, number
 from rag_eval.evaluation.scoring import score_strategy
-from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.aggregate import within_query
 from rag_eval.records.gold_set import Iterative
 from rag_eval.uncertainty.harm import harm
@@ -14,7 +13,7 @@ from rag_eval.uncertainty.histories import steps_of
 
 
 def iterative_accounts(runs: Runs, name: str) -> dict[str, Any]:
-    """Account for one iterative strategy on the questions as they were first put, under the first seed.
+    """Account for one iterative strategy on every wording, under the first seed.
 
     Returns
     -------
@@ -25,14 +24,13 @@ def iterative_accounts(runs: Runs, name: str) -> dict[str, Any]:
     if not isinstance(spec, Iterative):
         raise TypeError(f"{name} is no iterative strategy")
     about, gold, k = artifact.json("about"), runs.gold, runs.evaluation.config.uncertainty.k
-    first = gold.variants["paraphrase_id"].to_numpy() == ORIGINAL
     rounds = [artifact.array(f"round_{at}") for at in range(about["iterative"]["n_rounds"])]
     level = runs.evaluation.config.level
     steps = steps_of(artifact.frame("expansions"))
 
     def recall(rows: np.ndarray) -> np.ndarray:
         scores = score_strategy({0: rows.astype(np.int64)}, gold, runs.evaluation.config.k)
-        return np.where(first, scores.column(level, f"R@{k}"), np.nan)
+        return scores.column(level, f"R@{k}")
 
     group = gold.groups[gold.query_of].astype(np.int64)
     accounts = [account.as_json() for account in harm(rounds, steps, recall, group, seed=BOOTSTRAP_SEED)]

@@ -29,7 +29,7 @@ from rag_eval.evaluation.uncertain_pictures import PICTURES, drawn
 from rag_eval.evaluation.uncertainty_steps import calibrated_miss_rates
 from rag_eval.gates.contract import contract_gate
 from rag_eval.gates.floors import floor_gates, unmeasured_gates
-from rag_eval.records.gold_set import Bm25, External, Strategy
+from rag_eval.records.gold_set import Bm25, External, Iterative, Strategy
 from rag_eval.reporting.metrics_report import FILE_NAME, dumps, finish, write_report
 from rag_eval.reporting.tables import per_query_csv, trec_qrels, trec_run, write_measures
 from rag_eval.reporting.verdict_files import VERDICT_FILES, write_verdict
@@ -50,13 +50,14 @@ def _record(measures: list[dict[str, Any]], name: str, level: str) -> dict[str, 
 
 
 def _embedding_use(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict[str, Any]:
-    """How many texts the evaluation needed vectors of (for retrieval, rerank and delta_s), and how many had to be embedded now."""
+    """How many texts the evaluation needed vectors of (for retrieval, expansion, rerank and delta_s), and how many had to be embedded now."""
     chunks = admitted_chunks(evaluation).json("about")["n_chunks"]
     wordings = int(runs.gold.variants["text"].nunique())
-    strategies = corpus_index(evaluation, opened).json("about")["strategies"].values()
-    models = {entry["embed_model"] for entry in strategies if entry["embed_model"]}
+    strategies = corpus_index(evaluation, opened).json("about")["strategies"]
+    models = {entry["embed_model"] for entry in strategies.values() if entry["embed_model"]}
     models |= {stability_measures(runs).json("about")["embedding"], *(runs.artifact(name).json("about")["rerank_model"] for name in runs.names)} - {""}
-    return {"models": sorted(models), "needed": len(models) * (chunks + wordings), "embedded": opened.embedded}
+    expanded = sum(len(runs.artifact(name).frame("expansions")) for name in runs.names if isinstance(runs.spec(name), Iterative) and strategies[name]["embed_model"])
+    return {"models": sorted(models), "needed": len(models) * (chunks + wordings) + expanded, "embedded": opened.embedded}
 
 
 def _configuration(spec: Strategy) -> dict[str, Any]:

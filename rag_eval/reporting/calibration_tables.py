@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rag_eval.records.problems import quoted
-from rag_eval.reporting.miss_rate_lines import figure, k_for
+from rag_eval.reporting.miss_rate_lines import LEVEL, figure, k_for
 from rag_eval.reporting.terminal import cell, new_table
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def _lines(name: str, entry: Mapping[str, Any], claims: int) -> list[str]:
         baseline, gap = entry["heuristic_v0"], entry["leakage_gap"]
         uncalibrated = "" if baseline is None else f"heuristic_v0 has skill {baseline['skill']['value']:.2f}, AUROC {baseline['auroc']['value']:.2f}; "
         lines.append(f"{quoted(name)}: {uncalibrated}folds that split groups would have feigned {gap['gap']:+.3f} of skill")
+    if found := conformal_text(entry):
+        lines.append(f"{quoted(name)}: {found}")
     if entry["refused"]:
         lines.append(f"{quoted(name)} is not calibrated: {quoted(entry['refused'], 600)}")
     if entry["drift"]["alarm"]:
@@ -76,3 +78,19 @@ def _lines(name: str, entry: Mapping[str, Any], claims: int) -> list[str]:
     if entry["calibrator"]:
         lines.append(f"{quoted(name)}: calibrator {entry['calibrator'][:16]}, fingerprint {entry['fingerprint']}")
     return lines
+
+
+def conformal_text(entry: Mapping[str, Any]) -> str:
+    """Say which K covers LEVEL of the questions, by method, and what each covers of the riskiest third."""
+    parts = []
+    for method, label in (("fixed", "one K"), ("adaptive", "K by predicted risk, mean"), ("mondrian", "K by third of predicted risk")):
+        found = next((part for part in entry["conformal"] if part["method"] == method and part["level"] == LEVEL), None)
+        if found is None:
+            continue
+        ks = [part["k"] for part in found["bins"]] if method == "mondrian" else [found["k"] if method == "fixed" else found["mean_k"]]
+        shown = ", ".join(f"> {found['depth']:,}" if k is None else f"{k:,.1f}" if isinstance(k, float) else f"{k:,}" for k in ks)
+        riskiest = found["riskiest"]
+        absent = f"not attainable within {found['depth']:,}"
+        covered = "" if riskiest is None or riskiest["value"] is None else f" (riskiest third covered {riskiest['value']:.2f} of {riskiest['n']})"
+        parts.append(f"{label} {shown if found['attainable'] or method == 'mondrian' else absent}{covered}")
+    return f"to find gold for {LEVEL:.0%} of new questions: " + "; ".join(parts) if parts else ""

@@ -27,20 +27,20 @@ def k_for(entry: Mapping[str, Any]) -> str:
 
 
 def miss_rates_table(report: Mapping[str, Any]) -> "Table":
-    """Observed miss rate, and how well the estimator tells which questions are missed, by strategy."""
+    """Observed miss rate, what the estimator has earned, and the K that finds gold for most questions, by strategy."""
     target, k = report["uncertainty"]["target"], report["uncertainty"]["k"]
-    columns = [("strategy", "left"), (f"{target}@{k}", "right"), ("judged", "right"), ("status", "left"), ("skill", "right"), ("AUROC", "right"), (f"K for {LEVEL:.0%}", "right")]
-    table = new_table(f"Miss rates, {report['uncertainty']['level']} level (95 % intervals over groups; skill and AUROC of predictions for groups that were not fitted)", columns)
+    columns = [("strategy", "left"), (f"{target}@{k}", "right"), ("judged", "right"), ("status", "left"), ("skill", "right"), (f"K for {LEVEL:.0%}", "right")]
+    table = new_table(f"Miss rates, {report['uncertainty']['level']} level (95 % intervals over groups; skill: of predictions for groups that were not fitted)", columns)
     for name, seen in report["uncertainty"]["strategies"].items():
         entry = report["calibration"]["strategies"][name]
         observed, validation = seen["observed"][target], entry["validation"]
+        table.columns[0].no_wrap = table.columns[3].no_wrap = True
         table.add_row(
             cell(name + (" *" if name == report["strategy"] else "")),
             interval(observed["value"], observed["ci_low"], observed["ci_high"]),
             f"{observed['n_scored']}/{observed['n_attempted']}",
             cell(entry["status"]),
             figure(None if validation is None else validation["skill"]),
-            figure(None if validation is None else validation["auroc"]),
             k_for(entry),
         )
     return table
@@ -55,9 +55,12 @@ def miss_rate_lines(report: Mapping[str, Any]) -> list[str]:
     if unmet:
         shown = "; ".join(f"{condition['name']} {quoted(condition['found'], 80)}, needed {quoted(condition['needed'], 80)}" for condition in unmet[:MAX_UNMET])
         lines.append(f"{quoted(primary)} is {entry['status']} from the next run on; not more, because: {shown}")
+    changes: dict[str, list[str]] = {}
     for name, other in calibration["strategies"].items():
         if other["promotion"] is not None:
-            lines.append(f"{quoted(name)}: {other['promotion']['old_status']} -> {other['promotion']['new_status']}")
+            changes.setdefault(f"{other['promotion']['old_status']} -> {other['promotion']['new_status']}", []).append(quoted(name))
+    lines += [f"{change}: {', '.join(names)}" for change, names in changes.items()]
+    for name, other in calibration["strategies"].items():
         if other["refused"]:
             lines.append(f"{quoted(name)} is not calibrated: {quoted(other['refused'], 400)}")
         if other["drift"]["alarm"]:
@@ -66,12 +69,12 @@ def miss_rate_lines(report: Mapping[str, Any]) -> list[str]:
     if "n" in answers:
         named = (("synthesis_confidence", "grounded"), ("final_confidence", "discounted by miss rate"), ("calibrated_confidence", "calibrated, to act on"))
         shown = "; ".join(f"{label} {interval(answers[name]['value'], answers[name]['ci_low'], answers[name]['ci_high'])}" for name, label in named)
-        lines.append(f"confidence of {answers['n']} answers, mean: {shown}")
+        lines.append(f"confidence, mean over the {answers['synthesis_confidence']['n_scored']} of {answers['n']} answers that say something: {shown}")
     for name, rounds in part["iterative"].items():
         whole = rounds["accounts"][0]
         difference = interval(whole["delta"], whole["ci_low"], whole["ci_high"])
         lines.append(
-            f"{quoted(name)} over {quoted(rounds['base'])}: expanded {whole['triggered']} of {whole['questions']} questions, recovered {whole['recovered']}, lost {whole['lost']}, "
+            f"{quoted(name)} over {quoted(rounds['base'])}: expanded {whole['triggered']} of {whole['questions']} wordings, recovered {whole['recovered']}, lost {whole['lost']}, "
             f"recall@{rounds['k']} {difference} over {whole['n_groups']} groups: {whole['verdict']}"
         )
     return lines

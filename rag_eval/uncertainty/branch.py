@@ -16,6 +16,8 @@ from rag_eval.uncertainty.scores import brier
 from rag_eval.uncertainty.validation import Validation, validate
 from rag_eval.uncertainty.wordings import WordingsModel, cross_validated_wordings, fit_wordings, from_json
 
+REPEATS: Final = 2
+"""Dealings of the folds that decide whether the branch speaks."""
 MIN_WORDINGS: Final = 50
 """Judged wordings with a history that a branch needs before it is fitted."""
 
@@ -98,6 +100,7 @@ def fit_branch(
     model, predictions
         The estimator and its out-of-fold predictions, float64 [repeats, n].
     """
+    predictions = predictions[:REPEATS]
     own = cross_validated_wordings(labelled, prior=prior, repeats=len(predictions), seed=seed)
     known = np.asarray(np.isfinite(own).all(axis=0))
     kept = labelled.take(known)

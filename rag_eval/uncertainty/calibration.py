@@ -14,7 +14,7 @@ from rag_eval.uncertainty.conformal_report import ConformalK, conformal_k
 from rag_eval.uncertainty.conformal_splits import Questions
 from rag_eval.uncertainty.estimator import cross_validated, fit
 from rag_eval.uncertainty.head import fit_head
-from rag_eval.uncertainty.labelled import FloatArray, Labelled
+from rag_eval.uncertainty.labelled import FloatArray, IntArray, Labelled
 from rag_eval.uncertainty.ladder import Counts
 from rag_eval.uncertainty.learning import LeakageGap, LearningPoint, leakage_gap, learning_curve
 from rag_eval.uncertainty.model import MissRateModel
@@ -86,6 +86,7 @@ def calibrate(
     checked_together: int,
     seed: int,
     unlabelled: FloatArray | None = None,
+    question_rows: IntArray | None = None,
 ) -> Calibration:
     """Fit, cross-validate and judge.
 
@@ -96,7 +97,10 @@ def calibrate(
     heuristic
         float64 [n] heuristic_v0 of the same retrievals; NaN where it is not known.
     questions
-        Ranks of the first gold for conformal K; its risk is filled in from the out-of-fold predictions where they are of the same rows.
+        Ranks of the first gold for conformal K.
+    question_rows
+        int64 [questions] row of `labelled` that is the outcome of each question, -1 where none is. Where every question has one, its out-of-fold
+        prediction is its risk, so that K by risk can be found too; None: no risk is known.
     group_ids
         Group id of each row.
     prior
@@ -110,7 +114,7 @@ def calibrate(
 
     # thousands of products of small matrices: threads of a BLAS would only wait for one another
     with threadpool_limits(limits=1):
-        return _calibrate(labelled, heuristic, questions, group_ids=group_ids, prior=prior, target=target, k=k, checked_together=checked_together, seed=seed, unlabelled=unlabelled)
+        return _calibrate(labelled, heuristic, questions, group_ids=group_ids, prior=prior, target=target, k=k, checked_together=checked_together, seed=seed, unlabelled=unlabelled, question_rows=question_rows)
 
 
 def _calibrate(
@@ -125,11 +129,11 @@ def _calibrate(
     checked_together: int,
     seed: int,
     unlabelled: FloatArray | None,
+    question_rows: IntArray | None,
 ) -> Calibration:
     counts = Counts.of(labelled)
     if not enough(counts):
-        found = () if questions is None or not len(questions.rank) else conformal_k(questions, seed=seed)
-        return Calibration(counts, None, None, None, None, (), None, found)
+        return Calibration(counts, None, None, None, None, (), None, _conformal(questions, seed))
     model = fit(labelled, prior=prior, group_ids=group_ids, seed=seed, target=target, k=k, unlabelled=unlabelled)
     predictions = cross_validated(labelled, prior=prior, repeats=REPEATS, seed=seed)
     validation = validate(labelled, predictions, checked_together=checked_together, seed=seed)
@@ -144,6 +148,17 @@ def _calibrate(
 
     sizes = [size for size in CURVE_SIZES if size <= 0.75 * len(labelled)]
     curve = learning_curve(labelled, refit, sizes, CURVE_DRAWS, seed)
-    found = () if questions is None or not len(questions.rank) else conformal_k(questions, seed=seed)
+    found = _conformal(_with_risk(questions, question_rows, predictions.mean(axis=0)), seed)
     wordings = fit_branch(labelled, model, predictions, group_ids=group_ids, prior=prior, checked_together=checked_together, seed=seed)
     return Calibration(counts, model, predictions, validation, baseline, curve, leakage_gap(random, validation.skill.value), found, wordings)
+
+
+def _with_risk(questions: Questions | None, rows: IntArray | None, predicted: FloatArray) -> Questions | None:
+    """Fill in the predicted risks, where every question has one."""
+    if questions is None or rows is None or (rows < 0).any():
+        return questions
+    return dataclasses.replace(questions, risk=np.clip(predicted[rows], 0, 1))
+
+
+def _conformal(questions: Questions | None, seed: int) -> tuple[ConformalK, ...]:
+    return () if questions is None or not len(questions.rank) else conformal_k(questions, seed=seed)

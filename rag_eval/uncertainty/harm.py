@@ -88,13 +88,13 @@ def harm(rounds: Sequence[Rows], steps: Sequence[Step], recall: Callable[[Rows],
     eligible = ~np.isnan(values[0])
     found = [_account(OVERALL, steps, np.where(eligible, values[0], np.nan), values[-1], eligible=eligible, groups=groups, seed=seed)]
     for name in EXPANSIONS:
-        steps = [step for step in steps if step.strategy == name]
-        if not steps:
+        own = [step for step in steps if step.strategy == name]
+        if not own:
             continue
         before, after = np.full(len(eligible), np.nan), np.full(len(eligible), np.nan)
-        for step in steps:  # a strategy is tried at most once a question
+        for step in own:  # a strategy is tried at most once a question
             before[step.question], after[step.question] = values[step.iteration - 1][step.question], values[step.iteration][step.question]
-        found.append(_account(name, steps, before, after, eligible=eligible, groups=groups, seed=seed))
+        found.append(_account(name, own, before, after, eligible=eligible, groups=groups, seed=seed))
     return found
 
 

@@ -123,6 +123,7 @@ def sound(project):
     return report
 
 
+@pytest.mark.slow
 def test_every_kind_of_server_side_by_side(project, ask, llm):
     scenarios = [*FAILING, *ANSWERED]
     result = ask(llm, {name_of(scenario): wording(scenario) for scenario in scenarios})
@@ -202,6 +203,7 @@ def test_a_good_model_and_what_it_leaves_behind(project, ask, llm, schema):
     secret_is_nowhere(project, result)
 
 
+@pytest.mark.slow
 def test_a_second_run_asks_nothing_and_finds_the_same(project, ask, llm):
     questions = {"one": ASK, "two": "How long do results stay on the disk?", "three": wording("schema_breaking")}
     ask(llm, questions)
@@ -218,6 +220,7 @@ def test_a_second_run_asks_nothing_and_finds_the_same(project, ask, llm):
     assert {name: (project.reports / "tiny" / name).read_bytes() for name in ("citations.jsonl", "preflights.jsonl")} == {name: answered[name] for name in ("citations.jsonl", "preflights.jsonl")}
 
 
+@pytest.mark.slow
 def test_what_failed_is_asked_again_and_nothing_else(project, ask, llm):
     questions = {"well": ASK, "stuck": wording("hang:3"), "broken": wording("burst_500:3"), "other": "How long do results stay on the disk?"}
     ask(llm, questions)
@@ -276,6 +279,7 @@ def test_fail_closed_ends_with_2_after_everything_is_written(project, ask, llm):
     assert next(gate for gate in report["gates"] if gate["id"] == "answer_contract")["status"] == "pass"
 
 
+@pytest.mark.slow
 def test_without_evidence_nothing_is_asked(project, ask, llm):
     questions = {"well": ASK, "nothing": "xylophone zeppelin"}
     answers = {"preflights": [{"kind": "retrieve"}], "strategy": "bm25"}
@@ -293,6 +297,7 @@ def test_without_evidence_nothing_is_asked(project, ask, llm):
     assert "no report was written" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_question_may_want_it_otherwise(project, ask, llm):
     questions = {
         "plain": ASK,
@@ -318,6 +323,7 @@ def test_a_question_may_want_it_otherwise(project, ask, llm):
     assert found["no-model"]["tokens_in"] == 0
 
 
+@pytest.mark.slow
 def test_validators_of_the_domain(project, ask, llm):
     count = {"name": "require_min_inline_regex_count", "pattern": "times", "min_count": 1}
     ask(llm, {"counted": ASK, "lacks": "How long do results stay on the disk?"}, {"validators": [count]})
@@ -332,6 +338,7 @@ def test_validators_of_the_domain(project, ask, llm):
     assert len(llm.received) == asked
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_no_setting_enables(project, ask, llm):
     result = ask(llm, None, {"endpoint": "elsewhere"}, exit_code=1)
     assert "unknown_endpoint" in result.stderr
@@ -341,6 +348,7 @@ def test_an_endpoint_that_no_setting_enables(project, ask, llm):
     assert not llm.received
 
 
+@pytest.mark.slow
 def test_endpoints_from_settings_toml_with_the_key_in_the_environment(project, ask, llm, monkeypatch):
     ask(llm, {"well": ASK})
     monkeypatch.delenv("RAG_EVAL_ENDPOINTS")
@@ -353,12 +361,14 @@ def test_endpoints_from_settings_toml_with_the_key_in_the_environment(project, a
     secret_is_nowhere(project, result)
 
 
+@pytest.mark.slow
 def test_a_key_that_the_endpoint_gives_back_is_not_passed_on(project, ask, llm):
     result = ask(llm, {"leaks": wording("leaking"), "refused": wording("unauthorized"), "well": ASK})
     assert {name: row["outcome"] for name, row in by_id(project).items()} == {"leaks": "failed", "refused": "failed", "well": "answered"}
     secret_is_nowhere(project, result)
 
 
+@pytest.mark.slow
 def test_the_two_line_form_is_held_to_its_contract_too(project, ask, llm):
     scenarios = ("good", "schema_breaking", "always_breaking", "fabricating", "refuses_in_form", "refuses", "error_reply")
     ask(llm, {scenario: wording(scenario) for scenario in scenarios}, {"response_schema": "verdict", "verdicts": ["PASS", "FAIL"]})
@@ -374,6 +384,7 @@ def test_the_two_line_form_is_held_to_its_contract_too(project, ask, llm):
     }
 
 
+@pytest.mark.slow
 def test_made_up_words_in_quotation_marks_are_seen_by_the_measures(project, ask, llm):
     """A quote that a citation states is held against its lines; what merely stands in quotation marks is no citation, and only unsupported."""
     ask(llm, {"marks": wording("fabricating_quote"), "cited": wording("fabricating_cited_quote"), "well": ASK})

@@ -102,6 +102,7 @@ def test_a_folder_of_outputs_is_enough(project, system):
     assert project.report("my-system")["content_hash"] == first
 
 
+@pytest.mark.slow
 def test_gold_beside_the_outputs_judges_them(project, system):
     queries = [{"query_id": row["query_id"], "text": row["question"], "answerable": row["query_id"] != "price"} for row in OUTPUTS]
     gold = [{"query_id": "again", "doc_id": "retries.md", "anchors": [{"quote": FACT}]}]
@@ -178,6 +179,7 @@ def own_payloads(project):
 CONTEXTS = {"again": [{"doc_id": "retries.md", "text": FACT}], "keep": [{"doc_id": "storage.md", "text": "Results older than thirty days are deleted at midnight."}]}
 
 
+@pytest.mark.slow
 def test_recorded_answers_over_a_corpus(project):
     rows = [
         {"query_id": "again", "answer": f"{FACT} [1]", "contexts": CONTEXTS["again"]},
@@ -200,6 +202,7 @@ def test_recorded_answers_over_a_corpus(project):
     assert "missing_file" in part.stderr
 
 
+@pytest.mark.slow
 def test_a_strategy_that_was_left_out_gives_no_evidence(project):
     (project.gold / "gold_set.yaml").write_text(CONFIG.replace("answers: {", "answers: {strategy: bm25, "), encoding="utf-8")
     assert project.invoke("run", "tiny").exit_code == 0
@@ -228,6 +231,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 def test_stated_payloads_are_what_is_validated(project):
     (payload, *_) = own_payloads(project)["again"]
     contexts = [{"doc_id": payload["doc_id"], "id": payload["snippet_id"], "text": ""}]
@@ -258,6 +262,7 @@ def test_stated_payloads_are_what_is_validated(project):
     assert explain(project, "rev_mismatch").stdout.count("rev_mismatch") >= 2
 
 
+@pytest.mark.slow
 def test_another_analyzer_ends_the_run(project):
     (payload, *_) = own_payloads(project)["again"]
     contexts = [{"doc_id": payload["doc_id"], "id": payload["snippet_id"], "text": ""}]
@@ -289,6 +294,7 @@ def test_payloads_of_a_run_come_back_valid(project):
     assert project.report()["citations"]["codes"].get("mixed_units") == 1
 
 
+@pytest.mark.slow
 def test_without_a_corpus_a_payload_shows_what_it_shows_by_itself(project, system):
     whole = {
         "doc_id": "retries.md", "section_id": "s1", "snippet_id": "c1", "source_url": "https://x/retries", "offsets": {"start": 4000, "end": 4000 + len(FACT), "unit": "char"}, "tokens": 8,
@@ -316,6 +322,7 @@ def test_without_a_corpus_a_payload_shows_what_it_shows_by_itself(project, syste
 # explain, validate
 
 
+@pytest.mark.slow
 def test_explain_reads_like_a_page(project, system):
     run_recorded(project, system(OUTPUTS))
     shown = explain(project, "again").stdout
@@ -334,12 +341,14 @@ def test_explain_reads_like_a_page(project, system):
     assert explain(project, "again", "--gold-set", "my-system").stdout == shown
 
 
+@pytest.mark.slow
 def test_explain_without_answers_says_so(project):
     (project.gold / "gold_set.yaml").write_text(CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", ""), encoding="utf-8")
     assert project.invoke("run", "tiny").exit_code == 0
     assert "nothing_to_explain" in explain(project, "again", exit_code=1).stderr
 
 
+@pytest.mark.slow
 def test_explain_knows_gold_and_verdicts(project):
     assert project.invoke("run", "tiny").exit_code == 0
     shown = explain(project, "again").stdout

@@ -43,6 +43,7 @@ def test_a_failing_query_is_counted_and_scores_zero(project, reranked):
     assert "\x1b" not in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scores", ["[[float('nan')] * len(row) for row in texts]", "[[1.0] for row in texts]", "[]"], ids=["NaN", "too few", "none"])
 def test_a_reranker_that_answers_nonsense_fails_every_query(project, reranked, scores):
     result = reranked(f"class Mine:\n    name = 'mine'\n    def scores(self, queries, texts):\n        return {scores}\n")
@@ -51,6 +52,7 @@ def test_a_reranker_that_answers_nonsense_fails_every_query(project, reranked, s
     assert next(record for record in entry(project)["measures"] if record["label"] == "RR")["value"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["", "import nothing_of_this_name\n", "class Mine:\n    def __init__(self):\n        raise OSError('no model')\n"], ids=["missing", "import", "start"])
 def test_a_reranker_that_cannot_be_loaded_is_an_error_of_the_settings(project, reranked, code):
     result = reranked(code)
@@ -69,6 +71,7 @@ def test_a_required_gate_rests_on_the_groups_that_were_scored(project):
     assert gate["evidence"]["n_groups"] < 5
 
 
+@pytest.mark.slow
 def test_one_scored_group_has_no_interval_and_is_shown_so(project):
     answers = (project.gold / "answers.jsonl").read_text(encoding="utf-8").splitlines()[:1]
     (project.gold / "answers.jsonl").write_text("\n".join(answers) + "\n", encoding="utf-8")
@@ -78,6 +81,7 @@ def test_one_scored_group_has_no_interval_and_is_shown_so(project):
     assert "Dagster did not record" not in result.stderr
 
 
+@pytest.mark.slow
 def test_compare_names_what_was_configured_otherwise(project):
     project.invoke("run", "tiny")
     (project.gold / "gold_set.yaml").write_text(CONFIG.replace("{name: bm25, kind: bm25}", "{name: bm25, kind: bm25, rerank: {kind: mmr, lambda: 0.1, embedding: {model: lsa-8}}}").replace("depth: 20", "depth: 6"), encoding="utf-8")
@@ -87,6 +91,7 @@ def test_compare_names_what_was_configured_otherwise(project):
     assert "DIFFERENT evaluation: depth 6 against 20" in shown
 
 
+@pytest.mark.slow
 def test_show_reads_the_file_it_is_given(project):
     project.invoke("run", "tiny")
     alone = project.root / "alone.json"
@@ -101,6 +106,7 @@ def test_show_reads_the_file_it_is_given(project):
     assert (refused.exit_code, "run_unreadable" in refused.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_masking_off_is_shown_everywhere(project):
     (project.gold / "gold_set.yaml").write_text(CONFIG.replace("chunker:", "mask_pii: false, chunker:"), encoding="utf-8")
     result = project.invoke("run", "tiny")
@@ -109,6 +115,7 @@ def test_masking_off_is_shown_everywhere(project):
     assert "Dagster did not record" not in result.stderr
 
 
+@pytest.mark.slow
 def test_seeds_that_change_a_ranking_are_not_said_to_change_nothing():
     import numpy as np
 

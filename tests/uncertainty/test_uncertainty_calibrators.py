@@ -51,6 +51,7 @@ def test_isotonic_is_that_of_scikit_learn(given_rows):
     np.testing.assert_allclose(isotonic(score, missed, weight)(score), reference.predict(score), atol=1e-9)
 
 
+@pytest.mark.slow
 @given(rows)
 @settings(deadline=None)
 def test_venn_abers_is_an_isotonic_fit_with_the_new_outcome_added_as_either(given_rows):

@@ -89,7 +89,7 @@ def test_impossible_values_are_refused():
         all_of()
 
 
-@given(unit, st.floats(0.001, 1), st.sampled_from(["uncalibrated", "prior", "provisional", "measured", "stale"]))
+@given(st.just(0.0) | st.floats(1e-6, 1), st.floats(0.001, 1), st.sampled_from(["uncalibrated", "prior", "provisional", "measured", "stale"]))
 def test_final_confidence_is_below_synthesis_wherever_something_may_be_missed(grounded, value, status):
     synthesis = groundedness_confidence(grounded)
     final = final_confidence(synthesis, miss(value, status, 0.0, 1.0))

@@ -280,20 +280,20 @@ def test_harm_counts_what_each_step_changed(setting):
         found = (rows == gained).any(axis=1).astype(float)
         return np.where(np.arange(len(rows)) == place, found, 0.0)
 
-    accounts = harm(done, recall, np.arange(len(QUESTIONS)))
+    accounts = harm(done.rounds, done.steps, recall, np.arange(len(QUESTIONS)))
     assert accounts[0].strategy == OVERALL
     assert (accounts[0].recovered, accounts[0].lost, accounts[0].questions) == (1, 0, len(QUESTIONS))
     assert accounts[0].extra_queries == int(done.extra_queries.sum()) == sum(its.triggered for its in accounts[1:])
     assert sum(its.recovered for its in accounts[1:]) == 1
     assert accounts[0].delta == pytest.approx(1 / len(QUESTIONS))
-    reverse = harm(done, lambda rows: 1.0 - recall(rows), np.arange(len(QUESTIONS)))
+    reverse = harm(done.rounds, done.steps, lambda rows: 1.0 - recall(rows), np.arange(len(QUESTIONS)))
     assert (reverse[0].recovered, reverse[0].lost) == (0, 1)
     json.dumps([its.as_json() for its in accounts], allow_nan=False)
 
 
 def test_questions_without_gold_count_for_nothing(setting):
     done = setting.run(always(0.9), spec(max_iterations=1))
-    accounts = harm(done, lambda rows: np.where(np.arange(len(rows)) == 1, 1.0, np.nan), np.arange(len(QUESTIONS)))
+    accounts = harm(done.rounds, done.steps, lambda rows: np.where(np.arange(len(rows)) == 1, 1.0, np.nan), np.arange(len(QUESTIONS)))
     assert accounts[0].questions == 1
     assert accounts[0].triggered == int(done.extra_queries[1])
 

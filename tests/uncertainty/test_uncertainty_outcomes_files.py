@@ -296,6 +296,7 @@ def test_without_its_file_no_draw_is_kept(either, tmp_path):
     assert (AuditStore(either).frames(), AuditStore(either).drawn()) == ([], [])
 
 
+@pytest.mark.slow
 def test_weights_of_stratified_draws_stand_for_all_claims(tmp_path):
     """Over many draws of two rounds the weighted total of each round is the true total: the probabilities are those of the sampling."""
     rates = [number / 60 for number in range(50)] + [None] * 10

@@ -63,6 +63,7 @@ def _promote(place, ready):
     record_status(store, SERIES, "prior", strategy_fingerprint="f", figures=None, at=AT)
 
 
+@pytest.mark.slow
 def test_writers_at_once_write_a_change_once(place):
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(4)

@@ -1,0 +1,52 @@
+"""Conformal K by risk in a calibration: the risk of a question is the out-of-fold prediction of its own outcome."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rag_eval.uncertainty.calibration import calibrate
+from rag_eval.uncertainty.conformal_splits import Questions
+from rag_eval.uncertainty.labelled import Labelled
+
+N = 160
+
+
+@pytest.fixture(scope="module")
+def judged():
+    rng = np.random.default_rng(3)
+    signals = rng.normal(size=(N, 3))
+    missed = rng.random(N) < 1 / (1 + np.exp(0.8 - 2 * signals[:, 0]))
+    labelled = Labelled(("a", "b", "c"), signals, missed, np.arange(N), np.ones(N), np.arange(N))
+    return labelled, np.where(missed, 11.0 + rng.integers(0, 60, N), 1.0 + rng.integers(0, 10, N))
+
+
+def _calibrated(judged, order, rows):
+    labelled, rank = judged
+    questions = Questions(rank[order], labelled.group[order], 100)
+    ids = [f"g{code}" for code in labelled.group]
+    return calibrate(labelled, np.full(len(labelled), 0.4), questions, group_ids=ids, prior=None, target="miss_any", k=10, checked_together=1, seed=0, question_rows=rows)
+
+
+def test_every_rule_is_found_where_every_question_has_an_outcome_in_any_order(judged):
+    order = np.random.default_rng(0).permutation(N)[: N - 20]
+    found = _calibrated(judged, order, order.astype(np.int64))
+    by = {(part.method, part.level): part for part in found.conformal}
+    assert {method for method, _ in by} == {"fixed", "adaptive", "mondrian"}
+    fixed, mondrian = by["fixed", 0.8], by["mondrian", 0.8]
+    assert by["adaptive", 0.8].mean_k_held_out < fixed.mean_k_held_out  # risks of other questions would not make lists shorter
+    depths = [part.k for part in mondrian.bins]
+    assert depths == sorted(depths)
+    assert mondrian.riskiest.value > fixed.riskiest.value
+    assert json.loads(json.dumps(found.to_json()))["conformal"][-1]["riskiest"]["value"] is not None
+
+
+def test_without_an_outcome_for_every_question_there_is_one_k(judged):
+    order = np.arange(N)
+    assert {part.method for part in _calibrated(judged, order, np.where(order == 7, -1, order)).conformal} == {"fixed"}
+
+
+def test_with_too_few_outcomes_there_is_one_k(judged):
+    labelled, rank = judged
+    few = (labelled.take(np.arange(12)), rank[:12])
+    assert {part.method for part in _calibrated(few, np.arange(12), np.arange(12)).conformal} == {"fixed"}
