@@ -35,6 +35,12 @@ def second_of(evaluation: Evaluation, opened: "Opened", spec: Strategy, texts: l
     return ExactSearch(source.chunk_vectors()).search(source.query_vectors(texts), SECOND_DEPTH)
 
 
+def can_be_asked(evaluation: Evaluation, opened: "Opened", spec: Strategy, text: str) -> bool:
+    """Whether `batch_of` can look at a wording that is not the gold set's: where vectors come from a file, only at those that the file has."""
+    base = evaluation.config.base_of(spec)
+    return opened.index.source(stability_embedding(evaluation) if isinstance(base, Bm25 | External) else base.embedding).can_embed(text)
+
+
 def batch_of(evaluation: Evaluation, opened: "Opened", spec: Strategy, texts: list[str], found: Ranking) -> RankedBatch:
     """Make the batch of rankings over the chunks, just found or stored; no question of it is known to be another's wording.
 

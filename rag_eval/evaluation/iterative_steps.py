@@ -135,5 +135,15 @@ class IterativeStrategy(ReadyStrategy):
 
 
 def iterative_strategy(evaluation: Evaluation, opened: "Opened", spec: Iterative) -> IterativeStrategy:
-    """Make an iterative strategy ready over its base, which is among the opened ones."""
+    """Make an iterative strategy ready over its base, which is among the opened ones.
+
+    Raises
+    ------
+    InputError
+        The base reads its vectors from a file, which has none for expanded questions.
+    """
+    base = evaluation.config.base_of(spec)
+    if isinstance(base, Vector | Hybrid) and base.embedding.vectors is not None:
+        accepted = "a base of kind bm25, or one whose embedding names a model"
+        raise InputError(Problem("vectors_of_rounds", "a file of vectors has none for expanded questions", field=f"strategies.{spec.name}.base", found=spec.base, accepted=accepted))
     return IterativeStrategy(evaluation, opened, spec, opened.strategies[spec.base])

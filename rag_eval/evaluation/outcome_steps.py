@@ -20,6 +20,8 @@ from rag_eval.uncertainty.naming import new_outcome
 from rag_eval.uncertainty.outcomes import OutcomeStore, Recorded
 
 QRELS: GoldSource = "qrels"
+_OF_GOLD = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
+"""Notes that this stage gives; whoever corrects by hand gives another."""
 
 
 def retrieval_outcomes(runs: Runs) -> dict[str, Any]:
@@ -55,7 +57,25 @@ def _retrieval_outcomes(runs: Runs) -> dict[str, Any]:
 def _record(store: OutcomeStore, runs: Runs, name: str, claims: pd.DataFrame, *, now: dt.datetime, because: str) -> tuple[Recorded, np.ndarray]:
     """Add what is new of one strategy; what became of it, and which claims, bool [n], stood in the table as they are judged now."""
     there = _there(store, runs, name, claims)
-    return store.record(_outcomes(runs, name, claims[~there], now), because=because), there
+    fresh = claims[~there]
+    again = _heard_again(store, fresh, because)
+    offered = [outcome.model_copy(update={"note": again.get(outcome.claim_id, "")}) for outcome in _outcomes(runs, name, fresh, now)]
+    return store.record(offered, because=because), there
+
+
+def _heard_again(store: OutcomeStore, claims: pd.DataFrame, because: str) -> dict[str, str]:
+    """Notes for claims of which this gold was heard before and another gold's judgement stands: gold that goes back is a reason of its own.
+
+    What a person corrected has none, so the store leaves it alone.
+    """
+    if claims.empty:
+        return {}
+    first = claims.iloc[0]
+    history = store.history(strategy_fingerprint=first["strategy_fingerprint"], target=first["target"], k=int(first["k"]), gold_sources=[QRELS], claim_ids=claims["claim_id"].tolist())
+    heard = set(history.loc[history["note"].str.startswith(because), "claim_id"])
+    last = history[~history["outcome_id"].isin(history["supersedes"])]
+    turned = last[last["claim_id"].isin(heard) & last["note"].str.fullmatch(_OF_GOLD) & ~last["note"].str.startswith(because)]
+    return {claim: f"instead of {outcome}" for claim, outcome in zip(turned["claim_id"], turned["outcome_id"], strict=True)}
 
 
 def judged_claims(runs: Runs, name: str) -> pd.DataFrame:

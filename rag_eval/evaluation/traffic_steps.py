@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rag_eval.evaluation.batches import batch_of
+from rag_eval.evaluation.batches import batch_of, can_be_asked
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.outcome_store import outcome_store
 from rag_eval.evaluation.signal_steps import fingerprint_of
@@ -29,7 +29,7 @@ class Traffic:
     signals
         float64 [n, p] in the order of SIGNALS.
     n_unknown
-        Claims that retrieved nothing this corpus knows: they say nothing here.
+        Claims that retrieved nothing this corpus knows, or whose words a file of vectors does not have: they say nothing here.
     """
 
     frame: pd.DataFrame
@@ -57,7 +57,8 @@ def _traffic(runs: Runs, name: str) -> Traffic:
     opened = runs.opened()
     first_of = {doc_id: row for row, doc_id in reversed(list(enumerate(opened.table.doc_ids)))}
     found = _ranking(claims, opened.table.row_of, first_of)
-    there = np.asarray(found.found.any(axis=1))
+    asked = [can_be_asked(runs.evaluation, opened, runs.spec(name), claim["query"]) for claim in claims]
+    there = np.asarray(found.found.any(axis=1)) & np.array(asked, dtype=bool)
     kept = [claim for claim, known in zip(claims, there.tolist(), strict=True) if known]
     if not kept:
         return dataclasses.replace(empty, n_unknown=len(claims))

@@ -17,7 +17,9 @@ from rag_eval.reporting.null_reasons import NOT_FIGURES
 
 N, MISSED_OF = 60, 3
 """Documents, and questions; every third question asks in words that stand in other documents only."""
-PLACES = ("north hall", "south hall", "engine room")
+BAYS = ("heron", "otter", "badger", "marten", "curlew", "plover", "weasel", "linnet")
+COMPANY = ("crimson", "indigo", "ochre", "umber", "sable", "russet", "azure", "violet")
+"""A word for each bay that stands beside it and in the lost documents: who asks on with it finds them."""
 GATES = "gates: {required: [], advisory: [acceptance], min_queries: 50}\n"
 ANSWERS = "answers: {mode: deterministic, top_k: 5}\n"
 BM25 = "{name: bm25, kind: bm25}"
@@ -35,15 +37,17 @@ def is_lost(number: int) -> bool:
 
 
 def document(number: int) -> str:
-    place = PLACES[number % len(PLACES)]
     if is_lost(number):  # says nothing of what its question asks for
-        return f"# Notes {word(number)}\n\nThe entry {word(number)} was written by the keeper. It is read once a year.\n"
-    return f"# Valve {word(number)}\n\nThe valve {word(number)} is found beside tank {number} of the {place}. It is opened with a key.\n"
+        return f"# Notes {word(number)}\n\nThe entry {word(number)} was written by the keeper in {COMPANY[number // MISSED_OF % len(BAYS)]} ink. It is read once a year.\n"
+    turn, bay = divmod(number - number // MISSED_OF - 1, len(BAYS))
+    paint = f"It is painted {COMPANY[bay]}. " if turn < MISSED_OF else ""
+    return f"# Valve {word(number)}\n\nThe valve {word(number)} is found beside tank {number} in bay {BAYS[bay]}. {paint}It is opened with a key.\n"
 
 
 def question(number: int, wording: int = 0) -> str:
     if is_lost(number):
-        return f"which valve beside a tank of the {PLACES[1 + number // MISSED_OF % 2]} is opened" if wording == 0 else f"opening valve tank {PLACES[1 + number // MISSED_OF % 2]} key"
+        bay = BAYS[number // MISSED_OF % len(BAYS)]
+        return f"which valve beside a tank in bay {bay} is opened" if wording == 0 else f"opening valve tank bay {bay} key"
     return f"where is {word(number)} found" if wording == 0 else f"place of the valve {word(number)}"
 
 

@@ -111,6 +111,11 @@ class EmbeddingSource:
         two_sided = (self.spec.model or "").startswith("chroma:")
         return EmbeddingCache(self.places.embeddings, f"{self.model} questions") if two_sided else self._cache
 
+    def can_embed(self, query: str) -> bool:
+        """Whether a question can be embedded: any, but for vectors of a file, which knows what it was made for."""
+        embedder = self.embedder
+        return embedder.knows(query) if isinstance(embedder, FileEmbedder) else True
+
     def query_vectors(self, queries: list[str], *, cached: bool = True) -> Vectors:
         """Embed queries, float32 [n, d]; `cached=False` computes anew, as a live query would be."""
         if not cached:

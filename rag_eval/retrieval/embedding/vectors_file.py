@@ -70,6 +70,10 @@ class FileEmbedder:
         self._vectors = vectors if np.allclose(lengths(vectors), 1.0, atol=UNIT_TOLERANCE) else unit(vectors)
         self._row = {name: i for i, name in enumerate(names)}
 
+    def knows(self, text: str) -> bool:
+        """Whether a text has a vector."""
+        return text_hash(text) in self._row
+
     def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Vectors:
         """Return the stored vectors.
 
