@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from rag_eval.records.problems import MAX_QUOTED_CHARS, quoted
 from rag_eval.reporting.tables import write_csv
 from rag_eval.reporting.terminal import cell, new_table
-from rag_eval.uncertainty.comparing import Comparison, Difference, Measure, StrategyFigures, powered_figure
+from rag_eval.uncertainty.comparing import Comparison, Difference, Measure, StrategyFigures
 from rag_eval.uncertainty.figures import Figure
-from rag_eval.uncertainty.prediction_powered import PredictionPowered
+from rag_eval.uncertainty.prediction_powered import PredictionPowered, powered_figure
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -15,7 +15,7 @@ from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.uncertainty.figures import Figure, finite, mean_figure, skill_figure
 from rag_eval.uncertainty.labelled import FloatArray, IntArray
-from rag_eval.uncertainty.prediction_powered import Audited, PredictionPowered, powered_difference, powered_mean
+from rag_eval.uncertainty.prediction_powered import Audited, PredictionPowered, powered_difference, powered_figure, powered_mean
 from rag_eval.uncertainty.skill_difference import skill_difference
 
 Measure = Literal["observed", "raw", "calibrated", "powered", "brier", "skill"]
@@ -204,10 +204,3 @@ def _pair(a: Misses, b: Misses, group: IntArray, seed: int) -> list[Difference]:
 def _powered(live: Mapping[str, Audited], a: str, b: str) -> Difference:
     found, reason = powered_difference(live[a], live[b])
     return Difference(a, b, "powered", powered_figure(found), powered=found, powered_reason=reason)
-
-
-def powered_figure(found: PredictionPowered | None) -> Figure:
-    """Write an estimate as a figure with its denominators; one of nothing where there is none."""
-    if found is None:
-        return Figure(None, None, None, 0, 0)
-    return Figure(found.value, found.low, found.high, found.n_labelled + found.n_unlabelled, found.n_groups_labelled + found.n_groups_unlabelled)

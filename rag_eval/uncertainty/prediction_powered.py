@@ -27,6 +27,7 @@ from typing import Any, Self
 import numpy as np
 
 from rag_eval.measures.intervals import effective_groups, wilson
+from rag_eval.uncertainty.figures import Figure
 from rag_eval.uncertainty.labelled import FloatArray, IntArray
 
 FEW_GROUPS = 3
@@ -101,6 +102,13 @@ class Audited:
         """Row of each question's claim with the smallest name, which says nothing of who was audited: a sample of these is as random as that of all."""
         rows = sorted(range(len(self.claim)), key=lambda row: self.claim[row], reverse=True)
         return {self.query[row]: row for row in rows}
+
+
+def powered_figure(found: PredictionPowered | None) -> Figure:
+    """Write an estimate as a figure with its denominators; one of nothing where there is none."""
+    if found is None:
+        return Figure(None, None, None, 0, 0)
+    return Figure(found.value, found.low, found.high, found.n_labelled + found.n_unlabelled, found.n_groups_labelled + found.n_groups_unlabelled)
 
 
 def powered_mean(of: Audited) -> tuple["PredictionPowered | None", str]:

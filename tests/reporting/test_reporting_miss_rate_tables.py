@@ -10,7 +10,9 @@ from rich.console import Console
 
 from rag_eval.reporting.miss_rate_tables import COLUMNS, differences_table, latex_text, strategies_table, to_latex, write_comparison_csv
 from rag_eval.uncertainty.comparing import Misses, compare
+from rag_eval.uncertainty.prediction_powered import Audited
 
+REASON = "no claim of [red]v was audited: 100 % \\input{x}"
 NAMES = ("bm25", "=HYPERLINK(1) [red]v", "50%_hybrid & \\input{x}")
 
 
@@ -20,7 +22,10 @@ def comparison():
     group = np.repeat(np.arange(80), 2)
     p = rng.beta(1, 3, 160)
     judged = np.arange(160) < 100
-    return compare([Misses(name, np.where(judged, rng.random(160) < p, np.nan), p, p / 2) for name in NAMES], group)
+    misses = [Misses(name, np.where(judged, rng.random(160) < p, np.nan), p, p / 2) for name in NAMES]
+    names = tuple(map(str, range(160)))
+    live = [Audited(names, names, tuple(map(str, group)), one.missed, p) for one in misses[:2]]
+    return compare(misses, group, audited=dict(zip(NAMES, [*live, Audited.nothing(REASON)], strict=True)))
 
 
 def shown(table, width=120):
@@ -32,12 +37,14 @@ def shown(table, width=120):
 def test_the_terminal_shows_every_figure_with_interval_and_denominator(comparison):
     text = shown(strategies_table(comparison))
     assert max(map(len, text.splitlines())) <= 120
-    assert "160 queries in 80 independent groups" in text
+    assert "160 judged queries in 80 independent groups" in text
     for entry in comparison.strategies:
         assert f"{entry.observed.value:.3f} [{entry.observed.low:.3f}, {entry.observed.high:.3f}]" in text
         assert f"{entry.skill.value:.3f} [{entry.skill.low:.3f}, {entry.skill.high:.3f}]" in text
     assert "100 in 50 groups" in text
-    assert "100 judged + 60 not" in text
+    assert "100 audited + 60 not" in text
+    assert re.sub(r"\s+", " ", text).count(REASON) == 1
+    assert re.search(r"misses, powered +- +- *$", text, re.MULTILINE)
     assert "[red]v" in text  # not read as markup
 
 
@@ -46,6 +53,9 @@ def test_the_terminal_shows_every_difference(comparison):
     assert max(map(len, text.splitlines())) <= 120
     assert "Holm over all" in text
     for row in comparison.differences:
+        if row.delta.value is None:
+            assert (row.measure, NAMES[2]) == ("powered", row.b)
+            continue
         assert f"{row.delta.value:+.3f} [{row.delta.low:+.3f}, {row.delta.high:+.3f}]" in text
         if row.n_better is not None:
             assert f"{row.n_better}/{row.n_worse}/{row.n_tied}" in text
@@ -66,6 +76,10 @@ def test_the_csv_holds_all_and_starts_no_formula(comparison, tmp_path):
     assert int(line["n_better"]) == difference.n_better
     powered = found["bm25", "", "powered"]
     assert float(powered["extra_labels"]) == comparison.strategies[0].powered.extra_labels
+    assert powered["reason"] == found["bm25", f"'{NAMES[1]}", "powered"]["reason"] == ""  # what a spreadsheet would run is quoted
+    for absent in (found[NAMES[2], "", "powered"], found["bm25", NAMES[2], "powered"]):
+        assert (absent["value"], absent["extra_labels"], absent["n"], absent["reason"]) == ("", "", "0", REASON)
+    assert found[NAMES[2], "", "observed"]["reason"] == ""
     assert found["bm25", "", "observed"]["p"] == ""
 
 
@@ -85,6 +99,8 @@ def test_the_latex_has_rows_of_one_width_and_escaped_names(comparison):
     assert r"50\%\_hybrid \& \textbackslash{}input\{x\}" in text
     assert "=HYPERLINK(1) {[}red{]}v" in text
     assert "\\input{" not in text
+    assert [line for line in text.splitlines() if line.startswith("% No powered")] == [f"% No powered estimate: {latex_text(REASON, 600)}"]
+    assert "misses, powered & -- & -- " in text
 
 
 @pytest.mark.parametrize("char", list("\\{}$&#_%~^<>|\"`'[]-…"))

@@ -8,8 +8,9 @@ import pytest
 from rag_eval.measures.intervals import clustered_interval
 from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.records.problems import InputError
-from rag_eval.uncertainty.comparing import Misses, compare
+from rag_eval.uncertainty.comparing import NO_TRAFFIC, Misses, compare
 from rag_eval.uncertainty.figures import bootstrap_bounds, mean_figure, skill_figure, skill_of
+from rag_eval.uncertainty.prediction_powered import Audited, prediction_powered
 
 
 def strategies(n_groups, rng, *, labelled=1.0, harder=0.0):
@@ -43,7 +44,7 @@ def test_figures_are_those_of_the_measures_they_are_named_after():
     assert entry.brier.value == pytest.approx(brier)
     assert entry.skill.value == pytest.approx(1 - brier / (rate * (1 - rate)))
     assert entry.skill.low < entry.skill.value < entry.skill.high
-    assert (entry.powered.n_labelled, entry.powered.n_unlabelled) == (int(judged.sum()), int((~judged).sum()))
+    assert (entry.powered, entry.powered_reason) == (None, NO_TRAFFIC)  # unjudged gold questions are no production traffic
     assert (comparison.n, comparison.n_groups) == (len(group), 150)
 
 
@@ -84,8 +85,9 @@ def test_a_worse_forecaster_is_found_by_skill():
 def test_equal_strategies_do_not_differ():
     found, group = strategies(60, np.random.default_rng(4))
     comparison = compare([found[0], Misses("again", found[0].missed, found[0].calibrated)], group)
+    assert by(comparison, "one", "again", "powered").delta.value is None
     for row in comparison.differences:
-        assert row.delta.value == pytest.approx(0)
+        assert row.measure == "powered" or row.delta.value == pytest.approx(0)
         assert row.p in {None, 1.0}
     assert by(comparison, "one", "again", "skill").delta.low is None  # nothing to resample: no interval of no width
 
@@ -107,9 +109,48 @@ def test_what_is_not_known_is_none_and_still_json():
     comparison = compare([Misses("a", nothing, nothing), Misses("b", np.array([0, 1, 0, 1.0]), nothing)], group)
     json.dumps(comparison.to_json(), allow_nan=False)
     first = comparison.strategies[0]
-    assert (first.observed.value, first.skill.value, first.powered.value, first.observed.n) == (None, None, None, 0)
+    assert (first.observed.value, first.skill.value, first.powered, first.observed.n) == (None, None, None, 0)
     assert comparison.strategies[1].observed.value == 0.5
     assert all(row.delta.value is None and row.p is None for row in comparison.differences)
+
+
+def audited(n, seed, *, share=0.3, per_query=1):
+    rng = np.random.default_rng(seed)
+    p = rng.beta(1, 2, n)
+    missed = np.where(rng.random(n) < share, rng.random(n) < p, np.nan)
+    return Audited(tuple(f"c{at:03d}" for at in rng.permutation(n)), tuple(f"q{at // per_query}" for at in range(n)), tuple(f"g{at // 4}" for at in range(n)), missed, p)
+
+
+def test_powered_estimates_are_of_traffic_and_not_of_the_gold_questions():
+    found, group = strategies(60, np.random.default_rng(6))
+    live = {"one": audited(200, 1, share=0.7), "two": audited(160, 2, share=0.7), "three": Audited.nothing("nobody asked")}
+    comparison = compare(found, group, audited=live)
+    one = comparison.strategies[0]
+    assert one.powered.to_json() == pytest.approx(prediction_powered(live["one"].missed, live["one"].predicted, np.arange(200) // 4).to_json())
+    assert (one.powered.n_labelled, one.powered.n_unlabelled) == (int((~np.isnan(live["one"].missed)).sum()), int(np.isnan(live["one"].missed).sum()))
+    row = by(comparison, "one", "two", "powered")
+    direct = prediction_powered(live["one"].missed[:160] - live["two"].missed, live["one"].predicted[:160] - live["two"].predicted, np.arange(160) // 4, unit_range=False)
+    assert row.powered.to_json() == pytest.approx(direct.to_json())
+    assert row.delta.n == row.powered.n_labelled + row.powered.n_unlabelled == 160
+    absent = by(comparison, "one", "three", "powered")
+    assert (absent.delta.value, absent.delta.n, absent.powered, absent.powered_reason) == (None, 0, None, "nobody asked")
+    document = comparison.to_json()
+    assert (document["strategies"][2]["powered"], document["strategies"][2]["powered_reason"]) == (None, "nobody asked")
+    assert "powered_reason" not in document["strategies"][0]
+
+
+def test_a_pair_takes_one_claim_of_each_question_whoever_was_audited():
+    a, b = audited(120, 3, per_query=3), audited(120, 4, per_query=3)
+    for of in (a, b):
+        assert len(of.first()) == 40
+        for query, row in of.first().items():
+            assert of.claim[row] == min(name for name, asked in zip(of.claim, of.query, strict=True) if asked == query)
+    found, group = strategies(60, np.random.default_rng(7))
+    pair = [found[0], found[1]]
+    assert by(compare(pair, group, audited={"one": a, "two": b}), "one", "two", "powered").delta.n == 40
+    apart = Audited(b.claim, b.query, b.group, np.where(np.isnan(a.missed), b.missed, np.nan), b.predicted)
+    never = by(compare(pair, group, audited={"one": audited(120, 3), "two": Audited(apart.claim, tuple(f"x{at}" for at in range(120)), apart.group, apart.missed, apart.predicted)}), "one", "two", "powered")
+    assert "of 0 questions in the traffic of both strategies none was audited for both" in never.powered_reason
 
 
 def test_everything_missed_has_no_skill():
