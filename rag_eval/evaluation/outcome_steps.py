@@ -20,7 +20,7 @@ from rag_eval.uncertainty.naming import new_outcome
 from rag_eval.uncertainty.outcomes import OutcomeStore, Recorded
 
 QRELS: GoldSource = "qrels"
-_OF_GOLD = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
+OF_GOLD = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
 """Notes that this stage gives; whoever corrects by hand gives another."""
 
 
@@ -74,18 +74,21 @@ def _heard_again(store: OutcomeStore, claims: pd.DataFrame, because: str) -> dic
     history = store.history(strategy_fingerprint=first["strategy_fingerprint"], target=first["target"], k=int(first["k"]), gold_sources=[QRELS], claim_ids=claims["claim_id"].tolist())
     heard = set(history.loc[history["note"].str.startswith(because), "claim_id"])
     last = history[~history["outcome_id"].isin(history["supersedes"])]
-    turned = last[last["claim_id"].isin(heard) & last["note"].str.fullmatch(_OF_GOLD) & ~last["note"].str.startswith(because)]
+    turned = last[last["claim_id"].isin(heard) & last["note"].str.fullmatch(OF_GOLD) & ~last["note"].str.startswith(because)]
     return {claim: f"instead of {outcome}" for claim, outcome in zip(turned["claim_id"], turned["outcome_id"], strict=True)}
 
 
 def judged_claims(runs: Runs, name: str) -> pd.DataFrame:
-    """Claims of one strategy that the gold judges: CLAIMS, `missed`, `row` (of the strategy's signals)."""
+    """Claims of one strategy that the gold judges: CLAIMS, `missed`, `row` (of the strategy's signals).
+
+    Of several seeds the first alone: the same wording under another seed is hardly another retrieval, and would vouch for itself.
+    """
     spec, frame = runs.evaluation.config.uncertainty, strategy_signals(runs, name).frame("signals")
     claims = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name).reset_index(drop=True)
     of = judged(runs, name)
     place = pd.Series(np.arange(len(of.variant)), index=pd.MultiIndex.from_arrays([of.variant, of.seed]))
     missed = of.value(spec.target, spec.k)[place.loc[pd.MultiIndex.from_arrays([frame["variant"], frame["seed"]])].to_numpy()]
-    judgeable = ~np.isnan(missed) & ~frame["failed"].to_numpy()
+    judgeable = ~np.isnan(missed) & ~frame["failed"].to_numpy() & (frame["seed"] == runs.artifact(name).json("about")["seeds"][0]).to_numpy()
     kept: pd.DataFrame = claims.assign(missed=missed == 1, row=np.arange(len(claims)))[judgeable].reset_index(drop=True)
     return kept
 
