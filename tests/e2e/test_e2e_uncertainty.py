@@ -428,6 +428,26 @@ def test_vectors_of_a_file_know_no_other_words_and_that_is_told(project):
 
 
 @pytest.mark.slow
+def test_a_run_of_a_part_decides_nothing_for_later_nights(missing):
+    """Fewer strategies are held to a lower bar together, and other vectors are another strategy of the same name."""
+    configure(missing, made.BM25, made.VECTOR)
+    vectors_file(missing, missing.root / "other.npz")
+    night(missing)
+    accepted = {path: path.read_bytes() for path in missing.home.joinpath(*ACCEPTED).rglob("*.json")}
+    assert len(accepted) == 2
+    for part in (("--strategy", "bm25"), ("--vectors", str(missing.root / "other.npz"))):
+        result = night(missing, *part)
+        assert stated(missing)["status"] == "provisional"  # it speaks as the nights before have earned it
+        assert "decides nothing for later runs" in calibrated(missing)["calibrator_reason"]
+        assert "decides nothing for later runs" in result.stdout
+        assert calibrated(missing)["promotion"] is None
+        assert {path: path.read_bytes() for path in missing.home.joinpath(*ACCEPTED).rglob("*.json")} == accepted
+    night(missing)
+    assert {stated(missing, name)["status"] for name in ("bm25", "vector")} == {"provisional"}
+    assert climbed(missing, "bm25") == climbed(missing, "vector") == [("absent", "provisional")]
+
+
+@pytest.mark.slow
 def test_a_beir_folder_has_miss_rates_too(project):
     folder = project.make_beir()
     result = project.invoke("run", "--beir", str(folder))
