@@ -33,6 +33,8 @@ from rag_eval.uncertainty.ladder import Checked, Condition, Counts, Standing, st
 from rag_eval.uncertainty.outcome_use import fit_rows, refuse_own_gold
 from rag_eval.uncertainty.promotions import Promotion, Series, promotions, record_status
 
+PARTIAL = "a run of some of the strategies, or with other vectors, decides nothing for later runs"
+
 
 @dataclasses.dataclass(frozen=True)
 class Fitting:
@@ -236,7 +238,7 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
         about = {**about, "wordings": wordings}
     before = accepted_calibrator(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k)
     calibrator = ""
-    if about["model"] is not None and not of.refused:
+    if about["model"] is not None and not of.refused and not evaluation.partial:
         body = {
             "schema_version": 1,
             "gold_set": evaluation.config.name,
@@ -260,13 +262,13 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
         lower = Accepted(calibrator_id=before.calibrator_id, strategy_fingerprint=fingerprint, status=earned.status, at=now.isoformat(timespec="seconds"))
         accept_calibrator(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k, accepted=lower)  # a demotion holds for the next run too
     promotion = _recorded(runs, name, earned, fingerprint=fingerprint, figures=_figures(about), calibrator=calibrator, now=now)
-    return _described(about, of, earned, calibrator, promotion) | {"artifact": artifact.key, "fingerprint": fingerprint}
+    return _described(about, of, earned, calibrator, promotion) | ({"calibrator_reason": PARTIAL} if evaluation.partial else {}) | {"artifact": artifact.key, "fingerprint": fingerprint}
 
 
 def _recorded(runs: Runs, name: str, earned: Standing, *, fingerprint: str, figures: dict[str, Any] | None, calibrator: str, now: dt.datetime) -> Promotion | None:
     """Write down a change of status; of an earned one that was another fingerprint's, first that it went stale: this run's claims were made without it."""
     spec, opened = runs.evaluation.config.uncertainty, outcome_store(runs.evaluation)
-    if isinstance(opened, InputError):
+    if isinstance(opened, InputError) or runs.evaluation.partial:
         return None
     series = Series(runs.evaluation.config.name, name, spec.target, spec.k)
     before = promotions(opened.sql, series)
