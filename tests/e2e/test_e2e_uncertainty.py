@@ -239,6 +239,7 @@ def test_gold_that_changes_supersedes_and_so_does_gold_that_changes_back(missing
         owners = set(store.current(claim_ids=sorted(changed))["query_id"])
         assert owners == {"q01"}
         assert stated(missing)["outcomes"]["added"] == (0 if again else len(changed))
+        assert stated(missing)["outcomes"]["already_there"] == 120 - stated(missing)["outcomes"]["added"]
     assert calibrated(missing)["counts"]["outcomes"] == 120
     history = store.history(claim_ids=sorted(changed))
     assert len(history) == 2 * len(changed)
