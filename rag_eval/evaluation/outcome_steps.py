@@ -17,7 +17,7 @@ from rag_eval.records.outcomes import Outcome, Shown
 from rag_eval.records.problems import InputError
 from rag_eval.records.uncertainty import GoldSource
 from rag_eval.uncertainty.naming import new_outcome
-from rag_eval.uncertainty.outcomes import OutcomeStore, Recorded
+from rag_eval.uncertainty.outcomes import OutcomeStore
 
 QRELS: GoldSource = "qrels"
 OF_GOLD = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
@@ -42,25 +42,25 @@ def _retrieval_outcomes(runs: Runs) -> dict[str, Any]:
     with evaluation.progress.step("Recording outcomes", len(runs.names), "strategies") as advance:
         for name in runs.names:
             claims = judged_claims(runs, name)
-            recorded, there = (Recorded(), np.zeros(0, dtype=bool)) if isinstance(opened, InputError) else _record(opened, runs, name, claims, now=now, because=because)
+            added = 0 if isinstance(opened, InputError) else _record(opened, runs, name, claims, now=now, because=because)
             found[name] = {
                 "n_claims": int((miss_rate_claims(runs).frame("claims")["strategy"] == name).sum()),
                 "n_judged": len(claims),
                 "n_missed": int(claims["missed"].sum()),
-                "added": len(recorded.added),
-                "already_there": int(there.sum()) + len(recorded.already_there),
+                "added": added,
+                "already_there": 0 if isinstance(opened, InputError) else len(claims) - added,
             }
             advance(1)
     return {"gold_source": QRELS, "strategies": found, "not_recorded": unusable(evaluation)}
 
 
-def _record(store: OutcomeStore, runs: Runs, name: str, claims: pd.DataFrame, *, now: dt.datetime, because: str) -> tuple[Recorded, np.ndarray]:
-    """Add what is new of one strategy; what became of it, and which claims, bool [n], stood in the table as they are judged now."""
+def _record(store: OutcomeStore, runs: Runs, name: str, claims: pd.DataFrame, *, now: dt.datetime, because: str) -> int:
+    """Add what is new of one strategy, corrections of what another gold said among it; how many rows that were, at most one a claim."""
     there = _there(store, runs, name, claims)
     fresh = claims[~there]
     again = _heard_again(store, fresh, because)
     offered = [outcome.model_copy(update={"note": again.get(outcome.claim_id, "")}) for outcome in _outcomes(runs, name, fresh, now)]
-    return store.record(offered, because=because), there
+    return len(store.record(offered, because=because).added)
 
 
 def _heard_again(store: OutcomeStore, claims: pd.DataFrame, because: str) -> dict[str, str]:

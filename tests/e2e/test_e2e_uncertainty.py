@@ -188,6 +188,18 @@ def test_a_calibrator_that_is_not_as_it_was_written_ends_the_run_before_anything
     refused(missing, "calibrator_missing", reports)
 
 
+def test_a_damaged_database_costs_the_outcomes_and_not_the_report(project):
+    project.home.mkdir()
+    (project.home / "rag_eval.db").write_bytes(b"no database at all" * 100)
+    result = night(project)
+    assert "can neither be read nor written" in calibrated(project)["refused"]
+    assert stated(project)["outcomes"] == {"added": 0, "already_there": 0, "n_claims": 6, "n_judged": 5, "n_missed": stated(project)["outcomes"]["n_missed"]}
+    assert str(project.root) not in json.dumps(project.report())
+    assert "is not calibrated" in result.stdout
+    told = call(project, "calibrate", "--gold-set", "tiny", "--gold-sets", project.gold.parent, exit_code=1)
+    assert "database_failed" in told.output + told.stderr
+
+
 @pytest.mark.slow
 def test_another_index_makes_stale_for_a_night_and_is_earned_back(missing):
     for _ in range(2):
@@ -227,6 +239,7 @@ def test_gold_that_changes_supersedes_and_so_does_gold_that_changes_back(missing
         owners = set(store.current(claim_ids=sorted(changed))["query_id"])
         assert owners == {"q01"}
         assert stated(missing)["outcomes"]["added"] == (0 if again else len(changed))
+        assert stated(missing)["outcomes"]["already_there"] == 120 - stated(missing)["outcomes"]["added"]
     assert calibrated(missing)["counts"]["outcomes"] == 120
     history = store.history(claim_ids=sorted(changed))
     assert len(history) == 2 * len(changed)
