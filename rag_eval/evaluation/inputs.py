@@ -117,7 +117,7 @@ def adjust(config: GoldSetConfig, strategies: tuple[str, ...] = (), vectors: Pat
     Raises
     ------
     InputError
-        A name that the gold set does not have, or a file that is not there.
+        A name that the gold set does not have, a file that is not there, or an iterative strategy that would have to embed by it.
     """
     names = [strategy.name for strategy in config.strategies]
     unknown = [name for name in strategies if name not in names]
@@ -134,7 +134,11 @@ def adjust(config: GoldSetConfig, strategies: tuple[str, ...] = (), vectors: Pat
     answers = config.answers
     if answers is not None and answers.strategy not in left:  # the evidence is then that of the primary strategy, and the report says so
         answers = answers.model_copy(update={"strategy": None})
-    return config.model_copy(update={"strategies": tuple(kept), "primary": primary, "answers": answers})
+    adjusted = config.model_copy(update={"strategies": tuple(kept), "primary": primary, "answers": answers})
+    faults = [fault for strategy in kept if isinstance(strategy, Iterative) and (fault := adjusted.vectors_of_rounds(strategy))]
+    if faults:  # a copy is not checked as a configuration is
+        raise InputError([Problem("vectors_of_rounds", fault, field="--vectors", accepted="strategies without such rounds, named with --strategy") for fault in faults])
+    return adjusted
 
 
 def select_gold_sets(gold_sets: Path, names: list[str], *, every: bool = False) -> list[Path]:

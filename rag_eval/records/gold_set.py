@@ -306,6 +306,13 @@ class GoldSetConfig(Part):
         return self
 
     @model_validator(mode="after")
+    def _rounds_can_embed(self) -> "GoldSetConfig":
+        for strategy in self.strategies:
+            if isinstance(strategy, Iterative) and (fault := self.vectors_of_rounds(strategy)):
+                raise ValueError(fault)
+        return self
+
+    @model_validator(mode="after")
     def _floors_can_be_judged(self) -> "GoldSetConfig":
         accepted = {*MEASURES, *(f"{name}_at_{k}" for name in MEASURES_AT_K for k in {*self.k, 10})}
         for measure in self.acceptance:
@@ -319,6 +326,14 @@ class GoldSetConfig(Part):
         if "acceptance" in self.gates.required and not self.acceptance:
             raise ValueError("gates.required: the gate acceptance is required but there is no floor under acceptance to fail")
         return self
+
+    def vectors_of_rounds(self, strategy: Iterative) -> str:
+        """Say why an iterative strategy cannot run on its base's vectors: a file has none for the questions that its rounds make; empty where it can."""
+        base = self.base_of(strategy)
+        if not isinstance(base, Vector | Hybrid) or base.embedding.vectors is None:
+            return ""
+        accepted = "a base of kind bm25, or one whose embedding names a model"
+        return f"strategies.{strategy.name}.base: found {strategy.base}, which reads its vectors from a file, and that has none for the questions that the rounds expand; accepted is {accepted}"
 
     def base_of(self, strategy: "Strategy") -> Bm25 | Vector | Hybrid | External:
         """Return the strategy that ranks: of an iterative one its base, else the strategy itself."""

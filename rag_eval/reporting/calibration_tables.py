@@ -55,7 +55,7 @@ def show_calibration(console: "Console", found: Any) -> None:
             console.print(line, markup=False, soft_wrap=True)
 
 
-def _lines(name: str, entry: Mapping[str, Any], claims: int) -> list[str]:
+def _lines(name: str, entry: Mapping[str, Any], claims: Mapping[str, Any]) -> list[str]:
     lines = []
     unmet = [condition for condition in entry["standing"]["conditions"] if not condition["met"]]
     if unmet:
@@ -73,10 +73,21 @@ def _lines(name: str, entry: Mapping[str, Any], claims: int) -> list[str]:
         lines.append(f"{quoted(name)}: DRIFT, {entry['drift']['direction']} after {entry['drift']['first_alarm_at']} groups")
     if entry["promotion"] is not None:
         lines.append(f"{quoted(name)}: {entry['promotion']['old_status']} -> {entry['promotion']['new_status']}")
-    if claims:
-        lines.append(f"{quoted(name)}: {claims} claims of production traffic counted in")
+    lines += _claim_lines(name, claims)
     if entry["calibrator"]:
         lines.append(f"{quoted(name)}: calibrator {entry['calibrator'][:16]}, fingerprint {entry['fingerprint']}")
+    return lines
+
+
+def _claim_lines(name: str, claims: Mapping[str, Any]) -> list[str]:
+    """Say how many claims of production traffic were counted in, and how many were left out and why."""
+    lines = []
+    if claims["counted"]:
+        lines.append(f"{quoted(name)}: {claims['counted']} claims of production traffic counted in")
+    if claims["n_unknown"]:
+        lines.append(f"{quoted(name)}: {claims['n_unknown']} claims of production traffic left out, they say nothing here: {quoted(claims['reason'], 300)}")
+    if claims["n_differing"]:
+        lines.append(f"{quoted(name)}: {claims['n_differing']} claims of production traffic left out, nothing of their first K is what this strategy retrieves now")
     return lines
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rag_eval.records.problems import quoted
+from rag_eval.records.problems import MAX_QUOTED_CHARS, quoted
 from rag_eval.reporting.tables import write_csv
 from rag_eval.reporting.terminal import cell, new_table
-from rag_eval.uncertainty.comparing import Comparison, Difference, Measure, StrategyFigures
+from rag_eval.uncertainty.comparing import Comparison, Difference, Measure, StrategyFigures, powered_figure
 from rag_eval.uncertainty.figures import Figure
 from rag_eval.uncertainty.prediction_powered import PredictionPowered
 
@@ -26,12 +26,15 @@ NAMES: Final[Mapping[Measure, str]] = {
     "skill": "Brier skill",
 }
 POWERED_FIELDS = ("power", "extra_labels", "labels_value", "labels_low", "labels_high", "n_labelled", "n_unlabelled", "n_groups_labelled", "n_groups_unlabelled")
-COLUMNS = ("a", "b", "measure", "value", "low", "high", "p", "p_holm", "n_better", "n_worse", "n_tied", "detectable", "n", "n_groups", *POWERED_FIELDS)
+COLUMNS = ("a", "b", "measure", "value", "low", "high", "p", "p_holm", "n_better", "n_worse", "n_tied", "detectable", "n", "n_groups", *POWERED_FIELDS, "reason")
 NOTE = (
-    "Misses are rates with 95 % intervals over independent groups of queries: judged from outcomes; uncalibrated and calibrated as predicted; powered from "
-    "outcomes and calibrated predictions of queries without one. p: sign flips by group, adjusted by Holm over all pairs, each measure by itself. "
+    "Misses are rates with 95 % intervals over independent groups of queries: judged from outcomes; uncalibrated and calibrated as predicted; all of these on "
+    "the gold questions that every strategy was judged on. Powered is of production traffic only, not of the gold questions: from random audits of claims "
+    "and the calibrated predictions of the claims without one. p: sign flips by group, adjusted by Holm over all pairs, each measure by itself. "
     "Detectable: smallest true difference found with 80 % power at two-sided 5 %."
 )
+MAX_REASON = 600
+"""Characters of a sentence that holds names."""
 _ESCAPES = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -62,11 +65,15 @@ def figures_of(entry: StrategyFigures) -> Iterator[tuple[Measure, Figure, Predic
     if entry.raw is not None:
         yield "raw", entry.raw, None
     yield "calibrated", entry.calibrated, None
-    powered = entry.powered
-    count = (powered.n_labelled + powered.n_unlabelled, powered.n_groups_labelled + powered.n_groups_unlabelled)
-    yield "powered", Figure(powered.value, powered.low, powered.high, *count), powered
+    yield "powered", powered_figure(entry.powered), entry.powered
     yield "brier", entry.brier, None
     yield "skill", entry.skill, None
+
+
+def absences(comparison: Comparison) -> list[str]:
+    """Why prediction-powered estimates are absent, each reason once, in the order in which they are shown."""
+    found = [entry.powered_reason for entry in comparison.strategies] + [row.powered_reason for row in comparison.differences]
+    return list(dict.fromkeys(reason for reason in found if reason))
 
 
 def _figure(figure: Figure, *, signed: bool = False) -> str:
@@ -77,9 +84,9 @@ def _figure(figure: Figure, *, signed: bool = False) -> str:
     return f"{figure.value:{sign}.3f}{bounds}"
 
 
-def _counts(figure: Figure, powered: PredictionPowered | None) -> str:
-    if powered is not None:
-        return f"{powered.n_labelled:,} judged + {powered.n_unlabelled:,} not"
+def _counts(measure: Measure, figure: Figure, powered: PredictionPowered | None) -> str:
+    if measure == "powered":
+        return "-" if powered is None else f"{powered.n_labelled:,} audited + {powered.n_unlabelled:,} not"
     return f"{figure.n:,} in {figure.n_groups:,} groups"
 
 
@@ -98,13 +105,17 @@ def _versus(row: Difference) -> str:
 def strategies_table(comparison: Comparison) -> "Table":
     """Figures of every strategy, one a row."""
     table = new_table(
-        f"Misses by strategy: {comparison.n:,} queries in {comparison.n_groups:,} independent groups",
+        f"Misses by strategy: {comparison.n:,} judged queries in {comparison.n_groups:,} independent groups; powered: of production traffic",
         [("strategy", "left"), ("figure", "left"), ("value [95 % interval]", "right"), ("queries", "right"), ("worth", "left")],
     )
     for entry in comparison.strategies:
         shown = list(figures_of(entry))
         for at, (measure, figure, powered) in enumerate(shown):
-            table.add_row(cell(entry.name if at == 0 else ""), NAMES[measure], cell(_figure(figure)), _counts(figure, powered), _worth(powered), end_section=at == len(shown) - 1)
+            table.add_row(cell(entry.name if at == 0 else ""), NAMES[measure], cell(_figure(figure)), _counts(measure, figure, powered), _worth(powered), end_section=at == len(shown) - 1)
+    if absent := absences(comparison):
+        from rich.text import Text
+
+        table.caption, table.caption_justify = Text(f"No powered estimate: {'; '.join(absent)}."), "left"  # a plain string would be read as markup, and names stand in it
     return table
 
 
@@ -132,10 +143,10 @@ def rows(comparison: Comparison) -> list[dict[str, Any]]:
     found = []
     for entry in comparison.strategies:
         for measure, figure, powered in figures_of(entry):
-            found.append({"a": entry.name, "b": None, "measure": measure, **figure._asdict(), **_powered_fields(powered)})
+            found.append({"a": entry.name, "b": None, "measure": measure, **figure._asdict(), **_powered_fields(powered), "reason": entry.powered_reason if measure == "powered" else ""})
     for row in comparison.differences:
         tested = {name: getattr(row, name) for name in ("p", "p_holm", "n_better", "n_worse", "n_tied", "detectable")}
-        found.append({"a": row.a, "b": row.b, "measure": row.measure, **row.delta._asdict(), **tested, **_powered_fields(row.powered)})
+        found.append({"a": row.a, "b": row.b, "measure": row.measure, **row.delta._asdict(), **tested, **_powered_fields(row.powered), "reason": row.powered_reason})
     return found
 
 
@@ -148,9 +159,9 @@ def write_comparison_csv(path: Path, comparison: Comparison) -> None:
     write_csv(path, COLUMNS, rows(comparison))
 
 
-def latex_text(text: str) -> str:
+def latex_text(text: str, limit: int = MAX_QUOTED_CHARS) -> str:
     """Untrusted text as LaTeX that prints it: controls shown as escapes, length bounded, nothing left that TeX would act on."""
-    return "".join(_ESCAPES.get(char, char) for char in quoted(text))
+    return "".join(_ESCAPES.get(char, char) for char in quoted(text, limit))
 
 
 def to_latex(comparison: Comparison) -> str:
@@ -159,7 +170,7 @@ def to_latex(comparison: Comparison) -> str:
     for entry in comparison.strategies:
         lines.append(r"\midrule")
         for at, (measure, figure, powered) in enumerate(figures_of(entry)):
-            lines.append(f"{latex_text(entry.name) if at == 0 else ''} & {NAMES[measure]} & {_math(_figure(figure))} & {_latex_counts(figure, powered)} \\\\")
+            lines.append(f"{latex_text(entry.name) if at == 0 else ''} & {NAMES[measure]} & {_math(_figure(figure))} & {_latex_counts(measure, figure, powered)} \\\\")
     lines += [r"\bottomrule", r"\end{tabular}", "", r"\begin{tabular}{llrrrr}", r"\toprule"]
     lines.append(r"$a - b$ & Figure & Difference [95\,\% interval] & $p$ (Holm) & $a$ better/worse/tied & Detectable \\")
     before = None
@@ -170,13 +181,14 @@ def to_latex(comparison: Comparison) -> str:
         p = _p(row.p_holm).replace("<", "$<$").replace("-", "--")
         lines.append(f"{name} & {NAMES[row.measure]} & {_math(_figure(row.delta, signed=True))} & {p} & {_versus(row).replace('-', '--')} & {detectable} \\\\")
         before = (row.a, row.b)
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", f"% {NOTE}", ""])
+    told = [f"% No powered estimate: {latex_text(reason, MAX_REASON)}" for reason in absences(comparison)]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", f"% {NOTE}", *told, ""])
 
 
 def _math(text: str) -> str:
     return "--" if text == "-" else "$" + text.replace("[", r"\; [") + "$"
 
 
-def _latex_counts(figure: Figure, powered: PredictionPowered | None) -> str:
+def _latex_counts(measure: Measure, figure: Figure, powered: PredictionPowered | None) -> str:
     worth = _worth(powered).replace("%", r"\,\%")
-    return _counts(figure, powered) + (f", {worth}" if worth else "")
+    return _counts(measure, figure, powered).replace("-", "--") + (f", {worth}" if worth else "")

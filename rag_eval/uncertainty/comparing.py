@@ -6,7 +6,7 @@ is `reporting.miss_rate_tables`.
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,11 +15,12 @@ from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.uncertainty.figures import Figure, finite, mean_figure, skill_figure
 from rag_eval.uncertainty.labelled import FloatArray, IntArray
-from rag_eval.uncertainty.prediction_powered import PredictionPowered, prediction_powered
+from rag_eval.uncertainty.prediction_powered import Audited, PredictionPowered, powered_difference, powered_mean
 from rag_eval.uncertainty.skill_difference import skill_difference
 
 Measure = Literal["observed", "raw", "calibrated", "powered", "brier", "skill"]
-"""Miss rate seen in outcomes; mean uncalibrated and calibrated miss rate; prediction-powered miss rate; Brier score and skill of the calibrated one."""
+"""Miss rate seen in outcomes; mean uncalibrated and calibrated miss rate; prediction-powered miss rate of production traffic; Brier score and skill of the calibrated one."""
+NO_TRAFFIC = "prediction-powered estimates are of production traffic, which was not looked at here"
 _LEAST = 2
 
 
@@ -47,7 +48,7 @@ class Misses:
 
 @dataclasses.dataclass(frozen=True)
 class StrategyFigures:
-    """One strategy: figures with intervals; `raw` is None where not given."""
+    """One strategy: figures with intervals; `raw` is None where not given, `powered` where `powered_reason` says why."""
 
     name: str
     observed: Figure
@@ -55,7 +56,8 @@ class StrategyFigures:
     calibrated: Figure
     brier: Figure
     skill: Figure
-    powered: PredictionPowered
+    powered: PredictionPowered | None
+    powered_reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +75,8 @@ class Difference:
         Queries on which a is better, worse, equal; None for means that no single query has.
     detectable
         Smallest true difference found with 80 % power at two-sided 5 %; None where that is beyond what a difference can be, or unknown.
-    powered
-        For `powered`: the estimate in full.
+    powered, powered_reason
+        For `powered`: the estimate in full, or why there is none. It is of production traffic and not of the queries that the rest is of.
     """
 
     a: str
@@ -88,6 +90,7 @@ class Difference:
     detectable: float | None = None
     p_holm: float | None = None
     powered: PredictionPowered | None = None
+    powered_reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,11 +113,11 @@ class Comparison:
 
 
 def _plain(entry: StrategyFigures | Difference) -> dict[str, Any]:
-    values = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
+    values = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry) if field.name != "powered_reason" or entry.powered_reason}
     return {name: value._asdict() if isinstance(value, Figure) else value.to_json() if isinstance(value, PredictionPowered) else value for name, value in values.items()}
 
 
-def compare(strategies: Sequence[Misses], group: IntArray, *, seed: int = 0) -> Comparison:
+def compare(strategies: Sequence[Misses], group: IntArray, *, seed: int = 0, audited: Mapping[str, Audited] | None = None) -> Comparison:
     """Compare strategies on the same queries.
 
     Parameters
@@ -125,6 +128,8 @@ def compare(strategies: Sequence[Misses], group: IntArray, *, seed: int = 0) -> 
         int64 [n] unit of inference of the queries.
     seed
         Of resampling and of sign flips.
+    audited
+        Production traffic of every strategy, by name, for the prediction-powered estimates; None: there are none of them.
 
     Returns
     -------
@@ -143,8 +148,9 @@ def compare(strategies: Sequence[Misses], group: IntArray, *, seed: int = 0) -> 
         raise InputError(Problem("bad_comparison", "A comparison needs two or more different strategies.", found=", ".join(map(quoted, names)) or "none", accepted="each strategy once"))
     for entry in strategies:
         _check(entry, group)
-    rows = [row for a, b in itertools.combinations(strategies, 2) for row in _pair(a, b, group, seed)]
-    return Comparison(tuple(_figures(entry, group, seed) for entry in strategies), _adjusted(rows), len(group), len(np.unique(group)))
+    live = audited or {name: Audited.nothing(NO_TRAFFIC) for name in names}
+    rows = [row for a, b in itertools.combinations(strategies, 2) for row in [*_pair(a, b, group, seed), _powered(live, a.name, b.name)]]
+    return Comparison(tuple(_figures(entry, group, seed, live[entry.name]) for entry in strategies), _adjusted(rows), len(group), len(np.unique(group)))
 
 
 def _adjusted(rows: list[Difference]) -> tuple[Difference, ...]:
@@ -163,7 +169,7 @@ def _check(entry: Misses, group: IntArray) -> None:
             raise ValueError(f"strategy {quoted(entry.name)}: values must lie in [0, 1] (or be NaN), one a query; found shape {part.shape} for {len(group)} queries")
 
 
-def _figures(entry: Misses, group: IntArray, seed: int) -> StrategyFigures:
+def _figures(entry: Misses, group: IntArray, seed: int, live: Audited) -> StrategyFigures:
     return StrategyFigures(
         entry.name,
         mean_figure(entry.missed, group, seed),
@@ -171,7 +177,7 @@ def _figures(entry: Misses, group: IntArray, seed: int) -> StrategyFigures:
         mean_figure(entry.calibrated, group, seed),
         mean_figure((entry.calibrated - entry.missed) ** 2, group, seed),
         skill_figure(entry.calibrated, entry.missed, group, seed),
-        prediction_powered(entry.missed, entry.calibrated, group),
+        *powered_mean(live),
     )
 
 
@@ -192,10 +198,16 @@ def _pair(a: Misses, b: Misses, group: IntArray, seed: int) -> list[Difference]:
         rows.append(Difference(a.name, b.name, measure, delta, finite(found.p[at]), better, worse, tied, finite(found.minimum_detectable[at])))
     skill = skill_difference((a.calibrated, b.calibrated), (a.missed, b.missed), group, seed)
     rows.append(Difference(a.name, b.name, "skill", skill.delta, skill.p, detectable=skill.detectable))
-    return [*rows, _powered(a, b, group)]
+    return rows
 
 
-def _powered(a: Misses, b: Misses, group: IntArray) -> Difference:
-    found = prediction_powered(a.missed - b.missed, a.calibrated - b.calibrated, group, unit_range=False)
-    delta = Figure(found.value, found.low, found.high, found.n_labelled + found.n_unlabelled, found.n_groups_labelled + found.n_groups_unlabelled)
-    return Difference(a.name, b.name, "powered", delta, powered=found)
+def _powered(live: Mapping[str, Audited], a: str, b: str) -> Difference:
+    found, reason = powered_difference(live[a], live[b])
+    return Difference(a, b, "powered", powered_figure(found), powered=found, powered_reason=reason)
+
+
+def powered_figure(found: PredictionPowered | None) -> Figure:
+    """Write an estimate as a figure with its denominators; one of nothing where there is none."""
+    if found is None:
+        return Figure(None, None, None, 0, 0)
+    return Figure(found.value, found.low, found.high, found.n_labelled + found.n_unlabelled, found.n_groups_labelled + found.n_groups_unlabelled)

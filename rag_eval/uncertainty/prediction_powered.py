@@ -1,6 +1,7 @@
 """Prediction-powered means: few labelled outcomes and calibrated predictions on many unlabelled queries, with an honest interval.
 
-Belongs here: the estimate, its group-level variance and what the predictions are worth in labels. Whose mean it is is the caller's business.
+Belongs here: the estimate, its group-level variance and what the predictions are worth in labels; and claims of which a random sample was audited,
+whose mean it is.
 
 Notes
 -----
@@ -20,7 +21,8 @@ Angelopoulos, Duchi, Zrnic (2023), PPI++: Efficient prediction-powered inference
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 
@@ -65,6 +67,60 @@ class PredictionPowered:
     def to_json(self) -> dict[str, Any]:
         """Write it as JSON values."""
         return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Audited:
+    """Claims of production traffic of one strategy, some of them audited: a simple random sample.
+
+    Parameters
+    ----------
+    claim, query, group
+        Names of the n claims, of their questions, and of what ties questions together.
+    missed
+        float64 [n] what the audits found, 0 or 1; NaN = not audited.
+    predicted
+        float64 [n] calibrated miss rates, from models that did not see the claim's group.
+    reason
+        Why there is nothing to estimate from; empty where there is.
+    """
+
+    claim: tuple[str, ...]
+    query: tuple[str, ...]
+    group: tuple[str, ...]
+    missed: FloatArray
+    predicted: FloatArray
+    reason: str = ""
+
+    @classmethod
+    def nothing(cls, reason: str) -> Self:
+        """Give the reason why there is nothing to estimate from."""
+        return cls((), (), (), np.zeros(0), np.zeros(0), reason)
+
+    def first(self) -> Mapping[str, int]:
+        """Row of each question's claim with the smallest name, which says nothing of who was audited: a sample of these is as random as that of all."""
+        rows = sorted(range(len(self.claim)), key=lambda row: self.claim[row], reverse=True)
+        return {self.query[row]: row for row in rows}
+
+
+def powered_mean(of: Audited) -> tuple["PredictionPowered | None", str]:
+    """Estimate the miss rate of all claims; None with the reason where there is nothing to estimate from."""
+    if of.reason:
+        return None, of.reason
+    return prediction_powered(of.missed, of.predicted, np.unique(of.group, return_inverse=True)[1]), ""
+
+
+def powered_difference(a: Audited, b: Audited) -> tuple["PredictionPowered | None", str]:
+    """Estimate the mean difference a - b over questions that both have a claim of, each question's first by name; None with the reason where it cannot be."""
+    if a.reason or b.reason:
+        return None, a.reason or b.reason
+    of_a, of_b = a.first(), b.first()
+    both = sorted(of_a.keys() & of_b.keys())
+    left, right = [of_a[query] for query in both], [of_b[query] for query in both]
+    missed, predicted = a.missed[left] - b.missed[right], a.predicted[left] - b.predicted[right]
+    if np.isnan(missed).all():
+        return None, f"of {len(both)} questions in the traffic of both strategies none was audited for both"
+    return prediction_powered(missed, predicted, np.unique([a.group[row] for row in left], return_inverse=True)[1], unit_range=False), ""
 
 
 def prediction_powered(outcome: FloatArray, predicted: FloatArray, group: IntArray, *, unit_range: bool = True) -> PredictionPowered:
