@@ -12,10 +12,11 @@ import pandas as pd
 
 from rag_eval.evaluation.calibrator_files import Accepted, accept_calibrator, accepted_calibrator, keep_calibrator
 from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy, prior_of
+from rag_eval.evaluation.fingerprints import accepted
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs
 from rag_eval.evaluation.miss_ranks import judged
-from rag_eval.evaluation.outcome_steps import retrieval_outcomes
+from rag_eval.evaluation.outcome_steps import OF_GOLD, judged_claims, retrieval_outcomes
 from rag_eval.evaluation.outcome_store import current_outcomes, outcome_store, unusable
 from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
 from rag_eval.evaluation.traffic_steps import traffic
@@ -31,6 +32,8 @@ from rag_eval.uncertainty.labelled import FloatArray, IntArray, Labelled
 from rag_eval.uncertainty.ladder import Checked, Condition, Counts, Standing, standing
 from rag_eval.uncertainty.outcome_use import fit_rows, refuse_own_gold
 from rag_eval.uncertainty.promotions import Promotion, Series, promotions, record_status
+
+PARTIAL = "a run of some of the strategies, or with other vectors, decides nothing for later runs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Fitting:
     refused
         Why these outcomes may not calibrate this strategy; empty where they may.
     age_days
-        Of the newest outcome; None without any.
+        Median over the outcomes; those that this run's gold judges again are new. None without any.
     """
 
     frame: pd.DataFrame
@@ -68,17 +71,20 @@ def fitting(runs: Runs, name: str, now: dt.datetime) -> Fitting:
     spec, fingerprint = runs.evaluation.config.uncertainty, fingerprint_of(runs, name)
     every = current_outcomes(runs.evaluation, strategy_fingerprint=fingerprint, target=spec.target, k=spec.k)
     refused = unusable(runs.evaluation)
+    rows = fit_rows(every).sort_values("claim_id", kind="stable").reset_index(drop=True)
+    tonight = set(judged_claims(runs, name)["claim_id"])
+    rows = rows[~rows["note"].str.fullmatch(OF_GOLD) | rows["claim_id"].isin(tonight)].reset_index(drop=True)  # a question that the gold no longer has is judged by nobody
     try:
-        refuse_own_gold(every, name)
+        refuse_own_gold(rows, name)
     except InputError as error:
         refused = str(error.problems[0])
-    rows = fit_rows(every).sort_values("claim_id", kind="stable").reset_index(drop=True)
     current = dict(zip(runs.gold.queries["query_id"], runs.gold.queries["group_id"], strict=True))
     rows["group_id"] = [current.get(query, group) for query, group in zip(rows["query_id"], rows["group_id"], strict=True)]
-    newest = pd.to_datetime(rows["at"], utc=True).max() if len(rows) else None
-    age = None if newest is None else max((now - newest.to_pydatetime()).total_seconds() / 86400, 0.0)
+    days = np.maximum((pd.Timestamp(now) - pd.to_datetime(rows["at"], utc=True)).dt.total_seconds().to_numpy() / 86400, 0.0)
+    # what tonight's gold judges again is as old as tonight; half of the outcomes must be recent, so that one of yesterday makes no old ones young
+    age = float(np.median(np.where(rows["claim_id"].isin(tonight), 0.0, days))) if len(rows) else None
     names = tuple(strategy_signals(runs, name).json("about")["names"])
-    return Fitting(rows, _labelled(rows, names, {**traffic(runs, name).known(), **_current(runs, name, names)}), _drift(rows), refused, age)
+    return Fitting(rows, _labelled(rows, names, {**traffic(runs, name).known(), **_current(runs, name, names)}, tonight), _drift(rows, _in_force(runs, name)), refused, age)
 
 
 def _current(runs: Runs, name: str, names: tuple[str, ...]) -> dict[str, FloatArray]:
@@ -87,18 +93,25 @@ def _current(runs: Runs, name: str, names: tuple[str, ...]) -> dict[str, FloatAr
     return dict(zip(claims["claim_id"], strategy_signals(runs, name).frame("signals")[list(names)].to_numpy(), strict=True))
 
 
-def _labelled(rows: pd.DataFrame, names: tuple[str, ...], known: dict[str, FloatArray]) -> Labelled:
+def _labelled(rows: pd.DataFrame, names: tuple[str, ...], known: dict[str, FloatArray], gold_claims: set[str]) -> Labelled:
     values = np.array([[np.nan if found.get(name) is None else found[name] for name in names] for found in rows["signals"]], dtype=np.float64).reshape(len(rows), len(names))
     for place, claim in enumerate(rows["claim_id"]):  # audits of traffic bring judgements, the claims their signals
         if claim in known:
             values[place] = known[claim]
-    group, question = (pd.factorize(rows[column])[0].astype(np.int64) for column in ("group_id", "query_id"))
+    # one question asked again and again in traffic is no other wording of itself
+    wording_of = [query if claim in gold_claims else f"\x00{claim}" for claim, query in zip(rows["claim_id"], rows["query_id"], strict=True)]
+    group, question = pd.factorize(rows["group_id"])[0].astype(np.int64), pd.factorize(np.array(wording_of, dtype=object))[0].astype(np.int64)
     return Labelled(names, values, rows["missed"].to_numpy(dtype=bool), group, rows["weight"].to_numpy(dtype=np.float64), question)
 
 
-def _drift(rows: pd.DataFrame) -> Drift:
-    """Watch the outcomes that a calibrated miss rate had been shown for, in the order in which they came."""
-    seen = rows[rows["shown_status"].isin(["provisional", "measured"])].sort_values(["at", "claim_id"], kind="stable")
+def _in_force(runs: Runs, name: str) -> str:
+    """Id of the calibrator that was accepted before this run; empty where none was."""
+    return accepted(runs.evaluation, name, fingerprint_of(runs, name)).calibrator_id
+
+
+def _drift(rows: pd.DataFrame, calibrator: str) -> Drift:
+    """Watch the outcomes that the calibrator in force had stated a miss rate for, in the order in which they came."""
+    seen = rows[rows["shown_status"].isin(["provisional", "measured"]) & (rows["shown_calibrator"] == calibrator)].sort_values(["at", "claim_id"], kind="stable")
     return watch(seen["shown_value"].to_numpy(dtype=np.float64), seen["missed"].to_numpy(dtype=np.float64), seen["group_id"].tolist())
 
 
@@ -201,19 +214,31 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
     of, fingerprint = fitting(runs, name, now), fingerprint_of(runs, name)
     artifact = calibration_artifact(runs, name, of)
     about = artifact.json("about")
-    earned = standing(
-        Counts(**about["counts"]) if not of.refused else Counts(0, 0, 0, 0),
-        None if about["validation"] is None else Checked.from_json(about["validation"]),
-        fingerprint_changed=False,
-        drift_alarm=of.drift.alarm,
-        age_days=of.age_days,
-        stale_after_days=spec.stale_after_days,
-        own_gold_only=bool(of.refused) and not unusable(evaluation),
-        n_unlabelled=int((~strategy_signals(runs, name).frame("signals")["failed"]).sum()) + len(traffic(runs, name).frame),
-    )
+    if of.refused:  # figures of outcomes that prove nothing are not shown either
+        about = {**about, "model": None, "validation": None, "heuristic_v0": None, "leakage_gap": None, "wordings": None, "learning_curve": []}
+
+    def stands(counts: Counts, validation: dict[str, Any] | None) -> Standing:
+        return standing(
+            counts,
+            None if validation is None else Checked.from_json(validation),
+            fingerprint_changed=False,
+            drift_alarm=of.drift.alarm,
+            age_days=of.age_days,
+            stale_after_days=spec.stale_after_days,
+            own_gold_only=bool(of.refused) and not unusable(evaluation),
+            n_unlabelled=int((~strategy_signals(runs, name).frame("signals")["failed"]).sum()) + len(traffic(runs, name).frame),
+        )
+
+    earned = stands(Counts(**about["counts"]) if not of.refused else Counts(0, 0, 0, 0), about["validation"])
+    wordings = about["wordings"]
+    if wordings is not None:  # the branch speaks under a status of its own
+        judged_by = wordings["validation"]
+        own = Counts(judged_by["n"], judged_by["groups"], judged_by["groups_with_misses"], judged_by["groups_with_hits"])
+        wordings = {**wordings, "status": stands(own, judged_by).status}
+        about = {**about, "wordings": wordings}
     before = accepted_calibrator(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k)
     calibrator = ""
-    if about["model"] is not None and not of.refused:
+    if about["model"] is not None and not of.refused and not evaluation.partial:
         body = {
             "schema_version": 1,
             "gold_set": evaluation.config.name,
@@ -226,20 +251,24 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
             "model": about["model"],
             "validation": about["validation"],
             "conformal": about["conformal"],
-            "wordings": about["wordings"],
+            "wordings": wordings,
+            "group_of_query": dict(zip(of.frame["query_id"], of.frame["group_id"], strict=True)),
         }
         calibrator = keep_calibrator(evaluation.settings.home, {**body, "fitted_at": now.isoformat(timespec="seconds")})
         accept = Accepted(calibrator_id=calibrator, strategy_fingerprint=fingerprint, status=earned.status, at=now.isoformat(timespec="seconds"))
         if before is None or (before.calibrator_id, before.status, before.strategy_fingerprint) != (calibrator, earned.status, fingerprint):
             accept_calibrator(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k, accepted=accept)
+    elif before is not None and not unusable(evaluation) and (before.status, before.strategy_fingerprint) != (earned.status, fingerprint):
+        lower = Accepted(calibrator_id=before.calibrator_id, strategy_fingerprint=fingerprint, status=earned.status, at=now.isoformat(timespec="seconds"))
+        accept_calibrator(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k, accepted=lower)  # a demotion holds for the next run too
     promotion = _recorded(runs, name, earned, fingerprint=fingerprint, figures=_figures(about), calibrator=calibrator, now=now)
-    return _described(about, of, earned, calibrator, promotion) | {"artifact": artifact.key, "fingerprint": fingerprint}
+    return _described(about, of, earned, calibrator, promotion) | ({"calibrator_reason": PARTIAL} if evaluation.partial else {}) | {"artifact": artifact.key, "fingerprint": fingerprint}
 
 
 def _recorded(runs: Runs, name: str, earned: Standing, *, fingerprint: str, figures: dict[str, Any] | None, calibrator: str, now: dt.datetime) -> Promotion | None:
     """Write down a change of status; of an earned one that was another fingerprint's, first that it went stale: this run's claims were made without it."""
     spec, opened = runs.evaluation.config.uncertainty, outcome_store(runs.evaluation)
-    if isinstance(opened, InputError):
+    if isinstance(opened, InputError) or runs.evaluation.partial:
         return None
     series = Series(runs.evaluation.config.name, name, spec.target, spec.k)
     before = promotions(opened.sql, series)

@@ -5,7 +5,8 @@ Belongs here: which estimator speaks for a strategy, and the CLAIMS frame. What 
 
 import dataclasses
 import datetime as dt
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.outcome_store import current_outcomes
 from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
 from rag_eval.records.gold_set import External
-from rag_eval.records.uncertainty import CLAIMS, PRIOR_QUERIES, Status
+from rag_eval.records.uncertainty import CLAIMS, DISCOUNTING, PRIOR_QUERIES, BinaryTarget, Status
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.branch import Branch
@@ -27,6 +28,8 @@ from rag_eval.uncertainty.outcome_use import fit_rows
 from rag_eval.uncertainty.prior import Prior, load_prior
 
 HEURISTIC = "heuristic_v0"
+PRIOR_TARGET: Final[tuple[BinaryTarget, int]] = ("miss_any", 10)
+"""What the shipped prior was fitted to."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +49,9 @@ class Speaker:
     n_outcomes, fitted_at
         Outcomes behind it, and when it was fitted.
     branch
-        What speaks for questions whose other wordings were judged; None where that is the model too.
+        What speaks for questions whose other wordings were judged, and what that has earned; None where that is the model too.
+    group_of_query
+        Query id -> its group when the model was fitted: by that the fit is chosen that did not see it, whatever the gold says of groups since.
     """
 
     model: MissRateModel | None
@@ -55,10 +60,11 @@ class Speaker:
     reason: str
     n_outcomes: int = 0
     fitted_at: dt.datetime | None = None
-    branch: Branch | None = None
+    branch: tuple[Branch, Status] | None = None
+    group_of_query: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def speaker(found: Accepted, prior: Prior, names: tuple[str, ...], unlabelled: FloatArray, k: int) -> Speaker:
+def speaker(found: Accepted, prior: Prior, names: tuple[str, ...], unlabelled: FloatArray, *, target: BinaryTarget, k: int) -> Speaker:
     """Choose what states a strategy's miss rates.
 
     Parameters
@@ -69,18 +75,22 @@ def speaker(found: Accepted, prior: Prior, names: tuple[str, ...], unlabelled: F
         Shipped coefficients for this kind of strategy.
     names, unlabelled
         Signals of this run's own queries, float64 [n, p], which the prior is z-scored on.
-    k
-        Cutoff of the target.
+    target, k
+        What a miss is.
     """
     if found.body is not None and found.status in {"provisional", "measured"}:
         model = MissRateModel.from_json(found.body["model"])
         wordings = found.body["wordings"]
-        branch = None if wordings is None or not wordings["used"] else Branch.from_json(wordings["model"])
-        return Speaker(model, found.status, found.calibrator_id, "", model.n, dt.datetime.fromisoformat(found.body["fitted_at"]), branch)
+        used = wordings is not None and wordings["used"] and wordings["status"] in DISCOUNTING
+        branch = (Branch.from_json(wordings["model"]), wordings["status"]) if used else None
+        fitted_at = dt.datetime.fromisoformat(found.body["fitted_at"])
+        return Speaker(model, found.status, found.calibrator_id, "", model.n, fitted_at, branch, found.body["group_of_query"])
     stale = found.status == "stale"
     why = f"calibrator {found.calibrator_id} no longer holds" if stale else "no outcomes had been calibrated on when this run started"
     if len(unlabelled) < PRIOR_QUERIES:
         return Speaker(None, "stale" if stale else "uncalibrated", HEURISTIC, f"{why}; {len(unlabelled)} queries, the prior needs {PRIOR_QUERIES}")
+    if (target, k) != PRIOR_TARGET:
+        return Speaker(None, "stale" if stale else "uncalibrated", HEURISTIC, f"{why}; the prior knows {PRIOR_TARGET[0]}@{PRIOR_TARGET[1]} only")
     return Speaker(from_prior(prior, names, unlabelled, k=k), "stale" if stale else "prior", f"prior:{prior.id}", why)
 
 
@@ -92,12 +102,13 @@ def prior_of(runs: Runs, name: str) -> Prior:
 
 def speaker_of(runs: Runs, name: str) -> Speaker:
     """Choose what states the miss rates of one strategy of this evaluation; the choice stays the same within it."""
+    spec = runs.evaluation.config.uncertainty
 
     def choose() -> Speaker:
         made = strategy_signals(runs, name)
         names = tuple(made.json("about")["names"])
         usable = made.frame("signals").query("not failed")
-        return speaker(accepted(runs.evaluation, name, fingerprint_of(runs, name)), prior_of(runs, name), names, usable[list(names)].to_numpy(), runs.evaluation.config.uncertainty.k)
+        return speaker(accepted(runs.evaluation, name, fingerprint_of(runs, name)), prior_of(runs, name), names, usable[list(names)].to_numpy(), target=spec.target, k=spec.k)
 
     return runs.evaluation.once(f"speaker {name}", choose)
 
@@ -111,7 +122,7 @@ def _miss_rate_claims(runs: Runs) -> Artifact:
     evaluation, spec = runs.evaluation, runs.evaluation.config.uncertainty
     speakers = {name: speaker_of(runs, name) for name in runs.names}
     histories = {name: _history(runs, name) for name, by in speakers.items() if by.branch is not None}
-    spoken = [[name, strategy_signals(runs, name).key, by.name, by.status, _identity(histories.get(name))] for name, by in speakers.items()]
+    spoken = [[name, strategy_signals(runs, name).key, by.name, by.status, None if by.branch is None else by.branch[1], _identity(histories.get(name))] for name, by in speakers.items()]
     key = evaluation.key("claims", spoken, spec.target, spec.k)
 
     def make() -> dict[str, Any]:
@@ -135,14 +146,19 @@ def _claims(runs: Runs, name: str, by: Speaker, history: pd.DataFrame | None) ->
     fingerprint = fingerprint_of(runs, name)
     value, low, high = frame["heuristic_v0"].to_numpy().copy(), np.full(len(frame), np.nan), np.full(len(frame), np.nan)
     if by.model is not None:
-        features, groups = frame[list(names)].to_numpy(), variants["group_id"].tolist()
+        features = frame[list(names)].to_numpy()
+        groups = [by.group_of_query.get(query, group) for query, group in zip(variants["query_id"], variants["group_id"], strict=True)]
         value = by.model.predict(features, names, groups)
         low, high = by.model.interval(features, names, groups)
     ids = [claim_id_of(fingerprint, *parts) for parts in zip(variants["query_id"], variants["paraphrase_id"], frame["seed"].tolist(), variants["text"], strict=True)]
+    status = np.full(len(frame), by.status, dtype=object)
     if by.branch is not None and history is not None:
-        misses, judged = _others(history, variants["query_id"].tolist(), ids)
-        better = by.branch.predict(features, names, misses, judged, groups)
+        first = runs.artifact(name).json("about")["seeds"][0]
+        own = [claim_id_of(fingerprint, query, put, first, text) for query, put, text in zip(variants["query_id"], variants["paraphrase_id"], variants["text"], strict=True)]
+        misses, judged = _others(history[history["claim_id"].isin(own)], variants["query_id"].tolist(), own)
+        better = by.branch[0].predict(features, names, misses, judged, groups)
         spoken = np.isfinite(better)
+        status = np.where(spoken, by.branch[1], by.status).astype(object)
         value, low, high = np.where(spoken, better, value), np.where(spoken, np.nan, low), np.where(spoken, np.nan, high)
     failed = frame["failed"].to_numpy()
     return pd.DataFrame(
@@ -159,7 +175,7 @@ def _claims(runs: Runs, name: str, by: Speaker, history: pd.DataFrame | None) ->
             "miss_rate": np.where(failed, np.nan, value),
             "ci_low": np.where(failed, np.nan, low),
             "ci_high": np.where(failed, np.nan, high),
-            "status": np.where(failed, "absent", by.status).astype(object),
+            "status": np.where(failed, "absent", status).astype(object),
             "calibrator": by.name,
             "heuristic_v0": np.where(failed, np.nan, frame["heuristic_v0"].to_numpy()),
         }
@@ -183,7 +199,7 @@ def _identity(history: pd.DataFrame | None) -> str:
 
 
 def _others(history: pd.DataFrame, query_ids: list[str], claim_ids: list[str]) -> tuple[FloatArray, FloatArray]:
-    """Weighted misses and number of the judged wordings of each question, the claim itself left out."""
+    """Weighted misses and number of the judged wordings of each question, that of `claim_ids` itself left out."""
     weighted = history.assign(misses=history["weight"] * history["missed"])
     sums = weighted.groupby("query_id")[["misses", "weight"]].sum().reindex(query_ids, fill_value=0.0).to_numpy()
     own = weighted.set_index("claim_id")[["misses", "weight"]].reindex(claim_ids, fill_value=0.0).to_numpy()

@@ -33,11 +33,14 @@ class Accepted:
 
 
 def strategy_fingerprint(evaluation: Evaluation, spec: Strategy, index_hash: str) -> str:
-    """Identity of everything that decides a strategy's rankings: configuration, index, guard and trust filter. Its name is none of it."""
+    """Identity of everything that decides a strategy's rankings (configuration, index, guard, trust filter) and of the gold set that judges them.
+
+    Its name is none of it. Two gold sets over one index are two: what one of them judges as missed says nothing of the other's questions.
+    """
     config = evaluation.config
     trust = [config.trust.quarantine, config.trust.threshold if config.trust.filter else None]
     shown = spec.model_dump(mode="json", exclude={"name", "base"} if isinstance(spec, Iterative) else {"name"})
-    return digest([shown, index_hash, trust, config.level], 32)
+    return digest([config.name, shown, index_hash, trust, config.level], 32)
 
 
 def accepted(evaluation: Evaluation, name: str, fingerprint: str) -> Accepted:

@@ -63,6 +63,7 @@ class IterativeStrategy(ReadyStrategy):
         self._evaluation, self._opened = evaluation, opened
         found = base_accepted(evaluation, iterative, base.spec, base.index_hash)
         self._model = None if found.body is None else MissRateModel.from_json(found.body["model"])
+        self._group_of_query: dict[str, str] = {} if found.body is None else found.body["group_of_query"]
         self._groups: dict[str, str] | None = None
         self.last: Iterated | None = None
         """Rounds of the last search, for the batch that was asked."""
@@ -114,7 +115,8 @@ class IterativeStrategy(ReadyStrategy):
             from rag_eval.evaluation.gold_steps import gold_variants
 
             variants = gold_variants(self._evaluation).frame("variants")
-            self._groups = dict(zip(variants["text"], variants["group_id"], strict=True))
+            groups = [self._group_of_query.get(query, group) for query, group in zip(variants["query_id"], variants["group_id"], strict=True)]
+            self._groups = dict(zip(variants["text"], groups, strict=True))
         return [self._groups.get(text, "") for text in queries]
 
     def _corpus_words(self) -> CorpusWords:

@@ -17,10 +17,10 @@ from rag_eval.records.outcomes import Outcome, Shown
 from rag_eval.records.problems import InputError
 from rag_eval.records.uncertainty import GoldSource
 from rag_eval.uncertainty.naming import new_outcome
-from rag_eval.uncertainty.outcomes import OutcomeStore, Recorded
+from rag_eval.uncertainty.outcomes import OutcomeStore
 
 QRELS: GoldSource = "qrels"
-_OF_GOLD = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
+OF_GOLD = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
 """Notes that this stage gives; whoever corrects by hand gives another."""
 
 
@@ -42,25 +42,25 @@ def _retrieval_outcomes(runs: Runs) -> dict[str, Any]:
     with evaluation.progress.step("Recording outcomes", len(runs.names), "strategies") as advance:
         for name in runs.names:
             claims = judged_claims(runs, name)
-            recorded, there = (Recorded(), np.zeros(0, dtype=bool)) if isinstance(opened, InputError) else _record(opened, runs, name, claims, now=now, because=because)
+            added = 0 if isinstance(opened, InputError) else _record(opened, runs, name, claims, now=now, because=because)
             found[name] = {
                 "n_claims": int((miss_rate_claims(runs).frame("claims")["strategy"] == name).sum()),
                 "n_judged": len(claims),
                 "n_missed": int(claims["missed"].sum()),
-                "added": len(recorded.added),
-                "already_there": int(there.sum()) + len(recorded.already_there),
+                "added": added,
+                "already_there": 0 if isinstance(opened, InputError) else len(claims) - added,
             }
             advance(1)
     return {"gold_source": QRELS, "strategies": found, "not_recorded": unusable(evaluation)}
 
 
-def _record(store: OutcomeStore, runs: Runs, name: str, claims: pd.DataFrame, *, now: dt.datetime, because: str) -> tuple[Recorded, np.ndarray]:
-    """Add what is new of one strategy; what became of it, and which claims, bool [n], stood in the table as they are judged now."""
+def _record(store: OutcomeStore, runs: Runs, name: str, claims: pd.DataFrame, *, now: dt.datetime, because: str) -> int:
+    """Add what is new of one strategy, corrections of what another gold said among it; how many rows that were, at most one a claim."""
     there = _there(store, runs, name, claims)
     fresh = claims[~there]
     again = _heard_again(store, fresh, because)
     offered = [outcome.model_copy(update={"note": again.get(outcome.claim_id, "")}) for outcome in _outcomes(runs, name, fresh, now)]
-    return store.record(offered, because=because), there
+    return len(store.record(offered, because=because).added)
 
 
 def _heard_again(store: OutcomeStore, claims: pd.DataFrame, because: str) -> dict[str, str]:
@@ -74,18 +74,21 @@ def _heard_again(store: OutcomeStore, claims: pd.DataFrame, because: str) -> dic
     history = store.history(strategy_fingerprint=first["strategy_fingerprint"], target=first["target"], k=int(first["k"]), gold_sources=[QRELS], claim_ids=claims["claim_id"].tolist())
     heard = set(history.loc[history["note"].str.startswith(because), "claim_id"])
     last = history[~history["outcome_id"].isin(history["supersedes"])]
-    turned = last[last["claim_id"].isin(heard) & last["note"].str.fullmatch(_OF_GOLD) & ~last["note"].str.startswith(because)]
+    turned = last[last["claim_id"].isin(heard) & last["note"].str.fullmatch(OF_GOLD) & ~last["note"].str.startswith(because)]
     return {claim: f"instead of {outcome}" for claim, outcome in zip(turned["claim_id"], turned["outcome_id"], strict=True)}
 
 
 def judged_claims(runs: Runs, name: str) -> pd.DataFrame:
-    """Claims of one strategy that the gold judges: CLAIMS, `missed`, `row` (of the strategy's signals)."""
+    """Claims of one strategy that the gold judges: CLAIMS, `missed`, `row` (of the strategy's signals).
+
+    Of several seeds the first alone: the same wording under another seed is hardly another retrieval, and would vouch for itself.
+    """
     spec, frame = runs.evaluation.config.uncertainty, strategy_signals(runs, name).frame("signals")
     claims = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name).reset_index(drop=True)
     of = judged(runs, name)
     place = pd.Series(np.arange(len(of.variant)), index=pd.MultiIndex.from_arrays([of.variant, of.seed]))
     missed = of.value(spec.target, spec.k)[place.loc[pd.MultiIndex.from_arrays([frame["variant"], frame["seed"]])].to_numpy()]
-    judgeable = ~np.isnan(missed) & ~frame["failed"].to_numpy()
+    judgeable = ~np.isnan(missed) & ~frame["failed"].to_numpy() & (frame["seed"] == runs.artifact(name).json("about")["seeds"][0]).to_numpy()
     kept: pd.DataFrame = claims.assign(missed=missed == 1, row=np.arange(len(claims)))[judgeable].reset_index(drop=True)
     return kept
 

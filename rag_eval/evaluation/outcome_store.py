@@ -27,9 +27,12 @@ def _opened(evaluation: Evaluation) -> OutcomeStore | InputError:
 
 
 def unusable(evaluation: Evaluation) -> str:
-    """Why the table of outcomes cannot be used; empty where it can."""
+    """Why the table of outcomes cannot be used, for a report: without its place, which is this machine's business; empty where it can be used."""
     opened = outcome_store(evaluation)
-    return f"the outcomes can neither be read nor written: {opened.problems[0]}" if isinstance(opened, InputError) else ""
+    if not isinstance(opened, InputError):
+        return ""
+    problem = opened.problems[0]
+    return f"the outcomes can neither be read nor written: {problem.code}, {problem.message}"
 
 
 def current_outcomes(evaluation: Evaluation, **where: Any) -> pd.DataFrame:

@@ -66,7 +66,7 @@ def _strategy(runs: Runs, name: str, stated: dict[str, Any], claims: pd.DataFram
         record = aggregate([f"{target}_at_{k}"], values[:, None], gold.groups, BOOTSTRAP_SEED, query_of=owner, failed=of.failed, failed_value=[1.0])[0]
         observed[target] = interval_of(record) | ({} if record.n_scored else {"value_reason": "no question of this gold set can be judged"})
     earned = stated["status"] in DISCOUNTING
-    usable = claims[claims["miss_rate"].notna()]
+    usable = claims[claims["miss_rate"].notna() & claims["query_id"].isin(judged_claims(runs, name)["query_id"])]  # beside what was observed stands what was stated of the same questions
     codes = pd.factorize(usable["query_id"])[0]
     groups = pd.factorize(usable.drop_duplicates("query_id")["group_id"])[0]
     mean = interval_of(aggregate(["miss_rate"], usable["miss_rate"].to_numpy()[:, None], groups, BOOTSTRAP_SEED, query_of=codes)[0]) if len(usable) else {"value": None}

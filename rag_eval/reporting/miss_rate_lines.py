@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rag_eval.records.problems import quoted
+from rag_eval.records.uncertainty import DISCOUNTING
 from rag_eval.reporting.terminal import cell, interval, new_table
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def miss_rate_lines(report: Mapping[str, Any]) -> list[str]:
     unmet = [condition for condition in entry["standing"]["conditions"] if not condition["met"]]
     if unmet:
         shown = "; ".join(f"{condition['name']} {quoted(condition['found'], 80)}, needed {quoted(condition['needed'], 80)}" for condition in unmet[:MAX_UNMET])
-        lines.append(f"{quoted(primary)} is {entry['status']} from the next run on; not more, because: {shown}")
+        since = "from the next run on" if entry["calibrator"] or entry["status"] not in DISCOUNTING else f"by these outcomes ({entry['calibrator_reason']})"
+        lines.append(f"{quoted(primary)} is {entry['status']} {since}; not more, because: {shown}")
     changes: dict[str, list[str]] = {}
     for name, other in calibration["strategies"].items():
         if other["promotion"] is not None:

@@ -55,8 +55,10 @@ def retrieval_confidence(miss: MissRate) -> Confidence:
 
 
 def _behind(miss: MissRate, value: float) -> Confidence:
-    if miss.status in {"uncalibrated", "stale"} or miss.ci_low is None or miss.ci_high is None:
+    if miss.status in {"uncalibrated", "stale"}:
         return Absent(reason="uncalibrated")
+    if miss.ci_low is None or miss.ci_high is None:
+        return Bounded(low=0.0, high=1.0, basis=f"{miss.n_outcomes} outcomes, {miss.status}, other wordings of the question among them; no interval is known", citation=miss.calibrator)
     low, high = min(1 - miss.ci_high, 1 - value), max(1 - miss.ci_low, 1 - value)
     if miss.status == "measured" and miss.measured_at is not None:
         return Measured(value=1 - value, dataset=f"outcomes ({miss.gold_source}) of {miss.target}@{miss.k}", n=miss.n_outcomes, ci_low=low, ci_high=high, measured_at=miss.measured_at)

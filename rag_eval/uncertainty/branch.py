@@ -12,10 +12,12 @@ import numpy as np
 from rag_eval.uncertainty.labelled import FloatArray, Labelled
 from rag_eval.uncertainty.model import MissRateModel
 from rag_eval.uncertainty.prior import Prior
-from rag_eval.uncertainty.scores import brier
+from rag_eval.uncertainty.scores import brier, squared_errors
 from rag_eval.uncertainty.validation import Validation, validate
 from rag_eval.uncertainty.wordings import WordingsModel, cross_validated_wordings, fit_wordings, from_json
 
+Z: Final = 1.645
+"""Standard errors by which the branch must be better."""
 REPEATS: Final = 2
 """Dealings of the folds that decide whether the branch speaks."""
 MIN_WORDINGS: Final = 50
@@ -72,20 +74,24 @@ class JudgedBranch:
         Of its out-of-fold predictions, on the wordings with a history.
     brier_without
         Brier score of the estimator's own out-of-fold predictions on the same wordings.
+    gain, gain_se
+        How much lower the branch's squared error is, weighted mean over wordings, and the standard error of that over groups.
     """
 
     branch: Branch
     validation: Validation
     brier_without: float
+    gain: float
+    gain_se: float
 
     @property
     def used(self) -> bool:
-        """Whether it speaks for such wordings: only where it was better than the estimator alone."""
-        return self.validation.brier.value < self.brier_without
+        """Whether it speaks for such wordings: only where it was better than the estimator alone by more than chance."""
+        return self.gain > Z * self.gain_se
 
     def to_json(self) -> dict[str, Any]:
         """Write figures and fits."""
-        return {"used": self.used, "brier_without": self.brier_without, "validation": self.validation.to_json(), "model": self.branch.to_json()}
+        return {"used": self.used, "brier_without": self.brier_without, "gain": self.gain, "gain_se": self.gain_se, "validation": self.validation.to_json(), "model": self.branch.to_json()}
 
 
 def fit_branch(
@@ -114,4 +120,8 @@ def fit_branch(
     folds = tuple(fit_wordings(labelled.take(fold != at), prior=prior, rng=rng) for at in range(int(fold.max()) + 1))
     validation = validate(kept, own[:, known], checked_together=checked_together, seed=seed)
     without = float(np.mean([brier(row, kept.missed, kept.weight) for row in predictions[:, known]]))
-    return JudgedBranch(Branch(whole, folds, model.fold_of_group), validation, without)
+    lower = (squared_errors(predictions[:, known], kept.missed) - squared_errors(own[:, known], kept.missed)).mean(axis=0)
+    _, group = np.unique(kept.group, return_inverse=True)
+    gain = float(np.average(lower, weights=kept.weight))
+    sums = np.bincount(group, weights=kept.weight * (lower - gain))
+    return JudgedBranch(Branch(whole, folds, model.fold_of_group), validation, without, gain, float(np.sqrt((sums**2).sum()) / kept.weight.sum()))

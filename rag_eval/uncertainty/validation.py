@@ -20,6 +20,7 @@ from rag_eval.uncertainty.scores import auroc, base_rate_brier, log_losses, obse
 from rag_eval.uncertainty.smece import smooth_ece
 
 HISTOGRAM_BINS = 20
+_BOUNDS = {"brier": (0.0, 1.0), "log_loss": (0.0, np.inf), "skill": (-np.inf, 1.0), "auroc": (0.0, 1.0), "observed_expected": (0.0, np.inf)}
 _RESAMPLED = ("brier", "log_loss", "skill", "auroc", "intercept", "slope", "observed_expected")
 
 
@@ -191,4 +192,6 @@ def _resampled(labelled: Labelled, predictions: FloatArray, averaged: FloatArray
 
     values = figures(labelled.weight[None, :])[0]
     low, high = group_intervals(figures, group, labelled.weight, seed, resamples)
+    least, most = np.array([_BOUNDS.get(name, (-np.inf, np.inf)) for name in _RESAMPLED]).T
+    low, high = np.clip(low, least, most), np.clip(high, least, most)  # an interval that is stretched must not leave what the figure can be
     return {name: Figure(float(values[at]), float(low[at]), float(high[at])) for at, name in enumerate(_RESAMPLED)}

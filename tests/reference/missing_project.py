@@ -47,7 +47,7 @@ def document(number: int) -> str:
 def question(number: int, wording: int = 0) -> str:
     if is_lost(number):
         bay = BAYS[number // MISSED_OF % len(BAYS)]
-        return f"which valve beside a tank in bay {bay} is opened" if wording == 0 else f"opening valve tank bay {bay} key"
+        return f"which valve belongs to {bay}" if wording == 0 else f"the key of {bay}"
     return f"where is {word(number)} found" if wording == 0 else f"place of the valve {word(number)}"
 
 
