@@ -437,7 +437,7 @@ def test_vectors_of_a_file_know_no_other_words_and_that_is_told(project):
     call(project, "claim", "import", project.root / "traffic.jsonl")
     night(project)  # what the file has no vector for is left out, and no run fails of it
     (project.gold / "gold_set.yaml").write_text(config.replace("gates:", "  - {name: rounds, kind: iterative, base: vector}\ngates:"), encoding="utf-8")
-    refused(project, "vectors_of_rounds")
+    refused(project, "names a model")
 
 
 @pytest.mark.slow
