@@ -56,6 +56,7 @@ def test_run_prints_the_report_and_where_it_is(project):
     assert {path.name for path in (project.reports / "tiny").iterdir()} >= {"measures.csv", "per-query.csv", "per-query.parquet", "qrels.trec", "run-bm25.trec", "run-vector.trec"}
 
 
+@pytest.mark.slow
 def test_only_the_whole_primary_gold_set_is_published(project, monkeypatch):
     project.invoke("run", "tiny")
     published = (project.reports / "retrieval-metrics.json").read_bytes()
@@ -81,6 +82,7 @@ def test_output_without_a_terminal_has_no_escape_codes(project):
     assert not ESCAPES.search(shown.stdout)
 
 
+@pytest.mark.slow
 def test_output_on_a_narrow_or_an_ascii_screen(project):
     project.invoke("run", "tiny")
     for env in ({"COLUMNS": "20"}, {"COLUMNS": "wide"}, {"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
@@ -175,6 +177,7 @@ def test_runs_of_the_same_gold_are_compared_question_by_question(project):
     assert "DIFFERENT" not in folder.stdout
 
 
+@pytest.mark.slow
 def test_runs_of_different_gold_are_not_compared(project):
     project.invoke("run", "tiny")
     (project.gold / "queries.jsonl").write_text(jsonl([{**QUERIES[0], "text": "When are results deleted?"}, *QUERIES[1:]]))
@@ -247,6 +250,7 @@ def test_a_required_gate_that_fails_ends_with_status_2_after_the_report(project)
         ('faithfulness: ">= 0.0"', "{required: [acceptance], advisory: [], min_queries: 1}", "insufficient_evidence", 2),
     ],
 )
+@pytest.mark.slow
 def test_gates_decide_the_exit_status(project, floor, gates, status, exit_code):
     (project.gold / "gold_set.yaml").write_text(gated(floor, gates))
     assert project.invoke("run", "tiny").exit_code == exit_code

@@ -398,7 +398,7 @@ def test_there_are_enough_cases():
     assert len(ALL) >= 60
 
 
-@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if case.status == FINE else (), id=case.name) for case in ALL])
 def test_ends_in_a_clear_error_or_a_result(project, case):
     arguments = case.spoil(project) or []
     named = arguments[:1] if arguments[:1] == ["tiny"] else ([] if "--beir" in arguments else ["tiny"])

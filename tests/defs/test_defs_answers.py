@@ -58,6 +58,7 @@ def test_the_job_answers_cites_and_warns(project, instance, tmp_path):
     assert all(again[name]["reused"] for name in ("answers/answers", "answers/citations", "measures/answer_measures"))
 
 
+@pytest.mark.slow
 def test_traces_of_the_job(project, instance):
     assert project.run(instance).success
     log = (project.settings.reports / "smoke" / "traces.log").read_text(encoding="utf-8").splitlines()
@@ -74,6 +75,7 @@ def test_a_database_that_cannot_be_used_does_not_fail_the_job(project, instance)
     assert "s3cr3t-pw" not in said
 
 
+@pytest.mark.slow
 def test_a_contract_that_must_hold_fails_the_job_last(project, instance):
     record_outputs(project)
     lines = (project.folder / "mine.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)

@@ -277,6 +277,7 @@ def test_another_analyzer_ends_the_run(project):
     assert (project.reports / "tiny" / "retrieval-metrics.json").read_bytes() == report
 
 
+@pytest.mark.slow
 def test_payloads_of_a_run_come_back_valid(project):
     found = own_payloads(project)
     rows = []

@@ -62,6 +62,7 @@ def test_the_judge_is_asked_and_its_verdict_is_in_the_report(project, judged):
 
 
 @pytest.mark.parametrize("behaviour", ["no_statements", "garbage", "wrong_schema", "down"])
+@pytest.mark.slow
 def test_a_judge_that_fails_is_counted_and_ends_nothing(project, judged, behaviour):
     judged(behaviour)
     report = project.report()
@@ -77,6 +78,7 @@ def test_a_judge_that_fails_is_counted_and_ends_nothing(project, judged, behavio
     assert project.report()["faithfulness"] == 1.0
 
 
+@pytest.mark.slow
 def test_nothing_sampled_and_no_endpoint(project, judged, monkeypatch):
     _, asked = judged(rate=0.0)
     assert asked == 0
