@@ -258,7 +258,7 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
         accept = Accepted(calibrator_id=calibrator, strategy_fingerprint=fingerprint, status=earned.status, at=now.isoformat(timespec="seconds"))
         if before is None or (before.calibrator_id, before.status, before.strategy_fingerprint) != (calibrator, earned.status, fingerprint):
             accept_calibrator(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k, accepted=accept)
-    elif before is not None and not unusable(evaluation) and (before.status, before.strategy_fingerprint) != (earned.status, fingerprint):
+    elif before is not None and not evaluation.partial and not unusable(evaluation) and (before.status, before.strategy_fingerprint) != (earned.status, fingerprint):
         lower = Accepted(calibrator_id=before.calibrator_id, strategy_fingerprint=fingerprint, status=earned.status, at=now.isoformat(timespec="seconds"))
         accept_calibrator(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k, accepted=lower)  # a demotion holds for the next run too
     promotion = _recorded(runs, name, earned, fingerprint=fingerprint, figures=_figures(about), calibrator=calibrator, now=now)

@@ -25,6 +25,7 @@ from rag_eval.records.uncertainty import DISCOUNTING, TARGETS
 from rag_eval.uncertainty.comparing import Misses, compare
 
 RISKIEST = 10
+NONE_JUDGED = "no question with a stated miss rate can be judged"
 NOT_EARNED = "the stated miss rates are {status}: no mean of them is shown as if it had been measured"
 
 
@@ -69,7 +70,7 @@ def _strategy(runs: Runs, name: str, stated: dict[str, Any], claims: pd.DataFram
     usable = claims[claims["miss_rate"].notna() & claims["query_id"].isin(judged_claims(runs, name)["query_id"])]  # beside what was observed stands what was stated of the same questions
     codes = pd.factorize(usable["query_id"])[0]
     groups = pd.factorize(usable.drop_duplicates("query_id")["group_id"])[0]
-    mean = interval_of(aggregate(["miss_rate"], usable["miss_rate"].to_numpy()[:, None], groups, BOOTSTRAP_SEED, query_of=codes)[0]) if len(usable) else {"value": None}
+    mean = interval_of(aggregate(["miss_rate"], usable["miss_rate"].to_numpy()[:, None], groups, BOOTSTRAP_SEED, query_of=codes)[0]) if len(usable) else {"value": None, "reason": NONE_JUDGED}
     riskiest = usable.sort_values(["miss_rate", "claim_id"], ascending=[False, True]).head(RISKIEST)
     return {
         "fingerprint": fingerprint_of(runs, name),
