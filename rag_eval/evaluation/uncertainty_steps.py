@@ -71,7 +71,7 @@ def _strategy(runs: Runs, name: str, stated: dict[str, Any], claims: pd.DataFram
     codes = pd.factorize(usable["query_id"])[0]
     groups = pd.factorize(usable.drop_duplicates("query_id")["group_id"])[0]
     mean = interval_of(aggregate(["miss_rate"], usable["miss_rate"].to_numpy()[:, None], groups, BOOTSTRAP_SEED, query_of=codes)[0]) if len(usable) else {"value": None, "reason": NONE_JUDGED}
-    riskiest = usable.sort_values(["miss_rate", "claim_id"], ascending=[False, True]).head(RISKIEST)
+    riskiest = claims[claims["miss_rate"].notna()].sort_values(["miss_rate", "claim_id"], ascending=[False, True]).head(RISKIEST)
     return {
         "fingerprint": fingerprint_of(runs, name),
         "status": stated["status"],
