@@ -288,7 +288,7 @@ def test_accepted_is_said(tmp_path):
     folder.mkdir()
     _write(folder, "gold_set.yaml", CONFIG.replace("kind: bm25", "kind: bm52") + "levle: span\nlevel: spam\n")
     said = {problem.field: (problem.message, problem.found, problem.accepted) for problem in _faults(lambda: load_config(folder))}
-    assert said["strategies[0].kind"] == ("kind is not one of the known ones; did you mean bm25?", "bm52", "bm25, vector, hybrid, external")
+    assert said["strategies[0].kind"] == ("kind is not one of the known ones; did you mean bm25?", "bm52", "bm25, vector, hybrid, external, iterative")
     assert said["level"][1:] == ("spam", "document, section, span")
     assert "did you mean level?" in said["levle"][0]
     assert said["levle"][2].startswith("name, version, description, corpus, k, depth")
