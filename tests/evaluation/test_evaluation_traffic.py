@@ -168,12 +168,19 @@ def asked(missing):
 
 
 def test_without_audits_there_is_no_powered_estimate(asked):
+    csv, latex = asked.root / "compare.csv", asked.root / "compare.tex"
+    text = call(asked, "calibrate", "compare", *NAMES, "--gold-set", "tiny", "--gold-sets", asked.gold.parent, "--csv", csv, "--latex", latex).stdout
     found = compare_strategies(opened(asked).evaluation, NAMES)
     assert found.n == 60
     assert [entry.powered for entry in found.strategies] == [None, None]
     assert [entry.powered_reason for entry in found.strategies] == [
         f"none of the 40 claims of production traffic of {name} has an audit with a known inclusion probability for miss_any@10" for name in NAMES
     ]
+    told = " ".join(text.split())
+    for entry in found.strategies:
+        assert told.count(entry.powered_reason) == 1
+        assert entry.powered_reason in csv.read_text(encoding="utf-8")
+    assert latex.read_text(encoding="utf-8").count("% No powered estimate: none of the 40 claims") == len(NAMES)
 
 
 def test_powered_estimates_need_a_simple_random_sample_of_the_traffic(asked):
