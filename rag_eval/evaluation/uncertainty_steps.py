@@ -108,5 +108,8 @@ def _comparison(runs: Runs, calibrated: dict[str, Any]) -> dict[str, Any]:
         return {"comparison": None, "comparison_reason": f"{len(names)} strategies have outcomes enough; a comparison needs two"}
     queries = runs.gold.queries["query_id"]
     parts = {name: first_claims(runs, name).reindex(queries) for name in names}
-    misses = [Misses(name, part["missed"].to_numpy(), part["predicted"].to_numpy(), part["heuristic_v0"].to_numpy()) for name, part in parts.items()]
-    return {"comparison": compare(misses, runs.gold.groups.astype(np.int64), seed=BOOTSTRAP_SEED).to_json()}
+    common = np.all([part["missed"].notna().to_numpy() for part in parts.values()], axis=0)  # every figure of every strategy over the same questions
+    if not common.any():
+        return {"comparison": None, "comparison_reason": "no question was judged for every strategy"}
+    misses = [Misses(name, *(part[column].to_numpy(dtype=np.float64)[common] for column in ("missed", "predicted", "heuristic_v0"))) for name, part in parts.items()]
+    return {"comparison": compare(misses, runs.gold.groups[common].astype(np.int64), seed=BOOTSTRAP_SEED).to_json()}
