@@ -63,14 +63,13 @@ def compare(
     with told():
         evaluation = _opened(gold_set, home, gold_sets)
         from rag_eval.evaluation.calibrating import compare_strategies
-        from rag_eval.reporting.miss_rate_tables import NOTE, differences_table, strategies_table, to_latex, write_comparison_csv
+        from rag_eval.reporting.miss_rate_tables import differences_table, strategies_table, to_latex, write_comparison_csv
         from rag_eval.storage.atomic import write_text
 
         found = compare_strategies(evaluation, strategies)
         console = console_for()
         console.print(strategies_table(found))
         console.print(differences_table(found))
-        console.print(NOTE, markup=False, soft_wrap=True)
         if csv is not None:
             write_comparison_csv(csv, found)
             typer.echo(f"written to {csv}")
