@@ -60,6 +60,7 @@ class Collection:
     question: Ints
     group: Ints
     gold: Ints
+    document: Ints
 
     @functools.cached_property
     def query_terms(self) -> list[list[int]]:
@@ -138,7 +139,7 @@ def _collection(name: str, texts: list[str], document: list[str], rows: list[tup
     group = connected_components(tied[:, 0], tied[:, 1], len(names))[question]
     pairs = np.array([(i, row) for i, its in enumerate(rows) for row in gold.get(its[0], [])], dtype=np.int64).reshape(-1, 2)
     wording, queries = [row[1] for row in rows], [row[2] for row in rows]
-    return Collection(name, texts, analyzer, terms, len(analyzer.vocabulary), [row[0] for row in rows], wording, queries, question, group, pairs)
+    return Collection(name, texts, analyzer, terms, len(analyzer.vocabulary), [row[0] for row in rows], wording, queries, question, group, pairs, np.array([number[name] for name in document], dtype=np.int64))
 
 
 def _scifact() -> Collection:
@@ -255,7 +256,7 @@ def judged(name: str, strategy: str, model: str = "lsa-256", depth: int = POOL) 
     queries, chunks = its.vectors(model)
     main, other = found[strategy].cut(depth), found["vector" if strategy == "bm25" else "bm25"].cut(depth)
     question = its.question if len(np.unique(its.question)) < len(its.question) else None
-    batch = RankedBatch(main.rows, main.raw, main.norm, strategy == "vector", its.space, its.query_terms, other.rows, other.raw, queries, chunks, question)
+    batch = RankedBatch(main.rows, main.raw, main.norm, strategy == "vector", its.space, its.query_terms, other.rows, other.raw, queries, chunks, question, its.document)
     n_chunks = len(its.texts)
     codes = np.arange(len(its.queries), dtype=np.int64)[:, None] * n_chunks + main.rows
     relevant = np.isin(codes, its.gold[:, 0] * n_chunks + its.gold[:, 1]) & (main.rows >= 0)

@@ -65,4 +65,5 @@ def batch_of(evaluation: Evaluation, opened: "Opened", spec: Strategy, texts: li
         other_raw=other.raw,
         query_vectors=None if source is None else source.query_vectors(texts),
         chunk_vectors=None if source is None else np.asarray(source.chunk_vectors()),
+        document=evaluation.once("documents of chunks", lambda: np.unique(np.array(opened.table.doc_ids, dtype=object), return_inverse=True)[1].astype(np.int64)),
     )

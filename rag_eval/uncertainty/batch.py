@@ -85,6 +85,8 @@ class RankedBatch:
         A second retriever's lists for the same queries, int32 and float64 [n, other_depth]; None where there is none.
     query_vectors, chunk_vectors
         float32 [n, d] and [n_chunks, d], unit norm or zero; None where the strategy has no vectors.
+    document
+        int64 [n_chunks] code of each chunk's document, numbered from 0 without gaps; None where it is not known.
     question
         int64 [n] code of the question that a wording belongs to; None where every query stands alone.
     """
@@ -100,6 +102,7 @@ class RankedBatch:
     query_vectors: Vectors | None = None
     chunk_vectors: Vectors | None = None
     question: IntArray | None = None
+    document: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -174,6 +174,12 @@ def wordings(lists, norms, own, k):
     return dict(zip(names, (overlap, max(scores.values()), 0.0 if math.isnan(crowd) else crowd, missed), strict=True))
 
 
+def clustering(rows, document, k):
+    if not rows or document is None or len(set(document)) == len(document):
+        return {"same_document": NAN}
+    return {"same_document": sum(document[row] == document[rows[0]] for row in rows[:k]) / len(rows[:k])}
+
+
 def signals_of(batch, chunks, n_terms, k):
     """All signals of every query of a RankedBatch, as a list of dictionaries."""
     corpus, result = Corpus(chunks, n_terms), []
@@ -193,6 +199,7 @@ def signals_of(batch, chunks, n_terms, k):
             | candidates(corpus, query, (rows, other), (vector, vectors), k)
             | specificity(corpus, query, vector, vectors)
             | coherence(corpus, rows, vectors)
+            | clustering(rows, None if batch.document is None else batch.document.tolist(), k)
             | wordings(lists, norms, together.index(i) if together else 0, k)
         )
     return result

@@ -43,7 +43,8 @@ def batch_of(seed, *, n=24, n_chunks=40, n_terms=30, depth=35, vectors=True, oth
         raw = np.where(rows >= 0, np.einsum("nd,njd->nj", asked, held[rows]), 0).astype(np.float64)
     question = rng.integers(0, n // 3, n).astype(np.int64) if wordings else None
     norm = np.round(raw / np.maximum(raw.max(axis=1, keepdims=True), 1e-9), 2)
-    return chunks, n_terms, RankedBatch(rows, raw, norm, cosine, TermSpace(chunks, n_terms), queries, other_rows, other_raw, asked, held, question)
+    document = None if rng.random() < 0.3 else np.unique(rng.integers(0, max(len(chunks) // 2, 1), len(chunks)), return_inverse=True)[1].astype(np.int64)
+    return chunks, n_terms, RankedBatch(rows, raw, norm, cosine, TermSpace(chunks, n_terms), queries, other_rows, other_raw, asked, held, question, document)
 
 
 def agree(found, chunks, n_terms, batch, k):

@@ -11,6 +11,7 @@ import numpy as np
 from rag_eval.uncertainty.batch import FloatArray, RankedBatch
 from rag_eval.uncertainty.signals.agreement import agreement
 from rag_eval.uncertainty.signals.candidates import candidates
+from rag_eval.uncertainty.signals.clustering import clustering
 from rag_eval.uncertainty.signals.coherence import coherence
 from rag_eval.uncertainty.signals.corpus_weights import corpus_weights
 from rag_eval.uncertainty.signals.coverage import coverage
@@ -20,14 +21,14 @@ from rag_eval.uncertainty.signals.specificity import specificity
 from rag_eval.uncertainty.signals.wordings import NAMES as WORDINGS
 from rag_eval.uncertainty.signals.wordings import wordings
 
-FAMILIES: Final = (score_shape, coverage, agreement, candidates, specificity, coherence)
+FAMILIES: Final = (score_shape, coverage, agreement, candidates, specificity, coherence, clustering)
 SIGNALS: Final[tuple[str, ...]] = (
     *("tail_ratio", "score_sd", "wig", "nqc", "cut_gap"),
     *("cover_union", "cover_best", "cover_rare", "cover_top", "cover_crowd"),
     *("overlap", "rbo", "other_first", "first_in_other", "same_first"),
     *("lexical_other", "cosine_other", "lexical_crowd", "beyond_lexical", "beyond_cosine", "beyond_fused", "fused_gap"),
     *("idf_mean", "idf_max", "length", "unknown", "generic"),
-    *("coherence", "clarity"),
+    *("coherence", "clarity", "same_document"),
     *WORDINGS,
 )
 SINGLE_PREDICTORS: Final[tuple[str, ...]] = ("nqc", "wig", "clarity", "tail_ratio", "cover_union", "cover_best")
