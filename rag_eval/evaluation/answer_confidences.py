@@ -16,7 +16,7 @@ from rag_eval.evaluation.answer_steps import answers
 from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy, speaker_of
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs, interval_of
-from rag_eval.evaluation.outcome_steps import QRELS, judged_claims
+from rag_eval.evaluation.outcome_steps import judged_claims
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.aggregate import aggregate
 from rag_eval.measures.intervals import clustered_interval
@@ -31,6 +31,7 @@ from rag_eval.uncertainty.answer_confidence import (
 )
 
 NO_ANSWERS = "the gold set configures no answers"
+NO_INTERVAL = "what stated it knows no interval"
 MIN_MISSED = 30
 """Answers over missed retrievals, in distinct groups, that a share of right ones needs before it is used."""
 
@@ -39,7 +40,7 @@ def miss_rate_of(runs: Runs, row: Mapping[Any, Any]) -> MissRate:
     """Read the stated miss rate of one claim (a row of CLAIMS)."""
     by = speaker_of(runs, row["strategy"])
     known = {name: None if np.isnan(row[name]) else float(row[name]) for name in ("miss_rate", "ci_low", "ci_high")}
-    source = QRELS if by.n_outcomes else None
+    source = ", ".join(by.gold_sources) or None
     return MissRate(known["miss_rate"], known["ci_low"], known["ci_high"], row["status"], row["target"], int(row["k"]), source, row["calibrator"], by.n_outcomes, by.fitted_at)
 
 

@@ -52,6 +52,8 @@ class Speaker:
         What speaks for questions whose other wordings were judged, and what that has earned; None where that is the model too.
     group_of_query
         Query id -> its group when the model was fitted: by that the fit is chosen that did not see it, whatever the gold says of groups since.
+    gold_sources
+        Where the judgements of the outcomes behind it come from.
     """
 
     model: MissRateModel | None
@@ -62,6 +64,7 @@ class Speaker:
     fitted_at: dt.datetime | None = None
     branch: tuple[Branch, Status] | None = None
     group_of_query: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    gold_sources: tuple[str, ...] = ()
 
 
 def speaker(found: Accepted, prior: Prior, names: tuple[str, ...], unlabelled: FloatArray, *, target: BinaryTarget, k: int) -> Speaker:
@@ -84,7 +87,7 @@ def speaker(found: Accepted, prior: Prior, names: tuple[str, ...], unlabelled: F
         used = wordings is not None and wordings["used"] and wordings["status"] in DISCOUNTING
         branch = (Branch.from_json(wordings["model"]), wordings["status"]) if used else None
         fitted_at = dt.datetime.fromisoformat(found.body["fitted_at"])
-        return Speaker(model, found.status, found.calibrator_id, "", model.n, fitted_at, branch, found.body["group_of_query"])
+        return Speaker(model, found.status, found.calibrator_id, "", model.n, fitted_at, branch, found.body["group_of_query"], tuple(found.body["gold_sources"]))
     stale = found.status == "stale"
     why = f"calibrator {found.calibrator_id} no longer holds" if stale else "no outcomes had been calibrated on when this run started"
     if len(unlabelled) < PRIOR_QUERIES:

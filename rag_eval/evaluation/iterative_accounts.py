@@ -18,7 +18,8 @@ def iterative_accounts(runs: Runs, name: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        base, basis, n_asked, triggered (number and share), stops, not_viable; accounts: by strategy and overall (`Harm`); by k: recall@K after and before.
+        base, basis, min_recall; stops, not_viable and suggestions_failed by name; k, recall_before and recall_after (means over questions, in [0, 1]);
+        accounts: overall first, then by expansion strategy (`Harm.as_json`); verdict, in words.
     """
     artifact, spec = runs.artifact(name), runs.spec(name)
     if not isinstance(spec, Iterative):

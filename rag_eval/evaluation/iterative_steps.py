@@ -24,6 +24,7 @@ from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.batch import FloatArray, RankedBatch
 from rag_eval.uncertainty.expansion.context import ExpansionContext, Suggester
 from rag_eval.uncertainty.expansion.llm import ChatSuggester
+from rag_eval.uncertainty.expansion.wordnet import WordNet, installed_wordnet
 from rag_eval.uncertainty.expansion.words import CorpusWords
 from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.histories import Iterated
@@ -49,7 +50,12 @@ def iterative_hash(evaluation: Evaluation, spec: Iterative, base: Bm25 | Vector 
     """Identity of an iterative strategy's rankings: its base's index, its options, and the calibrator that steers it."""
     steered = base_accepted(evaluation, spec, base, base_hash).calibrator_id or HEURISTIC
     model = evaluation.settings.endpoints[spec.endpoint].model if spec.endpoint in evaluation.settings.endpoints and spec.endpoint is not None else ""
-    return f"iterative:{digest([base_hash, spec.model_dump(mode='json', exclude={'name', 'base'}), steered, model])}"
+    return f"iterative:{digest([base_hash, spec.model_dump(mode='json', exclude={'name', 'base'}), steered, model, thesaurus(evaluation) is not None])}"
+
+
+def thesaurus(evaluation: Evaluation) -> WordNet | None:
+    """WordNet where it is installed, looked for once an evaluation; what it adds is part of the strategy's identity."""
+    return evaluation.once("thesaurus", installed_wordnet)
 
 
 class IterativeStrategy(ReadyStrategy):
@@ -79,7 +85,7 @@ class IterativeStrategy(ReadyStrategy):
         """Rank chunks for each query as `ReadyStrategy.search` does, expanding the questions whose retrieval is not trusted."""
         k = self._evaluation.config.uncertainty.k
         first = self.base.search(queries, max(depth, k), seed, allowed=allowed, cached=cached, strict=strict)
-        context = ExpansionContext(batch_of(self._evaluation, self._opened, self.base.spec, queries, first), queries, self._corpus_words(), self._suggester)
+        context = ExpansionContext(batch_of(self._evaluation, self._opened, self.base.spec, queries, first), queries, self._corpus_words(), self._suggester, thesaurus(self._evaluation))
 
         def again(texts: list[str]) -> Ranking:
             return self.base.search(texts, max(depth, k), seed, allowed=allowed, cached=cached, strict=strict)

@@ -5,7 +5,7 @@ Belongs here: what a line holds. Its texts are the gold set's own wordings' word
 
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.corpus.outgoing import shown
-from rag_eval.evaluation.answer_confidences import confidences, miss_rate_of
+from rag_eval.evaluation.answer_confidences import NO_INTERVAL, confidences, miss_rate_of
 from rag_eval.evaluation.answer_steps import answers
 from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy
 from rag_eval.evaluation.corpus_coverage import corpus_coverage
@@ -75,16 +75,9 @@ def _lines(runs: Runs, name: str) -> Iterator[dict[str, Any]]:
             "strategy": name,
             **{key: row[key] for key in ("claim_id", "query_id", "paraphrase_id", "seed")},
             "documents": documents.get((variant, row["seed"]), []),
-            "miss_rate": {
-                "value": number(row["miss_rate"]),
-                "ci_low": number(row["ci_low"]),
-                "ci_high": number(row["ci_high"]),
-                **{key: row[key] for key in ("target", "k", "status", "calibrator")},
-                "gold_source": miss.gold_source,
-                "heuristic_v0": number(row["heuristic_v0"]),
-            },
+            "miss_rate": _miss_rate(row, miss),
             "query_expansions": [{key: step[key] for key in ("original", "expanded", "strategy", "result_count", "found_unique_results")} for step in its],
-            "coverage_estimate": {"signal": COVERAGE_SIGNAL, "value": number(coverage[at])},
+            "coverage_estimate": {"signal": COVERAGE_SIGNAL, "value": number(coverage[at])} | ({} if np.isfinite(coverage[at]) else {"value_reason": "the question has no word to be covered"}),
             "retrieval_confidence": as_json(retrieval_confidence(miss)),
             "uncertainty": {
                 "estimated_recall": as_json(_measured(miss)),
@@ -98,13 +91,22 @@ def _lines(runs: Runs, name: str) -> Iterator[dict[str, Any]]:
         }
 
 
+def _miss_rate(row: Mapping[Any, Any], miss: MissRate) -> dict[str, Any]:
+    """The statement as it was made; what is null says why."""
+    stated = {name: number(row[column]) for name, column in (("value", "miss_rate"), ("ci_low", "ci_low"), ("ci_high", "ci_high"), ("heuristic_v0", "heuristic_v0"))}
+    why = "the retrieval failed" if stated["value"] is None else NO_INTERVAL
+    nulls = {f"{name}_reason": why for name, value in stated.items() if value is None}
+    source = {"gold_source": miss.gold_source} | ({} if miss.gold_source else {"gold_source_reason": "no outcome stands behind it"})
+    return {**stated, **nulls, **{key: row[key] for key in ("target", "k", "status", "calibrator")}, **source}
+
+
 def _measured(miss: MissRate) -> Confidence:
     """Only a measured miss rate says anything of recall; before, nothing is known."""
     return retrieval_confidence(miss) if miss.status == "measured" else Absent(reason="uncalibrated")
 
 
 def _difficulty(miss: MissRate, share_at_most: float) -> Confidence:
-    """Ease of a question among those of this run: the share of retrievals that are as likely or likelier to have missed."""
+    """Ease of a question among those of this run: the share of retrievals that are likelier to have missed."""
     if miss.status != "measured" or np.isnan(share_at_most):
         return Absent(reason="uncalibrated")
     return Derived(value=min(max(1 - share_at_most, 0.0), 1.0), formula="share of this run's retrievals with a higher miss rate", inputs={"retrieval_confidence": retrieval_confidence(miss)})

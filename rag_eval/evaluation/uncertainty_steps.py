@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rag_eval.evaluation.answer_confidences import answer_confidences
+from rag_eval.evaluation.answer_confidences import NO_INTERVAL, answer_confidences
 from rag_eval.evaluation.calibration_steps import miss_rate_calibration, stored_calibration
 from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy
 from rag_eval.evaluation.corpus_coverage import corpus_coverage
@@ -87,8 +87,9 @@ def _strategy(runs: Runs, name: str, stated: dict[str, Any], claims: pd.DataFram
     }
 
 
-def _rates(row: Mapping[Any, Any]) -> dict[str, float | None]:
-    return {name: None if np.isnan(row[name]) else float(row[name]) for name in ("miss_rate", "ci_low", "ci_high")}
+def _rates(row: Mapping[Any, Any]) -> dict[str, Any]:
+    found = {name: None if np.isnan(row[name]) else float(row[name]) for name in ("miss_rate", "ci_low", "ci_high")}
+    return found | {f"{name}_reason": NO_INTERVAL for name, value in found.items() if value is None}
 
 
 def first_claims(runs: Runs, name: str) -> pd.DataFrame:

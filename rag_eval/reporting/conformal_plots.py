@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rag_eval.records.problems import quoted
-from rag_eval.reporting.plots import _figure, _save
+from rag_eval.reporting.plots import new_figure, save_figure
 from rag_eval.uncertainty.conformal_report import ConformalK
 from rag_eval.uncertainty.drift import Drift
 
@@ -30,7 +30,7 @@ def conformal_depths(results: Sequence[ConformalK], name: str, path: Path) -> Pa
     path
         The PNG file to write.
     """
-    figure = _figure(11, 5.0)
+    figure = new_figure(11, 5.0)
     deep, held = figure.subplots(1, 2)
     depth = max((result.depth for result in results), default=1)
     for method, (colour, marker, label) in STYLES.items():
@@ -63,7 +63,7 @@ def conformal_depths(results: Sequence[ConformalK], name: str, path: Path) -> Pa
         about = results[0]
         deep.set_title(f"{_plain(name)}: {about.n:,} questions in {about.n_groups:,} groups", loc="left", fontsize=10)
         held.set_title(f"{about.splits} random group splits; filled: all, hollow: riskiest third; bars: 95 %", loc="left", fontsize=9)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _line(axes: "Axes", results: Sequence[ConformalK], ks: Sequence[float | None], depth: int, style: tuple[str, str, str]) -> None:
@@ -102,7 +102,7 @@ def drift_path(drift: Drift, path: Path, name: str = "") -> Path:
     """
     import numpy as np
 
-    figure = _figure(8, 4.0)
+    figure = new_figure(8, 4.0)
     axes = figure.subplots()
     n = len(drift.groups)
     at = np.arange(n - len(drift.trace) + 1, n + 1)
@@ -123,7 +123,7 @@ def drift_path(drift: Drift, path: Path, name: str = "") -> Path:
     axes.set_title(f"{_plain(name)}{means}", loc="left", fontsize=10)
     axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
     _finish(axes)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _plain(name: str) -> str:

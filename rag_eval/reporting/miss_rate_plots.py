@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rag_eval.storage.atomic import atomic_path
+from rag_eval.reporting.plots import new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 INK, CURVE, BAND, BARS, REFERENCE = "#222222", "#1f5a8c", "#d5dfe8", "#8aa4ba", "#7a7a7a"
 STYLES = (("#1f5a8c", "o"), ("#c05621", "s"), ("#4a7c3a", "D"), ("#7b3f8c", "^"), ("#8c6d1f", "v"), ("#3a7c7c", "P"))
@@ -20,21 +19,6 @@ APART = 1.035
 NAME_CHARS = 40
 CAPTION_POINTS = 74
 """Height of the figures over a panel; the name of the strategy stands on it."""
-
-
-def _save(figure: "Figure", path: Path) -> Path:
-    with atomic_path(path) as partial:
-        figure.savefig(partial, dpi=130, format="png", metadata={"Software": None})
-    return path.resolve()
-
-
-def _figure(width: float, height: float) -> "Figure":
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _bare(axes: "Axes") -> None:
@@ -102,7 +86,7 @@ def reliability_diagrams(validations: Mapping[str, Mapping[str, Any]], path: Pat
         raise ValueError("no strategy to draw")
     columns = min(len(validations), PANELS_PER_ROW)
     bands = -(-len(validations) // columns)
-    figure = _figure(max(4.3 * columns, 5), 6.7 * bands + 0.7)
+    figure = new_figure(max(4.3 * columns, 5), 6.7 * bands + 0.7)
     grid = figure.subplots(2 * bands, columns, squeeze=False, height_ratios=[4, 1] * bands)
     for at, (name, about) in enumerate(validations.items()):
         upper, lower = grid[2 * (at // columns), at % columns], grid[2 * (at // columns) + 1, at % columns]
@@ -120,7 +104,7 @@ def reliability_diagrams(validations: Mapping[str, Mapping[str, Any]], path: Pat
     figure.legend(handles, labels, loc="outside lower center", ncols=4 if columns > 1 else 2, frameon=False, fontsize=8)
     title = f"Reliability of predicted {target}, out of fold\n" + "[ ] 95 % over groups"
     figure.suptitle(title, x=0.01, ha="left", fontsize=10, color=INK, parse_math=False)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def learning_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, *, target: str) -> Path:
@@ -135,7 +119,7 @@ def learning_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], path: Pat
     target
         What a miss is, for example `miss_any@10`.
     """
-    figure = _figure(7.6, 4.4)
+    figure = new_figure(7.6, 4.4)
     axes = figure.subplots()
     _bare(axes)
     axes.axhline(0, color=REFERENCE, linewidth=0.9)
@@ -160,4 +144,4 @@ def learning_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], path: Pat
     axes.set_title(f"What outcomes bring, {target}: mean, and the middle 95 % of the draws", loc="left", fontsize=10, color=INK, parse_math=False)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8, loc="lower right")
-    return _save(figure, path)
+    return save_figure(figure, path)

@@ -6,11 +6,16 @@ Belongs here: the sentences, and walking through the report. Which figures there
 from collections.abc import Mapping
 from typing import Any
 
-NOT_FIGURES = frozenset({"rerank", "refused", "promotion", "direction", "first_alarm_at"})
+NOT_FIGURES = frozenset({"rerank"})
 """Keys whose null says that there is none."""
 
 _NOT_SCORED = "no question was scored"
 _REASONS = {
+    "refused": "nothing speaks against these outcomes",
+    "promotion": "the status is what it was",
+    "direction": "there was no alarm",
+    "first_alarm_at": "there was no alarm",
+    "powered": "there is no production traffic in this comparison",
     "recallAt10": _NOT_SCORED,
     "mrr": _NOT_SCORED,
     "value": _NOT_SCORED,

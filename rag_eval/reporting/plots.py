@@ -18,13 +18,15 @@ MAX_WORDINGS = 12
 """A larger matrix cannot be read as a picture."""
 
 
-def _save(figure: "Figure", path: Path) -> Path:
+def save_figure(figure: "Figure", path: Path) -> Path:
+    """Write a figure as PNG, whole or not at all, and return its resolved path."""
     with atomic_path(path) as partial:
         figure.savefig(partial, dpi=130, format="png", metadata={"Software": None})
     return path.resolve()
 
 
-def _figure(width: float, height: float) -> "Figure":
+def new_figure(width: float, height: float) -> "Figure":
+    """Make an empty figure of so many inches that no screen is needed for."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -41,7 +43,7 @@ def recall_forest(about: Mapping[str, Any], level: str, path: Path) -> Path:
         for record in entry["measures"]
         if record["level"] == level and record["label"].startswith("R@") and record["value"] is not None
     ]
-    figure = _figure(8, 1.2 + INCHES_PER_ROW * len(rows))
+    figure = new_figure(8, 1.2 + INCHES_PER_ROW * len(rows))
     axes = figure.subplots()
     for place, (_, record, at) in enumerate(rows):
         low = record["value"] if record["ci_low"] is None else record["ci_low"]
@@ -53,7 +55,7 @@ def recall_forest(about: Mapping[str, Any], level: str, path: Path) -> Path:
     axes.set_xlim(0, 1)
     axes.grid(axis="x", alpha=0.3)
     axes.set_xlabel(f"share of the relevant found ({level} level), 95 % interval")
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def flip_heat_map(about: Mapping[str, Any], path: Path) -> Path | None:
@@ -63,7 +65,7 @@ def flip_heat_map(about: Mapping[str, Any], path: Path) -> Path | None:
     strategies = about["strategies"]
     if any(len(figures["flip_matrix"]["wordings"]) > MAX_WORDINGS for figures in strategies.values()):
         return None
-    figure = _figure(3.4 * len(strategies) + 0.6, 3.6)
+    figure = new_figure(3.4 * len(strategies) + 0.6, 3.6)
     panels = figure.subplots(1, len(strategies), squeeze=False)[0]
     image = None
     for axes, (name, figures) in zip(panels, strategies.items(), strict=True):
@@ -78,7 +80,7 @@ def flip_heat_map(about: Mapping[str, Any], path: Path) -> Path | None:
         axes.set_title(name, fontsize=9)
     if image is not None:
         figure.colorbar(image, ax=list(panels), label="share of questions whose hit changes", shrink=0.8)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def forest(report: Mapping[str, Any], path: Path, label: str = "R@10") -> Path:
@@ -94,7 +96,7 @@ def forest(report: Mapping[str, Any], path: Path, label: str = "R@10") -> Path:
         The measure, for example `R@10`.
     """
     strategies = [entry["name"] for entry in report["strategies"]]
-    figure = _figure(8, 1.1 + 0.55 * len(strategies))
+    figure = new_figure(8, 1.1 + 0.55 * len(strategies))
     axes = figure.subplots()
     for at, level in enumerate(LEVELS):
         for row, entry in enumerate(report["strategies"]):
@@ -115,4 +117,4 @@ def forest(report: Mapping[str, Any], path: Path, label: str = "R@10") -> Path:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, title="level")
     axes.set_title(f"{report['gold']['name']} on {report['index']['rev']}", loc="left", fontsize=10)
-    return _save(figure, path)
+    return save_figure(figure, path)

@@ -7,7 +7,7 @@ import dataclasses
 import datetime as dt
 
 from rag_eval.records.confidence import Absent, Bounded, Confidence, Derived, Deterministic, Measured, effective
-from rag_eval.records.uncertainty import DISCOUNTING, GoldSource, Status, Target
+from rag_eval.records.uncertainty import DISCOUNTING, Status, Target
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class MissRate:
     ci_low, ci_high
         95 % interval; None where none is known.
     status, target, k, gold_source
-        What it has earned and what it is about; gold_source is None where no outcome stands behind it.
+        What it has earned and what it is about; gold_source names the sources of the outcomes behind it, None where there are none.
     calibrator
         Id of the calibrator, of the prior, or `heuristic_v0`.
     n_outcomes
@@ -36,7 +36,7 @@ class MissRate:
     status: Status
     target: Target
     k: int
-    gold_source: GoldSource | None
+    gold_source: str | None
     calibrator: str
     n_outcomes: int = 0
     measured_at: dt.datetime | None = None

@@ -7,7 +7,7 @@ import datetime as dt
 import unicodedata
 from typing import Any
 
-from rag_eval.records.outcomes import Claim, Outcome
+from rag_eval.records.outcomes import Outcome
 from rag_eval.storage.hashing import digest
 
 
@@ -54,8 +54,3 @@ def new_outcome(**fields: Any) -> Outcome:
 def is_named(outcome: Outcome) -> bool:
     """Whether an outcome has the name that follows from what it is."""
     return outcome.outcome_id == outcome_id_of(outcome.claim_id, outcome.target, outcome.k, outcome.gold_source, outcome.supersedes)
-
-
-def is_claim_named(claim: Claim) -> bool:
-    """Whether a claim of production traffic has the name that follows from what it is."""
-    return claim.claim_id == traffic_claim_id(claim.strategy_fingerprint, claim.query_id, claim.query, claim.retrieved, claim.at)
