@@ -10,11 +10,11 @@ _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160
 
 
 def visible(text: str) -> str:
-    """Write out every character that a reader would not see, or that changes the order of what is seen.
+    r"""Write out every character that a reader would not see, or that changes the order of what is seen.
 
     Examples
     --------
-    >>> visible("pay\\u202eload")
+    >>> visible("pay\u202eload")
     'pay[U+202E]load'
     """
     return _HIDDEN.sub(lambda match: f"[U+{ord(match[0]):04X}]", text)
