@@ -108,7 +108,8 @@ def learning(page: Page, strategies: Cursor) -> Markup | None:
         axes.axhline(0, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
         for at, (name, points) in enumerate(curves.items()):
             places = [point["outcomes"].value * APART ** (at - (len(curves) - 1) / 2) for point in points]
-            axes.vlines(places, *([value if point[end].value is None else point[end].value for point in points for value in (point["skill"].value,)] for end in ("low", "high")), color=page.colour(name), linewidth=1.3, alpha=0.5)
+            for place, point in zip(places, points, strict=True):
+                axes.plot([place, place], ends_of(point, float(point["skill"].value)), color=page.colour(name), linewidth=1.3, alpha=0.5)
             axes.plot(places, [point["skill"].value for point in points], MARKERS[at % len(MARKERS)] + "-", color=page.colour(name), markersize=4.5, linewidth=1.5, label=label(name))
         wanted = sorted({int(point["wanted"].value) for points in curves.values() for point in points})
         axes.set_xscale("log")
