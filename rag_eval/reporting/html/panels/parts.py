@@ -41,6 +41,20 @@ def down(cursor: Cursor | None, *keys: str | int) -> Cursor | None:
     return cursor
 
 
+def reason_of(cursor: Cursor) -> Cursor | str:
+    """Find the sentence beside a null that says why it is one, where the report has it; else in the page's words."""
+    beside = None if cursor.parent is None else cursor.parent.get(f"{cursor.path[-1]}_reason")
+    return cursor.reason if beside is None else beside
+
+
+def alike(page: "Page", said: Sequence[tuple[str, Cursor | str]]) -> list[tuple[Markup, Cursor | str]]:
+    """Put strategies of which the same is said together: their names, and the sentence once."""
+    together: dict[str, tuple[list[Markup], Cursor | str]] = {}
+    for name, sentence in said:
+        together.setdefault(str(sentence.value if isinstance(sentence, Cursor) else sentence), ([], sentence))[0].append(page.swatch(name))
+    return [(Markup(", ").join(names), sentence) for names, sentence in together.values()]
+
+
 def value_of(cursor: Cursor | None, *keys: str | int) -> float | None:
     """Read a figure for a picture; None where there is none."""
     found = down(cursor, *keys)
@@ -85,11 +99,6 @@ def in_words(count: int) -> str:
     if count < _THOUSAND:
         return f"{_ONES[count // 100]} hundred" + (f" and {in_words(count % 100)}" if count % 100 else "")
     return "more than a thousand"
-
-
-def listed(words: Sequence[str]) -> str:
-    """Write several words as a sentence does."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"
 
 
 def framed(picture: Markup, caption: Markup | str = "") -> Markup:
