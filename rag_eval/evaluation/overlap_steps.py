@@ -57,8 +57,7 @@ def _overlap(runs: Runs) -> Artifact:
         with evaluation.progress.step("Comparing lists"):
             names = _Names()
             lists = {name: _first_lists(runs, name, names) for name in runs.names}
-            pairs = [{"a": a, "b": b, **_pair(runs, a, b, lists)} for a, b in itertools.combinations(runs.names, 2)]
-        return {"about": {"k": ALWAYS_K, "unit": _unit(runs), "level": level, "pairs": pairs}}
+        return {"about": {"k": ALWAYS_K, "unit": _unit(runs), "level": level, "pairs": _pairs(runs, lists)}}
 
     return evaluation.memo("overlap", key, make)
 
@@ -100,20 +99,29 @@ def _first_lists(runs: Runs, name: str, names: _Names) -> FirstLists:
     return FirstLists(items, there, scores.column(runs.evaluation.config.level, f"Success@{ALWAYS_K}")[row])
 
 
-def _pair(runs: Runs, a: str, b: str, lists: dict[str, FirstLists]) -> dict[str, Any]:
-    left, right = lists[a], lists[b]
-    level = runs.evaluation.config.level
-    reasons = [f"{name}: {runs.unmeasured(name)[level]}" for name in (a, b) if level in runs.unmeasured(name)]
-    unsure = _unit(runs) == "section" and bool(reasons)  # who does not name sections cannot share one
-    shared = np.where(left.there & right.there & (not unsure), shared_share(left.items, right.items), np.nan)
-    record = aggregate([f"overlap@{ALWAYS_K}"], shared[:, None], runs.gold.groups, BOOTSTRAP_SEED)[0]
-    known = ~np.isnan(left.hit) & ~np.isnan(right.hit)
-    one, two = left.hit[known] > 0, right.hit[known] > 0
+def _pairs(runs: Runs, lists: dict[str, FirstLists]) -> list[dict[str, Any]]:
+    pairs = list(itertools.combinations(runs.names, 2))
+    if not pairs:
+        return []
+    unsure = {name: runs.unmeasured(name).get("section") for name in runs.names} if _unit(runs) == "section" else {}
+    shared = np.full((len(runs.gold.queries), len(pairs)), np.nan)
+    for at, (a, b) in enumerate(pairs):
+        if not unsure.get(a) and not unsure.get(b):  # who does not name sections cannot share one
+            shared[:, at] = np.where(lists[a].there & lists[b].there, shared_share(lists[a].items, lists[b].items), np.nan)
+    records = aggregate([f"overlap@{ALWAYS_K}"] * len(pairs), shared, runs.gold.groups, BOOTSTRAP_SEED)  # all pairs at once share their resamples
+    found = []
+    for (a, b), record in zip(pairs, records, strict=True):
+        why = next((f"{name}: {unsure[name]}" for name in (a, b) if unsure.get(name)), "no question has a list of both")
+        figure = interval_of(record) | ({} if record.n_scored else {"value_reason": why})
+        found.append({"a": a, "b": b, "overlap": figure, **_hits(runs, a, b, lists)})
+    return found
+
+
+def _hits(runs: Runs, a: str, b: str, lists: dict[str, FirstLists]) -> dict[str, Any]:
+    """How many questions have gold in the lists of both, of one of them, of neither; over those that both are judged on."""
+    left, right, level = lists[a].hit, lists[b].hit, runs.evaluation.config.level
+    known = ~np.isnan(left) & ~np.isnan(right)
+    one, two = left[known] > 0, right[known] > 0
     counts = {"both": one & two, "only_a": one & ~two, "only_b": ~one & two, "neither": ~one & ~two}
-    why = reasons[0] if reasons else "the two have no question in common that was run, answered and judged"
-    return {
-        "overlap": interval_of(record) | ({} if record.n_scored else {"value_reason": why if unsure else "no question has a list of both"}),
-        **{name: int(part.sum()) for name, part in counts.items()},
-        "n": int(known.sum()),
-        **({} if known.any() else {"n_reason": why}),
-    }
+    why = next((f"{name}: {runs.unmeasured(name)[level]}" for name in (a, b) if level in runs.unmeasured(name)), "no question is judged for both")
+    return {name: int(part.sum()) for name, part in counts.items()} | {"n": int(known.sum())} | ({} if known.any() else {"n_reason": why})
