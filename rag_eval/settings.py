@@ -82,6 +82,7 @@ class Settings(BaseSettings):
     endpoints: dict[str, Endpoint] = Field(default_factory=dict, description="name -> OpenAI-compatible chat endpoint that gold sets may name")
     ragas_endpoint: str | None = Field(default=None, description="name of the chat endpoint that judges faithfulness while FEATURE_RAGAS_EVAL is on; default: the one that answers")
     database_url: SecretStr | None = Field(default=None, description="SQLAlchemy address of the SQL store (traces); default: SQLite in the home")
+    view_token: SecretStr | None = Field(default=None, description="access token of the evidence viewer (rag-eval view); default: none on this machine, a new one beyond it")
     trace_log: bool = Field(default=True, description="whether traces are also written as lines to the reports")
     trust_as_of: dt.date | None = Field(default=None, description="the day that documents' ages are counted to (YYYY-MM-DD), to repeat a run; default: today, UTC")
     latency_queries: int = Field(default=60, ge=1, le=10_000, description="wordings timed one at a time for each strategy")
