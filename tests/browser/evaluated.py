@@ -58,7 +58,7 @@ def _pandas(words: Callable[[str], str]) -> Callable[[Path], None]:
 def _worse(text: str) -> str:
     """Configuration of a night whose lexical strategies weigh words badly, so that the next night differs in both directions."""
     changed = text.replace("kind: bm25}", "kind: bm25, k1: 4.0, b: 1.0}").replace("kind: bm25, expand", "kind: bm25, k1: 4.0, b: 1.0, expand")
-    assert changed.count("k1: 4.0") == 2  # noqa: PLR2004  both lexical strategies
+    assert changed.count("k1: 4.0") == 2
     return changed
 
 
