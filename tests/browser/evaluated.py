@@ -3,8 +3,11 @@
 Belongs here: files. Running them once for all workers is the business of conftest.
 """
 
+import base64
 import dataclasses
+import gzip
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +43,18 @@ class Evaluated:
     def first(self) -> Path:
         """The page of all gold sets of the run."""
         return self.root / "reports" / "index.html"
+
+    @property
+    def explorer(self) -> dict[str, Any]:
+        """Parts of the explorer's data as the page holds them: name -> JSON."""
+        found = re.findall(r'<script type="application/octet-stream\+base64" id="bundle-([\w-]+)">([^<]*)</script>', self.page.read_text(encoding="utf-8"))
+        return {name: json.loads(gzip.decompress(base64.b64decode(text))) for name, text in found}
+
+    @property
+    def questions(self) -> list[dict[str, Any]]:
+        """What lies behind each question, in the order of the gold set."""
+        parts = self.explorer
+        return [question for name in sorted(parts) if name.startswith("questions-") for question in parts[name]]
 
     @property
     def report(self) -> dict[str, Any]:

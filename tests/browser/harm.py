@@ -63,3 +63,13 @@ def overflow(page: Any) -> list[str]:
             .map((e) => e.tagName + "." + e.getAttribute("class") + " " + e.id + " " + Math.round(e.getBoundingClientRect().right)).slice(0, 12);
         }"""
     )
+
+
+def accessibility(seen: Any, axe: str, within: str = "html") -> list[str]:
+    """What axe-core finds serious or critical, one line a rule with the first places.
+
+    The engine is run by evaluation, which the page's policy does not reach; the page is opened `unguarded` for what it loads itself.
+    """
+    seen.page.evaluate(axe)
+    found = seen.page.evaluate("async (within) => (await axe.run(document.querySelector(within), {resultTypes: ['violations']})).violations.filter((v) => ['serious', 'critical'].includes(v.impact))", within)
+    return [f"{rule['impact']} {rule['id']}: {rule['help']} ({len(rule['nodes'])}): " + "; ".join(str(node["target"]) + " " + node["html"][:100] for node in rule["nodes"][:3]) for rule in found]

@@ -95,8 +95,11 @@ QUERY_IDS = (
     "%00%0A%3Cscript%3E",
     "q" * 200,
     "\U0001f469-\U0001d518",
+    "\u2764\ufe0f-so\u00adft",
+    "anna.muster@example.org",
+    "berta.muster@example.org",
 )
-"""Query ids that the files allow: no white space, no slashes, no controls."""
+"""Query ids that the files allow: no white space, no slashes, no controls. The last ones are written otherwise where they are shown, two of them alike."""
 
 _SYLLABLES = ("ba", "de", "fi", "go", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu")
 LOUD_EVERY, LOUD_ALWAYS, LOUD_LATER = 6, 3, 0

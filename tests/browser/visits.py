@@ -26,9 +26,11 @@ class Visit:
         How it is looked at.
     unguarded
         Leave the Content-Security-Policy out of force, so that escaping alone has to hold.
+    before
+        Script that runs before any of the page's.
     """
 
-    def __init__(self, browser: Any, address: str | Path, *, dark: bool = False, narrow: bool = False, javascript: bool = True, unguarded: bool = False, **options: Any) -> None:
+    def __init__(self, browser: Any, address: str | Path, *, dark: bool = False, narrow: bool = False, javascript: bool = True, unguarded: bool = False, before: str = "", **options: Any) -> None:
         self.address = address.as_uri() if isinstance(address, Path) else address
         self.requests: list[str] = []
         self.messages: list[str] = []
@@ -39,7 +41,7 @@ class Visit:
         self.context.on("page", self._watch)
         self.page = self.context.new_page()
         if javascript:
-            self.page.add_init_script(WATCH)
+            self.page.add_init_script(WATCH + before)
         self.response = self.page.goto(self.address)
         self.javascript = javascript
 
