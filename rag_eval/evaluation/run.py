@@ -14,13 +14,12 @@ from rag_eval.evaluation.citation_steps import citations
 from rag_eval.evaluation.claim_steps import miss_rate_claims
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
 from rag_eval.evaluation.gold_steps import gold_variants
-from rag_eval.evaluation.report_steps import PAGE
 from rag_eval.evaluation.html_steps import html_report, per_question
 from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
 from rag_eval.evaluation.outcome_steps import retrieval_outcomes
-from rag_eval.evaluation.report_steps import retrieval_metrics_report
+from rag_eval.evaluation.report_steps import PAGE, retrieval_metrics_report
 from rag_eval.evaluation.stability_steps import stability_measures
 from rag_eval.evaluation.trace_steps import traces_or_error
 from rag_eval.evaluation.trust_measure_steps import trust_measures
