@@ -65,6 +65,13 @@ def miss_rate_metrics(report: Mapping[str, Any], name: str) -> dict[str, float]:
     return {key: float(value) for key, value in found.items() if value is not None}
 
 
+def note(report: Mapping[str, Any]) -> str:
+    """Describe a run in Markdown, as MLflow shows it above everything else: what to open, on what it was measured, and the verdict."""
+    failed = [f"`{gate['id']}`" for gate in report["gates"] if gate["status"] != "pass"]
+    lines = ["Open the artifact **index.html** for the whole report, **per-question.json** for the questions.", "", f"- index `{report['index']['hash']}`", f"- gold `{report['gold']['hash']}`"]
+    return "\n".join([*lines, f"- gates that did not pass: {', '.join(failed) or 'none'}"])
+
+
 def _tags(report: Mapping[str, Any], extra: Mapping[str, str]) -> dict[str, str]:
     return {
         "index_hash": report["index"]["hash"],
@@ -74,6 +81,7 @@ def _tags(report: Mapping[str, Any], extra: Mapping[str, str]) -> dict[str, str]
         "content_hash": report["content_hash"],
         "rag_eval.run_id": report["run_id"],
         "rag_eval.version": report["version"],
+        "mlflow.note.content": note(report),
         **extra,
     }
 
@@ -92,7 +100,7 @@ def _make_store(uri: str) -> None:
         partial.replace(place)
 
 
-def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[Path], artifacts: Path, *, extra_tags: Mapping[str, str] | None = None) -> str:
+def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[Path], artifacts: Path, *, extra_tags: Mapping[str, str] | None = None, questions: Mapping[str, Sequence[Any]] | None = None) -> str:
     """Write the record and return the parent's run id.
 
     Parameters
@@ -109,6 +117,8 @@ def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[P
         Folder of artifacts for a local tracking store; a server has its own.
     extra_tags
         For example `dagster.run_id`.
+    questions
+        Columns of the per-question table.
     """
     os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -170,6 +180,8 @@ def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[P
                 client.set_terminated(child.info.run_id, child_status)
         for path in files:
             client.log_artifact(parent_id, str(path))
+        if questions:
+            client.log_table(parent_id, {name: list(values) for name, values in questions.items()}, "per-question.json")
         status = "FINISHED"
     finally:
         client.set_terminated(parent_id, status)

@@ -1,0 +1,46 @@
+"""axe-core finds no serious or critical accessibility problem in the report, in any theme or width, with the explorer closed and open."""
+
+from urllib.parse import quote
+
+import pytest
+from harm import accessibility
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_the_engine_finds_what_is_wrong(visit, axe, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text('<!doctype html><html><title></title><img src="data:image/gif;base64,R0lGODlhAQABAAAAACw="><p style="color:#ccc;background:#fff">faint</p><button></button>', encoding="utf-8")
+    found = "\n".join(accessibility(visit(path, unguarded=True), axe))
+    for rule in ("html-has-lang", "document-title", "image-alt", "color-contrast", "button-name"):
+        assert rule in found
+
+
+@pytest.mark.parametrize("narrow", [False, True], ids=["1440", "390"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_report(evaluated, visit, axe, narrow, dark):
+    seen = visit(evaluated.page, narrow=narrow, dark=dark, unguarded=True)
+    seen.page.locator("#explorer[data-state=ready] tbody tr").first.wait_for()
+    assert accessibility(seen, axe) == []
+
+
+@pytest.mark.parametrize("narrow", [False, True], ids=["1440", "390"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_an_open_question(evaluated, visit, axe, narrow, dark):
+    question = next(question for question in evaluated.questions if question["marks"] and question["answer"])
+    seen = visit(evaluated.page.as_uri() + f"#explorer?size=20&open={quote(question['id'], safe='')}&show=*", narrow=narrow, dark=dark, unguarded=True)
+    seen.page.locator("#ex-detail[data-state=ready]").wait_for()
+    seen.page.locator("#explorer summary").first.click()
+    assert accessibility(seen, axe, "#panel-explorer") == []
+
+
+def test_the_first_page(evaluated, visit, axe):
+    for dark in (False, True):
+        assert accessibility(visit(evaluated.first, dark=dark, unguarded=True), axe) == []
+
+
+def test_the_report_without_scripts(pandas_api, visit, axe):
+    """What a reader without scripts gets; the engine itself is run from outside the page."""
+    seen = visit(pandas_api.page, unguarded=True, before="document.addEventListener('DOMContentLoaded', () => {}); window.DecompressionStream = undefined;")
+    seen.page.locator("#explorer [role=alert]").wait_for()
+    assert accessibility(seen, axe) == []
