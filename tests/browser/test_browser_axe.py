@@ -34,13 +34,26 @@ def test_an_open_question(evaluated, visit, axe, narrow, dark):
     assert accessibility(seen, axe, "#panel-explorer") == []
 
 
+@pytest.mark.parametrize("narrow", [False, True], ids=["1440", "390"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_viewer(evaluated, serve, visit, axe, narrow, dark):
+    viewer = serve(evaluated)
+    seen = visit(viewer.address, narrow=narrow, dark=dark, unguarded=True)
+    assert accessibility(seen, axe) == []
+    seen.page.goto(viewer.run())
+    seen.page.locator("#explorer[data-state=ready] .ex-open").first.click()
+    seen.page.locator("#ex-detail[data-state=ready] details summary").first.click()
+    assert accessibility(seen, axe) == []
+    seen.page.goto(f"{viewer.address}runs/20000101T000000000Z-00000000/report")
+    assert accessibility(seen, axe) == []
+
+
 def test_the_first_page(evaluated, visit, axe):
     for dark in (False, True):
         assert accessibility(visit(evaluated.first, dark=dark, unguarded=True), axe) == []
 
 
-def test_the_report_without_scripts(pandas_api, visit, axe):
-    """What a reader without scripts gets; the engine itself is run from outside the page."""
-    seen = visit(pandas_api.page, unguarded=True, before="document.addEventListener('DOMContentLoaded', () => {}); window.DecompressionStream = undefined;")
+def test_the_report_whose_explorer_cannot_start(pandas_api, visit, axe):
+    seen = visit(pandas_api.page, unguarded=True, before="window.DecompressionStream = undefined;")
     seen.page.locator("#explorer [role=alert]").wait_for()
     assert accessibility(seen, axe) == []

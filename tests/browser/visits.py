@@ -5,6 +5,7 @@ Belongs here: opening and watching. What is expected of a page stands in the tes
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 HARMLESS = ("blob:", "data:")
@@ -58,8 +59,12 @@ class Visit:
         dialog.dismiss()
 
     def elsewhere(self) -> list[str]:
-        """Everything that was asked for besides the page itself."""
-        return [url for url in self.requests if url.split("#")[0] != self.address.split("#")[0] and not url.startswith(HARMLESS)]
+        """Everything that was asked for besides the page itself; of a server, what was asked of others."""
+        own = urlsplit(self.address)
+        asked = [(url, urlsplit(url)) for url in self.requests if not url.startswith(HARMLESS)]
+        if own.scheme == "file":
+            return [url for url, parts in asked if (parts.scheme, parts.path, parts.query) != (own.scheme, own.path, own.query)]
+        return [url for url, parts in asked if (parts.scheme, parts.netloc) != (own.scheme, own.netloc)]
 
     def check_quiet(self) -> None:
         """Nothing was said, nobody was asked, nothing was run that is not the page's own."""
