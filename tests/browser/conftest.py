@@ -67,14 +67,30 @@ def visit(browser) -> Iterator[Callable[..., Visit]]:
         made.close()
 
 
+LOOKS = {f"{'390' if narrow else '1440'}-{'dark' if dark else 'light'}": {"narrow": narrow, "dark": dark} for narrow in (False, True) for dark in (False, True)}
+
+
+@pytest.fixture(params=LOOKS)
+def look(request) -> dict[str, bool]:
+    """Options of a visit: on a desk and on a phone, light and dark."""
+    return LOOKS[request.param]
+
+
+@pytest.fixture(scope="session")
+def looks() -> list[dict[str, bool]]:
+    """All four in one test, where what is looked at takes long to make."""
+    return list(LOOKS.values())
+
+
 @pytest.fixture
 def picture() -> Callable[[Visit, str], None]:
     """Keep a picture of the whole page in RAG_EVAL_SCREENSHOTS, where that is set; it is never kept in the project."""
 
     def take(seen: Visit, name: str) -> None:
         if SCREENSHOTS:
+            look = next(label for label, options in LOOKS.items() if options == {"narrow": seen.narrow, "dark": seen.dark})
             Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
-            seen.page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png", full_page=True)
+            seen.page.screenshot(path=Path(SCREENSHOTS) / f"{name}-{look}.png", full_page=True)
 
     return take
 

@@ -6,7 +6,6 @@ import json
 import re
 import threading
 import time
-from urllib.parse import quote
 
 import hostile_project
 import pytest
@@ -55,19 +54,18 @@ def test_runs_are_listed_and_open_quietly(evaluated, serve, visit):
     seen.check_quiet()
 
 
-@pytest.mark.parametrize("narrow", [False, True], ids=["1440", "390"])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_pages_fit(hostile, serve, visit, picture, narrow, dark):
-    viewer, size, theme = serve(hostile), "390" if narrow else "1440", "dark" if dark else "light"
-    seen = visit(viewer.address, narrow=narrow, dark=dark)
-    assert overflow(seen.page) == []
-    picture(seen, f"viewer-runs-{size}-{theme}")
-    opened = go(visit, viewer, narrow=narrow, dark=dark)
-    unfold(opened.page, 0)
-    assert overflow(opened.page) == []
-    picture(opened, f"viewer-run-{size}-{theme}")
-    seen.check_quiet()
-    opened.check_quiet()
+def test_pages_fit(hostile, serve, visit, picture, looks):
+    viewer = serve(hostile)
+    for look in looks:
+        seen = visit(viewer.address, **look)
+        assert overflow(seen.page) == []
+        picture(seen, "viewer-runs")
+        opened = go(visit, viewer, **look)
+        unfold(opened.page, 0)
+        assert overflow(opened.page) == []
+        picture(opened, "viewer-run")
+        seen.check_quiet()
+        opened.check_quiet()
 
 
 def test_every_text_is_here_that_the_report_may_leave_out(evaluated, serve, visit):

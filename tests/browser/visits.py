@@ -33,6 +33,7 @@ class Visit:
 
     def __init__(self, browser: Any, address: str | Path, *, dark: bool = False, narrow: bool = False, javascript: bool = True, unguarded: bool = False, before: str = "", **options: Any) -> None:
         self.address = address.as_uri() if isinstance(address, Path) else address
+        self.narrow, self.dark, self.javascript = narrow, dark, javascript
         self.requests: list[str] = []
         self.messages: list[str] = []
         self.dialogs: list[str] = []
@@ -44,7 +45,6 @@ class Visit:
         if javascript:
             self.page.add_init_script(WATCH + before)
         self.response = self.page.goto(self.address)
-        self.javascript = javascript
 
     def _watch(self, page: Any) -> None:
         """Write down what a page of this context does, also one that was opened by another."""
