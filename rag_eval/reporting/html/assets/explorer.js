@@ -671,6 +671,8 @@
 
   // ---------------------------------------------------------------- the view in the address
 
+  const isOurs = (hash) => hash === PREFIX || hash.startsWith(PREFIX + '?');
+
   const fresh = (summary) => ({ q: '', tag: '', status: '', outcome: '', strategy: summary.primary ?? 0, missed: false, changed: false, wordings: false, strategies: false, sort: '', descending: false, page: 1, size: DEFAULT_SIZE, open: null, w: '', show: '' });
 
   const written = (summary, view) => {
@@ -855,7 +857,7 @@
     const hashOf = () => written(summary, view);
     const keep = () => {
       const hash = hashOf();
-      if (location.hash === hash || (hash === PREFIX && !location.hash.startsWith(PREFIX))) return;
+      if (location.hash === hash || (hash === PREFIX && !isOurs(location.hash))) return;
       history.replaceState(history.state, '', hash);
     };
 
@@ -942,7 +944,7 @@
     };
 
     /** Sort, filter and draw; an open question stays open where it is still on the page. */
-    const draw = ({ find = false, focus = false } = {}) => {
+    const draw = ({ find = false } = {}) => {
       const wanted = view.open;
       const kept = { w: view.w, show: view.show };
       const [key, descending] = chosenSort();
@@ -962,7 +964,7 @@
       drawPage();
       if (wanted !== null && lineOf(wanted) !== null) {
         Object.assign(view, kept);
-        unfold(wanted, focus);
+        unfold(wanted, false);
       }
       keep();
     };
@@ -1011,19 +1013,21 @@
       draw();
     });
 
-    const fromAddress = () => {
-      if (!location.hash.startsWith(PREFIX)) return;
-      if (location.hash === hashOf()) return;
+    /** Show what the address asks for. An address of another part of the page leaves the view as it is. */
+    const visit = () => {
       view = read(summary, columns, location.hash);
       controls();
       draw({ find: true });
-      if (opened !== null) lineOf(opened.at).scrollIntoView({ block: 'start' });
-      else root.scrollIntoView({ block: 'start' });
+      (opened === null ? root : lineOf(opened.at)).scrollIntoView({ block: 'start' });
     };
-    window.addEventListener('hashchange', fromAddress);
-    controls();
-    draw();
-    fromAddress();
+    window.addEventListener('hashchange', () => {
+      if (isOurs(location.hash) && location.hash !== hashOf()) visit();
+    });
+    if (isOurs(location.hash)) visit();
+    else {
+      controls();
+      draw();
+    }
   };
 
   // ---------------------------------------------------------------- start
