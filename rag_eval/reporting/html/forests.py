@@ -68,12 +68,13 @@ def plotted(height: float, width: float = WIDTH) -> Iterator["Axes"]:
         yield figure.subplots()
 
 
-def shown(axes: "Axes", slug: str, title: str, description: str) -> Markup:
-    """Write the picture of some axes; within `plotted`."""
+def shown(axes: "Axes", slug: str, title: str, description: str, caption: str = "") -> Markup:
+    """Write the picture of some axes, with a caption where there is one; within `plotted`."""
     figure = axes.get_figure(root=True)
     if figure is None:
         raise ValueError("axes without a figure")
-    return Markup("<figure>{}</figure>").format(svg(figure, slug, title, description))
+    below = Markup('<figcaption class="prose">{}</figcaption>').format(caption) if caption else Markup()
+    return Markup("<figure>{}{}</figure>").format(svg(figure, slug, title, description), below)
 
 
 def plots(pictures: Sequence[Markup]) -> Markup:
