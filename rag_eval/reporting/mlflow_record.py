@@ -9,7 +9,10 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 EXPERIMENT = "rag_eval"
 MAX_PARAM = 500
@@ -101,6 +104,13 @@ def _make_store(uri: str) -> None:
         partial.replace(place)
 
 
+def _log_table(client: "MlflowClient", run_id: str, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Log what MLflow's log_table logs and marks, without the frame that it warns about under pandas 3."""
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    client.log_text(run_id, json.dumps({"columns": list(columns), "data": rows}), PER_QUESTION)
+    client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([{"path": PER_QUESTION, "type": "table"}]))
+
+
 def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[Path], artifacts: Path, *, extra_tags: Mapping[str, str] | None = None, questions: Mapping[str, Sequence[Any]] | None = None) -> str:
     """Write the record and return the parent's run id.
 
@@ -182,10 +192,7 @@ def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[P
         for path in files:
             client.log_artifact(parent_id, str(path))
         if questions:
-            # what its log_table writes and marks, without the frame that it warns about under pandas 3
-            rows = [list(row) for row in zip(*questions.values(), strict=True)]
-            client.log_text(parent_id, json.dumps({"columns": list(questions), "data": rows}), PER_QUESTION)
-            client.set_tag(parent_id, "mlflow.loggedArtifacts", json.dumps([{"path": PER_QUESTION, "type": "table"}]))
+            _log_table(client, parent_id, questions)
         status = "FINISHED"
     finally:
         client.set_terminated(parent_id, status)
