@@ -179,7 +179,7 @@ def quality(page: Page) -> Table | None:
                 continue
             shown = [Estimate(down(about, figure), digits=3 if figure == "brier" else 2) for figure in ("brier", "skill", "auroc", "slope")]
             errors = [Limited(down(about, figure)) for figure in ("ece", "smece")]
-            rows.append([page.series(page.strategy(name)["name"]), Words(words), *shown, *errors, *(Number(down(about, count)) for count in ("n", "groups", "misses"))])
+            rows.append([page.series(page.strategy(name)["name"]), Words(words, "code" if key == "heuristic_v0" else "plain"), *shown, *errors, *(Number(down(about, count)) for count in ("n", "groups", "misses"))])
     return Table("miss-rate-quality", "How well misses were predicted, out of fold", columns, rows) if rows else None
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from rag_eval.reporting.html.figures import Cursor, bounds, number, written
+from rag_eval.reporting.html.figures import Cursor, bounds, number, texts, written
 from rag_eval.reporting.html.pictures import FOREGROUND, LINE, MUTED, PANEL
-from rag_eval.reporting.html.tables import Cell, tex
+from rag_eval.reporting.html.tables import Cell, plain, tex
 from rag_eval.reporting.html.untrusted import visible
 
 if TYPE_CHECKING:
@@ -147,6 +147,28 @@ def legend_below(axes: "Axes", *, columns: int = 3, lift: float = 0.0) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if labels and axes.figure is not None:
         axes.figure.legend(handles, labels, loc="outside lower left", ncols=columns, fontsize=8.5, labelcolor=MUTED, handlelength=1.4, columnspacing=1.2, borderaxespad=lift)
+
+
+@dataclasses.dataclass(frozen=True)
+class Several(Cell):
+    """Several texts of the report, comma-separated."""
+
+    of: Sequence[Cursor]
+
+    def html(self) -> Markup:
+        """Write them for the page."""
+        return texts(self.of)
+
+    def _plain(self) -> str:
+        return ", ".join(str(one.value) for one in self.of)
+
+    def csv(self, key: str) -> dict[str, str]:
+        """Write them for CSV."""
+        return {key: plain(self._plain())}
+
+    def tex(self) -> str:
+        """Write them for LaTeX."""
+        return tex(visible(self._plain()))
 
 
 @dataclasses.dataclass(frozen=True)
