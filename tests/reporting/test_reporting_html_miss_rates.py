@@ -5,7 +5,7 @@ import io
 from html import unescape
 
 import pytest
-from panel_pages import HIDDEN, HOSTILE, many, only, rendered, renamed, titles
+from panel_pages import HIDDEN, HOSTILE, many, only, renamed, rendered, titles
 
 UNFITTED = {"validation": None, "heuristic_v0": None, "leakage_gap": None, "estimator": None, "other_wordings": None, "calibrator": None}
 
@@ -16,8 +16,8 @@ def rows(panel, name):
 
 def unfitted(report, status="absent"):
     for entry in report["calibration"]["strategies"].values():
-        entry |= UNFITTED | {f"{key}_reason": "2 distinct groups with outcomes: too few to fit a calibrator" for key in UNFITTED}
-        entry |= {"learning_curve": [], "conformal": [], "status": status}
+        entry.update(UNFITTED | {f"{key}_reason": "2 distinct groups with outcomes: too few to fit a calibrator" for key in UNFITTED})
+        entry.update({"learning_curve": [], "conformal": [], "status": status})
         entry["standing"]["status"] = status
     for entry in report["uncertainty"]["strategies"].values():
         entry |= {"status": status, "stated": {"value": None, "reason": f"the stated miss rates are {status}"}, "reason": "no outcomes yet; 6 queries, the prior needs 50", "riskiest": []}

@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from panel_pages import HOSTILE, many, only, rendered, renamed, titles
+from panel_pages import HOSTILE, many, only, renamed, rendered, titles
 
 CURVES = {"Recall@K at document level", "Recall@K at section level", "Recall@K at span level"}
 

@@ -5,7 +5,7 @@ import csv
 import io
 
 import pytest
-from panel_pages import HIDDEN, HOSTILE, many, only, rendered, renamed, titles
+from panel_pages import HIDDEN, HOSTILE, many, only, renamed, rendered, titles
 
 
 def rows(panel, name):
