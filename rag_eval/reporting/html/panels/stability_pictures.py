@@ -132,7 +132,7 @@ def flips(page: Page, name: str, matrix: Cursor) -> Markup | None:
     if not 1 < len(wordings) <= MAX_WORDINGS:
         return None
     share, n = matrix["share"].value, matrix["n"].value
-    names = [label(wording, 12) for wording in wordings]
+    names = [label(wording, 14) for wording in wordings]
     with drawing():
         figure = new_figure(WIDTH, 0.9 + min(0.62 * (len(names) - 1), 3.4))
         axes = figure.subplots()
