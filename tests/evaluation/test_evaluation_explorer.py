@@ -16,6 +16,7 @@ from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import open_gold_set
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
+from rag_eval.evaluation.opening_recorded import open_recorded
 from rag_eval.evaluation.report_steps import artifact_keys, keep_run
 from rag_eval.settings import Settings
 
@@ -341,3 +342,24 @@ def test_schemas_are_closed(project):
 
 def test_the_tiny_project_is_as_these_tests_know_it():
     assert (len(QUERIES), len(PARAPHRASES), QRELS.count("\n")) == (4, 2, 4)
+
+
+def test_outputs_of_a_system_of_its_own_keep_to_the_format(project):
+    folder = project.root / "my-system"
+    folder.mkdir()
+    fact = "A failed job is tried three more times."
+    rows = [
+        {"query_id": "again", "question": "How often?", "answer": f"{fact} [1]", "contexts": [{"doc_id": "retries.md", "text": fact, "url": "https://example.org/jane.doe@example.org"}, {"doc_id": "odd", "text": f"A. {HOSTILE[:5000]}", "url": "javascript:alert(1)"}]},
+        {"query_id": "none", "question": "What is the answer?", "answer": None, "error": "timeout", "contexts": []},
+    ]
+    (folder / "outputs.jsonl").write_text(jsonl(rows), encoding="utf-8")
+    settings = Settings(home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets")
+    evaluation = open_recorded(folder, settings)
+    found = read(Runs(evaluation, IndexOpener(evaluation)))
+    assert found.summary["questions"]["answerable"] == [None, None]
+    assert found.question("again")["answer"]["citations"][0]["doc"] == "retries.md"
+    assert found.question("again")["answer"]["citations"][0]["correct"] is None
+    assert found.question("none")["answer"]["outcome"] == found.summary["outcomes"].index("failed")
+    assert [run["failed"] for run in found.question("none")["runs"]] == [1]
+    assert "jane.doe" not in json.dumps(found.parts)
+    assert set(found.chunks["link"]) == {""}
