@@ -14,6 +14,7 @@ from rag_eval.evaluation.baseline_steps import drift_part, regression_results
 from rag_eval.evaluation.citation_steps import citations
 from rag_eval.evaluation.claim_steps import miss_rate_claims
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
+from rag_eval.evaluation.explorer_steps import explorer_bundle
 from rag_eval.evaluation.faithfulness_steps import RAGAS_OFF
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
@@ -44,6 +45,7 @@ from rag_eval.storage.atomic import atomic_path, write_bytes, write_text
 from rag_eval.storage.code import code_version, library_versions
 
 EXPORTED = {".csv", ".parquet", ".trec", ".jsonl", ".log"}
+PAGE = "index.html"
 ANSWER_FILES = ("answers.jsonl", "citations.jsonl", "preflights.jsonl", "rejected.jsonl", "events.log", "traces.log")
 
 NO_ANSWERS = "the gold set configures no answers"
@@ -255,7 +257,7 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
     write_measures(folder / "measures.csv", report["strategies"])
     keep_run(evaluation, report, artifacts)
     keep_summary(evaluation.settings.home, report["run_id"])  # the next night reads this instead of the whole
-    for name in VERDICT_FILES:  # a verdict of an earlier run must not stand beside this report
+    for name in (*VERDICT_FILES, PAGE):  # a verdict or a page of an earlier run must not stand beside this report
         (folder / name).unlink(missing_ok=True)
     write_report(report, folder / FILE_NAME)
     write_verdict(verdict_rows(report, evaluation.config.name), folder)
@@ -265,7 +267,7 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
 def artifact_keys(runs: Runs) -> dict[str, str]:
     """Keys of the artifacts that a kept run can be looked into with."""
     evaluation = runs.evaluation
-    kept = {"trust": evidence_trust(evaluation), "stability": stability_measures(runs), "cut": corpus_chunks(evaluation), "ranking": ranking_measures(runs), "corpus": corpus_snapshot(evaluation), "chunks": admitted_chunks(evaluation), "gold": gold_variants(evaluation)}
+    kept = {"trust": evidence_trust(evaluation), "stability": stability_measures(runs), "cut": corpus_chunks(evaluation), "ranking": ranking_measures(runs), "corpus": corpus_snapshot(evaluation), "chunks": admitted_chunks(evaluation), "gold": gold_variants(evaluation), "explorer": explorer_bundle(runs)}
     kept |= {f"run {name}": runs.artifact(name) for name in runs.names}
     kept["claims"] = miss_rate_claims(runs)
     of_answers = {"answers": answers(runs), "citations": citations(runs), "answer_measures": answer_measures(runs)}

@@ -1,0 +1,242 @@
+"""Tables of the page: the same cells as HTML, CSV and LaTeX.
+
+Belongs here: cells, and how a table is written in each of the three. CSV holds figures as the report has them, one column each for value and
+bounds; HTML and LaTeX hold them as people read them.
+"""
+
+import abc
+import csv
+import dataclasses
+import io
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from markupsafe import Markup
+
+from rag_eval.reporting.html.figures import Cursor, bounds, denominator, interval, number, text, written
+from rag_eval.reporting.html.untrusted import visible
+
+_TEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "−": "$-$", "–": "--"}
+_TEX_PATTERN = re.compile("|".join(map(re.escape, _TEX)))
+SHORT = 34
+"""Texts of up to so many characters stand on one line."""
+_CLASS = re.compile(r"[a-z_]{1,30}")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def tex(value: str) -> str:
+    r"""Escape a text for LaTeX.
+
+    Examples
+    --------
+    >>> print(tex("R@10 & 50 % of $x_1$"))
+    R@10 \& 50 \% of \$x\_1\$
+    """
+    return _TEX_PATTERN.sub(lambda match: _TEX[match[0]], value)
+
+
+def plain(value: str) -> str:
+    """Write a text for a spreadsheet: one that would be read as a formula stands behind an apostrophe."""
+    shown = visible(value).replace("\n", " ")
+    return f"'{shown}" if shown.startswith(_FORMULA) else shown
+
+
+def _raw(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+class Cell(abc.ABC):
+    """What stands in a table."""
+
+    @abc.abstractmethod
+    def html(self) -> Markup:
+        """Write it for the page."""
+
+    @abc.abstractmethod
+    def csv(self, key: str) -> dict[str, str]:
+        """Write it for CSV: column name -> text."""
+
+    @abc.abstractmethod
+    def tex(self) -> str:
+        """Write it for LaTeX."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Words(Cell):
+    """A text, of the report or of the page itself."""
+
+    of: Cursor | str | None
+    kind: Literal["plain", "chip", "code"] = "plain"
+
+    def _text(self) -> str:
+        return "" if self.of is None else self.of if isinstance(self.of, str) else str(self.of.value if self.of.value is not None else "")
+
+    def html(self) -> Markup:
+        """Write it for the page; a short text is kept on one line, a long one may break anywhere."""
+        said = self._text()
+        shown, short = text(self.of), Markup(' class="nb"') if len(said) <= SHORT else Markup()
+        if not said:
+            return shown
+        if self.kind == "chip":
+            return Markup('<span class="chip {}">{}</span>').format(said if _CLASS.fullmatch(said) else "", shown)
+        return Markup("<{0}{1}>{2}</{0}>").format("code" if self.kind == "code" else "span", short, shown)
+
+    def csv(self, key: str) -> dict[str, str]:
+        """Write it for CSV."""
+        return {key: plain(self._text())}
+
+    def tex(self) -> str:
+        """Write it for LaTeX."""
+        return tex(visible(self._text()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Series(Cell):
+    """Name of a strategy with its colour, as `Page.swatch` writes it."""
+
+    of: Cursor
+    shown: Markup
+
+    def html(self) -> Markup:
+        """Write it for the page."""
+        return self.shown
+
+    def csv(self, key: str) -> dict[str, str]:
+        """Write it for CSV."""
+        return {key: plain(str(self.of.value))}
+
+    def tex(self) -> str:
+        """Write it for LaTeX."""
+        return tex(visible(str(self.of.value)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Number(Cell):
+    """One figure."""
+
+    of: Cursor | None
+    digits: int = 3
+    percent: bool = False
+    signed: bool = False
+
+    def html(self) -> Markup:
+        """Write it for the page."""
+        return number(self.of, self.digits, percent=self.percent, signed=self.signed)
+
+    def csv(self, key: str) -> dict[str, str]:
+        """Write it for CSV."""
+        return {key: _raw(None if self.of is None else self.of.value)}
+
+    def tex(self) -> str:
+        """Write it for LaTeX."""
+        return "--" if self.of is None or self.of.value is None else tex(written(self.of.value, self.digits, percent=self.percent))
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate(Cell):
+    """A figure with its interval and, where asked, its denominator."""
+
+    of: Cursor | None
+    digits: int = 3
+    percent: bool = False
+    signed: bool = False
+    n: bool = False
+    key: str = "value"
+
+    def html(self) -> Markup:
+        """Write it for the page."""
+        shown = interval(self.of, self.digits, percent=self.percent, signed=self.signed, key=self.key)
+        return Markup("{} {}").format(shown, denominator(self.of)) if self.n else shown
+
+    def csv(self, key: str) -> dict[str, str]:
+        """Write it for CSV."""
+        there = self.of is not None and self.of.value is not None
+        found = {key: _raw(self.of[self.key].value) if there and self.of is not None else "", f"{key}_low": "", f"{key}_high": ""}
+        ends = bounds(self.of) if there and self.of is not None else None
+        if ends is not None:
+            found |= {f"{key}_low": _raw(ends[0].value), f"{key}_high": _raw(ends[1].value)}
+        if self.n and self.of is not None:
+            scored = self.of.get("n_scored") or self.of.get("n") if there else None
+            groups = self.of.get("n_groups") if there else None
+            found |= {f"{key}_n": _raw(None if scored is None else scored.value), f"{key}_groups": _raw(None if groups is None else groups.value)}
+        return found
+
+    def tex(self) -> str:
+        """Write it for LaTeX."""
+        if self.of is None or self.of.value is None or self.of[self.key].value is None:
+            return "--"
+        ends, middle = bounds(self.of), tex(written(self.of[self.key].value, self.digits, percent=self.percent))
+        if ends is None:
+            return middle
+        low, high = (tex(written(end.value, self.digits, percent=self.percent)) for end in ends)
+        return f"{middle} [{low}, {high}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """One column: its key in CSV, its heading, what the heading means (a title), and whether it is aligned as figures are."""
+
+    key: str
+    heading: str
+    means: str = ""
+    figures: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table with its name (of files and downloads), caption, columns and rows of cells.
+
+    Raises
+    ------
+    ValueError
+        A row has another number of cells than there are columns.
+    """
+
+    name: str
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError(f"table {self.name}: a row with another number of cells than there are columns")
+
+    def csv(self) -> str:
+        """Write as CSV with a heading line; figures as the report has them."""
+        rows = [{name: value for column, cell in zip(self.columns, row, strict=True) for name, value in cell.csv(column.key).items()} for row in self.rows]
+        names = list(dict.fromkeys(name for row in rows for name in row)) or [column.key for column in self.columns]
+        out = io.StringIO()
+        writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return out.getvalue()
+
+    def tex(self) -> str:
+        """Write as a LaTeX table of package booktabs."""
+        lines = [r"\begin{table}", rf"\caption{{{tex(visible(self.caption))}}}", rf"\label{{tab:{self.name}}}", rf"\begin{{tabular}}{{{''.join('r' if column.figures else 'l' for column in self.columns)}}}", r"\toprule"]
+        lines += [" & ".join(tex(column.heading) for column in self.columns) + r" \\", r"\midrule"]
+        lines += [" & ".join(cell.tex().replace("\n", " ") for cell in row) + r" \\" for row in self.rows]
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+    def html(self) -> Markup:
+        """Write for the page: caption, headings, the buttons of its exports; it scrolls in its own region where it is too wide."""
+        headings = Markup().join(
+            Markup('<th scope="col"{}{}>{}</th>').format(Markup(' class="num"') if column.figures else "", Markup(' title="{}"').format(column.means) if column.means else "", column.heading) for column in self.columns
+        )
+        rows = Markup("\n").join(
+            Markup("<tr>{}</tr>").format(
+                Markup().join(
+                    Markup('<th scope="row">{}</th>').format(cell.html()) if at == 0 else Markup("<td{}>{}</td>").format(Markup(' class="num"') if column.figures else "", cell.html())
+                    for at, (column, cell) in enumerate(zip(self.columns, row, strict=True))
+                )
+            )
+            for row in self.rows
+        )
+        buttons = Markup().join(
+            Markup('<button type="button" data-download data-name="{}" data-format="{}" aria-label="{} as {}">{}</button>').format(self.name, form, self.caption, label, label) for form, label in (("csv", "CSV"), ("tex", "LaTeX"))
+        )
+        return Markup(
+            '<div class="table" data-table="{}"><div class="scroll" role="region" tabindex="0" aria-label="{}"><table><caption>{}</caption><thead><tr>{}</tr></thead><tbody>\n{}\n</tbody></table></div><p class="exports">{}</p></div>'
+        ).format(self.name, self.caption, self.caption, headings, rows, buttons)
