@@ -4,8 +4,8 @@ Belongs here: which claim belongs to which answer, and the measured share of rig
 """
 
 import datetime as dt
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,8 @@ from rag_eval.uncertainty.answer_confidence import (
     reported_confidence,
     retrieval_confidence,
 )
+
+Found = TypeVar("Found")
 
 NO_ANSWERS = "the gold set configures no answers"
 NO_INTERVAL = "what stated it knows no interval"
@@ -112,8 +114,12 @@ def _first_claims(runs: Runs, name: str) -> dict[str, dict[str, Any]]:
 
 def right_when_missed(runs: Runs) -> Measured | None:
     """Measure c0: the share of answers that cite gold although the retrieval missed; None while too few were seen."""
-    seen = _answered_over_misses(runs)
-    return None if seen is None else _share(runs, seen)
+
+    def measure() -> Measured | None:
+        seen = _answered_over_misses(runs)
+        return None if seen is None else _share(runs, seen)
+
+    return runs.evaluation.once("right when missed", measure)
 
 
 def _right_of_others(runs: Runs) -> dict[str, Measured]:
@@ -124,11 +130,17 @@ def _right_of_others(runs: Runs) -> dict[str, Measured]:
     seen, whole = _answered_over_misses(runs), right_when_missed(runs)
     if seen is None or whole is None:
         return {}
-    totals = seen.groupby("group")["right"].agg(["sum", "count"])
-    kind_of = dict(zip(totals.index, totals.itertuples(index=False, name=None), strict=True))
-    without = {kind: _share(runs, seen[seen["group"] != group]) for kind, group in {kind: group for group, kind in kind_of.items()}.items()}  # equal groups leave the same behind
-    of_group = {group: without[kind] for group, kind in kind_of.items()}
+    of_group = left_out(seen, lambda others: _share(runs, others))
     return {query: of_group.get(group, whole) for query, group in zip(runs.gold.queries["query_id"], runs.gold.groups.tolist(), strict=True)}
+
+
+def left_out(seen: pd.DataFrame, share: Callable[[pd.DataFrame], Found]) -> dict[int, Found]:
+    """Compute something for each group of `seen` (right, group) on the rows of all others; groups with equal rows leave the same behind."""
+    totals = seen.groupby("group")["right"].agg(["sum", "count"])
+    kind_of = dict(zip(totals.index.tolist(), totals.itertuples(index=False, name=None), strict=True))
+    example = {kind: group for group, kind in kind_of.items()}
+    found = {kind: share(seen[seen["group"] != group]) for kind, group in example.items()}
+    return {group: found[kind] for group, kind in kind_of.items()}
 
 
 def _answered_over_misses(runs: Runs) -> pd.DataFrame | None:
