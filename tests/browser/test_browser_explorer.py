@@ -12,7 +12,7 @@ from harm import harm, overflow
 
 from rag_eval.reporting.html.untrusted import visible
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 K = 10
 
