@@ -12,7 +12,9 @@
   const SIZES = [20, 50, 100, 200];
   const DEFAULT_SIZE = 50;
   const MAX_NOTE = 500;
+  const CUTOFF = 10; // of R@10, and of the hits that are counted; the target of the miss rate has a K of its own
   const TAGS_IN_ROW = 4;
+  const NOWHERE = 1e9; // sorts where no gold was found behind every rank
   const PREFIX = '#explorer';
   const NO_ANSWER = '-';
   const ALL = '*';
@@ -246,8 +248,8 @@
     { key: 'answerable', label: 'Answerable', about: 'Whether the gold set says that the corpus holds an answer.', down: false },
     { key: 'value', label: summary.measure, about: summary.measure + ' at the ' + summary.level + ' level, mean over wordings and seeds.', down: false, numeric: true },
     { key: 'change', label: 'Change', about: summary.measure + ' minus the previous run’s.', down: false, numeric: true },
-    { key: 'first', label: 'First gold', about: 'Rank of the first gold in the original wording; “none” where it is not within the depth of the run.', down: true, numeric: true },
-    { key: 'hits', label: 'Hits', about: 'How many of the runs of its wordings and seeds have gold in the top ' + summary.k + '.', down: false, numeric: true },
+    { key: 'first', label: 'First gold', about: 'Rank of the first gold ' + (summary.level === 'span' ? 'passage' : summary.level) + ' in the original wording' + (summary.level === 'span' ? '' : ', each ' + summary.level + ' counted once') + '; “none” where it is not within the depth of the run.', down: true, numeric: true },
+    { key: 'hits', label: 'Hits', about: 'How many of the retrievals (wordings and seeds) have gold in the top ' + CUTOFF + '.', down: false, numeric: true },
     { key: 'miss', label: 'Miss rate', about: 'Stated ' + summary.target + '@' + summary.k + ' of the original wording, with what that statement has earned.', down: true, numeric: true },
     { key: 'state', label: 'Lambda', about: 'How its wordings and seeds agree.', down: false },
     { key: 'outcome', label: 'Answer', about: 'How answering ended.', down: false },
@@ -265,7 +267,7 @@
       answerable: () => numbers(questions.answerable),
       value: () => numbers(questions.value[strategy]),
       change: () => numbers(questions.change[strategy]),
-      first: () => Float64Array.from(questions.first[strategy], (rank, at) => (isNumber(rank) ? rank : isNumber(questions.value[strategy][at]) ? Infinity : NaN)),
+      first: () => Float64Array.from(questions.first[strategy], (rank, at) => (isNumber(rank) ? rank : isNumber(questions.value[strategy][at]) ? NOWHERE : NaN)),
       hits: () => Float64Array.from(questions.hits[strategy], (hits, at) => (isNumber(hits) && questions.runs[strategy][at] > 0 ? hits / questions.runs[strategy][at] : NaN)),
       miss: () => numbers(questions.miss[strategy]),
       state: () => places(questions.state[strategy].map(named(summary.states))),
@@ -275,27 +277,42 @@
     return keys[column]();
   };
 
-  /** Question numbers in the order of a column; ties by the lowest measure, then the highest miss rate, then the gold set's order. */
-  const sorted = (summary, strategy, column, descending) => {
-    const key = sortKeys(summary, strategy, column);
-    const value = sortKeys(summary, strategy, 'value');
-    const miss = sortKeys(summary, strategy, 'miss');
-    const by = (keys, sign, a, b) => {
-      const x = keys[a];
-      const y = keys[b];
-      if (x === y) return 0;
-      if (Number.isNaN(x)) return Number.isNaN(y) ? 0 : 1;
-      if (Number.isNaN(y)) return -1;
-      return x < y ? -sign : sign;
-    };
-    return Array.from(key, (_, at) => at).sort((a, b) => by(key, descending ? -1 : 1, a, b) || by(value, 1, a, b) || by(miss, -1, a, b) || a - b);
+  /** Question numbers by rising key, where it is the same by rising tie; what has no key comes last. */
+  const ascending = (key, tie) => {
+    const keyed = key.map((x) => (Number.isNaN(x) ? Infinity : x));
+    return Array.from(keyed.keys()).sort((a, b) => (keyed[a] === keyed[b] ? tie[a] - tie[b] : keyed[a] - keyed[b]));
   };
 
-  const within = (rank, k) => isNumber(rank) && rank <= k;
+  const ranksOf = (order) => {
+    const ranks = new Float64Array(order.length);
+    order.forEach((at, rank) => {
+      ranks[at] = rank;
+    });
+    return ranks;
+  };
+
+  /** Question numbers in the order of a column; ties by the lowest measure, then the highest miss rate, then the gold set's order. */
+  const sorter = (summary) => {
+    const ties = new Map();
+    const tieOf = (strategy) => {
+      if (!ties.has(strategy)) {
+        const given = Float64Array.from(summary.questions.id.keys());
+        const byMiss = ascending(sortKeys(summary, strategy, 'miss').map((x) => -x), given);
+        ties.set(strategy, ranksOf(ascending(sortKeys(summary, strategy, 'value'), ranksOf(byMiss))));
+      }
+      return ties.get(strategy);
+    };
+    return (strategy, column, descending) => {
+      const key = sortKeys(summary, strategy, column);
+      return ascending(descending ? key.map((x) => -x) : key, tieOf(strategy));
+    };
+  };
+
+  const found = (rank) => isNumber(rank) && rank <= CUTOFF;
 
   /** Whether a question is shown, as a function of its number. */
   const filter = (summary, searched, view) => {
-    const { questions, k } = summary;
+    const { questions } = summary;
     const s = view.strategy;
     const asked = view.q.trim().toLowerCase();
     const tag = summary.tags.indexOf(view.tag);
@@ -307,13 +324,14 @@
     if (view.status !== '') tests.push((at) => questions.status[s][at] === status);
     if (view.outcome === NO_ANSWER) tests.push((at) => questions.outcome[at] === null);
     else if (view.outcome !== '') tests.push((at) => questions.outcome[at] === outcome);
-    if (view.missed) tests.push((at) => isNumber(questions.value[s][at]) && !within(questions.first[s][at], k));
+    if (view.missed) tests.push((at) => isNumber(questions.value[s][at]) && !found(questions.first[s][at]));
     if (view.changed) tests.push((at) => isNumber(questions.change[s][at]) && questions.change[s][at] !== 0);
     if (view.wordings) tests.push((at) => questions.hits[s][at] > 0 && questions.hits[s][at] < questions.runs[s][at]);
     if (view.strategies)
       tests.push((at) => {
-        const found = summary.strategies.map((_, other) => other).filter((other) => isNumber(questions.value[other][at])).map((other) => within(questions.first[other][at], k));
-        return found.includes(true) && found.includes(false);
+        const judged = summary.strategies.map((_, other) => other).filter((other) => isNumber(questions.value[other][at]));
+        const hits = judged.filter((other) => found(questions.first[other][at]));
+        return hits.length > 0 && hits.length < judged.length;
       });
     return (at) => tests.every((test) => test(at));
   };
@@ -323,6 +341,9 @@
   const badge = (kind, text, about) => make('span', { class: 'ex-badge ' + kind, title: about }, text);
 
   const firstGold = (run) => (isNumber(run.first) ? '#' + run.first : isNumber(run.value) ? badge('ex-none', 'none', 'no gold within the depth of the run') : absent('not judged'));
+
+  /** The calibrator's id, a hash by its beginning. */
+  const calibratorOf = (id) => make('span', { title: 'calibrator ' + id }, foreign(/^[0-9a-f]{32,}$/.test(id) ? id.slice(0, 8) + '…' : id, 'ex-code-text'));
 
   /** The stated miss rate in words: value, interval, what it has earned, what gave it. */
   const missRate = (summary, miss) => {
@@ -336,7 +357,7 @@
       range,
       ' ',
       make('span', { class: 'ex-status', 'data-status': name, title: STATUSES.get(name) ?? null }, name),
-      calibrator ? [' by ', foreign(calibrator, 'ex-code-text')] : null,
+      calibrator ? [' by ', calibratorOf(calibrator)] : null,
     );
   };
 
@@ -353,7 +374,8 @@
     return make('p', { class: 'ex-snippet' }, foreign(unit.text));
   };
 
-  const address = (item) => (item.source ? linked(item.link, item.source, 'ex-source') : null);
+  /** The address as text where no link carries it and the document's name does not say it already. */
+  const address = (item) => (item.link || !item.source || item.source === item.doc || item.source.endsWith(':' + item.doc) ? null : foreign(item.source, 'ex-source'));
 
   /** Digits that give all scores of a list the same number of decimals and about four that say something. */
   const digitsOf = (scores) => {
@@ -392,7 +414,7 @@
           hit ? badge('ex-badge-hit', 'gold ' + summary.level, 'counted as relevant at the ' + summary.level + ' level') : null,
           trust(unit),
           reasons.length > 0 ? make('span', { class: 'ex-reasons' }, reasons.map((reason) => foreign(reason, 'ex-code-text'))) : null,
-          unit.link ? null : unit.source ? foreign(unit.source, 'ex-source') : null,
+          address(unit),
         ),
       );
     };
@@ -414,7 +436,7 @@
                 {},
                 make('div', {}, linked(gold.link, gold.doc, 'ex-doc'), sectionOf(gold)),
                 gold.quote ? make('blockquote', { class: 'ex-quote' }, foreign(gold.quote)) : null,
-                gold.link ? null : address(gold),
+                address(gold),
               ),
             ),
           ),
@@ -435,7 +457,7 @@
         { class: 'ex-badges' },
         make('span', { class: 'ex-badge ex-correct ' + right[0], title: right[2] }, right[1]),
         make('span', { class: 'ex-code', 'data-code': code, title: meaning(code) }, foreign(code, 'ex-code-text'), code === 'ok' ? make('span', { class: 'ex-hidden' }, ': ' + meaning(code)) : ': ' + meaning(code)),
-        cited.link ? null : address(cited),
+        address(cited),
       ),
     );
   };
@@ -443,6 +465,7 @@
   const answerPart = (summary, question) => {
     const { answer } = question;
     if (answer === null || answer === undefined) return make('section', { class: 'ex-part ex-answer' }, make('h4', {}, 'Answer'), make('p', { class: 'ex-quiet' }, 'This run has no answer to this question.'));
+    const outcome = summary.outcomes[answer.outcome] ?? String(answer.outcome);
     return make(
       'section',
       { class: 'ex-part ex-answer' },
@@ -450,7 +473,7 @@
       make(
         'p',
         { class: 'ex-facts' },
-        make('span', { class: 'ex-outcome', 'data-outcome': answer.outcome }, OUTCOMES.get(answer.outcome) ?? foreign(answer.outcome)),
+        make('span', { class: 'ex-outcome', 'data-outcome': outcome }, OUTCOMES.get(outcome) ?? foreign(outcome)),
         isNumber(answer.groundedness) ? [' · groundedness ', fixed(answer.groundedness)] : null,
         summary.strategies[answer.strategy] === undefined ? null : [' · from ', foreign(summary.strategies[answer.strategy])],
       ),
@@ -541,7 +564,7 @@
         const mean = values.length === 0 ? null : values.reduce((sum, value) => sum + value, 0) / values.length;
         return make(
           'td',
-          { 'data-strategy': summary.strategies[strategy], class: strategy === view.strategy ? 'ex-chosen' : null },
+          { role: 'cell', 'data-strategy': summary.strategies[strategy], class: strategy === view.strategy ? 'ex-chosen' : null },
           runs.length === 0 ? absent('not run') : [number(mean, 'not judged'), ' ', make('span', { class: 'ex-first' }, firstGold(runs[0]))],
           runs.length > 1 ? make('span', { class: 'ex-quiet' }, ' ' + runs.length + ' seeds') : null,
         );
@@ -551,19 +574,19 @@
         { class: 'ex-wordings-scroll', role: 'region', tabindex: 0, 'aria-label': 'Wordings of this question' },
         make(
           'table',
-          { id: 'ex-wordings-table' },
+          { id: 'ex-wordings-table', role: 'table' },
           make('caption', {}, 'Wordings: ' + summary.measure + ' and rank of the first gold'),
-          make('thead', {}, make('tr', {}, make('th', { scope: 'col' }, 'Wording'), strategies.map((s) => make('th', { scope: 'col', class: s === view.strategy ? 'ex-chosen' : null }, foreign(summary.strategies[s]))))),
+          make('thead', { role: 'rowgroup' }, make('tr', { role: 'row' }, make('th', { scope: 'col', role: 'columnheader' }, 'Wording'), strategies.map((s) => make('th', { scope: 'col', role: 'columnheader', class: s === view.strategy ? 'ex-chosen' : null }, foreign(summary.strategies[s]))))),
           make(
             'tbody',
-            {},
+            { role: 'rowgroup' },
             question.wordings.map((wording, w) =>
               make(
                 'tr',
-                {},
+                { role: 'row' },
                 make(
                   'th',
-                  { scope: 'row' },
+                  { scope: 'row', role: 'rowheader' },
                   make('label', {}, make('input', { type: 'radio', name: 'ex-wording', value: w, change: () => pick(w) }), make('span', {}, foreign(wording.text), ' ', foreign(wording.id, 'ex-id'))),
                 ),
                 strategies.map((s) => cell(s, w)),
@@ -671,6 +694,8 @@
 
   // ---------------------------------------------------------------- the view in the address
 
+  const isOurs = (hash) => hash === PREFIX || hash.startsWith(PREFIX + '?');
+
   const fresh = (summary) => ({ q: '', tag: '', status: '', outcome: '', strategy: summary.primary ?? 0, missed: false, changed: false, wordings: false, strategies: false, sort: '', descending: false, page: 1, size: DEFAULT_SIZE, open: null, w: '', show: '' });
 
   const written = (summary, view) => {
@@ -723,6 +748,7 @@
     const { questions } = summary;
     const columns = columnsOf(summary);
     const searched = questions.id.map((id, at) => (id + '\n' + questions.text[at]).toLowerCase());
+    const sorted = sorter(summary);
     const said = new Map();
     const run = root.dataset.run ?? (root.dataset.base ?? '').split('/').filter(Boolean).pop() ?? '';
     let view = fresh(summary);
@@ -769,10 +795,10 @@
     const last = step('ex-last', 'Last page', '»', () => pages());
     const names = { missed: 'missed only', changed: 'changed only', wordings: 'wordings disagree', strategies: 'strategies disagree' };
     const meanings = {
-      missed: 'no gold in the top ' + summary.k + ' of the original wording',
+      missed: 'no gold in the top ' + CUTOFF + ' of the original wording',
       changed: summary.measure + ' differs from the previous run',
-      wordings: 'gold in the top ' + summary.k + ' of some wordings or seeds but not of all',
-      strategies: 'some strategies have gold in the top ' + summary.k + ' of the original wording and others do not',
+      wordings: 'gold in the top ' + CUTOFF + ' of some wordings or seeds but not of all',
+      strategies: 'some strategies have gold in the top ' + CUTOFF + ' of the original wording and others do not',
     };
     const filters = make(
       'form',
@@ -796,7 +822,9 @@
       make('summary', {}, 'What the columns and filters say'),
       make('dl', {}, columns.map((column) => make('div', {}, make('dt', {}, column.label), make('dd', {}, column.about))), FLAGS.map((key) => make('div', {}, make('dt', {}, names[key]), make('dd', {}, meanings[key] + '.')))),
     );
-    root.replaceChildren(filters, make('div', { class: 'ex-told-row' }, count, ordering), region, pager, help);
+    const { kept, of } = summary.texts ?? { kept: 0, of: 0 };
+    const left = kept < of ? make('p', { class: 'ex-quiet' }, 'To keep this file small it holds the texts of ' + kept.toLocaleString('en') + ' of ' + plural(of, 'ranked passage', 'ranked passages') + '; rag-eval view shows all.') : null;
+    root.replaceChildren(...[filters, make('div', { class: 'ex-told-row' }, count, ordering), region, pager, left, help].filter((part) => part !== null));
 
     // -------- rows
 
@@ -855,7 +883,7 @@
     const hashOf = () => written(summary, view);
     const keep = () => {
       const hash = hashOf();
-      if (location.hash === hash || (hash === PREFIX && !location.hash.startsWith(PREFIX))) return;
+      if (location.hash === hash || (hash === PREFIX && !isOurs(location.hash))) return;
       history.replaceState(history.state, '', hash);
     };
 
@@ -942,12 +970,12 @@
     };
 
     /** Sort, filter and draw; an open question stays open where it is still on the page. */
-    const draw = ({ find = false, focus = false } = {}) => {
+    const draw = ({ find = false } = {}) => {
       const wanted = view.open;
       const kept = { w: view.w, show: view.show };
       const [key, descending] = chosenSort();
       const by = [view.strategy, key, descending].join(' ');
-      if (by !== orderedBy) order = sorted(summary, view.strategy, key, descending);
+      if (by !== orderedBy) order = sorted(view.strategy, key, descending);
       orderedBy = by;
       shown = order.filter(filter(summary, searched, view));
       if (find && wanted !== null && shown.includes(wanted)) view.page = Math.floor(shown.indexOf(wanted) / view.size) + 1;
@@ -962,7 +990,7 @@
       drawPage();
       if (wanted !== null && lineOf(wanted) !== null) {
         Object.assign(view, kept);
-        unfold(wanted, focus);
+        unfold(wanted, false);
       }
       keep();
     };
@@ -1011,19 +1039,21 @@
       draw();
     });
 
-    const fromAddress = () => {
-      if (!location.hash.startsWith(PREFIX)) return;
-      if (location.hash === hashOf()) return;
+    /** Show what the address asks for. An address of another part of the page leaves the view as it is. */
+    const visit = () => {
       view = read(summary, columns, location.hash);
       controls();
       draw({ find: true });
-      if (opened !== null) lineOf(opened.at).scrollIntoView({ block: 'start' });
-      else root.scrollIntoView({ block: 'start' });
+      (opened === null ? root : lineOf(opened.at)).scrollIntoView({ block: 'start' });
     };
-    window.addEventListener('hashchange', fromAddress);
-    controls();
-    draw();
-    fromAddress();
+    window.addEventListener('hashchange', () => {
+      if (isOurs(location.hash) && location.hash !== hashOf()) visit();
+    });
+    if (isOurs(location.hash)) visit();
+    else {
+      controls();
+      draw();
+    }
   };
 
   // ---------------------------------------------------------------- start
