@@ -13,6 +13,7 @@ import pandas as pd
 from rag_eval.evaluation.calibrator_files import Accepted, accept_calibrator, accepted_calibrator, keep_calibrator
 from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy, prior_of
 from rag_eval.evaluation.drift_watch import drift_state, keep_drift
+from rag_eval.evaluation.feedback_steps import feedback_part
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs
 from rag_eval.evaluation.miss_ranks import judged
@@ -111,7 +112,7 @@ def miss_rate_calibration(runs: Runs) -> dict[str, Any]:
     Returns
     -------
     dict
-        By strategy: calibrator (its id; null with reason), standing, drift, refused, promotion (null where the status stays), artifact (key) and
+        By strategy: calibrator (its id; null with reason), standing, drift, feedback, refused, promotion (null where the status stays), artifact (key) and
         everything that `Calibration.to_json` says but the model.
     """
     return runs.evaluation.once("calibration", lambda: _miss_rate_calibration(runs))
@@ -256,7 +257,9 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
     promotion = _recorded(runs, name, earned, fingerprint=fingerprint, figures=_figures(about), calibrator=calibrator, now=now)
     if of.watch.drift.alarm and earned.status == "stale":  # it has cost the status: the next night starts another watch
         keep_drift(runs, name, of.watch.demoted(utc_text(now)))
-    return _described(about, of, earned, calibrator, promotion) | ({"calibrator_reason": PARTIAL} if evaluation.partial else {}) | {"artifact": artifact.key, "fingerprint": fingerprint}
+    said = feedback_part(runs, name, dict(zip(of.frame["claim_id"], of.frame["group_id"], strict=True)))
+    described = _described(about, of, earned, calibrator, promotion) | ({"calibrator_reason": PARTIAL} if evaluation.partial else {})
+    return described | {"feedback": said, "artifact": artifact.key, "fingerprint": fingerprint}
 
 
 def _recorded(runs: Runs, name: str, earned: Standing, *, fingerprint: str, figures: dict[str, Any] | None, calibrator: str, now: dt.datetime) -> Promotion | None:

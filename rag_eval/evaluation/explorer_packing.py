@@ -13,32 +13,34 @@ SCHEMA_VERSION: Final = 1
 QUESTIONS, CHUNKS = 200, 1000
 """Entries of one part."""
 SUMMARY_FILE: Final = "summary.json.gz"
-DIGITS: Final = 6
+DIGITS, FEW_DIGITS = 6, 4
+"""Significant digits of the table; and in the parts of questions, of scores and miss rates, which are most of their bytes."""
+_WHOLE: Final = 2.0**53
 _EXACT: Final = 22
 """Powers of ten up to this one are exact in float64."""
 
 FloatArray = npt.NDArray[np.float64]
 
 
-def rounded(values: npt.ArrayLike) -> FloatArray:
-    """Round to six significant digits, to the float64 nearest to that decimal; NaN and infinity stay."""
+def rounded(values: npt.ArrayLike, digits: int = DIGITS) -> FloatArray:
+    """Round to significant digits, to the float64 nearest to that decimal; NaN and infinity stay."""
     found = np.array(values, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        power = DIGITS - 1 - np.floor(np.log10(np.abs(found)))
+        power = digits - 1 - np.floor(np.log10(np.abs(found)))
         usual = np.isfinite(power) & (np.abs(power) <= _EXACT)
         scale = 10.0 ** np.where(usual, np.abs(power), 0.0)
         up = np.rint(found * scale) / scale
         down = np.rint(found / scale) * scale
         result: FloatArray = np.where(usual, np.where(power >= 0, up, down), found)
     for place in zip(*np.nonzero(np.isfinite(found) & (found != 0) & ~usual), strict=True):
-        result[place] = float(f"{found[place]:.{DIGITS}g}")
+        result[place] = float(f"{found[place]:.{digits}g}")
     return result
 
 
-def nullable(values: npt.ArrayLike) -> list[Any]:
+def nullable(values: npt.ArrayLike, digits: int = DIGITS) -> list[Any]:
     """Rounded numbers as JSON has them, in the shape of the array: whole ones without a fraction, what is absent as null."""
-    found = rounded(values)
-    whole = np.isfinite(found) & (found == np.rint(found)) & (np.abs(found) < 10.0**DIGITS)
+    found = rounded(values, digits)
+    whole = np.isfinite(found) & (found == np.rint(found)) & (np.abs(found) < _WHOLE)
     listed = found.astype(object)
     listed[whole] = found[whole].astype(np.int64)
     listed[~np.isfinite(found)] = None

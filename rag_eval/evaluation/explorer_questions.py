@@ -11,7 +11,7 @@ import numpy as np
 from rag_eval.evaluation.explorer_claims import Stated
 from rag_eval.evaluation.explorer_gold import Gold
 from rag_eval.evaluation.explorer_marks import Marks
-from rag_eval.evaluation.explorer_packing import QUESTIONS, nullable, packed, part_name, shards
+from rag_eval.evaluation.explorer_packing import FEW_DIGITS, QUESTIONS, nullable, packed, part_name, shards
 from rag_eval.evaluation.explorer_rankings import FloatArray, IntArray, Top, Units, order_of_variants
 from rag_eval.evaluation.explorer_texts import MAX_WORDING, line
 from rag_eval.evaluation.measure_steps import Runs
@@ -70,11 +70,11 @@ def _columns(runs: Runs, its: Material, variants: IntArray) -> list[_Columns]:
                     seed,
                     ran[variants].tolist(),
                     np.where(units >= 0, its.units.number[units], -1).tolist(),
-                    nullable(top.scores[at, variants]),
+                    nullable(top.scores[at, variants], FEW_DIGITS),
                     top.hits[at, variants].tolist(),
                     nullable(first_rank(scores.column(level, "RR")[rows])),
                     nullable(scores.column(level, f"R@{ALWAYS_K}")[rows]),
-                    nullable(claims.figures[at, variants]),
+                    nullable(claims.figures[at, variants], FEW_DIGITS),
                     claims.status[at, variants].tolist(),
                     claims.calibrator[at, variants].tolist(),
                     scores.failed[rows].tolist(),

@@ -21,6 +21,8 @@ from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
 from rag_eval.evaluation.overlap_steps import overlap
+from rag_eval.evaluation.past_runs import keep_summary
+from rag_eval.evaluation.previous_steps import history_parts
 from rag_eval.evaluation.scoring import LEVELS
 from rag_eval.evaluation.slices_steps import slices
 from rag_eval.evaluation.stability_steps import stability_measures
@@ -232,6 +234,8 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
     The run is also kept in the home, so that later runs can be compared with it.
     """
     report = finish(report_body(evaluation, opened, runs), dt.datetime.now(dt.UTC))
+    artifacts = artifact_keys(runs)
+    report |= history_parts(runs, report, artifacts)
     folder = evaluation.reports
     current = {f"run-{name}.trec" for name in runs.names}
     for stale in folder.glob("run-*.trec"):
@@ -251,7 +255,8 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
             shutil.copyfile(source, partial)
     write_bytes(folder / EVIDENCE_FILE, evidence_lines(evidence_trust(evaluation), report["trust"]["as_of"]))
     write_measures(folder / "measures.csv", report["strategies"])
-    keep_run(evaluation, report, artifact_keys(runs))
+    keep_run(evaluation, report, artifacts)
+    keep_summary(evaluation.settings.home, report["run_id"])  # the next night reads this instead of the whole
     for name in (*VERDICT_FILES, PAGE):  # a verdict or a page of an earlier run must not stand beside this report
         (folder / name).unlink(missing_ok=True)
     write_report(report, folder / FILE_NAME)

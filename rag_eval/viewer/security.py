@@ -20,7 +20,7 @@ from rag_eval.records.problems import quoted
 from rag_eval.viewer.access import WINDOW_S, Access, Hosts, network_of, same
 
 LOG = logging.getLogger("rag_eval.viewer")
-MAX_BODY: Final = 16 * 1024
+MAX_BODY, MAX_HEAD = 16 * 1024, 16 * 1024
 BODY_SECONDS: Final = 10.0
 PAGE_HEADER: Final = "x-rag-eval-token"
 HEALTH, LOGIN = "/healthz", "/"
@@ -117,6 +117,8 @@ class Guard:
         headers, method = Headers(scope=scope), scope["method"]
         if method not in {"GET", "HEAD", "POST"}:
             return refusal(405, "Only GET, HEAD and POST are answered.", scope, {"Allow": "GET, HEAD, POST"})
+        if len(scope["path"]) + len(scope["query_string"]) + sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEAD:
+            return refusal(431, f"At most {MAX_HEAD} bytes of headers are read.", scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._policy.hosts.accepts(hosts[0]):
             return refusal(403, "This host name is not one of this server; rag-eval view --allow-host allows another.", scope)

@@ -14,7 +14,6 @@ from rag_eval.records.problems import InputError, Problem
 from rag_eval.settings import Settings
 
 MAX_TOKEN_FILE: Final = 1000
-HEADER_BYTES: Final = 16 * 1024
 CONNECTIONS: Final = 256
 KEEP_ALIVE_S, STOP_S = 5, 5
 
@@ -96,13 +95,14 @@ def serve(settings: Settings, bound: socket.socket, *, read_only: bool, token: s
     import uvicorn
 
     from rag_eval.viewer.app import create_app
+    from rag_eval.viewer.security import MAX_HEAD
 
     loopback = is_loopback(bound)
     names = () if loopback else (socket.gethostname(),)
     app = create_app(settings, read_only=read_only, token=token, port=bound.getsockname()[1], names=names, allow_hosts=allow_hosts, beyond_loopback=not loopback)
     config = uvicorn.Config(
         app,
-        http="h11",  # bounds the size of headers
+        http="h11",  # bounds what is kept of a head that does not end
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -110,7 +110,7 @@ def serve(settings: Settings, bound: socket.socket, *, read_only: bool, token: s
         access_log=False,  # addresses are what others make of them
         server_header=False,
         proxy_headers=False,  # who asks is who is connected
-        h11_max_incomplete_event_size=HEADER_BYTES,
+        h11_max_incomplete_event_size=MAX_HEAD,
         limit_concurrency=CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=STOP_S,

@@ -9,6 +9,7 @@ from pathlib import Path
 import hostile_project
 import pytest
 from evaluated import NIGHTS, Evaluated
+from serving import Viewer
 from visits import Visit
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -44,7 +45,7 @@ def browser(chromium: str) -> Iterator[object]:
     from playwright.sync_api import sync_playwright
 
     # root may not use the sandbox; the resolver answers nothing, so that a page that asked for something far away could not get it
-    arguments = ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    arguments = ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=chromium, args=arguments)
         yield started
@@ -66,14 +67,30 @@ def visit(browser) -> Iterator[Callable[..., Visit]]:
         made.close()
 
 
+LOOKS = {f"{'390' if narrow else '1440'}-{'dark' if dark else 'light'}": {"narrow": narrow, "dark": dark} for narrow in (False, True) for dark in (False, True)}
+
+
+@pytest.fixture(params=LOOKS)
+def look(request) -> dict[str, bool]:
+    """Options of a visit: on a desk and on a phone, light and dark."""
+    return LOOKS[request.param]
+
+
+@pytest.fixture(scope="session")
+def looks() -> list[dict[str, bool]]:
+    """All four in one test, where what is looked at takes long to make."""
+    return list(LOOKS.values())
+
+
 @pytest.fixture
 def picture() -> Callable[[Visit, str], None]:
     """Keep a picture of the whole page in RAG_EVAL_SCREENSHOTS, where that is set; it is never kept in the project."""
 
     def take(seen: Visit, name: str) -> None:
         if SCREENSHOTS:
+            look = next(label for label, options in LOOKS.items() if options == {"narrow": seen.narrow, "dark": seen.dark})
             Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
-            seen.page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png", full_page=True)
+            seen.page.screenshot(path=Path(SCREENSHOTS) / f"{name}-{look}.png", full_page=True)
 
     return take
 
@@ -120,3 +137,18 @@ def pandas_api(tmp_path_factory) -> Evaluated:
 def evaluated(request) -> Evaluated:
     """Each of the two."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def serve(tmp_path) -> Iterator[Callable[..., Viewer]]:
+    """Start `rag-eval view` over a copy of an evaluated project, which tests may write to; it is ended after the test."""
+    started: list[Viewer] = []
+
+    def start(evaluated: Evaluated, *options: str) -> Viewer:
+        made = Viewer(evaluated, tmp_path / f"viewed-{len(started)}", *options)
+        started.append(made)
+        return made
+
+    yield start
+    for made in started:
+        made.end()

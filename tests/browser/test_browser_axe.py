@@ -16,22 +16,31 @@ def test_the_engine_finds_what_is_wrong(visit, axe, tmp_path):
         assert rule in found
 
 
-@pytest.mark.parametrize("narrow", [False, True], ids=["1440", "390"])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_the_report(evaluated, visit, axe, narrow, dark):
-    seen = visit(evaluated.page, narrow=narrow, dark=dark, unguarded=True)
+def test_the_report(evaluated, visit, axe, look):
+    seen = visit(evaluated.page, **look, unguarded=True)
     seen.page.locator("#explorer[data-state=ready] tbody tr").first.wait_for()
     assert accessibility(seen, axe) == []
 
 
-@pytest.mark.parametrize("narrow", [False, True], ids=["1440", "390"])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_an_open_question(evaluated, visit, axe, narrow, dark):
+def test_an_open_question(evaluated, visit, axe, look):
     question = next(question for question in evaluated.questions if question["marks"] and question["answer"])
-    seen = visit(evaluated.page.as_uri() + f"#explorer?size=20&open={quote(question['id'], safe='')}&show=*", narrow=narrow, dark=dark, unguarded=True)
+    seen = visit(evaluated.page.as_uri() + f"#explorer?size=20&open={quote(question['id'], safe='')}&show=*", **look, unguarded=True)
     seen.page.locator("#ex-detail[data-state=ready]").wait_for()
     seen.page.locator("#explorer summary").first.click()
     assert accessibility(seen, axe, "#panel-explorer") == []
+
+
+def test_the_viewer(evaluated, serve, visit, axe, looks):
+    viewer = serve(evaluated)
+    for look in looks:
+        seen = visit(viewer.address, **look, unguarded=True)
+        assert accessibility(seen, axe) == []
+        seen.page.goto(viewer.run())
+        seen.page.locator("#explorer[data-state=ready] .ex-open").first.click()
+        seen.page.locator("#ex-detail[data-state=ready] details summary").first.click()
+        assert accessibility(seen, axe) == []
+        seen.page.goto(f"{viewer.address}runs/20000101T000000000Z-00000000/report")
+        assert accessibility(seen, axe) == []
 
 
 def test_the_first_page(evaluated, visit, axe):
@@ -39,8 +48,7 @@ def test_the_first_page(evaluated, visit, axe):
         assert accessibility(visit(evaluated.first, dark=dark, unguarded=True), axe) == []
 
 
-def test_the_report_without_scripts(pandas_api, visit, axe):
-    """What a reader without scripts gets; the engine itself is run from outside the page."""
-    seen = visit(pandas_api.page, unguarded=True, before="document.addEventListener('DOMContentLoaded', () => {}); window.DecompressionStream = undefined;")
+def test_the_report_whose_explorer_cannot_start(pandas_api, visit, axe):
+    seen = visit(pandas_api.page, unguarded=True, before="window.DecompressionStream = undefined;")
     seen.page.locator("#explorer [role=alert]").wait_for()
     assert accessibility(seen, axe) == []

@@ -371,17 +371,15 @@ def test_an_address_that_asks_for_nothing_known_is_harmless(hostile, visit, frag
     seen.check_quiet()
 
 
-@pytest.mark.parametrize("narrow", [False, True], ids=["1440", "390"])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_an_open_question_fits(evaluated, picture, visit, narrow, dark):
+def test_an_open_question_fits(evaluated, picture, visit, look):
     at = next(at for at, question in enumerate(evaluated.questions) if question["marks"] and question["answer"])
-    seen = visit(evaluated.page.as_uri() + f"#explorer?size=20&open={quote(evaluated.questions[at]['id'], safe='')}", narrow=narrow, dark=dark)
+    seen = visit(evaluated.page.as_uri() + f"#explorer?size=20&open={quote(evaluated.questions[at]['id'], safe='')}", **look)
     seen.page.locator("#ex-detail[data-state=ready]").wait_for()
     assert overflow(seen.page) == []
-    if narrow:
+    if look["narrow"]:
         small = seen.page.locator("#explorer").get_by_role("button").evaluate_all("(all) => all.filter((b) => b.offsetParent && b.getBoundingClientRect().height < 24).map((b) => b.id || b.className)")
         assert small == []
-    picture(seen, f"explorer-{evaluated.name}-{'390' if narrow else '1440'}-{'dark' if dark else 'light'}")
+    picture(seen, f"explorer-{evaluated.name}")
     seen.check_quiet()
 
 

@@ -93,19 +93,13 @@ CONTRAST = r"""
 """Texts of pictures that stand less than 3 to 1 out from the ground behind them."""
 
 
-def test_phone_scrolls_down_only(evaluated, visit, dark, picture):
-    seen = ready(visit(evaluated.page, dark=dark, narrow=True))
+def test_page_scrolls_down_only(evaluated, visit, look, picture):
+    seen = ready(visit(evaluated.page, **look))
     assert overflow(seen.page) == []
     for name in PANELS:
         assert seen.page.locator(f"#panel-{name}").is_visible()
     seen.check_quiet()
-    picture(seen, f"report-{evaluated.name}-390-{'dark' if dark else 'light'}")
-
-
-def test_desk_scrolls_down_only(evaluated, visit, dark, picture):
-    seen = ready(visit(evaluated.page, dark=dark))
-    assert overflow(seen.page) == []
-    picture(seen, f"report-{evaluated.name}-1440-{'dark' if dark else 'light'}")
+    picture(seen, f"report-{evaluated.name}")
 
 
 def test_tables_come_out_as_the_files_of_the_run(evaluated, visit):

@@ -5,6 +5,7 @@ Belongs here: opening and watching. What is expected of a page stands in the tes
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 HARMLESS = ("blob:", "data:")
@@ -32,6 +33,7 @@ class Visit:
 
     def __init__(self, browser: Any, address: str | Path, *, dark: bool = False, narrow: bool = False, javascript: bool = True, unguarded: bool = False, before: str = "", **options: Any) -> None:
         self.address = address.as_uri() if isinstance(address, Path) else address
+        self.narrow, self.dark, self.javascript = narrow, dark, javascript
         self.requests: list[str] = []
         self.messages: list[str] = []
         self.dialogs: list[str] = []
@@ -43,7 +45,6 @@ class Visit:
         if javascript:
             self.page.add_init_script(WATCH + before)
         self.response = self.page.goto(self.address)
-        self.javascript = javascript
 
     def _watch(self, page: Any) -> None:
         """Write down what a page of this context does, also one that was opened by another."""
@@ -58,8 +59,12 @@ class Visit:
         dialog.dismiss()
 
     def elsewhere(self) -> list[str]:
-        """Everything that was asked for besides the page itself."""
-        return [url for url in self.requests if url.split("#")[0] != self.address.split("#")[0] and not url.startswith(HARMLESS)]
+        """Everything that was asked for besides the page itself; of a server, what was asked of others."""
+        own = urlsplit(self.address)
+        asked = [(url, urlsplit(url)) for url in self.requests if not url.startswith(HARMLESS)]
+        if own.scheme == "file":
+            return [url for url, parts in asked if (parts.scheme, parts.path, parts.query) != (own.scheme, own.path, own.query)]
+        return [url for url, parts in asked if (parts.scheme, parts.netloc) != (own.scheme, own.netloc)]
 
     def check_quiet(self) -> None:
         """Nothing was said, nobody was asked, nothing was run that is not the page's own."""
