@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 INTEGRATIONS := .venv-integrations
+BROWSER := tests/browser/node_modules
 
 .PHONY: run test test-all test-integrations check bench fit ui install lock docs clean help
 
@@ -14,7 +15,7 @@ run: install  ## set up, then the nightly evaluation of the bundled gold sets
 test: install  ## the test suite, under ten minutes on two cores
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-all: install test-integrations  ## the long suites too: statistics, servers, kills, the frameworks of the field
+test-all: install test-integrations $(BROWSER)/.installed  ## the long suites too: statistics, servers, kills, browsers, the frameworks of the field
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow"
 
 test-integrations: $(INTEGRATIONS)/.installed  ## citations from real LangChain, LlamaIndex and Semantic Kernel objects, in an environment of their own
@@ -25,6 +26,11 @@ $(INTEGRATIONS)/.installed: requirements-integrations.lock | $(STAMP)
 	@$(PYTHON) -m venv $(INTEGRATIONS)
 	@$(BIN)/uv pip install --quiet --python $(INTEGRATIONS)/bin/python --require-hashes -r requirements-integrations.lock
 	@touch $@
+
+# scripts of packages are not run; the browser itself is the machine's own
+$(BROWSER)/.installed: tests/browser/package.json tests/browser/package-lock.json
+	@if command -v npm >/dev/null; then npm ci --prefix tests/browser --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@; \
+	else echo "npm was not found: the accessibility tests will skip"; fi
 
 check: install  ## lint, types, import contracts, doc tests
 	@$(BIN)/ruff check .

@@ -5,7 +5,9 @@
 
 import argparse
 import io
+import os
 import re
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 WIDTH = 100
+SCREEN = (1180, 1000)
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 TIMES = re.compile(r"evaluated in .*|\(content_hash .*|latency_p95_ms.*|\d+\.\d[ \t]*$|[ \t─]+", re.MULTILINE)
 NUMBER = re.compile(r"[+-]?\d+\.\d+")
 TOLERANCE = 0.02
@@ -52,8 +56,24 @@ def commands() -> str:
     return "\n".join(["| command | what it does |", "|---|---|", *rows]) + "\n"
 
 
-def evaluate() -> tuple[str, bytes]:
-    """Run the bundled gold set in a fresh home; return the terminal output and the picture."""
+def screenshot(page: Path) -> bytes:
+    """Take a picture of the top of a report, as headless Chromium shows it."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = os.environ.get("RAG_EVAL_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if chromium is None:
+        raise SystemExit(f"the picture of the README needs Chromium on the PATH ({', '.join(CHROMIUM)}) or its place in RAG_EVAL_CHROMIUM")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        shown = browser.new_page(viewport={"width": SCREEN[0], "height": SCREEN[1]}, color_scheme="light", device_scale_factor=1.5)
+        shown.goto(page.resolve().as_uri())
+        taken = shown.screenshot()
+        browser.close()
+    return bytes(taken)
+
+
+def evaluate(*, picture: bool) -> tuple[str, bytes]:
+    """Run the bundled gold set in a fresh home; return the terminal output and, where it is wanted, the picture."""
     from rich.console import Console
 
     from rag_eval.settings import Settings, telemetry_off
@@ -61,7 +81,6 @@ def evaluate() -> tuple[str, bytes]:
     telemetry_off()
     from rag_eval.evaluation.inputs import open_gold_set
     from rag_eval.evaluation.run import evaluate_all
-    from rag_eval.reporting.plots import forest
     from rag_eval.reporting.terminal import show_outcome
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -70,7 +89,7 @@ def evaluate() -> tuple[str, bytes]:
         console = Console(file=io.StringIO(), width=WIDTH, highlight=False, no_color=True)
         show_outcome(console, outcome.report, Path("reports") / settings.primary_gold_set, outcome.seconds, ".venv/bin/rag-eval")
         text = "\n".join(line.rstrip() for line in console.file.getvalue().strip().splitlines())
-        return f"```text\n{text}\n```\n", forest(outcome.report, Path(scratch) / "recall.png").read_bytes()
+        return f"```text\n{text}\n```\n", screenshot(outcome.folder / "index.html") if picture else b""
 
 
 def main() -> int:
@@ -79,11 +98,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     text = README.read_text(encoding="utf-8")
-    output, picture = evaluate()
+    output, picture = evaluate(picture=not check)
     new = replace(replace(text, "output", output), "commands", commands())
     if not check:
         README.write_text(new, encoding="utf-8", newline="\n")
-        (ROOT / "docs" / "recall.png").write_bytes(picture)
+        (ROOT / "docs" / "report.png").write_bytes(picture)
         return 0
     if not same(new, text):
         sys.stderr.write("README.md is not what a fresh run gives; run `make docs`\n")

@@ -82,9 +82,11 @@ class Settings(BaseSettings):
     endpoints: dict[str, Endpoint] = Field(default_factory=dict, description="name -> OpenAI-compatible chat endpoint that gold sets may name")
     ragas_endpoint: str | None = Field(default=None, description="name of the chat endpoint that judges faithfulness while FEATURE_RAGAS_EVAL is on; default: the one that answers")
     database_url: SecretStr | None = Field(default=None, description="SQLAlchemy address of the SQL store (traces); default: SQLite in the home")
+    view_token: SecretStr | None = Field(default=None, description="access token of the evidence viewer (rag-eval view); default: none on this machine, a new one beyond it")
     trace_log: bool = Field(default=True, description="whether traces are also written as lines to the reports")
     trust_as_of: dt.date | None = Field(default=None, description="the day that documents' ages are counted to (YYYY-MM-DD), to repeat a run; default: today, UTC")
     latency_queries: int = Field(default=60, ge=1, le=10_000, description="wordings timed one at a time for each strategy")
+    view_port: int = Field(default=7777, ge=1, le=65_535, description="port of the evidence viewer; links to it stand in Dagster")
     price_per_1k_embedding_tokens: float = Field(default=0.0, ge=0, description="for cost_per_1k; local models cost nothing")
     feature_hybrid_retrieval: bool = Field(
         default=False, validation_alias=AliasChoices("FEATURE_HYBRID_RETRIEVAL", "RAG_EVAL_FEATURE_HYBRID_RETRIEVAL", "feature_hybrid_retrieval")

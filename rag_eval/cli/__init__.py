@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 
-from rag_eval.cli import evaluate, gates, rollout, calibrate, outcomes, audits, answers, trust, gold_sets, installation  # isort: skip - commands stand in the help in this order
+from rag_eval.cli import evaluate, gates, rollout, calibrate, outcomes, audits, answers, trust, gold_sets, view, installation  # isort: skip - commands stand in the help in this order
 from rag_eval.cli.app import ERROR, app
 
-__all__ = ["answers", "app", "audits", "calibrate", "evaluate", "gates", "gold_sets", "installation", "main", "outcomes", "rollout", "trust"]
+__all__ = ["answers", "app", "audits", "calibrate", "evaluate", "gates", "gold_sets", "installation", "main", "outcomes", "rollout", "trust", "view"]
 
 
 def main() -> None:

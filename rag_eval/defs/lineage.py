@@ -40,6 +40,7 @@ def _outcomes(session: Session, mlflow_run: str | None) -> Iterator[tuple[dg.Ass
     yield names.MISS_RATE_CALIBRATION, uncertain_outcomes.miss_rate_calibration(session)
     yield names.CALIBRATED_MISS_RATES, uncertain_outcomes.calibrated_miss_rates(session)
     yield names.REPORT, outcomes.metrics_report(session)
+    yield names.HTML_REPORT, outcomes.html_report(session)
     if mlflow_run is not None:
         yield names.MLFLOW_RECORD, outcomes.mlflow_record(session, mlflow_run)
     verdict = outcomes.gate_verdict(session)

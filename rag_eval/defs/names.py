@@ -27,6 +27,7 @@ RETRIEVAL_OUTCOMES = dg.AssetKey([UNCERTAINTY, "retrieval_outcomes"])
 MISS_RATE_CALIBRATION = dg.AssetKey([UNCERTAINTY, "miss_rate_calibration"])
 CALIBRATED_MISS_RATES = dg.AssetKey([UNCERTAINTY, "calibrated_miss_rates"])
 REPORT = dg.AssetKey([REPORTING, "retrieval_metrics_report"])
+HTML_REPORT = dg.AssetKey([REPORTING, "html_report"])
 MLFLOW_RECORD = dg.AssetKey([REPORTING, "mlflow_record"])
 GATE_VERDICT = dg.AssetKey([REPORTING, "gate_verdict"])
 
@@ -34,7 +35,7 @@ FIXED = (
     *(CORPUS_SNAPSHOT, CORPUS_CHUNKS, EVIDENCE_TRUST, CORPUS_INDEX, GOLD_VARIANTS),
     *(RANKING_MEASURES, STABILITY_MEASURES, TRUST_MEASURES),
     *(MISS_RATE_CLAIMS, RETRIEVAL_OUTCOMES, MISS_RATE_CALIBRATION, CALIBRATED_MISS_RATES),
-    *(REPORT, MLFLOW_RECORD, GATE_VERDICT),
+    *(REPORT, HTML_REPORT, MLFLOW_RECORD, GATE_VERDICT),
 )
 """Assets that every gold set has; the strategies differ."""
 

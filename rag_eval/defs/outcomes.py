@@ -276,6 +276,27 @@ def metrics_report(session: Session) -> Outcome:
     )
 
 
+def html_report(session: Session) -> Outcome:
+    """The page of the report: where it is on disk, and where the viewer shows it while it runs."""
+    from rag_eval.evaluation.html_steps import TABLES
+    from rag_eval.evaluation.report_steps import PAGE
+
+    report, folder = session.report, session.evaluation.reports.resolve()
+    address = f"http://127.0.0.1:{session.evaluation.settings.view_port}/runs/{report['run_id']}/"
+    pictures = {path.stem.replace("-", "_"): dg.MetadataValue.path(str(path)) for path in sorted(folder.glob("*.png"))}
+    return Outcome(
+        report["content_hash"],
+        reused=False,
+        metadata={
+            "page": dg.MetadataValue.path(str(folder / PAGE)),
+            "page_bytes": (folder / PAGE).stat().st_size,
+            "tables": dg.MetadataValue.path(str(folder / TABLES)),
+            "viewer": dg.MetadataValue.url(address),
+            **pictures,
+        },
+    )
+
+
 def mlflow_record(session: Session, mlflow_run: str) -> Outcome:
     """MLflow record of the report."""
     return Outcome(mlflow_run, reused=False, metadata={"mlflow_run": text(mlflow_run), "run_id": text(session.report["run_id"])})

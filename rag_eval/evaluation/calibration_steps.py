@@ -12,7 +12,8 @@ import pandas as pd
 
 from rag_eval.evaluation.calibrator_files import Accepted, accept_calibrator, accepted_calibrator, keep_calibrator
 from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy, prior_of
-from rag_eval.evaluation.fingerprints import accepted
+from rag_eval.evaluation.drift_watch import drift_state, keep_drift
+from rag_eval.evaluation.feedback_steps import feedback_part
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs
 from rag_eval.evaluation.miss_ranks import judged
@@ -27,9 +28,10 @@ from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.calibration import Calibration, calibrate
 from rag_eval.uncertainty.conformal_splits import Questions
-from rag_eval.uncertainty.drift import Drift, watch
+from rag_eval.uncertainty.drift_state import WatchState
 from rag_eval.uncertainty.labelled import FloatArray, IntArray, Labelled
 from rag_eval.uncertainty.ladder import Checked, Condition, Counts, Standing, standing
+from rag_eval.uncertainty.outcome_rows import utc_text
 from rag_eval.uncertainty.outcome_use import fit_rows, refuse_own_gold
 from rag_eval.uncertainty.promotions import Promotion, Series, promotions, record_status
 
@@ -46,8 +48,8 @@ class Fitting:
         Their rows, by claim id, with current group ids.
     labelled
         Them as arrays.
-    drift
-        The watch over outcomes whose miss rate had been shown before they were known.
+    watch
+        The watch over outcomes whose miss rate had been predicted before they were known, those of this night among them.
     refused
         Why these outcomes may not calibrate this strategy; empty where they may.
     age_days
@@ -56,7 +58,7 @@ class Fitting:
 
     frame: pd.DataFrame
     labelled: Labelled
-    drift: Drift
+    watch: WatchState
     refused: str
     age_days: float | None
 
@@ -84,7 +86,7 @@ def fitting(runs: Runs, name: str, now: dt.datetime) -> Fitting:
     # what tonight's gold judges again is as old as tonight; half of the outcomes must be recent, so that one of yesterday makes no old ones young
     age = float(np.median(np.where(rows["claim_id"].isin(tonight), 0.0, days))) if len(rows) else None
     names = tuple(strategy_signals(runs, name).json("about")["names"])
-    return Fitting(rows, _labelled(rows, names, {**traffic(runs, name).known(), **_current(runs, name, names)}, tonight), _drift(rows, _in_force(runs, name)), refused, age)
+    return Fitting(rows, _labelled(rows, names, {**traffic(runs, name).known(), **_current(runs, name, names)}, tonight), drift_state(runs, name, rows, now), refused, age)
 
 
 def _current(runs: Runs, name: str, names: tuple[str, ...]) -> dict[str, FloatArray]:
@@ -104,24 +106,13 @@ def _labelled(rows: pd.DataFrame, names: tuple[str, ...], known: dict[str, Float
     return Labelled(names, values, rows["missed"].to_numpy(dtype=bool), group, rows["weight"].to_numpy(dtype=np.float64), question)
 
 
-def _in_force(runs: Runs, name: str) -> str:
-    """Id of the calibrator that was accepted before this run; empty where none was."""
-    return accepted(runs.evaluation, name, fingerprint_of(runs, name)).calibrator_id
-
-
-def _drift(rows: pd.DataFrame, calibrator: str) -> Drift:
-    """Watch the outcomes that the calibrator in force had stated a miss rate for, in the order in which they came."""
-    seen = rows[rows["shown_status"].isin(["provisional", "measured"]) & (rows["shown_calibrator"] == calibrator)].sort_values(["at", "claim_id"], kind="stable")
-    return watch(seen["shown_value"].to_numpy(dtype=np.float64), seen["missed"].to_numpy(dtype=np.float64), seen["group_id"].tolist())
-
-
 def miss_rate_calibration(runs: Runs) -> dict[str, Any]:
     """Calibrate every strategy on the outcomes so far; done once an evaluation.
 
     Returns
     -------
     dict
-        By strategy: calibrator (its id; null with reason), standing, drift, refused, promotion (null where the status stays), artifact (key) and
+        By strategy: calibrator (its id; null with reason), standing, drift, feedback, refused, promotion (null where the status stays), artifact (key) and
         everything that `Calibration.to_json` says but the model.
     """
     return runs.evaluation.once("calibration", lambda: _miss_rate_calibration(runs))
@@ -222,7 +213,7 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
             counts,
             None if validation is None else Checked.from_json(validation),
             fingerprint_changed=False,
-            drift_alarm=of.drift.alarm,
+            drift_alarm=of.watch.drift.alarm,
             age_days=of.age_days,
             stale_after_days=spec.stale_after_days,
             own_gold_only=bool(of.refused) and not unusable(evaluation),
@@ -236,6 +227,7 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
         own = Counts(judged_by["n"], judged_by["groups"], judged_by["groups_with_misses"], judged_by["groups_with_hits"])
         wordings = {**wordings, "status": stands(own, judged_by).status}
         about = {**about, "wordings": wordings}
+    keep_drift(runs, name, of.watch)  # before the calibrator is accepted that these outcomes fit: whoever is killed between finds them counted, once
     before = accepted_calibrator(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k)
     calibrator = ""
     if about["model"] is not None and not of.refused and not evaluation.partial:
@@ -248,6 +240,7 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
             "k": spec.k,
             "gold_sources": {source: int(n) for source, n in sorted(of.frame["gold_source"].value_counts().items())},
             "outcomes": of.identity,
+            "fitted_until": str(of.frame["at"].max()),
             "model": about["model"],
             "validation": about["validation"],
             "conformal": about["conformal"],
@@ -262,7 +255,11 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
         lower = Accepted(calibrator_id=before.calibrator_id, strategy_fingerprint=fingerprint, status=earned.status, at=now.isoformat(timespec="seconds"))
         accept_calibrator(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k, accepted=lower)  # a demotion holds for the next run too
     promotion = _recorded(runs, name, earned, fingerprint=fingerprint, figures=_figures(about), calibrator=calibrator, now=now)
-    return _described(about, of, earned, calibrator, promotion) | ({"calibrator_reason": PARTIAL} if evaluation.partial else {}) | {"artifact": artifact.key, "fingerprint": fingerprint}
+    if of.watch.drift.alarm and earned.status == "stale":  # it has cost the status: the next night starts another watch
+        keep_drift(runs, name, of.watch.demoted(utc_text(now)))
+    said = feedback_part(runs, name, dict(zip(of.frame["claim_id"], of.frame["group_id"], strict=True)))
+    described = _described(about, of, earned, calibrator, promotion) | ({"calibrator_reason": PARTIAL} if evaluation.partial else {})
+    return described | {"feedback": said, "artifact": artifact.key, "fingerprint": fingerprint}
 
 
 def _recorded(runs: Runs, name: str, earned: Standing, *, fingerprint: str, figures: dict[str, Any] | None, calibrator: str, now: dt.datetime) -> Promotion | None:
@@ -288,7 +285,7 @@ def _figures(about: dict[str, Any]) -> dict[str, Any] | None:
 
 def _described(about: dict[str, Any], of: Fitting, earned: Standing, calibrator: str, promotion: Promotion | None) -> dict[str, Any]:
     why = of.refused or f"{about['counts']['groups']} distinct groups with outcomes, {about['counts']['groups_with_misses']} of them with misses: too few to fit a calibrator"
-    drift = {name: value for name, value in of.drift.to_json().items() if name not in {"groups", "wealth"}}
+    drift = {name: value for name, value in of.watch.drift.to_json().items() if name not in {"groups", "wealth"}}
     return {
         **{name: value for name, value in about.items() if name not in {"model", "wordings"}},
         "other_wordings": None if about["wordings"] is None else {name: value for name, value in about["wordings"].items() if name != "model"},
@@ -299,7 +296,7 @@ def _described(about: dict[str, Any], of: Fitting, earned: Standing, calibrator:
         **({} if about["model"] is not None else {"estimator_reason": why, "validation_reason": why, "heuristic_v0_reason": why, "leakage_gap_reason": why}),
         "status": earned.status,
         "standing": earned.to_json(),
-        "drift": drift,
+        "drift": {**drift, "since": of.watch.since or None, **({} if of.watch.since else {"since_reason": "it has watched from the first outcome on"})},
         "refused": of.refused or None,
         "promotion": None if promotion is None else {"old_status": promotion.old_status, "new_status": promotion.new_status, "at": promotion.at},
     }

@@ -13,7 +13,7 @@ from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.miss_ranks import judged
 from rag_eval.evaluation.outcome_store import outcome_store, unusable
 from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
-from rag_eval.records.outcomes import Outcome, Shown
+from rag_eval.records.outcomes import MAX_NUMBER, Outcome, Shown
 from rag_eval.records.problems import InputError
 from rag_eval.records.uncertainty import GoldSource
 from rag_eval.uncertainty.naming import new_outcome
@@ -104,7 +104,8 @@ def _there(store: OutcomeStore, runs: Runs, name: str, claims: pd.DataFrame) -> 
 def _outcomes(runs: Runs, name: str, claims: pd.DataFrame, now: dt.datetime) -> list[Outcome]:
     made = strategy_signals(runs, name)
     names = made.json("about")["names"]
-    values = made.frame("signals")[names].to_numpy()[claims["row"].to_numpy()].tolist()
+    # a retriever's own scores may be as large as numbers in JSON are exact, and ratios of them larger than an outcome may hold
+    values = np.clip(made.frame("signals")[names].to_numpy()[claims["row"].to_numpy()], -MAX_NUMBER, MAX_NUMBER).tolist()
     return [
         new_outcome(
             **{key: claim[key] for key in ("claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "target", "k", "missed")},

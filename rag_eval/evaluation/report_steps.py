@@ -12,13 +12,19 @@ from rag_eval.evaluation.answer_measure_steps import answer_measures
 from rag_eval.evaluation.answer_steps import answers
 from rag_eval.evaluation.baseline_steps import drift_part, regression_results
 from rag_eval.evaluation.citation_steps import citations
+from rag_eval.evaluation.claim_steps import miss_rate_claims
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
+from rag_eval.evaluation.explorer_steps import explorer_bundle
 from rag_eval.evaluation.faithfulness_steps import RAGAS_OFF
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
+from rag_eval.evaluation.overlap_steps import overlap
+from rag_eval.evaluation.past_runs import keep_summary
+from rag_eval.evaluation.previous_steps import history_parts
 from rag_eval.evaluation.scoring import LEVELS
+from rag_eval.evaluation.slices_steps import slices
 from rag_eval.evaluation.stability_steps import stability_measures
 from rag_eval.evaluation.trust_report import FILE_NAME as EVIDENCE_FILE
 from rag_eval.evaluation.trust_report import evidence_lines, trust_body, trust_gates
@@ -39,6 +45,7 @@ from rag_eval.storage.atomic import atomic_path, write_bytes, write_text
 from rag_eval.storage.code import code_version, library_versions
 
 EXPORTED = {".csv", ".parquet", ".trec", ".jsonl", ".log"}
+PAGE = "index.html"
 ANSWER_FILES = ("answers.jsonl", "citations.jsonl", "preflights.jsonl", "rejected.jsonl", "events.log", "traces.log")
 
 NO_ANSWERS = "the gold set configures no answers"
@@ -209,6 +216,7 @@ def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict
     }
     body |= trust_body(runs, corpus_snapshot(evaluation).frame("documents"))
     body |= answers_body(runs)
+    body |= {"slices": slices(runs), "overlap": overlap(runs)}
     body["drift"] = drift_part(runs, body)
     body |= calibrated_miss_rates(runs)
     results = floor_gates(config, figures_for_gates(body, config.level))
@@ -226,6 +234,8 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
     The run is also kept in the home, so that later runs can be compared with it.
     """
     report = finish(report_body(evaluation, opened, runs), dt.datetime.now(dt.UTC))
+    artifacts = artifact_keys(runs)
+    report |= history_parts(runs, report, artifacts)
     folder = evaluation.reports
     current = {f"run-{name}.trec" for name in runs.names}
     for stale in folder.glob("run-*.trec"):
@@ -245,8 +255,9 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
             shutil.copyfile(source, partial)
     write_bytes(folder / EVIDENCE_FILE, evidence_lines(evidence_trust(evaluation), report["trust"]["as_of"]))
     write_measures(folder / "measures.csv", report["strategies"])
-    keep_run(evaluation, report, artifact_keys(runs))
-    for name in VERDICT_FILES:  # a verdict of an earlier run must not stand beside this report
+    keep_run(evaluation, report, artifacts)
+    keep_summary(evaluation.settings.home, report["run_id"])  # the next night reads this instead of the whole
+    for name in (*VERDICT_FILES, PAGE):  # a verdict or a page of an earlier run must not stand beside this report
         (folder / name).unlink(missing_ok=True)
     write_report(report, folder / FILE_NAME)
     write_verdict(verdict_rows(report, evaluation.config.name), folder)
@@ -256,8 +267,9 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
 def artifact_keys(runs: Runs) -> dict[str, str]:
     """Keys of the artifacts that a kept run can be looked into with."""
     evaluation = runs.evaluation
-    kept = {"trust": evidence_trust(evaluation), "stability": stability_measures(runs), "cut": corpus_chunks(evaluation), "ranking": ranking_measures(runs), "corpus": corpus_snapshot(evaluation), "chunks": admitted_chunks(evaluation), "gold": gold_variants(evaluation)}
-    kept |= {f"run {name}": runs.artifact(name) for name in runs.names if isinstance(runs.spec(name), External)}
+    kept = {"trust": evidence_trust(evaluation), "stability": stability_measures(runs), "cut": corpus_chunks(evaluation), "ranking": ranking_measures(runs), "corpus": corpus_snapshot(evaluation), "chunks": admitted_chunks(evaluation), "gold": gold_variants(evaluation), "explorer": explorer_bundle(runs)}
+    kept |= {f"run {name}": runs.artifact(name) for name in runs.names}
+    kept["claims"] = miss_rate_claims(runs)
     of_answers = {"answers": answers(runs), "citations": citations(runs), "answer_measures": answer_measures(runs)}
     return {stage: artifact.key for stage, artifact in (kept | of_answers).items() if artifact is not None}
 

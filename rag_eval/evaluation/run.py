@@ -14,11 +14,12 @@ from rag_eval.evaluation.citation_steps import citations
 from rag_eval.evaluation.claim_steps import miss_rate_claims
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
 from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.html_steps import html_report, per_question
 from rag_eval.evaluation.index_steps import IndexOpener, corpus_index
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
 from rag_eval.evaluation.outcome_steps import retrieval_outcomes
-from rag_eval.evaluation.report_steps import retrieval_metrics_report
+from rag_eval.evaluation.report_steps import PAGE, retrieval_metrics_report
 from rag_eval.evaluation.stability_steps import stability_measures
 from rag_eval.evaluation.trace_steps import traces_or_error
 from rag_eval.evaluation.trust_measure_steps import trust_measures
@@ -72,21 +73,25 @@ class Outcome:
 
 def report_files(folder: Path) -> list[Path]:
     """Files that MLflow keeps of every run; rankings and the CSV copy stay in the folder of reports."""
-    names = (FILE_NAME, "measures.csv", "per-query.parquet", "answers.jsonl", "citations.jsonl", "evidence-trust.jsonl", "reliability.png", "learning-curve.png")
+    names = (FILE_NAME, PAGE, "measures.csv", "per-query.parquet", "answers.jsonl", "citations.jsonl", "evidence-trust.jsonl", "reliability.png", "learning-curve.png")
     return [folder / name for name in names if (folder / name).is_file()]
 
 
-def mlflow_record(evaluation: Evaluation, report: dict[str, Any], tags: dict[str, str] | None = None) -> str:
+def mlflow_record(runs: Runs, report: dict[str, Any], tags: dict[str, str] | None = None) -> str:
     """Record a finished report in MLflow and return the parent run's id."""
-    settings = evaluation.settings
+    evaluation, settings = runs.evaluation, runs.evaluation.settings
     with evaluation.progress.step("Recording in MLflow"):
-        return record(report, evaluation.config.name, settings.mlflow_uri, report_files(evaluation.reports), settings.home / "mlartifacts", extra_tags=tags)
+        return record(report, evaluation.config.name, settings.mlflow_uri, report_files(evaluation.reports), settings.home / "mlartifacts", extra_tags=tags, questions=per_question(runs))
 
 
 def publish(evaluation: Evaluation, report_folder: Path) -> None:
-    """Copy the primary gold set's report to the top of the folder of reports, atomically and last."""
-    with atomic_path(evaluation.settings.reports / FILE_NAME) as partial:
-        shutil.copyfile(report_folder / FILE_NAME, partial)
+    """Copy the primary gold set's page and report to the top of the folder of reports, atomically and last."""
+    for name in (PAGE, FILE_NAME):
+        if not (report_folder / name).is_file():  # the page of an earlier run must not stand beside this report
+            (evaluation.settings.reports / name).unlink(missing_ok=True)
+            continue
+        with atomic_path(evaluation.settings.reports / name) as partial:
+            shutil.copyfile(report_folder / name, partial)
 
 
 def evaluate(evaluation: Evaluation, *, primary: bool) -> Outcome:
@@ -125,13 +130,14 @@ def evaluate(evaluation: Evaluation, *, primary: bool) -> Outcome:
     miss_rate_calibration(runs)
     calibrated_miss_rates(runs)
     report = retrieval_metrics_report(evaluation, opened, runs)
+    html_report(runs, report)
     if primary:
         publish(evaluation, evaluation.reports)
     seconds = time.perf_counter() - started
     trace_error = traces_or_error(runs, report)
     run_id, error = None, None
     try:
-        run_id = mlflow_record(evaluation, report)
+        run_id = mlflow_record(runs, report)
     except Exception as failure:  # noqa: BLE001 - whatever a tracking store does, the report on disk stands; the caller shows the error
         error = f"{type(failure).__name__}: {failure}"
     return Outcome(evaluation.config.name, report, evaluation.reports, required_failures(report["gates"]), seconds, run_id, error, trace_error)

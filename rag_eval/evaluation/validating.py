@@ -101,9 +101,9 @@ def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]
         keys, index = kept["artifacts"], kept["report"]["index"]
         corpus, chunks = (_artifact(home, stage, keys.get(stage), ids[-1]) for stage in ("corpus", "chunks"))
         frame = chunks.frame("chunks")
-        for stage in keys:
-            if stage.startswith("run "):  # an external retriever's own units
-                frame = with_units(frame, _artifact(home, "run", keys[stage], ids[-1]).frame("units"))
+        external = [entry["name"] for entry in kept["report"]["strategies"] if entry["kind"] == "external"]
+        for name in external:  # an external retriever's own units
+            frame = with_units(frame, _artifact(home, "run", keys.get(f"run {name}"), ids[-1]).frame("units"))
         hashes = [entry["index_hash"] for entry in index["strategies"].values()]
         live = LiveIndex.from_frames(corpus.frame("documents"), corpus.frame("sections"), frame, hashes, index["analyzer"])
         return live, f"run {quoted(ids[-1])} of gold set {quoted(str(kept['gold_set']))}"

@@ -1,6 +1,7 @@
 """How alike two rankings are.
 
-Belongs here: rank-biased overlap, its mean over the runs of a question, and the recall of an approximate index against exact search.
+Belongs here: rank-biased overlap, its mean over the runs of a question, the share of items that two lists have in common, and the recall of an
+approximate index against exact search.
 """
 
 import numpy as np
@@ -125,4 +126,33 @@ def ann_recall(approximate: ArrayLike, exact: ArrayLike, k: int) -> FloatArray:
     size = np.bincount(row, minlength=len(true)).astype(np.float64)
     size[size == 0] = np.nan
     share: FloatArray = hits / size
+    return share
+
+
+def shared_share(a: ArrayLike, b: ArrayLike) -> FloatArray:
+    """Share of the items that two lists have in common, whatever their order (`overlap@k` of lists cut at k).
+
+    Parameters
+    ----------
+    a, b
+        `[n, k]` each: item codes, -1 = padding.
+
+    Returns
+    -------
+    array
+        `[n]` number of shared items by the length of the longer list; NaN where both are empty.
+
+    Examples
+    --------
+    >>> shared_share([[3, 1, 2]], [[2, 9, -1]]).round(3).tolist()
+    [0.333]
+    """
+    left, right = as_rankings(a, "a"), as_rankings(b, "b")
+    if len(left) != len(right):
+        raise ValueError(f"a has {len(left)} rankings, b has {len(right)}")
+    row, column = np.nonzero(left >= 0)
+    shared = np.bincount(row[ranks(right, row, left[row, column]) > 0], minlength=len(left))
+    size = np.maximum(np.count_nonzero(left >= 0, axis=1), np.count_nonzero(right >= 0, axis=1)).astype(np.float64)
+    size[size == 0] = np.nan
+    share: FloatArray = shared / size
     return share

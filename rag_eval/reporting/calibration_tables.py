@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rag_eval.records.problems import quoted
-from rag_eval.reporting.miss_rate_lines import LEVEL, figure, k_for
+from rag_eval.reporting.miss_rate_lines import LEVEL, feedback_lines, figure, k_for
 from rag_eval.reporting.terminal import cell, new_table
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def _lines(name: str, entry: Mapping[str, Any], claims: Mapping[str, Any]) -> li
         lines.append(f"{quoted(name)}: DRIFT, {entry['drift']['direction']} after {entry['drift']['first_alarm_at']} groups")
     if entry["promotion"] is not None:
         lines.append(f"{quoted(name)}: {entry['promotion']['old_status']} -> {entry['promotion']['new_status']}")
+    lines += feedback_lines(name, entry["feedback"])
     lines += _claim_lines(name, claims)
     if entry["calibrator"]:
         lines.append(f"{quoted(name)}: calibrator {entry['calibrator'][:16]}, fingerprint {entry['fingerprint']}")

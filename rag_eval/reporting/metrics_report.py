@@ -19,8 +19,13 @@ _UNPRINTABLE = re.compile(r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202f\u2060-\u2
 SCHEMA_VERSION = 1
 FILE_NAME = "retrieval-metrics.json"
 
-VOLATILE = frozenset({"cacheHitRate", "cacheHitRate_reason", "calibration", "code", "content_hash", "drift", "embeddings", "reused", "run_id", "timestamp", "uncertainty", "vector_store"})
-"""Top-level keys that say when, against which accepted baseline, with which calibrators, where, by which code and how fast, not what was found."""
+VOLATILE = frozenset(
+    {
+        *("cacheHitRate", "cacheHitRate_reason", "calibration", "code", "content_hash", "drift", "embeddings", "history", "previous", "previous_reason"),
+        *("reused", "run_id", "timestamp", "uncertainty", "vector_store"),
+    }
+)
+"""Top-level keys that say when, after which runs, against which accepted baseline, with which calibrators, where, by which code and how fast, not what was found."""
 
 IDS = frozenset({"query_id", "hash", "index_hash", "chunks_hash", "version", "file"})
 """Keys whose values name something and are left as they are."""

@@ -67,6 +67,7 @@ def miss_rate_lines(report: Mapping[str, Any]) -> list[str]:
             lines.append(f"{quoted(name)} is not calibrated: {quoted(other['refused'], 400)}")
         if other["drift"]["alarm"]:
             lines.append(f"{quoted(name)}: DRIFT, {other['drift']['direction']} after {other['drift']['first_alarm_at']} groups")
+        lines += feedback_lines(name, other["feedback"])
     answers = part["answers"]
     if "n" in answers:
         named = (("synthesis_confidence", "grounded"), ("final_confidence", "discounted by miss rate"), ("calibrated_confidence", "calibrated, to act on"))
@@ -79,4 +80,25 @@ def miss_rate_lines(report: Mapping[str, Any]) -> list[str]:
             f"{quoted(name)} over {quoted(rounds['base'])}: expanded {whole['triggered']} of {whole['questions']} wordings, recovered {whole['recovered']}, lost {whole['lost']}, "
             f"recall@{rounds['k']} {difference} over {whole['n_groups']} groups: {whole['verdict']}"
         )
+    return lines
+
+
+def feedback_lines(name: str, said: Mapping[str, Any]) -> list[str]:
+    """What users said of a strategy's retrievals, and what is to be audited; nothing where nobody said anything."""
+    if not said["n_claims"]:
+        return []
+    kinds = ", ".join(f"{said[kind]} {kind.replace('_', ' ')}" for kind in ("something_missing", "evidence_not_relevant", "nothing_missing") if said[kind])
+    due = f"; {said['audits_due']} to audit: rag-eval audit list --feedback" if said["audits_due"] else ""
+    lines = [f"{quoted(name)}: feedback on {said['n_claims']} claims ({kinds}), which fits no calibrator{due}"]
+    against = said["contradicts_gold"]
+    if against["n_questions"]:
+        shown, left = ", ".join(quoted(query, 40) for query in against["query_ids"]), against["n_questions"] - len(against["query_ids"])
+        lines.append(f"{quoted(name)}: users miss something where the gold says hit, questions {shown}{f' and {left} more' if left else ''}")
+    for part, label in (("every_claim", "all claims"), ("least_risky_third", "the third of claims with the lowest miss rates")):
+        room = None if said["watch"] is None else said["watch"][part]
+        if room is not None and room["alarm"]:
+            lines.append(
+                f"{quoted(name)}: AUDIT NOW, users complain in {room['complaints']} of {room['n_groups']} groups of {label}, and the stated miss rates leave room for {room['upper']} "
+                "(no status is changed by that): rag-eval audit list --feedback, rag-eval audit draw"
+            )
     return lines

@@ -9,10 +9,14 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 EXPERIMENT = "rag_eval"
 MAX_PARAM = 500
+PER_QUESTION = "per-question.json"
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Makes the MLflow UI open on runs and their metrics, not on traces, of which there are none."""
 _SQLITE = "sqlite:///"
@@ -65,6 +69,13 @@ def miss_rate_metrics(report: Mapping[str, Any], name: str) -> dict[str, float]:
     return {key: float(value) for key, value in found.items() if value is not None}
 
 
+def note(report: Mapping[str, Any]) -> str:
+    """Describe a run in Markdown, as MLflow shows it above everything else: what to open, on what it was measured, and the verdict."""
+    failed = [f"`{gate['id']}`" for gate in report["gates"] if gate["status"] != "pass"]
+    lines = ["Open the artifact **index.html** for the whole report, **per-question.json** for the questions.", "", f"- index `{report['index']['hash']}`", f"- gold `{report['gold']['hash']}`"]
+    return "\n".join([*lines, f"- gates that did not pass: {', '.join(failed) or 'none'}"])
+
+
 def _tags(report: Mapping[str, Any], extra: Mapping[str, str]) -> dict[str, str]:
     return {
         "index_hash": report["index"]["hash"],
@@ -74,6 +85,7 @@ def _tags(report: Mapping[str, Any], extra: Mapping[str, str]) -> dict[str, str]
         "content_hash": report["content_hash"],
         "rag_eval.run_id": report["run_id"],
         "rag_eval.version": report["version"],
+        "mlflow.note.content": note(report),
         **extra,
     }
 
@@ -92,7 +104,14 @@ def _make_store(uri: str) -> None:
         partial.replace(place)
 
 
-def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[Path], artifacts: Path, *, extra_tags: Mapping[str, str] | None = None) -> str:
+def _log_table(client: "MlflowClient", run_id: str, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Log what MLflow's log_table logs and marks, without the frame that it warns about under pandas 3."""
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    client.log_text(run_id, json.dumps({"columns": list(columns), "data": rows}), PER_QUESTION)
+    client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([{"path": PER_QUESTION, "type": "table"}]))
+
+
+def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[Path], artifacts: Path, *, extra_tags: Mapping[str, str] | None = None, questions: Mapping[str, Sequence[Any]] | None = None) -> str:
     """Write the record and return the parent's run id.
 
     Parameters
@@ -109,6 +128,8 @@ def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[P
         Folder of artifacts for a local tracking store; a server has its own.
     extra_tags
         For example `dagster.run_id`.
+    questions
+        Columns of the per-question table.
     """
     os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -170,6 +191,8 @@ def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[P
                 client.set_terminated(child.info.run_id, child_status)
         for path in files:
             client.log_artifact(parent_id, str(path))
+        if questions:
+            _log_table(client, parent_id, questions)
         status = "FINISHED"
     finally:
         client.set_terminated(parent_id, status)

@@ -9,9 +9,6 @@ from rag_eval.storage.atomic import atomic_path
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEVELS = ("document", "section", "span")
-COLOURS = {"document": "#1f5a8c", "section": "#c05621", "span": "#4a7c3a"}
-MARKERS = {"document": "o", "section": "s", "span": "D"}
 INCHES_PER_ROW = 0.32
 DARK = 0.5
 MAX_WORDINGS = 12
@@ -80,41 +77,4 @@ def flip_heat_map(about: Mapping[str, Any], path: Path) -> Path | None:
         axes.set_title(name, fontsize=9)
     if image is not None:
         figure.colorbar(image, ax=list(panels), label="share of questions whose hit changes", shrink=0.8)
-    return save_figure(figure, path)
-
-
-def forest(report: Mapping[str, Any], path: Path, label: str = "R@10") -> Path:
-    """One measure by strategy and level, each with its 95 % interval and denominator.
-
-    Parameters
-    ----------
-    report
-        The report.
-    path
-        The PNG file to write.
-    label
-        The measure, for example `R@10`.
-    """
-    strategies = [entry["name"] for entry in report["strategies"]]
-    figure = new_figure(8, 1.1 + 0.55 * len(strategies))
-    axes = figure.subplots()
-    for at, level in enumerate(LEVELS):
-        for row, entry in enumerate(report["strategies"]):
-            record = next((item for item in entry["measures"] if item["level"] == level and item["label"] == label), None)
-            if record is None or record["value"] is None:
-                continue
-            low = record["value"] if record["ci_low"] is None else record["ci_low"]
-            high = record["value"] if record["ci_high"] is None else record["ci_high"]
-            place = row + 0.22 * (at - 1)
-            axes.plot([low, high], [place, place], color=COLOURS[level], linewidth=2, solid_capstyle="butt")
-            axes.plot(record["value"], place, marker=MARKERS[level], color=COLOURS[level], label=f"{level} (n = {record['n_scored']})" if row == 0 else None)
-    axes.set_yticks(range(len(strategies)), strategies)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1)
-    axes.set_xlabel(f"{label} with 95 % interval over {report['gold']['n_groups_answerable']} independent groups of questions")
-    axes.grid(axis="x", color="#dddddd")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, title="level")
-    axes.set_title(f"{report['gold']['name']} on {report['index']['rev']}", loc="left", fontsize=10)
     return save_figure(figure, path)

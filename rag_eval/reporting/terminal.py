@@ -199,6 +199,15 @@ def drift_lines(report: Mapping[str, Any]) -> list[str]:
     return [*lines, *(quoted(note, 400) for note in part["notes"])]
 
 
+def previous_lines(report: Mapping[str, Any]) -> list[str]:
+    """Say whether this run may be compared with the one before it, or why not."""
+    part = report.get("previous")
+    if part is None:
+        return []
+    against = "comparable" if part["comparable"] else f"not comparable ({', '.join(code.replace('_', ' ') for code in part['reason_codes'])})"
+    return [f"previous run {quoted(part['run_id'])}: {against}"]
+
+
 def gates_table(report: Mapping[str, Any]) -> "Table":
     """Gates with what was asked, what was found and why."""
     table = new_table("Gates", [("gate", "left"), ("status", "left"), ("found", "right"), ("accepted", "left"), ("reason", "left")])
@@ -241,7 +250,7 @@ def show_report(console: "Console", report: Mapping[str, Any]) -> None:
     from rag_eval.reporting.miss_rate_lines import miss_rate_lines, miss_rates_table
 
     console.print(miss_rates_table(report))
-    for line in (*miss_rate_lines(report), *trust_lines(report), *drift_lines(report)):
+    for line in (*miss_rate_lines(report), *trust_lines(report), *previous_lines(report), *drift_lines(report)):
         console.print(line, markup=False, soft_wrap=True)
     if report["gates"]:
         console.print(gates_table(report))
@@ -254,6 +263,7 @@ def show_outcome(console: "Console", report: Mapping[str, Any], folder: Path, se
     cache = report["cacheHitRate"]
     reuse = "" if cache is None else f"; {report['embeddings']['embedded']:,} of {report['embeddings']['needed']:,} texts had to be embedded"
     console.print(f"evaluated in {seconds:.1f} s{reuse}", markup=False)
+    console.print(f"page    {folder / 'index.html'}  (one file, opens from disk; over all kept runs: {command} view)", markup=False, soft_wrap=True)
     console.print(f"report  {folder / 'retrieval-metrics.json'}  (content_hash {report['content_hash'][:16]}, run {report['run_id']})", markup=False, soft_wrap=True)
     console.print(f"tables  {folder / 'measures.csv'}, {folder / 'per-query.parquet'}, {folder}/run-*.trec", markup=False, soft_wrap=True)
     if "outcomes" in report["answers"]:

@@ -109,11 +109,11 @@ class Drift:
             at, direction = value["first_alarm_at"], value["direction"]
             sums = float(value["sum_missed"]), float(value["sum_predicted"])
             state = cls(float(value["level"]), float(value["tolerance"]), (high, low), int(value["n"]), groups, *sums, None if at is None else int(at), direction)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise _unreadable(f"{type(error).__name__}: {error}") from error
         if not (len(high) == len(low) == len(BETS) and len(set(groups)) == len(groups) and np.isfinite([*high, *low, *sums]).all()):
             raise _unreadable(f"{len(high)} and {len(low)} bets, {len(groups)} groups, sums {sums}")
-        if (at is None) != (direction is None) or direction not in {None, *DIRECTIONS}:
+        if (at is None) != (direction is None) or direction not in (None, *DIRECTIONS) or not (state.first_alarm_at is None or 1 <= state.first_alarm_at <= len(groups)):
             raise _unreadable(f"an alarm at {at} in the direction {direction}")
         return state
 

@@ -17,7 +17,6 @@ from rag_eval.records.uncertainty import (
     PROVISIONAL_EACH,
     PROVISIONAL_OUTCOMES,
     SLOPE,
-    STATUSES,
     Status,
 )
 from rag_eval.uncertainty.labelled import Labelled
@@ -184,16 +183,3 @@ def _validated(validation: Validation | Checked | None) -> tuple[Condition, ...]
 
 def _inside(name: str, error: CalibrationError) -> Condition:
     return Condition(name, error.inside, f"{error.value:.4f}", f"at most {error.null_limit:.4f}, the limit of calibrated predictions", "measured")
-
-
-def allows_discount(status: Status) -> bool:
-    """Whether a miss rate of this status may discount an answer's confidence.
-
-    Raises
-    ------
-    ValueError
-        No status of the ladder.
-    """
-    if status not in STATUSES:
-        raise ValueError(f"found {status!r}, accepted: {', '.join(STATUSES)}")
-    return status in DISCOUNTING

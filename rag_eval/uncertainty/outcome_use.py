@@ -7,7 +7,7 @@ from typing import Final
 
 import pandas as pd
 
-from rag_eval.records.outcomes import AUDITS
+from rag_eval.records.outcomes import AUDITS, MISSED_BY_FEEDBACK
 from rag_eval.records.problems import InputError, Problem, quoted
 
 _THOROUGH: Final = {"deep_audit": 0, "human": 1, "qrels": 2, "llm_judge": 3}
@@ -31,6 +31,18 @@ def fit_rows(frame: pd.DataFrame) -> pd.DataFrame:
     order = kept["gold_source"].map(_THOROUGH).sort_values(kind="stable").index
     kept = kept.assign(inclusion_probability=largest, weight=1 / largest, missed=kept["missed"].astype(bool))
     return kept.loc[order].drop_duplicates(key).sort_index().reset_index(drop=True)
+
+
+def first_judgements(history: pd.DataFrame) -> pd.DataFrame:
+    """Return the first judgement of each claim that could fit a calibrator, whatever superseded it since: until then its outcome was unknown.
+
+    Parameters
+    ----------
+    history
+        Every row of one target and K, as `OutcomeStore.history` gives them.
+    """
+    kept = history[history["missed"].notna() & history["inclusion_probability"].notna() & (history["gold_source"] != "user_feedback")]
+    return kept.sort_values(["at", "outcome_id"], kind="stable").drop_duplicates("claim_id").reset_index(drop=True)
 
 
 def refuse_own_gold(frame: pd.DataFrame, strategy: str) -> None:
@@ -70,6 +82,14 @@ def feedback_without_audit(frame: pd.DataFrame) -> pd.DataFrame:
     Such audits are not chosen at random, so their outcomes have no inclusion probability and never fit a calibrator.
     """
     audited = frame.loc[frame["gold_source"].isin(AUDITS) & frame["missed"].notna(), "claim_id"]
-    kept = frame[(frame["gold_source"] == "user_feedback") & ~frame["claim_id"].isin(audited)].copy()
+    kept = standing_feedback(frame)
+    kept = kept[~kept["claim_id"].isin(audited)].copy()
     kept["_first"] = kept["feedback"] != "something_missing"
     return kept.sort_values(["_first", "at"], ascending=[True, False], kind="stable").drop(columns="_first").reset_index(drop=True)
+
+
+def standing_feedback(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep what users said and did not take back; of `evidence_not_relevant`, which judges nothing, a correction cannot be told from the row itself."""
+    said = frame["gold_source"] == "user_feedback"
+    taken_back = frame["missed"].isna() & frame["feedback"].map(MISSED_BY_FEEDBACK).notna()
+    return frame[said & ~taken_back]

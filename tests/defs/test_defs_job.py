@@ -57,7 +57,7 @@ def test_second_run_reuses_and_checks_say_what_they_saw(project, instance):
     result = project.run(instance)
     assert result.success
     made = materialized(result)
-    computed = {"uncertainty/calibrated_miss_rates", "reporting/retrieval_metrics_report", "reporting/mlflow_record", "reporting/gate_verdict"}
+    computed = {"uncertainty/calibrated_miss_rates", "reporting/retrieval_metrics_report", "reporting/html_report", "reporting/mlflow_record", "reporting/gate_verdict"}
     assert {name for name, entry in made.items() if not entry["reused"]} == computed
     assert project.report()["content_hash"] == first
     seen = checks(result)

@@ -8,7 +8,7 @@ import pytest
 
 from rag_eval.records.uncertainty import STATUSES
 from rag_eval.uncertainty.labelled import Labelled
-from rag_eval.uncertainty.ladder import Counts, allows_discount, standing
+from rag_eval.uncertainty.ladder import Counts, Standing, standing
 from rag_eval.uncertainty.resampling import Figure
 from rag_eval.uncertainty.validation import validate
 
@@ -89,11 +89,9 @@ def test_what_rested_on_outcomes_goes_stale_at_once(good, change):
 
 
 def test_only_earned_rates_discount(good):
-    assert [name for name in STATUSES if allows_discount(name)] == ["provisional", "measured"]
+    assert [name for name in STATUSES if Standing(name, ()).discounts] == ["provisional", "measured"]
     assert standing(ENOUGH, good, **FINE).discounts
     assert not standing(ENOUGH, good, **{**FINE, "drift_alarm": True}).discounts
-    with pytest.raises(ValueError, match="accepted"):
-        allows_discount("probably")
 
 
 def test_conditions_say_what_was_found_and_what_is_needed():

@@ -27,8 +27,9 @@ def reporting_assets(common: Common, settings: Settings) -> list[dg.AssetsDefini
     report = common.spec(
         names.REPORT, measured, {"json"}, "retrieval-metrics.json with its tables beside it; every figure carries the index_hash and rev it was measured on.", freshness_policy=freshness(settings)
     )
-    record = common.spec(names.MLFLOW_RECORD, (names.REPORT,), {"mlflow"}, "The report in MLflow: one parent run, one child run a strategy.")
-    verdict = common.spec(names.GATE_VERDICT, (names.REPORT, names.MLFLOW_RECORD), {"python"}, "Fails the run when a required gate did not pass; everything else is written by then.")
+    page = common.spec(names.HTML_REPORT, (names.REPORT,), {"html"}, "index.html: the whole report as one page that opens from disk, and its tables as CSV and LaTeX.")
+    record = common.spec(names.MLFLOW_RECORD, (names.REPORT, names.HTML_REPORT), {"mlflow"}, "The report in MLflow: one parent run, one child run a strategy.")
+    verdict = common.spec(names.GATE_VERDICT, (names.REPORT, names.HTML_REPORT, names.MLFLOW_RECORD), {"python"}, "Fails the run when a required gate did not pass; everything else is written by then.")
 
     @dg.multi_asset(name=op_name(report.key), specs=[report])
     def retrieval_metrics_report(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
@@ -46,13 +47,25 @@ def reporting_assets(common: Common, settings: Settings) -> list[dg.AssetsDefini
                 context.log.warning("the traces were not written (%s); the report is complete", quoted(error, 400))
             return outcomes.metrics_report(session).result(trace_error=text(error or "none"))
 
+    @dg.multi_asset(name=op_name(page.key), specs=[page])
+    def html_report(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
+        from rag_eval.evaluation.html_steps import html_report as stage
+        from rag_eval.evaluation.run import publish
+
+        with clear_failures():
+            session = evaluations.open(context.partition_key)
+            stage(session.runs, session.report)
+            if context.partition_key == evaluations.settings.primary_gold_set:
+                publish(session.evaluation, session.evaluation.reports)
+            return outcomes.html_report(session).result()
+
     @dg.multi_asset(name=op_name(record.key), specs=[record])
     def mlflow_record(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
         from rag_eval.evaluation.run import mlflow_record as stage
 
         with clear_failures():
             session = evaluations.open(context.partition_key)
-            run_id = stage(session.evaluation, session.report, {"dagster.run_id": context.run.run_id})
+            run_id = stage(session.runs, session.report, {"dagster.run_id": context.run.run_id})
             return outcomes.mlflow_record(session, run_id).result()
 
     @dg.multi_asset(name=op_name(verdict.key), specs=[verdict])
@@ -64,4 +77,4 @@ def reporting_assets(common: Common, settings: Settings) -> list[dg.AssetsDefini
             raise dg.Failure(message, metadata=outcome.metadata, allow_retries=False)
         return outcome.result()
 
-    return [retrieval_metrics_report, mlflow_record, gate_verdict]
+    return [retrieval_metrics_report, html_report, mlflow_record, gate_verdict]

@@ -14,13 +14,16 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from rag_eval.reporting.html.figures import Cursor
+from rag_eval.reporting.html.figures import Cursor, text
 from rag_eval.reporting.html.pictures import colour
 from rag_eval.reporting.html.tables import Series, Table
 from rag_eval.reporting.html.templating import environment, render
 
-PANELS: Final = ("verdict", "denominators", "measures", "miss_rates", "stability", "recall", "citations", "trust", "slices", "history", "cost", "methods", "explorer")
+ALL: Final = ("verdict", "denominators", "measures", "miss_rates", "stability", "recall", "citations", "trust", "slices", "history", "cost", "methods", "explorer")
+PANELS: Final = tuple(name for name in ALL if resources.files("rag_eval.reporting.html.panels").joinpath(f"{name}.py").is_file())
 """Modules of `panels`, in the order of the page; the id of a section has hyphens."""
+FRAME_BYTES: Final = 20_000
+"""What the page takes around its panels, scripts and data."""
 SCRIPTS: Final = ("explorer.js", "downloads.js")
 STYLES: Final = ("page.css", "explorer.css")
 
@@ -73,18 +76,11 @@ class Page:
     def swatch(self, name: str) -> Markup:
         """Write the name of a strategy with its colour; the primary one is marked."""
         mark = Markup(' <abbr title="the primary strategy: the headline figures are its">*</abbr>') if name == self.primary else Markup()
-        return Markup('<span class="series s{}"><i></i><bdi>{}</bdi>{}</span>').format(str(self.strategies.index(name) % 8 + 1), render_text(name), mark)
+        return Markup('<span class="series s{}"><i></i>{}{}</span>').format(str(self.strategies.index(name) % 8 + 1), text(self.strategy(name)["name"]), mark)
 
     def series(self, cursor: Cursor) -> Series:
         """Make a cell of a strategy's name, wherever in the report it stands."""
         return Series(cursor, self.swatch(str(cursor.value)))
-
-
-def render_text(text: str) -> str:
-    """Make a text fit to be escaped and shown."""
-    from rag_eval.reporting.html.untrusted import visible
-
-    return visible(text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +136,7 @@ def _tables_block(tables: Iterable[Table]) -> bytes:
     return gzip.compress(json.dumps({table.name: {"csv": table.csv(), "tex": table.tex()} for table in tables}, sort_keys=True).encode(), mtime=0)
 
 
-def build(report: Mapping[str, Any], bundle: Mapping[str, bytes] | None = None) -> Built:
+def build(report: Mapping[str, Any], bundle: Callable[[int], Mapping[str, bytes]] | None = None, limit: int = 0) -> Built:
     """Build the page.
 
     Parameters
@@ -148,23 +144,34 @@ def build(report: Mapping[str, Any], bundle: Mapping[str, bytes] | None = None) 
     report
         The finished report, as `retrieval-metrics.json` holds it.
     bundle
-        The explorer's parts by file name (`summary.json.gz`, ...), as a page may hold them; None leaves the explorer out, which is said.
+        Makes the explorer's parts by file name (`summary.json.gz`, ...) so that they take at most so many bytes of a page; None leaves the
+        explorer out, which is said.
+    limit
+        What the page may take, in bytes; the panels take what they need, the explorer the rest.
 
     Returns
     -------
     Built
         One HTML document that needs nothing else, and its tables.
     """
-    summary = None if bundle is None else json.loads(gzip.decompress(bundle["summary.json.gz"]))
-    page = Page(Cursor(dict(report)), summary)
+    page, script, style = Page(Cursor(dict(report))), "\n".join(asset(name) for name in SCRIPTS), "\n".join(asset(name) for name in STYLES)
     sections, tables = [], list[Table]()
-    for name in PANELS:
-        make: Callable[[Page], Panel] = import_module(f"rag_eval.reporting.html.panels.{name}").panel
-        panel = make(page)
-        body = render(panel.template, {"page": page, "report": page.report, **panel.context})
-        sections.append({"id": name.replace("_", "-"), "title": panel.title, "body": body})
-        tables += panel.tables
-    script, style = "\n".join(asset(name) for name in SCRIPTS), "\n".join(asset(name) for name in STYLES)
-    blocks = [block("bundle-tables", _tables_block(tables)), *(block("bundle-" + name.removesuffix(".json.gz"), content) for name, content in sorted((bundle or {}).items()))]
+    for name in PANELS[:-1]:
+        section, made = _section(name, page)
+        sections.append(section)
+        tables += made
+    blocks = [block("bundle-tables", _tables_block(tables))]
+    if bundle is not None:
+        taken = sum(len(str(part).encode()) for section in sections for part in section.values()) + len(script.encode()) + len(style.encode()) + sum(map(len, blocks))
+        parts = bundle(limit - taken - FRAME_BYTES)
+        page = dataclasses.replace(page, summary=json.loads(gzip.decompress(parts["summary.json.gz"])))
+        blocks += [block("bundle-" + name.removesuffix(".json.gz"), content) for name, content in sorted(parts.items())]
+    sections.append(_section(PANELS[-1], page)[0])
     html = environment().get_template("page.html").render(page=page, report=page.report, sections=sections, policy=policy(script, style), script=Markup(script), style=Markup(style), blocks=Markup("\n").join(blocks))  # noqa: S704 - our own files
     return Built(html, tuple(tables))
+
+
+def _section(name: str, page: Page) -> tuple[dict[str, str], tuple[Table, ...]]:
+    make: Callable[[Page], Panel] = import_module(f"rag_eval.reporting.html.panels.{name}").panel
+    panel = make(page)
+    return {"id": name.replace("_", "-"), "title": panel.title, "body": render(panel.template, {"page": page, "report": page.report, **panel.context})}, panel.tables

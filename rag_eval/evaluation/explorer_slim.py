@@ -1,0 +1,89 @@
+"""The explorer's parts as the HTML report embeds them: within a limit of bytes, with as many snippets as fit.
+
+Belongs here: what is left out. A page says of a text that is not in it where it can be seen.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_eval.evaluation.explorer_packing import SUMMARY_FILE, packed, unpacked
+from rag_eval.evaluation.explorer_steps import PRIORITY
+from rag_eval.storage.artifacts import Artifact
+
+LEAST_BYTES: Final = 2_300_000
+"""What the explorer may take of a page for 1,000 questions or fewer, in base64; more questions have as much more."""
+_TRIES: Final = 6
+_CLOSE: Final = 0.98
+"""Share of the limit that is good enough to stop trying."""
+
+
+def bytes_for(n_questions: int) -> int:
+    """Limit for a gold set of this size."""
+    return LEAST_BYTES * max(1000, n_questions) // 1000
+
+
+def embedded_size(parts: Mapping[str, bytes]) -> int:
+    """Bytes of all parts in base64."""
+    return sum(4 * -(-len(part) // 3) for part in parts.values())
+
+
+def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
+    """Fit the parts into a page.
+
+    Parameters
+    ----------
+    artifact
+        Of `explorer_bundle`.
+    limit_bytes
+        Most bytes of all parts together in base64. Only snippets are left out, the last ranked ones first; where the rest alone is larger, no
+        snippet is in.
+
+    Returns
+    -------
+    parts
+        Name of the part -> its bytes, as in the artifact; in the summary `texts` says how many snippets of how many are in.
+    """
+    whole = {path.name: path.read_bytes() for path in sorted(artifact.folder.glob("*.json.gz"))}
+    if embedded_size(whole) <= limit_bytes:
+        return whole
+    summary = unpacked(whole[SUMMARY_FILE])
+    chunks = {name: unpacked(part) for name, part in whole.items() if name.startswith("chunks-")}
+    fixed = {name: part for name, part in whole.items() if not name.startswith("chunks-") and name != SUMMARY_FILE}
+    order = np.argsort(artifact.array(PRIORITY), kind="stable")
+
+    def with_texts(n: int) -> dict[str, bytes]:
+        return {SUMMARY_FILE: packed({**summary, "texts": {"kept": n, "of": len(order)}}), **fixed, **_kept(chunks, order[:n])}
+
+    return dict(sorted(_most(with_texts, (len(order), embedded_size(whole)), limit_bytes).items()))
+
+
+def _kept(chunks: Mapping[str, dict[str, list[Any]]], numbers: npt.NDArray[np.int64]) -> dict[str, bytes]:
+    found, start = {}, 0
+    inside = set(numbers.tolist())
+    for name, part in chunks.items():
+        texts = [text if start + at in inside else None for at, text in enumerate(part["text"])]
+        found[name] = packed({**part, "text": texts})
+        start += len(texts)
+    return found
+
+
+def _most(with_texts: Callable[[int], dict[str, bytes]], whole: tuple[int, int], limit: int) -> dict[str, bytes]:
+    """The most texts that fit, as far as a few tries find it: sizes are nearly proportional, so each try goes where the line through the last two points meets the limit. `whole` is their number and size."""
+    best = with_texts(0)
+    low, low_size = 0, embedded_size(best)
+    high, high_size = whole
+    for _ in range(_TRIES):
+        if low_size > limit or low_size >= _CLOSE * limit or high - low <= 1:
+            break
+        middle = low + int((high - low) * (limit - low_size) / max(high_size - low_size, 1) * 0.995)
+        middle = min(max(middle, low + 1), high - 1)
+        found = with_texts(middle)
+        size = embedded_size(found)
+        if size <= limit:
+            best, low, low_size = found, middle, size
+        else:
+            high, high_size = middle, size
+    return best

@@ -1,0 +1,230 @@
+"""A gold set in which every text that a page could show wants to be run, followed, laid out or misread; evaluated for two nights.
+
+Belongs here: the texts and the files made of them. What a page may do with them is asserted where it is opened.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+FAR = "https://evil.invalid"
+"""Where payloads want to send or fetch something; the name resolves nowhere."""
+
+PAYLOADS = {
+    "script": "<script>window.__pwned=1;alert(1)</script>",
+    "script_end": "</script><script>window.__pwned=2;alert(2)</script>",
+    "script_in_comment": "<!--<script>window.__pwned=3//",
+    "comment": "<!-- a comment that never ends",
+    "cdata": "]]><![CDATA[ <script>window.__pwned=4</script>",
+    "leaving": "</title></textarea></style></template></noscript></select></pre></table><script>window.__pwned=5</script>",
+    "image": '<img src=x onerror="window.__pwned=6;alert(6)">',
+    "image_far": f"<img src='{FAR}/pixel.gif'><img srcset='{FAR}/pixel.gif 2x'>",
+    "vector_image": "<svg/onload=window.__pwned=7><animate onbegin=alert(7) attributeName=x></svg>",
+    "attribute": '" onmouseover="window.__pwned=8" autofocus onfocus="window.__pwned=8" x="',
+    "attribute_single": "' onfocus='window.__pwned=9' autofocus tabindex='0' x='",
+    "attribute_bare": "x onpointerenter=window.__pwned=10 `onfocus=window.__pwned=10 ",
+    "style": f"</style><style>*{{display:none!important}}body{{background:url({FAR}/c)}}</style>",
+    "style_rule": f"red;}}body{{visibility:hidden}}@import '{FAR}/c.css';:root{{--ink:red",
+    "style_value": f"expression(window.__pwned=11);width:99999px;background:url({FAR}/v)",
+    "base": f"<base href='{FAR}/'><meta http-equiv=refresh content='0;url={FAR}/'><link rel=stylesheet href='{FAR}/l.css'>",
+    "frame": "<iframe srcdoc=\"<script>parent.__pwned=12</script>\"></iframe><object data='data:text/html,<script>parent.__pwned=12</script>'></object>",
+    "form": f"<form action='{FAR}/'><button autofocus formaction='javascript:window.__pwned=13'>go</button><input name=attributes></form>",
+    "link": '<a href="javascript:window.__pwned=14" id=explorer name=body>here</a>',
+    "dialog": "<dialog open>gone</dialog><details open ontoggle=window.__pwned=15><summary>x</summary></details>",
+    "template": "{{7*7}} {% raw %}{{ config.__class__.__mro__ }}{% endraw %} ${7*7} #{7*7} <%= 7*7 %> `${window.__pwned=16}`",
+    "format": "%s %(x)d {0.__class__} {__import__('os')} $HOME $(id) `id` ; DROP TABLE outcomes; --",
+    "entities": "&lt;script&gt;window.__pwned=17&#60;/script&#62; &amp;amp; &#0; &NewLine;",
+    "json_text": '"},{"__proto__":{"polluted":1}},"constructor":{"prototype":{"polluted":1}}}\\u003cscript\\u003e',
+    "bidi": "pay\u202eload\u202c \u2066isolate\u2069 \u2067right\u2069 \u200fmark\u061c",
+    "zero_width": "in\u200bvis\u200c\u200dib\ufeffle\u2060 so\u00adft \u034f\u115f\u3164",
+    "separators": "line\u2028next\u2029paragraph\u0085end",
+    "terminal": "\x1b[31mred\x1b[0m\x1b]0;title\x07 back\x08space feed\x0c\x7f\x9b",
+    "tag_characters": "flag\U0001f3f4\U000e0067\U000e0062\U000e007f hidden\U000e0041\U000e0042",
+    "marks": "z" + "\u0301\u0327\u0336" * 60 + "algo",
+    "astral": "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001d518\U0001d52b\U0001d526 \U00020000 e\u0301",
+    "formula": "=cmd|'/C calc'!A1",
+    "formula_link": f'=HYPERLINK("{FAR}/","click")',
+    "formula_plus": "+1+cmd|' /C calc'!A0",
+    "formula_at": "@SUM(1+1)*cmd|'x'!A0",
+    "formula_minus": "-2+3+cmd|'x'!A0",
+    "cells": 'a,"b";c\td\r\n=1+1,"e',
+    "latex": "\\input{/etc/passwd}\\write18{id} 100% of $x_1^2$ #1 & ~ {open \\end{tabular}",
+    "markdown": f"[x](javascript:window.__pwned=18) ![i]({FAR}/i.png) `code` **b** | a | b |\n|---|---|\n",
+    "long_word": "W" * 5_000,
+}
+"""Name -> text. Whatever of it runs sets `window.__pwned` or opens a dialog; whatever of it is fetched asks FAR."""
+
+ADDRESSES = (
+    "javascript:window.__pwned=20",
+    "JaVaScRiPt:window.__pwned=21//https://example.org/",
+    " javascript:window.__pwned=22",
+    "data:text/html,<script>window.__pwned=23</script>",
+    "vbscript:msgbox(1)",
+    "file:///etc/passwd",
+    "//evil.invalid/protocol-relative",
+    'https://example.org/"onmouseover="window.__pwned=24',
+    "https://example.org/'><script>window.__pwned=25</script>",
+    "https://user:word@example.org/",
+    "https://example.org/\u202egnp.exe",
+    "blob:https://example.org/1",
+    "https://example.org/plain?a=1&b=2#part",
+    "http://example.org/second",
+    "",
+)
+"""Source addresses; of these only http and https ones may be links."""
+
+NAMES = ("__proto__", "constructor", "toString", "hasOwnProperty", "valueOf", "prototype", "__defineGetter__", "length", "then", "NaN")
+"""Ids and tags that a lookup in a plain object would take for its own."""
+
+QUERY_IDS = (
+    "<script>window.__pwned=30",
+    '"onfocus="window.__pwned=31"autofocus="',
+    "'><img-src=x-onerror=window.__pwned=32>",
+    "]]>",
+    "<!--",
+    "{{7*7}}",
+    "${7*7}",
+    "=cmd|'C'!A1",
+    "100%_$x_1^2#&~{",
+    "javascript:alert(1)",
+    "#panel-verdict",
+    "?a=1&b=2",
+    "%00%0A%3Cscript%3E",
+    "q" * 200,
+    "\U0001f469-\U0001d518",
+    "\u2764\ufe0f-so\u00adft",
+    "anna.muster@example.org",
+    "berta.muster@example.org",
+)
+"""Query ids that the files allow: no white space, no slashes, no controls. The last ones are written otherwise where they are shown, two of them alike."""
+
+_SYLLABLES = ("ba", "de", "fi", "go", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu")
+LOUD_EVERY, LOUD_ALWAYS, LOUD_LATER = 6, 3, 0
+"""Of every so many topics, which is missed in all nights and which is lost in the second."""
+N_PLAIN = 6
+"""Questions that nothing in the gold answers."""
+
+CONFIG = """\
+name: hostile
+version: "1 <script>window.__pwned=40</script>"
+description: "A </script><script>window.__pwned=41</script> of {{7*7}} \\u202e questions"
+corpus: {loader: beir, path: collection, chunker: {kind: text, max_tokens: 64}}
+k: [1, 5, 10]
+depth: 20
+seeds: [13]
+primary: toString
+strategies:
+  - {name: constructor, kind: bm25}
+  - {name: toString, kind: vector, embedding: {model: lsa-16}}
+  - {name: mine, kind: external, recorded: outputs.jsonl}
+trust: {domains: [example.org], quarantine: false}
+gates: {required: [], advisory: [poisoning, trust, stability], min_queries: 10}
+nightly: false
+answers: {mode: recorded, recorded: outputs.jsonl, strategy: mine}
+"""
+
+
+def subject(number: int) -> str:
+    """Three made-up words that only this topic has."""
+    n = len(_SYLLABLES)
+    first, second, third = _SYLLABLES[number % n], _SYLLABLES[number // n % n], _SYLLABLES[(7 * number + 3) % n]
+    return f"{first}{second}rok {second}{third}lim {third}{first}dast"
+
+
+def topics() -> list[tuple[str, str]]:
+    """(query id, payload) of every question with gold: each payload once, under ids that are hostile themselves as far as files allow."""
+    ids = [*NAMES, *QUERY_IDS]
+    return [(ids[number] if number < len(ids) else f"topic-{number}", payload) for number, payload in enumerate(PAYLOADS.values())]
+
+
+def fact(number: int, payload: str) -> str:
+    """Sentence that answers the question, as it stands in the document; the payload is inside it, so that marks are set around it."""
+    return f"The {subject(number)} {payload[:120]} is kept for {number + 2} days."
+
+
+def _document(number: int, payload: str) -> dict[str, object]:
+    name = NAMES[number] if number < len(NAMES) else f"doc <b onclick=window.__pwned=50>{number}</b> ' \" & {{{{7*7}}}}"
+    text = f"{payload} opens the page of {subject(number)}.\n\n\U0001f469\u200d\U0001f467 {fact(number, payload)} More of it: {payload}\n\nNothing else of {subject(number)} is said here, lone \ud800 surrogate."
+    url = ADDRESSES[number % len(ADDRESSES)]
+    section = f"{name}#{payload[:40]}" if payload.isprintable() and "/" not in payload and "\\" not in payload else None
+    return {"_id": name, "title": f"{payload[:300]} title", "text": text, "metadata": {"url": url, "author": payload[:200], "section_id": section}}
+
+
+def _decoys(number: int, payload: str, night: int) -> list[dict[str, object]]:
+    """Documents that no gold names. Of some topics a dozen speak louder of it than the gold does, which is missed; of some others from the second night on."""
+    loud = number % LOUD_EVERY == LOUD_ALWAYS or (night > 0 and number % LOUD_EVERY == LOUD_LATER)
+    texts = [f"How long is {subject(number)} kept, how long, {subject(number)}, in case {again}" for again in range(12)] if loud else [f"Others say of {subject(number)}: {payload}"]
+    url = ADDRESSES[-1 - number % len(ADDRESSES)]
+    return [{"_id": f"decoy\u202e-{number}-{again}", "title": "=1+1", "text": text, "metadata": {"url": url}} for again, text in enumerate(texts)]
+
+
+def _documents(night: int) -> list[dict[str, object]]:
+    held = [row for number, (_, payload) in enumerate(topics()) for row in (_document(number, payload), *_decoys(number, payload, night))]
+    return [*held, {"_id": "endless", "title": "A" * 1_000_000, "text": f"{subject(0)} " + "W" * 1_000_000, "metadata": {"url": "https://example.org/" + "a" * 100_000}}]
+
+
+def _questions() -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for number, (query_id, payload) in enumerate(topics()):
+        tags = [NAMES[number % len(NAMES)], payload[:200], "all <b>of</b> them"]
+        rows.append({"query_id": query_id, "text": f"How long is the {subject(number)} kept {payload}", "answerable": True, "tags": tags})
+    rows += [{"query_id": f"open-{n}", "text": f"Who paints <i>{n}</i> {'=1+1' * n}?", "answerable": False, "tags": ["__proto__"]} for n in range(N_PLAIN)]
+    return rows
+
+
+def _wordings() -> list[dict[str, object]]:
+    named = ("__proto__", "<img-src=x-onerror=alert(1)>")
+    return [
+        {"query_id": query_id, "paraphrase_id": named[again], "text": f"{payload} {('days of', 'keep')[again]} {subject(number)}", "source": payload[:100]}
+        for number, (query_id, payload) in enumerate(topics())
+        for again in range(1 + number % 2)
+    ]
+
+
+def _outputs() -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for number, (query_id, payload) in enumerate(topics()):
+        document = _document(number, payload)
+        own = {"doc_id": document["_id"], "text": str(document["text"]), "url": ADDRESSES[number % len(ADDRESSES)], "title": payload[:200]}
+        other = {"doc_id": f"own-{payload[:20]}" if payload.isprintable() and "/" not in payload and "\\" not in payload else f"own-{number}", "text": f"{payload} of a system of one's own", "score": 9e15}
+        quoted = {"doc_id": document["_id"], "quote": fact(number, payload), "source_url": "javascript:window.__pwned=60", "offsets": {"start": 0, "end": 10, "unit": "char"}}
+        text = f"{payload} It is kept for {number + 2} days [1]. {payload} [7]."
+        contexts = [other, own] if number % 4 == 3 else [own, other]
+        rows.append({"query_id": query_id, "question": f"How long is the {subject(number)} kept {payload}", "answer": text, "contexts": contexts, "citations": [quoted, f"token {payload[:100]}"]})
+    rows += [{"query_id": f"open-{n}", "question": "?", "answer": "NOT FOUND" if n % 2 else f"It is <b>{n}</b> [1]", "contexts": [{"text": "<b>none</b>"}]} for n in range(N_PLAIN)]
+    return rows
+
+
+def _lines(rows: Iterable[object]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def write(folder: Path, night: int = 0) -> Path:
+    """Write the gold set `hostile` below a folder as it is in a night; return the folder of the gold set."""
+    gold = folder / "hostile"
+    (gold / "collection").mkdir(parents=True, exist_ok=True)
+    named = [str(_document(number, payload)["_id"]) for number, (_, payload) in enumerate(topics())]
+    pairs = list(zip(topics(), named, strict=True))
+    answers = [{"query_id": query_id, "doc_id": name, "anchors": [{"quote": fact(number, payload)}]} for number, ((query_id, payload), name) in enumerate(pairs)]
+    files = {
+        "gold_set.yaml": CONFIG,
+        "collection/corpus.jsonl": _lines(_documents(night)),
+        "queries.jsonl": _lines(_questions()),
+        "paraphrases.jsonl": _lines(_wordings()),
+        "outputs.jsonl": _lines(_outputs()),
+        "answers.jsonl": _lines(answers),
+        "qrels.tsv": "query-id\tcorpus-id\tscore\n" + "".join(f"{query_id}\t{name}\t1\n" for (query_id, _), name in pairs),
+    }
+    for name, text in files.items():
+        (gold / name).write_text(text, encoding="utf-8")
+    return gold
+
+
+def command(root: Path, *arguments: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run the command line as a process of its own, apart from the surroundings of the machine; failing is the caller's business."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
+    kept = {"RAG_EVAL_LATENCY_QUERIES": "2", "RAG_EVAL_HOME": str(root / "home"), "RAG_EVAL_REPORTS": str(root / "reports"), "RAG_EVAL_GOLD_SETS": str(root / "gold_sets")}
+    return subprocess.run([sys.executable, "-m", "rag_eval.cli", *arguments], capture_output=True, text=True, timeout=280, env={**clean, **kept, **(env or {})}, cwd=root, check=False)

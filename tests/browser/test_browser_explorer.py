@@ -1,0 +1,419 @@
+"""The per-question explorer in the report, used as a reader uses it: with a pointer, with the keyboard alone, on a phone, with damaged data."""
+
+import itertools
+import json
+import math
+import re
+from urllib.parse import quote
+
+import hostile_project
+import pytest
+from harm import harm, overflow
+
+from rag_eval.reporting.html.untrusted import visible
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+K = 10
+
+
+@pytest.fixture
+def opened(visit):
+    """Open a page and wait for the explorer; what the page did meanwhile is checked at the end."""
+    seen = []
+
+    def go(evaluated, fragment="", **options):
+        made = visit(evaluated.page.as_uri() + fragment, **options)
+        made.page.locator("#explorer[data-state=ready] tbody tr").first.wait_for()
+        seen.append(made)
+        return made.page
+
+    yield go
+    for made in seen:
+        made.check_quiet()
+
+
+def ids(page):
+    return page.locator("#ex-table > tbody > tr.ex-row").evaluate_all("(rows) => rows.map((row) => Number(row.dataset.index))")
+
+
+def cells(page, column):
+    return [text.strip() for text in page.locator(f'#ex-table > tbody > tr.ex-row > [data-column="{column}"]').all_inner_texts()]
+
+
+def figures(page, column):
+    """Numbers of a column; NaN where the cell says why there is none."""
+    found = [re.match(r"[+−-]?\d+(?:\.\d+)?", text.replace(",", "")) for text in cells(page, column)]
+    return [float(match[0].replace("−", "-")) if match else math.nan for match in found]
+
+
+def all_ids(page):
+    """Question numbers of every page, in order."""
+    page.select_option("#ex-size", "200")
+    found = ids(page)
+    while page.locator("#ex-next").get_attribute("aria-disabled") == "false":
+        page.locator("#ex-next").click()
+        found += ids(page)
+    return found
+
+
+def unfold(page, at):
+    """Open the question with this number, wherever it is."""
+    page.locator(f'tr.ex-row[data-index="{at}"] .ex-open').click()
+    page.locator("#ex-detail[data-state=ready]").wait_for()
+    return page.locator("#ex-detail")
+
+
+def plain(text):
+    return " ".join(text.split())
+
+
+def test_largest_regressions_come_first(evaluated, opened):
+    page, summary = opened(evaluated), evaluated.explorer["summary"]
+    change = summary["questions"]["change"][summary["primary"]]
+    assert min(value for value in change if value is not None) < 0
+    order = ids(page)
+    shown = [change[at] for at in order]
+    assert shown[0] == min(value for value in change if value is not None)
+    assert [value for value in shown if value is not None] == sorted(value for value in shown if value is not None)
+    assert None not in shown[: sum(value is not None for value in shown)]
+    assert figures(page, "change")[0] == pytest.approx(shown[0], abs=5e-4)
+    assert summary["previous"] == evaluated.report["previous"]["run_id"]
+    assert summary["previous"] in page.locator("#ex-order").inner_text()
+    fell = sum(value is not None and value < 0 for value in change)
+    assert f"{fell} question" in page.locator("#ex-order").inner_text()
+
+
+def test_questions_that_lost_their_place_are_those_that_were_drowned(hostile, opened):
+    """In the second night documents that speak louder were added for every sixth topic: only these may have lost gold."""
+    page, summary = opened(hostile), hostile.explorer["summary"]
+    change = summary["questions"]["change"][summary["primary"]]
+    drowned = {number for number in range(len(hostile_project.topics())) if number % hostile_project.LOUD_EVERY == hostile_project.LOUD_LATER}
+    lost = [at for at in ids(page) if change[at] is not None and change[at] <= -0.5]
+    assert lost
+    assert set(lost) <= drowned
+
+
+@pytest.mark.parametrize("column", ["value", "change", "first", "miss", "citations"])
+def test_every_column_sorts_both_ways(evaluated, opened, column):
+    page = opened(evaluated)
+    page.select_option("#ex-size", "200")
+    head = page.locator(f'#ex-table thead th[data-column="{column}"]')
+    # what has no number stands last either way; citations sort by their share
+    seen = set()
+    for _ in range(2):
+        head.get_by_role("button").click()
+        direction = head.get_attribute("aria-sort")
+        seen.add(direction)
+        shown = [math.inf if text == "none" else number for text, number in zip(cells(page, column), figures(page, column), strict=True)]
+        if column == "citations":
+            shown = [eval_share(text) for text in cells(page, column)]
+        said = [value for value in shown if not math.isnan(value)]
+        assert len(set(said)) > 1
+        assert said == sorted(said, reverse=direction == "descending")
+        assert all(map(math.isnan, shown[len(said) :]))
+    assert seen == {"ascending", "descending"}
+    assert page.locator("#ex-table thead th[aria-sort]").count() == 1
+
+
+def eval_share(text):
+    found = re.match(r"(\d+) / (\d+)", text)
+    return int(found[1]) / int(found[2]) if found else math.nan
+
+
+def test_text_columns_sort_without_losing_rows(evaluated, opened):
+    page, n = opened(evaluated), evaluated.explorer["summary"]["n_questions"]
+    for column in ("question", "tags", "answerable", "hits", "state", "outcome"):
+        page.locator(f'#ex-table thead th[data-column="{column}"] button').click()
+        assert sorted(all_ids(page)) == list(range(n))
+        page.locator("#ex-first").click()
+
+
+def test_pages_show_every_question_once(pandas_api, opened):
+    page, n = opened(pandas_api), pandas_api.explorer["summary"]["n_questions"]
+    page.select_option("#ex-size", "20")
+    assert len(ids(page)) == 20
+    seen = ids(page)
+    while page.locator("#ex-next").get_attribute("aria-disabled") == "false":
+        page.locator("#ex-next").click()
+        seen += ids(page)
+    assert sorted(seen) == list(range(n))
+    assert f"of {n}" in page.locator("#ex-count").inner_text()
+    page.locator("#ex-first").click()
+    assert ids(page) == seen[:20]
+    page.locator("#ex-last").click()
+    assert ids(page) == seen[-(n % 20 or 20) :]
+
+
+def test_filters_leave_what_they_say(evaluated, opened):
+    page, summary = opened(evaluated), evaluated.explorer["summary"]
+    questions, primary = summary["questions"], summary["primary"]
+    everything = range(summary["n_questions"])
+
+    def check(wanted):
+        assert sorted(all_ids(page)) == sorted(wanted)
+        page.locator("#ex-reset").click()
+
+    word = questions["text"][7].split()[2].lower()
+    page.fill("#ex-search", word)
+    check([at for at in everything if word in f"{questions['id'][at]}\n{questions['text'][at]}".lower()])
+    for number in (0, len(summary["tags"]) - 1):
+        page.select_option("#ex-tag", index=1 + number)
+        check([at for at in everything if number in questions["tags"][at]])
+    for number, status in enumerate(summary["statuses"]):
+        page.select_option("#ex-status", status)
+        check([at for at in everything if questions["status"][primary][at] == number])
+    for strategy in range(len(summary["strategies"])):
+        page.select_option("#ex-strategy", index=strategy)
+        page.check("#ex-missed")
+        missed = [at for at in everything if questions["value"][strategy][at] is not None and not ((questions["first"][strategy][at] or math.inf) <= K)]
+        assert sorted(all_ids(page)) == missed
+        assert all(value == 0 for value in figures(page, "hits") if not math.isnan(value)) or any(n > 1 for n in questions["wordings"])
+        page.uncheck("#ex-missed")
+    page.fill("#ex-search", "no question says this, ever")
+    assert ids(page) == []
+    assert "No question" in page.locator("#ex-count").inner_text()
+
+
+def test_filters_together_are_all_meant(pandas_api, opened):
+    page, summary = opened(pandas_api), pandas_api.explorer["summary"]
+    questions, primary = summary["questions"], summary["primary"]
+    tag = max(range(len(summary["tags"])), key=lambda number: sum(number in tags for tags in questions["tags"]))
+    page.select_option("#ex-tag", index=1 + tag)
+    page.check("#ex-missed")
+    page.check("#ex-changed")
+    wanted = [
+        at for at in range(summary["n_questions"])
+        if tag in questions["tags"][at] and questions["value"][primary][at] is not None and not ((questions["first"][primary][at] or math.inf) <= K) and questions["change"][primary][at]
+    ]  # fmt: skip
+    assert sorted(all_ids(page)) == wanted
+
+
+def test_a_question_opens_down_to_its_evidence(evaluated, opened):
+    page, summary, questions = opened(evaluated), evaluated.explorer["summary"], evaluated.questions
+    page.select_option("#ex-size", "200")
+    at = next(at for at, question in enumerate(questions) if len(question["wordings"]) > 1 and question["marks"] and question["answer"] and question["answer"]["citations"])
+    question = questions[at]
+    detail = unfold(page, at)
+    # wordings
+    assert detail.locator("#ex-wordings-table tbody tr").count() == len(question["wordings"])
+    for wording in question["wordings"]:
+        assert plain(wording["text"])[:60] in plain(detail.locator("#ex-wordings-table").inner_text())
+    # ranked evidence of the primary strategy, best first, with scores, badges and the miss rate with what it has earned
+    run = next(run for run in question["runs"] if run["s"] == summary["primary"] and run["w"] == 0)
+    units = detail.locator("article.ex-run li.ex-unit")
+    assert units.count() == len(run["c"]) > 0
+    assert [int(text.split()[-1]) for text in detail.locator(".ex-rank").all_inner_texts()] == list(range(1, len(run["c"]) + 1))
+    scores = [float(re.search(r"[−-]?[\d.]+", text)[0].replace("−", "-")) for text in detail.locator(".ex-score").all_inner_texts()]
+    assert scores == sorted(scores, reverse=True)
+    assert len(set(scores)) > 1
+    for place in range(units.count()):
+        assert re.search(r"clean|warning|blocked|not screened|trust", units.nth(place).locator(".ex-trust").inner_text())
+        assert ("ex-hit" in units.nth(place).get_attribute("class").split()) == (place in run["h"])
+    facts = detail.locator("article.ex-run dl").inner_text()
+    assert summary["statuses"][run["miss"][3]] in facts
+    if run["miss"][0] is not None:
+        assert f"{run['miss'][0]:.3f}" in facts
+    # the answer's citations, each with its verdict
+    cited = detail.locator(".ex-citations > li")
+    assert cited.count() == len(question["answer"]["citations"])
+    for place, citation in enumerate(question["answer"]["citations"]):
+        assert citation["code"] in cited.nth(place).inner_text()
+        said = cited.nth(place).locator(".ex-correct").inner_text()
+        assert said == {1: "correct", 0: "not correct", None: "not judged"}[citation["correct"]]
+    # another wording, and all strategies beside each other
+    detail.locator("#ex-wordings-table input").nth(1).check()
+    page.locator(f"article.ex-run[data-wording={json.dumps(question['wordings'][1]['id'])}]").first.wait_for()
+    page.select_option("#ex-show", label="all side by side")
+    page.locator("article.ex-run").nth(len(summary["strategies"]) - 1).wait_for()
+    assert page.locator("article.ex-run").count() == len(summary["strategies"])
+    assert overflow(page) == []
+
+
+def test_marks_stand_over_the_gold(evaluated, opened):
+    """What is marked is what the gold quotes, letter by letter, also behind letters that JavaScript counts as two and behind characters that are written out."""
+    page, questions = opened(evaluated), evaluated.questions
+    page.select_option("#ex-size", "200")
+    checked = 0
+    for at in [at for at, question in enumerate(questions) if question["marks"]][:12]:
+        detail = unfold(page, at)
+        page.select_option("#ex-show", label="all side by side")
+        page.locator("article.ex-run").nth(1).wait_for()
+        quotes = [plain(gold["quote"]).removesuffix("…") for gold in questions[at]["gold"] if gold["quote"]]
+        for mark in detail.locator("mark").all_inner_texts():
+            text = plain(mark)
+            assert text
+            assert any(text[:80] in quote or quote[:80] in text or text[-60:] in quote for quote in quotes), (text, quotes)
+            checked += 1
+        page.locator("#ex-close").click()
+    assert checked > 5
+
+
+def test_marks_of_the_hostile_facts_are_whole_sentences(hostile, opened):
+    page, questions = opened(hostile), hostile.questions
+    page.select_option("#ex-size", "200")
+    found = 0
+    for number, (_, payload) in enumerate(hostile_project.topics()):
+        if not questions[number]["marks"]:
+            continue
+        wanted = plain(visible(plain(hostile_project.fact(number, payload))))
+        if len(wanted) > 150:
+            continue
+        detail = unfold(page, number)
+        page.select_option("#ex-show", label="all side by side")
+        page.locator("article.ex-run").nth(1).wait_for()
+        texts = {plain(text) for text in detail.locator("mark").all_inner_texts()}
+        assert texts == {wanted} or any(wanted == text for text in texts), (texts, wanted)
+        found += 1
+        page.locator("#ex-close").click()
+    assert found > 15
+
+
+def test_every_hostile_question_opens_as_text(hostile, opened, visit):
+    page, questions = opened(hostile), hostile.questions
+    page.select_option("#ex-size", "200")
+    assert len(questions) == len(hostile_project.topics()) + hostile_project.N_PLAIN
+    for at, question in enumerate(questions):
+        detail = unfold(page, at)
+        page.select_option("#ex-show", label="all side by side")
+        page.locator("article.ex-run").nth(2).wait_for()
+        assert harm(page) == [], question["id"]
+        assert overflow(page) == [], question["id"]
+        links = detail.locator("a[href]:not(#ex-link)").evaluate_all("(all) => all.map((a) => [a.href, a.target, a.rel])")
+        assert all(re.match(r"https?://(?:www\.)?example\.org/", href) and target == "_blank" and "noopener" in rel for href, target, rel in links), links
+        if at < len(hostile_project.topics()):
+            payload = plain(visible(plain(hostile_project.topics()[at][1])))[:40]
+            assert payload[:30] in plain(detail.inner_text()), question["id"]
+        page.locator("#ex-close").click()
+
+
+def test_hostile_questions_open_without_the_policy(hostile, opened):
+    """Escaping alone holds where nothing else would: the policy is out of force."""
+    page = opened(hostile, unguarded=True)
+    page.select_option("#ex-size", "200")
+    for at in range(len(hostile_project.topics())):
+        unfold(page, at)
+        page.select_option("#ex-show", label="all side by side")
+        page.locator("article.ex-run").nth(2).wait_for()
+        page.mouse.move(300, 300)
+        page.locator("#ex-close").click()
+    assert harm(page) == []
+
+
+def test_keyboard_alone_is_enough(pandas_api, opened):
+    page = opened(pandas_api)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    reached = page.evaluate("[...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex]')].filter((e) => e.tabIndex > 0).length")
+    assert reached == 0  # the order of the page is the order of the keys
+    page.locator("#ex-search").focus()
+    page.keyboard.type("column")
+    assert 0 < len(ids(page)) < pandas_api.explorer["summary"]["n_questions"]
+    for _ in range(6):
+        page.keyboard.press("Backspace")
+    walked = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        walked.append(page.evaluate("document.activeElement.id || document.activeElement.className || document.activeElement.closest('th')?.dataset.column || ''"))
+        if walked[-1] == "ex-open":
+            break
+    assert {"ex-strategy", "ex-tag", "ex-status", "ex-missed", "ex-reset", "question", "change"} <= set(walked)
+    assert walked[-1] == "ex-open"
+    assert focus_shows(page)
+    at = page.evaluate("Number(document.activeElement.closest('tr').dataset.index)")
+    page.keyboard.press("Enter")
+    page.locator("#ex-detail[data-state=ready]").wait_for()
+    assert page.evaluate("document.activeElement.id") == "ex-detail-title"
+    inside = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        inside.append(page.evaluate("document.activeElement.closest('#ex-detail') !== null"))
+    assert sum(inside) >= 4
+    page.locator("#ex-wordings-table input").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("document.querySelector('article.ex-run').dataset.wording !== 'original'")
+    page.keyboard.press("Escape")
+    assert page.locator("#ex-detail").count() == 0
+    assert page.evaluate("Number(document.activeElement.closest('tr').dataset.index)") == at
+    page.locator('#ex-table thead th[data-column="miss"] button').focus()
+    page.keyboard.press("Enter")
+    assert page.locator('#ex-table thead th[data-column="miss"]').get_attribute("aria-sort") == "descending"
+    page.locator("#ex-missed").focus()
+    page.keyboard.press("Space")
+    assert page.locator("#ex-missed").is_checked()
+    page.keyboard.press("Space")
+    page.locator("#ex-next").focus()
+    page.keyboard.press("Enter")
+    assert "Page 2" in page.locator("#ex-page").inner_text()
+    assert page.evaluate("document.activeElement.id") == "ex-next"
+
+
+def focus_shows(page):
+    """Whether what has the focus looks otherwise than without it."""
+    return page.evaluate("(() => { const s = getComputedStyle(document.activeElement); return (s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1) || s.boxShadow !== 'none'; })()")
+
+
+def test_an_address_leads_to_a_question(hostile, opened):
+    summary = hostile.explorer["summary"]
+    for at in (0, 1, len(hostile_project.NAMES), len(hostile_project.NAMES) + 5):
+        query_id = summary["questions"]["id"][at]
+        page = opened(hostile, f"#explorer?open={quote(query_id, safe='')}")
+        page.locator("#ex-detail[data-state=ready]").wait_for()
+        assert page.locator("#ex-detail .ex-id").first.inner_text() == query_id
+
+
+@pytest.mark.parametrize("fragment", ["#explorer?open=nobody&sort=__proto__&tag=constructor2&page=1e99&size=-1", "#explorer?%E0%A4%A", "#explorer?strategy=__proto__&status=constructor&w=__proto__&open=__proto__&show=constructor", "#explorer?q=" + quote("<img src=x onerror=alert(1)>"), "#panel-nowhere", "#explorer?tag=__proto__&missed=1"])
+def test_an_address_that_asks_for_nothing_known_is_harmless(hostile, visit, fragment):
+    seen = visit(hostile.page.as_uri() + fragment)
+    seen.page.locator("#explorer[data-state=ready]").wait_for()
+    assert seen.page.locator("#ex-problem").count() == 0
+    assert harm(seen.page) == []
+    seen.check_quiet()
+
+
+def test_an_open_question_fits(evaluated, picture, visit, look):
+    at = next(at for at, question in enumerate(evaluated.questions) if question["marks"] and question["answer"])
+    seen = visit(evaluated.page.as_uri() + f"#explorer?size=20&open={quote(evaluated.questions[at]['id'], safe='')}", **look)
+    seen.page.locator("#ex-detail[data-state=ready]").wait_for()
+    assert overflow(seen.page) == []
+    if look["narrow"]:
+        small = seen.page.locator("#explorer").get_by_role("button").evaluate_all("(all) => all.filter((b) => b.offsetParent && b.getBoundingClientRect().height < 24).map((b) => b.id || b.className)")
+        assert small == []
+    picture(seen, f"explorer-{evaluated.name}")
+    seen.check_quiet()
+
+
+@pytest.mark.parametrize(("name", "harmful"), [("summary", "!!!!"), ("summary", "QUJD"), ("questions-0000", "H4sIAAAAAAAC/w=="), ("chunks-0000", "QUJD")])
+def test_damaged_data_are_said_in_a_sentence(hostile, visit, tmp_path, name, harmful):
+    path = tmp_path / "index.html"
+    text, n = re.subn(rf'(id="bundle-{name}">)[^<]*', rf"\g<1>{harmful}", hostile.page.read_text(encoding="utf-8"))
+    assert n == 1
+    path.write_text(text, encoding="utf-8")
+    seen = visit(path)
+    if name == "summary":
+        told = seen.page.locator("#explorer [role=alert]")
+    else:
+        seen.page.locator("#explorer[data-state=ready] .ex-open").first.click()
+        told = seen.page.locator("#ex-detail [role=alert]")
+    told.wait_for()
+    assert "damaged" in told.inner_text()
+    assert seen.page.locator("#panel-measures").is_visible()
+    seen.check_quiet()
+
+
+def test_a_browser_without_unpacking_is_told(pandas_api, visit):
+    seen = visit(pandas_api.page, before="delete window.DecompressionStream;")
+    told = seen.page.locator("#explorer [role=alert]")
+    told.wait_for()
+    assert "too old" in told.inner_text()
+    seen.check_quiet()
+
+
+def test_what_is_shown_of_a_source_is_bounded(evaluated):
+    """No text of a source in the page has more than 200 characters, written-out ones counted as one."""
+    parts = evaluated.explorer
+    texts = [text for name, part in parts.items() if name.startswith("chunks-") for text in part["text"] if text is not None]
+    texts += [mark["text"] for question in evaluated.questions for mark in question["marks"].values()]
+    texts += [item["quote"] for question in evaluated.questions for item in itertools.chain(question["gold"], (question["answer"] or {}).get("citations", ())) if item["quote"]]
+    assert len(texts) > 50
+    assert max(len(re.sub(r"\[U\+[0-9A-F]{4,6}\]", "?", text)) for text in texts) <= 200

@@ -1,0 +1,51 @@
+"""The instruments themselves: a page that does what none of ours may do is caught doing it."""
+
+import pytest
+from hostile_project import ADDRESSES, FAR, NAMES, PAYLOADS, topics
+
+pytestmark = pytest.mark.slow
+
+GUILTY = {
+    "request": f"<img src='{FAR}/pixel.gif'>",
+    "message": "<script>console.error('one')</script>",
+    "warning": "<script>console.warn('one')</script>",
+    "exception": "<script>throw new Error('one')</script>",
+    "dialog": "<script>alert(1)</script>",
+    "pwned": "<script>window.__pwned = 1</script>",
+    "polluted": "<script>Object.prototype.polluted = 1</script>",
+    "window": "<script>window.open('about:blank')</script>",
+    "policy": "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'\"><script>1</script>",
+    "frame": f"<iframe src='{FAR}/'></iframe>",
+}
+
+
+@pytest.mark.parametrize("name", GUILTY)
+def test_what_no_page_may_do_is_seen(visit, tmp_path, name):
+    path = tmp_path / "page.html"
+    path.write_text(f"<!doctype html><html lang=en><title>x</title>{GUILTY[name]}<p>text", encoding="utf-8")
+    seen = visit(path)
+    seen.page.wait_for_timeout(200)
+    with pytest.raises(AssertionError):
+        seen.check_quiet()
+
+
+def test_a_page_that_does_nothing_is_quiet(visit, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text("<!doctype html><html lang=en><title>x</title><p>text", encoding="utf-8")
+    visit(path).check_quiet()
+
+
+@pytest.mark.parametrize("name", ["script", "image", "vector_image", "leaving"])
+def test_payloads_run_where_nothing_stops_them(visit, tmp_path, name):
+    path = tmp_path / "page.html"
+    path.write_text(f"<!doctype html><html lang=en><title>x</title><div>{PAYLOADS[name]}</div>", encoding="utf-8")
+    seen = visit(path)
+    seen.page.wait_for_function("window.__pwned !== undefined")
+
+
+def test_hostile_texts_are_all_in_the_gold_set():
+    held = topics()
+    assert [payload for _, payload in held] == list(PAYLOADS.values())
+    assert {name for name, _ in held} >= set(NAMES)
+    assert len({name for name, _ in held}) == len(held)
+    assert len(ADDRESSES) == len(set(ADDRESSES))

@@ -1,0 +1,191 @@
+"""The report of a run, opened from disk: it is all there, reads everywhere, keeps to itself and runs nothing that came with the data."""
+
+import csv
+import re
+
+import pytest
+from evaluated import PANELS
+from harm import harm, overflow
+
+from rag_eval.reporting.html.untrusted import visible
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+LIMIT = 3_000_000
+"""Bytes of a page of up to 1,000 questions."""
+WITH_PICTURES = ("measures", "miss-rates", "recall", "history")
+A4_PX = 794
+"""Width of an A4 page at 96 dots an inch."""
+
+
+def ready(seen):
+    """Wait until the explorer shows its questions."""
+    seen.page.locator("#explorer tbody tr").first.wait_for()
+    return seen
+
+
+@pytest.fixture(params=[False, True], ids=["light", "dark"])
+def dark(request):
+    return request.param
+
+
+def test_page_is_one_file_of_bounded_size(evaluated):
+    assert 100_000 < evaluated.page.stat().st_size <= LIMIT
+    text = evaluated.page.read_text(encoding="utf-8")
+    assert not re.search(r"""<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)\s*=\s*["']?(?!data:)""", text)
+    assert "@import" not in re.sub(r"<script type=\"application[^>]*>[^<]*", "", text).split("<body", 1)[0]
+
+
+def test_opens_quietly_with_every_panel(evaluated, visit, dark):
+    seen = ready(visit(evaluated.page, dark=dark))
+    panels = seen.page.locator("section[data-panel]")
+    assert [panels.nth(n).get_attribute("data-panel") for n in range(panels.count())] == list(PANELS)
+    for name in PANELS:
+        panel = seen.page.locator(f"#panel-{name}")
+        assert panel.is_visible()
+        labelled = panel.get_attribute("aria-labelledby")
+        assert seen.page.locator(f"#{labelled}").inner_text().strip()
+        assert len(panel.inner_text().strip()) > 80, name
+        assert panel.bounding_box()["height"] > 60, name
+        assert not re.search(r"\b(?:undefined|NaN|None|null|\[object Object\])\b", re.sub(r"\bNaN\b", "", panel.inner_text()) if evaluated.name == "hostile" else panel.inner_text()), name
+    for name in WITH_PICTURES:
+        picture = seen.page.locator(f"#panel-{name} svg").first
+        assert picture.bounding_box()["width"] > 200
+        assert seen.page.locator(f"#panel-{name} svg").first.evaluate("(e) => e.querySelector('title')?.textContent || e.getAttribute('aria-label') || ''")
+    assert harm(seen.page) == []
+    seen.check_quiet()
+
+
+def test_first_page_leads_to_the_report(evaluated, visit):
+    seen = visit(evaluated.first)
+    assert harm(seen.page) == []
+    seen.check_quiet()
+    link = seen.page.get_by_role("link", name=re.compile(evaluated.name)).first
+    link.click()
+    seen.page.wait_for_url(evaluated.page.as_uri() + "**")
+    assert ready(seen).messages == []
+
+
+def test_themes_differ_and_follow_the_system(evaluated, visit):
+    colours = set()
+    for dark in (False, True):
+        seen = visit(evaluated.page, dark=dark)
+        colours.add(seen.page.evaluate("getComputedStyle(document.body).backgroundColor + getComputedStyle(document.body).color"))
+        # pictures are of the page's theme: text in them stands out from the page
+        assert seen.page.evaluate(CONTRAST) == []
+    assert len(colours) == 2
+
+
+CONTRAST = r"""
+() => {
+  const numbers = (text) => (text.match(/[\d.]+/g) || []).map(Number);
+  const luminance = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (element) => { for (let e = element; e; e = e.parentElement) { const c = numbers(getComputedStyle(e).backgroundColor); if (c.length === 3 || c[3] > 0.5) return c; } return [255, 255, 255]; };
+  const weak = [];
+  for (const text of document.querySelectorAll("section[data-panel] svg text")) {
+    const [a, b] = [luminance(numbers(getComputedStyle(text).fill)), luminance(ground(text.closest("svg")))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 3 && weak.length < 10) weak.push(text.closest("section").id + " " + text.textContent + " " + ratio.toFixed(2));
+  }
+  return weak;
+}
+"""
+"""Texts of pictures that stand less than 3 to 1 out from the ground behind them."""
+
+
+def test_page_scrolls_down_only(evaluated, visit, look, picture):
+    seen = ready(visit(evaluated.page, **look))
+    assert overflow(seen.page) == []
+    for name in PANELS:
+        assert seen.page.locator(f"#panel-{name}").is_visible()
+    seen.check_quiet()
+    picture(seen, f"report-{evaluated.name}")
+
+
+def test_tables_come_out_as_the_files_of_the_run(evaluated, visit):
+    seen = ready(visit(evaluated.page))
+    files = {path.name: path.read_bytes() for path in (evaluated.folder / "tables").iterdir()}
+    assert {name.rsplit(".", 1)[1] for name in files} == {"csv", "tex"}
+    got = {}
+    for label in ("CSV", "LaTeX"):
+        buttons = seen.page.locator("section[data-panel]").get_by_role("button", name=re.compile(rf"\b{label}\b"))
+        assert buttons.count() == sum(name.endswith(".csv") for name in files)
+        for n in range(buttons.count()):
+            with seen.page.expect_download() as coming:
+                buttons.nth(n).click()
+            download = coming.value
+            with open(download.path(), "rb") as stream:  # noqa: PTH123  the browser's own file
+                got[download.suggested_filename] = stream.read()
+    assert got.keys() == files.keys()
+    assert [name for name in files if got[name] != files[name]] == []
+    seen.check_quiet()
+
+
+def test_exported_tables_run_nothing_where_they_are_opened(evaluated):
+    """A spreadsheet would compute a cell that begins like a formula, LaTeX would read a file: neither may come from names in the data."""
+    for path in (evaluated.folder / "tables").glob("*.csv"):
+        with path.open(encoding="utf-8", newline="") as stream:
+            cells = [cell for row in csv.reader(stream) for cell in row]
+        risky = [cell for cell in cells if re.match(r"\s*[=+@\t\r-]", cell) and not re.fullmatch(r"[+-]?[\d.]+(?:e[+-]?\d+)?", cell)]
+        assert risky == [], path.name
+    for path in (evaluated.folder / "tables").glob("*.tex"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"\\(?:input|write|include|openin|catcode|immediate)", text), path.name
+        assert not re.search(r"(?<!\\)\$x_1", text), path.name
+
+
+def test_prints_every_panel(evaluated, visit, tmp_path):
+    seen = ready(visit(evaluated.page))
+    headings = [seen.page.locator(f"#{seen.page.locator(f'#panel-{name}').get_attribute('aria-labelledby')}").inner_text().strip() for name in PANELS]
+    seen.page.emulate_media(media="print")
+    seen.page.set_viewport_size({"width": A4_PX, "height": 1123})
+    assert overflow(seen.page) == []
+    for name in PANELS:
+        assert seen.page.locator(f"#panel-{name}").is_visible(), name
+    document = seen.page.pdf(format="A4", tagged=True, outline=True)
+    titles = {_pdf_text(title) for title in re.findall(rb"/Title\s*(\((?:\\.|[^\\)])*\)|<[0-9A-Fa-f]*>)", document)}
+    assert [heading for heading in headings if not any(heading.casefold() in title.casefold() for title in titles)] == []
+    assert len(re.findall(rb"/Type\s*/Page\b(?!s)", document)) >= 4
+    seen.check_quiet()
+
+
+def _pdf_text(raw):
+    """Text of a PDF string, literal or in hexadecimal digits."""
+    data = bytes.fromhex(raw[1:-1].decode()) if raw.startswith(b"<") else re.sub(rb"\\(.)", rb"\1", raw[1:-1])
+    return data.decode("utf-16") if data.startswith((b"\xfe\xff", b"\xff\xfe")) else data.decode("latin-1")
+
+
+def test_reads_without_scripts(evaluated, visit):
+    seen = visit(evaluated.page, javascript=False)
+    for name in PANELS:
+        panel = seen.page.locator(f"#panel-{name}")
+        assert panel.is_visible(), name
+        assert len(panel.inner_text().strip()) > 60, name
+    assert "JavaScript" in seen.page.locator("#panel-explorer").inner_text()
+    # controls that do nothing without a script are not offered
+    assert [b.inner_text() for b in seen.page.get_by_role("button").all() if b.is_visible()] == []
+    assert seen.elsewhere() == []
+
+
+def test_every_figure_names_its_place(evaluated, visit):
+    """The page's figures are those of the JSON, by the place each of them names; the walk over all of them needs no browser and is another test's."""
+    seen = visit(evaluated.page)
+    for name in ("verdict", "denominators", "measures", "miss-rates", "stability", "recall", "citations", "trust", "slices", "history", "cost"):
+        assert seen.page.locator(f"#panel-{name} data[data-at]").count() >= 1, name
+
+
+def test_titles_and_tags_are_text(hostile, visit):
+    """What wants to be markup stands on the page as the characters it is made of."""
+    seen = ready(visit(hostile.page))
+    text = seen.page.locator("#panel-slices").inner_text()
+    assert "__proto__" in text
+    assert "constructor" in text
+    assert "<b>of</b>" in text
+    named = [row["name"] for row in hostile.report["slices"]["by"] if row["kind"] == "tag"]
+    assert [name for name in named if " ".join(visible(name).split())[:30] not in " ".join(text.split())] == []
+
+
+def test_without_the_policy_escaping_alone_holds(evaluated, visit):
+    seen = ready(visit(evaluated.page, unguarded=True))
+    assert harm(seen.page) == []
+    seen.check_quiet()

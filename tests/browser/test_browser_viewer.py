@@ -1,0 +1,315 @@
+"""The evidence viewer in a browser: the same explorer over kept runs, and feedback that becomes outcomes, once and only from our own pages."""
+
+import functools
+import http.server
+import json
+import re
+import threading
+import time
+
+import hostile_project
+import pytest
+from harm import harm, overflow
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+NOTE = "</textarea><script>window.__pwned=70;alert(70)</script><img src=x onerror=alert(71)> {{7*7}} \u202egnp\u2066 \x1b[31m =cmd|'C'!A1 write to anna.muster@example.org"
+
+
+def go(visit, viewer, address=None, **options):
+    seen = visit(address or viewer.run(), **options)
+    seen.page.locator("#explorer[data-state=ready] tbody tr.ex-row").first.wait_for()
+    return seen
+
+
+def unfold(page, at):
+    page.select_option("#ex-size", "200")
+    page.locator(f'tr.ex-row[data-index="{at}"] .ex-open').click()
+    page.locator("#ex-detail[data-state=ready]").wait_for()
+    page.locator(".ex-feedback-fold > summary").first.click()
+    return page.locator("form.ex-feedback").first
+
+
+def say(form, label, note=""):
+    """Fill in the form and send it; what the page says then."""
+    form.get_by_label(label).check()
+    form.locator("textarea").fill(note)
+    form.get_by_role("button", name="Record").click()
+    told = form.locator("[aria-live]")
+    form.page.wait_for_function("(e) => e.textContent && e.textContent !== 'Sending…'", arg=told.element_handle())
+    return told.inner_text()
+
+
+def test_runs_are_listed_and_open_quietly(evaluated, serve, visit):
+    viewer = serve(evaluated)
+    seen = visit(viewer.address)
+    links = seen.page.locator("table a[href^='/runs/']")
+    assert links.count() == 2
+    assert harm(seen.page) == []
+    links.first.click()
+    seen.page.locator("#explorer[data-state=ready] tbody tr.ex-row").first.wait_for()
+    assert seen.page.url == viewer.run()
+    assert seen.page.locator("#ex-count").inner_text().endswith(f"of {len(evaluated.questions)}")
+    assert harm(seen.page) == []
+    seen.check_quiet()
+
+
+def test_pages_fit(hostile, serve, visit, picture, looks):
+    viewer = serve(hostile)
+    for look in looks:
+        seen = visit(viewer.address, **look)
+        assert overflow(seen.page) == []
+        picture(seen, "viewer-runs")
+        opened = go(visit, viewer, **look)
+        unfold(opened.page, 0)
+        assert overflow(opened.page) == []
+        picture(opened, "viewer-run")
+        seen.check_quiet()
+        opened.check_quiet()
+
+
+def test_every_text_is_here_that_the_report_may_leave_out(evaluated, serve, visit):
+    viewer = serve(evaluated)
+    seen = go(visit, viewer)
+    unfold(seen.page, 0)
+    assert seen.page.locator(".ex-left-out").count() == 0
+    assert seen.page.locator(".ex-snippet").count() > 0
+
+
+def test_feedback_is_an_outcome_when_the_page_says_so(pandas_api, serve, visit, record_property):
+    viewer = serve(pandas_api)
+    seen = go(visit, viewer)
+    form = unfold(seen.page, 3)
+    assert viewer.outcomes() == []
+    start = time.monotonic()
+    told = say(form, "Something is missing", "the page about joins")
+    held = viewer.outcomes()
+    record_property("seconds_from_click_to_row", time.monotonic() - start)
+    assert len(held) == 1
+    question, strategy = pandas_api.questions[3], pandas_api.report["strategy"]
+    assert held[0]["outcome_id"] in told
+    assert (held[0]["query_id"], held[0]["strategy"], held[0]["gold_source"], held[0]["feedback"]) == (question["id"], strategy, "user_feedback", "something_missing")
+    assert held[0]["note"] == "the page about joins"
+    assert held[0]["missed"] is True
+    assert held[0]["inclusion_probability"] is None
+    # what was shown to the reader stands with it
+    run = next(run for run in question["runs"] if run["s"] == pandas_api.explorer["summary"]["primary"] and run["w"] == 0)
+    assert held[0]["shown"]["value"] == pytest.approx(run["miss"][0], rel=1e-5)
+    # the same again adds nothing, another opinion takes its place
+    assert "before" in say(form, "Something is missing", "the page about joins")
+    assert len(viewer.outcomes(everything=True)) == 1
+    say(form, "Nothing is missing")
+    assert [row["feedback"] for row in viewer.outcomes()] == ["nothing_missing"]
+    assert len(viewer.outcomes(everything=True)) == 2
+    seen.check_quiet()
+
+
+def test_feedback_survives_the_death_of_the_server(hostile, serve, visit):
+    viewer = serve(hostile)
+    seen = go(visit, viewer)
+    form = unfold(seen.page, 0)
+    told = say(form, "The evidence is not relevant")
+    viewer.kill()
+    assert [row["outcome_id"] in told for row in viewer.outcomes()] == [True]
+    # what cannot be sent is said, and can be sent again when the server is back
+    assert "not known" in say(form, "Something is missing", "again")
+    assert len(viewer.outcomes(everything=True)) == 1
+
+
+def test_feedback_is_taken_on_every_hostile_question(hostile, serve, visit):
+    viewer = serve(hostile)
+    seen = go(visit, viewer)
+    wrong = {}
+    for at, (query_id, _) in enumerate(hostile_project.topics()):
+        told = say(unfold(seen.page, at), "Something is missing", f"note of {at}")
+        if "Recorded" not in told:
+            wrong[query_id] = told
+        seen.page.locator("#ex-close").click()
+    assert wrong == {}
+    assert {row["query_id"] for row in viewer.outcomes()} == {query_id for query_id, _ in hostile_project.topics()}
+    seen.check_quiet()
+
+
+def test_a_hostile_note_is_kept_as_text_and_without_personal_data(hostile, serve, visit):
+    viewer = serve(hostile)
+    seen = go(visit, viewer)
+    form = unfold(seen.page, 1)
+    assert "Recorded" in say(form, "Something is missing", NOTE)
+    (held,) = viewer.outcomes()
+    assert "anna.muster@example.org" not in held["note"]
+    assert "window.__pwned=70" in held["note"]
+    assert len(held["note"]) <= 500
+    assert harm(seen.page) == []
+    # on a terminal, in the next night and in its report
+    listed = viewer.command("outcome", "list", "--gold-source", "user_feedback")
+    assert listed.returncode == 0, listed.stderr
+    assert "\x1b" not in listed.stdout
+    assert "\u202e" not in listed.stdout
+    viewer.end()
+    ran = viewer.command("run", "hostile")
+    assert ran.returncode in {0, 2}, ran.stderr
+    later = visit(viewer.root / "reports" / "hostile" / "index.html")
+    later.page.locator("#explorer[data-state=ready]").wait_for()
+    assert harm(later.page) == []
+    assert "anna.muster" not in later.page.content().replace("anna.muster@example.org", "", later.page.content().count('"anna.muster@example.org"'))
+    later.check_quiet()
+    seen.check_quiet()
+
+
+def test_a_note_has_a_bound_that_is_shown(hostile, serve, visit):
+    viewer = serve(hostile)
+    form = unfold(go(visit, viewer).page, 2)
+    assert "Recorded" in say(form, "Something is missing", "é" * 600)
+    assert len(viewer.outcomes()[0]["note"]) <= 500
+
+
+def test_read_only_offers_and_takes_nothing(hostile, serve, visit):
+    viewer = serve(hostile, "--read-only")
+    seen = go(visit, viewer)
+    seen.page.locator("tr.ex-row .ex-open").first.click()
+    seen.page.locator("#ex-detail[data-state=ready]").wait_for()
+    assert seen.page.locator(".ex-feedback-fold, form.ex-feedback, textarea").count() == 0
+    assert "read-only" in seen.page.locator("main").inner_text()
+    seen.check_quiet()
+    status = seen.page.evaluate(
+        "async (body) => (await fetch('/feedback', {method: 'POST', headers: {'Content-Type': 'application/json', 'X-Rag-Eval-Token': document.querySelector('meta[name=rag-eval-token]')?.content ?? ''}, body})).status",
+        json.dumps(_body(hostile)),
+    )
+    assert status == 403
+    assert viewer.outcomes() == []
+
+
+def _body(evaluated, at=0):
+    question = evaluated.questions[at]
+    return {"run_id": evaluated.report["run_id"], "query_id": question["id"], "paraphrase_id": "original", "seed": question["runs"][0]["seed"], "strategy": evaluated.report["strategy"], "feedback": "something_missing", "note": ""}
+
+
+ATTACK = """<!doctype html><html lang=en><title>another site</title>
+<iframe name=sink></iframe>
+<form id=plain method=post enctype=text/plain target=sink action="ADDRESS/feedback"><input name='BODY_START' value='BODY_END'></form>
+<form id=coded method=post target=sink action="ADDRESS/feedback"><input name=feedback value=something_missing></form>
+<script>
+window.attack = async () => {
+  const tried = [];
+  const body = BODY;
+  const attempts = [
+    {mode: 'no-cors', body},
+    {mode: 'no-cors', headers: {'Content-Type': 'text/plain'}, body},
+    {mode: 'cors', headers: {'Content-Type': 'application/json'}, body},
+    {mode: 'cors', headers: {'Content-Type': 'application/json', 'X-Rag-Eval-Token': 'guess'}, body},
+  ];
+  for (const attempt of attempts) {
+    try { const answer = await fetch('ADDRESS/feedback', {method: 'POST', credentials: 'include', ...attempt}); tried.push(answer.type + ' ' + answer.status); }
+    catch (error) { tried.push('refused'); }
+  }
+  for (const path of ['/', '/runs/RUN/', '/runs/RUN/explorer/summary.json']) {
+    try { const answer = await fetch('ADDRESS' + path, {credentials: 'include'}); tried.push('read ' + (await answer.text()).length); }
+    catch (error) { tried.push('refused'); }
+  }
+  navigator.sendBeacon('ADDRESS/feedback', new Blob([body], {type: 'text/plain'}));
+  document.getElementById('plain').submit();
+  await new Promise((done) => setTimeout(done, 300));
+  document.getElementById('coded').submit();
+  await new Promise((done) => setTimeout(done, 300));
+  return tried;
+};
+</script>
+"""
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"], ids=["cross-site", "same-site-other-port"])
+def test_another_origin_can_neither_write_nor_read(hostile, serve, visit, tmp_path, host):
+    viewer = serve(hostile)
+    body = json.dumps(_body(hostile))
+    page = ATTACK.replace("BODY_START", quote_attribute(body[:-2] + ', "x": "')).replace("BODY_END", '"}').replace("BODY", json.dumps(body).replace("</", "<\\/"))
+    folder = tmp_path / "attack"
+    folder.mkdir()
+    (folder / "index.html").write_text(page.replace("ADDRESS", viewer.address.rstrip("/")).replace("RUN", hostile.report["run_id"]), encoding="utf-8")
+    handler = functools.partial(_Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            # the reader has the viewer open in the same browser, so whatever cookie there is would be sent along
+            seen = go(visit, viewer)
+            statuses = []
+            other = seen.context.new_page()
+            other.on("response", lambda response: statuses.append((response.request.method, response.status)) if response.url.startswith(viewer.address) else None)
+            other.goto(f"http://{host}:{server.server_address[1]}/index.html")
+            tried = other.evaluate("window.attack()")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert viewer.outcomes(everything=True) == []
+    assert [what for what in tried if what not in {"refused", "opaque 0"}] == []
+    posts = [status for method, status in statuses if method == "POST"]
+    assert len(posts) >= 2
+    assert all(400 <= status < 500 for status in posts)
+    # and our own page still can
+    assert "Recorded" in say(unfold(seen.page, 0), "Something is missing")
+
+
+def quote_attribute(text):
+    return text.replace("&", "&amp;").replace("'", "&#39;")
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        """Say nothing."""
+
+
+def test_the_stored_report_is_shown_and_can_change_nothing(evaluated, serve, visit):
+    viewer = serve(evaluated)
+    seen = go(visit, viewer, f"{viewer.run()}report")
+    assert seen.page.locator("section[data-panel]").count() == 13
+    seen.page.locator("tr.ex-row .ex-open").first.click()
+    seen.page.locator("#ex-detail[data-state=ready]").wait_for()
+    assert harm(seen.page) == []
+    seen.check_quiet()
+    # its origin is nobody's: it can neither read a page of the viewer nor send feedback
+    found = seen.page.evaluate("async () => { try { return (await fetch('/runs/')).status } catch (error) { return String(error.name) } }")
+    assert found == "TypeError"
+    assert seen.page.evaluate("self.origin") == "null"
+    assert viewer.outcomes() == []
+
+
+def test_beyond_the_machine_a_token_is_asked_for(hostile, serve, visit):
+    viewer = serve(hostile, "--host", "0.0.0.0")  # noqa: S104  what is tried
+    link = re.search(r"http://\S+\?token=\S+", "".join(viewer.said))[0]
+    port, token = re.search(r":(\d+)/", link)[1], link.partition("token=")[2]
+    here = f"http://127.0.0.1:{port}/"
+    assert visit(here).response.status == 401
+    seen = visit(f"{here}?token={token}")
+    assert "token=" not in seen.page.url
+    assert seen.page.evaluate("document.cookie") == ""
+    seen.page.goto(f"{here}runs/{hostile.report['run_id']}/")
+    seen.page.locator("#explorer[data-state=ready]").wait_for()
+    assert "Recorded" in say(unfold(seen.page, 0), "Something is missing")
+    assert token not in seen.page.content()
+
+
+def test_the_next_calibration_names_the_feedback(pandas_api, serve, visit):
+    viewer = serve(pandas_api)
+    seen = go(visit, viewer)
+    before = viewer.command("calibrate")
+    assert before.returncode == 0, before.stderr
+    for at in (0, 5, 9):
+        say(unfold(seen.page, at), "Something is missing", "not what I asked for")
+        seen.page.locator("#ex-close").click()
+    say(unfold(seen.page, 11), "Nothing is missing")
+    viewer.end()
+    after = viewer.command("calibrate")
+    assert after.returncode == 0, after.stderr
+    said = [line for line in after.stdout.splitlines() if "feedback" in line.lower()]
+    assert said
+    assert re.search(r"\b[34]\b", " ".join(said))
+    assert said != [line for line in before.stdout.splitlines() if "feedback" in line.lower()]
+    # what readers say changes no miss rate by itself: the fit is the one of before
+    assert _fits(after.stdout) == _fits(before.stdout)
+    listed = viewer.command("audit", "list", "--feedback")
+    assert listed.returncode == 0, listed.stderr
+
+
+def _fits(text):
+    """Statuses and figures of a calibration's table, line by line, without feedback."""
+    return [line for line in text.splitlines() if re.search(r"\b(?:prior|provisional|measured|uncalibrated|stale)\b", line) and "feedback" not in line.lower()]

@@ -1,0 +1,124 @@
+"""Slices: which questions are in which, and figures that are those of the per-query table."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from cli_project import CONFIG, QUERIES, jsonl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval.evaluation.slices_steps import MAX_TAGS, content_words, length_slices, tag_slices
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+
+TAGS = st.lists(st.lists(st.sampled_from(["a", "b", "c", "ä <b>", ""]), max_size=4), max_size=12)
+
+
+@given(TAGS, st.integers(0, 3))
+def test_tags_are_the_most_frequent_and_hold_exactly_their_questions(tags, limit):
+    n_tags, found = tag_slices(tags, limit)
+    counts = {tag: sum(tag in row for row in tags) for tag in {tag for row in tags for tag in row}}
+    assert n_tags == len(counts)
+    assert [part.name for part in found] == sorted(counts, key=lambda tag: (-counts[tag], tag))[:limit]
+    for part in found:
+        assert part.member.tolist() == [part.name in row for row in tags]
+
+
+def test_a_tag_of_any_length_and_content_is_one_bounded_line():
+    _, (found,) = tag_slices([["x\u202e\n" + "y" * 10_000]])
+    assert len(found.name) < 150
+    assert found.name.isprintable()
+
+
+@given(st.lists(st.integers(0, 9), max_size=30))
+def test_thirds_hold_every_question_once_in_the_order_of_length(words):
+    found = length_slices(np.array(words, dtype=np.int64))
+    if len(set(words)) < 2:
+        assert found == []
+        return
+    assert np.sum([part.member for part in found], axis=0).tolist() == [1] * len(words)
+    bounds = [(part.more["words"]["low"], part.more["words"]["high"]) for part in found]
+    assert bounds == sorted(bounds)
+    for part, (low, high) in zip(found, bounds, strict=True):
+        assert {low, high} <= set(np.array(words)[part.member].tolist())
+        assert part.member.tolist() == [low <= count <= high for count in words]
+        assert (f"{low} to {high}" if low != high else f"of {low} ") in part.about
+
+
+def test_equal_thirds_where_the_lengths_allow_it():
+    assert [int(part.member.sum()) for part in length_slices(np.arange(9))] == [3, 3, 3]
+
+
+def test_content_words_are_the_terms_of_the_analyzer():
+    assert content_words(["How is the pause of a job set?", "", "the of", "sort_values", "首都是"]).tolist() == [4, 0, 0, 2, 2]
+
+
+def by_name(report):
+    return {(part["kind"], part["name"]): part for part in report["slices"]["by"]}
+
+
+@pytest.fixture
+def sliced(project):
+    """A run of questions in few groups, with two tags and one that is left alone."""
+    rows = [{**row, "tags": tags} for row, tags in zip(QUERIES, (["storage", "old"], ["old", "old"], [], ["old"]), strict=True)]
+    (project.gold / "queries.jsonl").write_text(jsonl(rows), encoding="utf-8")
+    assert project.invoke("run", "tiny").exit_code == 0
+    return project
+
+
+def test_figures_are_those_of_the_per_query_table(sliced):
+    report = sliced.report()
+    frame = pd.read_parquet(sliced.reports / "tiny" / "per-query.parquet")
+    frame = frame[frame["level"] == "document"]
+    means = frame.groupby(["strategy", "query_id"])[["recall_at_10", "success_at_10"]].mean()
+    found = by_name(report)
+    members = {"storage": ["keep"], "old": ["again", "keep", "price"]}
+    assert [name for kind, name in found if kind == "tag"] == ["old", "storage"]
+    for name, ids in members.items():
+        entry = found["tag", name]
+        assert entry["n_queries"] == len(ids)
+        for strategy, figure in entry["strategies"].items():
+            wanted = means.loc[strategy].loc[ids]
+            assert figure["value"] == pytest.approx(wanted["recall_at_10"].mean())
+            assert figure["miss"]["value"] == pytest.approx(1 - wanted["success_at_10"].mean())
+            assert (figure["n_attempted"], figure["n_scored"], figure["n_ineligible"]) == (len(ids), int(wanted["recall_at_10"].notna().sum()), int(wanted["recall_at_10"].isna().sum()))
+    assert found["tag", "storage"]["strategies"]["bm25"]["ci_low"] is None
+    assert found["tag", "storage"]["strategies"]["bm25"]["ci_low_reason"] == "one group of questions gives no interval"
+    assert report["slices"]["n_tags"] == 2
+    assert report["slices"]["n_tags_left_out"] == 0
+
+
+def test_the_answerable_slice_is_what_the_report_says_of_the_whole(sliced):
+    report = sliced.report()
+    found, unanswerable = by_name(report)["answerability", "answerable"], by_name(report)["answerability", "unanswerable"]
+    for entry in report["strategies"]:
+        whole = next(record for record in entry["measures"] if (record["label"], record["level"]) == ("R@10", "document"))
+        seen = report["uncertainty"]["strategies"][entry["name"]]["observed"]["miss_any"]
+        shown = found["strategies"][entry["name"]]
+        for key in ("value", "ci_low", "ci_high", "n_scored", "n_groups"):
+            assert shown[key] == whole[key]
+            assert shown["miss"][key] == seen[key]
+        for figure in (unanswerable["strategies"][entry["name"]], unanswerable["strategies"][entry["name"]]["miss"]):
+            assert figure["value"] is None
+            assert "no gold" in figure["value_reason"]
+    rates = {record["name"]: record for record in report["answers"]["measures"]}
+    for part, name in ((found, "refused_answerable"), (unanswerable, "abstention_rate")):
+        assert {key: part["abstention"][key] for key in ("value", "ci_low", "ci_high", "n_scored", "n_groups")} == {key: rates[name][key] for key in ("value", "ci_low", "ci_high", "n_scored", "n_groups")}
+
+
+def test_without_answers_abstention_is_null_and_says_why(project):
+    (project.gold / "gold_set.yaml").write_text(CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", ""), encoding="utf-8")
+    (project.gold / "queries.jsonl").write_text(jsonl({**row, "tags": [f"tag {at}-{n}" for n in range(20)]} for at, row in enumerate(QUERIES)), encoding="utf-8")
+    assert project.invoke("run", "tiny").exit_code == 0
+    report = project.report()
+    assert by_name(report)["answerability", "unanswerable"]["abstention"] == {"value": None, "reason": "the gold set configures no answers"}
+    assert (report["slices"]["n_tags"], report["slices"]["n_tags_left_out"]) == (80, 80 - MAX_TAGS)
+    assert sum(part["kind"] == "tag" for part in report["slices"]["by"]) == MAX_TAGS
+
+
+def test_personal_data_in_a_tag_is_masked(project):
+    (project.gold / "queries.jsonl").write_text(jsonl({**row, "tags": ["jane.doe@example.org"]} for row in QUERIES), encoding="utf-8")
+    assert project.invoke("run", "tiny").exit_code == 0
+    assert "jane.doe" not in json.dumps(project.report()["slices"])

@@ -1,0 +1,150 @@
+"""An evaluated tiny project as the viewer meets it, its pages asked in this process, and the server as a process of its own."""
+
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from cli_project import Project
+from starlette.testclient import TestClient
+
+from rag_eval.settings import Settings
+from rag_eval.storage.artifacts import ArtifactStore
+from rag_eval.storage.sql import FILE_NAME, SqlStore
+from rag_eval.uncertainty.outcomes import OutcomeStore
+from rag_eval.viewer.app import create_app
+
+PORT = 7777
+OURS = f"http://127.0.0.1:{PORT}"
+RETRIEVAL = {"query_id": "again", "paraphrase_id": "original", "seed": 13, "strategy": "bm25"}
+SUMMARY = {"schema_version": 1, "gold_set": "tiny", "n_questions": 4}
+QUESTIONS = [{"id": "again"}]
+_TOKEN = re.compile(r'<meta name="rag-eval-token" content="([^"]+)">')
+
+
+def evaluate(root: Path, tracking: str) -> Project:
+    """Evaluate the tiny gold set once."""
+    project = Project(root)
+    project.gold.joinpath("gold_set.yaml").write_text(project.gold.joinpath("gold_set.yaml").read_text().replace("answers: {mode: deterministic, top_k: 5}\n", ""))
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
+    more = {"RAG_EVAL_TRACKING_URI": tracking, "RAG_EVAL_LATENCY_QUERIES": "2", "RAG_EVAL_PRIMARY_GOLD_SET": "tiny"}
+    done = subprocess.run([sys.executable, "-m", "rag_eval.cli", *project.arguments("run", "tiny")], capture_output=True, text=True, timeout=200, env={**clean, **more}, cwd=root, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return project
+
+
+class Viewed:
+    """A home with one kept run that has claims and something to explore."""
+
+    def __init__(self, evaluated: Project, root: Path) -> None:
+        self.home = root / "home"
+        shutil.copytree(evaluated.home, self.home)
+        self.file = next((self.home / "runs").glob("*.json"))
+        self.run_id = self.file.stem
+        kept = self.kept()
+        (claims,) = (self.home / "artifacts" / "claims").iterdir()
+        kept["artifacts"].setdefault("claims", claims.name)
+        self.claims_key = kept["artifacts"]["claims"]
+        self.keep(kept)
+        if "explorer" not in kept["artifacts"]:
+            self.add_artifact("explorer", {"summary.json.gz": packed(SUMMARY), "questions-0000.json.gz": packed(QUESTIONS)})
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(home=self.home, database_url=None)
+
+    def kept(self) -> dict[str, Any]:
+        return json.loads(self.file.read_text(encoding="utf-8"))
+
+    def keep(self, kept: dict[str, Any], run_id: str | None = None) -> None:
+        """Write a kept run, so that nobody takes it for the one before."""
+        path = self.file if run_id is None else self.home / "runs" / f"{run_id}.json"
+        path.write_text(json.dumps(kept), encoding="utf-8")
+
+    def add_artifact(self, stage: str, parts: dict[str, bytes]) -> None:
+        key = f"{len(parts):032x}"
+        ArtifactStore(self.home / "artifacts").memo(stage, key, lambda: parts)
+        kept = self.kept()
+        kept["artifacts"][stage] = key
+        self.keep(kept)
+
+    def client(self, **how: Any) -> TestClient:
+        """Ask in this process; errors of the application are answers."""
+        return TestClient(create_app(self.settings, **how), base_url=OURS, raise_server_exceptions=False, follow_redirects=False)
+
+    def said(self, feedback: str = "something_missing", note: str = "", **more: Any) -> dict[str, Any]:
+        return {"run_id": self.run_id, **RETRIEVAL, "feedback": feedback, "note": note, **more}
+
+    def outcomes(self) -> OutcomeStore:
+        return OutcomeStore(SqlStore(self.home / FILE_NAME))
+
+    def given(self) -> list[dict[str, Any]]:
+        """All rows of feedback, the oldest first."""
+        return self.outcomes().history(gold_sources=["user_feedback"]).to_dict("records")
+
+
+def packed(value: Any) -> bytes:
+    return gzip.compress(json.dumps(value).encode(), mtime=0)
+
+
+def page_token(client: "httpx.Client") -> str:
+    found = _TOKEN.search(client.get("/").text)
+    assert found is not None
+    return found[1]
+
+
+def give(client: "httpx.Client", body: Any, **headers: str) -> httpx.Response:
+    """Send feedback as our own page does."""
+    return client.post("/feedback", content=json.dumps(body), headers={"Content-Type": "application/json", "X-Rag-Eval-Token": page_token(client), "Origin": str(client.base_url).rstrip("/"), "Sec-Fetch-Site": "same-origin", **headers})
+
+
+class Server:
+    """`rag-eval view` as a process of its own, on any free port."""
+
+    def __init__(self, home: Path, *more: str, env: dict[str, str] | None = None) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
+        command = [sys.executable, "-m", "rag_eval.cli", "view", "--home", str(home), "--port", "0", *more]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**clean, "PYTHONUNBUFFERED": "1", **(env or {})}, cwd=home)
+        assert self.process.stdout is not None
+        self.said: list[str] = []
+        while not self.said or not self.said[-1].startswith("Ctrl-C"):
+            line = self.process.stdout.readline()
+            assert line, self.said
+            self.said.append(line)
+        found = re.search(r"http://\S+", self.said[0])
+        assert found is not None
+        self.link = found[0]
+        self.address = self.link.partition("?")[0].rstrip("/")
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        until = time.monotonic() + 60
+        while True:
+            try:
+                assert httpx.get(f"{self.address}/healthz", timeout=10).status_code == 200
+            except httpx.TransportError:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            else:
+                return
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.address, timeout=120, trust_env=False)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.end()
+
+    def end(self) -> str:
+        """End it, and return what it said since it was ready."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        assert self.process.stdout is not None
+        return "" if self.process.stdout.closed else self.process.communicate(timeout=60)[0]

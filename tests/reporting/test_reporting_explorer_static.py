@@ -1,0 +1,111 @@
+"""The scripts and styles of the page, read as text: nothing in them turns data into markup, runs data, or asks a network."""
+
+import re
+import shutil
+import subprocess
+from importlib.resources import files
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from rag_eval.measures.stability import LAMBDA_REASONS
+from rag_eval.records.answers import OUTCOMES
+from rag_eval.records.citation import CODES
+from rag_eval.records.outcomes import MAX_NOTE, Feedback
+from rag_eval.records.uncertainty import STATUSES
+
+ASSETS = files("rag_eval.reporting.html") / "assets"
+SCRIPTS = ("explorer.js", "downloads.js")
+FORBIDDEN = {
+    "markup from text": r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|srcdoc|setHTML",
+    "code from text": r"(?<![\w-])eval\b|new Function|\bFunction\(|import\(|setTimeout\(\s*['\"`]|setInterval",
+    "styles of elements": r"\.style\b|['\"]style['\"]|cssText|insertRule|adoptedStyleSheets",
+    "addresses": r"https?://|//cdn|\bwss?:",
+    "other ways out": r"XMLHttpRequest|WebSocket|EventSource|sendBeacon|localStorage|sessionStorage|document\.cookie|postMessage|window\.open",
+    "ends of a script element": r"</script|<!--",
+    "attributes that run": r"['\"]on[a-z]+['\"]\s*[:,]\s*['\"`]",
+    "imports and exports": r"^\s*(?:import|export)\s",
+}
+
+
+def source(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_nothing_turns_data_into_markup_or_code(name: str, what: str) -> None:
+    assert re.findall(FORBIDDEN[what], source(name), re.MULTILINE) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("markup from text", "node.innerHTML = text"),
+        ("code from text", "eval(text)"),
+        ("styles of elements", "node.style.width = '1px'"),
+        ("styles of elements", "node.setAttribute('style', text)"),
+        ("addresses", "fetch('https://example.org')"),
+        ("other ways out", "navigator.sendBeacon(place)"),
+        ("ends of a script element", "'</script>'"),
+        ("attributes that run", "node.setAttribute('onclick', 'run()')"),
+        ("imports and exports", "export const a = 1"),
+    ],
+)
+def test_the_patterns_find_what_they_are_for(what: str, text: str) -> None:
+    assert re.search(FORBIDDEN[what], text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_keep_to_themselves_and_are_strict(name: str) -> None:
+    code = re.sub(r"/\*.*?\*/", "", source(name), count=1, flags=re.DOTALL).strip()
+    assert code.startswith("(() => {\n  'use strict';")
+    assert code.endswith("})();")
+
+
+def test_the_explorer_fetches_from_its_own_server_only_and_links_tell_nothing() -> None:
+    code = source("explorer.js")
+    assert re.findall(r"fetch\(([^,]+),", code) == ["root.dataset.base + 'explorer/' + name + '.json'", "'/feedback'"]
+    assert code.count("href: address") == 1
+    assert "href: address, target: '_blank', rel: 'noopener noreferrer nofollow'" in code
+
+
+def test_downloads_fetch_nothing() -> None:
+    assert "fetch(" not in source("downloads.js")
+
+
+@pytest.mark.parametrize("name", ["explorer.css"])
+def test_styles_ask_for_no_file(name: str) -> None:
+    assert re.findall(r"url\(|@import|@font-face|expression\(|</style", source(name)) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [
+        ("STATUSES", STATUSES),
+        ("STATES", tuple({state for state, _ in LAMBDA_REASONS.values()})),
+        ("OUTCOMES", OUTCOMES),
+        ("CODES", tuple(code for code in CODES if not code.startswith("missing_") or code == "missing_score")),
+        ("SAYINGS", get_args(Feedback)),
+    ],
+)
+def test_every_name_of_the_data_is_explained(table: str, names: tuple[str, ...]) -> None:
+    body = re.search(rf"const {table} = (?:new Map\()?\[\n(.*?)\n  \]", source("explorer.js"), re.DOTALL)
+    assert body is not None
+    assert set(re.findall(r"^    \['(\w+)', '", body[1], re.MULTILINE)) == set(names)
+
+
+def test_notes_are_as_long_as_an_outcome_takes_them() -> None:
+    assert f"const MAX_NOTE = {MAX_NOTE};" in source("explorer.js")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_parse(name: str, tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed: the script is not parsed here")
+    script = tmp_path / name
+    script.write_text(source(name), encoding="utf-8")
+    done = subprocess.run([node, "--check", str(script)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,142 @@
+"""Every figure of the page is the one in the report: a walk over both."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from html_reports import evaluated_report
+
+from rag_eval.reporting.html import page as pages
+from rag_eval.reporting.html.figures import Cursor, absent, interval, number, written
+from rag_eval.reporting.html.page import build
+
+FREE = {"h2", "h3", "button", "summary", "code", "caption", "figcaption", "thead", "abbr", "style", "script", "title", "desc", "pre", "dt", "nav", "header", "footer", "option", "label"}
+"""Elements of words: names of measures, hashes, definitions. Everything else holds digits only as a figure or a text of the report."""
+VOID = {"meta", "br", "link", "input", "hr", "img", "col"}
+WORDS = {"prose", "label"}
+FIGURE = re.compile(r"[+−-]?\d[\d,]*(?:\.\d+)?")
+
+
+class Walk(HTMLParser):
+    """Figures with their places, texts of the report with theirs, and digits that are neither."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.open, self.figures, self.texts, self.stray = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in VOID:
+            self.open.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if any(name == tag for name, _ in self.open):
+            while self.open.pop()[0] != tag:
+                pass
+
+    def handle_data(self, data):
+        place = next((attrs for tag, attrs in reversed(self.open) if "data-at" in attrs), None)
+        if place is not None:
+            (self.figures if "value" in place else self.texts).append((place, data))
+        elif re.search(r"\d", data) and not any(tag in FREE or tag == "svg" or WORDS & set((attrs.get("class") or "").split()) for tag, attrs in self.open):
+            self.stray.append((self.open[-1][0], data.strip()[:120]))
+
+
+def at(report, pointer):
+    found = report
+    for key in filter(None, pointer.split("/")):
+        name = key.replace("~1", "/").replace("~0", "~")
+        found = found[int(name)] if isinstance(found, list) else found[name]
+    return found
+
+
+def plain_number(text):
+    return float(FIGURE.search(text.replace("−", "-").replace("+", ""))[0].replace(",", ""))
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory):
+    report = evaluated_report(tmp_path_factory.mktemp("numbers"))
+    html = build(report).html
+    walk = Walk()
+    walk.feed(html)
+    return report, walk, html
+
+
+def test_every_figure_is_the_one_in_the_report(walked):
+    report, walk, _ = walked
+    assert len(walk.figures) > 150
+    for place, text in walk.figures:
+        value = at(report, place["data-at"])
+        assert json.loads(place["value"]) == value, place
+        digits = len(text.split(".")[1].split()[0]) if "." in text else 0
+        shown, scale = plain_number(text.replace(" %", "")), 100 if "%" in text else 1
+        assert shown == pytest.approx(abs(value) * scale if "−" in text and shown > 0 else value * scale, abs=0.5001 * 10**-digits), (place, text)
+
+
+def test_every_text_of_the_report_is_the_one_in_the_report(walked):
+    report, walk, _ = walked
+    assert len(walk.texts) > 50
+    for place, text in walk.texts:
+        assert str(at(report, place["data-at"])) == text, place
+
+
+def test_no_figure_stands_on_the_page_without_its_place(walked):
+    assert walked[1].stray == []
+
+
+def test_figures_in_pictures_are_ticks_or_figures_of_the_report(walked):
+    report, _, html = walked
+    numbers = set()
+
+    def collect(value):
+        if isinstance(value, dict):
+            for inner in value.values():
+                collect(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                collect(inner)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            numbers.add(value)
+
+    collect(report)
+    rounded = {f"{value:.{digits}f}" for value in numbers for digits in (0, 1, 2, 3)} | {f"{value:,}" for value in numbers if isinstance(value, int)}
+    for picture in re.findall(r'<svg class="plot".*?</svg>', html, re.DOTALL):
+        for text in re.findall(r"<text[^>]*>([^<]*)</text>", picture):
+            said = text.strip().replace("−", "-")
+            if re.fullmatch(r"-?\d+\.\d{2,3}", said) and not is_tick(said):
+                assert said in rounded, said
+
+
+def is_tick(text):
+    value = float(text)
+    return any(abs(value / step - round(value / step)) < 1e-9 for step in (0.05, 0.02, 0.25))
+
+
+def test_a_template_refuses_a_bare_number():
+    from rag_eval.reporting.html.templating import environment
+
+    with pytest.raises(TypeError, match="bare int"):
+        environment().from_string("{{ n }}").render(n=3)
+
+
+def test_how_figures_are_written():
+    assert written(1234, 3) == "1,234"
+    assert written(-0.0004, 3) == "0.000"
+    assert written(-0.126, 3) == "−0.126"
+    assert written(0.1234, 3, percent=True) == "12.3 %"
+    cursor = Cursor({"a": [{"value": 0.5, "ci_low": 0.25, "ci_high": None, "b/c~": 2}], "x": None, "x_reason": "off <b>"})
+    assert str(number(cursor["a"][0]["b/c~"])) == '<data value="2" data-at="/a/0/b~1c~0">2</data>'
+    assert "[" not in str(interval(cursor["a"][0]))
+    assert "off &lt;b&gt;" in str(number(cursor["x"]))
+    assert "nothing" in str(absent("nothing"))
+
+
+def test_the_policy_names_what_the_page_runs(walked):
+    html = walked[2]
+    script = "\n".join(pages.asset(name) for name in pages.SCRIPTS)
+    assert f"<script>{script}</script>" in html
+    assert " style=" not in html
+    assert not re.search(r"<[^>]+ on[a-z]+=", html)
+    assert "default-src &#39;none&#39;" in html
+    assert not re.search(r"(?:src|href)=\"https?:", html)

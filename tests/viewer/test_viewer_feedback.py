@@ -1,0 +1,185 @@
+"""Feedback becomes outcomes: which, of which claim, and that nothing said is lost."""
+
+import json
+import threading
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+from viewed_project import RETRIEVAL, give
+
+from rag_eval.cli import app
+from rag_eval.records.outcomes import MAX_NOTE
+from rag_eval.uncertainty.outcome_use import feedback_without_audit, fit_rows
+
+MISSED = {"something_missing": 1.0, "evidence_not_relevant": None, "nothing_missing": 0.0}
+
+
+def claim_of(viewed):
+    frame = pd.read_parquet(viewed.home / "artifacts" / "claims" / viewed.claims_key / "claims.parquet")
+    (row,) = [row for row in frame.to_dict("records") if all(row[name] == value for name, value in RETRIEVAL.items())]
+    return row
+
+
+@pytest.mark.parametrize("feedback", list(MISSED))
+def test_feedback_is_an_outcome_of_the_claim(viewed, feedback):
+    answer = give(viewed.client(), viewed.said(feedback, "  the pause\nbetween tries "))
+    assert answer.status_code == 201
+    assert answer.json()["standing"] == "recorded"
+    (row,) = viewed.given()
+    claim = claim_of(viewed)
+    assert row["outcome_id"] == answer.json()["outcome_id"]
+    for name in ("claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "target", "k"):
+        assert row[name] == claim[name]
+    assert (None if pd.isna(row["missed"]) else row["missed"]) == MISSED[feedback]
+    assert (row["gold_source"], row["feedback"], row["note"]) == ("user_feedback", feedback, "the pause between tries")
+    assert pd.isna(row["inclusion_probability"])
+    assert row["gold_strategies"] == ["bm25"]
+    assert (row["shown_value"], row["shown_status"], row["shown_calibrator"]) == (claim["miss_rate"], claim["status"], claim["calibrator"])
+    assert row["supersedes"] == ""
+
+
+def test_the_command_line_lists_it_and_calls_for_an_audit(viewed):
+    give(viewed.client(), viewed.said())
+    listed = CliRunner().invoke(app, ["outcome", "list", "--json", "--gold-source", "user_feedback", "--home", str(viewed.home)], catch_exceptions=False)
+    (found,) = map(json.loads, listed.stdout.splitlines())
+    assert (found["feedback"], found["missed"], found["query_id"]) == ("something_missing", True, "again")
+    current = viewed.outcomes().current()
+    assert feedback_without_audit(current)["claim_id"].tolist() == [claim_of(viewed)["claim_id"]]
+    assert not (fit_rows(current)["gold_source"] == "user_feedback").any()
+
+
+def test_what_was_said_again_adds_nothing_and_another_opinion_supersedes(viewed):
+    client = viewed.client()
+    said = [("something_missing", "a"), ("something_missing", "a"), ("something_missing", "b"), ("nothing_missing", "b"), ("evidence_not_relevant", ""), ("evidence_not_relevant", ""), ("something_missing", "a")]
+    answers = [give(client, viewed.said(*words)).json() for words in said]
+    assert [answer["standing"] for answer in answers] == ["recorded", "already_there", "recorded", "recorded", "recorded", "already_there", "recorded"]
+    assert answers[0]["outcome_id"] == answers[1]["outcome_id"]
+    rows = {row["outcome_id"]: row for row in viewed.given()}
+    assert len(rows) == 5
+    chain = [rows[answers[-1]["outcome_id"]]]
+    while chain[-1]["supersedes"]:
+        chain.append(rows[chain[-1]["supersedes"]])
+    assert [(row["feedback"], row["note"]) for row in reversed(chain)] == [("something_missing", "a"), ("something_missing", "b"), ("nothing_missing", "b"), ("evidence_not_relevant", ""), ("something_missing", "a")]
+    current = viewed.outcomes().current(gold_sources=["user_feedback"])
+    assert current["outcome_id"].tolist() == [answers[-1]["outcome_id"]]
+
+
+def test_after_a_judgement_was_taken_back_the_same_can_be_said_again(viewed):
+    client = viewed.client()
+    first = give(client, viewed.said()).json()["outcome_id"]
+    taken = CliRunner().invoke(app, ["outcome", "add", "--correct", first, "--home", str(viewed.home)], catch_exceptions=False)
+    assert taken.exit_code == 0, taken.output
+    assert give(client, viewed.said()).json()["standing"] == "recorded"
+    assert len(viewed.given()) == 3
+
+
+def test_wordings_and_strategies_are_claims_of_their_own(viewed):
+    client = viewed.client()
+    for more in ({}, {"paraphrase_id": "terse"}, {"strategy": "vector"}, {"query_id": "keep"}):
+        assert give(client, viewed.said(**more)).json()["standing"] == "recorded"
+    assert len({row["claim_id"] for row in viewed.given()}) == 4
+
+
+def test_a_note_is_masked_made_visible_and_cut(viewed):
+    give(viewed.client(), viewed.said(note="ask jane.doe@example.org \u202e now"))
+    assert "jane" not in viewed.given()[0]["note"]
+    assert "\\u202e" in viewed.given()[0]["note"]
+    give(viewed.client(), viewed.said(note="\u202e" * MAX_NOTE))
+    assert all(len(row["note"]) <= MAX_NOTE for row in viewed.given())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"note": "x" * (MAX_NOTE + 1)},
+        {"note": "a\x00b"},
+        {"note": "\ud800"},
+        {"note": None},
+        {"note": 7},
+        {"feedback": "all_fine"},
+        {"feedback": None},
+        {"seed": "13"},
+        {"seed": 13.0},
+        {"seed": True},
+        {"seed": 2**63},
+        {"query_id": ""},
+        {"query_id": "x" * 501},
+        {"query_id": ["again"]},
+        {"strategy": {"$ne": ""}},
+        {"run_id": "../../etc/passwd"},
+        {"run_id": ""},
+        {"run_id": "20261122T130838752Z-488d41af\n"},
+        {"missed": False},
+        {"<script>": 1},
+        {"outcome_id": "0" * 32},
+    ],
+)
+def test_what_cannot_be_is_refused_without_an_echo(viewed, change):
+    answer = give(viewed.client(), json.loads(json.dumps(viewed.said(**change))))
+    assert answer.status_code == 400
+    sentence = answer.json()["error"]
+    assert sentence.startswith("Accepted is ")
+    assert "script" not in sentence
+    assert "passwd" not in sentence
+    assert len(sentence) < 1000
+    assert viewed.given() == []
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"7", b'"x"', b"\xff\xfe", b"[" * 16000, b'{"seed": NaN}', b"{" + b'"a":' * 3000])
+def test_what_is_no_object_is_refused(viewed, body):
+    from test_viewer_security import ours
+
+    client = viewed.client()
+    answer = client.post("/feedback", content=body, headers=ours(client))
+    assert answer.status_code == 400
+    assert viewed.given() == []
+
+
+@pytest.mark.parametrize("change", [{"query_id": "none"}, {"paraphrase_id": "none"}, {"seed": 7}, {"strategy": "none"}, {"run_id": "20000101T000000000Z-00000000"}, {"query_id": "again' OR '1'='1"}])
+def test_an_unknown_retrieval_is_refused(viewed, change):
+    answer = give(viewed.client(), viewed.said(**change))
+    assert answer.status_code == 404
+    assert viewed.given() == []
+
+
+def test_a_run_without_claims_takes_none(viewed):
+    kept = viewed.kept()
+    del kept["artifacts"]["claims"]
+    viewed.keep(kept)
+    answer = give(viewed.client(), viewed.said())
+    assert answer.status_code == 409
+    assert "keeps no claims" in answer.json()["error"]
+
+
+def test_a_store_that_breaks_is_said_and_not_shown(viewed, caplog):
+    client = viewed.client()
+    give(client, viewed.said())
+    for name in ("rag_eval.db", "rag_eval.db-wal", "rag_eval.db-shm"):
+        (viewed.home / name).unlink(missing_ok=True)
+    (viewed.home / "rag_eval.db").write_bytes(b"this is no database, and a long one too" * 100)
+    answer = give(client, viewed.said(note="second"))
+    assert answer.status_code == 503
+    assert "nothing was recorded" in answer.json()["error"]
+    assert str(viewed.home) not in answer.text
+    assert any("database_failed" in record.getMessage() for record in caplog.records)
+
+
+def test_two_viewers_at_once_lose_nothing(viewed):
+    """Corrections of one claim meet: each reads what stands, and the slower one tries again."""
+    clients, barrier, answers = [viewed.client() for _ in range(2)], threading.Barrier(2), []
+
+    def write(number):
+        for turn in range(10):
+            barrier.wait()
+            answers.append(give(clients[number], viewed.said(note=f"{number} {turn}")).json()["standing"])
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == ["recorded"] * 20
+    rows = viewed.given()
+    assert {row["note"] for row in rows} == {f"{number} {turn}" for number in range(2) for turn in range(10)}
+    assert len({row["supersedes"] for row in rows}) == 20  # one chain: no two supersede the same

@@ -1,0 +1,234 @@
+"""What the viewer shows: runs, parts as they are stored, reports in a sandbox; and that no stored text becomes markup."""
+
+import html.parser
+import json
+
+import pytest
+from viewed_project import QUESTIONS, SUMMARY, packed, page_token
+
+import rag_eval
+from rag_eval.viewer.pages import run_page, runs_page
+from rag_eval.viewer.runs import Damaged, Estimate, Kept, Page
+
+HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>\u202e\u200b{{ 7*7 }}'
+
+
+class Elements(html.parser.HTMLParser):
+    """Names of elements and attributes of a page, and its texts."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.elements, self.attributes, self.texts = [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def hostile_run(**changes):
+    fields = {"run_id": "20260101T000000000Z-00000000", "gold_set": HOSTILE, "timestamp": HOSTILE, "strategy": HOSTILE, "index_hash": HOSTILE, "level": HOSTILE}
+    return Kept(**{**fields, "recall": Estimate(0.5, 0.4, 0.6, 9), "gates": {"pass": 1, "fail": 0, "insufficient_evidence": 0}, "artifacts": {}, **changes})
+
+
+@pytest.mark.parametrize("page", ["runs", "run"])
+def test_hostile_texts_are_shown_as_texts(page):
+    if page == "runs":
+        made = runs_page(Page((hostile_run(), Damaged("20260101T000000001Z-00000000", HOSTILE)), 2, None), token="t", read_only=False)
+    else:
+        made = run_page(hostile_run(), token="t", explorer=False, report=True, feedback=False, why_no_feedback="")
+    found = Elements(made)
+    assert "script" not in found.elements
+    assert "img" not in found.elements
+    assert not [name for name, _ in found.attributes if name.startswith("on") or name == "style"]
+    assert "\u202e" not in made
+    assert "\u200b" not in made
+    shown = HOSTILE.replace("\u202e", "[U+202E]").replace("\u200b", "[U+200B]")
+    assert any(shown in text for text in found.texts)
+
+
+def test_the_list_has_each_run_with_its_figures(viewed):
+    report = viewed.kept()["report"]
+    page = viewed.client().get("/")
+    assert page.status_code == 200
+    assert f'href="/runs/{viewed.run_id}/"' in page.text
+    measure = next(item for entry in report["strategies"] if entry["name"] == report["strategy"] for item in entry["measures"] if item["label"] == "R@10" and item["level"] == report["evaluation"]["level"])
+    assert f"{measure['value']:.3f} [{measure['ci_low']:.3f}, {measure['ci_high']:.3f}]" in page.text
+    assert f'data-label="n" class="number">{measure["n_scored"]}<' in page.text
+    assert "tiny" in page.text
+
+
+def test_runs_are_listed_newest_first_and_in_parts(viewed):
+    kept = viewed.kept()
+    ids = [f"20300101T0000{number:05d}Z-00000000" for number in range(60)]
+    for run_id in ids:
+        viewed.keep(kept, run_id)
+    client = viewed.client()
+    first = client.get("/").text
+    assert [run_id for run_id in ids if f'href="/runs/{run_id}/"' in first] == ids[10:]
+    assert first.index(ids[59]) < first.index(ids[10])
+    second = client.get("/", params={"before": ids[10]}).text
+    assert f'href="/?before={ids[10]}"' in first
+    assert [run_id for run_id in [*ids, viewed.run_id] if f'href="/runs/{run_id}/"' in second] == [*ids[:10], viewed.run_id]
+    assert "before=" not in second
+    assert client.get("/", params={"before": "../../etc"}).status_code == 400
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"gold_set": 1, "artifacts": [], "report": {"gates": 3, "strategies": {}, "evaluation": []}}', "\x00", '{"report": NaN}'])
+def test_a_damaged_run_is_named_and_stops_nothing_else(viewed, content):
+    damaged = "20300101T000000000Z-00000000"
+    (viewed.home / "runs" / f"{damaged}.json").write_text(content, encoding="utf-8")
+    client = viewed.client()
+    page = client.get("/")
+    assert page.status_code == 200
+    assert damaged in page.text
+    assert f'href="/runs/{viewed.run_id}/"' in page.text
+    found = client.get(f"/runs/{damaged}/")
+    assert found.status_code == 500
+    assert str(viewed.home) not in found.text
+    assert client.get(f"/runs/{viewed.run_id}/").status_code == 200
+
+
+def test_a_run_that_changes_is_read_again(viewed):
+    client = viewed.client()
+    assert "data-source" in client.get(f"/runs/{viewed.run_id}/").text
+    kept = viewed.kept()
+    del kept["artifacts"]["explorer"]
+    viewed.keep(kept)
+    page = client.get(f"/runs/{viewed.run_id}/").text
+    assert "data-source" not in page
+    assert "rag-eval run tiny" in page
+
+
+def test_the_page_of_a_run_holds_the_explorer(viewed):
+    found = Elements(viewed.client().get(f"/runs/{viewed.run_id}/").text)
+    attributes = dict(found.attributes)
+    assert attributes["data-source"] == "fetch"
+    assert attributes["data-base"] == f"/runs/{viewed.run_id}/"
+    assert attributes["data-feedback"] == "on"
+    assert ("src", "/assets/explorer.js") in found.attributes
+    assert "noscript" in found.elements
+    assert not [name for name, _ in found.attributes if name.startswith("on") or name == "style"]
+
+
+def test_without_the_slash_it_leads_to_the_page(viewed):
+    answer = viewed.client().get(f"/runs/{viewed.run_id}")
+    assert (answer.status_code, answer.headers["location"]) == (308, f"/runs/{viewed.run_id}/")
+
+
+def test_without_claims_there_is_no_feedback(viewed):
+    kept = viewed.kept()
+    del kept["artifacts"]["claims"]
+    viewed.keep(kept)
+    page = viewed.client().get(f"/runs/{viewed.run_id}/").text
+    assert 'data-feedback="off"' in page
+    assert "keeps no claims" in page
+
+
+def test_read_only_pages_say_so(viewed):
+    client = viewed.client(read_only=True)
+    page = client.get(f"/runs/{viewed.run_id}/").text
+    assert 'data-feedback="off"' in page
+    assert "read-only" in page
+    assert "read-only" in client.get("/").text
+    assert "rag-eval-token" not in page
+
+
+def test_parts_are_sent_as_they_are_stored_or_unpacked(viewed):
+    client = viewed.client()
+    address = f"/runs/{viewed.run_id}/explorer/summary.json"
+    with client.stream("GET", address, headers={"Accept-Encoding": "br, gzip"}) as answer:
+        stored = b"".join(answer.iter_raw())
+    assert answer.headers["content-encoding"] == "gzip"
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["vary"] == "Accept-Encoding"
+    assert stored == packed(SUMMARY)
+    plain = client.get(address, headers={"Accept-Encoding": "gzip;q=0"})
+    assert "content-encoding" not in plain.headers
+    assert plain.json() == SUMMARY
+    assert client.get(f"/runs/{viewed.run_id}/explorer/questions-0000.json").json() == QUESTIONS
+    assert client.head(address).status_code == 200
+
+
+@pytest.mark.parametrize("part", ["chunks-0000", "questions-0001", "artifact", "..%2fartifact", "summary.json", "questions-٠٠٠٠", "summary%00", "questions-000", "SUMMARY"])
+def test_no_other_part_is_sent(viewed, part):
+    assert viewed.client().get(f"/runs/{viewed.run_id}/explorer/{part}.json").status_code == 404
+
+
+@pytest.mark.parametrize("run_id", ["%2e%2e", "..%2f..%2fetc%2fpasswd", "20261122T130838752Z-488d41af", "٢٠261122T130838752Z-488d41af", "x" * 5000, "a%00b", "..%5c..", "%0a"])
+@pytest.mark.parametrize("rest", ["/", "/report", "/explorer/summary.json", ""])
+def test_no_other_run_is_found(viewed, run_id, rest):
+    answer = viewed.client().get(f"/runs/{run_id}{rest}")
+    assert answer.status_code == 404
+    assert str(viewed.home) not in answer.text
+
+
+def test_a_key_that_is_a_path_is_not_followed(viewed):
+    (viewed.home / "secret").mkdir()
+    (viewed.home / "secret" / "artifact.json").write_text("{}")
+    (viewed.home / "secret" / "summary.json.gz").write_bytes(packed("secret"))
+    kept = viewed.kept()
+    kept["artifacts"]["explorer"] = "../../secret"
+    viewed.keep(kept)
+    assert viewed.client().get(f"/runs/{viewed.run_id}/explorer/summary.json").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["viewer.py", "..%2fapp.py", "%2e%2e%2fapp.py", "templates%2fbase.html", "viewer.css%00", "VIEWER.CSS"])
+def test_no_other_asset_is_sent(viewed, name):
+    assert viewed.client().get(f"/assets/{name}").status_code == 404
+
+
+def test_assets_have_their_types(viewed):
+    client = viewed.client()
+    assert client.get("/assets/viewer.css").headers["content-type"].startswith("text/css")
+    script = client.get("/assets/explorer.js")
+    assert (script.status_code, script.headers["content-type"].partition(";")[0]) in {(200, "text/javascript"), (404, "text/plain")}
+
+
+def test_a_report_is_served_in_a_sandbox(viewed):
+    assert viewed.client().get(f"/runs/{viewed.run_id}/report").status_code in {200, 404}
+    viewed.add_artifact("html", {"index.html": "<!DOCTYPE html><title>Ünder</title>".encode()})
+    answer = viewed.client().get(f"/runs/{viewed.run_id}/report")
+    assert answer.status_code == 200
+    assert answer.text == "<!DOCTYPE html><title>Ünder</title>"
+    policy = answer.headers["content-security-policy"]
+    assert "sandbox allow-scripts" in policy
+    assert "allow-same-origin" not in policy
+    assert "connect-src" not in policy  # so it is what default-src says: none
+    assert "default-src 'none'" in policy
+    assert "cross-origin-opener-policy" not in answer.headers
+    assert f'href="/runs/{viewed.run_id}/report"' in viewed.client().get(f"/runs/{viewed.run_id}/").text
+
+
+def test_a_run_without_a_report_says_what_to_do(viewed):
+    kept = viewed.kept()
+    kept["artifacts"].pop("html", None)
+    viewed.keep(kept)
+    answer = viewed.client().get(f"/runs/{viewed.run_id}/report")
+    assert answer.status_code == 404
+    assert "rag-eval run tiny" in answer.text
+
+
+def test_an_empty_home_has_a_page_too(tmp_path):
+    from starlette.testclient import TestClient
+
+    from rag_eval.settings import Settings
+    from rag_eval.viewer.app import create_app
+
+    client = TestClient(create_app(Settings(home=tmp_path / "none"), read_only=True), base_url="http://127.0.0.1:7777")
+    assert "No run is kept" in client.get("/").text
+    assert not (tmp_path / "none").exists()
+
+
+def test_no_page_has_a_version_or_a_place_of_this_machine(viewed):
+    client = viewed.client()
+    for address in ("/", f"/runs/{viewed.run_id}/", "/nothing", "/healthz"):
+        answer = client.get(address)
+        assert str(viewed.home) not in answer.text
+        assert f"rag-eval {rag_eval.__version__}" not in answer.text
+        assert "server" not in answer.headers
+    assert page_token(client) != page_token(viewed.client())
+    assert json.loads(client.post("/nothing").text)["error"]
