@@ -74,6 +74,6 @@ def panel(page: Page) -> Panel:
         "rules": [(name, rule["text"]) for name, entry in entries for rule in entry["conformal"]],
         "accounts": [] if page.report["uncertainty"].get("iterative") is None else page.report["uncertainty"]["iterative"].items(),
         "unpowered": None if comparison is None else next((entry for entry in comparison["strategies"] if entry["powered"].value is None), None),
-        "contradictions": [(name, entry["feedback"]) for name, entry in entries if entry.get("feedback", "contradicts_gold")],
+        "contradictions": [(name, entry["feedback"]) for name, entry in entries if entry.get("feedback", "contradicts_gold", "query_ids")],
     }
     return Panel("Calibrated miss rates", "miss_rates.html", context, tuple(table for table in shown.values() if table is not None))
