@@ -85,6 +85,10 @@ def svg(figure: "Figure", slug: str, title: str, description: str) -> Markup:
 
     out = io.BytesIO()
     with drawing():
+        layout = figure.get_layout_engine()
+        if layout is not None:  # once: saving would draw the whole figure twice for it
+            layout.execute(figure)
+            figure.set_layout_engine("none")
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     root = ET.fromstring(out.getvalue())  # noqa: S314 - matplotlib's own output, not a document from outside
     for parent in list(root.iter()):
