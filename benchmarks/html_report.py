@@ -5,7 +5,7 @@
 A seeded corpus of short passages of made-up words, questions with two paraphrases and one quoted span each, four strategies to depth 100. Corpus,
 chunks and gold come from their real stages; rankings, verdicts, miss rates and lambda states are drawn, because retrieving and judging so much
 takes far longer than what is measured here. The explorer starts in a fresh process, so that its peak is that of a process that does nothing
-else. Prints one JSON line for each: name, seconds, peak_mib, bytes.
+else. Prints one JSON line for each: name, seconds, processor_s, held_mib, peak_mib, bytes.
 """
 
 import json
@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
+from rag_eval.evaluation.explorer_packing import SUMMARY_FILE, unpacked
 from rag_eval.evaluation.explorer_slim import bytes_for, embedded_size, slim
 from rag_eval.evaluation.explorer_steps import explorer_bundle
 from rag_eval.evaluation.gold_steps import gold_variants
@@ -111,7 +112,7 @@ def drawn_trust(evaluation: Evaluation, rng: np.random.Generator) -> dict[str, A
 
 
 def drawn_run(runs: Runs, rng: np.random.Generator) -> dict[str, Any]:
-    """Rankings that find the gold at a rank that falls off; a question's twelve lists name 28 chunks or so, as those of bm25 do over such passages."""
+    """Rankings that find the gold at a rank that falls off; a question's twelve lists name 40 chunks or so; those of bm25 over such passages name fewer, 28."""
     n, n_chunks = len(runs.gold.variants), len(runs.chunks)
     rows = (rng.integers(0, n_chunks, (len(runs.gold.queries), 1))[runs.gold.query_of] + np.cumsum(rng.integers(1, 5, (n, DEPTH)), axis=1)) % n_chunks
     gold = runs.gold.spans.carriers[runs.gold.spans.carrier_indptr[runs.gold.spans.indptr[runs.gold.query_of]]]
@@ -151,19 +152,20 @@ def opened(root: Path) -> Runs:
     return runs
 
 
-def peak_mib() -> float:
-    """Most memory that this process held since `measured` began, MiB."""
+def memory_mib(name: str) -> float:
+    """What the kernel says of this process: VmRSS, what it holds; VmHWM, the most since the last reset."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return round(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024, 1)
+    return round(next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024, 1)
 
 
-def measured(name: str, work: Callable[[], Any], size: Callable[[Any], int] = lambda _: 0) -> Any:
-    """Do it and print its line."""
+def measured(name: str, work: Callable[[], Any], size: Callable[[Any], int] = lambda _: 0, more: Callable[[Any], dict[str, Any]] = lambda _: {}) -> Any:
+    """Do it and print its line; `held_mib` is what the process held when it began."""
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak counts from here
+    held = memory_mib("VmRSS")
     started, used = time.perf_counter(), time.process_time()
     result = work()
     seconds = {"seconds": round(time.perf_counter() - started, 2), "processor_s": round(time.process_time() - used, 2)}
-    print(json.dumps({"name": name, **seconds, "peak_mib": peak_mib(), "bytes": size(result)}), flush=True)
+    print(json.dumps({"name": name, **seconds, "held_mib": held, "peak_mib": memory_mib("VmHWM"), "bytes": size(result), **more(result)}), flush=True)
     return result
 
 
@@ -183,7 +185,8 @@ def explorer(root: Path) -> None:
     runs = measured("opened", lambda: opened(root))
     measured("scored", lambda: [runs.scores(name) for name in runs.names])  # a run has done so before
     made = measured("bundle", lambda: explorer_bundle(runs), lambda artifact: sum(path.stat().st_size for path in artifact.folder.iterdir()))
-    measured("slim", lambda: slim(made, bytes_for(len(runs.gold.queries))), embedded_size)
+    limit = bytes_for(len(runs.gold.queries))
+    measured("slim", lambda: slim(made, limit), embedded_size, lambda parts: {"limit": limit, "texts": unpacked(parts[SUMMARY_FILE])["texts"]})
 
 
 def main() -> None:
