@@ -1,5 +1,6 @@
 """History: the runs of this gold set night after night, where the line breaks, and the paired differences from the run before."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +41,7 @@ def _figure(run: Cursor, strategy: str, key: str) -> Cursor | None:
     return run.get("strategies", strategy, key)
 
 
-def _lines(page: Page, runs: Sequence[Cursor]) -> list[str]:
+def _lines(page: Page) -> list[str]:
     """Strategies that are drawn: those of this run, the primary one among them, at most as many as there are colours."""
     names = page.strategies[:MAX_LINES]
     return names if page.primary in names else [*names[:-1], page.primary]
@@ -77,7 +78,7 @@ def _pieces(places: Sequence[int], cut: Sequence[int]) -> list[list[int]]:
 
 
 def _picture(page: Page, runs: Sequence[Cursor], key: str, title: str, limits: tuple[float, float] | None) -> Markup:
-    names = [name for name in _lines(page, runs) if any((of := _figure(run, name, key)) is not None and of["value"].value is not None for run in runs)]
+    names = [name for name in _lines(page) if any((of := _figure(run, name, key)) is not None and of["value"].value is not None for run in runs)]
     if not names:
         return Markup()
     with plotted(2.5) as axes:
@@ -95,10 +96,10 @@ def _picture(page: Page, runs: Sequence[Cursor], key: str, title: str, limits: t
                         axes.plot([at, at], [low.value, high.value], color=page.colour(name), linewidth=1.2, alpha=0.6)
             last = found[max(found)]["value"].value
             words.append(f"{label(name)} {found[min(found)]['value'].value:.3f} at first, {last:.3f} at last")
-        if limits is not None:
-            axes.set_ylim(limits[0], limits[1])
+        bottom, top = limits or axes.get_ylim()
+        axes.set_ylim(math.floor(10 * bottom) / 10, math.ceil(10 * top) / 10)
         _dates(axes, runs)
-        axes.locator_params(axis="y", nbins=5)
+        axes.locator_params(axis="y", nbins=5, steps=[1, 2, 5, 10])
         axes.grid(axis="y", color=LINE)
         axes.set_title(title)
         return shown(axes, f"history-{key.replace('_', '-')}", f"{title} over the runs of this gold set", "; ".join(words))
@@ -202,7 +203,7 @@ def panel(page: Page) -> Panel:
         "previous": previous,
         "one": len(runs) == 1,
         "pictures": plots([picture for picture in drawn if picture]),
-        "legend": _lines(page, runs),
+        "legend": _lines(page),
         "more_strategies": len(page.strategies) > MAX_LINES,
         "more_runs": len(runs) > MAX_ROWS,
         "table": table,
