@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import hostile_project
 import pytest
-from harm import harm, overflow
+from harm import harm, overflow, plain
 
 from rag_eval.reporting.html.untrusted import visible
 
@@ -62,11 +62,6 @@ def unfold(page, at):
     page.locator(f'tr.ex-row[data-index="{at}"] .ex-open').click()
     page.locator("#ex-detail[data-state=ready]").wait_for()
     return page.locator("#ex-detail")
-
-
-def plain(text):
-    """White space evened out, and whatever way a character that cannot be seen is written, a question mark in its place."""
-    return " ".join(re.sub(r"\[U\+[0-9A-F]{4,6}\]|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}|\\x[0-9a-f]{2}", "?", text).split())
 
 
 def test_largest_regressions_come_first(evaluated, opened):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from evaluated import PANELS
-from harm import harm, overflow
+from harm import harm, overflow, plain
 
 from rag_eval.reporting.html.untrusted import visible
 
@@ -22,6 +22,11 @@ def ready(seen):
     """Wait until the explorer shows its questions."""
     seen.page.locator("#explorer tbody tr").first.wait_for()
     return seen
+
+
+def open_all(page):
+    """Unfold everything that is folded."""
+    page.evaluate("document.querySelectorAll('section[data-panel] details').forEach((e) => { e.open = true; })")
 
 
 @pytest.fixture(params=[False, True], ids=["light", "dark"])
@@ -72,19 +77,28 @@ def test_themes_differ_and_follow_the_system(evaluated, visit):
 
 CONTRAST = r"""
 () => {
-  const numbers = (text) => (text.match(/[\d.]+/g) || []).map(Number);
+  const numbers = (text) => (text.match(/-?[\d.]+(?:e-?\d+)?/g) || []).map(Number).map((c, i) => (text.startsWith("color(") && i < 3 ? c * 255 : c));
   const luminance = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-  const ground = (element) => { for (let e = element; e; e = e.parentElement) { const c = numbers(getComputedStyle(e).backgroundColor); if (c.length === 3 || c[3] > 0.5) return c; } return [255, 255, 255]; };
+  const painted = (element) => {
+    const style = getComputedStyle(element);
+    const colour = element instanceof SVGGeometryElement ? (style.fill === "none" || Number(style.fillOpacity) * Number(style.opacity) < 0.6 ? "" : style.fill) : element instanceof HTMLElement ? style.backgroundColor : "";
+    const found = numbers(colour);
+    return found.length === 3 || found[3] > 0.6 ? found : null;
+  };
   const weak = [];
   for (const text of document.querySelectorAll("section[data-panel] svg text")) {
-    const [a, b] = [luminance(numbers(getComputedStyle(text).fill)), luminance(ground(text.closest("svg")))];
+    text.scrollIntoView({block: "center"});
+    const box = text.getBoundingClientRect();
+    if (box.width === 0 || !text.textContent.trim()) continue;
+    const below = document.elementsFromPoint(box.x + box.width / 2, box.y + box.height / 2).map(painted).find((found) => found !== null) || [255, 255, 255];
+    const [a, b] = [luminance(numbers(getComputedStyle(text).fill)), luminance(below)];
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 3 && weak.length < 10) weak.push(text.closest("section").id + " " + text.textContent + " " + ratio.toFixed(2));
+    if (ratio < 3 && weak.length < 10) weak.push(text.closest("section").id + " " + text.textContent + " " + ratio.toFixed(2) + " " + getComputedStyle(text).fill + " on " + below);
   }
   return weak;
 }
 """
-"""Texts of pictures that stand less than 3 to 1 out from the ground behind them."""
+"""Texts of pictures that stand less than 3 to 1 out from what is painted behind them."""
 
 
 def test_page_scrolls_down_only(evaluated, visit, look, picture):
@@ -100,6 +114,7 @@ def test_tables_come_out_as_the_files_of_the_run(evaluated, visit):
     seen = ready(visit(evaluated.page))
     files = {path.name: path.read_bytes() for path in (evaluated.folder / "tables").iterdir()}
     assert {name.rsplit(".", 1)[1] for name in files} == {"csv", "tex"}
+    open_all(seen.page)
     got = {}
     for label in ("CSV", "LaTeX"):
         buttons = seen.page.locator("section[data-panel]").get_by_role("button", name=re.compile(rf"\b{label}\b"))
@@ -176,7 +191,8 @@ def test_titles_and_tags_are_text(hostile, visit):
     assert "constructor" in text
     assert "<b>of</b>" in text
     named = [row["name"] for row in hostile.report["slices"]["by"] if row["kind"] == "tag"]
-    assert [name for name in named if " ".join(visible(name).split())[:30] not in " ".join(text.split())] == []
+    assert len(named) > 10
+    assert [name for name in named if plain(visible(name))[:30] not in plain(text)] == []
 
 
 def test_without_the_policy_escaping_alone_holds(evaluated, visit):
