@@ -38,6 +38,11 @@ def test_every_state_and_check_has_its_words():
     assert set(records.CHECKS) < set(trust_words.CHECKS)
 
 
+def test_a_report_without_notes(report):
+    del report["trust"]["notes"]
+    assert "<dt>note</dt>" not in panel_reports.check(trust, report)[1]
+
+
 def test_nothing_configured_and_nothing_found(report):
     report["trust"]["scores"] = {"value": None, "reason": "nobody is trusted"}
     report["trust"]["filter"] = {"value": None, "reason": "no trust.threshold is configured"}
