@@ -28,7 +28,7 @@ SCAN = r"""
         if (/^https?:\/\//i.test(value)) {
           if (name !== "a") say("far reference", element);
           else if (!/noreferrer/.test(element.rel)) say("link without noreferrer", element);
-        } else if (!/^(#[\w.:-]*|blob:.*|(?!\/\/)[\w.\/-]+(#[\w-]*)?)$/.test(value)) say("link", element);
+        } else if (!/^(#[\w.:?&=%*+~!'()-]*|blob:.*|(?!\/\/)[\w.\/-]+(#[\w-]*)?)$/.test(value)) say("link", element);
       }
       if (key === "href" && name === "link" && !value.startsWith("/assets/") && !value.startsWith("data:")) say("linked file", element);
     }

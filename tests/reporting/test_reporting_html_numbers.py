@@ -14,7 +14,9 @@ from rag_eval.reporting.html.page import build
 FREE = {"h2", "h3", "button", "summary", "code", "caption", "figcaption", "thead", "abbr", "style", "script", "title", "desc", "pre", "dt", "nav", "header", "footer", "option", "label"}
 """Elements of words: names of measures, hashes, definitions. Everything else holds digits only as a figure or a text of the report."""
 VOID = {"meta", "br", "link", "input", "hr", "img", "col"}
-WORDS = {"prose", "label"}
+WORDS = {"prose", "label", "absent"}
+NAME = re.compile(r"\b[A-Za-z]\w*(?:@\d+)?|\b95 %")
+"""Names of things (heuristic_v0, R@10, p95) and the one level of every interval."""
 FIGURE = re.compile(r"[+−-]?\d[\d,]*(?:\.\d+)?")
 
 
@@ -38,7 +40,7 @@ class Walk(HTMLParser):
         place = next((attrs for tag, attrs in reversed(self.open) if "data-at" in attrs), None)
         if place is not None:
             (self.figures if "value" in place else self.texts).append((place, data))
-        elif re.search(r"\d", data) and not any(tag in FREE or tag == "svg" or WORDS & set((attrs.get("class") or "").split()) for tag, attrs in self.open):
+        elif re.search(r"\d", NAME.sub("", data)) and not any(tag in FREE or tag == "svg" or WORDS & set((attrs.get("class") or "").split()) for tag, attrs in self.open):
             self.stray.append((self.open[-1][0], data.strip()[:120]))
 
 

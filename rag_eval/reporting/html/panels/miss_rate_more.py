@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from rag_eval.reporting.html.figures import Cursor
 from rag_eval.reporting.html.page import Page
-from rag_eval.reporting.html.panels.parts import by_strategy, down
+from rag_eval.reporting.html.panels.parts import Several, by_strategy, down
 from rag_eval.reporting.html.tables import Cell, Column, Estimate, Number, Table, Words
 
-MEASURES = {"observed": "misses, observed", "raw": "misses, heuristic_v0", "calibrated": "misses, calibrated", "powered": "misses, prediction-powered", "brier": "Brier score", "skill": "Brier skill"}
+MEASURES = {"observed": "misses, observed", "raw": "misses, uncalibrated", "calibrated": "misses, calibrated", "powered": "misses, prediction-powered", "brier": "Brier score", "skill": "Brier skill"}
 STRONGEST = 10
 FEEDBACK = {"n_claims": "claims with feedback", "something_missing": "something missing", "evidence_not_relevant": "evidence not relevant", "nothing_missing": "nothing missing", "audits_due": "audits due"}
 
@@ -160,20 +160,44 @@ def iterative(page: Page) -> Table | None:
     return Table("iterative", "Iterative retrieval: what its rounds recovered and lost", columns, rows) if rows else None
 
 
+def _heard(page: Page) -> list[tuple[str, Cursor]]:
+    """Feedback of every strategy that users said anything of."""
+    return [(name, entry["feedback"]) for name, entry in _named(page) if entry.get("feedback", "n_claims")]
+
+
 def feedback(page: Page) -> Table | None:
-    """What users said of retrievals, where anything was said."""
-    found = [(name, entry["feedback"]) for name, entry in _named(page) if entry.get("feedback") is not None]
+    """What users said of retrievals; None where they said nothing."""
     columns = [
         Column("strategy", "strategy", figures=False),
         *(Column(key, words) for key, words in FEEDBACK.items()),
-        Column("complaints", "groups with complaints"),
-        Column("upper", "at most expected", "99 % upper bound of the misses that the stated miss rates let expect over the same claims"),
-        Column("alarm", "audit now", figures=False),
+        Column("contradicts_gold", "though gold says hit", "claims of which a user says that something is missing and gold says that nothing is"),
+        Column("queries", "on the questions", figures=False),
     ]
     rows = []
-    for name, about in found:
-        watch = down(about, "watch")
-        counts = [Number(down(about, key)) for key in FEEDBACK]
-        alarm = down(watch, "alarm")
-        rows.append([_series(page, name), *counts, Number(down(watch, "complaints")), Number(down(watch, "upper"), 1), Words("" if alarm is None or alarm.value is None else "audit now" if alarm.value else "no")])
+    for name, about in _heard(page):
+        against = about["contradicts_gold"]
+        rows.append([_series(page, name), *(Number(about[key]) for key in FEEDBACK), Number(against["n_claims"]), Several(list(against["query_ids"]))])
     return Table("feedback", "Feedback of users: it calls for audits and never fits a calibrator", columns, rows) if rows else None
+
+
+def feedback_watch(page: Page) -> Table | None:
+    """Complaints against the misses that the stated miss rates leave room for; None where none can be held against them."""
+    columns = [
+        Column("strategy", "strategy", figures=False),
+        Column("claims_of", "claims", figures=False),
+        Column("complaints", "groups with complaints"),
+        Column("expected", "expected misses", "groups with a miss, by the stated miss rates"),
+        Column("upper", "at most", "upper bound of these; more complaints than this are an alarm"),
+        Column("alarm", "alarm", "it calls for audits and changes no status", figures=False),
+        Column("claims", "claims"),
+        Column("groups", "groups"),
+    ]
+    rows = []
+    for name, about in _heard(page):
+        for key, words in (("every_claim", "all"), ("least_risky_third", "least risky third")):
+            watch = down(about, "watch", key)
+            if watch is None or watch.value is None:
+                continue
+            alarm = Words("audit now", "chip") if watch["alarm"].value else Words("none")
+            rows.append([_series(page, name), Words(words), Number(watch["complaints"]), Number(watch["expected"], 1), Number(watch["upper"]), alarm, Number(watch["n_claims"]), Number(watch["n_groups"])])
+    return Table("feedback-watch", "Complaints beside the misses that the stated miss rates leave room for", columns, rows) if rows else None

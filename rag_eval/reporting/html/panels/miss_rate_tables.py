@@ -98,11 +98,12 @@ def status(page: Page) -> Table:
         Column("strategy", "strategy", figures=False),
         Column("stated_under", "stated under", "status of the miss rates that this run stated", figures=False),
         Column("earned", "earned", "status that the outcomes so far earn: later runs state theirs under it", figures=False),
-        Column("missing", "what keeps it from being higher", figures=False),
+        Column("missing", "what the next status needs", "every condition that is not met of the next status, and of not being stale", figures=False),
     ]
     rows = []
     for name, entry in by_strategy(page, page.report["calibration"]["strategies"]):
         unmet = [condition for condition in entry["standing"]["conditions"] if not condition["met"].value]
+        unmet = [condition for condition in unmet if condition["status"].value in {unmet[0]["status"].value, "stale"}]  # the next step of the ladder
         rows.append([page.series(page.strategy(name)["name"]), Words(page.report["uncertainty"]["strategies"][name]["status"], "chip"), Words(entry["status"], "chip"), Unmet(unmet)])
     return Table("miss-rate-status", "Status of the miss rates, and what is missing", columns, rows)
 
@@ -155,7 +156,7 @@ def rates(page: Page) -> Table:
     return Table("miss-rates", "Miss rates: observed beside stated, 95 % intervals over groups", columns, rows)
 
 
-def quality(page: Page) -> Table:
+def quality(page: Page) -> Table | None:
     """How well miss rates were predicted out of fold, and how well the uncalibrated heuristic did on the same outcomes."""
     columns = [
         Column("strategy", "strategy", figures=False),
@@ -174,10 +175,12 @@ def quality(page: Page) -> Table:
     for name, entry in by_strategy(page, page.report["calibration"]["strategies"]):
         for key, words in (("validation", "calibrated"), ("heuristic_v0", "heuristic_v0")):
             about = entry[key]
+            if about.value is None:
+                continue
             shown = [Estimate(down(about, figure), digits=3 if figure == "brier" else 2) for figure in ("brier", "skill", "auroc", "slope")]
             errors = [Limited(down(about, figure)) for figure in ("ece", "smece")]
-            rows.append([page.series(page.strategy(name)["name"]), Words(words), *shown, *errors, *(Number(down(about, count)) for count in ("n", "groups", "misses"))])
-    return Table("miss-rate-quality", "How well misses were predicted, out of fold", columns, rows)
+            rows.append([page.series(page.strategy(name)["name"]), Words(words, "code" if key == "heuristic_v0" else "plain"), *shown, *errors, *(Number(down(about, count)) for count in ("n", "groups", "misses"))])
+    return Table("miss-rate-quality", "How well misses were predicted, out of fold", columns, rows) if rows else None
 
 
 def _rules(entry: Cursor) -> dict[str, list[Cursor]]:

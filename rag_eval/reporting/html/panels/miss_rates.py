@@ -6,7 +6,7 @@ from rag_eval.reporting.html.page import Page, Panel
 from rag_eval.reporting.html.panels import miss_rate_more as more
 from rag_eval.reporting.html.panels import miss_rate_pictures as pictures
 from rag_eval.reporting.html.panels import miss_rate_tables as tables
-from rag_eval.reporting.html.panels.parts import by_strategy, in_words
+from rag_eval.reporting.html.panels.parts import alike, by_strategy, in_words, reason_of
 from rag_eval.reporting.html.tables import Table
 
 OPEN_DIAGRAMS = 6
@@ -32,7 +32,7 @@ def _pictures(page: Page) -> Markup:
 def panel(page: Page) -> Panel:
     """Make the panel."""
     if page.report.get("uncertainty") is None or page.report.get("calibration") is None:
-        return Panel("Calibrated miss rates", "miss_rates.html", {"there": False, "why": page.report["calibration"].reason if "calibration" in page.report else "this report holds no miss rates"})
+        return Panel("Calibrated miss rates", "miss_rates.html", {"there": False, "why": reason_of(page.report["calibration"]) if "calibration" in page.report else "this report holds no miss rates"})
     calibration = page.report["calibration"]
     comparison = calibration.get("comparison")
     shown: dict[str, Table | None] = {
@@ -50,6 +50,7 @@ def panel(page: Page) -> Panel:
         "promotions": more.promotions(page),
         "iterative": more.iterative(page),
         "feedback": more.feedback(page),
+        "feedback_watch": more.feedback_watch(page),
         "conditions": tables.conditions(page),
         "coefficients": more.coefficients(page),
         "riskiest": more.riskiest(page),
@@ -67,13 +68,15 @@ def panel(page: Page) -> Panel:
         "coverage": pictures.coverage(page, calibration["strategies"]),
         "about": page.report["uncertainty"],
         "calibration": calibration,
-        "unfitted": [(name, entry["validation"]) for name, entry in entries if entry["validation"].value is None],
-        "refused": [(name, entry["refused"]) for name, entry in entries if entry["refused"].value is not None],
-        "unstated": [(name, entry["reason"]) for name, entry in by_strategy(page, page.report["uncertainty"]["strategies"]) if "reason" in entry],
-        "unbranched": [(name, entry["other_wordings"]) for name, entry in entries if entry["other_wordings"].value is None],
+        "unfitted": alike(page, [(name, reason_of(entry["validation"])) for name, entry in entries if entry["validation"].value is None]),
+        "refused": alike(page, [(name, entry["refused"]) for name, entry in entries if entry["refused"].value is not None]),
+        "unstated": alike(page, [(name, entry["reason"]) for name, entry in by_strategy(page, page.report["uncertainty"]["strategies"]) if "reason" in entry]),
+        "unbranched": alike(page, [(name, reason_of(entry["other_wordings"])) for name, entry in entries if entry["other_wordings"].value is None]),
+        "uncompared": reason_of(calibration["comparison"]) if comparison is None and "comparison" in calibration else "this report holds none",
+        "watched": any(entry["drift"]["n"].value for _, entry in entries),
         "rules": [(name, rule["text"]) for name, entry in entries for rule in entry["conformal"]],
         "accounts": [] if page.report["uncertainty"].get("iterative") is None else page.report["uncertainty"]["iterative"].items(),
-        "unpowered": None if comparison is None else next((entry for entry in comparison["strategies"] if entry["powered"].value is None), None),
-        "contradictions": [(name, entry["feedback"]) for name, entry in entries if entry.get("feedback", "contradicts_gold", "query_ids")],
+        "unpowered": None if comparison is None else next((reason_of(entry["powered"]) for entry in comparison["strategies"] if entry["powered"].value is None), None),
+        "known_feedback": any("feedback" in entry for _, entry in entries),
     }
     return Panel("Calibrated miss rates", "miss_rates.html", context, tuple(table for table in shown.values() if table is not None))

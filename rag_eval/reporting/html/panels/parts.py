@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from rag_eval.reporting.html.figures import Cursor, bounds, number, written
+from rag_eval.reporting.html.figures import Cursor, bounds, number, texts, written
 from rag_eval.reporting.html.pictures import FOREGROUND, LINE, MUTED, PANEL
-from rag_eval.reporting.html.tables import Cell, tex
+from rag_eval.reporting.html.tables import Cell, plain, tex
 from rag_eval.reporting.html.untrusted import visible
 
 if TYPE_CHECKING:
@@ -39,6 +39,20 @@ def down(cursor: Cursor | None, *keys: str | int) -> Cursor | None:
         there = key in cursor if isinstance(key, str) else isinstance(cursor.value, list) and key < len(cursor)
         cursor = cursor[key] if there else None
     return cursor
+
+
+def reason_of(cursor: Cursor) -> Cursor | str:
+    """Find the sentence beside a null that says why it is one, where the report has it; else in the page's words."""
+    beside = None if cursor.parent is None else cursor.parent.get(f"{cursor.path[-1]}_reason")
+    return cursor.reason if beside is None else beside
+
+
+def alike(page: "Page", said: Sequence[tuple[str, Cursor | str]]) -> list[tuple[Markup, Cursor | str]]:
+    """Put strategies of which the same is said together: their names, and the sentence once."""
+    together: dict[str, tuple[list[Markup], Cursor | str]] = {}
+    for name, sentence in said:
+        together.setdefault(str(sentence.value if isinstance(sentence, Cursor) else sentence), ([], sentence))[0].append(page.swatch(name))
+    return [(Markup(", ").join(names), sentence) for names, sentence in together.values()]
 
 
 def value_of(cursor: Cursor | None, *keys: str | int) -> float | None:
@@ -87,11 +101,6 @@ def in_words(count: int) -> str:
     return "more than a thousand"
 
 
-def listed(words: Sequence[str]) -> str:
-    """Write several words as a sentence does."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"
-
-
 def framed(picture: Markup, caption: Markup | str = "") -> Markup:
     """Put a picture into its figure."""
     below = Markup("<figcaption>{}</figcaption>").format(caption) if caption else Markup()
@@ -138,6 +147,28 @@ def legend_below(axes: "Axes", *, columns: int = 3, lift: float = 0.0) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if labels and axes.figure is not None:
         axes.figure.legend(handles, labels, loc="outside lower left", ncols=columns, fontsize=8.5, labelcolor=MUTED, handlelength=1.4, columnspacing=1.2, borderaxespad=lift)
+
+
+@dataclasses.dataclass(frozen=True)
+class Several(Cell):
+    """Several texts of the report, comma-separated."""
+
+    of: Sequence[Cursor]
+
+    def html(self) -> Markup:
+        """Write them for the page."""
+        return texts(self.of)
+
+    def _plain(self) -> str:
+        return ", ".join(str(one.value) for one in self.of)
+
+    def csv(self, key: str) -> dict[str, str]:
+        """Write them for CSV."""
+        return {key: plain(self._plain())}
+
+    def tex(self) -> str:
+        """Write them for LaTeX."""
+        return tex(visible(self._plain()))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from rag_eval.reporting.html.figures import Cursor
 from rag_eval.reporting.html.page import Page, Panel
-from rag_eval.reporting.html.panels.parts import WIDTH, down, ends_of, framed, label, legend_below, rows_of, value_of
+from rag_eval.reporting.html.panels.parts import WIDTH, down, ends_of, framed, label, legend_below, reason_of, rows_of, value_of
 from rag_eval.reporting.html.pictures import FOREGROUND, LINE, MUTED, PANEL, drawing, svg
 from rag_eval.reporting.html.tables import Column, Estimate, Number, Table, Words
 from rag_eval.reporting.plots import new_figure
@@ -70,16 +70,16 @@ def _table(page: Page) -> Table:
     return Table("recall", "Recall@K by level, 95 % intervals over groups", columns, rows)
 
 
-def unmeasured(page: Page) -> list[tuple[str, str, str]]:
+def unmeasured(page: Page) -> list[tuple[str, str, Cursor | str]]:
     """Strategy, level and reason wherever no recall could be measured."""
-    found = []
+    found: list[tuple[str, str, Cursor | str]] = []
     for name in page.strategies:
         for level in LEVELS:
             records = [record for k in cutoffs(page) if (record := page.measure(name, f"R@{k}", level)) is not None]
             if not records:
                 found.append((name, level, "this strategy was not measured at this level"))
             elif all(record["value"].value is None for record in records):
-                found.append((name, level, records[0]["value"].reason))
+                found.append((name, level, reason_of(records[0]["value"])))
     return found
 
 
@@ -145,6 +145,6 @@ def panel(page: Page) -> Panel:
         "pairs": pairs,
         "found_by": None if overlap is None else found_by(page, overlap),
         "no_pairs": "overlap" in page.report and pairs is None,
-        "why": "" if "overlap" not in page.report else page.report["overlap"].reason if overlap is None else "one strategy has no other to be compared with",
+        "why": "" if "overlap" not in page.report else reason_of(page.report["overlap"]) if overlap is None else "one strategy has no other to be compared with",
     }
     return Panel("Recall by K, and overlap", "recall.html", context, (table,) if pairs is None else (table, pairs))

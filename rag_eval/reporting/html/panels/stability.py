@@ -5,7 +5,7 @@ from markupsafe import Markup
 from rag_eval.reporting.html.figures import Cursor
 from rag_eval.reporting.html.page import Page, Panel
 from rag_eval.reporting.html.panels import stability_pictures as pictures
-from rag_eval.reporting.html.panels.parts import by_strategy, down, in_words
+from rag_eval.reporting.html.panels.parts import by_strategy, down, in_words, reason_of
 from rag_eval.reporting.html.tables import Cell, Column, Estimate, Number, Table, Words
 from rag_eval.reporting.plots import MAX_WORDINGS
 
@@ -98,7 +98,7 @@ def panel(page: Page) -> Panel:
     """Make the panel."""
     title = "Stability"
     if page.report.get("stability", "strategies") is None:
-        return Panel(title, "stability.html", {"there": False, "why": page.report["stability"].reason if "stability" in page.report else "this report holds none"})
+        return Panel(title, "stability.html", {"there": False, "why": reason_of(page.report["stability"]) if "stability" in page.report else "this report holds none"})
     strategies = page.report["stability"]["strategies"]
     entries = by_strategy(page, strategies)
     drawn = [draw(page, strategies) for draw in (pictures.variance, pictures.states, pictures.distance, pictures.by_wording, pictures.changes)]
@@ -121,6 +121,6 @@ def panel(page: Page) -> Panel:
         "embedding": page.report["stability"]["embedding"],
         "seedless": [name for name, entry in entries if entry["seeds_change_nothing"].value is True],
         "seeded": [name for name, entry in entries if entry["seeds_change_nothing"].value is False],
-        "one_seed": [entry["seeds_change_nothing"] for _, entry in entries if entry["seeds_change_nothing"].value is None],
+        "one_seed": [reason_of(entry["seeds_change_nothing"]) for _, entry in entries if entry["seeds_change_nothing"].value is None],
     }
     return Panel(title, "stability.html", context, tuple(table for table in shown.values() if table is not None))
