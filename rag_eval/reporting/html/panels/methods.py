@@ -68,7 +68,7 @@ def _hashes(page: Page) -> Table:
 def _versions(page: Page) -> Table:
     report = page.report
     rows: list[list[Cell]] = [[Words("rag_eval"), Words(report["version"])]]
-    rows += [[Words(name), Words(version)] for name, version in report["code"]["libraries"].items()]
+    rows += [[Words(name, "code"), Words(version)] for name, version in report["code"]["libraries"].items()]
     return Table("versions", "Versions of the libraries that figures depend on", [Column("library", "library", figures=False), Column("version", "version", figures=False)], rows)
 
 
