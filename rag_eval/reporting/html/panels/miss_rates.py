@@ -6,7 +6,7 @@ from rag_eval.reporting.html.page import Page, Panel
 from rag_eval.reporting.html.panels import miss_rate_more as more
 from rag_eval.reporting.html.panels import miss_rate_pictures as pictures
 from rag_eval.reporting.html.panels import miss_rate_tables as tables
-from rag_eval.reporting.html.panels.parts import alike, by_strategy, in_words, reason_of
+from rag_eval.reporting.html.panels.parts import alike, by_strategy, in_words, reason_of, rows_in_words
 from rag_eval.reporting.html.tables import Table
 
 OPEN_DIAGRAMS = 6
@@ -60,7 +60,7 @@ def panel(page: Page) -> Panel:
     context = {
         "there": True,
         "tables": shown,
-        "counts": {name: in_words(len(table.rows)) for name, table in shown.items() if table is not None},
+        "counts": {name: rows_in_words(len(table.rows)) for name, table in shown.items() if table is not None},
         "diagrams": diagrams,
         "further": further,
         "n_further": in_words(n_further),

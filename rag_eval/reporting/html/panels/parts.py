@@ -101,6 +101,11 @@ def in_words(count: int) -> str:
     return "more than a thousand"
 
 
+def rows_in_words(count: int) -> str:
+    """Say in words how many rows a folded table has."""
+    return "one row" if count == 1 else f"{in_words(count)} rows"
+
+
 def framed(picture: Markup, caption: Markup | str = "") -> Markup:
     """Put a picture into its figure."""
     below = Markup("<figcaption>{}</figcaption>").format(caption) if caption else Markup()

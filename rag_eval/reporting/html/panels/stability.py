@@ -5,7 +5,7 @@ from markupsafe import Markup
 from rag_eval.reporting.html.figures import Cursor
 from rag_eval.reporting.html.page import Page, Panel
 from rag_eval.reporting.html.panels import stability_pictures as pictures
-from rag_eval.reporting.html.panels.parts import by_strategy, down, in_words, reason_of
+from rag_eval.reporting.html.panels.parts import by_strategy, down, reason_of, rows_in_words
 from rag_eval.reporting.html.tables import Cell, Column, Estimate, Number, Table, Words
 from rag_eval.reporting.plots import MAX_WORDINGS
 
@@ -114,7 +114,7 @@ def panel(page: Page) -> Panel:
     context = {
         "there": True,
         "tables": shown,
-        "counts": {name: in_words(len(table.rows)) for name, table in shown.items() if table is not None},
+        "counts": {name: rows_in_words(len(table.rows)) for name, table in shown.items() if table is not None},
         "pictures": Markup().join(picture for picture in drawn if picture is not None),
         "matrices": Markup().join(picture for picture in matrices if picture is not None),
         "too_many": any(len(entry["flip_matrix"]["wordings"]) > MAX_WORDINGS for _, entry in entries),
