@@ -221,7 +221,7 @@ class Table:
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
     def html(self) -> Markup:
-        """Write for the page: caption, headings, the buttons of its exports; it scrolls in its own region where it is too wide."""
+        """Write for the page: caption, headings, the buttons of its exports, which a script shows; it scrolls in its own region where it is too wide."""
         headings = Markup().join(
             Markup('<th scope="col"{}{}>{}</th>').format(Markup(' class="num"') if column.figures else "", Markup(' title="{}"').format(column.means) if column.means else "", column.heading) for column in self.columns
         )
@@ -238,5 +238,5 @@ class Table:
             Markup('<button type="button" data-download data-name="{}" data-format="{}" aria-label="{} as {}">{}</button>').format(self.name, form, self.caption, label, label) for form, label in (("csv", "CSV"), ("tex", "LaTeX"))
         )
         return Markup(
-            '<div class="table" data-table="{}"><div class="scroll" role="region" tabindex="0" aria-label="{}"><table><caption>{}</caption><thead><tr>{}</tr></thead><tbody>\n{}\n</tbody></table></div><p class="exports">{}</p></div>'
+            '<div class="table" data-table="{}"><div class="scroll" role="region" tabindex="0" aria-label="{}"><table><caption>{}</caption><thead><tr>{}</tr></thead><tbody>\n{}\n</tbody></table></div><p class="exports" hidden>{}</p></div>'
         ).format(self.name, self.caption, self.caption, headings, rows, buttons)
