@@ -1,6 +1,6 @@
-"""Tables of the miss-rate panel that are of single strategies: status and conditions, observed beside stated, how well predictions fit, conformal K.
+"""Tables of the miss-rate panel that are of single strategies: status and conditions, observed beside stated, how well predictions fit.
 
-Belongs here: which figures stand beside which. Comparisons and what is watched over time are `miss_rate_more`.
+Belongs here: which figures stand beside which. Comparisons are `miss_rate_more`, conformal K is `miss_rate_conformal`, what is watched over time `miss_rate_watch`.
 """
 
 import dataclasses
@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from rag_eval.reporting.html.figures import Cursor, absent, number, text, written
+from rag_eval.reporting.html.figures import Cursor, text
 from rag_eval.reporting.html.page import Page
-from rag_eval.reporting.html.panels.parts import Limited, by_strategy, down
+from rag_eval.reporting.html.panels.cells import Limited
+from rag_eval.reporting.html.panels.parts import by_strategy, down
 from rag_eval.reporting.html.tables import Cell, Column, Estimate, Number, Table, Words, plain, tex
 from rag_eval.reporting.html.untrusted import visible
 
@@ -30,8 +31,6 @@ CONDITIONS = {
     "no_drift": "no alarm of the drift watch",
     "recent": "age of the outcomes",
 }
-METHODS = {"fixed": "one K", "recall": "one K, for expected recall", "adaptive": "K by predicted risk", "mondrian": "K by third of predicted risk"}
-NOT_ATTAINABLE = "not attainable"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,39 +56,6 @@ class Unmet(Cell):
     def tex(self) -> str:
         """Write them for LaTeX."""
         return tex(visible(self._plain()))
-
-
-@dataclasses.dataclass(frozen=True)
-class Ks(Cell):
-    """K of a conformal rule: one, or one for each third of predicted risk; in words where none is attainable."""
-
-    rule: Cursor
-
-    def _by_risk(self) -> bool:
-        return self.rule["method"].value == "adaptive" and bool(self.rule["attainable"].value) and bool(self.rule["curve"])
-
-    def _ks(self) -> list[Cursor]:
-        if self._by_risk():
-            return [self.rule["mean_k"], self.rule["curve"][0]["k"], self.rule["curve"][len(self.rule["curve"]) - 1]["k"]]
-        return [part["k"] for part in self.rule["bins"]] or [self.rule["k"]]
-
-    def html(self) -> Markup:
-        """Write it for the page."""
-        if all(k.value is None for k in self._ks()):
-            return Markup('<span class="muted">{}</span>').format(NOT_ATTAINABLE)
-        shown = [absent(f"{NOT_ATTAINABLE} within the lists") if k.value is None else number(k, 1) for k in self._ks()]
-        return Markup('{} <span class="ci">[{} to {}]</span>').format(*shown) if self._by_risk() else Markup(" · ").join(shown)
-
-    def _plain(self) -> str:
-        return "; ".join(NOT_ATTAINABLE if k.value is None else str(k.value) for k in self._ks())
-
-    def csv(self, key: str) -> dict[str, str]:
-        """Write it for CSV; several K apart by semicolons: mean, smallest, largest, or by third."""
-        return {key: self._plain()}
-
-    def tex(self) -> str:
-        """Write it for LaTeX."""
-        return tex("; ".join(NOT_ATTAINABLE if k.value is None else written(k.value, 1) for k in self._ks()))
 
 
 def status(page: Page) -> Table:
@@ -181,53 +147,3 @@ def quality(page: Page) -> Table | None:
             errors = [Limited(down(about, figure)) for figure in ("ece", "smece")]
             rows.append([page.series(page.strategy(name)["name"]), Words(words, "code" if key == "heuristic_v0" else "plain"), *shown, *errors, *(Number(down(about, count)) for count in ("n", "groups", "misses"))])
     return Table("miss-rate-quality", "How well misses were predicted, out of fold", columns, rows) if rows else None
-
-
-def _rules(entry: Cursor) -> dict[str, list[Cursor]]:
-    found: dict[str, list[Cursor]] = {}
-    for rule in entry["conformal"]:
-        found.setdefault(str(rule["method"].value), []).append(rule)
-    return found
-
-
-def conformal(page: Page) -> Table:
-    """Conformal K by strategy, method and level."""
-    levels = sorted({float(rule["level"].value) for _, entry in page.report["calibration"]["strategies"].items() for rule in entry["conformal"]})
-    columns = [
-        Column("strategy", "strategy", figures=False),
-        Column("rule", "rule", figures=False),
-        *(Column(f"k_{level * 1000:.0f}_permille", f"K for {level:.0%}", "one K; for K by predicted risk its mean, and its smallest and largest; for thirds of predicted risk from the least risky third to the riskiest") for level in levels),
-        Column("within", "any gold in the list", "share of the questions with gold anywhere within the depth: no K can cover more"),
-        Column("depth", "depth"),
-        Column("questions", "questions"),
-        Column("groups", "groups"),
-    ]
-    rows = []
-    for name, entry in by_strategy(page, page.report["calibration"]["strategies"]):
-        for method, rules in _rules(entry).items():
-            by_level = {float(rule["level"].value): rule for rule in rules}
-            ks = [Ks(by_level[level]) if level in by_level else Words("") for level in levels]
-            about = [Number(rules[0]["within_depth"], 3, percent=True), *(Number(rules[0][key]) for key in ("depth", "n", "n_groups"))]
-            rows.append([page.series(page.strategy(name)["name"]), Words(METHODS.get(method, method)), *ks, *about])
-    return Table("conformal-k", "Conformal K: how many results to read so that gold is expected among them", columns, rows)
-
-
-def coverage(page: Page) -> Table:
-    """What conformal K covers on held-out groups."""
-    columns = [
-        Column("strategy", "strategy", figures=False),
-        Column("rule", "rule", figures=False),
-        Column("level", "level", "share of new questions that is to have gold in the first K"),
-        Column("mean_k", "mean K"),
-        Column("mean_k_held_out", "mean K, held out"),
-        Column("coverage", "coverage", "share of held-out questions with gold in their first K; a K beyond the depth of the lists counts as not covered"),
-        Column("riskiest", "riskiest third", "the same among the third of the questions with the highest predicted risk"),
-        Column("unattainable", "K beyond the depth", "share of held-out questions"),
-    ]
-    rows = []
-    for name, entry in by_strategy(page, page.report["calibration"]["strategies"]):
-        for rule in entry["conformal"]:
-            shares = [Estimate(rule["coverage"], digits=2), Estimate(rule["riskiest"], digits=2), Number(rule["share_unattainable"], 2)]
-            words = Words(METHODS.get(rule["method"].value, str(rule["method"].value)))
-            rows.append([page.series(page.strategy(name)["name"]), words, Number(rule["level"], 2, percent=True), Number(rule["mean_k"], 1), Number(rule["mean_k_held_out"], 1), *shares])
-    return Table("conformal-coverage", "Coverage of conformal K on held-out groups, 95 % intervals", columns, rows)

@@ -3,9 +3,11 @@
 from markupsafe import Markup
 
 from rag_eval.reporting.html.page import Page, Panel
+from rag_eval.reporting.html.panels import miss_rate_conformal as conformal
 from rag_eval.reporting.html.panels import miss_rate_more as more
 from rag_eval.reporting.html.panels import miss_rate_pictures as pictures
 from rag_eval.reporting.html.panels import miss_rate_tables as tables
+from rag_eval.reporting.html.panels import miss_rate_watch as watch
 from rag_eval.reporting.html.panels.parts import alike, by_strategy, in_words, reason_of, rows_in_words
 from rag_eval.reporting.html.tables import Table
 
@@ -39,18 +41,18 @@ def panel(page: Page) -> Panel:
         "status": tables.status(page),
         "rates": tables.rates(page),
         "quality": tables.quality(page),
-        "conformal": tables.conformal(page),
-        "covered": tables.coverage(page),
+        "conformal": conformal.conformal(page),
+        "covered": conformal.coverage(page),
         "compared": None if comparison is None else more.compared(page, comparison),
         "observed": None if comparison is None else more.differences(page, comparison, ["observed"], "miss-rate-differences", "Paired differences in observed misses, on the same questions"),
         "others": None if comparison is None else more.differences(page, comparison, [key for key in more.MEASURES if key != "observed"], "miss-rate-differences-more", "Paired differences in the other figures, on the same questions"),
         "leakage": more.leakage(page),
         "wordings": more.wordings(page),
-        "drift": more.drift(page),
-        "promotions": more.promotions(page),
-        "iterative": more.iterative(page),
-        "feedback": more.feedback(page),
-        "feedback_watch": more.feedback_watch(page),
+        "drift": watch.drift(page),
+        "promotions": watch.promotions(page),
+        "iterative": watch.iterative(page),
+        "feedback": watch.feedback(page),
+        "feedback_watch": watch.feedback_watch(page),
         "conditions": tables.conditions(page),
         "coefficients": more.coefficients(page),
         "riskiest": more.riskiest(page),

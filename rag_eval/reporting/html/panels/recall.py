@@ -113,10 +113,10 @@ def found_by(page: Page, overlap: Cursor) -> Markup | None:
     if not pairs:
         return None
     with drawing():
-        figure = new_figure(WIDTH * 1.5, 1.2 + 0.36 * len(pairs))
+        figure = new_figure(WIDTH, 1.2 + 0.36 * len(pairs))
         axes = figure.subplots()
-        rows_of(axes, [f"{label(pair['a'].value, 16)} / {label(pair['b'].value, 16)}" for pair in pairs], grid=False)
-        axes.set_yticks(range(len(pairs)), [f"{label(pair['a'].value, 16)} / {label(pair['b'].value, 16)}" for pair in pairs])
+        rows_of(axes, [""] * len(pairs), grid=False)
+        axes.set_yticks(range(len(pairs)), [f"{label(pair['a'].value, 14)} / {label(pair['b'].value, 14)}" for pair in pairs])
         widest = max(pair["n"].value for pair in pairs)
         for row, pair in enumerate(pairs):
             left = 0
@@ -128,9 +128,9 @@ def found_by(page: Page, overlap: Cursor) -> Markup | None:
                 left += count
         axes.set_xlim(0, widest)
         axes.set_xlabel("questions")
-        axes.set_title("found by both (grey), by one (its colour), by neither (light)")
+        axes.set_title("what both, one or neither find")
     said = "For each pair of strategies: how many answerable questions have gold in the first ten of both lists, of the first only, of the second only, and of neither. Where each finds what the other does not, fusing them can help."
-    return framed(svg(figure, "overlap", "What two strategies find", said))
+    return framed(svg(figure, "overlap", "What two strategies find", said), "Grey: both find gold; in its colour: only that strategy; light: neither.")
 
 
 def panel(page: Page) -> Panel:

@@ -9,7 +9,7 @@ from rag_eval.measures.stability import DELTA_S_TARGET, STABLE_BELOW, TRANSITION
 from rag_eval.reporting.html.figures import Cursor
 from rag_eval.reporting.html.page import Page
 from rag_eval.reporting.html.panels.parts import WIDTH, ends_of, framed, label, legend_below, mark, rows_of, stacked, value_of
-from rag_eval.reporting.html.pictures import BAD, FOREGROUND, GOOD, LINE, MUTED, PANEL, WARN, drawing, svg
+from rag_eval.reporting.html.pictures import BAD, FOREGROUND, GOOD, LINE, MUTED, WARN, drawing, svg
 from rag_eval.reporting.plots import MAX_WORDINGS, new_figure
 
 APART = 1.04
@@ -17,7 +17,8 @@ SOURCES = {"query": ("question", (MUTED, 0.35)), "paraphrase": ("wording", (WARN
 STATES = {"convergent": (GOOD, 0.55), "recursive": (WARN, 0.25), "divergent": (WARN, 0.55), "chaotic": (BAD, 0.5), "undefined": (MUTED, 0.25)}
 FULL_CELLS = 6
 """From so many wordings on the cells of a flip matrix hold no sample sizes: the table does."""
-DARK = 0.55
+STRONGEST = 0.6
+"""Opacity of a cell in which every question flips: figures in the page's own colour can be read on it."""
 
 
 def _bars(names: list[str], parts: dict[str, list[float]], colours: dict[str, tuple[str, float]], *, slug: str, title: str, said: str) -> Markup:
@@ -133,19 +134,17 @@ def flips(page: Page, name: str, matrix: Cursor) -> Markup | None:
     share, n = matrix["share"].value, matrix["n"].value
     names = [label(wording, 12) for wording in wordings]
     with drawing():
-        figure = new_figure(WIDTH, 0.9 + min(0.62 * len(names), 3.4))
+        figure = new_figure(WIDTH, 0.9 + min(0.62 * (len(names) - 1), 3.4))
         axes = figure.subplots()
         for row, cells in enumerate(share):
-            for column, cell in enumerate(cells):
-                if row == column:
-                    continue
-                axes.axvspan(column, column + 1, 1 - (row + 1) / len(names), 1 - row / len(names), color=page.colour(name), alpha=0.06 + 0.94 * (cell or 0.0), linewidth=0)
+            for column, cell in enumerate(cells[:row]):  # it is the same on the other side
+                axes.axvspan(column, column + 1, 1 - row / (len(names) - 1), 1 - (row - 1) / (len(names) - 1), color=page.colour(name), alpha=0.06 + STRONGEST * (cell or 0.0), linewidth=0)
                 written = "–" if cell is None else f"{cell:.2f}" + (f"\nn={n[row][column]}" if len(names) < FULL_CELLS else "")
-                axes.text(column + 0.5, row + 0.5, written, ha="center", va="center", fontsize=8 if len(names) < FULL_CELLS else 6.5, color=PANEL if (cell or 0.0) > DARK else FOREGROUND)
+                axes.text(column + 0.5, row + 0.5, written, ha="center", va="center", fontsize=8 if len(names) < FULL_CELLS else 6.5, color=FOREGROUND)
         middle = [at + 0.5 for at in range(len(names))]
-        axes.set_xticks(middle, names, rotation=0 if len(names) < FULL_CELLS else 60)
-        axes.set_yticks(middle, names)
-        axes.set(xlim=(0, len(names)), ylim=(len(names), 0))
+        axes.set_xticks(middle[:-1], names[:-1], rotation=0 if len(names) < FULL_CELLS else 60)
+        axes.set_yticks(middle[1:], names[1:])
+        axes.set(xlim=(0, len(names) - 1), ylim=(len(names), 1))
         axes.tick_params(length=0)
         axes.spines[["left", "bottom"]].set_visible(False)
         axes.set_title(label(name, 40))

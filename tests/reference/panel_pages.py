@@ -1,0 +1,94 @@
+"""A panel rendered by itself, and what stands in it."""
+
+import copy
+import html as markup
+import json
+import re
+from importlib import import_module
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from rag_eval.reporting.html.figures import Cursor
+from rag_eval.reporting.html.page import Page
+from rag_eval.reporting.html.templating import render
+
+HOSTILE = ("<script>alert(1)</script>", "$x$ & \\frac{1}{2}", "</svg><img src=x onerror=y>", "=SUM(A1)", "n" * 1000)
+HIDDEN = "a\u202eb\x00c"
+_FIGURE = re.compile(r'<data value="([^"]*)" data-at="([^"]*)">')
+_TEXT = re.compile(r'<bdi data-at="([^"]*)">')
+
+
+def rendered(name: str, report: dict[str, Any]):
+    """Return the panel of a report and its HTML, after everything that holds for every panel was held against it."""
+    page = Page(Cursor(report))
+    panel = import_module(f"rag_eval.reporting.html.panels.{name}").panel(page)
+    html = str(render(panel.template, {"page": page, "report": page.report, **panel.context}))
+    figures = _FIGURE.findall(html)
+    for value, pointer in figures:
+        assert json.loads(value) == at(report, markup.unescape(pointer)), pointer
+    assert all(at(report, markup.unescape(pointer)) is not None for pointer in _TEXT.findall(html))
+    assert " style=" not in html
+    assert not re.search(r"<(?:script|img)\b", html)
+    assert not re.search(r"\bNaN\b|\bNone\b", html)
+    pictures = re.findall(r'<svg class="plot".*?</svg>', html, re.DOTALL)
+    for picture in pictures:
+        ET.fromstring(picture)  # noqa: S314 - our own output
+        assert len(picture.encode()) < 40_000
+    names = [table.name for table in panel.tables]
+    assert len(set(names)) == len(names)
+    for table in panel.tables:
+        assert [column.key for column in table.columns] == [column.key.lower() for column in table.columns]
+        assert table.csv().startswith(table.columns[0].key)
+        assert table.csv().count("\n") >= len(table.rows)
+        assert r"\toprule" in table.tex()
+    return panel, html
+
+
+def at(report: Any, pointer: str) -> Any:
+    """What stands at a JSON pointer."""
+    for key in filter(None, pointer.split("/")):
+        name = key.replace("~1", "/").replace("~0", "~")
+        report = report[int(name)] if isinstance(report, list) else report[name]
+    return report
+
+
+def titles(html: str) -> list[str]:
+    """Titles of the pictures."""
+    return re.findall(r'<title id="[^"]*">([^<]*)</title>', html)
+
+
+def renamed(value: Any, old: str, new: str) -> Any:
+    """The same report with another name of a strategy, wherever it stands."""
+    if isinstance(value, dict):
+        return {new if key == old else key: renamed(part, old, new) for key, part in value.items()}
+    if isinstance(value, list):
+        return [renamed(part, old, new) for part in value]
+    return new if value == old else value
+
+
+def only(report: dict[str, Any], name: str) -> dict[str, Any]:
+    """The same report as if one strategy had run."""
+    found = copy.deepcopy(report)
+    found["strategy"] = name
+    found["strategies"] = [entry for entry in found["strategies"] if entry["name"] == name]
+    for part in ("uncertainty", "calibration", "stability"):
+        found[part]["strategies"] = {key: entry for key, entry in found[part]["strategies"].items() if key == name}
+    found["uncertainty"]["iterative"] = {}
+    found["calibration"] |= {"comparison": None, "comparison_reason": "1 strategies have outcomes enough; a comparison needs two"}
+    found["overlap"]["pairs"] = []
+    return found
+
+
+def many(report: dict[str, Any], name: str, count: int) -> dict[str, Any]:
+    """The same report as if so many strategies like one had run."""
+    found = only(report, name)
+    names = [f"{name}_{at}" for at in range(count)]
+    entry = found["strategies"][0]
+    found["strategies"] = [{**copy.deepcopy(entry), "name": one} for one in names]
+    for part in ("uncertainty", "calibration", "stability"):
+        of = found[part]["strategies"][name]
+        found[part]["strategies"] = {one: copy.deepcopy(of) for one in names}
+    found["strategy"] = names[0]
+    pair = copy.deepcopy(report["overlap"]["pairs"][0])
+    found["overlap"]["pairs"] = [{**pair, "a": a, "b": b} for place, a in enumerate(names) for b in names[place + 1 :]]
+    return found

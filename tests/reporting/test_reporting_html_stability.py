@@ -1,0 +1,98 @@
+"""The stability panel: variance, states, semantic distance, wordings and flips between them."""
+
+import copy
+import csv
+import io
+
+import pytest
+from panel_pages import HIDDEN, HOSTILE, many, only, renamed, rendered, titles
+
+
+def rows(panel, name):
+    return list(csv.DictReader(io.StringIO(next(table for table in panel.tables if table.name == name).csv())))
+
+
+def wordings(report, count, name="w"):
+    for entry in report["stability"]["strategies"].values():
+        share = [[None if one == other == 0 else abs(one - other) / count for other in range(count)] for one in range(count)]
+        entry["flip_matrix"] = {"wordings": [f"{name}{at}" for at in range(count)], "share": share, "n": [[60] * count for _ in range(count)]}
+    return report
+
+
+def test_everything_that_was_measured_stands_there(report):
+    panel, html = rendered("stability", report)
+    about = report["stability"]["strategies"]["bm25"]
+    found = rows(panel, "stability-wordings")[0]
+    assert found["strategy"] == "bm25"
+    assert float(found["r_at_10_worst"]) == about["recall_at_10_by_wording"]["worst"]["value"]
+    assert float(found["variance_query"]) == about["variance_shares"]["query"]
+    assert float(rows(panel, "delta-s")[0]["delta_s_low"]) == about["delta_s"]["ci_low"]
+    assert rows(panel, "delta-s")[0]["target"] == about["delta_s"]["target"]
+    assert int(rows(panel, "lambda-states")[0]["convergent_n"]) == about["lambda"]["convergent"]["n"]
+    assert [row["one"] for row in rows(panel, "flips") if row["strategy"] == "bm25"] == ["original"]
+    assert {"Semantic distance with its zones", "Recall of the worst, mean and best wording", "Flips between wordings, bm25"} <= set(titles(html))
+    assert about["reasons"]
+    assert all(one["cause"] in html.replace("&#39;", "'") for one in about["reasons"].values())
+
+
+def test_what_seeds_change_is_said(report):
+    entries = report["stability"]["strategies"]
+    entries["bm25"]["seeds_change_nothing"], entries["vector"]["seeds_change_nothing"] = True, False
+    entries["rounds"] |= {"seeds_change_nothing": None, "seeds_change_nothing_reason": "one seed was configured"}
+    _, html = rendered("stability", report)
+    assert html.index("Another seed gives the same lists") < html.index("The seed changes the lists of") < html.index("one seed was configured")
+
+
+def test_one_wording_has_nothing_to_flip(report):
+    wordings(report, 1)
+    for entry in report["stability"]["strategies"].values():
+        entry["variance_shares"] = {key: value for name in ("query", "paraphrase", "seed") for key, value in ((name, None), (f"{name}_reason", "too few questions"))}
+        for record in (*entry["hit_changes_with_wording"].values(), *entry["recall_at_10_by_wording"].values(), entry["rbo"], entry["convergent_and_hit"]):
+            record |= {"value": None, "ci_low": None, "ci_high": None, "value_reason": "no question has several wordings"}
+    panel, html = rendered("stability", report)
+    assert "there is nothing to flip" in html
+    assert "no question has several wordings" in html
+    assert not any(title.startswith(("Flips", "Questions whose hit")) for title in titles(html))
+    assert "flips" not in {table.name for table in panel.tables}
+
+
+def test_a_matrix_that_cannot_be_read_is_a_table_of_the_worst_pairs(report):
+    _, html = rendered("stability", wordings(copy.deepcopy(report), 12))
+    assert "Flips between wordings, bm25" in titles(html)
+    panel, html = rendered("stability", wordings(report, 13))
+    assert "Flips between wordings, bm25" not in titles(html)
+    assert "too many wordings" in html
+    found = [float(row["share"]) for row in rows(panel, "flips") if row["strategy"] == "bm25"]
+    assert len(found) == 20
+    assert found == sorted(found, reverse=True)
+    assert found[0] == 12 / 13
+
+
+def test_what_could_not_be_compared_says_why(report):
+    entry = report["stability"]["strategies"]["vector"]["delta_s"]
+    for record in (entry, entry["to_anchor"], entry["to_decoy"]):
+        record |= {"value": None, "ci_low": None, "ci_high": None, "value_reason": "7 of 9 retrieved units are no chunks of this corpus"}
+    _, html = rendered("stability", report)
+    assert "7 of 9 retrieved units are no chunks of this corpus" in html
+    assert "Semantic distance with its zones" in titles(html)
+
+
+def test_one_strategy_and_twelve_and_none(report):
+    rendered("stability", only(report, "vector"))
+    panel, _ = rendered("stability", many(report, "bm25", 12))
+    assert len(rows(panel, "stability-wordings")) == 12
+    del report["stability"]
+    _, html = rendered("stability", report)
+    assert "this report holds none" in html
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_data(report, name):
+    panel, _ = rendered("stability", wordings(renamed(report, "bm25", name), 3, name))
+    assert rows(panel, "flips")[0]["one"].lstrip("'") in {f"{name}0", f"{name}1", f"{name}2"}
+
+
+def test_what_would_be_invisible_is_written_out(report):
+    _, html = rendered("stability", wordings(report, 3, HIDDEN))
+    assert "a[U+202E]b[U+0000]c0" in html
+    assert "\u202e" not in html
