@@ -10,7 +10,7 @@ import pytest
 
 from rag_eval.evaluation.history_steps import CODES
 from rag_eval.reporting.html.figures import Cursor
-from rag_eval.reporting.html.panels import history
+from rag_eval.reporting.html.panels import history, history_pictures
 
 
 @pytest.fixture
@@ -41,19 +41,19 @@ def test_breaks_are_named_in_every_picture(report):
 
 
 def test_a_line_does_not_go_through_a_break():
-    assert history._pieces([0, 1, 2, 3], [2]) == [[0, 1], [2, 3]]
-    assert history._pieces([0, 2, 3], []) == [[0], [2, 3]]
-    assert history._pieces([], []) == []
+    assert history_pictures.split([0, 1, 2, 3], [2]) == [[0, 1], [2, 3]]
+    assert history_pictures.split([0, 2, 3], []) == [[0], [2, 3]]
+    assert history_pictures.split([], []) == []
 
 
 def test_what_changed_is_read_from_codes_or_from_hashes(report):
-    assert set(history.CODES) == set(CODES)
+    assert set(history_pictures.CODES) == set(CODES)
     before, run = (Cursor(copy.deepcopy(report["history"]["runs"][at])) for at in (0, 1))
-    assert history.changed(before, run) == ["code"]
+    assert history_pictures.changed(before, run) == ["code"]
     del run.value["reason_codes"]
-    assert history.changed(before, run) == []
+    assert history_pictures.changed(before, run) == []
     run.value["gold_hash"] = "f" * 32
-    assert history.changed(before, run) == ["gold"]
+    assert history_pictures.changed(before, run) == ["gold"]
 
 
 def test_one_run_begins_the_history():

@@ -112,9 +112,13 @@ def _confidences(page: Page) -> Table | None:
     for name, (shown, about) in CONFIDENCES.items():
         entry = down(found, name)
         there = entry is not None and isinstance(entry.value, dict)
-        counts = [Number(next((entry[key] for key in keys if key in entry), None) if there and entry is not None else entry) for keys in (("n_scored", "n"), ("n_groups",))]
+        counts: list[Cell] = [Number(place) if place is not None else Words("") for place in (_first(entry, "n_scored", "n"), _first(entry, "n_groups"))]
         rows.append([Words(shown), Estimate(entry) if there else Number(entry), *counts, Words(about)])
     return Table("answer-confidence", "What the answers are worth, mean over answers", columns, rows)
+
+
+def _first(entry: Cursor | None, *keys: str) -> Cursor | None:
+    return None if entry is None or not isinstance(entry.value, dict) else next((entry[key] for key in keys if key in entry), None)
 
 
 def _usage(page: Page) -> Table | None:

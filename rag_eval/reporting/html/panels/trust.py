@@ -77,7 +77,7 @@ def _reasons(page: Page) -> Table:
 
 
 def _reasons_of(row: Cursor) -> Words:
-    return Words(", ".join(str(code) for code in row["reasons"].value))
+    return Words(", ".join(str(code) for code in row["reasons"].value), "code")
 
 
 def _quarantined(page: Page) -> Table | None:
