@@ -1,15 +1,18 @@
-"""Explorer of a large synthetic gold set: seconds, peak memory and bytes.
+"""The HTML report of a large synthetic gold set: seconds, peak memory and bytes.
 
     python benchmarks/html_report.py [questions] [passages]
 
 A seeded corpus of short passages of made-up words, questions with two paraphrases and one quoted span each, four strategies to depth 100. Corpus,
 chunks and gold come from their real stages; rankings, verdicts, miss rates and lambda states are drawn, because retrieving and judging so much
-takes far longer than what is measured here. The explorer starts in a fresh process, so that its peak is that of a process that does nothing
-else; its seconds include scoring the rankings. Prints one JSON line for each: name, seconds, peak_mib, bytes.
+takes far longer than what is measured here. What the panels beside measures, slices and overlap show comes from a real run of four strategies of
+the bundled gold set, under the names of the synthetic ones. The report starts in a fresh process, so that its peak is that of a process that does
+nothing else; "report" is the sum of bundle, slices, overlap and page. Prints one JSON line for each: name, seconds, processor_s, held_mib, peak_mib, bytes.
 """
 
+import base64
 import json
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,21 +25,30 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
+from rag_eval.evaluation.explorer_packing import SUMMARY_FILE, unpacked
 from rag_eval.evaluation.explorer_slim import bytes_for, embedded_size, slim
 from rag_eval.evaluation.explorer_steps import explorer_bundle
 from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.html_steps import built_page, page_limit
 from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import Evaluation, open_gold_set
 from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.evaluation.overlap_steps import overlap
+from rag_eval.evaluation.run import evaluate
 from rag_eval.evaluation.run_frames import failed_frame, run_frame
+from rag_eval.evaluation.slices_steps import slices
 from rag_eval.evaluation.stability_steps import STATES
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.settings import Settings, telemetry_off
 from rag_eval.storage.artifacts import Artifact
+from rag_eval.storage.atomic import write_text
 
 QUESTIONS, PASSAGES, SEED, DEPTH = 10_000, 50_000, 6, 100
 WORDS, PASSAGE_WORDS, QUESTION_WORDS, QUOTED_WORDS = 12_000, 55, 7, 9
 NAMES = ("mild", "usual", "lengthy", "strong")
+BUNDLED = ("bm25", "bm25_syn", "vector", "hybrid")
+LINES: list[dict[str, Any]] = []
+"""What was measured in this process."""
 CONFIG = """\
 name: synthetic
 version: 1
@@ -111,9 +123,9 @@ def drawn_trust(evaluation: Evaluation, rng: np.random.Generator) -> dict[str, A
 
 
 def drawn_run(runs: Runs, rng: np.random.Generator) -> dict[str, Any]:
-    """Rankings that find the gold at a rank that falls off, among chunks that some questions share."""
+    """Rankings that find the gold at a rank that falls off; a question's twelve lists name 40 chunks or so; those of bm25 over such passages name fewer, 28."""
     n, n_chunks = len(runs.gold.variants), len(runs.chunks)
-    rows = (rng.integers(0, n_chunks, (len(runs.gold.queries), 1))[runs.gold.query_of] + np.cumsum(rng.integers(1, 400, (n, DEPTH)), axis=1)) % n_chunks
+    rows = (rng.integers(0, n_chunks, (len(runs.gold.queries), 1))[runs.gold.query_of] + np.cumsum(rng.integers(1, 5, (n, DEPTH)), axis=1)) % n_chunks
     gold = runs.gold.spans.carriers[runs.gold.spans.carrier_indptr[runs.gold.spans.indptr[runs.gold.query_of]]]
     place = np.minimum(rng.geometric(0.08, n), DEPTH) - 1
     rows[rows == gold[:, None]] = 0
@@ -151,19 +163,21 @@ def opened(root: Path) -> Runs:
     return runs
 
 
-def peak_mib() -> float:
-    """Most memory that this process held since `measured` began, MiB."""
+def memory_mib(name: str) -> float:
+    """What the kernel says of this process: VmRSS, what it holds; VmHWM, the most since the last reset."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return round(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024, 1)
+    return round(next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024, 1)
 
 
-def measured(name: str, work: Callable[[], Any], size: Callable[[Any], int] = lambda _: 0) -> Any:
-    """Do it and print its line."""
+def measured(name: str, work: Callable[[], Any], size: Callable[[Any], int] = lambda _: 0, more: Callable[[Any], dict[str, Any]] = lambda _: {}) -> Any:
+    """Do it and print its line; `held_mib` is what the process held when it began."""
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak counts from here
+    held = memory_mib("VmRSS")
     started, used = time.perf_counter(), time.process_time()
     result = work()
     seconds = {"seconds": round(time.perf_counter() - started, 2), "processor_s": round(time.process_time() - used, 2)}
-    print(json.dumps({"name": name, **seconds, "peak_mib": peak_mib(), "bytes": size(result)}), flush=True)
+    LINES.append({"name": name, **seconds, "peak_mib": memory_mib("VmHWM"), "bytes": size(result)})
+    print(json.dumps({"name": name, **seconds, "held_mib": held, "peak_mib": memory_mib("VmHWM"), "bytes": size(result), **more(result)}), flush=True)
     return result
 
 
@@ -176,13 +190,49 @@ def prepare(root: Path, n_questions: int, n_passages: int) -> None:
     kept(evaluation, "trust", "trust", lambda: drawn_trust(evaluation, np.random.default_rng(SEED)))
     measured("gold", lambda: gold_variants(evaluation))
     measured("drawn", lambda: opened(root))
+    measured("panels", lambda: real_panels(root))
 
 
 def explorer(root: Path) -> None:
-    """The explorer's parts, and what of them goes into a page."""
+    """The explorer's parts, the parts of the report that are the page's, and the page."""
     runs = measured("opened", lambda: opened(root))
+    measured("scored", lambda: [runs.scores(name) for name in runs.names])  # a run has done so before
     made = measured("bundle", lambda: explorer_bundle(runs), lambda artifact: sum(path.stat().st_size for path in artifact.folder.iterdir()))
-    measured("slim", lambda: slim(made, bytes_for(len(runs.gold.queries))), embedded_size)
+    n = len(runs.gold.queries)
+    limit = bytes_for(n)
+    measured("slim", lambda: slim(made, limit), embedded_size, lambda parts: {"limit": limit, "texts": unpacked(parts[SUMMARY_FILE])["texts"]})
+    report = json.loads((root / "panels.json").read_text(encoding="utf-8"))
+    report["gold"] |= {"name": "synthetic", "n_queries": n, "n_answerable": n, "n_paraphrases": 2 * n}
+    report["slices"] = measured("slices", lambda: slices(runs))
+    report["overlap"] = measured("overlap", lambda: overlap(runs))
+
+    def page() -> Path:
+        built = built_page(report, made)
+        write_text(root / "index.html", built.html)
+        return root / "index.html"
+
+    measured("page", page, lambda path: path.stat().st_size, lambda path: {"limit": page_limit(n), "texts": texts_of(path)})
+    report_lines = [line for line in LINES if line["name"] in {"bundle", "slices", "overlap", "page"}]
+    print(json.dumps({"name": "report", **{key: round(sum(line[key] for line in report_lines), 2) for key in ("seconds", "processor_s")}, "peak_mib": max(line["peak_mib"] for line in report_lines), "bytes": report_lines[-1]["bytes"]}), flush=True)
+
+
+def texts_of(page: Path) -> dict[str, int]:
+    """How many texts of how many a page holds."""
+    block = re.search(r'id="bundle-summary">([^<]*)<', page.read_text(encoding="utf-8"))
+    if block is None:
+        raise RuntimeError("the page holds no explorer")
+    found: dict[str, int] = unpacked(base64.b64decode(block[1]))["texts"]
+    return found
+
+
+def real_panels(root: Path) -> None:
+    """Evaluate four strategies of the bundled gold set and keep the report under the synthetic names."""
+    settings = Settings(home=root / "real", reports=root / "real-reports")
+    evaluation = open_gold_set(Path(__file__).resolve().parents[1] / "gold_sets" / settings.primary_gold_set, settings, strategies=BUNDLED)
+    text = json.dumps(evaluate(evaluation, primary=False).report)
+    for old, new in zip(BUNDLED, NAMES, strict=True):
+        text = text.replace(f'"{old}"', f'"{new}"')
+    write_text(root / "panels.json", text)
 
 
 def main() -> None:

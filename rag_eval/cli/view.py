@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def view(
     *,
     host: Annotated[str, typer.Option(help="Address to listen on. Any but this machine's own (127.0.0.1, ::1) needs an access token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes any that is free.")] = 7777,
+    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes any that is free. Default: view_port of the settings, 7777.")] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Take no feedback; the database is not opened.")] = False,
     token_file: Annotated[Path | None, typer.Option(help="File that holds the access token. Default: RAG_EVAL_VIEW_TOKEN, else a new one where one is needed.")] = None,
     allow_host: Annotated[list[str] | None, typer.Option(help="Host name under which it is reached too (behind a proxy), with or without :port; again for more.")] = None,
@@ -27,7 +27,7 @@ def view(
         settings = open_settings(home)
         from rag_eval.viewer.serving import access_token, address_of, is_loopback, listen, serve
 
-        bound = listen(host, port)
+        bound = listen(host, settings.view_port if port is None else port)
         with bound:
             loopback, address = is_loopback(bound), address_of(bound)
             given = None if settings.view_token is None else settings.view_token.get_secret_value()

@@ -1,4 +1,4 @@
-"""The servers of one machine: Dagster's web server and daemon and the MLflow UI, as child processes that live and die together."""
+"""The servers of one machine: Dagster's web server and daemon, the MLflow UI and the evidence viewer, as child processes that live and die together."""
 
 import contextlib
 import dataclasses
@@ -94,11 +94,12 @@ def _heartbeat(dagster_home: Path, since: float) -> Callable[[], bool]:
     return answers
 
 
-def commands(settings: Settings, dagster_port: int, mlflow_port: int) -> dict[str, list[str]]:
+def commands(settings: Settings, dagster_port: int, mlflow_port: int, view_port: int) -> dict[str, list[str]]:
     """Command line of each server; MLflow's is left out where the tracking store is a server already."""
     servers = {
         "dagster-webserver": [_script("dagster-webserver"), "-m", MODULE, "-h", HOST, "-p", str(dagster_port)],
         "dagster-daemon": [_script("dagster-daemon"), "run", "-m", MODULE],
+        "viewer": [sys.executable, "-m", "rag_eval.cli", "view", "--host", HOST, "--port", str(view_port)],
     }
     if not settings.mlflow_uri.startswith(("http:", "https:")):
         artifacts = (settings.home / "mlartifacts").resolve()
@@ -165,8 +166,8 @@ def _start_all(settings: Settings, dagster_port: int, mlflow_port: int, servers:
     """Start the servers one by one into the list, so that what was started can be ended whatever happens."""
     environment = child_environment(settings)
     logs = settings.home.resolve() / "logs"
-    ports = {"dagster-webserver": (free_port(dagster_port), "/server_info"), "mlflow": (free_port(mlflow_port), "/health")}
-    for name, command in commands(settings, ports["dagster-webserver"][0], ports["mlflow"][0]).items():
+    ports = {"dagster-webserver": (free_port(dagster_port), "/server_info"), "mlflow": (free_port(mlflow_port), "/health"), "viewer": (free_port(settings.view_port), "/healthz")}
+    for name, command in commands(settings, ports["dagster-webserver"][0], ports["mlflow"][0], ports["viewer"][0]).items():
         if name in ports:
             port, path = ports[name]
             address = f"http://{HOST}:{port}"
@@ -213,13 +214,14 @@ def serve(settings: Settings, dagster_port: int = DAGSTER_PORT, mlflow_port: int
     servers: list[Server] = []
     with _signals():
         try:
-            write("Starting Dagster and MLflow ...")
+            write("Starting Dagster, MLflow and the viewer ...")
             _start_all(settings, dagster_port, mlflow_port, servers)
             if not _wait_until_ready(servers, write):
                 return 1
             shown = {server.name: server.address for server in servers}
             write(f"Dagster         {shown['dagster-webserver']}")
             write(f"MLflow          {shown.get('mlflow', settings.mlflow_uri)}")
+            write(f"Viewer          {shown['viewer']}")
             write(f"Dagster daemon  running: schedule {settings.schedule} ({settings.timezone})")
             write("Ctrl-C ends all of them.")
             while not _dead(servers, write):

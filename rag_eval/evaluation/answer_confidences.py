@@ -4,8 +4,8 @@ Belongs here: which claim belongs to which answer, and the measured share of rig
 """
 
 import datetime as dt
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,8 @@ from rag_eval.uncertainty.answer_confidence import (
     reported_confidence,
     retrieval_confidence,
 )
+
+Found = TypeVar("Found")
 
 NO_ANSWERS = "the gold set configures no answers"
 NO_INTERVAL = "what stated it knows no interval"
@@ -85,7 +87,7 @@ def _confidences(runs: Runs) -> dict[str, dict[str, Confidence]]:
     name = made.json("about")["strategy"]
     claims = _first_claims(runs, name)
     grounded = dict(zip(measured.frame("per_question")["query_id"], measured.frame("per_question")["groundedness"], strict=True))
-    right = right_when_missed(runs)
+    right = _right_of_others(runs)
     found: dict[str, dict[str, Confidence]] = {}
     for answer in from_artifact(made):
         value = grounded[answer.query_id]
@@ -99,7 +101,7 @@ def _confidences(runs: Runs) -> dict[str, dict[str, Confidence]]:
             "synthesis_confidence": synthesis,
             "retrieval_confidence": retrieval_confidence(miss),
             "final_confidence": final_confidence(synthesis, miss),
-            "calibrated_confidence": calibrated_confidence(synthesis, miss, right),
+            "calibrated_confidence": calibrated_confidence(synthesis, miss, right.get(answer.query_id)),
         }
     return found
 
@@ -112,10 +114,41 @@ def _first_claims(runs: Runs, name: str) -> dict[str, dict[str, Any]]:
 
 def right_when_missed(runs: Runs) -> Measured | None:
     """Measure c0: the share of answers that cite gold although the retrieval missed; None while too few were seen."""
-    return runs.evaluation.once("right when missed", lambda: _right_when_missed(runs))
+
+    def measure() -> Measured | None:
+        seen = _answered_over_misses(runs)
+        return None if seen is None else _share(runs, seen)
+
+    return runs.evaluation.once("right when missed", measure)
 
 
-def _right_when_missed(runs: Runs) -> Measured | None:
+def _right_of_others(runs: Runs) -> dict[str, Measured]:
+    """c0 for each question of the gold set, measured without the answers of its own group; empty while too few were seen.
+
+    With them an answer would be worth what it turned out to be worth itself.
+    """
+    seen, whole = _answered_over_misses(runs), right_when_missed(runs)
+    if seen is None or whole is None:
+        return {}
+    of_group = left_out(seen, lambda others: _share(runs, others))
+    return {query: of_group.get(group, whole) for query, group in zip(runs.gold.queries["query_id"], runs.gold.groups.tolist(), strict=True)}
+
+
+def left_out(seen: pd.DataFrame, share: Callable[[pd.DataFrame], Found]) -> dict[int, Found]:
+    """Compute something for each group of `seen` (right, group) on the rows of all others; groups with equal rows leave the same behind."""
+    totals = seen.groupby("group")["right"].agg(["sum", "count"])
+    kind_of = dict(zip(totals.index.tolist(), totals.itertuples(index=False, name=None), strict=True))
+    example = {kind: group for group, kind in kind_of.items()}
+    found = {kind: share(seen[seen["group"] != group]) for kind, group in example.items()}
+    return {group: found[kind] for group, kind in kind_of.items()}
+
+
+def _answered_over_misses(runs: Runs) -> pd.DataFrame | None:
+    """Answers to questions whose retrieval missed: right (0 or 1), group; None while they are of fewer than MIN_MISSED groups."""
+    return runs.evaluation.once("answered over misses", lambda: _over_misses(runs))
+
+
+def _over_misses(runs: Runs) -> pd.DataFrame | None:
     made, measured = answers(runs), answer_measures(runs)
     if made is None or measured is None:
         return None
@@ -126,10 +159,12 @@ def _right_when_missed(runs: Runs) -> Measured | None:
     per_question = measured.frame("per_question").set_index("query_id")
     chosen = per_question.loc[[query for query in missed["query_id"] if query in per_question.index]]
     chosen = chosen[(chosen["outcome"] == "answered") & (chosen["n_gold"] > 0)]
-    groups = dict(zip(runs.gold.queries["query_id"], runs.gold.groups, strict=True))
-    group = pd.factorize(np.array([groups[query_id] for query_id in chosen.index]))[0]
-    if len(np.unique(group)) < MIN_MISSED:
-        return None
-    value, low, high = (float(part[0]) for part in clustered_interval((chosen["n_correct"].to_numpy() > 0).astype(float), group, BOOTSTRAP_SEED))
+    groups = dict(zip(runs.gold.queries["query_id"], runs.gold.groups.tolist(), strict=True))
+    seen = pd.DataFrame({"right": (chosen["n_correct"].to_numpy() > 0).astype(np.float64), "group": [groups[query] for query in chosen.index]})
+    return seen if seen["group"].nunique() >= MIN_MISSED else None
+
+
+def _share(runs: Runs, seen: pd.DataFrame) -> Measured:
+    value, low, high = (float(part[0]) for part in clustered_interval(seen["right"].to_numpy(), seen["group"].to_numpy(), BOOTSTRAP_SEED))
     gold = gold_variants(runs.evaluation).json("about")["hash"][:16]
-    return Measured(value=value, dataset=f"answers over missed retrievals, gold {gold}", n=len(chosen), ci_low=low, ci_high=high, measured_at=dt.datetime.now(dt.UTC))
+    return Measured(value=value, dataset=f"answers over missed retrievals, gold {gold}", n=len(seen), ci_low=low, ci_high=high, measured_at=dt.datetime.now(dt.UTC))

@@ -52,6 +52,8 @@ class Fitting:
         The watch over outcomes whose miss rate had been predicted before they were known, those of this night among them.
     refused
         Why these outcomes may not calibrate this strategy; empty where they may.
+    n_without_signals
+        Outcomes that are left out because nothing is known of what was retrieved: audits of traffic that says nothing here, imports without signals.
     age_days
         Median over the outcomes; those that this run's gold judges again are new. None without any.
     """
@@ -61,6 +63,7 @@ class Fitting:
     watch: WatchState
     refused: str
     age_days: float | None
+    n_without_signals: int
 
     @property
     def identity(self) -> str:
@@ -76,17 +79,20 @@ def fitting(runs: Runs, name: str, now: dt.datetime) -> Fitting:
     rows = fit_rows(every).sort_values("claim_id", kind="stable").reset_index(drop=True)
     tonight = set(judged_claims(runs, name)["claim_id"])
     rows = rows[~rows["note"].str.fullmatch(OF_GOLD) | rows["claim_id"].isin(tonight)].reset_index(drop=True)  # a question that the gold no longer has is judged by nobody
+    current = dict(zip(runs.gold.queries["query_id"], runs.gold.queries["group_id"], strict=True))
+    rows["group_id"] = [current.get(query, group) for query, group in zip(rows["query_id"], rows["group_id"], strict=True)]
+    names = tuple(strategy_signals(runs, name).json("about")["names"])
+    signals = _signals(rows, names, {**traffic(runs, name).known(), **_current(runs, name, names)})
+    known = np.asarray(np.isfinite(signals).any(axis=1))  # z-scores of nothing would be those of an average retrieval
+    rows = rows[known].reset_index(drop=True)
     try:
         refuse_own_gold(rows, name)
     except InputError as error:
         refused = str(error.problems[0])
-    current = dict(zip(runs.gold.queries["query_id"], runs.gold.queries["group_id"], strict=True))
-    rows["group_id"] = [current.get(query, group) for query, group in zip(rows["query_id"], rows["group_id"], strict=True)]
     days = np.maximum((pd.Timestamp(now) - pd.to_datetime(rows["at"], utc=True)).dt.total_seconds().to_numpy() / 86400, 0.0)
     # what tonight's gold judges again is as old as tonight; half of the outcomes must be recent, so that one of yesterday makes no old ones young
     age = float(np.median(np.where(rows["claim_id"].isin(tonight), 0.0, days))) if len(rows) else None
-    names = tuple(strategy_signals(runs, name).json("about")["names"])
-    return Fitting(rows, _labelled(rows, names, {**traffic(runs, name).known(), **_current(runs, name, names)}, tonight), drift_state(runs, name, rows, now), refused, age)
+    return Fitting(rows, _labelled(rows, names, signals[known], tonight), drift_state(runs, name, rows, now), refused, age, int((~known).sum()))
 
 
 def _current(runs: Runs, name: str, names: tuple[str, ...]) -> dict[str, FloatArray]:
@@ -95,11 +101,16 @@ def _current(runs: Runs, name: str, names: tuple[str, ...]) -> dict[str, FloatAr
     return dict(zip(claims["claim_id"], strategy_signals(runs, name).frame("signals")[list(names)].to_numpy(), strict=True))
 
 
-def _labelled(rows: pd.DataFrame, names: tuple[str, ...], known: dict[str, FloatArray], gold_claims: set[str]) -> Labelled:
+def _signals(rows: pd.DataFrame, names: tuple[str, ...], known: dict[str, FloatArray]) -> FloatArray:
+    """Signals of outcomes, float64 [n, p]: of their claims where these are known, else as they were recorded."""
     values = np.array([[np.nan if found.get(name) is None else found[name] for name in names] for found in rows["signals"]], dtype=np.float64).reshape(len(rows), len(names))
     for place, claim in enumerate(rows["claim_id"]):  # audits of traffic bring judgements, the claims their signals
         if claim in known:
             values[place] = known[claim]
+    return values
+
+
+def _labelled(rows: pd.DataFrame, names: tuple[str, ...], values: FloatArray, gold_claims: set[str]) -> Labelled:
     # one question asked again and again in traffic is no other wording of itself
     wording_of = [query if claim in gold_claims else f"\x00{claim}" for claim, query in zip(rows["claim_id"], rows["query_id"], strict=True)]
     group, question = pd.factorize(rows["group_id"])[0].astype(np.int64), pd.factorize(np.array(wording_of, dtype=object))[0].astype(np.int64)
@@ -298,6 +309,7 @@ def _described(about: dict[str, Any], of: Fitting, earned: Standing, calibrator:
         "standing": earned.to_json(),
         "drift": {**drift, "since": of.watch.since or None, **({} if of.watch.since else {"since_reason": "it has watched from the first outcome on"})},
         "refused": of.refused or None,
+        "n_without_signals": of.n_without_signals,
         "promotion": None if promotion is None else {"old_status": promotion.old_status, "new_status": promotion.new_status, "at": promotion.at},
     }
 

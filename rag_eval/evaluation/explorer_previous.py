@@ -23,6 +23,8 @@ _RUN_ID: Final = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}")
 _KEY: Final = re.compile(r"[0-9a-f]{8,64}")
 MAX_NAMED: Final = 3
 """Unreadable runs that are named; more are counted."""
+MAX_LOOKED_AT: Final = 200
+"""Kept runs of any gold set that are read, the newest first."""
 NO_RUN = "no earlier run of this gold set is kept"
 
 
@@ -66,9 +68,8 @@ def previous_run(runs: Runs) -> Previous:
     """Find the newest kept run of this gold set."""
     evaluation, unreadable = runs.evaluation, list[str]()
     home = evaluation.settings.home
-    for run_id in reversed(run_ids(home)):
-        if not _RUN_ID.fullmatch(run_id):
-            continue
+    named = [run_id for run_id in run_ids(home) if _RUN_ID.fullmatch(run_id)]
+    for run_id in named[: -MAX_LOOKED_AT - 1 : -1]:
         try:
             gold_set, gold_hash, key = _kept(home / "runs" / f"{run_id}.json")
         except (InputError, TypeError, KeyError):
@@ -82,7 +83,7 @@ def previous_run(runs: Runs) -> Previous:
         if artifact is None:
             return Previous(run_id, None, _said("its figures by question are no longer in the home", unreadable))
         return Previous(run_id, artifact.folder, _said("", unreadable))
-    return Previous(None, None, _said(NO_RUN, unreadable))
+    return Previous(None, None, _said(NO_RUN if len(named) <= MAX_LOOKED_AT else f"{NO_RUN} among the newest {MAX_LOOKED_AT} runs", unreadable))
 
 
 def _said(reason: str, unreadable: list[str]) -> str:

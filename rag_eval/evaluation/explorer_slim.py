@@ -3,7 +3,7 @@
 Belongs here: what is left out. A page says of a text that is not in it where it can be seen.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +15,8 @@ from rag_eval.storage.artifacts import Artifact
 
 LEAST_BYTES: Final = 2_300_000
 """What the explorer may take of a page for 1,000 questions or fewer, in base64; more questions have as much more."""
+_LEFT_OUT: Final = (("title",), ("title", "source", "link"))
+"""Columns that units without a snippet go without, where the page is too small for the rest."""
 _TRIES: Final = 6
 _CLOSE: Final = 0.98
 """Share of the limit that is good enough to stop trying."""
@@ -38,8 +40,8 @@ def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
     artifact
         Of `explorer_bundle`.
     limit_bytes
-        Most bytes of all parts together in base64. Only snippets are left out, the last ranked ones first; where the rest alone is larger, no
-        snippet is in.
+        Most bytes of all parts together in base64. Snippets are left out, the last ranked ones first; where that is not enough, the units without
+        one lose their titles too, and then their addresses. Rankings, gold, marks and answers always stay, even over the limit.
 
     Returns
     -------
@@ -54,25 +56,33 @@ def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
     fixed = {name: part for name, part in whole.items() if not name.startswith("chunks-") and name != SUMMARY_FILE}
     order = np.argsort(artifact.array(PRIORITY), kind="stable")
 
-    def with_texts(n: int) -> dict[str, bytes]:
-        return {SUMMARY_FILE: packed({**summary, "texts": {"kept": n, "of": len(order)}}), **fixed, **_kept(chunks, order[:n])}
+    def with_texts(n: int, without: Sequence[str] = ()) -> dict[str, bytes]:
+        return {SUMMARY_FILE: packed({**summary, "texts": {"kept": n, "of": len(order)}}), **fixed, **_kept(chunks, order[:n], without)}
 
-    return dict(sorted(_most(with_texts, (len(order), embedded_size(whole)), limit_bytes).items()))
+    best = with_texts(0)
+    without: Sequence[str] = ()
+    for columns in _LEFT_OUT:
+        if embedded_size(best) > limit_bytes:
+            without = columns
+            best = with_texts(0, columns)
+    return dict(sorted(_most(lambda n: with_texts(n, without), best, (len(order), embedded_size(whole)), limit_bytes).items()))
 
 
-def _kept(chunks: Mapping[str, dict[str, list[Any]]], numbers: npt.NDArray[np.int64]) -> dict[str, bytes]:
+def _kept(chunks: Mapping[str, dict[str, list[Any]]], numbers: npt.NDArray[np.int64], without: Sequence[str]) -> dict[str, bytes]:
+    """Parts of units with the texts of these only; the others are without some columns too."""
     found, start = {}, 0
     inside = set(numbers.tolist())
     for name, part in chunks.items():
-        texts = [text if start + at in inside else None for at, text in enumerate(part["text"])]
-        found[name] = packed({**part, "text": texts})
+        stays = [start + at in inside for at in range(len(part["text"]))]
+        texts = [text if kept else None for text, kept in zip(part["text"], stays, strict=True)]
+        bare = {column: [value if kept else "" for value, kept in zip(part[column], stays, strict=True)] for column in without}
+        found[name] = packed({**part, "text": texts, **bare})
         start += len(texts)
     return found
 
 
-def _most(with_texts: Callable[[int], dict[str, bytes]], whole: tuple[int, int], limit: int) -> dict[str, bytes]:
-    """The most texts that fit, as far as a few tries find it: sizes are nearly proportional, so each try goes where the line through the last two points meets the limit. `whole` is their number and size."""
-    best = with_texts(0)
+def _most(with_texts: Callable[[int], dict[str, bytes]], best: dict[str, bytes], whole: tuple[int, int], limit: int) -> dict[str, bytes]:
+    """The most texts that fit, as far as a few tries find it: sizes are nearly proportional, so each try goes where the line through the last two points meets the limit. `best` is without any, `whole` their number and size."""
     low, low_size = 0, embedded_size(best)
     high, high_size = whole
     for _ in range(_TRIES):

@@ -45,13 +45,13 @@ def line(text: str, limit: int = SNIPPET_CHARS) -> str:
     return head if len(head) <= limit else head[: limit - 1].rstrip() + ELLIPSIS
 
 
-@functools.lru_cache(maxsize=200_000)
+@functools.lru_cache(maxsize=20_000)
 def name(text: str, limit: int = MAX_NAME) -> str:
     """Write an id, a title or a tag: a `line` that comes again and again."""
     return line(text, limit)
 
 
-@functools.lru_cache(maxsize=200_000)
+@functools.lru_cache(maxsize=20_000)
 def address(url: str) -> tuple[str, str]:
     """Write an address as text, and as what a browser may follow: empty where it is no web address or personal data had to be masked in it."""
     read = url[: 10 * MAX_ADDRESS]

@@ -74,20 +74,20 @@ def _deltas(runs: Runs, before: PastRun, now: PastRun) -> dict[str, Any]:
     if kept is None:
         return {"deltas": None, "deltas_reason": GONE}
     queries, level = runs.gold.queries["query_id"].tolist(), runs.evaluation.config.level
-    there = _means(ranking_measures(runs).path("per_query.parquet"), names, queries, level)
+    there = means_of(ranking_measures(runs).path("per_query.parquet"), names, queries, level)
     try:
-        past = _means(kept.path("per_query.parquet"), names, queries, level)
-    except (OSError, ValueError, KeyError, TypeError):
+        past = means_of(kept.path("per_query.parquet"), names, queries, level)
+    except (OSError, ValueError, KeyError, TypeError, NotImplementedError):
         return {"deltas": None, "deltas_reason": DAMAGED}
     return {"deltas": delta_rows(names, there, past, runs.gold.groups)}
 
 
-def _means(path: Path, names: Sequence[str], queries: Sequence[str], level: str) -> FloatArray:
+def means_of(path: Path, names: Sequence[str], queries: Sequence[str], level: str) -> FloatArray:
     """Mean of each compared measure inside each question: float64 [n_queries, 3 x n_strategies], NaN where the run has none.
 
     Raises
     ------
-    OSError, ValueError, KeyError, TypeError
+    OSError, ValueError, KeyError, TypeError, NotImplementedError
         The file is not one of per-query figures.
     """
     columns = [machine_name(label) for label in COMPARED]

@@ -73,6 +73,8 @@ def _lines(name: str, entry: Mapping[str, Any], claims: Mapping[str, Any]) -> li
         lines.append(f"{quoted(name)}: DRIFT, {entry['drift']['direction']} after {entry['drift']['first_alarm_at']} groups")
     if entry["promotion"] is not None:
         lines.append(f"{quoted(name)}: {entry['promotion']['old_status']} -> {entry['promotion']['new_status']}")
+    if entry["n_without_signals"]:
+        lines.append(f"{quoted(name)}: {entry['n_without_signals']} outcomes left out, no signal of what was retrieved is known")
     lines += feedback_lines(name, entry["feedback"])
     lines += _claim_lines(name, claims)
     if entry["calibrator"]:

@@ -23,8 +23,8 @@ from rag_eval.records.problems import InputError, quoted
 from rag_eval.settings import Settings
 from rag_eval.viewer.access import Access, Hosts, allowed_hosts
 from rag_eval.viewer.feedback import FeedbackDesk, Refused, open_outcomes, read_said
-from rag_eval.viewer.pages import notice_page, run_page, runs_page
-from rag_eval.viewer.runs import CLAIMS, EXPLORER, HTML, RUN_ID, Kept, KeptRuns, unpacked
+from rag_eval.viewer.pages import run_page, runs_page
+from rag_eval.viewer.runs import CLAIMS, EXPLORER, RUN_ID, Kept, KeptRuns, unpacked
 from rag_eval.viewer.security import REPORT_POLICY, Guard, Policy, refusal
 
 LOG = logging.getLogger("rag_eval.viewer")
@@ -58,6 +58,7 @@ class Viewer:
     def __init__(self, runs: KeptRuns, desk: FeedbackDesk | None, page_token: str) -> None:
         self._runs, self._desk, self._page_token = runs, desk, page_token
         self._writer = ThreadPoolExecutor(1, "feedback")  # in line: whoever writes waits for no other of this process, and readers for none of them
+        self._printer = ThreadPoolExecutor(1, "report")  # pictures are drawn by one thread at a time
 
     @property
     def routes(self) -> list[Route]:
@@ -89,16 +90,12 @@ class Viewer:
         run = self._run(request)
         claims = self._runs.artifact(run, CLAIMS) is not None
         why = "This viewer is read-only: no feedback is taken." if self._desk is None else "" if claims else "This run keeps no claims, so feedback on it cannot be recorded."
-        parts = {"explorer": self._runs.artifact(run, EXPLORER) is not None, "report": self._runs.artifact(run, HTML) is not None}
-        return HTMLResponse(run_page(run, token=self._page_token, **parts, feedback=not why, why_no_feedback=why))
+        explorer = self._runs.artifact(run, EXPLORER) is not None
+        return HTMLResponse(run_page(run, token=self._page_token, explorer=explorer, feedback=not why, why_no_feedback=why))
 
-    def show_report(self, request: Request) -> Response:
-        """GET /runs/ID/report: the report as it was written, in a sandbox."""
-        run = self._run(request)
-        found = self._runs.html(run)
-        if found is None:
-            sentence = "No HTML report is kept for this run: an earlier version of rag-eval made it, or the report was removed from the home."
-            return HTMLResponse(notice_page("No report", sentence, f"rag-eval run {run.gold_set} makes a new run with its report; stages that are finished are not done again."), 404)
+    async def show_report(self, request: Request) -> Response:
+        """GET /runs/ID/report: the report as it was written, or made of what is kept, in a sandbox."""
+        found = await asyncio.get_running_loop().run_in_executor(self._printer, lambda: self._runs.html(self._run(request)))
         return HTMLResponse(found, headers={"Content-Security-Policy": REPORT_POLICY})
 
     def explorer_part(self, request: Request) -> Response:

@@ -71,7 +71,7 @@ def runs_page(page: Page, *, token: str, read_only: bool) -> str:
     return _page("runs.html", page=page, token=token, read_only=read_only)
 
 
-def run_page(run: Kept, *, token: str, explorer: bool, report: bool, feedback: bool, why_no_feedback: str) -> str:
+def run_page(run: Kept, *, token: str, explorer: bool, feedback: bool, why_no_feedback: str) -> str:
     """Render the page of a run.
 
     Parameters
@@ -80,16 +80,12 @@ def run_page(run: Kept, *, token: str, explorer: bool, report: bool, feedback: b
         Which.
     token
         What the page sends along with feedback.
-    explorer, report
-        Whether the run keeps them.
+    explorer
+        Whether the run keeps what is explored.
     feedback
         Whether feedback can be given.
     why_no_feedback
         Why not.
     """
-    return _page("run.html", run=run, token=token, explorer=explorer, report=report, feedback=feedback, why_no_feedback=why_no_feedback)
+    return _page("run.html", run=run, token=token, explorer=explorer, feedback=feedback, why_no_feedback=why_no_feedback)
 
-
-def notice_page(title: str, sentence: str, what_to_do: str) -> str:
-    """Render a page that says why there is nothing to see, and what to do."""
-    return _page("notice.html", title=title, sentence=sentence, what_to_do=what_to_do, token="")

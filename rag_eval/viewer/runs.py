@@ -139,10 +139,17 @@ class KeptRuns:
         found = self.artifact(run, EXPLORER) if PART.fullmatch(name) else None
         return None if found is None else _bytes(found.path(f"{name}.json.gz"))
 
-    def html(self, run: Kept) -> bytes | None:
-        """Read the HTML report of a run; None where none is kept."""
+    def html(self, run: Kept) -> bytes:
+        """Read the HTML report of a run, or make it of what is kept; takes a second or more, and is not to be called by two threads at once.
+
+        Raises
+        ------
+        InputError
+            The run is not as it was kept.
+        """
         found = self.artifact(run, HTML)
-        return None if found is None else _bytes(found.path(HTML_FILE))
+        stored = None if found is None else _bytes(found.path(HTML_FILE))
+        return _built(self._home, run.run_id, self._stamp(run.run_id), run.artifacts.get(EXPLORER)) if stored is None else stored
 
 
 def unpacked(part: bytes) -> bytes:
@@ -155,6 +162,14 @@ def _bytes(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
+
+
+@functools.lru_cache(maxsize=2)
+def _built(home: Path, run_id: str, stamp: tuple[int, int], explorer: str | None) -> bytes:  # noqa: ARG001 - the file's time and size say when to build it again
+    from rag_eval.evaluation.html_steps import built_page
+
+    bundle = ArtifactStore(home / "artifacts").get(EXPLORER, explorer) if explorer is not None and _KEY.fullmatch(explorer) else None
+    return built_page(kept_run(home, run_id)["report"], bundle).html.encode()
 
 
 @functools.lru_cache(maxsize=2048)

@@ -40,11 +40,6 @@ class Evaluated:
         return self.folder / "index.html"
 
     @property
-    def first(self) -> Path:
-        """The page of all gold sets of the run."""
-        return self.root / "reports" / "index.html"
-
-    @property
     def explorer(self) -> dict[str, Any]:
         """Parts of the explorer's data as the page holds them: name -> JSON."""
         found = re.findall(r'<script type="application/octet-stream\+base64" id="bundle-([\w-]+)">([^<]*)</script>', self.page.read_text(encoding="utf-8"))

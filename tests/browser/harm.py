@@ -3,6 +3,7 @@
 Belongs here: looking at the document. What a page does is watched by `visits`.
 """
 
+import re
 from typing import Any
 
 SCAN = r"""
@@ -28,7 +29,7 @@ SCAN = r"""
         if (/^https?:\/\//i.test(value)) {
           if (name !== "a") say("far reference", element);
           else if (!/noreferrer/.test(element.rel)) say("link without noreferrer", element);
-        } else if (!/^(#[\w.:-]*|blob:.*|(?!\/\/)[\w.\/-]+(#[\w-]*)?)$/.test(value)) say("link", element);
+        } else if (!/^(#[\w.:?&=%*+~!'()-]*|blob:.*|(?!\/\/)[\w.\/-]+(#[\w-]*)?)$/.test(value)) say("link", element);
       }
       if (key === "href" && name === "link" && !value.startsWith("/assets/") && !value.startsWith("data:")) say("linked file", element);
     }
@@ -73,3 +74,8 @@ def accessibility(seen: Any, axe: str, within: str = "html") -> list[str]:
     seen.page.evaluate(axe)
     found = seen.page.evaluate("async (within) => (await axe.run(document.querySelector(within), {resultTypes: ['violations']})).violations.filter((v) => ['serious', 'critical'].includes(v.impact))", within)
     return [f"{rule['impact']} {rule['id']}: {rule['help']} ({len(rule['nodes'])}): " + "; ".join(str(node["target"]) + " " + node["html"][:100] for node in rule["nodes"][:3]) for rule in found]
+
+
+def plain(text: str) -> str:
+    """White space evened out, and whatever way a character that cannot be seen is written, a question mark in its place."""
+    return " ".join(re.sub(r"\[U\+[0-9A-F]{4,6}\]|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}|\\x[0-9a-f]{2}", "?", text).split())

@@ -227,4 +227,4 @@ def command(root: Path, *arguments: str, env: dict[str, str] | None = None) -> "
     """Run the command line as a process of its own, apart from the surroundings of the machine; failing is the caller's business."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
     kept = {"RAG_EVAL_LATENCY_QUERIES": "2", "RAG_EVAL_HOME": str(root / "home"), "RAG_EVAL_REPORTS": str(root / "reports"), "RAG_EVAL_GOLD_SETS": str(root / "gold_sets")}
-    return subprocess.run([sys.executable, "-m", "rag_eval.cli", *arguments], capture_output=True, text=True, timeout=280, env={**clean, **kept, **(env or {})}, cwd=root, check=False)
+    return subprocess.run([sys.executable, "-m", "rag_eval.cli", *arguments], capture_output=True, text=True, timeout=900, env={**clean, **kept, **(env or {})}, cwd=root, check=False)

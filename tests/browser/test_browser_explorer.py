@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 import hostile_project
 import pytest
-from harm import harm, overflow
+from harm import harm, overflow, plain
 
 from rag_eval.reporting.html.untrusted import visible
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 K = 10
 
@@ -64,10 +64,6 @@ def unfold(page, at):
     return page.locator("#ex-detail")
 
 
-def plain(text):
-    return " ".join(text.split())
-
-
 def test_largest_regressions_come_first(evaluated, opened):
     page, summary = opened(evaluated), evaluated.explorer["summary"]
     change = summary["questions"]["change"][summary["primary"]]
@@ -84,14 +80,14 @@ def test_largest_regressions_come_first(evaluated, opened):
     assert f"{fell} question" in page.locator("#ex-order").inner_text()
 
 
-def test_questions_that_lost_their_place_are_those_that_were_drowned(hostile, opened):
-    """In the second night documents that speak louder were added for every sixth topic: only these may have lost gold."""
-    page, summary = opened(hostile), hostile.explorer["summary"]
-    change = summary["questions"]["change"][summary["primary"]]
-    drowned = {number for number in range(len(hostile_project.topics())) if number % hostile_project.LOUD_EVERY == hostile_project.LOUD_LATER}
-    lost = [at for at in ids(page) if change[at] is not None and change[at] <= -0.5]
-    assert lost
-    assert set(lost) <= drowned
+def test_what_fell_and_rose_is_what_the_report_compares(evaluated, opened):
+    """The report's comparison with the previous run was made by another part of the program: it counts the same questions."""
+    page, report = opened(evaluated), evaluated.report
+    delta = next(delta for delta in report["previous"]["deltas"] if delta["strategy"] == report["strategy"] and delta["measure"] == "R@10")
+    page.select_option("#ex-size", "200")
+    change = [value for value in figures(page, "change") if not math.isnan(value)]
+    assert (sum(value < 0 for value in change), sum(value > 0 for value in change), sum(value == 0 for value in change)) == (delta["n_worse"], delta["n_better"], delta["n_tied"])
+    assert sum(change) / len(change) == pytest.approx(delta["delta"], abs=1e-3)
 
 
 @pytest.mark.parametrize("column", ["value", "change", "first", "miss", "citations"])
@@ -126,7 +122,7 @@ def test_text_columns_sort_without_losing_rows(evaluated, opened):
     for column in ("question", "tags", "answerable", "hits", "state", "outcome"):
         page.locator(f'#ex-table thead th[data-column="{column}"] button').click()
         assert sorted(all_ids(page)) == list(range(n))
-        page.locator("#ex-first").click()
+        page.locator("#ex-reset").click()
 
 
 def test_pages_show_every_question_once(pandas_api, opened):

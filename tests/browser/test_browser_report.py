@@ -3,25 +3,31 @@
 import csv
 import re
 
+import hostile_project
 import pytest
 from evaluated import PANELS
-from harm import harm, overflow
+from harm import harm, overflow, plain
 
 from rag_eval.reporting.html.untrusted import visible
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 LIMIT = 3_000_000
 """Bytes of a page of up to 1,000 questions."""
 WITH_PICTURES = ("measures", "miss-rates", "recall", "history")
-A4_PX = 794
-"""Width of an A4 page at 96 dots an inch."""
+PRINTED_PX = 956
+"""Width that a browser lays an A4 page out in: 8.27 inches without margins of 0.4, at 96 dots an inch, made a third smaller where something is wide."""
 
 
 def ready(seen):
     """Wait until the explorer shows its questions."""
     seen.page.locator("#explorer tbody tr").first.wait_for()
     return seen
+
+
+def open_all(page):
+    """Unfold everything that is folded."""
+    page.evaluate("document.querySelectorAll('section[data-panel] details').forEach((e) => { e.open = true; })")
 
 
 @pytest.fixture(params=[False, True], ids=["light", "dark"])
@@ -47,7 +53,8 @@ def test_opens_quietly_with_every_panel(evaluated, visit, dark):
         assert seen.page.locator(f"#{labelled}").inner_text().strip()
         assert len(panel.inner_text().strip()) > 80, name
         assert panel.bounding_box()["height"] > 60, name
-        assert not re.search(r"\b(?:undefined|NaN|None|null|\[object Object\])\b", re.sub(r"\bNaN\b", "", panel.inner_text()) if evaluated.name == "hostile" else panel.inner_text()), name
+        odd = panel.locator("td, dd, data, text").evaluate_all("(all) => all.map((e) => e.textContent.trim()).filter((text) => ['NaN', 'nan', 'None', 'null', 'inf', '[object Object]'].includes(text))")
+        assert [text for text in odd if text not in hostile_project.NAMES] == [], name
     for name in WITH_PICTURES:
         picture = seen.page.locator(f"#panel-{name} svg").first
         assert picture.bounding_box()["width"] > 200
@@ -56,14 +63,8 @@ def test_opens_quietly_with_every_panel(evaluated, visit, dark):
     seen.check_quiet()
 
 
-def test_first_page_leads_to_the_report(evaluated, visit):
-    seen = visit(evaluated.first)
-    assert harm(seen.page) == []
-    seen.check_quiet()
-    link = seen.page.get_by_role("link", name=re.compile(evaluated.name)).first
-    link.click()
-    seen.page.wait_for_url(evaluated.page.as_uri() + "**")
-    assert ready(seen).messages == []
+def test_the_page_of_the_primary_gold_set_lies_on_top(pandas_api):
+    assert (pandas_api.root / "reports" / "index.html").read_bytes() == pandas_api.page.read_bytes()
 
 
 def test_themes_differ_and_follow_the_system(evaluated, visit):
@@ -78,19 +79,28 @@ def test_themes_differ_and_follow_the_system(evaluated, visit):
 
 CONTRAST = r"""
 () => {
-  const numbers = (text) => (text.match(/[\d.]+/g) || []).map(Number);
+  const numbers = (text) => (text.match(/-?[\d.]+(?:e-?\d+)?/g) || []).map(Number).map((c, i) => (text.startsWith("color(") && i < 3 ? c * 255 : c));
   const luminance = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-  const ground = (element) => { for (let e = element; e; e = e.parentElement) { const c = numbers(getComputedStyle(e).backgroundColor); if (c.length === 3 || c[3] > 0.5) return c; } return [255, 255, 255]; };
+  const painted = (element) => {
+    const style = getComputedStyle(element);
+    const colour = element instanceof SVGGeometryElement ? (style.fill === "none" || Number(style.fillOpacity) * Number(style.opacity) < 0.6 ? "" : style.fill) : element instanceof HTMLElement ? style.backgroundColor : "";
+    const found = numbers(colour);
+    return found.length === 3 || found[3] > 0.6 ? found : null;
+  };
   const weak = [];
   for (const text of document.querySelectorAll("section[data-panel] svg text")) {
-    const [a, b] = [luminance(numbers(getComputedStyle(text).fill)), luminance(ground(text.closest("svg")))];
+    text.scrollIntoView({block: "center"});
+    const box = text.getBoundingClientRect();
+    if (box.width === 0 || !text.textContent.trim()) continue;
+    const below = document.elementsFromPoint(box.x + box.width / 2, box.y + box.height / 2).map(painted).find((found) => found !== null) || [255, 255, 255];
+    const [a, b] = [luminance(numbers(getComputedStyle(text).fill)), luminance(below)];
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 3 && weak.length < 10) weak.push(text.closest("section").id + " " + text.textContent + " " + ratio.toFixed(2));
+    if (ratio < 3 && weak.length < 10) weak.push(text.closest("section").id + " " + text.textContent + " " + ratio.toFixed(2) + " " + getComputedStyle(text).fill + " on " + below);
   }
   return weak;
 }
 """
-"""Texts of pictures that stand less than 3 to 1 out from the ground behind them."""
+"""Texts of pictures that stand less than 3 to 1 out from what is painted behind them."""
 
 
 def test_page_scrolls_down_only(evaluated, visit, look, picture):
@@ -106,6 +116,7 @@ def test_tables_come_out_as_the_files_of_the_run(evaluated, visit):
     seen = ready(visit(evaluated.page))
     files = {path.name: path.read_bytes() for path in (evaluated.folder / "tables").iterdir()}
     assert {name.rsplit(".", 1)[1] for name in files} == {"csv", "tex"}
+    open_all(seen.page)
     got = {}
     for label in ("CSV", "LaTeX"):
         buttons = seen.page.locator("section[data-panel]").get_by_role("button", name=re.compile(rf"\b{label}\b"))
@@ -138,10 +149,13 @@ def test_prints_every_panel(evaluated, visit, tmp_path):
     seen = ready(visit(evaluated.page))
     headings = [seen.page.locator(f"#{seen.page.locator(f'#panel-{name}').get_attribute('aria-labelledby')}").inner_text().strip() for name in PANELS]
     seen.page.emulate_media(media="print")
-    seen.page.set_viewport_size({"width": A4_PX, "height": 1123})
+    seen.page.set_viewport_size({"width": PRINTED_PX, "height": 1123})
     assert overflow(seen.page) == []
     for name in PANELS:
         assert seen.page.locator(f"#panel-{name}").is_visible(), name
+    # what is folded on the screen is on paper; the explorer's help, which explains controls, is not
+    folded = seen.page.locator("section[data-panel]:not(#panel-explorer) details").evaluate_all("(all) => all.flatMap((e) => [...e.children].slice(1)).filter((e) => !e.checkVisibility()).length")
+    assert folded == 0
     document = seen.page.pdf(format="A4", tagged=True, outline=True)
     titles = {_pdf_text(title) for title in re.findall(rb"/Title\s*(\((?:\\.|[^\\)])*\)|<[0-9A-Fa-f]*>)", document)}
     assert [heading for heading in headings if not any(heading.casefold() in title.casefold() for title in titles)] == []
@@ -177,12 +191,14 @@ def test_every_figure_names_its_place(evaluated, visit):
 def test_titles_and_tags_are_text(hostile, visit):
     """What wants to be markup stands on the page as the characters it is made of."""
     seen = ready(visit(hostile.page))
+    open_all(seen.page)
     text = seen.page.locator("#panel-slices").inner_text()
     assert "__proto__" in text
     assert "constructor" in text
     assert "<b>of</b>" in text
     named = [row["name"] for row in hostile.report["slices"]["by"] if row["kind"] == "tag"]
-    assert [name for name in named if " ".join(visible(name).split())[:30] not in " ".join(text.split())] == []
+    assert len(named) > 10
+    assert [name for name in named if plain(visible(name))[:30] not in plain(text)] == []
 
 
 def test_without_the_policy_escaping_alone_holds(evaluated, visit):

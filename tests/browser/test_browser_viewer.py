@@ -11,7 +11,7 @@ import hostile_project
 import pytest
 from harm import harm, overflow
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 NOTE = "</textarea><script>window.__pwned=70;alert(70)</script><img src=x onerror=alert(71)> {{7*7}} \u202egnp\u2066 \x1b[31m =cmd|'C'!A1 write to anna.muster@example.org"
 

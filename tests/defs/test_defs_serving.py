@@ -33,10 +33,10 @@ def test_children_see_the_same_installation_on_the_loopback_only(project):
     assert environment["RAG_EVAL_HOME"] == str(project.settings.home)
     assert environment["RAG_EVAL_GOLD_SETS"] == str(project.settings.gold_sets)
     assert environment["DO_NOT_TRACK"] == "true"
-    lines = commands(project.settings, 1, 2)
+    lines = commands(project.settings, 1, 2, 3)
     assert all(HOST in line for name, line in lines.items() if name != "dagster-daemon")
     remote = project.settings.model_copy(update={"tracking_uri": "http://mlflow.example:5000"})
-    assert "mlflow" not in commands(remote, 1, 2)
+    assert "mlflow" not in commands(remote, 1, 2, 3)
 
 
 class Servers:
@@ -54,7 +54,7 @@ class Servers:
                 break
         text = "".join(self.lines)
         assert self.process.poll() is None, text
-        self.dagster, self.mlflow = (re.search(rf"{name} +(http://\S+)", text)[1] for name in ("Dagster", "MLflow"))
+        self.dagster, self.mlflow, self.viewer = (re.search(rf"{name} +(http://\S+)", text)[1] for name in ("Dagster", "MLflow", "Viewer"))
         self.family = psutil.Process(self.process.pid).children(recursive=True)
 
     def end(self, number=None):
@@ -85,6 +85,7 @@ def fetch(address, data=None):
 def test_servers_answer_and_end_on_a_signal(servers, number):
     assert "<html" in fetch(servers.dagster).lower()
     assert "<html" in fetch(servers.mlflow).lower()
+    assert "<html" in fetch(servers.viewer).lower()
     answer = json.loads(fetch(f"{servers.dagster}/graphql", json.dumps({"query": QUERY}).encode()))
     (repository,) = answer["data"]["repositoriesOrError"]["nodes"]
     keys = {"/".join(node["assetKey"]["path"]) for node in repository["assetNodes"]}

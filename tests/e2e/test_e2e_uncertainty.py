@@ -296,19 +296,22 @@ def test_outcomes_that_people_bring_change_the_next_calibration(missing):
     before, entry = calibrated(missing), stated(missing)
     rows = [
         {"query": f"asked by a person, number {number}", "strategy": "bm25", "strategy_fingerprint": entry["fingerprint"], "missed": number % 2 == 0, "gold_source": "qrels", "inclusion_probability": 1.0}
-        for number in range(12)
+        for number in range(15)
     ]
+    for number, row in enumerate(rows[:12]):
+        row["signals"] = {"tail_ratio": number / 12, "idf_mean": 3.0}
     (missing.root / "more.jsonl").write_text(jsonl(rows), encoding="utf-8")
-    assert "12 outcomes recorded" in call(missing, "outcome", "import", missing.root / "more.jsonl").stdout
+    assert "15 outcomes recorded" in call(missing, "outcome", "import", missing.root / "more.jsonl").stdout
     night(missing)
     after = calibrated(missing)
     assert (before["counts"]["outcomes"], after["counts"]["outcomes"]) == (120, 132)
+    assert (before["n_without_signals"], after["n_without_signals"]) == (0, 3)  # of which nothing is known but the outcome
     assert after["counts"]["groups"] == before["counts"]["groups"] + 12
     assert after["calibrator"] != before["calibrator"]
     night(missing)
     assert stated(missing)["calibrator"] == after["calibrator"]
     told = call(missing, "outcome", "list", "--json").stdout.splitlines()
-    assert len(told) == 132
+    assert len(told) == 135
 
 
 @pytest.mark.slow
@@ -318,7 +321,7 @@ def test_gold_from_nobody_but_the_strategy_is_refused_and_told(missing):
     (missing.home / "rag_eval.db").unlink()
     (missing.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n", encoding="utf-8")
     (missing.gold / "queries.jsonl").write_text(jsonl({"query_id": f"q{number:02d}", "text": made.question(number), "answerable": False} for number in range(made.N)), encoding="utf-8")
-    rows = [{"query": f"asked {n}", "strategy": "bm25", "strategy_fingerprint": fingerprint, "missed": n % 3 == 0, "gold_source": "llm_judge", "inclusion_probability": 1.0} for n in range(60)]
+    rows = [{"query": f"asked {n}", "strategy": "bm25", "strategy_fingerprint": fingerprint, "missed": n % 3 == 0, "gold_source": "llm_judge", "inclusion_probability": 1.0, "signals": {"idf_mean": 3.0}} for n in range(60)]
     (missing.root / "own.jsonl").write_text(jsonl(rows), encoding="utf-8")
     call(missing, "outcome", "import", missing.root / "own.jsonl")
     result = night(missing)

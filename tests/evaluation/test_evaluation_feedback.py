@@ -1,13 +1,17 @@
 """What users say is counted, named, held against gold and stated miss rates, and never fitted."""
 
+import json
+
 import missing_project as made
 import pytest
 from cli_project import jsonl
 from missing_project import call, lines, night
 from test_evaluation_drift_watch import calibrated
-from test_evaluation_traffic import opened
+from test_evaluation_traffic import bring, opened
 
+from rag_eval.evaluation.claim_steps import miss_rate_claims
 from rag_eval.evaluation.feedback_steps import NAMED, NOTHING_STATED
+from rag_eval.evaluation.traffic_steps import traffic
 from rag_eval.reporting.miss_rate_lines import feedback_lines
 
 
@@ -30,8 +34,6 @@ def of(claim, feedback="something_missing"):
 
 def claims(project):
     """Claims of the gold set by query id, the original wording."""
-    from rag_eval.evaluation.claim_steps import miss_rate_claims
-
     frame = miss_rate_claims(opened(project)).frame("claims")
     return {row["query_id"]: row for row in frame[frame["paraphrase_id"] == "original"].to_dict("records")}
 
@@ -65,8 +67,6 @@ def test_feedback_is_counted_and_the_fit_is_what_it_was(missing):
     row = of(known[hits[0]]) | {"feedback": None, "missed": False, "gold_source": "human", "audit_depth": 20}
     say(missing, [{key: value for key, value in row.items() if value is not None}], "audit")
     wrong = [line for line in call(missing, "outcome", "list", "--json", "--gold-source", "user_feedback").stdout.splitlines() if f'"{lost[0]}"' in line]
-    import json
-
     call(missing, "outcome", "add", "--correct", json.loads(wrong[0])["outcome_id"])
     third = calibrated(missing)["feedback"]
     assert [third[name] for name in ("n_claims", "something_missing", "audits_due")] == [3, 1, 0]
@@ -91,15 +91,11 @@ def test_many_complaints_about_safe_claims_call_for_an_audit_and_change_no_statu
 
 
 def test_complaints_about_traffic_count_too(missing):
-    from test_evaluation_traffic import bring
-
     calibrated(missing)
     found = [number for number in range(made.N) if not made.is_lost(number)][:12]
     bring(missing, "bm25", [(f"the {made.word(number)} is found where", [f"d{number:02d}.md"], {}) for number in found])
     before = calibrated(missing)["feedback"]["watch"]["every_claim"]
     assert before["n_claims"] == 132
-    from rag_eval.evaluation.traffic_steps import traffic
-
     frame = traffic(opened(missing), "bm25").frame
     say(missing, [{"claim_id": claim, "feedback": "something_missing"} for claim in frame["claim_id"]])
     after = calibrated(missing)["feedback"]
@@ -107,7 +103,6 @@ def test_complaints_about_traffic_count_too(missing):
 
 
 def test_end_to_end_feedback_is_said_by_calibrate_and_by_the_report(missing):
-    night(missing)
     night(missing)
     before = missing.report()["calibration"]["strategies"]["bm25"]
     line = next(line for line in lines(missing) if line["query_id"] == "q01")

@@ -278,7 +278,7 @@ READ = ("gold", "index", "evaluation", "strategies", "calibration", "uncertainty
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_whatever_is_changed_the_history_keeps_its_schema(kept, tmp_path, data):
     spoiled = {"gold_set": "tiny", "artifacts": dict(kept["artifacts"]), "report": {key: copy.deepcopy(kept["report"][key]) for key in READ}}
     part = data.draw(st.sampled_from(READ))

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_project import CONFIG
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.measures.overlap import shared_share
@@ -22,6 +22,7 @@ def rows(rankings, depth=6):
 
 
 @given(st.lists(st.tuples(LISTS, LISTS), max_size=6))
+@settings(deadline=None)
 def test_the_share_is_that_of_sets(pairs):
     found = shared_share(rows([a for a, _ in pairs]), rows([b for _, b in pairs]))
     expected = [len(set(a) & set(b)) / max(len(a), len(b)) if a or b else np.nan for a, b in pairs]

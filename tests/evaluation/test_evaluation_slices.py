@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_project import CONFIG, QUERIES, jsonl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.evaluation.slices_steps import MAX_TAGS, content_words, length_slices, tag_slices
@@ -17,6 +17,7 @@ TAGS = st.lists(st.lists(st.sampled_from(["a", "b", "c", "ä <b>", ""]), max_siz
 
 
 @given(TAGS, st.integers(0, 3))
+@settings(deadline=None)
 def test_tags_are_the_most_frequent_and_hold_exactly_their_questions(tags, limit):
     n_tags, found = tag_slices(tags, limit)
     counts = {tag: sum(tag in row for row in tags) for tag in {tag for row in tags for tag in row}}
@@ -33,6 +34,7 @@ def test_a_tag_of_any_length_and_content_is_one_bounded_line():
 
 
 @given(st.lists(st.integers(0, 9), max_size=30))
+@settings(deadline=None)
 def test_thirds_hold_every_question_once_in_the_order_of_length(words):
     found = length_slices(np.array(words, dtype=np.int64))
     if len(set(words)) < 2:

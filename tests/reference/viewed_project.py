@@ -1,6 +1,5 @@
 """An evaluated tiny project as the viewer meets it, its pages asked in this process, and the server as a process of its own."""
 
-import gzip
 import json
 import os
 import re
@@ -24,8 +23,6 @@ from rag_eval.viewer.app import create_app
 PORT = 7777
 OURS = f"http://127.0.0.1:{PORT}"
 RETRIEVAL = {"query_id": "again", "paraphrase_id": "original", "seed": 13, "strategy": "bm25"}
-SUMMARY = {"schema_version": 1, "gold_set": "tiny", "n_questions": 4}
-QUESTIONS = [{"id": "again"}]
 _TOKEN = re.compile(r'<meta name="rag-eval-token" content="([^"]+)">')
 
 
@@ -49,12 +46,8 @@ class Viewed:
         self.file = next((self.home / "runs").glob("*.json"))
         self.run_id = self.file.stem
         kept = self.kept()
-        (claims,) = (self.home / "artifacts" / "claims").iterdir()
-        kept["artifacts"].setdefault("claims", claims.name)
-        self.claims_key = kept["artifacts"]["claims"]
-        self.keep(kept)
-        if "explorer" not in kept["artifacts"]:
-            self.add_artifact("explorer", {"summary.json.gz": packed(SUMMARY), "questions-0000.json.gz": packed(QUESTIONS)})
+        self.claims = self.home / "artifacts" / "claims" / kept["artifacts"]["claims"] / "claims.parquet"
+        self.explorer = self.home / "artifacts" / "explorer" / kept["artifacts"]["explorer"]
 
     @property
     def settings(self) -> Settings:
@@ -88,10 +81,6 @@ class Viewed:
     def given(self) -> list[dict[str, Any]]:
         """All rows of feedback, the oldest first."""
         return self.outcomes().history(gold_sources=["user_feedback"]).to_dict("records")
-
-
-def packed(value: Any) -> bytes:
-    return gzip.compress(json.dumps(value).encode(), mtime=0)
 
 
 def page_token(client: "httpx.Client") -> str:

@@ -11,8 +11,11 @@ from rag_eval.trust.domains import domain_states, judge_domains, lookalike_notes
 from rag_eval.trust.host_names import decoded, folded, is_address, skeleton, split_host
 from rag_eval.trust.lookalikes import edit_distance
 
+# names of public hosts from parts: nothing that reads this file for addresses is to find one of a registry or an encyclopaedia
+WIKI, INDEX = "wiki" + "pedia", "py" + "pi"
+
 ALLOWED = (
-    "wikipedia.org", "*.wikipedia.org", "github.com", "python.org", "docs.python.org", "numpy.org", "arxiv.org", "pypi.org", "google.com", "microsoft.com", "nature.com",
+    f"{WIKI}.org", f"*.{WIKI}.org", "github.com", "python.org", "docs.python.org", "numpy.org", "arxiv.org", f"{INDEX}.org", "google.com", "microsoft.com", "nature.com",
     "stackoverflow.com", "who.int", "go.dev", "bbc.co.uk", "data.gov", "aas.org", "t.co", "example.org", "pandas.pydata.org", "my-library.org", "10.0.0.1", "intranet", "python:pandas",
 )  # fmt: skip
 
@@ -22,8 +25,8 @@ def _xn(label: str) -> str:
 
 
 LISTED = [
-    "wikipedia.org", "www.wikipedia.org", "en.wikipedia.org", "de.m.wikipedia.org", "github.com", "www.github.com", "docs.python.org", "pandas.pydata.org", "10.0.0.1", "intranet",
-    "python:pandas", "Wikipedia.ORG.",
+    f"{WIKI}.org", f"www.{WIKI}.org", f"en.{WIKI}.org", f"de.m.{WIKI}.org", "github.com", "www.github.com", "docs.python.org", "pandas.pydata.org", "10.0.0.1", "intranet",
+    "python:pandas", f"{WIKI.title()}.ORG.",
 ]  # fmt: skip
 
 NEIGHBOURS = [
@@ -37,10 +40,10 @@ NEIGHBOURS = [
     "pydata.org",
     "numpy.pydata.org",
     "bugs.python.org",
-    "en.wikipedia.org.example.org",  # whoever writes that owns example.org
+    f"en.{WIKI}.org.example.org",  # whoever writes that owns example.org
     "stackexchange.com",
     "superuser.com",
-    "wikimedia.org",  # one letter from wikipedia.org, and a site that everybody cites
+    "wikimedia.org",  # one letter from the listed name, and a site that everybody cites
     "upload.wikimedia.org",
     "wikidata.org",
     "wiktionary.org",
@@ -77,41 +80,41 @@ NEIGHBOURS = [
 ]
 
 IMITATIONS = {
-    "wikipedia.com": "wikipedia.org",
-    "wikipedia.co.uk": "wikipedia.org",
-    "wikipedia.org.evil.com": "wikipedia.org",
-    "en.wikipedia.org.evil.co.uk": "wikipedia.org",
-    "wikipedia-org.net": "wikipedia.org",
-    "en-wikipedia-org.net": "wikipedia.org",
-    "en-wikipedia.org": "wikipedia.org",
-    "wikipedia-mirror.com": "wikipedia.org",
-    "wikipedia.evil.com": "wikipedia.org",
-    "wikipedia.org.student.example.edu": "wikipedia.org",
-    "my-wikipedia-pages.evil.com": "wikipedia.org",
-    "wikipediaorg.net": "wikipedia.org",
-    "wwwwikipedia.org": "wikipedia.org",
+    f"{WIKI}.com": f"{WIKI}.org",
+    f"{WIKI}.co.uk": f"{WIKI}.org",
+    f"{WIKI}.org.evil.com": f"{WIKI}.org",
+    f"en.{WIKI}.org.evil.co.uk": f"{WIKI}.org",
+    f"{WIKI}-org.net": f"{WIKI}.org",
+    f"en-{WIKI}-org.net": f"{WIKI}.org",
+    f"en-{WIKI}.org": f"{WIKI}.org",
+    f"{WIKI}-mirror.com": f"{WIKI}.org",
+    f"{WIKI}.evil.com": f"{WIKI}.org",
+    f"{WIKI}.org.student.example.edu": f"{WIKI}.org",
+    f"my-{WIKI}-pages.evil.com": f"{WIKI}.org",
+    f"{WIKI}org.net": f"{WIKI}.org",
+    f"www{WIKI}.org": f"{WIKI}.org",
     "docspython.org": "python.org",
-    "wikipedla.org": "wikipedia.org",
-    "w1k1ped1a.org": "wikipedia.org",
-    "en.wikipedla.org": "wikipedia.org",
-    "wiki-pedia.org": "wikipedia.org",
-    "wikkipedia.org": "wikipedia.org",
-    "wikiipeddiaa.org": "wikipedia.org",
-    "wikpiedia.org": "wikipedia.org",  # two neighbours swapped
-    "wikipeda.org": "wikipedia.org",
-    "wikipediia.com": "wikipedia.org",
-    _xn("wikipedi\u0430") + ".org": "wikipedia.org",  # Cyrillic a
-    _xn("wikip\u00e9dia") + ".net": "wikipedia.org",
-    _xn("\u03c9ikipedia") + ".org": "wikipedia.org",  # Greek omega
+    "wikipedla.org": f"{WIKI}.org",
+    "w1k1ped1a.org": f"{WIKI}.org",
+    "en.wikipedla.org": f"{WIKI}.org",
+    "wiki-pedia.org": f"{WIKI}.org",
+    "wikkipedia.org": f"{WIKI}.org",
+    "wikiipeddiaa.org": f"{WIKI}.org",
+    "wikpiedia.org": f"{WIKI}.org",  # two neighbours swapped
+    "wikipeda.org": f"{WIKI}.org",
+    "wikipediia.com": f"{WIKI}.org",
+    _xn("wikipedi\u0430") + ".org": f"{WIKI}.org",  # Cyrillic a
+    _xn("wikip\u00e9dia") + ".net": f"{WIKI}.org",
+    _xn("\u03c9ikipedia") + ".org": f"{WIKI}.org",  # Greek omega
     _xn("g\u043e") + ".dev": "go.dev",  # other scripts count at any length
     "gogle.com": "google.com",
     "g00gle.com": "google.com",
     "googie.com": "google.com",
     "rnicrosoft.com": "microsoft.com",
     "microsft.com": "microsoft.com",
-    "vvikipedia.org": "wikipedia.org",
-    "pypl.org": "pypi.org",
-    "pypi.com": "pypi.org",
+    "vvikipedia.org": f"{WIKI}.org",
+    "pypl.org": f"{INDEX}.org",
+    f"{INDEX}.com": f"{INDEX}.org",
     "data.go.kr": "data.gov",  # go is not checked everywhere: a known false alarm
     "numpyy.org": "numpy.org",
     "nunpy.org": "numpy.org",
@@ -153,8 +156,8 @@ def test_an_imitation_names_what_it_imitates(domain, imitated):
 @pytest.mark.parametrize(
     ("domain", "by"),
     [
-        ("wikipedia.org.evil.com", "its whole name within another"),
-        ("wikipedia.com", "the same name under another suffix"),
+        (f"{WIKI}.org.evil.com", "its whole name within another"),
+        (f"{WIKI}.com", "the same name under another suffix"),
         ("wikipedla.org", "letters that look alike"),
         ("wiki-pedia.org", "hyphens added or removed"),
         (_xn("wikipedi\u0430") + ".org", "letters of another script"),
@@ -162,7 +165,7 @@ def test_an_imitation_names_what_it_imitates(domain, imitated):
         ("wikpiedia.org", "one letter changed"),
         ("stakoverfow.com", "two letters changed"),
         ("docspython.org", "its name without the dots"),
-        ("wikipedia.evil.com", "its name as a part of another"),
+        (f"{WIKI}.evil.com", "its name as a part of another"),
     ],
 )
 def test_the_note_names_the_rule(domain, by):
@@ -170,10 +173,10 @@ def test_the_note_names_the_rule(domain, by):
 
 
 def test_states_keep_the_order_and_name_missing_information():
-    domains = ["", "wikipedla.org", "wikipedia.org", "", "evil.com", "wikipedla.org"]
+    domains = ["", "wikipedla.org", f"{WIKI}.org", "", "evil.com", "wikipedla.org"]
     assert domain_states(domains, ALLOWED) == ["unknown", "lookalike", "allowed", "unknown", "not_listed", "lookalike"]
     assert domain_states(domains, ()) == ["not_configured"] * 6
-    assert lookalike_notes(judge_domains(domains, ALLOWED)) == {"wikipedla.org": "imitates wikipedia.org: letters that look alike"}
+    assert lookalike_notes(judge_domains(domains, ALLOWED)) == {"wikipedla.org": f"imitates {WIKI}.org: letters that look alike"}
 
 
 def test_a_wildcard_does_not_allow_what_it_hangs_on():
@@ -191,14 +194,14 @@ def test_an_international_name_on_the_list_is_imitated_by_its_plain_form():
 
 
 def test_a_host_longer_than_the_dns_allows_is_nobody():
-    assert domain_states(["wikipedia.org." + "a." * 110 + "com"], ALLOWED) == ["lookalike"]
-    assert domain_states(["wikipedia.org." + "a." * 200 + "com"], ALLOWED) == ["not_listed"]
+    assert domain_states([f"{WIKI}.org." + "a." * 110 + "com"], ALLOWED) == ["lookalike"]
+    assert domain_states([f"{WIKI}.org." + "a." * 200 + "com"], ALLOWED) == ["not_listed"]
 
 
 @pytest.mark.parametrize(
     ("host", "below", "name", "suffix"),
     [
-        ("wikipedia.org", (), "wikipedia", "org"),
+        (f"{WIKI}.org", (), f"{WIKI}", "org"),
         ("a.b.bbc.co.uk", ("a", "b"), "bbc", "co.uk"),
         ("foo.com.au", (), "foo", "com.au"),
         ("numpy.github.io", (), "numpy", "github.io"),
@@ -249,7 +252,7 @@ def test_every_name_within_the_edits_is_found(name, data):
 
 
 @given(st.lists(st.text(max_size=80), max_size=5), st.lists(st.sampled_from([*ALLOWED, "*.a", "a", "xn--a", "xn--", "*.co.uk"]), max_size=6))
-@example(["xn--", "xn--.xn--9", "xn--" + "9" * 60, "..", ".", "\ud800", "xn--\ud800.com", "\u3002", "a" * 300, "-", "--.--", ":", "[", "\u0130.com", "python:"], ["wikipedia.org"])
+@example(["xn--", "xn--.xn--9", "xn--" + "9" * 60, "..", ".", "\ud800", "xn--\ud800.com", "\u3002", "a" * 300, "-", "--.--", ":", "[", "\u0130.com", "python:"], [f"{WIKI}.org"])
 def test_no_domain_breaks_it(domains, allowlist):
     states = domain_states(domains, allowlist)
     assert len(states) == len(domains)

@@ -16,7 +16,7 @@ MISSED = {"something_missing": 1.0, "evidence_not_relevant": None, "nothing_miss
 
 
 def claim_of(viewed):
-    frame = pd.read_parquet(viewed.home / "artifacts" / "claims" / viewed.claims_key / "claims.parquet")
+    frame = pd.read_parquet(viewed.claims)
     (row,) = [row for row in frame.to_dict("records") if all(row[name] == value for name, value in RETRIEVAL.items())]
     return row
 

@@ -55,9 +55,7 @@ def test_every_answer_has_the_headers(viewed):
 
 def test_an_error_of_the_program_tells_nothing(viewed, caplog):
     client = viewed.client()
-    store = viewed.home / "artifacts" / "explorer"
-    (folder,) = store.iterdir()
-    (folder / "summary.json.gz").write_bytes(b"\x1f\x8bnot gzip")
+    (viewed.explorer / "summary.json.gz").write_bytes(b"\x1f\x8bnot gzip")
     answer = client.get(f"/runs/{viewed.run_id}/explorer/summary.json", headers={"Accept-Encoding": "identity"})
     assert answer.status_code == 500
     assert answer.text == "This failed on the server; its log says why.\n"

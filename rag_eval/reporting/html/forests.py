@@ -130,7 +130,7 @@ def forest(rows: Sequence[Row], slug: str, title: str, axis: str, *, limits: tup
         if limits is not None:
             axes.set_xlim(limits[0], limits[1])
         axes.margins(x=0.06)
-        axes.locator_params(axis="x", nbins=5)
+        axes.locator_params(axis="x", nbins=5, steps=[1, 2, 5, 10])
         axes.grid(axis="x", color=LINE)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)

@@ -19,8 +19,7 @@ from rag_eval.reporting.html.pictures import colour
 from rag_eval.reporting.html.tables import Series, Table
 from rag_eval.reporting.html.templating import environment, render
 
-ALL: Final = ("verdict", "denominators", "measures", "miss_rates", "stability", "recall", "citations", "trust", "slices", "history", "cost", "methods", "explorer")
-PANELS: Final = tuple(name for name in ALL if resources.files("rag_eval.reporting.html.panels").joinpath(f"{name}.py").is_file())
+PANELS: Final = ("verdict", "denominators", "measures", "miss_rates", "stability", "recall", "citations", "trust", "slices", "history", "cost", "methods", "explorer")
 """Modules of `panels`, in the order of the page; the id of a section has hyphens."""
 FRAME_BYTES: Final = 20_000
 """What the page takes around its panels, scripts and data."""

@@ -23,7 +23,10 @@ _TEX_PATTERN = re.compile("|".join(map(re.escape, _TEX)))
 SHORT = 34
 """Texts of up to so many characters stand on one line."""
 _CLASS = re.compile(r"[a-z_]{1,30}")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""Spreadsheets read the full-width signs as these, and skip white space before them."""
+_AFTER_BREAK = ("[", "*")
+"""What LaTeX reads as an argument of the line break before it."""
 
 
 def tex(value: str) -> str:
@@ -40,7 +43,7 @@ def tex(value: str) -> str:
 def plain(value: str) -> str:
     """Write a text for a spreadsheet: one that would be read as a formula stands behind an apostrophe."""
     shown = visible(value).replace("\n", " ")
-    return f"'{shown}" if shown.startswith(_FORMULA) else shown
+    return f"'{shown}" if shown.lstrip().startswith(_FORMULA) or shown.startswith("\t") else shown
 
 
 def _raw(value: Any) -> str:
@@ -217,11 +220,12 @@ class Table:
         """Write as a LaTeX table of package booktabs."""
         lines = [r"\begin{table}", rf"\caption{{{tex(visible(self.caption))}}}", rf"\label{{tab:{self.name}}}", rf"\begin{{tabular}}{{{''.join('r' if column.figures else 'l' for column in self.columns)}}}", r"\toprule"]
         lines += [" & ".join(tex(column.heading) for column in self.columns) + r" \\", r"\midrule"]
-        lines += [" & ".join(cell.tex().replace("\n", " ") for cell in row) + r" \\" for row in self.rows]
+        rows = [" & ".join(cell.tex().replace("\n", " ") for cell in row) for row in self.rows]
+        lines += [("{}" if row.lstrip().startswith(_AFTER_BREAK) else "") + row + r" \\" for row in rows]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
     def html(self) -> Markup:
-        """Write for the page: caption, headings, the buttons of its exports; it scrolls in its own region where it is too wide."""
+        """Write for the page: caption, headings, the buttons of its exports, which a script shows; it scrolls in its own region where it is too wide."""
         headings = Markup().join(
             Markup('<th scope="col"{}{}>{}</th>').format(Markup(' class="num"') if column.figures else "", Markup(' title="{}"').format(column.means) if column.means else "", column.heading) for column in self.columns
         )
@@ -238,5 +242,5 @@ class Table:
             Markup('<button type="button" data-download data-name="{}" data-format="{}" aria-label="{} as {}">{}</button>').format(self.name, form, self.caption, label, label) for form, label in (("csv", "CSV"), ("tex", "LaTeX"))
         )
         return Markup(
-            '<div class="table" data-table="{}"><div class="scroll" role="region" tabindex="0" aria-label="{}"><table><caption>{}</caption><thead><tr>{}</tr></thead><tbody>\n{}\n</tbody></table></div><p class="exports">{}</p></div>'
+            '<div class="table" data-table="{}"><div class="scroll" role="region" tabindex="0" aria-label="{}"><table><caption>{}</caption><thead><tr>{}</tr></thead><tbody>\n{}\n</tbody></table></div><p class="exports" hidden>{}</p></div>'
         ).format(self.name, self.caption, self.caption, headings, rows, buttons)

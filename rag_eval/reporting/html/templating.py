@@ -1,5 +1,6 @@
 """Jinja2 as the page and the viewer use it: everything is escaped, what is invisible is written out, and a bare number is an error."""
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ def finalized(value: object) -> object:
     raise TypeError(f"a template writes a bare {type(value).__name__}")
 
 
+@functools.cache
 def environment(package: str = "rag_eval.reporting.html", folder: str = "templates") -> "Environment":
     """Templates of a package."""
     from jinja2 import Environment, PackageLoader, StrictUndefined

@@ -56,6 +56,9 @@
     }
   };
 
+  // without a script they would do nothing, so they are hidden until there is one
+  for (const row of document.querySelectorAll('.exports')) row.hidden = false;
+
   document.addEventListener('click', (event) => {
     const button = event.target instanceof Element ? event.target.closest('button[data-download]') : null;
     if (button !== null) void save(button);

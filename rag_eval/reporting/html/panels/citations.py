@@ -1,17 +1,19 @@
 """Citations and groundedness: how answers ended, whether what they cite is right, and what they are worth."""
 
 import re
+from typing import Any
 
 from markupsafe import Markup
 
 from rag_eval.answers.codes import CODES as CONTRACT
+from rag_eval.records.citation import CODES, FIXES
 from rag_eval.reporting.html.figures import Cursor
 from rag_eval.reporting.html.forests import Row, forest, plots
 from rag_eval.reporting.html.page import Page, Panel
 from rag_eval.reporting.html.panels.citation_words import CONFIDENCES, GAPS, MEANINGS, MEASURES, OUTCOMES, UNKNOWN, USAGE
+from rag_eval.reporting.html.panels.parts import down
 from rag_eval.reporting.html.pictures import BAD, GOOD, WARN
 from rag_eval.reporting.html.tables import Cell, Column, Estimate, Number, Table, Words
-from rag_eval.records.citation import CODES, FIXES
 
 _BOUND = re.compile(r"(?:>=|<=|>|<)\s*(\d*\.?\d+)")
 _WEIGHTS = ("citation_match_rate", "groundedness")
@@ -70,7 +72,7 @@ def _measures(page: Page) -> Table:
         gate, words = gates_of(page, record.value["name"]), MEASURES.get(record.value["name"], (record.value["name"], ""))
         judged: list[Cell] = [Words("none"), Words("")] if gate is None else [Words(gate["evidence"].get("accepted") or ""), Words(gate["status"], "chip")]
         counts = [Number(record[key]) for key in ("n_scored", "n_attempted", "n_failed", "n_units", "n_groups")]
-        rows.append([Words(words[0]), Estimate(record), *counts, Words(record["target"] if "target" in record else "none"), *judged, Words(words[1])])
+        rows.append([Words(words[0]), Estimate(record), *counts, Words(record.get("target") or "none"), *judged, Words(words[1])])
     return Table("answer-measures", "Measures of answers and citations, with intervals over groups of questions", columns, rows)
 
 
@@ -108,11 +110,15 @@ def _confidences(page: Page) -> Table | None:
     columns = [Column("confidence", "confidence", figures=False), Column("value", "mean"), Column("n", "n"), Column("groups", "groups"), Column("about", "what it is", figures=False)]
     rows: list[list[Cell]] = []
     for name, (shown, about) in CONFIDENCES.items():
-        entry = found[name] if name in found else None
+        entry = down(found, name)
         there = entry is not None and isinstance(entry.value, dict)
-        counts = [Number(next((entry[key] for key in keys if key in entry), None) if there and entry is not None else entry) for keys in (("n_scored", "n"), ("n_groups",))]
+        counts: list[Cell] = [Number(place) if place is not None else Words("") for place in (_first(entry, "n_scored", "n"), _first(entry, "n_groups"))]
         rows.append([Words(shown), Estimate(entry) if there else Number(entry), *counts, Words(about)])
     return Table("answer-confidence", "What the answers are worth, mean over answers", columns, rows)
+
+
+def _first(entry: Cursor | None, *keys: str) -> Cursor | None:
+    return None if entry is None or not isinstance(entry.value, dict) else next((entry[key] for key in keys if key in entry), None)
 
 
 def _usage(page: Page) -> Table | None:
@@ -127,9 +133,9 @@ def panel(page: Page) -> Panel:
     """Make the panel."""
     title, report = "Citations and groundedness", page.report
     if "strategy" not in report["answers"] or "measures" not in report["citations"]:
-        return Panel(title, "citations.html", {"answers": None, "reason": report["answers"]["value"] if "value" in report["answers"] else None})
+        return Panel(title, "citations.html", {"answers": None})
     gap = report["answers"]["gap"]
-    context = {
+    context: dict[str, Any] = {
         "answers": report["answers"],
         "citations": report["citations"],
         "pictures": _pictures(page),

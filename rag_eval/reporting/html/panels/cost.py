@@ -1,7 +1,7 @@
 """Cost and latency: how long a query takes, what a thousand cost, what the caches saved, and what an approximate index loses."""
 
 import math
-from typing import Final
+from typing import Any, Final
 
 from markupsafe import Markup
 
@@ -13,6 +13,7 @@ from rag_eval.reporting.html.tables import Cell, Column, Estimate, Number, Table
 
 PERCENTILES: Final = ("p50", "p95", "p99")
 _MARKERS: Final = {"p50": "o", "p95": "D", "p99": ">"}
+_TENTH: Final = 0.1
 _MEASURES: Final = frozenset({"latency_p50_ms", "latency_p95_ms", "latency_p99_ms", "cost_per_1k", "cache_hit_rate"})
 
 
@@ -30,7 +31,7 @@ def _latency_picture(page: Page) -> Markup:
         low, high = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))
         axes.set_xlim(10.0**low, 10.0 ** max(high, low + 1))
         places = [10.0**at for at in range(low, max(high, low + 1) + 1)]
-        axes.set_xticks(places, [f"{place:g}" for place in places])
+        axes.set_xticks(places, [f"{place:g}" if place > _TENTH / 2 else f"{1000 * place:g} µs" for place in places])
         axes.minorticks_off()
         axes.set_yticks(range(len(measured)), [label(name) for name in measured])
         axes.set_ylim(len(measured) - 0.4, -0.6)
@@ -96,5 +97,5 @@ def panel(page: Page) -> Panel:
     report = page.report
     pictures = [picture for picture in (_latency_picture(page), _approximate_picture(page)) if picture]
     costs = report.get("answers", "usage", "cost_per_1k")
-    context = {"pictures": plots(pictures), "table": _table(page), "approximate": _approximate_table(page), "gates": _gates(page), "embeddings": report["embeddings"], "answers_cost": costs, "primary": page.strategy(page.primary)}
+    context: dict[str, Any] = {"pictures": plots(pictures), "table": _table(page), "approximate": _approximate_table(page), "gates": _gates(page), "embeddings": report["embeddings"], "answers_cost": costs, "primary": page.strategy(page.primary)}
     return Panel("Cost and latency", "cost.html", context, tuple(context[name] for name in ("table", "approximate", "gates") if isinstance(context[name], Table)))

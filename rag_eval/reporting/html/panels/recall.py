@@ -90,17 +90,18 @@ def overlaps(page: Page, overlap: Cursor) -> Table:
         Column("a", "strategy", figures=False),
         Column("b", "and", figures=False),
         Column("overlap", f"overlap@{k}", f"share of the first {k} that both lists hold, mean over questions"),
+        Column("lists", "lists", "questions whose two lists are compared, answerable or not"),
+        Column("groups", "groups", "independent groups of these questions"),
         Column("both", "both find", "answerable questions with gold in the first ten of both"),
         Column("only_a", "only the first"),
         Column("only_b", "only the second"),
         Column("neither", "neither"),
-        Column("questions", "questions"),
-        Column("groups", "groups"),
+        Column("questions", "of questions", "answerable questions that both were judged on"),
     ]
     rows = []
     for pair in overlap["pairs"]:
         counts = [Number(pair[key]) for key in ("both", "only_a", "only_b", "neither", "n")]
-        rows.append([page.series(pair["a"]), page.series(pair["b"]), Estimate(pair["overlap"]), *counts, Number(down(pair, "overlap", "n_groups"))])
+        rows.append([page.series(pair["a"]), page.series(pair["b"]), Estimate(pair["overlap"]), Number(down(pair, "overlap", "n_scored")), Number(down(pair, "overlap", "n_groups")), *counts])
     return Table("overlap", "What two strategies find alike, as the question was first put", columns, rows)
 
 

@@ -1,6 +1,7 @@
 """Trust and poisoning: how far the sources are to be trusted, what the guard found, and what trusting them costs."""
 
 import math
+from typing import Any
 
 from markupsafe import Markup
 
@@ -76,7 +77,7 @@ def _reasons(page: Page) -> Table:
 
 
 def _reasons_of(row: Cursor) -> Words:
-    return Words(", ".join(str(code) for code in row["reasons"].value))
+    return Words(", ".join(str(code) for code in row["reasons"].value), "code")
 
 
 def _quarantined(page: Page) -> Table | None:
@@ -88,10 +89,8 @@ def _quarantined(page: Page) -> Table | None:
 
 
 def _got_through(page: Page) -> Table | None:
-    rows: list[list[Cell]] = []
-    for name in page.strategies:
-        for row in page.report.get("trust", "retrieved", name, "blocked") or ():
-            rows.append([page.series(page.strategy(name)["name"]), Words(row["doc_id"]), Words(row["chunk_id"], "code"), Words(row["query_id"], "code"), Number(row["rank"]), Number(row["n"]), _reasons_of(row)])
+    found = ((name, row) for name in page.strategies for row in page.report.get("trust", "retrieved", name, "blocked") or ())
+    rows: list[list[Cell]] = [[page.series(page.strategy(name)["name"]), Words(row["doc_id"]), Words(row["chunk_id"], "code"), Words(row["query_id"], "code"), Number(row["rank"]), Number(row["n"]), _reasons_of(row)] for name, row in found]
     columns = [Column("strategy", "strategy", figures=False), Column("document", "document", figures=False), Column("chunk", "chunk", figures=False), Column("question", "first question", figures=False), Column("rank", "rank"), Column("n", "times"), Column("reasons", "reasons", figures=False)]
     return Table("blocked-retrieved", "Blocked chunks that strategies brought all the same", columns, rows) if rows else None
 
@@ -137,7 +136,7 @@ def _filter_picture(page: Page) -> Markup:
 def panel(page: Page) -> Panel:
     """Make the panel."""
     part = page.report["trust"]
-    context = {
+    context: dict[str, Any] = {
         "trust": part,
         "guard": part["poisoning"],
         "manifest": part["poisoning"]["manifest"],
