@@ -278,8 +278,7 @@ def metrics_report(session: Session) -> Outcome:
 
 def html_report(session: Session) -> Outcome:
     """The page of the report: where it is on disk, and where the viewer shows it while it runs."""
-    from rag_eval.evaluation.html_steps import TABLES
-    from rag_eval.evaluation.report_steps import PAGE
+    from rag_eval.evaluation.report_steps import PAGE, TABLES
 
     report, folder = session.report, session.evaluation.reports.resolve()
     address = f"http://127.0.0.1:{session.evaluation.settings.view_port}/runs/{report['run_id']}/"

@@ -13,11 +13,12 @@ from rag_eval.evaluation.explorer_slim import slim
 from rag_eval.evaluation.explorer_steps import explorer_bundle
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.report_steps import PAGE as FILE_NAME
+from rag_eval.evaluation.report_steps import TABLES, load_run
 from rag_eval.reporting.html.page import Built, build
+from rag_eval.reporting.metrics_report import dumps
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.atomic import write_text
 
-TABLES = "tables"
 SUMMARY = "summary.json.gz"
 MAX_QUESTIONS = 5000
 """MLflow's page reads the whole table."""
@@ -31,14 +32,26 @@ def page_limit(n_queries: int) -> int:
 
 
 def built_page(report: Mapping[str, Any], bundle: Artifact | None) -> Built:
-    """Build the page of a report, with the questions of a stored bundle."""
+    """Build the page of a report, with the questions of a stored bundle; the same page of a report that was just made as of one that was read."""
     limit = page_limit(report["gold"]["n_queries"])
-    return build(report, None if bundle is None else lambda left: slim(bundle, left), limit)
+    return build(json.loads(dumps(report)), None if bundle is None else lambda left: slim(bundle, left), limit)
 
 
-def per_question(runs: Runs) -> dict[str, list[Any]]:
+def bundle_of(runs: Runs, report: Mapping[str, Any]) -> Artifact | None:
+    """Questions as the run of this report kept them, None where they were removed from the home since.
+
+    They are not made again for a page that is written later: by then this very run, or a newer one, would be taken for the one before it.
+    """
+    kept = load_run(runs.evaluation.settings.home, report["run_id"])
+    return explorer_bundle(runs) if kept is None else runs.evaluation.store.get("explorer", kept["artifacts"].get("explorer", ""))
+
+
+def per_question(runs: Runs, report: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Columns of the per-question table that MLflow shows: id, wording, and by strategy recall and stated miss rate; the first MAX_QUESTIONS questions."""
-    summary = json.loads(gzip.decompress(explorer_bundle(runs).path(SUMMARY).read_bytes()))
+    bundle = bundle_of(runs, report)
+    if bundle is None:
+        return {}
+    summary = json.loads(gzip.decompress(bundle.path(SUMMARY).read_bytes()))
     questions, measure = summary["questions"], summary["measure"]
     found: dict[str, list[Any]] = {"query_id": questions["id"], "text": questions["text"]}
     for at, name in enumerate(summary["strategies"]):
@@ -50,7 +63,7 @@ def html_report(runs: Runs, report: Mapping[str, Any]) -> Path:
     """Write index.html and tables/*.csv and *.tex into the gold set's folder of reports; return the page's path."""
     evaluation = runs.evaluation
     with evaluation.progress.step("Writing the HTML report"):
-        built = built_page(report, explorer_bundle(runs))
+        built = built_page(report, bundle_of(runs, report))
         folder = evaluation.reports / TABLES
         folder.mkdir(parents=True, exist_ok=True)
         files = {f"{table.name}.{form}": text for table in built.tables for form, text in (("csv", table.csv()), ("tex", table.tex()))}

@@ -46,6 +46,8 @@ from rag_eval.storage.code import code_version, library_versions
 
 EXPORTED = {".csv", ".parquet", ".trec", ".jsonl", ".log"}
 PAGE = "index.html"
+TABLES = "tables"
+"""Folder of the page's tables."""
 ANSWER_FILES = ("answers.jsonl", "citations.jsonl", "preflights.jsonl", "rejected.jsonl", "events.log", "traces.log")
 
 NO_ANSWERS = "the gold set configures no answers"
@@ -259,6 +261,8 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
     keep_summary(evaluation.settings.home, report["run_id"])  # the next night reads this instead of the whole
     for name in (*VERDICT_FILES, PAGE):  # a verdict or a page of an earlier run must not stand beside this report
         (folder / name).unlink(missing_ok=True)
+    for stale in [*(folder / TABLES).glob("*.csv"), *(folder / TABLES).glob("*.tex")]:  # nor tables of one, where this run ends before its page
+        stale.unlink()
     write_report(report, folder / FILE_NAME)
     write_verdict(verdict_rows(report, evaluation.config.name), folder)
     return report

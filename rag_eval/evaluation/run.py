@@ -81,7 +81,7 @@ def mlflow_record(runs: Runs, report: dict[str, Any], tags: dict[str, str] | Non
     """Record a finished report in MLflow and return the parent run's id."""
     evaluation, settings = runs.evaluation, runs.evaluation.settings
     with evaluation.progress.step("Recording in MLflow"):
-        return record(report, evaluation.config.name, settings.mlflow_uri, report_files(evaluation.reports), settings.home / "mlartifacts", extra_tags=tags, questions=per_question(runs))
+        return record(report, evaluation.config.name, settings.mlflow_uri, report_files(evaluation.reports), settings.home / "mlartifacts", extra_tags=tags, questions=per_question(runs, report))
 
 
 def publish(evaluation: Evaluation, report_folder: Path) -> None:

@@ -1,0 +1,52 @@
+"""The page as a step of its own: written again later it is the same, and nothing of an earlier run stands beside a report whose page was never written."""
+
+import pytest
+
+from rag_eval.evaluation.html_steps import html_report, per_question
+from rag_eval.evaluation.index_steps import IndexOpener
+from rag_eval.evaluation.inputs import open_gold_set
+from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.evaluation.report_steps import load_run, retrieval_metrics_report
+from rag_eval.settings import Settings
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+
+
+def reopened(project):
+    evaluation = open_gold_set(project.gold, Settings(home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"))
+    opened = IndexOpener(evaluation)
+    return evaluation, opened, Runs(evaluation, opened)
+
+
+def test_a_page_written_again_does_not_take_its_own_run_for_the_one_before(project):
+    assert project.invoke("run", "tiny").exit_code == 0
+    page = project.reports / "tiny" / "index.html"
+    before, report = page.read_bytes(), project.report()
+    page.unlink()
+    runs = reopened(project)[2]
+    html_report(runs, report)
+    assert page.read_bytes() == before
+    assert per_question(runs, report)["query_id"] == ["keep", "again", "night", "price"]
+
+
+def test_questions_that_were_removed_from_the_home_are_left_out_of_a_page_written_later(project):
+    assert project.invoke("run", "tiny").exit_code == 0
+    report = project.report()
+    key = load_run(project.home, report["run_id"])["artifacts"]["explorer"]
+    (project.home / "artifacts" / "explorer" / key).rename(project.root / "gone")
+    runs = reopened(project)[2]
+    html_report(runs, report)
+    said = (project.reports / "tiny" / "index.html").read_text(encoding="utf-8")
+    assert "This page was made without the questions of the run" in said
+    assert "bundle-summary" not in said
+    assert per_question(runs, report) == {}
+
+
+def test_a_run_that_ends_before_its_page_leaves_no_page_and_no_tables_of_an_earlier_one(project):
+    assert project.invoke("run", "tiny").exit_code == 0
+    folder = project.reports / "tiny"
+    assert list((folder / "tables").glob("*.csv"))
+    evaluation, opened, runs = reopened(project)
+    retrieval_metrics_report(evaluation, opened, runs)
+    assert not (folder / "index.html").exists()
+    assert list((folder / "tables").iterdir()) == []
