@@ -13,7 +13,7 @@ from harm import harm, overflow
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-NOTE = "</textarea><script>window.__pwned=70;alert(70)</script><img src=x onerror=alert(71)> {{7*7}} \u202egnp\u2066 \x1b[31m =cmd|'C'!A1 write to anna.muster@example.org"
+NOTE = "</textarea><script>window.__pwned=70;alert(70)</script><img src=x onerror=alert(71)> {{7*7}} \u202egnp\u2066 \x1b[31m =cmd|'C'!A1 write to carla.note@example.org"
 
 
 def go(visit, viewer, address=None, **options):
@@ -136,7 +136,7 @@ def test_a_hostile_note_is_kept_as_text_and_without_personal_data(hostile, serve
     form = unfold(seen.page, 1)
     assert "Recorded" in say(form, "Something is missing", NOTE)
     (held,) = viewer.outcomes()
-    assert "anna.muster@example.org" not in held["note"]
+    assert "carla.note@example.org" not in held["note"]
     assert "window.__pwned=70" in held["note"]
     assert len(held["note"]) <= 500
     assert harm(seen.page) == []
@@ -151,7 +151,7 @@ def test_a_hostile_note_is_kept_as_text_and_without_personal_data(hostile, serve
     later = visit(viewer.root / "reports" / "hostile" / "index.html")
     later.page.locator("#explorer[data-state=ready]").wait_for()
     assert harm(later.page) == []
-    assert "anna.muster" not in later.page.content().replace("anna.muster@example.org", "", later.page.content().count('"anna.muster@example.org"'))
+    assert "carla.note" not in later.page.content()
     later.check_quiet()
     seen.check_quiet()
 
