@@ -86,6 +86,7 @@ class Settings(BaseSettings):
     trace_log: bool = Field(default=True, description="whether traces are also written as lines to the reports")
     trust_as_of: dt.date | None = Field(default=None, description="the day that documents' ages are counted to (YYYY-MM-DD), to repeat a run; default: today, UTC")
     latency_queries: int = Field(default=60, ge=1, le=10_000, description="wordings timed one at a time for each strategy")
+    html_report: bool = Field(default=True, description="whether runs write the page; it costs seconds, which counts where hundreds of runs are compared")
     view_port: int = Field(default=7777, ge=1, le=65_535, description="port of the evidence viewer; links to it stand in Dagster")
     price_per_1k_embedding_tokens: float = Field(default=0.0, ge=0, description="for cost_per_1k; local models cost nothing")
     feature_hybrid_retrieval: bool = Field(

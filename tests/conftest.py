@@ -7,6 +7,9 @@ import pytest
 from cli_project import Project
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGES = "RAG_EVAL_HTML_REPORT"
+os.environ.setdefault(PAGES, "false")
+"""A page costs more than all else of a tiny run; tests of what runs leave behind ask for it (`pages`)."""
 
 
 @pytest.fixture(scope="session")
@@ -29,10 +32,18 @@ def tracking_store(tmp_path_factory) -> str:
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
 
 
+@pytest.fixture(scope="module")
+def pages():
+    """Runs write their page, as they do for a person."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(PAGES, "true")
+        yield
+
+
 @pytest.fixture
 def project(tmp_path, monkeypatch, tracking_store) -> Project:
     """A project of one tiny gold set, apart from the surroundings of the machine."""
-    for name in [name for name in os.environ if name.startswith("RAG_EVAL_") and name != "RAG_EVAL_TEST_DATA"]:
+    for name in [name for name in os.environ if name.startswith("RAG_EVAL_") and name not in {"RAG_EVAL_TEST_DATA", PAGES}]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("RAG_EVAL_TRACKING_URI", tracking_store)
     monkeypatch.setenv("RAG_EVAL_LATENCY_QUERIES", "2")

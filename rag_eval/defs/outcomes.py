@@ -281,6 +281,8 @@ def html_report(session: Session) -> Outcome:
     from rag_eval.evaluation.report_steps import PAGE, TABLES
 
     report, folder = session.report, session.evaluation.reports.resolve()
+    if not session.evaluation.settings.html_report:
+        return Outcome(report["content_hash"], reused=False, metadata={"page": text("not written: html_report is off")})
     address = f"http://127.0.0.1:{session.evaluation.settings.view_port}/runs/{report['run_id']}/"
     pictures = {path.stem.replace("-", "_"): dg.MetadataValue.path(str(path)) for path in sorted(folder.glob("*.png"))}
     return Outcome(

@@ -59,9 +59,11 @@ def per_question(runs: Runs, report: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: values[:MAX_QUESTIONS] for name, values in found.items()}
 
 
-def html_report(runs: Runs, report: Mapping[str, Any]) -> Path:
-    """Write index.html and tables/*.csv and *.tex into the gold set's folder of reports; return the page's path."""
+def html_report(runs: Runs, report: Mapping[str, Any]) -> Path | None:
+    """Write index.html and tables/*.csv and *.tex into the gold set's folder of reports; return the page's path, None where the settings want no page."""
     evaluation = runs.evaluation
+    if not evaluation.settings.html_report:
+        return None
     with evaluation.progress.step("Writing the HTML report"):
         built = built_page(report, bundle_of(runs, report))
         folder = evaluation.reports / TABLES

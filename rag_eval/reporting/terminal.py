@@ -263,7 +263,8 @@ def show_outcome(console: "Console", report: Mapping[str, Any], folder: Path, se
     cache = report["cacheHitRate"]
     reuse = "" if cache is None else f"; {report['embeddings']['embedded']:,} of {report['embeddings']['needed']:,} texts had to be embedded"
     console.print(f"evaluated in {seconds:.1f} s{reuse}", markup=False)
-    console.print(f"page    {folder / 'index.html'}  (one file, opens from disk; over all kept runs: {command} view)", markup=False, soft_wrap=True)
+    if (folder / "index.html").is_file():
+        console.print(f"page    {folder / 'index.html'}  (one file, opens from disk; over all kept runs: {command} view)", markup=False, soft_wrap=True)
     console.print(f"report  {folder / 'retrieval-metrics.json'}  (content_hash {report['content_hash'][:16]}, run {report['run_id']})", markup=False, soft_wrap=True)
     console.print(f"tables  {folder / 'measures.csv'}, {folder / 'per-query.parquet'}, {folder}/run-*.trec", markup=False, soft_wrap=True)
     if "outcomes" in report["answers"]:

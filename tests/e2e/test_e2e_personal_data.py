@@ -12,6 +12,8 @@ from rag_eval.corpus.outgoing import shown_address
 from rag_eval.evaluation.answer_files import answer_line_schema
 from rag_eval.evaluation.validating import live_index, validate_file
 
+pytestmark = pytest.mark.usefixtures("pages")
+
 CONFIG = """\
 name: tiny
 version: 1

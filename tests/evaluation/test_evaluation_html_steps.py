@@ -9,7 +9,7 @@ from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.report_steps import load_run, retrieval_metrics_report
 from rag_eval.settings import Settings
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+pytestmark = [pytest.mark.usefixtures("pages"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # raised inside MLflow's own SQLAlchemy models
 
 
 def reopened(project):

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from rag_eval.reporting.html.figures import Cursor, text
 from rag_eval.reporting.html.pictures import colour
-from rag_eval.reporting.html.tables import Series, Table
+from rag_eval.reporting.html.tables import SHORT, Series, Table
 from rag_eval.reporting.html.templating import environment, render
 
 PANELS: Final = ("verdict", "denominators", "measures", "miss_rates", "stability", "recall", "citations", "trust", "slices", "history", "cost", "methods", "explorer")
@@ -75,7 +75,7 @@ class Page:
     def swatch(self, name: str) -> Markup:
         """Write the name of a strategy with its colour; the primary one is marked."""
         mark = Markup(' <abbr title="the primary strategy: the headline figures are its">*</abbr>') if name == self.primary else Markup()
-        return Markup('<span class="series s{}"><i></i>{}{}</span>').format(str(self.strategies.index(name) % 8 + 1), text(self.strategy(name)["name"]), mark)
+        return Markup('<span class="series s{}{}"><i></i>{}{}</span>').format(str(self.strategies.index(name) % 8 + 1), " long" if len(name) > SHORT else "", text(self.strategy(name)["name"]), mark)
 
     def series(self, cursor: Cursor) -> Series:
         """Make a cell of a strategy's name, wherever in the report it stands."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from rag_eval.reporting.html.page import Page, Panel
+from rag_eval.reporting.html.panels.parts import label as short
 from rag_eval.reporting.html.pictures import LINE, drawing, svg
 from rag_eval.reporting.html.tables import Column, Estimate, Number, Table, Words
 from rag_eval.reporting.plots import new_figure
@@ -38,7 +39,7 @@ def forest(page: Page) -> Markup:
                 low, high = (value if record[key].value is None else record[key].value for key in ("ci_low", "ci_high"))
                 axes.plot([low, high], [row, row], color=page.colour(name), linewidth=2.2, solid_capstyle="butt")
                 axes.plot([value], [row], "o", color=page.colour(name), markersize=6.5 if name == page.primary else 5)
-            axes.set_yticks(range(len(page.strategies)), page.strategies)
+            axes.set_yticks(range(len(page.strategies)), [short(name) for name in page.strategies])
             axes.set_ylim(len(page.strategies) - 0.4, -0.6)
             axes.set_xlim(0, 1)
             axes.grid(axis="x", color=LINE)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 WIDTH = 3.75
 """Inches of a picture: three stand side by side on a wide screen, one below the other on a phone."""
 NAME_CHARS = 24
+LEGEND_CHARS = 66
+"""About how many letters of a legend stand side by side in a picture."""
 READABLE = 0.09
 """Share of the width from which on a figure is written into its bar."""
 _ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
@@ -149,4 +151,5 @@ def legend_below(axes: "Axes", *, columns: int = 3, lift: float = 0.0) -> None:
     """Write the legend below a picture, where it hides nothing."""
     handles, labels = axes.get_legend_handles_labels()
     if labels and axes.figure is not None:
+        columns = max(1, min(columns, LEGEND_CHARS // (max(map(len, labels)) + 4)))  # a legend wider than its picture squeezes the axes and is cut
         axes.figure.legend(handles, labels, loc="outside lower left", ncols=columns, fontsize=8.5, labelcolor=MUTED, handlelength=1.4, columnspacing=1.2, borderaxespad=lift)
