@@ -239,19 +239,11 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
     artifacts = artifact_keys(runs)
     report |= history_parts(runs, report, artifacts)
     folder = evaluation.reports
-    current = {f"run-{name}.trec" for name in runs.names}
-    for stale in folder.glob("run-*.trec"):
-        if stale.name not in current:  # a ranking of an earlier run must not stand beside this report
-            stale.unlink()
-    if evaluation.config.answers is None:
-        for name in ANSWER_FILES:  # nor answers of one
-            (folder / name).unlink(missing_ok=True)
+    _remove_stale(runs, folder)
     for source in sorted(exports(runs).folder.glob("*.*")):
         if source.suffix in EXPORTED:
             with atomic_path(folder / source.name) as partial:
                 shutil.copyfile(source, partial)
-    for name in PICTURES:  # a picture of an earlier run must not stand beside this report
-        (folder / name).unlink(missing_ok=True)
     for source in (uncertain_retrievals(runs).path(UNCERTAIN_FILE), *drawn(runs)):
         with atomic_path(folder / source.name) as partial:
             shutil.copyfile(source, partial)
@@ -259,13 +251,25 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
     write_measures(folder / "measures.csv", report["strategies"])
     keep_run(evaluation, report, artifacts)
     keep_summary(evaluation.settings.home, report["run_id"])  # the next night reads this instead of the whole
-    for name in (*VERDICT_FILES, PAGE):  # a verdict or a page of an earlier run must not stand beside this report
-        (folder / name).unlink(missing_ok=True)
-    for stale in [*(folder / TABLES).glob("*.csv"), *(folder / TABLES).glob("*.tex")]:  # nor tables of one, where this run ends before its page
-        stale.unlink()
+    _remove_verdict(folder)
     write_report(report, folder / FILE_NAME)
     write_verdict(verdict_rows(report, evaluation.config.name), folder)
     return report
+
+
+def _remove_stale(runs: Runs, folder: Path) -> None:
+    """Remove what must not stand beside this report: rankings of strategies that it does not have, answers where it has none, pictures of an earlier run."""
+    current = {f"run-{name}.trec" for name in runs.names}
+    gone = [path for path in folder.glob("run-*.trec") if path.name not in current]
+    gone += [folder / name for name in (*PICTURES, *(ANSWER_FILES if runs.evaluation.config.answers is None else ()))]
+    for path in gone:
+        path.unlink(missing_ok=True)
+
+
+def _remove_verdict(folder: Path) -> None:
+    """Remove the verdict, the page and the tables of an earlier run, right before the report is replaced: this run may end before it writes its own."""
+    for path in (*(folder / name for name in (*VERDICT_FILES, PAGE)), *(folder / TABLES).glob("*.csv"), *(folder / TABLES).glob("*.tex")):
+        path.unlink(missing_ok=True)
 
 
 def artifact_keys(runs: Runs) -> dict[str, str]:

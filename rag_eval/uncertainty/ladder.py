@@ -4,6 +4,7 @@ Belongs here: the conditions and their order. The constants are in `records.unce
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -177,7 +178,7 @@ def _validated(validation: Validation | Checked | None) -> tuple[Condition, ...]
         Condition("skill", skill.low > 0, f"{skill.value:.3f}, low end of the 95 % interval {skill.low:.3f}", "low end above 0", "measured"),  # NaN is not above 0
         _inside("ece", validation.ece),
         _inside("smece", validation.smece),
-        Condition("slope", SLOPE[0] <= slope <= SLOPE[1], f"{slope:.3f}", f"{SLOPE[0]} to {SLOPE[1]}", "measured"),
+        Condition("slope", SLOPE[0] <= slope <= SLOPE[1], "none that can be estimated" if math.isnan(slope) else f"{slope:.3f}", f"{SLOPE[0]} to {SLOPE[1]}", "measured"),
     )
 
 
