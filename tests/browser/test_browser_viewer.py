@@ -94,7 +94,7 @@ def test_feedback_is_an_outcome_when_the_page_says_so(pandas_api, serve, visit, 
     assert held[0]["inclusion_probability"] is None
     # what was shown to the reader stands with it
     run = next(run for run in question["runs"] if run["s"] == pandas_api.explorer["summary"]["primary"] and run["w"] == 0)
-    assert held[0]["shown"]["value"] == pytest.approx(run["miss"][0], rel=1e-5)
+    assert held[0]["shown"]["value"] == pytest.approx(run["miss"][0], abs=5e-4)  # the page holds fewer digits
     # the same again adds nothing, another opinion takes its place
     assert "before" in say(form, "Something is missing", "the page about joins")
     assert len(viewer.outcomes(everything=True)) == 1
