@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rag_eval.corpus.outgoing import shown
 from rag_eval.records.outcomes import MAX_NOTE, MISSED_BY_FEEDBACK, Feedback, Id, Note, Outcome, Shown
 from rag_eval.records.uncertainty import GoldSource
+from rag_eval.reporting.html.untrusted import visible
 from rag_eval.settings import Settings
 from rag_eval.storage.sql import FILE_NAME, SqlStore
 from rag_eval.uncertainty.naming import new_outcome
@@ -29,6 +30,7 @@ SOURCE: Final[GoldSource] = "user_feedback"
 TRY_SECONDS: Final = 60.0
 """How long others may be faster in correcting the same claim; in each round one of them is done."""
 _NAMES = ("query_id", "paraphrase_id", "seed", "strategy")
+_SHOWN = ("query_id", "paraphrase_id")
 _ACCEPTED: Final = {
     "run_id": "the id of a kept run",
     "query_id": "the id of a question, 1 to 500 characters",
@@ -155,8 +157,13 @@ class FeedbackDesk:
         artifact = self._runs.artifact(run, CLAIMS)
         if artifact is None:
             raise Refused(409, "This run keeps no claims, so feedback on it cannot be recorded; run the gold set again.")
-        chosen = [(name, "==", getattr(said, name)) for name in _NAMES]
-        rows: list[dict[str, Any]] = pd.read_parquet(artifact.path("claims.parquet"), filters=chosen).to_dict("records")  # type: ignore[assignment]
+        place, named = artifact.path("claims.parquet"), {name: getattr(said, name) for name in _NAMES}
+        found = pd.read_parquet(place, filters=[(name, "==", value) for name, value in named.items()])
+        if found.empty and any("[U+" in named[name] for name in _SHOWN):  # as the page has it: what cannot be seen is written out there
+            found = pd.read_parquet(place, filters=[(name, "==", value) for name, value in named.items() if name not in _SHOWN])
+            for name in _SHOWN:
+                found = found[[visible(text) == named[name] for text in found[name].tolist()]]
+        rows: list[dict[str, Any]] = found.to_dict("records")  # type: ignore[assignment]
         if len(rows) != 1:
             raise Refused(404, "The run has no such retrieval.")
         return rows[0]
