@@ -259,10 +259,9 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
     write_measures(folder / "measures.csv", report["strategies"])
     keep_run(evaluation, report, artifacts)
     keep_summary(evaluation.settings.home, report["run_id"])  # the next night reads this instead of the whole
-    for name in (*VERDICT_FILES, PAGE):  # a verdict or a page of an earlier run must not stand beside this report
-        (folder / name).unlink(missing_ok=True)
-    for stale in [*(folder / TABLES).glob("*.csv"), *(folder / TABLES).glob("*.tex")]:  # nor tables of one, where this run ends before its page
-        stale.unlink()
+    tables = [*(folder / TABLES).glob("*.csv"), *(folder / TABLES).glob("*.tex")]
+    for stale in (*(folder / name for name in (*VERDICT_FILES, PAGE)), *tables):  # a verdict, a page or its tables of an earlier run must not stand beside this report
+        stale.unlink(missing_ok=True)
     write_report(report, folder / FILE_NAME)
     write_verdict(verdict_rows(report, evaluation.config.name), folder)
     return report

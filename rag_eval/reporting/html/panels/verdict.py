@@ -44,16 +44,16 @@ def panel(page: Page) -> Panel:
     gates = page.report["gates"]
     bad = [gate for gate in gates if gate["required"].value and gate["status"].value != "pass"]
     by_status = {status: [gate for gate in gates if gate["status"].value == status] for status in STATES}
-    measures, trust = page.report.get("answers", "measures"), page.report["trust"]
+    table, measures, trust = _table(gates), page.report.get("answers", "measures"), page.report["trust"]
     context = {
         "required": any(gate["required"].value for gate in gates),
         "failed": bad,
         "by_status": by_status,
         "states": STATES,
-        "table": _table(gates),
+        "table": table,
         "previous": page.report.get("previous"),
         "grounded": None if measures is None else measures.where(name="groundedness"),
         "trusted": trust["retrieved"][page.primary]["avg_trust"],
         "guard": trust["poisoning"],
     }
-    return Panel("Verdict", "verdict.html", context, (context["table"],))
+    return Panel("Verdict", "verdict.html", context, (table,))
