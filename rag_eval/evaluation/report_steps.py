@@ -192,7 +192,7 @@ def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict
         "version": __version__,
         "code": {"version": code_version(), "libraries": library_versions()},
         "features": {"FEATURE_HYBRID_RETRIEVAL": evaluation.settings.feature_hybrid_retrieval, "FEATURE_RAGAS_EVAL": evaluation.settings.feature_ragas_eval},
-        "evaluation": {"k": list(config.k), "depth": config.depth, "level": config.level, "primary": config.primary_strategy},
+        "evaluation": {"k": list(config.k), "depth": config.depth, "level": config.level, "primary": config.primary_strategy, "partial": evaluation.partial, "known": evaluation.known},
         "gold": {**gold, "seeds": list(config.seeds)},
         "index": {
             "hash": primary["index_hash"],

@@ -27,7 +27,11 @@ def command(page: Page) -> str:
     variables = [f"{feature}=true" for feature in FEATURES if features.get(feature) is True]
     day = report.get("trust", "as_of")
     variables += [] if day is None else [f"RAG_EVAL_TRUST_AS_OF={shlex.quote(visible(str(day.value)))}"]
-    return " ".join([*variables, "rag-eval run", *(["--"] if name.startswith("-") else []), shlex.quote(name)])
+    evaluation = report["evaluation"].value
+    chosen = [f"--strategy {shlex.quote(strategy)}" for strategy in page.strategies] if evaluation.get("partial") else []
+    given = f"{FOLDERS.get(str(report['index']['loader'].value), '--beir')} PATH"
+    what = [*chosen, *(["--"] if name.startswith("-") else []), shlex.quote(name)] if evaluation.get("known", True) else [*chosen, given]
+    return " ".join([*variables, "rag-eval run", *what])
 
 
 def leaves(cursor: Cursor, name: str = "", depth: int = MAX_DEPTH) -> Iterator[tuple[str, Cursor]]:
