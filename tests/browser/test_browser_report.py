@@ -151,6 +151,9 @@ def test_prints_every_panel(evaluated, visit, tmp_path):
     assert overflow(seen.page) == []
     for name in PANELS:
         assert seen.page.locator(f"#panel-{name}").is_visible(), name
+    definitions = seen.page.evaluate("[...document.querySelectorAll('#panel-methods details:not([open]) :is(dl, table)')].map((e) => e.checkVisibility({contentVisibilityAuto: true}))")
+    assert len(definitions) > 3
+    assert all(definitions)
     document = seen.page.pdf(format="A4", tagged=True, outline=True)
     titles = {_pdf_text(title) for title in re.findall(rb"/Title\s*(\((?:\\.|[^\\)])*\)|<[0-9A-Fa-f]*>)", document)}
     assert [heading for heading in headings if not any(heading.casefold() in title.casefold() for title in titles)] == []
