@@ -67,7 +67,7 @@ def run(
 
         console = console_for()
         for outcome in outcomes:
-            show_outcome(console, outcome.report, outcome.folder, outcome.seconds, command())
+            show_outcome(console, outcome.report, outcome.folder, outcome.seconds, command(), page=settings.html_report)
             if outcome.mlflow_error:
                 typer.echo(f"warning: MLflow did not record this run ({quoted(outcome.mlflow_error, 400)}); the report is complete", err=True)
             if outcome.trace_error:

@@ -257,14 +257,14 @@ def show_report(console: "Console", report: Mapping[str, Any]) -> None:
         console.print(gates_table(report))
 
 
-def show_outcome(console: "Console", report: Mapping[str, Any], folder: Path, seconds: float, command: str = "rag-eval") -> None:
-    """Print a fresh report, where its files are, and what to type next; `command` is how this person starts the command line."""
+def show_outcome(console: "Console", report: Mapping[str, Any], folder: Path, seconds: float, command: str = "rag-eval", *, page: bool = True) -> None:
+    """Print a fresh report, where its files are, and what to type next; `command` is how this person starts the command line, `page` whether the run wrote one."""
     console.print()
     show_report(console, report)
     cache = report["cacheHitRate"]
     reuse = "" if cache is None else f"; {report['embeddings']['embedded']:,} of {report['embeddings']['needed']:,} texts had to be embedded"
     console.print(f"evaluated in {seconds:.1f} s{reuse}", markup=False)
-    if (folder / "index.html").is_file():
+    if page:
         console.print(f"page    {folder / 'index.html'}  (one file, opens from disk; over all kept runs: {command} view)", markup=False, soft_wrap=True)
     console.print(f"report  {folder / 'retrieval-metrics.json'}  (content_hash {report['content_hash'][:16]}, run {report['run_id']})", markup=False, soft_wrap=True)
     console.print(f"tables  {folder / 'measures.csv'}, {folder / 'per-query.parquet'}, {folder}/run-*.trec", markup=False, soft_wrap=True)

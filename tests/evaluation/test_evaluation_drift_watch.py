@@ -18,6 +18,8 @@ from rag_eval.uncertainty.drift import watch
 
 PLACE = ("tiny", "bm25", "miss_any", 10)
 
+pytestmark = pytest.mark.slow  # whole nights one after the other
+
 
 @pytest.fixture
 def missing(project):

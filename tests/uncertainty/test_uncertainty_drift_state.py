@@ -103,6 +103,7 @@ def test_it_starts_anew_for_another_fingerprint_and_after_an_alarm_that_was_acte
     assert resumed(None, "f", at(4)) == WatchState("f")
 
 
+@pytest.mark.slow
 def test_calibrated_nights_raise_few_false_alarms_and_a_shift_is_found(tmp_path):
     rng, alarms, found = np.random.default_rng(7), 0, 0
     simulations = 400
