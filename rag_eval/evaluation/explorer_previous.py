@@ -4,6 +4,7 @@ Belongs here: finding and reading it. What cannot be read is named and never end
 """
 
 import dataclasses
+import datetime as dt
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -65,10 +66,11 @@ def _kept(path: Path) -> tuple[str, str, str]:
 
 
 def previous_run(runs: Runs) -> Previous:
-    """Find the newest kept run of this gold set."""
+    """Find the newest kept run of this gold set from before now."""
     evaluation, unreadable = runs.evaluation, list[str]()
     home = evaluation.settings.home
-    named = [run_id for run_id in run_ids(home) if _RUN_ID.fullmatch(run_id)]
+    now = f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%S%f}"[:-3] + "Z"  # what a wrong clock dates after now is not from before: the report's `previous` leaves it out too
+    named = [run_id for run_id in run_ids(home) if _RUN_ID.fullmatch(run_id) and run_id < now]
     for run_id in named[: -MAX_LOOKED_AT - 1 : -1]:
         try:
             gold_set, gold_hash, key = _kept(home / "runs" / f"{run_id}.json")

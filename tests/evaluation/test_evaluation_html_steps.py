@@ -1,8 +1,11 @@
 """The page as a step of its own: written again later it is the same, and nothing of an earlier run stands beside a report whose page was never written."""
 
+import gzip
+import json
+
 import pytest
 
-from rag_eval.evaluation.html_steps import html_report, per_question
+from rag_eval.evaluation.html_steps import bundle_of, html_report, per_question
 from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import open_gold_set
 from rag_eval.evaluation.measure_steps import Runs
@@ -50,3 +53,17 @@ def test_a_run_that_ends_before_its_page_leaves_no_page_and_no_tables_of_an_earl
     retrieval_metrics_report(evaluation, opened, runs)
     assert not (folder / "index.html").exists()
     assert list((folder / "tables").iterdir()) == []
+
+
+def test_questions_and_report_name_the_same_run_before_although_a_clock_was_wrong(project):
+    assert project.invoke("run", "tiny").exit_code == 0
+    before = project.report()["run_id"]
+    ahead = "20990103T000000000Z-dddddddd"
+    kept = load_run(project.home, before)
+    kept["report"] |= {"run_id": ahead, "timestamp": "2099-01-03T00:00:00Z"}
+    (project.home / "runs" / f"{ahead}.json").write_text(json.dumps(kept), encoding="utf-8")
+    assert project.invoke("run", "tiny").exit_code == 0
+    report = project.report()
+    assert report["previous"]["run_id"] == before
+    bundle = bundle_of(reopened(project)[2], report)
+    assert json.loads(gzip.decompress(bundle.path("summary.json.gz").read_bytes()))["previous"] == before

@@ -183,3 +183,18 @@ def test_two_viewers_at_once_lose_nothing(viewed):
     rows = viewed.given()
     assert {row["note"] for row in rows} == {f"{number} {turn}" for number in range(2) for turn in range(10)}
     assert len({row["supersedes"] for row in rows}) == 20  # one chain: no two supersede the same
+
+
+def test_a_question_whose_id_holds_what_cannot_be_seen_is_found_as_the_page_names_it(viewed):
+    frame = pd.read_parquet(viewed.claims)
+    frame["query_id"] = frame["query_id"].replace("again", "ag\u00adain\ufe0f")
+    frame["paraphrase_id"] = frame["paraphrase_id"].replace("terse", "te\u061crse")
+    frame.to_parquet(viewed.claims)
+    client = viewed.client()
+    for paraphrase in ("original", "te[U+061C]rse"):
+        assert give(client, viewed.said(query_id="ag[U+00AD]ain[U+FE0F]", paraphrase_id=paraphrase)).status_code == 201
+    assert [row["query_id"] for row in viewed.given()] == ["ag\u00adain\ufe0f"] * 2
+    assert give(client, viewed.said(query_id="ag[U+00AD]ain")).status_code == 404
+    twin = frame[frame["query_id"] == "ag\u00adain\ufe0f"].assign(query_id="ag[U+00AD]ain\ufe0f")
+    pd.concat([frame, twin]).to_parquet(viewed.claims)  # two questions that look the same: neither is guessed
+    assert give(client, viewed.said(query_id="ag[U+00AD]ain[U+FE0F]", note="new")).status_code == 404
