@@ -3,6 +3,7 @@
 Belongs here: what is left out. A page says of a text that is not in it where it can be seen.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,6 +18,21 @@ LEAST_BYTES: Final = 2_300_000
 """What the explorer may take of a page for 1,000 questions or fewer, in base64; more questions have as much more."""
 _LEFT_OUT: Final = (("title",), ("title", "source", "link"))
 """Columns that units without a snippet go without, where the page is too small for the rest."""
+RANKINGS_SHARE: Final = 0.7
+"""Share of the limit that rankings, gold, marks and answers may take while something of the rankings can go."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lists:
+    """Ranks that stay of original and of other wordings, and whether the others keep their scores."""
+
+    original: int
+    others: int
+    scores: bool
+
+
+LISTS: Final = (Lists(10, 10, scores=False), Lists(10, 5, scores=False), Lists(10, 3, scores=False), Lists(5, 3, scores=False), Lists(5, 1, scores=False), Lists(3, 0, scores=False))
+"""Less and less, what is looked at least goes first."""
 _TRIES: Final = 6
 _CLOSE: Final = 0.98
 """Share of the limit that is good enough to stop trying."""
@@ -40,20 +56,23 @@ def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
     artifact
         Of `explorer_bundle`.
     limit_bytes
-        Most bytes of all parts together in base64. Snippets are left out, the last ranked ones first; where that is not enough, the units without
-        one lose their titles too, and then their addresses. Rankings, gold, marks and answers always stay, even over the limit.
+        Most bytes of all parts together in base64. Where rankings would leave too little for snippets, those of other wordings lose their
+        scores and then their last ranks, and then the original wordings theirs (`LISTS`). Snippets are left out next, the last ranked ones first;
+        where that is not enough, the units without one lose their titles too, and then their addresses. Gold, marks and answers always stay.
 
     Returns
     -------
     parts
-        Name of the part -> its bytes, as in the artifact; in the summary `texts` says how many snippets of how many are in.
+        Name of the part -> its bytes, as in the artifact; in the summary `texts` says how many snippets of how many are in, `lists` how many
+        ranks of original and other wordings, and whether others have their scores.
     """
     whole = {path.name: path.read_bytes() for path in sorted(artifact.folder.glob("*.json.gz"))}
     if embedded_size(whole) <= limit_bytes:
         return whole
     summary = unpacked(whole[SUMMARY_FILE])
     chunks = {name: unpacked(part) for name, part in whole.items() if name.startswith("chunks-")}
-    fixed = {name: part for name, part in whole.items() if not name.startswith("chunks-") and name != SUMMARY_FILE}
+    fixed, lists = _lists({name: part for name, part in whole.items() if not name.startswith("chunks-") and name != SUMMARY_FILE}, limit_bytes)
+    summary = {**summary, **({} if lists is None else {"lists": {"original": lists.original, "others": lists.others, "scores": lists.scores}})}
     order = np.argsort(artifact.array(PRIORITY), kind="stable")
 
     def with_texts(n: int, without: Sequence[str] = ()) -> dict[str, bytes]:
@@ -66,6 +85,24 @@ def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
             without = columns
             best = with_texts(0, columns)
     return dict(sorted(_most(lambda n: with_texts(n, without), best, (len(order), embedded_size(whole)), limit_bytes).items()))
+
+
+def _lists(fixed: Mapping[str, bytes], limit: int) -> tuple[dict[str, bytes], Lists | None]:
+    """Rankings that leave snippets their share of the limit: whole (None) where they do, else the first of LISTS that does, else the last."""
+    if embedded_size(fixed) <= RANKINGS_SHARE * limit:
+        return dict(fixed), None
+    read = {name: unpacked(part) for name, part in fixed.items()}
+    thin = dict(fixed)
+    for lists in LISTS:
+        thin = {name: packed([{**question, "runs": [_thin(run, lists) for run in question["runs"]]} for question in part]) for name, part in read.items()}
+        if embedded_size(thin) <= RANKINGS_SHARE * limit:
+            return thin, lists
+    return thin, LISTS[-1]
+
+
+def _thin(run: Mapping[str, Any], lists: Lists) -> dict[str, Any]:
+    depth, scores = (lists.original, True) if run["w"] == 0 else (lists.others, lists.scores)
+    return {**run, "c": run["c"][:depth], "x": run["x"][:depth] if scores else [], "h": [place for place in run["h"] if place < depth]}
 
 
 def _kept(chunks: Mapping[str, dict[str, list[Any]]], numbers: npt.NDArray[np.int64], without: Sequence[str]) -> dict[str, bytes]:

@@ -34,7 +34,7 @@ def previous_run(evaluation: Evaluation) -> PastRun | None:
 
 
 def changes(before: PastRun, now: PastRun) -> dict[str, str]:
-    """Name what the figures of two runs rest on and is not the same: code -> sentence, in the order of CODES; empty where they are comparable."""
+    """Name what the figures of two runs rest on and is not the same: code -> sentence, in the order of CODES; empty where nothing differs."""
     both = sorted(set(before.strategies) & set(now.strategies))
     pairs = {name: (before.strategies[name], now.strategies[name]) for name in both}
     other_index = [name for name, (was, is_now) in pairs.items() if was.index_hash != is_now.index_hash]
@@ -57,6 +57,11 @@ def changes(before: PastRun, now: PastRun) -> dict[str, str]:
     return found
 
 
+def comparable(changed: Mapping[str, str]) -> bool:
+    """Whether figures of two runs are figures of the same thing: other code may have changed them, which is said, but did not change what they are of."""
+    return not set(changed) - {"code_changed"}
+
+
 def _named(names: list[str]) -> str:
     return ", ".join(names[:MAX_NAMED]) + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
 
@@ -71,7 +76,7 @@ def history(past: Past, now: PastRun) -> dict[str, Any]:
 def _entry(run: PastRun, before: PastRun | None, *, is_this: bool) -> dict[str, Any]:
     found = {} if before is None else changes(before, run)
     first = "no run stands before it in this history"
-    comparable = {"comparable": None, "comparable_reason": first} if before is None else {"comparable": not found}
+    compared = {"comparable": None, "comparable_reason": first} if before is None else {"comparable": comparable(found)}
     why = {"reason": "; ".join(found.values())} if found else {"reason": None, "reason_reason": first if before is None else "comparable with the run before it"}
     return {
         "run_id": run.run_id,
@@ -82,7 +87,7 @@ def _entry(run: PastRun, before: PastRun | None, *, is_this: bool) -> dict[str, 
         "gold_hash": run.gold_hash,
         "n_groups": run.n_groups,
         "level": run.level,
-        **comparable,
+        **compared,
         **why,
         "reason_codes": list(found),
         "strategies": {name: _or_reason(entry.model_dump(exclude={"index_hash", "configuration"})) | {"index_hash": entry.index_hash} for name, entry in run.strategies.items()},

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.evaluation.history_steps import changes, history, past_of, previous_run
+from rag_eval.evaluation.history_steps import changes, comparable, history, past_of, previous_run
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, COMPARED, Runs, number, ranking_measures
 from rag_eval.evaluation.past_runs import PastRun, past_run
 from rag_eval.measures.labels import machine_name
@@ -49,7 +49,7 @@ def history_parts(runs: Runs, report: dict[str, Any], artifacts: dict[str, str])
     previous = {
         "run_id": before.run_id,
         "timestamp": before.timestamp,
-        "comparable": not found,
+        "comparable": comparable(found),
         "reason_codes": list(found),
         "reasons": list(found.values()),
         **_deltas(runs, before, now),

@@ -86,9 +86,9 @@ def mlflow_record(runs: Runs, report: dict[str, Any], tags: dict[str, str] | Non
 
 def publish(evaluation: Evaluation, report_folder: Path) -> None:
     """Copy the primary gold set's page and report to the top of the folder of reports, atomically and last."""
-    for name in (PAGE, FILE_NAME):
-        if not (report_folder / name).is_file():  # the page of an earlier run must not stand beside this report
-            (evaluation.settings.reports / name).unlink(missing_ok=True)
+    (evaluation.settings.reports / PAGE).unlink(missing_ok=True)  # at no moment stands a page beside another run's report
+    for name in (FILE_NAME, PAGE):
+        if not (report_folder / name).is_file():
             continue
         with atomic_path(evaluation.settings.reports / name) as partial:
             shutil.copyfile(report_folder / name, partial)

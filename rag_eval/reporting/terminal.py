@@ -204,7 +204,8 @@ def previous_lines(report: Mapping[str, Any]) -> list[str]:
     part = report.get("previous")
     if part is None:
         return []
-    against = "comparable" if part["comparable"] else f"not comparable ({', '.join(code.replace('_', ' ') for code in part['reason_codes'])})"
+    codes = ", ".join(code.replace("_", " ") for code in part["reason_codes"])
+    against = ("comparable" if part["comparable"] else "not comparable") + (f" ({codes})" if codes else "")
     return [f"previous run {quoted(part['run_id'])}: {against}"]
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rag_eval.evaluation.comparing import run_ids
 from rag_eval.evaluation.kept_runs import kept_run
-from rag_eval.records.problems import InputError
+from rag_eval.records.problems import InputError, Problem
 from rag_eval.reporting.verdict_reading import read_object
 from rag_eval.storage.artifacts import Artifact, ArtifactStore
 
@@ -105,7 +105,7 @@ class KeptRuns:
 
     def _row(self, run_id: str) -> Kept | Damaged:
         try:
-            return _kept(self._home, run_id, self._stamp(run_id), whole=False)
+            return _kept(self._home, run_id, self._stamp(run_id))
         except (InputError, OSError) as error:
             return Damaged(run_id, error.problems[0].message if isinstance(error, InputError) else "the file cannot be read")
 
@@ -114,7 +114,7 @@ class KeptRuns:
         return found.st_mtime_ns, found.st_size
 
     def run(self, run_id: str) -> Kept | None:
-        """Read one run, whole; None where there is none of this name.
+        """Read one run; None where there is none of this name. Runs of earlier versions are read too: what is shown of one is what it has.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class KeptRuns:
             stamp = self._stamp(run_id)
         except FileNotFoundError:
             return None
-        return _kept(self._home, run_id, stamp, whole=True)
+        return _kept(self._home, run_id, stamp)
 
     def artifact(self, run: Kept, stage: str) -> Artifact | None:
         """Find what a run made; None where it keeps none or it was removed."""
@@ -173,8 +173,11 @@ def _built(home: Path, run_id: str, stamp: tuple[int, int], explorer: str | None
 
 
 @functools.lru_cache(maxsize=2048)
-def _kept(home: Path, run_id: str, stamp: tuple[int, int], *, whole: bool) -> Kept:  # noqa: ARG001 - the file's time and size say when to read it again
-    kept = kept_run(home, run_id) if whole else read_object(home / "runs" / f"{run_id}.json")
+def _kept(home: Path, run_id: str, stamp: tuple[int, int]) -> Kept:  # noqa: ARG001 - the file's time and size say when to read it again
+    path = home / "runs" / f"{run_id}.json"
+    kept = read_object(path)
+    if not isinstance(kept.get("report"), dict) or not isinstance(kept.get("artifacts"), dict) or not isinstance(kept.get("gold_set"), str):
+        raise InputError(Problem("run_unreadable", "not a run as it was kept", file=str(path), found=run_id))
     report, artifacts = _mapping(kept.get("report")), _mapping(kept.get("artifacts"))
     gates = [str(_mapping(gate).get("status")) for gate in report["gates"]] if isinstance(report.get("gates"), list) else []
     return Kept(

@@ -405,7 +405,7 @@
             sectionOf(unit),
             unit.title && unit.title !== unit.doc ? [' ', foreign(unit.title, 'ex-title')] : null,
           ),
-          make('span', { class: 'ex-score' }, make('span', { class: 'ex-hidden' }, 'score '), number(run.x[at], 'no score', digits)),
+          make('span', { class: 'ex-score' }, make('span', { class: 'ex-hidden' }, 'score '), number(run.x[at] ?? null, 'no score', digits)),
         ),
         snippet(unit, marks.get(String(unitNumber))),
         make(
@@ -619,7 +619,7 @@
           seeds === null ? null : make('div', {}, make('dt', {}, 'Seed'), make('dd', {}, seeds)),
         ),
         run.failed ? make('p', { class: 'ex-problem' }, 'The retrieval failed; it counts as a miss.') : '',
-        run.c.length === 0 ? make('p', { class: 'ex-quiet' }, 'Nothing was retrieved.') : make('ol', { class: 'ex-evidence', 'aria-label': 'Ranked evidence' }, run.c.map(ranked(summary, run, units, marks))),
+        run.c.length === 0 ? make('p', { class: 'ex-quiet' }, run.w > 0 && summary.lists?.others === 0 ? 'Its ranks are not in this file: rag-eval view shows them.' : 'Nothing was retrieved.') : make('ol', { class: 'ex-evidence', 'aria-label': 'Ranked evidence' }, run.c.map(ranked(summary, run, units, marks))),
       );
       if (root.dataset.feedback === 'on' && root.dataset.source === 'fetch') {
         const claim = { run_id: context.run, query_id: id, paraphrase_id: wording.id, seed: run.seed, strategy: name, strategy_number: s };
@@ -824,7 +824,10 @@
     );
     const { kept, of } = summary.texts ?? { kept: 0, of: 0 };
     const left = kept < of ? make('p', { class: 'ex-quiet' }, 'To keep this file small it holds the texts of ' + kept.toLocaleString('en') + ' of ' + plural(of, 'ranked passage', 'ranked passages') + '; rag-eval view shows all.') : null;
-    root.replaceChildren(...[filters, make('div', { class: 'ex-told-row' }, count, ordering), region, pager, left, help].filter((part) => part !== null));
+    const lists = summary.lists
+      ? make('p', { class: 'ex-quiet' }, 'Of the ranks of each list it holds the first ' + summary.lists.original + ' under the original wording and the first ' + summary.lists.others + ' under others' + (summary.lists.scores ? '' : ', those without scores') + '.')
+      : null;
+    root.replaceChildren(...[filters, make('div', { class: 'ex-told-row' }, count, ordering), region, pager, left, lists, help].filter((part) => part !== null));
 
     // -------- rows
 
