@@ -34,9 +34,10 @@ def open_all(page):
 
 def saved(page, button):
     """Save a file as a reader does; again where the browser refuses, which it does once after ten downloads in a row."""
-    for _ in range(3):
+    name = f"{button.get_attribute('data-name')}.{button.get_attribute('data-format')}"
+    for _ in range(8):
         try:
-            with page.expect_download(timeout=10_000) as coming:
+            with page.expect_download(lambda download: download.suggested_filename == name, timeout=2_000) as coming:
                 button.click()
         except TimeoutError:
             continue
