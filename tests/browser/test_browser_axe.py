@@ -39,7 +39,7 @@ def test_the_viewer(evaluated, serve, visit, axe, looks):
         seen.page.locator("#explorer[data-state=ready] .ex-open").first.click()
         seen.page.locator("#ex-detail[data-state=ready] details summary").first.click()
         assert accessibility(seen, axe) == []
-        seen.page.goto(f"{viewer.address}runs/20000101T000000000Z-00000000/report")
+        seen.page.goto(f"{viewer.run()}report")
         assert accessibility(seen, axe) == []
 
 

@@ -5,7 +5,6 @@ import http.server
 import json
 import re
 import threading
-import time
 
 import hostile_project
 import pytest
@@ -76,15 +75,13 @@ def test_every_text_is_here_that_the_report_may_leave_out(evaluated, serve, visi
     assert seen.page.locator(".ex-snippet").count() > 0
 
 
-def test_feedback_is_an_outcome_when_the_page_says_so(pandas_api, serve, visit, record_property):
+def test_feedback_is_an_outcome_when_the_page_says_so(pandas_api, serve, visit):
     viewer = serve(pandas_api)
     seen = go(visit, viewer)
     form = unfold(seen.page, 3)
     assert viewer.outcomes() == []
-    start = time.monotonic()
     told = say(form, "Something is missing", "the page about joins")
     held = viewer.outcomes()
-    record_property("seconds_from_click_to_row", time.monotonic() - start)
     assert len(held) == 1
     question, strategy = pandas_api.questions[3], pandas_api.report["strategy"]
     assert held[0]["outcome_id"] in told

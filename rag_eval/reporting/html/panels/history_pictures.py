@@ -12,7 +12,7 @@ from markupsafe import Markup
 from rag_eval.reporting.html.figures import Cursor, bounds
 from rag_eval.reporting.html.forests import Row, forest, label, plotted, shown
 from rag_eval.reporting.html.page import Page
-from rag_eval.reporting.html.pictures import BAD, GOOD, LINE, MUTED, WARN
+from rag_eval.reporting.html.pictures import BAD, GOOD, LINE, MUTED, PANEL, WARN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,14 +48,15 @@ def lines(page: Page) -> list[str]:
     return names if page.primary in names else [*names[:-1], page.primary]
 
 
-def _breaks(axes: "Axes", runs: Sequence[Cursor], *, named: bool = True) -> list[int]:
-    """Draw a line before every run that rests on something else, `named` by what where nothing filled lies behind it; returns the places where no line may go through."""
+def _breaks(axes: "Axes", runs: Sequence[Cursor]) -> list[int]:
+    """Draw a line before every run that rests on something else, named by what; returns the places where no line may go through."""
     found = {at: names for at in range(1, len(runs)) if (names := changed(runs[at - 1], runs[at]))}
     for at, names in found.items():
         breaks = not BREAKING.isdisjoint(names)
         axes.axvline(at - 0.5, color=MUTED if breaks else LINE, linewidth=1, linestyle=(0, (3, 2)))
-        if named and len(found) <= MAX_NAMED:
-            axes.annotate(", ".join(names), (at - 0.5, 1), xycoords=("data", "axes fraction"), xytext=(2, -2), textcoords="offset points", rotation=90, va="top", fontsize=7.5, color=MUTED)
+        if len(found) <= MAX_NAMED:
+            ground = {"facecolor": PANEL, "edgecolor": "none", "pad": 1.0}  # bars and bands lie behind some of the names
+            axes.annotate(", ".join(names), (at - 0.5, 1), xycoords=("data", "axes fraction"), xytext=(2, -2), textcoords="offset points", rotation=90, va="top", fontsize=7.5, color=MUTED, bbox=ground, zorder=5)
     return [at for at, names in found.items() if not BREAKING.isdisjoint(names)]
 
 
@@ -110,7 +111,7 @@ def line_picture(page: Page, runs: Sequence[Cursor], key: str, title: str, limit
 def gates_picture(runs: Sequence[Cursor]) -> Markup:
     """Draw how many gates passed, lacked evidence and failed in every run."""
     with plotted(2.5) as axes:
-        _breaks(axes, runs, named=False)
+        _breaks(axes, runs)
         edges = [-0.5, *(at + 0.5 for at in range(len(runs)))]
         floor = [0] * len(runs)
         for key, colour in GATES:
