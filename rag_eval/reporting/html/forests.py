@@ -124,7 +124,7 @@ def forest(rows: Sequence[Row], slug: str, title: str, axis: str, *, limits: tup
             ends = bounds(row.of)
             if ends is not None:
                 axes.plot([ends[0].value, ends[1].value], [place, place], color=row.colour, linewidth=2.2, solid_capstyle="butt")
-            axes.plot([value], [place], "o", color=row.colour, markersize=6.5 if row.strong else 5)
+            axes.plot([value], [place], "o", color=row.colour, markersize=6.5 if row.strong else 5, clip_on=False, zorder=3)
         axes.set_yticks(range(len(rows)), [label(row.name) for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         if limits is not None:

@@ -38,7 +38,7 @@ def forest(page: Page) -> Markup:
                 value = record["value"].value
                 low, high = (value if record[key].value is None else record[key].value for key in ("ci_low", "ci_high"))
                 axes.plot([low, high], [row, row], color=page.colour(name), linewidth=2.2, solid_capstyle="butt")
-                axes.plot([value], [row], "o", color=page.colour(name), markersize=6.5 if name == page.primary else 5)
+                axes.plot([value], [row], "o", color=page.colour(name), markersize=6.5 if name == page.primary else 5, clip_on=False, zorder=3)
             axes.set_yticks(range(len(page.strategies)), [short(name) for name in page.strategies])
             axes.set_ylim(len(page.strategies) - 0.4, -0.6)
             axes.set_xlim(0, 1)
