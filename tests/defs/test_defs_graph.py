@@ -52,7 +52,8 @@ def test_every_asset_says_what_it_is(project_root):
         assert node.code_version
         assert node.owners == [names.OWNER]
         assert (node.freshness_policy is not None) == (key == names.REPORT)
-    frames = (names.CORPUS_SNAPSHOT, names.CORPUS_CHUNKS, names.GOLD_VARIANTS, names.strategy_key("bm25"))
+    frames = (names.CORPUS_SNAPSHOT, names.CORPUS_CHUNKS, names.EVIDENCE_TRUST, names.GOLD_VARIANTS, names.strategy_key("bm25"), *names.OF_ANSWERS)
+    frames += (names.RANKING_MEASURES, names.STABILITY_MEASURES, names.MISS_RATE_CLAIMS, names.RETRIEVAL_OUTCOMES)
     assert all(isinstance(assets.get(key).metadata["dagster/column_schema"], dg.TableSchema) for key in frames)
 
 

@@ -7,8 +7,9 @@ import dagster as dg
 
 from rag_eval.defs import checks, names, outcomes
 from rag_eval.defs.assets.common import Common, op_name
-from rag_eval.defs.metadata import clear_failures
+from rag_eval.defs.metadata import clear_failures, column_schema
 from rag_eval.defs.resources import Evaluations, Session
+from rag_eval.records.measure_frames import ANSWER_MEASURES, DELTA_S, PER_QUERY
 
 
 def _plots(session: Session, file_name: str) -> Any:
@@ -19,10 +20,10 @@ def measure_assets(common: Common, strategies: Sequence[str]) -> list[dg.AssetsD
     """Make the assets of the measures."""
     runs = [names.GOLD_VARIANTS, *(names.strategy_key(strategy) for strategy in strategies)]
     ranking = common.spec(
-        names.RANKING_MEASURES, runs, {"parquet"}, "Recall, MRR, nDCG and more of every strategy at every level, with intervals, and paired comparisons. Reads the configured strategies only."
+        names.RANKING_MEASURES, runs, {"parquet"}, "Recall, MRR, nDCG and more of every strategy at every level, with intervals, and paired comparisons. Reads the configured strategies only.", metadata=column_schema(PER_QUERY)
     )
     stability = common.spec(
-        names.STABILITY_MEASURES, [*runs, names.CORPUS_INDEX], {"parquet"}, "Whether a question finds the same evidence however it is put: delta_s, lambda states, flips between wordings."
+        names.STABILITY_MEASURES, [*runs, names.CORPUS_INDEX], {"parquet"}, "Whether a question finds the same evidence however it is put: delta_s, lambda states, flips between wordings.", metadata=column_schema(DELTA_S)
     )
 
     @dg.multi_asset(name=op_name(ranking.key), specs=[ranking])
@@ -64,6 +65,7 @@ def measure_assets(common: Common, strategies: Sequence[str]) -> list[dg.AssetsD
         (names.GOLD_VARIANTS, names.ANSWERS, names.CITATIONS),
         {"parquet"},
         "Coverage, citation precision, recall and match rate, groundedness, abstention and cost of the answers; which of them leave retrieved content unused.",
+        metadata=column_schema(ANSWER_MEASURES),
     )
 
     @dg.multi_asset(name=op_name(of_answers.key), specs=[of_answers], check_specs=[checks.warning_spec(names.RETRIEVAL_GAP)])

@@ -9,6 +9,7 @@ from rag_eval.defs import names, uncertain_outcomes
 from rag_eval.defs.assets.common import Common, op_name
 from rag_eval.defs.metadata import clear_failures, column_schema
 from rag_eval.defs.resources import Evaluations
+from rag_eval.records.outcomes import RETRIEVAL_OUTCOMES
 from rag_eval.records.uncertainty import CLAIMS
 
 
@@ -22,7 +23,7 @@ def uncertainty_assets(common: Common, strategies: Sequence[str]) -> list[dg.Ass
         "The miss rate that is stated for every retrieval, by the calibrator that was accepted before this run; the prior or the uncalibrated heuristic where there is none.",
         metadata=column_schema(CLAIMS),
     )
-    outcomes = common.spec(names.RETRIEVAL_OUTCOMES, (names.MISS_RATE_CLAIMS,), {"sql"}, "What the gold says of every claim, appended to the table of outcomes; repeats of a night add nothing.")
+    outcomes = common.spec(names.RETRIEVAL_OUTCOMES, (names.MISS_RATE_CLAIMS,), {"sql"}, "What the gold says of every claim, appended to the table of outcomes; repeats of a night add nothing.", metadata=column_schema(RETRIEVAL_OUTCOMES))
     calibration = common.spec(
         names.MISS_RATE_CALIBRATION,
         (names.RETRIEVAL_OUTCOMES,),
