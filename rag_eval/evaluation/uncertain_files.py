@@ -45,13 +45,15 @@ def uncertain_retrievals(runs: Runs) -> Artifact:
     signals = [strategy_signals(runs, name).key for name in runs.names]
     key = evaluation.key("uncertain", miss_rate_claims(runs).key, signals, runs.keys, None if made is None else made.key, evaluation.config.uncertainty.k)
 
-    def make() -> dict[str, Any]:
+    def written() -> Iterator[bytes]:
         with evaluation.progress.step("Writing uncertain retrievals", len(runs.names), "strategies") as advance:
-            parts = []
             for name in runs.names:
-                parts += [json.dumps(line, sort_keys=True, ensure_ascii=True, allow_nan=False) for line in _lines(runs, name)]
+                for line in _lines(runs, name):  # a line is some 4 KB: they are never held together
+                    yield f"{json.dumps(line, sort_keys=True, ensure_ascii=True, allow_nan=False)}\n".encode()
                 advance(1)
-        return {FILE_NAME: "".join(f"{line}\n" for line in parts).encode(), "about": {"n": len(parts)}}
+
+    def make() -> dict[str, Any]:
+        return {FILE_NAME: written(), "about": {"n": len(miss_rate_claims(runs).frame("claims"))}}
 
     return evaluation.memo("uncertain", key, make)
 

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pandas as pd
 from rag_eval.storage.hashing import canonical_json
 
 Parts = Mapping[str, Any]
-"""Name -> DataFrame (Parquet), numpy array (.npy), bytes (a file of that name) or any JSON value."""
+"""Name -> DataFrame (Parquet), numpy array (.npy), bytes (a file of that name), an iterator of bytes (the same, written as they come) or any JSON value."""
 
 _META = "artifact.json"
 
@@ -69,6 +69,9 @@ def _write(folder: Path, parts: Parts) -> None:
             np.save(folder / f"{name}.npy", part, allow_pickle=False)
         elif isinstance(part, bytes):
             (folder / name).write_bytes(part)
+        elif isinstance(part, Iterator):
+            with (folder / name).open("wb") as stream:
+                stream.writelines(part)
         else:
             (folder / f"{name}.json").write_text(canonical_json(part), encoding="utf-8")
 

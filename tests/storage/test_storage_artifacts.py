@@ -220,3 +220,20 @@ def test_whatever_moment_a_writer_is_killed_at(tmp_path, project_root):
 
 def test_sweeping_a_store_that_is_not_there(store):
     assert store.sweep() == 0
+
+
+def test_a_part_may_be_written_as_it_comes(tmp_path):
+    made = ArtifactStore(tmp_path).memo("lines", "k", lambda: {"a.jsonl": (f"{number}\n".encode() for number in range(3)), "about": {"n": 3}})
+    assert made.path("a.jsonl").read_bytes() == b"0\n1\n2\n"
+
+
+def test_a_part_that_fails_half_way_leaves_nothing(tmp_path):
+    def lines():
+        yield b"one\n"
+        raise ValueError("half way")
+
+    store = ArtifactStore(tmp_path)
+    with pytest.raises(ValueError, match="half way"):
+        store.memo("lines", "k", lambda: {"a.jsonl": lines()})
+    assert store.get("lines", "k") is None
+    assert store.memo("lines", "k", lambda: {"a.jsonl": iter([b"two\n"])}).path("a.jsonl").read_bytes() == b"two\n"
