@@ -39,7 +39,7 @@ class Accepted(BaseModel):
 
 def calibrator_id(body: dict[str, Any]) -> str:
     """Identity of a calibrator: the hash of all of it but when it was made."""
-    return digest({key: value for key, value in body.items() if key not in {"calibrator_id", "fitted_at"}}, 32)
+    return digest({key: value for key, value in body.items() if key not in {"calibrator_id", "fitted_at", "fitted_until"}}, 32)
 
 
 def keep_calibrator(home: Path, body: dict[str, Any]) -> str:
