@@ -5,8 +5,9 @@ Approximate search asks Chroma's HNSW graph. Chroma builds a graph in parallel a
 differ slightly; a graph that was built is kept and gives the same answers every time.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_eval.records.problems import InputError, Problem, quoted
+from rag_eval.retrieval.chroma_residue import clear_unused
 from rag_eval.retrieval.embedding.base import Advance, Vectors, no_advance, unit
 from rag_eval.retrieval.ranking import Ranking, order, ranking, scale_min_max
 from rag_eval.storage.hashing import digest
@@ -137,8 +139,10 @@ class ChromaStore:
         from chromadb.config import Settings
 
         settings = Settings(anonymized_telemetry=False)
+        self._folder = folder if url is None else None
         if url is None:
             folder.mkdir(parents=True, exist_ok=True)
+            clear_unused(folder)  # what a killed run left
             self._client: Any = chromadb.PersistentClient(path=str(folder), settings=settings)
         else:
             parts = urlsplit(url)
@@ -148,7 +152,17 @@ class ChromaStore:
 
     def close(self) -> None:
         """Release the database's files or the connections to the server."""
-        self._client.close()
+        with self._cleared():
+            self._client.close()
+
+    @contextlib.contextmanager
+    def _cleared(self) -> Iterator[None]:
+        """Leave nothing of this process's memory in the files that Chroma writes meanwhile."""
+        try:
+            yield
+        finally:
+            if self._folder is not None:
+                clear_unused(self._folder)
 
     def collections(self) -> list[str]:
         """Names of all collections, sorted."""
@@ -172,19 +186,20 @@ class ChromaStore:
         text_hashes
             Hash of each indexed text. A chunk id says nothing of the title that is indexed with it; without the hashes a known id is kept.
         """
-        collection = self._client.get_or_create_collection(name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}})
-        marks = list(text_hashes) if text_hashes is not None else [""] * len(ids)
-        stored = collection.get(include=["metadatas"])
-        known = {chunk: str((about or {}).get("text_hash", "")) for chunk, about in zip(stored["ids"], stored["metadatas"], strict=True)}
-        current = {chunk for chunk, mark in zip(ids, marks, strict=True) if known.get(chunk) == mark}
-        gone = sorted(set(known) - set(ids))
-        for start in range(0, len(gone), BATCH):
-            collection.delete(ids=gone[start : start + BATCH])
-        new = [i for i, chunk in enumerate(ids) if chunk not in current]
-        for start in range(0, len(new), BATCH):
-            batch = new[start : start + BATCH]
-            collection.upsert(ids=[ids[i] for i in batch], embeddings=vectors[batch], metadatas=[{"doc_id": doc_ids[i], "text_hash": marks[i]} for i in batch])
-            advance(len(batch))
+        with self._cleared():
+            collection = self._client.get_or_create_collection(name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}})
+            marks = list(text_hashes) if text_hashes is not None else [""] * len(ids)
+            stored = collection.get(include=["metadatas"])
+            known = {chunk: str((about or {}).get("text_hash", "")) for chunk, about in zip(stored["ids"], stored["metadatas"], strict=True)}
+            current = {chunk for chunk, mark in zip(ids, marks, strict=True) if known.get(chunk) == mark}
+            gone = sorted(set(known) - set(ids))
+            for start in range(0, len(gone), BATCH):
+                collection.delete(ids=gone[start : start + BATCH])
+            new = [i for i, chunk in enumerate(ids) if chunk not in current]
+            for start in range(0, len(new), BATCH):
+                batch = new[start : start + BATCH]
+                collection.upsert(ids=[ids[i] for i in batch], embeddings=vectors[batch], metadatas=[{"doc_id": doc_ids[i], "text_hash": marks[i]} for i in batch])
+                advance(len(batch))
         return SyncReport(len(new), len(gone), len(current))
 
     def build(self, name: str, ids: Sequence[str], vectors: Vectors, doc_ids: Sequence[str], *, seed: int, advance: Advance = no_advance) -> bool:
@@ -232,15 +247,16 @@ class ChromaStore:
         scores = np.full((len(queries), depth), -np.inf)
         asked = np.flatnonzero(queries.any(axis=1))
         collection = self._client.get_collection(name, embedding_function=None)
-        only = None if allowed is None else [chunk for chunk, row in row_of.items() if allowed[row]]
-        if only:  # an id that the graph lacks, as a zero vector's, would be an internal error there
-            only = collection.get(ids=only, include=[])["ids"]
-        if only is None or only:
-            for start in range(0, len(asked), BATCH):
-                batch = asked[start : start + BATCH]
-                found = collection.query(query_embeddings=queries[batch], n_results=depth, ids=only, include=["distances"])
-                for query, chunk_ids, distances in zip(batch, found["ids"], found["distances"], strict=True):
-                    rows[query, : len(chunk_ids)] = [row_of[chunk] for chunk in chunk_ids]
-                    scores[query, : len(chunk_ids)] = 1.0 - np.asarray(distances, dtype=np.float64)
+        with self._cleared():
+            only = None if allowed is None else [chunk for chunk, row in row_of.items() if allowed[row]]
+            if only:  # an id that the graph lacks, as a zero vector's, would be an internal error there
+                only = collection.get(ids=only, include=[])["ids"]
+            if only is None or only:
+                for start in range(0, len(asked), BATCH):
+                    batch = asked[start : start + BATCH]
+                    found = collection.query(query_embeddings=queries[batch], n_results=depth, ids=only, include=["distances"])
+                    for query, chunk_ids, distances in zip(batch, found["ids"], found["distances"], strict=True):
+                        rows[query, : len(chunk_ids)] = [row_of[chunk] for chunk in chunk_ids]
+                        scores[query, : len(chunk_ids)] = 1.0 - np.asarray(distances, dtype=np.float64)
         rows, scores = order(rows, scores, depth)
         return ranking(rows, scores, scale_min_max(scores), (rows >= 0).sum(axis=1).astype(np.int64))
