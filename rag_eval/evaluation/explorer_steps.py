@@ -35,7 +35,7 @@ def explorer_bundle(runs: Runs) -> Artifact:
     """Write the explorer's parts.
 
     Parts: summary.json.gz, questions-NNNN.json.gz, chunks-NNNN.json.gz (published schemas `explorer-*.schema.json`), priority (array, by number of
-    the unit). Where only the previous run is another one, all but the summary is taken from what was written before.
+    the unit). Where only the previous run is another one, all but the summary is shared with what was written before.
     """
     return runs.evaluation.once("explorer", lambda: _explorer_bundle(runs))
 
@@ -45,8 +45,8 @@ def _explorer_bundle(runs: Runs) -> Artifact:
     made = _without_previous(runs)
 
     def make() -> dict[str, Any]:
-        parts: dict[str, Any] = {path.name: path.read_bytes() for path in sorted(made.folder.glob("*.json.gz"))}
-        return {SUMMARY_FILE: packed(_with_previous(made.json("base"), previous, runs)), **parts, PRIORITY: made.array(PRIORITY)}
+        shared = [*sorted(made.folder.glob("*.json.gz")), made.path(f"{PRIORITY}.npy")]  # not copied: each night has another run before it
+        return {SUMMARY_FILE: packed(_with_previous(made.json("base"), previous, runs)), **{path.name: path for path in shared}}
 
     return evaluation.memo("explorer", evaluation.key("explorer", made.key, identity(previous)), make)
 

@@ -61,10 +61,11 @@ def _strategy(runs: Runs, name: str, stated: dict[str, Any], claims: pd.DataFram
     gold, of = runs.gold, judged(runs, name)
     owner = gold.query_of[of.variant]
     k = runs.evaluation.config.uncertainty.k
+    ineligible = runs.scores(name).ineligible(runs.evaluation.config.level, len(gold.queries), gold)  # what has no gold cannot be missed, not even by a retrieval that failed
     observed = {}
     for target in TARGETS:
         values = of.value(target, k)
-        record = aggregate([f"{target}_at_{k}"], values[:, None], gold.groups, BOOTSTRAP_SEED, query_of=owner, failed=of.failed, failed_value=[1.0])[0]
+        record = aggregate([f"{target}_at_{k}"], values[:, None], gold.groups, BOOTSTRAP_SEED, query_of=owner, failed=of.failed, failed_value=[1.0], ineligible=ineligible)[0]
         observed[target] = interval_of(record) | ({} if record.n_scored else {"value_reason": "no question of this gold set can be judged"})
     earned = stated["status"] in DISCOUNTING
     usable = claims[claims["miss_rate"].notna() & claims["query_id"].isin(judged_claims(runs, name)["query_id"])]  # beside what was observed stands what was stated of the same questions

@@ -19,7 +19,8 @@ import pandas as pd
 from rag_eval.storage.hashing import canonical_json
 
 Parts = Mapping[str, Any]
-"""Name -> DataFrame (Parquet), numpy array (.npy), bytes (a file of that name), an iterator of bytes (the same, written as they come) or any JSON value."""
+"""Name -> DataFrame (Parquet), numpy array (.npy), bytes (a file of that name), an iterator of bytes (the same, written as they come), a Path (a file of another
+artifact, shared under that name and not copied) or any JSON value."""
 
 _META = "artifact.json"
 
@@ -72,8 +73,18 @@ def _write(folder: Path, parts: Parts) -> None:
         elif isinstance(part, Iterator):
             with (folder / name).open("wb") as stream:
                 stream.writelines(part)
+        elif isinstance(part, Path):
+            _share(part, folder / name)
         else:
             (folder / f"{name}.json").write_text(canonical_json(part), encoding="utf-8")
+
+
+def _share(source: Path, target: Path) -> None:
+    """Give a stored file a second place; artifacts are never written again, so both may be one file on disk."""
+    try:
+        target.hardlink_to(source)
+    except OSError:  # a file system without hard links, or with too many of this one
+        shutil.copyfile(source, target)
 
 
 def _fsync_tree(folder: Path) -> None:

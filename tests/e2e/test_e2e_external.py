@@ -179,6 +179,8 @@ def test_a_service_that_is_down_fails_every_query_and_the_run_ends(project, serv
         assert found[name]["latency_ms"]["p50"] is None
         recall = measure(found[name])
         assert (recall["value"], recall["n_scored"], recall["n_failed"], recall["n_ineligible"]) == (0.0, 3, 3, 1)
+        for observed in project.report()["uncertainty"]["strategies"][name]["observed"].values():  # a question without gold is not missed
+            assert (observed["value"], observed["n_scored"], observed["n_ineligible"]) == (1.0, 3, 1)
         assert measure(found[name], level="span")["value"] is None
         assert found[name]["levels"]["span"] == {"measured": False, "reason": "nothing was retrieved that the corpus knows, so nothing has a place in its document"}
         assert f"{name}: 6 of 6 retrievals FAILED" in result.stdout

@@ -252,6 +252,18 @@ def test_equal_inputs_give_equal_bytes(project):
     assert explorer_bundle(runs_of(project)).reused
 
 
+def test_another_run_before_costs_a_summary_and_not_the_parts_again(project):
+    runs = runs_of(project)
+    first = explorer_bundle(runs)
+    kept(project, runs, "20260101T000000000Z-00000000")
+    second = explorer_bundle(runs_of(project))
+    assert first.folder != second.folder
+    names = {path.name for path in first.folder.iterdir()}
+    assert names == {path.name for path in second.folder.iterdir()}
+    own = {name for name in names if not second.path(name).samefile(first.path(name))}
+    assert own == {"summary.json.gz", "artifact.json"}
+
+
 def kept(project, runs, run_id, **changed):
     report = {"run_id": run_id, "gold": {"hash": runs.evaluation.gold.gold_hash}}
     return keep_run(runs.evaluation, report, artifact_keys(runs) | changed)

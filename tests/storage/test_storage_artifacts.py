@@ -1,11 +1,14 @@
 """The artifact store: whole or absent, whatever happens in between."""
 
+import errno
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -237,3 +240,32 @@ def test_a_part_that_fails_half_way_leaves_nothing(tmp_path):
         store.memo("lines", "k", lambda: {"a.jsonl": lines()})
     assert store.get("lines", "k") is None
     assert store.memo("lines", "k", lambda: {"a.jsonl": iter([b"two\n"])}).path("a.jsonl").read_bytes() == b"two\n"
+
+
+def test_a_part_may_be_the_file_of_another_artifact_and_takes_its_place_only_once(tmp_path):
+    store = ArtifactStore(tmp_path)
+    large = store.memo("parts", "k", lambda: {"large.bin": b"x" * 1000, "array": np.arange(3)})
+    night = store.memo("bundle", "k", lambda: {"summary": {"night": 1}, "large.bin": large.path("large.bin"), "array.npy": large.path("array.npy")})
+    assert night.path("large.bin").samefile(large.path("large.bin"))
+    shutil.rmtree(large.folder)  # the other one may go
+    assert night.path("large.bin").read_bytes() == b"x" * 1000
+    assert night.array("array").tolist() == [0, 1, 2]
+
+
+def test_a_shared_part_is_copied_where_there_are_no_links(tmp_path, monkeypatch):
+    def refuse(self, target):
+        raise PermissionError(errno.EPERM, "no hard links here")
+
+    store = ArtifactStore(tmp_path)
+    large = store.memo("parts", "k", lambda: {"large.bin": b"x" * 1000})
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    night = store.memo("bundle", "k", lambda: {"large.bin": large.path("large.bin")})
+    assert not night.path("large.bin").samefile(large.path("large.bin"))
+    assert night.path("large.bin").read_bytes() == b"x" * 1000
+
+
+def test_a_shared_part_that_is_not_there_leaves_nothing(tmp_path):
+    store = ArtifactStore(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        store.memo("bundle", "k", lambda: {"large.bin": tmp_path / "nowhere"})
+    assert store.get("bundle", "k") is None
