@@ -3,11 +3,12 @@
 from typing import Any
 
 from rag_eval.evaluation.baselines import Baseline, load_baseline
-from rag_eval.evaluation.corpus_steps import corpus_snapshot
+from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
 from rag_eval.evaluation.drift import drift, snapshot
 from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
 from rag_eval.evaluation.stability_steps import stability_measures
+from rag_eval.evaluation.trust_steps import admitted_chunks
 from rag_eval.gates.compared_runs import measured_run, with_delta_s
 from rag_eval.gates.regression import GATE, regression_gates
 from rag_eval.gates.verdicts import GateResult, is_configured, is_required
@@ -32,8 +33,10 @@ def drift_part(runs: Runs, body: dict[str, Any]) -> dict[str, Any]:
     accepted, damaged = baseline(runs)
     if damaged:
         return {"value": None, "reason": f"the baseline cannot be used: {damaged}"}
-    gold, documents = gold_variants(runs.evaluation), corpus_snapshot(runs.evaluation).frame("documents")
-    return drift(accepted, snapshot(documents, gold.frame("qrels_document"), gold.frame("spans")), body)
+    evaluation = runs.evaluation
+    gold, documents = gold_variants(evaluation), corpus_snapshot(evaluation).frame("documents")
+    chunks = corpus_chunks(evaluation).frame("chunks"), admitted_chunks(evaluation).frame("chunks")
+    return drift(accepted, snapshot(documents, gold.frame("qrels_document"), gold.frame("spans"), chunks), body)
 
 
 def regression_results(runs: Runs, body: dict[str, Any]) -> list[GateResult]:

@@ -1,6 +1,6 @@
 """Accepted baselines: a run that later ones are held against, kept whole in the home whatever happens to its artifacts.
 
-`<home>/baselines/<gold set>/<baseline>/` holds the report, the per-query figures, the documents and the targets of the gold;
+`<home>/baselines/<gold set>/<baseline>/` holds the report, the per-query figures, the documents and the targets of the gold, and what the quarantine held back;
 `accepted.jsonl` beside them says who accepted which run, when and why, the newest last. A line is written after its folder is whole and
 names the hash of every file in it, so a baseline that is half-written or changed is never read. Lines are only ever added.
 """
@@ -16,6 +16,7 @@ import pandas as pd
 
 from rag_eval.evaluation.drift import Snapshot, snapshot
 from rag_eval.evaluation.kept_runs import choose_run, kept_run
+from rag_eval.evaluation.quarantine_drift import Quarantine
 from rag_eval.gates.compared_runs import MeasuredRun, measured_run, with_delta_s
 from rag_eval.gates.verdicts import required_failures
 from rag_eval.gold.set_names import gold_set_name
@@ -32,6 +33,9 @@ MENDED_BY_ACCEPTING = frozenset({"no_baseline", "gold_differs", "strategy_missin
 """Reasons of the regression gate that accepting a run does away with: they do not stand in its way."""
 
 _FILES = {"report": "report.json", "per_query": "per-query.parquet", "documents": "documents.parquet", "targets": "targets.parquet"}
+_OF_QUARANTINE = {"chunks": "chunks.parquet", "held_targets": "held-targets.parquet"}  # baselines that earlier versions wrote are without
+_WHOLE = (set(_FILES.values()), {*_FILES.values(), *_OF_QUARANTINE.values()})
+_STAGES = {"cut": "chunks"}  # all chunks are kept by the stage whose name those that are indexed have
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -48,7 +52,7 @@ class Baseline:
     per_query
         Its per-query figures, every strategy and level; with `delta_s` where the run measured it.
     snapshot
-        Its documents and the targets of its gold.
+        Its documents, the targets of its gold, and what was held back where the baseline says so.
     """
 
     record: dict[str, Any]
@@ -64,7 +68,7 @@ class Baseline:
 
 def _artifact(home: Path, kept: dict[str, Any], stage: str) -> Artifact | None:
     key = kept["artifacts"].get(stage)
-    return ArtifactStore(home / "artifacts").get(stage, key) if key else None
+    return ArtifactStore(home / "artifacts").get(_STAGES.get(stage, stage), key) if key else None
 
 
 def _parts(home: Path, kept: dict[str, Any]) -> dict[str, Any]:
@@ -75,9 +79,12 @@ def _parts(home: Path, kept: dict[str, Any]) -> dict[str, Any]:
         missing = ", ".join(stage for stage in ("ranking", "corpus", "gold") if found[stage] is None)
         raise InputError(Problem("run_incomplete", "what the run made is no longer in the home; run it again", file=str(home / "artifacts"), field="RUN", found=f"without {missing}"))
     documents = pd.read_parquet(corpus.path("documents.parquet"), columns=["doc_id", "content_hash", "text"])
-    taken = snapshot(documents, gold.frame("qrels_document"), gold.frame("spans"))
+    cut, admitted = (_artifact(home, kept, stage) for stage in ("cut", "chunks"))
+    chunks = None if cut is None or admitted is None else (cut.frame("chunks"), admitted.frame("chunks"))
+    taken = snapshot(documents, gold.frame("qrels_document"), gold.frame("spans"), chunks)
+    held = {} if taken.quarantine is None else {"chunks": taken.quarantine.chunks, "held-targets": taken.quarantine.held_targets}
     per_query = with_delta_s(ranking.frame("per_query"), stability.frame("per_run") if stability else None)
-    return {"report": kept["report"], "per-query": per_query, "documents": taken.documents, "targets": taken.targets}
+    return {"report": kept["report"], "per-query": per_query, "documents": taken.documents, "targets": taken.targets, **held}
 
 
 def _bounded(name: str, text: str, limit: int) -> str:
@@ -135,12 +142,16 @@ def accept(run: str, settings: Settings, who: str, why: str, *, gold_set: str | 
             "why": why,
             "forced": bool(failed),
             "failed_gates": failed,
-            "files": {name: file_hash(made.path(name)) for name in _FILES.values()},
+            "files": {name: file_hash(made.path(name)) for name in _written(made)},
         }
         path = folder / HISTORY
         before = path.read_text(encoding="utf-8") if path.is_file() else ""
         write_text(path, f"{before}{canonical_json(record)}\n")
     return made.folder
+
+
+def _written(made: Artifact) -> list[str]:
+    return [*_FILES.values(), *(name for name in _OF_QUARANTINE.values() if made.path(name).is_file())]
 
 
 def _folder(home: Path, gold_set: str) -> Path:
@@ -162,7 +173,7 @@ def history(home: Path, gold_set: str) -> list[dict[str, Any]]:
     for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
         try:
             record = json.loads(line)
-            whole = isinstance(record["baseline"], str) and set(_FILES.values()) == set(record["files"]) and all(isinstance(record[name], str) for name in ("run_id", "accepted_at", "who", "why"))
+            whole = isinstance(record["baseline"], str) and set(record["files"]) in _WHOLE and all(isinstance(record[name], str) for name in ("run_id", "accepted_at", "who", "why"))
         except (ValueError, KeyError, TypeError) as error:
             raise _damaged(path, number, str(error)) from error
         if not whole or not re.fullmatch(r"\d{8}T\d{12}Z-[0-9a-f]{8}", record["baseline"]):
@@ -200,4 +211,8 @@ def load_baseline(home: Path, gold_set: str) -> Baseline | None:
             raise _damaged(path, None, found)
     report = json.loads((folder / _FILES["report"]).read_text(encoding="utf-8"))
     documents, targets, per_query = (pd.read_parquet(folder / _FILES[name]) for name in ("documents", "targets", "per_query"))
-    return Baseline(record, report, per_query, Snapshot(documents, targets))
+    held = None
+    if set(_OF_QUARANTINE.values()) <= set(record["files"]):
+        chunks, held_targets = (pd.read_parquet(folder / _OF_QUARANTINE[name]) for name in ("chunks", "held_targets"))
+        held = Quarantine(chunks, held_targets)
+    return Baseline(record, report, per_query, Snapshot(documents, targets, held))

@@ -37,6 +37,7 @@ from rag_eval.gates.contract import contract_gate
 from rag_eval.gates.floors import floor_gates, unmeasured_gates
 from rag_eval.records.gold_set import Bm25, External, Iterative, Strategy
 from rag_eval.reporting.metrics_report import FILE_NAME, dumps, finish, write_report
+from rag_eval.reporting.null_reasons import with_reasons
 from rag_eval.reporting.tables import per_query_csv, trec_qrels, trec_run, write_measures
 from rag_eval.reporting.verdict_files import VERDICT_FILES, write_verdict
 from rag_eval.reporting.verdict_rows import verdict_rows
@@ -165,14 +166,15 @@ def figures_for_gates(report: dict[str, Any], level: str) -> dict[str, dict[str,
     for name in ("p50", "p95", "p99"):
         figures[f"latency_{name}_ms"] = {"value": primary["latency_ms"][name]}
     figures["cost_per_1k"] = cost_figure(primary, report["answers"])
-    figures["avg_trust_score"] = {"value": report["avgTrustScore"], "reason": report.get("avgTrustScore_reason", "")}
+    figures["avg_trust_score"] = report["trust"]["retrieved"][report["strategy"]]["avg_trust"]
     figures["convergent_hit_share"] = report["stability"]["strategies"][report["strategy"]]["convergent_and_hit"]
     for part in ("answers", "citations"):
         figures |= {record["name"]: {**record, **({"reason": record["value_reason"]} if record["value"] is None else {})} for record in report[part].get("measures", ())}
     if report["faithfulness"] is not None:
         figures["faithfulness"] = report["answers"]["faithfulness"]
     figures["cache_hit_rate"] = {"value": report["cacheHitRate"], "reason": report.get("cacheHitRate_reason", "")}
-    return figures
+    named: dict[str, dict[str, Any]] = with_reasons(figures)  # gates are judged before the report is finished, and say why a figure is null
+    return named
 
 
 def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from rag_eval.gates.rollout_assignment import same_question
 from rag_eval.gates.rollout_record import Source
 from rag_eval.gold.problem_list import ProblemList
 from rag_eval.measures.arrays import FloatArray, IntArray
+from rag_eval.measures.groups import connected_components
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.storage.artifacts import Artifact, ArtifactStore
 from rag_eval.storage.hashing import SHORT, canonical_json, lines_hash, text_hash
@@ -41,7 +42,7 @@ class Evidence:
     current, candidate
         float64 [n]; NaN = not scored.
     groups
-        int64 [n] group codes.
+        int64 [n] codes of what is independent of each other: lines of one question and lines of one group belong together.
     source
         Where it came from.
     report
@@ -56,15 +57,26 @@ class Evidence:
     report: dict[str, Any] | None = None
 
 
-def _fingerprint(kind: str, name: str, frame: pd.DataFrame) -> str:
-    """Hash of the outcomes whatever their order: columns query, group, current, candidate."""
-    rows = zip(frame["query"], frame["group"], frame["current"].tolist(), frame["candidate"].tolist(), strict=True)
-    return lines_hash([kind, name, *sorted(canonical_json([text_hash(same_question(query)), text_hash(group), repr(left), repr(right)]) for query, group, left, right in rows)], SHORT)
+def _fingerprint(kind: str, questions: list[str], frame: pd.DataFrame) -> str:
+    """Hash of the outcomes whatever their order, file or run: hashes of the questions; columns group, current, candidate."""
+    rows = zip(questions, frame["group"], frame["current"].tolist(), frame["candidate"].tolist(), strict=True)
+    return lines_hash([kind, "", *sorted(canonical_json([question, text_hash(group), repr(left), repr(right)]) for question, group, left, right in rows)], SHORT)
 
 
-def _evidence(frame: pd.DataFrame, kind: Any, name: str, identity: str, report: dict[str, Any] | None = None) -> Evidence:
-    source = Source(kind=kind, name=quoted(name), fingerprint=_fingerprint(kind, identity, frame), n_questions=len(frame))
-    codes = np.unique(frame["group"].to_numpy(dtype=object), return_inverse=True)[1].astype(np.int64)
+def _independent(questions: list[str], groups: IntArray) -> IntArray:
+    """Code of what belongs together, in the order of the groups' codes: whoever shares a question or a group, and so on along the chain."""
+    question = np.unique(np.array(questions, dtype=object), return_inverse=True)[1].astype(np.int64)
+    row = np.arange(len(groups), dtype=np.int64)
+    joined = connected_components(np.concatenate([row, row]), np.concatenate([groups, question + len(groups)]), len(groups))
+    first = np.full(len(groups), len(groups), dtype=np.int64)
+    np.minimum.at(first, joined, groups)
+    return np.unique(first[joined], return_inverse=True)[1].astype(np.int64)
+
+
+def _evidence(frame: pd.DataFrame, kind: Any, name: str, report: dict[str, Any] | None = None) -> Evidence:
+    questions = [text_hash(same_question(query)) for query in frame["query"]]
+    source = Source(kind=kind, name=quoted(name), fingerprint=_fingerprint(kind, questions, frame), n_questions=len(frame))
+    codes = _independent(questions, np.unique(frame["group"].to_numpy(dtype=object), return_inverse=True)[1].astype(np.int64))
     current, candidate = (frame[side].to_numpy(dtype=np.float64) for side in ("current", "candidate"))
     return Evidence(tuple(frame["query"]), current, candidate, codes, source, report)
 
@@ -92,7 +104,7 @@ def run_evidence(home: Path, gold_set: str, run: str, current: str, candidate: s
         raise InputError(Problem("unknown_measure", "the run has no such measure", field="--measure", found=measure, accepted=", ".join(accepted)))
     paired = _paired(rows[rows["level"] == level], current, candidate, measure)
     texts = gold.frame("queries").set_index("query_id")["text"]
-    return _evidence(paired.assign(query=texts.reindex(paired["query_id"]).to_numpy()), "run", run_id, run_id, kept["report"])
+    return _evidence(paired.assign(query=texts.reindex(paired["query_id"]).to_numpy()), "run", run_id, kept["report"])
 
 
 def _artifact(home: Path, kept: dict[str, Any], stage: str) -> Artifact | None:
@@ -115,7 +127,7 @@ def _paired(rows: pd.DataFrame, current: str, candidate: str, measure: str) -> p
 def file_evidence(path: Path) -> Evidence:
     """Read outcomes of production, one JSON object a line: query, current, candidate, optionally group.
 
-    A question that stands on several lines is one question to the statistics: its group is itself where none is given.
+    A question that stands on several lines is one question to the statistics, whatever groups they name: its group is itself where none is given.
 
     Raises
     ------
@@ -139,7 +151,7 @@ def file_evidence(path: Path) -> Evidence:
     if not rows and not problems.n_errors:
         problems.add("no_evidence", "the file has no outcome", file=str(path), accepted=ACCEPTED)
     problems.raise_errors()
-    return _evidence(pd.DataFrame(rows, columns=["query", "current", "candidate", "group"]), "file", path.name, "")
+    return _evidence(pd.DataFrame(rows, columns=["query", "current", "candidate", "group"]), "file", path.name)
 
 
 def _outcome(line: bytes | None, file: str, number: int, problems: ProblemList) -> tuple[str, float, float, str] | None:

@@ -218,7 +218,7 @@ def _decided(now: Standing, share: float, found: Evidence, notes: list[str]) -> 
     needed = next(stage.needed for stage in plan.stages if stage.share == share)
     rule = Rule(max_degradation=plan.max_degradation, higher_is_better=plan.higher_is_better, power=plan.power)
     decision = decide(found.current[on], found.candidate[on], found.groups[on], needed, rule, fresh=places[on] >= before)
-    seen_at = now.promoted_by(found.source.fingerprint)
+    seen_at = now.promoted_by(found.source)
     if decision.action == "promote" and seen_at is not None:
         reason = Reason("evidence_seen", f"the same evidence has promoted the candidate from {seen_at * 100:g} % already; another run, or new outcomes, must do so now")
         decision = Decision("hold", (reason, *decision.reasons), decision.figures)

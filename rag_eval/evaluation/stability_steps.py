@@ -20,6 +20,7 @@ from rag_eval.retrieval.embedding.source import EmbeddingSource
 from rag_eval.storage.artifacts import Artifact
 
 FloatArray = npt.NDArray[np.float64]
+NO_SECOND_RUN = "no question has a second wording, and none was run under a second seed: whether one is convergent is not known"
 ZONES = ("stable", "transitional", "risk", "undefined")
 STATES = ("convergent", "recursive", "divergent", "chaotic", "undefined")
 
@@ -114,6 +115,9 @@ def _wordings(runs: Runs, name: str) -> tuple[dict[str, Any], list[str]]:
         several = known.any(axis=2).sum(axis=1) > 1
         changes[several] = np.nanmax(cube[several], axis=(1, 2)) != np.nanmin(cube[several], axis=(1, 2))
         flips[f"hit_at_{k}"] = _interval(changes, runs, f"hit@{k} changes")
+    convergent = _interval(together, runs, "convergent and hit")
+    if convergent["value"] is None and eligible.any():
+        convergent["value_reason"] = NO_SECOND_RUN
     matrix = flip_matrix(hits)
     spread = wording_range(scores.cube(level, f"R@{ALWAYS_K}", gold))
     state = np.full(len(gold.queries), "", dtype=object)
@@ -124,7 +128,7 @@ def _wordings(runs: Runs, name: str) -> tuple[dict[str, Any], list[str]]:
         "lambda": _shares(states.state, STATES),
         "reasons": {reason: {"n": int(np.sum(states.reason == reason)), "cause": cause} for reason, (_, cause) in LAMBDA_REASONS.items() if (states.reason == reason).any()},
         "n_queries": int(eligible.sum()),
-        "convergent_and_hit": _interval(together, runs, "convergent and hit"),
+        "convergent_and_hit": convergent,
         "variance_shares": {"query": number(shares.query), "paraphrase": number(shares.paraphrase), "seed": number(shares.seed)},
         "hit_changes_with_wording": flips,
         "flip_matrix": {"wordings": wording_names(gold), "share": [[number(float(x)) for x in row] for row in matrix.share], "n": matrix.n.tolist()},

@@ -138,9 +138,13 @@ class Standing:
         """Which decision the next one is at the present stage, of those that had enough questions to err."""
         return 1 + sum(decision.share == self.share and decision.reasons[0][0] != "too_few_questions" for decision in self.decisions)
 
-    def promoted_by(self, fingerprint: str) -> float | None:
-        """Stage that this evidence has promoted from already; None where it has not."""
-        return next((one.share for one in self.decisions if one.action == "promote" and one.evidence.fingerprint == fingerprint), None)
+    def promoted_by(self, source: Source) -> float | None:
+        """Stage that this evidence has promoted from already; None where it has not. What one run gives is the same evidence, however an earlier version wrote its fingerprint."""
+
+        def same(other: Source) -> bool:
+            return other.fingerprint == source.fingerprint or (other.kind == source.kind == "run" and other.name == source.name)
+
+        return next((one.share for one in self.decisions if one.action == "promote" and same(one.evidence)), None)
 
 
 def standing(record: RolloutRecord) -> Standing | None:

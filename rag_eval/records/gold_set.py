@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rag_eval.records.answer_settings import Answers
 from rag_eval.records.configuration_parts import Embedding, Name, Part
+from rag_eval.records.problems import quoted
 from rag_eval.records.trust import Trust
 from rag_eval.records.uncertainty import EXPANSIONS, ExpansionName, Uncertainty
 
@@ -23,11 +24,19 @@ MEASURES = (
 )
 """Names that a floor may ask for, beside `<measure>_at_<k>`."""
 
+PAIRED_MEASURES = ("mrr", "ndcg_at_10", "delta_s")
+"""Names that the regression gate can pair question by question, beside `<measure>_at_<k>`."""
+
 _FLOOR = re.compile(r"^\s*(>=|<=)\s*(-?\d+(?:\.\d+)?)\s*$")
 
 Level = Literal["document", "section", "span"]
 Expand = Literal["data-terms"]
 """Lists of synonyms that come with the package; `rag_eval.retrieval.synonyms` has them."""
+
+
+def _did_you_mean(found: str, accepted: set[str]) -> str:
+    near = difflib.get_close_matches(found, sorted(accepted), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class Chunker(Part):
@@ -317,14 +326,23 @@ class GoldSetConfig(Part):
         accepted = {*MEASURES, *(f"{name}_at_{k}" for name in MEASURES_AT_K for k in {*self.k, 10})}
         for measure in self.acceptance:
             if measure not in accepted:
-                near = difflib.get_close_matches(measure, sorted(accepted), 1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise ValueError(f"acceptance.{measure}: no such measure{hint}; accepted are {', '.join(MEASURES)}, and recall_at_, success_at_, precision_at_ and judged_at_ one of k or 10")
+                raise ValueError(f"acceptance.{measure}: no such measure{_did_you_mean(measure, accepted)}; accepted are {', '.join(MEASURES)}, and recall_at_, success_at_, precision_at_ and judged_at_ one of k or 10")
         asked = {*self.gates.required, *self.gates.advisory}
         if self.acceptance and "acceptance" not in asked:
             raise ValueError("acceptance: floors are given but the gate acceptance stands under neither gates.required nor gates.advisory, so nothing would judge them")
         if "acceptance" in self.gates.required and not self.acceptance:
             raise ValueError("gates.required: the gate acceptance is required but there is no floor under acceptance to fail")
+        return self
+
+    @model_validator(mode="after")
+    def _regression_can_be_measured(self) -> "GoldSetConfig":
+        at_k = [name for name in MEASURES_AT_K if name != "judged" or self.level != "span"]  # what was not quoted was not judged
+        accepted = {*PAIRED_MEASURES, *(f"{name}_at_{k}" for name in at_k for k in {*self.k, 10})}
+        for measure in self.gates.regression:
+            if measure not in accepted:
+                families = ", ".join(f"{name}_at_" for name in at_k)
+                known = "not measured question by question" if measure in MEASURES else "no such measure"
+                raise ValueError(f"gates.regression: found {quoted(measure)}, {known}{_did_you_mean(measure, accepted)}; accepted are {', '.join(PAIRED_MEASURES)}, and {families} with one of k or 10")
         return self
 
     def vectors_of_rounds(self, strategy: Iterative) -> str:

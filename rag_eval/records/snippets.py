@@ -1,4 +1,4 @@
-"""A snippet: the most that is shown of a source beyond the user's own store, as one line that does nothing where it is printed.
+"""A snippet: the most that is shown of a chunk, or of another piece of evidence, beyond the user's own store, as one line that does nothing where it is printed.
 
 Belongs here: cutting and escaping. What must not be shown at all is masked first, see `rag_eval.corpus.outgoing`.
 """
@@ -6,7 +6,7 @@ Belongs here: cutting and escaping. What must not be shown at all is masked firs
 import unicodedata
 
 SNIPPET_CHARS = 200
-"""Characters of one source in a report, a log, a terminal or a tracking store; its address stands beside them."""
+"""Characters of one chunk, or of another piece of evidence, in a report, a log, a terminal or a tracking store; the address of its source stands beside them."""
 ELLIPSIS = "…"
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})

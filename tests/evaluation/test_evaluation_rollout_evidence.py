@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.evaluation.rollout_evidence import MAX_LINE_BYTES, _paired, file_evidence
+from rag_eval.evaluation.rollout_evidence import MAX_LINE_BYTES, _paired, file_evidence, run_evidence
 from rag_eval.records.problems import InputError
 
 
@@ -34,6 +34,25 @@ def test_one_question_on_many_lines_is_one_group_and_a_group_ties_questions(tmp_
     assert len(set(found.groups.tolist())) == 3
     assert found.groups[0] == found.groups[1]
     assert found.groups[3] == found.groups[4] != found.groups[0]
+
+
+def test_one_question_under_many_groups_is_one_and_ties_them_all(tmp_path):
+    under = [row("Why?", group=f"session{number}") for number in range(104)]
+    assert set(file_evidence(written(tmp_path, *under)).groups.tolist()) == {0}
+    chained = [row("a", group="x"), row("b", group="x"), row("B ", group="y"), row("c", group="y"), row("c"), row("d"), row("e", group="z")]
+    groups = file_evidence(written(tmp_path, *chained)).groups.tolist()
+    assert len(set(groups[:5])) == 1
+    assert len(set(groups)) == 3
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+def test_a_repeated_run_that_found_the_same_is_the_same_evidence(project):
+    found = []
+    for _ in range(2):
+        assert project.invoke("run", "tiny").exit_code == 0
+        found.append(run_evidence(project.home, "tiny", "latest", "bm25", "vector", measure="recall_at_1", level="document").source)
+    assert found[0].name != found[1].name
+    assert found[0].fingerprint == found[1].fingerprint
 
 
 def test_the_fingerprint_is_that_of_the_outcomes_and_not_of_the_file(tmp_path):

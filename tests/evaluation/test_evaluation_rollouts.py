@@ -107,6 +107,15 @@ def test_the_same_evidence_promotes_once(project):
     assert any("look 2 at this stage" in note for note in found.notes)
 
 
+def test_one_question_under_many_groups_decides_nothing(project):
+    planned(project, detect=0.5)
+    path = project.root / "one.jsonl"
+    path.write_text(jsonl({"query": "question 1", "current": at % 3 == 0, "candidate": True, "group": f"session{at}"} for at in range(1040)), encoding="utf-8")
+    found = decided(project, evidence=path, dry_run=True)
+    assert (found.action, found.reasons[0][0]) == ("hold", "too_few_questions")
+    assert found.figures["n_questions"] in {0, 1040}
+
+
 def test_questions_of_the_stage_before_promote_nothing_however_they_are_packed(project):
     plan = planned(project, detect=0.5)
     path = production(project, plan, n=12_000, below=0.1)
@@ -281,6 +290,10 @@ def test_a_gold_set_that_is_large_enough_decides_by_its_own_runs(many):
     assert found.figures["n_questions"] == plan.stages[0].gold_questions
     again = decide_rollout(settings, "many", "same")[1]
     assert (again.action, again.reasons[0][0], again.figures["n_questions"]) == ("hold", "evidence_seen", plan.stages[1].gold_questions)
+    assert many.invoke("run", "many").exit_code == 0
+    repeated = decide_rollout(settings, "many", "same")[1]
+    assert repeated.evidence.name != again.evidence.name
+    assert (repeated.action, repeated.reasons[0][0]) == ("hold", "evidence_seen")
     plan_rollout(settings, "many", "bm25", "worse", measure="mrr")
     found = decide_rollout(settings, "many", "worse")[1]
     assert (found.action, found.evidence.kind) == ("roll_back", "run")
