@@ -179,8 +179,8 @@ def test_without_evidence_it_never_passes(before, code):
 
 
 def test_a_measure_that_neither_run_has_is_not_measured_and_the_others_are():
-    found = regression_gates(config(regression=["recall_at_10", "groundedness"]), measured(np.ones(80)), measured(np.ones(80)))
-    assert [(gate.id, gate.reason_code) for gate in found] == [("regression.recall_at_10", "no_regression"), ("regression.groundedness", "not_measured")]
+    found = regression_gates(config(regression=["recall_at_10", "delta_s"]), measured(np.ones(80)), measured(np.ones(80)))
+    assert [(gate.id, gate.reason_code) for gate in found] == [("regression.recall_at_10", "no_regression"), ("regression.delta_s", "not_measured")]
 
 
 def test_nobody_asked():
