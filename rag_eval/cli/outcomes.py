@@ -189,7 +189,7 @@ def list_outcomes(
 
 @outcome.command("export")
 def export_outcomes(
-    file: Annotated[Path, typer.Argument(help="File to write: .csv, .jsonl (which import --restore takes back) or .parquet.")],
+    file: Annotated[Path, typer.Argument(help="File to write: .csv, .parquet, or .jsonl, which import --restore takes back: what stands, and the rows that it supersedes.")],
     *,
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
@@ -201,11 +201,13 @@ def export_outcomes(
 ) -> None:
     """Write outcomes to a file, whole or not at all."""
     with told():
-        frame = _read(open_outcomes(home), everything, strategy=strategy, strategy_fingerprint=fingerprint, target=target, k=k, gold_source=gold_source)
-        from rag_eval.reporting.outcome_export import write_outcomes
+        store = open_outcomes(home)
+        frame = _read(store, everything, strategy=strategy, strategy_fingerprint=fingerprint, target=target, k=k, gold_source=gold_source)
+        from rag_eval.reporting.outcome_export import RESTORED, write_outcomes
 
-        write_outcomes(file, frame)
-        typer.echo(f"{len(frame):,} outcomes written to {file}")
+        whole = store.with_superseded(frame) if file.suffix.lower() == RESTORED else frame
+        write_outcomes(file, whole)
+        typer.echo(f"{len(frame):,} outcomes written to {file}" + (f", and {len(whole) - len(frame):,} that they supersede" if len(whole) > len(frame) else ""))
 
 
 def _read(store: "OutcomeStore", everything: bool, *, gold_source: Source | None, target: Target | None, **equal: Any) -> "pd.DataFrame":

@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.evaluation.calibrator_files import Accepted, accept_calibrator, accepted_calibrator, keep_calibrator
-from rag_eval.evaluation.claim_steps import miss_rate_claims, of_strategy, prior_of
+from rag_eval.evaluation.claim_steps import miss_rate_claims, no_prior, of_strategy, prior_of, unlabelled_signals
 from rag_eval.evaluation.drift_watch import drift_state, keep_drift
 from rag_eval.evaluation.feedback_steps import feedback_part
 from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.iterative_steps import steered_otherwise
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs
 from rag_eval.evaluation.miss_ranks import judged
 from rag_eval.evaluation.outcome_steps import OF_GOLD, judged_claims, retrieval_outcomes
@@ -22,6 +23,7 @@ from rag_eval.evaluation.outcome_store import current_outcomes, outcome_store, u
 from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
 from rag_eval.evaluation.traffic_steps import traffic
 from rag_eval.gold.files import ORIGINAL
+from rag_eval.records.gold_set import Bm25, Hybrid, Iterative, Vector
 from rag_eval.records.problems import InputError
 from rag_eval.records.uncertainty import DISCOUNTING
 from rag_eval.storage.artifacts import Artifact
@@ -134,10 +136,10 @@ def _miss_rate_calibration(runs: Runs) -> dict[str, Any]:
     now = dt.datetime.now(dt.UTC)
     with runs.evaluation.progress.step("Calibrating miss rates", len(runs.names), "strategies") as advance:
         found = {}
-        for name in runs.names:
+        for name in sorted(runs.names, key=lambda one: isinstance(runs.spec(one), Iterative)):  # bases first: what they learn steers the others
             found[name] = _strategy(runs, name, now)
             advance(1)
-    return found
+    return {name: found[name] for name in runs.names}
 
 
 def calibration_artifact(runs: Runs, name: str, of: Fitting) -> Artifact:
@@ -147,8 +149,6 @@ def calibration_artifact(runs: Runs, name: str, of: Fitting) -> Artifact:
     key = evaluation.key("calibration", of.identity, made.key, gold_variants(evaluation).key, spec.target, spec.k, len(runs.names), prior_of(runs, name).id, traffic(runs, name).frame["claim_id"].tolist())
 
     def make() -> dict[str, Any]:
-        frame = made.frame("signals").query("not failed")
-        unlabelled = np.vstack([frame[list(of.labelled.names)].to_numpy(), traffic(runs, name).signals])
         heuristic = _heuristic(runs, name, of.frame)
         questions, rows = _questions(runs, name, of.frame)
         found = calibrate(
@@ -161,7 +161,7 @@ def calibration_artifact(runs: Runs, name: str, of: Fitting) -> Artifact:
             k=spec.k,
             checked_together=len(runs.names),
             seed=BOOTSTRAP_SEED,
-            unlabelled=unlabelled,
+            unlabelled=unlabelled_signals(runs, name),
             question_rows=rows,
         )
         return {"about": found.to_json(), "predictions": _predictions(of, found)}
@@ -228,7 +228,9 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
             age_days=of.age_days,
             stale_after_days=spec.stale_after_days,
             own_gold_only=bool(of.refused) and not unusable(evaluation),
-            n_unlabelled=int((~strategy_signals(runs, name).frame("signals")["failed"]).sum()) + len(traffic(runs, name).frame),
+            n_unlabelled=len(unlabelled_signals(runs, name)),
+            no_prior=no_prior(spec.target, spec.k),
+            base_changes=_base_changes(runs, name),
         )
 
     earned = stands(Counts(**about["counts"]) if not of.refused else Counts(0, 0, 0, 0), about["validation"])
@@ -271,6 +273,15 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
     said = feedback_part(runs, name, dict(zip(of.frame["claim_id"], of.frame["group_id"], strict=True)))
     described = _described(about, of, earned, calibrator, promotion) | ({"calibrator_reason": PARTIAL} if evaluation.partial else {})
     return described | {"feedback": said, "artifact": artifact.key, "fingerprint": fingerprint}
+
+
+def _base_changes(runs: Runs, name: str) -> bool | None:
+    """Whether an iterative strategy's next rankings are others because its base has another calibrator since this run; None for any other strategy."""
+    spec = runs.spec(name)
+    base = runs.evaluation.config.base_of(spec)
+    if not isinstance(spec, Iterative) or not isinstance(base, Bm25 | Vector | Hybrid):
+        return None
+    return steered_otherwise(runs.evaluation, spec, base, str(runs.artifact(base.name).json("about")["index_hash"]))
 
 
 def _recorded(runs: Runs, name: str, earned: Standing, *, fingerprint: str, figures: dict[str, Any] | None, calibrator: str, now: dt.datetime) -> Promotion | None:

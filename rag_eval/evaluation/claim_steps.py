@@ -15,6 +15,7 @@ from rag_eval.evaluation.fingerprints import Accepted, accepted
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.outcome_store import current_outcomes
 from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
+from rag_eval.evaluation.traffic_steps import traffic
 from rag_eval.records.gold_set import External
 from rag_eval.records.uncertainty import CLAIMS, DISCOUNTING, PRIOR_QUERIES, BinaryTarget, Status
 from rag_eval.storage.artifacts import Artifact
@@ -27,7 +28,7 @@ from rag_eval.uncertainty.naming import claim_id_of
 from rag_eval.uncertainty.outcome_use import fit_rows
 from rag_eval.uncertainty.prior import Prior, load_prior
 
-HEURISTIC = "heuristic_v0"
+HEURISTIC, PRIOR = "heuristic_v0", "prior:"
 PRIOR_TARGET: Final[tuple[BinaryTarget, int]] = ("miss_any", 10)
 """What the shipped prior was fitted to."""
 
@@ -77,7 +78,7 @@ def speaker(found: Accepted, prior: Prior, names: tuple[str, ...], unlabelled: F
     prior
         Shipped coefficients for this kind of strategy.
     names, unlabelled
-        Signals of this run's own queries, float64 [n, p], which the prior is z-scored on.
+        Signals of the strategy's queries, float64 [n, p], which the prior is z-scored on: `unlabelled_signals`.
     target, k
         What a miss is.
     """
@@ -92,9 +93,21 @@ def speaker(found: Accepted, prior: Prior, names: tuple[str, ...], unlabelled: F
     why = f"calibrator {found.calibrator_id} no longer holds" if stale else "no outcomes had been calibrated on when this run started"
     if len(unlabelled) < PRIOR_QUERIES:
         return Speaker(None, "stale" if stale else "uncalibrated", HEURISTIC, f"{why}; {len(unlabelled)} queries, the prior needs {PRIOR_QUERIES}")
-    if (target, k) != PRIOR_TARGET:
-        return Speaker(None, "stale" if stale else "uncalibrated", HEURISTIC, f"{why}; the prior knows {PRIOR_TARGET[0]}@{PRIOR_TARGET[1]} only")
-    return Speaker(from_prior(prior, names, unlabelled, k=k), "stale" if stale else "prior", f"prior:{prior.id}", why)
+    if missing := no_prior(target, k):
+        return Speaker(None, "stale" if stale else "uncalibrated", HEURISTIC, f"{why}; {missing}")
+    return Speaker(from_prior(prior, names, unlabelled, k=k), "stale" if stale else "prior", f"{PRIOR}{prior.id}", why)
+
+
+def no_prior(target: BinaryTarget, k: int) -> str:
+    """Say why no shipped prior can speak for a target and K; empty where one can, and then there is one for every kind of strategy."""
+    return "" if (target, k) == PRIOR_TARGET else f"no prior is shipped for {target}@{k}, only for {PRIOR_TARGET[0]}@{PRIOR_TARGET[1]}"
+
+
+def unlabelled_signals(runs: Runs, name: str) -> FloatArray:
+    """Signals of all queries of a strategy that are known, this run's own and those of production traffic, float64 [n, p]: what z-scores rest on, and are counted by."""
+    made = strategy_signals(runs, name)
+    own = made.frame("signals").query("not failed")[list(made.json("about")["names"])].to_numpy()
+    return np.vstack([own, traffic(runs, name).signals])
 
 
 def prior_of(runs: Runs, name: str) -> Prior:
@@ -108,10 +121,8 @@ def speaker_of(runs: Runs, name: str) -> Speaker:
     spec = runs.evaluation.config.uncertainty
 
     def choose() -> Speaker:
-        made = strategy_signals(runs, name)
-        names = tuple(made.json("about")["names"])
-        usable = made.frame("signals").query("not failed")
-        return speaker(accepted(runs.evaluation, name, fingerprint_of(runs, name)), prior_of(runs, name), names, usable[list(names)].to_numpy(), target=spec.target, k=spec.k)
+        names = tuple(strategy_signals(runs, name).json("about")["names"])
+        return speaker(accepted(runs.evaluation, name, fingerprint_of(runs, name)), prior_of(runs, name), names, unlabelled_signals(runs, name), target=spec.target, k=spec.k)
 
     return runs.evaluation.once(f"speaker {name}", choose)
 
@@ -125,7 +136,7 @@ def _miss_rate_claims(runs: Runs) -> Artifact:
     evaluation, spec = runs.evaluation, runs.evaluation.config.uncertainty
     speakers = {name: speaker_of(runs, name) for name in runs.names}
     histories = {name: _history(runs, name) for name, by in speakers.items() if by.branch is not None}
-    spoken = [[name, strategy_signals(runs, name).key, by.name, by.status, None if by.branch is None else by.branch[1], _identity(histories.get(name))] for name, by in speakers.items()]
+    spoken = [[name, strategy_signals(runs, name).key, by.name, by.status, None if by.branch is None else by.branch[1], _identity(histories.get(name)), _scaled_by(runs, name, by)] for name, by in speakers.items()]
     key = evaluation.key("claims", spoken, spec.target, spec.k)
 
     def make() -> dict[str, Any]:
@@ -183,6 +194,11 @@ def _claims(runs: Runs, name: str, by: Speaker, history: pd.DataFrame | None) ->
             "heuristic_v0": np.where(failed, np.nan, frame["heuristic_v0"].to_numpy()),
         }
     )
+
+
+def _scaled_by(runs: Runs, name: str, by: Speaker) -> list[str]:
+    """Claims of production traffic that the prior's z-scores rest on too."""
+    return traffic(runs, name).frame["claim_id"].tolist() if by.model is not None and by.name.startswith(PRIOR) else []
 
 
 def of_strategy(claims: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from typing import Any
 from rag_eval.evaluation.calibrator_files import accepted_calibrator, read_calibrator
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.records.gold_set import Iterative, Strategy
-from rag_eval.records.uncertainty import Status
+from rag_eval.records.uncertainty import DISCOUNTING, Status
 from rag_eval.storage.hashing import digest
 
 
@@ -54,5 +54,6 @@ def _accepted(evaluation: Evaluation, name: str, fingerprint: str) -> Accepted:
     if found is None:
         return Accepted("", "absent", None)
     if found.strategy_fingerprint != fingerprint:
-        return Accepted(found.calibrator_id, "stale", None)
+        earned = found.status in DISCOUNTING or found.status == "stale"  # what had earned nothing cannot grow old
+        return Accepted(found.calibrator_id, "stale", None) if earned else Accepted("", "absent", None)
     return Accepted(found.calibrator_id, found.status, read_calibrator(home, found.calibrator_id))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from rag_eval.answers.chat import ChatClient
 from rag_eval.answers.chat_cache import ChatCache
 from rag_eval.evaluation.batches import batch_of, term_space
+from rag_eval.evaluation.calibrator_files import accepted_calibrator
 from rag_eval.evaluation.fingerprints import Accepted, accepted, strategy_fingerprint
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.records.gold_set import Bm25, Hybrid, Iterative, Vector
@@ -46,6 +47,14 @@ def base_accepted(evaluation: Evaluation, spec: Iterative, base: Bm25 | Vector |
     return found if found.status in DISCOUNTING else Accepted("", "absent", None)
 
 
+def steered_otherwise(evaluation: Evaluation, spec: Iterative, base: Bm25 | Vector | Hybrid, base_hash: str) -> bool:
+    """Whether the next run's rounds are steered by another calibrator of the base than this run's, by what is accepted for the base by now."""
+    own = evaluation.config.uncertainty
+    now = accepted_calibrator(evaluation.settings.home, evaluation.config.name, spec.base, own.target, own.k)
+    holds = now is not None and now.status in DISCOUNTING and now.strategy_fingerprint == strategy_fingerprint(evaluation, base, base_hash)
+    return (now.calibrator_id if now is not None and holds else "") != base_accepted(evaluation, spec, base, base_hash).calibrator_id
+
+
 def iterative_hash(evaluation: Evaluation, spec: Iterative, base: Bm25 | Vector | Hybrid, base_hash: str) -> str:
     """Identity of an iterative strategy's rankings: its base's index, its options, and the calibrator that steers it."""
     steered = base_accepted(evaluation, spec, base, base_hash).calibrator_id or HEURISTIC
@@ -74,11 +83,6 @@ class IterativeStrategy(ReadyStrategy):
         self.last: Iterated | None = None
         """Rounds of the last search, for the batch that was asked."""
 
-    @property
-    def basis(self) -> str:
-        """What steers the rounds."""
-        return HEURISTIC if self._model is None else CALIBRATED
-
     def search(
         self, queries: list[str], depth: int, seed: int = 0, *, allowed: npt.NDArray[np.bool_] | None = None, cached: bool = True, strict: bool = True
     ) -> Ranking:
@@ -92,7 +96,8 @@ class IterativeStrategy(ReadyStrategy):
 
         def risk(batch: RankedBatch) -> tuple[FloatArray, str]:
             if self._model is None:
-                return heuristic_v0(batch, batch.rows.shape[1]), HEURISTIC  # over the whole list: of ten places it sees too little to expand anything
+                whole = batch.rows.shape[1]  # of ten places it sees too little to expand anything
+                return heuristic_v0(batch, whole), f"{HEURISTIC}@{whole}"
             return self._model.predict(signals(batch, k), SIGNALS, self._known_groups(queries)), CALIBRATED
 
         self.last = iterate(first, context, self.iterative, search=again, risk=risk, k=k)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rag_eval.records.problems import quoted
-from rag_eval.reporting.miss_rate_lines import LEVEL, feedback_lines, figure, k_for
+from rag_eval.reporting.miss_rate_lines import LEVEL, feedback_lines, figure, k_for, unmet_of
 from rag_eval.reporting.terminal import cell, new_table
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def show_calibration(console: "Console", found: Any) -> None:
 
 def _lines(name: str, entry: Mapping[str, Any], claims: Mapping[str, Any]) -> list[str]:
     lines = []
-    unmet = [condition for condition in entry["standing"]["conditions"] if not condition["met"]]
+    unmet = unmet_of(entry)
     if unmet:
         shown = "; ".join(f"{condition['status']} needs {condition['name']} {quoted(condition['needed'], 80)}, found {quoted(condition['found'], 80)}" for condition in unmet[:MAX_UNMET])
         lines.append(f"{quoted(name)}: {shown}")

@@ -27,6 +27,12 @@ def k_for(entry: Mapping[str, Any]) -> str:
     return f"{found['k']:,}" if found["k"] is not None else f"> {found['depth']:,}"
 
 
+def unmet_of(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Conditions that keep a status from being higher, in the order of the ladder; of a stale one first those that made it stale."""
+    unmet = [condition for condition in entry["standing"]["conditions"] if not condition["met"]]
+    return sorted(unmet, key=lambda condition: condition["status"] != "stale") if entry["status"] == "stale" else unmet
+
+
 def miss_rates_table(report: Mapping[str, Any]) -> "Table":
     """Observed miss rate, what the estimator has earned, and the K that finds gold for most questions, by strategy."""
     target, k = report["uncertainty"]["target"], report["uncertainty"]["k"]
@@ -52,7 +58,7 @@ def miss_rate_lines(report: Mapping[str, Any]) -> list[str]:
     part, calibration, primary = report["uncertainty"], report["calibration"], report["strategy"]
     seen, entry = part["strategies"][primary], calibration["strategies"][primary]
     lines = [f"this run's miss rates of {quoted(primary)} are {seen['status']}, from {quoted(seen['calibrator'][:24])}" + (f": {quoted(seen['reason'], 200)}" if "reason" in seen else "")]
-    unmet = [condition for condition in entry["standing"]["conditions"] if not condition["met"]]
+    unmet = unmet_of(entry)
     if unmet:
         shown = "; ".join(f"{condition['name']} {quoted(condition['found'], 80)}, needed {quoted(condition['needed'], 80)}" for condition in unmet[:MAX_UNMET])
         since = "from the next run on" if entry["calibrator"] or entry["status"] not in DISCOUNTING else f"by these outcomes ({entry['calibrator_reason']})"

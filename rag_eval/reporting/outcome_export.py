@@ -15,6 +15,8 @@ from rag_eval.reporting.tables import write_csv
 from rag_eval.storage.atomic import atomic_path, write_text
 from rag_eval.uncertainty.outcome_rows import of_frame
 
+RESTORED: Final = ".jsonl"
+"""The ending of files that are taken back."""
 _OBJECTS: Final = ("gold_strategies", "gold_documents", "signals")
 
 
@@ -38,7 +40,7 @@ def _parquet(path: Path, frame: pd.DataFrame) -> None:
         _plain(frame).to_parquet(partial, index=False)
 
 
-WRITERS: Final[Mapping[str, Callable[[Path, pd.DataFrame], None]]] = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
+WRITERS: Final[Mapping[str, Callable[[Path, pd.DataFrame], None]]] = {".csv": _csv, RESTORED: _jsonl, ".parquet": _parquet}
 
 
 def write_outcomes(path: Path, frame: pd.DataFrame) -> None:

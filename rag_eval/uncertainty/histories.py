@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Stopped = Literal["threshold", "max_iterations", "max_expansions", "no_viable_strategy", "failed"]
-Basis = Literal["calibrated", "heuristic_v0"]
 
 EXPANSIONS_FRAME: Final = schema(
     "expansions",
@@ -29,7 +28,7 @@ EXPANSIONS_FRAME: Final = schema(
     found_unique_results=("int", "those that no earlier text of this question had retrieved"),
     confidence_before=("float", "retrieval confidence before this round"),
     confidence_after=("float", "and after merging"),
-    basis=("str", "calibrated | heuristic_v0: where the confidence comes from"),
+    basis=("str", "calibrated | heuristic_v0@<the places of the list that it read>: where the confidence comes from"),
     seconds=("float", "this query's share of the round's time, expanding and retrieving"),
     stopped=("str", "why the rounds ended after this one; empty where another follows"),
 )

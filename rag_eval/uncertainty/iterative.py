@@ -151,7 +151,7 @@ def iterate(first: Ranking, context: ExpansionContext, spec: Iterative, *, searc
     search
         Retrieves with the base for any texts, as deep as `first`.
     risk
-        Gives the probability of a miss [n] and where it comes from (`calibrated` or `heuristic_v0`).
+        Gives the probability of a miss [n] and where it comes from (`calibrated`, or `heuristic_v0@` and the places of the list that it read).
     k
         Ranks that gaps look at.
 

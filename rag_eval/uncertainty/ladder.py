@@ -113,6 +113,8 @@ def standing(
     stale_after_days: float,
     own_gold_only: bool,
     n_unlabelled: int,
+    no_prior: str = "",
+    base_changes: bool | None = None,
 ) -> Standing:
     """Which status the miss rate of a strategy, target and K has.
 
@@ -132,20 +134,31 @@ def standing(
         Whether all gold came from this strategy's own retrieval.
     n_unlabelled
         Queries of the strategy whose signals are known, whether judged or not.
+    no_prior
+        Why no shipped prior can speak for this target, K and kind of strategy; empty where one can.
+    base_changes
+        Of an iterative strategy, whether this run gives its base another calibrator, which steers other rankings than those that were judged.
+        None for a strategy without a base.
 
     Notes
     -----
     Every status needs its own conditions and those of the statuses under it. All numbers of outcomes are of distinct groups. `stale` is what
     was, or would be, `provisional` or `measured`; lower statuses rest on no outcomes and cannot grow old. Gold that came only from the
-    strategy itself keeps a miss rate from `provisional` too, because no calibrator is fitted to it.
+    strategy itself keeps a miss rate from `provisional` too, because no calibrator is fitted to it. A shipped prior is what `prior` speaks
+    by; an estimator with outcomes of its own needs none, so that its absence bars no higher status.
     """
-    conditions = (
-        _at_least("queries", n_unlabelled, 1, "uncalibrated"),
-        _at_least("queries_for_z_scores", n_unlabelled, PRIOR_QUERIES, "prior"),
+    provisional = (
         _at_least("outcomes", counts.groups, PROVISIONAL_OUTCOMES, "provisional"),
         _at_least("misses", counts.groups_with_misses, PROVISIONAL_EACH, "provisional"),
         _at_least("hits", counts.groups_with_hits, PROVISIONAL_EACH, "provisional"),
         Condition("gold_of_others", not own_gold_only, "only from this strategy" if own_gold_only else "not only from this strategy", "not only from this strategy", "provisional"),
+    )
+    by_outcomes = all(condition.met for condition in provisional)
+    conditions = (
+        _at_least("queries", n_unlabelled, 1, "uncalibrated"),
+        _at_least("queries_for_z_scores", n_unlabelled, PRIOR_QUERIES, "prior"),
+        _shipped_prior(no_prior, by_outcomes=by_outcomes),
+        *provisional,
         _at_least("outcomes", counts.groups, MEASURED_OUTCOMES, "measured"),
         _at_least("misses", counts.groups_with_misses, MEASURED_EACH, "measured"),
         _at_least("hits", counts.groups_with_hits, MEASURED_EACH, "measured"),
@@ -155,6 +168,7 @@ def standing(
         Condition(
             "recent", age_days is None or age_days <= stale_after_days, "no outcomes" if age_days is None else f"{age_days:.1f} days", f"at most {stale_after_days:g} days", "stale"
         ),
+        *(() if base_changes is None else (_same_base(changes=base_changes),)),
     )
     status: Status = "absent"
     for step in _EARNED:
@@ -167,6 +181,16 @@ def standing(
 
 def _at_least(name: str, found: int, needed: int, status: Status) -> Condition:
     return Condition(name, found >= needed, str(found), f"at least {needed}", status)
+
+
+def _shipped_prior(missing: str, *, by_outcomes: bool) -> Condition:
+    found = f"{missing}, and outcomes instead" if missing and by_outcomes else missing or "there is one"
+    return Condition("shipped_prior", not missing or by_outcomes, found, "a shipped prior for this target, K and kind of strategy; or what provisional needs", "prior")
+
+
+def _same_base(*, changes: bool) -> Condition:
+    found = "changes with this run, and with it the next run's rankings" if changes else "unchanged"
+    return Condition("same_base_calibrator", not changes, found, "a base whose calibrator steers the next run as it did this one", "stale")
 
 
 def _validated(validation: Validation | Checked | None) -> tuple[Condition, ...]:

@@ -125,6 +125,15 @@ class OutcomeStore:
         frame = self.history(strategy=strategy, strategy_fingerprint=strategy_fingerprint, target=target, k=k, gold_sources=gold_sources, claim_ids=claim_ids)
         return joined(frame[~frame["outcome_id"].isin(frame["supersedes"])].reset_index(drop=True))
 
+    def with_superseded(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Add the rows that those of a frame supersede, and so on to the first of each chain, oldest first: together they can be recorded anew."""
+        parts, wanted = [frame], set(frame["supersedes"]) - set(frame["outcome_id"]) - {""}
+        rows = self.history(claim_ids=sorted(set(frame.loc[frame["supersedes"].isin(wanted), "claim_id"]))) if wanted else frame
+        while wanted:
+            parts.append(rows[rows["outcome_id"].isin(wanted)])
+            wanted = set(parts[-1]["supersedes"]) - {""}
+        return pd.concat(parts, ignore_index=True).drop_duplicates("outcome_id").sort_values(["at", "outcome_id"], kind="stable", ignore_index=True)
+
     def history(self, *, claim_ids: Sequence[str] | None = None, gold_sources: Sequence[str] | None = None, **equal: Any) -> pd.DataFrame:
         """Return every row, superseded ones too, oldest first, groups as they were recorded; the parameters are those of `current`."""
         where: dict[str, Any] = {name: value for name, value in equal.items() if value is not None}

@@ -147,8 +147,8 @@ def test_an_export_is_restored_whole_and_tables_read_it(tmp_path):
     fine("outcome", "export", "again.jsonl", "--all", home="other")
     assert (tmp_path / "all.jsonl").read_bytes() == (tmp_path / "again.jsonl").read_bytes()
     assert fine("outcome", "import", "all.jsonl", "--restore").stdout.startswith("0 outcomes recorded, 4")
-    for name in ("now.csv", "now.parquet", "now.jsonl"):
-        assert fine("outcome", "export", name).stdout == f"3 outcomes written to {name}\n"
+    for name, more in (("now.csv", ""), ("now.parquet", ""), ("now.jsonl", ", and 1 that they supersede")):
+        assert fine("outcome", "export", name).stdout == f"3 outcomes written to {name}{more}\n"
     table = pd.read_parquet(tmp_path / "now.parquet")
     assert sorted(table["missed"]) == [0.0, 1.0, 1.0]
     with (tmp_path / "now.csv").open(encoding="utf-8", newline="") as stream:
@@ -158,6 +158,37 @@ def test_an_export_is_restored_whole_and_tables_read_it(tmp_path):
     assert (refused.exit_code, ".csv, .jsonl, .parquet" in refused.stderr) == (1, True)
     assert not (tmp_path / "now.xlsx").exists()
     assert not list(tmp_path.glob(".partial-*"))
+
+
+def test_what_stands_is_restored_with_what_it_corrected(tmp_path):
+    for number in range(3):
+        fine("outcome", "add", "--query", f"question {number}", "--query-id", f"q{number}", *NAMED, "--missed", "--gold-document", f"d{number // 2}")
+    fine("outcome", "add", "--query", "question 9", "--query-id", "q9", "--strategy", "other", "--fingerprint", "f2", "--hit")
+    for judgement in ("--hit", "--missed"):
+        stands = next(row["outcome_id"] for row in listed() if row["query_id"] == "q1")
+        fine("outcome", "add", "--correct", stands, judgement)
+    for filters, n in ((), 4), (("--strategy", "bm25"), 3), (("--fingerprint", "f2"), 1):
+        name = f"now-{n}.jsonl"
+        more = ", and 2 that they supersede" if n > 1 else ""
+        assert fine("outcome", "export", name, *filters).stdout == f"{n} outcomes written to {name}{more}\n"
+        assert fine("outcome", "import", name, "--restore", home=f"home-{n}").stdout.startswith(f"{n + 2 * (n > 1)} outcomes recorded, 0")
+        assert listed(*filters, home=f"home-{n}") == listed(*filters)
+        fine("outcome", "export", f"again-{n}.jsonl", home=f"home-{n}")
+        assert (tmp_path / f"again-{n}.jsonl").read_bytes() == (tmp_path / name).read_bytes()
+
+
+def test_a_strategy_that_was_renamed_brings_what_its_corrections_supersede(tmp_path):
+    fine("outcome", "add", "--query", "question", *NAMED, "--missed")
+    fine("outcome", "export", "all.jsonl", "--all")
+    old = json.loads((tmp_path / "all.jsonl").read_text(encoding="utf-8"))
+    fine("outcome", "add", "--correct", old["outcome_id"], "--hit")
+    fine("outcome", "export", "all.jsonl", "--all")
+    rows = [{**row, "strategy": "renamed"} if row["supersedes"] else row for row in map(json.loads, (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines())]
+    (tmp_path / "all.jsonl").write_text(jsonl(rows), encoding="utf-8")
+    fine("outcome", "import", "all.jsonl", "--restore", home="other")
+    fine("outcome", "export", "renamed.jsonl", "--strategy", "renamed", home="other")
+    assert fine("outcome", "import", "renamed.jsonl", "--restore", home="third").stdout.startswith("2 outcomes recorded")
+    assert listed(home="third") == listed(home="other")
 
 
 def test_nothing_of_a_file_reaches_the_terminal_as_it_stands(tmp_path):

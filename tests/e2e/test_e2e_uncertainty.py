@@ -41,6 +41,10 @@ def climbed(project, name="bm25"):
     return [(change.old_status, change.new_status) for change in promotions(SqlStore(project.home / "rag_eval.db")) if change.series.strategy == name]
 
 
+def unmet_of(entry, status):
+    return [one["name"] for one in entry["standing"]["conditions"] if one["status"] == status and not one["met"]]
+
+
 def by_claim(project):
     return {line["claim_id"]: line for line in lines(project)}
 
@@ -126,6 +130,28 @@ def test_few_questions_stay_uncalibrated_and_a_damaged_choice_is_told(project):
         refused(project, "accepted_damaged")
 
 
+def test_where_no_prior_speaks_none_is_announced(missing):
+    """Of 60 questions 20 are judged, at a K that no shipped prior knows: the next night says what this one announced."""
+    (missing.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{number:02d}\td{number:02d}.md\t1\n" for number in range(20)), encoding="utf-8")
+    asked = [{"query_id": f"q{number:02d}", "text": made.question(number), "answerable": number < 20} for number in range(made.N)]
+    (missing.gold / "queries.jsonl").write_text(jsonl(asked), encoding="utf-8")
+    configure(missing, more="uncertainty: {k: 5}\n")
+    told = night(missing)
+    for _ in range(2):
+        known = calibrated(missing)
+        assert (known["status"], unmet_of(known, "prior")) == ("uncalibrated", ["shipped_prior"])
+        night(missing)
+        assert (stated(missing)["status"], stated(missing)["calibrator"]) == ("uncalibrated", "heuristic_v0")
+    assert climbed(missing) == [("absent", "uncalibrated")]
+    assert "bm25 is uncalibrated from the next run on" in told.stdout
+    assert "prior from the next run on" not in told.stdout
+    made.gold(missing)  # with outcomes of its own it needs no prior
+    night(missing)
+    assert (calibrated(missing)["status"], unmet_of(calibrated(missing), "prior")) == ("provisional", [])
+    night(missing)
+    assert (stated(missing)["status"], stated(missing)["calibrator"]) == ("provisional", calibrated(missing)["calibrator"])
+
+
 HOSTILE = "\x1b[31m\x1b]8;;http://x\x07[bold red]alert[/] [link=file:///etc/passwd]\r\nforged line\u2028\u202e <script>alert(1)</script> ${{7*7}} %s '); DROP TABLE retrieval_outcomes; --"
 
 
@@ -155,7 +181,8 @@ def test_an_iterative_strategy_alone_brings_its_base(project):
     report = project.report()
     assert [entry["name"] for entry in report["strategies"]] == ["bm25", "rounds"]
     found = report["uncertainty"]["iterative"]["rounds"]
-    assert (found["base"], found["basis"]) == ("bm25", "heuristic_v0")
+    assert (found["base"], found["basis"]) == ("bm25", "heuristic_v0@9")  # the loop's heuristic reads the whole list, here of 9 chunks
+    assert {step["basis"] for line in lines(project) for step in line["iterations"]} == {"heuristic_v0@9"}
     steps = [line["iterations"] for line in lines(project) if line["strategy"] == "rounds"]
     assert any(steps)
     assert max(map(len, steps)) <= 1
@@ -262,10 +289,14 @@ def test_gold_that_changes_supersedes_and_so_does_gold_that_changes_back(missing
 
 @pytest.mark.slow
 def test_rounds_are_told_accounted_for_and_steered_by_what_was_earned(missing):
-    configure(missing, made.BM25, made.VECTOR, "{name: rounds, kind: iterative, base: bm25, max_iterations: 2, max_expansions: 3}")
+    configure(missing, "{name: rounds, kind: iterative, base: bm25, max_iterations: 2, max_expansions: 3}", made.BM25, made.VECTOR)
     night(missing)
-    assert missing.report()["uncertainty"]["iterative"]["rounds"]["basis"] == "heuristic_v0"
+    assert missing.report()["uncertainty"]["iterative"]["rounds"]["basis"] == "heuristic_v0@20"
+    entry = calibrated(missing, "rounds")  # its base learned in this night, so that the next one's rankings are others
+    assert (entry["status"], entry["promotion"]["new_status"]) == ("stale", "stale")
+    assert unmet_of(entry, "stale") == ["same_base_calibrator"]
     night(missing)
+    assert unmet_of(calibrated(missing, "rounds"), "stale") == []
     found = missing.report()["uncertainty"]["iterative"]["rounds"]
     assert found["basis"] == "calibrated"
     assert stated(missing, "rounds")["status"] == "stale"  # another calibrator steers it now
@@ -284,6 +315,8 @@ def test_rounds_are_told_accounted_for_and_steered_by_what_was_earned(missing):
     assert sum(found["stops"].values()) == 120
     night(missing)
     assert stated(missing, "rounds")["status"] == "provisional"
+    assert calibrated(missing, "rounds")["promotion"] is None
+    assert climbed(missing, "rounds") == [("absent", "stale"), ("stale", "provisional")]
     assert {line["strategy"] for line in lines(missing)} == {"bm25", "vector", "rounds"}
     comparison = missing.report()["calibration"]["comparison"]
     assert comparison is not None

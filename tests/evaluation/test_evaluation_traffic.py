@@ -11,6 +11,8 @@ from missing_project import call
 from rich.console import Console
 
 from rag_eval.evaluation.calibrating import calibrate_gold_set, compare_strategies
+from rag_eval.evaluation.calibration_steps import miss_rate_calibration
+from rag_eval.evaluation.claim_steps import miss_rate_claims
 from rag_eval.evaluation.corpus_steps import corpus_chunks
 from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import adjust, open_gold_set
@@ -60,6 +62,20 @@ def shown(found):
     console = Console(width=200, file=io.StringIO())
     show_calibration(console, found)
     return console.file.getvalue()
+
+
+def test_traffic_counts_as_much_for_who_speaks_as_for_what_is_announced(project):
+    """Six questions are too few for the prior's z-scores, 44 more of production traffic are enough, and not one fewer."""
+    for n, status in ((43, "uncalibrated"), (44, "prior")):
+        bring(project, "bm25", [(f"how is job {at} tried again", ["retries.md"], {}) for at in range(n)])
+        runs = opened(project)
+        n_own = int((~strategy_signals(runs, "bm25").frame("signals")["failed"]).sum())
+        assert (n_own, len(traffic(runs, "bm25").frame)) == (6, n)
+        claims = miss_rate_claims(runs)
+        assert set(claims.frame("claims").query("strategy == 'bm25'")["status"]) == {status}
+        known = miss_rate_calibration(runs)["bm25"]
+        counted = next(one for one in known["standing"]["conditions"] if one["name"] == "queries_for_z_scores")
+        assert (known["status"], counted["found"]) == (status, str(6 + n))
 
 
 @pytest.mark.parametrize("strategy", [made.BM25, made.VECTOR, made.ITERATIVE])

@@ -10,9 +10,12 @@ from rag_eval.evaluation.batch_steps import stored_ranking
 from rag_eval.evaluation.calibrator_files import Accepted, accept_calibrator, accepted_calibrator, keep_calibrator, read_calibrator
 from rag_eval.evaluation.claim_steps import _others
 from rag_eval.evaluation.corpus_coverage import covered
+from rag_eval.evaluation.fingerprints import accepted
+from rag_eval.evaluation.inputs import open_gold_set
 from rag_eval.evaluation.run_frames import run_frame
 from rag_eval.records.problems import InputError
 from rag_eval.retrieval.ranking import Ranking
+from rag_eval.settings import Settings
 
 SPANS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(0, 15)), max_size=30)
 
@@ -104,6 +107,13 @@ def test_what_was_accepted_is_read_back_and_damage_is_told(tmp_path):
         with pytest.raises(InputError) as caught:
             accepted_calibrator(tmp_path, "tiny", "bm25", "miss_any", 10)
         assert caught.value.problems[0].code == "accepted_damaged"
+
+
+@pytest.mark.parametrize(("earned", "spoken"), [("uncalibrated", "absent"), ("prior", "absent"), ("provisional", "stale"), ("measured", "stale"), ("stale", "stale")])
+def test_what_had_earned_nothing_does_not_go_stale_with_another_fingerprint(project, earned, spoken):
+    evaluation = open_gold_set(project.gold, Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent))
+    accept_calibrator(project.home, "tiny", "bm25", "miss_any", 10, accepted=Accepted(calibrator_id="0" * 32, strategy_fingerprint="before", status=earned, at="2026-01-01T00:00:00+00:00"))
+    assert accepted(evaluation, "bm25", "now").status == spoken
 
 
 @st.composite

@@ -88,6 +88,30 @@ def test_what_rested_on_outcomes_goes_stale_at_once(good, change):
     assert status(ENOUGH, good, age_days=180.0) == "measured"
 
 
+def test_where_no_prior_is_shipped_none_is_promised_and_outcomes_need_none(good):
+    why = "none for miss_any@5"
+    assert status(NONE, no_prior=why) == "uncalibrated"
+    assert status(dataclasses.replace(FEW, groups=24), no_prior=why) == "uncalibrated"
+    assert status(NONE, n_unlabelled=0, no_prior=why) == "absent"
+    unmet = [dataclasses.astuple(one) for one in standing(NONE, None, **FINE, no_prior=why).unmet if one.status == "prior"]
+    assert unmet == [("shipped_prior", False, why, "a shipped prior for this target, K and kind of strategy; or what provisional needs", "prior")]
+    assert status(FEW, good, no_prior=why) == "provisional"
+    assert status(ENOUGH, good, no_prior=why) == "measured"
+    assert standing(ENOUGH, good, **FINE, no_prior=why).unmet == ()
+    assert status(ENOUGH, good, no_prior=why, own_gold_only=True) == "uncalibrated"  # nothing is fitted to it
+
+
+def test_what_the_next_run_will_not_repeat_earns_nothing(good):
+    changes = "changes with this run"
+    for counts in (FEW, ENOUGH):
+        assert status(counts, good, base_changes=True) == "stale"
+        assert status(counts, good, base_changes=False) == status(counts, good)
+    assert status(NONE, base_changes=True) == "prior"
+    found = next(one for one in standing(FEW, None, **FINE, base_changes=True).conditions if one.name == "same_base_calibrator")
+    assert (found.met, changes in found.found, found.status) == (False, True, "stale")
+    assert "same_base_calibrator" not in {one.name for one in standing(FEW, None, **FINE).conditions}  # a strategy without a base has none to wait for
+
+
 def test_only_earned_rates_discount(good):
     assert [name for name in STATUSES if Standing(name, ()).discounts] == ["provisional", "measured"]
     assert standing(ENOUGH, good, **FINE).discounts

@@ -18,6 +18,7 @@ from rag_eval.reporting.html.untrusted import visible
 CONDITIONS = {
     "queries": "queries with known signals",
     "queries_for_z_scores": "queries to scale the signals by",
+    "shipped_prior": "a shipped prior",
     "outcomes": "independent groups with outcomes",
     "misses": "groups with misses",
     "hits": "groups with hits",
@@ -30,6 +31,7 @@ CONDITIONS = {
     "same_fingerprint": "the strategy that the outcomes were recorded for",
     "no_drift": "no alarm of the drift watch",
     "recent": "age of the outcomes",
+    "same_base_calibrator": "what steers the rounds",
 }
 
 
