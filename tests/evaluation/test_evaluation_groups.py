@@ -21,7 +21,6 @@ from rag_eval.settings import Settings
 from rag_eval.uncertainty.drift_state import WatchState, question_mark
 from rag_eval.uncertainty.naming import question_id
 
-
 FOUND = [number for number in range(made.N) if not made.is_lost(number)]
 """Questions in words that no other question has."""
 
