@@ -9,6 +9,8 @@ those before times that of being taken by this one, which is 1 - the product of 
 Weighing each outcome by the inverse of its own draw's chance instead would count a claim once for every draw it was there for.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -24,10 +26,12 @@ from rag_eval.uncertainty.sampling import from_json
 _JUDGED: Final = ("outcome_id", "claim_id", "target", "missed", "inclusion_probability", "supersedes")
 
 
-def create_tables(store: SqlStore) -> None:
-    """Make the tables of claims and draws where they are absent."""
-    for table in (claims.TABLE, DRAWS, FRAMES):
+@contextlib.contextmanager
+def _reading(store: SqlStore) -> Iterator[Transaction]:
+    for table in (claims.TABLE, DRAWS, FRAMES):  # only now: whoever has no audits needs none of them
         store.create(table)
+    with store.reading() as transaction:
+        yield transaction
 
 
 def chances(store: SqlStore, fingerprint: str, target: str) -> dict[str, float]:
@@ -40,11 +44,11 @@ def chances(store: SqlStore, fingerprint: str, target: str) -> dict[str, float]:
     Parameters
     ----------
     store
-        With the tables of outcomes, claims and draws.
+        With the table of outcomes.
     fingerprint, target
         Whose draws.
     """
-    with store.reading() as transaction:
+    with _reading(store) as transaction:
         return {claim: chance for claim, (chance, _) in _chances(transaction, fingerprint, target).items()}
 
 
@@ -60,7 +64,7 @@ def pooled(store: SqlStore, frame: pd.DataFrame) -> pd.DataFrame:
     if not audited.any():
         return frame
     value = frame["inclusion_probability"].to_numpy(dtype=np.float64).copy()
-    with store.reading() as transaction:
+    with _reading(store) as transaction:
         for (fingerprint, target), part in frame[audited].groupby(["strategy_fingerprint", "target"]):
             found = _chances(transaction, str(fingerprint), str(target))
             for row, claim in zip(part.index, part["claim_id"], strict=True):

@@ -13,7 +13,7 @@ import pandas as pd
 from rag_eval.records.outcomes import MAX_NOTE, Outcome
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.storage.sql import SqlStore, Transaction
-from rag_eval.uncertainty.inclusion import create_tables, pooled
+from rag_eval.uncertainty.inclusion import pooled
 from rag_eval.uncertainty.naming import is_named, new_outcome
 from rag_eval.uncertainty.outcome_rows import TABLE, as_frame, joined, of_row, row_of
 
@@ -58,7 +58,6 @@ class OutcomeStore:
     def __init__(self, store: SqlStore) -> None:
         self.sql = store
         store.create(TABLE)
-        create_tables(store)
 
     def record(self, outcomes: Iterable[Outcome], *, because: str | None = None) -> Recorded:
         """Add outcomes in one transaction: all that are new, or none when it fails. What is there already is not added again.
