@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from rag_eval.evaluation.calibration_steps import calibration_of, miss_rate_calibration, stored_calibration
+from rag_eval.evaluation.calibration_steps import calibration_of, miss_rate_calibration
+from rag_eval.evaluation.group_steps import groups_of_traffic
 from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs
@@ -19,6 +19,7 @@ from rag_eval.records.outcomes import AUDITS
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.storage.locking import home_lock
 from rag_eval.uncertainty.comparing import Comparison, Misses, compare
+from rag_eval.uncertainty.inclusion import chances
 from rag_eval.uncertainty.labelled import FloatArray
 from rag_eval.uncertainty.model import MissRateModel
 from rag_eval.uncertainty.outcome_use import fit_rows
@@ -108,8 +109,8 @@ def _compared(runs: Runs, names: Sequence[str]) -> Comparison:
 
 def _audited(runs: Runs, name: str) -> Audited:
     """Claims of production traffic of a strategy with what audits found, where these are a simple random sample; predictions are from models that did not see their group."""
-    spec, found, fingerprint = runs.evaluation.config.uncertainty, traffic(runs, name), fingerprint_of(runs, name)
-    if not len(found.frame):
+    spec, found, fingerprint, opened = runs.evaluation.config.uncertainty, traffic(runs, name), fingerprint_of(runs, name), outcome_store(runs.evaluation)
+    if isinstance(opened, InputError) or not len(found.frame):
         return Audited.nothing(f"no claim of production traffic of {quoted(name)} can be used: {found.reason or 'all differ from what it retrieves now'}")
     claims = found.frame["claim_id"].tolist()
     rows = fit_rows(current_outcomes(runs.evaluation, strategy_fingerprint=fingerprint, target=spec.target, k=spec.k, gold_sources=sorted(AUDITS)))
@@ -119,16 +120,14 @@ def _audited(runs: Runs, name: str) -> Audited:
     least, most = rows["inclusion_probability"].min(), rows["inclusion_probability"].max()
     if not np.isclose(least, most, rtol=SAME, atol=0):
         return Audited.nothing(f"the audits of {quoted(name)} were drawn with unequal probabilities, {least:.3g} to {most:.3g}: they are no simple random sample")
+    chance = chances(opened.sql, fingerprint, spec.target)
+    after = sum(chance.get(claim) == 0 for claim in claims)
+    if after:
+        return Audited.nothing(f"{after:,} of the {len(claims):,} claims of production traffic of {quoted(name)} came in after the last draw that was judged: those audited are no sample of all of them")
     missed = rows.set_index("claim_id")["missed"].reindex(claims).to_numpy(dtype=np.float64)
-    groups = _groups(runs, name, found.frame)
+    group_of = groups_of_traffic(runs, name)
+    groups = tuple(group_of[claim] for claim in claims)
     return Audited(tuple(claims), tuple(found.frame["query_id"]), groups, missed, _predicted(runs, name, found.signals, groups))
-
-
-def _groups(runs: Runs, name: str, frame: pd.DataFrame) -> tuple[str, ...]:
-    """Group of each claim as the calibration knows it: audits may have joined groups that were apart when the claims came in."""
-    fitted = stored_calibration(runs, name).frame("predictions").set_index("claim_id")["group_id"].to_dict()
-    joined = {group: fitted[claim] for claim, group in zip(frame["claim_id"], frame["group_id"], strict=True) if claim in fitted}
-    return tuple(fitted.get(claim, joined.get(group, group)) for claim, group in zip(frame["claim_id"], frame["group_id"], strict=True))
 
 
 def _predicted(runs: Runs, name: str, signals: FloatArray, groups: Sequence[str]) -> FloatArray:

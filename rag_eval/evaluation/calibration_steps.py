@@ -15,6 +15,7 @@ from rag_eval.evaluation.claim_steps import miss_rate_claims, no_prior, of_strat
 from rag_eval.evaluation.drift_watch import drift_state, keep_drift
 from rag_eval.evaluation.feedback_steps import feedback_part
 from rag_eval.evaluation.gold_steps import gold_variants
+from rag_eval.evaluation.group_steps import groups_of, groups_of_traffic
 from rag_eval.evaluation.iterative_steps import steered_otherwise
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs
 from rag_eval.evaluation.miss_ranks import judged
@@ -81,8 +82,8 @@ def fitting(runs: Runs, name: str, now: dt.datetime) -> Fitting:
     rows = fit_rows(every).sort_values("claim_id", kind="stable").reset_index(drop=True)
     tonight = set(judged_claims(runs, name)["claim_id"])
     rows = rows[~rows["note"].str.fullmatch(OF_GOLD) | rows["claim_id"].isin(tonight)].reset_index(drop=True)  # a question that the gold no longer has is judged by nobody
-    current = dict(zip(runs.gold.queries["query_id"], runs.gold.queries["group_id"], strict=True))
-    rows["group_id"] = [current.get(query, group) for query, group in zip(rows["query_id"], rows["group_id"], strict=True)]
+    groups = groups_of(runs, name)
+    rows["group_id"] = [groups.group(query, group) for query, group in zip(rows["query_id"], rows["group_id"], strict=True)]
     names = tuple(strategy_signals(runs, name).json("about")["names"])
     signals = _signals(rows, names, {**traffic(runs, name).known(), **_current(runs, name, names)})
     known = np.asarray(np.isfinite(signals).any(axis=1))  # z-scores of nothing would be those of an average retrieval
@@ -258,7 +259,7 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
             "validation": about["validation"],
             "conformal": about["conformal"],
             "wordings": wordings,
-            "group_of_query": dict(zip(of.frame["query_id"], of.frame["group_id"], strict=True)),
+            "group_of_query": {**_regrouped(runs, name), **dict(zip(of.frame["query_id"], of.frame["group_id"], strict=True))},
         }
         calibrator = keep_calibrator(evaluation.settings.home, {**body, "fitted_at": now.isoformat(timespec="seconds")})
         accept = Accepted(calibrator_id=calibrator, strategy_fingerprint=fingerprint, status=earned.status, at=now.isoformat(timespec="seconds"))
@@ -270,7 +271,7 @@ def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:
     promotion = _recorded(runs, name, earned, fingerprint=fingerprint, figures=_figures(about), calibrator=calibrator, now=now)
     if of.watch.drift.alarm and earned.status == "stale":  # it has cost the status: the next night starts another watch
         keep_drift(runs, name, of.watch.demoted(utc_text(now)))
-    said = feedback_part(runs, name, dict(zip(of.frame["claim_id"], of.frame["group_id"], strict=True)))
+    said = feedback_part(runs, name, {**groups_of_traffic(runs, name), **dict(zip(of.frame["claim_id"], of.frame["group_id"], strict=True))})
     described = _described(about, of, earned, calibrator, promotion) | ({"calibrator_reason": PARTIAL} if evaluation.partial else {})
     return described | {"feedback": said, "artifact": artifact.key, "fingerprint": fingerprint}
 
@@ -282,6 +283,12 @@ def _base_changes(runs: Runs, name: str) -> bool | None:
     if not isinstance(spec, Iterative) or not isinstance(base, Bm25 | Vector | Hybrid):
         return None
     return steered_otherwise(runs.evaluation, spec, base, str(runs.artifact(base.name).json("about")["index_hash"]))
+
+
+def _regrouped(runs: Runs, name: str) -> dict[str, str]:
+    """Groups of the gold's questions that traffic joined to others, by query id: one without an outcome must not be predicted by what was fitted to its group."""
+    own = dict(zip(runs.gold.queries["query_id"], runs.gold.queries["group_id"], strict=True))
+    return {query: group for query, group in groups_of(runs, name).of_gold.items() if group != own[query]}
 
 
 def _recorded(runs: Runs, name: str, earned: Standing, *, fingerprint: str, figures: dict[str, Any] | None, calibrator: str, now: dt.datetime) -> Promotion | None:

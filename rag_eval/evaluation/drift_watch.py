@@ -11,6 +11,7 @@ import pandas as pd
 
 from rag_eval.evaluation.calibrator_files import keep_watch, kept_watch
 from rag_eval.evaluation.fingerprints import accepted
+from rag_eval.evaluation.group_steps import groups_of
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.outcome_store import outcome_store, unusable
 from rag_eval.evaluation.signal_steps import fingerprint_of
@@ -46,8 +47,7 @@ def drift_state(runs: Runs, name: str, standing: pd.DataFrame, now: dt.datetime)
     if isinstance(opened, InputError):
         return state
     first = first_judgements(opened.history(strategy_fingerprint=fingerprint, target=spec.target, k=spec.k))
-    gold = runs.gold.queries
-    known = [*zip(gold["query_id"], gold["group_id"], strict=True), *zip(standing["query_id"], standing["group_id"], strict=True)]
+    known = [*groups_of(runs, name).of_gold.items(), *zip(standing["query_id"], standing["group_id"], strict=True)]
     return fed(state, _predicted(runs, name, first, standing), known)
 
 

@@ -73,6 +73,7 @@ def stated_claims(runs: Runs, name: str, groups: dict[str, str]) -> pd.DataFrame
     claims = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name)
     first = runs.artifact(name).json("about")["seeds"][0]
     claims = claims[claims["status"].isin(DISCOUNTING) & claims["miss_rate"].notna() & (claims["seed"] == first)][["claim_id", "group_id", "miss_rate"]]
+    claims = claims.assign(group_id=[groups.get(claim, group) for claim, group in zip(claims["claim_id"], claims["group_id"], strict=True)])
     asked = traffic(runs, name).frame[["claim_id", "group_id"]]
     asked = asked.assign(group_id=[groups.get(claim, group) for claim, group in zip(asked["claim_id"], asked["group_id"], strict=True)])
     asked = asked.assign(miss_rate=in_force(runs, name, asked["claim_id"].tolist(), asked["group_id"].tolist()))

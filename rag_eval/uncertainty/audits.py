@@ -62,7 +62,7 @@ class AuditStore:
         """Draw claims that no draw has taken yet, keep the probability of each, and write the file that the auditor fills in.
 
         The probability is that of not being taken by any earlier draw that could have, times that of being taken by this one: its inverse
-        weighs the outcomes of each draw so that they stand for all claims there were.
+        weighs the outcomes of this draw alone so that they stand for all claims there were. Outcomes of several draws are weighted by `inclusion`.
 
         Parameters
         ----------
@@ -100,7 +100,7 @@ class AuditStore:
             taken = [left[at] for at in chosen]
             draw_id = digest(["draw", rows[0]["strategy_fingerprint"], target, number, sorted(row["claim_id"] for row in taken)], 16)
             stamp = utc_text(now)
-            frame = [draw_id, rows[0]["strategy"], rows[0]["strategy_fingerprint"], target, depth, len(taken), len(left), seed, strata.as_json(), max(row["batch"] for row in left), number, stamp]
+            frame = [draw_id, rows[0]["strategy"], rows[0]["strategy_fingerprint"], target, depth, len(taken), len(left), seed, strata.as_json(), max(row["batch"] for row in rows), number, stamp]
             transaction.insert(FRAMES, [frame])
             transaction.insert(DRAWS, ([draw_id, row["claim_id"], target, row["k"], int(at), float(p), stamp] for row, at, p in zip(taken, stratum, probability, strict=True)))
             write_text(path, "".join(f"{json.dumps(line(row, draw_id, target, depth), ensure_ascii=False)}\n" for row in taken))  # before the end: without its file no draw is kept

@@ -185,8 +185,8 @@ class ClaimStore:
         return sorted(rows, key=lambda row: (row["batch"], row["at"] or "", row["claim_id"]))
 
     def by_id(self, claim_ids: set[str]) -> dict[str, dict[str, Any]]:
-        """Return what names the claims among some ids: claim, question, group, strategy and K."""
-        names, wanted = ["claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "k"], sorted(claim_ids)
+        """Return what names the claims among some ids: claim, question and its words, group, strategy and K."""
+        names, wanted = ["claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "k", "query"], sorted(claim_ids)
         found: dict[str, dict[str, Any]] = {}
         with self.sql.reading() as transaction:
             for start in range(0, len(wanted), LOOKED_UP):

@@ -23,7 +23,7 @@ def fit_rows(frame: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        The same columns, `missed` bool, and `weight`, float64, 1 / inclusion probability.
+        The same columns, `missed` bool, and `weight`, float64, 1 / inclusion probability (in what `OutcomeStore.current` gives that of any draw).
     """
     kept = frame[frame["missed"].notna() & frame["inclusion_probability"].notna() & (frame["gold_source"] != "user_feedback")]
     key = ["claim_id", "target", "k"]

@@ -13,6 +13,7 @@ import pandas as pd
 from rag_eval.records.outcomes import MAX_NOTE, Outcome
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.storage.sql import SqlStore, Transaction
+from rag_eval.uncertainty.inclusion import pooled
 from rag_eval.uncertainty.naming import is_named, new_outcome
 from rag_eval.uncertainty.outcome_rows import TABLE, as_frame, joined, of_row, row_of
 
@@ -115,7 +116,8 @@ class OutcomeStore:
     ) -> pd.DataFrame:
         """Return what stands now: the last row of each chain, oldest first, with the columns of `RETRIEVAL_OUTCOMES`.
 
-        Groups whose questions share a known gold document are joined; the group is then the smallest of its names.
+        Groups whose questions share a known gold document are joined; the group is then the smallest of its names. The inclusion probability of
+        an audit is that of being judged by any draw that could have taken the claim, see `inclusion`.
 
         Parameters
         ----------
@@ -123,7 +125,7 @@ class OutcomeStore:
             Keep these only; None keeps all.
         """
         frame = self.history(strategy=strategy, strategy_fingerprint=strategy_fingerprint, target=target, k=k, gold_sources=gold_sources, claim_ids=claim_ids)
-        return joined(frame[~frame["outcome_id"].isin(frame["supersedes"])].reset_index(drop=True))
+        return pooled(self.sql, joined(frame[~frame["outcome_id"].isin(frame["supersedes"])].reset_index(drop=True)))
 
     def with_superseded(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Add the rows that those of a frame supersede, and so on to the first of each chain, oldest first: together they can be recorded anew."""
@@ -135,7 +137,7 @@ class OutcomeStore:
         return pd.concat(parts, ignore_index=True).drop_duplicates("outcome_id").sort_values(["at", "outcome_id"], kind="stable", ignore_index=True)
 
     def history(self, *, claim_ids: Sequence[str] | None = None, gold_sources: Sequence[str] | None = None, **equal: Any) -> pd.DataFrame:
-        """Return every row, superseded ones too, oldest first, groups as they were recorded; the parameters are those of `current`."""
+        """Return every row, superseded ones too, oldest first, groups and probabilities as they were recorded; the parameters are those of `current`."""
         where: dict[str, Any] = {name: value for name, value in equal.items() if value is not None}
         if gold_sources is not None:
             where["gold_source"] = list(gold_sources)

@@ -213,9 +213,21 @@ def test_powered_estimates_need_a_simple_random_sample_of_the_traffic(asked):
     assert 10 <= pair.powered.n_labelled <= 25
     assert pair.powered.labels_value == pytest.approx(0)  # both audits say the same of a question
 
-    audit(asked, "bm25", 5, LOST.__contains__)
+    audit(asked, "bm25", 5, LOST.__contains__)  # of the same claims: two draws are one sample of 30
+    both = compare_strategies(opened(asked).evaluation, NAMES)
+    assert (both.strategies[0].powered.n_labelled, both.strategies[0].powered.n_unlabelled) == (30, 10)
+    assert both.strategies[1].powered == found.strategies[1].powered
+
+    later = [f"in which place is {made.word(number)} kept" for number in range(4)]
+    bring(asked, "bm25", [(text, [], {}) for text in later])  # nothing was retrieved, so nothing of it comes back
+    assert compare_strategies(opened(asked).evaluation, NAMES).strategies[0].powered == both.strategies[0].powered
+    bring(asked, "bm25", [(text, [f"d{number:02d}.md"], {}) for number, text in enumerate(later)])
+    came = compare_strategies(opened(asked).evaluation, NAMES).strategies[0]
+    assert came.powered is None
+    assert came.powered_reason == "4 of the 44 claims of production traffic of bm25 came in after the last draw that was judged: those audited are no sample of all of them"
+    audit(asked, "bm25", 9, LOST.__contains__)
     unequal = compare_strategies(opened(asked).evaluation, NAMES)
     assert unequal.strategies[0].powered is None
-    assert "unequal probabilities, 0.125 to 0.625" in unequal.strategies[0].powered_reason
+    assert "unequal probabilities, 0.5 to 0.875" in unequal.strategies[0].powered_reason
     assert unequal.strategies[1].powered == found.strategies[1].powered
     assert next(row for row in unequal.differences if row.measure == "powered").powered_reason == unequal.strategies[0].powered_reason
