@@ -18,7 +18,7 @@ from rag_eval.evaluation.gold_steps import gold_variants
 from rag_eval.evaluation.group_steps import groups_of, groups_of_traffic
 from rag_eval.evaluation.iterative_steps import steered_otherwise
 from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs
-from rag_eval.evaluation.miss_ranks import judged
+from rag_eval.evaluation.miss_ranks import gold_ranks, judged
 from rag_eval.evaluation.outcome_steps import OF_GOLD, judged_claims, retrieval_outcomes
 from rag_eval.evaluation.outcome_store import current_outcomes, outcome_store, unusable
 from rag_eval.evaluation.signal_steps import fingerprint_of, strategy_signals
@@ -198,7 +198,7 @@ def _heuristic(runs: Runs, name: str, rows: pd.DataFrame) -> np.ndarray:
 
 
 def _questions(runs: Runs, name: str, outcomes: pd.DataFrame) -> tuple[Questions | None, IntArray | None]:
-    """Ranks of the first gold of every question as it was first put, under the first seed, and the row of each one's outcome (-1: none)."""
+    """Ranks of the first gold and of all gold of every question as it was first put, under the first seed, and the row of each one's outcome (-1: none)."""
     gold, of = runs.gold, judged(runs, name)
     seed = runs.artifact(name).json("about")["seeds"][0]
     first = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant] & (of.seed == seed) & ~np.isnan(of.first)
@@ -209,7 +209,8 @@ def _questions(runs: Runs, name: str, outcomes: pd.DataFrame) -> tuple[Questions
     claim_of, row_of = dict(zip(claims["query_id"], claims["claim_id"], strict=True)), {claim: row for row, claim in enumerate(outcomes["claim_id"])}
     asked = gold.variants["query_id"].to_numpy()[of.variant[first]]
     rows = np.array([row_of.get(claim_of.get(query, ""), -1) for query in asked], dtype=np.int64)
-    return Questions(of.first[first], gold.groups[gold.query_of[of.variant[first]]].astype(np.int64), runs.evaluation.config.depth), rows
+    rank, owner = gold_ranks(runs, name, of.variant[first], seed)
+    return Questions(of.first[first], gold.groups[gold.query_of[of.variant[first]]].astype(np.int64), runs.evaluation.config.depth, gold_rank=rank, gold_question=owner), rows
 
 
 def _strategy(runs: Runs, name: str, now: dt.datetime) -> dict[str, Any]:

@@ -9,9 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.measures.levels import collapse, span_ranks
+from rag_eval.measures.ranking import relevant_ranks
 from rag_eval.records.uncertainty import Target
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,3 +54,29 @@ def judged(runs: Runs, name: str) -> Judged:
     with np.errstate(divide="ignore"):
         first = np.where(reciprocal > 0, 1 / reciprocal, np.where(np.isnan(reciprocal), np.nan, np.inf))
     return Judged(scores.variant, scores.seed, np.asarray(np.round(first, 6), dtype=np.float64), recall, scores.failed)
+
+
+def gold_ranks(runs: Runs, name: str, variant: IntArray, seed: int) -> tuple[FloatArray, IntArray]:
+    """Rank every gold item at the headline level, as `judged` ranks the first.
+
+    Parameters
+    ----------
+    variant
+        int64 [n] wordings.
+    seed
+        The run of theirs that is looked at.
+
+    Returns
+    -------
+    rank, owner
+        float64 and int64 [n_items]: the rank from 1, inf where the list lacks the item, and the place of its wording in `variant`.
+    """
+    level, gold = runs.evaluation.config.level, runs.gold_of(name)
+    rows, query = runs.rows(name)[seed][variant], gold.query_of[variant]
+    if level == "span":
+        owner, rank = span_ranks(rows, gold.spans, query)
+    elif level == "section":
+        owner, rank = relevant_ranks(collapse(rows, gold.section_of_chunk, rows.shape[1]), gold.qrels_section, query)
+    else:
+        owner, rank = relevant_ranks(collapse(rows, gold.document_of_chunk, rows.shape[1]), gold.qrels_document, query)
+    return rank, owner

@@ -94,13 +94,16 @@ def _rates(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def first_claims(runs: Runs, name: str) -> pd.DataFrame:
-    """Claims of the questions as they were first put, under the first seed, by query id, with `missed` (NaN where not judged) and `predicted` (out of fold)."""
+    """Claims of the questions as they were first put, under the first seed, by query id, with `missed` and `predicted` (out of fold), both NaN without an outcome.
+
+    Outcomes are those that the calibrator was fitted to, corrections among them, so that predictions are held against what they learned from.
+    """
     frame = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name)
     seed = runs.artifact(name).json("about")["seeds"][0]
     frame = frame[(frame["paraphrase_id"] == ORIGINAL) & (frame["seed"] == seed)]
-    known = judged_claims(runs, name).set_index("claim_id")["missed"].astype(float)
-    predicted = stored_calibration(runs, name).frame("predictions").set_index("claim_id")["predicted"]
-    assigned: pd.DataFrame = frame.assign(missed=known.reindex(frame["claim_id"]).to_numpy(), predicted=predicted.reindex(frame["claim_id"]).to_numpy()).set_index("query_id")
+    fitted = stored_calibration(runs, name).frame("predictions").set_index("claim_id")[["missed", "predicted"]].astype(float).reindex(frame["claim_id"])
+    known = fitted.where(fitted["predicted"].notna())
+    assigned: pd.DataFrame = frame.assign(missed=known["missed"].to_numpy(), predicted=known["predicted"].to_numpy()).set_index("query_id")
     return assigned
 
 

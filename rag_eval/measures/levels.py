@@ -116,7 +116,7 @@ def span_recall(chunks: ArrayLike, spans: Spans, query_of: ArrayLike, ks: Sequen
     array
         `[n, len(ks)]`; NaN where the query has no gold span.
     """
-    owner, rank = _span_ranks(chunks, spans, query_of)
+    owner, rank = span_ranks(chunks, spans, query_of)
     n = len(np.asarray(query_of))
     n_spans = np.bincount(owner, minlength=n).astype(np.float64)
     n_spans[n_spans == 0] = np.nan
@@ -132,15 +132,26 @@ def first_relevant_rank(chunks: ArrayLike, spans: Spans, query_of: ArrayLike) ->
     array
         `[n]`; inf where no chunk does, NaN where the query has no gold span. So RR is `1 / rank`, Success@k is `rank <= k` (where not NaN).
     """
-    owner, rank = _span_ranks(chunks, spans, query_of)
+    owner, rank = span_ranks(chunks, spans, query_of)
     first = np.full(len(np.asarray(query_of)), np.nan)
     first[owner] = np.inf
     np.minimum.at(first, owner, rank)
     return first
 
 
-def _span_ranks(chunks: ArrayLike, spans: Spans, query_of: ArrayLike) -> tuple[IntArray, FloatArray]:
-    """Ranking and best rank (inf = not carried) of every (ranking, gold span) pair."""
+def span_ranks(chunks: ArrayLike, spans: Spans, query_of: ArrayLike) -> tuple[IntArray, FloatArray]:
+    """Rank of the first chunk that carries it, of every gold span of every ranking.
+
+    Parameters
+    ----------
+    chunks, spans, query_of
+        As for `span_recall`.
+
+    Returns
+    -------
+    owner, rank
+        `[n_pairs]` each: the ranking, and the rank from 1, inf where no chunk carries the span.
+    """
     rankings, query = as_codes(chunks, "chunks", ndim=2), as_codes(query_of, "query_of")
     owner, span = expand(spans.indptr, query)
     pair, entry = expand(spans.carrier_indptr, span)

@@ -95,6 +95,27 @@ def score_rankings(items: ArrayLike, qrels: Qrels, query_of: ArrayLike, labels: 
     return scores
 
 
+def relevant_ranks(items: ArrayLike, qrels: Qrels, query_of: ArrayLike) -> tuple[IntArray, FloatArray]:
+    """Rank of every relevant item of every ranking.
+
+    Parameters
+    ----------
+    items, qrels, query_of
+        As for `score_rankings`.
+
+    Returns
+    -------
+    owner, rank
+        `[n_pairs]` each: the ranking, and the rank from 1, inf where the ranking lacks the item.
+    """
+    rankings, query = as_rankings(items, "items"), as_codes(query_of, "query_of")
+    owner, entry = expand(qrels.indptr, query)
+    relevant = qrels.gains[entry] > 0
+    owner = owner[relevant]
+    found = ranks(rankings, owner, qrels.items[entry[relevant]])
+    return owner, np.where(found > 0, found, np.inf)
+
+
 class _Judged(NamedTuple):
     """Every (ranking, judged item) pair, ordered by ranking."""
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MAX_UNMET = 6
+LABELS = {"fixed": "one K", "recall": "one K for expected recall", "adaptive": "K by predicted risk, mean", "mondrian": "K by third of predicted risk"}
 
 
 def calibration_json(found: Any) -> dict[str, Any]:
@@ -95,16 +96,22 @@ def _claim_lines(name: str, claims: Mapping[str, Any]) -> list[str]:
 
 
 def conformal_text(entry: Mapping[str, Any]) -> str:
-    """Say which K covers LEVEL of the questions, by method, and what each covers of the riskiest third."""
-    parts = []
-    for method, label in (("fixed", "one K"), ("adaptive", "K by predicted risk, mean"), ("mondrian", "K by third of predicted risk")):
+    """Say which K covers LEVEL of the questions, by method, what each covers of the riskiest third, and why there is none."""
+    parts, about, n = [], entry["conformal_methods"], {part["method"]: part["n"] for part in entry["conformal"]}
+    for method, label in LABELS.items():
         found = next((part for part in entry["conformal"] if part["method"] == method and part["level"] == LEVEL), None)
         if found is None:
+            if method in about and about[method] is None:
+                parts.append(f"{label.removesuffix(', mean')}, none: {about[f'{method}_reason']}")
             continue
-        ks = [part["k"] for part in found["bins"]] if method == "mondrian" else [found["k"] if method == "fixed" else found["mean_k"]]
+        ks = [part["k"] for part in found["bins"]] if method == "mondrian" else [found["mean_k"] if method == "adaptive" else found["k"]]
         shown = ", ".join(f"> {found['depth']:,}" if k is None else f"{k:,.1f}" if isinstance(k, float) else f"{k:,}" for k in ks)
         riskiest = found["riskiest"]
         absent = f"not attainable within {found['depth']:,}"
-        covered = "" if riskiest is None or riskiest["value"] is None else f" (riskiest third covered {riskiest['value']:.2f} of {riskiest['n']})"
+        said = "recall" if method == "recall" else "covered"
+        covered = "" if riskiest is None or riskiest["value"] is None else f" (riskiest third {said} {riskiest['value']:.2f} of {riskiest['n']})"
         parts.append(f"{label} {shown if found['attainable'] or method == 'mondrian' else absent}{covered}")
-    return f"to find gold for {LEVEL:.0%} of new questions: " + "; ".join(parts) if parts else ""
+    if not parts:
+        return ""
+    left_out = f"; by risk {about['without_risk']} of {n['fixed']} questions without an outcome, so without a risk, left out" if "adaptive" in n and about["without_risk"] else ""
+    return f"to find gold for {LEVEL:.0%} of new questions: " + "; ".join(parts) + left_out

@@ -10,7 +10,7 @@ import numpy as np
 
 from rag_eval.uncertainty.conformal import FloatArray, IntArray
 from rag_eval.uncertainty.conformal_risk import BINS
-from rag_eval.uncertainty.conformal_splits import Method, Questions, Rule, SplitFigures, calibrated, divide, fitted, over_splits
+from rag_eval.uncertainty.conformal_splits import BY_RISK, Method, Questions, Rule, SplitFigures, calibrated, divide, fitted, over_splits
 from rag_eval.uncertainty.figures import Figure, finite, mean_figure
 
 LEVELS = (0.8, 0.9, 0.95)
@@ -51,13 +51,13 @@ class ConformalK:
         Mean K of the rule over the questions; None where not attainable.
     mean_k_held_out, coverage, riskiest, share_unattainable
         On held-out groups over `splits` random splits: mean K, share of questions covered (expected recall for `recall`), the same in the
-        riskiest third of predicted risk, and the share whose K lay beyond the depth, which count as not covered.
+        riskiest third of predicted risk (of the questions whose risk is known), and the share whose K lay beyond the depth, which count as not covered.
     coverage_by_group
         The coverage when every group counts once instead of every question.
     within_depth
-        Figure of questions with any gold within the depth: no K can cover more.
+        Share of questions with any gold within the depth, for `recall` the mean recall of the whole lists: no K can cover more.
     n, n_groups, splits
-        Questions, groups, splits.
+        Questions (of the methods by risk: those whose risk is known), groups, splits.
     """
 
     method: Method
@@ -89,10 +89,12 @@ class ConformalK:
         """The sentence that goes with the number."""
         basis = f"an average over questions like these {self.n:,} ({self.n_groups:,} independent groups), for this strategy fingerprint and this gold; it promises nothing for a single question"
         if not self.attainable:
-            held = "" if self.within_depth is None else f" ({self.within_depth:.1%} of the questions have gold anywhere in them)"
+            most = "is the mean recall of whole lists" if self.method == "recall" else "of the questions have gold anywhere in them"
+            held = "" if self.within_depth is None else f" ({self.within_depth:.1%} {most})"
             where = " in every third of predicted risk" if self.bins and any(part.k is not None for part in self.bins) else ""
             return f"A level of {self.level:.0%} is not attainable{where} within lists of {self.depth:,}{held}: {basis}."
-        risky = "" if self.riskiest is None or self.riskiest.value is None else f"; in the riskiest third of the questions it held for {self.riskiest.value:.1%}"
+        was = "was" if self.method == "recall" else "held for"
+        risky = "" if self.riskiest is None or self.riskiest.value is None else f"; in the riskiest third of the questions it {was} {self.riskiest.value:.1%}"
         return f"{self._rule()}: {basis}{risky}."
 
     def _rule(self) -> str:
@@ -130,7 +132,7 @@ def conformal_k(questions: Questions, levels: tuple[float, ...] = LEVELS, *, spl
     Returns
     -------
     tuple of ConformalK
-        By method, then level: `fixed`; `recall` with gold ranks; `adaptive` and `mondrian` with predicted risks.
+        By method, then level: `fixed`; `recall` with gold ranks; `adaptive` and `mondrian` with predicted risks, over the questions that have one.
 
     Raises
     ------
@@ -139,9 +141,18 @@ def conformal_k(questions: Questions, levels: tuple[float, ...] = LEVELS, *, spl
     """
     if splits < 1:
         raise ValueError(f"{splits} splits; accepted: 1 or more")
+    methods, known = questions.methods(), questions.with_risk()
+    by_risk = tuple(method for method in methods if method in BY_RISK)
+    if not by_risk or known is questions:
+        return _over(questions, methods, levels, splits, seed)
+    return _over(questions, methods[: -len(by_risk)], levels, splits, seed) + _over(known, by_risk, levels, splits, seed)
+
+
+def _over(questions: Questions, methods: tuple[Method, ...], levels: tuple[float, ...], splits: int, seed: int) -> tuple[ConformalK, ...]:
+    """Calibrate some methods on all of these questions."""
     part = divide(questions.group, 0.0, np.random.default_rng(seed))
     scale = fitted(questions, part)
-    figures = over_splits(questions, levels, splits, seed)
+    figures = over_splits(questions, levels, splits, seed, methods)
     return tuple(_result(questions, calibrated(questions, part, method, level, scale), level, figures[method, level], splits) for method, level in figures)
 
 
@@ -150,7 +161,8 @@ def _result(questions: Questions, rule: Rule, level: float, seen: SplitFigures, 
     one = rule.method in {"fixed", "recall"}
     adaptive = rule.method == "adaptive" and bool(np.isfinite(rule.k[0]))
     bins = None if questions.risk is None else rule.scale.bin(questions.risk)
-    held = np.isfinite(questions.rank)
+    held = questions.covered(rule.method, np.full(len(questions.rank), float(questions.depth)))
+    held = held[~np.isnan(held)]  # a question without gold items has no recall
     return ConformalK(
         method=rule.method,
         level=level,

@@ -54,8 +54,8 @@ class RiskScale:
         return scaled
 
     def bin(self, risk: FloatArray) -> IntArray:
-        """Bin of each question, 0 = the least risky, [n]."""
-        return np.searchsorted(np.asarray(self.edges), risk, side="right").astype(np.int64)
+        """Bin of each question, 0 = the least risky, -1 = its risk is not known, [n]."""
+        return np.where(np.isnan(risk), -1, np.searchsorted(np.asarray(self.edges), risk, side="right")).astype(np.int64)
 
 
 def thirds(risk: FloatArray) -> tuple[float, ...]:

@@ -14,6 +14,8 @@ from rag_eval.uncertainty.conformal_risk import FIT_SHARE, RiskScale, adaptive_f
 
 Method = Literal["fixed", "recall", "adaptive", "mondrian"]
 """One K for the share of questions with gold; one K for expected recall; K by predicted risk; one K for each third of predicted risk."""
+BY_RISK: tuple[Method, ...] = ("adaptive", "mondrian")
+"""Methods that look at questions whose risk is known, and at no others."""
 TEST_SHARE = 1 / 3
 """Share of the groups that a split holds out."""
 
@@ -31,7 +33,7 @@ class Questions:
     depth
         Length of the lists.
     risk
-        float64 [n] predicted miss probability, from models that did not see the question's group; None where there is none.
+        float64 [n] predicted miss probability, from models that did not see the question's group, NaN where none is known; None where there is none at all.
     gold_rank, gold_question
         float64 and int64 [m]: rank of every gold item (inf = not in the list) and the index of its question; None where not known.
     """
@@ -46,8 +48,8 @@ class Questions:
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
         check(self.rank, self.group, self.depth)
-        if self.risk is not None and (self.risk.shape != self.rank.shape or not ((self.risk >= 0) & (self.risk <= 1)).all()):
-            raise ValueError("risk must be one probability in [0, 1] a question")
+        if self.risk is not None and (self.risk.shape != self.rank.shape or not (np.isnan(self.risk) | ((self.risk >= 0) & (self.risk <= 1))).all()):
+            raise ValueError("risk must be one probability in [0, 1] a question, or NaN")
         if (self.gold_rank is None) != (self.gold_question is None):
             raise ValueError("gold_rank and gold_question go together")
         if self.gold_rank is not None and self.gold_question is not None:
@@ -58,8 +60,13 @@ class Questions:
     def methods(self) -> tuple[Method, ...]:
         """Name the methods that there is data for."""
         recall: tuple[Method, ...] = ("recall",) if self.gold_rank is not None else ()
-        by_risk: tuple[Method, ...] = ("adaptive", "mondrian") if self.risk is not None else ()
+        by_risk = BY_RISK if self.risk is not None and not np.isnan(self.risk).all() else ()
         return ("fixed", *recall, *by_risk)
+
+    def with_risk(self) -> "Questions":
+        """Keep the questions whose risk is known, without the ranks of their gold items where any is left out: methods by risk need none."""
+        known = np.zeros(len(self.rank), dtype=bool) if self.risk is None else ~np.isnan(self.risk)
+        return self if known.all() else Questions(self.rank[known], self.group[known], self.depth, None if self.risk is None else self.risk[known])
 
     def covered(self, method: Method, k: FloatArray) -> FloatArray:
         """Whether gold stands in the top K of each question (its recall@K for `recall`), [n]; 0 where K is inf: not attainable."""
@@ -132,10 +139,12 @@ def calibrated(questions: Questions, part: Part, method: Method, level: float, s
 
 
 def fitted(questions: Questions, part: Part) -> RiskScale:
-    """Fit the exponent on the groups of `part` that fit; bins are the thirds of all predicted risks, which no outcome decides."""
+    """Fit the exponent on the groups of `part` that fit; bins are the thirds of all predicted risks, which no outcome decides. Unknown risks decide nothing."""
     if questions.risk is None:
         return RiskScale(0.0, ())
-    return RiskScale(fit_exponent(questions.rank[part.fit], questions.risk[part.fit], questions.depth), thirds(questions.risk))
+    known = ~np.isnan(questions.risk)
+    fit = part.fit & known
+    return RiskScale(fit_exponent(questions.rank[fit], questions.risk[fit], questions.depth), thirds(questions.risk[known]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,16 +166,17 @@ class SplitFigures:
     unattainable: float
 
 
-def over_splits(questions: Questions, levels: tuple[float, ...], splits: int, seed: int) -> dict[tuple[Method, float], SplitFigures]:
-    """Calibrate on random groups and look at the others, `splits` times; every method and level sees the same splits."""
+def over_splits(questions: Questions, levels: tuple[float, ...], splits: int, seed: int, methods: tuple[Method, ...] | None = None) -> dict[tuple[Method, float], SplitFigures]:
+    """Calibrate on random groups and look at the others, `splits` times; every method (None: all that there is data for) and level sees the same splits."""
     rng, n = np.random.default_rng(seed), len(questions.rank)
-    keys = [(method, level) for method in questions.methods() for level in levels]
+    keys = [(method, level) for method in (questions.methods() if methods is None else methods) for level in levels]
     covered, deep, attained = (np.zeros((len(keys), n)) for _ in range(3))
     tested = np.zeros(n)
+    by_risk = any(method in BY_RISK for method, _ in keys)
     for _ in range(splits):
         part = divide(questions.group, TEST_SHARE, rng)
         test = ~(part.fit | part.calibrate)
-        scale = fitted(questions, part)
+        scale = fitted(questions, part) if by_risk else RiskScale(0.0, ())
         tested += test
         for row, (method, level) in enumerate(keys):
             k = calibrated(questions, part, method, level, scale).depths(questions)

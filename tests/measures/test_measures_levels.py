@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.measures.levels import Extents, Spans, collapse, first_relevant_rank, span_carriers, span_recall
+from rag_eval.measures.levels import Extents, Spans, collapse, first_relevant_rank, span_carriers, span_ranks, span_recall
 
 CHUNKS = 12
 
@@ -57,6 +57,7 @@ def test_span_measures_equal_a_slow_reference(case):
     chunks, spans, query_of = span_arrays(golds, runs)
     ks = [1, 3, 10]
     recall, first = span_recall(chunks, spans, query_of, ks), first_relevant_rank(chunks, spans, query_of)
+    owner, each = span_ranks(chunks, spans, query_of)
     assert recall.shape == (len(runs), 3)
     for row, (q, ranking) in enumerate(runs):
         for column, k in enumerate(ks):
@@ -64,6 +65,7 @@ def test_span_measures_equal_a_slow_reference(case):
             np.testing.assert_equal(recall[row, column], carried / len(golds[q]) if golds[q] else math.nan)
         ranks = [rank for rank, chunk in enumerate(ranking, 1) if any(chunk in span for span in golds[q])]
         np.testing.assert_equal(first[row], min(ranks, default=math.inf) if golds[q] else math.nan)
+        assert each[owner == row].tolist() == [min((rank for rank, chunk in enumerate(ranking, 1) if chunk in span), default=math.inf) for span in golds[q]]
 
 
 def test_no_ks():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rag_eval.measures.bounds import precision_bounds
 from rag_eval.measures.labels import parse_label
-from rag_eval.measures.ranking import Qrels, score_rankings
+from rag_eval.measures.ranking import Qrels, relevant_ranks, score_rankings
 from rag_eval.records.problems import InputError
 
 LABELS = ("R@1", "R@3", "R@10", "Success@2", "RR", "RR@3", "nDCG@3", "nDCG", "P@3", "P@10", "AP", "AP@3", "Judged@3", "Judged")
@@ -165,3 +165,15 @@ def test_precision_bounds_hold_every_completion_of_the_judgements(case, k):
 def test_precision_bounds_refuse_no_cutoff():
     with pytest.raises(ValueError, match="k is 0"):
         precision_bounds([[1]], Qrels.from_rows([0], [1], [1], 1), [0], 0)
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 7), unique=True, max_size=6), st.integers(0, 2)), max_size=6), st.lists(st.dictionaries(st.integers(0, 7), st.integers(-1, 2)), min_size=3, max_size=3))
+def test_every_relevant_item_has_its_rank(runs, gold):
+    rankings = np.full((len(runs), 6), -1)
+    for row, (items, _) in enumerate(runs):
+        rankings[row, : len(items)] = items
+    judged = [(query, item, gain) for query, of in enumerate(gold) for item, gain in of.items()]
+    qrels = Qrels.from_rows(*(np.array([row[column] for row in judged], dtype=np.int64) for column in range(3)), 3)
+    owner, rank = relevant_ranks(rankings, qrels, np.array([query for _, query in runs], dtype=np.int64))
+    found = sorted(zip(owner.tolist(), rank.tolist(), strict=True))
+    assert found == sorted((row, items.index(item) + 1.0 if item in items else np.inf) for row, (items, query) in enumerate(runs) for item, gain in gold[query].items() if gain > 0)

@@ -38,6 +38,7 @@ def test_everything_that_was_calibrated_stands_there(report):
     assert 'class="chip provisional"' in html
     assert "Iterative retrieval" in html
     assert about["bm25"]["conformal"][0]["text"] in html.replace("&#39;", "'")
+    assert "one K, for expected recall" in {row["rule"] for row in rows(panel, "conformal-k") if row["strategy"] == "bm25"}
 
 
 def test_a_status_says_what_the_next_one_needs(report):
@@ -134,6 +135,25 @@ def test_conformal_k_in_every_shape(report):
     assert found["K by third of predicted risk"]["k_800_permille"] == "4; not attainable"
     assert "Coverage of conformal K at 80%" in titles(html)
     assert "1,234" in html
+
+
+def test_no_k_says_why_and_questions_left_out_are_counted(report):
+    _, html = rendered("miss_rates", report)
+    assert "No K" not in html
+    assert "leaves out questions" not in html
+    first, second = (report["calibration"]["strategies"][name]["conformal_methods"] for name in ("bm25", "vector"))
+    assert set(first) == {"fixed", "recall", "adaptive", "mondrian", "without_risk"}
+    first |= {"adaptive": 55, "mondrian": 55, "without_risk": 1234}
+    second |= {"adaptive": None, "adaptive_reason": "too <few>", "without_risk": 60}
+    _, html = rendered("miss_rates", report)
+    assert "too &lt;few&gt;" in html
+    assert html.count("K by predicted risk of") == 1
+    assert '<data value="1234" data-at="/calibration/strategies/bm25/conformal_methods/without_risk">' in html
+    assert 'data-at="/calibration/strategies/vector/conformal_methods/without_risk"' not in html  # it has no K by risk that could leave any out
+    for entry in report["calibration"]["strategies"].values():
+        del entry["conformal_methods"]  # a report of an older version
+    _, html = rendered("miss_rates", report)
+    assert "No K" not in html
 
 
 def test_one_strategy_and_twelve(report):

@@ -1,11 +1,12 @@
 """Conformal K by risk in a calibration: the risk of a question is the out-of-fold prediction of its own outcome."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from rag_eval.uncertainty.calibration import calibrate
+from rag_eval.uncertainty.calibration import NO_ITEMS, NO_RANKS, NO_RISKS, calibrate
 from rag_eval.uncertainty.conformal_splits import Questions
 from rag_eval.uncertainty.labelled import Labelled
 
@@ -41,12 +42,43 @@ def test_every_rule_is_found_where_every_question_has_an_outcome_in_any_order(ju
     assert json.loads(json.dumps(found.to_json()))["conformal"][-1]["riskiest"]["value"] is not None
 
 
-def test_without_an_outcome_for_every_question_there_is_one_k(judged):
+def test_a_question_without_an_outcome_costs_k_by_risk_that_question_only(judged):
     order = np.arange(N)
-    assert {part.method for part in _calibrated(judged, order, np.where(order == 7, -1, order)).conformal} == {"fixed"}
+    whole, without = _calibrated(judged, order, order), _calibrated(judged, order, np.where(order == 7, -1, order))
+    alone = _calibrated(judged, order[order != 7], order[order != 7])
+    by_risk = [[part for part in found.conformal if part.method != "fixed"] for found in (without, alone)]
+    assert by_risk[0] == by_risk[1]
+    assert {(part.method, part.n) for part in without.conformal} == {("fixed", N), ("adaptive", N - 1), ("mondrian", N - 1)}
+    for one, other in zip(without.conformal[:3], whole.conformal[:3], strict=True):
+        assert dataclasses.replace(one, riskiest=other.riskiest) == other
+        assert one.riskiest.n == 53  # a third of those whose risk is known
+    said = without.to_json()["conformal_methods"]
+    assert said == {"fixed": N, "recall": None, "recall_reason": NO_ITEMS, "adaptive": N - 1, "mondrian": N - 1, "without_risk": 1}
+
+
+@pytest.mark.parametrize(("known", "methods"), [(0, {"fixed"}), (1, {"fixed", "adaptive", "mondrian"}), (2, {"fixed", "adaptive", "mondrian"}), (4, {"fixed", "adaptive", "mondrian"})])
+def test_hardly_any_question_with_an_outcome(judged, known, methods):
+    order = np.arange(N)
+    found = _calibrated(judged, order, np.where(order < known, order, -1))
+    assert {part.method for part in found.conformal} == methods
+    assert all(not part.attainable for part in found.conformal if part.method != "fixed")
+    said = found.to_json()["conformal_methods"]
+    assert (said["adaptive"], said["without_risk"]) == (known or None, N - known)
+    assert said.get("adaptive_reason") == (None if known else NO_RISKS)
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_without_questions_every_method_says_why(judged):
+    labelled, _ = judged
+    found = calibrate(labelled, np.full(N, 0.4), None, group_ids=[f"g{code}" for code in labelled.group], prior=None, target="miss_any", k=10, checked_together=1, seed=0)
+    said = found.to_json()["conformal_methods"]
+    assert {said[f"{method}_reason"] for method in ("fixed", "recall", "adaptive", "mondrian")} == {NO_RANKS}
+    assert found.conformal == ()
 
 
 def test_with_too_few_outcomes_there_is_one_k(judged):
     labelled, rank = judged
     few = (labelled.take(np.arange(12)), rank[:12])
-    assert {part.method for part in _calibrated(few, np.arange(12), np.arange(12)).conformal} == {"fixed"}
+    found = _calibrated(few, np.arange(12), np.arange(12))
+    assert {part.method for part in found.conformal} == {"fixed"}
+    assert "12 distinct groups with outcomes" in found.to_json()["conformal_methods"]["mondrian_reason"]

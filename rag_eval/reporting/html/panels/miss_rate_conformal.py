@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from rag_eval.reporting.html.figures import Cursor, absent, number, written
 from rag_eval.reporting.html.page import Page
-from rag_eval.reporting.html.panels.parts import by_strategy
+from rag_eval.reporting.html.panels.parts import alike, by_strategy, reason_of
 from rag_eval.reporting.html.tables import Cell, Column, Estimate, Number, Table, Words, tex
 
 METHODS = {"fixed": "one K", "recall": "one K, for expected recall", "adaptive": "K by predicted risk", "mondrian": "K by third of predicted risk"}
@@ -53,6 +53,22 @@ def _rules(entry: Cursor) -> dict[str, list[Cursor]]:
     return found
 
 
+def without_k(page: Page) -> list[tuple[Markup, Cursor | str]]:
+    """Strategies that have no K by a method, and why; none in a report of an older version, which does not say."""
+    found: dict[str, list[tuple[str, Cursor | str]]] = {}
+    for name, entry in by_strategy(page, page.report["calibration"]["strategies"]):
+        for method, words in METHODS.items():
+            if "conformal_methods" in entry and entry["conformal_methods"][method].value is None:
+                found.setdefault(words, []).append((name, reason_of(entry["conformal_methods"][method])))
+    return [(Markup("{} of {}").format(words, names), reason) for words, said in found.items() for names, reason in alike(page, said)]
+
+
+def left_out(page: Page) -> list[tuple[Markup, Cursor]]:
+    """Strategies with questions that K by risk leaves out, and how many."""
+    entries = [(name, entry["conformal_methods"]) for name, entry in by_strategy(page, page.report["calibration"]["strategies"]) if "conformal_methods" in entry]
+    return [(page.swatch(name), about["without_risk"]) for name, about in entries if about["without_risk"].value and about["adaptive"].value is not None]
+
+
 def conformal(page: Page) -> Table:
     """Conformal K by strategy, method and level."""
     levels = sorted({float(rule["level"].value) for _, entry in page.report["calibration"]["strategies"].items() for rule in entry["conformal"]})
@@ -60,7 +76,7 @@ def conformal(page: Page) -> Table:
         Column("strategy", "strategy", figures=False),
         Column("rule", "rule", figures=False),
         *(Column(f"k_{level * 1000:.0f}_permille", f"K for {level:.0%}", "one K; for K by predicted risk its mean, and its smallest and largest; for thirds of predicted risk from the least risky third to the riskiest") for level in levels),
-        Column("within", "any gold in the list", "share of the questions with gold anywhere within the depth: no K can cover more"),
+        Column("within", "any gold in the list", "share of the questions with gold anywhere within the depth, for expected recall the mean recall of the whole lists: no K can cover more"),
         Column("depth", "depth"),
         Column("questions", "questions"),
         Column("groups", "groups"),
@@ -80,10 +96,10 @@ def coverage(page: Page) -> Table:
     columns = [
         Column("strategy", "strategy", figures=False),
         Column("rule", "rule", figures=False),
-        Column("level", "level", "share of new questions that is to have gold in the first K"),
+        Column("level", "level", "share of new questions that is to have gold in the first K; for expected recall, the recall that is to be expected"),
         Column("mean_k", "mean K"),
         Column("mean_k_held_out", "mean K, held out"),
-        Column("coverage", "coverage", "share of held-out questions with gold in their first K; a K beyond the depth of the lists counts as not covered"),
+        Column("coverage", "coverage", "share of held-out questions with gold in their first K, for expected recall their mean recall; a K beyond the depth of the lists counts as not covered"),
         Column("riskiest", "riskiest third", "the same among the third of the questions with the highest predicted risk"),
         Column("unattainable", "K beyond the depth", "share of held-out questions"),
     ]

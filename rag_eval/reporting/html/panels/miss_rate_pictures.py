@@ -141,6 +141,6 @@ def coverage(page: Page, strategies: Cursor) -> Markup | None:
             axes.set_xlim(0, 1.02)
             axes.set_title(f"coverage, level {level:.0%}")
             legend_below(axes)
-        said = f"Share of held-out questions with gold within the K of each attainable rule, against the level of {level:.0%} that was asked for (dashed); hollow: the riskiest third of the questions. A rule may hold on average and fail where it matters."
+        said = f"Share of held-out questions with gold within the K of each attainable rule, for expected recall their mean recall, against the level of {level:.0%} that was asked for (dashed); hollow: the riskiest third of the questions. A rule may hold on average and fail where it matters."
         pictures.append(framed(svg(figure, f"miss-coverage-{level * 1000:.0f}", f"Coverage of conformal K at {level:.0%}", said)))
     return Markup().join(pictures) if pictures else None

@@ -77,6 +77,8 @@ def panel(page: Page) -> Panel:
         "uncompared": reason_of(calibration["comparison"]) if comparison is None and "comparison" in calibration else "this report holds none",
         "watched": any(entry["drift"]["n"].value for _, entry in entries),
         "rules": [(name, rule["text"]) for name, entry in entries for rule in entry["conformal"]],
+        "without_k": conformal.without_k(page),
+        "left_out": conformal.left_out(page),
         "accounts": [] if page.report["uncertainty"].get("iterative") is None else page.report["uncertainty"]["iterative"].items(),
         "unpowered": None if comparison is None else next((reason_of(entry["powered"]) for entry in comparison["strategies"] if entry["powered"].value is None), None),
         "known_feedback": any("feedback" in entry for _, entry in entries),
