@@ -113,7 +113,7 @@ def test_scripts_parse(name: str, tmp_path: Path) -> None:
 
 def test_a_stale_number_is_not_said_to_be_calibrated():
     """Under `stale` speaks the shipped prior as well: nothing says that the number was calibrated on whatever."""
-    (said,) = re.findall(r"\['stale', '([^']*)'\]", asset("explorer.js"))
+    (said,) = re.findall(r"\['stale', '([^']*)'\]", (ASSETS / "explorer.js").read_text(encoding="utf-8"))
     assert not said.startswith("calibrated")
     assert "no longer holds" in said
     assert "prior" in said

@@ -111,7 +111,7 @@ def test_feedback_on_an_earlier_index_stands_apart(report):
     panel, html = rendered("miss_rates", report)
     assert rows(panel, "feedback-earlier") == [{"strategy": "vector", **{name: str(value) for name, value in said.items()}}]
     assert not any(table.name in {"feedback", "feedback-watch"} for table in panel.tables)
-    assert "None is on the retrievals of this index and configuration" in html
+    assert "Nothing was said of the retrievals of this index and configuration" in html
     assert "No feedback on" not in html
     report["calibration"]["strategies"]["bm25"]["feedback"] |= {"n_claims": 3, "something_missing": 3}
     panel, html = rendered("miss_rates", report)

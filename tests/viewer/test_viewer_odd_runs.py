@@ -110,7 +110,7 @@ def test_a_report_that_keeps_its_schema_and_makes_no_page_is_refused(viewed):
     """What is not hashed may be anything that the schema allows: the page is refused in words, and the server has not failed."""
     kept, client = viewed.kept(), viewed.client()
     kept["artifacts"].pop("html", None)
-    kept["report"]["calibration"]["strategies"].pop(kept["report"]["strategy"])
+    kept["report"]["uncertainty"]["strategies"].pop(kept["report"]["strategy"])
     viewed.keep(kept, ODD)
     answer = client.get(f"/runs/{ODD}/report")
     assert (answer.status_code, "cannot be shown" in answer.text) == (409, True)
