@@ -90,7 +90,7 @@ def _entry(run: PastRun, before: PastRun | None, *, is_this: bool) -> dict[str, 
         **compared,
         **why,
         "reason_codes": list(found),
-        "strategies": {name: _or_reason(entry.model_dump(exclude={"index_hash", "configuration"})) | {"index_hash": entry.index_hash} for name, entry in run.strategies.items()},
+        "strategies": {name: _or_reason(entry.model_dump(exclude={"index_hash", "configuration", "fingerprint"})) | {"index_hash": entry.index_hash} for name, entry in run.strategies.items()},
         "gates": {"passed": run.gates["pass"], "failed": run.gates["fail"], "insufficient": run.gates["insufficient_evidence"]},
         "is_this": is_this,
     }

@@ -21,12 +21,13 @@ from rag_eval.reporting.verdict_reading import read_object
 from rag_eval.storage.atomic import write_text
 from rag_eval.storage.hashing import canonical_json, digest
 
-SUMMARY_VERSION: Final = 1
+SUMMARY_VERSION: Final = 2
 MAX_SUMMARY_BYTES: Final = 2_000_000
 MAX_UNREADABLE: Final = 20
 NOT_KEPT: Final = "not a run as it was kept"
 CANNOT: Final = "it cannot be read"
 MAX_STRATEGIES: Final = 1000
+MAX_KNOWN: Final = 10_000
 FIGURES: Final = {"recall": "R@10", "mrr": "RR"}
 
 GateStatus = Literal["pass", "fail", "insufficient_evidence"]
@@ -61,10 +62,11 @@ class PastSkill(_Checked):
 
 
 class PastStrategy(_Checked):
-    """One strategy of a kept run; None where the run does not say it. `configuration` is a hash of how it was configured."""
+    """One strategy of a kept run; None where the run does not say it. `configuration` is a hash of how it was configured, `fingerprint` what its claims carry."""
 
     index_hash: IndexHash
     configuration: Hash
+    fingerprint: Hash | None
     recall: PastFigure | None
     mrr: PastFigure | None
     miss_any: PastFigure | None
@@ -153,13 +155,15 @@ def past_run(kept: Mapping[str, Any]) -> PastRun:
 def _strategy(entry: Mapping[str, Any], report: Mapping[str, Any]) -> PastStrategy:
     level, name = report["evaluation"]["level"], entry["name"]
     by_label = {record["label"]: record for record in entry["measures"] if record["level"] == level}
-    observed = report.get("uncertainty", {}).get("strategies", {}).get(name, {}).get("observed", {}).get("miss_any")
+    stated = report.get("uncertainty", {}).get("strategies", {}).get(name, {})
+    observed = stated.get("observed", {}).get("miss_any")
     calibration = report.get("calibration", {}).get("strategies", {}).get(name, {})
     validation = calibration.get("validation") or {}
     skill, smece = validation.get("skill"), validation.get("smece")
     return PastStrategy(
         index_hash=entry["index_hash"],
         configuration=digest(entry["configuration"]),
+        fingerprint=stated.get("fingerprint"),
         **{key: _figure(by_label.get(label)) for key, label in FIGURES.items()},
         miss_any=_figure(observed),
         skill=None if skill is None else PastSkill(value=skill["value"], ci_low=skill["low"], ci_high=skill["high"]),
@@ -189,6 +193,12 @@ def past_runs(home: Path, gold_set: str, *, before: str, limit: int) -> Past:
             left_out += len(found) == limit
             found += [run] if len(found) < limit else []
     return Past(found[::-1], unreadable[:MAX_UNREADABLE], len(unreadable), left_out)
+
+
+def known_fingerprints(home: Path, gold_set: str, strategy: str) -> set[str]:
+    """Fingerprints that a strategy's claims had in any kept run of a gold set; which of them is whose, an outcome does not say."""
+    entries = [run.strategies.get(strategy) for run in past_runs(home, gold_set, before="~", limit=MAX_KNOWN).runs]
+    return {entry.fingerprint for entry in entries if entry is not None and entry.fingerprint is not None}
 
 
 def keep_summary(home: Path, run_id: str) -> PastRun | str:

@@ -90,12 +90,12 @@ def miss_rate_lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def feedback_lines(name: str, said: Mapping[str, Any]) -> list[str]:
-    """What users said of a strategy's retrievals, and what is to be audited; nothing where nobody said anything."""
+    """What users said of a strategy's retrievals, now and on earlier indexes, and what is to be audited; nothing where nobody said anything."""
+    earlier = said.get("earlier") or {"n_claims": 0}
+    before = [f"{quoted(name)}: on an earlier index or configuration: {_said(earlier)}"] if earlier["n_claims"] else []
     if not said["n_claims"]:
-        return []
-    kinds = ", ".join(f"{said[kind]} {kind.replace('_', ' ')}" for kind in ("something_missing", "evidence_not_relevant", "nothing_missing") if said[kind])
-    due = f"; {said['audits_due']} to audit: rag-eval audit list --feedback" if said["audits_due"] else ""
-    lines = [f"{quoted(name)}: feedback on {said['n_claims']} claims ({kinds}), which fits no calibrator{due}"]
+        return before
+    lines = [f"{quoted(name)}: {_said(said)}", *before]
     against = said["contradicts_gold"]
     if against["n_questions"]:
         shown, left = ", ".join(quoted(query, 40) for query in against["query_ids"]), against["n_questions"] - len(against["query_ids"])
@@ -108,3 +108,10 @@ def feedback_lines(name: str, said: Mapping[str, Any]) -> list[str]:
                 "(no status is changed by that): rag-eval audit list --feedback, rag-eval audit draw"
             )
     return lines
+
+
+def _said(part: Mapping[str, Any]) -> str:
+    """How many claims users said something of, what, and how many of these are to be audited."""
+    kinds = ", ".join(f"{part[kind]} {kind.replace('_', ' ')}" for kind in ("something_missing", "evidence_not_relevant", "nothing_missing") if part[kind])
+    due = f"; {part['audits_due']} to audit: rag-eval audit list --feedback" if part["audits_due"] else ""
+    return f"feedback on {part['n_claims']} claims ({kinds}), which fits no calibrator{due}"

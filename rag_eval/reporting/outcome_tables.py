@@ -14,6 +14,7 @@ from rag_eval.reporting.terminal import cell, new_table
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 SHORT_ID, SHORT_CELL, MAX_CELL = 12, 40, 80
 _MISSED = {1.0: "missed", 0.0: "hit"}
@@ -27,9 +28,14 @@ def _moment(at: str | None) -> str:
     return "-" if not at else f"{at[:10]} {at[11:16]}"
 
 
+def _told(row: Mapping[Any, Any]) -> "Text":
+    """What was missed and what somebody noted; each masked and cut."""
+    return cell("; ".join(shown(row[name], MAX_CELL) for name in ("missed_content", "note") if row[name]))
+
+
 def show_outcomes(console: "Console", frame: pd.DataFrame, limit: int) -> None:
     """Print the newest outcomes, one a row, and what all of them come to."""
-    names = ("question", "strategy", "target", "judged", "gold (drawn with)", "shown", "what was missed")
+    names = ("question", "strategy", "target", "judged", "gold (drawn with)", "shown", "what was missed, note")
     table = new_table("", [("at (UTC)", "right"), ("outcome", "right"), *((name, "right" if name in {"target", "gold (drawn with)"} else "left") for name in names)])
     for row in frame.tail(limit).iloc[::-1].to_dict("records"):
         stated = "-" if row["shown_value"] != row["shown_value"] else f"{row['shown_value']:.2f} {row['shown_status']}"
@@ -43,7 +49,7 @@ def show_outcomes(console: "Console", frame: pd.DataFrame, limit: int) -> None:
             judged,
             f"{row['gold_source']} ({_share(row['inclusion_probability'])})",
             stated,
-            cell(shown(row["missed_content"], MAX_CELL)),
+            _told(row),
         )
     console.print(table)
     judged = frame["missed"].notna()
@@ -83,9 +89,9 @@ def show_draws(console: "Console", frames: Sequence[Mapping[str, Any]], judged: 
 
 def show_feedback(console: "Console", frame: pd.DataFrame, limit: int) -> None:
     """Print claims whose users said something and that nobody has audited."""
-    table = new_table("", [("at (UTC)", "left"), ("claim", "left"), ("question", "left"), ("strategy", "left"), ("feedback", "left"), ("what was missed", "left")])
+    table = new_table("", [("at (UTC)", "left"), ("claim", "left"), ("question", "left"), ("strategy", "left"), ("feedback", "left"), ("what was missed, note", "left")])
     for row in frame.head(limit).to_dict("records"):
         feedback = row["feedback"].replace("_", " ")
-        table.add_row(_moment(row["at"]), row["claim_id"], cell(shown(row["query_id"], MAX_CELL)), cell(shown(row["strategy"], MAX_CELL)), feedback, cell(shown(row["missed_content"], MAX_CELL)))
+        table.add_row(_moment(row["at"]), row["claim_id"], cell(shown(row["query_id"], MAX_CELL)), cell(shown(row["strategy"], MAX_CELL)), feedback, _told(row))
     console.print(table)
     console.print(f"{min(limit, len(frame))} of {len(frame):,} claims with feedback and no audit. Feedback is mostly complaints: it calls for audits and never fits a calibrator.", markup=False, soft_wrap=True)

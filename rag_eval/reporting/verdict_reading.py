@@ -11,6 +11,8 @@ from rag_eval.reporting.metrics_report import SCHEMA_VERSION, content_hash, firs
 
 MAX_GATES = 1000
 MAX_BYTES = 200_000_000
+MAX_DIGITS = 308
+"""Whole numbers of more digits are no figures: float64 has none so large."""
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -22,6 +24,12 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError("a number is too large")
     return value
+
+
+def _whole(text: str) -> int:
+    if len(text.lstrip("-")) > MAX_DIGITS:
+        raise ValueError("a number is too large")
+    return int(text)
 
 
 def _unreadable(path: Path, field: str | None, found: str | None) -> InputError:
@@ -42,7 +50,7 @@ def read_object(path: Path) -> dict[str, Any]:
     if path.stat().st_size > MAX_BYTES:
         raise _unreadable(path, None, f"{path.stat().st_size} bytes")
     try:
-        loaded = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant, parse_float=_finite)
+        loaded = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant, parse_float=_finite, parse_int=_whole)
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, None, str(error)) from error
     if not isinstance(loaded, dict):

@@ -158,7 +158,7 @@ def _unusable(request: Request, error: Exception) -> Response:
     LOG.error("%s", quoted(str(error), 1000))
     if request.method == "POST":
         return refusal(503, "The store of outcomes or the kept run cannot be used; nothing was recorded. The server's log says why.", request.scope)
-    return refusal(500, "This kept run cannot be shown: it is damaged, or its report is of another version of rag-eval. The server's log says more; the other runs are not affected.", request.scope)
+    return refusal(409, "This kept run cannot be shown: it is damaged, or its report is of another version of rag-eval. The server's log says more; the other runs are not affected.", request.scope)
 
 
 def create_app(

@@ -28,7 +28,7 @@ def moment(text: str) -> str:
     """
     try:
         return dt.datetime.fromisoformat(text).astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except ValueError:
+    except (ValueError, OverflowError):  # a year that UTC takes beyond what a year can be
         return visible(text)
 
 

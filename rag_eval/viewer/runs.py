@@ -149,7 +149,12 @@ class KeptRuns:
         """
         found = self.artifact(run, HTML)
         stored = None if found is None else _bytes(found.path(HTML_FILE))
-        return _built(self._home, run.run_id, self._stamp(run.run_id), run.artifacts.get(EXPLORER)) if stored is None else stored
+        if stored is not None:
+            return stored
+        try:
+            return _built(self._home, run.run_id, self._stamp(run.run_id), run.artifacts.get(EXPLORER))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # a report of its schema that says what no run says
+            raise InputError(Problem("run_unreadable", "no page can be made of its report", file=str(self._home / "runs" / f"{run.run_id}.json"), found=f"{type(error).__name__}: {error}")) from error
 
 
 def unpacked(part: bytes) -> bytes:

@@ -49,6 +49,7 @@ def test_feedback_is_counted_and_the_fit_is_what_it_was(missing):
         "contradicts_gold": {"n_claims": 0, "n_questions": 0, "query_ids": []},
         "watch": None,
         "watch_reason": NOTHING_STATED,
+        "earlier": dict.fromkeys(("n_claims", "something_missing", "evidence_not_relevant", "nothing_missing", "audits_due"), 0),
     }
     assert feedback_lines("bm25", first["feedback"]) == []
     known = claims(missing)
@@ -120,3 +121,56 @@ def test_end_to_end_feedback_is_said_by_calibrate_and_by_the_report(missing):
     assert entry["feedback"]["n_claims"] == entry["feedback"]["audits_due"] == 1
     assert entry["feedback"]["contradicts_gold"]["query_ids"] == ["q01"]
     assert (entry["calibrator"], entry["counts"]) == (before["calibrator"], before["counts"])
+
+
+def test_feedback_stays_known_when_the_configuration_changes(missing):
+    """A changed index or configuration is another fingerprint: what users said before is counted apart, and held against nothing."""
+    night(missing)
+    before = missing.report()["calibration"]["strategies"]["bm25"]["fingerprint"]
+    known = {line["query_id"]: {"claim_id": line["claim_id"], "query_id": line["query_id"], "strategy": "bm25", "strategy_fingerprint": before, "k": 10} for line in lines(missing)}
+    say(missing, [of(known["q01"]) | {"note": "the other bay"}, of(known["q02"], "nothing_missing")])
+    foreign = of(known["q04"]) | {"claim_id": "0" * 32, "strategy_fingerprint": "f" * 32}  # a strategy of this name in another gold set
+    say(missing, [foreign], "foreign")
+    made.configure(missing, "{name: bm25, kind: bm25, k1: 0.8}", more="")
+    entry = calibrated(missing)
+    assert entry["fingerprint"] != before
+    said = entry["feedback"]
+    assert (said["n_claims"], said["audits_due"], said["contradicts_gold"]["n_claims"]) == (0, 0, 0)
+    assert said["earlier"] == {"n_claims": 2, "something_missing": 1, "evidence_not_relevant": 0, "nothing_missing": 1, "audits_due": 1}
+    words = "on an earlier index or configuration: feedback on 2 claims (1 something missing, 1 nothing missing), which fits no calibrator; 1 to audit: rag-eval audit list --feedback"
+    assert feedback_lines("bm25", said) == [f"bm25: {words}"]
+    told = call(missing, "calibrate", "--gold-set", "tiny", "--gold-sets", missing.gold.parent).stdout
+    assert words in told
+    night(missing)
+    assert missing.report()["calibration"]["strategies"]["bm25"]["feedback"]["earlier"] == said["earlier"]  # and it fits the schema
+    row = {**known["q01"], "missed": False, "gold_source": "human", "audit_depth": 20}
+    say(missing, [row], "audit")
+    assert calibrated(missing)["feedback"]["earlier"]["audits_due"] == 0
+
+
+def test_feedback_stays_known_when_the_cutoff_changes(missing):
+    night(missing)
+    fingerprint = missing.report()["calibration"]["strategies"]["bm25"]["fingerprint"]
+    line = next(line for line in lines(missing) if line["query_id"] == "q01")
+    say(missing, [of({"claim_id": line["claim_id"], "query_id": "q01", "strategy": "bm25", "strategy_fingerprint": fingerprint, "k": 10})])
+    made.configure(missing, more="", extra="uncertainty: {k: 5}\n")
+    entry = calibrated(missing)
+    assert entry["fingerprint"] == fingerprint
+    assert [entry["feedback"][name] for name in ("n_claims", "audits_due")] == [0, 0]
+    assert [entry["feedback"]["earlier"][name] for name in ("n_claims", "audits_due")] == [1, 1]
+
+
+def test_notes_are_listed_where_feedback_is_worked_on(missing, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    night(missing)
+    line = next(line for line in lines(missing) if line["query_id"] == "q01")
+    fingerprint = missing.report()["calibration"]["strategies"]["bm25"]["fingerprint"]
+    claim = {"claim_id": line["claim_id"], "query_id": "q01", "strategy": "bm25", "strategy_fingerprint": fingerprint, "k": 10}
+    say(missing, [of(claim, "evidence_not_relevant") | {"note": "[red]bay[/red] 9\u202e, ask a.b@example.org"}])
+    for words in (["audit", "list", "--feedback"], ["outcome", "list", "--gold-source", "user_feedback"]):
+        told = "".join(call(missing, *words).stdout.split())
+        assert "[red]bay[/red]9" in told
+        assert "\u202e" not in told
+        assert "a.b@example.org" not in told
+    (found,) = map(json.loads, call(missing, "outcome", "list", "--json", "--gold-source", "user_feedback").stdout.splitlines())
+    assert found["note"].startswith("[red]bay[/red] 9")

@@ -109,3 +109,11 @@ def test_scripts_parse(name: str, tmp_path: Path) -> None:
     script.write_text(source(name), encoding="utf-8")
     done = subprocess.run([node, "--check", str(script)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_stale_number_is_not_said_to_be_calibrated():
+    """Under `stale` speaks the shipped prior as well: nothing says that the number was calibrated on whatever."""
+    (said,) = re.findall(r"\['stale', '([^']*)'\]", (ASSETS / "explorer.js").read_text(encoding="utf-8"))
+    assert not said.startswith("calibrated")
+    assert "no longer holds" in said
+    assert "prior" in said

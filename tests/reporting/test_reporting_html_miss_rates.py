@@ -103,7 +103,23 @@ def test_alarms_promotions_refusals_and_feedback(report):
 
 def test_feedback_of_nobody_is_said(report):
     _, html = rendered("miss_rates", report)
-    assert "No user has given feedback" in html
+    assert "No feedback on the retrievals of this index and configuration is recorded" in html
+
+
+def test_feedback_on_an_earlier_index_stands_apart(report):
+    said = {"n_claims": 2, "something_missing": 1, "evidence_not_relevant": 0, "nothing_missing": 1, "audits_due": 1}
+    report["calibration"]["strategies"]["vector"]["feedback"]["earlier"] = said
+    panel, html = rendered("miss_rates", report)
+    assert rows(panel, "feedback-earlier") == [{"strategy": "vector", **{name: str(value) for name, value in said.items()}}]
+    assert not any(table.name in {"feedback", "feedback-watch"} for table in panel.tables)
+    assert "Nothing was said of the retrievals of this index and configuration" in html
+    assert "No feedback on" not in html
+    report["calibration"]["strategies"]["bm25"]["feedback"] |= {"n_claims": 3, "something_missing": 3}
+    panel, html = rendered("miss_rates", report)
+    assert [row["n_claims"] for row in rows(panel, "feedback")] == ["3"]
+    assert [row["n_claims"] for row in rows(panel, "feedback-earlier")] == ["2"]
+    del report["calibration"]["strategies"]["vector"]["feedback"]["earlier"]  # a report of an older version
+    assert not any(table.name == "feedback-earlier" for table in rendered("miss_rates", report)[0].tables)
 
 
 def test_a_report_of_an_older_version_has_none(report):

@@ -4,7 +4,10 @@ import csv
 import io
 
 import pytest
+from panel_pages import renamed
 
+from rag_eval.reporting.html.latex import tex
+from rag_eval.reporting.html.page import build
 from rag_eval.reporting.html.tables import Column, Table, Words, plain
 
 
@@ -26,3 +29,25 @@ def test_no_cell_is_an_argument_of_the_line_break_before_it(name):
     after = [part.lstrip() for part in text.split(r"\\")[1:]]
     assert not any(part.startswith(("[", "*")) for part in after)
     assert not any(part.startswith(("[", "*")) for part in (line.lstrip() for line in text.split(r"\midrule")[1].splitlines()))
+
+
+def beyond_ascii(text):
+    return {character for character in text if not character.isascii()}
+
+
+def test_every_sign_of_the_projects_own_words_is_a_command_of_latex():
+    text = "σ² wordings, Δs − 0.5 – 1 ≤ x ≥ y ± z × w · v → u ← t… “said” ‘so’ µ § α₁ “”"
+    made = tex(text)
+    assert beyond_ascii(made) == set()
+    assert r"\ensuremath{\sigma}\ensuremath{^{2}} wordings, \ensuremath{\Delta}s \ensuremath{-} 0.5 -- 1 \ensuremath{\leq} x" in made
+    assert "``said'' `so'" in made
+    assert "$$" not in made
+
+
+def test_every_latex_table_of_a_page_is_ascii_but_for_names_of_data(report):
+    """Strategies named in letters that LaTeX has no command for stay as they are; nothing else is beyond ASCII."""
+    files = {table.name: table.tex() for table in build(report, None, 10_000_000).tables}
+    assert {"delta-s", "stability-wordings"} <= set(files)
+    assert {name: beyond_ascii(text) for name, text in files.items() if not text.isascii()} == {}
+    named = build(renamed(report, "bm25", "検索"), None, 10_000_000)
+    assert set().union(*(beyond_ascii(table.tex()) for table in named.tables)) == set("検索")

@@ -88,7 +88,8 @@ def test_a_damaged_run_is_named_and_stops_nothing_else(viewed, content):
     assert damaged in page.text
     assert f'href="/runs/{viewed.run_id}/"' in page.text
     found = client.get(f"/runs/{damaged}/")
-    assert found.status_code == 500
+    assert found.status_code == 409
+    assert "damaged" in found.text
     assert str(viewed.home) not in found.text
     assert client.get(f"/runs/{viewed.run_id}/").status_code == 200
 

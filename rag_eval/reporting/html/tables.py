@@ -16,10 +16,9 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from rag_eval.reporting.html.figures import Cursor, bounds, denominator, interval, number, text, written
+from rag_eval.reporting.html.latex import tex
 from rag_eval.reporting.html.untrusted import visible
 
-_TEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "−": "$-$", "–": "--"}
-_TEX_PATTERN = re.compile("|".join(map(re.escape, _TEX)))
 SHORT = 34
 """Texts of up to so many characters stand on one line."""
 _CLASS = re.compile(r"[a-z_]{1,30}")
@@ -27,17 +26,6 @@ _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """Spreadsheets read the full-width signs as these, and skip white space before them."""
 _AFTER_BREAK = ("[", "*")
 """What LaTeX reads as an argument of the line break before it."""
-
-
-def tex(value: str) -> str:
-    r"""Escape a text for LaTeX.
-
-    Examples
-    --------
-    >>> print(tex("R@10 & 50 % of $x_1$"))
-    R@10 \& 50 \% of \$x\_1\$
-    """
-    return _TEX_PATTERN.sub(lambda match: _TEX[match[0]], value)
 
 
 def plain(value: str) -> str:

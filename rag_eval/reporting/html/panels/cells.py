@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from rag_eval.reporting.html.figures import Cursor, number, texts, written
-from rag_eval.reporting.html.tables import Cell, plain, tex
+from rag_eval.reporting.html.latex import tex
+from rag_eval.reporting.html.tables import Cell, plain
 from rag_eval.reporting.html.untrusted import visible
 
 

@@ -5,9 +5,10 @@ import dataclasses
 from markupsafe import Markup
 
 from rag_eval.reporting.html.figures import Cursor, absent, number, written
+from rag_eval.reporting.html.latex import tex
 from rag_eval.reporting.html.page import Page
 from rag_eval.reporting.html.panels.parts import alike, by_strategy, reason_of
-from rag_eval.reporting.html.tables import Cell, Column, Estimate, Number, Table, Words, tex
+from rag_eval.reporting.html.tables import Cell, Column, Estimate, Number, Table, Words
 
 METHODS = {"fixed": "one K", "recall": "one K, for expected recall", "adaptive": "K by predicted risk", "mondrian": "K by third of predicted risk"}
 NOT_ATTAINABLE = "not attainable"

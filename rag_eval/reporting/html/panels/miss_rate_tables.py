@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from rag_eval.reporting.html.figures import Cursor, text
+from rag_eval.reporting.html.latex import tex
 from rag_eval.reporting.html.page import Page
 from rag_eval.reporting.html.panels.cells import Limited
 from rag_eval.reporting.html.panels.parts import by_strategy, down
-from rag_eval.reporting.html.tables import Cell, Column, Estimate, Number, Table, Words, plain, tex
+from rag_eval.reporting.html.tables import Cell, Column, Estimate, Number, Table, Words, plain
 from rag_eval.reporting.html.untrusted import visible
 
 CONDITIONS = {

@@ -91,6 +91,14 @@ def feedback(page: Page) -> Table | None:
     return Table("feedback", "Feedback of users: it calls for audits and never fits a calibrator", columns, rows) if rows else None
 
 
+def feedback_earlier(page: Page) -> Table | None:
+    """What users said of retrievals on an earlier index or configuration; None where they said nothing of such."""
+    columns = [Column("strategy", "strategy", figures=False), *(Column(key, words) for key, words in FEEDBACK.items())]
+    found = [(name, entry.get("feedback", "earlier")) for name, entry in named(page)]
+    rows = [[series(page, name), *(Number(about[key]) for key in FEEDBACK)] for name, about in found if about is not None and about["n_claims"]]
+    return Table("feedback-earlier", "Feedback on an earlier index or configuration: held against nothing of this run", columns, rows) if rows else None
+
+
 def feedback_watch(page: Page) -> Table | None:
     """Complaints against the misses that the stated miss rates leave room for; None where none can be held against them."""
     columns = [

@@ -53,6 +53,7 @@ def panel(page: Page) -> Panel:
         "iterative": watch.iterative(page),
         "feedback": watch.feedback(page),
         "feedback_watch": watch.feedback_watch(page),
+        "feedback_earlier": watch.feedback_earlier(page),
         "conditions": tables.conditions(page),
         "coefficients": more.coefficients(page),
         "riskiest": more.riskiest(page),
