@@ -57,7 +57,7 @@ def command() -> str:
 @contextlib.contextmanager
 def told(*, writes_report: bool = False) -> Iterator[None]:
     """Turn errors about input, and files that cannot be read or written, into lines on standard error and exit status 1; the rest keeps its traceback."""
-    from rag_eval.corpus.masking import mask
+    from rag_eval.corpus.outgoing import masked_text
     from rag_eval.records.problems import InputError, Problem
 
     try:
@@ -65,7 +65,7 @@ def told(*, writes_report: bool = False) -> Iterator[None]:
     except InputError as error:
         errors = [problem for problem in error.problems if problem.severity == "error"]
         for problem in errors:
-            typer.echo(mask(str(problem)).text, err=True)
+            typer.echo(masked_text(str(problem)), err=True)
         warnings = len(error.problems) - len(errors)
         also = f" and {warnings} warning{'s' if warnings != 1 else ''} (rag-eval lint lists them)" if warnings else ""
         end = "; no report was written" if writes_report else ""
