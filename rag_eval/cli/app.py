@@ -42,8 +42,17 @@ def open_settings(home: Path | None = None, reports: Path | None = None, gold_se
         return Settings.model_validate(given)
     except ValidationError as error:
         raise InputError(
-            [Problem("bad_setting", item["msg"], file="settings.toml or environment RAG_EVAL_*", field=".".join(map(str, item["loc"])), found=repr(item.get("input"))) for item in error.errors()]
+            [Problem("bad_setting", item["msg"], file="settings.toml or environment RAG_EVAL_*", field=".".join(map(str, item["loc"])), found=_found(item["loc"], item.get("input"))) for item in error.errors()]
         ) from error
+
+
+def _found(place: "tuple[int | str, ...]", value: object) -> str | None:
+    """What a setting was, where it cannot hold a key or a password."""
+    from rag_eval.storage.credentials import shown_service
+
+    if place[:1] in (("database_url",), ("view_token",)) or place[-1:] == ("api_key",) or isinstance(value, dict | list):
+        return None
+    return repr(shown_service(value) if isinstance(value, str) else value)
 
 
 def command() -> str:

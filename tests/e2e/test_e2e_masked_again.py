@@ -130,3 +130,32 @@ def test_a_folder_and_what_the_guard_prints_of_it(project, monkeypatch, mask_pii
     assert "api_key = [" in shown
     (project.root / "trust.txt").write_text(listed + command("trust", "list", "--warnings", *more).output + shown, encoding="utf-8")
     assert found_in([*places, project.root / "trust.txt"]) == set()
+
+
+def test_the_password_of_the_tracking_server_is_not_printed(project, monkeypatch):
+    password = "S3cret" + "Passw0rdXYZ"
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("RAG_EVAL_TRACKING_URI", f"http://bob:{password}@127.0.0.1:1/")
+    ran = project.invoke("run", "tiny")
+    assert "MLflow did not record this run" in ran.output
+    assert "127.0.0.1" in ran.output
+    assert {name for name, text in outputs(project.reports, project.home) if password in text} == set()
+    assert password not in ran.output
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CHROMA_URL", "ftp://bob:S3cretPw@host:8000"),
+        ("ENDPOINTS", '{"writer": {"base_url": "https://example.org/v1", "api_key": "S3cretPw", "modle": "m"}}'),
+        ("ENDPOINTS", '{"writer": {"base_url": "ftp://bob:S3cretPw@example.org/v1", "model": "m"}}'),
+        ("SOURCES", '{"mine": "ftp://bob:S3cretPw@example.org/search"}'),
+        ("SOURCES", '{"mine": ["https://bob:S3cretPw@example.org/search"]}'),
+    ],
+)
+def test_a_setting_that_is_refused_shows_no_password(project, monkeypatch, name, value):
+    monkeypatch.setenv(f"RAG_EVAL_{name}", value)
+    refused = project.invoke("run", "tiny")
+    assert refused.exit_code == 1
+    assert "error " in refused.output
+    assert "S3cretPw" not in refused.output
