@@ -39,7 +39,8 @@ def masked_text(text: str) -> str:
     covered = mask(plain).text
     if covered == plain:
         return masked
-    pieces, done = [], 0
+    pieces: list[str] = []
+    done = 0
     for count, place in enumerate(places):
         at = place - 2 * count  # each one before is two characters shorter there
         pieces += (covered[done:at], masked[place : place + 3] if covered[at] == plain[at] else covered[at] + 2 * FILL)
