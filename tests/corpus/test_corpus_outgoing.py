@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.corpus.masking import FILL, mask
-from rag_eval.corpus.outgoing import covered_with, labelled_values, masked_text, masked_tree, masked_values, masked_with, shown, shown_address
+from rag_eval.corpus.outgoing import (
+    covered_with,
+    labelled_values,
+    masked_text,
+    masked_tree,
+    masked_values,
+    masked_with,
+    shown,
+    shown_address,
+)
 from rag_eval.records.snippets import ELLIPSIS, snippet
 
 EMAIL = "jane.doe@" + "example.org"
