@@ -66,7 +66,7 @@ def telemetry_off() -> None:
 class Settings(BaseSettings):
     """What belongs to an installation and not to a gold set: places, addresses, names that gold sets may use, feature flags."""
 
-    model_config = SettingsConfigDict(env_prefix="RAG_EVAL_", toml_file="settings.toml", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="RAG_EVAL_", toml_file="settings.toml", extra="forbid", frozen=True, hide_input_in_errors=True)
 
     home: Path = Field(default=Path(".rag_eval"), description="artifacts, embeddings, Chroma, MLflow and Dagster stores")
     reports: Path = Field(default=Path("reports"), description="where reports are written")

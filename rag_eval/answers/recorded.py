@@ -14,6 +14,7 @@ from rag_eval.answers.abstaining import abstention
 from rag_eval.answers.markers import Marked, read_markers
 from rag_eval.corpus.analyzer import ANALYZER, count_tokens
 from rag_eval.corpus.masking import mask
+from rag_eval.corpus.outgoing import covered_with, labelled_values
 from rag_eval.corpus.recorded_rows import Citation, Context, RecordedOutput
 from rag_eval.records.answers import INSUFFICIENT_EVIDENCE, NOT_FOUND, Answer, Evidence, Outcome
 from rag_eval.records.citation import PAYLOAD_FIELDS, CitedSpan
@@ -102,9 +103,7 @@ class RecordedAnswers:
 
     def _evidence(self, context: Context, rank: int) -> Evidence:
         score = 1 / rank if context.score is None else context.score
-        doc_id, section_id, snippet_id, start, end = self._place(context)
-        if not snippet_id and (masked := mask(context.text).text) != context.text:  # the corpus may be masked; what the system recorded is not
-            doc_id, section_id, snippet_id, start, end = self._place(dataclasses.replace(context, text=masked))
+        doc_id, section_id, snippet_id, start, end = self._masked_place(context) or self._place(context)
         document = self._documents.get(doc_id) if snippet_id else None
         if document is None:
             document = _Document(context.text, context.url, text_hash(context.text), ())
@@ -161,16 +160,16 @@ class RecordedAnswers:
         `insufficient_evidence` where the verdict says so or the whole text abstains; else `answered`.
         """
         evidence = self.evidence(output.contexts)
-        marked = read_markers(output.answer or "")
+        marked, known = read_markers(output.answer or ""), self._hidden(output.contexts)
         outcome, codes = _outcome(output, marked)
         return Answer(
             output.query_id,
             "recorded",
             outcome,
             codes,
-            marked.text,
-            output.verdict,
-            tuple(span for span, _ in self._cited(output, marked, evidence)),
+            covered_with(marked.text, known),
+            covered_with(output.verdict, known),
+            tuple(_covered_span(span, known) for span, _ in self._cited(output, marked, evidence)),
             evidence,
             top_k=len(evidence),
             tokens_in=output.tokens_in or 0,
@@ -182,7 +181,28 @@ class RecordedAnswers:
     def payloads(self, output: RecordedOutput) -> dict[int, Mapping[str, Any]]:
         """Place of a citation in `answer(output).citations` -> the payload that the system itself stated for it, where it stated one."""
         cited = self._cited(output, read_markers(output.answer or ""), self.evidence(output.contexts))
-        return {place: payload for place, (_, payload) in enumerate(cited) if payload is not None}
+        known = self._hidden(output.contexts)
+        return {place: self._covered(payload, known) if known else payload for place, (_, payload) in enumerate(cited) if payload is not None}
+
+    def _hidden(self, contexts: Sequence[Context]) -> dict[str, str]:
+        """Values that the corpus has masked in what the system retrieved, and that only a label there gives away: its answer may repeat them without."""
+        return labelled_values(context.text for context in contexts if self._masked_place(context) is not None)
+
+    def _masked_place(self, context: Context) -> tuple[str, str, str, int, int] | None:
+        """Place of a passage that the corpus has masked, which what the system recorded is not; None where it has it as it stands, or not at all."""
+        masked = mask(context.text).text
+        if masked == context.text or self._place(context)[2]:
+            return None
+        place = self._place(dataclasses.replace(context, text=masked))
+        return place if place[2] else None
+
+    def _covered(self, value: Any, known: dict[str, str]) -> Any:
+        """Every text of a stated payload without those values; names of documents and chunks stay."""
+        if isinstance(value, str):
+            return value if value in self._named or value in self._of_chunk else covered_with(value, known)
+        if isinstance(value, Mapping):
+            return {name: self._covered(item, known) for name, item in value.items()}
+        return [self._covered(item, known) for item in value] if isinstance(value, list | tuple) else value
 
     def _cited(self, output: RecordedOutput, marked: Marked, evidence: Sequence[Evidence]) -> list[tuple[CitedSpan, Mapping[str, Any] | None]]:
         """Every citation, markers first, with its stated payload. A system that writes markers and lists what they stand for cites once."""
@@ -263,6 +283,12 @@ class RecordedAnswers:
             at = chunk.text.find(quote) if quote else -1
             start, end = (chunk.offsets.start + at, chunk.offsets.start + at + len(quote)) if at >= 0 else (chunk.offsets.start, chunk.offsets.end)
         return CitedSpan(segment, place, chunk.doc_id, start, end, quote)
+
+
+def _covered_span(span: CitedSpan, known: dict[str, str]) -> CitedSpan:
+    if not known:
+        return span
+    return dataclasses.replace(span, quote=covered_with(span.quote, known), doc_id=span.doc_id if span.evidence >= 0 else covered_with(span.doc_id, known))
 
 
 def _offsets(value: object) -> tuple[int, int]:

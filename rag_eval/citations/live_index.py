@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from rag_eval.corpus.masking import mask
+from rag_eval.corpus.outgoing import masked_text
 
 _WORD = re.compile(r"[^\W_]+")  # the analyzer's word: `rag_eval.corpus.analyzer.words` finds the same ones (a test holds it to that)
 
@@ -57,7 +57,7 @@ class LiveIndex:
         self.texts, self.revs, self.sections, self.snippets = texts, revs, sections, snippets
         self.index_hashes = frozenset(index_hashes)
         self.analyzer = analyzer
-        self.masked = functools.lru_cache(maxsize=64)(lambda doc_id: mask(texts[doc_id]).text)
+        self.masked = functools.lru_cache(maxsize=64)(lambda doc_id: masked_text(texts[doc_id]))
         """doc_id -> its text with personal data masked, of the same length."""
         self._words = functools.lru_cache(maxsize=1024)(lambda doc_id: word_spans(texts[doc_id]))
 

@@ -10,7 +10,8 @@ from typing import Any
 from rag_eval.citations.live_index import LiveIndex
 from rag_eval.citations.quoted import begins_with, same_words
 from rag_eval.citations.structure import Finding, Record, is_text, is_whole, wrong_offsets
-from rag_eval.corpus.masking import FILL, mask
+from rag_eval.corpus.masking import FILL
+from rag_eval.corpus.outgoing import masked_text
 from rag_eval.records.snippets import ELLIPSIS
 
 
@@ -91,7 +92,7 @@ def _passages(live: LiveIndex, doc_id: str, start: int, end: int, quote: str) ->
     yield live.texts[doc_id][start:end]
     if FILL in quote:
         yield live.masked(doc_id)[start:end]
-        yield mask(live.texts[doc_id][start:end]).text
+        yield masked_text(live.texts[doc_id][start:end])
 
 
 def _says(passage: str, quote: str, chars: object) -> bool:

@@ -42,8 +42,17 @@ def open_settings(home: Path | None = None, reports: Path | None = None, gold_se
         return Settings.model_validate(given)
     except ValidationError as error:
         raise InputError(
-            [Problem("bad_setting", item["msg"], file="settings.toml or environment RAG_EVAL_*", field=".".join(map(str, item["loc"])), found=repr(item.get("input"))) for item in error.errors()]
+            [Problem("bad_setting", item["msg"], file="settings.toml or environment RAG_EVAL_*", field=".".join(map(str, item["loc"])), found=_found(item["loc"], item.get("input"))) for item in error.errors()]
         ) from error
+
+
+def _found(place: "tuple[int | str, ...]", value: object) -> str | None:
+    """What a setting was, where it cannot hold a key or a password."""
+    from rag_eval.storage.credentials import shown_service
+
+    if place[:1] in (("database_url",), ("view_token",)) or place[-1:] == ("api_key",) or isinstance(value, dict | list):
+        return None
+    return repr(shown_service(value) if isinstance(value, str) else value)
 
 
 def command() -> str:
@@ -57,7 +66,7 @@ def command() -> str:
 @contextlib.contextmanager
 def told(*, writes_report: bool = False) -> Iterator[None]:
     """Turn errors about input, and files that cannot be read or written, into lines on standard error and exit status 1; the rest keeps its traceback."""
-    from rag_eval.corpus.masking import mask
+    from rag_eval.corpus.outgoing import masked_text
     from rag_eval.records.problems import InputError, Problem
 
     try:
@@ -65,7 +74,7 @@ def told(*, writes_report: bool = False) -> Iterator[None]:
     except InputError as error:
         errors = [problem for problem in error.problems if problem.severity == "error"]
         for problem in errors:
-            typer.echo(mask(str(problem)).text, err=True)
+            typer.echo(masked_text(str(problem)), err=True)
         warnings = len(error.problems) - len(errors)
         also = f" and {warnings} warning{'s' if warnings != 1 else ''} (rag-eval lint lists them)" if warnings else ""
         end = "; no report was written" if writes_report else ""

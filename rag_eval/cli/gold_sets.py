@@ -18,7 +18,7 @@ def lint(
     """List every problem of a gold set with its file and line; exit 1 if one would block a run."""
     with told():
         settings = open_settings(home, None, gold_sets)
-        from rag_eval.corpus.masking import mask
+        from rag_eval.corpus.outgoing import masked_text
         from rag_eval.evaluation.inputs import open_gold_set, select_gold_sets
         from rag_eval.evaluation.linting import lint_gold_set
 
@@ -26,7 +26,7 @@ def lint(
         for folder in select_gold_sets(settings.gold_sets, gold_set or [], every=True):
             problems = lint_gold_set(open_gold_set(folder, settings, progress=progress_for()))
             for problem in problems:
-                typer.echo(mask(str(problem)).text)
+                typer.echo(masked_text(str(problem)))
             found = sum(problem.severity == "error" for problem in problems)
             typer.echo(f"{folder.name}: {found} errors, {len(problems) - found} warnings")
             errors += found

@@ -10,8 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from rag_eval.corpus.masking import mask
-from rag_eval.corpus.outgoing import shown
+from rag_eval.corpus.outgoing import masked_text, shown
 from rag_eval.records.frames import FrameSchema
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.reporting.terminal import interval
@@ -84,7 +83,8 @@ def clear_failures() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise dg.Failure(mask(str(error)).text, metadata=problems_metadata(error.problems), allow_retries=False) from error
+        # from None: Dagster stores every cause with its own words, which nothing has masked
+        raise dg.Failure(masked_text(str(error)), metadata=problems_metadata(error.problems), allow_retries=False) from None
 
 
 def measures_table(strategies: Sequence[Mapping[str, Any]], level: str, labels: Sequence[str]) -> Metadata:

@@ -19,6 +19,7 @@ from rag_eval.defs.instance import prepare_home
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.settings import TELEMETRY_OFF, Settings
 from rag_eval.storage.atomic import write_text
+from rag_eval.storage.credentials import shown_service
 
 HOST = "127.0.0.1"
 DAGSTER_PORT, MLFLOW_PORT = 3000, 5000
@@ -62,6 +63,7 @@ def child_environment(settings: Settings) -> dict[str, str]:
         **os.environ,
         **TELEMETRY_OFF,
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # its background workers are for judges and prompts; nothing here needs them
+        "MLFLOW_BACKEND_STORE_URI": settings.mlflow_uri,  # not an argument: every user of the machine sees those, and it may hold a password
         "DAGSTER_HOME": str((settings.home / "dagster").resolve()),
         **{f"RAG_EVAL_{name}": str(path.resolve()) for name, path in places.items()},
     }
@@ -104,7 +106,7 @@ def commands(settings: Settings, dagster_port: int, mlflow_port: int, view_port:
     if not settings.mlflow_uri.startswith(("http:", "https:")):
         artifacts = (settings.home / "mlartifacts").resolve()
         servers["mlflow"] = [
-            *(_script("mlflow"), "ui", "--backend-store-uri", settings.mlflow_uri, "--artifacts-destination", artifacts.as_uri()),
+            *(_script("mlflow"), "ui", "--artifacts-destination", artifacts.as_uri()),
             *("--host", HOST, "--port", str(mlflow_port), "--workers", "1"),
         ]
     return servers
@@ -220,7 +222,7 @@ def serve(settings: Settings, dagster_port: int = DAGSTER_PORT, mlflow_port: int
                 return 1
             shown = {server.name: server.address for server in servers}
             write(f"Dagster         {shown['dagster-webserver']}")
-            write(f"MLflow          {shown.get('mlflow', settings.mlflow_uri)}")
+            write(f"MLflow          {shown.get('mlflow', shown_service(settings.mlflow_uri))}")
             write(f"Viewer          {shown['viewer']}")
             write(f"Dagster daemon  running: schedule {settings.schedule} ({settings.timezone})")
             write("Ctrl-C ends all of them.")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rag_eval.corpus.outgoing import shown
 from rag_eval.evaluation.answer_frames import from_artifact
 from rag_eval.evaluation.answer_steps import answers
 from rag_eval.evaluation.citation_steps import citations
@@ -23,6 +22,8 @@ from rag_eval.measures.groundedness import DocumentFrequencies, document_frequen
 from rag_eval.measures.retrieval_gap import CODE, Gap, Purpose, retrieval_gaps
 from rag_eval.records.answer_settings import Answers
 from rag_eval.records.answers import Answer
+from rag_eval.records.snippets import snippet
+from rag_eval.reporting.outgoing import Outgoing
 from rag_eval.storage.artifacts import Artifact
 
 TARGETS = {"coverage": ">= 0.70", "citation_precision": ">= 0.85", "citation_recall": ">= 0.75", "citation_match_rate": ">= 0.95"}
@@ -126,7 +127,9 @@ def _results(runs: Runs, found: list[Answer], frame: pd.DataFrame) -> AnswerResu
 
 
 def _about(found: list[Answer], records: list[AnswerRecord], gaps: dict[int, Gap], judged: dict[str, Any]) -> dict[str, Any]:
-    flagged = [{"query_id": found[at].query_id, "reason": gap.reason, "answer": shown(found[at].text)} for at, gap in gaps.items() if gap.violation]
+    violations = [(found[at], gap.reason) for at, gap in gaps.items() if gap.violation]
+    # an answer may repeat what only its evidence labels as a secret
+    flagged = [{"query_id": answer.query_id, "reason": reason, "answer": snippet(Outgoing(answer).text)} for answer, reason in violations[:MAX_FLAGGED]]
     outcomes: dict[str, int] = {}
     codes: dict[str, int] = {}
     for answer in found:
@@ -135,7 +138,7 @@ def _about(found: list[Answer], records: list[AnswerRecord], gaps: dict[int, Gap
             codes[code] = codes.get(code, 0) + 1
     return {
         "measures": [figure(record) for record in records if record.label != "cost_per_1k"],
-        "gap": {"code": CODE, "severity": "warning", "n_checked": len(gaps), "n_flagged": len(flagged), "flagged": flagged[:MAX_FLAGGED]},
+        "gap": {"code": CODE, "severity": "warning", "n_checked": len(gaps), "n_flagged": len(violations), "flagged": flagged},
         "outcomes": outcomes,
         "codes": codes,
         "faithfulness": judged,

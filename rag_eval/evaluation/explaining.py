@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rag_eval.corpus.outgoing import masked_text
 from rag_eval.evaluation.answer_frames import from_artifact
 from rag_eval.evaluation.comparing import find_run, run_ids
 from rag_eval.records.problems import InputError, Problem
@@ -62,7 +63,8 @@ def explanation(home: Path, query_id: str, *, run: str = "latest", gold_set: str
     found = []
     for doc_id, start, end in zip(spans["doc_id"], spans["start"].tolist(), spans["end"].tolist(), strict=True):
         hit = right[(right["doc_id"] == doc_id) & (right["start"] < end) & (right["end"] > start)]
-        found.append(GoldSpan(doc_id, start, end, texts.get(doc_id, "")[start:end], not hit.empty, addresses.get(doc_id, "")))
+        quote = masked_text(texts.get(doc_id, ""))[start:end]  # masked as a part of its document: what says that it is a secret may stand before it
+        found.append(GoldSpan(doc_id, start, end, quote, not hit.empty, addresses.get(doc_id, "")))
     figures = measured.frame("per_question")
     about = figures[figures["query_id"] == query_id].iloc[0]
     return Explanation(

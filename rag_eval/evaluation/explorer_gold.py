@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rag_eval.evaluation.explorer_texts import address, line, name
+from rag_eval.evaluation.explorer_texts import address, name, part
 
 Gold = dict[str, list[dict[str, Any]]]
 MAX_GOLD = 50
@@ -50,7 +50,7 @@ def gold_entries(spans: pd.DataFrame, documents: pd.DataFrame, sections: pd.Data
 
     for query_id, doc_id, start, end, section in zip(*(spans[column].tolist() for column in ("query_id", "doc_id", "start", "end")), sections_of(spans, sections), strict=True):
         covered |= {(query_id, doc_id), (query_id, section)}
-        add(query_id, _entry(doc_id, section, line(texts.get(doc_id, "")[start : min(end, start + _READ)]), urls.get(doc_id, "")))
+        add(query_id, _entry(doc_id, section, part(texts.get(doc_id, ""), start, min(end, start + _READ)), urls.get(doc_id, "")))
     owner = dict(zip(sections["section_id"].tolist(), sections["doc_id"].tolist(), strict=True))
     for query_id, section in _relevant(judged_sections):
         doc_id = owner.get(section, "")

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from rag_eval.corpus.masking import PATTERNS, mask
-from rag_eval.corpus.outgoing import MAX_READ_CHARS, shown, shown_address
+from rag_eval.corpus.masking import PATTERNS
+from rag_eval.corpus.outgoing import MAX_READ_CHARS, masked_text, shown, shown_address
 from rag_eval.records.snippets import ELLIPSIS, SNIPPET_CHARS, is_joined, snippet
 from rag_eval.reporting.html.untrusted import visible, web_address
 
@@ -22,13 +22,15 @@ _ESCAPE: Final = 12
 _ANCHORS: Final = tuple(sorted({anchor for pattern in PATTERNS for anchor in pattern.anchors}))
 _NUMBER: Final = re.compile(r"[0-9][0-9 .()/-]{6}")
 """Every pattern of personal data needs one of its anchors or, where it has none, so long a run as this."""
+_ENCODED: Final = re.compile("%[2-7][0-9A-Fa-f]")
+"""What may be an anchor once it is read."""
 _PLAIN: Final = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u0391-\u03a1\u03a3-\u0482\u048a-\u052f\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff]*")
 """Characters that are written as they are; of others it is looked up, one by one."""
 
 
 def _unmasked(text: str) -> bool:
     """Whether a glance shows that nothing in the text is masked: most texts hold no personal data, and looking for each pattern takes longer than all the rest."""
-    if _NUMBER.search(text):
+    if _NUMBER.search(text) or _ENCODED.search(text):
         return False
     lowered = text.lower()
     return not any(anchor in lowered for anchor in _ANCHORS)
@@ -97,6 +99,13 @@ def _window(pieces: Sequence[str], begin: int, end: int, budget: int) -> tuple[i
     return left, right
 
 
+def part(text: str, start: int, end: int) -> str:
+    """A part of a text as `line` writes it, masked with what stands around it: what says that it is a secret may stand before it."""
+    low = max(0, start - REACH)
+    around = text[low : end + REACH]
+    return line((around if _unmasked(around) else masked_text(around))[start - low : end - low])
+
+
 def marked(text: str, spans: Sequence[tuple[int, int]], limit: int = SNIPPET_CHARS) -> tuple[str, list[list[int]]]:
     """Cut a window of a text around the first of several spans.
 
@@ -123,7 +132,7 @@ def marked(text: str, spans: Sequence[tuple[int, int]], limit: int = SNIPPET_CHA
     low, high = max(0, begin - limit - REACH), min(len(text), min(end, begin + limit) + limit + REACH)
     inside, outside = max(0, begin - limit), min(len(text), min(end, begin + limit) + limit)
     around = text[low:high]
-    region = (around if _unmasked(around) else mask(around).text)[inside - low : outside - low]
+    region = (around if _unmasked(around) else masked_text(around))[inside - low : outside - low]
     pieces = _pieces(region)
     left, right = _window(pieces, begin - inside, min(end, outside) - inside, limit - 2 * len(ELLIPSIS))
     while left < begin - inside and (not pieces[left].strip() or is_joined(region[left])):

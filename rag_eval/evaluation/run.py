@@ -31,6 +31,7 @@ from rag_eval.reporting.mlflow_record import record
 from rag_eval.settings import Settings
 from rag_eval.storage.artifacts import ArtifactStore
 from rag_eval.storage.atomic import atomic_path, sweep
+from rag_eval.storage.credentials import without_secrets
 from rag_eval.storage.locking import home_lock
 
 ANOTHER_HOME_S = 3600.0
@@ -56,7 +57,7 @@ class Outcome:
     mlflow_run
         Id of the MLflow parent run, None where recording failed.
     mlflow_error
-        Why recording failed.
+        Why recording failed, without user and password of the tracking address.
     trace_error
         Why the traces could not be written.
     """
@@ -71,6 +72,10 @@ class Outcome:
     trace_error: str | None
 
 
+class NotRecordedError(Exception):
+    """MLflow did not record a run; says why, and nothing of what opens the tracking store."""
+
+
 def report_files(folder: Path) -> list[Path]:
     """Files that MLflow keeps of every run; rankings and the CSV copy stay in the folder of reports."""
     names = (FILE_NAME, PAGE, "measures.csv", "per-query.parquet", "answers.jsonl", "citations.jsonl", "evidence-trust.jsonl", "reliability.png", "learning-curve.png")
@@ -78,10 +83,21 @@ def report_files(folder: Path) -> list[Path]:
 
 
 def mlflow_record(runs: Runs, report: dict[str, Any], tags: dict[str, str] | None = None) -> str:
-    """Record a finished report in MLflow and return the parent run's id."""
+    """Record a finished report in MLflow and return the parent run's id.
+
+    Raises
+    ------
+    NotRecordedError
+        Whatever the tracking store did; the report on disk stands.
+    """
     evaluation, settings = runs.evaluation, runs.evaluation.settings
+    files, questions, uri = report_files(evaluation.reports), per_question(runs, report), settings.mlflow_uri
     with evaluation.progress.step("Recording in MLflow"):
-        return record(report, evaluation.config.name, settings.mlflow_uri, report_files(evaluation.reports), settings.home / "mlartifacts", extra_tags=tags, questions=per_question(runs, report))
+        try:
+            return record(report, evaluation.config.name, uri, files, settings.home / "mlartifacts", extra_tags=tags, questions=questions)
+        except Exception as failure:  # noqa: BLE001 - whatever a tracking store raises
+            reason = without_secrets(f"{type(failure).__name__}: {failure}", uri)
+    raise NotRecordedError(reason)  # outside of the handler: neither cause nor context repeats the address
 
 
 def publish(evaluation: Evaluation, report_folder: Path) -> None:
@@ -139,7 +155,7 @@ def evaluate(evaluation: Evaluation, *, primary: bool) -> Outcome:
     try:
         run_id = mlflow_record(runs, report)
     except Exception as failure:  # noqa: BLE001 - whatever a tracking store does, the report on disk stands; the caller shows the error
-        error = f"{type(failure).__name__}: {failure}"
+        error = str(failure) if isinstance(failure, NotRecordedError) else f"{type(failure).__name__}: {failure}"
     return Outcome(evaluation.config.name, report, evaluation.reports, required_failures(report["gates"]), seconds, run_id, error, trace_error)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rag_eval.corpus.outgoing import masked_text, shown_address
 from rag_eval.evaluation.corpus_steps import corpus_chunks, corpus_snapshot
 from rag_eval.evaluation.guard_steps import restated
 from rag_eval.evaluation.inputs import Evaluation
@@ -49,7 +50,7 @@ def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
     blocked, warned = frame["verdict"].isin(["blocked", AT_RETRIEVAL]), frame["verdict"] == "warning"
     shown = frame[blocked | (frame["allowed_by"] != "") | (warned if warnings else False)].sort_values(["verdict", "doc_id", "chunk_id"], kind="stable")
     rows = [
-        {**{name: row[name] for name in ("verdict", "chunk_id", "doc_id", "trust", "allowed_by")}, "source_url": urls[row["doc_id"]], "reasons": list(row["reasons"])}
+        {**{name: row[name] for name in ("verdict", "chunk_id", "doc_id", "trust", "allowed_by")}, "source_url": shown_address(urls[row["doc_id"]]), "reasons": list(row["reasons"])}
         for row in records_of(shown)
     ]
     return HeldBack(evaluation.config.name, len(frame), int(blocked.sum()), int(warned.sum()), rows, note)
@@ -90,7 +91,7 @@ def _source_hash(evaluation: Evaluation, doc_id: str) -> str:
 
 
 def inspect(evaluation: Evaluation, chunk_id: str) -> dict[str, Any]:
-    """Everything that is known of one chunk: trust and its factors, findings, decisions, text and link.
+    """Everything that is known of one chunk: trust and its factors, findings, decisions, text and link, both with personal data masked.
 
     Raises
     ------
@@ -105,16 +106,17 @@ def inspect(evaluation: Evaluation, chunk_id: str) -> dict[str, Any]:
         owner = records_of(documents[documents["doc_id"] == chunk["doc_id"]])[0]
         facts = records_of(_with_restated(evaluation)[0].iloc[[row]])[0]
     findings = stored.frame("findings")
+    start, end = int(chunk["start"]), int(chunk["end"])
     return {
         **facts,
         "reasons": list(facts["reasons"]),
         "factors": explain_factors(facts, as_of(evaluation)),
-        "source_url": owner["source_url"],
+        "source_url": shown_address(owner["source_url"]),
         "rev": owner["rev"],
         "source_hash": _source_hash(evaluation, facts["doc_id"]),
-        "start": int(chunk["start"]),
-        "end": int(chunk["end"]),
-        "text": chunk["text"],
+        "start": start,
+        "end": end,
+        "text": text if len(text := masked_text(owner["text"])[start:end]) == len(chunk["text"]) else masked_text(chunk["text"]),
         "findings": records_of(findings[findings["row"] == row].drop(columns="row")),
         "decisions": [decision for decision in read_decisions(evaluation.base) if decision.chunk_id == facts["chunk_id"]],
     }

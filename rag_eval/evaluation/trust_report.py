@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rag_eval.corpus.outgoing import shown_address
 from rag_eval.evaluation.guard_steps import restated
 from rag_eval.evaluation.measure_steps import Runs, number
 from rag_eval.evaluation.trust_measure_steps import NOT_CONFIGURED, trust_measures
@@ -77,7 +78,7 @@ def _quarantined(frame: pd.DataFrame, documents: pd.DataFrame) -> list[dict[str,
     urls = dict(zip(documents["doc_id"].tolist(), documents["source_url"].tolist(), strict=True))
     poor = frame[frame["verdict"] == "blocked"].head(MAX_QUARANTINED)
     return [
-        {"chunk_id": row["chunk_id"], "doc_id": quoted(row["doc_id"], MAX_ID), "source_url": quoted(urls[row["doc_id"]], MAX_ID), "reasons": list(row["reasons"])}
+        {"chunk_id": row["chunk_id"], "doc_id": quoted(row["doc_id"], MAX_ID), "source_url": quoted(shown_address(urls[row["doc_id"]]), MAX_ID), "reasons": list(row["reasons"])}
         for row in records_of(poor)
     ]
 

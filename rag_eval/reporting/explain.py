@@ -7,7 +7,6 @@ and never interpreted as markup.
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from rag_eval.corpus.outgoing import shown as masked_snippet
 from rag_eval.corpus.outgoing import shown_address
 from rag_eval.records.answers import Answer
 from rag_eval.records.citation import FIXES
@@ -106,23 +105,23 @@ def _rejected(found: Explanation, outgoing: Outgoing) -> list[str]:
     return ["Rejected replies", *lines, ""] if lines else []
 
 
-def _gold(found: Explanation) -> list[str]:
+def _gold(found: Explanation, outgoing: Outgoing) -> list[str]:
     if not found.answerable:
         return ["  the corpus holds no answer: NOT FOUND is right"]
     targets = ", ".join(quoted(target) for target in found.targets) or "none judged"
     lines = [f"  documents: {targets}"]
-    lines += [f"  {'cited ' if span.cited else 'missed'}  {quoted(span.doc_id)} [{span.start}, {span.end})  {masked_snippet(span.text)}{_link(span.source_url)}" for span in found.spans]
+    lines += [f"  {'cited ' if span.cited else 'missed'}  {quoted(span.doc_id)} [{span.start}, {span.end})  {outgoing.line(span.text)}{_link(span.source_url)}" for span in found.spans]
     return lines
 
 
-def _evidence(found: Explanation) -> list[str]:
+def _evidence(found: Explanation, outgoing: Outgoing) -> list[str]:
     used = {span.evidence for span in found.answer.citations}
     targets = set(found.targets)
     lines = []
     for place, item in enumerate(found.answer.evidence[:MAX_EVIDENCE]):
         marks = [name for name, there in (("cited", place in used), ("gold document", item.chunk.doc_id in targets)) if there]
         lines.append(f"  {place + 1:>2}. {quoted(item.token)}  {item.kind}, rank {item.chunk.k_final}, score {item.chunk.score_norm:.3f}{'  <- ' + ', '.join(marks) if marks else ''}{_link(item.chunk.source_url)}")
-        lines.append(f"      {masked_snippet(item.chunk.text)}")
+        lines.append(f"      {outgoing.line(item.chunk.text)}")
     more = len(found.answer.evidence) - MAX_EVIDENCE
     return (lines or ["  none"]) + ([f"  ... and {more} more"] if more > 0 else [])
 
@@ -137,7 +136,7 @@ def explanation_lines(found: Explanation) -> list[str]:
     use = f"use of what was retrieved: {str(found.measures['gap_reason']).replace('_', ' ')}"
     return [
         f"Question  {quoted(answer.query_id)}  ({quoted(found.gold_set)}, run {quoted(found.run_id)})",
-        f"  {masked_snippet(found.question, MAX_ANSWER_CHARS)}",
+        f"  {outgoing.line(found.question, MAX_ANSWER_CHARS)}",
         "",
         f"Answer  ({answer.mode}, evidence from {quoted(found.strategy)}, {answer.attempts} attempt{'s' if answer.attempts != 1 else ''}{signal})",
         f"  {snippet(shown, MAX_ANSWER_CHARS)}",
@@ -148,10 +147,10 @@ def explanation_lines(found: Explanation) -> list[str]:
         *_citations(found, outgoing),
         "",
         "Gold",
-        *_gold(found),
+        *_gold(found, outgoing),
         "",
         f"Evidence  ({len(answer.evidence)} pieces)",
-        *_evidence(found),
+        *_evidence(found, outgoing),
     ]
 
 

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rag_eval.citations.copied import SHORTEST, Source, uncopied
-from rag_eval.corpus.masking import mask
-from rag_eval.corpus.outgoing import masked_tree, masked_values, masked_with, shown, shown_address
+from rag_eval.corpus.outgoing import MAX_READ_CHARS, masked_text, masked_tree, masked_values, masked_with, shown, shown_address
 from rag_eval.records.answers import Answer
-from rag_eval.records.snippets import ELLIPSIS, SNIPPET_CHARS, is_joined
+from rag_eval.records.snippets import ELLIPSIS, SNIPPET_CHARS, is_joined, snippet
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Outgoing:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         texts = [item.chunk.text for item in answer.evidence]
-        masked = [mask(text).text for text in texts]
+        masked = [masked_text(text) for text in texts]
         self._known = masked_values(zip(texts, masked, strict=True))
         self._sources = [Source(item.chunk.doc_id, text) for item, text in zip(answer.evidence, masked, strict=True)]
         self._sources += [Source(span.doc_id, masked_with(span.quote, self._known)) for span in answer.citations if span.quote]
@@ -67,6 +66,10 @@ class Outgoing:
     def said(self, text: str) -> str:
         """Any other text about the question (a rejected reply, a message): masked, and its copies of the evidence cut."""
         return uncopied(masked_with(text, self._known), self._sources).text
+
+    def line(self, text: str, limit: int = SNIPPET_CHARS) -> str:
+        """Any text that stands beside the answer (the question, a piece of a source) as a snippet: what the evidence labels is known in it too."""
+        return snippet(masked_with(text[:MAX_READ_CHARS], self._known), limit)
 
     def names(self, place: int) -> tuple[str, ...]:
         """Ids and revision of what a citation cites, which are shown as they are; none where it cites no evidence."""

@@ -1,11 +1,11 @@
-"""The guard's findings on a terminal. All text of documents goes through `snippet` or `quoted`."""
+"""The guard's findings on a terminal. All text of documents goes through `shown`, addresses through `shown_address`, the rest through `quoted`."""
 
 import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from rag_eval.corpus.outgoing import shown, shown_address
 from rag_eval.records.problems import quoted
-from rag_eval.records.snippets import snippet
 from rag_eval.reporting.terminal import cell, new_table
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def show_chunk(console: "Console", facts: dict[str, Any]) -> None:
 
     line(f"chunk     {quoted(facts['chunk_id'])}: {facts['verdict']}" + (f", allowed by {quoted(facts['allowed_by'], MAX_ID)}" if facts["allowed_by"] else ""))
     line(f"document  {quoted(facts['doc_id'], MAX_ID)} at {quoted(facts['rev'], MAX_ID)}, characters {facts['start']} to {facts['end']}")
-    line(f"link      {quoted(facts['source_url'], MAX_ID)}")
+    line(f"link      {quoted(shown_address(facts['source_url']), MAX_ID)}")
     trust = "not configured" if math.isnan(facts["trust"]) else f"{facts['trust']:.3f}"
     line(f"trust     {trust}")
     for name, factor in facts["factors"].items():
         line(f"          {name}: " + ", ".join(f"{key} {quoted(str(value))}" for key, value in factor.items()))
     for finding in facts["findings"]:
         place = "" if finding["start"] < 0 else f" at characters {finding['start']} to {finding['end']}"
-        line(f"{finding['severity']:<9} {finding['check']}.{quoted(finding['rule'])}{place}: {quoted(finding['detail'], 200)}")
+        line(f"{finding['severity']:<9} {finding['check']}.{quoted(finding['rule'])}{place}: {shown(finding['detail'])}")
     for decision in facts["decisions"]:
         line(f"{decision.action:<9} {decision.at:%Y-%m-%d %H:%M} by {quoted(decision.who, MAX_ID)}: {quoted(decision.why, 400)}")
-    line(f"text      {snippet(facts['text'])}")
+    line(f"text      {shown(facts['text'])}")

@@ -19,6 +19,7 @@ from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.retrieval.chroma_residue import clear_unused
 from rag_eval.retrieval.embedding.base import Advance, Vectors, no_advance, unit
 from rag_eval.retrieval.ranking import Ranking, order, ranking, scale_min_max
+from rag_eval.storage.credentials import shown_service
 from rag_eval.storage.hashing import digest
 
 BATCH = 2000
@@ -147,7 +148,7 @@ class ChromaStore:
         else:
             parts = urlsplit(url)
             if parts.scheme not in {"http", "https"} or not parts.hostname:
-                raise InputError(Problem("chroma_url", "not the address of a Chroma server", field="chroma_url", found=url, accepted="http(s)://host:port"))
+                raise InputError(Problem("chroma_url", "not the address of a Chroma server", field="chroma_url", found=shown_service(url), accepted="http(s)://host:port"))
             self._client = chromadb.HttpClient(host=parts.hostname, port=parts.port or 8000, ssl=parts.scheme == "https", settings=settings)
 
     def close(self) -> None:

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.corpus.masking import FILL, mask
-from rag_eval.corpus.outgoing import masked_tree, masked_values, masked_with, shown, shown_address
+from rag_eval.corpus.outgoing import (
+    covered_with,
+    labelled_values,
+    masked_text,
+    masked_tree,
+    masked_values,
+    masked_with,
+    shown,
+    shown_address,
+)
 from rag_eval.records.snippets import ELLIPSIS, snippet
 
 EMAIL = "jane.doe@" + "example.org"
@@ -83,3 +92,28 @@ def test_a_tree_keeps_its_ids_and_its_shape():
     assert EMAIL not in str({**masked, "doc_id": ""})
     assert masked["more"][1:] == [1, None, True, 0.5]
     assert masked_tree(EMAIL, keep=()) == mask(EMAIL).text
+
+
+@given(st.text(alphabet="aje.@%4025 0171-[█", max_size=80))
+def test_masking_what_percent_signs_hide_keeps_the_length_and_is_done_once(text):
+    masked = masked_text(text)
+    assert len(masked) == len(text)
+    assert masked_text(masked) == masked
+
+
+@pytest.mark.parametrize("encoded", [EMAIL.replace("@", "%40"), EMAIL.replace("@", "%40").replace(".", "%2E"), CARD.replace(" ", "%20"), "%2B49%2030%201234567"])
+def test_a_value_behind_percent_signs_is_masked_where_it_stands(encoded):
+    text = f"100 % of it: see https://example.org/a%20b?to={encoded}&x=%41 and go"
+    masked = masked_text(text)
+    assert encoded not in masked
+    assert masked.startswith("100 % of it: see https://example.org/a%20b?to=[")
+    assert masked.endswith("&x=%41 and go")
+    assert FILL in shown(text)
+    assert masked_tree([text]) == [masked]
+
+
+def test_only_what_nothing_but_a_label_gives_away_is_carried_into_other_texts():
+    secret = "Xk39aBcD9f" + "Gh2JkLmN4pQrS7"
+    known = labelled_values([f"api_key = {secret} of {EMAIL}"])
+    assert list(known) == [secret]
+    assert covered_with(f"{secret} by {EMAIL}", known) == f"{known[secret]} by {EMAIL}"

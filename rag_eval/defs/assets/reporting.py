@@ -61,11 +61,16 @@ def reporting_assets(common: Common, settings: Settings) -> list[dg.AssetsDefini
 
     @dg.multi_asset(name=op_name(record.key), specs=[record])
     def mlflow_record(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
+        from rag_eval.evaluation.run import NotRecordedError
         from rag_eval.evaluation.run import mlflow_record as stage
+        from rag_eval.records.problems import quoted
 
         with clear_failures():
             session = evaluations.open(context.partition_key)
-            run_id = stage(session.runs, session.report, {"dagster.run_id": context.run.run_id})
+            try:
+                run_id = stage(session.runs, session.report, {"dagster.run_id": context.run.run_id})
+            except NotRecordedError as failure:
+                raise dg.Failure(f"MLflow did not record this run ({quoted(str(failure), 400)}); the report is complete") from None
             return outcomes.mlflow_record(session, run_id).result()
 
     @dg.multi_asset(name=op_name(verdict.key), specs=[verdict])

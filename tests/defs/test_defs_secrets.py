@@ -1,0 +1,59 @@
+"""What Dagster keeps of a failure: neither the password of a tracking server nor what an error quotes of a corpus or gold set."""
+
+import traceback
+
+import dagster as dg
+import pytest
+
+from rag_eval.defs.metadata import clear_failures
+from rag_eval.records.problems import InputError, Problem
+
+PASSWORD = "S3cret" + "Passw0rdXYZ"
+EMAIL = "jane.doe@" + "private.example.com"
+
+pytestmark = [
+    # MLflow 3.17 with SQLAlchemy 2.1
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),
+]
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """An instance on disk, and a search for a text in everything that it kept."""
+    folder = tmp_path / "dagster"
+    folder.mkdir()
+    with dg.DagsterInstance.local_temp(str(folder)) as instance:
+
+        def holds(value: str) -> list[str]:
+            files = [path for path in folder.rglob("*") if path.is_file()]
+            assert any(path.suffix == ".db" for path in files)
+            return [path.name for path in files if value.encode() in path.read_bytes()]
+
+        yield instance, holds
+
+
+def test_the_password_of_the_tracking_server_is_kept_nowhere(project, kept, monkeypatch, capfd):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    project.settings = project.settings.model_copy(update={"tracking_uri": f"http://bob:{PASSWORD}@127.0.0.1:1/"})
+    instance, holds = kept
+    result = project.run(instance)
+    assert not result.success
+    (event,) = [event for event in result.all_events if event.is_step_failure and event.step_key == "reporting__mlflow_record"]
+    assert "MLflow did not record this run" in event.step_failure_data.user_failure_data.description
+    assert "127.0.0.1" in event.step_failure_data.user_failure_data.description
+    assert holds("MLflow did not record this run")  # what is kept is looked through
+    assert holds(PASSWORD) == []
+    printed = capfd.readouterr()
+    assert PASSWORD not in printed.out + printed.err
+
+
+def test_what_an_error_quotes_is_kept_masked_without_its_cause():
+    problem = Problem("bad_target", "the target does not exist", field="doc_id", found=f"{EMAIL} of https://example.org/?to={EMAIL.replace('@', '%40')}")
+    with pytest.raises(dg.Failure) as failed, clear_failures():
+        raise InputError(problem)
+    stored = "".join(traceback.format_exception(failed.value))  # Dagster stores an error with all its causes
+    assert "[email" in stored
+    assert EMAIL.partition("@")[2] not in stored
+    (row,) = failed.value.metadata["problems"].records
+    assert EMAIL.partition("@")[2] not in str(row.data)
