@@ -205,7 +205,7 @@ def export_outcomes(
         frame = _read(store, everything, strategy=strategy, strategy_fingerprint=fingerprint, target=target, k=k, gold_source=gold_source)
         from rag_eval.reporting.outcome_export import RESTORED, write_outcomes
 
-        whole = store.with_superseded(frame) if file.suffix.lower() == RESTORED else frame
+        whole = store.as_recorded(frame) if file.suffix.lower() == RESTORED else frame
         write_outcomes(file, whole)
         typer.echo(f"{len(frame):,} outcomes written to {file}" + (f", and {len(whole) - len(frame):,} that they supersede" if len(whole) > len(frame) else ""))
 

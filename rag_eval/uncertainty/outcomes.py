@@ -127,14 +127,16 @@ class OutcomeStore:
         frame = self.history(strategy=strategy, strategy_fingerprint=strategy_fingerprint, target=target, k=k, gold_sources=gold_sources, claim_ids=claim_ids)
         return pooled(self.sql, joined(frame[~frame["outcome_id"].isin(frame["supersedes"])].reset_index(drop=True)))
 
-    def with_superseded(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Add the rows that those of a frame supersede, and so on to the first of each chain, oldest first: together they can be recorded anew."""
-        parts, wanted = [frame], set(frame["supersedes"]) - set(frame["outcome_id"]) - {""}
-        rows = self.history(claim_ids=sorted(set(frame.loc[frame["supersedes"].isin(wanted), "claim_id"]))) if wanted else frame
-        while wanted:
-            parts.append(rows[rows["outcome_id"].isin(wanted)])
-            wanted = set(parts[-1]["supersedes"]) - {""}
-        return pd.concat(parts, ignore_index=True).drop_duplicates("outcome_id").sort_values(["at", "outcome_id"], kind="stable", ignore_index=True)
+    def as_recorded(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of a frame as they were recorded, with those that they supersede and so on to the first of each chain, oldest first: they can be recorded anew."""
+        rows = self.history(claim_ids=sorted(set(frame["claim_id"])))
+        superseded = dict(zip(rows["outcome_id"], rows["supersedes"], strict=True))
+        wanted: set[str] = set()
+        for name in frame["outcome_id"]:
+            while name and name not in wanted:
+                wanted.add(name)
+                name = superseded[name]  # noqa: PLW2901 - along the chain
+        return rows[rows["outcome_id"].isin(wanted)].reset_index(drop=True)
 
     def history(self, *, claim_ids: Sequence[str] | None = None, gold_sources: Sequence[str] | None = None, **equal: Any) -> pd.DataFrame:
         """Return every row, superseded ones too, oldest first, groups and probabilities as they were recorded; the parameters are those of `current`."""

@@ -149,3 +149,14 @@ def test_what_was_drawn_elsewhere_keeps_its_probability(traffic, tmp_path):
     other.record(of_frame(traffic.outcomes.current()))
     assert set(other.current()["inclusion_probability"]) == {0.25}
     assert set(traffic.outcomes.history()["inclusion_probability"]) == {0.25}
+
+
+def test_rows_to_be_recorded_anew_keep_the_chance_of_their_own_draw(traffic):
+    traffic.arrive(0, 40, 0.5)
+    traffic.judge(traffic.draw(10))
+    traffic.judge(traffic.draw(15))
+    found = traffic.outcomes.current()
+    assert set(found["inclusion_probability"].round(12)) == {0.625}
+    again = traffic.outcomes.as_recorded(found)
+    assert sorted(again["inclusion_probability"].round(12).value_counts().items()) == [(0.25, 10), (0.375, 15)]
+    pd.testing.assert_frame_equal(again, traffic.outcomes.history())
