@@ -65,7 +65,7 @@ def test_a_time_that_no_clock_shows_stands_as_it_is(viewed, text):
 
 
 @pytest.mark.parametrize("name", ["value", "ci_low", "ci_high", "n_scored"])
-@pytest.mark.parametrize("figure", [10**400, -(10**400)])
+@pytest.mark.parametrize("figure", [10**400, -(10**400)], ids=["large", "small"])
 def test_a_figure_that_no_float_holds_is_a_damaged_run(viewed, name, figure):
     kept = viewed.kept()
     page = asked(viewed, viewed.client(), changed(kept, (*of_report(kept), name), figure))
