@@ -2,10 +2,13 @@
 
 import csv
 import io
+import re
+from html import unescape
 
 import pytest
 
-from rag_eval.reporting.html.tables import Column, Table, Words, plain
+from rag_eval.reporting.html.figures import Cursor
+from rag_eval.reporting.html.tables import Column, Number, Table, Words, plain
 
 
 def table(*names):
@@ -26,3 +29,45 @@ def test_no_cell_is_an_argument_of_the_line_break_before_it(name):
     after = [part.lstrip() for part in text.split(r"\\")[1:]]
     assert not any(part.startswith(("[", "*")) for part in after)
     assert not any(part.startswith(("[", "*")) for part in (line.lstrip() for line in text.split(r"\midrule")[1].splitlines()))
+
+
+def dashes(*reasons, means=""):
+    """A table with a row a reason, all of it a dash."""
+    report = Cursor({str(at): {"x": None, "x_reason": reason} for at, reason in enumerate(reasons)})
+    return Table("t", "caption", [Column("name", "name", figures=False), Column("x", "<x>", means)], [[Words("row"), Number(report[str(at)]["x"])] for at in range(len(reasons))])
+
+
+def visible_text(markup):
+    """What a reader sees without pointing: no attributes, nothing that is only read aloud."""
+    return unescape(re.sub(r"<[^>]*>", " ", re.sub(r'<span class="sr">[^<]*</span>', "", markup)))
+
+
+def test_a_dash_says_why_without_being_pointed_at():
+    seen = visible_text(str(dashes("no <gold>", "no <gold>").html()))
+    assert seen.count("no <gold>") == 1
+    markup = str(dashes("no gold", "off", "no gold").html())
+    assert re.findall(r'<sup aria-hidden="true">(\w)</sup>', markup) == ["a", "b", "a"]
+    assert re.search(r"a\s+no gold", visible_text(markup))
+    assert re.search(r"b\s+off", visible_text(markup))
+    assert "dash" not in visible_text(str(table("x").html())).lower()
+
+
+def test_many_reasons_are_folded_and_all_there():
+    reasons = [f"reason {'x' * at}" for at in range(40)]
+    markup = str(dashes(*reasons).html())
+    assert re.search(r'<details class="why[^>]*><summary>[^<]*forty', markup)
+    assert all(f"{reason} " in visible_text(markup) for reason in reasons)
+    marks = re.findall(r'<sup aria-hidden="true">(\w+)</sup>', markup)
+    assert len(set(marks)) == 40
+
+
+def test_what_a_column_means_can_be_read_without_pointing():
+    markup = str(dashes("off", means="share of <questions>").html())
+    assert "share of <questions>" in visible_text(markup)
+    assert re.search(r'<details class="means[^>]*><summary>', markup)
+    assert "<details" not in str(table("x").html())
+
+
+def test_text_of_the_data_is_no_dash():
+    said = '<span class="absent" title="x">–<span class="sr"> not available: x</span></span>'
+    assert "A dash" not in str(table(said).html())
