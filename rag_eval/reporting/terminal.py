@@ -211,9 +211,9 @@ def previous_lines(report: Mapping[str, Any]) -> list[str]:
 
 def _fallen(evidence: Mapping[str, Any]) -> str:
     """Write what a regression gate found: the relative drop, which is what is accepted or not, and the paired difference."""
-    bounds = "" if evidence["ci_low"] is None or evidence["ci_high"] is None else f" [{evidence['ci_low']:+.3f}, {evidence['ci_high']:+.3f}]"
-    difference = f"difference {evidence['value']:+.3f}{bounds}"
-    return f"drop {evidence['relative_drop']:.3f}; {difference}" if "relative_drop" in evidence else difference
+    bounds = "" if evidence["ci_low"] is None or evidence["ci_high"] is None else f" [{evidence['ci_low']:+.2f}, {evidence['ci_high']:+.2f}]"
+    difference = f"diff. {evidence['value']:+.3f}{bounds}"
+    return f"drop {evidence['relative_drop']:.3f}\n{difference}" if "relative_drop" in evidence else difference  # two lines, so that a narrow terminal keeps the other columns
 
 
 def regression_lines(report: Mapping[str, Any]) -> list[str]:

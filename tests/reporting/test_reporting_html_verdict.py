@@ -104,7 +104,7 @@ def test_the_terminal_shows_what_a_drop_is_held_against(report):
     from rag_eval.reporting.terminal import gates_table, regression_lines
 
     report["gates"] = [{"id": "regression.mrr", "gate": "regression", "required": False, "severity": "P2", "status": "pass", "reason_code": "no_regression", "evidence": DROP | {"different": DIFFERENT}}]
-    assert list(gates_table(report).columns[2].cells) == ["drop 0.044; difference -0.019 [-0.045, +0.004]"]
+    assert list(gates_table(report).columns[2].cells) == ["drop 0.044\ndiff. -0.019 [-0.04, +0.00]"]
     (line,) = regression_lines(report)
     assert "20260101T000000000Z-00000000" in line
     assert "index (bm25s:aaaa before, bm25s:bbbb now)" in line

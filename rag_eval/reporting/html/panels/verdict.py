@@ -20,7 +20,7 @@ class Fallen(Cell):
     def html(self) -> Markup:
         """Write it for the page."""
         difference = Markup("difference {}").format(interval(self.of, signed=True))
-        return Markup("drop {}; {}").format(number(self.of["relative_drop"]), difference) if "relative_drop" in self.of else difference
+        return Markup("drop {}<br>{}").format(number(self.of["relative_drop"]), difference) if "relative_drop" in self.of else difference
 
     def csv(self, key: str) -> dict[str, str]:
         """Write it for CSV; the difference, the baseline's run and what else differs have columns of their own."""
