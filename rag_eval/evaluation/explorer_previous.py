@@ -14,7 +14,10 @@ import pandas as pd
 
 from rag_eval.evaluation.comparing import run_ids
 from rag_eval.evaluation.explorer_rankings import FloatArray
+from rag_eval.evaluation.history_steps import changes as named_changes
+from rag_eval.evaluation.history_steps import comparable, past_of
 from rag_eval.evaluation.measure_steps import Runs
+from rag_eval.evaluation.run_basis import basis_of
 from rag_eval.evaluation.scoring import ALWAYS_K
 from rag_eval.measures.labels import machine_name
 from rag_eval.records.problems import InputError, quoted
@@ -26,6 +29,7 @@ MAX_NAMED: Final = 3
 """Unreadable runs that are named; more are counted."""
 MAX_LOOKED_AT: Final = 200
 """Kept runs of any gold set that are read, the newest first."""
+NOT_KNOWN = "what its figures rest on cannot be read"
 NO_RUN = "no earlier run of this gold set is kept"
 
 
@@ -41,11 +45,17 @@ class Previous:
         Folder of its ranking artifact; None where its figures cannot be held against this run's.
     reason
         Why there is none or no comparison, and which kept runs could not be read; empty where nothing is to be said.
+    comparable
+        Whether figures of the two are of the same thing, by the rule of the report's history; None where there is no run or nobody knows.
+    changed
+        What their figures rest on and is not the same, a sentence each.
     """
 
     run_id: str | None
     ranking: Path | None
     reason: str
+    comparable: bool | None = None
+    changed: tuple[str, ...] = ()
 
 
 def _kept(path: Path) -> tuple[str, str, str]:
@@ -66,7 +76,18 @@ def _kept(path: Path) -> tuple[str, str, str]:
 
 
 def previous_run(runs: Runs) -> Previous:
-    """Find the newest kept run of this gold set from before now."""
+    """Find the newest kept run of this gold set from before now, and what it does not have in common with this one."""
+    found = _newest(runs)
+    if found.run_id is None:
+        return found
+    past = next((run for run in past_of(runs.evaluation).runs if run.run_id == found.run_id), None)
+    if past is None:
+        return dataclasses.replace(found, changed=(NOT_KNOWN,))
+    changed = named_changes(past, basis_of(runs))
+    return dataclasses.replace(found, comparable=comparable(changed), changed=tuple(changed.values()))
+
+
+def _newest(runs: Runs) -> Previous:
     evaluation, unreadable = runs.evaluation, list[str]()
     home = evaluation.settings.home
     now = f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%S%f}"[:-3] + "Z"  # what a wrong clock dates after now is not from before: the report's `previous` leaves it out too
@@ -123,4 +144,4 @@ def changes(previous: Previous, runs: Runs, values: FloatArray) -> tuple[FloatAr
 
 def identity(previous: Previous) -> list[Any]:
     """Part of a memo key that stands for the previous run."""
-    return [previous.run_id, None if previous.ranking is None else previous.ranking.name, previous.reason]
+    return [previous.run_id, None if previous.ranking is None else previous.ranking.name, previous.reason, previous.comparable, list(previous.changed)]

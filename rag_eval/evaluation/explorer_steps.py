@@ -54,7 +54,7 @@ def _explorer_bundle(runs: Runs) -> Artifact:
 def _with_previous(base: dict[str, Any], previous: Previous, runs: Runs) -> dict[str, Any]:
     change, reason = changes(previous, runs, values_of(runs))
     questions = {**base["questions"], "change": nullable(change)}
-    return {**base, "previous": previous.run_id, "previous_reason": reason or None, "questions": questions}
+    return {**base, "previous": previous.run_id, "previous_reason": reason or None, "previous_comparable": previous.comparable, "previous_changes": list(previous.changed), "questions": questions}
 
 
 def _without_previous(runs: Runs) -> Artifact:

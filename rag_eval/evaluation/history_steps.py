@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.evaluation.past_runs import Past, PastRun, past_runs
+from rag_eval.evaluation.run_basis import RunBasis
 
 MAX_RUNS: Final = 60
 NOT_SAID: Final = "the run's report does not say it: too little to say it from, or a version that did not measure it"
@@ -33,7 +34,7 @@ def previous_run(evaluation: Evaluation) -> PastRun | None:
     return past[-1] if past else None
 
 
-def changes(before: PastRun, now: PastRun) -> dict[str, str]:
+def changes(before: PastRun, now: PastRun | RunBasis) -> dict[str, str]:
     """Name what the figures of two runs rest on and is not the same: code -> sentence, in the order of CODES; empty where nothing differs."""
     both = sorted(set(before.strategies) & set(now.strategies))
     pairs = {name: (before.strategies[name], now.strategies[name]) for name in both}

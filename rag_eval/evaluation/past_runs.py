@@ -132,7 +132,6 @@ def past_run(kept: Mapping[str, Any]) -> PastRun:
     index, evaluation, uncertainty = report["index"], report["evaluation"], report.get("uncertainty", {})
     rev = index.get("corpus_rev")
     named = isinstance(rev, str) and re.fullmatch(REVISION, rev) is not None and mask(rev).text == rev
-    settings = [evaluation, report["gold"].get("seeds"), uncertainty.get("target"), uncertainty.get("k")]
     statuses: tuple[GateStatus, ...] = get_args(GateStatus)
     return PastRun(
         gold_set=kept["gold_set"],
@@ -144,12 +143,22 @@ def past_run(kept: Mapping[str, Any]) -> PastRun:
         chunks_hash=index["chunks_hash"],
         rev=rev if named else None,
         level=evaluation["level"],
-        settings=digest(settings),
+        settings=settings_hash(evaluation, report["gold"].get("seeds"), uncertainty.get("target"), uncertainty.get("k")),
         code=report.get("code", {}).get("version"),
         strategies={entry["name"]: _strategy(entry, report) for entry in report["strategies"]},
         gates={status: sum(gate["status"] == status for gate in report["gates"]) for status in statuses},
         ranking=kept["artifacts"].get("ranking"),
     )
+
+
+def settings_hash(evaluation: Mapping[str, Any], seeds: object, target: object, k: object) -> str:
+    """Hash levels, cutoffs, seeds and what a miss is."""
+    return digest([evaluation, seeds, target, k])
+
+
+def configuration_hash(configuration: Mapping[str, Any]) -> str:
+    """Hash how a strategy was configured."""
+    return digest(configuration)
 
 
 def _strategy(entry: Mapping[str, Any], report: Mapping[str, Any]) -> PastStrategy:
@@ -162,7 +171,7 @@ def _strategy(entry: Mapping[str, Any], report: Mapping[str, Any]) -> PastStrate
     skill, smece = validation.get("skill"), validation.get("smece")
     return PastStrategy(
         index_hash=entry["index_hash"],
-        configuration=digest(entry["configuration"]),
+        configuration=configuration_hash(entry["configuration"]),
         fingerprint=stated.get("fingerprint"),
         **{key: _figure(by_label.get(label)) for key, label in FIGURES.items()},
         miss_any=_figure(observed),

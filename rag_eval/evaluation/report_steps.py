@@ -23,6 +23,7 @@ from rag_eval.evaluation.measure_steps import Runs, ranking_measures
 from rag_eval.evaluation.overlap_steps import overlap
 from rag_eval.evaluation.past_runs import keep_summary
 from rag_eval.evaluation.previous_steps import history_parts
+from rag_eval.evaluation.run_basis import configuration_part, evaluation_part
 from rag_eval.evaluation.scoring import LEVELS
 from rag_eval.evaluation.slices_steps import slices
 from rag_eval.evaluation.stability_steps import stability_measures
@@ -35,7 +36,7 @@ from rag_eval.evaluation.uncertain_pictures import PICTURES, drawn
 from rag_eval.evaluation.uncertainty_steps import calibrated_miss_rates
 from rag_eval.gates.contract import contract_gate
 from rag_eval.gates.floors import floor_gates, unmeasured_gates
-from rag_eval.records.gold_set import Bm25, External, Iterative, Strategy
+from rag_eval.records.gold_set import Bm25, External, Iterative
 from rag_eval.reporting.metrics_report import FILE_NAME, dumps, finish, write_report
 from rag_eval.reporting.null_reasons import with_reasons
 from rag_eval.reporting.tables import per_query_csv, trec_qrels, trec_run, write_measures
@@ -70,15 +71,6 @@ def _embedding_use(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> d
     return {"models": sorted(models), "needed": len(models) * (chunks + wordings) + expanded, "embedded": opened.embedded}
 
 
-def _configuration(spec: Strategy) -> dict[str, Any]:
-    """The strategy as it was configured; where vectors or rankings come from a file, its place is this machine's business."""
-    shown = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    for part in (shown, shown.get("rerank", {})):
-        if "vectors" in part.get("embedding", {}):
-            part["embedding"]["vectors"] = "(file)"
-    return shown | {key: "(file)" for key in ("run_file", "recorded") if key in shown}
-
-
 def _strategy(evaluation: Evaluation, runs: Runs, entry: dict[str, Any]) -> dict[str, Any]:
     about = runs.artifact(entry["name"]).json("about")
     spec = runs.spec(entry["name"])
@@ -89,7 +81,7 @@ def _strategy(evaluation: Evaluation, runs: Runs, entry: dict[str, Any]) -> dict
         "kind": about["kind"],
         "index_hash": about["index_hash"],
         "embed_model": about["embed_model"],
-        "configuration": _configuration(spec),
+        "configuration": configuration_part(spec),
         "rerank": spec.rerank.kind if spec.rerank else None,
         "seeds": {"configured": list(evaluation.config.seeds), "matter": about["seed_matters"]},
         "n_runs": about["n_runs"],
@@ -194,7 +186,7 @@ def report_body(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> dict
         "version": __version__,
         "code": {"version": code_version(), "libraries": library_versions()},
         "features": {"FEATURE_HYBRID_RETRIEVAL": evaluation.settings.feature_hybrid_retrieval, "FEATURE_RAGAS_EVAL": evaluation.settings.feature_ragas_eval},
-        "evaluation": {"k": list(config.k), "depth": config.depth, "level": config.level, "primary": config.primary_strategy, "partial": evaluation.partial, "known": evaluation.known},
+        "evaluation": evaluation_part(evaluation),
         "gold": {**gold, "seeds": list(config.seeds)},
         "index": {
             "hash": primary["index_hash"],

@@ -209,6 +209,26 @@ def previous_lines(report: Mapping[str, Any]) -> list[str]:
     return [f"previous run {quoted(part['run_id'])}: {against}"]
 
 
+def _fallen(evidence: Mapping[str, Any]) -> str:
+    """Write what a regression gate found: the relative drop, which is what is accepted or not, and the paired difference."""
+    bounds = "" if evidence["ci_low"] is None or evidence["ci_high"] is None else f" [{evidence['ci_low']:+.2f}, {evidence['ci_high']:+.2f}]"
+    difference = f"diff. {evidence['value']:+.3f}{bounds}"
+    return f"drop {evidence['relative_drop']:.3f}\n{difference}" if "relative_drop" in evidence else difference  # two lines, so that a narrow terminal keeps the other columns
+
+
+def regression_lines(report: Mapping[str, Any]) -> list[str]:
+    """Say which run the regression gates hold this one against, and what else differs between the two."""
+    held = [gate["evidence"] for gate in report["gates"] if "baseline_run" in gate["evidence"]]
+    evidence = next((evidence for evidence in held if "value" in evidence), held[0] if held else None)
+    if evidence is None:
+        return []
+    against = f"regression against the accepted baseline {quoted(evidence['baseline_run'])}"
+    if "value" not in evidence and "reason" in evidence:
+        return [f"{against}: {quoted(evidence['reason'], 300)}"]
+    different = ", ".join(f"another {quoted(name)} ({quoted(part['before'])} before, {quoted(part['now'])} now)" for name, part in evidence.get("different", {}).items())
+    return [f"{against}: {different or 'nothing else differs'}"]
+
+
 def gates_table(report: Mapping[str, Any]) -> "Table":
     """Gates with what was asked, what was found and why."""
     table = new_table("Gates", [("gate", "left"), ("status", "left"), ("found", "right"), ("accepted", "left"), ("reason", "left")])
@@ -217,7 +237,7 @@ def gates_table(report: Mapping[str, Any]) -> "Table":
 
     for gate in report["gates"]:
         evidence = gate["evidence"]
-        found = interval(evidence.get("value"), evidence.get("ci_low"), evidence.get("ci_high"))
+        found = _fallen(evidence) if "baseline_run" in evidence and "value" in evidence else interval(evidence.get("value"), evidence.get("ci_low"), evidence.get("ci_high"))
         name = gate["id"] + (" (required)" if gate["required"] else "")
         status = Text(gate["status"].replace("_", " "), style=STATUS_STYLE[gate["status"]])
         table.add_row(cell(name), status, found, cell(evidence.get("accepted", "")), cell(gate["reason_code"]))
@@ -251,7 +271,7 @@ def show_report(console: "Console", report: Mapping[str, Any]) -> None:
     from rag_eval.reporting.miss_rate_lines import miss_rate_lines, miss_rates_table
 
     console.print(miss_rates_table(report))
-    for line in (*miss_rate_lines(report), *trust_lines(report), *previous_lines(report), *drift_lines(report)):
+    for line in (*miss_rate_lines(report), *trust_lines(report), *previous_lines(report), *drift_lines(report), *regression_lines(report)):
         console.print(line, markup=False, soft_wrap=True)
     if report["gates"]:
         console.print(gates_table(report))

@@ -413,3 +413,28 @@ def test_what_is_shown_of_a_source_is_bounded(evaluated):
     texts += [item["quote"] for question in evaluated.questions for item in itertools.chain(question["gold"], (question["answer"] or {}).get("citations", ())) if item["quote"]]
     assert len(texts) > 50
     assert max(len(re.sub(r"\[U\+[0-9A-F]{4,6}\]", "?", text)) for text in texts) <= 200
+
+
+def test_what_makes_the_previous_run_another_thing_is_said_beside_the_counts(evaluated, opened):
+    page, previous = opened(evaluated), evaluated.report["previous"]
+    told = page.locator("#ex-order").inner_text()
+    assert previous["reasons"]
+    assert all(reason in told for reason in previous["reasons"])
+    assert ("not comparable" in told) == (not previous["comparable"])
+
+
+def test_a_rank_that_counts_otherwise_than_the_list_says_so(pandas_api, opened):
+    """The rank of the first gold counts documents, the list below holds passages: several of one document take several places."""
+    questions, strategies = pandas_api.questions, pandas_api.explorer["summary"]["strategies"]
+
+    def first(wanted):
+        return next((at, run) for at, question in enumerate(questions) for run in question["runs"] if run["w"] == 0 and run["first"] and run["first"] <= 10 and len(run["c"]) == 10 and wanted(run))
+
+    for wanted, words in ((lambda run: not run["h"], "after those shown"), (lambda run: run["h"] and run["h"][0] + 1 > run["first"], "below"), (lambda run: run["h"] and run["h"][0] + 1 == run["first"], None)):
+        at, run = first(wanted)
+        page = opened(pandas_api, f"#explorer?size=200&open={quote(questions[at]['id'], safe='')}&show={quote(strategies[run['s']], safe='')}")
+        page.locator("#ex-detail[data-state=ready]").wait_for()
+        told = page.locator("#ex-detail .ex-run .ex-facts").first.inner_text()
+        assert f"#{run['first']}" in told
+        assert ("counts documents" in told) == (words is not None)
+        assert words is None or words in told

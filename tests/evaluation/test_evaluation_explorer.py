@@ -1,5 +1,6 @@
 """The explorer's parts keep their schemas and say of every retrieval what the measures say."""
 
+import datetime as dt
 import json
 import math
 
@@ -17,7 +18,9 @@ from rag_eval.evaluation.index_steps import IndexOpener
 from rag_eval.evaluation.inputs import open_gold_set
 from rag_eval.evaluation.measure_steps import Runs, ranking_measures
 from rag_eval.evaluation.opening_recorded import open_recorded
-from rag_eval.evaluation.report_steps import artifact_keys, keep_run
+from rag_eval.evaluation.previous_steps import history_parts
+from rag_eval.evaluation.report_steps import artifact_keys, keep_run, report_body
+from rag_eval.reporting.metrics_report import finish
 from rag_eval.settings import Settings
 
 VECTOR = "  - {name: vector, kind: vector, embedding: {model: lsa-8}}\n"
@@ -375,3 +378,36 @@ def test_outputs_of_a_system_of_its_own_keep_to_the_format(project):
     assert [run["failed"] for run in found.question("none")["runs"]] == [1]
     assert "jane.doe" not in json.dumps(found.parts)
     assert set(found.chunks["link"]) == {""}
+
+
+def whole(project, runs, run_id):
+    """Keep a run with everything of its report that a later one compares."""
+    report = finish(report_body(runs.evaluation, runs.opened, runs), dt.datetime.now(dt.UTC)) | {"run_id": run_id}
+    return keep_run(runs.evaluation, report, artifact_keys(runs))
+
+
+def test_a_previous_run_that_is_not_comparable_says_what_changed(project):
+    old = runs_of(project, CONFIG.replace("kind: bm25", "kind: bm25, k1: 9, b: 1"))
+    whole(project, old, "20260101T000000000Z-00000000")
+    new = runs_of(project)
+    summary = read(new).summary
+    assert summary["previous_comparable"] is False
+    reported = history_parts(new, finish(report_body(new.evaluation, new.opened, new), dt.datetime.now(dt.UTC)), artifact_keys(new))["previous"]
+    assert summary["previous_changes"] == reported["reasons"]
+    assert reported["reason_codes"] == ["index_changed", "configuration_changed"]
+    assert {value for row in summary["questions"]["change"] for value in row} - {None}  # the gold is the same: the figures stay
+    whole(project, new, "20260102T000000000Z-00000000")
+    again = read(runs_of(project)).summary
+    assert (again["previous_comparable"], again["previous_changes"]) == (True, [])
+
+
+def test_a_previous_run_that_does_not_say_what_it_rests_on_is_not_called_comparable(project):
+    runs = runs_of(project)
+    kept(project, runs, "20260101T000000000Z-00000000")
+    summary = read(runs_of(project)).summary
+    assert summary["previous_comparable"] is None
+    assert "cannot be read" in summary["previous_changes"][0]
+    first = runs_of(project, CONFIG)
+    for path in (project.home / "runs").iterdir():
+        path.unlink()
+    assert read(first).summary["previous_changes"] == []

@@ -109,3 +109,14 @@ def test_hostile_texts_are_shown_and_do_nothing(report, text):
     report["history"]["unreadable"] = [{"run_id": text, "reason": text}]
     panel_reports.check(history, report)
     panel_reports.check(history, panel_reports.full((text, "b")))
+
+
+def test_the_index_beside_a_figure_is_the_one_that_it_was_measured_on(report):
+    own = f"bm25s:{'a' * 32}"
+    for at, night in enumerate(report["history"]["runs"]):
+        night["index_hash"] = f"hybrid:{at:032x}"  # of the strategy that was the primary one that night
+        night["strategies"]["bm25"]["index_hash"] = own
+    del report["history"]["runs"][0]["strategies"]["bm25"]
+    panel, markup = panel_reports.check(history, report)
+    assert [row["index_hash"] for row in rows(panel, "history")] == [own, own, own, ""]
+    assert 'data-at="/history/runs/3/strategies/bm25/index_hash"' in markup

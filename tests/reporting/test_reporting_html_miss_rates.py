@@ -195,3 +195,13 @@ def test_what_would_be_invisible_is_written_out(report):
     _, html = rendered("miss_rates", report)
     assert html.count("a[U+202E]b[U+0000]c") == 2
     assert "\u202e" not in html
+
+
+def test_two_observed_rates_say_what_each_counts(report):
+    panel, html = rendered("miss_rates", report)
+    captions = {table.name: table.caption for table in panel.tables}
+    for name in ("miss-rates-compared", "miss-rate-differences", "miss-rate-differences-more"):
+        assert "as first put" in captions[name], name
+        assert "first seed" in captions[name], name
+    assert "every wording and seed" in captions["miss-rates"]
+    assert html.index("as it was first put, under the first seed") < html.index('data-table="miss-rates"')

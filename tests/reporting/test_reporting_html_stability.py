@@ -96,3 +96,31 @@ def test_what_would_be_invisible_is_written_out(report):
     _, html = rendered("stability", wordings(report, 3, HIDDEN))
     assert "a[U+202E]b[U+0000]c0" in html
     assert "\u202e" not in html
+
+
+def apart(report, shared):
+    """150 questions of which 18 have no gold and a decoy, and `shared` have both."""
+    for entry in report["stability"]["strategies"].values():
+        about = entry["delta_s"]
+        about["to_anchor"] |= {"value": 0.56, "ci_low": 0.53, "ci_high": 0.58, "n_attempted": 150, "n_scored": 132, "n_groups": 113}
+        about["to_decoy"] |= {"value": 0.58, "ci_low": 0.48, "ci_high": 0.67, "n_attempted": 150, "n_scored": 18 + shared, "n_groups": 18 + shared}
+        about["anchor_and_decoy_equally_close"] |= {"value": 0.1 if shared else None, "ci_low": None, "ci_high": None, "n_scored": shared, "n_attempted": 150, "n_groups": shared} | ({} if shared else {"value_reason": "no question was scored"})
+    return report
+
+
+def test_each_distance_stands_with_its_own_questions(report):
+    panel, html = rendered("stability", apart(report, 0))
+    row = rows(panel, "delta-s")[0]
+    assert (row["to_anchor_n"], row["to_anchor_groups"], row["to_decoy_n"], row["to_decoy_groups"]) == ("132", "113", "18", "18")
+    for key in ("to_anchor", "to_decoy"):
+        assert f'data-at="/stability/strategies/bm25/delta_s/{key}/n_scored"' in html
+
+
+def test_distances_of_different_questions_are_not_held_against_each_other(report):
+    _, html = rendered("stability", apart(copy.deepcopy(report), 0))
+    assert "share no question" in html
+    assert "as close to the decoy as to the gold do not tell them apart" not in html
+    _, html = rendered("stability", apart(report, 5))
+    assert "share no question" not in html
+    assert "as close to the decoy as to the gold do not tell them apart" in html
+    assert 'data-at="/stability/strategies/bm25/delta_s/anchor_and_decoy_equally_close/n_scored"' in html

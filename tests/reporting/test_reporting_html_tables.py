@@ -2,13 +2,16 @@
 
 import csv
 import io
+import re
+from html import unescape
 
 import pytest
 from panel_pages import renamed
 
+from rag_eval.reporting.html.figures import Cursor
 from rag_eval.reporting.html.latex import tex
 from rag_eval.reporting.html.page import build
-from rag_eval.reporting.html.tables import Column, Table, Words, plain
+from rag_eval.reporting.html.tables import Column, Number, Table, Words, plain
 
 
 def table(*names):
@@ -51,3 +54,45 @@ def test_every_latex_table_of_a_page_is_ascii_but_for_names_of_data(report):
     assert {name: beyond_ascii(text) for name, text in files.items() if not text.isascii()} == {}
     named = build(renamed(report, "bm25", "検索"), None, 10_000_000)
     assert set().union(*(beyond_ascii(table.tex()) for table in named.tables)) == set("検索")
+
+
+def dashes(*reasons, means=""):
+    """A table with a row a reason, all of it a dash."""
+    report = Cursor({str(at): {"x": None, "x_reason": reason} for at, reason in enumerate(reasons)})
+    return Table("t", "caption", [Column("name", "name", figures=False), Column("x", "<x>", means)], [[Words("row"), Number(report[str(at)]["x"])] for at in range(len(reasons))])
+
+
+def visible_text(markup):
+    """What a reader sees without pointing: no attributes, nothing that is only read aloud."""
+    return unescape(re.sub(r"<[^>]*>", " ", re.sub(r'<span class="sr">[^<]*</span>', "", markup)))
+
+
+def test_a_dash_says_why_without_being_pointed_at():
+    seen = visible_text(str(dashes("no <gold>", "no <gold>").html()))
+    assert seen.count("no <gold>") == 1
+    markup = str(dashes("no gold", "off", "no gold").html())
+    assert re.findall(r'<sup aria-hidden="true">(\w)</sup>', markup) == ["a", "b", "a"]
+    assert re.search(r"a\s+no gold", visible_text(markup))
+    assert re.search(r"b\s+off", visible_text(markup))
+    assert "dash" not in visible_text(str(table("x").html())).lower()
+
+
+def test_many_reasons_are_folded_and_all_there():
+    reasons = [f"reason {'x' * at}" for at in range(40)]
+    markup = str(dashes(*reasons).html())
+    assert re.search(r'<details class="why[^>]*><summary>[^<]*forty', markup)
+    assert all(f"{reason} " in visible_text(markup) for reason in reasons)
+    marks = re.findall(r'<sup aria-hidden="true">(\w+)</sup>', markup)
+    assert len(set(marks)) == 40
+
+
+def test_what_a_column_means_can_be_read_without_pointing():
+    markup = str(dashes("off", means="share of <questions>").html())
+    assert "share of <questions>" in visible_text(markup)
+    assert re.search(r'<details class="means[^>]*><summary>', markup)
+    assert "<details" not in str(table("x").html())
+
+
+def test_text_of_the_data_is_no_dash():
+    said = '<span class="absent" title="x">–<span class="sr"> not available: x</span></span>'
+    assert "A dash" not in str(table(said).html())

@@ -1,6 +1,8 @@
 """The verdict strip: what passes, what was never asked for, and its figures with their intervals and denominators."""
 
 import copy
+import csv
+import io
 import re
 
 import panel_reports
@@ -64,3 +66,45 @@ def test_blocked_chunks_are_out_of_all_and_a_guard_that_only_reports_says_what_i
     assert "quarantine is off" not in shown(report)
     report["trust"]["poisoning"] |= {"quarantine": False, "n_blocked": 7}
     assert re.search(r'found: <data value="7" data-at="/trust/poisoning/n_blocked">', card(shown(report), "poisoned"))
+
+
+DROP = {"accepted": "relative drop < 0.05, or not told from none", "measure": "mrr", "baseline": 0.43, "now": 0.411, "baseline_run": "20260101T000000000Z-00000000", "relative_drop": 0.0442, "value": -0.019, "ci_low": -0.045, "ci_high": 0.004, "n_groups": 113, "n_scored": 132}
+DIFFERENT = {"index": {"before": "bm25s:aaaa", "now": "bm25s:bbbb"}}
+
+
+def gates(report):
+    page = Page(Cursor(report))
+    return next(csv.DictReader(io.StringIO(verdict.panel(page).tables[0].csv())))
+
+
+def test_a_drop_stands_beside_the_drop_that_is_accepted(report):
+    report["gates"] = [{"id": "regression.mrr", "gate": "regression", "required": False, "severity": "P2", "status": "pass", "reason_code": "no_regression", "evidence": DROP | {"different": DIFFERENT}}]
+    markup, place = shown(report), "/gates/0/evidence"
+    found = re.search(r'<tr><th scope="row">.*?</tr>', markup)[0]
+    order = [found.index(f'data-at="{place}/{key}"') for key in ("relative_drop", "value", "ci_low", "ci_high", "accepted")]
+    assert order == sorted(order)
+    assert "drop <data" in found
+    assert "+0.004" in found
+    assert f'data-at="{place}/baseline_run">20260101T000000000Z-00000000' in markup
+    assert all(f'data-at="{place}/different/index/{when}"' in markup for when in ("before", "now"))
+    row = gates(report)
+    assert (row["found"], row["difference"], row["difference_low"], row["difference_high"], row["baseline_run"]) == ("0.0442", "-0.019", "-0.045", "0.004", DROP["baseline_run"])
+    assert "bm25s:aaaa" in row["different"]
+
+
+def test_a_baseline_of_nothing_has_a_difference_and_no_drop(report):
+    report["gates"] = [{"id": "regression.mrr", "gate": "regression", "required": False, "severity": "P2", "status": "pass", "reason_code": "no_regression", "evidence": {key: value for key, value in DROP.items() if key != "relative_drop"}}]
+    markup = shown(report)
+    assert "difference <span" in markup
+    assert "drop <data" not in markup
+    assert "nothing else differs" in markup
+
+
+def test_the_terminal_shows_what_a_drop_is_held_against(report):
+    from rag_eval.reporting.terminal import gates_table, regression_lines
+
+    report["gates"] = [{"id": "regression.mrr", "gate": "regression", "required": False, "severity": "P2", "status": "pass", "reason_code": "no_regression", "evidence": DROP | {"different": DIFFERENT}}]
+    assert list(gates_table(report).columns[2].cells) == ["drop 0.044\ndiff. -0.019 [-0.04, +0.00]"]
+    (line,) = regression_lines(report)
+    assert "20260101T000000000Z-00000000" in line
+    assert "index (bm25s:aaaa before, bm25s:bbbb now)" in line

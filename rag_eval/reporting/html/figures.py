@@ -5,6 +5,7 @@ Belongs here: the cursor that walks a report, and how a figure, an interval and 
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from rag_eval.reporting.html.untrusted import visible
 LOWS, HIGHS = ("ci_low", "low"), ("ci_high", "high")
 DENOMINATORS = ("n_scored", "n")
 NOT_SAID = "not computed"
+_ABSENT = re.compile(r'<span class="absent" title="([^"]*)">–')
+"""What `absent` writes; no text of a report can look like it, for it is escaped."""
 
 
 class Cursor:
@@ -102,6 +105,27 @@ def absent(reason: str) -> Markup:
     """Write what is not there, and why."""
     said = visible(reason)
     return Markup('<span class="absent" title="{0}">–<span class="sr"> not available: {0}</span></span>').format(said)
+
+
+def letters(at: int) -> str:
+    """Name a footnote: a to z, then aa, ab, ...
+
+    Examples
+    --------
+    >>> letters(0), letters(25), letters(26)
+    ('a', 'z', 'aa')
+    """
+    before, last = divmod(at, 26)
+    return (letters(before - 1) if before else "") + chr(ord("a") + last)
+
+
+def with_marks(markup: Markup) -> tuple[Markup, list[Markup]]:
+    """Mark the dashes of a piece of the page by the letter of their reason, and return the reasons in the order of the letters; a single reason needs no letter."""
+    reasons = list(dict.fromkeys(_ABSENT.findall(str(markup))))
+    place = {reason: letters(at) for at, reason in enumerate(reasons)}
+    if len(reasons) > 1:
+        markup = Markup(_ABSENT.sub(lambda match: f'{match[0]}<sup aria-hidden="true">{place[match[1]]}</sup>', str(markup)))  # noqa: S704 - markup before, and a letter
+    return markup, [Markup(reason) for reason in reasons]  # noqa: S704 - escaped when the dash was written
 
 
 def number(cursor: Cursor | None, digits: int = 3, *, percent: bool = False, signed: bool = False) -> Markup:

@@ -15,10 +15,13 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from rag_eval.reporting.html.figures import Cursor, bounds, denominator, interval, number, text, written
+from rag_eval.reporting.html.figures import Cursor, bounds, denominator, interval, letters, number, text, with_marks, written
 from rag_eval.reporting.html.latex import tex
+from rag_eval.reporting.html.panels.parts import in_words
 from rag_eval.reporting.html.untrusted import visible
 
+FEW_REASONS = 4
+"""Up to so many reasons of dashes stand open below a table; more are folded."""
 SHORT = 34
 """Texts of up to so many characters stand on one line."""
 _CLASS = re.compile(r"[a-z_]{1,30}")
@@ -213,7 +216,7 @@ class Table:
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
     def html(self) -> Markup:
-        """Write for the page: caption, headings, the buttons of its exports, which a script shows; it scrolls in its own region where it is too wide."""
+        """Write for the page: caption, headings, why dashes are dashes, what columns mean, the buttons of its exports, which a script shows; it scrolls in its own region where it is too wide."""
         headings = Markup().join(
             Markup('<th scope="col"{}{}>{}</th>').format(Markup(' class="num"') if column.figures else "", Markup(' title="{}"').format(column.means) if column.means else "", column.heading) for column in self.columns
         )
@@ -226,9 +229,25 @@ class Table:
             )
             for row in self.rows
         )
+        rows, reasons = with_marks(rows)
         buttons = Markup().join(
             Markup('<button type="button" data-download data-name="{}" data-format="{}" aria-label="{} as {}">{}</button>').format(self.name, form, self.caption, label, label) for form, label in (("csv", "CSV"), ("tex", "LaTeX"))
         )
         return Markup(
-            '<div class="table" data-table="{}"><div class="scroll" role="region" tabindex="0" aria-label="{}"><table><caption>{}</caption><thead><tr>{}</tr></thead><tbody>\n{}\n</tbody></table></div><p class="exports" hidden>{}</p></div>'
-        ).format(self.name, self.caption, self.caption, headings, rows, buttons)
+            '<div class="table" data-table="{}"><div class="scroll" role="region" tabindex="0" aria-label="{}"><table><caption>{}</caption><thead><tr>{}</tr></thead><tbody>\n{}\n</tbody></table></div>{}{}<p class="exports" hidden>{}</p></div>'
+        ).format(self.name, self.caption, self.caption, headings, rows, _why(reasons), self._means(), buttons)
+
+    def _means(self) -> Markup:
+        """Say what the columns mean, for who cannot point at their headings."""
+        said = Markup().join(Markup("<dt>{}</dt><dd>{}</dd>").format(column.heading, column.means) for column in self.columns if column.means)
+        return Markup('<details class="means prose"><summary>What the columns say</summary><dl>{}</dl></details>').format(said) if said else Markup()
+
+
+def _why(reasons: Sequence[Markup]) -> Markup:
+    """Say why there are dashes, a line a reason with the letter that stands beside the dash."""
+    if len(reasons) < 2:  # noqa: PLR2004 - one reason needs no letter
+        return Markup('<p class="why prose">A dash: {}</p>').format(reasons[0]) if reasons else Markup()
+    lines = Markup().join(Markup("<li><sup>{}</sup> {}</li>").format(letters(at), reason) for at, reason in enumerate(reasons))
+    if len(reasons) <= FEW_REASONS:
+        return Markup('<div class="why prose">A dash: <ul>{}</ul></div>').format(lines)
+    return Markup('<details class="why prose"><summary>What the dashes say: {} reasons</summary><ul>{}</ul></details>').format(in_words(len(reasons)), lines)

@@ -342,6 +342,14 @@
 
   const firstGold = (run) => (isNumber(run.first) ? '#' + run.first : isNumber(run.value) ? badge('ex-none', 'none', 'no gold within the depth of the run') : absent('not judged'));
 
+  /** What the rank of the first gold counts, where the list of passages below counts otherwise or ends before it. */
+  const rankSays = (summary, run) => {
+    if (!isNumber(run.first) || run.c.length === 0 || run.h[0] + 1 === run.first) return null;
+    const counts = summary.level === 'span' ? '' : 'counts ' + summary.level + 's, the list below passages: ';
+    const place = run.h.length === 0 ? 'its passage comes after those shown' : 'its passage is number ' + (run.h[0] + 1) + ' below';
+    return make('span', { class: 'ex-quiet' }, ' (' + counts + place + ')');
+  };
+
   /** The calibrator's id, a hash by its beginning. */
   const calibratorOf = (id) => make('span', { title: 'calibrator ' + id }, foreign(/^[0-9a-f]{32,}$/.test(id) ? id.slice(0, 8) + '…' : id, 'ex-code-text'));
 
@@ -614,7 +622,7 @@
           'dl',
           { class: 'ex-facts' },
           make('div', {}, make('dt', {}, summary.measure), make('dd', {}, number(run.value, 'not judged'))),
-          make('div', {}, make('dt', {}, 'First gold'), make('dd', {}, firstGold(run))),
+          make('div', {}, make('dt', {}, 'First gold'), make('dd', {}, firstGold(run), rankSays(summary, run))),
           make('div', {}, make('dt', {}, 'Miss rate'), make('dd', {}, missRate(summary, run.miss))),
           seeds === null ? null : make('div', {}, make('dt', {}, 'Seed'), make('dd', {}, seeds)),
         ),
@@ -820,7 +828,7 @@
       'details',
       { class: 'ex-help' },
       make('summary', {}, 'What the columns and filters say'),
-      make('dl', {}, columns.map((column) => make('div', {}, make('dt', {}, column.label), make('dd', {}, column.about))), FLAGS.map((key) => make('div', {}, make('dt', {}, names[key]), make('dd', {}, meanings[key] + '.')))),
+      make('dl', {}, columns.map((column) => make('div', {}, make('dt', {}, column.label), make('dd', {}, column.about))), make('div', {}, make('dt', {}, 'A dash'), make('dd', {}, 'Nothing to show: no tags; not judged, for want of gold; no figure of a previous run; no miss rate stated; states not measured; no answer, or one without citations.')), FLAGS.map((key) => make('div', {}, make('dt', {}, names[key]), make('dd', {}, meanings[key] + '.')))),
     );
     const { kept, of } = summary.texts ?? { kept: 0, of: 0 };
     const left = kept < of ? make('p', { class: 'ex-quiet' }, 'To keep this file small it holds the texts of ' + kept.toLocaleString('en') + ' of ' + plural(of, 'ranked passage', 'ranked passages') + '; rag-eval view shows all.') : null;
@@ -952,13 +960,15 @@
       const name = summary.strategies[view.strategy];
       const change = questions.change[view.strategy];
       const compared = summary.previous === null || summary.previous === undefined ? ['No previous run to compare with', summary.previous_reason ? [': ', foreign(summary.previous_reason)] : null, '.'] : ['Compared with run ', foreign(summary.previous, 'ex-code-text'), ': ', plural(change.filter((x) => isNumber(x) && x < 0).length, 'question', 'questions') + ' fell, ' + change.filter((x) => x > 0).length + ' rose.', summary.previous_reason ? [' ', foreign(summary.previous_reason)] : null];
+      const changes = summary.previous_changes ?? [];
+      const caveat = summary.previous === null || changes.length === 0 ? [] : [{ true: ' Changed between the two: ', false: ' The two are not comparable: ' }[summary.previous_comparable] ?? ' Whether the two are comparable is not known: ', foreign(changes.join('; ')), summary.previous_comparable === false ? '. The questions and their gold are the same; what changed is part of these differences.' : '.'];
       const by =
         view.sort !== ''
           ? ['Sorted by ' + columns.find((column) => column.key === key).label + (descending ? ', highest first. ' : ', lowest first. ')]
           : key === 'change'
             ? ['Largest regressions of ', foreign(name), ' first. ']
             : ['Lowest ' + summary.measure + ' of ', foreign(name), ' first, ties by the highest miss rate. '];
-      return [by, compared].flat(Infinity).filter((part) => part !== null);
+      return [by, compared, caveat].flat(Infinity).filter((part) => part !== null);
     };
 
     const drawPage = () => {

@@ -31,7 +31,7 @@ def _table(page: Page, runs: Sequence[Cursor]) -> Table:
         Column("insufficient", "not enough evidence", "gates"),
         Column("groups", "groups"),
         Column("rev", "rev", figures=False),
-        Column("index_hash", "index_hash", figures=False),
+        Column("index_hash", "index_hash", "of today's primary strategy, in that run", figures=False),
         Column("gold_hash", "gold hash", figures=False),
     ]
     rows: list[list[Cell]] = []
@@ -43,7 +43,7 @@ def _table(page: Page, runs: Sequence[Cursor]) -> Table:
         figures: list[Cell] = [Estimate(recall), Number(None if recall is None else recall["n_scored"]), *(Estimate(None if of is None else of.get(key)) for key in ("mrr", "miss_any", "skill"))]
         more: list[Cell] = [Number(None if of is None else of["smece"]), Words(None if of is None else of.get("status"), "chip") if of is not None and of.get("status") is not None else Words(""), Number(None if of is None else of["latency_p95_ms"], 2)]
         gates = [Number(run["gates"][key]) for key in ("passed", "failed", "insufficient")]
-        ids = [Words(run["rev"]) if run["rev"].value is not None else Words("not said"), Words(run["index_hash"], "code"), Words(run["gold_hash"], "code")]
+        ids = [Words(run["rev"]) if run["rev"].value is not None else Words("not said"), Words(None if of is None else of.get("index_hash"), "code"), Words(run["gold_hash"], "code")]
         rows.append([Words(run["run_id"], "code"), Words(run["timestamp"]), chip, Words(run["reason"]) if run.get("reason") is not None else Words(""), *figures, *more, *gates, Number(run["n_groups"]), *ids])
     return Table("history", "Runs of this gold set, newest first", columns, rows)
 

@@ -12,6 +12,8 @@ from rag_eval.reporting.html.tables import Cell, Column, Estimate, Number, Table
 
 MEASURES = {"observed": "misses, observed", "raw": "misses, uncalibrated", "calibrated": "misses, calibrated", "powered": "misses, prediction-powered", "brier": "Brier score", "skill": "Brier skill"}
 STRONGEST = 10
+FIRST = "as first put, under the first seed"
+"""What the comparison takes of each question; the observed rates of single strategies take every wording and seed."""
 
 
 def named(page: Page) -> list[tuple[str, Cursor]]:
@@ -29,7 +31,7 @@ def compared(page: Page, comparison: Cursor) -> Table:
     keys = [key for key in MEASURES if any(down(entry, key) is not None and down(entry, key, "value") is not None for entry in comparison["strategies"] if entry[key].value is not None)]
     columns = [Column("strategy", "strategy", figures=False), *(Column(key, MEASURES[key]) for key in keys), Column("questions", "questions"), Column("groups", "groups")]
     rows = [[page.series(entry["name"]), *(Estimate(down(entry, key)) for key in keys), Number(entry["observed"]["n"]), Number(entry["observed"]["n_groups"])] for entry in comparison["strategies"]]
-    return Table("miss-rates-compared", "Misses on the questions that every strategy was judged on, 95 % intervals over groups", columns, rows)
+    return Table("miss-rates-compared", f"Misses on the questions that every strategy was judged on, {FIRST}, 95 % intervals over groups", columns, rows)
 
 
 def _difference(page: Page, row: Cursor) -> list[Cell]:

@@ -89,9 +89,9 @@ def three(page: Page, comparison: Cursor) -> Markup:
         for words, style, colour in (("observed", {"marker": "o"}, FOREGROUND), ("calibrated", {"marker": "D", "markerfacecolor": "none"}, FOREGROUND), ("heuristic_v0", {"marker": "x"}, MUTED)):
             axes.plot([], [], linestyle="none", color=colour, markersize=5.5, label=words, **style)  # type: ignore[arg-type]
         axes.set_xlim(0, 1)
-        axes.set_title("the same questions, three estimates")
+        axes.set_title("questions as first put, three estimates")
         legend_below(axes)
-    said = "A row a strategy: the miss rate seen in outcomes, the mean of the calibrated miss rates that were predicted out of fold, and the mean of the uncalibrated heuristic, with 95 % intervals. Calibration worked where the first two lie together."
+    said = "A row a strategy, each question as it was first put, under the first seed: the miss rate seen in outcomes, the mean of the calibrated miss rates that were predicted out of fold, and the mean of the uncalibrated heuristic, with 95 % intervals. Calibration worked where the first two lie together."
     return framed(svg(figure, "miss-three", "Observed, calibrated and uncalibrated miss rates", said), denominator(comparison))
 
 

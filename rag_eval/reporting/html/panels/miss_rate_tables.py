@@ -122,7 +122,7 @@ def rates(page: Page) -> Table:
                 Number(entry["n_absent"]),
             ]
         )
-    return Table("miss-rates", "Miss rates: observed beside stated, 95 % intervals over groups", columns, rows)
+    return Table("miss-rates", "Miss rates: observed beside stated, over every wording and seed, 95 % intervals over groups", columns, rows)
 
 
 def quality(page: Page) -> Table | None:

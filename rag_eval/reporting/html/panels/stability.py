@@ -51,17 +51,17 @@ def _distance(page: Page, entries: list[tuple[str, Cursor]]) -> Table:
         Column("strategy", "strategy", figures=False),
         Column("delta_s", "ΔS to the question", "1 − cosine of the question with the mean vector of its first ten results"),
         Column("target", "target", figures=False),
-        Column("to_anchor", "to gold"),
-        Column("to_decoy", "to the decoy"),
-        Column("equally_close", "equally close", "share of questions whose results lie as close to the decoy as to the gold"),
+        Column("to_anchor", "to gold", "over the questions that have gold"),
+        Column("to_decoy", "to the decoy", "over the questions that have a decoy: unanswerable ones mostly, so other questions than those with gold"),
+        Column("equally_close", "equally close", "share of the questions with gold and a decoy whose results lie as close to the one as to the other"),
         *(Column(f"zone_{zone}", zone, "share of questions in this zone of ΔS") for zone in ZONES),
-        Column("questions", "questions"),
-        Column("groups", "groups"),
+        Column("questions", "questions", "of the distance to the question and of the zones"),
+        Column("groups", "groups", "of these"),
     ]
     rows = []
     for name, entry in entries:
         about = entry["delta_s"]
-        shown = [Estimate(about, digits=2), Words(about["target"]), *(Estimate(about[key], digits=2) for key in ("to_anchor", "to_decoy", "anchor_and_decoy_equally_close"))]
+        shown = [Estimate(about, digits=2), Words(about["target"]), *(Estimate(about[key], digits=2, n=True) for key in ("to_anchor", "to_decoy", "anchor_and_decoy_equally_close"))]
         rows.append([_series(page, name), *shown, *(Number(about["zones"][zone]["share"], 2) for zone in ZONES), Number(about["n_scored"]), Number(about["n_groups"])])
     return Table("delta-s", "Semantic distance ΔS of what was retrieved", columns, rows)
 
@@ -119,6 +119,7 @@ def panel(page: Page) -> Panel:
         "matrices": Markup().join(picture for picture in matrices if picture is not None),
         "too_many": any(len(entry["flip_matrix"]["wordings"]) > MAX_WORDINGS for _, entry in entries),
         "embedding": page.report["stability"]["embedding"],
+        "disjoint": [name for name, entry in entries if pictures.disjoint(entry["delta_s"])],
         "seedless": [name for name, entry in entries if entry["seeds_change_nothing"].value is True],
         "seeded": [name for name, entry in entries if entry["seeds_change_nothing"].value is False],
         "one_seed": [reason_of(entry["seeds_change_nothing"]) for _, entry in entries if entry["seeds_change_nothing"].value is None],

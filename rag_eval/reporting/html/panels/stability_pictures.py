@@ -52,6 +52,11 @@ def states(page: Page, strategies: Cursor) -> Markup | None:
     return _bars(names, shown, STATES, slug="stability-states", title="lambda states of questions", said=said)
 
 
+def disjoint(about: Cursor) -> bool:
+    """Whether both the distance to gold and that to the decoy are known, of no question both."""
+    return value_of(about, "to_anchor", "value") is not None and value_of(about, "to_decoy", "value") is not None and not value_of(about, "anchor_and_decoy_equally_close", "n_scored")
+
+
 def distance(page: Page, strategies: Cursor) -> Markup | None:
     """Draw delta_s to the question, to gold and to the decoy over its zones; None where no strategy has one."""
     names = [name for name in page.strategies if name in strategies and value_of(strategies[name], "delta_s", "value") is not None]
@@ -74,8 +79,10 @@ def distance(page: Page, strategies: Cursor) -> Markup | None:
         axes.set_xlim(0, 1)
         axes.set_title("ΔS, distance of the first ten to …")
         legend_below(axes)
-    said = "Semantic distance of the first ten results to the question, to the gold evidence and to the decoy, with 95 % intervals. Tinted: the stable, the transitional and the risk zone; dashed: the target. Results that lie as close to the decoy as to the gold do not tell them apart."
-    return framed(svg(figure, "stability-distance", "Semantic distance with its zones", said))
+    said = "Semantic distance of the first ten results to the question, to the gold evidence and to the decoy, with 95 % intervals. Tinted: the stable, the transitional and the risk zone; dashed: the target."
+    apart = any(disjoint(strategies[name]["delta_s"]) for name in names)
+    compared = "Gold and decoy: means over different questions, not to be held against each other." if apart else "Results that lie as close to the decoy as to the gold do not tell them apart."
+    return framed(svg(figure, "stability-distance", "Semantic distance with its zones", f"{said} {compared}"), compared)
 
 
 def by_wording(page: Page, strategies: Cursor) -> Markup | None:
