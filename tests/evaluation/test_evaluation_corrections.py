@@ -82,6 +82,7 @@ def test_corrected_outcomes_are_what_a_comparison_counts(missing):
     assert [entry["observed"]["value"] for entry in nightly["strategies"]] == pytest.approx([bm25.observed.value, vector.observed.value])
 
 
+@pytest.mark.slow
 def test_an_outcome_taken_back_leaves_its_own_question_out_of_k_by_risk_only(missing):
     first = calibrate_gold_set(opened(missing).evaluation).strategies["bm25"]
     assert first["conformal_methods"] == {**dict.fromkeys(METHODS, made.N), "without_risk": 0}
@@ -146,6 +147,7 @@ def test_expected_recall_is_controlled_over_every_gold_item(missing, level):
     assert "one K for expected recall" in conformal_text(entry)
 
 
+@pytest.mark.slow
 def test_the_report_may_hold_it(missing):
     made.night(missing)
     report = missing.report()

@@ -58,6 +58,7 @@ def counts(project):
     return found["outcomes"], found["groups"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["words", "documents"])
 def test_the_golds_questions_as_traffic_buy_no_group(missing, by):
     assert counts(missing) == (120, 60)
@@ -77,6 +78,7 @@ def test_the_golds_questions_as_traffic_buy_no_group(missing, by):
     assert stored_calibration(runs, "bm25").frame("predictions")["group_id"].tolist() == frame["group_id"].tolist()
 
 
+@pytest.mark.slow
 def test_traffic_without_a_tie_has_groups_of_its_own_and_one_with_ties_to_two_makes_them_one(missing):
     assert counts(missing) == (120, 60)
     audited(missing, {f"in what place is {made.word(number)} kept": ["new.md"] if number in {5, 7} else [] for number in (5, 7, 8)})
@@ -97,6 +99,7 @@ def test_traffic_that_nobody_judged_is_in_the_group_of_its_words_too(missing):
     assert {of[query]: found[claim] for claim, query in zip(frame["claim_id"], frame["query_id"], strict=True)} == {made.question(1): "q01", made.question(2): "q02", of[other]: other}
 
 
+@pytest.mark.slow
 def test_a_question_of_the_gold_that_was_watched_is_not_watched_again_as_traffic(missing):
     """What the drift watch saw of a gold question it has seen of its words in traffic, and of what shares its document."""
     made.night(missing)
