@@ -17,7 +17,8 @@ from typing import Any
 
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.storage.atomic import atomic_path
-from rag_eval.storage.sql import ColumnSpec, Kind, SqlStore, TableSpec
+from rag_eval.storage.sql import SqlStore
+from rag_eval.storage.sql_tables import ColumnSpec, Kind, TableSpec
 
 MAX_TEXT = 600
 """Characters of a text; a longer one keeps its head and gets its hash as tail, so that different texts stay different."""

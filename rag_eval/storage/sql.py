@@ -1,24 +1,20 @@
 """The SQL store: tables that stages declare, in SQLite in the home or in PostgreSQL by address.
 
-Belongs here: the only use of sqlalchemy. A stage describes its table as a `TableSpec` and hands over rows; which columns a table has and
-what they mean is the stage's matter. Text is kept as both databases can keep it: NUL and lone surrogates, which PostgreSQL refuses, become
-U+FFFD; a float that is not finite becomes null and -0.0, which SQLite does not know, 0.0; `json` columns are text. So equal rows give equal tables in both.
+Belongs here: the only use of sqlalchemy. A stage describes its table as a `TableSpec` (`sql_tables`) and hands over rows; which columns a table has and what
+they mean is the stage's matter.
 """
 
 import contextlib
-import dataclasses
 import hashlib
-import itertools
 import json
-import math
-import re
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rag_eval.records.problems import InputError, Problem
+from rag_eval.storage.sql_tables import Row, TableSpec, batches, cleaned
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, ColumnElement, Connection, Engine, Table
@@ -27,107 +23,6 @@ FILE_NAME = "rag_eval.db"
 ACCEPTED = "sqlite:///<file>, postgresql://<user>:<password>@<host>:<port>/<database> with special characters in the password as %XX"
 BUSY_SECONDS = 60
 CONNECT_SECONDS = 10
-BATCH = 10_000
-"""Rows handed to the database at once."""
-
-Kind = Literal["text", "integer", "float", "boolean", "json"]
-Row = Sequence[Any]
-"""Values in the order of the table's columns."""
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-_NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-_JSON_NUL = re.compile(r"\\(?:u0000|.)")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ColumnSpec:
-    """A column. Integers have 64 bits, floats are double, `json` is text that holds a JSON value."""
-
-    name: str
-    kind: Kind
-    required: bool = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TableSpec:
-    """A table as its stage declares it.
-
-    Parameters
-    ----------
-    name, columns
-        Letters, digits and underscores; the case of letters is kept (in PostgreSQL a name with capitals is written in double quotes).
-    indexes
-        Columns of each index. PostgreSQL takes no indexed text over some 2,700 bytes: index what is bounded.
-    unique
-        Columns of each index that holds no two equal rows. Null equals nothing, so these columns must be required.
-    """
-
-    name: str
-    columns: tuple[ColumnSpec, ...]
-    indexes: tuple[tuple[str, ...], ...] = ()
-    unique: tuple[tuple[str, ...], ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse names that would need escaping, columns that stand twice, indexes over absent columns and unique ones over columns that may be null."""
-        names = self.column_names
-        wrong = [name for name in (self.name, *names) if not _NAME.fullmatch(name)]
-        absent = {name for index in (*self.indexes, *self.unique) for name in index} - set(names)
-        if wrong or absent or len(set(names)) != len(names):
-            raise ValueError(f"table {self.name!r}: unfit names {wrong}, absent columns in indexes {sorted(absent)}, columns {names}")
-        nullable = {column.name for column in self.columns if not column.required} & {name for index in self.unique for name in index}
-        if nullable:
-            raise ValueError(f"table {self.name!r}: columns of unique indexes that are not required {sorted(nullable)}")
-
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        """Names of the columns in order."""
-        return tuple(column.name for column in self.columns)
-
-
-def _clean(text: str) -> str:
-    return text if text.isascii() and "\x00" not in text else _NOT_TEXT.sub("\ufffd", text)
-
-
-def _finite(value: Any) -> Any:
-    """Any JSON value with null for numbers that JSON lacks."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _json_text(value: Any) -> str | None:
-    if value is None:
-        return None
-    try:
-        text = _JSON(value)
-    except ValueError:
-        text = _JSON(_finite(value))
-    if "\\u0000" in text:
-        text = _JSON_NUL.sub(lambda match: "\ufffd" if match.group() == "\\u0000" else match.group(), text)
-    return _clean(text)
-
-
-def _kept(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
-    """One column's values as every database keeps them; see the module's docstring."""
-    if kind == "json":
-        return [_json_text(value) for value in values]
-    if kind == "text":
-        joined = "".join([value for value in values if value is not None])  # one look at all of them is cheaper than one at each
-        return values if joined.isascii() and "\x00" not in joined else [None if value is None else _clean(value) for value in values]
-    if kind == "float":
-        return [None if value is None or not math.isfinite(value) else value + 0.0 for value in values]
-    return values
-
-
-def _batches(table: TableSpec, rows: Iterable[Row]) -> Iterator[list[tuple[Any, ...]]]:
-    """Rows as every database keeps them, up to `BATCH` at once."""
-    left = iter(rows)
-    while batch := list(itertools.islice(left, BATCH)):
-        columns = zip(table.columns, zip(*batch, strict=True), strict=True)  # ValueError where a row is too short or too long
-        yield list(zip(*(_kept(column.kind, values) for column, values in columns), strict=True))
 
 
 def _parsed(address: str) -> "URL":
@@ -191,7 +86,7 @@ class Transaction:
     def insert(self, table: TableSpec, rows: Iterable[Row]) -> int:
         """Append rows and return how many; a generator is taken in batches."""
         count = 0
-        for batch in _batches(table, rows):
+        for batch in batches(table, rows):
             self._append(table, batch)
             count += len(batch)
         return count
@@ -212,7 +107,7 @@ class Transaction:
         declared = self._store.table(table)
         statement = insert(declared).on_conflict_do_nothing().returning(declared.c[key])
         added: set[Any] = set()
-        for batch in _batches(table, rows):
+        for batch in batches(table, rows):
             added.update(self._connection.execute(statement, [dict(zip(table.column_names, row, strict=True)) for row in batch]).scalars())
         return added
 
@@ -272,7 +167,7 @@ class Transaction:
         columns = self._store.table(table).c
         for name, value in where.items():
             several = isinstance(value, list | tuple | set | frozenset)
-            accepted = [_clean(item) if isinstance(item, str) else item for item in (value if several else [value])]
+            accepted = [cleaned(item) if isinstance(item, str) else item for item in (value if several else [value])]
             yield columns[name].in_(accepted) if several else columns[name] == accepted[0]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.records.outcomes import AUDITS
-from rag_eval.storage.sql import ColumnSpec, TableSpec
+from rag_eval.storage.sql_tables import ColumnSpec, TableSpec
 from rag_eval.uncertainty.sampling import FloatArray, from_json
 
 DRAWS: Final = TableSpec(

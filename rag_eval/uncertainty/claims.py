@@ -15,7 +15,8 @@ from rag_eval.corpus.masking import mask
 from rag_eval.gold.problem_list import ProblemList
 from rag_eval.records.confidence import Unit
 from rag_eval.records.outcomes import MAX_RETRIEVED, Claim, Id, Moment, Number, Query
-from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec
+from rag_eval.storage.sql import SqlStore
+from rag_eval.storage.sql_tables import ColumnSpec, TableSpec
 from rag_eval.uncertainty.line_files import objects, record_of
 from rag_eval.uncertainty.naming import question_id, traffic_claim_id
 from rag_eval.uncertainty.outcome_rows import utc_text

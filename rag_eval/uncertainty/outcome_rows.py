@@ -11,7 +11,7 @@ import pandas as pd
 
 from rag_eval.gold.groups import group_ids
 from rag_eval.records.outcomes import RETRIEVAL_OUTCOMES, Outcome, Shown
-from rag_eval.storage.sql import ColumnSpec, Row, TableSpec
+from rag_eval.storage.sql_tables import ColumnSpec, Row, TableSpec
 
 TABLE: Final = TableSpec(
     "retrieval_outcomes",

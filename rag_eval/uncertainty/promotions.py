@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rag_eval.records.uncertainty import BinaryTarget, Status
-from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec
+from rag_eval.storage.sql import SqlStore
+from rag_eval.storage.sql_tables import ColumnSpec, TableSpec
 
 MISS_RATE_PROMOTIONS = TableSpec(
     "miss_rate_promotions",

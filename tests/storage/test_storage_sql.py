@@ -11,7 +11,8 @@ import postgres_server
 import pytest
 
 from rag_eval.records.problems import InputError
-from rag_eval.storage.sql import BATCH, ColumnSpec, SqlStore, TableSpec, _into_wal
+from rag_eval.storage.sql import SqlStore, _into_wal
+from rag_eval.storage.sql_tables import BATCH, ColumnSpec, TableSpec
 
 NOTES = TableSpec(
     "notes",

@@ -6,7 +6,8 @@ import postgres_server
 import pytest
 
 from rag_eval.records.problems import InputError
-from rag_eval.storage.sql import BATCH, ColumnSpec, SqlStore, TableSpec
+from rag_eval.storage.sql import SqlStore
+from rag_eval.storage.sql_tables import BATCH, ColumnSpec, TableSpec
 
 COLUMNS = (ColumnSpec("id", "text", required=True), ColumnSpec("a", "integer", required=True), ColumnSpec("b", "text", required=True), ColumnSpec("more", "json"))
 PAIRS = TableSpec("pairs", COLUMNS, indexes=(("a",),), unique=(("id",), ("a", "b")))
