@@ -8,12 +8,13 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from rag_eval.records.trust import FINDINGS
-from rag_eval.trust.addressing_features import features_of, tokens_of
+from rag_eval.trust.addressing_features import KnownFeatures, features_of, tokens_of
 from rag_eval.trust.addressing_sentences import sentences_looked_at
 from rag_eval.trust.views import View, read
 
@@ -43,6 +44,14 @@ class AddressingWeights:
     weights: dict[str, float]
     bias: float
     threshold: float
+
+    @functools.cached_property
+    def _known(self) -> KnownFeatures:
+        return KnownFeatures(self.weights)
+
+    def score(self, sentence: str) -> float:
+        """Score of a normalised sentence; rounded once, so that the order in which a set is walked changes nothing."""
+        return math.fsum((self.bias, *[self.weights[name] for name in self._known.of(tokens_of(sentence))]))
 
 
 @functools.lru_cache(maxsize=1)
@@ -90,8 +99,8 @@ def addressed(view: View, threshold: float | None = None) -> list[tuple[int, int
     if not spans:
         return []
     fitted = load()
-    limit, weight_of = fitted.threshold if threshold is None else threshold, fitted.weights.get
-    own = [fitted.bias + sum(weight_of(name, 0.0) for name in features_of(tokens_of(view.text[start:end]))) for start, end in spans]
+    limit = fitted.threshold if threshold is None else threshold
+    own = [fitted.score(view.text[start:end]) for start, end in spans]
     scores = with_neighbours(own, [False, *(before == start for (_, before), (start, _) in itertools.pairwise(spans))])
     found: list[tuple[int, int, float, int]] = []
     for at, ((start, end), score) in enumerate(zip(spans, scores, strict=True)):

@@ -6,6 +6,7 @@ is `addressing.json`.
 
 import itertools
 import re
+from collections.abc import Iterable
 
 from rag_eval.trust.addressing_words import ALIKE, CLASSES, OBJECTS, OPENING, PLAIN
 from rag_eval.trust.sentence_form import TASK_VERBS
@@ -38,8 +39,13 @@ def features_of(tokens: list[str]) -> set[str]:
     found = {f"w:{token}" for token in tokens if token not in PLAIN}
     found.update(f"t:{first}_{second}" for first, second in itertools.pairwise(alike))
     found.update(f"t:{first}_{second}_{third}" for first, second, third in zip(alike, alike[1:], alike[2:], strict=False))
-    present = {name for token in tokens for name in CLASSES.get(token, ())}
-    found.update(f"c:{name}" for name in present)
+    return found | _classes_of(tokens)
+
+
+def _classes_of(tokens: list[str]) -> set[str]:
+    """Names of the features that are about classes of words: `c:`, `n:` and `i:`."""
+    present = {name for token in tokens if token in CLASSES for name in CLASSES[token]}
+    found = {f"c:{name}" for name in present}
     at = 0
     while at < len(tokens) - 1 and (tokens[at] in OPENING or tokens[at] in _MARKS):
         at += 1
@@ -49,6 +55,40 @@ def features_of(tokens: list[str]) -> set[str]:
             found.add("i:")
             found.update(f"i:{name}" for name in present)
     return found
+
+
+class KnownFeatures:
+    """Features of a closed collection, found in a sentence without a name being made of any other: nearly all runs of words are in no collection.
+
+    Parameters
+    ----------
+    names
+        The collection, as `features_of` names them. Words hold no underscore, so the words of a run can be told from its name.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+        self._words = {name.removeprefix("w:"): name for name in self._names if name.startswith("w:")}
+        self._runs: dict[str, dict[str, tuple[list[str], dict[str, str]]]] = {}
+        for name in self._names:
+            if name.startswith("t:"):
+                first, second, *third = name.removeprefix("t:").split("_")
+                pair, triples = self._runs.setdefault(first, {}).setdefault(second, ([], {}))
+                if third:
+                    triples[third[0]] = name
+                else:
+                    pair.append(name)
+
+    def of(self, tokens: list[str]) -> set[str]:
+        """Return the features of a sentence that the collection holds."""
+        found = {self._words[token] for token in self._words.keys() & tokens}
+        alike = ["^", *[ALIKE.get(token, token) for token in tokens], ""]
+        for first, second, third in zip(alike, alike[1:], alike[2:], strict=False):
+            if (seconds := self._runs.get(first)) and (runs := seconds.get(second)):
+                found.update(runs[0])
+                if third in runs[1]:
+                    found.add(runs[1][third])
+        return found | (self._names & _classes_of(tokens))
 
 
 def _orders(verb: str, following: str) -> bool:

@@ -30,7 +30,7 @@ reveal tell mention transcript guidelines repeat summarize summarizes summarise 
 respondents override overrides reply replies caller execute invoke delete send print repeat key translation guidelines conversation conversations answer answers mentioned reader readers directions crawler crawlers customer customers
 """.split())
 """Triggers that say nothing alone; beside them there must be a word of _BESIDE."""
-_BESIDE = re.compile(
+_BESIDE = (
     r"\b(?:you|your|must|should|shall|ought|please|users?|reader|person|anyone|whoever|do not|don't|never|always|whenever|whatever|is to|are to|are required|is required|has to|have to|tell|say|says|give|put|add|write|let|ask"
     r"|https?|ai|assistant|chatbot|ignore|disregard|forget|pretend|refuse|secret|confidential|passwords?|credentials|instead|from now|if the|if a|when the|when asked|this page|this text|this line|been lifted|been replaced|nothing|every)\b"
 )
@@ -42,6 +42,11 @@ def _triggers() -> LinearPattern:
     return LinearPattern(rf"(?:^|[.!?:] )(?:{'|'.join(_BEGINNINGS.split())})\b|\b(?:{'|'.join(_TRIGGERS.split())})\b")
 
 
+@functools.lru_cache(maxsize=1)
+def _beside() -> LinearPattern:
+    return LinearPattern(_BESIDE)
+
+
 def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
     """Characters of each sentence that has a trigger, in order and without overlap.
 
@@ -51,8 +56,8 @@ def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
         Normalised, as `views.View.text` is.
     """
     last = 0
-    # one byte for each character, so that places in both are the same; triggers are ASCII
-    for start, end in _triggers().spans(text.encode("ascii", "replace")):
+    data = text.encode("ascii", "replace")  # one byte for each character, so that places in both are the same; what is looked for is ASCII
+    for start, end in _triggers().spans(data):
         # a match that was drawn out to the end of its window stands for all that may be in it
         stops = (end - 1,) if end - start < _LONG else range(start, end, REACH // 2)
         for stop in stops:
@@ -63,5 +68,5 @@ def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
                 low = match.end()
             ended = _END.search(text, stop, min(len(text), stop + REACH))
             last = ended.end() if ended else min(len(text), stop + REACH)
-            if text[start:end] not in _WEAK or _BESIDE.search(text, low, last):
+            if text[start:end] not in _WEAK or _beside().found_in(data, low, last):
                 yield low, last

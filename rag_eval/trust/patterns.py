@@ -6,8 +6,9 @@ need memory that grows with their gaps, and one that tells every single word apa
 """
 
 import functools
+import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,9 +58,9 @@ class LinearPattern:
             message = error.args[0] if error.args else ""
             raise PatternError(message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)) from None
 
-    def found_in(self, data: bytes) -> bool:
-        """Whether it matches anywhere."""
-        return self._compiled.search(data) is not None
+    def found_in(self, data: bytes, start: int = 0, end: int | None = None) -> bool:
+        """Whether it matches anywhere between two places; what stands outside counts as context only."""
+        return self._compiled.search(data, start, end) is not None
 
     def spans(self, data: bytes) -> list[tuple[int, int]]:
         """Byte spans of its matches, in order; bounded per window of 64 KiB as `_PER_WINDOW` says."""
@@ -78,6 +79,14 @@ class LinearPattern:
                 if here == _PER_WINDOW:
                     break
         return found
+
+
+    def every(self, text: str) -> Iterator[tuple[int, int]]:
+        """Characters of each of its matches, in order and however many there are: for patterns whose matches cost no more than they are long."""
+        data = text.encode("utf-8", "replace")
+        spans = [match.span() for match in self._compiled.finditer(data)]
+        places = _characters(data, itertools.chain.from_iterable(spans))
+        return ((places[start], places[end]) for start, end in spans)
 
 
 def _set(patterns: Iterable[str]) -> Any:

@@ -3,7 +3,8 @@
 Belongs here: how readings, rules and severities meet. Not here: what is done with findings.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rag_eval.records.trust import FINDINGS
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 SPEAKS = "speaks_to_model"
 """Rule of the model over sentences."""
+_BATCH_CHARS = 200_000
 
 Finding = tuple[int, int, int, str, str, str, str]
 
@@ -32,15 +34,37 @@ def _by_rules(row: int, view: View, rules: RuleSet) -> list[Finding]:
     ]
 
 
+def _by_sentences(row: int, view: View) -> list[Finding]:
+    return [(row, start, end, "pattern", SPEAKS, _severity("warning", view), detail) for start, end, detail in addressed(view)]
+
+
 def findings_of(row: int, text: str, rules: RuleSet, *, sentences: bool = False) -> list[Finding]:
     """Findings in one text, as rows of `FINDINGS`; with `sentences` also of the model over sentences."""
-    reading = read(text)
-    found: list[Finding] = [(row, *trick) for trick in reading.tricks]
-    for view in reading.views:
-        found.extend(_by_rules(row, view, rules))
-        if sentences:
-            found.extend((row, start, end, "pattern", SPEAKS, _severity("warning", view), detail) for start, end, detail in addressed(view))
-    return found
+    return list(_findings([(row, text)], rules, sentences=sentences))
+
+
+def _findings(texts: Sequence[tuple[int, str]], rules: RuleSet, *, sentences: bool) -> Iterator[Finding]:
+    """Findings text by text. Each automaton goes over all texts before the next one does: two that take turns drive each other's states out of the processor's cache."""
+    readings = [read(text) for _, text in texts]
+    by_rules = [[_by_rules(row, view, rules) for view in reading.views] for (row, _), reading in zip(texts, readings, strict=True)]
+    spoken = [[_by_sentences(row, view) if sentences else [] for view in reading.views] for (row, _), reading in zip(texts, readings, strict=True)]
+    for (row, _), reading, ruled, said in zip(texts, readings, by_rules, spoken, strict=True):
+        yield from ((row, *trick) for trick in reading.tricks)
+        for found in zip(ruled, said, strict=True):
+            yield from itertools.chain(*found)
+
+
+def _batches(texts: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
+    """Rows and texts, as many at once as are worth it and still small beside a large text's own readings."""
+    batch: list[tuple[int, str]] = []
+    size = 0
+    for row, text in enumerate(texts):
+        batch.append((row, text))
+        size += len(text)
+        if size >= _BATCH_CHARS:
+            yield batch
+            batch, size = [], 0
+    yield batch
 
 
 def scan_texts(texts: Sequence[str], rules: RuleSet | None = None, *, sentences: bool = False) -> "pd.DataFrame":
@@ -69,6 +93,6 @@ def scan_texts(texts: Sequence[str], rules: RuleSet | None = None, *, sentences:
     import pandas as pd
 
     rules = rules or RuleSet.load()
-    found = [finding for row, text in enumerate(texts) for finding in findings_of(row, text, rules, sentences=sentences)]
+    found = [finding for batch in _batches(texts) for finding in _findings(batch, rules, sentences=sentences)]
     frame = pd.DataFrame(found, columns=list(FINDINGS.columns))
     return FINDINGS.check(frame.astype(dict.fromkeys(("row", "start", "end"), "int64") | dict.fromkeys(("check", "rule", "severity", "detail"), "str")))

@@ -10,6 +10,7 @@ import html
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from rag_eval.trust import encoded, invisible, markup
 from rag_eval.trust.normalising import normalised
@@ -17,10 +18,17 @@ from rag_eval.trust.patterns import Signals
 from rag_eval.trust.rule_file import ViewKind
 from rag_eval.trust.tricks import Cut, Edited, Part, Trick, merged
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    IntArray = npt.NDArray[np.int64]
+
 _WORD = re.compile(r"\S+")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _INVISIBLE = re.compile(f"[{invisible.INVISIBLE}]+")
-_SPACES = b"\t\n\v\f\r\x1c\x1d\x1e\x1f "
+_SPACES = b"\t\n\v\f\r\x1c\x1d\x1e\x1f"
+_BLANK = bytes.maketrans(_SPACES, b" " * len(_SPACES))
 _NEAR = 500
 """Hidden parts at most so far from each other are read on from one to the next, as a model would; others end a sentence."""
 
@@ -66,32 +74,30 @@ def _signals() -> Signals:
     return Signals({"invisible": f"[{invisible_characters}]", "markup": r"<[A-Za-z!?/]|\]\(|\]:[ \t]{0,20}(?:#|<>)", "entity": r"&[#A-Za-z][A-Za-z0-9]{1,31};"} | encoded.SIGNALS)
 
 
-def _word_places(text: str) -> tuple[list[int], list[int]]:
+def _word_places(text: str) -> "tuple[IntArray, IntArray]":
     """Starts and ends of the words of a text."""
-    if not text.isascii():
-        spans = [match.span() for match in _WORD.finditer(text)]
-        return [start for start, _ in spans], [end for _, end in spans]
     import numpy as np
 
-    is_blank = np.zeros(128, dtype=bool)
-    is_blank[list(_SPACES)] = True
+    if not text.isascii():
+        spans = np.array([match.span() for match in _WORD.finditer(text)], dtype=np.int64).reshape(-1, 2)
+        return spans[:, 0], spans[:, 1]
     blank = np.ones(len(text) + 2, dtype=bool)
-    blank[1:-1] = is_blank[np.frombuffer(text.encode(), np.uint8)]
-    edges = np.flatnonzero(blank[1:] != blank[:-1]).tolist()
+    blank[1:-1] = np.frombuffer(text.encode().translate(_BLANK), np.uint8) == ord(" ")
+    edges = np.flatnonzero(blank[1:] != blank[:-1])
     return edges[::2], edges[1::2]
 
 
 def _by_words(before: str, after: str) -> Callable[[int, int], tuple[int, int]]:
     """Way back from a normalised text word by word: exact where a word kept its length, in proportion elsewhere."""
     (firsts, lasts), (starts, ends) = _word_places(before), _word_places(after)
-    if len(firsts) != len(starts) or not starts:  # a character that normalisation made two words of, or a text without words
+    if len(firsts) != len(starts) or not len(starts):  # a character that normalisation made two words of, or a text without words
         scale = len(before) / max(len(after), 1)
         return lambda start, end: (int(start * scale), min(len(before), int(end * scale) + 1))
 
     def back(place: int) -> int:
-        index = bisect_right(starts, place) - 1
-        first, last = firsts[index], lasts[index]
-        inside, length = place - starts[index], ends[index] - starts[index]
+        index = int(starts.searchsorted(place, "right")) - 1
+        first, last, start, end = int(firsts[index]), int(lasts[index]), int(starts[index]), int(ends[index])
+        inside, length = place - start, end - start
         return min(max(last - 1, first), first + (inside if last - first == length else inside * (last - first) // max(length, 1)))
 
     return lambda start, end: (back(start), back(max(end - 1, start)) + 1)
