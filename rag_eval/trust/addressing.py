@@ -85,21 +85,29 @@ def with_neighbours(scores: Sequence[float], beside: Sequence[bool]) -> list[flo
     return joined
 
 
-def addressed(view: View, threshold: float | None = None) -> list[tuple[int, int, str]]:
-    """Sentences of one reading of a text that speak to whoever answers: characters of the original text, and what spoke for it.
+def addressed(views: Sequence[View], threshold: float | None = None) -> list[list[tuple[int, int, str]]]:
+    """Find sentences in readings of texts that speak to whoever answers.
 
     Parameters
     ----------
-    view
+    views
         Visible, hidden or decoded.
     threshold
         The score above which a sentence is reported; default: what was fitted.
+
+    Returns
+    -------
+    list
+        Of each view: characters of the original text, and what spoke for it.
     """
-    spans = list(sentences_looked_at(view.text))
-    if not spans:
-        return []
     fitted = load()
     limit = fitted.threshold if threshold is None else threshold
+    looked_at = [list(sentences_looked_at(view.text)) for view in views]  # all of them first, as the rules do
+    return [_over(limit, view, spans, fitted) if spans else [] for view, spans in zip(views, looked_at, strict=True)]
+
+
+def _over(limit: float, view: View, spans: list[tuple[int, int]], fitted: AddressingWeights) -> list[tuple[int, int, str]]:
+    """Those of the sentences of a view that score more than a limit; neighbours as one."""
     own = [fitted.score(view.text[start:end]) for start, end in spans]
     scores = with_neighbours(own, [False, *(before == start for (_, before), (start, _) in itertools.pairwise(spans))])
     found: list[tuple[int, int, float, int]] = []
@@ -148,7 +156,7 @@ def addressing(texts: Sequence[str], *, threshold: float | None = None) -> "pd.D
 
     rows: list[Finding] = []
     for row, text in enumerate(texts):
-        found = {place for view in read(text).views for place in addressed(view, threshold)}
+        found = set(itertools.chain.from_iterable(addressed(read(text).views, threshold)))
         rows.extend((row, start, end, "pattern", "speaks_to_model", "warning", detail) for start, end, detail in sorted(found))
     frame = pd.DataFrame(rows, columns=list(FINDINGS.columns))
     return FINDINGS.check(frame.astype(dict.fromkeys(("row", "start", "end"), "int64") | dict.fromkeys(("check", "rule", "severity", "detail"), "str")))

@@ -8,7 +8,7 @@ need memory that grows with their gaps, and one that tells every single word apa
 import functools
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import re2
 
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.trust.literals import necessary_words
-from rag_eval.trust.rule_file import RULES, Rule, read_rules
+from rag_eval.trust.rule_file import RULES, Rule, ViewKind, read_rules
 
 _MAX_MEM = 32 << 20
 """Bytes that the automaton of one pattern may take; RE2 allocates them as needed and goes on with a slower linear engine beyond."""
@@ -224,37 +224,53 @@ class RuleSet:
             return []
         return sorted(place for gate in found for place in self._first.get(gate, ()) if self._gates[place] <= found)
 
-    def matches(self, text: str, kind: str = "visible") -> list[RuleMatch]:
-        """Rules found in the text of a view, in the order of the file and then of the text.
+    def matches(self, text: str, kind: ViewKind = "visible") -> list[RuleMatch]:
+        """Rules found in the text of a view, in the order of the file and then of the text; see `matches_of`."""
+        return self.matches_of([(text, kind)])[0]
+
+    def matches_of(self, views: Sequence[tuple[str, ViewKind]]) -> list[list[RuleMatch]]:
+        """Rules found in each of several views, in the order of the file and then of the text.
+
+        Each rule goes over all views before the next one does: automata that take turns drive each other's states out of the processor's cache.
 
         Parameters
         ----------
-        text
-            Normalised as `views.View.text` is.
-        kind
-            Rules that do not name this kind of view are left out.
+        views
+            Text, normalised as `views.View.text` is, and kind; rules that do not name this kind of view are left out.
         """
-        data = text.encode("utf-8", "replace")
-        candidates = self.candidates(data)
-        if not candidates:
-            return []
-        spans: dict[int, list[tuple[int, int]]] = {}
-
-        def spans_of(place: int) -> list[tuple[int, int]]:
-            if place not in spans:
-                spans[place] = self._compiled[place].spans(data) if place in candidates else []
-            return spans[place]
-
-        found: list[tuple[Rule, int, int]] = []
-        for place in candidates:
+        data = [text.encode("utf-8", "replace") for text, _ in views]
+        rows: dict[int, list[int]] = {}
+        for at, (_, kind) in enumerate(views):
+            candidates = self.candidates(data[at])
+            for place in candidates:
+                rule = self.rules[place]
+                if kind in rule.views and all(self._places[needed] in candidates for needed in rule.needs):
+                    rows.setdefault(place, []).append(at)
+        spans = self._spans(rows, data)
+        beside = self._spans(self._needed(spans), data)
+        found: list[list[tuple[Rule, int, int]]] = [[] for _ in views]
+        for (place, at), kept in sorted(spans.items()):
             rule = self.rules[place]
-            if kind not in rule.views or not all(self._places[needed] in candidates for needed in rule.needs) or not (kept := spans_of(place)):
-                continue
             for needed in rule.needs:
-                kept = _near(kept, spans_of(self._places[needed]), len(data) if rule.max_gap is None else rule.max_gap)
-            found.extend((rule, start, end) for start, end in kept)
-        places = _characters(data, (offset for _, start, end in found for offset in (start, end)))
-        return [RuleMatch(rule, places[start], places[end]) for rule, start, end in found]
+                kept = _near(kept, beside.get((self._places[needed], at), []), len(data[at]) if rule.max_gap is None else rule.max_gap)  # noqa: PLW2901 - fewer and fewer
+            found[at].extend((rule, start, end) for start, end in kept)
+        return [_in_characters(each, text) for each, text in zip(found, data, strict=True)]
+
+    def _spans(self, rows: dict[int, list[int]], data: list[bytes]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """Where the rules at some places match in some texts, by place and text; those that do not are left out."""
+        return {(place, at): found for place, texts in rows.items() for at in texts if (found := self._compiled[place].spans(data[at]))}
+
+    def _needed(self, spans: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+        """Rules that others need which match, and the texts in which they do."""
+        pairs = sorted({(self._places[needed], at) for place, at in spans for needed in self.rules[place].needs})
+        return {place: [at for _, at in group] for place, group in itertools.groupby(pairs, key=lambda pair: pair[0])}
+
+
+def _in_characters(found: list[tuple[Rule, int, int]], data: bytes) -> list[RuleMatch]:
+    if not found:
+        return []
+    places = _characters(data, (offset for _, start, end in found for offset in (start, end)))
+    return [RuleMatch(rule, places[start], places[end]) for rule, start, end in found]
 
 
 @functools.lru_cache(maxsize=1)

@@ -3,7 +3,6 @@
 Belongs here: how readings, rules and severities meet. Not here: what is done with findings.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 SPEAKS = "speaks_to_model"
 """Rule of the model over sentences."""
-_BATCH_CHARS = 200_000
+_BATCH_CHARS = 1_000_000
 
 Finding = tuple[int, int, int, str, str, str, str]
 
@@ -27,31 +26,24 @@ def _severity(severity: str, view: View) -> str:
     return "blocked" if severity == "warning" and view.kind != "visible" else severity
 
 
-def _by_rules(row: int, view: View, rules: RuleSet) -> list[Finding]:
-    return [
-        (row, *view.back(found.start, found.end), "pattern", found.rule.id, _severity(found.rule.severity, view), f"rule {found.rule.id} found in {view.kind} text ({view.source})")
-        for found in rules.matches(view.text, view.kind)
-    ]
-
-
-def _by_sentences(row: int, view: View) -> list[Finding]:
-    return [(row, start, end, "pattern", SPEAKS, _severity("warning", view), detail) for start, end, detail in addressed(view)]
-
-
 def findings_of(row: int, text: str, rules: RuleSet, *, sentences: bool = False) -> list[Finding]:
     """Findings in one text, as rows of `FINDINGS`; with `sentences` also of the model over sentences."""
     return list(_findings([(row, text)], rules, sentences=sentences))
 
 
 def _findings(texts: Sequence[tuple[int, str]], rules: RuleSet, *, sentences: bool) -> Iterator[Finding]:
-    """Findings text by text. Each automaton goes over all texts before the next one does: two that take turns drive each other's states out of the processor's cache."""
+    """Findings text by text: of each its tricks, and of each of its views what rules and what the model over sentences found."""
     readings = [read(text) for _, text in texts]
-    by_rules = [[_by_rules(row, view, rules) for view in reading.views] for (row, _), reading in zip(texts, readings, strict=True)]
-    spoken = [[_by_sentences(row, view) if sentences else [] for view in reading.views] for (row, _), reading in zip(texts, readings, strict=True)]
-    for (row, _), reading, ruled, said in zip(texts, readings, by_rules, spoken, strict=True):
+    views = [view for reading in readings for view in reading.views]
+    ruled = iter(rules.matches_of([(view.text, view.kind) for view in views]))
+    spoken = iter(addressed(views) if sentences else [[] for _ in views])
+    for (row, _), reading in zip(texts, readings, strict=True):
         yield from ((row, *trick) for trick in reading.tricks)
-        for found in zip(ruled, said, strict=True):
-            yield from itertools.chain(*found)
+        for view in reading.views:
+            for rule, start, end in next(ruled):
+                yield (row, *view.back(start, end), "pattern", rule.id, _severity(rule.severity, view), f"rule {rule.id} found in {view.kind} text ({view.source})")
+            for start, end, detail in next(spoken):
+                yield row, start, end, "pattern", SPEAKS, _severity("warning", view), detail
 
 
 def _batches(texts: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
