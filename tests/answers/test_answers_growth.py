@@ -94,6 +94,7 @@ def _growing(name: str, length: int) -> list[tuple[str, str, str]]:
     return [(before, piece, after) for piece in PIECES for before, after in (("", ""), ("[", "x")) if _grows(READERS[name], length, before, piece, after)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_reading_takes_time_in_proportion_to_the_text(name):
     assert _growing(name, 24_000) == []

@@ -257,6 +257,7 @@ def test_gates_decide_the_exit_status(project, floor, gates, status, exit_code):
     assert [gate["status"] for gate in project.report()["gates"] if gate["gate"] == "acceptance"] == [status]
 
 
+@pytest.mark.slow
 def test_a_home_that_another_process_holds_is_named(project):
     with home_lock(project.home):
         done = project.process("run", "tiny")
@@ -267,6 +268,7 @@ def test_a_home_that_another_process_holds_is_named(project):
     assert project.process("run", "tiny").returncode == 0  # the lock went with its holder
 
 
+@pytest.mark.slow
 def test_a_second_run_at_the_same_time_is_refused_and_the_first_ends(project):
     import subprocess
 

@@ -92,6 +92,7 @@ def test_nothing_sampled_and_no_endpoint(project, judged, monkeypatch):
     assert "accepted: judge" in result.stderr
 
 
+@pytest.mark.slow
 def test_without_the_flag_ragas_is_not_imported(project):
     done = subprocess.run([sys.executable, "-c", IMPORTS, *project.arguments("run", "tiny")], capture_output=True, text=True, timeout=200, cwd=project.root, check=False)
     assert done.returncode == 0, done.stderr

@@ -18,6 +18,7 @@ def run(project, shared_data, *more):
     return json.loads((project.reports / "scifact-test" / "retrieval-metrics.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_bm25_gives_the_figures_of_anserini(project, shared_data):
     report = run(project, shared_data, "--strategy", "bm25")
     found = figures(report, "bm25")
@@ -27,6 +28,7 @@ def test_bm25_gives_the_figures_of_anserini(project, shared_data):
     assert (report["gold"]["n_queries"], report["index"]["n_documents"]) == (300, 5183)
 
 
+@pytest.mark.slow
 def test_minilm_vectors_give_the_figures_of_mteb(project, shared_data):
     report = run(project, shared_data, "--vectors", str(shared_data / "embeddings" / "all-MiniLM-L6-v2.npz"))
     found = figures(report, "vector")

@@ -130,6 +130,7 @@ def test_few_questions_stay_uncalibrated_and_a_damaged_choice_is_told(project):
         refused(project, "accepted_damaged")
 
 
+@pytest.mark.slow
 def test_where_no_prior_speaks_none_is_announced(missing):
     """Of 60 questions 20 are judged, at a K that no shipped prior knows: the next night says what this one announced."""
     (missing.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{number:02d}\td{number:02d}.md\t1\n" for number in range(20)), encoding="utf-8")

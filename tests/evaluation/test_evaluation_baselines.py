@@ -296,6 +296,7 @@ def allow(project):
     return chunk
 
 
+@pytest.mark.slow
 def test_a_quarantine_that_changed_is_told_from_a_corpus_that_did(project):
     held_back(project)
     settings = Settings(home=project.home, reports=project.reports)
@@ -325,6 +326,7 @@ def test_a_quarantine_that_changed_is_told_from_a_corpus_that_did(project):
     assert (same["quarantine"]["n_held"], same["notes"]) == ({"before": 1, "after": 1, "same": True}, [])
 
 
+@pytest.mark.slow
 def test_a_baseline_of_an_earlier_version_says_that_it_cannot_tell(project):
     held_back(project)
     settings = Settings(home=project.home, reports=project.reports)

@@ -62,6 +62,7 @@ def _file(project, rows):
     return path
 
 
+@pytest.mark.slow
 def test_corrected_outcomes_are_what_a_comparison_counts(missing):
     calibrate_gold_set(opened(missing).evaluation)
     before = compare_strategies(opened(missing).evaluation, ["bm25", "vector"])

@@ -91,6 +91,7 @@ def test_many_complaints_about_safe_claims_call_for_an_audit_and_change_no_statu
     assert f"and {30 - NAMED} more" in text
 
 
+@pytest.mark.slow
 def test_complaints_about_traffic_count_too(missing):
     calibrated(missing)
     found = [number for number in range(made.N) if not made.is_lost(number)][:12]
@@ -123,6 +124,7 @@ def test_end_to_end_feedback_is_said_by_calibrate_and_by_the_report(missing):
     assert (entry["calibrator"], entry["counts"]) == (before["calibrator"], before["counts"])
 
 
+@pytest.mark.slow
 def test_feedback_stays_known_when_the_configuration_changes(missing):
     """A changed index or configuration is another fingerprint: what users said before is counted apart, and held against nothing."""
     night(missing)
@@ -148,6 +150,7 @@ def test_feedback_stays_known_when_the_configuration_changes(missing):
     assert calibrated(missing)["feedback"]["earlier"]["audits_due"] == 0
 
 
+@pytest.mark.slow
 def test_feedback_stays_known_when_the_cutoff_changes(missing):
     night(missing)
     fingerprint = missing.report()["calibration"]["strategies"]["bm25"]["fingerprint"]

@@ -81,6 +81,7 @@ def test_a_changed_corpus_is_named_and_its_questions_are_paired(project):
     assert first_fault(last) is None
 
 
+@pytest.mark.slow
 def test_another_gold_is_not_paired(project):
     first, _ = run(project)
     (project.gold / "paraphrases.jsonl").write_text(jsonl(PARAPHRASES[:1]), encoding="utf-8")
@@ -92,6 +93,7 @@ def test_another_gold_is_not_paired(project):
     assert first_fault(second) is None
 
 
+@pytest.mark.slow
 def test_figures_that_are_gone_or_damaged_are_said_and_never_fatal(project):
     first, _ = run(project)
     path = kept_path(project, first)
@@ -126,6 +128,7 @@ def test_a_table_that_is_none_is_refused(tmp_path, spoiled):
         means_of(tmp_path / "table.parquet", ["a"], ["p", "q"], "document")
 
 
+@pytest.mark.slow
 def test_a_damaged_run_is_passed_over_for_the_one_before(project):
     first, _ = run(project)
     second, _ = run(project)
@@ -136,6 +139,7 @@ def test_a_damaged_run_is_passed_over_for_the_one_before(project):
     assert first_fault(third) is None
 
 
+@pytest.mark.slow
 def test_other_strategies_are_named_and_those_in_common_paired(project):
     run(project)
     config = project.gold / "gold_set.yaml"

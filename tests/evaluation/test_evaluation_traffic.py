@@ -183,6 +183,7 @@ def asked(missing):
     return missing
 
 
+@pytest.mark.slow
 def test_without_audits_there_is_no_powered_estimate(asked):
     csv, latex = asked.root / "compare.csv", asked.root / "compare.tex"
     text = call(asked, "calibrate", "compare", *NAMES, "--gold-set", "tiny", "--gold-sets", asked.gold.parent, "--csv", csv, "--latex", latex).stdout
@@ -199,6 +200,7 @@ def test_without_audits_there_is_no_powered_estimate(asked):
     assert latex.read_text(encoding="utf-8").count("% No powered estimate: none of the 40 claims") == len(NAMES)
 
 
+@pytest.mark.slow
 def test_powered_estimates_need_a_simple_random_sample_of_the_traffic(asked):
     for name in NAMES:
         audit(asked, name, 25, LOST.__contains__)

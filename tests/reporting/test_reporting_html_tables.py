@@ -47,6 +47,7 @@ def test_every_sign_of_the_projects_own_words_is_a_command_of_latex():
     assert "$$" not in made
 
 
+@pytest.mark.slow
 def test_every_latex_table_of_a_page_is_ascii_but_for_names_of_data(report):
     """Strategies named in letters that LaTeX has no command for stay as they are; nothing else is beyond ASCII."""
     files = {table.name: table.tex() for table in build(report, None, 10_000_000).tables}

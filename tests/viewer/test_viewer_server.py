@@ -16,6 +16,8 @@ from rag_eval.cli import app
 from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.outcomes import OutcomeStore
 
+pytestmark = pytest.mark.slow
+
 WRITERS = 50
 
 
@@ -187,7 +189,6 @@ def test_a_read_only_server_opens_no_database(viewed, started, tmp_path):
     assert "not taken" in "".join(server.said)
 
 
-@pytest.mark.slow
 def test_feedback_is_recorded_in_postgresql(viewed, started):
     with postgres_server.running() as url:
         address = postgres_server.new_database(url)
