@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import gzip
 import re
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,8 @@ MEASURE: Final = "R@10"
 EXPLORER, CLAIMS, HTML = "explorer", "claims", "html"
 """Stages of the artifacts that are shown, and their names in a kept run."""
 HTML_FILE: Final = "index.html"
+_NOT_PACKED: Final = (EOFError, gzip.BadGzipFile, zlib.error)
+"""What gzip says of a file that was cut off, of one that is none, and of one that was changed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,13 +156,22 @@ class KeptRuns:
             return stored
         try:
             return _built(self._home, run.run_id, self._stamp(run.run_id), run.artifacts.get(EXPLORER))
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # a report of its schema that says what no run says
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, *_NOT_PACKED) as error:  # a report of its schema that says what no run says, or damaged questions
             raise InputError(Problem("run_unreadable", "no page can be made of its report", file=str(self._home / "runs" / f"{run.run_id}.json"), found=f"{type(error).__name__}: {error}")) from error
 
 
 def unpacked(part: bytes) -> bytes:
-    """Undo gzip, for a client that cannot."""
-    return gzip.decompress(part)
+    """Undo gzip, for a client that cannot.
+
+    Raises
+    ------
+    InputError
+        It is not as it was kept.
+    """
+    try:
+        return gzip.decompress(part)
+    except _NOT_PACKED as error:
+        raise InputError(Problem("run_unreadable", "a part of its questions is damaged", found=f"{type(error).__name__}: {error}")) from error
 
 
 def _bytes(path: Path) -> bytes | None:

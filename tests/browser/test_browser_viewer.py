@@ -67,6 +67,21 @@ def test_pages_fit(hostile, serve, visit, picture, looks):
         opened.check_quiet()
 
 
+@pytest.mark.parametrize("cut", [0, 30])
+def test_damaged_questions_are_said_in_a_sentence(evaluated, serve, visit, cut):
+    """Not a quiet visit: the browser itself complains of what it cannot unpack."""
+    viewer = serve(evaluated)
+    for part in (viewer.home / "artifacts" / "explorer").glob("*/questions-0000.json.gz"):
+        kept = part.read_bytes()[:cut]
+        part.unlink()
+        part.write_bytes(kept)
+    page = go(visit, viewer).page
+    page.locator(".ex-open").first.click()
+    told = page.locator("#ex-detail [role=alert]")
+    told.wait_for()
+    assert "damaged" in told.inner_text()
+
+
 def test_every_text_is_here_that_the_report_may_leave_out(evaluated, serve, visit):
     viewer = serve(evaluated)
     seen = go(visit, viewer)

@@ -157,6 +157,23 @@ def test_parts_are_sent_as_they_are_stored_or_unpacked(viewed):
     assert client.head(address).status_code == 200
 
 
+@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: b"not gzip" + data, lambda data: data[:40] + bytes([data[40] ^ 255]) + data[41:], lambda _: gzip.compress(b"[1,")], ids=["cut off", "no gzip", "changed", "no JSON"])
+def test_damaged_questions_are_said_and_stop_nothing_else(viewed, damage):
+    path = viewed.explorer / "summary.json.gz"
+    whole = path.read_bytes()
+    path.unlink()  # it may be another night's file too
+    path.write_bytes(damage(whole))
+    client = viewed.client()
+    plain = client.get(f"/runs/{viewed.run_id}/explorer/summary.json", headers={"Accept-Encoding": "identity"})
+    report = client.get(f"/runs/{viewed.run_id}/report")
+    assert report.status_code == 409
+    assert "damaged" in report.text
+    if damage(whole) != gzip.compress(b"[1,"):
+        assert plain.status_code == 409
+    assert client.get("/").status_code == 200
+    assert client.get(f"/runs/{viewed.run_id}/explorer/questions-0000.json").status_code == 200
+
+
 @pytest.mark.parametrize("part", ["chunks-0001", "questions-0001", "artifact", "..%2fartifact", "summary.json", "questions-٠٠٠٠", "summary%00", "questions-000", "SUMMARY"])
 def test_no_other_part_is_sent(viewed, part):
     assert viewed.client().get(f"/runs/{viewed.run_id}/explorer/{part}.json").status_code == 404

@@ -173,7 +173,11 @@
         throw new Told('The server does not answer. Is rag-eval view still running?');
       }
       if (!answer.ok) throw new Told('The server has no part “' + name + '” of this run (status ' + answer.status + ').');
-      return answer.text();
+      try {
+        return await answer.text();
+      } catch {
+        throw new Told('The part “' + name + '” of this run is damaged.');
+      }
     };
     return async (name) => {
       const block = document.getElementById('bundle-' + name);
