@@ -73,6 +73,7 @@ def test_a_mistyped_command_is_an_error_and_no_failed_gate(project):
         assert project.process(*arguments).returncode == 1
 
 
+@pytest.mark.slow
 def test_output_without_a_terminal_has_no_escape_codes(project):
     done = project.process("run", "tiny")
     assert done.returncode == 0, done.stderr

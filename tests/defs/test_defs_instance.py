@@ -50,6 +50,7 @@ def test_configuration_of_a_team_stays(tmp_path):
     assert (tmp_path / CONFIG_FILE).read_text(encoding="utf-8") == own
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 def test_lineage_shows_runs_from_the_command_line_like_runs_of_the_job(project, instance):
     home = project.settings.home / "dagster"

@@ -130,6 +130,7 @@ def test_a_database_that_cannot_be_used_leaves_the_report(project, monkeypatch, 
         assert b"s3cr3t-pw" not in path.read_bytes(), path
 
 
+@pytest.mark.slow
 def test_without_answers_or_by_choice_no_lines(project, monkeypatch):
     assert project.invoke("run", "tiny").exit_code == 0
     assert log_of(project)

@@ -32,6 +32,7 @@ def test_a_page_written_again_does_not_take_its_own_run_for_the_one_before(proje
     assert per_question(runs, report)["query_id"] == ["keep", "again", "night", "price"]
 
 
+@pytest.mark.slow
 def test_questions_that_were_removed_from_the_home_are_left_out_of_a_page_written_later(project):
     assert project.invoke("run", "tiny").exit_code == 0
     report = project.report()
@@ -45,6 +46,7 @@ def test_questions_that_were_removed_from_the_home_are_left_out_of_a_page_writte
     assert per_question(runs, report) == {}
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_before_its_page_leaves_no_page_and_no_tables_of_an_earlier_one(project):
     assert project.invoke("run", "tiny").exit_code == 0
     folder = project.reports / "tiny"
@@ -55,6 +57,7 @@ def test_a_run_that_ends_before_its_page_leaves_no_page_and_no_tables_of_an_earl
     assert list((folder / "tables").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_questions_and_report_name_the_same_run_before_although_a_clock_was_wrong(project):
     assert project.invoke("run", "tiny").exit_code == 0
     before = project.report()["run_id"]
