@@ -58,7 +58,7 @@ def solve(design: FloatArray, outcome: FloatArray, weight: FloatArray, penalty: 
     """
     m, q = penalty.shape
     upper = np.triu_indices(q)
-    products = design[:, upper[0]] * design[:, upper[1]]
+    products = _products(design)
     result = np.repeat(centre[None, :], m, axis=0)
     active = np.arange(m)
     value = _objective(result, (design, outcome, weight, penalty, centre))
@@ -77,6 +77,12 @@ def solve(design: FloatArray, outcome: FloatArray, weight: FloatArray, penalty: 
         active, at, step = active[open_], at[open_], step[open_]
         result[active], value[active] = _descend(at, step, value[active], (design, outcome, weight[active], penalty[active], centre))
     raise ArithmeticError(f"{len(active)} of {m} logistic regressions were not solved in {MAX_STEPS} steps")
+
+
+def _products(design: FloatArray) -> FloatArray:
+    """[n, q (q + 1) / 2] products of each two columns, in the order of `np.triu_indices`; kept column by column, which is written and read in one go."""
+    columns = np.ascontiguousarray(design.T)
+    return np.concatenate([columns[j] * columns[j:] for j in range(len(columns))]).T
 
 
 def _objective(at: FloatArray, problem: tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]) -> FloatArray:

@@ -92,6 +92,7 @@ def test_output_on_a_narrow_or_an_ascii_screen(project):
         assert "recall" in done.stdout or "R@10" in done.stdout
 
 
+@pytest.mark.slow
 def test_strategies_can_be_chosen(project):
     assert project.invoke("run", "tiny", "--strategy", "vector").exit_code == 0
     assert [entry["name"] for entry in project.report()["strategies"]] == ["vector"]
@@ -160,6 +161,7 @@ def test_init_takes_a_name_and_no_path(project, name):
     assert sorted(path.name for path in project.root.iterdir()) == ["gold_sets"]
 
 
+@pytest.mark.slow
 def test_runs_of_the_same_gold_are_compared_question_by_question(project):
     project.invoke("run", "tiny")
     project.invoke("run", "tiny")
@@ -232,6 +234,7 @@ def gated(floor: str, gates: str) -> str:
     return CONFIG.replace("gates: {required: [], advisory: [acceptance], min_queries: 50}", f"acceptance: {{{floor}}}\ngates: {gates}")
 
 
+@pytest.mark.slow
 def test_a_required_gate_that_fails_ends_with_status_2_after_the_report(project):
     (project.gold / "gold_set.yaml").write_text(gated('recall_at_10: ">= 2.0"', "{required: [acceptance], advisory: [], min_queries: 1}"))
     result = project.invoke("run", "tiny")

@@ -36,6 +36,7 @@ def record_outputs(project) -> list[str]:
     return [row["query_id"] for row in queries]
 
 
+@pytest.mark.slow
 def test_the_job_answers_cites_and_warns(project, instance, tmp_path):
     query_ids = record_outputs(project)
     result = project.run(instance)
@@ -66,6 +67,7 @@ def test_traces_of_the_job(project, instance):
     assert (project.settings.home / "rag_eval.db").is_file()
 
 
+@pytest.mark.slow
 def test_a_database_that_cannot_be_used_does_not_fail_the_job(project, instance):
     project.settings = project.settings.model_copy(update={"database_url": SecretStr("postgresql://me:s3cr3t-pw@127.0.0.1:9/db")})
     result = project.run(instance)

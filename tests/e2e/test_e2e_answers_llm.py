@@ -240,6 +240,7 @@ def test_what_failed_is_asked_again_and_nothing_else(project, ask, llm):
     assert after["content_hash"] != before["content_hash"]
 
 
+@pytest.mark.slow
 def test_an_order_in_the_corpus_is_not_an_answer(project, ask, llm):
     text = (project.corpus / "retries.md").read_text(encoding="utf-8")
     (project.corpus / "retries.md").write_text(text.replace("A failed job is tried three more times.", f"A failed job is tried three more times. {ORDER}"), encoding="utf-8")
@@ -264,6 +265,7 @@ def test_an_order_in_the_corpus_is_not_an_answer(project, ask, llm):
     assert found["well"]["outcome"] == "answered"
 
 
+@pytest.mark.slow
 def test_fail_closed_ends_with_2_after_everything_is_written(project, ask, llm):
     questions = {"well": ASK, "bad": wording("fabricating")}
     result = ask(llm, questions, {"fail_closed": True}, exit_code=2)

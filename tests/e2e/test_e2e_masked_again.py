@@ -117,6 +117,7 @@ def test_recorded_outputs_that_repeat_what_only_their_context_labels(project, mo
     assert found_in(places) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mask_pii", "answers"), [("false", "{mode: deterministic, top_k: 5}"), ("true", "{mode: recorded, recorded: outputs.jsonl}")])
 def test_a_folder_and_what_the_guard_prints_of_it(project, monkeypatch, mask_pii, answers):
     folder_project(project, mask_pii=mask_pii, answers=answers)

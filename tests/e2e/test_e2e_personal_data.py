@@ -147,6 +147,7 @@ def test_the_values_are_two_hundred_and_all_would_be_masked():
         assert len(mask(sentence(number)).text) > 300
 
 
+@pytest.mark.slow
 def test_deterministic_answers_over_a_folder_and_a_retriever_that_masks_nothing(project, personal):
     reports, places, printed = personal(primary="leaky", more="  - {name: leaky, kind: external, source: leaky}\n")
     check_nothing_leaves(places)
@@ -162,6 +163,7 @@ def test_deterministic_answers_over_a_folder_and_a_retriever_that_masks_nothing(
     assert leaked(("units", text) for text in units) == set()
 
 
+@pytest.mark.slow
 def test_recorded_answers_that_copy_their_contexts(project, personal):
     reports, places, _ = personal(answers="{mode: recorded, recorded: outputs.jsonl}", more="  - {name: mine, kind: external, recorded: outputs.jsonl}\n", primary="mine")
     check_nothing_leaves(places)

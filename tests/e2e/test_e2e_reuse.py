@@ -83,6 +83,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_a_change_of_the_input_changes_the_content_hash_and_its_return_brings_it_back(project, change):
     first = run(project)

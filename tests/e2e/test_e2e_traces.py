@@ -74,6 +74,7 @@ def agree(project, found):
             assert bool(trace.section_id) == bool(trace.rev) == bool(trace.citations)
 
 
+@pytest.mark.slow
 def test_lines_rows_and_report_agree(project, database):
     result = project.invoke("run", "tiny")
     assert result.exit_code == 0, result.output

@@ -104,6 +104,7 @@ def test_complaints_about_traffic_count_too(missing):
     assert (after["audits_due"], after["watch"]["every_claim"]["complaints"], after["contradicts_gold"]["n_claims"]) == (12, 12, 0)
 
 
+@pytest.mark.slow
 def test_end_to_end_feedback_is_said_by_calibrate_and_by_the_report(missing):
     night(missing)
     before = missing.report()["calibration"]["strategies"]["bm25"]
@@ -163,6 +164,7 @@ def test_feedback_stays_known_when_the_cutoff_changes(missing):
     assert [entry["feedback"]["earlier"][name] for name in ("n_claims", "audits_due")] == [1, 1]
 
 
+@pytest.mark.slow
 def test_notes_are_listed_where_feedback_is_worked_on(missing, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     night(missing)
