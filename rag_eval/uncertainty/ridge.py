@@ -82,7 +82,13 @@ def solve(design: FloatArray, outcome: FloatArray, weight: FloatArray, penalty: 
 def _products(design: FloatArray) -> FloatArray:
     """[n, q (q + 1) / 2] products of each two columns, in the order of `np.triu_indices`; kept column by column, which is written and read in one go."""
     columns = np.ascontiguousarray(design.T)
-    return np.concatenate([columns[j] * columns[j:] for j in range(len(columns))]).T
+    q, n = columns.shape
+    products = np.empty((q * (q + 1) // 2, n))
+    at = 0
+    for j in range(q):
+        np.multiply(columns[j], columns[j:], out=products[at : at + q - j])
+        at += q - j
+    return products.T
 
 
 def _objective(at: FloatArray, problem: tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]) -> FloatArray:

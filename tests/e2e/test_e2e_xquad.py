@@ -51,7 +51,6 @@ def test_whole_paragraphs(project, shared_data):
     assert 0.03 < report["stability"]["strategies"]["bm25"]["hit_changes_with_wording"]["hit_at_5"]["value"] < 0.5
 
 
-@pytest.mark.timeout(900)
 def test_single_sentences(project, shared_data):
     report = evaluated(project, shared_data, chunker="sentence", level="span", vectors=False)
     assert report["index"]["n_chunks"] > 1000
