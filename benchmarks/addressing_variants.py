@@ -6,7 +6,22 @@ import re
 _REPLY = ("answer", "reply", "response", "output", "summary", "message")
 _USER = ("user", "reader", "customer", "person asking", "visitor")
 _MODEL = ("assistant", "AI", "chatbot", "language model", "agent")
-_LEADS = ("Please {}", "Note: {}", "Important: {}", "When you answer, {}", "Assistants reading this should note: {}", "It is essential that you do this: {}", "If anyone asks, {}", "AI agents must comply: {}", "Would you kindly {}", "Before you answer, {}", "From now on, {}", "{} Do not tell the user.", "{} This applies to every reply.", "{} Ignore anything that says otherwise.")
+_LEADS = (
+    "Please {}",
+    "Note: {}",
+    "Important: {}",
+    "When you answer, {}",
+    "Assistants reading this should note: {}",
+    "It is essential that you do this: {}",
+    "If anyone asks, {}",
+    "AI agents must comply: {}",
+    "Would you kindly {}",
+    "Before you answer, {}",
+    "From now on, {}",
+    "{} Do not tell the user.",
+    "{} This applies to every reply.",
+    "{} Ignore anything that says otherwise.",
+)
 MOST = 3
 
 
@@ -27,5 +42,9 @@ def variants(text: str) -> list[str]:
     found = [_swapped(text, number % 7 + 1)]
     for step in (0, 5):
         lead = _LEADS[(number // 7 + step) % len(_LEADS)]
-        found.append(lead.format(text if lead.startswith("{") or lead[-4:-2] == ": " else text[:1].lower() + text[1:]))
+        found.append(
+            lead.format(
+                text if lead.startswith("{") or lead[-4:-2] == ": " else text[:1].lower() + text[1:]
+            )
+        )
     return [other for other in dict.fromkeys(found) if other != text][:MOST]

@@ -16,7 +16,14 @@ from rag_eval.citations.validators import validate
 from rag_eval.corpus.analyzer import ANALYZER
 
 N, DOCUMENTS, CHUNKS, WORDS, REPEATS, BAR, BAR_S = 10_000, 500, 8, 120, 5, 1.0, 1.0
-BROKEN = ({"rev": "old"}, {"index_hash": "bm25s:old"}, {"snippet_id": "made-up"}, {"quote": "Nobody said this."}, {"k_pos": None}, {"offsets": [1, 2]})
+BROKEN = (
+    {"rev": "old"},
+    {"index_hash": "bm25s:old"},
+    {"snippet_id": "made-up"},
+    {"quote": "Nobody said this."},
+    {"k_pos": None},
+    {"offsets": [1, 2]},
+)
 
 
 def main() -> None:
@@ -24,14 +31,24 @@ def main() -> None:
     vocabulary = np.array([f"w{number}\u00e9" for number in range(5000)])
     documents, sections, chunks = [], [], []
     for number in range(DOCUMENTS):
-        parts = [" ".join(vocabulary[rng.integers(0, len(vocabulary), WORDS)]) + ".\n" for _ in range(CHUNKS)]
+        parts = [
+            " ".join(vocabulary[rng.integers(0, len(vocabulary), WORDS)]) + ".\n"
+            for _ in range(CHUNKS)
+        ]
         name, starts = f"d{number}.md", np.cumsum([0, *map(len, parts)]).tolist()
         documents.append({"doc_id": name, "text": "".join(parts), "rev": f"r{number}"})
         for place in range(CHUNKS):
-            span = {"doc_id": name, "section_id": f"{name}#{place}", "start": starts[place], "end": starts[place + 1]}
+            span = {
+                "doc_id": name,
+                "section_id": f"{name}#{place}",
+                "start": starts[place],
+                "end": starts[place + 1],
+            }
             sections.append(span)
             chunks.append({**span, "chunk_id": f"{number}-{place}"})
-    live = LiveIndex.from_frames(pd.DataFrame(documents), pd.DataFrame(sections), pd.DataFrame(chunks), {"bm25s:1"}, ANALYZER)
+    live = LiveIndex.from_frames(
+        pd.DataFrame(documents), pd.DataFrame(sections), pd.DataFrame(chunks), {"bm25s:1"}, ANALYZER
+    )
     records = []
     for number, pick in enumerate(rng.integers(0, len(chunks), N).tolist()):
         chunk = chunks[pick]
@@ -61,7 +78,13 @@ def main() -> None:
     verdicts = validate(records, live)
     if verdicts.counts["ok"] != N - N // 10:
         raise SystemExit(f"{verdicts.counts['ok']} of {N} ok")
-    seconds = alternate({"ours": lambda: validate(records, live), "reference": lambda: [schema.is_valid(record) for record in records]}, REPEATS)
+    seconds = alternate(
+        {
+            "ours": lambda: validate(records, live),
+            "reference": lambda: [schema.is_valid(record) for record in records],
+        },
+        REPEATS,
+    )
     report("citations", seconds["ours"], seconds["reference"], BAR, n=N, bar_s=BAR_S)
 
 

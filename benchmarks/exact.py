@@ -21,8 +21,18 @@ def main() -> None:
     with np.load(folder / "embeddings" / "all-MiniLM-L6-v2.npz") as archive:
         row = {key: i for i, key in enumerate(archive["sha256"].astype(str).tolist())}
         vectors = archive["vectors"]
-    documents = vectors[[row[text_hash(indexed_text(document))] for document in json_lines(folder / "scifact" / "corpus.jsonl")]]
-    queries = vectors[[row[text_hash(query["text"])] for query in json_lines(folder / "scifact" / "queries.jsonl")]]
+    documents = vectors[
+        [
+            row[text_hash(indexed_text(document))]
+            for document in json_lines(folder / "scifact" / "corpus.jsonl")
+        ]
+    ]
+    queries = vectors[
+        [
+            row[text_hash(query["text"])]
+            for query in json_lines(folder / "scifact" / "queries.jsonl")
+        ]
+    ]
     engine = ExactSearch(documents)
 
     def reference() -> np.ndarray:
@@ -31,9 +41,19 @@ def main() -> None:
         order = np.argsort(-np.take_along_axis(product, best, axis=1), axis=1)
         return np.take_along_axis(best, order, axis=1)
 
-    seconds = alternate({"ours": lambda: engine.search(queries, DEPTH), "reference": reference}, REPEATS)
+    seconds = alternate(
+        {"ours": lambda: engine.search(queries, DEPTH), "reference": reference}, REPEATS
+    )
     same = float((engine.search(queries, DEPTH).rows == reference()).mean())
-    report("exact", seconds["ours"], seconds["reference"], 1.3, queries=len(queries), documents=len(documents), same_places=round(same, 5))
+    report(
+        "exact",
+        seconds["ours"],
+        seconds["reference"],
+        1.3,
+        queries=len(queries),
+        documents=len(documents),
+        same_places=round(same, 5),
+    )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,23 @@ from rag_eval.trust.addressing_sentences import sentences_looked_at
 from rag_eval.trust.normalising import normalised
 
 HERE = Path(__file__).parent
-PACKAGES = ("numpy", "scipy", "sklearn", "requests", "pydantic", "click", "rich", "sqlalchemy", "jinja2", "httpx", "dagster", "chromadb", "mlflow", "hypothesis", "networkx")
+PACKAGES = (
+    "numpy",
+    "scipy",
+    "sklearn",
+    "requests",
+    "pydantic",
+    "click",
+    "rich",
+    "sqlalchemy",
+    "jinja2",
+    "httpx",
+    "dagster",
+    "chromadb",
+    "mlflow",
+    "hypothesis",
+    "networkx",
+)
 LEFT_OUT = ("ragas", "langchain", "openai", "instructor", "pandas")
 """Packages whose texts are prompts to language models, and pandas, which is only measured."""
 MOST_TERMS, LEAST_ATTACKS, DIGITS, FOLDS = 6_000, 2, 3, 5
@@ -50,7 +66,11 @@ def _readmes() -> list[tuple[str, str]]:
         if name.lower().startswith(LEFT_OUT) or name.lower().startswith("rag"):
             continue
         body = distribution.metadata.get_payload() or distribution.metadata.get("Description") or ""
-        found += [(f"readme {name.lower()}", part) for part in re.split(r"\n\s*\n", str(body)) if len(part) > 40]
+        found += [
+            (f"readme {name.lower()}", part)
+            for part in re.split(r"\n\s*\n", str(body))
+            if len(part) > 40
+        ]
     return sorted(set(found))
 
 
@@ -59,12 +79,33 @@ def clean_documents(folder: Path) -> list[tuple[str, str]]:
     found = [(f"docs {package}", text) for package in PACKAGES for text in _installed(package)]
     found += _readmes()
     corpora = planting.corpora(folder)
-    found += [(f"{name} {at % 7}", text) for name in ("distractors", "clapnq") for at, text in enumerate(corpora[name])]
+    found += [
+        (f"{name} {at % 7}", text)
+        for name in ("distractors", "clapnq")
+        for at, text in enumerate(corpora[name])
+    ]
     quotes = json_lines(folder / "quotesum" / "dev.jsonl")
-    found += [("quotesum", text) for text in sorted({str(row[key]) for row in quotes for key in row if key.startswith("source") and row[key]})]
-    experts = {row["question"]: row for part in ("rand_test", "rand_val") for row in json_lines(folder / "expertqa" / f"{part}.jsonl")}
+    found += [
+        ("quotesum", text)
+        for text in sorted(
+            {
+                str(row[key])
+                for row in quotes
+                for key in row
+                if key.startswith("source") and row[key]
+            }
+        )
+    ]
+    experts = {
+        row["question"]: row
+        for part in ("rand_test", "rand_val")
+        for row in json_lines(folder / "expertqa" / f"{part}.jsonl")
+    }
     for place, question in enumerate(sorted(experts)):
-        found += [(f"expertqa {place % 7}", answer["answer_string"]) for answer in experts[question]["answers"].values()]  # type: ignore[attr-defined]
+        found += [
+            (f"expertqa {place % 7}", answer["answer_string"])
+            for answer in experts[question]["answers"].values()
+        ]  # type: ignore[attr-defined]
     return found
 
 
@@ -72,7 +113,9 @@ def _installed(package: str) -> list[str]:
     try:
         return planting.docstrings(package)
     except Exception as error:  # noqa: BLE001 - says which package could not be read, and goes on without it
-        print(json.dumps({"bench": "fit_addressing", "package": package, "skipped": str(error)[:200]}))
+        print(
+            json.dumps({"bench": "fit_addressing", "package": package, "skipped": str(error)[:200]})
+        )
         return []
 
 
@@ -80,7 +123,10 @@ def sentences(text: str) -> list[tuple[set[str], bool]]:
     """Features of each sentence that is looked at, and whether it follows right after the one before."""
     shown = normalised(text)
     spans = list(sentences_looked_at(shown))
-    return [(features_of(tokens_of(shown[start:end])), bool(at) and spans[at - 1][1] == start) for at, (start, end) in enumerate(spans)]
+    return [
+        (features_of(tokens_of(shown[start:end])), bool(at) and spans[at - 1][1] == start)
+        for at, (start, end) in enumerate(spans)
+    ]
 
 
 class Rows:
@@ -117,7 +163,10 @@ def chosen(rows: Rows, mask: np.ndarray) -> list[str]:
     for at in np.flatnonzero(mask & np.isin(kinds, ("lookalike", "clean"))):
         for feature in rows.features[at]:
             benign[feature] = benign.get(feature, 0) + 1
-    known = sorted({f for f, n in counts.items() if n >= LEAST_ATTACKS} | {f for f, n in benign.items() if n >= 4 * LEAST_ATTACKS})
+    known = sorted(
+        {f for f, n in counts.items() if n >= LEAST_ATTACKS}
+        | {f for f, n in benign.items() if n >= 4 * LEAST_ATTACKS}
+    )
     use = np.flatnonzero(mask & (kinds != "variant"))
     x = matrix([rows.features[at] for at in use], known)
     scores = np.nan_to_num(chi2(x, kinds[use] == "attack")[0])
@@ -128,22 +177,41 @@ def matrix(features: list[set[str]], names: list[str]) -> csr_matrix:
     places = {name: at for at, name in enumerate(names)}
     found = [sorted(places[name] for name in its if name in places) for its in features]
     ends = np.cumsum([0, *map(len, found)])
-    return csr_matrix((np.ones(ends[-1]), np.concatenate([np.array(its, dtype=np.int64) for its in found]) if found else [], ends), shape=(len(features), len(names)))
+    return csr_matrix(
+        (
+            np.ones(ends[-1]),
+            np.concatenate([np.array(its, dtype=np.int64) for its in found]) if found else [],
+            ends,
+        ),
+        shape=(len(features), len(names)),
+    )
 
 
 def fitted(rows: Rows, mask: np.ndarray) -> tuple[dict[str, float], float]:
     names = chosen(rows, mask)
     kinds = np.array(rows.kind)[mask]
     use = np.flatnonzero(mask)
-    weight = np.select([kinds == "attack", kinds == "variant", kinds == "lookalike"], [ATTACK, VARIANT, LOOKALIKE], CLEAN)
+    weight = np.select(
+        [kinds == "attack", kinds == "variant", kinds == "lookalike"],
+        [ATTACK, VARIANT, LOOKALIKE],
+        CLEAN,
+    )
     x = matrix([rows.features[at] for at in use], names)
-    model = LogisticRegression(C=STRENGTH, solver="liblinear", l1_ratio=0.0, max_iter=2_000, tol=1e-6, random_state=0)
+    model = LogisticRegression(
+        C=STRENGTH, solver="liblinear", l1_ratio=0.0, max_iter=2_000, tol=1e-6, random_state=0
+    )
     model.fit(x, np.isin(kinds, ("attack", "variant")), sample_weight=weight)
-    weights = {name: round(float(value), DIGITS) for name, value in zip(names, model.coef_[0], strict=True)}
-    return {name: value for name, value in weights.items() if value}, round(float(model.intercept_[0]), DIGITS)
+    weights = {
+        name: round(float(value), DIGITS) for name, value in zip(names, model.coef_[0], strict=True)
+    }
+    return {name: value for name, value in weights.items() if value}, round(
+        float(model.intercept_[0]), DIGITS
+    )
 
 
-def highest(rows: Rows, weights: dict[str, float], bias: float, use: np.ndarray, documents: int) -> np.ndarray:
+def highest(
+    rows: Rows, weights: dict[str, float], bias: float, use: np.ndarray, documents: int
+) -> np.ndarray:
     """The highest score of a sentence in each document, as the check reckons it; very low where none is looked at."""
     scores = np.full(len(rows.features), -99.0)
     for at in np.flatnonzero(use):
@@ -178,7 +246,12 @@ def gathered(folder: Path) -> tuple[Rows, list[tuple[str, str]], str]:
 def limit_of(documents: list[tuple[str, str]], scores: np.ndarray) -> float:
     """The score that so few clean documents and so few look-alikes exceed."""
     kinds = np.array([kind for kind, _ in documents])
-    return float(max(np.quantile(scores[kinds == "clean"], 1 - CLEAN_SHARE), np.quantile(scores[kinds == "lookalike"], 1 - LOOKALIKE_SHARE)))
+    return float(
+        max(
+            np.quantile(scores[kinds == "clean"], 1 - CLEAN_SHARE),
+            np.quantile(scores[kinds == "lookalike"], 1 - LOOKALIKE_SHARE),
+        )
+    )
 
 
 def held_out(rows: Rows, documents: list[tuple[str, str]]) -> np.ndarray:
@@ -203,15 +276,27 @@ def main() -> None:
     apart = held_out(rows, documents)
     limit = round(limit_of(documents, apart), 2)
     weights, bias = fitted(rows, np.ones(len(rows.features), dtype=bool))
-    figures = {kind: {"texts": int((kinds == kind).sum()), "share found": round(float((apart[kinds == kind] > limit).mean()), 4)} for kind in ("attack", "lookalike", "clean")}
+    figures = {
+        kind: {
+            "texts": int((kinds == kind).sum()),
+            "share found": round(float((apart[kinds == kind] > limit).mean()), 4),
+        }
+        for kind in ("attack", "lookalike", "clean")
+    }
     readmes = np.array([group.startswith("readme") for _, group in documents])
-    figures["readme paragraphs"] = {"texts": int(readmes.sum()), "share found": round(float((apart[readmes] > limit).mean()), 4)}
+    figures["readme paragraphs"] = {
+        "texts": int(readmes.sum()),
+        "share found": round(float((apart[readmes] > limit).mean()), 4),
+    }
     document: dict[str, Any] = {
         "schema_version": 1,
         "provenance": {
             "fitted_by": "benchmarks/fit_addressing.py",
             "sentences_sha256": seen,
-            "sentences": {kind: int(np.sum(np.array(rows.kind) == kind)) for kind in ("attack", "variant", "lookalike", "clean")},
+            "sentences": {
+                kind: int(np.sum(np.array(rows.kind) == kind))
+                for kind in ("attack", "variant", "lookalike", "clean")
+            },
             "held_out": figures,
             "sets": "attacks and look-alikes written for this project; SQuAD paragraphs (CC BY-SA 4.0), CLAPnq dev (Apache-2.0), ExpertQA (MIT), QuoteSum (CC BY-SA 4.0), docstrings and descriptions of installed packages; only these numbers are kept of them",
             "threshold": f"of clean documents left out of the fitting at most {CLEAN_SHARE:.2%} exceed it, of look-alikes at most {LOOKALIKE_SHARE:.0%}",
@@ -220,8 +305,14 @@ def main() -> None:
         "bias": bias,
         "weights": weights,
     }
-    (ROOT / "rag_eval" / "trust" / FILE).write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(json.dumps({"bench": "fit_addressing", "terms": len(weights), "threshold": limit, **figures}))
+    (ROOT / "rag_eval" / "trust" / FILE).write_text(
+        json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    print(
+        json.dumps(
+            {"bench": "fit_addressing", "terms": len(weights), "threshold": limit, **figures}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,15 @@ from rag_eval.answers.terms import PoolTerms, TermWeights
 DIGITS = 4
 REFUSED = 0.11
 SENTENCE_SETS = ("clapnq", "scifact", "scifact_open", "xquad", "xquad_open")
-SIGNAL_SETS = ("clapnq", "scifact", "scifact_open", "xquad", "xquad_wrong", "xquad_open", "xquad_open_wrong")
+SIGNAL_SETS = (
+    "clapnq",
+    "scifact",
+    "scifact_open",
+    "xquad",
+    "xquad_wrong",
+    "xquad_open",
+    "xquad_open_wrong",
+)
 SENTENCE_C, SIGNAL_C = 1.0, 0.3
 
 
@@ -36,9 +44,19 @@ class Measured:
     def __init__(self, its: answer_sets.AnswerSet, model: Model, embed: Any) -> None:
         self.set = its
         self.pool = Pool(its.questions, its.passages)
-        self.x = features.lexical(self.pool, PoolTerms(self.pool, TermWeights.of_texts(its.background)))
+        self.x = features.lexical(
+            self.pool, PoolTerms(self.pool, TermWeights.of_texts(its.background))
+        )
         if model != "lexical":
-            self.x = np.hstack([self.x, features.dense(self.pool, embed if model == "sentence" else answer_sets.lsa_embed(its.background))])
+            self.x = np.hstack(
+                [
+                    self.x,
+                    features.dense(
+                        self.pool,
+                        embed if model == "sentence" else answer_sets.lsa_embed(its.background),
+                    ),
+                ]
+            )
         self.right = answer_sets.candidate_labels(self.pool, its.gold)
 
     def order(self, log_odds: np.ndarray) -> np.ndarray:
@@ -50,12 +68,18 @@ class Measured:
         return self.right[order[first]] & (counts > 0)
 
 
-def regression(parts: list[tuple[np.ndarray, np.ndarray]], sizes: list[int], c: float) -> tuple[np.ndarray, float]:
+def regression(
+    parts: list[tuple[np.ndarray, np.ndarray]], sizes: list[int], c: float
+) -> tuple[np.ndarray, float]:
     """Logistic regression on standardised columns, each part of equal weight, written for the columns as they are."""
     x, y = np.vstack([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-    weight = np.concatenate([np.full(len(part[1]), 1000.0 / size) for part, size in zip(parts, sizes, strict=True)])
+    weight = np.concatenate(
+        [np.full(len(part[1]), 1000.0 / size) for part, size in zip(parts, sizes, strict=True)]
+    )
     mean, spread = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-9)
-    fitted = LogisticRegression(C=c, max_iter=5000, tol=1e-8).fit((x - mean) / spread, y, sample_weight=weight)
+    fitted = LogisticRegression(C=c, max_iter=5000, tol=1e-8).fit(
+        (x - mean) / spread, y, sample_weight=weight
+    )
     slope = np.round(fitted.coef_[0] / spread, DIGITS)
     return slope, float(np.round(fitted.intercept_[0] - slope @ mean, DIGITS))
 
@@ -77,25 +101,48 @@ def fit(model: Model, sets: dict[str, answer_sets.AnswerSet], embed: Any) -> dic
         its = measured[name]
         log_odds = its.x @ slope + bias
         order = its.order(log_odds)
-        rows[name], right[name] = abstention.question_rows(names, its.x, log_odds, order, its.pool), its.best_is_right(order)
+        rows[name], right[name] = (
+            abstention.question_rows(names, its.x, log_odds, order, its.pool),
+            its.best_is_right(order),
+        )
     fitted = {name: ~sets[name].held_out for name in SIGNAL_SETS}
     signal_slope, signal_bias = regression(
-        [(rows[name][fitted[name]], right[name][fitted[name]]) for name in SIGNAL_SETS], [int(fitted[name].sum()) for name in SIGNAL_SETS], SIGNAL_C
+        [(rows[name][fitted[name]], right[name][fitted[name]]) for name in SIGNAL_SETS],
+        [int(fitted[name].sum()) for name in SIGNAL_SETS],
+        SIGNAL_C,
     )
-    signal = {name: 1 / (1 + np.exp(-(rows[name] @ signal_slope + signal_bias))) for name in SIGNAL_SETS}
-    clapnq, held_out, answerable = signal["clapnq"], sets["clapnq"].held_out, sets["clapnq"].answerable
+    signal = {
+        name: 1 / (1 + np.exp(-(rows[name] @ signal_slope + signal_bias))) for name in SIGNAL_SETS
+    }
+    clapnq, held_out, answerable = (
+        signal["clapnq"],
+        sets["clapnq"].held_out,
+        sets["clapnq"].answerable,
+    )
     threshold = float(np.round(np.quantile(clapnq[~held_out & answerable], REFUSED), 3))
-    both = np.concatenate([signal["xquad"][sets["xquad"].held_out], signal["xquad_wrong"][sets["xquad"].held_out]])
+    both = np.concatenate(
+        [signal["xquad"][sets["xquad"].held_out], signal["xquad_wrong"][sets["xquad"].held_out]]
+    )
     report = {
         "clapnq_auroc": answer_sets.auroc(answerable[held_out], clapnq[held_out]),
         "clapnq_refused_answerable": float((clapnq[held_out & answerable] < threshold).mean()),
         "clapnq_refused_unanswerable": float((clapnq[held_out & ~answerable] < threshold).mean()),
-        "xquad_right_or_wrong_paragraph_auroc": answer_sets.auroc(np.repeat([True, False], len(both) // 2), both),
-        **{f"{name}_best_sentence_right": float(right[name][sets[name].held_out & sets[name].answerable].mean()) for name in SENTENCE_SETS},
+        "xquad_right_or_wrong_paragraph_auroc": answer_sets.auroc(
+            np.repeat([True, False], len(both) // 2), both
+        ),
+        **{
+            f"{name}_best_sentence_right": float(
+                right[name][sets[name].held_out & sets[name].answerable].mean()
+            )
+            for name in SENTENCE_SETS
+        },
     }
     return {
         "sentence": {**dict(zip(names, slope.tolist(), strict=True)), "bias": bias},
-        "signal": {**dict(zip(abstention.signal_names(names), signal_slope.tolist(), strict=True)), "bias": signal_bias},
+        "signal": {
+            **dict(zip(abstention.signal_names(names), signal_slope.tolist(), strict=True)),
+            "bias": signal_bias,
+        },
         "threshold": threshold,
         "held_out": {name: round(value, 3) for name, value in report.items()},
     }
@@ -104,9 +151,19 @@ def fit(model: Model, sets: dict[str, answer_sets.AnswerSet], embed: Any) -> dic
 def main() -> None:
     folder, embed = data_folder(), answer_sets.minilm_embed()
     if folder is None or embed is None:
-        skipped("fit_extractive", "the public data is not there; set RAG_EVAL_TEST_DATA" if folder is None else "the model file of MiniLM is not on this machine")
+        skipped(
+            "fit_extractive",
+            "the public data is not there; set RAG_EVAL_TEST_DATA"
+            if folder is None
+            else "the model file of MiniLM is not on this machine",
+        )
         return
-    sets = {"clapnq": answer_sets.clapnq(folder), "scifact": answer_sets.scifact_evidence(folder), "scifact_open": answer_sets.scifact_open(folder), **answer_sets.xquad(folder)}
+    sets = {
+        "clapnq": answer_sets.clapnq(folder),
+        "scifact": answer_sets.scifact_evidence(folder),
+        "scifact_open": answer_sets.scifact_open(folder),
+        **answer_sets.xquad(folder),
+    }
     models: tuple[Model, ...] = ("lexical", "lsa", "sentence")
     document = {
         "schema_version": 1,
@@ -120,9 +177,20 @@ def main() -> None:
         },
         "models": {model: fit(model, sets, embed) for model in models},
     }
-    (ROOT / "rag_eval" / "answers" / FILE).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    (ROOT / "rag_eval" / "answers" / FILE).write_text(
+        json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+    )
     for model in models:
-        print(json.dumps({"bench": "fit_extractive", "model": model, "threshold": document["models"][model]["threshold"], **document["models"][model]["held_out"]}))
+        print(
+            json.dumps(
+                {
+                    "bench": "fit_extractive",
+                    "model": model,
+                    "threshold": document["models"][model]["threshold"],
+                    **document["models"][model]["held_out"],
+                }
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -39,7 +39,9 @@ def load(folder: Path) -> Claims:
     """Read both files of ExpertQA; a question that stands in both counts once."""
     rows = {}
     for name in ("rand_test", "rand_val"):
-        for line in (folder / "expertqa" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
+        for line in (
+            (folder / "expertqa" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        ):
             row = json.loads(line)
             rows.setdefault(row["question"], row)
     kept = []
@@ -51,7 +53,9 @@ def load(folder: Path) -> Claims:
                 if claim["support"] in LABELS and (not texts or sum(map(len, texts)) > _ENOUGH):
                     kept.append((claim["claim_string"], texts, claim["support"], number, half))
     claims, evidence, label, question, fitted = zip(*kept, strict=True)
-    return Claims(list(claims), list(evidence), np.array(label), np.array(question), np.array(fitted))
+    return Claims(
+        list(claims), list(evidence), np.array(label), np.array(question), np.array(fitted)
+    )
 
 
 def fit(score: np.ndarray, supported: np.ndarray) -> tuple[float, ...]:
@@ -65,7 +69,9 @@ def fit(score: np.ndarray, supported: np.ndarray) -> tuple[float, ...]:
 def calibration_error(supported: np.ndarray, probability: np.ndarray, bins: int = 10) -> float:
     """Expected calibration error over bins of equal size."""
     parts = np.array_split(np.argsort(probability, kind="stable"), bins)
-    return sum(abs(supported[part].mean() - probability[part].mean()) * len(part) for part in parts) / len(supported)
+    return sum(
+        abs(supported[part].mean() - probability[part].mean()) * len(part) for part in parts
+    ) / len(supported)
 
 
 def main() -> None:
@@ -90,11 +96,17 @@ def main() -> None:
                 "claims_held_out": int(unseen.sum()),
                 "supported_held_out": round(float(truth[unseen].mean()), 4),
                 "auroc": round(float(roc_auc_score(truth[unseen], probability[unseen])), 4),
-                "auroc_with_text": round(float(roc_auc_score(truth[with_text], probability[with_text])), 4),
+                "auroc_with_text": round(
+                    float(roc_auc_score(truth[with_text], probability[with_text])), 4
+                ),
                 "claims_with_text": int(with_text.sum()),
                 "brier": round(float(brier_score_loss(truth[unseen], probability[unseen])), 4),
-                "brier_of_the_rate": round(float(truth[unseen].mean() * (1 - truth[unseen].mean())), 4),
-                "calibration_error": round(float(calibration_error(truth[unseen], probability[unseen])), 4),
+                "brier_of_the_rate": round(
+                    float(truth[unseen].mean() * (1 - truth[unseen].mean())), 4
+                ),
+                "calibration_error": round(
+                    float(calibration_error(truth[unseen], probability[unseen])), 4
+                ),
             }
         )
     )

@@ -38,8 +38,17 @@ Sets = Mapping[str, Mapping[str, Labelled]]
 
 def datasets() -> dict[str, dict[str, Labelled]]:
     """Collection -> model/strategy -> outcomes."""
-    models = {name: ("lsa-256", "minilm") if name == "scifact" else ("lsa-256",) for name in COLLECTIONS}
-    return {name: {f"{model}/{strategy}": judged(name, strategy, model).labelled(K) for model in models[name] for strategy in STRATEGIES} for name in COLLECTIONS}
+    models = {
+        name: ("lsa-256", "minilm") if name == "scifact" else ("lsa-256",) for name in COLLECTIONS
+    }
+    return {
+        name: {
+            f"{model}/{strategy}": judged(name, strategy, model).labelled(K)
+            for model in models[name]
+            for strategy in STRATEGIES
+        }
+        for name in COLLECTIONS
+    }
 
 
 def _stacked(parts: Sequence[Labelled], weight: float) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -53,10 +62,20 @@ def fit_prior(given: Sets, kind: Kind = "any", *, without: str = "") -> Prior:
     sets = {name: given[name] for name in FITTED_ON if name != without}
     intercepts, shared, spread = _fitted(sets)
     if kind != "any":
-        _, shared, spread = _fitted({name: {key: part for key, part in its.items() if kind == kind_of(key)} for name, its in sets.items()})
+        _, shared, spread = _fitted(
+            {
+                name: {key: part for key, part in its.items() if kind == kind_of(key)}
+                for name, its in sets.items()
+            }
+        )
     intercept = round(float(intercepts.mean()), DIGITS)
     widths = np.round([float(np.std(intercepts, ddof=1)), *spread], DIGITS).tolist()
-    return Prior(next(iter(next(iter(sets.values())).values())).names, tuple(np.round(shared, DIGITS).tolist()), intercept, tuple(widths))
+    return Prior(
+        next(iter(next(iter(sets.values())).values())).names,
+        tuple(np.round(shared, DIGITS).tolist()),
+        intercept,
+        tuple(widths),
+    )
 
 
 def _fitted(sets: Sets) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -72,7 +91,15 @@ def _fitted(sets: Sets) -> tuple[FloatArray, FloatArray, FloatArray]:
     for its, (its_z, its_y, its_w) in zip(sets.values(), stacked, strict=True):
         ones = np.repeat(np.eye(len(its)), [len(part) for part in its.values()], axis=0)
         lam = np.concatenate([np.full(len(its), 0.01), np.full(z.shape[1], OWN_PENALTY)])
-        own.append(solve(np.hstack([ones, its_z]), its_y, its_w[None], lam[None], np.concatenate([np.zeros(len(its)), shared]))[0][len(its) :])
+        own.append(
+            solve(
+                np.hstack([ones, its_z]),
+                its_y,
+                its_w[None],
+                lam[None],
+                np.concatenate([np.zeros(len(its)), shared]),
+            )[0][len(its) :]
+        )
     return intercepts, shared, np.sqrt(np.mean((np.array(own) - shared) ** 2, axis=0))
 
 
@@ -92,7 +119,9 @@ def auroc(predicted: FloatArray, missed: FloatArray) -> float:
     return float(roc_auc_score(missed, predicted))
 
 
-def drawn(part: Labelled, prior: Prior | None, n: int, draws: int = DRAWS, *, strict: bool = False) -> FloatArray:
+def drawn(
+    part: Labelled, prior: Prior | None, n: int, draws: int = DRAWS, *, strict: bool = False
+) -> FloatArray:
     """Skill on the groups without outcomes after n random outcomes, [draws]. z-scores over all of them too, or over half of them and tested on the rest (strict)."""
     result = np.empty(draws)
     for draw in range(draws):
@@ -102,7 +131,9 @@ def drawn(part: Labelled, prior: Prior | None, n: int, draws: int = DRAWS, *, st
         half = grouped_folds(part.group[rest], 2, rng)
         seen, tested = (rest[half == 0], rest[half == 1]) if strict else (rest, rest)
         head = fit_head(part.take(few), prior=prior, rng=rng, unlabelled=part.signals[seen]).head
-        result[draw] = skill(head.predict(part.signals[tested], part.names), part.missed[tested].astype(np.float64))
+        result[draw] = skill(
+            head.predict(part.signals[tested], part.names), part.missed[tested].astype(np.float64)
+        )
     return result
 
 
@@ -128,9 +159,33 @@ def curve(sets: Sets, name: str) -> None:
         for n in SIZES:
             if n <= 0.7 * len(part):
                 withs, without = drawn(part, prior, n), drawn(part, None, n)
-                line = {"outcomes": n, "skill_with_prior": round(float(withs.mean()), 3), "skill_without": round(float(without.mean()), 3), "gain_se": round(float((withs - without).std(ddof=1) / np.sqrt(DRAWS)), 3)}
-                strict = {"skill_with_prior_half_for_z": round(float(drawn(part, prior, n, strict=True).mean()), 3)} if n == FEW else {}
-                print(json.dumps({"bench": "fit_miss_prior", "curve": name, "strategy": strategy, **line, **strict}), flush=True)
+                line = {
+                    "outcomes": n,
+                    "skill_with_prior": round(float(withs.mean()), 3),
+                    "skill_without": round(float(without.mean()), 3),
+                    "gain_se": round(float((withs - without).std(ddof=1) / np.sqrt(DRAWS)), 3),
+                }
+                strict = (
+                    {
+                        "skill_with_prior_half_for_z": round(
+                            float(drawn(part, prior, n, strict=True).mean()), 3
+                        )
+                    }
+                    if n == FEW
+                    else {}
+                )
+                print(
+                    json.dumps(
+                        {
+                            "bench": "fit_miss_prior",
+                            "curve": name,
+                            "strategy": strategy,
+                            **line,
+                            **strict,
+                        }
+                    ),
+                    flush=True,
+                )
 
 
 def main() -> None:
@@ -143,7 +198,12 @@ def main() -> None:
         return
     sets = datasets()
     if options.without:
-        print(json.dumps({kind: fit_prior(sets, kind, without=options.without).to_json() for kind in KINDS}, indent=1))
+        print(
+            json.dumps(
+                {kind: fit_prior(sets, kind, without=options.without).to_json() for kind in KINDS},
+                indent=1,
+            )
+        )
     if options.curve:
         curve(sets, options.curve)
     if options.without or options.curve:
@@ -152,18 +212,39 @@ def main() -> None:
     provenance = {
         "fitted_by": "benchmarks/fit_miss_prior.py",
         "target": f"miss_any@{K}",
-        "signals": {"version": digest(sets[FITTED_ON[0]]["lsa-256/bm25"].names, 16), "what": "hash of the names of the signals, in order"},
+        "signals": {
+            "version": digest(sets[FITTED_ON[0]]["lsa-256/bm25"].names, 16),
+            "what": "hash of the names of the signals, in order",
+        },
         "seed": SEED,
         "penalty": PENALTY,
-        "fitted_on": {name: {strategy: {"outcomes": len(part), "groups": len(np.unique(part.group)), "misses": int(part.missed.sum())} for strategy, part in sets[name].items()} for name in FITTED_ON},
+        "fitted_on": {
+            name: {
+                strategy: {
+                    "outcomes": len(part),
+                    "groups": len(np.unique(part.group)),
+                    "misses": int(part.missed.sum()),
+                }
+                for strategy, part in sets[name].items()
+            }
+            for name in FITTED_ON
+        },
         "held_out": held,
         "sets": "SciFact (claims CC BY 4.0, abstracts ODC-By 1.0), XQuAD and SQuAD paragraphs with NoiseQA wordings (CC BY-SA 4.0), CLAPnq dev (Apache-2.0); only these numbers are kept of them. This repository's pandas_api is in held_out only",
     }
-    document = {"schema_version": 1, "provenance": provenance} | {kind: fit_prior(sets, kind).to_json() for kind in KINDS}
-    (ROOT / "rag_eval" / "uncertainty" / FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    document = {"schema_version": 1, "provenance": provenance} | {
+        kind: fit_prior(sets, kind).to_json() for kind in KINDS
+    }
+    (ROOT / "rag_eval" / "uncertainty" / FILE).write_text(
+        json.dumps(document, indent=1) + "\n", encoding="utf-8"
+    )
     for name, figures in held.items():
         for strategy, its in figures.items():
-            print(json.dumps({"bench": "fit_miss_prior", "held_out": name, "strategy": strategy, **its}))
+            print(
+                json.dumps(
+                    {"bench": "fit_miss_prior", "held_out": name, "strategy": strategy, **its}
+                )
+            )
 
 
 if __name__ == "__main__":

@@ -46,7 +46,11 @@ def measured(documents: list[str], plants: dict[str, list[str]], rng: np.random.
         documents = [documents[i] for i in sorted(rng.choice(len(documents), MOST, replace=False))]
     group_of = np.zeros(len(documents), dtype=np.int64)
     space = space_of(documents)
-    what = [(kind, plants[kind][i]) for kind, (size, _) in PLANTED.items() for i in rng.choice(len(plants[kind]), size, replace=False)]
+    what = [
+        (kind, plants[kind][i])
+        for kind, (size, _) in PLANTED.items()
+        for i in rng.choice(len(plants[kind]), size, replace=False)
+    ]
     what = [what[i] for i in rng.permutation(len(what))]
     rows, formed, kinds = [], [], []
     for batch in planting.batches(documents, what, SHARE, rng):
@@ -56,26 +60,45 @@ def measured(documents: list[str], plants: dict[str, list[str]], rng: np.random.
         there = space_of(texts)
         features = features_of(there, group_of)
         for row, (kind, _, its) in batch.items():
-            for at in np.flatnonzero((there.document_of == row) & (there.starts < its.end) & (there.ends > its.start))[:1]:
+            for at in np.flatnonzero(
+                (there.document_of == row) & (there.starts < its.end) & (there.ends > its.start)
+            )[:1]:
                 rows.append(features[at])
                 formed.append(there.forms[at].any())
                 kinds.append(kind)
-    return Host(features_of(space, group_of), space.document_of, space.forms.any(axis=1), np.array(rows), np.array(formed), np.array(kinds))
+    return Host(
+        features_of(space, group_of),
+        space.document_of,
+        space.forms.any(axis=1),
+        np.array(rows),
+        np.array(formed),
+        np.array(kinds),
+    )
 
 
 def fitted(hosts: list[Host]) -> tuple[np.ndarray, float, float, float]:
     """Weights, bias and the thresholds of formed and plain sentences."""
     x = np.vstack([part for host in hosts for part in (host.clean, host.planted)])
-    y = np.concatenate([part for host in hosts for part in (np.zeros(len(host.clean)), np.ones(len(host.planted)))])
+    y = np.concatenate(
+        [part for host in hosts for part in (np.zeros(len(host.clean)), np.ones(len(host.planted)))]
+    )
     weight = np.concatenate(
         [
             part
             for host in hosts
-            for part in (np.full(len(host.clean), 1000 / len(host.clean)), np.array([PLANTED[kind][1] for kind in host.kinds]) * PLANTED_WEIGHT * 1000 / len(host.planted))
+            for part in (
+                np.full(len(host.clean), 1000 / len(host.clean)),
+                np.array([PLANTED[kind][1] for kind in host.kinds])
+                * PLANTED_WEIGHT
+                * 1000
+                / len(host.planted),
+            )
         ]
     )
     mean, spread = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-9)
-    model = LogisticRegression(C=1.0, max_iter=5000, tol=1e-8).fit((x - mean) / spread, y, sample_weight=weight)
+    model = LogisticRegression(C=1.0, max_iter=5000, tol=1e-8).fit(
+        (x - mean) / spread, y, sample_weight=weight
+    )
     slope = np.round(model.coef_[0] / spread, DIGITS)
     bias = float(np.round(model.intercept_[0] - slope @ mean, DIGITS))
     limits = []
@@ -83,7 +106,11 @@ def fitted(hosts: list[Host]) -> tuple[np.ndarray, float, float, float]:
         highest = [_highest(host, slope, bias, formed=formed) for host in hosts]
         values = np.concatenate(highest)
         order = np.argsort(values)[::-1]
-        reached = np.cumsum(np.concatenate([np.full(len(part), 1 / len(part) / len(hosts)) for part in highest])[order])
+        reached = np.cumsum(
+            np.concatenate([np.full(len(part), 1 / len(part) / len(hosts)) for part in highest])[
+                order
+            ]
+        )
         limits.append(float(np.round(values[order][np.searchsorted(reached, share)], 2)))
     return slope, bias, limits[0], limits[1]
 
@@ -96,10 +123,17 @@ def _highest(host: Host, slope: np.ndarray, bias: float, *, formed: bool) -> np.
     return result
 
 
-def found(host: Host, slope: np.ndarray, bias: float, formed: float, plain: float) -> dict[str, float]:
-    warned = (_highest(host, slope, bias, formed=True) > formed) | (_highest(host, slope, bias, formed=False) > plain)
+def found(
+    host: Host, slope: np.ndarray, bias: float, formed: float, plain: float
+) -> dict[str, float]:
+    warned = (_highest(host, slope, bias, formed=True) > formed) | (
+        _highest(host, slope, bias, formed=False) > plain
+    )
     hit = host.planted @ slope + bias > np.where(host.planted_formed, formed, plain)
-    return {"clean_documents_warned": round(float(warned.mean()), 4), **{f"{kind}_found": round(float(hit[host.kinds == kind].mean()), 3) for kind in PLANTED}}
+    return {
+        "clean_documents_warned": round(float(warned.mean()), 4),
+        **{f"{kind}_found": round(float(hit[host.kinds == kind].mean()), 3) for kind in PLANTED},
+    }
 
 
 def main() -> None:
@@ -109,14 +143,27 @@ def main() -> None:
         return
     rng = np.random.default_rng(SEED)
     plants, corpora = planting.plants(folder, rng), planting.corpora(folder)
-    hosts = {name: measured(planting.docstrings(name) if name in planting.PACKAGES else corpora[name], plants, rng) for name in HOSTS}
+    hosts = {
+        name: measured(
+            planting.docstrings(name) if name in planting.PACKAGES else corpora[name], plants, rng
+        )
+        for name in HOSTS
+    }
     slope, bias, formed, plain = fitted(list(hosts.values()))
-    held_out = {name: found(host, *fitted([other for other_name, other in hosts.items() if other_name != name])) for name, host in hosts.items()}
+    held_out = {
+        name: found(
+            host, *fitted([other for other_name, other in hosts.items() if other_name != name])
+        )
+        for name, host in hosts.items()
+    }
     document: dict[str, Any] = {
         "schema_version": 1,
         "provenance": {
             "fitted_by": "benchmarks/fit_topic_shift.py",
-            "fitted_on": {name: {"clean_sentences": len(host.clean), "planted": len(host.planted)} for name, host in hosts.items()},
+            "fitted_on": {
+                name: {"clean_sentences": len(host.clean), "planted": len(host.planted)}
+                for name, host in hosts.items()
+            },
             "held_out": held_out,
             "sets": "SQuAD paragraphs and XQuAD questions (CC BY-SA 4.0), SciFact abstracts (ODC-By 1.0), CLAPnq dev (Apache-2.0), docstrings of numpy, scipy and scikit-learn (BSD-3-Clause); only these numbers are kept of them",
             "thresholds": f"the highest formed sentence of {FORMED_SHARE:.1%} and the highest plain one of {PLAIN_SHARE:.1%} of the clean documents exceeds them",
@@ -124,12 +171,23 @@ def main() -> None:
         "thresholds": {"formed": formed, "plain": plain},
         "weights": {**dict(zip(FEATURES, slope.tolist(), strict=True)), "bias": bias},
     }
-    (ROOT / "rag_eval" / "trust" / FILE).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    (ROOT / "rag_eval" / "trust" / FILE).write_text(
+        json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+    )
     print(json.dumps({"bench": "fit_topic_shift", "formed": formed, "plain": plain}))
     for name, figures in held_out.items():
         print(json.dumps({"bench": "fit_topic_shift", "host": name, **figures}))
     for name, host in hosts.items():
-        print(json.dumps({"bench": "fit_topic_shift", "host": name, "seen": True, **found(host, slope, bias, formed, plain)}))
+        print(
+            json.dumps(
+                {
+                    "bench": "fit_topic_shift",
+                    "host": name,
+                    "seen": True,
+                    **found(host, slope, bias, formed, plain),
+                }
+            )
+        )
 
 
 if __name__ == "__main__":

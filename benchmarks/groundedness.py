@@ -26,14 +26,35 @@ def main() -> None:
     if folder is None:
         skipped("groundedness", "the public data is not there; set RAG_EVAL_TEST_DATA")
         return
-    evidence = [half for document in json_lines(folder / "scifact" / "corpus.jsonl") for half in halves(document["text"])][:PAIRS]
+    evidence = [
+        half
+        for document in json_lines(folder / "scifact" / "corpus.jsonl")
+        for half in halves(document["text"])
+    ][:PAIRS]
     first = [text[slice(*sentences.spans(text)[0])] for text in evidence]
     answers = first[PAIRS // 2 :] + first[: PAIRS // 2]
     shown = [[text] for text in evidence]
-    how = {"stopwords": sorted(STOP_WORDS), "stemmer": Stemmer.Stemmer("porter"), "show_progress": False}
-    seconds = alternate({"ours": lambda: groundedness(answers, shown), "reference": lambda: bm25s.tokenize(answers + evidence, **how)}, REPEATS)
+    how = {
+        "stopwords": sorted(STOP_WORDS),
+        "stemmer": Stemmer.Stemmer("porter"),
+        "show_progress": False,
+    }
+    seconds = alternate(
+        {
+            "ours": lambda: groundedness(answers, shown),
+            "reference": lambda: bm25s.tokenize(answers + evidence, **how),
+        },
+        REPEATS,
+    )
     characters = sum(map(len, answers)) + sum(map(len, evidence))
-    report("groundedness", seconds["ours"], seconds["reference"], 3.0, pairs=len(answers), characters=characters)
+    report(
+        "groundedness",
+        seconds["ours"],
+        seconds["reference"],
+        3.0,
+        pairs=len(answers),
+        characters=characters,
+    )
 
 
 if __name__ == "__main__":

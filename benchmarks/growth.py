@@ -35,7 +35,9 @@ BAR = 1.15
 
 def peak() -> float:
     """Peak memory of this process so far, MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+        1024**2 if sys.platform == "darwin" else 1024
+    )
 
 
 def word(rank: int) -> str:
@@ -56,9 +58,18 @@ def write_corpus(folder: Path, chunks: int) -> None:
         for number in range(chunks // PARAGRAPHS):
             paragraphs = []
             for _ in range(PARAGRAPHS):
-                ranks = np.minimum(rng.zipf(1.2, size=rng.integers(WORDS // 2, WORDS * 3 // 2)), 10**7).tolist()
-                paragraphs.append(" ".join([names.get(rank) or names.setdefault(rank, word(rank)) for rank in ranks]))
-            corpus.write(json.dumps({"_id": f"doc{number}", "title": "", "text": "\n\n".join(paragraphs)}) + "\n")
+                ranks = np.minimum(
+                    rng.zipf(1.2, size=rng.integers(WORDS // 2, WORDS * 3 // 2)), 10**7
+                ).tolist()
+                paragraphs.append(
+                    " ".join(
+                        [names.get(rank) or names.setdefault(rank, word(rank)) for rank in ranks]
+                    )
+                )
+            corpus.write(
+                json.dumps({"_id": f"doc{number}", "title": "", "text": "\n\n".join(paragraphs)})
+                + "\n"
+            )
 
 
 class Laps:
@@ -86,7 +97,9 @@ def stored_chunks(folder: Path, store: "ArtifactStore", lap: Laps) -> "ChunkTabl
     chunks = chunk_documents(loaded.documents, loaded.sections, chunker)
     identity = chunks_hash(chunks, chunker)
     lap("cut_s")
-    store.memo("corpus", identity, lambda: {"documents": loaded.documents, "sections": loaded.sections})
+    store.memo(
+        "corpus", identity, lambda: {"documents": loaded.documents, "sections": loaded.sections}
+    )
     stored = store.memo("chunks", identity, lambda: {"chunks": chunks})
     table = ChunkTable(stored.frame("chunks"), identity)
     lap("store_s")
@@ -101,7 +114,12 @@ def pipeline(folder: Path) -> dict[str, float]:
     from rag_eval.retrieval.lexical import Bm25s
     from rag_eval.storage.artifacts import ArtifactStore
 
-    for library in ("bm25s", "pyarrow.parquet", "sklearn.feature_extraction.text", "sklearn.utils.extmath"):  # before memory is counted
+    for library in (
+        "bm25s",
+        "pyarrow.parquet",
+        "sklearn.feature_extraction.text",
+        "sklearn.utils.extmath",
+    ):  # before memory is counted
         importlib.import_module(library)
     before = peak()
     lap = Laps()
@@ -117,12 +135,20 @@ def pipeline(folder: Path) -> dict[str, float]:
         lap("lsa_fit_s")
         vectors = source.chunk_vectors()
         lap("embed_s")
-        queries = [" ".join(text.split()[:8]) for text in table.texts[:: len(table) // QUERIES][:QUERIES]]
+        queries = [
+            " ".join(text.split()[:8]) for text in table.texts[:: len(table) // QUERIES][:QUERIES]
+        ]
         lexical.search(table.query_terms(queries), DEPTH)
         lap("bm25_search_s")
         ExactSearch(vectors).search(source.query_vectors(queries), DEPTH)
         lap("vector_search_s")
-    return {"chunks": len(table), "terms": n_terms, **lap.cost, "time_s": sum(lap.cost.values()), "memory_mib": peak() - before}
+    return {
+        "chunks": len(table),
+        "terms": n_terms,
+        **lap.cost,
+        "time_s": sum(lap.cost.values()),
+        "memory_mib": peak() - before,
+    }
 
 
 def graph(count: int) -> dict[str, float]:
@@ -140,12 +166,16 @@ def graph(count: int) -> dict[str, float]:
 
 
 def in_fresh_process(what: str, argument: object) -> dict[str, float]:
-    done = subprocess.run([sys.executable, __file__, what, str(argument)], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, __file__, what, str(argument)], check=True, capture_output=True, text=True
+    )
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def medians(what: str, repeats: dict[int, int], arguments: dict[int, object]) -> dict[int, dict[str, float]]:
+def medians(
+    what: str, repeats: dict[int, int], arguments: dict[int, object]
+) -> dict[int, dict[str, float]]:
     """Median costs of each size."""
     found = {}
     for size, times in repeats.items():
@@ -156,11 +186,18 @@ def medians(what: str, repeats: dict[int, int], arguments: dict[int, object]) ->
 
 def exponents(costs: dict[int, dict[str, float]]) -> dict[str, float]:
     low, high = costs[min(costs)], costs[max(costs)]
-    return {name: round(math.log(high[name] / low[name]) / math.log(high["chunks"] / low["chunks"]), 3) for name in low if name != "chunks"}
+    return {
+        name: round(math.log(high[name] / low[name]) / math.log(high["chunks"] / low["chunks"]), 3)
+        for name in low
+        if name != "chunks"
+    }
 
 
 def rounded(costs: dict[int, dict[str, float]]) -> dict[str, dict[str, float]]:
-    return {str(size): {name: round(value, 3) for name, value in cost.items()} for size, cost in costs.items()}
+    return {
+        str(size): {name: round(value, 3) for name, value in cost.items()}
+        for size, cost in costs.items()
+    }
 
 
 def main() -> None:
@@ -176,9 +213,32 @@ def main() -> None:
     graphs = medians("graph", GRAPH_SIZES, {size: size for size in GRAPH_SIZES})
     slopes = exponents(costs)
     met = slopes["time_s"] <= BAR and slopes["memory_mib"] <= BAR
-    about = {"bench": "growth", "model": MODEL, "ours_s": round(costs[max(SIZES)]["time_s"], 2), "reference_s": None, "ratio": None, "bar": BAR, "met": met}
-    growth = {"time_exponent": slopes["time_s"], "memory_exponent": slopes["memory_mib"], "exponents": slopes, "costs": rounded(costs)}
-    print(json.dumps({**about, **growth, "graph_dimensions": GRAPH_DIMENSIONS, "graph": rounded(graphs), "graph_exponent": exponents(graphs)["graph_s"]}))
+    about = {
+        "bench": "growth",
+        "model": MODEL,
+        "ours_s": round(costs[max(SIZES)]["time_s"], 2),
+        "reference_s": None,
+        "ratio": None,
+        "bar": BAR,
+        "met": met,
+    }
+    growth = {
+        "time_exponent": slopes["time_s"],
+        "memory_exponent": slopes["memory_mib"],
+        "exponents": slopes,
+        "costs": rounded(costs),
+    }
+    print(
+        json.dumps(
+            {
+                **about,
+                **growth,
+                "graph_dimensions": GRAPH_DIMENSIONS,
+                "graph": rounded(graphs),
+                "graph_exponent": exponents(graphs)["graph_s"],
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -87,18 +87,45 @@ def write(folder: Path, n_questions: int, n_passages: int) -> None:
         for number in range(n_passages):
             chosen = rng.choices(words, cum_weights=shares, k=PASSAGE_WORDS + rng.randrange(20))
             passages.append(chosen)
-            row = {"_id": f"doc-{number:05d}", "title": " ".join(chosen[3:6]).title(), "text": " ".join(chosen), "metadata": {"url": f"https://example.org/passages/{number}"}}
+            row = {
+                "_id": f"doc-{number:05d}",
+                "title": " ".join(chosen[3:6]).title(),
+                "text": " ".join(chosen),
+                "metadata": {"url": f"https://example.org/passages/{number}"},
+            }
             stream.write(f"{json.dumps(row)}\n")
-    files = {name: (folder / name).open("w", encoding="utf-8") for name in ("queries.jsonl", "paraphrases.jsonl", "answers.jsonl", "qrels.tsv")}
+    files = {
+        name: (folder / name).open("w", encoding="utf-8")
+        for name in ("queries.jsonl", "paraphrases.jsonl", "answers.jsonl", "qrels.tsv")
+    }
     files["qrels.tsv"].write("query-id\tcorpus-id\tscore\n")
     for number, target in enumerate(rng.sample(range(n_passages), n_questions)):
         name, chosen = f"question-{number:05d}", passages[target]
-        asked = [f"Which {' '.join(rng.sample(chosen, QUESTION_WORDS - 3) + rng.choices(words, cum_weights=shares, k=3))}?" for _ in range(3)]
+        asked = [
+            f"Which {' '.join(rng.sample(chosen, QUESTION_WORDS - 3) + rng.choices(words, cum_weights=shares, k=3))}?"
+            for _ in range(3)
+        ]
         start = rng.randrange(PASSAGE_WORDS - QUOTED_WORDS)
         rows = {
-            "queries.jsonl": [{"query_id": name, "text": asked[0], "answerable": True, "tags": [f"tag-{number % 23}"]}],
-            "paraphrases.jsonl": [{"query_id": name, "paraphrase_id": f"p{at}", "text": asked[at], "source": "made"} for at in (1, 2)],
-            "answers.jsonl": [{"query_id": name, "doc_id": f"doc-{target:05d}", "anchors": [{"quote": " ".join(chosen[start : start + QUOTED_WORDS])}]}],
+            "queries.jsonl": [
+                {
+                    "query_id": name,
+                    "text": asked[0],
+                    "answerable": True,
+                    "tags": [f"tag-{number % 23}"],
+                }
+            ],
+            "paraphrases.jsonl": [
+                {"query_id": name, "paraphrase_id": f"p{at}", "text": asked[at], "source": "made"}
+                for at in (1, 2)
+            ],
+            "answers.jsonl": [
+                {
+                    "query_id": name,
+                    "doc_id": f"doc-{target:05d}",
+                    "anchors": [{"quote": " ".join(chosen[start : start + QUOTED_WORDS])}],
+                }
+            ],
         }
         for file, lines in rows.items():
             files[file].writelines(f"{json.dumps(line)}\n" for line in lines)
@@ -108,31 +135,75 @@ def write(folder: Path, n_questions: int, n_passages: int) -> None:
     (folder / "gold_set.yaml").write_text(CONFIG, encoding="utf-8")
 
 
-def kept(evaluation: Evaluation, name: str, stage: str, make: Callable[[], dict[str, Any]]) -> Artifact:
+def kept(
+    evaluation: Evaluation, name: str, stage: str, make: Callable[[], dict[str, Any]]
+) -> Artifact:
     """What a stage would have made: this evaluation takes it as its own."""
-    return evaluation.once(name, lambda: evaluation.memo(stage, evaluation.key("drawn", name), make))
+    return evaluation.once(
+        name, lambda: evaluation.memo(stage, evaluation.key("drawn", name), make)
+    )
 
 
 def drawn_trust(evaluation: Evaluation, rng: np.random.Generator) -> dict[str, Any]:
     chunks = corpus_chunks(evaluation).frame("chunks")
     n = len(chunks)
-    states = {"domain": "example.org", "domain_state": "allowed", "signature_state": "missing", "author_state": "unknown", "freshness_state": "unknown", "freshness": 0.7, "date": "", "allowed_by": ""}
-    reasons = pd.Series([["pattern.reply_instruction"] if bad else [] for bad in (rng.random(n) < 0.01).tolist()], dtype=object)
+    states = {
+        "domain": "example.org",
+        "domain_state": "allowed",
+        "signature_state": "missing",
+        "author_state": "unknown",
+        "freshness_state": "unknown",
+        "freshness": 0.7,
+        "date": "",
+        "allowed_by": "",
+    }
+    reasons = pd.Series(
+        [["pattern.reply_instruction"] if bad else [] for bad in (rng.random(n) < 0.01).tolist()],
+        dtype=object,
+    )
     verdict = np.where(reasons.map(len) > 0, "warning", "clean")
-    return {"trust": pd.DataFrame({"chunk_id": chunks["chunk_id"], "doc_id": chunks["doc_id"], "trust": rng.random(n).round(2), **states, "verdict": verdict, "reasons": reasons}), "about": {"n_quarantined": 0}}
+    return {
+        "trust": pd.DataFrame(
+            {
+                "chunk_id": chunks["chunk_id"],
+                "doc_id": chunks["doc_id"],
+                "trust": rng.random(n).round(2),
+                **states,
+                "verdict": verdict,
+                "reasons": reasons,
+            }
+        ),
+        "about": {"n_quarantined": 0},
+    }
 
 
 def drawn_run(runs: Runs, rng: np.random.Generator) -> dict[str, Any]:
     """Rankings that find the gold at a rank that falls off; a question's twelve lists name 40 chunks or so; those of bm25 over such passages name fewer, 28."""
     n, n_chunks = len(runs.gold.variants), len(runs.chunks)
-    rows = (rng.integers(0, n_chunks, (len(runs.gold.queries), 1))[runs.gold.query_of] + np.cumsum(rng.integers(1, 5, (n, DEPTH)), axis=1)) % n_chunks
-    gold = runs.gold.spans.carriers[runs.gold.spans.carrier_indptr[runs.gold.spans.indptr[runs.gold.query_of]]]
+    rows = (
+        rng.integers(0, n_chunks, (len(runs.gold.queries), 1))[runs.gold.query_of]
+        + np.cumsum(rng.integers(1, 5, (n, DEPTH)), axis=1)
+    ) % n_chunks
+    gold = runs.gold.spans.carriers[
+        runs.gold.spans.carrier_indptr[runs.gold.spans.indptr[runs.gold.query_of]]
+    ]
     place = np.minimum(rng.geometric(0.08, n), DEPTH) - 1
     rows[rows == gold[:, None]] = 0
     rows[np.arange(n), place] = gold
     raw = np.sort(rng.gamma(9.0, 1.5, (n, DEPTH)), axis=1)[:, ::-1]
-    found = Ranking(rows.astype(np.int32), raw, raw / raw[:, :1], np.tile(np.arange(1, DEPTH + 1, dtype=np.int32), (n, 1)), np.full((n, DEPTH), np.nan), np.full(n, n_chunks))
-    return {"run": run_frame({13: found}), "failed": failed_frame({13: found}), "about": {"seeds": [13]}}
+    found = Ranking(
+        rows.astype(np.int32),
+        raw,
+        raw / raw[:, :1],
+        np.tile(np.arange(1, DEPTH + 1, dtype=np.int32), (n, 1)),
+        np.full((n, DEPTH), np.nan),
+        np.full(n, n_chunks),
+    )
+    return {
+        "run": run_frame({13: found}),
+        "failed": failed_frame({13: found}),
+        "about": {"seeds": [13]},
+    }
 
 
 def drawn_claims(runs: Runs, rng: np.random.Generator) -> dict[str, Any]:
@@ -140,20 +211,50 @@ def drawn_claims(runs: Runs, rng: np.random.Generator) -> dict[str, Any]:
     parts = []
     for name in NAMES:
         middle = rng.beta(2, 5, len(variants))
-        figures = {"miss_rate": middle, "ci_low": middle * 0.6, "ci_high": np.minimum(1, middle * 1.5)}
-        parts.append(variants[["query_id", "paraphrase_id", "group_id"]].assign(seed=13, strategy=name, **figures, status="measured", calibrator=f"{name:0<32}"))
+        figures = {
+            "miss_rate": middle,
+            "ci_low": middle * 0.6,
+            "ci_high": np.minimum(1, middle * 1.5),
+        }
+        parts.append(
+            variants[["query_id", "paraphrase_id", "group_id"]].assign(
+                seed=13, strategy=name, **figures, status="measured", calibrator=f"{name:0<32}"
+            )
+        )
     return {"claims": pd.concat(parts, ignore_index=True)}
 
 
 def drawn_states(runs: Runs, rng: np.random.Generator) -> dict[str, Any]:
     ids = runs.gold.queries["query_id"].to_numpy()
-    return {"per_query": pd.concat([pd.DataFrame({"strategy": name, "query_id": ids, "lambda_state": rng.choice(STATES[:4], len(ids))}) for name in NAMES], ignore_index=True)}
+    return {
+        "per_query": pd.concat(
+            [
+                pd.DataFrame(
+                    {
+                        "strategy": name,
+                        "query_id": ids,
+                        "lambda_state": rng.choice(STATES[:4], len(ids)),
+                    }
+                )
+                for name in NAMES
+            ],
+            ignore_index=True,
+        )
+    }
 
 
 def opened(root: Path) -> Runs:
     """The evaluation in its home, with everything that is drawn in place."""
-    settings = Settings(home=root / "home", reports=root / "reports", gold_sets=root / "gold_sets", tracking_uri="refused://")
-    evaluation, rng = open_gold_set(root / "gold_sets" / "synthetic", settings), np.random.default_rng(SEED)
+    settings = Settings(
+        home=root / "home",
+        reports=root / "reports",
+        gold_sets=root / "gold_sets",
+        tracking_uri="refused://",
+    )
+    evaluation, rng = (
+        open_gold_set(root / "gold_sets" / "synthetic", settings),
+        np.random.default_rng(SEED),
+    )
     kept(evaluation, "trust", "trust", lambda: drawn_trust(evaluation, rng))
     runs = Runs(evaluation, IndexOpener(evaluation))
     for name in NAMES:
@@ -169,22 +270,47 @@ def memory_mib(name: str) -> float:
     return round(next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024, 1)
 
 
-def measured(name: str, work: Callable[[], Any], size: Callable[[Any], int] = lambda _: 0, more: Callable[[Any], dict[str, Any]] = lambda _: {}) -> Any:
+def measured(
+    name: str,
+    work: Callable[[], Any],
+    size: Callable[[Any], int] = lambda _: 0,
+    more: Callable[[Any], dict[str, Any]] = lambda _: {},
+) -> Any:
     """Do it and print its line; `held_mib` is what the process held when it began."""
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak counts from here
     held = memory_mib("VmRSS")
     started, used = time.perf_counter(), time.process_time()
     result = work()
-    seconds = {"seconds": round(time.perf_counter() - started, 2), "processor_s": round(time.process_time() - used, 2)}
+    seconds = {
+        "seconds": round(time.perf_counter() - started, 2),
+        "processor_s": round(time.process_time() - used, 2),
+    }
     LINES.append({"name": name, **seconds, "peak_mib": memory_mib("VmHWM"), "bytes": size(result)})
-    print(json.dumps({"name": name, **seconds, "held_mib": held, "peak_mib": memory_mib("VmHWM"), "bytes": size(result), **more(result)}), flush=True)
+    print(
+        json.dumps(
+            {
+                "name": name,
+                **seconds,
+                "held_mib": held,
+                "peak_mib": memory_mib("VmHWM"),
+                "bytes": size(result),
+                **more(result),
+            }
+        ),
+        flush=True,
+    )
     return result
 
 
 def prepare(root: Path, n_questions: int, n_passages: int) -> None:
     """Make everything that the explorer is made from."""
     measured("input", lambda: write(root / "gold_sets" / "synthetic", n_questions, n_passages))
-    settings = Settings(home=root / "home", reports=root / "reports", gold_sets=root / "gold_sets", tracking_uri="refused://")
+    settings = Settings(
+        home=root / "home",
+        reports=root / "reports",
+        gold_sets=root / "gold_sets",
+        tracking_uri="refused://",
+    )
     evaluation = open_gold_set(root / "gold_sets" / "synthetic", settings)
     measured("corpus", lambda: (corpus_snapshot(evaluation), corpus_chunks(evaluation)))
     kept(evaluation, "trust", "trust", lambda: drawn_trust(evaluation, np.random.default_rng(SEED)))
@@ -196,13 +322,29 @@ def prepare(root: Path, n_questions: int, n_passages: int) -> None:
 def explorer(root: Path) -> None:
     """The explorer's parts, the parts of the report that are the page's, and the page."""
     runs = measured("opened", lambda: opened(root))
-    measured("scored", lambda: [runs.scores(name) for name in runs.names])  # a run has done so before
-    made = measured("bundle", lambda: explorer_bundle(runs), lambda artifact: sum(path.stat().st_size for path in artifact.folder.iterdir()))
+    measured(
+        "scored", lambda: [runs.scores(name) for name in runs.names]
+    )  # a run has done so before
+    made = measured(
+        "bundle",
+        lambda: explorer_bundle(runs),
+        lambda artifact: sum(path.stat().st_size for path in artifact.folder.iterdir()),
+    )
     n = len(runs.gold.queries)
     limit = bytes_for(n)
-    measured("slim", lambda: slim(made, limit), embedded_size, lambda parts: {"limit": limit, "texts": unpacked(parts[SUMMARY_FILE])["texts"]})
+    measured(
+        "slim",
+        lambda: slim(made, limit),
+        embedded_size,
+        lambda parts: {"limit": limit, "texts": unpacked(parts[SUMMARY_FILE])["texts"]},
+    )
     report = json.loads((root / "panels.json").read_text(encoding="utf-8"))
-    report["gold"] |= {"name": "synthetic", "n_queries": n, "n_answerable": n, "n_paraphrases": 2 * n}
+    report["gold"] |= {
+        "name": "synthetic",
+        "n_queries": n,
+        "n_answerable": n,
+        "n_paraphrases": 2 * n,
+    }
     report["slices"] = measured("slices", lambda: slices(runs))
     report["overlap"] = measured("overlap", lambda: overlap(runs))
 
@@ -211,9 +353,29 @@ def explorer(root: Path) -> None:
         write_text(root / "index.html", built.html)
         return root / "index.html"
 
-    measured("page", page, lambda path: path.stat().st_size, lambda path: {"limit": page_limit(n), "texts": texts_of(path)})
-    report_lines = [line for line in LINES if line["name"] in {"bundle", "slices", "overlap", "page"}]
-    print(json.dumps({"name": "report", **{key: round(sum(line[key] for line in report_lines), 2) for key in ("seconds", "processor_s")}, "peak_mib": max(line["peak_mib"] for line in report_lines), "bytes": report_lines[-1]["bytes"]}), flush=True)
+    measured(
+        "page",
+        page,
+        lambda path: path.stat().st_size,
+        lambda path: {"limit": page_limit(n), "texts": texts_of(path)},
+    )
+    report_lines = [
+        line for line in LINES if line["name"] in {"bundle", "slices", "overlap", "page"}
+    ]
+    print(
+        json.dumps(
+            {
+                "name": "report",
+                **{
+                    key: round(sum(line[key] for line in report_lines), 2)
+                    for key in ("seconds", "processor_s")
+                },
+                "peak_mib": max(line["peak_mib"] for line in report_lines),
+                "bytes": report_lines[-1]["bytes"],
+            }
+        ),
+        flush=True,
+    )
 
 
 def texts_of(page: Path) -> dict[str, int]:
@@ -228,7 +390,11 @@ def texts_of(page: Path) -> dict[str, int]:
 def real_panels(root: Path) -> None:
     """Evaluate four strategies of the bundled gold set and keep the report under the synthetic names."""
     settings = Settings(home=root / "real", reports=root / "real-reports")
-    evaluation = open_gold_set(Path(__file__).resolve().parents[1] / "gold_sets" / settings.primary_gold_set, settings, strategies=BUNDLED)
+    evaluation = open_gold_set(
+        Path(__file__).resolve().parents[1] / "gold_sets" / settings.primary_gold_set,
+        settings,
+        strategies=BUNDLED,
+    )
     text = json.dumps(evaluate(evaluation, primary=False).report)
     for old, new in zip(BUNDLED, NAMES, strict=True):
         text = text.replace(f'"{old}"', f'"{new}"')

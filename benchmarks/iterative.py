@@ -83,32 +83,51 @@ class Embedder:
 
     def __call__(self, texts: list[str]) -> Vectors:
         keys = [text_hash(text) for text in texts]
-        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._row and key not in self._made}
+        new = {
+            key: text
+            for key, text in zip(keys, texts, strict=True)
+            if key not in self._row and key not in self._made
+        }
         if new:
             self._made.update(zip(new, self._model.embed(list(new.values())), strict=True))
-        return np.stack([self._vectors[self._row[key]] if key in self._row else self._made[key] for key in keys])
+        return np.stack(
+            [self._vectors[self._row[key]] if key in self._row else self._made[key] for key in keys]
+        )
 
 
 def scifact_cases(data: Path) -> Iterator[Case]:
     from corpora import chunks_frame
 
     documents = json_lines(data / "scifact" / "corpus.jsonl")
-    frame = chunks_frame([its["text"] for its in documents], [(its["_id"], digest(its["_id"])) for its in documents], [its["title"] for its in documents])
+    frame = chunks_frame(
+        [its["text"] for its in documents],
+        [(its["_id"], digest(its["_id"])) for its in documents],
+        [its["title"] for its in documents],
+    )
     table = ChunkTable(frame, "scifact")
     row_of = {document: row for row, document in enumerate(table.doc_ids)}
     judged: dict[str, list[int]] = {}
     for split in ("train", "test"):
-        with (data / "scifact" / "qrels" / f"{split}.tsv").open(encoding="utf-8", newline="") as stream:
+        with (data / "scifact" / "qrels" / f"{split}.tsv").open(
+            encoding="utf-8", newline=""
+        ) as stream:
             for query, document, gain in list(csv.reader(stream, delimiter="\t"))[1:]:
                 if int(gain) > 0:
                     judged.setdefault(query, []).append(row_of[document])
     wording = {its["_id"]: its["text"] for its in json_lines(data / "scifact" / "queries.jsonl")}
     gold, texts = list(judged.values()), [wording[query] for query in judged]
-    groups = connected_components(np.repeat(np.arange(len(gold)), [len(its) for its in gold]), np.concatenate(gold), len(gold))
+    groups = connected_components(
+        np.repeat(np.arange(len(gold)), [len(its) for its in gold]), np.concatenate(gold), len(gold)
+    )
     words = CorpusWords(table, TermSpace(table.terms, table.n_terms))
 
     def recall(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-        return np.array([np.isin(gold[place], row[:K]).mean() for row, place in zip(rows, places.tolist(), strict=True)])
+        return np.array(
+            [
+                np.isin(gold[place], row[:K]).mean()
+                for row, place in zip(rows, places.tolist(), strict=True)
+            ]
+        )
 
     lexical = Bm25s(table.terms, table.n_terms, k1=0.9, b=0.4)
     embed = Embedder(data / "embeddings" / "all-MiniLM-L6-v2.npz")
@@ -124,16 +143,47 @@ def scifact_cases(data: Path) -> Iterator[Case]:
     def both(texts: list[str]) -> Ranking:
         return weighted(by_term(texts), by_vector(texts), alpha=0.5, beta=0.5, depth=DEPTH)
 
-    for name, search, other in (("bm25", by_term, by_vector), ("vector", by_vector, by_term), ("hybrid", both, by_term)):
-        yield Case("scifact", name, words, texts, groups, search, other, name == "vector", recall, embed(texts), chunks)
+    for name, search, other in (
+        ("bm25", by_term, by_vector),
+        ("vector", by_vector, by_term),
+        ("hybrid", both, by_term),
+    ):
+        yield Case(
+            "scifact",
+            name,
+            words,
+            texts,
+            groups,
+            search,
+            other,
+            name == "vector",
+            recall,
+            embed(texts),
+            chunks,
+        )
 
 
 def pandas_cases(home: Path) -> Iterator[Case]:
-    evaluation = open_gold_set(ROOT / "gold_sets" / "pandas_api", Settings(home=home, reports=home / "reports", gold_sets=ROOT / "gold_sets", tracking_uri="refused://"))
+    evaluation = open_gold_set(
+        ROOT / "gold_sets" / "pandas_api",
+        Settings(
+            home=home,
+            reports=home / "reports",
+            gold_sets=ROOT / "gold_sets",
+            tracking_uri="refused://",
+        ),
+    )
     opened = IndexOpener(evaluation)()
     gold = GoldArrays(gold_variants(evaluation), admitted_chunks(evaluation).frame("chunks"))
     judged = gold.qrels_document
-    wanted = [set(judged.items[judged.indptr[q] : judged.indptr[q + 1]][judged.gains[judged.indptr[q] : judged.indptr[q + 1]] > 0].tolist()) for q in gold.query_of.tolist()]
+    wanted = [
+        set(
+            judged.items[judged.indptr[q] : judged.indptr[q + 1]][
+                judged.gains[judged.indptr[q] : judged.indptr[q + 1]] > 0
+            ].tolist()
+        )
+        for q in gold.query_of.tolist()
+    ]
     asked = np.array([place for place, its in enumerate(wanted) if its])
 
     def recall(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -147,7 +197,10 @@ def pandas_cases(home: Path) -> Iterator[Case]:
     words = CorpusWords(table, TermSpace(table.terms, table.n_terms))
     texts = gold.variants["text"].to_numpy()[asked].tolist()
     lexical = ReadyStrategy(Bm25(name="plain", kind="bm25"), opened.index)
-    dense = ReadyStrategy(Vector(name="plain-vector", kind="vector", embedding=Embedding(model="lsa-256")), opened.index)
+    dense = ReadyStrategy(
+        Vector(name="plain-vector", kind="vector", embedding=Embedding(model="lsa-256")),
+        opened.index,
+    )
     source = dense.source
     if source is None:
         raise TypeError("a vector strategy has an embedding")
@@ -178,7 +231,14 @@ def calibrated(batch: RankedBatch, missed: np.ndarray, groups: np.ndarray) -> Ri
 
     fold = np.random.default_rng(13).permutation(groups.max() + 1)[groups] % FOLDS
     values = signals(batch, K)
-    models = [make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler(), LogisticRegression(C=0.1, max_iter=1000)).fit(values[fold != part], missed[fold != part]) for part in range(FOLDS)]
+    models = [
+        make_pipeline(
+            SimpleImputer(keep_empty_features=True),
+            StandardScaler(),
+            LogisticRegression(C=0.1, max_iter=1000),
+        ).fit(values[fold != part], missed[fold != part])
+        for part in range(FOLDS)
+    ]
 
     def risk(again: RankedBatch) -> tuple[np.ndarray, str]:
         now, out = signals(again, K), np.zeros(len(missed))
@@ -192,7 +252,17 @@ def calibrated(batch: RankedBatch, missed: np.ndarray, groups: np.ndarray) -> Ri
 def measure(case: Case) -> None:
     first, other = case.search(case.texts), case.other(case.texts)
     batch = RankedBatch(
-        first.rows, first.raw, first.norm, case.cosine, case.words.space, case.words.table.query_terms(case.texts), other.rows, other.raw, case.query_vectors, case.chunk_vectors, case.question
+        first.rows,
+        first.raw,
+        first.norm,
+        case.cosine,
+        case.words.space,
+        case.words.table.query_terms(case.texts),
+        other.rows,
+        other.raw,
+        case.query_vectors,
+        case.chunk_vectors,
+        case.question,
     )
     context, every = ExpansionContext(batch, case.texts, case.words), np.arange(len(case.texts))
     before = case.recall(first.rows, every)
@@ -207,7 +277,12 @@ def measure(case: Case) -> None:
         if case.bench == "scifact":
             halves |= {"chosen_on": case.groups % 2 == 0, "held_out": case.groups % 2 == 1}
         for part, mask in halves.items():
-            accounts = harm(done.rounds, done.steps, lambda rows, mask=mask: np.where(mask, case.recall(rows, every), np.nan), case.groups)
+            accounts = harm(
+                done.rounds,
+                done.steps,
+                lambda rows, mask=mask: np.where(mask, case.recall(rows, every), np.nan),
+                case.groups,
+            )
             line = {
                 "bench": "iterative",
                 "collection": case.bench,
@@ -216,11 +291,23 @@ def measure(case: Case) -> None:
                 "part": part,
                 "recall_at_10_base": round(float(before[mask].mean()), 4),
                 "triggered_share": round(accounts[0].triggered / accounts[0].questions, 3),
-                **{name: round(value, 4) if isinstance(value, float) else value for name, value in accounts[0].as_json().items() if name != "strategy"},
+                **{
+                    name: round(value, 4) if isinstance(value, float) else value
+                    for name, value in accounts[0].as_json().items()
+                    if name != "strategy"
+                },
             }
             if part == "all":
-                line["by_expansion"] = [{name: round(value, 4) if isinstance(value, float) else value for name, value in its.as_json().items()} for its in accounts[1:]]
-                line["stopped"] = {why: done.stopped.count(why) for why in sorted(set(done.stopped))}
+                line["by_expansion"] = [
+                    {
+                        name: round(value, 4) if isinstance(value, float) else value
+                        for name, value in its.as_json().items()
+                    }
+                    for its in accounts[1:]
+                ]
+                line["stopped"] = {
+                    why: done.stopped.count(why) for why in sorted(set(done.stopped))
+                }
             print(json.dumps(line), flush=True)
 
 

@@ -23,25 +23,45 @@ def main() -> None:
         skipped("lexical", "the public data is not there; set RAG_EVAL_TEST_DATA")
         return
     texts = [indexed_text(document) for document in json_lines(folder / "scifact" / "corpus.jsonl")]
-    judged = {line.split("\t")[0] for name in ("train", "test") for line in (folder / "scifact" / "qrels" / f"{name}.tsv").read_text().splitlines()[1:]}
-    queries = [query["text"] for query in json_lines(folder / "scifact" / "queries.jsonl") if query["_id"] in judged]
+    judged = {
+        line.split("\t")[0]
+        for name in ("train", "test")
+        for line in (folder / "scifact" / "qrels" / f"{name}.tsv").read_text().splitlines()[1:]
+    }
+    queries = [
+        query["text"]
+        for query in json_lines(folder / "scifact" / "queries.jsonl")
+        if query["_id"] in judged
+    ]
 
     analyzer = Analyzer()
     documents = analyzer.index(texts)
     ours = Bm25s(documents, len(analyzer.vocabulary), k1=K1, b=B)
-    how = {"stopwords": sorted(STOP_WORDS), "stemmer": Stemmer.Stemmer("porter"), "show_progress": False}
+    how = {
+        "stopwords": sorted(STOP_WORDS),
+        "stemmer": Stemmer.Stemmer("porter"),
+        "show_progress": False,
+    }
     bare = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numpy")
     bare.index(bm25s.tokenize(texts, **how), show_progress=False)
     names = list(analyzer.vocabulary)
     okapi = BM25Okapi([[names[term] for term in row] for row in documents], k1=K1, b=B)
-    sample = [[names[term] for term in row if term < len(names)] for row in analyzer.index(queries[:: len(queries) // SAMPLE][:SAMPLE])]
+    sample = [
+        [names[term] for term in row if term < len(names)]
+        for row in analyzer.index(queries[:: len(queries) // SAMPLE][:SAMPLE])
+    ]
 
     def rank_bm25() -> None:
         for query in sample:
             np.argpartition(okapi.get_scores(query), -DEPTH)[-DEPTH:]
 
     seconds = alternate(
-        {"ours": lambda: ours.search(analyzer.index(queries), DEPTH), "reference": lambda: bare.retrieve(bm25s.tokenize(queries, **how), k=DEPTH, show_progress=False)},
+        {
+            "ours": lambda: ours.search(analyzer.index(queries), DEPTH),
+            "reference": lambda: bare.retrieve(
+                bm25s.tokenize(queries, **how), k=DEPTH, show_progress=False
+            ),
+        },
         REPEATS,
     )
     scaled = alternate({"rank": rank_bm25}, 3)["rank"] * len(queries) / len(sample)

@@ -20,18 +20,38 @@ LABELS = ("R@10", "R@20", "Success@5", "RR", "nDCG@10", "P@5", "P@10", "Judged@1
 
 def main() -> None:
     rng = np.random.default_rng(13)
-    pool = rng.integers(0, 40_000, size=(N, 1)) + np.argsort(rng.random((N, 200)), axis=1)  # 200 candidates a query, each once
+    pool = rng.integers(0, 40_000, size=(N, 1)) + np.argsort(
+        rng.random((N, 200)), axis=1
+    )  # 200 candidates a query, each once
     items = pool[:, :DEPTH].copy()
     judged = np.take_along_axis(pool, np.argsort(rng.random((N, 200)), axis=1)[:, :10], axis=1)
     gains = rng.integers(0, 4, size=judged.shape)
     gains[:, 0] = 1
     query = np.arange(N)
     qrels = Qrels.from_rows(np.repeat(query, 10), judged.ravel(), gains.ravel(), N)
-    measures = [getattr(ir_measures, name) @ int(k) if k else getattr(ir_measures, name) for name, _, k in (label.partition("@") for label in LABELS)]
+    measures = [
+        getattr(ir_measures, name) @ int(k) if k else getattr(ir_measures, name)
+        for name, _, k in (label.partition("@") for label in LABELS)
+    ]
     names = query.astype(str)
-    qrels_frame = pd.DataFrame({"query_id": np.repeat(names, 10), "doc_id": judged.ravel().astype(str), "relevance": gains.ravel()})
-    run_frame = pd.DataFrame({"query_id": np.repeat(names, DEPTH), "doc_id": items.ravel().astype(str), "score": np.tile(np.arange(DEPTH, 0, -1.0), N)})
-    qrels_dict, run_dict = ir_measures.util.QrelsConverter(qrels_frame).as_dict_of_dict(), ir_measures.util.RunConverter(run_frame).as_dict_of_dict()
+    qrels_frame = pd.DataFrame(
+        {
+            "query_id": np.repeat(names, 10),
+            "doc_id": judged.ravel().astype(str),
+            "relevance": gains.ravel(),
+        }
+    )
+    run_frame = pd.DataFrame(
+        {
+            "query_id": np.repeat(names, DEPTH),
+            "doc_id": items.ravel().astype(str),
+            "score": np.tile(np.arange(DEPTH, 0, -1.0), N),
+        }
+    )
+    qrels_dict, run_dict = (
+        ir_measures.util.QrelsConverter(qrels_frame).as_dict_of_dict(),
+        ir_measures.util.RunConverter(run_frame).as_dict_of_dict(),
+    )
 
     seconds: dict[str, list[float]] = {"ours": [], "reference": [], "dicts": []}
     for _ in range(REPEATS):
@@ -44,10 +64,22 @@ def main() -> None:
         start = time.perf_counter()
         ir_measures.calc_aggregate(measures, qrels_dict, run_dict)
         seconds["dicts"].append(time.perf_counter() - start)
-    np.testing.assert_allclose(ours.mean(axis=0), [reference[measure] for measure in measures], atol=1e-9)
+    np.testing.assert_allclose(
+        ours.mean(axis=0), [reference[measure] for measure in measures], atol=1e-9
+    )
     median = {name: statistics.median(values) for name, values in seconds.items()}
     figures = {f"{name}_s": round(value, 4) for name, value in median.items()}
-    print(json.dumps({"bench": "measures", **figures, "ratio": round(median["ours"] / median["reference"], 3), "bar": BAR, "ratio_to_dicts": round(median["ours"] / median["dicts"], 3)}))
+    print(
+        json.dumps(
+            {
+                "bench": "measures",
+                **figures,
+                "ratio": round(median["ours"] / median["reference"], 3),
+                "bar": BAR,
+                "ratio_to_dicts": round(median["ours"] / median["dicts"], 3),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

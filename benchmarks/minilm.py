@@ -21,10 +21,23 @@ def main() -> None:
     folder = data_folder()
     model = Path(ONNXMiniLM_L6_V2.DOWNLOAD_PATH) / ONNXMiniLM_L6_V2.EXTRACTED_FOLDER_NAME
     if folder is None or not (model / "model.onnx").is_file():
-        skipped("minilm", "the public data is not there; set RAG_EVAL_TEST_DATA" if folder is None else "the model file is not on this machine")
+        skipped(
+            "minilm",
+            "the public data is not there; set RAG_EVAL_TEST_DATA"
+            if folder is None
+            else "the model file is not on this machine",
+        )
         return
-    texts = [indexed_text(document) for name in ("scifact", "xquad") for document in json_lines(folder / name / "corpus.jsonl")]
-    texts += [query["text"] for name in ("scifact/queries", "xquad/queries", "xquad/paraphrases") for query in json_lines(folder / f"{name}.jsonl")]
+    texts = [
+        indexed_text(document)
+        for name in ("scifact", "xquad")
+        for document in json_lines(folder / name / "corpus.jsonl")
+    ]
+    texts += [
+        query["text"]
+        for name in ("scifact/queries", "xquad/queries", "xquad/paraphrases")
+        for query in json_lines(folder / f"{name}.jsonl")
+    ]
     texts = random.Random(13).sample(texts, SAMPLE)
     ours, theirs = MiniLmEmbedder(model), ONNXMiniLM_L6_V2()
     vectors = {}
@@ -32,7 +45,13 @@ def main() -> None:
     def keep(name: str, found: object) -> None:
         vectors[name] = np.asarray(found)
 
-    seconds = alternate({"ours": lambda: keep("ours", ours.embed(texts)), "reference": lambda: keep("reference", theirs(texts))}, REPEATS)
+    seconds = alternate(
+        {
+            "ours": lambda: keep("ours", ours.embed(texts)),
+            "reference": lambda: keep("reference", theirs(texts)),
+        },
+        REPEATS,
+    )
     report(
         "minilm",
         seconds["ours"],

@@ -33,13 +33,35 @@ REPEATS, SEED, K, FOLDS = 20, 0, 10, 10
 def _right(extracts: list[Extract], rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Whether each answer cites a rationale, and whether its claim has one, bool [n]."""
     its = collection("scifact")
-    documents = sorted(document["_id"] for document in json_lines(folder() / "scifact" / "corpus.jsonl"))
+    documents = sorted(
+        document["_id"] for document in json_lines(folder() / "scifact" / "corpus.jsonl")
+    )
     row = {document: i for i, document in enumerate(documents)}
     place = {query: i for i, query in enumerate(its.ids)}
-    lines = [json.loads(line) for line in (folder() / "scifact" / "evidence.jsonl").read_text(encoding="utf-8").splitlines()]
-    gold = [(place[line["query_id"]], row[line["doc_id"]], span["start"], span["end"]) for line in lines if line["query_id"] in place for span in line["spans"]]
-    cited = [(i, rows[i, chosen.passage], chosen.start, chosen.end) for i, extract in enumerate(extracts) for chosen in extract.sentences]
-    found = match_citations(Spans(*np.array(cited).T), np.ones(len(cited), dtype=bool), Spans(*np.array(gold).T), len(extracts), np.ones(len(extracts), dtype=bool))
+    lines = [
+        json.loads(line)
+        for line in (folder() / "scifact" / "evidence.jsonl")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    ]
+    gold = [
+        (place[line["query_id"]], row[line["doc_id"]], span["start"], span["end"])
+        for line in lines
+        if line["query_id"] in place
+        for span in line["spans"]
+    ]
+    cited = [
+        (i, rows[i, chosen.passage], chosen.start, chosen.end)
+        for i, extract in enumerate(extracts)
+        for chosen in extract.sentences
+    ]
+    found = match_citations(
+        Spans(*np.array(cited).T),
+        np.ones(len(cited), dtype=bool),
+        Spans(*np.array(gold).T),
+        len(extracts),
+        np.ones(len(extracts), dtype=bool),
+    )
     return found.n_correct > 0, found.n_gold > 0
 
 
@@ -50,7 +72,9 @@ def _leave_group_out(values: np.ndarray, counted: np.ndarray, group: np.ndarray)
     return share[group]
 
 
-def _right_given_signal(signal: np.ndarray, right: np.ndarray, fitted_on: np.ndarray, group: np.ndarray) -> np.ndarray:
+def _right_given_signal(
+    signal: np.ndarray, right: np.ndarray, fitted_on: np.ndarray, group: np.ndarray
+) -> np.ndarray:
     """Probability that an answer is right given that the retrieval found something, by the answerer's signal, out of fold, [n]."""
     odds = np.log(np.clip(signal, 0.001, 0.999) / (1 - np.clip(signal, 0.001, 0.999)))[:, None]
     n, rng = len(signal), np.random.default_rng(SEED)
@@ -58,63 +82,131 @@ def _right_given_signal(signal: np.ndarray, right: np.ndarray, fitted_on: np.nda
     fold, found = grouped_folds(group, FOLDS, rng), np.empty(n)
     for at in range(FOLDS):
         held = fold == at
-        found[held] = fit_head(its.take(fitted_on & ~held), prior=None, rng=rng).head.predict(odds[held], its.names)
+        found[held] = fit_head(its.take(fitted_on & ~held), prior=None, rng=rng).head.predict(
+            odds[held], its.names
+        )
     return found
 
 
 def _difference(a: np.ndarray, b: np.ndarray, group: np.ndarray) -> dict[str, float]:
     """Mean of a - b with its interval over groups."""
     change = paired_comparison(a, b, group, SEED, higher_is_better=False)
-    return {"value": float(change.delta[0]), "low": float(change.ci_low[0]), "high": float(change.ci_high[0])}
+    return {
+        "value": float(change.delta[0]),
+        "low": float(change.ci_low[0]),
+        "high": float(change.ci_high[0]),
+    }
 
 
-def _compared(about: dict[str, object], data: Judged, kept: np.ndarray, right: np.ndarray, *, synthesis: np.ndarray, miss: np.ndarray, held: bool) -> None:
+def _compared(
+    about: dict[str, object],
+    data: Judged,
+    kept: np.ndarray,
+    right: np.ndarray,
+    *,
+    synthesis: np.ndarray,
+    miss: np.ndarray,
+    held: bool,
+) -> None:
     group, missed = data.collection.group, data.missed(K)
     c0 = _leave_group_out(right, missed & kept, group)
     shown = {
         "c": synthesis[None, :],
         "c (1 - heuristic_v0)": (synthesis * (1 - heuristic_v0(data.batch, K)))[None, :],
-        "c (1 - base rate of misses)": (synthesis * (1 - _leave_group_out(missed, np.ones(len(missed), dtype=bool), group)))[None, :],
+        "c (1 - base rate of misses)": (
+            synthesis * (1 - _leave_group_out(missed, np.ones(len(missed), dtype=bool), group))
+        )[None, :],
         "c (1 - m)": synthesis * (1 - miss),
         "c (1 - m) + c0 m": synthesis * (1 - miss) + c0 * miss,
         "base rate of right answers": _leave_group_out(right, kept, group)[None, :],
     }
     errors = {name: ((values - right) ** 2).mean(axis=0)[kept] for name, values in shown.items()}
-    figures = {**about, "answers": int(kept.sum()), "right": float(right[kept].mean()), "missed": float(missed[kept].mean()), "right_when_missed": float(right[kept & missed].mean()), "mean_c": float(synthesis[kept].mean())}
+    figures = {
+        **about,
+        "answers": int(kept.sum()),
+        "right": float(right[kept].mean()),
+        "missed": float(missed[kept].mean()),
+        "right_when_missed": float(right[kept & missed].mean()),
+        "mean_c": float(synthesis[kept].mean()),
+    }
     figures["brier"] = {name: float(its.mean()) for name, its in errors.items()}
-    figures["less_c"] = {name: _difference(its, errors["c"], group[kept]) for name, its in errors.items() if name != "c"}
-    figures["miss_rate_less_base_rate_of_misses"] = _difference(errors["c (1 - m)"], errors["c (1 - base rate of misses)"], group[kept])
+    figures["less_c"] = {
+        name: _difference(its, errors["c"], group[kept])
+        for name, its in errors.items()
+        if name != "c"
+    }
+    figures["miss_rate_less_base_rate_of_misses"] = _difference(
+        errors["c (1 - m)"], errors["c (1 - base rate of misses)"], group[kept]
+    )
     figures["difference_high"] = figures["less_c"]["c (1 - m)"]["high"]
     figures["difference_high_with_c0"] = figures["less_c"]["c (1 - m) + c0 m"]["high"]
     below = Bar(most=-1e-12)
-    emit("answers", figures, {"difference_high": below, "difference_high_with_c0": below} if held else None)
+    emit(
+        "answers",
+        figures,
+        {"difference_high": below, "difference_high_with_c0": below} if held else None,
+    )
 
 
 def answers() -> None:
     its = collection("scifact")
-    documents = sorted(json_lines(folder() / "scifact" / "corpus.jsonl"), key=lambda document: document["_id"])
-    answerer = Extractive(answer_sets.lsa_embed(its.texts), embedding="lsa", term_weights=TermWeights.of_texts(its.texts))
+    documents = sorted(
+        json_lines(folder() / "scifact" / "corpus.jsonl"), key=lambda document: document["_id"]
+    )
+    answerer = Extractive(
+        answer_sets.lsa_embed(its.texts),
+        embedding="lsa",
+        term_weights=TermWeights.of_texts(its.texts),
+    )
     frequencies = document_frequencies([document["text"] for document in documents])
     for strategy in STRATEGIES:
         data = judged("scifact", strategy, "minilm")
         rows, scores = data.batch.rows[:, :K], data.batch.norm[:, :K]
         passages = [
-            [Passage(documents[row]["text"], documents[row]["title"], score, rank) for rank, (row, score) in enumerate(zip(found, its_scores, strict=True), start=1) if row >= 0]
+            [
+                Passage(documents[row]["text"], documents[row]["title"], score, rank)
+                for rank, (row, score) in enumerate(zip(found, its_scores, strict=True), start=1)
+                if row >= 0
+            ]
             for found, its_scores in zip(rows.tolist(), scores.tolist(), strict=True)
         ]
         extracts = answerer.answer(its.queries, passages)
         progress(f"answers {strategy}: answered")
-        texts = [" ".join(given[chosen.passage].text[chosen.start : chosen.end] for chosen in extract.sentences) for extract, given in zip(extracts, passages, strict=True)]
-        grounded = groundedness(texts, [[passage.text for passage in given] for given in passages], frequencies).value
+        texts = [
+            " ".join(
+                given[chosen.passage].text[chosen.start : chosen.end]
+                for chosen in extract.sentences
+            )
+            for extract, given in zip(extracts, passages, strict=True)
+        ]
+        grounded = groundedness(
+            texts, [[passage.text for passage in given] for given in passages], frequencies
+        ).value
         progress(f"answers {strategy}: groundedness")
         right, has_rationale = _right(extracts, rows)
         said = np.array([extract.answered for extract in extracts]) & ~np.isnan(grounded)
         miss = cross_validated(data.labelled(K), prior=None, repeats=REPEATS, seed=SEED)
         signal = np.array([extract.signal for extract in extracts])
-        for which, kept in (("with a rationale", said & has_rationale), ("all, those without a rationale are wrong", said), ("with a rationale, refusals ignored", has_rationale & ~np.isnan(grounded))):
+        for which, kept in (
+            ("with a rationale", said & has_rationale),
+            ("all, those without a rationale are wrong", said),
+            ("with a rationale, refusals ignored", has_rationale & ~np.isnan(grounded)),
+        ):
             given_found = _right_given_signal(signal, right, kept & ~data.missed(K), its.group)
-            bases = {"groundedness": np.nan_to_num(grounded), "signal of the answerer": signal, "right given that something was found, by the signal": given_found}
+            bases = {
+                "groundedness": np.nan_to_num(grounded),
+                "signal of the answerer": signal,
+                "right given that something was found, by the signal": given_found,
+            }
             for basis, synthesis in bases.items():
                 about = {"strategy": strategy, "synthesis_confidence": basis, "claims": which}
-                _compared(about, data, kept, right, synthesis=synthesis, miss=miss, held=basis == "groundedness")
+                _compared(
+                    about,
+                    data,
+                    kept,
+                    right,
+                    synthesis=synthesis,
+                    miss=miss,
+                    held=basis == "groundedness",
+                )
         progress(f"answers {strategy}: compared")

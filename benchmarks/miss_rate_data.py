@@ -35,7 +35,13 @@ from rag_eval.uncertainty.signals import SIGNALS, signals
 COLLECTIONS = ("scifact", "xquad_sentences", "clapnq", "pandas_api")
 STRATEGIES = ("bm25", "vector", "hybrid")
 MODELS = ("minilm", "lsa-256")
-WORDINGS = ("original", "back-translation-es", "back-translation-de", "back-translation-ru", "back-translation-zh")
+WORDINGS = (
+    "original",
+    "back-translation-es",
+    "back-translation-de",
+    "back-translation-ru",
+    "back-translation-zh",
+)
 POOL = 100
 
 Ints = npt.NDArray[np.int64]
@@ -84,7 +90,9 @@ class Collection:
             return embedder.embed_terms(self.query_terms), embedder.embed_terms(self.terms)
         names, vectors = read_vectors(folder() / "embeddings" / "all-MiniLM-L6-v2.npz")
         row = {name: i for i, name in enumerate(names)}
-        asked, held = ([row.get(text_hash(text), -1) for text in texts] for texts in (self.queries, self.texts))
+        asked, held = (
+            [row.get(text_hash(text), -1) for text in texts] for texts in (self.queries, self.texts)
+        )
         if min(*asked, *held) < 0:
             raise SystemExit(f"{self.name}: there are no MiniLM vectors of its texts; use lsa-256")
         return vectors[asked], vectors[held]
@@ -113,7 +121,14 @@ class Judged:
     def labelled(self, k: int = 10) -> Labelled:
         """Signals and outcomes of the target miss_any@k; every row was certain to be judged."""
         n = len(self.first_gold)
-        return Labelled(SIGNALS, signals(self.batch, k), self.missed(k), self.collection.group, np.ones(n), self.collection.question)
+        return Labelled(
+            SIGNALS,
+            signals(self.batch, k),
+            self.missed(k),
+            self.collection.group,
+            np.ones(n),
+            self.collection.question,
+        )
 
     def original(self) -> npt.NDArray[np.bool_]:
         """Which rows are original wordings."""
@@ -127,7 +142,13 @@ def folder() -> Path:
     return found
 
 
-def _collection(name: str, texts: list[str], document: list[str], rows: list[tuple[str, str, str]], gold: dict[str, list[int]]) -> Collection:
+def _collection(
+    name: str,
+    texts: list[str],
+    document: list[str],
+    rows: list[tuple[str, str, str]],
+    gold: dict[str, list[int]],
+) -> Collection:
     """Put together; `rows` are (question id, wording, text), `gold` the chunk rows of each question, `document` the document of each chunk."""
     analyzer = Analyzer()
     terms = analyzer.index(texts)
@@ -135,11 +156,28 @@ def _collection(name: str, texts: list[str], document: list[str], rows: list[tup
     code = {question: i for i, question in enumerate(names)}
     question = np.array([code[row[0]] for row in rows], dtype=np.int64)
     number = {doc: i for i, doc in enumerate(dict.fromkeys(document))}
-    tied = np.array([(code[q], number[document[row]]) for q in names for row in gold.get(q, [])], dtype=np.int64).reshape(-1, 2)
+    tied = np.array(
+        [(code[q], number[document[row]]) for q in names for row in gold.get(q, [])], dtype=np.int64
+    ).reshape(-1, 2)
     group = connected_components(tied[:, 0], tied[:, 1], len(names))[question]
-    pairs = np.array([(i, row) for i, its in enumerate(rows) for row in gold.get(its[0], [])], dtype=np.int64).reshape(-1, 2)
+    pairs = np.array(
+        [(i, row) for i, its in enumerate(rows) for row in gold.get(its[0], [])], dtype=np.int64
+    ).reshape(-1, 2)
     wording, queries = [row[1] for row in rows], [row[2] for row in rows]
-    return Collection(name, texts, analyzer, terms, len(analyzer.vocabulary), [row[0] for row in rows], wording, queries, question, group, pairs, np.array([number[name] for name in document], dtype=np.int64))
+    return Collection(
+        name,
+        texts,
+        analyzer,
+        terms,
+        len(analyzer.vocabulary),
+        [row[0] for row in rows],
+        wording,
+        queries,
+        question,
+        group,
+        pairs,
+        np.array([number[name] for name in document], dtype=np.int64),
+    )
 
 
 def _scifact() -> Collection:
@@ -153,8 +191,14 @@ def _scifact() -> Collection:
             query, doc, gain = line.split("\t")
             if int(gain) > 0:
                 gold.setdefault(query, []).append(row[doc])
-    rows = [(query["_id"], "original", query["text"]) for query in json_lines(base / "queries.jsonl") if query["_id"] in gold]
-    return _collection("scifact", [indexed_text(document) for document in documents], ids, rows, gold)
+    rows = [
+        (query["_id"], "original", query["text"])
+        for query in json_lines(base / "queries.jsonl")
+        if query["_id"] in gold
+    ]
+    return _collection(
+        "scifact", [indexed_text(document) for document in documents], ids, rows, gold
+    )
 
 
 def _xquad_sentences() -> Collection:
@@ -173,10 +217,23 @@ def _xquad_sentences() -> Collection:
     answers: list[Any] = [*json_lines(base / "answers.jsonl")]
     for row in answers:
         first = row["answers"][0]
-        gold[row["query_id"]] = [chunk for start, end, chunk in places[row["doc_id"]] if start < first["end"] and first["start"] < end]
-    by_wording = {("original", query["_id"]): query["text"] for query in json_lines(base / "queries.jsonl")}
-    by_wording |= {(row["paraphrase_id"], row["query_id"]): row["text"] for row in json_lines(base / "paraphrases.jsonl")}
-    rows = [(question, wording, by_wording[wording, question]) for question in gold for wording in WORDINGS]
+        gold[row["query_id"]] = [
+            chunk
+            for start, end, chunk in places[row["doc_id"]]
+            if start < first["end"] and first["start"] < end
+        ]
+    by_wording = {
+        ("original", query["_id"]): query["text"] for query in json_lines(base / "queries.jsonl")
+    }
+    by_wording |= {
+        (row["paraphrase_id"], row["query_id"]): row["text"]
+        for row in json_lines(base / "paraphrases.jsonl")
+    }
+    rows = [
+        (question, wording, by_wording[wording, question])
+        for question in gold
+        for wording in WORDINGS
+    ]
     return _collection("xquad_sentences", texts, document, rows, gold)
 
 
@@ -188,7 +245,11 @@ def _clapnq() -> Collection:
     rows: list[tuple[str, str, str]] = []
     gold: dict[str, list[int]] = {}
     for name in ("answerable", "unanswerable"):
-        for line in (folder() / "clapnq" / f"clapnq_dev_{name}.jsonl").read_text(encoding="utf-8").splitlines():
+        for line in (
+            (folder() / "clapnq" / f"clapnq_dev_{name}.jsonl")
+            .read_text(encoding="utf-8")
+            .splitlines()
+        ):
             question = json.loads(line)
             for passage in question["passages"]:
                 for sentence in passage["sentences"]:
@@ -196,8 +257,17 @@ def _clapnq() -> Collection:
                         chunk[passage["text"], sentence] = len(texts)
                         texts.append(sentence)
                         document.append(passage["text"])
-            chosen = {sentence for answer in question["output"] for sentence in answer.get("selected_sentences", [])}
-            found = [chunk[passage["text"], sentence] for passage in question["passages"] for sentence in passage["sentences"] if sentence in chosen]
+            chosen = {
+                sentence
+                for answer in question["output"]
+                for sentence in answer.get("selected_sentences", [])
+            }
+            found = [
+                chunk[passage["text"], sentence]
+                for passage in question["passages"]
+                for sentence in passage["sentences"]
+                if sentence in chosen
+            ]
             if found:
                 rows.append((question["id"], "original", question["input"]))
                 gold[question["id"]] = sorted(set(found))
@@ -213,7 +283,12 @@ def _pandas_api() -> Collection:
 
     with tempfile.TemporaryDirectory() as place:
         home = Path(place)
-        settings = Settings(home=home, reports=home / "reports", gold_sets=ROOT / "gold_sets", tracking_uri="refused://")
+        settings = Settings(
+            home=home,
+            reports=home / "reports",
+            gold_sets=ROOT / "gold_sets",
+            tracking_uri="refused://",
+        )
         evaluation = open_gold_set(ROOT / "gold_sets" / "pandas_api", settings)
         found = gold_variants(evaluation)
         variants, qrels = found.frame("variants"), found.frame("qrels_document")
@@ -228,21 +303,33 @@ def _pandas_api() -> Collection:
         if gain > 0:
             gold.setdefault(query, []).extend(of_document.get(doc, []))
     rows = list(zip(variants["query_id"], variants["paraphrase_id"], variants["text"], strict=True))
-    texts = [f"{title} {text}".strip() for title, text in zip(chunks["title"], chunks["text"], strict=True)]
+    texts = [
+        f"{title} {text}".strip()
+        for title, text in zip(chunks["title"], chunks["text"], strict=True)
+    ]
     return _collection("pandas_api", texts, document, rows, gold)
 
 
 @functools.cache
 def collection(name: str) -> Collection:
     """Read one of COLLECTIONS."""
-    return {"scifact": _scifact, "xquad_sentences": _xquad_sentences, "clapnq": _clapnq, "pandas_api": _pandas_api}[name]()
+    return {
+        "scifact": _scifact,
+        "xquad_sentences": _xquad_sentences,
+        "clapnq": _clapnq,
+        "pandas_api": _pandas_api,
+    }[name]()
 
 
 def _rankings(its: Collection, model: str, depth: int) -> dict[str, Ranking]:
     queries, chunks = its.vectors(model)
     bm25 = its.bm25.search(its.query_terms, depth)
     vector = ExactSearch(chunks).search(queries, depth)
-    return {"bm25": bm25, "vector": vector, "hybrid": weighted(bm25, vector, alpha=0.5, beta=0.5, depth=depth)}
+    return {
+        "bm25": bm25,
+        "vector": vector,
+        "hybrid": weighted(bm25, vector, alpha=0.5, beta=0.5, depth=depth),
+    }
 
 
 @functools.lru_cache(maxsize=8)
@@ -254,11 +341,35 @@ def judged(name: str, strategy: str, model: str = "lsa-256", depth: int = POOL) 
     """Retrieve for a collection by one of STRATEGIES, at least POOL deep as the project's strategies do, and look up the gold."""
     its, found = collection(name), _searched(name, model, max(depth, POOL))
     queries, chunks = its.vectors(model)
-    main, other = found[strategy].cut(depth), found["vector" if strategy == "bm25" else "bm25"].cut(depth)
+    main, other = (
+        found[strategy].cut(depth),
+        found["vector" if strategy == "bm25" else "bm25"].cut(depth),
+    )
     question = its.question if len(np.unique(its.question)) < len(its.question) else None
-    batch = RankedBatch(main.rows, main.raw, main.norm, strategy == "vector", its.space, its.query_terms, other.rows, other.raw, queries, chunks, question, its.document)
+    batch = RankedBatch(
+        main.rows,
+        main.raw,
+        main.norm,
+        strategy == "vector",
+        its.space,
+        its.query_terms,
+        other.rows,
+        other.raw,
+        queries,
+        chunks,
+        question,
+        its.document,
+    )
     n_chunks = len(its.texts)
     codes = np.arange(len(its.queries), dtype=np.int64)[:, None] * n_chunks + main.rows
     relevant = np.isin(codes, its.gold[:, 0] * n_chunks + its.gold[:, 1]) & (main.rows >= 0)
     first = np.where(relevant.any(axis=1), relevant.argmax(axis=1) + 1.0, np.inf)
-    return Judged(its, strategy, model, batch, relevant, first, np.bincount(its.gold[:, 0], minlength=len(its.queries)))
+    return Judged(
+        its,
+        strategy,
+        model,
+        batch,
+        relevant,
+        first,
+        np.bincount(its.gold[:, 0], minlength=len(its.queries)),
+    )

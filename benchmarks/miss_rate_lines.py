@@ -23,11 +23,15 @@ class Bar(NamedTuple):
     def met(self, value: float | None) -> bool:
         if value is None or not math.isfinite(value):
             return False
-        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+        return (self.least is None or value >= self.least) and (
+            self.most is None or value <= self.most
+        )
 
     def __str__(self) -> str:
         ends = [f"at least {self.least:.4g}"] if self.least is not None else []
-        return " and ".join([*ends, *([f"at most {self.most:.4g}"] if self.most is not None else [])])
+        return " and ".join(
+            [*ends, *([f"at most {self.most:.4g}"] if self.most is not None else [])]
+        )
 
 
 def progress(text: str) -> None:
@@ -38,7 +42,13 @@ def emit(section: str, figures: dict[str, Any], bars: dict[str, Bar] | None = No
     """Print one line; `met` is null where nothing is asked for. Bars look at figures before they are rounded, at `value` where they have an interval."""
     held = {name: bar.met(_number(figures[name])) for name, bar in (bars or {}).items()}
     met = all(held.values()) if held else None
-    line = {"bench": "miss_rate", "section": section, **_rounded(figures), "bar": {name: str(bar) for name, bar in (bars or {}).items()} or None, "met": met}
+    line = {
+        "bench": "miss_rate",
+        "section": section,
+        **_rounded(figures),
+        "bar": {name: str(bar) for name, bar in (bars or {}).items()} or None,
+        "met": met,
+    }
     if met is False:
         line["not_met"] = [name for name, reached in held.items() if not reached]
     print(json.dumps(line), flush=True)
@@ -63,8 +73,26 @@ def validation_figures(found: Validation) -> dict[str, Any]:
     """Denominators, and every figure with its interval or beside its null."""
     errors = {name: _error(getattr(found, name)) for name in ("ece", "smece")}
     counted = {name: getattr(found, name) for name in ("n", "groups", "misses", "repeats")}
-    figures = {name: getattr(found, name).to_json() for name in ("auroc", "brier", "skill", "log_loss", "slope", "intercept", "observed_expected")}
-    return {**counted, **figures, **errors, "mcb": found.corp.to_json().get("mcb"), "dsc": found.corp.to_json().get("dsc"), "unc": found.corp.to_json().get("unc")}
+    figures = {
+        name: getattr(found, name).to_json()
+        for name in (
+            "auroc",
+            "brier",
+            "skill",
+            "log_loss",
+            "slope",
+            "intercept",
+            "observed_expected",
+        )
+    }
+    return {
+        **counted,
+        **figures,
+        **errors,
+        "mcb": found.corp.to_json().get("mcb"),
+        "dsc": found.corp.to_json().get("dsc"),
+        "unc": found.corp.to_json().get("unc"),
+    }
 
 
 def _error(error: CalibrationError) -> dict[str, Any]:
@@ -73,5 +101,10 @@ def _error(error: CalibrationError) -> dict[str, Any]:
 
 def script_lines(name: str, *arguments: str) -> list[dict[str, Any]]:
     """Run another benchmark and read the lines that it prints."""
-    done = subprocess.run([sys.executable, str(Path(__file__).parent / name), *arguments], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / name), *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     return [json.loads(line) for line in done.stdout.splitlines()]

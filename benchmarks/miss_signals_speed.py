@@ -26,15 +26,38 @@ def measure(its: Collection, strategy: str) -> None:
     queries, exact, lexical = asked[chosen], ExactSearch(held), its.bm25
     found = {"bm25": lexical.search(terms, DEPTH), "vector": exact.search(queries, DEPTH)}
     main, other = (found[strategy], found["vector" if strategy == "bm25" else "bm25"])
-    batch = RankedBatch(main.rows, main.raw, main.norm, strategy == "vector", its.space, terms, other.rows, other.raw, queries, held)
+    batch = RankedBatch(
+        main.rows,
+        main.raw,
+        main.norm,
+        strategy == "vector",
+        its.space,
+        terms,
+        other.rows,
+        other.raw,
+        queries,
+        held,
+    )
     seconds = alternate(
         {
             "ours": lambda: signals(dataclasses.replace(batch, space=copy.copy(its.space)), K),
-            "reference": (lambda: lexical.search(terms, DEPTH)) if strategy == "bm25" else (lambda: exact.search(queries, DEPTH)),
+            "reference": (lambda: lexical.search(terms, DEPTH))
+            if strategy == "bm25"
+            else (lambda: exact.search(queries, DEPTH)),
         },
         REPEATS,
     )
-    report("miss_signals_speed", seconds["ours"], seconds["reference"], BAR, strategy=strategy, queries=QUERIES, depth=DEPTH, chunks=len(its.texts), signals=len(SIGNALS))
+    report(
+        "miss_signals_speed",
+        seconds["ours"],
+        seconds["reference"],
+        BAR,
+        strategy=strategy,
+        queries=QUERIES,
+        depth=DEPTH,
+        chunks=len(its.texts),
+        signals=len(SIGNALS),
+    )
 
 
 def main() -> None:

@@ -26,19 +26,46 @@ def main() -> None:
     if folder is None:
         skipped("poisoning", "the public data is not there; set RAG_EVAL_TEST_DATA")
         return
-    cases = [(form, source, 5) for form in FORMS for source in (UNTRUSTED, LOOKALIKE)] + [(form, UNTRUSTED, 1) for form in FORMS] + [(PLAIN, UNTRUSTED, 0)]
+    cases = (
+        [(form, source, 5) for form in FORMS for source in (UNTRUSTED, LOOKALIKE)]
+        + [(form, UNTRUSTED, 1) for form in FORMS]
+        + [(PLAIN, UNTRUSTED, 0)]
+    )
     with tempfile.TemporaryDirectory() as scratch:
         for form, source, per_target in cases:
             its = attack(folder, form, source, per_target)
             for allowlist in (True, False):
                 for spec in STRATEGIES:
                     for guard in GUARDS:
-                        if (not guard and not allowlist) or (guard in PARTS and source == LOOKALIKE):
+                        if (not guard and not allowlist) or (
+                            guard in PARTS and source == LOOKALIKE
+                        ):
                             continue  # nothing to configure without the guard; a domain's name changes nothing for these checks
                         found = outcome(its, spec, Path(scratch), guard=guard, allowlist=allowlist)
-                        about = {"bench": "poisoning", "form": form, "source": source, "per_target": per_target, "strategy": spec.name, "guard": guard or "none", "allowlist": allowlist}
-                        figures = {"poisoned_at_5": round(found.poisoned, 4), "upper": round(found.upper, 4), "own_at_5": round(found.own, 4), "own_upper": round(found.own_upper, 4), "recall_at_5": round(found.recall, 4)}
-                        bar = BAR if form != PLAIN and per_target > 1 and allowlist and guard == GUARDS[-1] else None
+                        about = {
+                            "bench": "poisoning",
+                            "form": form,
+                            "source": source,
+                            "per_target": per_target,
+                            "strategy": spec.name,
+                            "guard": guard or "none",
+                            "allowlist": allowlist,
+                        }
+                        figures = {
+                            "poisoned_at_5": round(found.poisoned, 4),
+                            "upper": round(found.upper, 4),
+                            "own_at_5": round(found.own, 4),
+                            "own_upper": round(found.own_upper, 4),
+                            "recall_at_5": round(found.recall, 4),
+                        }
+                        bar = (
+                            BAR
+                            if form != PLAIN
+                            and per_target > 1
+                            and allowlist
+                            and guard == GUARDS[-1]
+                            else None
+                        )
                         print(json.dumps({**about, **figures, "bar": bar}), flush=True)
 
 

@@ -23,12 +23,19 @@ def main() -> None:
         skipped("startup", "there is no rag_eval.definitions")
         return
     program = Path(sys.executable).with_name("rag-eval")
-    runs = {"ours": lambda: fresh(sys.executable, "-c", "import rag_eval.definitions"), "reference": lambda: fresh(sys.executable, "-c", "import dagster")}
+    runs = {
+        "ours": lambda: fresh(sys.executable, "-c", "import rag_eval.definitions"),
+        "reference": lambda: fresh(sys.executable, "-c", "import dagster"),
+    }
     with_help = program.is_file() and importlib.util.find_spec("rag_eval.cli") is not None
     if with_help:
         runs["help"] = lambda: fresh(str(program), "--help")
     seconds = alternate(runs, REPEATS)
-    about_help = {"help_s": round(seconds["help"], 3)} if with_help else {"help_skipped": "there is no program rag-eval"}
+    about_help = (
+        {"help_s": round(seconds["help"], 3)}
+        if with_help
+        else {"help_skipped": "there is no program rag-eval"}
+    )
     report("startup", seconds["ours"], seconds["reference"], 1.3, **about_help, help_bar_s=0.5)
 
 

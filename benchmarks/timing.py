@@ -45,4 +45,15 @@ def alternate(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, 
 
 def report(bench: str, ours: float, reference: float, bar: float, **more: object) -> None:
     """Print the one line; `ratio` is ours / reference."""
-    print(json.dumps({"bench": bench, "ours_s": round(ours, 4), "reference_s": round(reference, 4), "ratio": round(ours / reference, 3), "bar": bar, **more}))
+    print(
+        json.dumps(
+            {
+                "bench": bench,
+                "ours_s": round(ours, 4),
+                "reference_s": round(reference, 4),
+                "ratio": round(ours / reference, 3),
+                "bar": bar,
+                **more,
+            }
+        )
+    )

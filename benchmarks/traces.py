@@ -38,7 +38,9 @@ def made() -> list[Trace]:
             analyzer="porter-1",
             section_id="pandas.DataFrame#parameters",
             rev="3.1.1",
-            citations=tuple(f"pandas.name{rng.randrange(9999)}:{line}-{line + 3}" for line in range(3)),
+            citations=tuple(
+                f"pandas.name{rng.randrange(9999)}:{line}-{line + 3}" for line in range(3)
+            ),
             scores=tuple(rng.random() for _ in range(3)),
             kpos=(1, 2, 3),
             kfinal=(3, 1, 2),
@@ -55,16 +57,29 @@ def compare(name: str, address: str, traces: list[Trace], folder: Path) -> None:
     import sqlalchemy
 
     store = SqlStore(address)
-    rows = [[json.dumps(value) if isinstance(value, tuple) else value for value in row(trace)] for trace in traces]
+    rows = [
+        [json.dumps(value) if isinstance(value, tuple) else value for value in row(trace)]
+        for trace in traces
+    ]
     frame = pd.DataFrame(rows, columns=list(RAG_TRACES.column_names))
-    engine = sqlalchemy.create_engine(address.replace("postgresql://", "postgresql+psycopg://").replace("store.db", "pandas.db"), poolclass=sqlalchemy.NullPool)
+    engine = sqlalchemy.create_engine(
+        address.replace("postgresql://", "postgresql+psycopg://").replace("store.db", "pandas.db"),
+        poolclass=sqlalchemy.NullPool,
+    )
     runs = {
         "ours": lambda: write_traces(store, traces),
         "pandas": lambda: frame.to_sql("by_pandas", engine, if_exists="replace", index=False),
         "log": lambda: write_log(folder / "traces.log", traces),
     }
     seconds = alternate(runs, REPEATS)
-    report(name, seconds["ours"], seconds["pandas"], BAR, traces=COUNT, log_lines_s=round(seconds["log"], 3))
+    report(
+        name,
+        seconds["ours"],
+        seconds["pandas"],
+        BAR,
+        traces=COUNT,
+        log_lines_s=round(seconds["log"], 3),
+    )
 
 
 @contextlib.contextmanager

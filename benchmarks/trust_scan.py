@@ -29,7 +29,10 @@ from rag_eval.trust.screening import screen
 
 BAR, REPEATS = 1.5, 5
 SIZES = (1_250_000, 2_500_000, 5_000_000, 10_000_000)
-_STAND_IN = (r"\bignore\b[^.!?]{0,60}\binstructions?\b", r"\b(?:include|insert|output)\b[^.!?]{0,80}\byour (?:answer|reply)\b")
+_STAND_IN = (
+    r"\bignore\b[^.!?]{0,60}\binstructions?\b",
+    r"\b(?:include|insert|output)\b[^.!?]{0,80}\byour (?:answer|reply)\b",
+)
 
 
 def _rules() -> RuleSet:
@@ -38,7 +41,21 @@ def _rules() -> RuleSet:
         return RuleSet.load()
     except InputError:
         tests = {"match": ["x"], "clean": ["y"]}
-        return RuleSet([Rule.model_validate({"id": f"rule_{place}", "severity": "warning", "pattern": pattern, "rationale": "r", "tests": tests}) for place, pattern in enumerate(_STAND_IN)], "stand-in")
+        return RuleSet(
+            [
+                Rule.model_validate(
+                    {
+                        "id": f"rule_{place}",
+                        "severity": "warning",
+                        "pattern": pattern,
+                        "rationale": "r",
+                        "tests": tests,
+                    }
+                )
+                for place, pattern in enumerate(_STAND_IN)
+            ],
+            "stand-in",
+        )
 
 
 def _corpora() -> dict[str, list[str]]:
@@ -49,7 +66,10 @@ def _corpora() -> dict[str, list[str]]:
         skipped("trust_scan", "the public data is not there; set RAG_EVAL_TEST_DATA")
         return found
     for name in ("scifact", "xquad"):
-        found[name] = [indexed_text({"title": "", **document}) for document in json_lines(folder / name / "corpus.jsonl")]
+        found[name] = [
+            indexed_text({"title": "", **document})
+            for document in json_lines(folder / name / "corpus.jsonl")
+        ]
     return found
 
 
@@ -66,12 +86,42 @@ def _least(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def _corpus(name: str, texts: list[str], rules: RuleSet) -> None:
-    seconds = _least({"scan": lambda: scan_texts(texts, rules), "screen": lambda: screen(texts, rules), "tokenise": lambda: Analyzer().index(texts)})
+    seconds = _least(
+        {
+            "scan": lambda: scan_texts(texts, rules),
+            "screen": lambda: screen(texts, rules),
+            "tokenise": lambda: Analyzer().index(texts),
+        }
+    )
     findings = scan_texts(texts, rules)
-    grave = {f"{check}.{severity}": int(count) for (check, severity), count in findings.groupby(["check", "severity"]).size().items()}
-    report("trust_scan", seconds["scan"], seconds["tokenise"], BAR, corpus=name, texts=len(texts), rules=len(rules.rules), version=rules.version, findings=grave)
+    grave = {
+        f"{check}.{severity}": int(count)
+        for (check, severity), count in findings.groupby(["check", "severity"]).size().items()
+    }
+    report(
+        "trust_scan",
+        seconds["scan"],
+        seconds["tokenise"],
+        BAR,
+        corpus=name,
+        texts=len(texts),
+        rules=len(rules.rules),
+        version=rules.version,
+        findings=grave,
+    )
     share = seconds["screen"] / seconds["tokenise"]
-    print(json.dumps({"bench": "trust_screen", "ours_s": round(seconds["screen"], 4), "reference_s": round(seconds["tokenise"], 4), "ratio": round(share, 3), "corpus": name}), flush=True)
+    print(
+        json.dumps(
+            {
+                "bench": "trust_screen",
+                "ours_s": round(seconds["screen"], 4),
+                "reference_s": round(seconds["tokenise"], 4),
+                "ratio": round(share, 3),
+                "corpus": name,
+            }
+        ),
+        flush=True,
+    )
 
 
 def _growth(name: str, rules: RuleSet) -> None:
@@ -84,7 +134,18 @@ def _growth(name: str, rules: RuleSet) -> None:
         findings_of(0, text, rules)
         taken.append(time.process_time() - started)
         gc.enable()
-    print(json.dumps({"bench": "trust_growth", "text": name, "bytes": SIZES, "seconds": [round(each, 3) for each in taken], "ratio": round(taken[-1] / max(taken[0], 1e-6), 2)}), flush=True)
+    print(
+        json.dumps(
+            {
+                "bench": "trust_growth",
+                "text": name,
+                "bytes": SIZES,
+                "seconds": [round(each, 3) for each in taken],
+                "ratio": round(taken[-1] / max(taken[0], 1e-6), 2),
+            }
+        ),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ README = ROOT / "README.md"
 WIDTH = 100
 SCREEN = (1180, 1000)
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-TIMES = re.compile(r"evaluated in .*|\(content_hash .*|latency_p95_ms.*|\d+\.\d[ \t]*$|[ \t─]+", re.MULTILINE)
+TIMES = re.compile(
+    r"evaluated in .*|\(content_hash .*|latency_p95_ms.*|\d+\.\d[ \t]*$|[ \t─]+", re.MULTILINE
+)
 NUMBER = re.compile(r"[+-]?\d+\.\d+")
 TOLERANCE = 0.02
 """Another processor's linear algebra differs in the last bits, which can swap two neighbours in a ranking."""
@@ -42,7 +44,11 @@ def same(a: str, b: str) -> bool:
     left, right = TIMES.sub(" ", a), TIMES.sub(" ", b)
     figures = [[float(figure) for figure in NUMBER.findall(text)] for text in (left, right)]
     counted = [re.sub(r"\b\d+/\d+\b", "n/n", NUMBER.sub("x", text)) for text in (left, right)]
-    return counted[0] == counted[1] and len(figures[0]) == len(figures[1]) and all(abs(x - y) <= TOLERANCE for x, y in zip(*figures, strict=True))
+    return (
+        counted[0] == counted[1]
+        and len(figures[0]) == len(figures[1])
+        and all(abs(x - y) <= TOLERANCE for x, y in zip(*figures, strict=True))
+    )
 
 
 def commands() -> str:
@@ -52,7 +58,10 @@ def commands() -> str:
     from rag_eval.cli import app
 
     group = typer.main.get_command(app)
-    rows = [f"| `rag-eval {name}` | {(command.help or '').splitlines()[0]} |" for name, command in group.commands.items()]
+    rows = [
+        f"| `rag-eval {name}` | {(command.help or '').splitlines()[0]} |"
+        for name, command in group.commands.items()
+    ]
     return "\n".join(["| command | what it does |", "|---|---|", *rows]) + "\n"
 
 
@@ -60,12 +69,20 @@ def screenshot(page: Path) -> bytes:
     """Take a picture of the top of a report, as headless Chromium shows it."""
     from playwright.sync_api import sync_playwright
 
-    chromium = os.environ.get("RAG_EVAL_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUM)), None)
+    chromium = os.environ.get("RAG_EVAL_CHROMIUM") or next(
+        filter(None, map(shutil.which, CHROMIUM)), None
+    )
     if chromium is None:
-        raise SystemExit(f"the picture of the README needs Chromium on the PATH ({', '.join(CHROMIUM)}) or its place in RAG_EVAL_CHROMIUM")
+        raise SystemExit(
+            f"the picture of the README needs Chromium on the PATH ({', '.join(CHROMIUM)}) or its place in RAG_EVAL_CHROMIUM"
+        )
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        shown = browser.new_page(viewport={"width": SCREEN[0], "height": SCREEN[1]}, color_scheme="light", device_scale_factor=1.5)
+        shown = browser.new_page(
+            viewport={"width": SCREEN[0], "height": SCREEN[1]},
+            color_scheme="light",
+            device_scale_factor=1.5,
+        )
         shown.goto(page.resolve().as_uri())
         taken = shown.screenshot()
         browser.close()
@@ -84,12 +101,24 @@ def evaluate(*, picture: bool) -> tuple[str, bytes]:
     from rag_eval.reporting.terminal import show_outcome
 
     with tempfile.TemporaryDirectory() as scratch:
-        settings = Settings.model_validate({"home": Path(scratch) / "home", "reports": Path(scratch) / "reports"})
-        (outcome,) = evaluate_all([open_gold_set(ROOT / "gold_sets" / settings.primary_gold_set, settings)], settings)
+        settings = Settings.model_validate(
+            {"home": Path(scratch) / "home", "reports": Path(scratch) / "reports"}
+        )
+        (outcome,) = evaluate_all(
+            [open_gold_set(ROOT / "gold_sets" / settings.primary_gold_set, settings)], settings
+        )
         console = Console(file=io.StringIO(), width=WIDTH, highlight=False, no_color=True)
-        show_outcome(console, outcome.report, Path("reports") / settings.primary_gold_set, outcome.seconds, ".venv/bin/rag-eval")
+        show_outcome(
+            console,
+            outcome.report,
+            Path("reports") / settings.primary_gold_set,
+            outcome.seconds,
+            ".venv/bin/rag-eval",
+        )
         text = "\n".join(line.rstrip() for line in console.file.getvalue().strip().splitlines())
-        return f"```text\n{text}\n```\n", screenshot(outcome.folder / "index.html") if picture else b""
+        return f"```text\n{text}\n```\n", screenshot(
+            outcome.folder / "index.html"
+        ) if picture else b""
 
 
 def main() -> int:

@@ -6,11 +6,18 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, StringConstraints
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
-Source = Annotated[str, StringConstraints(pattern=r"^(?:[A-Za-z_][\w.]*:[A-Za-z_]\w*|https?://\S+)$")]
+Source = Annotated[
+    str, StringConstraints(pattern=r"^(?:[A-Za-z_][\w.]*:[A-Za-z_]\w*|https?://\S+)$")
+]
 HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
 
 
@@ -22,14 +29,21 @@ class Endpoint(BaseModel):
     base_url: HttpUrl
     model: str = Field(min_length=1, max_length=200)
     api_key: SecretStr | None = None
-    api_key_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="environment variable that holds the key")
+    api_key_env: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="environment variable that holds the key",
+    )
     concurrency: int = Field(default=4, ge=1, le=256)
     requests_per_minute: int = Field(default=0, ge=0, description="0: no limit of ours")
     timeout_s: float = Field(default=60, gt=0, le=3600)
     max_retries: int = Field(default=4, ge=0, le=20)
     temperature: float = Field(default=0, ge=0, le=2)
     max_tokens: int = Field(default=1024, ge=1, le=1_000_000)
-    seed: int | None = Field(default=0, description="sent where not null; equal requests are answered from the cache in any case")
+    seed: int | None = Field(
+        default=0,
+        description="sent where not null; equal requests are answered from the cache in any case",
+    )
     price_per_1k_tokens_in: float = Field(default=0, ge=0)
     price_per_1k_tokens_out: float = Field(default=0, ge=0)
 
@@ -41,7 +55,12 @@ class ExternalLimits(BaseModel):
 
     timeout_s: float = Field(default=30, gt=0, le=3600)
     max_retries: int = Field(default=3, ge=0, le=20)
-    backoff_s: float = Field(default=0.5, ge=0, le=60, description="first wait after 429, 5xx or a broken connection; doubles each time, a Retry-After header of up to 60 s is kept to")
+    backoff_s: float = Field(
+        default=0.5,
+        ge=0,
+        le=60,
+        description="first wait after 429, 5xx or a broken connection; doubles each time, a Retry-After header of up to 60 s is kept to",
+    )
     concurrency: int = Field(default=8, ge=1, le=256)
     max_reply_bytes: int = Field(default=8_000_000, ge=1000)
 
@@ -66,33 +85,92 @@ def telemetry_off() -> None:
 class Settings(BaseSettings):
     """What belongs to an installation and not to a gold set: places, addresses, names that gold sets may use, feature flags."""
 
-    model_config = SettingsConfigDict(env_prefix="RAG_EVAL_", toml_file="settings.toml", extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix="RAG_EVAL_",
+        toml_file="settings.toml",
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+    )
 
-    home: Path = Field(default=Path(".rag_eval"), description="artifacts, embeddings, Chroma, MLflow and Dagster stores")
+    home: Path = Field(
+        default=Path(".rag_eval"),
+        description="artifacts, embeddings, Chroma, MLflow and Dagster stores",
+    )
     reports: Path = Field(default=Path("reports"), description="where reports are written")
     gold_sets: Path = Field(default=Path("gold_sets"), description="folder of gold sets")
     primary_gold_set: str = "pandas_api"
-    tracking_uri: str | None = Field(default=None, description="MLflow; default: SQLite in the home")
-    chroma_url: str | None = Field(default=None, description="http(s)://host:port of a Chroma server; default: embedded in the home")
+    tracking_uri: str | None = Field(
+        default=None, description="MLflow; default: SQLite in the home"
+    )
+    chroma_url: str | None = Field(
+        default=None,
+        description="http(s)://host:port of a Chroma server; default: embedded in the home",
+    )
     schedule: str = Field(default="0 2 * * *", description="cron of the nightly job")
     timezone: str = Field(default="UTC", description="IANA time zone of the schedule")
-    rerankers: dict[str, ImportPath] = Field(default_factory=dict, description="name -> module:attribute of a reranker that gold sets may name")
-    sources: dict[str, Source] = Field(default_factory=dict, description="name -> module:attribute or URL of a retriever that gold sets may name")
-    external: ExternalLimits = ExternalLimits()
-    endpoints: dict[str, Endpoint] = Field(default_factory=dict, description="name -> OpenAI-compatible chat endpoint that gold sets may name")
-    ragas_endpoint: str | None = Field(default=None, description="name of the chat endpoint that judges faithfulness while FEATURE_RAGAS_EVAL is on; default: the one that answers")
-    database_url: SecretStr | None = Field(default=None, description="SQLAlchemy address of the SQL store (traces); default: SQLite in the home")
-    view_token: SecretStr | None = Field(default=None, description="access token of the evidence viewer (rag-eval view); default: none on this machine, a new one beyond it")
-    trace_log: bool = Field(default=True, description="whether traces are also written as lines to the reports")
-    trust_as_of: dt.date | None = Field(default=None, description="the day that documents' ages are counted to (YYYY-MM-DD), to repeat a run; default: today, UTC")
-    latency_queries: int = Field(default=60, ge=1, le=10_000, description="wordings timed one at a time for each strategy")
-    html_report: bool = Field(default=True, description="whether runs write the page; it costs seconds, which counts where hundreds of runs are compared")
-    view_port: int = Field(default=7777, ge=1, le=65_535, description="port of the evidence viewer; links to it stand in Dagster")
-    price_per_1k_embedding_tokens: float = Field(default=0.0, ge=0, description="for cost_per_1k; local models cost nothing")
-    feature_hybrid_retrieval: bool = Field(
-        default=False, validation_alias=AliasChoices("FEATURE_HYBRID_RETRIEVAL", "RAG_EVAL_FEATURE_HYBRID_RETRIEVAL", "feature_hybrid_retrieval")
+    rerankers: dict[str, ImportPath] = Field(
+        default_factory=dict,
+        description="name -> module:attribute of a reranker that gold sets may name",
     )
-    feature_ragas_eval: bool = Field(default=False, validation_alias=AliasChoices("FEATURE_RAGAS_EVAL", "RAG_EVAL_FEATURE_RAGAS_EVAL", "feature_ragas_eval"))
+    sources: dict[str, Source] = Field(
+        default_factory=dict,
+        description="name -> module:attribute or URL of a retriever that gold sets may name",
+    )
+    external: ExternalLimits = ExternalLimits()
+    endpoints: dict[str, Endpoint] = Field(
+        default_factory=dict,
+        description="name -> OpenAI-compatible chat endpoint that gold sets may name",
+    )
+    ragas_endpoint: str | None = Field(
+        default=None,
+        description="name of the chat endpoint that judges faithfulness while FEATURE_RAGAS_EVAL is on; default: the one that answers",
+    )
+    database_url: SecretStr | None = Field(
+        default=None,
+        description="SQLAlchemy address of the SQL store (traces); default: SQLite in the home",
+    )
+    view_token: SecretStr | None = Field(
+        default=None,
+        description="access token of the evidence viewer (rag-eval view); default: none on this machine, a new one beyond it",
+    )
+    trace_log: bool = Field(
+        default=True, description="whether traces are also written as lines to the reports"
+    )
+    trust_as_of: dt.date | None = Field(
+        default=None,
+        description="the day that documents' ages are counted to (YYYY-MM-DD), to repeat a run; default: today, UTC",
+    )
+    latency_queries: int = Field(
+        default=60, ge=1, le=10_000, description="wordings timed one at a time for each strategy"
+    )
+    html_report: bool = Field(
+        default=True,
+        description="whether runs write the page; it costs seconds, which counts where hundreds of runs are compared",
+    )
+    view_port: int = Field(
+        default=7777,
+        ge=1,
+        le=65_535,
+        description="port of the evidence viewer; links to it stand in Dagster",
+    )
+    price_per_1k_embedding_tokens: float = Field(
+        default=0.0, ge=0, description="for cost_per_1k; local models cost nothing"
+    )
+    feature_hybrid_retrieval: bool = Field(
+        default=False,
+        validation_alias=AliasChoices(
+            "FEATURE_HYBRID_RETRIEVAL",
+            "RAG_EVAL_FEATURE_HYBRID_RETRIEVAL",
+            "feature_hybrid_retrieval",
+        ),
+    )
+    feature_ragas_eval: bool = Field(
+        default=False,
+        validation_alias=AliasChoices(
+            "FEATURE_RAGAS_EVAL", "RAG_EVAL_FEATURE_RAGAS_EVAL", "feature_ragas_eval"
+        ),
+    )
 
     @classmethod
     def settings_customise_sources(

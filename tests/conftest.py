@@ -22,7 +22,9 @@ def shared_data() -> Path:
     """Public data sets, kept outside the project; RAG_EVAL_TEST_DATA names another place."""
     folder = Path(os.environ.get("RAG_EVAL_TEST_DATA", ROOT.parent / "shared" / "data"))
     if not (folder / "scifact" / "corpus.jsonl").is_file():
-        pytest.skip(f"public test data not found at {folder}; set RAG_EVAL_TEST_DATA to run this test")
+        pytest.skip(
+            f"public test data not found at {folder}; set RAG_EVAL_TEST_DATA to run this test"
+        )
     return folder
 
 
@@ -43,7 +45,11 @@ def pages():
 @pytest.fixture
 def project(tmp_path, monkeypatch, tracking_store) -> Project:
     """A project of one tiny gold set, apart from the surroundings of the machine."""
-    for name in [name for name in os.environ if name.startswith("RAG_EVAL_") and name not in {"RAG_EVAL_TEST_DATA", PAGES}]:
+    for name in [
+        name
+        for name in os.environ
+        if name.startswith("RAG_EVAL_") and name not in {"RAG_EVAL_TEST_DATA", PAGES}
+    ]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("RAG_EVAL_TRACKING_URI", tracking_store)
     monkeypatch.setenv("RAG_EVAL_LATENCY_QUERIES", "2")

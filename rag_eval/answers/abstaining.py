@@ -14,7 +14,9 @@ Abstention = Literal["not_found", "insufficient_evidence"]
 MAX_CHARS = 2000
 """A longer text says more than that it has no answer."""
 
-_TOKEN = re.compile(rf"\W*(?:VERDICT\s*[=:]\W*)?(?P<token>{NOT_FOUND}|{INSUFFICIENT_EVIDENCE})\W*(?:$|\n|(?<=[.:;,*_)\]—–-])\s)")
+_TOKEN = re.compile(
+    rf"\W*(?:VERDICT\s*[=:]\W*)?(?P<token>{NOT_FOUND}|{INSUFFICIENT_EVIDENCE})\W*(?:$|\n|(?<=[.:;,*_)\]—–-])\s)"
+)
 MAX_GAPS_CHARS = 500
 """What a refusal may say of its gaps."""
 
@@ -95,7 +97,10 @@ def _compiled(sentences: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"(?:{'|'.join(sentences)}){_END}", re.IGNORECASE | re.DOTALL)
 
 
-_KINDS: tuple[tuple[Abstention, re.Pattern[str]], ...] = (("not_found", _compiled(_NOT_FOUND_SENTENCES)), ("insufficient_evidence", _compiled(_INSUFFICIENT_SENTENCES)))
+_KINDS: tuple[tuple[Abstention, re.Pattern[str]], ...] = (
+    ("not_found", _compiled(_NOT_FOUND_SENTENCES)),
+    ("insufficient_evidence", _compiled(_INSUFFICIENT_SENTENCES)),
+)
 
 
 def _kind(sentence: str) -> Abstention | None:
@@ -153,8 +158,16 @@ def abstention(text: str) -> Abstention | None:
     if token:
         rest = _HEADER_LINE.sub("", text[token.end("token") :]) if len(text) <= MAX_CHARS else text
         if token["token"] == INSUFFICIENT_EVIDENCE:
-            return None if len(rest) > MAX_GAPS_CHARS or states_an_answer(rest) else "insufficient_evidence"
-        return "not_found" if not any(map(str.isalnum, rest)) or _acknowledged(rest.lstrip(" \t\r\n.:;,*_)]—–-")) else None
+            return (
+                None
+                if len(rest) > MAX_GAPS_CHARS or states_an_answer(rest)
+                else "insufficient_evidence"
+            )
+        return (
+            "not_found"
+            if not any(map(str.isalnum, rest)) or _acknowledged(rest.lstrip(" \t\r\n.:;,*_)]—–-"))
+            else None
+        )
     return _acknowledged(text)
 
 
@@ -162,7 +175,9 @@ def _acknowledged(text: str) -> Abstention | None:
     """How a text without a token abstains."""
     if len(text) > MAX_CHARS:
         return None
-    plain = " ".join(_MARKUP.sub("", line).strip() for line in text.replace("’", "'").splitlines(keepends=True))
+    plain = " ".join(
+        _MARKUP.sub("", line).strip() for line in text.replace("’", "'").splitlines(keepends=True)
+    )
     found: list[Abstention] = []
     for piece in _CLAUSE.split(plain):
         sentence = " ".join(piece.split()).strip(" \"'()")

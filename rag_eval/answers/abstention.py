@@ -32,7 +32,9 @@ ALONE = 2.0
 """The lead of a unit without a rival."""
 
 
-def question_rows(names: tuple[str, ...], measured: Floats, log_odds: Floats, order: Ints, pool: Pool) -> Floats:
+def question_rows(
+    names: tuple[str, ...], measured: Floats, log_odds: Floats, order: Ints, pool: Pool
+) -> Floats:
     """Measure each question.
 
     Parameters

@@ -55,7 +55,9 @@ def _opens(line: str, following: str) -> str:
         return "code"
     if _ITEM.match(bare):
         return "item"
-    if _ENTRY.match(bare) or (_BARE_NAME.match(bare) and following.strip() and _indent(following) > _indent(line)):
+    if _ENTRY.match(bare) or (
+        _BARE_NAME.match(bare) and following.strip() and _indent(following) > _indent(line)
+    ):
         return "entry"
     return ""
 
@@ -85,7 +87,10 @@ def _blocks(text: str) -> Iterator[_Block]:
             heading = False
             continue
         if not line.strip():
-            if block and block.kind not in {"entry", "pointer"}:  # an entry goes on over blank lines, for as long as lines stand deeper than its name
+            if block and block.kind not in {
+                "entry",
+                "pointer",
+            }:  # an entry goes on over blank lines, for as long as lines stand deeper than its name
                 yield block
                 block = None
             continue
@@ -98,7 +103,11 @@ def _blocks(text: str) -> Iterator[_Block]:
             yield block
         if heading:
             pointing = line.strip().lower() in _POINTERS
-        block = None if heading else _Block(start, at, "pointer" if pointing else opened or "prose", _indent(line))
+        block = (
+            None
+            if heading
+            else _Block(start, at, "pointer" if pointing else opened or "prose", _indent(line))
+        )
     if block:
         yield block
 
@@ -106,7 +115,10 @@ def _blocks(text: str) -> Iterator[_Block]:
 def _cut(text: str, start: int, end: int, longest: int) -> Iterator[tuple[int, int]]:
     """Pieces of at most `longest` characters, cut at white space where there is some."""
     while end - start > longest:
-        at = max(text.rfind(" ", start + longest // 2, start + longest), text.rfind("\n", start + longest // 2, start + longest))
+        at = max(
+            text.rfind(" ", start + longest // 2, start + longest),
+            text.rfind("\n", start + longest // 2, start + longest),
+        )
         at = start + longest if at < 0 else at
         if piece := sentences.trim(text, start, at):
             yield piece
@@ -144,8 +156,15 @@ def units(text: str) -> list[Unit]:
     found: list[Unit] = []
     for block in _blocks(text):
         if block.kind == "prose":
-            spans = (piece for low, high in sentences.spans(text, block.start, block.end) for piece in _cut(text, low, high, MAX_SENTENCE))
+            spans = (
+                piece
+                for low, high in sentences.spans(text, block.start, block.end)
+                for piece in _cut(text, low, high, MAX_SENTENCE)
+            )
             found += [Unit(low, high, "sentence") for low, high in spans]
         else:
-            found += [Unit(low, high, block.kind) for low, high in _packed(text, block.start, block.end, MAX_ENTRY)]
+            found += [
+                Unit(low, high, block.kind)
+                for low, high in _packed(text, block.start, block.end, MAX_ENTRY)
+            ]
     return [unit for unit in found if any(map(str.isalnum, text[unit.start : unit.end]))]

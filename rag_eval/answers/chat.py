@@ -59,7 +59,14 @@ class ChatClient:
         The address cannot be one of an endpoint, or the key cannot be sent.
     """
 
-    def __init__(self, endpoint: Endpoint, cache: ChatCache | None, *, backoff_s: float = 0.5, max_reply_bytes: int = MAX_REPLY_BYTES) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        cache: ChatCache | None,
+        *,
+        backoff_s: float = 0.5,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
+    ) -> None:
         self._endpoint = endpoint
         self._backoff_s = backoff_s
         self._max_reply_bytes = max_reply_bytes
@@ -91,7 +98,9 @@ class ChatClient:
         try:
             if self._shared is None:
                 return self._request(payload)[0]
-            return self._shared.ask(request_key(self._address, payload), lambda: self._request(payload))
+            return self._shared.ask(
+                request_key(self._address, payload), lambda: self._request(payload)
+            )
         except ChatError as error:
             self._tally.failed(error.code)
             raise
@@ -100,7 +109,10 @@ class ChatClient:
         endpoint = self._endpoint
         payload: dict[str, Any] = {
             "model": endpoint.model,
-            "messages": [{"role": message.role, "content": whole_text(message.content)} for message in messages],
+            "messages": [
+                {"role": message.role, "content": whole_text(message.content)}
+                for message in messages
+            ],
             "temperature": endpoint.temperature,
             "max_tokens": endpoint.max_tokens,
         }
@@ -119,7 +131,11 @@ class ChatClient:
                 seconds = time.monotonic() - started
             if isinstance(outcome, bytes):
                 return self._reply(outcome, seconds, retries)
-            if outcome.final or outcome.code not in RETRIED or retries >= self._endpoint.max_retries:
+            if (
+                outcome.final
+                or outcome.code not in RETRIED
+                or retries >= self._endpoint.max_retries
+            ):
                 raise self._error(outcome.code, outcome.message, retries)
             if outcome.wait_s is None:
                 wait_s = backoff(self._backoff_s, retries)
@@ -127,7 +143,9 @@ class ChatClient:
                 wait_s = outcome.wait_s
                 self._rate.pause(wait_s)
             retries += 1
-            _LOG.info("event=chat.retry code=%s retry=%d wait_s=%.3f", outcome.code, retries, wait_s)
+            _LOG.info(
+                "event=chat.retry code=%s retry=%d wait_s=%.3f", outcome.code, retries, wait_s
+            )
             time.sleep(wait_s)
 
     def _reply(self, body: bytes, seconds: float, retries: int) -> tuple[Reply, StoredReply]:
@@ -138,12 +156,29 @@ class ChatClient:
         # an endpoint knows the key that it is sent and might put it into an answer, which ends up in reports
         text = read.text.replace(self._key, "[key]") if len(self._key) >= _MIN_SECRET else read.text
         self._tally.answered()
-        stored = StoredReply(text, read.finish_reason, read.tokens_in, read.tokens_out, usage_missing=read.usage_missing)
-        return Reply(text, read.tokens_in, read.tokens_out, read.finish_reason, seconds=seconds, retries=retries), stored
+        stored = StoredReply(
+            text,
+            read.finish_reason,
+            read.tokens_in,
+            read.tokens_out,
+            usage_missing=read.usage_missing,
+        )
+        return Reply(
+            text,
+            read.tokens_in,
+            read.tokens_out,
+            read.finish_reason,
+            seconds=seconds,
+            retries=retries,
+        ), stored
 
     def _error(self, code: str, message: str, retries: int) -> ChatError:
         sent = f"{retries + 1} requests" if retries else "1 request"
-        return ChatError(code, f"{self._address}: {one_line(message, '' if self._key == NO_KEY else self._key)} (after {sent})", retries)
+        return ChatError(
+            code,
+            f"{self._address}: {one_line(message, '' if self._key == NO_KEY else self._key)} (after {sent})",
+            retries,
+        )
 
     def _post(self) -> _Post:
         with self._lock:
@@ -157,23 +192,42 @@ class ChatClient:
 
         http = _narrow_http(self._endpoint, self._key, self._max_reply_bytes)
         client = openai.OpenAI(
-            base_url=self._endpoint.base_url, api_key=self._key, timeout=self._endpoint.timeout_s, max_retries=0, http_client=http
+            base_url=self._endpoint.base_url,
+            api_key=self._key,
+            timeout=self._endpoint.timeout_s,
+            max_retries=0,
+            http_client=http,
         ).chat.completions.with_raw_response
         name = self._endpoint.api_key_env
-        unset = f"the environment variable {name} is not set; " if name and self._key == NO_KEY else ""
+        unset = (
+            f"the environment variable {name} is not set; " if name and self._key == NO_KEY else ""
+        )
 
         def post(payload: dict[str, Any]) -> bytes | Failure:
             try:
                 return client.create(**payload).content
             except openai.APIStatusError as error:
-                failure = refusal(error.status_code, error.response.headers.get("retry-after"), error.response.content, dt.datetime.now(dt.UTC))
-                return dataclasses.replace(failure, message=unset + failure.message) if failure.code == "refused" else failure
+                failure = refusal(
+                    error.status_code,
+                    error.response.headers.get("retry-after"),
+                    error.response.content,
+                    dt.datetime.now(dt.UTC),
+                )
+                return (
+                    dataclasses.replace(failure, message=unset + failure.message)
+                    if failure.code == "refused"
+                    else failure
+                )
             except openai.APIConnectionError as error:
                 cause = error.__cause__
                 if isinstance(cause, _ReplyTooLargeError):
-                    return Failure("reply_too_large", f"a reply of more than {self._max_reply_bytes} bytes")
+                    return Failure(
+                        "reply_too_large", f"a reply of more than {self._max_reply_bytes} bytes"
+                    )
                 if isinstance(error, openai.APITimeoutError) or isinstance(cause, TimeoutError):
-                    return Failure("timeout", f"no whole reply within {self._endpoint.timeout_s:g} s")
+                    return Failure(
+                        "timeout", f"no whole reply within {self._endpoint.timeout_s:g} s"
+                    )
                 return Failure("connection", f"{type(cause).__name__}: {cause}")
 
         return post
@@ -199,7 +253,11 @@ def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
             }
             with Deadline(endpoint.timeout_s) as deadline:
                 sent = type(request)(
-                    request.method, request.url, headers=headers, content=request.read(), extensions={**request.extensions, "trace": deadline.trace}
+                    request.method,
+                    request.url,
+                    headers=headers,
+                    content=request.read(),
+                    extensions={**request.extensions, "trace": deadline.trace},
                 )
                 try:
                     response = super().send(sent, **{**options, "stream": True})
@@ -214,8 +272,17 @@ def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
             if deadline.passed:  # a reply without a stated length looks whole when it is cut
                 raise TimeoutError
             # of the headers only this one is read; a character set or compression of the sender's choice is not
-            kept = {"content-type": "application/json", **{name: response.headers[name] for name in ("retry-after",) if name in response.headers}}
-            return type(response)(status_code=response.status_code, headers=kept, content=body, request=request)
+            kept = {
+                "content-type": "application/json",
+                **{
+                    name: response.headers[name]
+                    for name in ("retry-after",)
+                    if name in response.headers
+                },
+            }
+            return type(response)(
+                status_code=response.status_code, headers=kept, content=body, request=request
+            )
 
     return Narrow(trust_env=not loopback(endpoint.base_url), follow_redirects=False)
 
@@ -244,5 +311,7 @@ def async_client(endpoint: Endpoint) -> Any:
         api_key=key_of(endpoint),
         timeout=endpoint.timeout_s,
         max_retries=endpoint.max_retries,
-        http_client=openai.DefaultAsyncHttpxClient(trust_env=not loopback(endpoint.base_url), follow_redirects=False),
+        http_client=openai.DefaultAsyncHttpxClient(
+            trust_env=not loopback(endpoint.base_url), follow_redirects=False
+        ),
     )

@@ -41,7 +41,9 @@ class StoredReply:
 
     def free(self) -> Reply:
         """The reply to whoever asks again: it costs no tokens and no time."""
-        return Reply(text=self.text, tokens_in=0, tokens_out=0, finish_reason=self.finish_reason, cached=True)
+        return Reply(
+            text=self.text, tokens_in=0, tokens_out=0, finish_reason=self.finish_reason, cached=True
+        )
 
 
 def request_key(address: str, payload: Mapping[str, Any]) -> str:
@@ -87,7 +89,11 @@ class ChatCache:
     def write(self, key: str, reply: StoredReply) -> None:
         """Keep a reply. Lone surrogates were taken out when it was read."""
         fields = dataclasses.asdict(reply)
-        write_text(self.path(key), canonical_json({"key": key, "checksum": _checksum(key, fields), "reply": fields}) + "\n")
+        write_text(
+            self.path(key),
+            canonical_json({"key": key, "checksum": _checksum(key, fields), "reply": fields})
+            + "\n",
+        )
 
 
 def _checksum(key: str, fields: Mapping[str, Any]) -> str:
@@ -99,6 +105,8 @@ def _entry(value: object, key: str) -> StoredReply | None:
     if not isinstance(value, dict) or not isinstance(fields := value.get("reply"), dict):
         return None
     entry = cast("dict[str, Any]", fields)
-    if set(entry) != {field.name for field in dataclasses.fields(StoredReply)} or value.get("checksum") != _checksum(key, entry):
+    if set(entry) != {field.name for field in dataclasses.fields(StoredReply)} or value.get(
+        "checksum"
+    ) != _checksum(key, entry):
         return None
     return StoredReply(**entry)

@@ -32,9 +32,20 @@ def address_of(base_url: str) -> str:
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
     except (ValueError, KeyError):
         parts, port = urllib.parse.urlsplit(""), 0
-    if not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment or not (base_url.isascii() and base_url.isprintable()):
+    if (
+        not parts.hostname
+        or "@" in parts.netloc
+        or parts.query
+        or parts.fragment
+        or not (base_url.isascii() and base_url.isprintable())
+    ):
         # what was found is not quoted: it may carry a password
-        problem = Problem("bad_base_url", "not the address of a chat endpoint; a key belongs in api_key or api_key_env", field="base_url", accepted=accepted)
+        problem = Problem(
+            "bad_base_url",
+            "not the address of a chat endpoint; a key belongs in api_key or api_key_env",
+            field="base_url",
+            accepted=accepted,
+        )
         raise InputError(problem)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{host}:{port}{parts.path.rstrip('/')}"
@@ -42,8 +53,19 @@ def address_of(base_url: str) -> str:
 
 def key_of(endpoint: Endpoint) -> str:
     """The key to send: the endpoint's own, that in the environment variable it names, or the word "none"."""
-    key = endpoint.api_key.get_secret_value() if endpoint.api_key is not None else os.environ.get(endpoint.api_key_env or "", "")
+    key = (
+        endpoint.api_key.get_secret_value()
+        if endpoint.api_key is not None
+        else os.environ.get(endpoint.api_key_env or "", "")
+    )
     key = key.strip() or NO_KEY  # a key read from a file often ends with a line end
     if any(not "!" <= character <= chr(_MAX_ASCII) for character in key):
-        raise InputError(Problem("bad_api_key", "the key cannot be sent in a header", field="api_key", accepted="printable ASCII without spaces"))
+        raise InputError(
+            Problem(
+                "bad_api_key",
+                "the key cannot be sent in a header",
+                field="api_key",
+                accepted="printable ASCII without spaces",
+            )
+        )
     return key

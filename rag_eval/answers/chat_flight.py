@@ -53,7 +53,12 @@ class SharedRequests:
             self._tally.cached(stored)
             return stored.free()
 
-    def _lead(self, key: str, send: Callable[[], tuple[Reply, StoredReply]], mine: concurrent.futures.Future[StoredReply]) -> Reply:
+    def _lead(
+        self,
+        key: str,
+        send: Callable[[], tuple[Reply, StoredReply]],
+        mine: concurrent.futures.Future[StoredReply],
+    ) -> Reply:
         try:
             stored = self._cache.read(key)
             if stored is not None:

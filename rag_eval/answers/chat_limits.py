@@ -78,7 +78,12 @@ class Deadline:
         self._timer.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
         self._timer.cancel()
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:

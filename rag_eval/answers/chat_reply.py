@@ -73,11 +73,29 @@ def read_reply(body: bytes) -> ReadReply:
     """Text and usage of a chat completion. Usage counts even where the text is missing: it was charged."""
     value = _json(body)
     if not isinstance(value, dict):
-        return ReadReply(None, "not a JSON object" if value is not None else "not JSON", "", 0, 0, usage_missing=True)
+        return ReadReply(
+            None,
+            "not a JSON object" if value is not None else "not JSON",
+            "",
+            0,
+            0,
+            usage_missing=True,
+        )
     usage = value.get("usage")
-    tokens_in, tokens_out = (_tokens(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")) if isinstance(usage, dict) else (None, None)
+    tokens_in, tokens_out = (
+        (_tokens(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+        if isinstance(usage, dict)
+        else (None, None)
+    )
     text, problem, finish_reason = _first_choice(value)
-    return ReadReply(text, problem, finish_reason, tokens_in or 0, tokens_out or 0, usage_missing=tokens_in is None or tokens_out is None)
+    return ReadReply(
+        text,
+        problem,
+        finish_reason,
+        tokens_in or 0,
+        tokens_out or 0,
+        usage_missing=tokens_in is None or tokens_out is None,
+    )
 
 
 def _first_choice(value: dict[str, Any]) -> tuple[str | None, str, str]:
@@ -92,7 +110,11 @@ def _first_choice(value: dict[str, Any]) -> tuple[str | None, str, str]:
     if not isinstance(content, str):
         return None, _without(f"content is {_kind(content)}, not text", message.get("refusal")), ""
     reason = choice.get("finish_reason")
-    return whole_text(content), "", quoted(whole_text(reason), 40) if isinstance(reason, str) else ""
+    return (
+        whole_text(content),
+        "",
+        quoted(whole_text(reason), 40) if isinstance(reason, str) else "",
+    )
 
 
 def _without(what: str, said: object) -> str:
@@ -102,7 +124,9 @@ def _without(what: str, said: object) -> str:
 def _said(error: object) -> str:
     """The words of an error in any of the shapes that servers use."""
     if isinstance(error, dict):
-        error = next((error[name] for name in ("message", "detail", "error") if error.get(name)), "")
+        error = next(
+            (error[name] for name in ("message", "detail", "error") if error.get(name)), ""
+        )
     return error if isinstance(error, str) else json.dumps(error)
 
 
@@ -112,7 +136,9 @@ def error_text(body: bytes) -> str:
     if value is None:
         return body.decode("utf-8", "replace")
     try:
-        return whole_text(_said(value.get("error") or value) if isinstance(value, dict) else _said(value))
+        return whole_text(
+            _said(value.get("error") or value) if isinstance(value, dict) else _said(value)
+        )
     except RecursionError:
         return ""
 
@@ -121,7 +147,10 @@ def out_of_quota(body: bytes) -> bool:
     """Whether a 429 says that the account is empty, which no waiting mends."""
     value = _json(body)
     error = value.get("error") if isinstance(value, dict) else None
-    return isinstance(error, dict) and "insufficient_quota" in (error.get("code"), error.get("type"))
+    return isinstance(error, dict) and "insufficient_quota" in (
+        error.get("code"),
+        error.get("type"),
+    )
 
 
 def one_line(text: str, secret: str) -> str:
@@ -168,7 +197,9 @@ def refusal(status: int, header: str | None, body: bytes, now: dt.datetime) -> F
     else:
         return Failure("refused", said, final=True)
     if wait_s is not None and wait_s > MAX_WAIT_S:
-        return Failure(code, f"asks to wait {wait_s:g} s, longer than {MAX_WAIT_S:g} s; {said}", final=True)
+        return Failure(
+            code, f"asks to wait {wait_s:g} s, longer than {MAX_WAIT_S:g} s; {said}", final=True
+        )
     return Failure(code, said, wait_s)
 
 
@@ -181,7 +212,11 @@ def _json(body: bytes) -> Any:
 
 
 def _tokens(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
+        else None
+    )
 
 
 def _kind(value: object) -> str:

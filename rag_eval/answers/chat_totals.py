@@ -81,7 +81,11 @@ class Tally:
     def charged(self, reply: ReadReply) -> None:
         """A reply of status 200 came."""
         with self._lock:
-            self._counts.update(tokens_in=reply.tokens_in, tokens_out=reply.tokens_out, usage_missing=int(reply.usage_missing))
+            self._counts.update(
+                tokens_in=reply.tokens_in,
+                tokens_out=reply.tokens_out,
+                usage_missing=int(reply.usage_missing),
+            )
 
     def answered(self) -> None:
         """A call ended with a reply from the endpoint."""
@@ -91,7 +95,12 @@ class Tally:
     def cached(self, reply: StoredReply) -> None:
         """A call ended with a reply that cost nothing."""
         with self._lock:
-            self._counts.update(asked=1, cached=1, saved_tokens_in=reply.tokens_in, saved_tokens_out=reply.tokens_out)
+            self._counts.update(
+                asked=1,
+                cached=1,
+                saved_tokens_in=reply.tokens_in,
+                saved_tokens_out=reply.tokens_out,
+            )
 
     def failed(self, code: str) -> None:
         """A call ended with an error."""
@@ -103,7 +112,11 @@ class Tally:
         """The sums so far."""
         with self._lock:
             counts, failed = self._counts.copy(), dict(sorted(self._failed.items()))
-        names = [field.name for field in dataclasses.fields(Totals) if field.name not in {"failed", "cost", "saved_cost"}]
+        names = [
+            field.name
+            for field in dataclasses.fields(Totals)
+            if field.name not in {"failed", "cost", "saved_cost"}
+        ]
         return Totals(
             **{name: counts[name] for name in names},
             failed=failed,

@@ -45,7 +45,9 @@ class Weights:
 
 @functools.lru_cache(maxsize=1)
 def _document() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((files("rag_eval.answers") / FILE).read_text(encoding="utf-8"))
+    document: dict[str, Any] = json.loads(
+        (files("rag_eval.answers") / FILE).read_text(encoding="utf-8")
+    )
     return document
 
 

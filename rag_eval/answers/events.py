@@ -32,7 +32,11 @@ def _rendered(key: str, value: Value) -> str:
     if not isinstance(value, str):
         return f"{value:.6g}" if isinstance(value, float) else str(value)
     text = _shown(key, value)
-    return text if _PLAIN.fullmatch(text) else json.dumps(text).replace("=", "\\u003d").replace("\x7f", "\\u007f")
+    return (
+        text
+        if _PLAIN.fullmatch(text)
+        else json.dumps(text).replace("=", "\\u003d").replace("\x7f", "\\u007f")
+    )
 
 
 def event_line(name: str, fields: Mapping[str, Value]) -> str:
@@ -51,7 +55,9 @@ def event_line(name: str, fields: Mapping[str, Value]) -> str:
     wrong = next((word for word in (name, *fields) if not _NAME.fullmatch(word)), None)
     if wrong is not None:
         raise ValueError(f"event {name!r}: {wrong!r} is not a name of an event or a key")
-    return " ".join([f"event={name}", *(f"{key}={_rendered(key, value)}" for key, value in fields.items())])
+    return " ".join(
+        [f"event={name}", *(f"{key}={_rendered(key, value)}" for key, value in fields.items())]
+    )
 
 
 class Events:

@@ -22,7 +22,9 @@ MAX_EVIDENCE_CHARS = 12_000
 def line_starts(text: str) -> npt.NDArray[np.int64]:
     """Offset of the first character of each line, rising, int64 [n_lines]; a final line feed opens one more, empty line."""
     units = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.flatnonzero(units == ord("\n")).astype(np.int64) + 1])
+    return np.concatenate(
+        [np.zeros(1, dtype=np.int64), np.flatnonzero(units == ord("\n")).astype(np.int64) + 1]
+    )
 
 
 def cite_token(doc_id: str, first: int, last: int) -> str:
@@ -54,16 +56,37 @@ class Library:
         Identity of the index that the evidence is retrieved with: the payload of chunks that grep and section find.
     """
 
-    def __init__(self, documents: pd.DataFrame, sections: pd.DataFrame, chunks: pd.DataFrame, *, index_hash: str = "", embed_model: str = "") -> None:
+    def __init__(
+        self,
+        documents: pd.DataFrame,
+        sections: pd.DataFrame,
+        chunks: pd.DataFrame,
+        *,
+        index_hash: str = "",
+        embed_model: str = "",
+    ) -> None:
         self.chunks = chunks
         self.texts: list[str] = chunks["text"].tolist()
         self._index_hash, self._embed_model = index_hash, embed_model
-        self._documents: dict[str, str] = dict(zip(documents["doc_id"].tolist(), documents["text"].tolist(), strict=True))
-        self._titles: dict[str, str] = dict(zip(documents["doc_id"].tolist(), documents["title"].tolist(), strict=True))
-        self._about = dict(zip(documents["doc_id"].tolist(), zip(documents["rev"].tolist(), documents["source_url"].tolist(), strict=True), strict=True))
+        self._documents: dict[str, str] = dict(
+            zip(documents["doc_id"].tolist(), documents["text"].tolist(), strict=True)
+        )
+        self._titles: dict[str, str] = dict(
+            zip(documents["doc_id"].tolist(), documents["title"].tolist(), strict=True)
+        )
+        self._about = dict(
+            zip(
+                documents["doc_id"].tolist(),
+                zip(documents["rev"].tolist(), documents["source_url"].tolist(), strict=True),
+                strict=True,
+            )
+        )
         self._sections: dict[str, tuple[str, int, int]] = {
             section: (doc, start, end)
-            for section, doc, start, end in zip(*(sections[name].tolist() for name in ("section_id", "doc_id", "start", "end")), strict=True)
+            for section, doc, start, end in zip(
+                *(sections[name].tolist() for name in ("section_id", "doc_id", "start", "end")),
+                strict=True,
+            )
         }
         self._starts: dict[str, npt.NDArray[np.int64]] = {}
 
@@ -130,15 +153,22 @@ class Library:
         if not text.strip():
             return None
         whole, start = self._documents.get(chunk.doc_id), chunk.offsets.start
-        if whole is not None and (chunk.offsets.unit != "char" or start < 0 or not whole.startswith(text, start)):
+        if whole is not None and (
+            chunk.offsets.unit != "char" or start < 0 or not whole.startswith(text, start)
+        ):
             start = whole.find(text)
         if whole is None or start < 0:
             start, first, last = 0, 1, 1 + text.count("\n", 0, len(text) - 1)
         else:
-            first, last = self.line_of(chunk.doc_id, start), self.line_of(chunk.doc_id, start + len(text) - 1)
+            first, last = (
+                self.line_of(chunk.doc_id, start),
+                self.line_of(chunk.doc_id, start + len(text) - 1),
+            )
         offsets = Offsets(start, start + len(text))
         if offsets != chunk.offsets:
-            chunk = dataclasses.replace(chunk, text=text, offsets=offsets, tokens=count_tokens(text))
+            chunk = dataclasses.replace(
+                chunk, text=text, offsets=offsets, tokens=count_tokens(text)
+            )
         return Evidence(cite_token(chunk.doc_id, first, last), chunk, kind, first, last)
 
 
@@ -147,7 +177,15 @@ def merged(steps: Iterable[Sequence[Evidence]]) -> tuple[Evidence, ...]:
     found: dict[tuple[str, int, int, str], Evidence] = {}
     for step in steps:
         for item in step:
-            found.setdefault((item.chunk.doc_id, item.chunk.offsets.start, item.chunk.offsets.end, item.chunk.text), item)
+            found.setdefault(
+                (
+                    item.chunk.doc_id,
+                    item.chunk.offsets.start,
+                    item.chunk.offsets.end,
+                    item.chunk.text,
+                ),
+                item,
+            )
     return tuple(found.values())
 
 

@@ -117,7 +117,9 @@ class Extractive:
         self._term_weights = term_weights or TermWeights()
         self._expansion = expansion
 
-    def answer(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[Extract]:
+    def answer(
+        self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]
+    ) -> list[Extract]:
         """Answer a batch.
 
         Parameters
@@ -138,16 +140,30 @@ class Extractive:
             Not one list of passages for each question.
         """
         if len(questions) != len(passages):
-            raise ValueError(f"passages: found {len(questions)} questions, {len(passages)} lists of passages; accepted: one list a question")
+            raise ValueError(
+                f"passages: found {len(questions)} questions, {len(passages)} lists of passages; accepted: one list a question"
+            )
         pool = Pool(questions, passages)
         if len(pool.question_of) == 0:
             return [NOTHING] * len(pool.questions)
         measured, askable = self._measure(pool)
-        log_odds = measured @ self._weights.sentence + self._weights.sentence_bias - _handicaps(pool)
+        log_odds = (
+            measured @ self._weights.sentence + self._weights.sentence_bias - _handicaps(pool)
+        )
         scores = _probability(log_odds)
-        order = np.lexsort((pool.starts, pool.passage_of_pair[pool.pair_of], pool.rank_of_pair[pool.pair_of], -scores, pool.question_of))
+        order = np.lexsort(
+            (
+                pool.starts,
+                pool.passage_of_pair[pool.pair_of],
+                pool.rank_of_pair[pool.pair_of],
+                -scores,
+                pool.question_of,
+            )
+        )
         rows = abstention.question_rows(self._weights.features, measured, log_odds, order, pool)
-        signals = np.where(askable, _probability(rows @ self._weights.signal + self._weights.signal_bias), 0.0)
+        signals = np.where(
+            askable, _probability(rows @ self._weights.signal + self._weights.signal_bias), 0.0
+        )
         kept = _chosen(pool, scores, order, self._max_sentences)
         kept = kept[askable[pool.question_of[kept]]]
         return self._extracts(pool, _best_ranked(pool, kept), scores[kept], signals)
@@ -156,7 +172,10 @@ class Extractive:
         """Features of all candidates, and which questions can be answered: those of which the evidence has a word, or that a model can read."""
         terms = PoolTerms(pool, self._term_weights, self._expansion)
         words = features.lexical(pool, terms)
-        asked = np.array([any(character.isalnum() for character in question) for question in pool.questions], dtype=bool)
+        asked = np.array(
+            [any(character.isalnum() for character in question) for question in pool.questions],
+            dtype=bool,
+        )
         if self._embed is None:
             covered = np.zeros(len(pool.questions))
             covered[pool.question_of] = words[:, features.LEXICAL.index("evidence_coverage")]
@@ -166,22 +185,38 @@ class Extractive:
 
     def _extracts(self, pool: Pool, kept: Ints, scores: Floats, signals: Floats) -> list[Extract]:
         found: list[list[Chosen]] = [[] for _ in pool.questions]
-        columns = (pool.question_of[kept], pool.passage_of_pair[pool.pair_of[kept]], pool.starts[kept], pool.ends[kept], scores)
-        for question, passage, start, end, score in zip(*(column.tolist() for column in columns), strict=True):
+        columns = (
+            pool.question_of[kept],
+            pool.passage_of_pair[pool.pair_of[kept]],
+            pool.starts[kept],
+            pool.ends[kept],
+            scores,
+        )
+        for question, passage, start, end, score in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
             found[question].append(Chosen(passage, start, end, score))
         return [
-            Extract(tuple(its), signal, answered=bool(its) and signal >= self.abstain_below) for its, signal in zip(found, signals.tolist(), strict=True)
+            Extract(tuple(its), signal, answered=bool(its) and signal >= self.abstain_below)
+            for its, signal in zip(found, signals.tolist(), strict=True)
         ]
 
 
 def _handicaps(pool: Pool) -> Floats:
-    of_unit = np.fromiter((HANDICAP.get(unit.kind, 0.0) for unit in pool.units), dtype=np.float64, count=len(pool.units))
+    of_unit = np.fromiter(
+        (HANDICAP.get(unit.kind, 0.0) for unit in pool.units),
+        dtype=np.float64,
+        count=len(pool.units),
+    )
     return np.asarray(of_unit[pool.unit_of])
 
 
 def _texts(pool: Pool, candidates: Ints) -> Ints:
     """Number of each candidate's text within its question: equal where one question has the same words twice."""
-    return np.asarray(pool.question_of[candidates] * (int(pool.same_text.max()) + 1) + pool.same_text[pool.unit_of[candidates]])
+    return np.asarray(
+        pool.question_of[candidates] * (int(pool.same_text.max()) + 1)
+        + pool.same_text[pool.unit_of[candidates]]
+    )
 
 
 def _chosen(pool: Pool, scores: Floats, order: Ints, most: int) -> Ints:
@@ -189,7 +224,11 @@ def _chosen(pool: Pool, scores: Floats, order: Ints, most: int) -> Ints:
     order = order[np.sort(np.unique(_texts(pool, order), return_index=True)[1])]
     owner = pool.question_of[order]
     place = np.arange(len(order)) - np.searchsorted(owner, owner)
-    needed = np.where(np.bincount(pool.question_of_pair, minlength=len(pool.questions)) > 1, CITED_FROM_AMONG_MANY, CITED_FROM)[owner]
+    needed = np.where(
+        np.bincount(pool.question_of_pair, minlength=len(pool.questions)) > 1,
+        CITED_FROM_AMONG_MANY,
+        CITED_FROM,
+    )[owner]
     return np.asarray(order[(place == 0) | ((place < most) & (scores[order] >= needed))])
 
 
@@ -197,6 +236,8 @@ def _best_ranked(pool: Pool, kept: Ints) -> Ints:
     """For each candidate the copy of its text that the retrieval ranked best: its document is cited."""
     everyone = np.arange(len(pool.question_of))
     texts = _texts(pool, everyone)
-    order = np.lexsort((pool.starts, pool.passage_of_pair[pool.pair_of], pool.rank_of_pair[pool.pair_of], texts))
+    order = np.lexsort(
+        (pool.starts, pool.passage_of_pair[pool.pair_of], pool.rank_of_pair[pool.pair_of], texts)
+    )
     first = order[np.searchsorted(texts[order], texts[kept])]
     return np.asarray(first)

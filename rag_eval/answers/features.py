@@ -38,14 +38,25 @@ LONGEST_EMBEDDED = 2000
 """Characters of a text that are embedded; sentence models read fewer."""
 
 _BLOCK = 65_536
-_WANTS_NUMBER = re.compile(r"\b(?:when|what (?:year|date|day|time|age|percentage|number)|which year|how (?:many|much|long|old|far|often|tall|big|large|high|fast))\b", re.IGNORECASE)
-_WANTS_NAME = re.compile(r"\b(?:who|whom|whose|where|(?:which|what) (?:country|city|state|team|person|company|name))\b", re.IGNORECASE)
-_NUMBER = re.compile(r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|hundred|thousand|million|billion|dozen|half|twice|percent)\b", re.IGNORECASE)
+_WANTS_NUMBER = re.compile(
+    r"\b(?:when|what (?:year|date|day|time|age|percentage|number)|which year|how (?:many|much|long|old|far|often|tall|big|large|high|fast))\b",
+    re.IGNORECASE,
+)
+_WANTS_NAME = re.compile(
+    r"\b(?:who|whom|whose|where|(?:which|what) (?:country|city|state|team|person|company|name))\b",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(
+    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|hundred|thousand|million|billion|dozen|half|twice|percent)\b",
+    re.IGNORECASE,
+)
 _NAME = re.compile(r"[a-z0-9,;:] [A-Z][a-z]+")
 
 
 def _flags(pattern: re.Pattern[str], texts: Sequence[str]) -> npt.NDArray[np.bool_]:
-    return np.fromiter((pattern.search(text) is not None for text in texts), dtype=bool, count=len(texts))
+    return np.fromiter(
+        (pattern.search(text) is not None for text in texts), dtype=bool, count=len(texts)
+    )
 
 
 def lexical(pool: Pool, terms: PoolTerms) -> Floats:
@@ -67,10 +78,18 @@ def lexical(pool: Pool, terms: PoolTerms) -> Floats:
     total = np.maximum(asked @ weights, 1e-12)
     in_unit = terms.units[unit].multiply(asked[q]).tocsr()
     in_title = terms.titles[pool.title_of_pair].multiply(asked[asker]).tocsr()
-    in_passage = terms.passages[pool.text_of_pair].multiply(asked[asker]).tocsr().maximum(in_title).tocsr()
+    in_passage = (
+        terms.passages[pool.text_of_pair].multiply(asked[asker]).tocsr().maximum(in_title).tocsr()
+    )
     in_evidence = _strongest(in_passage, pool)
-    missing = _heaviest((asked[asker] - in_passage).tocsr(), weights) / np.maximum(_heaviest(asked, weights), 1e-12)[asker]
-    wants_number, has_number = _flags(_WANTS_NUMBER, pool.questions)[q], _flags(_NUMBER, pool.unit_texts)[unit]
+    missing = (
+        _heaviest((asked[asker] - in_passage).tocsr(), weights)
+        / np.maximum(_heaviest(asked, weights), 1e-12)[asker]
+    )
+    wants_number, has_number = (
+        _flags(_WANTS_NUMBER, pool.questions)[q],
+        _flags(_NUMBER, pool.unit_texts)[unit],
+    )
     columns = {
         "unit_coverage": (in_unit @ weights) / total[q],
         "titled_coverage": (in_unit.maximum(in_title[pair]) @ weights) / total[q],
@@ -94,7 +113,9 @@ def _gather(owner: Ints, n_owners: int) -> Any:
     """CSR [n_owners, len(owner)] of ones: sums rows by owner."""
     from scipy.sparse import csr_array
 
-    return csr_array((np.ones(len(owner)), (owner, np.arange(len(owner)))), shape=(n_owners, len(owner)))
+    return csr_array(
+        (np.ones(len(owner)), (owner, np.arange(len(owner)))), shape=(n_owners, len(owner))
+    )
 
 
 def _strongest(in_passage: Any, pool: Pool) -> Any:
@@ -105,9 +126,14 @@ def _strongest(in_passage: Any, pool: Pool) -> Any:
     from scipy.sparse import csr_array
 
     found = csr_array((n_questions, in_passage.shape[1]))
-    for place in range(int(pool.passage_of_pair.max()) + 1):  # the n-th passages of all questions at once
+    for place in range(
+        int(pool.passage_of_pair.max()) + 1
+    ):  # the n-th passages of all questions at once
         rows = np.flatnonzero(pool.passage_of_pair == place)
-        nth = csr_array((np.ones(len(rows)), (pool.question_of_pair[rows], rows)), shape=(n_questions, in_passage.shape[0]))
+        nth = csr_array(
+            (np.ones(len(rows)), (pool.question_of_pair[rows], rows)),
+            shape=(n_questions, in_passage.shape[0]),
+        )
         found = found.maximum(nth @ in_passage)
     return found
 
@@ -127,7 +153,9 @@ def _local(in_unit: Any, pool: Pool) -> Floats:
     rows = np.repeat(np.arange(n_questions), np.diff(frequency.indptr))
     frequency.data = np.log1p((counts[rows] - frequency.data + 0.5) / (frequency.data + 0.5))
     total = np.maximum(frequency.sum(axis=1), 1e-12)
-    return np.asarray(in_unit.multiply(frequency[pool.question_of]).sum(axis=1) / total[pool.question_of])
+    return np.asarray(
+        in_unit.multiply(frequency[pool.question_of]).sum(axis=1) / total[pool.question_of]
+    )
 
 
 def dense(pool: Pool, embed: Embed) -> Floats:
@@ -138,11 +166,16 @@ def dense(pool: Pool, embed: Embed) -> Floats:
     float64 [n_candidates, len(DENSE)]
         Cosine of the question with the unit; with the mean vector of the unit and its neighbours; with that of all units of the passage.
     """
-    vectors = np.asarray(embed([text[:LONGEST_EMBEDDED] for text in [*pool.questions, *pool.unit_texts]]), dtype=np.float32)
+    vectors = np.asarray(
+        embed([text[:LONGEST_EMBEDDED] for text in [*pool.questions, *pool.unit_texts]]),
+        dtype=np.float32,
+    )
     asked, units = vectors[: len(pool.questions)], vectors[len(pool.questions) :]
     near = _rowwise(asked, pool.question_of, units, pool.unit_of)
     around = _rowwise(asked, pool.question_of, _unit(pool.neighbours @ units), pool.unit_of)
-    whole = _rowwise(asked, pool.question_of_pair, _unit(pool.membership @ units), pool.text_of_pair)[pool.pair_of]
+    whole = _rowwise(
+        asked, pool.question_of_pair, _unit(pool.membership @ units), pool.text_of_pair
+    )[pool.pair_of]
     return np.column_stack([near, around, whole])
 
 
@@ -151,10 +184,17 @@ def _unit(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
     return np.asarray(vectors / np.where(norms > 0, norms, 1.0))
 
 
-def _rowwise(left: npt.NDArray[np.floating], left_rows: Ints, right: npt.NDArray[np.floating], right_rows: Ints) -> Floats:
+def _rowwise(
+    left: npt.NDArray[np.floating],
+    left_rows: Ints,
+    right: npt.NDArray[np.floating],
+    right_rows: Ints,
+) -> Floats:
     """Products of chosen rows, in blocks: the vectors of a hundred thousand candidates never stand in memory at once."""
     found = np.zeros(len(left_rows))
     for start in range(0, len(left_rows), _BLOCK):
         part = slice(start, start + _BLOCK)
-        found[part] = np.einsum("ij,ij->i", left[left_rows[part]], right[right_rows[part]], dtype=np.float64)
+        found[part] = np.einsum(
+            "ij,ij->i", left[left_rows[part]], right[right_rows[part]], dtype=np.float64
+        )
     return found

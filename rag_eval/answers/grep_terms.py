@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 MAX_TERMS = 32
 MAX_TERM_CHARS = 200
 
-_QUOTED = re.compile(r"`([^`\n]{1,200})`|\"([^\"\n]{1,200})\"|“([^”\n]{1,200})”|«([^»\n]{1,200})»|(?<!\w)'([^'\n]{1,200})'(?!\w)")
+_QUOTED = re.compile(
+    r"`([^`\n]{1,200})`|\"([^\"\n]{1,200})\"|“([^”\n]{1,200})”|«([^»\n]{1,200})»|(?<!\w)'([^'\n]{1,200})'(?!\w)"
+)
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?:\(\))?")
 _INNER = re.compile(r"_|\.|\(\)|[a-z][A-Z]|[A-Za-z]\d|[A-Z]{2}")
 _ABBREVIATION = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")
@@ -25,7 +27,11 @@ def _names(text: str) -> Iterable[str]:
         bare = word.removesuffix("()")
         if _ABBREVIATION.fullmatch(bare):
             continue
-        if _INNER.search(word) or (word[0].isupper() and len(word) > 1 and not _SENTENCE_START.search(text[max(0, match.start() - 8) : match.start()])):
+        if _INNER.search(word) or (
+            word[0].isupper()
+            and len(word) > 1
+            and not _SENTENCE_START.search(text[max(0, match.start() - 8) : match.start()])
+        ):
             yield bare
 
 
@@ -37,7 +43,10 @@ def default_terms(question: str) -> tuple[str, ...]:
     >>> default_terms("How does DataFrame.sort_values() treat 'na_position' in Paris?")
     ('na_position', 'DataFrame.sort_values', 'Paris')
     """
-    quoted = (next(group for group in match.groups() if group is not None).strip() for match in _QUOTED.finditer(question))
+    quoted = (
+        next(group for group in match.groups() if group is not None).strip()
+        for match in _QUOTED.finditer(question)
+    )
     terms = [term for term in (*quoted, *_names(_QUOTED.sub(" ", question))) if term]
     return tuple(dict.fromkeys(term[:MAX_TERM_CHARS] for term in terms))[:MAX_TERMS]
 
@@ -45,7 +54,10 @@ def default_terms(question: str) -> tuple[str, ...]:
 def _pattern(term: str) -> re.Pattern[str]:
     before = r"(?<!\w)" if term[0].isalnum() or term[0] == "_" else ""
     after = r"(?!\w)" if term[-1].isalnum() or term[-1] == "_" else ""
-    return re.compile(before + re.escape(term) + after, 0 if any(letter.isupper() for letter in term) else re.IGNORECASE)
+    return re.compile(
+        before + re.escape(term) + after,
+        0 if any(letter.isupper() for letter in term) else re.IGNORECASE,
+    )
 
 
 def find_terms(terms: Iterable[str], texts: Sequence[str]) -> dict[str, list[int]]:
@@ -62,7 +74,11 @@ def find_terms(terms: Iterable[str], texts: Sequence[str]) -> dict[str, list[int
                 having[word].add(place)
     found = {}
     for term, parts in words.items():
-        places = sorted(set.intersection(*(having[part] for part in parts))) if parts else range(len(texts))
+        places = (
+            sorted(set.intersection(*(having[part] for part in parts)))
+            if parts
+            else range(len(texts))
+        )
         search = _pattern(term).search
         found[term] = [place for place in places if search(texts[place])]
     return found

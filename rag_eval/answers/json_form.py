@@ -44,11 +44,16 @@ def _constant(name: str) -> NoReturn:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     if len(set(keys)) != len(keys):
-        broken("duplicate_key", f"the key {short(next(key for key in keys if keys.count(key) > 1))} stands twice.")
+        broken(
+            "duplicate_key",
+            f"the key {short(next(key for key in keys if keys.count(key) > 1))} stands twice.",
+        )
     return dict(pairs)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number, parse_int=_number, parse_constant=_constant)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=_number, parse_int=_number, parse_constant=_constant
+)
 
 
 def _decoded(text: str) -> Any:
@@ -62,7 +67,10 @@ def _decoded(text: str) -> Any:
         broken("not_json", f"the reply is not JSON: {short(str(error))}.")
     after = text[end:].strip()
     if fence and not after.startswith("```"):
-        broken("trailing_text" if after else "not_json", "the fence around the JSON object must end right after it.")
+        broken(
+            "trailing_text" if after else "not_json",
+            "the fence around the JSON object must end right after it.",
+        )
     if after.removeprefix("```" if fence else "").strip():
         broken("trailing_text", "nothing may follow the JSON object.")
     return value
@@ -95,13 +103,17 @@ def _contract_error(value: Mapping[str, Any]) -> Parsed:
             broken("wrong_type", f"{key} has no letter or digit.")
     if len(value) > len(("error", "fix")):
         broken("unknown_key", "an error object has the keys error and fix only.")
-    return Parsed("contract_error_reply", f"error: {value['error'].strip()}; fix: {value['fix'].strip()}")
+    return Parsed(
+        "contract_error_reply", f"error: {value['error'].strip()}; fix: {value['fix'].strip()}"
+    )
 
 
 def _delta_s(value: object) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, float):  # the decoder makes every number a float
+    if isinstance(value, bool) or not isinstance(
+        value, float
+    ):  # the decoder makes every number a float
         broken("wrong_type", "deltaS must be a number or null.")
     return value if 0 <= value <= 1 else broken("bad_delta_s", "deltaS must lie from 0 to 1.")
 
@@ -111,7 +123,11 @@ def _lambda_state(value: object) -> str:
         return ""
     if not isinstance(value, str):
         broken("wrong_type", "lambda must be a text or null.")
-    return value if value in LAMBDA_STATES else broken("bad_lambda", f"lambda must be one of {', '.join(LAMBDA_STATES)}, or null.")
+    return (
+        value
+        if value in LAMBDA_STATES
+        else broken("bad_lambda", f"lambda must be one of {', '.join(LAMBDA_STATES)}, or null.")
+    )
 
 
 def _checked_keys(value: Mapping[str, Any]) -> None:
@@ -146,8 +162,14 @@ def json_reply(text: str, terms: Terms) -> Parsed:
     answer = value["answer"]
     if not isinstance(answer, str):
         broken("wrong_type", "answer must be a text.")
-    citations, delta_s, lambda_state = _citations(value["citations"]), _delta_s(value["deltaS"]), _lambda_state(value["lambda"])
-    if CONTROL.search(answer) or any(CONTROL.search(item.doc_id + item.quote) for item in citations):
+    citations, delta_s, lambda_state = (
+        _citations(value["citations"]),
+        _delta_s(value["deltaS"]),
+        _lambda_state(value["lambda"]),
+    )
+    if CONTROL.search(answer) or any(
+        CONTROL.search(item.doc_id + item.quote) for item in citations
+    ):
         broken("bad_characters", "control characters and lone surrogates are not text.")
     if not has_content(answer):
         broken("empty_answer", "answer has no letter or digit.")

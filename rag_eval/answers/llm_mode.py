@@ -21,7 +21,10 @@ from rag_eval.records.answers import NOT_FOUND, Answer, Chat, ChatError, Evidenc
 MAX_KEPT_CHARS = 2000
 """Of each rejected reply, so that a person can see what was rejected."""
 
-_CUT_OFF = {"length": "it was cut off for its length; answer shorter.", "content_filter": "the endpoint's filter cut it off."}
+_CUT_OFF = {
+    "length": "it was cut off for its length; answer shorter.",
+    "content_filter": "the endpoint's filter cut it off.",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,15 +63,23 @@ class Ended:
 class _Conversation:
     """The state of one question while it is answered."""
 
-    def __init__(self, plan: Plan, evidence: tuple[Evidence, ...], tools: ModelTools, log: Events) -> None:
+    def __init__(
+        self, plan: Plan, evidence: tuple[Evidence, ...], tools: ModelTools, log: Events
+    ) -> None:
         self.plan, self.evidence, self.tools, self.log = plan, evidence, tools, log
         self.query_id = plan.question.query_id
         self.top_k = plan.top_k
-        self.ladder = [top_k for top_k in tools.adaptive_top_k if top_k > plan.top_k] if depends_on_top_k(plan.preflights) else []
+        self.ladder = (
+            [top_k for top_k in tools.adaptive_top_k if top_k > plan.top_k]
+            if depends_on_top_k(plan.preflights)
+            else []
+        )
         self.retries = plan.schema_retry_attempts
         self.correcting: tuple[Message, ...] = ()
         self.retried = False
-        self.ended = Ended(Answer(self.query_id, "llm", "failed", evidence=evidence, attempts=0, top_k=plan.top_k))
+        self.ended = Ended(
+            Answer(self.query_id, "llm", "failed", evidence=evidence, attempts=0, top_k=plan.top_k)
+        )
 
     def finish(self, **values: Any) -> Ended:
         """Set the answer's fields."""
@@ -77,7 +88,9 @@ class _Conversation:
 
     def fail(self, faults: Sequence[Fault]) -> Ended:
         """End as failed; the rejected text is kept apart from the answer."""
-        return self.finish(outcome="failed", codes=tuple(dict.fromkeys(fault.code for fault in faults)))
+        return self.finish(
+            outcome="failed", codes=tuple(dict.fromkeys(fault.code for fault in faults))
+        )
 
     def ask(self, prompt: Prompt) -> Reply | Fault:
         """Send the prompt; what it cost is added up whether or not the reply is of use."""
@@ -90,13 +103,21 @@ class _Conversation:
             return Fault(chat_code(error.code), str(error))
         self.ended.counts["chat_retries"] += reply.retries
         self.ended.counts["cached_replies"] += reply.cached
-        self.finish(tokens_in=answer.tokens_in + reply.tokens_in, tokens_out=answer.tokens_out + reply.tokens_out, seconds=answer.seconds + reply.seconds)
+        self.finish(
+            tokens_in=answer.tokens_in + reply.tokens_in,
+            tokens_out=answer.tokens_out + reply.tokens_out,
+            seconds=answer.seconds + reply.seconds,
+        )
         return reply
 
-    def judged(self, reply: Reply, prompt: Prompt) -> tuple[Parsed | None, Judged | None, list[Fault]]:
+    def judged(
+        self, reply: Reply, prompt: Prompt
+    ) -> tuple[Parsed | None, Judged | None, list[Fault]]:
         """What a reply says, where it points, and what is wrong with it."""
         plan = self.plan
-        terms = Terms(plan.response_schema, plan.verdicts, prompt.analyze_only, plan.max_reply_chars)
+        terms = Terms(
+            plan.response_schema, plan.verdicts, prompt.analyze_only, plan.max_reply_chars
+        )
         if reply.finish_reason in _CUT_OFF and len(reply.text) <= plan.max_reply_chars:
             return None, None, [Fault("incomplete_reply", _CUT_OFF[reply.finish_reason])]
         parsed = parse_reply(reply.text, terms)
@@ -105,12 +126,27 @@ class _Conversation:
         if parsed.outcome == "contract_error_reply":
             return parsed, None, []
         refusal_to = None if parsed.outcome == "answered" else plan.question.text
-        judged = judge(parsed.text, parsed.citations, prompt.evidence, refusal_to=refusal_to, cross_section_allowed=self.tools.cross_section_allowed)
+        judged = judge(
+            parsed.text,
+            parsed.citations,
+            prompt.evidence,
+            refusal_to=refusal_to,
+            cross_section_allowed=self.tools.cross_section_allowed,
+        )
         faults = list(judged.faults)
         if not faults and not judged.text:
             faults = [Fault("empty_answer", "there is nothing but citations.")]
         if not faults and parsed.outcome == "answered":
-            candidate = Candidate(self.query_id, plan.question.text, "llm", parsed.text, judged.text, parsed.verdict, judged.citations, prompt.evidence)
+            candidate = Candidate(
+                self.query_id,
+                plan.question.text,
+                "llm",
+                parsed.text,
+                judged.text,
+                parsed.verdict,
+                judged.citations,
+                prompt.evidence,
+            )
             for name, fault in validate(candidate, self.tools.validators):
                 self.ended.counts[f"{fault.code}.{name}"] += 1
                 faults.append(fault)
@@ -119,12 +155,23 @@ class _Conversation:
     def accept(self, parsed: Parsed, judged: Judged | None) -> Ended:
         """End with what a reply says."""
         if self.retried:
-            self.log.add("question.chat.schema_retry.satisfied", query_id=self.query_id, attempt=self.ended.answer.attempts)
+            self.log.add(
+                "question.chat.schema_retry.satisfied",
+                query_id=self.query_id,
+                attempt=self.ended.answer.attempts,
+            )
         if judged is None:
-            return self.finish(outcome="contract_error_reply", codes=("contract_error_reply",), text=parsed.text)
+            return self.finish(
+                outcome="contract_error_reply", codes=("contract_error_reply",), text=parsed.text
+            )
         text = NOT_FOUND if parsed.outcome == "not_found" and not parsed.verdict else judged.text
         return self.finish(
-            outcome=parsed.outcome, text=text, verdict=parsed.verdict, citations=judged.citations, delta_s=parsed.delta_s, lambda_state=parsed.lambda_state
+            outcome=parsed.outcome,
+            text=text,
+            verdict=parsed.verdict,
+            citations=judged.citations,
+            delta_s=parsed.delta_s,
+            lambda_state=parsed.lambda_state,
         )
 
     def reject(self, reply: Reply, faults: Sequence[Fault]) -> None:
@@ -141,7 +188,13 @@ class _Conversation:
                 "reply": reply.text[:MAX_KEPT_CHARS].encode("utf-8", "backslashreplace").decode(),
             }
         )
-        self.log.add("question.chat.rejected", query_id=self.query_id, attempt=self.ended.answer.attempts, codes=",".join(codes), message=messages[0])
+        self.log.add(
+            "question.chat.rejected",
+            query_id=self.query_id,
+            attempt=self.ended.answer.attempts,
+            codes=",".join(codes),
+            message=messages[0],
+        )
         self.correcting = correction(reply.text, messages)
 
     def rerun(self) -> Fault | None:
@@ -171,7 +224,12 @@ class _Conversation:
         self.retries -= 1
         self.retried = True
         self.ended.counts["schema_retries"] += 1
-        self.log.add("question.chat.schema_retry", query_id=self.query_id, attempt=self.ended.answer.attempts + 1, left=self.retries)
+        self.log.add(
+            "question.chat.schema_retry",
+            query_id=self.query_id,
+            attempt=self.ended.answer.attempts + 1,
+            left=self.retries,
+        )
         return None
 
 
@@ -200,7 +258,12 @@ def answer_by_model(plan: Plan, gathered: Gathered, tools: ModelTools, log: Even
         )
         reply = talk.ask(prompt)
         if isinstance(reply, Fault):
-            log.add("question.chat.failed", query_id=talk.query_id, code=reply.code, message=reply.message)
+            log.add(
+                "question.chat.failed",
+                query_id=talk.query_id,
+                code=reply.code,
+                message=reply.message,
+            )
             return talk.fail([reply])
         parsed, judged, faults = talk.judged(reply, prompt)
         if parsed is not None and not faults:

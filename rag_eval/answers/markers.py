@@ -98,14 +98,24 @@ def read_markers(text: str) -> Marked:
         if opens_line:
             while text[last : last + 1] in {" ", "\t"}:
                 last += 1
-        elif following and not following.isspace() and following not in _CLOSES and following != "[":
+        elif (
+            following and not following.isspace() and following not in _CLOSES and following != "["
+        ):
             kept.append(" ")
             length += 1
     kept.append(text[last:])
     plain = "".join(kept)
     segments = sentences.spans(plain)
     starts, ends = [start for start, _ in segments], [end for _, end in segments]
-    return Marked(plain, segments, [(_segment(starts, ends, place, opens), number) for place, opens, numbers in marks for number in numbers])
+    return Marked(
+        plain,
+        segments,
+        [
+            (_segment(starts, ends, place, opens), number)
+            for place, opens, numbers in marks
+            for number in numbers
+        ],
+    )
 
 
 def _segment(starts: list[int], ends: list[int], place: int, opens: bool) -> int:  # noqa: FBT001 - private, its two callers' one fact

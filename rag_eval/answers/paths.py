@@ -36,12 +36,16 @@ FOLDERS = frozenset(
 DOT_FILES = frozenset(
     ".gitignore .gitattributes .gitmodules .env .bashrc .zshrc .profile .bash_profile .npmrc .dockerignore .editorconfig .htaccess .vimrc .pypirc .netrc .ssh .aws".split()
 )
-PRODUCTS = frozenset("node.js vue.js next.js nuxt.js react.js express.js three.js d3.js angular.js ember.js backbone.js chart.js moment.js asp.net".split())
+PRODUCTS = frozenset(
+    "node.js vue.js next.js nuxt.js react.js express.js three.js d3.js angular.js ember.js backbone.js chart.js moment.js asp.net".split()
+)
 ATTRIBUTES = frozenset("log text diff patch mat r pt c h".split())
 """Extensions that are also customary names of attributes: after a class name or one of these, no file is meant."""
 LOGARITHMS = frozenset("Math Logger Log Tensor Decimal Symbol NumPy Torch".split())
 """Classes that have an attribute `log`; after any other name (`Server.log`) it is a file's extension."""
-OBJECTS = frozenset("np numpy math cmath torch tf jnp mpmath scipy logging plt ax df s ser series r response resp self".split())
+OBJECTS = frozenset(
+    "np numpy math cmath torch tf jnp mpmath scipy logging plt ax df s ser series r response resp self".split()
+)
 CLEAR_FOLDERS = frozenset(
     "src lib libs usr mnt docs scripts tests node_modules site-packages dist pkg etc var tmp opt proc bin dev home root config configs conf secrets".split()
 )
@@ -61,7 +65,9 @@ FILES = frozenset(
     """.split()
 )
 """Customary names of files without extension."""
-DOMAINS = frozenset("com org net edu gov mil int biz dev app ai io co uk de fr es it nl pl ru cn jp kr br in eu us ca au ch at se no local localhost example test invalid xyz onion".split())
+DOMAINS = frozenset(
+    "com org net edu gov mil int biz dev app ai io co uk de fr es it nl pl ru cn jp kr br in eu us ca au ch at se no local localhost example test invalid xyz onion".split()
+)
 MANY_PARTS = 4
 
 _URL = r"(?:[A-Za-z][A-Za-z0-9+.-]{1,20}://(?=[\w/.~])|www\.)[^\s<>\"'`|\\^{}\[\]()]*(?:\([^\s<>\"'`()]*\)[^\s<>\"'`|\\^{}\[\]()]*)*"
@@ -77,9 +83,14 @@ _CLOCK = re.compile(r"\d{4}-\d\d-\d\dT\d\d(?::\d\d)?|(?:UTC|GMT)[+-]\d\d?", re.I
 _ROOT = re.compile(r"(?:\.{1,2}/|~[\w-]*/|/|[A-Za-z]:/|//)(?=[\w.~-])")
 _EXTENSION = re.compile(r"(?P<base>.*[\w)])\.(?P<ext>[A-Za-z0-9]{1,12})")
 _GLUED = re.compile(r"(.*[\w)]\.[A-Za-z0-9]{1,12})[^\w./\\]")
-_DOTTED_ENV = re.compile(r".*\.env\.(?:local|prod|production|dev|development|test|testing|stage|staging|example|sample|template|defaults|backup|old|docker|ci)", re.IGNORECASE)
+_DOTTED_ENV = re.compile(
+    r".*\.env\.(?:local|prod|production|dev|development|test|testing|stage|staging|example|sample|template|defaults|backup|old|docker|ci)",
+    re.IGNORECASE,
+)
 _HALF_SCHEME = re.compile(r"(?:https?|ftps?|sftp|wss?|ssh|git|file):/?[\w.~-]", re.IGNORECASE)
-_ADDRESS = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?|(?:[\w.-]+@)?(?:localhost|(?P<name>[\w-]+(?:\.[\w-]+)*)\.(?P<domain>[a-z]{2,9}))(?::\d{1,5})?|[A-Za-z][\w.-]*:\d{2,5}")
+_ADDRESS = re.compile(
+    r"(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?|(?:[\w.-]+@)?(?:localhost|(?P<name>[\w-]+(?:\.[\w-]+)*)\.(?P<domain>[a-z]{2,9}))(?::\d{1,5})?|[A-Za-z][\w.-]*:\d{2,5}"
+)
 _CLASS = re.compile(r"(?:.*\.)?[A-Z]\w*[a-z]\w*")
 _TAIL = ".:,-_~&#"
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
@@ -87,7 +98,13 @@ _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 
 
 def _shows(character: str) -> bool:
-    return not (character in _BLANK or "\u180b" <= character <= "\u180f" or "\ufe00" <= character <= "\ufe0f" or character >= "\U000e0000" or unicodedata.category(character) == "Cf")
+    return not (
+        character in _BLANK
+        or "\u180b" <= character <= "\u180f"
+        or "\ufe00" <= character <= "\ufe0f"
+        or character >= "\U000e0000"
+        or unicodedata.category(character) == "Cf"
+    )
 
 
 def visible(text: str) -> str:
@@ -137,18 +154,33 @@ def split_lines(path: str) -> tuple[str, int, int] | None:
 
 def _is_file_name(name: str, *, call: bool) -> bool:
     lowered = name.lower()
-    if lowered in DOT_FILES or (lowered in FILES and not call) or (name.startswith(".") and "." + lowered.split(".")[1] in DOT_FILES) or _DOTTED_ENV.fullmatch(name):
+    if (
+        lowered in DOT_FILES
+        or (lowered in FILES and not call)
+        or (name.startswith(".") and "." + lowered.split(".")[1] in DOT_FILES)
+        or _DOTTED_ENV.fullmatch(name)
+    ):
         return True
     match = _EXTENSION.fullmatch(name)
     if _ONLY_EXTENSION.fullmatch(name):  # .tar.gz
         return False
-    if match is None or call or match["ext"].isdigit() or match["ext"].lower() not in EXTENSIONS or name.lower() in PRODUCTS:
+    if (
+        match is None
+        or call
+        or match["ext"].isdigit()
+        or match["ext"].lower() not in EXTENSIONS
+        or name.lower() in PRODUCTS
+    ):
         return False
-    if not re.search(r"[^\W\d]|\d{2}", match["base"]) :
+    if not re.search(r"[^\W\d]|\d{2}", match["base"]):
         return False
     if len(match["ext"]) == 1 and not re.fullmatch(r"[\w-]{2,}", match["base"]):  # D.C, U.S.C
         return False
-    is_class = match["base"] in LOGARITHMS if match["ext"] == "log" else _CLASS.fullmatch(match["base"]) is not None
+    is_class = (
+        match["base"] in LOGARITHMS
+        if match["ext"] == "log"
+        else _CLASS.fullmatch(match["base"]) is not None
+    )
     return not (match["ext"] in ATTRIBUTES and (match["base"] in OBJECTS or is_class))
 
 
@@ -158,20 +190,31 @@ def _is_address(parts: list[str]) -> bool:
     if match is None or len(parts) == 1 or not any(_LETTER.search(part) for part in parts[1:]):
         return False
     second = _ADDRESS.fullmatch(parts[1])  # Booking.com/Expedia.com are two names
-    return match["domain"] is None or (match["domain"] in DOMAINS and match["name"] not in OBJECTS and not (len(parts) == len(("host", "name")) and second and second["domain"]))
+    return match["domain"] is None or (
+        match["domain"] in DOMAINS
+        and match["name"] not in OBJECTS
+        and not (len(parts) == len(("host", "name")) and second and second["domain"])
+    )
 
 
 def _is_slashed_path(path: str, folders: Collection[str], *, call: bool) -> bool:
     parts = [part for part in path.split("/") if part]
     if not parts or not _LETTER.search(path):
         return False
-    if _ROOT.match(path) or _is_file_name(parts[-1], call=call) or any(re.match(r"\.[^\W\d]", part) for part in parts):
+    if (
+        _ROOT.match(path)
+        or _is_file_name(parts[-1], call=call)
+        or any(re.match(r"\.[^\W\d]", part) for part in parts)
+    ):
         return True
     if _is_address(parts):
         return True
     through = parts if path.endswith("/") else [] if path in ALTERNATIVES else parts[:-1]
     customary = CLEAR_FOLDERS if len(parts) <= len(("folder", "name")) else FOLDERS | CLEAR_FOLDERS
-    return any(part in customary or part in folders for part in through) or sum(bool(_LETTER.search(part)) for part in parts) >= MANY_PARTS
+    return (
+        any(part in customary or part in folders for part in through)
+        or sum(bool(_LETTER.search(part)) for part in parts) >= MANY_PARTS
+    )
 
 
 def _is_path(word: str, folders: Collection[str], *, call: bool) -> bool:
@@ -183,7 +226,11 @@ def _is_path(word: str, folders: Collection[str], *, call: bool) -> bool:
     path = word.replace("\\", "/").partition("#")[0]
     if word.startswith("\\") and not _HOST.match(word):
         path = path.lstrip("/")  # \alpha and \d come from no root
-    return _is_slashed_path(path, folders, call=call) if "/" in path else _is_file_name(path, call=call)
+    return (
+        _is_slashed_path(path, folders, call=call)
+        if "/" in path
+        else _is_file_name(path, call=call)
+    )
 
 
 def _words(text: str) -> Iterable[tuple[str, bool, bool]]:
@@ -197,7 +244,11 @@ def _words(text: str) -> Iterable[tuple[str, bool, bool]]:
             word = match["word"].lstrip(":&#-+%").partition("::")[0]  # tests/test_a.py::test_b
             start = match.start("word") + match["word"].find(word)
             before = text[start - 1] if start else " "
-            if word.startswith("/") and "/" not in word[1:] and not (before.isspace() or before in _OPENING):
+            if (
+                word.startswith("/")
+                and "/" not in word[1:]
+                and not (before.isspace() or before in _OPENING)
+            ):
                 word = word[1:]  # of `(mg)/kg`, which is no root
             word = (word.lstrip(".") if word.startswith("...") else word).rstrip(_TAIL)
             yield word, False, bool(match["call"])
@@ -230,4 +281,9 @@ def find_paths(text: str, folders: Collection[str] = ()) -> tuple[str, ...]:
 
 def folders_of(paths: Iterable[str]) -> frozenset[str]:
     """Names of the folders that paths go through, for `find_paths`."""
-    return frozenset(part for path in paths for part in tidied(path).split("/")[:-1] if len(part) > 1 and "." not in part and ":" not in part)
+    return frozenset(
+        part
+        for path in paths
+        for part in tidied(path).split("/")[:-1]
+        if len(part) > 1 and "." not in part and ":" not in part
+    )

@@ -48,8 +48,13 @@ class TimedPattern:
 
     def __init__(self, pattern: str, *, ignore_case: bool = False) -> None:
         self.pattern = pattern
-        if math.prod(int(count[:9]) for count in _COUNTS.findall(pattern) if int(count[:9])) > MAX_REPEATS:
-            raise BadPatternError(f"pattern {pattern!r}: repeat counts multiply to over {MAX_REPEATS}")
+        if (
+            math.prod(int(count[:9]) for count in _COUNTS.findall(pattern) if int(count[:9]))
+            > MAX_REPEATS
+        ):
+            raise BadPatternError(
+                f"pattern {pattern!r}: repeat counts multiply to over {MAX_REPEATS}"
+            )
         try:
             self._compiled: Any = regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
         except (regex.error, RecursionError, OverflowError, ValueError) as error:

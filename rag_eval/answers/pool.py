@@ -42,7 +42,9 @@ class Passage:
 def _codes(values: Sequence[str]) -> tuple[list[str], Ints]:
     """Distinct values in order of first sight, and the place of each value among them."""
     place = {value: i for i, value in enumerate(dict.fromkeys(values))}
-    return list(place), np.fromiter((place[value] for value in values), dtype=np.int64, count=len(values))
+    return list(place), np.fromiter(
+        (place[value] for value in values), dtype=np.int64, count=len(values)
+    )
 
 
 class Pool:
@@ -67,7 +69,9 @@ class Pool:
         flat = [passage for its in passages for passage in its]
         sizes = np.fromiter((len(its) for its in passages), dtype=np.int64, count=len(passages))
         self.question_of_pair: Ints = np.repeat(np.arange(len(sizes)), sizes)
-        self.passage_of_pair: Ints = np.arange(len(flat)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        self.passage_of_pair: Ints = np.arange(len(flat)) - np.repeat(
+            np.cumsum(sizes) - sizes, sizes
+        )
         self.texts, self.text_of_pair = _codes([passage.text for passage in flat])
         self.titles, self.title_of_pair = _codes([passage.title for passage in flat])
         self.score_of_pair: Floats = np.array([passage.score for passage in flat], dtype=np.float64)
@@ -77,15 +81,24 @@ class Pool:
         counts = np.fromiter((len(its) for its in cut), dtype=np.int64, count=len(cut))
         first = np.cumsum(counts) - counts
         self.text_of_unit: Ints = np.repeat(np.arange(len(cut)), counts)
-        self.unit_texts = [self.texts[text][unit.start : unit.end] for text, unit in zip(self.text_of_unit.tolist(), self.units, strict=True)]
+        self.unit_texts = [
+            self.texts[text][unit.start : unit.end]
+            for text, unit in zip(self.text_of_unit.tolist(), self.units, strict=True)
+        ]
         per_pair = counts[self.text_of_pair]
         self.pair_of: Ints = np.repeat(np.arange(len(flat)), per_pair)
-        self.place: Ints = np.arange(len(self.pair_of)) - np.repeat(np.cumsum(per_pair) - per_pair, per_pair)
+        self.place: Ints = np.arange(len(self.pair_of)) - np.repeat(
+            np.cumsum(per_pair) - per_pair, per_pair
+        )
         self.unit_of: Ints = first[self.text_of_pair][self.pair_of] + self.place
         self.question_of: Ints = self.question_of_pair[self.pair_of]
-        self.starts: Ints = np.array([unit.start for unit in self.units], dtype=np.int64)[self.unit_of]
+        self.starts: Ints = np.array([unit.start for unit in self.units], dtype=np.int64)[
+            self.unit_of
+        ]
         self.ends: Ints = np.array([unit.end for unit in self.units], dtype=np.int64)[self.unit_of]
-        self.same_text: Ints = _codes([" ".join(text.lower().split()) for text in self.unit_texts])[1]
+        self.same_text: Ints = _codes([" ".join(text.lower().split()) for text in self.unit_texts])[
+            1
+        ]
 
     @functools.cached_property
     def neighbours(self) -> Any:
@@ -95,7 +108,10 @@ class Pool:
         n = len(self.units)
         here = np.arange(n)
         follows = here[1:][self.text_of_unit[1:] == self.text_of_unit[:-1]]
-        rows, columns = np.concatenate([here, follows, follows - 1]), np.concatenate([here, follows - 1, follows])
+        rows, columns = (
+            np.concatenate([here, follows, follows - 1]),
+            np.concatenate([here, follows - 1, follows]),
+        )
         return csr_array((np.ones(len(rows)), (rows, columns)), shape=(n, n))
 
     @functools.cached_property
@@ -104,4 +120,6 @@ class Pool:
         from scipy.sparse import csr_array
 
         n = len(self.units)
-        return csr_array((np.ones(n), (self.text_of_unit, np.arange(n))), shape=(len(self.texts), n))
+        return csr_array(
+            (np.ones(n), (self.text_of_unit, np.arange(n))), shape=(len(self.texts), n)
+        )

@@ -39,7 +39,9 @@ class Gathered:
 class _Found:
     parameters: dict[str, Any]
     chunks: list[ScoredChunk]
-    matched: list[list[str]] = dataclasses.field(default_factory=list)  # grep: what each chunk matched
+    matched: list[list[str]] = dataclasses.field(
+        default_factory=list
+    )  # grep: what each chunk matched
     filtered: dict[str, int] = dataclasses.field(default_factory=dict)
     missing: list[str] = dataclasses.field(default_factory=list)
 
@@ -58,18 +60,33 @@ def check_patterns(plans: Iterable[Plan]) -> None:
             try:
                 found.get(pattern) or TimedPattern(pattern)
             except BadPatternError as error:
-                found[pattern] = Problem("bad_pattern", quoted(str(error), 400), field="preflights.patterns", found=pattern, accepted="a regular expression")
+                found[pattern] = Problem(
+                    "bad_pattern",
+                    quoted(str(error), 400),
+                    field="preflights.patterns",
+                    found=pattern,
+                    accepted="a regular expression",
+                )
     if found:
         raise InputError(list(found.values()))
 
 
 def depends_on_top_k(steps: Iterable[Preflight]) -> bool:
     """Whether raising top_k can change what the steps find."""
-    return any(isinstance(step, Retrieve) or (isinstance(step, Section) and not step.sections) for step in steps)
+    return any(
+        isinstance(step, Retrieve) or (isinstance(step, Section) and not step.sections)
+        for step in steps
+    )
 
 
 def _patterns(plans: Iterable[Plan]) -> dict[str, None]:
-    return {pattern: None for plan in plans for step in plan.preflights if isinstance(step, Grep) for pattern in step.patterns}
+    return {
+        pattern: None
+        for plan in plans
+        for step in plan.preflights
+        if isinstance(step, Grep)
+        for pattern in step.patterns
+    }
 
 
 def _terms(plan: Plan, step: Grep) -> tuple[str, ...]:
@@ -88,7 +105,9 @@ def _withheld_count(n: int) -> dict[str, int]:
     return {"withheld": n} if n else {}
 
 
-def _complete(results: Sequence[RetrievalResult | None], count: int) -> list[RetrievalResult | None]:
+def _complete(
+    results: Sequence[RetrievalResult | None], count: int
+) -> list[RetrievalResult | None]:
     if len(results) != count:
         raise ValueError(f"the retriever gave {len(results)} results for {count} queries")
     return [*results]
@@ -107,13 +126,17 @@ class Preflights:
         Chunks that grep and section leave out, as the ranking does by itself.
     """
 
-    def __init__(self, library: Library, retrieve: Retriever, withheld: Withheld | None = None) -> None:
+    def __init__(
+        self, library: Library, retrieve: Retriever, withheld: Withheld | None = None
+    ) -> None:
         self._library, self._retrieve, self._withheld = library, retrieve, withheld or Withheld()
         self._term_rows: dict[str, list[int]] = {}
         self._pattern_rows: dict[str, list[int] | None] = {}
         self._lock = threading.Lock()
 
-    def gather(self, plans: Sequence[Plan], events: Sequence[Events], raised: int | None = None) -> list[Gathered]:
+    def gather(
+        self, plans: Sequence[Plan], events: Sequence[Events], raised: int | None = None
+    ) -> list[Gathered]:
         """Run the steps of every question, all questions at once.
 
         Parameters
@@ -134,7 +157,12 @@ class Preflights:
             artifacts: list[dict[str, Any]] = []
             fault: Fault | None = None
             for place, step in enumerate(plan.preflights):
-                log.add("preflight.step.start", query_id=plan.question.query_id, step=place, kind=step.kind)
+                log.add(
+                    "preflight.step.start",
+                    query_id=plan.question.query_id,
+                    step=place,
+                    kind=step.kind,
+                )
                 found = self._found(plan, step, _depth(plan, step, raised), ranked.get(number, {}))
                 if isinstance(found, Fault):
                     fault = found
@@ -143,21 +171,37 @@ class Preflights:
                 steps.append(evidence)
                 artifacts.append(artifact)
                 if not evidence:
-                    log.add("preflight.step.filtered_to_zero", query_id=plan.question.query_id, step=place, kind=step.kind, missing=len(found.missing))
+                    log.add(
+                        "preflight.step.filtered_to_zero",
+                        query_id=plan.question.query_id,
+                        step=place,
+                        kind=step.kind,
+                        missing=len(found.missing),
+                    )
             gathered.append(Gathered(() if fault else merged(steps), tuple(artifacts), fault))
         return gathered
 
-    def _found(self, plan: Plan, step: Preflight, depth: int, ranked: Mapping[int, RetrievalResult]) -> _Found | Fault:
+    def _found(
+        self, plan: Plan, step: Preflight, depth: int, ranked: Mapping[int, RetrievalResult]
+    ) -> _Found | Fault:
         if depth and depth not in ranked:
             return Fault("retrieval_error", "retrieval failed for this question.")
         if isinstance(step, Retrieve):
             return _Found({"top_k": depth}, list(ranked[depth].chunks[:depth]))
         if isinstance(step, Section):
             return self._section(plan, step, ranked.get(depth))
-        late = next((pattern for pattern in step.patterns if self._pattern_rows[pattern] is None), None)
-        return self._grep(plan, step) if late is None else Fault("pattern_timeout", f"the pattern {quoted(late)} ran out of time.")
+        late = next(
+            (pattern for pattern in step.patterns if self._pattern_rows[pattern] is None), None
+        )
+        return (
+            self._grep(plan, step)
+            if late is None
+            else Fault("pattern_timeout", f"the pattern {quoted(late)} ran out of time.")
+        )
 
-    def _rankings(self, plans: Sequence[Plan], raised: int | None) -> dict[int, dict[int, RetrievalResult]]:
+    def _rankings(
+        self, plans: Sequence[Plan], raised: int | None
+    ) -> dict[int, dict[int, RetrievalResult]]:
         """Question -> top_k -> ranking: one call of the retriever for each top_k. What fails is left out."""
         asked: dict[int, dict[int, None]] = {}
         for number, plan in enumerate(plans):
@@ -185,19 +229,30 @@ class Preflights:
 
     def _grep_all(self, plans: Sequence[Plan]) -> None:
         """Find the terms and patterns of all questions that were not looked for before. None stands for a pattern that ran out of time."""
-        steps = [(plan, step) for plan in plans for step in plan.preflights if isinstance(step, Grep)]
-        new = dict.fromkeys(term for plan, step in steps for term in _terms(plan, step) if term not in self._term_rows)
+        steps = [
+            (plan, step) for plan in plans for step in plan.preflights if isinstance(step, Grep)
+        ]
+        new = dict.fromkeys(
+            term
+            for plan, step in steps
+            for term in _terms(plan, step)
+            if term not in self._term_rows
+        )
         self._term_rows.update(find_terms(new, self._library.texts) if new else {})
         for pattern in _patterns(plans):
             if pattern not in self._pattern_rows:
                 try:
-                    self._pattern_rows[pattern] = TimedPattern(pattern).found_in(self._library.texts)
+                    self._pattern_rows[pattern] = TimedPattern(pattern).found_in(
+                        self._library.texts
+                    )
                 except PatternTimeoutError:
                     self._pattern_rows[pattern] = None
 
     def _grep(self, plan: Plan, step: Grep) -> _Found:
         """Chunks by the summed rarity (idf) of what they match, best first; ties in the order of the chunks."""
-        sought = [(term, self._term_rows[term]) for term in _terms(plan, step)] + [(pattern, self._pattern_rows[pattern] or []) for pattern in step.patterns]
+        sought = [(term, self._term_rows[term]) for term in _terms(plan, step)] + [
+            (pattern, self._pattern_rows[pattern] or []) for pattern in step.patterns
+        ]
         scores: dict[int, float] = {}
         matched: dict[int, list[str]] = {}
         best = 0.0
@@ -208,15 +263,34 @@ class Preflights:
                 scores[row] = scores.get(row, 0.0) + weight
                 matched.setdefault(row, []).append(name)
         ranked = sorted(scores, key=lambda row: (-scores[row], row))
-        rows = self._withheld.left(plan.question.query_id, ranked)  # before the cut, so that what is withheld takes no place of what may be shown
+        rows = self._withheld.left(
+            plan.question.query_id, ranked
+        )  # before the cut, so that what is withheld takes no place of what may be shown
         kept = rows[: step.max_hits]
-        chunks = [self._library.payload(row, rank=rank, score_raw=scores[row], score_norm=scores[row] / best) for rank, row in enumerate(kept, 1)]
-        parameters = {"terms": list(_terms(plan, step)), "patterns": list(step.patterns), "max_hits": step.max_hits}
-        return _Found(parameters, chunks, [matched[row] for row in kept], {"over_max_hits": len(rows) - len(kept), **_withheld_count(len(ranked) - len(rows))}, [name for name, places in sought if not places])
+        chunks = [
+            self._library.payload(
+                row, rank=rank, score_raw=scores[row], score_norm=scores[row] / best
+            )
+            for rank, row in enumerate(kept, 1)
+        ]
+        parameters = {
+            "terms": list(_terms(plan, step)),
+            "patterns": list(step.patterns),
+            "max_hits": step.max_hits,
+        }
+        return _Found(
+            parameters,
+            chunks,
+            [matched[row] for row in kept],
+            {"over_max_hits": len(rows) - len(kept), **_withheld_count(len(ranked) - len(rows))},
+            [name for name, places in sought if not places],
+        )
 
     def _section(self, plan: Plan, step: Section, ranked: RetrievalResult | None) -> _Found:
         """Chunks of whole sections: those named, else the first sections of the ranking."""
-        wanted = step.sections or tuple(dict.fromkeys(chunk.section_id for chunk in ranked.chunks) if ranked else ())
+        wanted = step.sections or tuple(
+            dict.fromkeys(chunk.section_id for chunk in ranked.chunks) if ranked else ()
+        )
         kept = wanted[: step.max_sections] if not step.sections else wanted
         ranking = {chunk.snippet_id: chunk for chunk in ranked.chunks} if ranked else {}
         chunks: list[ScoredChunk] = []
@@ -231,11 +305,20 @@ class Preflights:
             left = self._withheld.left(plan.question.query_id, rows or ())
             n_withheld += len(rows or ()) - len(left)
             for row in left:
-                chunk = self._library.payload(row, rank=len(chunks) + 1, score_raw=1.0, score_norm=1.0)
+                chunk = self._library.payload(
+                    row, rank=len(chunks) + 1, score_raw=1.0, score_norm=1.0
+                )
                 chunks.append(ranking.get(chunk.snippet_id, chunk))
-        return _Found({"sections": list(step.sections), "max_sections": step.max_sections}, chunks, filtered={"over_max_sections": len(wanted) - len(kept), **_withheld_count(n_withheld)}, missing=missing)
+        return _Found(
+            {"sections": list(step.sections), "max_sections": step.max_sections},
+            chunks,
+            filtered={"over_max_sections": len(wanted) - len(kept), **_withheld_count(n_withheld)},
+            missing=missing,
+        )
 
-    def _record(self, plan: Plan, place: int, step: Preflight, found: _Found) -> tuple[list[Evidence], dict[str, Any]]:
+    def _record(
+        self, plan: Plan, place: int, step: Preflight, found: _Found
+    ) -> tuple[list[Evidence], dict[str, Any]]:
         items = [self._library.evidence(chunk, step.kind) for chunk in found.chunks]
         evidence = [item for item in items if item is not None]
         hits = [
@@ -247,7 +330,9 @@ class Preflights:
                 "start": item.chunk.offsets.start,
                 "end": item.chunk.offsets.end,
                 "rev": item.chunk.rev,
-                "score_raw": round(item.chunk.score_raw, 9) if math.isfinite(item.chunk.score_raw) else None,
+                "score_raw": round(item.chunk.score_raw, 9)
+                if math.isfinite(item.chunk.score_raw)
+                else None,
                 "k_final": item.chunk.k_final,
                 "matched": found.matched[number] if found.matched else [],
             }

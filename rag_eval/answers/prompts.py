@@ -86,7 +86,12 @@ def _plain(text: str) -> str:
 
 def _shown(item: Evidence) -> str:
     first, *others = _plain(item.chunk.text.replace("\r\n", "\n")).split("\n")
-    return "\n".join([f"[{quoted(item.token, 4000)}] {first}", *(f"{number}| {line}" for number, line in enumerate(others, item.first_line + 1))])
+    return "\n".join(
+        [
+            f"[{quoted(item.token, 4000)}] {first}",
+            *(f"{number}| {line}" for number, line in enumerate(others, item.first_line + 1)),
+        ]
+    )
 
 
 def _system(plan: Plan, *, analyze_only: bool, nonce: str) -> str:
@@ -105,19 +110,28 @@ def _system(plan: Plan, *, analyze_only: bool, nonce: str) -> str:
 def _user(plan: Plan, shown: Sequence[str], nonce: str) -> str:
     block = shown or ["(no evidence was found)"]
     question = _plain(plan.question.text).replace("\n", " ")
-    return "\n".join([f"<<<EVIDENCE {nonce}>>>", *block, f"<<<END {nonce}>>>", f"Question: {question}"])
+    return "\n".join(
+        [f"<<<EVIDENCE {nonce}>>>", *block, f"<<<END {nonce}>>>", f"Question: {question}"]
+    )
 
 
 def correction(reply: str, faults: Sequence[str]) -> tuple[Message, Message]:
     """What follows a rejected reply: its beginning, and what was wrong with it."""
-    said = " ".join(_plain(fault)[:MAX_CORRECTION_CHARS] for fault in faults)[: 2 * MAX_CORRECTION_CHARS]
+    said = " ".join(_plain(fault)[:MAX_CORRECTION_CHARS] for fault in faults)[
+        : 2 * MAX_CORRECTION_CHARS
+    ]
     return (
         Message("assistant", _plain(reply[:MAX_REJECTED_CHARS]) or "(empty)"),
-        Message("user", f"This reply was rejected: {said} Reply again, to the same question and in the same form."),
+        Message(
+            "user",
+            f"This reply was rejected: {said} Reply again, to the same question and in the same form.",
+        ),
     )
 
 
-def build_prompt(plan: Plan, evidence: Sequence[Evidence], correcting: Sequence[Message] = ()) -> Prompt:
+def build_prompt(
+    plan: Plan, evidence: Sequence[Evidence], correcting: Sequence[Message] = ()
+) -> Prompt:
     """Messages for one question, at most plan.max_prompt_chars long: whole pieces of evidence are left out from the end until they fit.
 
     Raises
@@ -129,7 +143,12 @@ def build_prompt(plan: Plan, evidence: Sequence[Evidence], correcting: Sequence[
     texts = [_shown(item) for item in evidence]
     nonce = lines_hash([plan.question.query_id, plan.question.text, *texts], NONCE_DIGITS)
     system = _system(plan, analyze_only=analyze_only, nonce=nonce)
-    room = plan.max_prompt_chars - len(system) - len(_user(plan, [], nonce)) - sum(len(message.content) for message in correcting)
+    room = (
+        plan.max_prompt_chars
+        - len(system)
+        - len(_user(plan, [], nonce))
+        - sum(len(message.content) for message in correcting)
+    )
     kept = 0
     for text in texts:
         room -= len(text) + 1
@@ -137,6 +156,18 @@ def build_prompt(plan: Plan, evidence: Sequence[Evidence], correcting: Sequence[
             break
         kept += 1
     if kept == 0 and (evidence or room < 0):
-        raise PromptTooLongError(f"the prompt of question {quoted(plan.question.query_id)} has more than {plan.max_prompt_chars} characters with one piece of evidence")
-    messages = (Message("system", system), Message("user", _user(plan, texts[:kept], nonce)), *correcting)
-    return Prompt(messages, tuple(evidence[:kept]), len(texts) - kept, analyze_only, sum(len(message.content) for message in messages))
+        raise PromptTooLongError(
+            f"the prompt of question {quoted(plan.question.query_id)} has more than {plan.max_prompt_chars} characters with one piece of evidence"
+        )
+    messages = (
+        Message("system", system),
+        Message("user", _user(plan, texts[:kept], nonce)),
+        *correcting,
+    )
+    return Prompt(
+        messages,
+        tuple(evidence[:kept]),
+        len(texts) - kept,
+        analyze_only,
+        sum(len(message.content) for message in messages),
+    )

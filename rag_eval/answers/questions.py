@@ -48,7 +48,11 @@ class Plan:
 def plan(question: Question, config: Answers) -> Plan:
     """Apply a question's overrides to the gold set's defaults."""
     own = question.override or AnswerOverride()
-    retries = config.schema_retry_attempts if own.schema_retry_attempts is None else own.schema_retry_attempts
+    retries = (
+        config.schema_retry_attempts
+        if own.schema_retry_attempts is None
+        else own.schema_retry_attempts
+    )
     return Plan(
         question,
         own.answer_mode or config.mode,

@@ -103,7 +103,10 @@ def short(value: object) -> str:
 def no_answer(gaps: str) -> None:
     """Raise BrokenError where what a refusal says of its gaps is too long for that, or says what the answer is; see `abstaining.states_an_answer`."""
     if len(gaps) > MAX_GAPS_CHARS:
-        broken("refusal_not_allowed", f"a refusal names its gaps in {MAX_GAPS_CHARS} characters at most.")
+        broken(
+            "refusal_not_allowed",
+            f"a refusal names its gaps in {MAX_GAPS_CHARS} characters at most.",
+        )
     if states_an_answer(gaps):
         broken("refusal_not_allowed", "a refusal does not say what the answer is.")
 

@@ -22,7 +22,15 @@ from rag_eval.records.answers import OUTCOMES, Answer, Mode
 from rag_eval.records.problems import InputError, Problem, quoted
 
 MAX_NAMED = 20
-_ALWAYS_COUNTED = ("attempts", "schema_retries", "adaptive_reruns", "chat_retries", "cached_replies", "tokens_in", "tokens_out")
+_ALWAYS_COUNTED = (
+    "attempts",
+    "schema_retries",
+    "adaptive_reruns",
+    "chat_retries",
+    "cached_replies",
+    "tokens_in",
+    "tokens_out",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,19 +65,37 @@ class EmptyEvidenceError(Exception):
     def __init__(self, query_ids: Sequence[str]) -> None:
         named = ", ".join(quoted(query_id) for query_id in query_ids[:MAX_NAMED])
         more = f" and {len(query_ids) - MAX_NAMED} more" if len(query_ids) > MAX_NAMED else ""
-        super().__init__(f"no evidence for {len(query_ids)} questions: {named}{more}; mend the corpus or the preflights, or switch answers.strict_fail_on_empty_evidence off")
+        super().__init__(
+            f"no evidence for {len(query_ids)} questions: {named}{more}; mend the corpus or the preflights, or switch answers.strict_fail_on_empty_evidence off"
+        )
         self.query_ids = tuple(query_ids)
 
 
 def _check_tools(plans: Sequence[Plan], tools: Tools) -> None:
-    present: dict[Mode, bool] = {"deterministic": tools.extract is not None, "llm": tools.chat is not None, "recorded": tools.recorded is not None}
-    needs = {"deterministic": "an extractive answerer", "llm": "answers.endpoint", "recorded": "answers.recorded"}
+    present: dict[Mode, bool] = {
+        "deterministic": tools.extract is not None,
+        "llm": tools.chat is not None,
+        "recorded": tools.recorded is not None,
+    }
+    needs = {
+        "deterministic": "an extractive answerer",
+        "llm": "answers.endpoint",
+        "recorded": "answers.recorded",
+    }
     problems = []
     for mode, here in present.items():
         wanting = [plan.question.query_id for plan in plans if plan.mode == mode]
         if wanting and not here:
             accepted = ", ".join(name for name, there in present.items() if there) or needs[mode]
-            problems.append(Problem("mode_not_available", f"{len(wanting)} questions are answered in mode {mode}, which needs {needs[mode]}; the first is {quoted(wanting[0])}", field="answer_mode", found=mode, accepted=accepted))
+            problems.append(
+                Problem(
+                    "mode_not_available",
+                    f"{len(wanting)} questions are answered in mode {mode}, which needs {needs[mode]}; the first is {quoted(wanting[0])}",
+                    field="answer_mode",
+                    found=mode,
+                    accepted=accepted,
+                )
+            )
     if problems:
         raise InputError(problems)
 
@@ -79,7 +105,12 @@ def _guarded(plan: Plan, gathered: Gathered, tools: ModelTools, log: Events) -> 
     try:
         return answer_by_model(plan, gathered, tools, log)
     except Exception as error:  # noqa: BLE001 - an endpoint adapter may be anybody's code; the question fails, and the log says why
-        log.add("question.error", query_id=plan.question.query_id, error=type(error).__name__, message=str(error))
+        log.add(
+            "question.error",
+            query_id=plan.question.query_id,
+            error=type(error).__name__,
+            message=str(error),
+        )
         return failed(plan, Fault("internal_error", str(error)), gathered.evidence)
 
 
@@ -91,7 +122,9 @@ def _counts(ended: Sequence[Ended]) -> dict[str, int]:
         counts.update(one.counts)
         counts[f"outcome.{answer.outcome}"] += 1
         counts.update(f"code.{code}" for code in answer.codes)
-        counts.update(attempts=answer.attempts, tokens_in=answer.tokens_in, tokens_out=answer.tokens_out)
+        counts.update(
+            attempts=answer.attempts, tokens_in=answer.tokens_in, tokens_out=answer.tokens_out
+        )
     return dict(sorted(counts.items()))
 
 
@@ -123,35 +156,66 @@ class _Run:
     def gather(self) -> None:
         """Preflights of all questions that are answered here; the end of those that have none to answer from."""
         numbers = [number for number, plan in enumerate(self.plans) if plan.mode != "recorded"]
-        found = self.preflights.gather([self.plans[number] for number in numbers], [self.logs[number] for number in numbers])
+        found = self.preflights.gather(
+            [self.plans[number] for number in numbers], [self.logs[number] for number in numbers]
+        )
         self.gathered = dict(zip(numbers, found, strict=True))
         for number, gathered in self.gathered.items():
             self.flush(number)
             self.keep(gathered.artifacts)
-        empty = [number for number, gathered in self.gathered.items() if gathered.fault is None and not gathered.evidence]
+        empty = [
+            number
+            for number, gathered in self.gathered.items()
+            if gathered.fault is None and not gathered.evidence
+        ]
         if empty and self.config.strict_fail_on_empty_evidence:
             self.sink.add("run.aborted", reason="empty_evidence", questions=len(empty))
             raise EmptyEvidenceError([self.plans[number].question.query_id for number in empty])
         self.ended.update({number: not_found(self.plans[number]) for number in empty})
-        self.ended.update({number: failed(self.plans[number], gathered.fault) for number, gathered in self.gathered.items() if gathered.fault})
+        self.ended.update(
+            {
+                number: failed(self.plans[number], gathered.fault)
+                for number, gathered in self.gathered.items()
+                if gathered.fault
+            }
+        )
 
     def due(self, mode: Mode) -> list[int]:
         """Questions of a mode that have not ended."""
-        return [number for number, plan in enumerate(self.plans) if plan.mode == mode and number not in self.ended]
+        return [
+            number
+            for number, plan in enumerate(self.plans)
+            if plan.mode == mode and number not in self.ended
+        ]
 
     def recorded(self) -> None:
         """Answers of the user's own system."""
         for number in self.due("recorded"):
             plan = self.plans[number]
             answer = (self.tools.recorded or {}).get(plan.question.query_id)
-            self.ended[number] = failed(plan, Fault("no_output", "")) if answer is None else validated(answer, plan, self.validators)
+            self.ended[number] = (
+                failed(plan, Fault("no_output", ""))
+                if answer is None
+                else validated(answer, plan, self.validators)
+            )
 
     def deterministic(self) -> None:
         """Extractive answers."""
         numbers = self.due("deterministic")
         if numbers and self.tools.extract is not None:
-            plans, gathered = [self.plans[number] for number in numbers], [self.gathered[number] for number in numbers]
-            self.ended.update(zip(numbers, extracted(plans, gathered, self.tools.extract, self.tools.library, self.validators), strict=True))
+            plans, gathered = (
+                [self.plans[number] for number in numbers],
+                [self.gathered[number] for number in numbers],
+            )
+            self.ended.update(
+                zip(
+                    numbers,
+                    extracted(
+                        plans, gathered, self.tools.extract, self.tools.library, self.validators
+                    ),
+                    strict=True,
+                )
+            )
 
     def model(self) -> None:
         """Answers of a model, several at a time; events and artifacts in the order of the questions."""
@@ -159,10 +223,23 @@ class _Run:
         if not numbers or self.tools.chat is None:
             self.finish(range(len(self.plans)))
             return
-        tools = ModelTools(self.tools.chat, self.preflights, self.validators, self.config.adaptive_top_k, self.config.cross_section_allowed)
-        pool = ThreadPoolExecutor(max_workers=max(1, self.tools.concurrency), thread_name_prefix="answers")
+        tools = ModelTools(
+            self.tools.chat,
+            self.preflights,
+            self.validators,
+            self.config.adaptive_top_k,
+            self.config.cross_section_allowed,
+        )
+        pool = ThreadPoolExecutor(
+            max_workers=max(1, self.tools.concurrency), thread_name_prefix="answers"
+        )
         try:
-            asked = {number: pool.submit(_guarded, self.plans[number], self.gathered[number], tools, self.logs[number]) for number in numbers}
+            asked = {
+                number: pool.submit(
+                    _guarded, self.plans[number], self.gathered[number], tools, self.logs[number]
+                )
+                for number in numbers
+            }
             for number in range(len(self.plans)):
                 if number in asked:
                     self.ended[number] = asked[number].result()
@@ -177,12 +254,22 @@ class _Run:
             self.keep(one.artifacts)
             answer = one.answer
             self.logs[number].add(
-                "question.done", query_id=answer.query_id, mode=answer.mode, outcome=answer.outcome, codes=",".join(answer.codes) or None, citations=len(answer.citations), attempts=answer.attempts, top_k=answer.top_k, chat_retries=one.counts["chat_retries"]
+                "question.done",
+                query_id=answer.query_id,
+                mode=answer.mode,
+                outcome=answer.outcome,
+                codes=",".join(answer.codes) or None,
+                citations=len(answer.citations),
+                attempts=answer.attempts,
+                top_k=answer.top_k,
+                chat_retries=one.counts["chat_retries"],
             )
             self.flush(number)
 
 
-def answer_questions(questions: Sequence[Question], config: Answers, tools: Tools, sink: Events | None = None) -> AnswerRun:
+def answer_questions(
+    questions: Sequence[Question], config: Answers, tools: Tools, sink: Events | None = None
+) -> AnswerRun:
     """Answer all questions; each ends with an outcome, and no question's failure stops another.
 
     Parameters
@@ -222,6 +309,18 @@ def answer_questions(questions: Sequence[Question], config: Answers, tools: Tool
     run.model()
     ended = [run.ended[number] for number in range(len(plans))]
     counts = _counts(ended)
-    sink.add("run.done", questions=len(plans), answered=counts["outcome.answered"], failed=counts["outcome.failed"], attempts=counts["attempts"])
+    sink.add(
+        "run.done",
+        questions=len(plans),
+        answered=counts["outcome.answered"],
+        failed=counts["outcome.failed"],
+        attempts=counts["attempts"],
+    )
     rejected = tuple(row for one in ended for row in one.rejected)
-    return AnswerRun(tuple(one.answer for one in ended), tuple(run.artifacts), rejected, tuple(sink.lines[before:]), counts)
+    return AnswerRun(
+        tuple(one.answer for one in ended),
+        tuple(run.artifacts),
+        rejected,
+        tuple(sink.lines[before:]),
+        counts,
+    )

@@ -52,9 +52,15 @@ class TermWeights:
         """Weights by term id, float64 [len(vocabulary)]."""
         if self.n_texts == 0:
             return np.ones(len(vocabulary))
-        found = np.fromiter((self.frequencies.get(term, 0) for term in vocabulary), dtype=np.float64, count=len(vocabulary))
+        found = np.fromiter(
+            (self.frequencies.get(term, 0) for term in vocabulary),
+            dtype=np.float64,
+            count=len(vocabulary),
+        )
         n = float(self.n_texts)
-        return np.asarray(np.log1p((np.maximum(n - found, 0) + 0.5) / (found + 0.5)) / np.log1p((n + 0.5) / 0.5))
+        return np.asarray(
+            np.log1p((np.maximum(n - found, 0) + 0.5) / (found + 0.5)) / np.log1p((n + 0.5) / 0.5)
+        )
 
 
 class PoolTerms:
@@ -83,14 +89,19 @@ class PoolTerms:
         float64 [n_terms].
     """
 
-    def __init__(self, pool: Pool, weights: TermWeights, expansion: Expansion | None = None) -> None:
+    def __init__(
+        self, pool: Pool, weights: TermWeights, expansion: Expansion | None = None
+    ) -> None:
         from scipy.sparse import csr_array
 
         analyzer = Analyzer()
         functional = {term for row in analyzer.index(FUNCTION_WORDS) for term in row}
         questions = analyzer.index(pool.questions)
         asked = [[term for term in row if term not in functional] for row in questions]
-        said, named = analyzer.index(pool.unit_texts), analyzer.index([title.replace("_", " ") for title in pool.titles])
+        said, named = (
+            analyzer.index(pool.unit_texts),
+            analyzer.index([title.replace("_", " ") for title in pool.titles]),
+        )
         widening = None if expansion is None else Widening(expansion, analyzer, questions, asked)
         n_terms = len(analyzer.vocabulary)
 
@@ -103,7 +114,11 @@ class PoolTerms:
             return matrix
 
         units = counts(said)
-        self.questions, self.units, self.titles = present(counts(asked)), present(units), present(counts(named))
+        self.questions, self.units, self.titles = (
+            present(counts(asked)),
+            present(units),
+            present(counts(named)),
+        )
         self.passages = present((pool.membership @ units).tocsr())
         self.unit_lengths = units.sum(axis=1)
         # a unit's length counts against that of an average sentence, not of the batch: an answer may not depend on what else is asked
@@ -122,22 +137,29 @@ class PoolTerms:
         shape = (len(widening.asked), widening.n_terms + len(widening.terms))
         self.questions = csr_array(count_matrix(widening.asked, shape[1]), shape=shape)
         self.units, self.titles, self.passages, self.saturated = (
-            widening.widen(matrix) for matrix in (self.units, self.titles, self.passages, self.saturated)
+            widening.widen(matrix)
+            for matrix in (self.units, self.titles, self.passages, self.saturated)
         )
         self.weights = np.concatenate([self.weights, self.weights[widening.terms]])
 
-    def _pairs(self, asked: list[list[int]], said: list[list[int]], functional: set[int], n_terms: int) -> None:
+    def _pairs(
+        self, asked: list[list[int]], said: list[list[int]], functional: set[int], n_terms: int
+    ) -> None:
         """Neighbouring terms, function words left out, of the questions and of the units."""
         from scipy.sparse import csr_array
 
         wanted = _neighbouring(asked, n_terms)
-        there = _neighbouring([[term for term in row if term not in functional] for row in said], n_terms)
+        there = _neighbouring(
+            [[term for term in row if term not in functional] for row in said], n_terms
+        )
         known = np.unique(wanted[1])
         place = np.minimum(np.searchsorted(known, there[1]), max(len(known) - 1, 0))
         kept = known[place] == there[1] if len(known) else np.zeros(len(there[1]), dtype=bool)
 
         def matrix(rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64], n_rows: int) -> Any:
-            found = csr_array((np.ones(len(rows)), (rows, columns)), shape=(n_rows, max(len(known), 1)))
+            found = csr_array(
+                (np.ones(len(rows)), (rows, columns)), shape=(n_rows, max(len(known), 1))
+            )
             found.sum_duplicates()
             found.data = np.minimum(found.data, 1.0)
             return found
@@ -145,17 +167,26 @@ class PoolTerms:
         self._asked_pairs = matrix(wanted[0], np.searchsorted(known, wanted[1]), len(asked))
         self._said_pairs = matrix(there[0][kept], place[kept], len(said))
 
-    def pair_share(self, question_of: npt.NDArray[np.int64], unit_of: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def pair_share(
+        self, question_of: npt.NDArray[np.int64], unit_of: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
         """Share of a question's neighbouring terms that are neighbours in a unit, [n_candidates]; 0 where the question has none."""
         shared = self._said_pairs[unit_of].multiply(self._asked_pairs[question_of]).sum(axis=1)
         return np.asarray(shared / np.maximum(self._asked_pairs.sum(axis=1), 1.0)[question_of])
 
 
-def _neighbouring(rows: list[list[int]], n_terms: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _neighbouring(
+    rows: list[list[int]], n_terms: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Row and code of each pair of neighbouring terms."""
     lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
-    flat = np.fromiter((term for row in rows for term in row), dtype=np.int64, count=int(lengths.sum()))
+    flat = np.fromiter(
+        (term for row in rows for term in row), dtype=np.int64, count=int(lengths.sum())
+    )
     of = np.repeat(np.arange(len(rows)), lengths)
     same = of[1:] == of[:-1]
-    low, high = np.minimum(flat[1:], flat[:-1]), np.maximum(flat[1:], flat[:-1])  # "average speed" is "speed on average"
+    low, high = (
+        np.minimum(flat[1:], flat[:-1]),
+        np.maximum(flat[1:], flat[:-1]),
+    )  # "average speed" is "speed on average"
     return of[1:][same], (low * n_terms + high)[same]

@@ -39,7 +39,9 @@ class Extract(Protocol):
 class Extractor(Protocol):
     """An extractive answerer, asked once for all questions."""
 
-    def answer(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> Sequence[Extract]:
+    def answer(
+        self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]
+    ) -> Sequence[Extract]:
         """Choose sentences for each question from its own passages."""
         ...
 

@@ -112,7 +112,11 @@ def require_min_inline_regex_count(options: Mapping[str, Any]) -> Check:
 
     def check(candidate: Candidate) -> str | None:
         count = pattern.count(candidate.body)
-        return None if count >= given.min_count else f"the answer must match {quoted(pattern.pattern)} at least {given.min_count} times, and does {count} times."
+        return (
+            None
+            if count >= given.min_count
+            else f"the answer must match {quoted(pattern.pattern)} at least {given.min_count} times, and does {count} times."
+        )
 
     return check
 
@@ -122,7 +126,12 @@ def _problems(use: ValidatorUse, error: ValueError) -> list[Problem]:
     if not isinstance(error, ValidationError):
         return [Problem("bad_validator_options", quoted(str(error), 400), field=field)]
     return [
-        Problem("bad_validator_options", quoted(part["msg"], 400), field=".".join([field, *map(str, part["loc"])]), found=quoted(part["input"]))
+        Problem(
+            "bad_validator_options",
+            quoted(part["msg"], 400),
+            field=".".join([field, *map(str, part["loc"])]),
+            found=quoted(part["input"]),
+        )
         for part in error.errors(include_url=False)
     ]
 
@@ -134,11 +143,22 @@ def _factory(name: str) -> Factory | Problem:
     if entry is None:
         near = difflib.get_close_matches(name, sorted(installed), 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        return Problem("unknown_validator", f"no validator of this name is installed{hint}", field="answers.validators.name", found=name, accepted=", ".join(sorted(installed)) or "none is installed")
+        return Problem(
+            "unknown_validator",
+            f"no validator of this name is installed{hint}",
+            field="answers.validators.name",
+            found=name,
+            accepted=", ".join(sorted(installed)) or "none is installed",
+        )
     try:
         made: Factory = entry.load()
     except Exception as error:  # noqa: BLE001 - another package's import may fail in any way
-        return Problem("broken_validator", f"{quoted(entry.value)} cannot be loaded: {quoted(repr(error), 300)}", field="answers.validators.name", found=name)
+        return Problem(
+            "broken_validator",
+            f"{quoted(entry.value)} cannot be loaded: {quoted(repr(error), 300)}",
+            field="answers.validators.name",
+            found=name,
+        )
     return made
 
 
@@ -162,7 +182,13 @@ def load_validators(uses: Sequence[ValidatorUse]) -> tuple[Validator, ...]:
         except ValueError as error:
             problems += _problems(use, error)
         except Exception as error:  # noqa: BLE001 - likewise
-            problems.append(Problem("broken_validator", f"it does not take its options: {quoted(repr(error), 300)}", field=f"answers.validators.{use.name}"))
+            problems.append(
+                Problem(
+                    "broken_validator",
+                    f"it does not take its options: {quoted(repr(error), 300)}",
+                    field=f"answers.validators.{use.name}",
+                )
+            )
     if problems:
         raise InputError(problems)
     return tuple(loaded)
@@ -175,8 +201,24 @@ def validate(candidate: Candidate, validators: Sequence[Validator]) -> list[tupl
         try:
             message = validator.check(candidate)
         except Exception as error:  # noqa: BLE001 - a validator is anybody's code; its failure is a failed answer
-            found.append((validator.name, Fault("validator_error", f"{validator.name} raised {quoted(repr(error), MAX_MESSAGE_CHARS)}")))
+            found.append(
+                (
+                    validator.name,
+                    Fault(
+                        "validator_error",
+                        f"{validator.name} raised {quoted(repr(error), MAX_MESSAGE_CHARS)}",
+                    ),
+                )
+            )
             continue
         if message is not None:
-            found.append((validator.name, Fault("validator_failed", f"{validator.name}: {quoted(str(message), MAX_MESSAGE_CHARS)}")))
+            found.append(
+                (
+                    validator.name,
+                    Fault(
+                        "validator_failed",
+                        f"{validator.name}: {quoted(str(message), MAX_MESSAGE_CHARS)}",
+                    ),
+                )
+            )
     return found

@@ -26,7 +26,10 @@ _LISTED = re.compile(r"\s*+([^,;\s].*?:\s*[0-9]+(?:-[0-9]+)?[\]`*]*)\s*(?:,|;|$)
 HEADER = re.compile(r"[ \t]*(?:\*{1,3}|__)?(VERDICT|CITATIONS)(?:\*{1,3}|__)?[ \t]*[=:](.*)")
 _AGAIN = re.compile(r"[\W\d_]*+(?:(?i:verdict)|CITATIONS)[\s*_`\"'\])]*+[=:]")
 """A line of the text that says either again, as a list item, in another case, behind any line end."""
-_REFUSALS: dict[str, ParsedOutcome] = {NOT_FOUND: "not_found", INSUFFICIENT_EVIDENCE: "insufficient_evidence"}
+_REFUSALS: dict[str, ParsedOutcome] = {
+    NOT_FOUND: "not_found",
+    INSUFFICIENT_EVIDENCE: "insufficient_evidence",
+}
 
 
 def _listed_citations(text: str) -> tuple[Citation, ...]:
@@ -41,7 +44,9 @@ def _listed_citations(text: str) -> tuple[Citation, ...]:
         match = _LISTED.match(value, at)
         found = read_token(match[1].strip().strip("*")) if match else None
         if match is None or found is None or len(citations) >= MAX_CITATIONS:
-            broken("bad_citation", f"{short(value[at:])} is not a list of <doc path>:<line>[-<line>].")
+            broken(
+                "bad_citation", f"{short(value[at:])} is not a list of <doc path>:<line>[-<line>]."
+            )
         citations[found] = None
         at = match.end()
     return tuple(citations)
@@ -50,13 +55,19 @@ def _listed_citations(text: str) -> tuple[Citation, ...]:
 def _header_lines(text: str) -> tuple[str, str, str]:
     """(verdict, citations, text after them); raises BrokenError where the two lines are not the first."""
     lines = text.split("\n")
-    heads = [(number, match[1], match[2].strip().strip("*").strip()) for number, line in enumerate(lines) if (match := HEADER.fullmatch(line.rstrip("\r")))]
+    heads = [
+        (number, match[1], match[2].strip().strip("*").strip())
+        for number, line in enumerate(lines)
+        if (match := HEADER.fullmatch(line.rstrip("\r")))
+    ]
     names = [name for _, name, _ in heads]
     if "VERDICT" not in names:
         broken("missing_verdict", "the first line must be VERDICT=<one of the allowed>.")
     filled = [number for number, line in enumerate(lines) if line.strip()]
     if filled[0] != heads[0][0]:
-        broken("explained_before_cited", "nothing may stand before the lines VERDICT= and CITATIONS=.")
+        broken(
+            "explained_before_cited", "nothing may stand before the lines VERDICT= and CITATIONS=."
+        )
     if names[0] != "VERDICT":
         broken("wrong_form", "the line VERDICT= comes first, then CITATIONS=.")
     if "CITATIONS" not in names:
@@ -64,9 +75,14 @@ def _header_lines(text: str) -> tuple[str, str, str]:
     if len(names) > len({*names}):
         broken("duplicate_key", "the lines VERDICT= and CITATIONS= may stand once each.")
     if filled[1] != heads[1][0]:
-        broken("explained_before_cited", "the line CITATIONS= comes right after VERDICT=, before any text.")
+        broken(
+            "explained_before_cited",
+            "the line CITATIONS= comes right after VERDICT=, before any text.",
+        )
     body = "\n".join(lines[heads[1][0] + 1 :]).strip()
-    if any(_AGAIN.match(unicodedata.normalize("NFKC", visible(line))) for line in body.splitlines()):
+    if any(
+        _AGAIN.match(unicodedata.normalize("NFKC", visible(line))) for line in body.splitlines()
+    ):
         broken("duplicate_key", "the lines VERDICT= and CITATIONS= may stand once each.")
     return heads[0][2], heads[1][2], body
 
@@ -75,7 +91,10 @@ def _verdict_outcome(verdict: str, terms: Terms) -> ParsedOutcome:
     outcome: ParsedOutcome = _REFUSALS.get(verdict, "answered")
     if verdict not in terms.verdicts:
         if outcome == "answered":
-            broken("verdict_not_allowed", f"the verdict {short(verdict)} is none of {', '.join(terms.verdicts)}.")
+            broken(
+                "verdict_not_allowed",
+                f"the verdict {short(verdict)} is none of {', '.join(terms.verdicts)}.",
+            )
         allowed_refusal(outcome, terms, gaps=True)
     return outcome
 

@@ -34,7 +34,13 @@ class Widening:
         Term of each widened column; their ids start at `n_terms`, the size of the vocabulary.
     """
 
-    def __init__(self, expansion: Expansion, analyzer: Analyzer, rows: Sequence[Sequence[int]], asked: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        expansion: Expansion,
+        analyzer: Analyzer,
+        rows: Sequence[Sequence[int]],
+        asked: Sequence[Sequence[int]],
+    ) -> None:
         bound = expansion.bind(analyzer)
         self.n_terms = len(analyzer.vocabulary)
         columns: dict[tuple[int, Phrase], int] = {}
@@ -45,7 +51,11 @@ class Widening:
             column_of = {term: term for term in counted}
             for phrase in phrases:
                 for term in phrase:
-                    means = bound.means(phrase) if phrase == (term,) else (*bound.means(phrase), *bound.means((term,)))
+                    means = (
+                        bound.means(phrase)
+                        if phrase == (term,)
+                        else (*bound.means(phrase), *bound.means((term,)))
+                    )
                     if means and column_of.get(term) == term:
                         key = (term, phrase)
                         if key not in columns:
@@ -54,7 +64,12 @@ class Widening:
                             self._options.append(means)
                         column_of[term] = columns[key]
             self.asked.append(list(column_of.values()))
-        self._means = {terms: place for place, terms in enumerate(dict.fromkeys(mean.terms for means in self._options for mean in means))}
+        self._means = {
+            terms: place
+            for place, terms in enumerate(
+                dict.fromkeys(mean.terms for means in self._options for mean in means)
+            )
+        }
 
     def widen(self, values: Any) -> Any:
         """Append the widened columns to a matrix.
@@ -78,14 +93,28 @@ class Widening:
         there.data = (there.data > 0).astype(np.float64)
         distinct = [tuple(dict.fromkeys(terms)) for terms in self._means]
         sizes = np.array([len(terms) for terms in distinct], dtype=np.float64)
-        member = _entries([(term, place, 1.0) for place, terms in enumerate(distinct) for term in terms], (self.n_terms, len(distinct)))
+        member = _entries(
+            [(term, place, 1.0) for place, terms in enumerate(distinct) for term in terms],
+            (self.n_terms, len(distinct)),
+        )
         whole = (there @ member).tocoo()
         kept = whole.data >= sizes[whole.col]
-        complete = csr_array((1.0 / sizes[whole.col[kept]], (whole.row[kept], whole.col[kept])), shape=whole.shape)
+        complete = csr_array(
+            (1.0 / sizes[whole.col[kept]], (whole.row[kept], whole.col[kept])), shape=whole.shape
+        )
         meant = (values @ member).multiply(complete).tocsr()
-        found = values @ _entries([(term, column, 1.0) for column, term in enumerate(self.terms)], (self.n_terms, len(self.terms)))
-        for place in range(max(map(len, self._options))):  # the n-th meanings of all columns at once: a maximum, not a sum
-            nth = [(self._means[its[place].terms], column, its[place].weight) for column, its in enumerate(self._options) if place < len(its)]
+        found = values @ _entries(
+            [(term, column, 1.0) for column, term in enumerate(self.terms)],
+            (self.n_terms, len(self.terms)),
+        )
+        for place in range(
+            max(map(len, self._options))
+        ):  # the n-th meanings of all columns at once: a maximum, not a sum
+            nth = [
+                (self._means[its[place].terms], column, its[place].weight)
+                for column, its in enumerate(self._options)
+                if place < len(its)
+            ]
             found = found.maximum(meant @ _entries(nth, (len(self._means), len(self.terms))))
         return hstack([values, found], format="csr")
 
@@ -93,5 +122,8 @@ class Widening:
 def _entries(entries: Sequence[tuple[int, int, float]], shape: tuple[int, int]) -> Any:
     from scipy.sparse import csr_array
 
-    rows, columns, values = (np.array([entry[i] for entry in entries], dtype=kind) for i, kind in enumerate((np.int64, np.int64, np.float64)))
+    rows, columns, values = (
+        np.array([entry[i] for entry in entries], dtype=kind)
+        for i, kind in enumerate((np.int64, np.int64, np.float64))
+    )
     return csr_array((values, (rows, columns)), shape=shape)

@@ -28,4 +28,8 @@ class Withheld:
     def left(self, query_id: str, rows: Iterable[int]) -> list[int]:
         """Rows that may be evidence for a question, in their order."""
         restating = self.of_question.get(query_id, frozenset())
-        return [row for row in rows if row not in restating and (self.allowed is None or bool(self.allowed[row]))]
+        return [
+            row
+            for row in rows
+            if row not in restating and (self.allowed is None or bool(self.allowed[row]))
+        ]

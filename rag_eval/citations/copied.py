@@ -17,7 +17,22 @@ SHORTEST = 24
 _SHORTEST_QUOTE = 8
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 """Odd, so that no character is lost from the hash; two windows that fall together by chance only cut a text short."""
-_WHITE = np.array([*range(0x09, 0x0E), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000], dtype=np.uint32)
+_WHITE = np.array(
+    [
+        *range(0x09, 0x0E),
+        *range(0x1C, 0x21),
+        0x85,
+        0xA0,
+        0x1680,
+        *range(0x2000, 0x200B),
+        0x2028,
+        0x2029,
+        0x202F,
+        0x205F,
+        0x3000,
+    ],
+    dtype=np.uint32,
+)
 """What `str.isspace` calls white space."""
 
 Ints = npt.NDArray[np.int64]

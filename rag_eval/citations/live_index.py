@@ -12,7 +12,9 @@ import pandas as pd
 
 from rag_eval.corpus.outgoing import masked_text
 
-_WORD = re.compile(r"[^\W_]+")  # the analyzer's word: `rag_eval.corpus.analyzer.words` finds the same ones (a test holds it to that)
+_WORD = re.compile(
+    r"[^\W_]+"
+)  # the analyzer's word: `rag_eval.corpus.analyzer.words` finds the same ones (a test holds it to that)
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
@@ -62,7 +64,14 @@ class LiveIndex:
         self._words = functools.lru_cache(maxsize=1024)(lambda doc_id: word_spans(texts[doc_id]))
 
     @classmethod
-    def from_frames(cls, documents: pd.DataFrame, sections: pd.DataFrame, chunks: pd.DataFrame, index_hashes: Collection[str], analyzer: str) -> "LiveIndex":
+    def from_frames(
+        cls,
+        documents: pd.DataFrame,
+        sections: pd.DataFrame,
+        chunks: pd.DataFrame,
+        index_hashes: Collection[str],
+        analyzer: str,
+    ) -> "LiveIndex":
         """Build it from the DOCUMENTS, SECTIONS and CHUNKS frames of one corpus."""
         doc_ids = documents["doc_id"].tolist()
 
@@ -94,5 +103,8 @@ class LiveIndex:
         """Whether a snippet may be cited under a section: the one it is filed under, or another that it reaches into."""
         section = self.sections.get(section_id)
         return section_id == snippet.section_id or (
-            section is not None and section.doc_id == snippet.doc_id and section.start < snippet.end and snippet.start < section.end
+            section is not None
+            and section.doc_id == snippet.doc_id
+            and section.start < snippet.end
+            and snippet.start < section.end
         )

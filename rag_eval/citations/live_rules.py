@@ -32,7 +32,11 @@ def live_findings(record: Record, live: LiveIndex, tried: Counter[str]) -> list[
     tried
         Counts, by code, the records on which its rule could be tried.
     """
-    return [*_identity(record, live, tried), *_snippet(record, live, tried), *_place(record, live, tried)]
+    return [
+        *_identity(record, live, tried),
+        *_snippet(record, live, tried),
+        *_place(record, live, tried),
+    ]
 
 
 def _identity(record: Record, live: LiveIndex, tried: Counter[str]) -> list[Finding]:
@@ -55,7 +59,9 @@ def _identity(record: Record, live: LiveIndex, tried: Counter[str]) -> list[Find
 
 
 def _snippet(record: Record, live: LiveIndex, tried: Counter[str]) -> list[Finding]:
-    doc_id, section_id, snippet_id = (_text(record, name) for name in ("doc_id", "section_id", "snippet_id"))
+    doc_id, section_id, snippet_id = (
+        _text(record, name) for name in ("doc_id", "section_id", "snippet_id")
+    )
     if snippet_id is None:
         return []
     tried["unknown_snippet"] += 1
@@ -64,7 +70,11 @@ def _snippet(record: Record, live: LiveIndex, tried: Counter[str]) -> list[Findi
         return [("unknown_snippet", "snippet_id")]
     if doc_id is not None and doc_id != snippet.doc_id:
         return [("unknown_snippet", "doc_id")]
-    return [("unknown_snippet", "section_id")] if section_id is not None and not live.holds(section_id, snippet) else []
+    return (
+        [("unknown_snippet", "section_id")]
+        if section_id is not None and not live.holds(section_id, snippet)
+        else []
+    )
 
 
 def _place(record: Record, live: LiveIndex, tried: Counter[str]) -> list[Finding]:
@@ -77,12 +87,19 @@ def _place(record: Record, live: LiveIndex, tried: Counter[str]) -> list[Finding
     found: list[Finding] = []
     start, end = live.characters(doc_id, start, end, unit)
     snippet = live.snippets.get(_text(record, "snippet_id") or "")
-    if snippet is not None and snippet.doc_id == doc_id and not (start < snippet.end and snippet.start < end):
+    if (
+        snippet is not None
+        and snippet.doc_id == doc_id
+        and not (start < snippet.end and snippet.start < end)
+    ):
         found.append(("bad_offsets", "offsets"))
     quote = record.get("quote")
     if isinstance(quote, str) and quote:
         tried["quote_mismatch"] += 1
-        if not any(_says(passage, quote, record.get("quote_chars")) for passage in _passages(live, doc_id, start, end, quote)):
+        if not any(
+            _says(passage, quote, record.get("quote_chars"))
+            for passage in _passages(live, doc_id, start, end, quote)
+        ):
             found.append(("quote_mismatch", "quote"))
     return found
 
@@ -97,5 +114,12 @@ def _passages(live: LiveIndex, doc_id: str, start: int, end: int, quote: str) ->
 
 def _says(passage: str, quote: str, chars: object) -> bool:
     """Whether a quote is a passage; one that says that it was cut, whether it is the passage's beginning."""
-    cut = is_whole(chars, 1) and isinstance(chars, int) and chars > len(quote) and quote.endswith(ELLIPSIS)
-    return same_words(passage, quote) or (cut and begins_with(passage, quote.removesuffix(ELLIPSIS)))
+    cut = (
+        is_whole(chars, 1)
+        and isinstance(chars, int)
+        and chars > len(quote)
+        and quote.endswith(ELLIPSIS)
+    )
+    return same_words(passage, quote) or (
+        cut and begins_with(passage, quote.removesuffix(ELLIPSIS))
+    )

@@ -45,8 +45,13 @@ class Spans:
         """Make int64 arrays of equal length."""
         for name in ("query", "doc", "start", "end"):
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
-        if len({array.shape for array in (self.query, self.doc, self.start, self.end)}) != 1 or self.query.ndim != 1:
-            raise ValueError("query, doc, start, end: accepted are four arrays of one dimension and one length")
+        if (
+            len({array.shape for array in (self.query, self.doc, self.start, self.end)}) != 1
+            or self.query.ndim != 1
+        ):
+            raise ValueError(
+                "query, doc, start, end: accepted are four arrays of one dimension and one length"
+            )
         if self.query.size and self.query.min() < 0:
             raise ValueError(f"query: found {int(self.query.min())}, accepted codes from 0")
 
@@ -114,7 +119,9 @@ class CitationMatch:
         return _ratio(self.n_valid, self.n_cited)
 
 
-def match_citations(cited: Spans, valid: npt.ArrayLike, gold: Spans, n_queries: int, owed: npt.ArrayLike) -> CitationMatch:
+def match_citations(
+    cited: Spans, valid: npt.ArrayLike, gold: Spans, n_queries: int, owed: npt.ArrayLike
+) -> CitationMatch:
     """Match cited spans with the gold spans of the same question and document.
 
     Parameters
@@ -143,11 +150,15 @@ def match_citations(cited: Spans, valid: npt.ArrayLike, gold: Spans, n_queries: 
     """
     ok, due = np.asarray(valid, dtype=bool), np.asarray(owed, dtype=bool)
     if ok.shape != (len(cited),) or due.shape != (n_queries,):
-        raise ValueError(f"valid has shape {ok.shape}, accepted ({len(cited)},); owed has shape {due.shape}, accepted ({n_queries},)")
+        raise ValueError(
+            f"valid has shape {ok.shape}, accepted ({len(cited)},); owed has shape {due.shape}, accepted ({n_queries},)"
+        )
     of_cited, of_gold = np.flatnonzero(ok & cited.real), np.flatnonzero(gold.real)
     left, right = _pairs(cited.taken(ok & cited.real), gold.taken(gold.real))
     left, right = of_cited[left], of_gold[right]
-    overlap = np.minimum(cited.end[left], gold.end[right]) - np.maximum(cited.start[left], gold.start[right])
+    overlap = np.minimum(cited.end[left], gold.end[right]) - np.maximum(
+        cited.start[left], gold.start[right]
+    )
     shorter = np.minimum(cited.end[left] - cited.start[left], gold.end[right] - gold.start[right])
     enough = 2 * overlap >= shorter
     correct, matched = np.zeros(len(cited), dtype=bool), np.zeros(len(gold), dtype=bool)
@@ -185,20 +196,34 @@ class Words:
         """Find the words that the analyzer counts, of texts in the order of the document codes."""
         spans = [np.asarray(word_spans(text), dtype=np.int64).reshape(-1, 2) for text in texts]
         flat = np.concatenate([np.empty((0, 2), dtype=np.int64), *spans])
-        return cls(flat[:, 0], flat[:, 1], np.concatenate([[0], np.cumsum([len(part) for part in spans], dtype=np.int64)]).astype(np.int64))
+        return cls(
+            flat[:, 0],
+            flat[:, 1],
+            np.concatenate([[0], np.cumsum([len(part) for part in spans], dtype=np.int64)]).astype(
+                np.int64
+            ),
+        )
 
     def ranges(self, spans: Spans) -> tuple[Ints, Ints]:
         """Words `[low, high)`, in flat positions, that overlap each span by at least one character; documents must be known."""
         if spans.doc.size and spans.doc.max() >= len(self.first) - 1:
-            raise ValueError(f"doc: found {int(spans.doc.max())}, accepted codes below {len(self.first) - 1}")
+            raise ValueError(
+                f"doc: found {int(spans.doc.max())}, accepted codes below {len(self.first) - 1}"
+            )
         widest = 2 + max(int(self.end.max(initial=0)), int(spans.end.max(initial=0)))
         doc = np.repeat(np.arange(len(self.first) - 1, dtype=np.int64), np.diff(self.first))
-        low = np.searchsorted(doc * widest + self.end, spans.doc * widest + spans.start, side="right")
-        high = np.searchsorted(doc * widest + self.start, spans.doc * widest + spans.end, side="left")
+        low = np.searchsorted(
+            doc * widest + self.end, spans.doc * widest + spans.start, side="right"
+        )
+        high = np.searchsorted(
+            doc * widest + self.start, spans.doc * widest + spans.end, side="left"
+        )
         return low.astype(np.int64), np.maximum(low, high).astype(np.int64)
 
 
-def coverage(cited: Spans, valid: npt.ArrayLike, gold: Spans, words: Words, n_queries: int) -> Floats:
+def coverage(
+    cited: Spans, valid: npt.ArrayLike, gold: Spans, words: Words, n_queries: int
+) -> Floats:
     """Tokens of the anchors that valid cited spans overlap / tokens of the anchors.
 
     Parameters
@@ -218,9 +243,14 @@ def coverage(cited: Spans, valid: npt.ArrayLike, gold: Spans, words: Words, n_qu
     anchors = gold.taken(gold.real)
     covered, anchored = _united(kept, words), _united(anchors, words)
     left, right = _pairs(covered, anchored)
-    overlap = np.minimum(covered.end[left], anchored.end[right]) - np.maximum(covered.start[left], anchored.start[right])
+    overlap = np.minimum(covered.end[left], anchored.end[right]) - np.maximum(
+        covered.start[left], anchored.start[right]
+    )
     shared = np.bincount(anchored.query[right], weights=np.maximum(overlap, 0), minlength=n_queries)
-    return _ratio(shared, np.bincount(anchored.query, weights=anchored.end - anchored.start, minlength=n_queries))
+    return _ratio(
+        shared,
+        np.bincount(anchored.query, weights=anchored.end - anchored.start, minlength=n_queries),
+    )
 
 
 def _united(spans: Spans, words: Words) -> Spans:
@@ -234,7 +264,9 @@ def _united(spans: Spans, words: Words) -> Spans:
     query, doc, low, high = query[order], doc[order], low[order], high[order]
     group = np.cumsum(np.concatenate([[0], (np.diff(query) != 0) | (np.diff(doc) != 0)]))
     width = int(high.max()) + 1
-    reach = np.maximum.accumulate(group * width + high)  # furthest end so far; a later group starts beyond every earlier one
+    reach = np.maximum.accumulate(
+        group * width + high
+    )  # furthest end so far; a later group starts beyond every earlier one
     opens = np.concatenate([[True], group[1:] * width + low[1:] > reach[:-1]])
     first = np.flatnonzero(opens)
     last = np.concatenate([first[1:], [len(low)]]) - 1

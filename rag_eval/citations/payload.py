@@ -23,7 +23,9 @@ SCHEMA_FILE = "citation_payload.schema.json"
 @functools.cache
 def payload_schema() -> dict[str, Any]:
     """Return the published JSON Schema (2020-12) of a payload; `#/$defs/record` describes a line of citations.jsonl."""
-    schema: dict[str, Any] = json.loads(resources.files("rag_eval.records").joinpath(SCHEMA_FILE).read_text(encoding="utf-8"))
+    schema: dict[str, Any] = json.loads(
+        resources.files("rag_eval.records").joinpath(SCHEMA_FILE).read_text(encoding="utf-8")
+    )
     return schema
 
 
@@ -37,13 +39,23 @@ def payload(chunk: ScoredChunk) -> dict[str, Any]:
     """Citation payload of a retrieved chunk: plain JSON values, without its text; optional fields that it lacks are left out."""
     values = {name: getattr(chunk, name) for name in PAYLOAD_FIELDS if hasattr(chunk, name)}
     values["offsets"] = dataclasses.asdict(chunk.offsets)
-    return {name: value for name, value in values.items() if value is not None and not (isinstance(value, float) and math.isnan(value))}
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None and not (isinstance(value, float) and math.isnan(value))
+    }
 
 
 def problems_of(record: Mapping[str, Any]) -> list[Problem]:
     """Name everything that one record shows to be wrong by itself, each with its code, field and what to do."""
     return [
-        Problem(code, FIXES[code], field=field or None, found=_shown(record, field), accepted="see citation_payload.schema.json")
+        Problem(
+            code,
+            FIXES[code],
+            field=field or None,
+            found=_shown(record, field),
+            accepted="see citation_payload.schema.json",
+        )
         for code, field in validate([record]).failures[0]
     ]
 
@@ -70,7 +82,10 @@ def scored_chunk(record: Mapping[str, Any], text: str) -> ScoredChunk:
     if problems:
         raise InputError(problems)
     offsets, rerank = record["offsets"], record.get("rerank_score")
-    values: dict[str, Any] = {name: math.nan if record.get(name) is None else float(record[name]) for name in ("score_raw", "score_norm")}
+    values: dict[str, Any] = {
+        name: math.nan if record.get(name) is None else float(record[name])
+        for name in ("score_raw", "score_norm")
+    }
     values |= {name: record[name] for name in (*REQUIRED, "k_pos")}
     values |= {
         "offsets": Offsets(offsets["start"], offsets["end"], offsets["unit"]),
@@ -80,7 +95,13 @@ def scored_chunk(record: Mapping[str, Any], text: str) -> ScoredChunk:
     return ScoredChunk(text=text, **values)
 
 
-def citation_records(query_id: str, citations: Sequence[CitedSpan], evidence: Sequence[Evidence], *, cited_before_answer: bool | None = None) -> list[dict[str, Any]]:
+def citation_records(
+    query_id: str,
+    citations: Sequence[CitedSpan],
+    evidence: Sequence[Evidence],
+    *,
+    cited_before_answer: bool | None = None,
+) -> list[dict[str, Any]]:
     """Citations of one answer as records for `validate` and citations.jsonl.
 
     Parameters
@@ -98,7 +119,13 @@ def citation_records(query_id: str, citations: Sequence[CitedSpan], evidence: Se
     for span in citations:
         inside = 0 <= span.evidence < len(evidence)
         record = payload(evidence[span.evidence].chunk) if inside else {}
-        record |= {"query_id": query_id, "segment": span.segment, "in_evidence": inside, "doc_id": span.doc_id, "offsets": {"start": span.start, "end": span.end, "unit": "char"}}
+        record |= {
+            "query_id": query_id,
+            "segment": span.segment,
+            "in_evidence": inside,
+            "doc_id": span.doc_id,
+            "offsets": {"start": span.start, "end": span.end, "unit": "char"},
+        }
         if span.quote:
             record["quote"] = span.quote
         if cited_before_answer is not None:

@@ -31,7 +31,9 @@ def _is(value: object, *classes: tuple[str, str]) -> bool:
     return any(isinstance(cls, type) and isinstance(value, cls) for cls in loaded)
 
 
-def _finished(said: Mapping[str, Any], elsewhere: Mapping[str, Any], given: Given | None) -> Payload:
+def _finished(
+    said: Mapping[str, Any], elsewhere: Mapping[str, Any], given: Given | None
+) -> Payload:
     """Join the sources of a payload, the first that says a field counting, and refuse what is not a whole payload.
 
     Raises
@@ -41,7 +43,14 @@ def _finished(said: Mapping[str, Any], elsewhere: Mapping[str, Any], given: Give
     """
     payload: Payload = {}
     for name in PAYLOAD_FIELDS:
-        value = next((source[name] for source in (said, elsewhere, given or {}) if source.get(name) is not None), None)
+        value = next(
+            (
+                source[name]
+                for source in (said, elsewhere, given or {})
+                if source.get(name) is not None
+            ),
+            None,
+        )
         if value is not None:
             payload[name] = value
     problems = problems_of(payload)
@@ -55,7 +64,9 @@ def _range(start: object, end: object) -> Payload | None:
     return None if start is None else {"start": start, "end": end, "unit": "char"}
 
 
-def from_langchain(document: object, score: float | None = None, given: Given | None = None) -> Payload:
+def from_langchain(
+    document: object, score: float | None = None, given: Given | None = None
+) -> Payload:
     """Payload of a `langchain_core.documents.Document`.
 
     Parameters
@@ -76,12 +87,19 @@ def from_langchain(document: object, score: float | None = None, given: Given | 
         A field is missing or impossible, with its code.
     """
     if not _is(document, _LANGCHAIN):
-        raise TypeError(f"found {type(document).__name__}, accepted a langchain_core.documents.Document")
+        raise TypeError(
+            f"found {type(document).__name__}, accepted a langchain_core.documents.Document"
+        )
     loose: Any = document
     metadata: Mapping[str, Any] = loose.metadata
     start = metadata.get("start_index")
     end = start + len(loose.page_content) if isinstance(start, int) else None
-    elsewhere = {"snippet_id": loose.id, "source_url": metadata.get("source"), "offsets": _range(start, end), "score_raw": score}
+    elsewhere = {
+        "snippet_id": loose.id,
+        "source_url": metadata.get("source"),
+        "offsets": _range(start, end),
+        "score_raw": score,
+    }
     return _finished(metadata, elsewhere, given)
 
 
@@ -104,11 +122,15 @@ def from_llama_index(result: object, given: Given | None = None) -> Payload:
         A field is missing or impossible, with its code.
     """
     if not _is(result, _LLAMA_INDEX):
-        raise TypeError(f"found {type(result).__name__}, accepted a llama_index.core.schema.NodeWithScore")
+        raise TypeError(
+            f"found {type(result).__name__}, accepted a llama_index.core.schema.NodeWithScore"
+        )
     loose: Any = result
     node = loose.node
     if not hasattr(node, "start_char_idx"):
-        raise TypeError(f"found a NodeWithScore of {type(node).__name__}, accepted one of a TextNode")
+        raise TypeError(
+            f"found a NodeWithScore of {type(node).__name__}, accepted one of a TextNode"
+        )
     elsewhere = {
         "doc_id": node.ref_doc_id,
         "snippet_id": node.node_id,
@@ -140,8 +162,14 @@ def from_semantic_kernel(result: object, given: Given | None = None) -> Payload:
     loose: Any = result
     if _is(result, _SK_VECTOR):
         record = loose.record
-        said = record if isinstance(record, Mapping) else {name: getattr(record, name, None) for name in PAYLOAD_FIELDS}
+        said = (
+            record
+            if isinstance(record, Mapping)
+            else {name: getattr(record, name, None) for name in PAYLOAD_FIELDS}
+        )
         return _finished(said, {"score_raw": loose.score}, given)
     if _is(result, _SK_TEXT):
         return _finished({}, {"source_url": loose.link}, given)
-    raise TypeError(f"found {type(result).__name__}, accepted a VectorSearchResult or a TextSearchResult of semantic_kernel.data")
+    raise TypeError(
+        f"found {type(result).__name__}, accepted a VectorSearchResult or a TextSearchResult of semantic_kernel.data"
+    )

@@ -38,7 +38,9 @@ def same_words(passage: str, quote: str) -> bool:
         return True
     wanted = normalised(quote)
     count = wanted.count(" ") + 1 if wanted else 0
-    found = passage.split(None, count)  # NFC neither makes nor removes white space, so the number of words must agree
+    found = passage.split(
+        None, count
+    )  # NFC neither makes nor removes white space, so the number of words must agree
     if len(found) != count or sum(map(len, found)) > _LONGEST_COMPOSITION * len(wanted):
         return False
     return unicodedata.normalize("NFC", " ".join(found)) == wanted
@@ -127,11 +129,16 @@ def quotes_verbatim(quotes: Sequence[Quote], sources: Sequence[Source]) -> npt.N
     array
         Bool `[len(quotes)]`. A number that no source has and a quote without any words are not verbatim.
     """
-    texts = {number: (normalised(source.text), normalised(source.title)) for number, source in enumerate(sources, start=1)}
+    texts = {
+        number: (normalised(source.text), normalised(source.title))
+        for number, source in enumerate(sources, start=1)
+    }
     matches = np.zeros(len(quotes), dtype=bool)
     for place, quote in enumerate(quotes):
         wanted = normalised(quote.text)
-        matches[place] = bool(wanted) and any(wanted in text for text in texts.get(quote.source, ()))
+        matches[place] = bool(wanted) and any(
+            wanted in text for text in texts.get(quote.source, ())
+        )
     return matches
 
 
@@ -148,4 +155,6 @@ def quote_match_rate(answers: Sequence[npt.NDArray[np.bool_]]) -> tuple[int, int
     n_correct, n_due
         The rate is n_correct / n_due; n_due is 0 only where no answer was given.
     """
-    return sum(int(matches.sum()) for matches in answers), sum(max(len(matches), 1) for matches in answers)
+    return sum(int(matches.sum()) for matches in answers), sum(
+        max(len(matches), 1) for matches in answers
+    )

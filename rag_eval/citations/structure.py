@@ -72,7 +72,11 @@ def unit_of(record: Record) -> str | None:
 
 def _wrong_surroundings(record: Record) -> str:
     window, page = record.get("window"), record.get("page")
-    if window is not None and not (isinstance(window, Mapping) and is_whole(window.get("pre"), 0) and is_whole(window.get("post"), 0)):
+    if window is not None and not (
+        isinstance(window, Mapping)
+        and is_whole(window.get("pre"), 0)
+        and is_whole(window.get("post"), 0)
+    ):
         return "window"
     return "page" if page is not None and not is_text(page) and not is_whole(page, 0) else ""
 
@@ -89,7 +93,11 @@ def _wrong_score(record: Record) -> str:
 def _wrong_rank(record: Record) -> str:
     if not is_whole(record.get("k_pos"), 1):
         return "k_pos"
-    rerank, final, reranked = record.get("rerank_score"), record.get("k_final"), record.get("reranked")
+    rerank, final, reranked = (
+        record.get("rerank_score"),
+        record.get("k_final"),
+        record.get("reranked"),
+    )
     if rerank is not None and not is_number(rerank):
         return "rerank_score"
     if reranked is not None and not isinstance(reranked, bool):
@@ -124,6 +132,11 @@ def structural_findings(record: Record) -> list[Finding]:
     if not isinstance(record.get("embed_model"), str):
         found.append(("missing_embed_model", "embed_model"))
     place = (offsets is not None and wrong_offsets(offsets)) or _wrong_surroundings(record)
-    named = (("bad_offsets", place), ("missing_score", _wrong_score(record)), ("trace_incomplete", _wrong_rank(record)), ("explained_before_cited", cites_late(record)))
+    named = (
+        ("bad_offsets", place),
+        ("missing_score", _wrong_score(record)),
+        ("trace_incomplete", _wrong_rank(record)),
+        ("explained_before_cited", cites_late(record)),
+    )
     found.extend((code, field) for code, field in named if field)
     return found

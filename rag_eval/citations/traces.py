@@ -28,7 +28,11 @@ MISSING = "-"
 
 
 def _bounded(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 33]}…{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+    return (
+        text
+        if len(text) <= MAX_TEXT
+        else f"{text[: MAX_TEXT - 33]}…{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+    )
 
 
 def _texts(values: Sequence[str]) -> tuple[str, ...]:
@@ -36,7 +40,12 @@ def _texts(values: Sequence[str]) -> tuple[str, ...]:
 
 
 def _numbers(values: Sequence[float | None]) -> tuple[float | None, ...]:
-    return tuple([None if value is None or not math.isfinite(value) else float(value) + 0.0 for value in values[:MAX_ITEMS]])
+    return tuple(
+        [
+            None if value is None or not math.isfinite(value) else float(value) + 0.0
+            for value in values[:MAX_ITEMS]
+        ]
+    )
 
 
 def _integers(values: Sequence[int | None]) -> tuple[int | None, ...]:
@@ -108,8 +117,26 @@ class Trace:
             object.__setattr__(self, name, plain(getattr(self, name)))
 
 
-_TEXT_FIELDS = ("ts", "qid", "lambda_state", "store", "index_hash", "embed_model", "analyzer", "section_id", "rev", "run_id", "strategy", "paraphrase_id")
-_LISTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {"citations": _texts, "scores": _numbers, "kpos": _integers, "kfinal": _integers}
+_TEXT_FIELDS = (
+    "ts",
+    "qid",
+    "lambda_state",
+    "store",
+    "index_hash",
+    "embed_model",
+    "analyzer",
+    "section_id",
+    "rev",
+    "run_id",
+    "strategy",
+    "paraphrase_id",
+)
+_LISTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "citations": _texts,
+    "scores": _numbers,
+    "kpos": _integers,
+    "kfinal": _integers,
+}
 
 _LINE: dict[str, tuple[str, Callable[[str], Any]]] = {
     "ts": ("ts", str),
@@ -156,14 +183,28 @@ _ROW: dict[str, tuple[str, Kind]] = {
 _OF_ROW = operator.attrgetter(*(field for field, _ in _ROW.values()))
 _KEY = ("run_id", "strategy", "qid", "paraphrase_id", "seed", "seg")
 
-RAG_TRACES = TableSpec("rag_traces", tuple(ColumnSpec(name, kind, required=name in _KEY) for name, (_, kind) in _ROW.items()), indexes=(("run_id",), ("qid",)))
+RAG_TRACES = TableSpec(
+    "rag_traces",
+    tuple(ColumnSpec(name, kind, required=name in _KEY) for name, (_, kind) in _ROW.items()),
+    indexes=(("run_id",), ("qid",)),
+)
 
 _BARE = r"[A-Za-z0-9_./:#@+-]+"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _VALUE = f"(?:{_BARE}|{_QUOTED})"
 _PLAIN = re.compile(_BARE)
 _ITEM = re.compile(_VALUE)
-_FIELDS = re.compile(" ".join(f"{key}=" + (rf"(?P<{field}>\[(?:{_VALUE}(?:,{_VALUE})*)?\])" if field in _LISTS else f"(?P<{field}>{_VALUE})") for key, (field, _) in _LINE.items()))
+_FIELDS = re.compile(
+    " ".join(
+        f"{key}="
+        + (
+            rf"(?P<{field}>\[(?:{_VALUE}(?:,{_VALUE})*)?\])"
+            if field in _LISTS
+            else f"(?P<{field}>{_VALUE})"
+        )
+        for key, (field, _) in _LINE.items()
+    )
+)
 
 
 def _token(value: object) -> str:
@@ -176,7 +217,13 @@ def _token(value: object) -> str:
         return value
     text = json.dumps(value, ensure_ascii=False)
     # JSON leaves separators, bidi controls and whatever else does not print as it is
-    return text if text.isprintable() else "".join([letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text])
+    return (
+        text
+        if text.isprintable()
+        else "".join(
+            [letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text]
+        )
+    )
 
 
 def _value(token: str, kind: Callable[[str], Any]) -> Any:
@@ -196,7 +243,11 @@ def line(trace: Trace) -> str:
     parts = []
     for key, (field, _) in _LINE.items():
         value = getattr(trace, field)
-        parts.append(f"{key}=[{','.join(map(_token, value))}]" if field in _LISTS else f"{key}={_token(value)}")
+        parts.append(
+            f"{key}=[{','.join(map(_token, value))}]"
+            if field in _LISTS
+            else f"{key}={_token(value)}"
+        )
     return " ".join(parts)
 
 
@@ -212,18 +263,36 @@ def parse(text: str) -> dict[str, Any]:
     try:
         if found is not None:
             return {
-                field: tuple(_value(item, kind) for item in _ITEM.findall(found[field][1:-1])) if field in _LISTS else _value(found[field], kind)
+                field: tuple(_value(item, kind) for item in _ITEM.findall(found[field][1:-1]))
+                if field in _LISTS
+                else _value(found[field], kind)
                 for field, kind in _LINE.values()
             }
     except ValueError:  # not a number, or not JSON
         pass
-    raise InputError(Problem("bad_trace_line", "this is not a trace", found=quoted(text), accepted=" ".join(f"{key}=..." for key in _LINE)))
+    raise InputError(
+        Problem(
+            "bad_trace_line",
+            "this is not a trace",
+            found=quoted(text),
+            accepted=" ".join(f"{key}=..." for key in _LINE),
+        )
+    )
 
 
 def row(trace: Trace) -> tuple[Any, ...]:
     """The trace as a row of `RAG_TRACES`; empty texts are null except in the key."""
     values: tuple[Any, ...] = _OF_ROW(trace)
-    return tuple([None if value == "" and name not in _KEY else value for name, value in zip(_ROW, values, strict=True)]) if "" in values else values
+    return (
+        tuple(
+            [
+                None if value == "" and name not in _KEY else value
+                for name, value in zip(_ROW, values, strict=True)
+            ]
+        )
+        if "" in values
+        else values
+    )
 
 
 def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
@@ -238,11 +307,18 @@ def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
     InputError
         The database cannot be used, or its table has other columns.
     """
-    if len({(trace.run_id, trace.strategy, trace.qid, trace.paraphrase_id, trace.seed, trace.seg) for trace in traces}) != len(traces):
+    if len(
+        {
+            (trace.run_id, trace.strategy, trace.qid, trace.paraphrase_id, trace.seed, trace.seg)
+            for trace in traces
+        }
+    ) != len(traces):
         raise ValueError("two traces of one run, strategy, wording, seed and segment")
     store.create(RAG_TRACES)
     owned = sorted({(trace.run_id, trace.strategy) for trace in traces})
-    with store.transaction(*(f"{RAG_TRACES.name} {json.dumps(run_id)}" for run_id, _ in owned)) as transaction:
+    with store.transaction(
+        *(f"{RAG_TRACES.name} {json.dumps(run_id)}" for run_id, _ in owned)
+    ) as transaction:
         for run_id, strategy in owned:
             transaction.delete(RAG_TRACES, {"run_id": run_id, "strategy": strategy})
         return transaction.insert(RAG_TRACES, map(row, traces))
@@ -251,12 +327,32 @@ def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
 def read_traces(store: SqlStore, run_id: str | None = None, qid: str | None = None) -> list[Trace]:
     """Read traces, all or those of a run or a question, sorted by run, strategy, question, wording, seed and segment. `k` is None: the table has no such column."""
     store.create(RAG_TRACES)
-    where = {name: _bounded(value) for name, value in (("run_id", run_id), ("qid", qid)) if value is not None}
+    where = {
+        name: _bounded(value)
+        for name, value in (("run_id", run_id), ("qid", qid))
+        if value is not None
+    }
     with store.reading() as transaction:
         rows = transaction.select(RAG_TRACES, where)
-    values: Iterable[dict[str, Any]] = ({field: "" if found[name] is None and kind == "text" else found[name] for name, (field, kind) in _ROW.items()} for found in rows)
+    values: Iterable[dict[str, Any]] = (
+        {
+            field: "" if found[name] is None and kind == "text" else found[name]
+            for name, (field, kind) in _ROW.items()
+        }
+        for found in rows
+    )
     # sorted here: databases collate text in their own ways
-    return sorted((Trace(**named) for named in values), key=lambda trace: (trace.run_id, trace.strategy, trace.qid, trace.paraphrase_id, trace.seed, trace.seg))
+    return sorted(
+        (Trace(**named) for named in values),
+        key=lambda trace: (
+            trace.run_id,
+            trace.strategy,
+            trace.qid,
+            trace.paraphrase_id,
+            trace.seed,
+            trace.seg,
+        ),
+    )
 
 
 def write_log(path: Path, traces: Iterable[Trace]) -> int:

@@ -26,13 +26,32 @@ import numpy.typing as npt
 
 from rag_eval.citations.live_index import LiveIndex
 from rag_eval.citations.live_rules import live_findings
-from rag_eval.citations.structure import Finding, Record, is_empty, is_text, is_whole, structural_findings, unit_of
+from rag_eval.citations.structure import (
+    Finding,
+    Record,
+    is_empty,
+    is_text,
+    is_whole,
+    structural_findings,
+    unit_of,
+)
 from rag_eval.records.citation import CODES, REQUIRED
 
-LIVE_CODES = ("mismatch_index_hash", "analyzer_mismatch", "rev_mismatch", "unknown_snippet", "quote_mismatch")
+LIVE_CODES = (
+    "mismatch_index_hash",
+    "analyzer_mismatch",
+    "rev_mismatch",
+    "unknown_snippet",
+    "quote_mismatch",
+)
 """Codes whose rules ask the live index; without one `bad_offsets` does not know the document's length either."""
 _RANK = {code: rank for rank, code in enumerate(CODES)}
-_STRUCTURAL = ("empty_citations", "missing_score", "trace_incomplete", *(f"missing_{name}" for name in REQUIRED))
+_STRUCTURAL = (
+    "empty_citations",
+    "missing_score",
+    "trace_incomplete",
+    *(f"missing_{name}" for name in REQUIRED),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,7 +102,9 @@ class Verdicts:
     @property
     def valid(self) -> npt.NDArray[np.bool_]:
         """Whether each record is ok, bool `[n]`."""
-        return np.fromiter((not found for found in self.failures), dtype=bool, count=len(self.failures))
+        return np.fromiter(
+            (not found for found in self.failures), dtype=bool, count=len(self.failures)
+        )
 
     @property
     def not_tried(self) -> tuple[str, ...]:
@@ -101,7 +122,9 @@ class Verdicts:
         return self.counts["analyzer_mismatch"] > 0
 
 
-def validate(records: Sequence[Record], live: LiveIndex | None = None, rules: Rules | None = None) -> Verdicts:
+def validate(
+    records: Sequence[Record], live: LiveIndex | None = None, rules: Rules | None = None
+) -> Verdicts:
     """Try every rule on every record of one run.
 
     Parameters
@@ -122,29 +145,47 @@ def validate(records: Sequence[Record], live: LiveIndex | None = None, rules: Ru
     """
     tried: Counter[str] = Counter()
     found = [_alone(record, live, tried) for record in records]
-    judged = [place for place, record in enumerate(records) if not is_empty(record) and record.get("in_evidence") is not False]
+    judged = [
+        place
+        for place, record in enumerate(records)
+        if not is_empty(record) and record.get("in_evidence") is not False
+    ]
     _mixed_units(records, judged, found, tried)
     _cross_section(records, judged, found, tried, rules or Rules())
-    failures = tuple(tuple(sorted(each, key=lambda finding: _RANK[finding[0]])) if len(each) > 1 else tuple(each) for each in found)
+    failures = tuple(
+        tuple(sorted(each, key=lambda finding: _RANK[finding[0]])) if len(each) > 1 else tuple(each)
+        for each in found
+    )
     counts = Counter(code for each in failures for code, _ in each)
     counts["ok"] = sum(not each for each in failures)
     if not records:
         counts["empty_citations"], tried["empty_citations"] = 1, 1
-    return Verdicts(failures, {code: counts[code] for code in CODES}, {code: tried[code] for code in CODES[:-1]}, live is not None)
+    return Verdicts(
+        failures,
+        {code: counts[code] for code in CODES},
+        {code: tried[code] for code in CODES[:-1]},
+        live is not None,
+    )
 
 
 def _alone(record: Record, live: LiveIndex | None, tried: Counter[str]) -> list[Finding]:
     """Hold one record against the rules that need no other record."""
     tried["empty_citations"] += 1
-    if not isinstance(record, Mapping) or (record.get("in_evidence") is not False and is_empty(record)):
+    if not isinstance(record, Mapping) or (
+        record.get("in_evidence") is not False and is_empty(record)
+    ):
         return [("empty_citations", "")]
     if record.get("in_evidence") is False:
         tried["unknown_snippet"] += 1
         return [("unknown_snippet", "snippet_id")]
     found = structural_findings(record)
     tried.update(_STRUCTURAL[1:])
-    tried["bad_offsets"] += any(record.get(name) is not None for name in ("offsets", "window", "page"))
-    tried["explained_before_cited"] += record.get("order") is not None or record.get("cited_before_answer") is not None
+    tried["bad_offsets"] += any(
+        record.get(name) is not None for name in ("offsets", "window", "page")
+    )
+    tried["explained_before_cited"] += (
+        record.get("order") is not None or record.get("cited_before_answer") is not None
+    )
     inside = record.get("in_evidence")
     if inside is not None and inside is not True:
         found.append(("unknown_snippet", "in_evidence"))
@@ -155,11 +196,15 @@ def _alone(record: Record, live: LiveIndex | None, tried: Counter[str]) -> list[
         tried["quote_mismatch"] += 1
     if live is not None:
         known = {code for code, _ in found}
-        found.extend(finding for finding in live_findings(record, live, tried) if finding[0] not in known)
+        found.extend(
+            finding for finding in live_findings(record, live, tried) if finding[0] not in known
+        )
     return found
 
 
-def _mixed_units(records: Sequence[Record], judged: list[int], found: list[list[Finding]], tried: Counter[str]) -> None:
+def _mixed_units(
+    records: Sequence[Record], judged: list[int], found: list[list[Finding]], tried: Counter[str]
+) -> None:
     """Mark the records whose unit is not the run's."""
     units = [(place, unit) for place in judged if (unit := unit_of(records[place])) is not None]
     counts = Counter(unit for _, unit in units)
@@ -171,7 +216,13 @@ def _mixed_units(records: Sequence[Record], judged: list[int], found: list[list[
                 found[place].append(("mixed_units", "offsets.unit"))
 
 
-def _cross_section(records: Sequence[Record], judged: list[int], found: list[list[Finding]], tried: Counter[str], rules: Rules) -> None:
+def _cross_section(
+    records: Sequence[Record],
+    judged: list[int],
+    found: list[list[Finding]],
+    tried: Counter[str],
+    rules: Rules,
+) -> None:
     """Mark the records that add a section to a segment which may not stand beside those cited before."""
     allowed = {frozenset(pair) for pair in rules.section_pairs}
     cited: dict[tuple[object, object], dict[str, None]] = {}
@@ -182,12 +233,21 @@ def _cross_section(records: Sequence[Record], judged: list[int], found: list[lis
         if segment is None or (segment == -1 and is_whole(segment, -1)):
             continue
         tried["cross_section_reuse"] += 1
-        unreadable = next((name for name, value in (("segment", segment), ("query_id", query_id)) if value is not None and not is_text(value) and not is_whole(value, 0)), "")
+        unreadable = next(
+            (
+                name
+                for name, value in (("segment", segment), ("query_id", query_id))
+                if value is not None and not is_text(value) and not is_whole(value, 0)
+            ),
+            "",
+        )
         if unreadable:
             found[place].append(("cross_section_reuse", unreadable))
         elif is_text(section_id):
             before = cited.setdefault((query_id, segment), {})
-            if section_id not in before and not all(frozenset((section_id, other)) in allowed for other in before):
+            if section_id not in before and not all(
+                frozenset((section_id, other)) in allowed for other in before
+            ):
                 found[place].append(("cross_section_reuse", "section_id"))
             else:
                 before[section_id] = None

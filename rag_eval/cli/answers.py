@@ -11,8 +11,15 @@ from rag_eval.cli.app import GATE_FAILED, Home, app, console_for, open_settings,
 @app.command()
 def validate(
     citations: Annotated[Path, typer.Argument(help="Citations as JSON lines, one payload a line.")],
-    index: Annotated[Path | None, typer.Option(help="A home that `rag-eval run` has written: citations are held against the index of its newest run.")] = None,
-    gold_set: Annotated[str | None, typer.Option(help="With --index: the newest run of this gold set.")] = None,
+    index: Annotated[
+        Path | None,
+        typer.Option(
+            help="A home that `rag-eval run` has written: citations are held against the index of its newest run."
+        ),
+    ] = None,
+    gold_set: Annotated[
+        str | None, typer.Option(help="With --index: the newest run of this gold set.")
+    ] = None,
 ) -> None:
     """Check a file of citations against every rule of the payload; exit 2 if any is not ok."""
     with told():
@@ -42,4 +49,6 @@ def explain(
         from rag_eval.evaluation.explaining import explanation
         from rag_eval.reporting.explain import show_explanation
 
-        show_explanation(console_for(), explanation(settings.home, query_id, run=run, gold_set=gold_set))
+        show_explanation(
+            console_for(), explanation(settings.home, query_id, run=run, gold_set=gold_set)
+        )

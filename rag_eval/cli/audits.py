@@ -8,12 +8,30 @@ from typing import Annotated
 import typer
 
 from rag_eval.cli.app import Home, app, command, console_for, told
-from rag_eval.cli.outcomes import AsJson, Fingerprint, Limit, Strategy, Target, TargetOption, now, open_outcomes, open_sql
+from rag_eval.cli.outcomes import (
+    AsJson,
+    Fingerprint,
+    Limit,
+    Strategy,
+    Target,
+    TargetOption,
+    now,
+    open_outcomes,
+    open_sql,
+)
 
 claim = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 audit = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(claim, name="claim", help="Production traffic without gold: import and list questions with what was retrieved for them.")
-app.add_typer(audit, name="audit", help="Random audits of production traffic: draw claims to be judged, with known probabilities, and list the draws.")
+app.add_typer(
+    claim,
+    name="claim",
+    help="Production traffic without gold: import and list questions with what was retrieved for them.",
+)
+app.add_typer(
+    audit,
+    name="audit",
+    help="Random audits of production traffic: draw claims to be judged, with known probabilities, and list the draws.",
+)
 
 
 class By(StrEnum):
@@ -24,26 +42,44 @@ class By(StrEnum):
 
 @claim.command("import")
 def import_claims(
-    traffic: Annotated[Path, typer.Argument(help="JSON lines: query, retrieved [{id, score}], optionally query_id, group_id, k, at, strategy, strategy_fingerprint, miss_rate.")],
+    traffic: Annotated[
+        Path,
+        typer.Argument(
+            help="JSON lines: query, retrieved [{id, score}], optionally query_id, group_id, k, at, strategy, strategy_fingerprint, miss_rate."
+        ),
+    ],
     *,
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
-    k: Annotated[int, typer.Option(min=1, max=1000, help="Cutoff of the target, for lines that do not say.")] = 10,
+    k: Annotated[
+        int, typer.Option(min=1, max=1000, help="Cutoff of the target, for lines that do not say.")
+    ] = 10,
     home: Home = None,
 ) -> None:
     """Import production traffic, all of the file or nothing; personal data in the questions is masked, and what is there already is not added again."""
     with told():
         from rag_eval.uncertainty.claims import ClaimStore, read_claims
 
-        found, masked = read_claims(traffic, strategy=strategy, fingerprint=fingerprint, k=k, now=now())
+        found, masked = read_claims(
+            traffic, strategy=strategy, fingerprint=fingerprint, k=k, now=now()
+        )
         done = ClaimStore(open_sql(home)).add(found, masked, now=now())
         covered = ", ".join(f"{count} {name}" for name, count in sorted(done.masked.items()))
-        typer.echo(f"{done.added:,} claims imported, {done.already_there:,} were there already; masked: {covered or 'nothing'}")
+        typer.echo(
+            f"{done.added:,} claims imported, {done.already_there:,} were there already; masked: {covered or 'nothing'}"
+        )
     typer.echo(f"next: {command()} audit draw --n 50 --seed 1 --depth 50")
 
 
 @claim.command("list")
-def list_claims(*, strategy: Strategy = None, fingerprint: Fingerprint = None, limit: Limit = 50, json: AsJson = False, home: Home = None) -> None:
+def list_claims(
+    *,
+    strategy: Strategy = None,
+    fingerprint: Fingerprint = None,
+    limit: Limit = 50,
+    json: AsJson = False,
+    home: Home = None,
+) -> None:
     """List claims of production traffic, the newest first, and how many each strategy has."""
     with told():
         from rag_eval.uncertainty.claims import ClaimStore
@@ -66,27 +102,63 @@ def draw(
     n: Annotated[int, typer.Option("--n", help="How many claims to draw.")],
     seed: Annotated[int, typer.Option(help="Equal seeds draw equal samples from equal stores.")],
     depth: Annotated[int, typer.Option(help="How far down the auditor is to look; at least K.")],
-    stratify_by: Annotated[By | None, typer.Option(help="risk: draw more where the predicted miss rate that came with the claims leaves more open.")] = None,
+    stratify_by: Annotated[
+        By | None,
+        typer.Option(
+            help="risk: draw more where the predicted miss rate that came with the claims leaves more open."
+        ),
+    ] = None,
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
     target: TargetOption = Target.miss_any,
-    out: Annotated[Path, typer.Option(help="File for the auditor to fill in; it must not exist.")] = Path("audit.jsonl"),
+    out: Annotated[
+        Path, typer.Option(help="File for the auditor to fill in; it must not exist.")
+    ] = Path("audit.jsonl"),
     home: Home = None,
 ) -> None:
     """Draw claims at random to be judged, and write the file that the auditor fills in; each is drawn once, and the store keeps with which probability."""
     with told():
         from rag_eval.uncertainty.audits import AuditStore
 
-        made = AuditStore(open_sql(home)).draw(n, seed=seed, depth=depth, path=out, now=now(), strategy=strategy, fingerprint=fingerprint, target=target.value, stratified=stratify_by is not None)
+        made = AuditStore(open_sql(home)).draw(
+            n,
+            seed=seed,
+            depth=depth,
+            path=out,
+            now=now(),
+            strategy=strategy,
+            fingerprint=fingerprint,
+            target=target.value,
+            stratified=stratify_by is not None,
+        )
         from rag_eval.records.problems import quoted
 
-        chance = f"{made.smallest:.4g}" if made.smallest == made.largest else f"{made.smallest:.4g} to {made.largest:.4g}"
-        typer.echo(f"draw {made.draw_id}: {made.n:,} of {made.population:,} claims of {quoted(made.strategy)}, each drawn with probability {chance}, written to {made.path}")
-    typer.echo(f"fill in missed, missed_content, gold_source and audit_depth, then: {command()} outcome import {out}")
+        chance = (
+            f"{made.smallest:.4g}"
+            if made.smallest == made.largest
+            else f"{made.smallest:.4g} to {made.largest:.4g}"
+        )
+        typer.echo(
+            f"draw {made.draw_id}: {made.n:,} of {made.population:,} claims of {quoted(made.strategy)}, each drawn with probability {chance}, written to {made.path}"
+        )
+    typer.echo(
+        f"fill in missed, missed_content, gold_source and audit_depth, then: {command()} outcome import {out}"
+    )
 
 
 @audit.command("list")
-def list_audits(*, feedback: Annotated[bool, typer.Option("--feedback", help="Claims with feedback of users that nobody has audited, instead of the draws.")] = False, limit: Limit = 50, home: Home = None) -> None:
+def list_audits(
+    *,
+    feedback: Annotated[
+        bool,
+        typer.Option(
+            "--feedback",
+            help="Claims with feedback of users that nobody has audited, instead of the draws.",
+        ),
+    ] = False,
+    limit: Limit = 50,
+    home: Home = None,
+) -> None:
     """List the draws with how many of their claims are judged, or feedback that calls for an audit."""
     with told():
         store = open_outcomes(home)

@@ -12,9 +12,15 @@ if TYPE_CHECKING:
     from rag_eval.evaluation.inputs import Evaluation
 
 calibrate = typer.Typer(invoke_without_command=True, pretty_exceptions_enable=False)
-app.add_typer(calibrate, name="calibrate", help="Calibrate miss rates on the outcomes so far, and say what each has earned; compare strategies.")
+app.add_typer(
+    calibrate,
+    name="calibrate",
+    help="Calibrate miss rates on the outcomes so far, and say what each has earned; compare strategies.",
+)
 
-OneGoldSet = Annotated[str | None, typer.Option("--gold-set", help="Whose strategies. Default: the primary gold set.")]
+OneGoldSet = Annotated[
+    str | None, typer.Option("--gold-set", help="Whose strategies. Default: the primary gold set.")
+]
 
 
 def _opened(gold_set: str | None, home: Path | None, gold_sets: Path | None) -> "Evaluation":
@@ -30,7 +36,9 @@ def calibrate_now(
     context: typer.Context,
     *,
     gold_set: OneGoldSet = None,
-    json: Annotated[bool, typer.Option("--json", help="Everything as one JSON object instead of tables.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Everything as one JSON object instead of tables.")
+    ] = False,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
@@ -51,11 +59,15 @@ def calibrate_now(
 
 @calibrate.command()
 def compare(
-    strategies: Annotated[list[str], typer.Argument(help="Two or more strategies of the gold set.")],
+    strategies: Annotated[
+        list[str], typer.Argument(help="Two or more strategies of the gold set.")
+    ],
     *,
     gold_set: OneGoldSet = None,
     csv: Annotated[Path | None, typer.Option(help="Also write the table to this file.")] = None,
-    latex: Annotated[Path | None, typer.Option(help="Also write the table to this file, for a paper.")] = None,
+    latex: Annotated[
+        Path | None, typer.Option(help="Also write the table to this file, for a paper.")
+    ] = None,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
@@ -63,7 +75,12 @@ def compare(
     with told():
         evaluation = _opened(gold_set, home, gold_sets)
         from rag_eval.evaluation.calibrating import compare_strategies
-        from rag_eval.reporting.miss_rate_tables import differences_table, strategies_table, to_latex, write_comparison_csv
+        from rag_eval.reporting.miss_rate_tables import (
+            differences_table,
+            strategies_table,
+            to_latex,
+            write_comparison_csv,
+        )
         from rag_eval.storage.atomic import write_text
 
         found = compare_strategies(evaluation, strategies)

@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rag_eval.cli.app import GATE_FAILED, GoldSets, Home, Reports, app, command, console_for, open_settings, progress_for, told
+from rag_eval.cli.app import (
+    GATE_FAILED,
+    GoldSets,
+    Home,
+    Reports,
+    app,
+    command,
+    console_for,
+    open_settings,
+    progress_for,
+    told,
+)
 
 if TYPE_CHECKING:
     from rag_eval.evaluation.inputs import Evaluation
@@ -13,30 +24,61 @@ if TYPE_CHECKING:
     from rag_eval.settings import Settings
 
 
-def _record_lineage(evaluations: "list[Evaluation]", outcomes: "list[Outcome]", settings: "Settings") -> None:
+def _record_lineage(
+    evaluations: "list[Evaluation]", outcomes: "list[Outcome]", settings: "Settings"
+) -> None:
     """Show these runs in Dagster's lineage too; what fails here is told and changes nothing."""
     from rag_eval.defs.lineage import report_materializations
     from rag_eval.records.problems import quoted
 
     by_name = {outcome.gold_set: outcome for outcome in outcomes}
     for evaluation in evaluations:
-        if not evaluation.known:  # a plain BEIR folder or recorded outputs are no partition of the asset graph
+        if (
+            not evaluation.known
+        ):  # a plain BEIR folder or recorded outputs are no partition of the asset graph
             continue
         outcome = by_name[evaluation.config.name]
         try:
-            report_materializations(settings.home / "dagster", evaluation, outcome.report, outcome.mlflow_run)
+            report_materializations(
+                settings.home / "dagster", evaluation, outcome.report, outcome.mlflow_run
+            )
         except Exception as failure:  # noqa: BLE001 - the report on disk stands whatever Dagster's store does
-            typer.echo(f"warning: Dagster did not record this run ({type(failure).__name__}: {quoted(str(failure), 400)}); the report is complete", err=True)
+            typer.echo(
+                f"warning: Dagster did not record this run ({type(failure).__name__}: {quoted(str(failure), 400)}); the report is complete",
+                err=True,
+            )
 
 
 @app.command()
 def run(
-    gold_set: Annotated[list[str] | None, typer.Argument(help="Gold sets to run. Default: all that belong to the nightly job.")] = None,
-    beir: Annotated[Path | None, typer.Option(help="Evaluate any BEIR folder instead (corpus.jsonl, queries.jsonl, qrels/).")] = None,
-    recorded: Annotated[Path | None, typer.Option(help="Evaluate recorded outputs of your own system instead (JSONL, or a folder with outputs.jsonl); no corpus is needed.")] = None,
-    split: Annotated[str, typer.Option(help="With --beir: which qrels/<split>.tsv judges.")] = "test",
-    strategy: Annotated[list[str] | None, typer.Option(help="Only this strategy; may be repeated.")] = None,
-    vectors: Annotated[Path | None, typer.Option(help="An .npz of vectors (sha256, vectors) for the vector and hybrid strategies.")] = None,
+    gold_set: Annotated[
+        list[str] | None,
+        typer.Argument(help="Gold sets to run. Default: all that belong to the nightly job."),
+    ] = None,
+    beir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Evaluate any BEIR folder instead (corpus.jsonl, queries.jsonl, qrels/)."
+        ),
+    ] = None,
+    recorded: Annotated[
+        Path | None,
+        typer.Option(
+            help="Evaluate recorded outputs of your own system instead (JSONL, or a folder with outputs.jsonl); no corpus is needed."
+        ),
+    ] = None,
+    split: Annotated[
+        str, typer.Option(help="With --beir: which qrels/<split>.tsv judges.")
+    ] = "test",
+    strategy: Annotated[
+        list[str] | None, typer.Option(help="Only this strategy; may be repeated.")
+    ] = None,
+    vectors: Annotated[
+        Path | None,
+        typer.Option(
+            help="An .npz of vectors (sha256, vectors) for the vector and hybrid strategies."
+        ),
+    ] = None,
     home: Home = None,
     reports: Reports = None,
     gold_sets: GoldSets = None,
@@ -49,29 +91,60 @@ def run(
         from rag_eval.records.problems import InputError, Problem, quoted
 
         chosen, progress = tuple(strategy or ()), progress_for()
-        given = [name for name, value in (("gold sets", gold_set), ("--beir", beir), ("--recorded", recorded)) if value]
+        given = [
+            name
+            for name, value in (("gold sets", gold_set), ("--beir", beir), ("--recorded", recorded))
+            if value
+        ]
         if len(given) > 1:
-            raise InputError(Problem("bad_arguments", f"give {' or '.join(given)}, not both", field=given[-1], found=" and ".join(given)))
+            raise InputError(
+                Problem(
+                    "bad_arguments",
+                    f"give {' or '.join(given)}, not both",
+                    field=given[-1],
+                    found=" and ".join(given),
+                )
+            )
         if recorded is not None:
             from rag_eval.evaluation.opening_recorded import open_recorded
 
             evaluations = [open_recorded(recorded, settings, progress=progress)]
         elif beir is not None:
-            evaluations = [open_beir(beir, split, settings, strategies=chosen, vectors=vectors, progress=progress)]
+            evaluations = [
+                open_beir(
+                    beir, split, settings, strategies=chosen, vectors=vectors, progress=progress
+                )
+            ]
         else:
             evaluations = [
-                open_gold_set(folder, settings, strategies=chosen, vectors=vectors, progress=progress) for folder in select_gold_sets(settings.gold_sets, gold_set or [])
+                open_gold_set(
+                    folder, settings, strategies=chosen, vectors=vectors, progress=progress
+                )
+                for folder in select_gold_sets(settings.gold_sets, gold_set or [])
             ]
         outcomes = evaluate_all(evaluations, settings)
         from rag_eval.reporting.terminal import show_outcome
 
         console = console_for()
         for outcome in outcomes:
-            show_outcome(console, outcome.report, outcome.folder, outcome.seconds, command(), page=settings.html_report)
+            show_outcome(
+                console,
+                outcome.report,
+                outcome.folder,
+                outcome.seconds,
+                command(),
+                page=settings.html_report,
+            )
             if outcome.mlflow_error:
-                typer.echo(f"warning: MLflow did not record this run ({quoted(outcome.mlflow_error, 400)}); the report is complete", err=True)
+                typer.echo(
+                    f"warning: MLflow did not record this run ({quoted(outcome.mlflow_error, 400)}); the report is complete",
+                    err=True,
+                )
             if outcome.trace_error:
-                typer.echo(f"warning: the traces were not written ({quoted(outcome.trace_error, 400)}); the report is complete", err=True)
+                typer.echo(
+                    f"warning: the traces were not written ({quoted(outcome.trace_error, 400)}); the report is complete",
+                    err=True,
+                )
         _record_lineage(evaluations, outcomes, settings)
         failed = [name for outcome in outcomes for name in outcome.failed]
     if failed:
@@ -81,7 +154,12 @@ def run(
 
 @app.command()
 def compare(
-    run_a: Annotated[str, typer.Argument(help="A run: its id, 'latest', 'previous', or the path of its retrieval-metrics.json.")],
+    run_a: Annotated[
+        str,
+        typer.Argument(
+            help="A run: its id, 'latest', 'previous', or the path of its retrieval-metrics.json."
+        ),
+    ],
     run_b: Annotated[str, typer.Argument(help="Another one.")],
     home: Home = None,
 ) -> None:
@@ -107,7 +185,12 @@ def compare(
 
 @app.command()
 def show(
-    run_id: Annotated[str, typer.Argument(help="A run: its id, 'latest', 'previous', or the path of its retrieval-metrics.json.")] = "latest",
+    run_id: Annotated[
+        str,
+        typer.Argument(
+            help="A run: its id, 'latest', 'previous', or the path of its retrieval-metrics.json."
+        ),
+    ] = "latest",
     *,
     json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
     home: Home = None,

@@ -8,16 +8,35 @@ import typer
 from rag_eval.cli.app import GATE_FAILED, Home, Reports, app, console_for, open_settings, told
 
 baseline = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(baseline, name="baseline", help="Accept a run as the baseline that later runs are held against, or show what was accepted.")
+app.add_typer(
+    baseline,
+    name="baseline",
+    help="Accept a run as the baseline that later runs are held against, or show what was accepted.",
+)
 
-GoldSetOption = Annotated[str | None, typer.Option(help="Whose baseline. Default: the primary gold set.")]
+GoldSetOption = Annotated[
+    str | None, typer.Option(help="Whose baseline. Default: the primary gold set.")
+]
 
 
 @app.command()
 def gate(
-    gold_set: Annotated[str | None, typer.Argument(help="Whose newest report is judged. Default: the primary gold set.")] = None,
-    run: Annotated[str | None, typer.Option(help="A kept run instead: its id, 'latest', 'previous', or the path of its retrieval-metrics.json.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the files of the verdict. Default: beside the report; a kept run has no such place and is only shown.")] = None,
+    gold_set: Annotated[
+        str | None,
+        typer.Argument(help="Whose newest report is judged. Default: the primary gold set."),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            help="A kept run instead: its id, 'latest', 'previous', or the path of its retrieval-metrics.json."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the files of the verdict. Default: beside the report; a kept run has no such place and is only shown."
+        ),
+    ] = None,
     home: Home = None,
     reports: Reports = None,
 ) -> None:
@@ -44,12 +63,19 @@ def gate(
 
 @baseline.command()
 def accept(
-    run: Annotated[str, typer.Argument(help="A kept run: its id, 'latest' or 'previous' of the gold set.")] = "latest",
+    run: Annotated[
+        str, typer.Argument(help="A kept run: its id, 'latest' or 'previous' of the gold set.")
+    ] = "latest",
     *,
     who: Annotated[str, typer.Option(help="Who accepts it; stands in the record.")],
     why: Annotated[str, typer.Option(help="For what reason; stands in the record.")],
     gold_set: GoldSetOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Accept it although a required gate did not pass; the record says so.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Accept it although a required gate did not pass; the record says so."
+        ),
+    ] = False,
     home: Home = None,
 ) -> None:
     """Keep a run as the baseline that the regression gate and the drift watch hold later runs against."""
@@ -71,6 +97,8 @@ def show(gold_set: GoldSetOption = None, home: Home = None) -> None:
 
         name = gold_set or settings.primary_gold_set
         accepted = load_baseline(settings.home, name)
-        lines = baseline_lines(name, None if accepted is None else accepted.report, history(settings.home, name))
+        lines = baseline_lines(
+            name, None if accepted is None else accepted.report, history(settings.home, name)
+        )
     for line in lines:
         typer.echo(line)

@@ -11,7 +11,9 @@ from rag_eval.cli.app import ERROR, GoldSets, Home, app, command, open_settings,
 
 @app.command()
 def lint(
-    gold_set: Annotated[list[str] | None, typer.Argument(help="Gold sets to check. Default: all.")] = None,
+    gold_set: Annotated[
+        list[str] | None, typer.Argument(help="Gold sets to check. Default: all.")
+    ] = None,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
@@ -36,7 +38,9 @@ def lint(
 
 @app.command()
 def init(
-    name: Annotated[str, typer.Argument(help="Name of the new gold set: letters, digits, - and _.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of the new gold set: letters, digits, - and _.")
+    ],
     docs: Annotated[Path, typer.Option(help="Folder of Markdown or text documents.")],
     gold_sets: GoldSets = None,
 ) -> None:
@@ -47,9 +51,21 @@ def init(
         from rag_eval.records.configuration_parts import NAME
         from rag_eval.records.problems import InputError, Problem
 
-        if not re.fullmatch(NAME, name):  # a name is one folder of the gold sets, never a path out of them
-            raise InputError(Problem("bad_name", "this cannot be the name of a gold set", field="NAME", found=name, accepted="a letter or digit, then up to 63 letters, digits, - and _"))
+        if not re.fullmatch(
+            NAME, name
+        ):  # a name is one folder of the gold sets, never a path out of them
+            raise InputError(
+                Problem(
+                    "bad_name",
+                    "this cannot be the name of a gold set",
+                    field="NAME",
+                    found=name,
+                    accepted="a letter or digit, then up to 63 letters, digits, - and _",
+                )
+            )
         folder = settings.gold_sets / name
         init_gold_set(folder, docs)
     typer.echo(f"wrote {folder}")
-    typer.echo(f"next: edit {folder / 'queries.jsonl'} (rewrite each draft as a user would ask it, remove its tag 'draft'), then: {command()} lint {name} && {command()} run {name}")
+    typer.echo(
+        f"next: edit {folder / 'queries.jsonl'} (rewrite each draft as a user would ask it, remove its tag 'draft'), then: {command()} lint {name} && {command()} run {name}"
+    )

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from rag_eval.uncertainty.outcomes import OutcomeStore, Recorded
 
 outcome = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(outcome, name="outcome", help="What retrievals missed, as it was judged: add, import, list and export outcomes. Nothing is changed or deleted; a correction is a new row.")
+app.add_typer(
+    outcome,
+    name="outcome",
+    help="What retrievals missed, as it was judged: add, import, list and export outcomes. Nothing is changed or deleted; a correction is a new row.",
+)
 
 
 class Target(StrEnum):
@@ -38,11 +42,18 @@ class Source(StrEnum):
 
 
 Strategy = Annotated[str | None, typer.Option(help="Name of the strategy.")]
-Fingerprint = Annotated[str | None, typer.Option(help="Fingerprint of the strategy: the identity of everything that decides its rankings.")]
+Fingerprint = Annotated[
+    str | None,
+    typer.Option(
+        help="Fingerprint of the strategy: the identity of everything that decides its rankings."
+    ),
+]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Rows to show, the newest.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON lines instead of a table, all rows.")]
 File = Annotated[Path, typer.Argument(help="JSON lines.")]
-TargetOption = Annotated[Target, typer.Option(help="miss_any: no gold in the top K; miss_some: some gold below K.")]
+TargetOption = Annotated[
+    Target, typer.Option(help="miss_any: no gold in the top K; miss_some: some gold below K.")
+]
 OneTarget = Annotated[Target | None, typer.Option(help="Of this target only.")]
 OneSource = Annotated[Source | None, typer.Option(help="Judged from this source only.")]
 OneK = Annotated[int | None, typer.Option(help="Of this K only.")]
@@ -54,7 +65,11 @@ def open_sql(home: Path | None) -> "SqlStore":
     settings = open_settings(home)
     from rag_eval.storage.sql import FILE_NAME, SqlStore
 
-    return SqlStore(settings.home / FILE_NAME if settings.database_url is None else settings.database_url.get_secret_value())
+    return SqlStore(
+        settings.home / FILE_NAME
+        if settings.database_url is None
+        else settings.database_url.get_secret_value()
+    )
 
 
 def open_outcomes(home: Path | None) -> "OutcomeStore":
@@ -73,24 +88,70 @@ def now() -> dt.datetime:
 @outcome.command("add")
 def add_outcome(
     *,
-    missed: Annotated[bool | None, typer.Option("--missed/--hit", help="Whether the retrieval missed.")] = None,
-    correct: Annotated[str | None, typer.Option(help="Correct this outcome (its id or the start of it): the judgement given here supersedes it; neither --missed nor --hit takes it back.")] = None,
-    claim_id: Annotated[str | None, typer.Option("--claim", help="The claim that was judged (rag-eval claim list --json).")] = None,
+    missed: Annotated[
+        bool | None, typer.Option("--missed/--hit", help="Whether the retrieval missed.")
+    ] = None,
+    correct: Annotated[
+        str | None,
+        typer.Option(
+            help="Correct this outcome (its id or the start of it): the judgement given here supersedes it; neither --missed nor --hit takes it back."
+        ),
+    ] = None,
+    claim_id: Annotated[
+        str | None,
+        typer.Option("--claim", help="The claim that was judged (rag-eval claim list --json)."),
+    ] = None,
     query: Annotated[str | None, typer.Option(help="The question as it was asked.")] = None,
-    query_id: Annotated[str | None, typer.Option(help="Id of the question. Default: named by its words.")] = None,
+    query_id: Annotated[
+        str | None, typer.Option(help="Id of the question. Default: named by its words.")
+    ] = None,
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
     target: TargetOption = Target.miss_any,
-    k: Annotated[int | None, typer.Option(help="Cutoff of the target. Default: the claim's, else 10.")] = None,
-    gold_source: Annotated[Source, typer.Option(help="Where the judgement comes from.")] = Source.human,
-    gold_strategy: Annotated[list[str] | None, typer.Option(help="Strategy whose retrieval it was judged from, again for more. Default: none for qrels, else the one that was judged.")] = None,
-    independent: Annotated[bool, typer.Option("--independent", help="It was judged from no strategy's retrieval (a search of the corpus by hand).")] = False,
-    gold_document: Annotated[list[str] | None, typer.Option(help="Document known to be gold, again for more; questions that share one are one group.")] = None,
-    missed_content: Annotated[str | None, typer.Option(help="What was missed; masked, at most 200 characters are kept.")] = None,
-    feedback: Annotated[str | None, typer.Option(help="With --gold-source user_feedback: something_missing, evidence_not_relevant or nothing_missing.")] = None,
-    success: Annotated[bool | None, typer.Option("--success/--no-success", help="Whether the agent that used it succeeded.")] = None,
-    audit_depth: Annotated[int | None, typer.Option(help="How far down the auditor looked.")] = None,
-    group: Annotated[str | None, typer.Option(help="What ties questions together. Default: the question.")] = None,
+    k: Annotated[
+        int | None, typer.Option(help="Cutoff of the target. Default: the claim's, else 10.")
+    ] = None,
+    gold_source: Annotated[
+        Source, typer.Option(help="Where the judgement comes from.")
+    ] = Source.human,
+    gold_strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Strategy whose retrieval it was judged from, again for more. Default: none for qrels, else the one that was judged."
+        ),
+    ] = None,
+    independent: Annotated[
+        bool,
+        typer.Option(
+            "--independent",
+            help="It was judged from no strategy's retrieval (a search of the corpus by hand).",
+        ),
+    ] = False,
+    gold_document: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Document known to be gold, again for more; questions that share one are one group."
+        ),
+    ] = None,
+    missed_content: Annotated[
+        str | None, typer.Option(help="What was missed; masked, at most 200 characters are kept.")
+    ] = None,
+    feedback: Annotated[
+        str | None,
+        typer.Option(
+            help="With --gold-source user_feedback: something_missing, evidence_not_relevant or nothing_missing."
+        ),
+    ] = None,
+    success: Annotated[
+        bool | None,
+        typer.Option("--success/--no-success", help="Whether the agent that used it succeeded."),
+    ] = None,
+    audit_depth: Annotated[
+        int | None, typer.Option(help="How far down the auditor looked.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="What ties questions together. Default: the question.")
+    ] = None,
     note: Annotated[str, typer.Option(help="Why, for a person.")] = "",
     home: Home = None,
 ) -> None:
@@ -98,19 +159,64 @@ def add_outcome(
     with told():
         store = open_outcomes(home)
         if correct is not None:
-            _refuse_beside_correct(claim_id, query, query_id, strategy, fingerprint, k, gold_strategy, gold_document, feedback, audit_depth, group, independent or None)
+            _refuse_beside_correct(
+                claim_id,
+                query,
+                query_id,
+                strategy,
+                fingerprint,
+                k,
+                gold_strategy,
+                gold_document,
+                feedback,
+                audit_depth,
+                group,
+                independent or None,
+            )
             from rag_eval.uncertainty.outcome_lines import correction
 
-            made = correction(store.outcome(correct), missed=missed, missed_content=missed_content, agent_success=success, note=note, now=now())
+            made = correction(
+                store.outcome(correct),
+                missed=missed,
+                missed_content=missed_content,
+                agent_success=success,
+                note=note,
+                now=now(),
+            )
         else:
-            given: dict[str, Any] = {"claim_id": claim_id, "query": query, "query_id": query_id, "strategy": strategy, "strategy_fingerprint": fingerprint, "k": k, "missed": missed}
-            given |= {"gold_strategies": [] if independent else gold_strategy, "gold_documents": gold_document or [], "missed_content": missed_content, "feedback": feedback}
-            given |= {"agent_success": success, "audit_depth": audit_depth, "group_id": group, "note": note, "target": target.value, "gold_source": gold_source.value}
+            given: dict[str, Any] = {
+                "claim_id": claim_id,
+                "query": query,
+                "query_id": query_id,
+                "strategy": strategy,
+                "strategy_fingerprint": fingerprint,
+                "k": k,
+                "missed": missed,
+            }
+            given |= {
+                "gold_strategies": [] if independent else gold_strategy,
+                "gold_documents": gold_document or [],
+                "missed_content": missed_content,
+                "feedback": feedback,
+            }
+            given |= {
+                "agent_success": success,
+                "audit_depth": audit_depth,
+                "group_id": group,
+                "note": note,
+                "target": target.value,
+                "gold_source": gold_source.value,
+            }
             from rag_eval.uncertainty.audits import AuditStore
             from rag_eval.uncertainty.claims import ClaimStore
             from rag_eval.uncertainty.outcome_lines import one_outcome
 
-            made = one_outcome({name: value for name, value in given.items() if value is not None}, ClaimStore(store.sql), AuditStore(store.sql), now=now())
+            made = one_outcome(
+                {name: value for name, value in given.items() if value is not None},
+                ClaimStore(store.sql),
+                AuditStore(store.sql),
+                now=now(),
+            )
         recorded = store.record([made])
         _refuse_differing(recorded)
         typer.echo(f"{'recorded' if recorded.added else 'already there'}: {made.outcome_id}")
@@ -121,7 +227,14 @@ def _refuse_beside_correct(*given: object) -> None:
 
     if any(value is not None for value in given):
         accepted = "with --correct only --missed or --hit, --missed-content, --success or --no-success, --note"
-        raise InputError(Problem("bad_value", "a correction is of the same claim; what it was judged from stays", field="--correct", accepted=accepted))
+        raise InputError(
+            Problem(
+                "bad_value",
+                "a correction is of the same claim; what it was judged from stays",
+                field="--correct",
+                accepted=accepted,
+            )
+        )
 
 
 def _refuse_differing(recorded: "Recorded") -> None:
@@ -130,7 +243,18 @@ def _refuse_differing(recorded: "Recorded") -> None:
     if recorded.differing:
         how = "rag-eval outcome add --correct with the outcome_id of what stands"
         standing = recorded.differing.values()
-        raise InputError([Problem("differs", "another judgement of this claim, target, K and gold source stands", field="outcome_id", found=name, accepted=how) for name in standing])
+        raise InputError(
+            [
+                Problem(
+                    "differs",
+                    "another judgement of this claim, target, K and gold source stands",
+                    field="outcome_id",
+                    found=name,
+                    accepted=how,
+                )
+                for name in standing
+            ]
+        )
 
 
 @outcome.command("import")
@@ -139,8 +263,19 @@ def import_outcomes(
     *,
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
-    correct: Annotated[str | None, typer.Option(help="Why what stands may be wrong: judgements of the file that differ from it supersede it, with this note.")] = None,
-    restore: Annotated[bool, typer.Option("--restore", help="The file is a JSON lines export of this tool's own and is taken as it stands.")] = False,
+    correct: Annotated[
+        str | None,
+        typer.Option(
+            help="Why what stands may be wrong: judgements of the file that differ from it supersede it, with this note."
+        ),
+    ] = None,
+    restore: Annotated[
+        bool,
+        typer.Option(
+            "--restore",
+            help="The file is a JSON lines export of this tool's own and is taken as it stands.",
+        ),
+    ] = False,
     home: Home = None,
 ) -> None:
     """Record a file of judgements or a filled-in audit, all of it or nothing; what is there already is not added again."""
@@ -152,12 +287,27 @@ def import_outcomes(
         from rag_eval.uncertainty.claims import ClaimStore
         from rag_eval.uncertainty.outcome_lines import read_outcomes
 
-        read = read_outcomes(file, ClaimStore(store.sql), AuditStore(store.sql), now=now(), strategy=strategy, fingerprint=fingerprint, restore=restore)
-        recorded = store.record(read.outcomes, because=None if correct is None else shown(correct, MAX_NOTE))
+        read = read_outcomes(
+            file,
+            ClaimStore(store.sql),
+            AuditStore(store.sql),
+            now=now(),
+            strategy=strategy,
+            fingerprint=fingerprint,
+            restore=restore,
+        )
+        recorded = store.record(
+            read.outcomes, because=None if correct is None else shown(correct, MAX_NOTE)
+        )
         left = f", {read.not_judged:,} lines not judged yet" if read.not_judged else ""
-        typer.echo(f"{len(recorded.added):,} outcomes recorded, {len(recorded.already_there):,} were there already{left}")
+        typer.echo(
+            f"{len(recorded.added):,} outcomes recorded, {len(recorded.already_there):,} were there already{left}"
+        )
         if recorded.differing:
-            typer.echo(f"warning: {len(recorded.differing):,} differ from what stands, which was left standing; --correct WHY lets the file supersede it", err=True)
+            typer.echo(
+                f"warning: {len(recorded.differing):,} differ from what stands, which was left standing; --correct WHY lets the file supersede it",
+                err=True,
+            )
 
 
 @outcome.command("list")
@@ -175,7 +325,15 @@ def list_outcomes(
 ) -> None:
     """List outcomes, the newest first, with how many can fit a calibrator."""
     with told():
-        frame = _read(open_outcomes(home), everything, strategy=strategy, strategy_fingerprint=fingerprint, target=target, k=k, gold_source=gold_source)
+        frame = _read(
+            open_outcomes(home),
+            everything,
+            strategy=strategy,
+            strategy_fingerprint=fingerprint,
+            target=target,
+            k=k,
+            gold_source=gold_source,
+        )
         if json:
             from rag_eval.uncertainty.outcome_rows import of_frame
 
@@ -189,7 +347,12 @@ def list_outcomes(
 
 @outcome.command("export")
 def export_outcomes(
-    file: Annotated[Path, typer.Argument(help="File to write: .csv, .parquet, or .jsonl, which import --restore takes back: what stands, and the rows that it supersedes.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="File to write: .csv, .parquet, or .jsonl, which import --restore takes back: what stands, and the rows that it supersedes."
+        ),
+    ],
     *,
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
@@ -202,15 +365,37 @@ def export_outcomes(
     """Write outcomes to a file, whole or not at all."""
     with told():
         store = open_outcomes(home)
-        frame = _read(store, everything, strategy=strategy, strategy_fingerprint=fingerprint, target=target, k=k, gold_source=gold_source)
+        frame = _read(
+            store,
+            everything,
+            strategy=strategy,
+            strategy_fingerprint=fingerprint,
+            target=target,
+            k=k,
+            gold_source=gold_source,
+        )
         from rag_eval.reporting.outcome_export import RESTORED, write_outcomes
 
         whole = store.as_recorded(frame) if file.suffix.lower() == RESTORED else frame
         write_outcomes(file, whole)
-        typer.echo(f"{len(frame):,} outcomes written to {file}" + (f", and {len(whole) - len(frame):,} that they supersede" if len(whole) > len(frame) else ""))
+        typer.echo(
+            f"{len(frame):,} outcomes written to {file}"
+            + (
+                f", and {len(whole) - len(frame):,} that they supersede"
+                if len(whole) > len(frame)
+                else ""
+            )
+        )
 
 
-def _read(store: "OutcomeStore", everything: bool, *, gold_source: Source | None, target: Target | None, **equal: Any) -> "pd.DataFrame":
+def _read(
+    store: "OutcomeStore",
+    everything: bool,
+    *,
+    gold_source: Source | None,
+    target: Target | None,
+    **equal: Any,
+) -> "pd.DataFrame":
     sources = None if gold_source is None else [gold_source.value]
     read = store.history if everything else store.current
     return read(gold_sources=sources, target=None if target is None else target.value, **equal)

@@ -11,10 +11,15 @@ from rag_eval.cli.app import GoldSets, Home, app, console_for, open_settings, pr
 if TYPE_CHECKING:
     from rag_eval.evaluation.inputs import Evaluation
 
-trust = typer.Typer(no_args_is_help=True, help="Source trust and the poisoning guard: list, show and allow what is held back; sign documents and record their hashes.")
+trust = typer.Typer(
+    no_args_is_help=True,
+    help="Source trust and the poisoning guard: list, show and allow what is held back; sign documents and record their hashes.",
+)
 app.add_typer(trust, name="trust")
 
-GoldSetName = Annotated[str | None, typer.Option("--gold-set", help="Gold set. Default: the primary one.")]
+GoldSetName = Annotated[
+    str | None, typer.Option("--gold-set", help="Gold set. Default: the primary one.")
+]
 
 
 def _open(gold_set: str | None, home: Path | None, gold_sets: Path | None) -> "Evaluation":
@@ -29,7 +34,9 @@ def _open(gold_set: str | None, home: Path | None, gold_sets: Path | None) -> "E
 def list_(
     gold_set: GoldSetName = None,
     *,
-    warnings: Annotated[bool, typer.Option("--warnings", help="Also chunks that are only warned about.")] = False,
+    warnings: Annotated[
+        bool, typer.Option("--warnings", help="Also chunks that are only warned about.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON lines instead of a table.")] = False,
     home: Home = None,
     gold_sets: GoldSets = None,
@@ -50,7 +57,12 @@ def list_(
 
 
 @trust.command()
-def show(chunk_id: Annotated[str, typer.Argument(help="A chunk, or the start of its id.")], gold_set: GoldSetName = None, home: Home = None, gold_sets: GoldSets = None) -> None:
+def show(
+    chunk_id: Annotated[str, typer.Argument(help="A chunk, or the start of its id.")],
+    gold_set: GoldSetName = None,
+    home: Home = None,
+    gold_sets: GoldSets = None,
+) -> None:
     """Show one chunk: its trust with all factors, every finding, who allowed it, and up to 200 characters of it."""
     with told():
         evaluation = _open(gold_set, home, gold_sets)
@@ -77,17 +89,28 @@ def allow(
         from rag_eval.evaluation.trust_listing import decide
         from rag_eval.records.problems import quoted
 
-        decision, path = decide(evaluation, chunk_id, who=who, why=why, revoke=revoke, at=dt.datetime.now(dt.UTC))
+        decision, path = decide(
+            evaluation, chunk_id, who=who, why=why, revoke=revoke, at=dt.datetime.now(dt.UTC)
+        )
         done = "no longer allowed" if revoke else "allowed"
-        typer.echo(f"{done}: {quoted(decision.chunk_id)} of {quoted(decision.doc_id)} ({', '.join(decision.reasons)}); recorded in {path}")
+        typer.echo(
+            f"{done}: {quoted(decision.chunk_id)} of {quoted(decision.doc_id)} ({', '.join(decision.reasons)}); recorded in {path}"
+        )
         typer.echo("the next run indexes accordingly")
 
 
 @trust.command()
 def manifest(
     gold_set: GoldSetName = None,
-    out: Annotated[Path | None, typer.Option(help="File to write. Default: the gold set's trust.manifest, else manifest.json in its folder.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Ed25519 private key (PEM) to sign the manifest with.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to write. Default: the gold set's trust.manifest, else manifest.json in its folder."
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Ed25519 private key (PEM) to sign the manifest with.")
+    ] = None,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
@@ -99,7 +122,9 @@ def manifest(
         path, count, signed = write_manifest(evaluation, out, key)
         typer.echo(f"{count} documents recorded in {path}{', signed' if signed else ''}")
         if evaluation.config.trust.keys and not signed:
-            typer.echo("trust.keys is configured, so no run accepts it before it is signed: rag-eval trust manifest --key")
+            typer.echo(
+                "trust.keys is configured, so no run accepts it before it is signed: rag-eval trust manifest --key"
+            )
 
 
 @trust.command()
@@ -107,7 +132,12 @@ def sign(
     key: Annotated[Path, typer.Option(help="Ed25519 private key (PEM).")],
     name: Annotated[str, typer.Option(help="Name of the key under trust.keys.")],
     gold_set: GoldSetName = None,
-    out: Annotated[Path | None, typer.Option(help="File to write. Default: the gold set's trust.signatures, else signatures.jsonl in its folder.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to write. Default: the gold set's trust.signatures, else signatures.jsonl in its folder."
+        ),
+    ] = None,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
@@ -120,11 +150,15 @@ def sign(
         path, count, unnamed = write_signatures(evaluation, out, key, name)
         typer.echo(f"{count} documents signed in {path}")
         if unnamed is not None:
-            typer.echo(f"no run reads them until gold_set.yaml says under trust: signatures: {quoted(unnamed, 1000)}")
+            typer.echo(
+                f"no run reads them until gold_set.yaml says under trust: signatures: {quoted(unnamed, 1000)}"
+            )
 
 
 @trust.command()
-def keygen(out: Annotated[Path, typer.Argument(help="File for the private key; it must not exist.")]) -> None:
+def keygen(
+    out: Annotated[Path, typer.Argument(help="File for the private key; it must not exist.")],
+) -> None:
     """Make an Ed25519 key pair: the private key goes into a file that only you can read, the public one is printed."""
     with told():
         open_settings()

@@ -14,12 +14,38 @@ if TYPE_CHECKING:
 @app.command()
 def view(
     *,
-    host: Annotated[str, typer.Option(help="Address to listen on. Any but this machine's own (127.0.0.1, ::1) needs an access token.")] = "127.0.0.1",
-    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes any that is free. Default: view_port of the settings, 7777.")] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Take no feedback; the database is not opened.")] = False,
-    token_file: Annotated[Path | None, typer.Option(help="File that holds the access token. Default: RAG_EVAL_VIEW_TOKEN, else a new one where one is needed.")] = None,
-    allow_host: Annotated[list[str] | None, typer.Option(help="Host name under which it is reached too (behind a proxy), with or without :port; again for more.")] = None,
-    browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the address in a browser.")] = False,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address to listen on. Any but this machine's own (127.0.0.1, ::1) needs an access token."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Port to listen on; 0 takes any that is free. Default: view_port of the settings, 7777.",
+        ),
+    ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Take no feedback; the database is not opened.")
+    ] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File that holds the access token. Default: RAG_EVAL_VIEW_TOKEN, else a new one where one is needed."
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Host name under which it is reached too (behind a proxy), with or without :port; again for more."
+        ),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the address in a browser.")
+    ] = False,
     home: Home = None,
 ) -> None:
     """Show kept runs, their questions and evidence in a browser; feedback given there is recorded as outcomes. Ends with Ctrl-C."""
@@ -35,26 +61,66 @@ def view(
 
             def ready() -> None:
                 link = f"{address}?token={token}" if made else address
-                _introduce(settings, address, link, token=token is not None, made=made, loopback=loopback, read_only=read_only)
+                _introduce(
+                    settings,
+                    address,
+                    link,
+                    token=token is not None,
+                    made=made,
+                    loopback=loopback,
+                    read_only=read_only,
+                )
                 if browser:
                     import webbrowser
 
                     webbrowser.open(link)
 
-            serve(settings, bound, read_only=read_only, token=token, allow_hosts=allow_host or [], ready=ready)
+            serve(
+                settings,
+                bound,
+                read_only=read_only,
+                token=token,
+                allow_hosts=allow_host or [],
+                ready=ready,
+            )
 
 
-def _introduce(settings: "Settings", address: str, link: str, *, token: bool, made: bool, loopback: bool, read_only: bool) -> None:
+def _introduce(
+    settings: "Settings",
+    address: str,
+    link: str,
+    *,
+    token: bool,
+    made: bool,
+    loopback: bool,
+    read_only: bool,
+) -> None:
     """Say where it is and what is not allowed."""
     from rag_eval.storage.sql import SqlStore
 
-    place = SqlStore(settings.database_url.get_secret_value()).address if settings.database_url is not None else str(settings.home / "rag_eval.db")
+    place = (
+        SqlStore(settings.database_url.get_secret_value()).address
+        if settings.database_url is not None
+        else str(settings.home / "rag_eval.db")
+    )
     typer.echo(f"evidence viewer of {settings.home}: {link}")
     if made:
-        typer.echo("the link holds the access token and is shown only here; the browser that opens it stays signed in until the viewer ends")
+        typer.echo(
+            "the link holds the access token and is shown only here; the browser that opens it stays signed in until the viewer ends"
+        )
     elif token:
         typer.echo(f"sign in once at {address}?token=... with your access token")
-    typer.echo("feedback: not taken (--read-only)" if read_only else f"feedback: recorded as outcomes in {place}")
-    who = "other machines cannot reach it" if loopback else "other machines can reach it, with the access token only; nothing is encrypted: put a proxy with TLS or an SSH tunnel in front"
-    typer.echo(f"not allowed: requests of other sites, other host names than this machine's (--allow-host names more), more than 16 KiB at once; {who}")
+    typer.echo(
+        "feedback: not taken (--read-only)"
+        if read_only
+        else f"feedback: recorded as outcomes in {place}"
+    )
+    who = (
+        "other machines cannot reach it"
+        if loopback
+        else "other machines can reach it, with the access token only; nothing is encrypted: put a proxy with TLS or an SSH tunnel in front"
+    )
+    typer.echo(
+        f"not allowed: requests of other sites, other host names than this machine's (--allow-host names more), more than 16 KiB at once; {who}"
+    )
     typer.echo("Ctrl-C ends it")

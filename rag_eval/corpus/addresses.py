@@ -21,7 +21,9 @@ _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _AMBIGUOUS = re.compile(r"[\s\\\x00-\x1f\x7f]")
 # IDNA 2003, which Python has, and IDNA 2008, which browsers have, make different names of these (RFC 5894, section 7.2)
 _DEVIATING = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]")
-_ENCODED = re.compile(r"%(?:[2-6][0-9A-Fa-f]|7[0-9A-Ea-e])")  # printable ASCII: no line end comes out of a decoded address
+_ENCODED = re.compile(
+    r"%(?:[2-6][0-9A-Fa-f]|7[0-9A-Ea-e])"
+)  # printable ASCII: no line end comes out of a decoded address
 
 
 class MaskedAddress(NamedTuple):
@@ -41,7 +43,12 @@ def _host_of(name: str) -> str:
     except UnicodeError:
         return ""
     # what the encoding makes of look-alikes of / and : is no host name either
-    return host if len(host) <= MAX_DOMAIN_CHARS and all(_LABEL.fullmatch(label) for label in host.split(".")) else ""
+    return (
+        host
+        if len(host) <= MAX_DOMAIN_CHARS
+        and all(_LABEL.fullmatch(label) for label in host.split("."))
+        else ""
+    )
 
 
 def _numeric(literal: str) -> str:
@@ -110,8 +117,15 @@ def masked(source_url: str) -> MaskedAddress:
     Where only the decoded address shows them, it is the decoded one that is masked and returned.
     """
     shown, counts = masking.mask(source_url)
-    decoded = masking.mask(_ENCODED.sub(lambda match: chr(int(match[0][1:], 16)), shown)) if "%" in shown else None
+    decoded = (
+        masking.mask(_ENCODED.sub(lambda match: chr(int(match[0][1:], 16)), shown))
+        if "%" in shown
+        else None
+    )
     if decoded is None or not decoded.counts:
         return MaskedAddress(shown, counts)
     names = counts.keys() | decoded.counts.keys()
-    return MaskedAddress(decoded.text, {name: counts.get(name, 0) + decoded.counts.get(name, 0) for name in sorted(names)})
+    return MaskedAddress(
+        decoded.text,
+        {name: counts.get(name, 0) + decoded.counts.get(name, 0) for name in sorted(names)},
+    )

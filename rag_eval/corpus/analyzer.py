@@ -83,10 +83,14 @@ def terms(text: str) -> list[str]:
     return [names[i] for i in ids]
 
 
-def count_matrix(ids: Sequence[Sequence[int]], n_terms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def count_matrix(
+    ids: Sequence[Sequence[int]], n_terms: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Term counts as CSR parts (data, indices, indptr) of shape (len(ids), n_terms); ids beyond n_terms are left out."""
     lengths = np.fromiter((len(row) for row in ids), dtype=np.int64, count=len(ids))
-    flat = np.fromiter((term for row in ids for term in row), dtype=np.int64, count=int(lengths.sum()))
+    flat = np.fromiter(
+        (term for row in ids for term in row), dtype=np.int64, count=int(lengths.sum())
+    )
     rows = np.repeat(np.arange(len(ids), dtype=np.int64), lengths)
     known = flat < n_terms
     keys, counts = np.unique(rows[known] * n_terms + flat[known], return_counts=True)

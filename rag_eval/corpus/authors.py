@@ -53,5 +53,12 @@ def one_line(author: str) -> str:
     """Name on one line: white space and control characters as single spaces, invisible characters left out."""
     if author.isprintable():
         return " ".join(author.split())
-    spaced = (" " if unicodedata.category(character) in {"Cc", "Zl", "Zp"} else character for character in author)
-    return " ".join("".join(character for character in spaced if not unicodedata.category(character).startswith("C")).split())
+    spaced = (
+        " " if unicodedata.category(character) in {"Cc", "Zl", "Zp"} else character
+        for character in author
+    )
+    return " ".join(
+        "".join(
+            character for character in spaced if not unicodedata.category(character).startswith("C")
+        ).split()
+    )

@@ -12,7 +12,16 @@ from typing import Any
 
 from rag_eval.corpus import authors, dates
 from rag_eval.corpus.json_lines import lines, object_of
-from rag_eval.corpus.raw_documents import ACCEPTED_ID, Problems, RawCorpus, RawDocument, id_fault, missing, resolve, text_faults
+from rag_eval.corpus.raw_documents import (
+    ACCEPTED_ID,
+    Problems,
+    RawCorpus,
+    RawDocument,
+    id_fault,
+    missing,
+    resolve,
+    text_faults,
+)
 from rag_eval.records.gold_set import Beir
 from rag_eval.records.problems import Problem
 from rag_eval.storage.hashing import file_hash
@@ -30,7 +39,11 @@ def _files(spec: Beir, base: Path) -> list[tuple[str, Path]]:
     for number, (name, path) in enumerate(files):
         if not path.is_file():
             field = f"corpus.extra[{number - 1}]" if number else "corpus.path"
-            raise missing(f"{spec.path}/{name}", "a folder in BEIR layout with corpus.jsonl, and the extra files in it", field)
+            raise missing(
+                f"{spec.path}/{name}",
+                "a folder in BEIR layout with corpus.jsonl, and the extra files in it",
+                field,
+            )
     return files
 
 
@@ -52,7 +65,13 @@ def _faults(row: dict[str, Any]) -> Iterator[tuple[str, str, str, Any, str]]:
     elif metadata and metadata.get("section_id") is not None:
         section_fault = id_fault(metadata["section_id"])
         if section_fault:
-            yield "metadata.section_id", section_fault[0], section_fault[1].replace("id", "section id", 1), metadata["section_id"], ACCEPTED_ID
+            yield (
+                "metadata.section_id",
+                section_fault[0],
+                section_fault[1].replace("id", "section id", 1),
+                metadata["section_id"],
+                ACCEPTED_ID,
+            )
 
 
 def _document(row: dict[str, Any], source: bytes, file: str, line: int) -> tuple[RawDocument, int]:
@@ -96,24 +115,55 @@ def load(spec: Beir, base: Path) -> RawCorpus:
                     continue
                 row = object_of(data)
                 if isinstance(row, tuple):
-                    accepted = f"at most {MAX_LINE_BYTES} bytes" if row[0] == "too_long" else _ACCEPTED_LINE
+                    accepted = (
+                        f"at most {MAX_LINE_BYTES} bytes"
+                        if row[0] == "too_long"
+                        else _ACCEPTED_LINE
+                    )
                     problems.add(Problem(row[0], row[1], file=file, line=line, accepted=accepted))
                     continue
                 faults = list(_faults(row))
                 for field, code, sentence, value, accepted in faults:
                     found = None if value is None else repr(value)[:200]
-                    problems.add(Problem(code, sentence, file=file, line=line, field=field, found=found, accepted=accepted))
+                    problems.add(
+                        Problem(
+                            code,
+                            sentence,
+                            file=file,
+                            line=line,
+                            field=field,
+                            found=found,
+                            accepted=accepted,
+                        )
+                    )
                 if faults:
                     continue
                 first = place.setdefault(row["_id"], (file, line))
                 if first != (file, line):
                     sentence = f"the id was already used at {first[0]}:{first[1]}"
-                    problems.add(Problem("duplicate_id", sentence, file=file, line=line, field="_id", found=row["_id"], accepted="every id once"))
+                    problems.add(
+                        Problem(
+                            "duplicate_id",
+                            sentence,
+                            file=file,
+                            line=line,
+                            field="_id",
+                            found=row["_id"],
+                            accepted="every id once",
+                        )
+                    )
                     continue
                 document, undated = _document(row, data or b"", file, line)
                 unreadable += undated
                 documents.append(document)
     if not documents and not problems.listed:
-        problems.add(Problem("empty_corpus", "there is no document", file="corpus.jsonl", accepted="one JSON object a line"))
+        problems.add(
+            Problem(
+                "empty_corpus",
+                "there is no document",
+                file="corpus.jsonl",
+                accepted="one JSON object a line",
+            )
+        )
     problems.raise_if_any()
     return RawCorpus(documents, unreadable_dates=unreadable)

@@ -17,7 +17,19 @@ _TOKEN = re.compile(r"(?<=[\W_])(?=[^\W_])")
 _PARAMETER = re.compile(rf"^(?=\S[^\r\n]*+{_NEWLINE}[ \t]++\S)", re.MULTILINE)
 _PROMPT = re.compile(r"^(?=>>> )", re.MULTILINE)
 _DEFINITION_LISTS = frozenset(
-    {"parameters", "other parameters", "returns", "yields", "receives", "raises", "warns", "warnings", "attributes", "methods", "see also"}
+    {
+        "parameters",
+        "other parameters",
+        "returns",
+        "yields",
+        "receives",
+        "raises",
+        "warns",
+        "warnings",
+        "attributes",
+        "methods",
+        "see also",
+    }
 )
 
 Level = Callable[[str, int, int], list[int]]
@@ -55,14 +67,19 @@ def of_numpydoc(text: str, start: int, end: int, heading: str) -> Levels:
     """Parameters, then paragraphs, prompts of examples, lines."""
     content = sections.numpydoc_content(text, start, end)
     parameters = (_at(_PARAMETER),) if heading.lower() in _DEFINITION_LISTS else ()
-    return Levels((*parameters, PARAGRAPHS, _at(_PROMPT), LINES, sentences.borders, *WEAKEST), content)
+    return Levels(
+        (*parameters, PARAGRAPHS, _at(_PROMPT), LINES, sentences.borders, *WEAKEST), content
+    )
 
 
 def of_markdown(text: str, start: int, end: int, heading: str) -> Levels:
     """Blocks of the document, then list items and other nested blocks, paragraphs, lines, sentences."""
     del heading
     blocks = markdown.blocks(text, start, end)
-    return Levels((_given(blocks.top), _given(blocks.nested), PARAGRAPHS, LINES, sentences.borders, *WEAKEST), blocks.content)
+    return Levels(
+        (_given(blocks.top), _given(blocks.nested), PARAGRAPHS, LINES, sentences.borders, *WEAKEST),
+        blocks.content,
+    )
 
 
 def of_text(text: str, start: int, end: int, heading: str) -> Levels:

@@ -23,7 +23,11 @@ Span = tuple[int, int]
 Piece = tuple[int, int, int]
 """Start, end and number of tokens."""
 
-_LEVELS = {"numpydoc": borders.of_numpydoc, "markdown": borders.of_markdown, "text": borders.of_text}
+_LEVELS = {
+    "numpydoc": borders.of_numpydoc,
+    "markdown": borders.of_markdown,
+    "text": borders.of_text,
+}
 _OVERLAPPING = frozenset({"text", "markdown"})
 
 
@@ -35,7 +39,9 @@ def _pieces(text: str, start: int, end: int, levels: borders.Levels, limit: int)
         return
     finder, *weaker = levels.finders
     weak = len(levels.finders) <= len(borders.WEAKEST)
-    cuts = [at for at in finder(text, start, end) if start < at < end and (weak or at > levels.content)]
+    cuts = [
+        at for at in finder(text, start, end) if start < at < end and (weak or at > levels.content)
+    ]
     rest = borders.Levels(tuple(weaker), levels.content)
     for low, high in itertools.pairwise([start, *cuts, end]):
         yield from _pieces(text, low, high, rest, limit)
@@ -63,11 +69,15 @@ def _reach_back(text: str, previous: int, start: int, overlap: int) -> int:
     return run.start() if run else start
 
 
-def _section_spans(text: str, start: int, end: int, heading: str, chunker: Chunker) -> Iterator[Span]:
+def _section_spans(
+    text: str, start: int, end: int, heading: str, chunker: Chunker
+) -> Iterator[Span]:
     if chunker.kind == "sentence":
         weakest = borders.Levels(borders.WEAKEST, start)
         for low, high in sentences.spans(text, start, end):
-            yield from _packed(_pieces(text, low, high, weakest, chunker.max_tokens), chunker.max_tokens)
+            yield from _packed(
+                _pieces(text, low, high, weakest, chunker.max_tokens), chunker.max_tokens
+            )
         return
     if count_tokens(text[start:end]) <= chunker.max_tokens:
         yield start, end
@@ -77,11 +87,16 @@ def _section_spans(text: str, start: int, end: int, heading: str, chunker: Chunk
     levels = _LEVELS[chunker.kind](text, start, end, heading)
     previous = None
     for low, high in _packed(_pieces(text, start, end, levels, limit), limit):
-        yield (low if previous is None or not overlap else _reach_back(text, previous, low, overlap)), high
+        yield (
+            (low if previous is None or not overlap else _reach_back(text, previous, low, overlap)),
+            high,
+        )
         previous = low
 
 
-def _spans(text: str, its: list[tuple[int, int, str, str]], chunker: Chunker, *, passages: bool) -> Iterator[tuple[int, int, str]]:
+def _spans(
+    text: str, its: list[tuple[int, int, str, str]], chunker: Chunker, *, passages: bool
+) -> Iterator[tuple[int, int, str]]:
     """Start, end and section_id of each chunk of a document, in order; none is empty or only white space."""
     if chunker.kind == "whole":
         # the very text, white space included: its hash must be that of the document as others have embedded it
@@ -95,10 +110,14 @@ def _spans(text: str, its: list[tuple[int, int, str, str]], chunker: Chunker, *,
                 yield *trimmed, section_id
 
 
-def _sections_of(documents: pd.DataFrame, sections: pd.DataFrame) -> dict[str, list[tuple[int, int, str, str]]]:
+def _sections_of(
+    documents: pd.DataFrame, sections: pd.DataFrame
+) -> dict[str, list[tuple[int, int, str, str]]]:
     """Sections of each document by place; a document without any is one section under its own id."""
     found: dict[str, list[tuple[int, int, str, str]]] = {}
-    columns = (sections[name].tolist() for name in ("doc_id", "start", "end", "title", "section_id"))
+    columns = (
+        sections[name].tolist() for name in ("doc_id", "start", "end", "title", "section_id")
+    )
     for doc_id, start, end, title, section_id in zip(*columns, strict=True):
         found.setdefault(doc_id, []).append((start, end, title, section_id))
     for its in found.values():
@@ -108,7 +127,9 @@ def _sections_of(documents: pd.DataFrame, sections: pd.DataFrame) -> dict[str, l
     return found
 
 
-def chunk_documents(documents: pd.DataFrame, sections: pd.DataFrame, chunker: Chunker) -> pd.DataFrame:
+def chunk_documents(
+    documents: pd.DataFrame, sections: pd.DataFrame, chunker: Chunker
+) -> pd.DataFrame:
     """Cut documents into chunks.
 
     Parameters
@@ -130,16 +151,46 @@ def chunk_documents(documents: pd.DataFrame, sections: pd.DataFrame, chunker: Ch
     parameters = chunker.model_dump(mode="json")
     by_document = _sections_of(documents, sections)
     rows: list[tuple[Any, ...]] = []
-    columns = (documents[name].tolist() for name in ("doc_id", "title", "text", "content_hash", "kind"))
+    columns = (
+        documents[name].tolist() for name in ("doc_id", "title", "text", "content_hash", "kind")
+    )
     for doc_id, title, text, content_hash, kind in zip(*columns, strict=True):
-        for start, end, section_id in _spans(text, by_document[doc_id], chunker, passages=kind == "passages"):
+        for start, end, section_id in _spans(
+            text, by_document[doc_id], chunker, passages=kind == "passages"
+        ):
             piece = text[start:end]
             chunk_id = digest([doc_id, content_hash, parameters, start, end])
             indexed = text_hash((title + " " + piece).strip())
-            rows.append((section_id, chunk_id, doc_id, start, end, count_tokens(piece), title, piece, indexed))
-    rows.sort(key=lambda row: row[:2])  # in Python, so that the order is that of code points whatever the frame's string type
-    names = ["section_id", "chunk_id", "doc_id", "start", "end", "tokens", "title", "text", "text_hash"]
-    types = {name: "int64" if CHUNKS.columns[name].kind == "int" else "str" for name in names}  # also where there is no row
+            rows.append(
+                (
+                    section_id,
+                    chunk_id,
+                    doc_id,
+                    start,
+                    end,
+                    count_tokens(piece),
+                    title,
+                    piece,
+                    indexed,
+                )
+            )
+    rows.sort(
+        key=lambda row: row[:2]
+    )  # in Python, so that the order is that of code points whatever the frame's string type
+    names = [
+        "section_id",
+        "chunk_id",
+        "doc_id",
+        "start",
+        "end",
+        "tokens",
+        "title",
+        "text",
+        "text_hash",
+    ]
+    types = {
+        name: "int64" if CHUNKS.columns[name].kind == "int" else "str" for name in names
+    }  # also where there is no row
     return CHUNKS.check(pd.DataFrame(rows, columns=names).astype(types))
 
 

@@ -35,7 +35,11 @@ def _utc_day(moment: dt.datetime) -> str:
 def of_seconds(seconds: float) -> str:
     """Day in UTC of seconds since 1970 began, `YYYY-MM-DD`; empty outside the years 1 to 9999."""
     try:
-        return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds)).date().isoformat()
+        return (
+            (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds))
+            .date()
+            .isoformat()
+        )
     except (OverflowError, ValueError):
         return ""
 
@@ -46,7 +50,11 @@ def _of_text(text: str) -> str:
         return ""
     offset = "+00:00" if found["offset"] in {"Z", "UTC"} else found["offset"] or ""
     try:
-        return _utc_day(dt.datetime.fromisoformat(found["day"] + (f"T{found['time']}{offset}" if found["time"] else "")))
+        return _utc_day(
+            dt.datetime.fromisoformat(
+                found["day"] + (f"T{found['time']}{offset}" if found["time"] else "")
+            )
+        )
     except ValueError:  # no such day or time
         return ""
 
@@ -86,7 +94,11 @@ def day_of(value: object) -> str:
 
 def _stated(value: object) -> bool:
     """Whether anything is said: not null, an empty text or the NaN that stands for a missing number."""
-    return not (value is None or (isinstance(value, str) and not value.strip()) or (isinstance(value, float) and math.isnan(value)))
+    return not (
+        value is None
+        or (isinstance(value, str) and not value.strip())
+        or (isinstance(value, float) and math.isnan(value))
+    )
 
 
 def latest(values: Iterable[object]) -> Dated:

@@ -39,7 +39,9 @@ class Installed:
 def _records(distribution: importlib.metadata.Distribution, package: str) -> str | None:
     """RECORD text if it lists files of this package."""
     record = distribution.read_text("RECORD")
-    owns = record is not None and re.search(rf"^{re.escape(package)}(?:/|\.[^/]+?,)", record, re.MULTILINE)
+    owns = record is not None and re.search(
+        rf"^{re.escape(package)}(?:/|\.[^/]+?,)", record, re.MULTILINE
+    )
     return record if owns else None
 
 
@@ -64,20 +66,41 @@ def _sources_hash(package: str) -> str:
     spec = importlib.util.find_spec(package)
     if spec is None:
         accepted = "the import name of a package in this environment"
-        raise InputError(Problem("not_installed", "the package is not installed", field="corpus.package", found=package, accepted=accepted))
+        raise InputError(
+            Problem(
+                "not_installed",
+                "the package is not installed",
+                field="corpus.package",
+                found=package,
+                accepted=accepted,
+            )
+        )
     if spec.submodule_search_locations:
         roots = [Path(place) for place in spec.submodule_search_locations]
-        files = sorted((path.relative_to(root).as_posix(), path) for root in roots for path in root.rglob("*.py"))
+        files = sorted(
+            (path.relative_to(root).as_posix(), path)
+            for root in roots
+            for path in root.rglob("*.py")
+        )
     else:
         files = [(package, Path(spec.origin))] if spec.has_location and spec.origin else []
-    return lines_hash(f"{name}:{hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in files)
+    return lines_hash(
+        f"{name}:{hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in files
+    )
 
 
 def _author(distribution: importlib.metadata.Distribution) -> str:
     """Author that the metadata names, else its maintainer, else the names beside their e-mail addresses; empty where there are none."""
-    fields = {name: [str(value).strip() for value in distribution.metadata.get_all(name) or ()] for name in _AUTHOR_FIELDS}
+    fields = {
+        name: [str(value).strip() for value in distribution.metadata.get_all(name) or ()]
+        for name in _AUTHOR_FIELDS
+    }
     for name, values in fields.items():
-        names = [found for found, _ in email.utils.getaddresses(values)] if name.endswith("-email") else values
+        names = (
+            [found for found, _ in email.utils.getaddresses(values)]
+            if name.endswith("-email")
+            else values
+        )
         # UNKNOWN is what older build tools wrote for nothing
         known = [found.strip() for found in names if found.strip() not in {"", "UNKNOWN"}]
         if known:

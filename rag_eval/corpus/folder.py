@@ -12,7 +12,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from rag_eval.corpus import authors, dates, git_revision, markdown
-from rag_eval.corpus.raw_documents import Problems, RawCorpus, RawDocument, id_fault, missing, resolve
+from rag_eval.corpus.raw_documents import (
+    Problems,
+    RawCorpus,
+    RawDocument,
+    id_fault,
+    missing,
+    resolve,
+)
 from rag_eval.records.gold_set import Folder
 from rag_eval.records.problems import InputError, Problem
 from rag_eval.storage.hashing import file_hash
@@ -34,16 +41,45 @@ def _root(spec: Folder, base: Path) -> Path:
 
 def _paths(spec: Folder, root: Path) -> list[tuple[str, Path]]:
     """doc_id and path of every file that the patterns choose, sorted by doc_id."""
-    bad = [pattern for pattern in spec.pattern if not pattern or pattern.startswith(("/", "\\")) or ".." in PurePosixPath(pattern).parts]
+    bad = [
+        pattern
+        for pattern in spec.pattern
+        if not pattern or pattern.startswith(("/", "\\")) or ".." in PurePosixPath(pattern).parts
+    ]
     if bad:
         accepted = "shell patterns below the folder, such as **/*.md"
-        raise InputError([Problem("bad_pattern", "the pattern leaves the folder", field="corpus.pattern", found=one, accepted=accepted) for one in bad])
+        raise InputError(
+            [
+                Problem(
+                    "bad_pattern",
+                    "the pattern leaves the folder",
+                    field="corpus.pattern",
+                    found=one,
+                    accepted=accepted,
+                )
+                for one in bad
+            ]
+        )
     try:
-        found = {path.relative_to(root).as_posix(): path for pattern in spec.pattern for path in root.glob(pattern)}
+        found = {
+            path.relative_to(root).as_posix(): path
+            for pattern in spec.pattern
+            for path in root.glob(pattern)
+        }
     except ValueError as error:  # such as `a**b` before Python 3.13
         accepted = "shell patterns in which ** is a whole path part"
-        raise InputError(Problem("bad_pattern", str(error), field="corpus.pattern", found=", ".join(spec.pattern), accepted=accepted)) from error
-    return sorted((name, path) for name, path in found.items() if not _hidden(name) and not path.is_dir())
+        raise InputError(
+            Problem(
+                "bad_pattern",
+                str(error),
+                field="corpus.pattern",
+                found=", ".join(spec.pattern),
+                accepted=accepted,
+            )
+        ) from error
+    return sorted(
+        (name, path) for name, path in found.items() if not _hidden(name) and not path.is_dir()
+    )
 
 
 def _hidden(name: str) -> bool:
@@ -62,7 +98,10 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 def _lacking(spec: Folder, git: git_revision.GitRevisions) -> bool:
     """Whether a file of the commit that the patterns would choose has been deleted or renamed."""
     patterns = [PurePosixPath(pattern).parts for pattern in spec.pattern]
-    return any(not _hidden(name) and any(_fits(name.split("/"), pattern) for pattern in patterns) for name in git.missing)
+    return any(
+        not _hidden(name) and any(_fits(name.split("/"), pattern) for pattern in patterns)
+        for name in git.missing
+    )
 
 
 def identity(spec: Folder, base: Path) -> list[str]:
@@ -73,7 +112,11 @@ def identity(spec: Folder, base: Path) -> list[str]:
     parts = [*git_revision.standing(root, (doc_id for doc_id, _ in paths)), "files"]
     for doc_id, path in paths:
         # what loading refuses is not read here either
-        readable = path.is_file() and path.resolve().is_relative_to(inside) and path.stat().st_size <= MAX_BYTES
+        readable = (
+            path.is_file()
+            and path.resolve().is_relative_to(inside)
+            and path.stat().st_size <= MAX_BYTES
+        )
         parts += (doc_id, file_hash(path) if readable else "refused")
     return parts
 
@@ -82,25 +125,59 @@ def _faults(doc_id: str, path: Path, inside: Path) -> Iterator[Problem]:
     """Reasons not to open a file."""
     fault = id_fault(doc_id)
     if fault:
-        yield Problem(fault[0], "the file's name cannot be a doc_id", file=ascii(doc_id)[1:-1], accepted="names without control characters, in UTF-8")
+        yield Problem(
+            fault[0],
+            "the file's name cannot be a doc_id",
+            file=ascii(doc_id)[1:-1],
+            accepted="names without control characters, in UTF-8",
+        )
     if not path.resolve().is_relative_to(inside):
-        yield Problem("outside_folder", "a symbolic link leads out of the folder", file=doc_id, accepted="files inside the folder")
+        yield Problem(
+            "outside_folder",
+            "a symbolic link leads out of the folder",
+            file=doc_id,
+            accepted="files inside the folder",
+        )
     elif not path.is_file():
-        yield Problem("not_a_file", "not a regular file, or a link to nothing", file=doc_id, accepted="regular files")
+        yield Problem(
+            "not_a_file",
+            "not a regular file, or a link to nothing",
+            file=doc_id,
+            accepted="regular files",
+        )
     elif path.stat().st_size > MAX_BYTES:
-        yield Problem("too_large", "the file is too large", file=doc_id, found=f"{path.stat().st_size} bytes", accepted=f"at most {MAX_BYTES} bytes")
+        yield Problem(
+            "too_large",
+            "the file is too large",
+            file=doc_id,
+            found=f"{path.stat().st_size} bytes",
+            accepted=f"at most {MAX_BYTES} bytes",
+        )
 
 
 def _text(doc_id: str, data: bytes) -> str | Problem:
     if b"\x00" in data:
         line = data.count(b"\n", 0, data.index(b"\x00")) + 1
-        return Problem("nul_byte", "the file holds a NUL byte", file=doc_id, line=line, accepted="text in UTF-8")
+        return Problem(
+            "nul_byte",
+            "the file holds a NUL byte",
+            file=doc_id,
+            line=line,
+            accepted="text in UTF-8",
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         found = f"byte 0x{data[error.start]:02x}"
-        return Problem("not_utf8", "the file is not in UTF-8", file=doc_id, line=line, found=found, accepted="text in UTF-8")
+        return Problem(
+            "not_utf8",
+            "the file is not in UTF-8",
+            file=doc_id,
+            line=line,
+            found=found,
+            accepted="text in UTF-8",
+        )
 
 
 def _committed(doc_id: str, git: git_revision.GitRevisions | None) -> dates.Dated:
@@ -111,7 +188,9 @@ def _committed(doc_id: str, git: git_revision.GitRevisions | None) -> dates.Date
     return dates.Dated(day, int(not day))
 
 
-def _document(spec: Folder, doc_id: str, text: str, source: bytes, git: git_revision.GitRevisions | None) -> tuple[RawDocument, int]:
+def _document(
+    spec: Folder, doc_id: str, text: str, source: bytes, git: git_revision.GitRevisions | None
+) -> tuple[RawDocument, int]:
     """Make the document, and count the dates that could not be read."""
     stem = PurePosixPath(doc_id).stem
     commit = git.last_commit.get(doc_id, "") if git else ""
@@ -119,18 +198,47 @@ def _document(spec: Folder, doc_id: str, text: str, source: bytes, git: git_revi
     url = f"{spec.path.rstrip('/')}/{doc_id}"
     if PurePosixPath(doc_id).suffix.lower() not in _MARKDOWN:
         dated = _committed(doc_id, git)
-        return RawDocument(doc_id, stem, text, url, "text", rev=commit, dirty=dirty, file=doc_id, date=dated.day, source=source), dated.unreadable
+        return RawDocument(
+            doc_id,
+            stem,
+            text,
+            url,
+            "text",
+            rev=commit,
+            dirty=dirty,
+            file=doc_id,
+            date=dated.day,
+            source=source,
+        ), dated.unreadable
     values, body_start = markdown.front_matter(text)
     title = markdown.first_string(values, _TITLE_KEYS)
     if title is None:
-        title = next((heading.title for heading in markdown.headings(text, body_start) if heading.level == 1 and heading.title), stem)
+        title = next(
+            (
+                heading.title
+                for heading in markdown.headings(text, body_start)
+                if heading.level == 1 and heading.title
+            ),
+            stem,
+        )
     url = markdown.first_string(values, _URL_KEYS) or url
     dated = dates.latest(values.get(key) for key in _DATE_KEYS)
     if not dated.day and not dated.unreadable:
         dated = _committed(doc_id, git)
     author = authors.author_of(values, _AUTHOR_KEYS)
     document = RawDocument(
-        doc_id, title, text, url, "markdown", rev=commit, dirty=dirty, body_start=body_start, file=doc_id, author=author, date=dated.day, source=source
+        doc_id,
+        title,
+        text,
+        url,
+        "markdown",
+        rev=commit,
+        dirty=dirty,
+        body_start=body_start,
+        file=doc_id,
+        author=author,
+        date=dated.day,
+        source=source,
     )
     return document, dated.unreadable
 
@@ -149,7 +257,15 @@ def load(spec: Folder, base: Path) -> RawCorpus:
     inside = root.resolve()
     paths = _paths(spec, root)
     if not paths:
-        raise InputError(Problem("empty_corpus", "no file fits the patterns", field="corpus.pattern", found=spec.path, accepted=", ".join(spec.pattern)))
+        raise InputError(
+            Problem(
+                "empty_corpus",
+                "no file fits the patterns",
+                field="corpus.pattern",
+                found=spec.path,
+                accepted=", ".join(spec.pattern),
+            )
+        )
     git = git_revision.revisions(root, (doc_id for doc_id, _ in paths))
     problems = Problems()
     documents = []
@@ -170,4 +286,9 @@ def load(spec: Folder, base: Path) -> RawCorpus:
     problems.raise_if_any()
     # in a checkout that holds none of the files, its commit says nothing about them
     known = git is not None and bool(git.last_commit)
-    return RawCorpus(documents, rev=git.head if git is not None and known else "", dirty=known and not committed, unreadable_dates=unreadable)
+    return RawCorpus(
+        documents,
+        rev=git.head if git is not None and known else "",
+        dirty=known and not committed,
+        unreadable_dates=unreadable,
+    )

@@ -14,7 +14,16 @@ from rag_eval.corpus import dates
 
 _TIMEOUT_S = 60
 # a repository's own configuration must not start programs, and a status must not write to the repository
-_SAFE = ("-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "-c", "log.showSignature=false", "-c", "core.quotePath=false")
+_SAFE = (
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "core.untrackedCache=false",
+    "-c",
+    "log.showSignature=false",
+    "-c",
+    "core.quotePath=false",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +64,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
         return None
     command = [program, *_SAFE, "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False, env=_environment())  # noqa: S603 - fixed arguments, no shell
+        done = subprocess.run(
+            command, capture_output=True, timeout=_TIMEOUT_S, check=False, env=_environment()
+        )  # noqa: S603 - fixed arguments, no shell
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else None
@@ -99,13 +110,25 @@ def _boundary(folder: Path) -> frozenset[str]:
     """Oldest commits of a shallow clone; none in a whole one."""
     answer = _git(folder, "rev-parse", "--git-path", "shallow")
     place = None if answer is None else folder / answer.removesuffix("\n")
-    return frozenset(place.read_text(encoding="ascii").split()) if place is not None and place.is_file() else frozenset()
+    return (
+        frozenset(place.read_text(encoding="ascii").split())
+        if place is not None and place.is_file()
+        else frozenset()
+    )
 
 
 def _changes(folder: Path, prefix: str) -> dict[str, bool] | None:
     """Files of the folder that differ from HEAD, and whether each is gone."""
     status = _git(folder, "status", "--porcelain=v1", "-z", "--untracked-files=all", "--", ".")
-    return None if status is None else {path.removeprefix(prefix): gone for path, gone in _status(status) if path.startswith(prefix)}
+    return (
+        None
+        if status is None
+        else {
+            path.removeprefix(prefix): gone
+            for path, gone in _status(status)
+            if path.startswith(prefix)
+        }
+    )
 
 
 def standing(folder: Path, wanted: Iterable[str]) -> list[str]:
@@ -117,7 +140,12 @@ def standing(folder: Path, wanted: Iterable[str]) -> list[str]:
     changed = None if place is None else _changes(folder, place[1])
     if place is None or changed is None:
         return []
-    return [place[0], *sorted(_boundary(folder)), "differing", *sorted(changed.keys() & set(wanted))]
+    return [
+        place[0],
+        *sorted(_boundary(folder)),
+        "differing",
+        *sorted(changed.keys() & set(wanted)),
+    ]
 
 
 def revisions(folder: Path, wanted: Iterable[str]) -> GitRevisions | None:
@@ -126,7 +154,17 @@ def revisions(folder: Path, wanted: Iterable[str]) -> GitRevisions | None:
     if place is None:
         return None
     commit, prefix = place
-    log = _git(folder, "log", "--format=%x00%H %ct", "--name-only", "--no-renames", "--relative", "-z", "--", ".")
+    log = _git(
+        folder,
+        "log",
+        "--format=%x00%H %ct",
+        "--name-only",
+        "--no-renames",
+        "--relative",
+        "-z",
+        "--",
+        ".",
+    )
     changed = _changes(folder, prefix)
     if log is None or changed is None:
         return None
@@ -137,6 +175,8 @@ def revisions(folder: Path, wanted: Iterable[str]) -> GitRevisions | None:
         if path in files and path not in last:
             last[path], seconds[path] = changed_in, at
     oldest = _boundary(folder)
-    dated = {path: dates.of_seconds(int(at)) for path, at in seconds.items() if last[path] not in oldest}
+    dated = {
+        path: dates.of_seconds(int(at)) for path, at in seconds.items() if last[path] not in oldest
+    }
     missing = frozenset(path for path, gone in changed.items() if gone and path not in files)
     return GitRevisions(commit, last, dated, frozenset(changed.keys() & files), missing)

@@ -55,7 +55,11 @@ def object_of(line: bytes | None, *, strict: bool = False) -> dict[str, Any] | F
         return "too_long", "the line is too long"
     try:
         text = line.decode("utf-8")
-        row = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates) if strict else json.loads(text)
+        row = (
+            json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+            if strict
+            else json.loads(text)
+        )
     except UnicodeDecodeError:
         return "not_utf8", "the line is not in UTF-8"
     except (ValueError, RecursionError) as error:

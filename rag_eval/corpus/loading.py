@@ -104,12 +104,18 @@ def source_bytes(spec: Corpus, base: Path) -> dict[str, bytes]:
     InputError
         As `load_corpus`, but for section ids that two documents share.
     """
-    return {document.doc_id: document.source for document in sorted(_read(spec, base).documents, key=lambda one: one.doc_id)}
+    return {
+        document.doc_id: document.source
+        for document in sorted(_read(spec, base).documents, key=lambda one: one.doc_id)
+    }
 
 
 def _sections(document: RawDocument, title: str, text: str) -> list[sections.Section]:
     if document.passages and document.text == text:
-        return [sections.Section(section_id, "", start, end) for section_id, start, end in document.passages]
+        return [
+            sections.Section(section_id, "", start, end)
+            for section_id, start, end in document.passages
+        ]
     if document.section_id is not None:
         return sections.whole(document.doc_id, title, text, document.section_id)
     if document.kind == "numpydoc":
@@ -125,9 +131,22 @@ def _refuse_shared_sections(found: list[sections.Section], owners: list[RawDocum
     problems = Problems()
     first: dict[str, str] = {}
     for section, owner in zip(found, owners, strict=True):
-        if section.section_id in shared and first.setdefault(section.section_id, owner.doc_id) != owner.doc_id:
+        if (
+            section.section_id in shared
+            and first.setdefault(section.section_id, owner.doc_id) != owner.doc_id
+        ):
             sentence = f"the section id is also that of document {first[section.section_id]}"
-            problems.add(Problem("duplicate_section_id", sentence, owner.file, owner.line, "section_id", section.section_id, "every section id once"))
+            problems.add(
+                Problem(
+                    "duplicate_section_id",
+                    sentence,
+                    owner.file,
+                    owner.line,
+                    "section_id",
+                    section.section_id,
+                    "every section id once",
+                )
+            )
     problems.raise_if_any()
 
 

@@ -48,8 +48,14 @@ def _tokens(text: str) -> "list[Token]":
 
 def plain_text(inline: str) -> str:
     """Words of a heading without emphasis, links and code marks."""
-    children = [child for token in _parser(inline=True).parseInline(inline) for child in token.children or ()]
-    return " ".join("".join(child.content or " " for child in children if child.type != "html_inline").split())
+    children = [
+        child
+        for token in _parser(inline=True).parseInline(inline)
+        for child in token.children or ()
+    ]
+    return " ".join(
+        "".join(child.content or " " for child in children if child.type != "html_inline").split()
+    )
 
 
 def headings(text: str, start: int = 0) -> list[Heading]:
@@ -58,7 +64,9 @@ def headings(text: str, start: int = 0) -> list[Heading]:
     found = []
     for opening, inline in itertools.pairwise(_tokens(text[start:])):
         if opening.type == "heading_open" and opening.level == 0 and opening.map:
-            found.append(Heading(int(opening.tag[1:]), plain_text(inline.content), starts[opening.map[0]]))
+            found.append(
+                Heading(int(opening.tag[1:]), plain_text(inline.content), starts[opening.map[0]])
+            )
     return found
 
 
@@ -83,7 +91,11 @@ def blocks(text: str, start: int, end: int) -> Blocks:
             else:
                 nested.add(at)
     content = next((at for at, kind in top.items() if kind != "heading_open"), end)
-    return Blocks(sorted(top), sorted(nested), content if next(iter(top.values()), "") == "heading_open" else start)
+    return Blocks(
+        sorted(top),
+        sorted(nested),
+        content if next(iter(top.values()), "") == "heading_open" else start,
+    )
 
 
 @functools.cache
@@ -127,7 +139,9 @@ def front_matter(text: str) -> tuple[dict[str, object], int]:
     head = _FRONT.match(text)
     if head is None:
         return {}, 0
-    closing = re.compile(rf"^{re.escape(head['fence'])}[ \t]*(?:\r\n?|\n|\Z)", re.MULTILINE).search(text, head.end(), MAX_FRONT_MATTER)
+    closing = re.compile(rf"^{re.escape(head['fence'])}[ \t]*(?:\r\n?|\n|\Z)", re.MULTILINE).search(
+        text, head.end(), MAX_FRONT_MATTER
+    )
     if closing is None:
         return {}, 0
     values = _mapping(text[head.end() : closing.start()], head["fence"])
@@ -136,4 +150,11 @@ def front_matter(text: str) -> tuple[dict[str, object], int]:
 
 def first_string(values: dict[str, object], keys: Sequence[str]) -> str | None:
     """First of these keys that has a non-empty string."""
-    return next((value.strip() for key in keys if isinstance(value := values.get(key), str) and value.strip()), None)
+    return next(
+        (
+            value.strip()
+            for key in keys
+            if isinstance(value := values.get(key), str) and value.strip()
+        ),
+        None,
+    )

@@ -36,7 +36,9 @@ def _positions(lowered: str, anchors: Iterable[str]) -> Iterator[int]:
     return iter(sorted(found))
 
 
-def _windows(spans: Iterable[tuple[int, int]], pattern: Pattern, length: int) -> Iterator[tuple[int, int]]:
+def _windows(
+    spans: Iterable[tuple[int, int]], pattern: Pattern, length: int
+) -> Iterator[tuple[int, int]]:
     """Spans (in order) widened by the pattern's reach and merged, so that each character of the text is in at most one."""
     begin = end = -1
     for left, right in spans:
@@ -51,7 +53,9 @@ def _windows(spans: Iterable[tuple[int, int]], pattern: Pattern, length: int) ->
         yield begin, end
 
 
-def _matches(text: str, lowered: str, pattern: Pattern, digits: list[tuple[int, int]]) -> Iterator[re.Match[str]]:
+def _matches(
+    text: str, lowered: str, pattern: Pattern, digits: list[tuple[int, int]]
+) -> Iterator[re.Match[str]]:
     """Candidates in order, none overlapping another."""
     if pattern.anchors and pattern.before == 0:
         done = 0
@@ -60,7 +64,11 @@ def _matches(text: str, lowered: str, pattern: Pattern, digits: list[tuple[int, 
                 done = match.end()  # also when the check refuses it: a long value is judged once, not at each anchor inside it
                 yield match
     else:
-        spans = ((at, at + 1) for at in _positions(lowered, pattern.anchors)) if pattern.anchors else iter(digits)
+        spans = (
+            ((at, at + 1) for at in _positions(lowered, pattern.anchors))
+            if pattern.anchors
+            else iter(digits)
+        )
         for low, high in _windows(spans, pattern, len(text)):
             yield from pattern.regex.finditer(text, low, high)
 
@@ -73,7 +81,9 @@ def _cover(piece: str, name: str) -> str:
     return label + _KEPT.sub(FILL, piece[len(label) :])
 
 
-def _apply(text: str, lowered: str, pattern: Pattern, digits: list[tuple[int, int]]) -> tuple[str, int]:
+def _apply(
+    text: str, lowered: str, pattern: Pattern, digits: list[tuple[int, int]]
+) -> tuple[str, int]:
     group = "value" if "value" in pattern.regex.groupindex else 0
     pieces: list[str] = []
     done = 0

@@ -15,12 +15,27 @@ MAX_READ_CHARS = 40_000
 """How much of a text is masked where only its beginning is shown: more than the longest value that is looked for."""
 MIN_CARRIED_CHARS = 6
 """A shorter masked value would be found in other words too; no pattern masks one."""
-IDS = frozenset({"query_id", "doc_id", "section_id", "snippet_id", "token", "tokens", "evidence", "index_hash", "rev", "sections"})
+IDS = frozenset(
+    {
+        "query_id",
+        "doc_id",
+        "section_id",
+        "snippet_id",
+        "token",
+        "tokens",
+        "evidence",
+        "index_hash",
+        "rev",
+        "sections",
+    }
+)
 """Keys whose values name something; ids are how a thing is found and are never masked, as in the corpus itself."""
 
 _COVER = re.compile(rf"\[(?:{'|'.join(NAMES)}){FILL}*")
 _PARTS = re.compile(r"([/?&=#;,:]+)")
-_ENCODED = re.compile(r"%(?:[2-6][0-9A-Fa-f]|7[0-9A-Ea-e])")  # printable ASCII: no line end comes out of it
+_ENCODED = re.compile(
+    r"%(?:[2-6][0-9A-Fa-f]|7[0-9A-Ea-e])"
+)  # printable ASCII: no line end comes out of it
 
 
 def masked_text(text: str) -> str:
@@ -43,7 +58,10 @@ def masked_text(text: str) -> str:
     done = 0
     for count, place in enumerate(places):
         at = place - 2 * count  # each one before is two characters shorter there
-        pieces += (covered[done:at], masked[place : place + 3] if covered[at] == plain[at] else covered[at] + 2 * FILL)
+        pieces += (
+            covered[done:at],
+            masked[place : place + 3] if covered[at] == plain[at] else covered[at] + 2 * FILL,
+        )
         done = at + 1
     return "".join(pieces) + covered[done:]
 
@@ -61,12 +79,20 @@ def shown_address(address: str) -> str:
     >>> shown_address("https://example.org/people/jane.doe@example.org?page=2")
     'https://example.org/people/[email██████████████?page=2'
     """
-    masked = "".join(part if place % 2 else mask(part).text for place, part in enumerate(_PARTS.split(mask(address).text)))
+    masked = "".join(
+        part if place % 2 else mask(part).text
+        for place, part in enumerate(_PARTS.split(mask(address).text))
+    )
     plain = urllib.parse.unquote(masked)
     if plain == masked:
         return masked
-    again = "".join(part if place % 2 else mask(part).text for place, part in enumerate(_PARTS.split(mask(plain).text)))
-    return masked if again == plain else again  # an encoded value has no place of its own, so the whole is written out
+    again = "".join(
+        part if place % 2 else mask(part).text
+        for place, part in enumerate(_PARTS.split(mask(plain).text))
+    )
+    return (
+        masked if again == plain else again
+    )  # an encoded value has no place of its own, so the whole is written out
 
 
 def masked_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -77,13 +103,21 @@ def masked_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text, covered in pairs:
         if covered != text:
-            found |= {text[match.start() : match.end()]: match[0] for match in _COVER.finditer(covered) if text[match.start()] != "["}
+            found |= {
+                text[match.start() : match.end()]: match[0]
+                for match in _COVER.finditer(covered)
+                if text[match.start()] != "["
+            }
     return {value: cover for value, cover in found.items() if len(value) >= MIN_CARRIED_CHARS}
 
 
 def labelled_values(texts: Iterable[str]) -> dict[str, str]:
     """Of `masked_values` of these texts those that nothing but a label gives away: masking does not find them where they stand alone."""
-    return {value: cover for value, cover in masked_values((text, mask(text).text) for text in texts).items() if mask(value).text == value}
+    return {
+        value: cover
+        for value, cover in masked_values((text, mask(text).text) for text in texts).items()
+        if mask(value).text == value
+    }
 
 
 def masked_with(text: str, known: dict[str, str]) -> str:
@@ -104,5 +138,7 @@ def masked_tree(value: Any, keep: Collection[str] = IDS) -> Any:
     if isinstance(value, str):
         return masked_text(value)
     if isinstance(value, dict):
-        return {name: item if name in keep else masked_tree(item, keep) for name, item in value.items()}
+        return {
+            name: item if name in keep else masked_tree(item, keep) for name, item in value.items()
+        }
     return [masked_tree(item, keep) for item in value] if isinstance(value, list | tuple) else value

@@ -18,7 +18,9 @@ from rag_eval.corpus.raw_documents import RawCorpus, RawDocument
 from rag_eval.records.gold_set import PackageDocs
 from rag_eval.records.problems import InputError, Problem
 
-_MAX_CLASS_DEPTH = 2  # a class, an accessor or nested class of it, and one below: deeper repeats what stands above
+_MAX_CLASS_DEPTH = (
+    2  # a class, an accessor or nested class of it, and one below: deeper repeats what stands above
+)
 
 
 def identity(spec: PackageDocs, base: Path) -> list[str]:
@@ -56,7 +58,9 @@ def _public(names: Iterator[str] | list[str]) -> list[str]:
     return sorted(name for name in set(names) if isinstance(name, str) and not name.startswith("_"))
 
 
-def _walk_class(cls: type, prefix: str, package: str, above: tuple[type, ...]) -> Iterator[tuple[str, str, str]]:
+def _walk_class(
+    cls: type, prefix: str, package: str, above: tuple[type, ...]
+) -> Iterator[tuple[str, str, str]]:
     for name in _public(dir(cls)):
         value = _attribute(cls, name)
         qualified = f"{prefix}.{name}"
@@ -69,7 +73,11 @@ def _walk_class(cls: type, prefix: str, package: str, above: tuple[type, ...]) -
         static = inspect.getattr_static(cls, name, None)
         described = callable(value) or isinstance(static, property) or hasattr(static, "__get__")
         # an instance that shows its type's docstring documents the type, not this name
-        if value is not None and described and getattr(type(value), "__doc__", None) != getattr(value, "__doc__", None):
+        if (
+            value is not None
+            and described
+            and getattr(type(value), "__doc__", None) != getattr(value, "__doc__", None)
+        ):
             found = _found(qualified, value)
             if found:
                 yield found
@@ -97,7 +105,11 @@ def _public_modules(root: types.ModuleType) -> Iterator[types.ModuleType]:
     names = getattr(root, "__all__", None)
     for name in _public(list(names) if names is not None else dir(root)):
         value = _attribute(root, name)
-        if isinstance(value, types.ModuleType) and value.__name__ == f"{root.__name__}.{name}" and hasattr(value, "__all__"):
+        if (
+            isinstance(value, types.ModuleType)
+            and value.__name__ == f"{root.__name__}.{name}"
+            and hasattr(value, "__all__")
+        ):
             yield from _public_modules(value)
 
 
@@ -121,7 +133,16 @@ def _modules(spec: PackageDocs) -> list[types.ModuleType]:
     if outside:
         accepted = f"{spec.package} or {spec.package}.<module>"
         raise InputError(
-            [Problem("foreign_module", "the module is of another package", field="corpus.modules", found=name, accepted=accepted) for name in outside]
+            [
+                Problem(
+                    "foreign_module",
+                    "the module is of another package",
+                    field="corpus.modules",
+                    found=name,
+                    accepted=accepted,
+                )
+                for name in outside
+            ]
         )
     if spec.modules:
         return [_import(name) for name in sorted(set(spec.modules))]
@@ -130,7 +151,11 @@ def _modules(spec: PackageDocs) -> list[types.ModuleType]:
 
 def _canonical(names: dict[str, str]) -> str:
     """Choose the name that ends with its object's own qualified name; else, and among several, the least nested, then the first by alphabet."""
-    own = [name for name, qualname in names.items() if qualname and (name == qualname or name.endswith(f".{qualname}"))]
+    own = [
+        name
+        for name, qualname in names.items()
+        if qualname and (name == qualname or name.endswith(f".{qualname}"))
+    ]
     return min(own or names, key=lambda name: (name.count("."), name))
 
 
@@ -144,10 +169,14 @@ def load(spec: PackageDocs, base: Path) -> RawCorpus:
     """
     del base
     installed = distributions.find(spec.package)
-    excluded = re.compile("|".join(fnmatch.translate(pattern) for pattern in spec.exclude) or r"(?!)")
+    excluded = re.compile(
+        "|".join(fnmatch.translate(pattern) for pattern in spec.exclude) or r"(?!)"
+    )
     by_text: dict[str, dict[str, str]] = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecated attributes warn when they are looked at, and the walk looks at all of them
+        warnings.simplefilter(
+            "ignore"
+        )  # deprecated attributes warn when they are looked at, and the walk looks at all of them
         for module in _modules(spec):
             for name, text, qualname in _walk_module(module, spec.package):
                 if len(text) >= spec.min_chars and not excluded.match(name):
@@ -157,8 +186,28 @@ def load(spec: PackageDocs, base: Path) -> RawCorpus:
         doc_id = _canonical(names)
         others = tuple(sorted(names.keys() - {doc_id}))
         source = text.encode("utf-8", "surrogatepass")
-        documents.append(RawDocument(doc_id, doc_id, text, f"python:{doc_id}", "numpydoc", rev=installed.version, names=others, author=installed.author, source=source))
+        documents.append(
+            RawDocument(
+                doc_id,
+                doc_id,
+                text,
+                f"python:{doc_id}",
+                "numpydoc",
+                rev=installed.version,
+                names=others,
+                author=installed.author,
+                source=source,
+            )
+        )
     if not documents:
         accepted = "modules with docstrings that exclude and min_chars leave over"
-        raise InputError(Problem("empty_corpus", "no docstring was found", field="corpus", found=spec.package, accepted=accepted))
+        raise InputError(
+            Problem(
+                "empty_corpus",
+                "no docstring was found",
+                field="corpus",
+                found=spec.package,
+                accepted=accepted,
+            )
+        )
     return RawCorpus(documents, rev=f"{spec.package}=={installed.version}")

@@ -64,13 +64,17 @@ def iban_regex() -> re.Pattern[str]:
         tail = f"(?: ?[A-Z0-9]{{{rest}}})" if rest else ""
         alternatives.append(f"(?:{countries})[0-9]{{2}}(?: ?[A-Z0-9]{{4}}){{{blocks}}}{tail}")
     # the first look-ahead lets the search skip quickly
-    return re.compile(rf"(?=[A-Z][A-Z][0-9]{{2}})(?<![A-Za-z0-9])(?:{'|'.join(alternatives)})(?![A-Za-z0-9])")
+    return re.compile(
+        rf"(?=[A-Z][A-Z][0-9]{{2}})(?<![A-Za-z0-9])(?:{'|'.join(alternatives)})(?![A-Za-z0-9])"
+    )
 
 
 def is_iban(match: re.Match[str]) -> bool:
     """Whether the number is 1 modulo 97 with its country and check digits behind it (ISO 13616)."""
     compact = match[0].replace(" ", "")
-    return int("".join(str(int(character, 36)) for character in compact[4:] + compact[:4])) % 97 == 1
+    return (
+        int("".join(str(int(character, 36)) for character in compact[4:] + compact[:4])) % 97 == 1
+    )
 
 
 _MIN_LOCAL, _MIN_PHONE, _MAX_PHONE = 6, 8, 15  # digits; 15 is the most that ITU-T E.164 allows
@@ -83,7 +87,9 @@ def is_phone(match: re.Match[str]) -> bool:
     if match["labelled"]:
         return length >= _MIN_LOCAL
     # one decimal point after a sign is a number (+1.2345678), not a grouping
-    return not number.startswith("+") or (_MIN_PHONE <= length <= _MAX_PHONE and number.count(".") != 1)
+    return not number.startswith("+") or (
+        _MIN_PHONE <= length <= _MAX_PHONE and number.count(".") != 1
+    )
 
 
 def entropy(text: str) -> float:
@@ -92,7 +98,10 @@ def entropy(text: str) -> float:
     return -sum(n / len(text) * math.log2(n / len(text)) for n in counts.values()) if text else 0.0
 
 
-_HEX_BITS, _MIXED_BITS = 2.7, 3.4  # random hex of 16 to 40 digits has 3.0-3.8 bits, random base64 3.7-5.0; words and padding have less
+_HEX_BITS, _MIXED_BITS = (
+    2.7,
+    3.4,
+)  # random hex of 16 to 40 digits has 3.0-3.8 bits, random base64 3.7-5.0; words and padding have less
 
 
 def is_random(match: re.Match[str]) -> bool:

@@ -46,7 +46,19 @@ class Pattern:
 
 
 _LABEL = r"[^\W_][\w-]{0,62}+"
-_SECRET_NAMES = ("secret", "token", "passwd", "password", "api_key", "api-key", "apikey", "access_key", "access-key", "accesskey", "private_key")
+_SECRET_NAMES = (
+    "secret",
+    "token",
+    "passwd",
+    "password",
+    "api_key",
+    "api-key",
+    "apikey",
+    "access_key",
+    "access-key",
+    "accesskey",
+    "private_key",
+)
 
 PATTERNS: tuple[Pattern, ...] = (
     Pattern(
@@ -73,7 +85,22 @@ PATTERNS: tuple[Pattern, ...] = (
         ),
         "Tokens of GitHub, GitLab, Slack, OpenAI-style services, Stripe, Hugging Face, npm and Google, known by their prefix. A digit is "
         "required: hyphenated words after `sk-` have none.",
-        anchors=("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "sk-", "sk_", "rk_", "hf_", "npm_", "aiza"),
+        anchors=(
+            "ghp_",
+            "gho_",
+            "ghu_",
+            "ghs_",
+            "ghr_",
+            "github_pat_",
+            "glpat-",
+            "xox",
+            "sk-",
+            "sk_",
+            "rk_",
+            "hf_",
+            "npm_",
+            "aiza",
+        ),
         check=has_digit,
     ),
     Pattern(
@@ -96,7 +123,9 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "email",
-        re.compile(rf"(?<![\w.+%-])[\w+%-][\w.+%-]{{0,63}}+@(?:{_LABEL}\.){{1,8}}[^\W\d_]{{2,24}}(?![^\W_])"),
+        re.compile(
+            rf"(?<![\w.+%-])[\w+%-][\w.+%-]{{0,63}}+@(?:{_LABEL}\.){{1,8}}[^\W\d_]{{2,24}}(?![^\W_])"
+        ),
         "One @ between a local part of at most 64 characters (RFC 5321) and a domain with at least one dot and a top level of letters. "
         "Decorators, matrix products and handles have no local part or no dotted domain.",
         anchors=("@",),

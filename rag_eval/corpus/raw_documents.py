@@ -17,7 +17,9 @@ _BAD_ID = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _TRAVERSAL = re.compile(r"(?:^|[/\\])\.\.(?:[/\\]|$)|^[/\\]|^[A-Za-z]:[/\\](?![/\\])")
 MAX_QUERY_ID_CHARS = 200
 ACCEPTED_QUERY_ID = f"1 to {MAX_QUERY_ID_CHARS} characters, no white space, no control characters, no / or \\, not . or .."
-_QUERY_ID = re.compile(rf"[^\s/\\\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]{{1,{MAX_QUERY_ID_CHARS}}}")
+_QUERY_ID = re.compile(
+    rf"[^\s/\\\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]{{1,{MAX_QUERY_ID_CHARS}}}"
+)
 ACCEPTED_ID = f"a string of 1 to {MAX_ID_CHARS} characters without control characters, `..` path parts or a leading slash"
 
 
@@ -76,7 +78,12 @@ class Problems:
     def raise_if_any(self) -> None:
         """Raise `InputError` with all that was found."""
         if self.unlisted:
-            self.listed.append(Problem("more_problems", f"{self.unlisted} more problems are not listed; correct these first"))
+            self.listed.append(
+                Problem(
+                    "more_problems",
+                    f"{self.unlisted} more problems are not listed; correct these first",
+                )
+            )
             self.unlisted = 0
         if self.listed:
             raise InputError(self.listed)
@@ -90,7 +97,11 @@ def is_query_id(text: str) -> bool:
 def id_fault(value: object) -> tuple[str, str] | None:
     """Problem code and sentence if this cannot be a document's id, else None."""
     if not isinstance(value, str):
-        return ("missing_id", "the document has no id") if value is None else ("bad_id", "the id is not a string")
+        return (
+            ("missing_id", "the document has no id")
+            if value is None
+            else ("bad_id", "the id is not a string")
+        )
     if not value.strip():
         return "missing_id", "the id is empty"
     if len(value) > MAX_ID_CHARS or _BAD_ID.search(value):
@@ -107,13 +118,21 @@ def resolve(path: str, base: Path) -> Path:
 
 def missing(shown: str, accepted: str, field: str = "corpus.path") -> InputError:
     """Error for an input that is not there; `shown` is the path as the configuration has it."""
-    return InputError(Problem("missing_input", "the corpus was not found", field=field, found=shown, accepted=accepted))
+    return InputError(
+        Problem(
+            "missing_input", "the corpus was not found", field=field, found=shown, accepted=accepted
+        )
+    )
 
 
 def text_faults(title: object, text: object) -> Iterator[tuple[str, str, str]]:
     """Field, code and sentence for every reason why these cannot be a document's title and text."""
     for name, value in (("title", title), ("text", text)):
         if not isinstance(value, str):
-            yield name, ("missing_text" if value is None else "bad_type"), f"the {name} is not a string"
+            yield (
+                name,
+                ("missing_text" if value is None else "bad_type"),
+                f"the {name} is not a string",
+            )
         elif "\x00" in value:
             yield name, "nul_byte", f"the {name} holds a NUL byte"

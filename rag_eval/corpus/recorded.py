@@ -49,10 +49,25 @@ def read_outputs(path: Path, shown: str | None = None) -> list[RecordedOutput]:
     """
     file = shown if shown is not None else str(path)
     if not path.is_file():
-        raise InputError(Problem("missing_file", "there is no such file of recorded outputs", file=file, accepted=f"a .jsonl file, one {ACCEPTED_LINE} a line"))
+        raise InputError(
+            Problem(
+                "missing_file",
+                "there is no such file of recorded outputs",
+                file=file,
+                accepted=f"a .jsonl file, one {ACCEPTED_LINE} a line",
+            )
+        )
     size = path.stat().st_size
     if size > MAX_FILE_BYTES:
-        raise InputError(Problem("file_too_large", "the file is too large", file=file, found=f"{size} bytes", accepted=f"at most {MAX_FILE_BYTES} bytes"))
+        raise InputError(
+            Problem(
+                "file_too_large",
+                "the file is too large",
+                file=file,
+                found=f"{size} bytes",
+                accepted=f"at most {MAX_FILE_BYTES} bytes",
+            )
+        )
     problems = Problems()
     outputs: list[RecordedOutput] = []
     first: dict[str, int] = {}
@@ -62,7 +77,9 @@ def read_outputs(path: Path, shown: str | None = None) -> list[RecordedOutput]:
                 continue
             values = object_of(data, strict=True)
             if isinstance(values, tuple):
-                accepted = f"at most {MAX_LINE_BYTES} bytes" if values[0] == "too_long" else ACCEPTED_LINE
+                accepted = (
+                    f"at most {MAX_LINE_BYTES} bytes" if values[0] == "too_long" else ACCEPTED_LINE
+                )
                 problems.add(Problem(values[0], values[1], file, line, accepted=accepted))
                 continue
             output = output_of(values, file, line, problems)
@@ -70,11 +87,29 @@ def read_outputs(path: Path, shown: str | None = None) -> list[RecordedOutput]:
                 continue
             if first.setdefault(output.query_id, line) != line:
                 message = f"this question has an output in line {first[output.query_id]} already"
-                problems.add(Problem("duplicate_id", message, file, line, "query_id", quoted(output.query_id), "one output for each question"))
+                problems.add(
+                    Problem(
+                        "duplicate_id",
+                        message,
+                        file,
+                        line,
+                        "query_id",
+                        quoted(output.query_id),
+                        "one output for each question",
+                    )
+                )
                 continue
             outputs.append(output)
     if not outputs and not problems.listed:
-        problems.add(Problem("empty_file", "the file holds no output", file, 1, accepted=f"one {ACCEPTED_LINE} a line"))
+        problems.add(
+            Problem(
+                "empty_file",
+                "the file holds no output",
+                file,
+                1,
+                accepted=f"one {ACCEPTED_LINE} a line",
+            )
+        )
     problems.raise_if_any()
     return outputs
 
@@ -92,7 +127,13 @@ def rankings(outputs: Sequence[RecordedOutput]) -> dict[str, list[Ranked]]:
         for context in output.contexts:
             if (context.document, context.text) not in seen:
                 seen.add((context.document, context.text))
-                ranking.append(Ranked(context.document, math.nan if context.score is None else context.score, context.text))
+                ranking.append(
+                    Ranked(
+                        context.document,
+                        math.nan if context.score is None else context.score,
+                        context.text,
+                    )
+                )
     return found
 
 
@@ -110,24 +151,45 @@ def _source(title: str, text: str) -> bytes:
     return f"{title}\n{text}".encode("utf-8", "surrogatepass")
 
 
-def _document(doc_id: str, passages: list[tuple[Context, int]], file: str, taken: set[str]) -> RawDocument:
+def _document(
+    doc_id: str, passages: list[tuple[Context, int]], file: str, taken: set[str]
+) -> RawDocument:
     """Join the passages, sorted so that neither the order of the questions nor that of the ranking changes the document."""
     line = min(line for _, line in passages)
     # where a person can look: the system's own address of the document, else the file of outputs
-    url = min((context.url for context, _ in passages if context.url), default=f"{Path(file).name}#{urllib.parse.quote(doc_id, safe='')}")
+    url = min(
+        (context.url for context, _ in passages if context.url),
+        default=f"{Path(file).name}#{urllib.parse.quote(doc_id, safe='')}",
+    )
     texts = sorted({context.text: context for context, _ in passages if context.text}.items())
     if len(texts) <= 1:
         text = texts[0][0] if texts else ""
-        return RawDocument(doc_id, "", text, url, "text", file=file, line=line, source=_source("", text))
+        return RawDocument(
+            doc_id, "", text, url, "text", file=file, line=line, source=_source("", text)
+        )
     marks: list[tuple[str, int, int]] = []
     at = 0
     for text, context in texts:
-        section = context.snippet if context.snippet and context.snippet not in taken else f"{doc_id}#passage-{digest(text, _PASSAGE_DIGITS)}"
+        section = (
+            context.snippet
+            if context.snippet and context.snippet not in taken
+            else f"{doc_id}#passage-{digest(text, _PASSAGE_DIGITS)}"
+        )
         taken.add(section)
         marks.append((section, at, at + len(text)))
         at += len(text) + len(BETWEEN_PASSAGES)
     whole = BETWEEN_PASSAGES.join(text for text, _ in texts)
-    return RawDocument(doc_id, "", whole, url, "passages", passages=tuple(marks), file=file, line=line, source=_source("", whole))
+    return RawDocument(
+        doc_id,
+        "",
+        whole,
+        url,
+        "passages",
+        passages=tuple(marks),
+        file=file,
+        line=line,
+        source=_source("", whole),
+    )
 
 
 def _path(spec: Recorded, base: Path) -> Path:
@@ -155,6 +217,19 @@ def load(spec: Recorded, base: Path) -> RawCorpus:
     outputs = read_outputs(_path(spec, base), spec.path)
     grouped = _documents(outputs)
     if not any(context.text for passages in grouped.values() for context, _ in passages):
-        raise InputError(Problem("empty_corpus", "no output has a context with a text, so there is no document", spec.path, field="contexts", accepted='contexts: ["…"] in at least one output'))
+        raise InputError(
+            Problem(
+                "empty_corpus",
+                "no output has a context with a text, so there is no document",
+                spec.path,
+                field="contexts",
+                accepted='contexts: ["…"] in at least one output',
+            )
+        )
     taken = set(grouped)
-    return RawCorpus([_document(doc_id, passages, spec.path, taken) for doc_id, passages in sorted(grouped.items())])
+    return RawCorpus(
+        [
+            _document(doc_id, passages, spec.path, taken)
+            for doc_id, passages in sorted(grouped.items())
+        ]
+    )

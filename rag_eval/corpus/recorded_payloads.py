@@ -29,7 +29,11 @@ def stated_payload(values: Mapping[str, Any]) -> dict[str, Any]:
     {'doc_id': 'a', 'tokens': 'a number out of range'}
     """
     known = (*PAYLOAD_FIELDS, *BESIDE)
-    return {name: _kept(values[name], MAX_QUOTE_CHARS if name == "quote" else MAX_SHORT_CHARS) for name in known if name in values}
+    return {
+        name: _kept(values[name], MAX_QUOTE_CHARS if name == "quote" else MAX_SHORT_CHARS)
+        for name in known
+        if name in values
+    }
 
 
 def _kept(value: object, limit: int = MAX_SHORT_CHARS, depth: int = 0) -> Any:
@@ -38,9 +42,18 @@ def _kept(value: object, limit: int = MAX_SHORT_CHARS, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
-        return value if abs(value) <= MAX_NUMBER else "a number out of range"  # NaN and infinity too
+        return (
+            value if abs(value) <= MAX_NUMBER else "a number out of range"
+        )  # NaN and infinity too
     if depth == MAX_DEPTH:
         return "..."
     if isinstance(value, Mapping):
-        return {_kept(str(name)): _kept(item, depth=depth + 1) for name, item in list(value.items())[:MAX_ITEMS]}
-    return [_kept(item, depth=depth + 1) for item in value[:MAX_ITEMS]] if isinstance(value, list) else "..."
+        return {
+            _kept(str(name)): _kept(item, depth=depth + 1)
+            for name, item in list(value.items())[:MAX_ITEMS]
+        }
+    return (
+        [_kept(item, depth=depth + 1) for item in value[:MAX_ITEMS]]
+        if isinstance(value, list)
+        else "..."
+    )

@@ -9,9 +9,13 @@ from typing import NamedTuple
 
 from rag_eval.corpus import markdown
 
-_UNDERLINED = re.compile(r"^(?P<title>[^\s=>.|+-][^\r\n]{0,79}+)\r?\n(?P<rule>-{3,80}+)[ \t]*+\r?$", re.MULTILINE)
+_UNDERLINED = re.compile(
+    r"^(?P<title>[^\s=>.|+-][^\r\n]{0,79}+)\r?\n(?P<rule>-{3,80}+)[ \t]*+\r?$", re.MULTILINE
+)
 _NOT_SLUG = re.compile(r"[^\w\s-]+")
-_RULE_SLACK = 2  # "about equal": headings and their rules differ by a character or two in real docstrings
+_RULE_SLACK = (
+    2  # "about equal": headings and their rules differ by a character or two in real docstrings
+)
 
 
 class Section(NamedTuple):
@@ -59,12 +63,19 @@ def of_numpydoc(doc_id: str, title: str, text: str) -> list[Section]:
     heads = [
         (match["title"].rstrip(), match.start())
         for match in _UNDERLINED.finditer(text)
-        if abs(len(match["title"].rstrip()) - len(match["rule"])) <= _RULE_SLACK and _follows_blank(text, match.start())
+        if abs(len(match["title"].rstrip()) - len(match["rule"])) <= _RULE_SLACK
+        and _follows_blank(text, match.start())
     ]
     first = heads[0][1] if heads else len(text)
     taken: set[str] = set()
-    found = [Section(f"{doc_id}#{_unused('summary', taken)}", title, 0, first)] if not heads or text[:first].strip() else []
-    for (heading, start), end in zip(heads, [*(start for _, start in heads), len(text)][1:], strict=True):
+    found = (
+        [Section(f"{doc_id}#{_unused('summary', taken)}", title, 0, first)]
+        if not heads or text[:first].strip()
+        else []
+    )
+    for (heading, start), end in zip(
+        heads, [*(start for _, start in heads), len(text)][1:], strict=True
+    ):
         found.append(Section(f"{doc_id}#{_unused(slug(heading), taken)}", heading, start, end))
     return found
 
@@ -81,7 +92,11 @@ def of_markdown(doc_id: str, title: str, text: str, body_start: int = 0) -> list
     """
     heads = markdown.headings(text, body_start)
     first = heads[0].start if heads else len(text)
-    found = [Section(doc_id, title, body_start, first)] if not heads or text[body_start:first].strip() else []
+    found = (
+        [Section(doc_id, title, body_start, first)]
+        if not heads or text[body_start:first].strip()
+        else []
+    )
     taken: set[str] = set()
     above: list[tuple[int, str]] = []  # level and path of the headings that this one stands under
     ends = [*(head.start for head in heads), len(text)][1:]

@@ -7,7 +7,9 @@ import itertools
 import re
 
 # a run of terminal marks counts once (look-behind, possessive), so that long runs of dots are read once
-_END = re.compile(r"(?:(?<![.!?…])[.!?…]++[\"'”’»)\]]*+(?=\s)|[。！？]++[”’」』）]*+)\s*+|(?:\r\n?+|\n)(?:[^\S\r\n]*+(?:\r\n?+|\n))++\s*+")
+_END = re.compile(
+    r"(?:(?<![.!?…])[.!?…]++[\"'”’»)\]]*+(?=\s)|[。！？]++[”’」』）]*+)\s*+|(?:\r\n?+|\n)(?:[^\S\r\n]*+(?:\r\n?+|\n))++\s*+"
+)
 _BEFORE = re.compile(r"[^\s(\[\"'“‘]*$")
 _OPENERS = "\"'“‘«([¿¡"
 _LOOK_BACK = 40
@@ -76,7 +78,9 @@ def spans(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, 
     """
     end = len(text) if end is None else end
     edges = [start, *borders(text, start, end), end]
-    return [trimmed for low, high in itertools.pairwise(edges) if (trimmed := trim(text, low, high))]
+    return [
+        trimmed for low, high in itertools.pairwise(edges) if (trimmed := trim(text, low, high))
+    ]
 
 
 def trim(text: str, start: int, end: int) -> tuple[int, int] | None:

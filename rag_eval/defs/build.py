@@ -24,7 +24,9 @@ from rag_eval.settings import Settings
 from rag_eval.storage.code import code_version
 
 
-def build_definitions(settings: Settings | None = None, resources: Mapping[str, Any] | None = None) -> dg.Definitions:
+def build_definitions(
+    settings: Settings | None = None, resources: Mapping[str, Any] | None = None
+) -> dg.Definitions:
     """Build the definitions.
 
     Parameters
@@ -41,7 +43,9 @@ def build_definitions(settings: Settings | None = None, resources: Mapping[str, 
     """
     settings = settings or Settings()
     gold_sets = known_gold_sets(settings.gold_sets)
-    strategies = list(dict.fromkeys(strategy for gold_set in gold_sets for strategy in gold_set.strategies))
+    strategies = list(
+        dict.fromkeys(strategy for gold_set in gold_sets for strategy in gold_set.strategies)
+    )
     gates = list(dict.fromkeys(gate for gold_set in gold_sets for gate in gold_set.gates))
     common = Common(partitions(gold_sets), code_version())
     job = nightly_eval()

@@ -22,12 +22,16 @@ DESCRIPTIONS = {
 
 def spec(key: dg.AssetCheckKey) -> dg.AssetCheckSpec:
     """Describe a blocking check."""
-    return dg.AssetCheckSpec(key.name, asset=key.asset_key, blocking=True, description=DESCRIPTIONS[key])
+    return dg.AssetCheckSpec(
+        key.name, asset=key.asset_key, blocking=True, description=DESCRIPTIONS[key]
+    )
 
 
 def warning_spec(key: dg.AssetCheckKey) -> dg.AssetCheckSpec:
     """Describe a check that stops nothing."""
-    return dg.AssetCheckSpec(key.name, asset=key.asset_key, blocking=False, description=DESCRIPTIONS[key])
+    return dg.AssetCheckSpec(
+        key.name, asset=key.asset_key, blocking=False, description=DESCRIPTIONS[key]
+    )
 
 
 def retrieval_gap(session: Session) -> dg.AssetCheckResult:
@@ -39,15 +43,41 @@ def retrieval_gap(session: Session) -> dg.AssetCheckResult:
         raise RuntimeError("this gold set has no answers")
     gap = made.json("about")["gap"]
     flagged = gap["flagged"]
-    metadata = {"n_checked": gap["n_checked"], "n_flagged": gap["n_flagged"], "flagged": table(("query_id", "reason", "answer"), flagged)}
-    description = f"{gap['n_flagged']} of {gap['n_checked']} answers leave what was retrieved unused"
-    return result(names.RETRIEVAL_GAP, passed=not gap["n_flagged"], metadata=metadata, warning=True, description=description)
+    metadata = {
+        "n_checked": gap["n_checked"],
+        "n_flagged": gap["n_flagged"],
+        "flagged": table(("query_id", "reason", "answer"), flagged),
+    }
+    description = (
+        f"{gap['n_flagged']} of {gap['n_checked']} answers leave what was retrieved unused"
+    )
+    return result(
+        names.RETRIEVAL_GAP,
+        passed=not gap["n_flagged"],
+        metadata=metadata,
+        warning=True,
+        description=description,
+    )
 
 
-def result(key: dg.AssetCheckKey, *, passed: bool, metadata: Metadata, warning: bool = False, description: str | None = None) -> dg.AssetCheckResult:
+def result(
+    key: dg.AssetCheckKey,
+    *,
+    passed: bool,
+    metadata: Metadata,
+    warning: bool = False,
+    description: str | None = None,
+) -> dg.AssetCheckResult:
     """Return the result of a check."""
     severity = dg.AssetCheckSeverity.WARN if warning else dg.AssetCheckSeverity.ERROR
-    return dg.AssetCheckResult(passed=passed, asset_key=key.asset_key, check_name=key.name, metadata=metadata, severity=severity, description=description)
+    return dg.AssetCheckResult(
+        passed=passed,
+        asset_key=key.asset_key,
+        check_name=key.name,
+        metadata=metadata,
+        severity=severity,
+        description=description,
+    )
 
 
 def index_identity(session: Session) -> dg.AssetCheckResult:
@@ -55,10 +85,23 @@ def index_identity(session: Session) -> dg.AssetCheckResult:
     from rag_eval.evaluation.index_steps import corpus_index, planned_identity
 
     planned = planned_identity(session.evaluation)
-    there: Mapping[str, Mapping[str, str]] = corpus_index(session.evaluation, session.opened).json("about")["strategies"]
-    rows = [{"strategy": name, "planned": plan["index_hash"], "found": there.get(name, {}).get("index_hash")} for name, plan in planned.items()]
+    there: Mapping[str, Mapping[str, str]] = corpus_index(session.evaluation, session.opened).json(
+        "about"
+    )["strategies"]
+    rows = [
+        {
+            "strategy": name,
+            "planned": plan["index_hash"],
+            "found": there.get(name, {}).get("index_hash"),
+        }
+        for name, plan in planned.items()
+    ]
     different = [row for row in rows if row["planned"] != row["found"]]
-    metadata = {"n_strategies": len(rows), "n_different": len(different), "index_hashes": table(("strategy", "planned", "found"), [*different, *rows][:MAX_ROWS])}
+    metadata = {
+        "n_strategies": len(rows),
+        "n_different": len(different),
+        "index_hashes": table(("strategy", "planned", "found"), [*different, *rows][:MAX_ROWS]),
+    }
     return result(names.INDEX_IDENTITY, passed=not different, metadata=metadata)
 
 
@@ -66,17 +109,37 @@ def _gate_result(gate: str, entries: list[dict[str, Any]]) -> dg.AssetCheckResul
     """Show one gate; whether a required one ends the run is said by gate_verdict."""
     poor = [entry for entry in entries if entry["status"] != "pass"]
     evidence = entries[0]["evidence"] if len(entries) == 1 else {}
-    shown: Metadata = {name: native(value) for name, value in evidence.items() if isinstance(value, (str, int, float, bool))}
+    shown: Metadata = {
+        name: native(value)
+        for name, value in evidence.items()
+        if isinstance(value, (str, int, float, bool))
+    }
     if len(entries) > 1:
         shown["gates"] = table(("id", "status", "reason_code"), entries)
     status = poor[0]["status"] if poor else "pass"
-    reasons = "; ".join(dict.fromkeys(str(entry["evidence"].get("reason") or entry["reason_code"]) for entry in poor))
-    shown |= {"status": status, "required": any(entry["required"] for entry in entries), "reason_codes": ", ".join(dict.fromkeys(entry["reason_code"] for entry in entries))}
+    reasons = "; ".join(
+        dict.fromkeys(
+            str(entry["evidence"].get("reason") or entry["reason_code"]) for entry in poor
+        )
+    )
+    shown |= {
+        "status": status,
+        "required": any(entry["required"] for entry in entries),
+        "reason_codes": ", ".join(dict.fromkeys(entry["reason_code"] for entry in entries)),
+    }
     description = f"{status}: {reasons}" if poor else "pass"
-    return result(names.gate_check(gate), passed=not poor, metadata=shown, warning=True, description=description)
+    return result(
+        names.gate_check(gate),
+        passed=not poor,
+        metadata=shown,
+        warning=True,
+        description=description,
+    )
 
 
-def gate_results(report: Mapping[str, Any], gates: Mapping[dg.AssetCheckKey, str]) -> Iterator[dg.AssetCheckResult]:
+def gate_results(
+    report: Mapping[str, Any], gates: Mapping[dg.AssetCheckKey, str]
+) -> Iterator[dg.AssetCheckResult]:
     """Give a result for each of these gates that the report has."""
     for gate in gates.values():
         entries = [entry for entry in report["gates"] if gate in (entry["id"], entry["gate"])]
@@ -89,12 +152,24 @@ def gate_checks(gates: list[str]) -> list[dg.AssetChecksDefinition]:
     if not gates:
         return []
     known = {names.gate_check(gate): gate for gate in gates}
-    specs = [dg.AssetCheckSpec(key.name, asset=key.asset_key, description=f"Gate {gate} of the report, where the gold set asks for it.") for key, gate in known.items()]
+    specs = [
+        dg.AssetCheckSpec(
+            key.name,
+            asset=key.asset_key,
+            description=f"Gate {gate} of the report, where the gold set asks for it.",
+        )
+        for key, gate in known.items()
+    ]
 
     @dg.multi_asset_check(name="report_gates", specs=specs, can_subset=True)
-    def report_gates(context: dg.AssetCheckExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> Iterator[dg.AssetCheckResult]:
+    def report_gates(
+        context: dg.AssetCheckExecutionContext, evaluations: dg.ResourceParam[Evaluations]
+    ) -> Iterator[dg.AssetCheckResult]:
         with clear_failures():
             report = evaluations.open(context.partition_key).report
-        yield from gate_results(report, {key: gate for key, gate in known.items() if key in context.selected_asset_check_keys})
+        yield from gate_results(
+            report,
+            {key: gate for key, gate in known.items() if key in context.selected_asset_check_keys},
+        )
 
     return [report_gates]

@@ -7,7 +7,9 @@ import dagster as dg
 from rag_eval.defs import names
 
 if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+    from dagster._core.definitions.unresolved_asset_job_definition import (
+        UnresolvedAssetJobDefinition,
+    )
 
 
 def nightly_eval() -> "UnresolvedAssetJobDefinition":

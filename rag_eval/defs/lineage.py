@@ -44,11 +44,18 @@ def _outcomes(session: Session, mlflow_run: str | None) -> Iterator[tuple[dg.Ass
     if mlflow_run is not None:
         yield names.MLFLOW_RECORD, outcomes.mlflow_record(session, mlflow_run)
     verdict = outcomes.gate_verdict(session)
-    if verdict.metadata["verdict"].value == "pass":  # the job does not materialize a failed verdict either
+    if (
+        verdict.metadata["verdict"].value == "pass"
+    ):  # the job does not materialize a failed verdict either
         yield names.GATE_VERDICT, verdict
 
 
-def report_materializations(dagster_home: Path, evaluation: Evaluation, report: Mapping[str, Any], mlflow_run: str | None = None) -> int:
+def report_materializations(
+    dagster_home: Path,
+    evaluation: Evaluation,
+    report: Mapping[str, Any],
+    mlflow_run: str | None = None,
+) -> int:
     """Tell Dagster what a finished evaluation made, so that its lineage shows runs from the command line too.
 
     Parameters
@@ -77,7 +84,10 @@ def report_materializations(dagster_home: Path, evaluation: Evaluation, report: 
                 dg.AssetMaterialization(
                     asset_key=key,
                     partition=evaluation.config.name,
-                    metadata={**outcome.shown, "started_from": dg.MetadataValue.text("command line")},
+                    metadata={
+                        **outcome.shown,
+                        "started_from": dg.MetadataValue.text("command line"),
+                    },
                     tags={DATA_VERSION: outcome.version, CODE_VERSION: code_version()},
                 )
             )

@@ -21,14 +21,25 @@ BAR_WIDTH = 40
 
 COLUMN_TYPES = {"str": "string", "int": "int", "float": "float", "bool": "bool", "list": "string[]"}
 PROBLEM_COLUMNS = ("severity", "code", "file", "line", "field", "message", "found", "accepted")
-MEASURE_COLUMNS = ("strategy", "label", "value [95 % interval]", "n_scored", "n_attempted", "n_failed", "n_ineligible")
+MEASURE_COLUMNS = (
+    "strategy",
+    "label",
+    "value [95 % interval]",
+    "n_scored",
+    "n_attempted",
+    "n_failed",
+    "n_ineligible",
+)
 
 Metadata = dict[str, Any]
 
 
 def column_schema(schema: FrameSchema) -> Metadata:
     """Definition metadata of an asset that holds a frame: the frame's columns and what they mean."""
-    columns = [dg.TableColumn(name, COLUMN_TYPES[column.kind], description=column.meaning) for name, column in schema.columns.items()]
+    columns = [
+        dg.TableColumn(name, COLUMN_TYPES[column.kind], description=column.meaning)
+        for name, column in schema.columns.items()
+    ]
     return {"dagster/column_schema": dg.TableSchema(columns=columns)}
 
 
@@ -56,8 +67,19 @@ def table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dg.Table
         return "string"
 
     kinds = {name: kind(name) for name in columns}
-    records = [dg.TableRecord({name: str(cell) if kinds[name] == "string" and cell is not None else cell for name, cell in row.items()}) for row in kept]
-    return dg.MetadataValue.table(records, schema=dg.TableSchema(columns=[dg.TableColumn(name, kinds[name]) for name in columns]))
+    records = [
+        dg.TableRecord(
+            {
+                name: str(cell) if kinds[name] == "string" and cell is not None else cell
+                for name, cell in row.items()
+            }
+        )
+        for row in kept
+    ]
+    return dg.MetadataValue.table(
+        records,
+        schema=dg.TableSchema(columns=[dg.TableColumn(name, kinds[name]) for name in columns]),
+    )
 
 
 def _shown(value: Any) -> Any:
@@ -68,13 +90,20 @@ def _shown(value: Any) -> Any:
 def problems_table(problems: Sequence[Problem]) -> dg.TableMetadataValue:
     """Make a table of problems, errors first."""
     ordered = sorted(problems, key=lambda problem: problem.severity)
-    return table(PROBLEM_COLUMNS, [{name: _shown(getattr(problem, name)) for name in PROBLEM_COLUMNS} for problem in ordered])
+    return table(
+        PROBLEM_COLUMNS,
+        [{name: _shown(getattr(problem, name)) for name in PROBLEM_COLUMNS} for problem in ordered],
+    )
 
 
 def problems_metadata(problems: Sequence[Problem]) -> Metadata:
     """Count problems and show the first of them."""
     errors = sum(problem.severity == "error" for problem in problems)
-    return {"n_errors": errors, "n_warnings": len(problems) - errors, **({"problems": problems_table(problems)} if problems else {})}
+    return {
+        "n_errors": errors,
+        "n_warnings": len(problems) - errors,
+        **({"problems": problems_table(problems)} if problems else {}),
+    }
 
 
 @contextlib.contextmanager
@@ -84,19 +113,43 @@ def clear_failures() -> Iterator[None]:
         yield
     except InputError as error:
         # from None: Dagster stores every cause with its own words, which nothing has masked
-        raise dg.Failure(masked_text(str(error)), metadata=problems_metadata(error.problems), allow_retries=False) from None
+        raise dg.Failure(
+            masked_text(str(error)), metadata=problems_metadata(error.problems), allow_retries=False
+        ) from None
 
 
-def measures_table(strategies: Sequence[Mapping[str, Any]], level: str, labels: Sequence[str]) -> Metadata:
+def measures_table(
+    strategies: Sequence[Mapping[str, Any]], level: str, labels: Sequence[str]
+) -> Metadata:
     """Show measures of one level with interval and denominators, by strategy."""
-    rows = [{"strategy": entry["name"], MEASURE_COLUMNS[2]: interval(record["value"], record["ci_low"], record["ci_high"]), **record} for label in labels for entry in strategies for record in entry["measures"] if record["level"] == level and record["label"] == label]
-    return {f"measures_{level}": table(MEASURE_COLUMNS, rows), "n_undefined": n_undefined(rows, "value")}
+    rows = [
+        {
+            "strategy": entry["name"],
+            MEASURE_COLUMNS[2]: interval(record["value"], record["ci_low"], record["ci_high"]),
+            **record,
+        }
+        for label in labels
+        for entry in strategies
+        for record in entry["measures"]
+        if record["level"] == level and record["label"] == label
+    ]
+    return {
+        f"measures_{level}": table(MEASURE_COLUMNS, rows),
+        "n_undefined": n_undefined(rows, "value"),
+    }
 
 
 def histogram(counts: Sequence[tuple[str, int]], heading: str) -> dg.MarkdownMetadataValue:
     """Draw counts as a Markdown table with bars."""
     top = max((count for _, count in counts), default=0) or 1
-    lines = [f"| {heading} | n | |", "|---|---:|---|", *(f"| {name} | {count:,} | {'█' * round(BAR_WIDTH * count / top)} |" for name, count in counts)]
+    lines = [
+        f"| {heading} | n | |",
+        "|---|---:|---|",
+        *(
+            f"| {name} | {count:,} | {'█' * round(BAR_WIDTH * count / top)} |"
+            for name, count in counts
+        ),
+    ]
     return dg.MetadataValue.md("\n".join(lines))
 
 

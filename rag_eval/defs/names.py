@@ -9,7 +9,16 @@ RESOURCE = "evaluations"
 JOB = "nightly_eval"
 SCHEDULE = "nightly_eval_schedule"
 
-CORPUS, TRUST, GOLD, RETRIEVAL, ANSWERING, MEASURES, UNCERTAINTY, REPORTING = "corpus", "trust", "gold", "retrieval", "answers", "measures", "uncertainty", "reporting"
+CORPUS, TRUST, GOLD, RETRIEVAL, ANSWERING, MEASURES, UNCERTAINTY, REPORTING = (
+    "corpus",
+    "trust",
+    "gold",
+    "retrieval",
+    "answers",
+    "measures",
+    "uncertainty",
+    "reporting",
+)
 
 CORPUS_SNAPSHOT = dg.AssetKey([CORPUS, "corpus_snapshot"])
 CORPUS_CHUNKS = dg.AssetKey([CORPUS, "corpus_chunks"])

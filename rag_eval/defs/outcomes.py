@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from rag_eval.defs.metadata import MAX_ROWS, Metadata, histogram, measures_table, n_undefined, native, problems_metadata, table, text
+from rag_eval.defs.metadata import (
+    MAX_ROWS,
+    Metadata,
+    histogram,
+    measures_table,
+    n_undefined,
+    native,
+    problems_metadata,
+    table,
+    text,
+)
 from rag_eval.defs.resources import Session
 
 if TYPE_CHECKING:
@@ -35,11 +45,19 @@ class Outcome:
 
     def result(self, *checks: dg.AssetCheckResult, **more: Any) -> dg.MaterializeResult[Any]:
         """Return what an asset returns, with more metadata where it made more."""
-        return dg.MaterializeResult(metadata={**self.shown, **more}, data_version=dg.DataVersion(self.version), check_results=list(checks))
+        return dg.MaterializeResult(
+            metadata={**self.shown, **more},
+            data_version=dg.DataVersion(self.version),
+            check_results=list(checks),
+        )
 
 
 def _of(artifact: "Artifact", **metadata: Any) -> Outcome:
-    return Outcome(artifact.key, artifact.reused, {**metadata, "artifact": dg.MetadataValue.path(str(artifact.folder.resolve()))})
+    return Outcome(
+        artifact.key,
+        artifact.reused,
+        {**metadata, "artifact": dg.MetadataValue.path(str(artifact.folder.resolve()))},
+    )
 
 
 def corpus_snapshot(session: Session) -> Outcome:
@@ -49,8 +67,18 @@ def corpus_snapshot(session: Session) -> Outcome:
     artifact = stage(session.evaluation)
     about = artifact.json("about")
     counts = about["masked"]  # None where masking is off
-    masked = {"masking": text("off")} if counts is None else {f"masked_{name}": native(count) for name, count in sorted(counts.items())}
-    return _of(artifact, rev=text(about["corpus_rev"]), n_documents=about["n_documents"], loader=text(about["loader"]), **masked)
+    masked = (
+        {"masking": text("off")}
+        if counts is None
+        else {f"masked_{name}": native(count) for name, count in sorted(counts.items())}
+    )
+    return _of(
+        artifact,
+        rev=text(about["corpus_rev"]),
+        n_documents=about["n_documents"],
+        loader=text(about["loader"]),
+        **masked,
+    )
 
 
 def corpus_chunks(session: Session) -> Outcome:
@@ -62,9 +90,16 @@ def corpus_chunks(session: Session) -> Outcome:
 
     artifact = stage(session.evaluation)
     about = artifact.json("about")
-    tokens = pd.read_parquet(artifact.path("chunks.parquet"), columns=["tokens"])["tokens"].to_numpy()
-    counts, edges = np.histogram(tokens, bins=np.unique(np.linspace(tokens.min(), tokens.max() + 1, BINS + 1).astype(int)))
-    lengths = [(f"{low} to {high - 1}", int(count)) for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True)]
+    tokens = pd.read_parquet(artifact.path("chunks.parquet"), columns=["tokens"])[
+        "tokens"
+    ].to_numpy()
+    counts, edges = np.histogram(
+        tokens, bins=np.unique(np.linspace(tokens.min(), tokens.max() + 1, BINS + 1).astype(int))
+    )
+    lengths = [
+        (f"{low} to {high - 1}", int(count))
+        for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
+    ]
     return _of(
         artifact,
         n_chunks=about["n_chunks"],
@@ -88,10 +123,19 @@ def evidence_trust(session: Session) -> Outcome:
     about, frame = artifact.json("about"), artifact.frame("trust")
     scores = frame["trust"].dropna().to_numpy()
     counts, edges = np.histogram(scores, bins=TRUST_BINS, range=(0.0, 1.0))
-    drawn = [(f"{low:.1f} to {high:.1f}", int(count)) for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True)]
+    drawn = [
+        (f"{low:.1f} to {high:.1f}", int(count))
+        for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
+    ]
     poor = frame[frame["verdict"] != "clean"].sort_values("verdict", kind="stable")
     rows = [
-        {"verdict": row["verdict"], "chunk_id": row["chunk_id"], "doc_id": quoted(row["doc_id"], 200), "reasons": ", ".join(row["reasons"]), "allowed_by": quoted(row["allowed_by"], 200)}
+        {
+            "verdict": row["verdict"],
+            "chunk_id": row["chunk_id"],
+            "doc_id": quoted(row["doc_id"], 200),
+            "reasons": ", ".join(row["reasons"]),
+            "allowed_by": quoted(row["allowed_by"], 200),
+        }
         for row in poor.head(MAX_ROWS).to_dict("records")
     ]
     reasons = Counter(code for codes in poor["reasons"].tolist() for code in codes)
@@ -103,9 +147,30 @@ def evidence_trust(session: Session) -> Outcome:
         n_allowed=int((frame["allowed_by"] != "").sum()),
         rules_version=text(about["rules_version"]),
         as_of=text(about["as_of"]),
-        **({"trust_histogram": histogram(drawn, "trust")} if len(scores) else {"trust": text("not configured: the gold set names no domains, authors or keys")}),
-        **({"quarantined_and_warned": table(("verdict", "chunk_id", "doc_id", "reasons", "allowed_by"), rows)} if rows else {}),
-        **({"reasons": table(("reason", "n_chunks"), [{"reason": code, "n_chunks": n} for code, n in sorted(reasons.items())])} if reasons else {}),
+        **(
+            {"trust_histogram": histogram(drawn, "trust")}
+            if len(scores)
+            else {"trust": text("not configured: the gold set names no domains, authors or keys")}
+        ),
+        **(
+            {
+                "quarantined_and_warned": table(
+                    ("verdict", "chunk_id", "doc_id", "reasons", "allowed_by"), rows
+                )
+            }
+            if rows
+            else {}
+        ),
+        **(
+            {
+                "reasons": table(
+                    ("reason", "n_chunks"),
+                    [{"reason": code, "n_chunks": n} for code, n in sorted(reasons.items())],
+                )
+            }
+            if reasons
+            else {}
+        ),
     )
 
 
@@ -115,10 +180,59 @@ def trust_measures(session: Session) -> Outcome:
 
     artifact = stage(session.runs)
     about = artifact.json("about")
-    rows = [{"strategy": name, **entry["avg_trust"], **{key: entry[key] for key in ("n_retrieved", "n_blocked", "n_warned")}} for name, entry in about["strategies"].items()]
-    cost = [{**row, "with_filter": row["with_filter"]["value"], "without_filter": row["without_filter"]["value"]} for row in about["filter"].get("rows", ())]
-    shown = {"trust_filter": table(("strategy", "measure", "with_filter", "without_filter", "delta", "ci_low", "ci_high", "n_groups"), cost)} if cost else {}
-    return _of(artifact, retrieved=table(("strategy", "value", "ci_low", "ci_high", "n_scored", "n_retrieved", "n_blocked", "n_warned"), rows), n_undefined=n_undefined(rows, "value"), **shown)
+    rows = [
+        {
+            "strategy": name,
+            **entry["avg_trust"],
+            **{key: entry[key] for key in ("n_retrieved", "n_blocked", "n_warned")},
+        }
+        for name, entry in about["strategies"].items()
+    ]
+    cost = [
+        {
+            **row,
+            "with_filter": row["with_filter"]["value"],
+            "without_filter": row["without_filter"]["value"],
+        }
+        for row in about["filter"].get("rows", ())
+    ]
+    shown = (
+        {
+            "trust_filter": table(
+                (
+                    "strategy",
+                    "measure",
+                    "with_filter",
+                    "without_filter",
+                    "delta",
+                    "ci_low",
+                    "ci_high",
+                    "n_groups",
+                ),
+                cost,
+            )
+        }
+        if cost
+        else {}
+    )
+    return _of(
+        artifact,
+        retrieved=table(
+            (
+                "strategy",
+                "value",
+                "ci_low",
+                "ci_high",
+                "n_scored",
+                "n_retrieved",
+                "n_blocked",
+                "n_warned",
+            ),
+            rows,
+        ),
+        n_undefined=n_undefined(rows, "value"),
+        **shown,
+    )
 
 
 def corpus_index(session: Session) -> Outcome:
@@ -132,12 +246,16 @@ def corpus_index(session: Session) -> Outcome:
     vectors = [{"model": model, **entry} for model, entry in about["vectors"].items()]
     return _of(
         artifact,
-        index_hash=text(about["strategies"][session.evaluation.config.primary_strategy]["index_hash"]),
+        index_hash=text(
+            about["strategies"][session.evaluation.config.primary_strategy]["index_hash"]
+        ),
         rev=text(snapshot(session.evaluation).json("about")["corpus_rev"]),
         n_chunks=about["n_chunks"],
         analyzer=text(str(about["analyzer"])),
         index_hashes=table(("strategy", "index_hash", "embed_model"), identities),
-        vectors=table(("model", "collection", "dimensions", "embedded", "added", "removed", "kept"), vectors),
+        vectors=table(
+            ("model", "collection", "dimensions", "embedded", "added", "removed", "kept"), vectors
+        ),
         seconds=float(about["seconds"]),
     )
 
@@ -148,8 +266,24 @@ def gold_variants(session: Session) -> Outcome:
 
     artifact = stage(session.evaluation)
     about = artifact.json("about")
-    counts = {name: about[name] for name in ("n_queries", "n_answerable", "n_paraphrases", "n_groups", "n_groups_answerable", "n_spans")}
-    return _of(artifact, gold_hash=text(about["hash"]), version=text(str(about["version"])), **counts, n_warnings=len(about["warnings"]))
+    counts = {
+        name: about[name]
+        for name in (
+            "n_queries",
+            "n_answerable",
+            "n_paraphrases",
+            "n_groups",
+            "n_groups_answerable",
+            "n_spans",
+        )
+    }
+    return _of(
+        artifact,
+        gold_hash=text(about["hash"]),
+        version=text(str(about["version"])),
+        **counts,
+        n_warnings=len(about["warnings"]),
+    )
 
 
 def retrieval(session: Session, strategy: str) -> Outcome:
@@ -168,7 +302,11 @@ def retrieval(session: Session, strategy: str) -> Outcome:
         n_runs=about["n_runs"],
         n_empty=about["n_empty"],
         n_failed=about["n_failed"],
-        **({} if about["first_failure"] is None else {"first_failure": text(about["first_failure"])}),
+        **(
+            {}
+            if about["first_failure"] is None
+            else {"first_failure": text(about["first_failure"])}
+        ),
         seeds_matter=about["seed_matters"],
         latency_ms=table(LATENCY, [about["latency_ms"]]),
         seconds=float(about["seconds"]),
@@ -181,9 +319,29 @@ def ranking_measures(session: Session) -> Outcome:
 
     artifact = stage(session.runs)
     about, level = artifact.json("about"), session.evaluation.config.level
-    columns = ("a", "b", "measure", "delta", "ci_low", "ci_high", "p_adjusted", "n_better", "n_worse", "n_tied", "n_groups", "minimum_detectable")
-    comparisons = {"comparisons": table(columns, about["comparisons"])} if about["comparisons"] else {}
-    return _of(artifact, level=text(level), **measures_table(about["strategies"], level, HEADLINE), **comparisons)
+    columns = (
+        "a",
+        "b",
+        "measure",
+        "delta",
+        "ci_low",
+        "ci_high",
+        "p_adjusted",
+        "n_better",
+        "n_worse",
+        "n_tied",
+        "n_groups",
+        "minimum_detectable",
+    )
+    comparisons = (
+        {"comparisons": table(columns, about["comparisons"])} if about["comparisons"] else {}
+    )
+    return _of(
+        artifact,
+        level=text(level),
+        **measures_table(about["strategies"], level, HEADLINE),
+        **comparisons,
+    )
 
 
 def stability_measures(session: Session) -> Outcome:
@@ -192,7 +350,12 @@ def stability_measures(session: Session) -> Outcome:
 
     artifact = stage(session.runs)
     about = artifact.json("about")
-    parts = {"delta_s": ("delta_s",), "convergent and hit": ("convergent_and_hit",), "rbo": ("rbo",), "hit@10 changes with wording": ("hit_changes_with_wording", "hit_at_10")}
+    parts = {
+        "delta_s": ("delta_s",),
+        "convergent and hit": ("convergent_and_hit",),
+        "rbo": ("rbo",),
+        "hit@10 changes with wording": ("hit_changes_with_wording", "hit_at_10"),
+    }
     rows = []
     for name, figures in about["strategies"].items():
         for label, place in parts.items():
@@ -201,7 +364,10 @@ def stability_measures(session: Session) -> Outcome:
                 figure = figure[part]
             rows.append({"strategy": name, "measure": label, **figure})
     columns = ("strategy", "measure", "value", "ci_low", "ci_high", "n_scored", "n_ineligible")
-    states = [{"strategy": name, **{state: entry["n"] for state, entry in figures["lambda"].items()}} for name, figures in about["strategies"].items()]
+    states = [
+        {"strategy": name, **{state: entry["n"] for state, entry in figures["lambda"].items()}}
+        for name, figures in about["strategies"].items()
+    ]
     return _of(
         artifact,
         embedding=text(about["embedding"]),
@@ -213,7 +379,10 @@ def stability_measures(session: Session) -> Outcome:
 
 def _stored(artifact: "Artifact | None") -> "Artifact":
     if artifact is None:
-        raise dg.Failure("this gold set configures no answers; leave this asset out of the selection, or add answers to its gold_set.yaml", allow_retries=False)
+        raise dg.Failure(
+            "this gold set configures no answers; leave this asset out of the selection, or add answers to its gold_set.yaml",
+            allow_retries=False,
+        )
     return artifact
 
 
@@ -224,7 +393,14 @@ def answers(session: Session) -> Outcome:
     artifact = _stored(stage(session.runs))
     about = artifact.json("about")
     counts = {name.replace(".", "_"): count for name, count in about["counts"].items()}
-    return _of(artifact, strategy=text(about["strategy"]), modes=text(", ".join(about["modes"])), embedding=text(about["embedding"] or "none"), model=text(about["model"] or "none"), **counts)
+    return _of(
+        artifact,
+        strategy=text(about["strategy"]),
+        modes=text(", ".join(about["modes"])),
+        embedding=text(about["embedding"] or "none"),
+        model=text(about["model"] or "none"),
+        **counts,
+    )
 
 
 def citations(session: Session) -> Outcome:
@@ -234,7 +410,11 @@ def citations(session: Session) -> Outcome:
     artifact = _stored(stage(session.runs))
     about = artifact.json("about")
     codes = [{"code": code, "n": count} for code, count in about["codes"].items()]
-    return _of(artifact, n_citations=about["n_citations"], **({"codes": table(("code", "n"), codes)} if codes else {}))
+    return _of(
+        artifact,
+        n_citations=about["n_citations"],
+        **({"codes": table(("code", "n"), codes)} if codes else {}),
+    )
 
 
 def answer_measures(session: Session) -> Outcome:
@@ -243,15 +423,38 @@ def answer_measures(session: Session) -> Outcome:
 
     artifact = _stored(stage(session.runs))
     about = artifact.json("about")
-    columns = ("name", "value", "ci_low", "ci_high", "n_scored", "n_units", "n_failed", "n_ineligible", "n_groups", "target")
-    return _of(artifact, measures=table(columns, about["measures"]), n_undefined=n_undefined(about["measures"], "value"), n_flagged=about["gap"]["n_flagged"])
+    columns = (
+        "name",
+        "value",
+        "ci_low",
+        "ci_high",
+        "n_scored",
+        "n_units",
+        "n_failed",
+        "n_ineligible",
+        "n_groups",
+        "target",
+    )
+    return _of(
+        artifact,
+        measures=table(columns, about["measures"]),
+        n_undefined=n_undefined(about["measures"], "value"),
+        n_flagged=about["gap"]["n_flagged"],
+    )
 
 
 def metrics_report(session: Session) -> Outcome:
     """The report as it stands on disk."""
     report = session.report
     level = report["evaluation"]["level"]
-    gates = [{**gate, "accepted": gate["evidence"].get("accepted"), "value": gate["evidence"].get("value")} for gate in report["gates"]]
+    gates = [
+        {
+            **gate,
+            "accepted": gate["evidence"].get("accepted"),
+            "value": gate["evidence"].get("value"),
+        }
+        for gate in report["gates"]
+    ]
     latency = [{"strategy": entry["name"], **entry["latency_ms"]} for entry in report["strategies"]]
     return Outcome(
         report["content_hash"],
@@ -282,9 +485,16 @@ def html_report(session: Session) -> Outcome:
 
     report, folder = session.report, session.evaluation.reports.resolve()
     if not session.evaluation.settings.html_report:
-        return Outcome(report["content_hash"], reused=False, metadata={"page": text("not written: html_report is off")})
+        return Outcome(
+            report["content_hash"],
+            reused=False,
+            metadata={"page": text("not written: html_report is off")},
+        )
     address = f"http://127.0.0.1:{session.evaluation.settings.view_port}/runs/{report['run_id']}/"
-    pictures = {path.stem.replace("-", "_"): dg.MetadataValue.path(str(path)) for path in sorted(folder.glob("*.png"))}
+    pictures = {
+        path.stem.replace("-", "_"): dg.MetadataValue.path(str(path))
+        for path in sorted(folder.glob("*.png"))
+    }
     return Outcome(
         report["content_hash"],
         reused=False,
@@ -300,7 +510,11 @@ def html_report(session: Session) -> Outcome:
 
 def mlflow_record(session: Session, mlflow_run: str) -> Outcome:
     """MLflow record of the report."""
-    return Outcome(mlflow_run, reused=False, metadata={"mlflow_run": text(mlflow_run), "run_id": text(session.report["run_id"])})
+    return Outcome(
+        mlflow_run,
+        reused=False,
+        metadata={"mlflow_run": text(mlflow_run), "run_id": text(session.report["run_id"])},
+    )
 
 
 def gate_verdict(session: Session) -> Outcome:
@@ -309,12 +523,21 @@ def gate_verdict(session: Session) -> Outcome:
 
     report = session.report
     failed = required_failures(report["gates"])
-    counts = {f"n_{status}": sum(gate["status"] == status for gate in report["gates"]) for status in ("pass", "fail", "insufficient_evidence")}
+    counts = {
+        f"n_{status}": sum(gate["status"] == status for gate in report["gates"])
+        for status in ("pass", "fail", "insufficient_evidence")
+    }
     gates = table(("id", "severity", "required", "status", "reason_code"), report["gates"])
     return Outcome(
         report["content_hash"],
         reused=False,
-        metadata={"verdict": text("fail" if failed else "pass"), "required_failures": text(", ".join(failed) or "none"), **counts, "gates": gates, "run_id": text(report["run_id"])},
+        metadata={
+            "verdict": text("fail" if failed else "pass"),
+            "required_failures": text(", ".join(failed) or "none"),
+            **counts,
+            "gates": gates,
+            "run_id": text(report["run_id"]),
+        },
     )
 
 
@@ -330,4 +553,6 @@ def lint_warnings(session: Session) -> Metadata:
     from rag_eval.evaluation.gold_steps import gold_variants as stage
     from rag_eval.records.problems import Problem
 
-    return problems_metadata([Problem(**warning) for warning in stage(session.evaluation).json("about")["warnings"]])
+    return problems_metadata(
+        [Problem(**warning) for warning in stage(session.evaluation).json("about")["warnings"]]
+    )

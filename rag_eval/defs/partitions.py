@@ -39,7 +39,11 @@ class KnownGoldSet:
     def assets(self) -> list[dg.AssetKey]:
         """The assets of its configuration."""
         answers = names.OF_ANSWERS if self.answers else ()
-        return [*names.FIXED, *answers, *(names.strategy_key(strategy) for strategy in self.strategies)]
+        return [
+            *names.FIXED,
+            *answers,
+            *(names.strategy_key(strategy) for strategy in self.strategies),
+        ]
 
     @property
     def checks(self) -> list[dg.AssetCheckKey]:
@@ -55,7 +59,9 @@ def gates_of(config: GoldSetConfig) -> tuple[str, ...]:
     if config.answers is not None and config.answers.fail_closed:
         asked = (*asked, "answer_contract")
     for gate in dict.fromkeys(asked):
-        shown.extend(f"acceptance.{measure}" for measure in config.acceptance) if gate == "acceptance" else shown.append(gate)
+        shown.extend(
+            f"acceptance.{measure}" for measure in config.acceptance
+        ) if gate == "acceptance" else shown.append(gate)
     return tuple(shown)
 
 
@@ -74,7 +80,15 @@ def known_gold_sets(folder: Path) -> list[KnownGoldSet]:
         except InputError:
             known.append(KnownGoldSet(name, (), (), answers=False, nightly=True))
         else:
-            known.append(KnownGoldSet(name, tuple(spec.name for spec in config.strategies), gates_of(config), config.answers is not None, config.nightly))
+            known.append(
+                KnownGoldSet(
+                    name,
+                    tuple(spec.name for spec in config.strategies),
+                    gates_of(config),
+                    config.answers is not None,
+                    config.nightly,
+                )
+            )
     return known
 
 

@@ -62,7 +62,13 @@ class Session:
 
         path = self.evaluation.reports / FILE_NAME
         if not path.is_file():
-            raise InputError(Problem("no_report", "there is no report yet; materialize retrieval_metrics_report first", file=str(path)))
+            raise InputError(
+                Problem(
+                    "no_report",
+                    "there is no report yet; materialize retrieval_metrics_report first",
+                    file=str(path),
+                )
+            )
         loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return loaded
 
@@ -90,7 +96,11 @@ class Evaluations:
             from rag_eval.storage.atomic import sweep
             from rag_eval.storage.locking import home_lock
 
-            evaluation = open_gold_set(self.settings.gold_sets / gold_set, self.settings, progress=Lines(dg.get_dagster_logger().info))
+            evaluation = open_gold_set(
+                self.settings.gold_sets / gold_set,
+                self.settings,
+                progress=Lines(dg.get_dagster_logger().info),
+            )
             if not self._sessions:
                 self._held.enter_context(home_lock(self.settings.home))
                 ArtifactStore(self.settings.home / "artifacts").sweep()
@@ -110,13 +120,19 @@ def evaluations_resource(settings: Settings) -> "dg.ConfigurableResource[Evaluat
     class EvaluationsResource(dg.ConfigurableResource[Evaluations]):
         """Gold sets opened for evaluation."""
 
-        home: str = Field(default=str(settings.home), description="artifacts, embeddings, Chroma, MLflow")
+        home: str = Field(
+            default=str(settings.home), description="artifacts, embeddings, Chroma, MLflow"
+        )
         reports: str = Field(default=str(settings.reports), description="where reports are written")
         gold_sets: str = Field(default=str(settings.gold_sets), description="folder of gold sets")
 
         def create_resource(self, context: dg.InitResourceContext) -> Evaluations:  # noqa: ARG002 - Dagster's signature
             """Return the plain object that assets work with."""
-            places = {"home": Path(self.home), "reports": Path(self.reports), "gold_sets": Path(self.gold_sets)}
+            places = {
+                "home": Path(self.home),
+                "reports": Path(self.reports),
+                "gold_sets": Path(self.gold_sets),
+            }
             return Evaluations(settings.model_copy(update=places))
 
         @contextlib.contextmanager

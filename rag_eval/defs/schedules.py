@@ -9,7 +9,9 @@ from rag_eval.defs import names
 from rag_eval.defs.partitions import KnownGoldSet
 
 if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+    from dagster._core.definitions.unresolved_asset_job_definition import (
+        UnresolvedAssetJobDefinition,
+    )
 
 
 def run_requests(gold_sets: list[KnownGoldSet], tick: str) -> Iterator[dg.RunRequest]:
@@ -33,7 +35,9 @@ def run_requests(gold_sets: list[KnownGoldSet], tick: str) -> Iterator[dg.RunReq
             )
 
 
-def nightly_schedule(job: "UnresolvedAssetJobDefinition", gold_sets: list[KnownGoldSet], cron: str, timezone: str) -> dg.ScheduleDefinition:
+def nightly_schedule(
+    job: "UnresolvedAssetJobDefinition", gold_sets: list[KnownGoldSet], cron: str, timezone: str
+) -> dg.ScheduleDefinition:
     """Make the schedule; it is on as soon as a daemon runs."""
 
     @dg.schedule(

@@ -53,7 +53,9 @@ def free_port(wanted: int) -> int:
             with contextlib.suppress(OSError):
                 probe.bind((HOST, port))
                 return int(probe.getsockname()[1])
-    raise InputError(Problem("no_free_port", "no port of this machine is free", field="port", found=str(wanted)))
+    raise InputError(
+        Problem("no_free_port", "no port of this machine is free", field="port", found=str(wanted))
+    )
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
@@ -96,12 +98,31 @@ def _heartbeat(dagster_home: Path, since: float) -> Callable[[], bool]:
     return answers
 
 
-def commands(settings: Settings, dagster_port: int, mlflow_port: int, view_port: int) -> dict[str, list[str]]:
+def commands(
+    settings: Settings, dagster_port: int, mlflow_port: int, view_port: int
+) -> dict[str, list[str]]:
     """Command line of each server; MLflow's is left out where the tracking store is a server already."""
     servers = {
-        "dagster-webserver": [_script("dagster-webserver"), "-m", MODULE, "-h", HOST, "-p", str(dagster_port)],
+        "dagster-webserver": [
+            _script("dagster-webserver"),
+            "-m",
+            MODULE,
+            "-h",
+            HOST,
+            "-p",
+            str(dagster_port),
+        ],
         "dagster-daemon": [_script("dagster-daemon"), "run", "-m", MODULE],
-        "viewer": [sys.executable, "-m", "rag_eval.cli", "view", "--host", HOST, "--port", str(view_port)],
+        "viewer": [
+            sys.executable,
+            "-m",
+            "rag_eval.cli",
+            "view",
+            "--host",
+            HOST,
+            "--port",
+            str(view_port),
+        ],
     }
     if not settings.mlflow_uri.startswith(("http:", "https:")):
         artifacts = (settings.home / "mlartifacts").resolve()
@@ -112,11 +133,26 @@ def commands(settings: Settings, dagster_port: int, mlflow_port: int, view_port:
     return servers
 
 
-def _start(name: str, command: list[str], *, environment: Mapping[str, str], log: Path, answers: Callable[[], bool], address: str | None) -> Server:
+def _start(
+    name: str,
+    command: list[str],
+    *,
+    environment: Mapping[str, str],
+    log: Path,
+    answers: Callable[[], bool],
+    address: str | None,
+) -> Server:
     write_text(log, "")
     with log.open("ab") as stream:
         # a session of its own: Ctrl-C reaches this process alone, which then ends each child with its children
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=dict(environment), start_new_session=True)  # noqa: S603 - our own command
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            env=dict(environment),
+            start_new_session=True,
+        )  # noqa: S603 - our own command
     return Server(name, process, log, answers, address)
 
 
@@ -143,7 +179,9 @@ def _dead(servers: list[Server], write: Write) -> bool:
     for server in servers:
         status = server.process.poll()
         if status is not None:
-            lines = server.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+            lines = server.log.read_text(encoding="utf-8", errors="replace").splitlines()[
+                -LOG_LINES:
+            ]
             write(f"{server.name} ended with status {status}; the end of {server.log}:")
             for line in lines:
                 write(f"  {line}")
@@ -164,19 +202,36 @@ def _signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _start_all(settings: Settings, dagster_port: int, mlflow_port: int, servers: list[Server]) -> None:
+def _start_all(
+    settings: Settings, dagster_port: int, mlflow_port: int, servers: list[Server]
+) -> None:
     """Start the servers one by one into the list, so that what was started can be ended whatever happens."""
     environment = child_environment(settings)
     logs = settings.home.resolve() / "logs"
-    ports = {"dagster-webserver": (free_port(dagster_port), "/server_info"), "mlflow": (free_port(mlflow_port), "/health"), "viewer": (free_port(settings.view_port), "/healthz")}
-    for name, command in commands(settings, ports["dagster-webserver"][0], ports["mlflow"][0], ports["viewer"][0]).items():
+    ports = {
+        "dagster-webserver": (free_port(dagster_port), "/server_info"),
+        "mlflow": (free_port(mlflow_port), "/health"),
+        "viewer": (free_port(settings.view_port), "/healthz"),
+    }
+    for name, command in commands(
+        settings, ports["dagster-webserver"][0], ports["mlflow"][0], ports["viewer"][0]
+    ).items():
         if name in ports:
             port, path = ports[name]
             address = f"http://{HOST}:{port}"
             answers = _http(address + path)
         else:
             address, answers = None, _heartbeat(Path(environment["DAGSTER_HOME"]), time.time())
-        servers.append(_start(name, command, environment=environment, log=logs / f"{name}.log", answers=answers, address=address))
+        servers.append(
+            _start(
+                name,
+                command,
+                environment=environment,
+                log=logs / f"{name}.log",
+                answers=answers,
+                address=address,
+            )
+        )
 
 
 def _wait_until_ready(servers: list[Server], write: Write) -> bool:
@@ -188,13 +243,20 @@ def _wait_until_ready(servers: list[Server], write: Write) -> bool:
             return False
         waiting = [server for server in waiting if not server.answers()]
         if waiting and time.monotonic() > deadline:
-            write(f"no answer after {START_TIMEOUT_S:.0f} s from {', '.join(server.name for server in waiting)}; see {waiting[0].log.parent}")
+            write(
+                f"no answer after {START_TIMEOUT_S:.0f} s from {', '.join(server.name for server in waiting)}; see {waiting[0].log.parent}"
+            )
             return False
         time.sleep(POLL_S)
     return True
 
 
-def serve(settings: Settings, dagster_port: int = DAGSTER_PORT, mlflow_port: int = MLFLOW_PORT, write: Write | None = None) -> int:
+def serve(
+    settings: Settings,
+    dagster_port: int = DAGSTER_PORT,
+    mlflow_port: int = MLFLOW_PORT,
+    write: Write | None = None,
+) -> int:
     """Run the servers until Ctrl-C or SIGTERM, on the loopback address only; a port that is taken is replaced by a free one.
 
     Parameters
@@ -233,6 +295,8 @@ def serve(settings: Settings, dagster_port: int = DAGSTER_PORT, mlflow_port: int
             return 0
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave children behind
+                signal.signal(
+                    number, signal.SIG_IGN
+                )  # a second Ctrl-C must not leave children behind
             _stop(servers)
         return 1

@@ -41,9 +41,23 @@ MIN_MISSED = 30
 def miss_rate_of(runs: Runs, row: Mapping[Any, Any]) -> MissRate:
     """Read the stated miss rate of one claim (a row of CLAIMS)."""
     by = speaker_of(runs, row["strategy"])
-    known = {name: None if np.isnan(row[name]) else float(row[name]) for name in ("miss_rate", "ci_low", "ci_high")}
+    known = {
+        name: None if np.isnan(row[name]) else float(row[name])
+        for name in ("miss_rate", "ci_low", "ci_high")
+    }
     source = ", ".join(by.gold_sources) or None
-    return MissRate(known["miss_rate"], known["ci_low"], known["ci_high"], row["status"], row["target"], int(row["k"]), source, row["calibrator"], by.n_outcomes, by.fitted_at)
+    return MissRate(
+        known["miss_rate"],
+        known["ci_low"],
+        known["ci_high"],
+        row["status"],
+        row["target"],
+        int(row["k"]),
+        source,
+        row["calibrator"],
+        by.n_outcomes,
+        by.fitted_at,
+    )
 
 
 def answer_confidences(runs: Runs) -> dict[str, Any]:
@@ -55,17 +69,39 @@ def answer_confidences(runs: Runs) -> dict[str, Any]:
     group = pd.factorize(np.array([groups[query_id] for query_id in found]))[0]
 
     def mean(name: str) -> dict[str, Any]:
-        said = [not isinstance(entry[name], Absent) and not isinstance(entry["synthesis_confidence"], Absent) for entry in found.values()]  # what answered nothing has nothing to discount
-        values = np.array([effective(entry[name]) if there else np.nan for entry, there in zip(found.values(), said, strict=True)])
+        said = [
+            not isinstance(entry[name], Absent)
+            and not isinstance(entry["synthesis_confidence"], Absent)
+            for entry in found.values()
+        ]  # what answered nothing has nothing to discount
+        values = np.array(
+            [
+                effective(entry[name]) if there else np.nan
+                for entry, there in zip(found.values(), said, strict=True)
+            ]
+        )
         record = interval_of(aggregate([name], values[:, None], group, BOOTSTRAP_SEED)[0])
-        return record | ({} if record["value"] is not None else {"value_reason": _reason([entry[name] for entry in found.values()])})
+        return record | (
+            {}
+            if record["value"] is not None
+            else {"value_reason": _reason([entry[name] for entry in found.values()])}
+        )
 
     right = right_when_missed(runs)
     return {
         "n": len(found),
-        **{name: mean(name) for name in ("synthesis_confidence", "final_confidence", "calibrated_confidence")},
+        **{
+            name: mean(name)
+            for name in ("synthesis_confidence", "final_confidence", "calibrated_confidence")
+        },
         "right_when_missed": None if right is None else as_json(right),
-        **({} if right is not None else {"right_when_missed_reason": f"fewer than {MIN_MISSED} independent questions were answered over a missed retrieval"}),
+        **(
+            {}
+            if right is not None
+            else {
+                "right_when_missed_reason": f"fewer than {MIN_MISSED} independent questions were answered over a missed retrieval"
+            }
+        ),
     }
 
 
@@ -77,7 +113,10 @@ def _reason(values: list[Confidence]) -> str:
 def confidences(runs: Runs) -> dict[str, dict[str, Any]]:
     """Return the confidence values of every answer by query id, as JSON objects; empty where no answers were made."""
     found = runs.evaluation.once("answer confidences", lambda: _confidences(runs))
-    return {query_id: {name: as_json(value) for name, value in entry.items()} for query_id, entry in found.items()}
+    return {
+        query_id: {name: as_json(value) for name, value in entry.items()}
+        for query_id, entry in found.items()
+    }
 
 
 def _confidences(runs: Runs) -> dict[str, dict[str, Confidence]]:
@@ -86,14 +125,22 @@ def _confidences(runs: Runs) -> dict[str, dict[str, Confidence]]:
         return {}
     name = made.json("about")["strategy"]
     claims = _first_claims(runs, name)
-    grounded = dict(zip(measured.frame("per_question")["query_id"], measured.frame("per_question")["groundedness"], strict=True))
+    grounded = dict(
+        zip(
+            measured.frame("per_question")["query_id"],
+            measured.frame("per_question")["groundedness"],
+            strict=True,
+        )
+    )
     right = _right_of_others(runs)
     found: dict[str, dict[str, Confidence]] = {}
     for answer in from_artifact(made):
         value = grounded[answer.query_id]
         said = answer.outcome == "answered"
         if answer.mode == "deterministic":
-            synthesis = groundedness_confidence(None if not said or pd.isna(value) else float(value))
+            synthesis = groundedness_confidence(
+                None if not said or pd.isna(value) else float(value)
+            )
         else:
             synthesis = reported_confidence(answer.confidence if said else None, answer.mode)
         miss = miss_rate_of(runs, claims[answer.query_id])
@@ -101,14 +148,19 @@ def _confidences(runs: Runs) -> dict[str, dict[str, Confidence]]:
             "synthesis_confidence": synthesis,
             "retrieval_confidence": retrieval_confidence(miss),
             "final_confidence": final_confidence(synthesis, miss),
-            "calibrated_confidence": calibrated_confidence(synthesis, miss, right.get(answer.query_id)),
+            "calibrated_confidence": calibrated_confidence(
+                synthesis, miss, right.get(answer.query_id)
+            ),
         }
     return found
 
 
 def _first_claims(runs: Runs, name: str) -> dict[str, dict[str, Any]]:
     frame = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name)
-    frame = frame[(frame["paraphrase_id"] == ORIGINAL) & (frame["seed"] == runs.artifact(name).json("about")["seeds"][0])]
+    frame = frame[
+        (frame["paraphrase_id"] == ORIGINAL)
+        & (frame["seed"] == runs.artifact(name).json("about")["seeds"][0])
+    ]
     return {row["query_id"]: row for row in frame.to_dict("records")}
 
 
@@ -131,13 +183,20 @@ def _right_of_others(runs: Runs) -> dict[str, Measured]:
     if seen is None or whole is None:
         return {}
     of_group = left_out(seen, lambda others: _share(runs, others))
-    return {query: of_group.get(group, whole) for query, group in zip(runs.gold.queries["query_id"], runs.gold.groups.tolist(), strict=True)}
+    return {
+        query: of_group.get(group, whole)
+        for query, group in zip(
+            runs.gold.queries["query_id"], runs.gold.groups.tolist(), strict=True
+        )
+    }
 
 
 def left_out(seen: pd.DataFrame, share: Callable[[pd.DataFrame], Found]) -> dict[int, Found]:
     """Compute something for each group of `seen` (right, group) on the rows of all others; groups with equal rows leave the same behind."""
     totals = seen.groupby("group")["right"].agg(["sum", "count"])
-    kind_of = dict(zip(totals.index.tolist(), totals.itertuples(index=False, name=None), strict=True))
+    kind_of = dict(
+        zip(totals.index.tolist(), totals.itertuples(index=False, name=None), strict=True)
+    )
     example = {kind: group for group, kind in kind_of.items()}
     found = {kind: share(seen[seen["group"] != group]) for kind, group in example.items()}
     return {group: found[kind] for group, kind in kind_of.items()}
@@ -157,14 +216,33 @@ def _over_misses(runs: Runs) -> pd.DataFrame | None:
     claims = judged_claims(runs, name)
     missed = claims[claims["missed"] & claims["claim_id"].isin(first)]
     per_question = measured.frame("per_question").set_index("query_id")
-    chosen = per_question.loc[[query for query in missed["query_id"] if query in per_question.index]]
+    chosen = per_question.loc[
+        [query for query in missed["query_id"] if query in per_question.index]
+    ]
     chosen = chosen[(chosen["outcome"] == "answered") & (chosen["n_gold"] > 0)]
     groups = dict(zip(runs.gold.queries["query_id"], runs.gold.groups.tolist(), strict=True))
-    seen = pd.DataFrame({"right": (chosen["n_correct"].to_numpy() > 0).astype(np.float64), "group": [groups[query] for query in chosen.index]})
+    seen = pd.DataFrame(
+        {
+            "right": (chosen["n_correct"].to_numpy() > 0).astype(np.float64),
+            "group": [groups[query] for query in chosen.index],
+        }
+    )
     return seen if seen["group"].nunique() >= MIN_MISSED else None
 
 
 def _share(runs: Runs, seen: pd.DataFrame) -> Measured:
-    value, low, high = (float(part[0]) for part in clustered_interval(seen["right"].to_numpy(), seen["group"].to_numpy(), BOOTSTRAP_SEED))
+    value, low, high = (
+        float(part[0])
+        for part in clustered_interval(
+            seen["right"].to_numpy(), seen["group"].to_numpy(), BOOTSTRAP_SEED
+        )
+    )
     gold = gold_variants(runs.evaluation).json("about")["hash"][:16]
-    return Measured(value=value, dataset=f"answers over missed retrievals, gold {gold}", n=len(seen), ci_low=low, ci_high=high, measured_at=dt.datetime.now(dt.UTC))
+    return Measured(
+        value=value,
+        dataset=f"answers over missed retrievals, gold {gold}",
+        n=len(seen),
+        ci_low=low,
+        ci_high=high,
+        measured_at=dt.datetime.now(dt.UTC),
+    )

@@ -18,7 +18,10 @@ SCHEMA_VERSION = 1
 
 
 def _lines(rows: Iterable[dict[str, Any]]) -> bytes:
-    return "".join(f"{json.dumps({**row, 'schema_version': SCHEMA_VERSION}, sort_keys=True, ensure_ascii=True, allow_nan=False)}\n" for row in rows).encode()
+    return "".join(
+        f"{json.dumps({**row, 'schema_version': SCHEMA_VERSION}, sort_keys=True, ensure_ascii=True, allow_nan=False)}\n"
+        for row in rows
+    ).encode()
 
 
 def _answer(answer: Answer, outgoing: Outgoing) -> dict[str, Any]:
@@ -34,21 +37,49 @@ def _answer(answer: Answer, outgoing: Outgoing) -> dict[str, Any]:
         }
         for span, quote in zip(answer.citations, outgoing.quotes, strict=True)
     ]
-    names = ("query_id", "mode", "outcome", "codes", "signal", "delta_s", "attempts", "top_k", "tokens_in", "tokens_out")
-    said = {"text": outgoing.text, "verdict": outgoing.said(answer.verdict), "lambda_state": outgoing.said(answer.lambda_state)}
-    return {**{name: getattr(answer, name) for name in names}, **said, "citations": cited, "evidence": [item.token for item in answer.evidence]}
+    names = (
+        "query_id",
+        "mode",
+        "outcome",
+        "codes",
+        "signal",
+        "delta_s",
+        "attempts",
+        "top_k",
+        "tokens_in",
+        "tokens_out",
+    )
+    said = {
+        "text": outgoing.text,
+        "verdict": outgoing.said(answer.verdict),
+        "lambda_state": outgoing.said(answer.lambda_state),
+    }
+    return {
+        **{name: getattr(answer, name) for name in names},
+        **said,
+        "citations": cited,
+        "evidence": [item.token for item in answer.evidence],
+    }
 
 
-def _citations(answers: list[Answer], outgoing: dict[str, Outgoing], records: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _citations(
+    answers: list[Answer], outgoing: dict[str, Outgoing], records: list[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
     """Records stand in the order of the answers and their citations."""
-    places = ((answer.query_id, place) for answer in answers for place in range(len(answer.citations)))
+    places = (
+        (answer.query_id, place) for answer in answers for place in range(len(answer.citations))
+    )
     for (query_id, place), record in zip(places, records, strict=True):
         yield outgoing_record(record, outgoing[query_id], place)
 
 
 def answer_line_schema() -> dict[str, Any]:
     """Return the published JSON Schema of a line of answers.jsonl."""
-    loaded: dict[str, Any] = json.loads(resources.files("rag_eval.evaluation").joinpath("answer-line.schema.json").read_text(encoding="utf-8"))
+    loaded: dict[str, Any] = json.loads(
+        resources.files("rag_eval.evaluation")
+        .joinpath("answer-line.schema.json")
+        .read_text(encoding="utf-8")
+    )
     return loaded
 
 
@@ -61,7 +92,11 @@ def answer_files(made: Artifact | None, cited: Artifact | None) -> dict[str, byt
     return {
         "answers.jsonl": _lines(_answer(answer, outgoing[answer.query_id]) for answer in answers),
         "citations.jsonl": _lines(_citations(answers, outgoing, cited.json("records"))),
-        "preflights.jsonl": _lines(outgoing_row(row, outgoing.get(row["query_id"])) for row in made.json("preflights")),
-        "rejected.jsonl": _lines(outgoing_row(row, outgoing.get(row["query_id"])) for row in made.json("rejected")),
+        "preflights.jsonl": _lines(
+            outgoing_row(row, outgoing.get(row["query_id"])) for row in made.json("preflights")
+        ),
+        "rejected.jsonl": _lines(
+            outgoing_row(row, outgoing.get(row["query_id"])) for row in made.json("rejected")
+        ),
         "events.log": made.path("events.log").read_bytes(),
     }

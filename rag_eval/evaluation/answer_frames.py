@@ -21,11 +21,15 @@ ANSWERS = FrameSchema(
     {
         "query_id": Column("str", "the question"),
         "mode": Column("str", "deterministic | llm | recorded"),
-        "outcome": Column("str", "answered | not_found | insufficient_evidence | contract_error_reply | failed"),
+        "outcome": Column(
+            "str", "answered | not_found | insufficient_evidence | contract_error_reply | failed"
+        ),
         "codes": Column("list", "why it failed"),
         "text": Column("str", "the answer without its citations"),
         "verdict": Column("str", "VERDICT of the two-line form; else empty"),
-        "signal": Column("float", "how well the evidence carries the question, in [0, 1]; NaN where not measured"),
+        "signal": Column(
+            "float", "how well the evidence carries the question, in [0, 1]; NaN where not measured"
+        ),
         "delta_s": Column("float", "as the answer stated it; NaN where it did not"),
         "lambda_state": Column("str", "as the answer stated it; else empty"),
         "attempts": Column("int", "answers asked for, the first included"),
@@ -39,7 +43,9 @@ CITED = FrameSchema(
     "cited",
     {
         "query_id": Column("str", "the question"),
-        "segment": Column("int", "answer sentence that it supports, from 0; -1 = the answer as a whole"),
+        "segment": Column(
+            "int", "answer sentence that it supports, from 0; -1 = the answer as a whole"
+        ),
         "evidence": Column("int", "place in the question's evidence, from 0; -1 = not among it"),
         "doc_id": Column("str", "the cited document, as cited"),
         "start": Column("int", "first character in the document's text; -1 where unknown"),
@@ -47,7 +53,22 @@ CITED = FrameSchema(
         "quote": Column("str", "what the answer says stands there; empty where it quotes nothing"),
     },
 )
-_PAYLOAD = ("doc_id", "section_id", "snippet_id", "source_url", "tokens", "index_hash", "embed_model", "analyzer", "rev", "text", "score_raw", "score_norm", "k_pos", "k_final")
+_PAYLOAD = (
+    "doc_id",
+    "section_id",
+    "snippet_id",
+    "source_url",
+    "tokens",
+    "index_hash",
+    "embed_model",
+    "analyzer",
+    "rev",
+    "text",
+    "score_raw",
+    "score_norm",
+    "k_pos",
+    "k_final",
+)
 EVIDENCE = FrameSchema(
     "evidence",
     {
@@ -56,7 +77,17 @@ EVIDENCE = FrameSchema(
         "kind": Column("str", "the preflight that found it"),
         "first_line": Column("int", "from 1"),
         "last_line": Column("int", "included"),
-        **{name: Column("int" if name in {"tokens", "k_pos", "k_final"} else "float" if name.startswith("score") else "str", "citation payload") for name in _PAYLOAD},
+        **{
+            name: Column(
+                "int"
+                if name in {"tokens", "k_pos", "k_final"}
+                else "float"
+                if name.startswith("score")
+                else "str",
+                "citation payload",
+            )
+            for name in _PAYLOAD
+        },
         "rerank_score": Column("float", "citation payload; NaN where no rerank ran"),
         "start": Column("int", "offsets of the payload"),
         "end": Column("int", "offsets of the payload"),
@@ -68,7 +99,9 @@ _DTYPES = {"str": "str", "int": "int64", "float": "float64", "bool": "bool", "li
 
 def _frame(schema: FrameSchema, rows: list[dict[str, Any]]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=list(schema.columns))
-    return schema.check(frame.astype({name: _DTYPES[column.kind] for name, column in schema.columns.items()}))
+    return schema.check(
+        frame.astype({name: _DTYPES[column.kind] for name, column in schema.columns.items()})
+    )
 
 
 def to_frames(answers: Sequence[Answer]) -> dict[str, pd.DataFrame]:
@@ -76,10 +109,19 @@ def to_frames(answers: Sequence[Answer]) -> dict[str, pd.DataFrame]:
     nan = float("nan")
     rows = [
         {name: getattr(answer, name) for name in ANSWERS.columns}
-        | {"codes": list(answer.codes), "signal": nan if answer.signal is None else answer.signal, "delta_s": nan if answer.delta_s is None else answer.delta_s, "confidence": nan if answer.confidence is None else answer.confidence}
+        | {
+            "codes": list(answer.codes),
+            "signal": nan if answer.signal is None else answer.signal,
+            "delta_s": nan if answer.delta_s is None else answer.delta_s,
+            "confidence": nan if answer.confidence is None else answer.confidence,
+        }
         for answer in answers
     ]
-    cited = [{"query_id": answer.query_id, **dataclasses.asdict(span)} for answer in answers for span in answer.citations]
+    cited = [
+        {"query_id": answer.query_id, **dataclasses.asdict(span)}
+        for answer in answers
+        for span in answer.citations
+    ]
     evidence = [
         {
             "query_id": answer.query_id,
@@ -91,13 +133,19 @@ def to_frames(answers: Sequence[Answer]) -> dict[str, pd.DataFrame]:
         for answer in answers
         for item in answer.evidence
     ]
-    return {"answers": _frame(ANSWERS, rows), "cited": _frame(CITED, cited), "evidence": _frame(EVIDENCE, evidence)}
+    return {
+        "answers": _frame(ANSWERS, rows),
+        "cited": _frame(CITED, cited),
+        "evidence": _frame(EVIDENCE, evidence),
+    }
 
 
 def _evidence(row: dict[str, Any]) -> Evidence:
     rerank = row["rerank_score"]
     chunk = ScoredChunk(
-        **{name: row[name] for name in _PAYLOAD}, offsets=Offsets(row["start"], row["end"], row["unit"]), rerank_score=None if math.isnan(rerank) else rerank
+        **{name: row[name] for name in _PAYLOAD},
+        offsets=Offsets(row["start"], row["end"], row["unit"]),
+        rerank_score=None if math.isnan(rerank) else rerank,
     )
     return Evidence(row["token"], chunk, row["kind"], row["first_line"], row["last_line"])
 
@@ -119,5 +167,11 @@ def from_artifact(artifact: Artifact) -> list[Answer]:
         cited, evidence = by_query.get(row["query_id"], ([], []))
         for name in ("signal", "delta_s", "confidence"):
             row[name] = None if math.isnan(row[name]) else row[name]
-        answers.append(Answer(**{**row, "codes": tuple(row["codes"])}, citations=tuple(cited), evidence=tuple(evidence)))
+        answers.append(
+            Answer(
+                **{**row, "codes": tuple(row["codes"])},
+                citations=tuple(cited),
+                evidence=tuple(evidence),
+            )
+        )
     return answers

@@ -56,23 +56,42 @@ def answers_embedding(runs: Runs, config: Answers) -> Embedding:
     if config.embedding is not None:
         return config.embedding
     spec = runs.evaluation.config.base_of(runs.spec(answers_strategy(runs.evaluation, config)))
-    return Embedding(model="lsa-256") if isinstance(spec, Bm25 | External) or spec.embedding.vectors is not None else spec.embedding
+    return (
+        Embedding(model="lsa-256")
+        if isinstance(spec, Bm25 | External) or spec.embedding.vectors is not None
+        else spec.embedding
+    )
 
 
 def answers_expansion(runs: Runs, config: Answers) -> Expansion | None:
     """Load the synonyms that questions are read with: those of the strategy."""
     spec = runs.evaluation.config.base_of(runs.spec(answers_strategy(runs.evaluation, config)))
-    return Expansion.load(spec.expand) if isinstance(spec, Bm25 | Hybrid) and spec.expand is not None else None
+    return (
+        Expansion.load(spec.expand)
+        if isinstance(spec, Bm25 | Hybrid) and spec.expand is not None
+        else None
+    )
 
 
-def extractor(config: Answers, texts: Sequence[str], source: EmbeddingSource, expansion: Expansion | None) -> Extractive:
+def extractor(
+    config: Answers, texts: Sequence[str], source: EmbeddingSource, expansion: Expansion | None
+) -> Extractive:
     """Make the extractive answerer of a corpus: its chunk texts say which words are rare, the source what sentences mean, the expansion what else is meant."""
-    kind: Literal["sentence", "lsa"] = "lsa" if (source.spec.model or "").startswith("lsa-") else "sentence"
+    kind: Literal["sentence", "lsa"] = (
+        "lsa" if (source.spec.model or "").startswith("lsa-") else "sentence"
+    )
 
     def embed(sentences: Sequence[str]) -> npt.NDArray[np.float32]:
         return source.text_vectors(list(sentences))
 
-    return Extractive(embed, embedding=kind, max_sentences=config.max_sentences, abstain_below=config.abstain_below, term_weights=TermWeights.of_texts(texts), expansion=expansion)
+    return Extractive(
+        embed,
+        embedding=kind,
+        max_sentences=config.max_sentences,
+        abstain_below=config.abstain_below,
+        term_weights=TermWeights.of_texts(texts),
+        expansion=expansion,
+    )
 
 
 def _endpoint(evaluation: Evaluation, config: Answers) -> Endpoint:
@@ -98,7 +117,12 @@ def recorded_file(evaluation: Evaluation, config: Answers) -> Path | None:
 
 def _questions(runs: Runs) -> list[Question]:
     queries, overrides = runs.gold.queries, runs.evaluation.gold.overrides
-    return [Question(query_id, text, overrides.get(query_id)) for query_id, text in zip(queries["query_id"].tolist(), queries["text"].tolist(), strict=True)]
+    return [
+        Question(query_id, text, overrides.get(query_id))
+        for query_id, text in zip(
+            queries["query_id"].tolist(), queries["text"].tolist(), strict=True
+        )
+    ]
 
 
 def answers(runs: Runs) -> Artifact | None:
@@ -113,7 +137,9 @@ def answers(runs: Runs) -> Artifact | None:
         A mode, validator, endpoint or file cannot be used, or a question has no evidence and `strict_fail_on_empty_evidence` is on.
     """
     config = runs.evaluation.config.answers
-    return None if config is None else runs.evaluation.once("answers", lambda: _answers(runs, config))
+    return (
+        None if config is None else runs.evaluation.once("answers", lambda: _answers(runs, config))
+    )
 
 
 def _answers(runs: Runs, config: Answers) -> Artifact:
@@ -121,7 +147,17 @@ def _answers(runs: Runs, config: Answers) -> Artifact:
     name, questions = answers_strategy(evaluation, config), _questions(runs)
     modes: set[Mode] = {plan(question, config).mode for question in questions}
     run = runs.artifact(name)
-    inputs: list[Any] = [config.model_dump(mode="json"), [[q.query_id, q.text, q.override and q.override.model_dump(mode="json")] for q in questions], name, run.key, admitted_chunks(evaluation).key, withheld(evaluation)[1]]
+    inputs: list[Any] = [
+        config.model_dump(mode="json"),
+        [
+            [q.query_id, q.text, q.override and q.override.model_dump(mode="json")]
+            for q in questions
+        ],
+        name,
+        run.key,
+        admitted_chunks(evaluation).key,
+        withheld(evaluation)[1],
+    ]
     if "deterministic" in modes:
         inputs.append(runs.opened().index.source(answers_embedding(runs, config)).model)
     recorded = recorded_file(evaluation, config)
@@ -129,53 +165,134 @@ def _answers(runs: Runs, config: Answers) -> Artifact:
         inputs.append(file_hash(recorded))
     key = evaluation.key("answers", *inputs)
     if "llm" not in modes and not config.validators:
-        return evaluation.memo("answers", key, lambda: {name: part for name, part in _made(runs, config, questions, modes).items() if name != "usage"})
+        return evaluation.memo(
+            "answers",
+            key,
+            lambda: {
+                name: part
+                for name, part in _made(runs, config, questions, modes).items()
+                if name != "usage"
+            },
+        )
     # replies come from the cache where they are known, what failed is asked again, and a validator is code that may have changed: such answers
     # are made by every run and kept by what they are
     parts = _made(runs, config, questions, modes)
-    runs.answer_usage = parts.pop("usage")  # of this run, whatever earlier runs paid for the same answers
-    return evaluation.memo("answers", evaluation.key("answers", key, parts["about"]["hash"], parts["rejected"]), lambda: parts)
+    runs.answer_usage = parts.pop(
+        "usage"
+    )  # of this run, whatever earlier runs paid for the same answers
+    return evaluation.memo(
+        "answers",
+        evaluation.key("answers", key, parts["about"]["hash"], parts["rejected"]),
+        lambda: parts,
+    )
 
 
 def answers_hash(frames: Mapping[str, pd.DataFrame]) -> str:
     """Hash of what was answered and cited from what; tokens depend on the cache and are no part of it."""
-    return digest([frames["answers"].drop(columns=["tokens_in", "tokens_out"]).to_json(orient="split"), *(frames[name].to_json(orient="split") for name in ("cited", "evidence"))])
+    return digest(
+        [
+            frames["answers"].drop(columns=["tokens_in", "tokens_out"]).to_json(orient="split"),
+            *(frames[name].to_json(orient="split") for name in ("cited", "evidence")),
+        ]
+    )
 
 
-def _tools(runs: Runs, config: Answers, questions: Sequence[Question], modes: set[Mode], chat: ChatClient | None) -> tuple[Tools, _Stated]:
+def _tools(
+    runs: Runs,
+    config: Answers,
+    questions: Sequence[Question],
+    modes: set[Mode],
+    chat: ChatClient | None,
+) -> tuple[Tools, _Stated]:
     """What answering works with, and the payloads that recorded outputs state."""
     evaluation = runs.evaluation
     corpus, chunks = corpus_snapshot(evaluation), admitted_chunks(evaluation).frame("chunks")
     documents = corpus.frame("documents")
     stored = StoredRetrieval(runs, answers_strategy(evaluation, config))
-    library = Library(documents, corpus.frame("sections"), chunks, index_hash=stored.index_hash, embed_model=stored.embed_model)
-    extract = extractor(config, _indexed_texts(chunks), runs.opened().index.source(answers_embedding(runs, config)), answers_expansion(runs, config)) if "deterministic" in modes else None
+    library = Library(
+        documents,
+        corpus.frame("sections"),
+        chunks,
+        index_hash=stored.index_hash,
+        embed_model=stored.embed_model,
+    )
+    extract = (
+        extractor(
+            config,
+            _indexed_texts(chunks),
+            runs.opened().index.source(answers_embedding(runs, config)),
+            answers_expansion(runs, config),
+        )
+        if "deterministic" in modes
+        else None
+    )
     recorded: dict[str, Answer] | None = None
     stated: _Stated = {}
     path = recorded_file(evaluation, config)
     if "recorded" in modes and path is not None:
         maker = RecordedAnswers(documents, chunks, stored.index_hash, stored.embed_model)
-        outputs, query_ids = read_outputs(path), [question.query_id for question in questions if plan(question, config).mode == "recorded"]
-        recorded = {answer.query_id: answer for answer in recorded_answers(query_ids, outputs, maker)}
-        stated = {query_id: [[place, dict(payload)] for place, payload in found.items()] for query_id, found in recorded_payloads(query_ids, outputs, maker).items()}
-    return Tools(library, stored, extract, chat, recorded, concurrency=_endpoint(evaluation, config).concurrency if chat else 1, withheld=withheld(evaluation)[0]), stated
+        outputs, query_ids = (
+            read_outputs(path),
+            [
+                question.query_id
+                for question in questions
+                if plan(question, config).mode == "recorded"
+            ],
+        )
+        recorded = {
+            answer.query_id: answer for answer in recorded_answers(query_ids, outputs, maker)
+        }
+        stated = {
+            query_id: [[place, dict(payload)] for place, payload in found.items()]
+            for query_id, found in recorded_payloads(query_ids, outputs, maker).items()
+        }
+    return Tools(
+        library,
+        stored,
+        extract,
+        chat,
+        recorded,
+        concurrency=_endpoint(evaluation, config).concurrency if chat else 1,
+        withheld=withheld(evaluation)[0],
+    ), stated
 
 
 def _indexed_texts(chunks: pd.DataFrame) -> list[str]:
     """Chunks as they are indexed: the title, then the text."""
-    return [f"{title} {text}".strip() for title, text in zip(chunks["title"].tolist(), chunks["text"].tolist(), strict=True)]
+    return [
+        f"{title} {text}".strip()
+        for title, text in zip(chunks["title"].tolist(), chunks["text"].tolist(), strict=True)
+    ]
 
 
-def _made(runs: Runs, config: Answers, questions: Sequence[Question], modes: set[Mode]) -> dict[str, Any]:
+def _made(
+    runs: Runs, config: Answers, questions: Sequence[Question], modes: set[Mode]
+) -> dict[str, Any]:
     evaluation = runs.evaluation
     endpoint = _endpoint(evaluation, config) if "llm" in modes else None
-    chat = ChatClient(endpoint, ChatCache(evaluation.settings.home / KEPT_CHAT)) if endpoint else None
+    chat = (
+        ChatClient(endpoint, ChatCache(evaluation.settings.home / KEPT_CHAT)) if endpoint else None
+    )
     tools, stated = _tools(runs, config, questions, modes, chat)
-    with evaluation.progress.step(f"Answering ({', '.join(sorted(modes))})", len(questions), "questions") as advance:
+    with evaluation.progress.step(
+        f"Answering ({', '.join(sorted(modes))})", len(questions), "questions"
+    ) as advance:
         try:
-            made = answer_questions(questions, config, tools, Events(lambda line: advance(1) if line.startswith(DONE) else None))
+            made = answer_questions(
+                questions,
+                config,
+                tools,
+                Events(lambda line: advance(1) if line.startswith(DONE) else None),
+            )
         except EmptyEvidenceError as error:
-            raise InputError(Problem("empty_evidence", quoted(str(error), 2000), field="answers.strict_fail_on_empty_evidence", found=f"{len(error.query_ids)} questions")) from error
+            raise InputError(
+                Problem(
+                    "empty_evidence",
+                    quoted(str(error), 2000),
+                    field="answers.strict_fail_on_empty_evidence",
+                    found=f"{len(error.query_ids)} questions",
+                )
+            ) from error
     frames = to_frames(made.answers)
     return {
         **frames,
@@ -183,14 +300,27 @@ def _made(runs: Runs, config: Answers, questions: Sequence[Question], modes: set
         "rejected": list(made.rejected),
         "stated": stated,
         "events.log": "".join(f"{line}\n" for line in made.events).encode(),
-        "about": {**_about(runs, config, made, modes), "hash": answers_hash(frames), "model": endpoint.model if endpoint else ""},
+        "about": {
+            **_about(runs, config, made, modes),
+            "hash": answers_hash(frames),
+            "model": endpoint.model if endpoint else "",
+        },
         "usage": _usage(chat, len(questions)),
     }
 
 
 def _about(runs: Runs, config: Answers, made: AnswerRun, modes: set[Mode]) -> dict[str, Any]:
-    embedding = runs.opened().index.source(answers_embedding(runs, config)).model if "deterministic" in modes else ""
-    return {"strategy": answers_strategy(runs.evaluation, config), "modes": sorted(modes), "embedding": embedding, "counts": made.counts}
+    embedding = (
+        runs.opened().index.source(answers_embedding(runs, config)).model
+        if "deterministic" in modes
+        else ""
+    )
+    return {
+        "strategy": answers_strategy(runs.evaluation, config),
+        "modes": sorted(modes),
+        "embedding": embedding,
+        "counts": made.counts,
+    }
 
 
 def _usage(chat: ChatClient | None, n_questions: int) -> dict[str, Any]:
@@ -198,5 +328,20 @@ def _usage(chat: ChatClient | None, n_questions: int) -> dict[str, Any]:
     if chat is None:
         return {}
     totals = chat.totals()
-    names = ("requests", "retries", "cached", "tokens_in", "tokens_out", "saved_tokens_in", "saved_tokens_out", "usage_missing", "cost", "saved_cost")
-    return {**{name: getattr(totals, name) for name in names}, "n_questions": n_questions, "cost_per_1k": 1000 * (totals.cost + totals.saved_cost) / max(n_questions, 1)}
+    names = (
+        "requests",
+        "retries",
+        "cached",
+        "tokens_in",
+        "tokens_out",
+        "saved_tokens_in",
+        "saved_tokens_out",
+        "usage_missing",
+        "cost",
+        "saved_cost",
+    )
+    return {
+        **{name: getattr(totals, name) for name in names},
+        "n_questions": n_questions,
+        "cost_per_1k": 1000 * (totals.cost + totals.saved_cost) / max(n_questions, 1),
+    }

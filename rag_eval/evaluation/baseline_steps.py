@@ -36,7 +36,11 @@ def drift_part(runs: Runs, body: dict[str, Any]) -> dict[str, Any]:
     evaluation = runs.evaluation
     gold, documents = gold_variants(evaluation), corpus_snapshot(evaluation).frame("documents")
     chunks = corpus_chunks(evaluation).frame("chunks"), admitted_chunks(evaluation).frame("chunks")
-    return drift(accepted, snapshot(documents, gold.frame("qrels_document"), gold.frame("spans"), chunks), body)
+    return drift(
+        accepted,
+        snapshot(documents, gold.frame("qrels_document"), gold.frame("spans"), chunks),
+        body,
+    )
 
 
 def regression_results(runs: Runs, body: dict[str, Any]) -> list[GateResult]:
@@ -45,6 +49,22 @@ def regression_results(runs: Runs, body: dict[str, Any]) -> list[GateResult]:
     gates = runs.evaluation.config.gates
     if damaged and is_configured(gates, GATE):
         required = is_required(gates, GATE)
-        return [GateResult(f"{GATE}.{measure}", GATE, "insufficient_evidence", "baseline_damaged", {"measure": measure, "reason": f"the baseline cannot be used: {damaged}"}, required) for measure in gates.regression]
-    per_query = with_delta_s(ranking_measures(runs).frame("per_query"), stability_measures(runs).frame("per_run"))
-    return regression_gates(runs.evaluation.config, None if accepted is None else accepted.measured, measured_run(body, per_query))
+        return [
+            GateResult(
+                f"{GATE}.{measure}",
+                GATE,
+                "insufficient_evidence",
+                "baseline_damaged",
+                {"measure": measure, "reason": f"the baseline cannot be used: {damaged}"},
+                required,
+            )
+            for measure in gates.regression
+        ]
+    per_query = with_delta_s(
+        ranking_measures(runs).frame("per_query"), stability_measures(runs).frame("per_run")
+    )
+    return regression_gates(
+        runs.evaluation.config,
+        None if accepted is None else accepted.measured,
+        measured_run(body, per_query),
+    )

@@ -32,10 +32,20 @@ MAX_WHO, MAX_WHY = 200, 2000
 MENDED_BY_ACCEPTING = frozenset({"no_baseline", "gold_differs", "strategy_missing"})
 """Reasons of the regression gate that accepting a run does away with: they do not stand in its way."""
 
-_FILES = {"report": "report.json", "per_query": "per-query.parquet", "documents": "documents.parquet", "targets": "targets.parquet"}
-_OF_QUARANTINE = {"chunks": "chunks.parquet", "held_targets": "held-targets.parquet"}  # baselines that earlier versions wrote are without
+_FILES = {
+    "report": "report.json",
+    "per_query": "per-query.parquet",
+    "documents": "documents.parquet",
+    "targets": "targets.parquet",
+}
+_OF_QUARANTINE = {
+    "chunks": "chunks.parquet",
+    "held_targets": "held-targets.parquet",
+}  # baselines that earlier versions wrote are without
 _WHOLE = (set(_FILES.values()), {*_FILES.values(), *_OF_QUARANTINE.values()})
-_STAGES = {"cut": "chunks"}  # all chunks are kept by the stage whose name those that are indexed have
+_STAGES = {
+    "cut": "chunks"
+}  # all chunks are kept by the stage whose name those that are indexed have
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -73,28 +83,72 @@ def _artifact(home: Path, kept: dict[str, Any], stage: str) -> Artifact | None:
 
 def _parts(home: Path, kept: dict[str, Any]) -> dict[str, Any]:
     """What is kept of a run: copies, nothing that points into the artifact store."""
-    found = {stage: _artifact(home, kept, stage) for stage in ("ranking", "corpus", "gold", "stability")}
+    found = {
+        stage: _artifact(home, kept, stage) for stage in ("ranking", "corpus", "gold", "stability")
+    }
     ranking, corpus, gold, stability = found.values()
     if ranking is None or corpus is None or gold is None:
-        missing = ", ".join(stage for stage in ("ranking", "corpus", "gold") if found[stage] is None)
-        raise InputError(Problem("run_incomplete", "what the run made is no longer in the home; run it again", file=str(home / "artifacts"), field="RUN", found=f"without {missing}"))
-    documents = pd.read_parquet(corpus.path("documents.parquet"), columns=["doc_id", "content_hash", "text"])
+        missing = ", ".join(
+            stage for stage in ("ranking", "corpus", "gold") if found[stage] is None
+        )
+        raise InputError(
+            Problem(
+                "run_incomplete",
+                "what the run made is no longer in the home; run it again",
+                file=str(home / "artifacts"),
+                field="RUN",
+                found=f"without {missing}",
+            )
+        )
+    documents = pd.read_parquet(
+        corpus.path("documents.parquet"), columns=["doc_id", "content_hash", "text"]
+    )
     cut, admitted = (_artifact(home, kept, stage) for stage in ("cut", "chunks"))
-    chunks = None if cut is None or admitted is None else (cut.frame("chunks"), admitted.frame("chunks"))
+    chunks = (
+        None if cut is None or admitted is None else (cut.frame("chunks"), admitted.frame("chunks"))
+    )
     taken = snapshot(documents, gold.frame("qrels_document"), gold.frame("spans"), chunks)
-    held = {} if taken.quarantine is None else {"chunks": taken.quarantine.chunks, "held-targets": taken.quarantine.held_targets}
-    per_query = with_delta_s(ranking.frame("per_query"), stability.frame("per_run") if stability else None)
-    return {"report": kept["report"], "per-query": per_query, "documents": taken.documents, "targets": taken.targets, **held}
+    held = (
+        {}
+        if taken.quarantine is None
+        else {"chunks": taken.quarantine.chunks, "held-targets": taken.quarantine.held_targets}
+    )
+    per_query = with_delta_s(
+        ranking.frame("per_query"), stability.frame("per_run") if stability else None
+    )
+    return {
+        "report": kept["report"],
+        "per-query": per_query,
+        "documents": taken.documents,
+        "targets": taken.targets,
+        **held,
+    }
 
 
 def _bounded(name: str, text: str, limit: int) -> str:
     shown = text.strip()
     if not shown or len(shown) > limit or _CONTROL.search(shown):
-        raise InputError(Problem("bad_arguments", f"say {name} accepts the run", field=f"--{name}", found=f"{len(shown)} characters", accepted=f"1 to {limit} characters on one line"))
+        raise InputError(
+            Problem(
+                "bad_arguments",
+                f"say {name} accepts the run",
+                field=f"--{name}",
+                found=f"{len(shown)} characters",
+                accepted=f"1 to {limit} characters on one line",
+            )
+        )
     return shown
 
 
-def accept(run: str, settings: Settings, who: str, why: str, *, gold_set: str | None = None, force: bool = False) -> Path:
+def accept(
+    run: str,
+    settings: Settings,
+    who: str,
+    why: str,
+    *,
+    gold_set: str | None = None,
+    force: bool = False,
+) -> Path:
     """Keep a run as the baseline of its gold set; the one before stays in the history.
 
     Parameters
@@ -127,13 +181,31 @@ def accept(run: str, settings: Settings, who: str, why: str, *, gold_set: str | 
     run_id = choose_run(home, run, gold_set)
     with home_lock(home):
         kept = kept_run(home, run_id)
-        failed = required_failures([gate for gate in kept["report"]["gates"] if gate["gate"] != "regression" or gate["reason_code"] not in MENDED_BY_ACCEPTING])
+        failed = required_failures(
+            [
+                gate
+                for gate in kept["report"]["gates"]
+                if gate["gate"] != "regression" or gate["reason_code"] not in MENDED_BY_ACCEPTING
+            ]
+        )
         if failed and not force:
-            raise InputError(Problem("gates_failed", "required gates of this run did not pass", field="RUN", found=", ".join(failed), accepted="a run that passed, or --force, which the record will say"))
+            raise InputError(
+                Problem(
+                    "gates_failed",
+                    "required gates of this run did not pass",
+                    field="RUN",
+                    found=", ".join(failed),
+                    accepted="a run that passed, or --force, which the record will say",
+                )
+            )
         sweep(home / "baselines", "*")
         now = dt.datetime.now(dt.UTC)
         folder = _folder(home, kept["gold_set"])
-        made = ArtifactStore(home / "baselines").memo(kept["gold_set"], f"{now.strftime('%Y%m%dT%H%M%S%f')}Z-{run_id[-8:]}", lambda: _parts(home, kept))
+        made = ArtifactStore(home / "baselines").memo(
+            kept["gold_set"],
+            f"{now.strftime('%Y%m%dT%H%M%S%f')}Z-{run_id[-8:]}",
+            lambda: _parts(home, kept),
+        )
         record = {
             "baseline": made.key,
             "run_id": run_id,
@@ -151,7 +223,10 @@ def accept(run: str, settings: Settings, who: str, why: str, *, gold_set: str | 
 
 
 def _written(made: Artifact) -> list[str]:
-    return [*_FILES.values(), *(name for name in _OF_QUARANTINE.values() if made.path(name).is_file())]
+    return [
+        *_FILES.values(),
+        *(name for name in _OF_QUARANTINE.values() if made.path(name).is_file()),
+    ]
 
 
 def _folder(home: Path, gold_set: str) -> Path:
@@ -170,10 +245,19 @@ def history(home: Path, gold_set: str) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
+    for number, line in enumerate(
+        path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1
+    ):
         try:
             record = json.loads(line)
-            whole = isinstance(record["baseline"], str) and set(record["files"]) in _WHOLE and all(isinstance(record[name], str) for name in ("run_id", "accepted_at", "who", "why"))
+            whole = (
+                isinstance(record["baseline"], str)
+                and set(record["files"]) in _WHOLE
+                and all(
+                    isinstance(record[name], str)
+                    for name in ("run_id", "accepted_at", "who", "why")
+                )
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise _damaged(path, number, str(error)) from error
         if not whole or not re.fullmatch(r"\d{8}T\d{12}Z-[0-9a-f]{8}", record["baseline"]):
@@ -183,7 +267,16 @@ def history(home: Path, gold_set: str) -> list[dict[str, Any]]:
 
 
 def _damaged(path: Path, line: int | None, found: str) -> InputError:
-    return InputError(Problem("baseline_damaged", "not as it was accepted; accept a run anew after removing what was changed", file=str(path), line=line, found=found, accepted="what rag-eval baseline accept wrote"))
+    return InputError(
+        Problem(
+            "baseline_damaged",
+            "not as it was accepted; accept a run anew after removing what was changed",
+            file=str(path),
+            line=line,
+            found=found,
+            accepted="what rag-eval baseline accept wrote",
+        )
+    )
 
 
 def load_baseline(home: Path, gold_set: str) -> Baseline | None:
@@ -210,9 +303,13 @@ def load_baseline(home: Path, gold_set: str) -> Baseline | None:
         if found != expected:
             raise _damaged(path, None, found)
     report = json.loads((folder / _FILES["report"]).read_text(encoding="utf-8"))
-    documents, targets, per_query = (pd.read_parquet(folder / _FILES[name]) for name in ("documents", "targets", "per_query"))
+    documents, targets, per_query = (
+        pd.read_parquet(folder / _FILES[name]) for name in ("documents", "targets", "per_query")
+    )
     held = None
     if set(_OF_QUARANTINE.values()) <= set(record["files"]):
-        chunks, held_targets = (pd.read_parquet(folder / _OF_QUARANTINE[name]) for name in ("chunks", "held_targets"))
+        chunks, held_targets = (
+            pd.read_parquet(folder / _OF_QUARANTINE[name]) for name in ("chunks", "held_targets")
+        )
         held = Quarantine(chunks, held_targets)
     return Baseline(record, report, per_query, Snapshot(documents, targets, held))

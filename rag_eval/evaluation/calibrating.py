@@ -58,11 +58,22 @@ def calibrate_gold_set(evaluation: Evaluation) -> Calibrated:
         _must_be_usable(evaluation)
         runs = Runs(evaluation, IndexOpener(evaluation))
         found, spec = miss_rate_calibration(runs), evaluation.config.uncertainty
-        return Calibrated(evaluation.config.name, spec.target, spec.k, found, {name: _counted(traffic(runs, name)) for name in runs.names})
+        return Calibrated(
+            evaluation.config.name,
+            spec.target,
+            spec.k,
+            found,
+            {name: _counted(traffic(runs, name)) for name in runs.names},
+        )
 
 
 def _counted(found: Traffic) -> dict[str, Any]:
-    return {"counted": len(found.frame), "n_unknown": found.n_unknown, "n_differing": found.n_differing, "reason": found.reason}
+    return {
+        "counted": len(found.frame),
+        "n_unknown": found.n_unknown,
+        "n_differing": found.n_differing,
+        "reason": found.reason,
+    }
 
 
 def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> Comparison:
@@ -79,7 +90,15 @@ def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> Comparis
     there = [spec.name for spec in evaluation.config.strategies]
     unknown = [name for name in names if name not in there]
     if unknown:
-        raise InputError(Problem("unknown_strategy", f"{evaluation.config.name} has no such strategy", field="STRATEGY", found=", ".join(map(quoted, unknown)), accepted=", ".join(there)))
+        raise InputError(
+            Problem(
+                "unknown_strategy",
+                f"{evaluation.config.name} has no such strategy",
+                field="STRATEGY",
+                found=", ".join(map(quoted, unknown)),
+                accepted=", ".join(there),
+            )
+        )
     with home_lock(evaluation.settings.home):
         _must_be_usable(evaluation)
         runs = Runs(evaluation, IndexOpener(evaluation))
@@ -87,7 +106,15 @@ def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> Comparis
         few = [name for name in names if found[name]["validation"] is None]
         if few:
             why = str(found[few[0]]["estimator_reason"])
-            raise InputError(Problem("too_few_outcomes", f"{quoted(few[0])} cannot be compared: {why}", field="STRATEGY", found=", ".join(map(quoted, few)), accepted="strategies that are provisional or better"))
+            raise InputError(
+                Problem(
+                    "too_few_outcomes",
+                    f"{quoted(few[0])} cannot be compared: {why}",
+                    field="STRATEGY",
+                    found=", ".join(map(quoted, few)),
+                    accepted="strategies that are provisional or better",
+                )
+            )
         return _compared(runs, names)
 
 
@@ -99,40 +126,99 @@ def _must_be_usable(evaluation: Evaluation) -> None:
 
 
 def _compared(runs: Runs, names: Sequence[str]) -> Comparison:
-    parts = {name: first_claims(runs, name).reindex(runs.gold.queries["query_id"]) for name in names}
+    parts = {
+        name: first_claims(runs, name).reindex(runs.gold.queries["query_id"]) for name in names
+    }
     judged = np.all([part["missed"].notna().to_numpy() for part in parts.values()], axis=0)
     if not judged.any():
-        raise InputError(Problem("nothing_in_common", "no question of the gold set is judged for all of these strategies", field="STRATEGY", found=", ".join(map(quoted, names)), accepted="strategies that were run on the same questions"))
-    misses = [Misses(name, *(part[column].to_numpy(dtype=np.float64)[judged] for column in ("missed", "predicted", "heuristic_v0"))) for name, part in parts.items()]
-    return compare(misses, runs.gold.groups[judged].astype(np.int64), seed=BOOTSTRAP_SEED, audited={name: _audited(runs, name) for name in names})
+        raise InputError(
+            Problem(
+                "nothing_in_common",
+                "no question of the gold set is judged for all of these strategies",
+                field="STRATEGY",
+                found=", ".join(map(quoted, names)),
+                accepted="strategies that were run on the same questions",
+            )
+        )
+    misses = [
+        Misses(
+            name,
+            *(
+                part[column].to_numpy(dtype=np.float64)[judged]
+                for column in ("missed", "predicted", "heuristic_v0")
+            ),
+        )
+        for name, part in parts.items()
+    ]
+    return compare(
+        misses,
+        runs.gold.groups[judged].astype(np.int64),
+        seed=BOOTSTRAP_SEED,
+        audited={name: _audited(runs, name) for name in names},
+    )
 
 
 def _audited(runs: Runs, name: str) -> Audited:
     """Claims of production traffic of a strategy with what audits found, where these are a simple random sample; predictions are from models that did not see their group."""
-    spec, found, fingerprint, opened = runs.evaluation.config.uncertainty, traffic(runs, name), fingerprint_of(runs, name), outcome_store(runs.evaluation)
+    spec, found, fingerprint, opened = (
+        runs.evaluation.config.uncertainty,
+        traffic(runs, name),
+        fingerprint_of(runs, name),
+        outcome_store(runs.evaluation),
+    )
     if isinstance(opened, InputError) or not len(found.frame):
-        return Audited.nothing(f"no claim of production traffic of {quoted(name)} can be used: {found.reason or 'all differ from what it retrieves now'}")
+        return Audited.nothing(
+            f"no claim of production traffic of {quoted(name)} can be used: {found.reason or 'all differ from what it retrieves now'}"
+        )
     claims = found.frame["claim_id"].tolist()
-    rows = fit_rows(current_outcomes(runs.evaluation, strategy_fingerprint=fingerprint, target=spec.target, k=spec.k, gold_sources=sorted(AUDITS)))
+    rows = fit_rows(
+        current_outcomes(
+            runs.evaluation,
+            strategy_fingerprint=fingerprint,
+            target=spec.target,
+            k=spec.k,
+            gold_sources=sorted(AUDITS),
+        )
+    )
     rows = rows[rows["claim_id"].isin(claims)]
     if rows.empty:
-        return Audited.nothing(f"none of the {len(claims):,} claims of production traffic of {quoted(name)} has an audit with a known inclusion probability for {spec.target}@{spec.k}")
+        return Audited.nothing(
+            f"none of the {len(claims):,} claims of production traffic of {quoted(name)} has an audit with a known inclusion probability for {spec.target}@{spec.k}"
+        )
     least, most = rows["inclusion_probability"].min(), rows["inclusion_probability"].max()
     if not np.isclose(least, most, rtol=SAME, atol=0):
-        return Audited.nothing(f"the audits of {quoted(name)} were drawn with unequal probabilities, {least:.3g} to {most:.3g}: they are no simple random sample")
+        return Audited.nothing(
+            f"the audits of {quoted(name)} were drawn with unequal probabilities, {least:.3g} to {most:.3g}: they are no simple random sample"
+        )
     chance = chances(opened.sql, fingerprint, spec.target)
     after = sum(chance.get(claim) == 0 for claim in claims)
     if after:
-        return Audited.nothing(f"{after:,} of the {len(claims):,} claims of production traffic of {quoted(name)} came in after the last draw that was judged: those audited are no sample of all of them")
+        return Audited.nothing(
+            f"{after:,} of the {len(claims):,} claims of production traffic of {quoted(name)} came in after the last draw that was judged: those audited are no sample of all of them"
+        )
     missed = rows.set_index("claim_id")["missed"].reindex(claims).to_numpy(dtype=np.float64)
     group_of = groups_of_traffic(runs, name)
     groups = tuple(group_of[claim] for claim in claims)
-    return Audited(tuple(claims), tuple(found.frame["query_id"]), groups, missed, _predicted(runs, name, found.signals, groups))
+    return Audited(
+        tuple(claims),
+        tuple(found.frame["query_id"]),
+        groups,
+        missed,
+        _predicted(runs, name, found.signals, groups),
+    )
 
 
 def _predicted(runs: Runs, name: str, signals: FloatArray, groups: Sequence[str]) -> FloatArray:
     """Calibrated miss rates: of a group that was fitted by the fold that left it out, of any other the mean of all folds, so that both come from the same kind of model."""
     model = MissRateModel.from_json(calibration_of(runs, name)["model"])
     fitted = np.array([group in model.fold_of_group for group in groups], dtype=bool)
-    new = np.mean([dataclasses.replace(model, head=fold, fold_of_group={}).predict(signals, SIGNALS) for fold in model.folds or (model.head,)], axis=0)
-    return np.where(fitted, model.predict(signals, SIGNALS, groups), np.asarray(new, dtype=np.float64))
+    new = np.mean(
+        [
+            dataclasses.replace(model, head=fold, fold_of_group={}).predict(signals, SIGNALS)
+            for fold in model.folds or (model.head,)
+        ],
+        axis=0,
+    )
+    return np.where(
+        fitted, model.predict(signals, SIGNALS, groups), np.asarray(new, dtype=np.float64)
+    )

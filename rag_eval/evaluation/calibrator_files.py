@@ -39,7 +39,14 @@ class Accepted(BaseModel):
 
 def calibrator_id(body: dict[str, Any]) -> str:
     """Identity of a calibrator: the hash of all of it but when it was made."""
-    return digest({key: value for key, value in body.items() if key not in {"calibrator_id", "fitted_at", "fitted_until"}}, 32)
+    return digest(
+        {
+            key: value
+            for key, value in body.items()
+            if key not in {"calibrator_id", "fitted_at", "fitted_until"}
+        },
+        32,
+    )
 
 
 def keep_calibrator(home: Path, body: dict[str, Any]) -> str:
@@ -61,29 +68,68 @@ def read_calibrator(home: Path, name: str) -> dict[str, Any]:
     """
     path = home / "calibrators" / f"{name}.json"
     if not _ID.fullmatch(name) or not path.is_file() or path.stat().st_size > MAX_BYTES:
-        raise InputError(Problem("calibrator_missing", "there is no calibrator of this id", file=str(home / "calibrators"), found=name, accepted="an id that rag-eval calibrate shows"))
+        raise InputError(
+            Problem(
+                "calibrator_missing",
+                "there is no calibrator of this id",
+                file=str(home / "calibrators"),
+                found=name,
+                accepted="an id that rag-eval calibrate shows",
+            )
+        )
     body: Any = None
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
         whole = isinstance(body, dict) and body.get("calibrator_id") == name == calibrator_id(body)
-    except (ValueError, RecursionError):  # no JSON, numbers that JSON has not, or nested beyond all that is written here
+    except (
+        ValueError,
+        RecursionError,
+    ):  # no JSON, numbers that JSON has not, or nested beyond all that is written here
         whole = False
     if not whole:
-        raise InputError(Problem("calibrator_damaged", "not as it was written; move it away and run rag-eval calibrate", file=str(path), found=name))
+        raise InputError(
+            Problem(
+                "calibrator_damaged",
+                "not as it was written; move it away and run rag-eval calibrate",
+                file=str(path),
+                found=name,
+            )
+        )
     kept: dict[str, Any] = body
     return kept
 
 
-def _path(home: Path, folder: Literal["accepted", "watches"], gold_set: str, strategy: str, target: BinaryTarget, k: int) -> Path:  # noqa: PLR0917 - the parts of a path, in their order
-    return home / "calibrators" / folder / gold_set_name(gold_set) / gold_set_name(strategy) / f"{target}@{k}.json"
+def _path(
+    home: Path,
+    folder: Literal["accepted", "watches"],
+    gold_set: str,
+    strategy: str,
+    target: BinaryTarget,
+    k: int,
+) -> Path:  # noqa: PLR0917 - the parts of a path, in their order
+    return (
+        home
+        / "calibrators"
+        / folder
+        / gold_set_name(gold_set)
+        / gold_set_name(strategy)
+        / f"{target}@{k}.json"
+    )
 
 
-def accept_calibrator(home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int, *, accepted: Accepted) -> None:
+def accept_calibrator(
+    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int, *, accepted: Accepted
+) -> None:
     """Name the calibrator that later runs use; the caller holds the home."""
-    write_text(_path(home, "accepted", gold_set, strategy, target, k), f"{canonical_json(accepted.model_dump(mode='json'))}\n")
+    write_text(
+        _path(home, "accepted", gold_set, strategy, target, k),
+        f"{canonical_json(accepted.model_dump(mode='json'))}\n",
+    )
 
 
-def accepted_calibrator(home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int) -> Accepted | None:
+def accepted_calibrator(
+    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int
+) -> Accepted | None:
     """Read which calibrator was accepted, None where none was.
 
     Raises
@@ -97,7 +143,14 @@ def accepted_calibrator(home: Path, gold_set: str, strategy: str, target: Binary
     try:
         return Accepted.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise InputError(Problem("accepted_damaged", "not as it was written; move it away and run rag-eval calibrate", file=str(path), found=error.errors()[0]["msg"])) from None
+        raise InputError(
+            Problem(
+                "accepted_damaged",
+                "not as it was written; move it away and run rag-eval calibrate",
+                file=str(path),
+                found=error.errors()[0]["msg"],
+            )
+        ) from None
 
 
 class _Watch(BaseModel):
@@ -113,13 +166,24 @@ class _Watch(BaseModel):
     demoted_at: str = Field(pattern=_MOMENT)
 
 
-def keep_watch(home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int, *, state: WatchState) -> None:
+def keep_watch(
+    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int, *, state: WatchState
+) -> None:
     """Keep the state of a drift watch, whole or as it was before; the caller holds the home."""
-    body = {"schema_version": 1, "fingerprint": state.fingerprint, "drift": state.drift.to_json(), "since": state.since, "fed": sorted(state.fed), "demoted_at": state.demoted_at}
+    body = {
+        "schema_version": 1,
+        "fingerprint": state.fingerprint,
+        "drift": state.drift.to_json(),
+        "since": state.since,
+        "fed": sorted(state.fed),
+        "demoted_at": state.demoted_at,
+    }
     write_text(_path(home, "watches", gold_set, strategy, target, k), f"{canonical_json(body)}\n")
 
 
-def kept_watch(home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int) -> WatchState | None:
+def kept_watch(
+    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int
+) -> WatchState | None:
     """Read the state of a drift watch, None where none was kept.
 
     Raises
@@ -145,4 +209,11 @@ def kept_watch(home: Path, gold_set: str, strategy: str, target: BinaryTarget, k
 
 
 def _watch_damaged(path: Path, found: str) -> InputError:
-    return InputError(Problem("drift_damaged", "not as it was written; move it away, and the watch starts anew from the outcomes", file=str(path), found=quoted(found, 200)))
+    return InputError(
+        Problem(
+            "drift_damaged",
+            "not as it was written; move it away, and the watch starts anew from the outcomes",
+            file=str(path),
+            found=quoted(found, 200),
+        )
+    )

@@ -40,7 +40,9 @@ def live_index(runs: Runs, strategy: str) -> LiveIndex:
     if isinstance(runs.spec(strategy), External):
         chunks = with_units(chunks, runs.units(strategy))
     hashes = {runs.artifact(name).json("about")["index_hash"] for name in runs.names}
-    return LiveIndex.from_frames(corpus.frame("documents"), corpus.frame("sections"), chunks, hashes, ANALYZER)
+    return LiveIndex.from_frames(
+        corpus.frame("documents"), corpus.frame("sections"), chunks, hashes, ANALYZER
+    )
 
 
 def citations(runs: Runs) -> Artifact | None:
@@ -55,14 +57,24 @@ def citations(runs: Runs) -> Artifact | None:
         `analyzer_mismatch`: a stated payload was made with another analyzer than the index.
     """
     config = runs.evaluation.config.answers
-    return None if config is None else runs.evaluation.once("citations", lambda: _citations(runs, config))
+    return (
+        None
+        if config is None
+        else runs.evaluation.once("citations", lambda: _citations(runs, config))
+    )
 
 
 def _citations(runs: Runs, config: Answers) -> Artifact:
     evaluation, made = runs.evaluation, answers(runs)
     if made is None:
         raise RuntimeError("no answers were made")
-    key = evaluation.key("citations", made.key, gold_variants(evaluation).key, admitted_chunks(evaluation).key, config.cross_section_allowed)
+    key = evaluation.key(
+        "citations",
+        made.key,
+        gold_variants(evaluation).key,
+        admitted_chunks(evaluation).key,
+        config.cross_section_allowed,
+    )
 
     def make() -> dict[str, Any]:
         with evaluation.progress.step("Checking citations"):
@@ -70,12 +82,26 @@ def _citations(runs: Runs, config: Answers) -> Artifact:
             placed = citation_rows(found)
             records = stated_rows(found, placed, made.json("stated"))
             live = live_index(runs, made.json("about")["strategy"])
-            verdicts = verdicts_of(records, placed, live, Rules(config.cross_section_allowed), corpus=not isinstance(evaluation.config.corpus, Recorded))
+            verdicts = verdicts_of(
+                records,
+                placed,
+                live,
+                Rules(config.cross_section_allowed),
+                corpus=not isinstance(evaluation.config.corpus, Recorded),
+            )
             if verdicts.fail_fast:
                 refuse_analyzer(records, verdicts)
             cited, per_question = _matched(runs, found, verdicts, live)
-        about = {"codes": {code: n for code, n in verdicts.counts.items() if n} if records else {}, "n_citations": len(records)}
-        return {"citations": cited, "records": records, "per_question": per_question, "about": about}
+        about = {
+            "codes": {code: n for code, n in verdicts.counts.items() if n} if records else {},
+            "n_citations": len(records),
+        }
+        return {
+            "citations": cited,
+            "records": records,
+            "per_question": per_question,
+            "about": about,
+        }
 
     return evaluation.memo("citations", key, make)
 
@@ -88,13 +114,27 @@ def refuse_analyzer(records: Sequence[Mapping[str, Any]], verdicts: Verdicts) ->
     InputError
         `analyzer_mismatch`, naming the first question and what was found.
     """
-    record = next(record for record, found in zip(records, verdicts.failures, strict=True) if any(code == "analyzer_mismatch" for code, _ in found))
+    record = next(
+        record
+        for record, found in zip(records, verdicts.failures, strict=True)
+        if any(code == "analyzer_mismatch" for code, _ in found)
+    )
     n = verdicts.counts["analyzer_mismatch"]
     message = f"{n} citations were made with another analyzer, the first for question {quoted(str(record.get('query_id')))}; align the analyzers"
-    raise InputError(Problem("analyzer_mismatch", message, field="analyzer", found=quoted(str(record.get("analyzer"))), accepted=ANALYZER))
+    raise InputError(
+        Problem(
+            "analyzer_mismatch",
+            message,
+            field="analyzer",
+            found=quoted(str(record.get("analyzer"))),
+            accepted=ANALYZER,
+        )
+    )
 
 
-def _matched(runs: Runs, found: list[Answer], verdicts: Verdicts, live: LiveIndex) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _matched(
+    runs: Runs, found: list[Answer], verdicts: Verdicts, live: LiveIndex
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """A row for each citation and one for each question."""
     gold = gold_variants(runs.evaluation)
     queries = pd.Index(gold.frame("queries")["query_id"])
@@ -108,7 +148,12 @@ def _matched(runs: Runs, found: list[Answer], verdicts: Verdicts, live: LiveInde
         np.array([span.start for _, span in flat], dtype=np.int64),
         np.array([span.end for _, span in flat], dtype=np.int64),
     )
-    wanted = Spans(queries.get_indexer(pd.Index(spans["query_id"])), documents.get_indexer(pd.Index(spans["doc_id"])), spans["start"].to_numpy(), spans["end"].to_numpy())
+    wanted = Spans(
+        queries.get_indexer(pd.Index(spans["query_id"])),
+        documents.get_indexer(pd.Index(spans["doc_id"])),
+        spans["start"].to_numpy(),
+        spans["end"].to_numpy(),
+    )
     valid = verdicts.valid if flat else np.zeros(0, dtype=bool)
     owed = np.asarray(gold.frame("queries")["answerable"], dtype=bool)
     match = match_citations(cited, valid, wanted, len(queries), owed)
@@ -128,16 +173,28 @@ def _matched(runs: Runs, found: list[Answer], verdicts: Verdicts, live: LiveInde
             "correct": match.cited_correct,
         }
     )
-    return rows.astype({"query_id": "str", "doc_id": "str", "code": "str", "field": "str"}), _per_question(queries, match, covered)
+    return rows.astype(
+        {"query_id": "str", "doc_id": "str", "code": "str", "field": "str"}
+    ), _per_question(queries, match, covered)
 
 
 def _recoded(spans: Spans, place: dict[int, int]) -> Spans:
     """Spans over the named documents only, so that no other document's words are looked for."""
-    return Spans(spans.query, np.array([place.get(doc, -1) for doc in spans.doc.tolist()], dtype=np.int64), spans.start, spans.end)
+    return Spans(
+        spans.query,
+        np.array([place.get(doc, -1) for doc in spans.doc.tolist()], dtype=np.int64),
+        spans.start,
+        spans.end,
+    )
 
 
 def _per_question(queries: pd.Index, match: CitationMatch, covered: np.ndarray) -> pd.DataFrame:
-    counts = {name: getattr(match, name) for name in ("n_cited", "n_valid", "n_correct", "n_due", "n_gold", "n_gold_matched")}
+    counts = {
+        name: getattr(match, name)
+        for name in ("n_cited", "n_valid", "n_correct", "n_due", "n_gold", "n_gold_matched")
+    }
     # a gold span that the corpus lacks (recorded outputs without one of their own) has no words to cover: it is missed, not left out
     missed = np.isnan(covered) & (match.n_gold > 0)
-    return pd.DataFrame({"query_id": queries.astype("str"), **counts, "coverage": np.where(missed, 0.0, covered)})
+    return pd.DataFrame(
+        {"query_id": queries.astype("str"), **counts, "coverage": np.where(missed, 0.0, covered)}
+    )

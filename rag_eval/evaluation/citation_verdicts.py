@@ -19,10 +19,16 @@ Stated = Mapping[str, Sequence[Sequence[Any]]]
 
 def citation_rows(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """Records of all citations as we place them, in the order of the answers."""
-    return [record for answer in answers for record in citation_records(answer.query_id, answer.citations, answer.evidence)]
+    return [
+        record
+        for answer in answers
+        for record in citation_records(answer.query_id, answer.citations, answer.evidence)
+    ]
 
 
-def stated_rows(answers: Sequence[Answer], rows: Sequence[Mapping[str, Any]], stated: Stated) -> list[dict[str, Any]]:
+def stated_rows(
+    answers: Sequence[Answer], rows: Sequence[Mapping[str, Any]], stated: Stated
+) -> list[dict[str, Any]]:
     """The same records, but where the system stated a payload of its own that payload, word for word, is the record.
 
     A whole payload of what the answer was not given is marked `in_evidence: false`; a broken one is left to the rule that it breaks first.
@@ -31,7 +37,9 @@ def stated_rows(answers: Sequence[Answer], rows: Sequence[Mapping[str, Any]], st
     start = 0
     for answer in answers:
         for place, payload in stated.get(answer.query_id, ()):
-            if place < len(answer.citations):  # a domain validator may have rejected the answer, and its citations with it
+            if place < len(
+                answer.citations
+            ):  # a domain validator may have rejected the answer, and its citations with it
                 span = answer.citations[place]
                 record = {"segment": span.segment, **payload, "query_id": answer.query_id}
                 if span.segment >= 0:  # a marker says which sentence it supports
@@ -44,7 +52,14 @@ def stated_rows(answers: Sequence[Answer], rows: Sequence[Mapping[str, Any]], st
     return found
 
 
-def verdicts_of(stated: Sequence[Mapping[str, Any]], placed: Sequence[Mapping[str, Any]], live: LiveIndex, rules: Rules, *, corpus: bool) -> Verdicts:
+def verdicts_of(
+    stated: Sequence[Mapping[str, Any]],
+    placed: Sequence[Mapping[str, Any]],
+    live: LiveIndex,
+    rules: Rules,
+    *,
+    corpus: bool,
+) -> Verdicts:
     """Try every rule.
 
     Parameters
@@ -63,7 +78,15 @@ def verdicts_of(stated: Sequence[Mapping[str, Any]], placed: Sequence[Mapping[st
         return validate(stated, live, rules)
     own, against = validate(stated, None, rules), validate(placed, live, rules)
     rank = {code: at for at, code in enumerate(CODES)}
-    failures = tuple(tuple(sorted({code: (code, field) for code, field in (*theirs, *ours)}.values(), key=lambda finding: rank[finding[0]])) for ours, theirs in zip(own.failures, against.failures, strict=True))
+    failures = tuple(
+        tuple(
+            sorted(
+                {code: (code, field) for code, field in (*theirs, *ours)}.values(),
+                key=lambda finding: rank[finding[0]],
+            )
+        )
+        for ours, theirs in zip(own.failures, against.failures, strict=True)
+    )
     counts = Counter(code for each in failures for code, _ in each)
     counts["ok"] = sum(not each for each in failures)
     tried = {code: max(own.tried[code], against.tried[code]) for code in CODES[:-1]}

@@ -68,7 +68,15 @@ class Speaker:
     gold_sources: tuple[str, ...] = ()
 
 
-def speaker(found: Accepted, prior: Prior, names: tuple[str, ...], unlabelled: FloatArray, *, target: BinaryTarget, k: int) -> Speaker:
+def speaker(
+    found: Accepted,
+    prior: Prior,
+    names: tuple[str, ...],
+    unlabelled: FloatArray,
+    *,
+    target: BinaryTarget,
+    k: int,
+) -> Speaker:
     """Choose what states a strategy's miss rates.
 
     Parameters
@@ -88,19 +96,47 @@ def speaker(found: Accepted, prior: Prior, names: tuple[str, ...], unlabelled: F
         used = wordings is not None and wordings["used"] and wordings["status"] in DISCOUNTING
         branch = (Branch.from_json(wordings["model"]), wordings["status"]) if used else None
         fitted_at = dt.datetime.fromisoformat(found.body["fitted_at"])
-        return Speaker(model, found.status, found.calibrator_id, "", model.n, fitted_at, branch, found.body["group_of_query"], tuple(found.body["gold_sources"]))
+        return Speaker(
+            model,
+            found.status,
+            found.calibrator_id,
+            "",
+            model.n,
+            fitted_at,
+            branch,
+            found.body["group_of_query"],
+            tuple(found.body["gold_sources"]),
+        )
     stale = found.status == "stale"
-    why = f"calibrator {found.calibrator_id} no longer holds" if stale else "no outcomes had been calibrated on when this run started"
+    why = (
+        f"calibrator {found.calibrator_id} no longer holds"
+        if stale
+        else "no outcomes had been calibrated on when this run started"
+    )
     if len(unlabelled) < PRIOR_QUERIES:
-        return Speaker(None, "stale" if stale else "uncalibrated", HEURISTIC, f"{why}; {len(unlabelled)} queries, the prior needs {PRIOR_QUERIES}")
+        return Speaker(
+            None,
+            "stale" if stale else "uncalibrated",
+            HEURISTIC,
+            f"{why}; {len(unlabelled)} queries, the prior needs {PRIOR_QUERIES}",
+        )
     if missing := no_prior(target, k):
         return Speaker(None, "stale" if stale else "uncalibrated", HEURISTIC, f"{why}; {missing}")
-    return Speaker(from_prior(prior, names, unlabelled, k=k), "stale" if stale else "prior", f"{PRIOR}{prior.id}", why)
+    return Speaker(
+        from_prior(prior, names, unlabelled, k=k),
+        "stale" if stale else "prior",
+        f"{PRIOR}{prior.id}",
+        why,
+    )
 
 
 def no_prior(target: BinaryTarget, k: int) -> str:
     """Say why no shipped prior can speak for a target and K; empty where one can, and then there is one for every kind of strategy."""
-    return "" if (target, k) == PRIOR_TARGET else f"no prior is shipped for {target}@{k}, only for {PRIOR_TARGET[0]}@{PRIOR_TARGET[1]}"
+    return (
+        ""
+        if (target, k) == PRIOR_TARGET
+        else f"no prior is shipped for {target}@{k}, only for {PRIOR_TARGET[0]}@{PRIOR_TARGET[1]}"
+    )
 
 
 def unlabelled_signals(runs: Runs, name: str) -> FloatArray:
@@ -122,7 +158,14 @@ def speaker_of(runs: Runs, name: str) -> Speaker:
 
     def choose() -> Speaker:
         names = tuple(strategy_signals(runs, name).json("about")["names"])
-        return speaker(accepted(runs.evaluation, name, fingerprint_of(runs, name)), prior_of(runs, name), names, unlabelled_signals(runs, name), target=spec.target, k=spec.k)
+        return speaker(
+            accepted(runs.evaluation, name, fingerprint_of(runs, name)),
+            prior_of(runs, name),
+            names,
+            unlabelled_signals(runs, name),
+            target=spec.target,
+            k=spec.k,
+        )
 
     return runs.evaluation.once(f"speaker {name}", choose)
 
@@ -135,8 +178,21 @@ def miss_rate_claims(runs: Runs) -> Artifact:
 def _miss_rate_claims(runs: Runs) -> Artifact:
     evaluation, spec = runs.evaluation, runs.evaluation.config.uncertainty
     speakers = {name: speaker_of(runs, name) for name in runs.names}
-    histories = {name: _history(runs, name) for name, by in speakers.items() if by.branch is not None}
-    spoken = [[name, strategy_signals(runs, name).key, by.name, by.status, None if by.branch is None else by.branch[1], _identity(histories.get(name)), _scaled_by(runs, name, by)] for name, by in speakers.items()]
+    histories = {
+        name: _history(runs, name) for name, by in speakers.items() if by.branch is not None
+    }
+    spoken = [
+        [
+            name,
+            strategy_signals(runs, name).key,
+            by.name,
+            by.status,
+            None if by.branch is None else by.branch[1],
+            _identity(histories.get(name)),
+            _scaled_by(runs, name, by),
+        ]
+        for name, by in speakers.items()
+    ]
     key = evaluation.key("claims", spoken, spec.target, spec.k)
 
     def make() -> dict[str, Any]:
@@ -146,9 +202,19 @@ def _miss_rate_claims(runs: Runs) -> Artifact:
                 parts.append(_claims(runs, name, by, histories.get(name)))
                 advance(1)
         about = {
-            name: {"fingerprint": fingerprint_of(runs, name), "status": by.status, "calibrator": by.name, "reason": by.reason, "n_outcomes": by.n_outcomes} for name, by in speakers.items()
+            name: {
+                "fingerprint": fingerprint_of(runs, name),
+                "status": by.status,
+                "calibrator": by.name,
+                "reason": by.reason,
+                "n_outcomes": by.n_outcomes,
+            }
+            for name, by in speakers.items()
         }
-        return {"claims": CLAIMS.check(pd.concat(parts, ignore_index=True)), "about": {"strategies": about}}
+        return {
+            "claims": CLAIMS.check(pd.concat(parts, ignore_index=True)),
+            "about": {"strategies": about},
+        }
 
     return evaluation.memo("claims", key, make)
 
@@ -158,22 +224,49 @@ def _claims(runs: Runs, name: str, by: Speaker, history: pd.DataFrame | None) ->
     frame, names = made.frame("signals"), tuple(made.json("about")["names"])
     variants = runs.gold.variants.iloc[frame["variant"].to_numpy()]
     fingerprint = fingerprint_of(runs, name)
-    value, low, high = frame["heuristic_v0"].to_numpy().copy(), np.full(len(frame), np.nan), np.full(len(frame), np.nan)
+    value, low, high = (
+        frame["heuristic_v0"].to_numpy().copy(),
+        np.full(len(frame), np.nan),
+        np.full(len(frame), np.nan),
+    )
     if by.model is not None:
         features = frame[list(names)].to_numpy()
-        groups = [by.group_of_query.get(query, group) for query, group in zip(variants["query_id"], variants["group_id"], strict=True)]
+        groups = [
+            by.group_of_query.get(query, group)
+            for query, group in zip(variants["query_id"], variants["group_id"], strict=True)
+        ]
         value = by.model.predict(features, names, groups)
         low, high = by.model.interval(features, names, groups)
-    ids = [claim_id_of(fingerprint, *parts) for parts in zip(variants["query_id"], variants["paraphrase_id"], frame["seed"].tolist(), variants["text"], strict=True)]
+    ids = [
+        claim_id_of(fingerprint, *parts)
+        for parts in zip(
+            variants["query_id"],
+            variants["paraphrase_id"],
+            frame["seed"].tolist(),
+            variants["text"],
+            strict=True,
+        )
+    ]
     status = np.full(len(frame), by.status, dtype=object)
     if by.branch is not None and history is not None:
         first = runs.artifact(name).json("about")["seeds"][0]
-        own = [claim_id_of(fingerprint, query, put, first, text) for query, put, text in zip(variants["query_id"], variants["paraphrase_id"], variants["text"], strict=True)]
-        misses, judged = _others(history[history["claim_id"].isin(own)], variants["query_id"].tolist(), own)
+        own = [
+            claim_id_of(fingerprint, query, put, first, text)
+            for query, put, text in zip(
+                variants["query_id"], variants["paraphrase_id"], variants["text"], strict=True
+            )
+        ]
+        misses, judged = _others(
+            history[history["claim_id"].isin(own)], variants["query_id"].tolist(), own
+        )
         better = by.branch[0].predict(features, names, misses, judged, groups)
         spoken = np.isfinite(better)
         status = np.where(spoken, by.branch[1], by.status).astype(object)
-        value, low, high = np.where(spoken, better, value), np.where(spoken, np.nan, low), np.where(spoken, np.nan, high)
+        value, low, high = (
+            np.where(spoken, better, value),
+            np.where(spoken, np.nan, low),
+            np.where(spoken, np.nan, high),
+        )
     failed = frame["failed"].to_numpy()
     return pd.DataFrame(
         {
@@ -198,7 +291,11 @@ def _claims(runs: Runs, name: str, by: Speaker, history: pd.DataFrame | None) ->
 
 def _scaled_by(runs: Runs, name: str, by: Speaker) -> list[str]:
     """Claims of production traffic that the prior's z-scores rest on too."""
-    return traffic(runs, name).frame["claim_id"].tolist() if by.model is not None and by.name.startswith(PRIOR) else []
+    return (
+        traffic(runs, name).frame["claim_id"].tolist()
+        if by.model is not None and by.name.startswith(PRIOR)
+        else []
+    )
 
 
 def of_strategy(claims: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -209,18 +306,44 @@ def of_strategy(claims: pd.DataFrame, name: str) -> pd.DataFrame:
 def _history(runs: Runs, name: str) -> pd.DataFrame:
     """Outcomes that stood before this run for wordings of this strategy: claim_id, query_id, missed, weight."""
     spec = runs.evaluation.config.uncertainty
-    frame = fit_rows(current_outcomes(runs.evaluation, strategy_fingerprint=fingerprint_of(runs, name), target=spec.target, k=spec.k))
-    return frame[["claim_id", "query_id", "missed", "weight"]].sort_values("claim_id", ignore_index=True)
+    frame = fit_rows(
+        current_outcomes(
+            runs.evaluation,
+            strategy_fingerprint=fingerprint_of(runs, name),
+            target=spec.target,
+            k=spec.k,
+        )
+    )
+    return frame[["claim_id", "query_id", "missed", "weight"]].sort_values(
+        "claim_id", ignore_index=True
+    )
 
 
 def _identity(history: pd.DataFrame | None) -> str:
-    return "" if history is None else digest([history["claim_id"].tolist(), history["missed"].tolist()])
+    return (
+        ""
+        if history is None
+        else digest([history["claim_id"].tolist(), history["missed"].tolist()])
+    )
 
 
-def _others(history: pd.DataFrame, query_ids: list[str], claim_ids: list[str]) -> tuple[FloatArray, FloatArray]:
+def _others(
+    history: pd.DataFrame, query_ids: list[str], claim_ids: list[str]
+) -> tuple[FloatArray, FloatArray]:
     """Weighted misses and number of the judged wordings of each question, that of `claim_ids` itself left out."""
     weighted = history.assign(misses=history["weight"] * history["missed"])
-    sums = weighted.groupby("query_id")[["misses", "weight"]].sum().reindex(query_ids, fill_value=0.0).to_numpy()
-    own = weighted.set_index("claim_id")[["misses", "weight"]].reindex(claim_ids, fill_value=0.0).to_numpy()
-    misses, judged = (np.where(sums[:, 1] - own[:, 1] > 0.5, sums[:, at] - own[:, at], 0.0) for at in (0, 1))  # a wording weighs 1 or more: less is rounding  # noqa: PLR2004
+    sums = (
+        weighted.groupby("query_id")[["misses", "weight"]]
+        .sum()
+        .reindex(query_ids, fill_value=0.0)
+        .to_numpy()
+    )
+    own = (
+        weighted.set_index("claim_id")[["misses", "weight"]]
+        .reindex(claim_ids, fill_value=0.0)
+        .to_numpy()
+    )
+    misses, judged = (
+        np.where(sums[:, 1] - own[:, 1] > 0.5, sums[:, at] - own[:, at], 0.0) for at in (0, 1)
+    )  # a wording weighs 1 or more: less is rounding  # noqa: PLR2004
     return np.maximum(misses, 0.0), judged

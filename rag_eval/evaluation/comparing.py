@@ -38,7 +38,12 @@ def run_ids(home: Path, gold_set: str | None = None) -> list[str]:
     ids = sorted(path.stem for path in (home / "runs").glob("*.json"))
     if gold_set is None:
         return ids
-    return [run_id for run_id in ids if json.loads((home / "runs" / f"{run_id}.json").read_text(encoding="utf-8"))["gold_set"] == gold_set]
+    return [
+        run_id
+        for run_id in ids
+        if json.loads((home / "runs" / f"{run_id}.json").read_text(encoding="utf-8"))["gold_set"]
+        == gold_set
+    ]
 
 
 def find_run(name: str, home: Path) -> KeptRun:
@@ -66,12 +71,26 @@ def find_run(name: str, home: Path) -> KeptRun:
     if len(found) != 1:
         recent = ", ".join(ids[-5:]) or "none is kept here"
         raise InputError(
-            Problem("run_not_found", f"{len(found)} runs go by this name", file=str(home / "runs"), field="RUN", found=name, accepted=f"latest, previous, a report's path, or one of: {recent}")
+            Problem(
+                "run_not_found",
+                f"{len(found)} runs go by this name",
+                file=str(home / "runs"),
+                field="RUN",
+                found=name,
+                accepted=f"latest, previous, a report's path, or one of: {recent}",
+            )
         )
     kept = read_object(home / "runs" / f"{found[0]}.json")
     artifact = ArtifactStore(home / "artifacts").get("ranking", kept["artifacts"]["ranking"])
     if artifact is None:
-        raise InputError(Problem("run_incomplete", "the run's per-query figures are no longer in the home", file=str(home / "artifacts"), found=found[0]))
+        raise InputError(
+            Problem(
+                "run_incomplete",
+                "the run's per-query figures are no longer in the home",
+                file=str(home / "artifacts"),
+                found=found[0],
+            )
+        )
     return KeptRun(kept["report"], artifact.frame("per_query"))
 
 
@@ -80,14 +99,50 @@ def _per_query(path: Path, report: dict[str, Any]) -> pd.DataFrame:
     try:
         frame = pd.read_parquet(path)
     except (ValueError, OSError) as error:
-        raise InputError(Problem("run_incomplete", "the per-query figures cannot be read", file=str(path), found=str(error))) from error
-    missing = {"strategy", "level", "query_id", "group_id", *(machine_name(label) for label in COMPARED)} - set(frame.columns)
+        raise InputError(
+            Problem(
+                "run_incomplete",
+                "the per-query figures cannot be read",
+                file=str(path),
+                found=str(error),
+            )
+        ) from error
+    missing = {
+        "strategy",
+        "level",
+        "query_id",
+        "group_id",
+        *(machine_name(label) for label in COMPARED),
+    } - set(frame.columns)
     if missing:
-        raise InputError(Problem("run_incomplete", "columns are missing from the per-query figures", file=str(path), found=", ".join(sorted(missing))))
-    part = frame[(frame["strategy"] == report["strategy"]) & (frame["level"] == report["evaluation"]["level"])]
+        raise InputError(
+            Problem(
+                "run_incomplete",
+                "columns are missing from the per-query figures",
+                file=str(path),
+                found=", ".join(sorted(missing)),
+            )
+        )
+    part = frame[
+        (frame["strategy"] == report["strategy"])
+        & (frame["level"] == report["evaluation"]["level"])
+    ]
     recall = part.groupby("query_id")["recall_at_10"].mean().mean()
-    if not np.isclose(recall, np.nan if report["recallAt10"] is None else report["recallAt10"], atol=1e-9, equal_nan=True):
-        raise InputError(Problem("run_incomplete", "the per-query figures beside the report are another run's", file=str(path), found=f"recall_at_10 {recall:.6g}", accepted=str(report["recallAt10"])))
+    if not np.isclose(
+        recall,
+        np.nan if report["recallAt10"] is None else report["recallAt10"],
+        atol=1e-9,
+        equal_nan=True,
+    ):
+        raise InputError(
+            Problem(
+                "run_incomplete",
+                "the per-query figures beside the report are another run's",
+                file=str(path),
+                found=f"recall_at_10 {recall:.6g}",
+                accepted=str(report["recallAt10"]),
+            )
+        )
     return frame
 
 
@@ -111,19 +166,44 @@ def differences(a: KeptRun, b: KeptRun) -> list[str]:
             )
         )
     notes = []
-    for key, text in (("corpus_rev", "corpus"), ("chunks_hash", "chunks"), ("analyzer", "analyzer")):
+    for key, text in (
+        ("corpus_rev", "corpus"),
+        ("chunks_hash", "chunks"),
+        ("analyzer", "analyzer"),
+    ):
         left, right = a.report["index"][key], b.report["index"][key]
         if left != right:
             notes.append(f"DIFFERENT {text}: {left} against {right}")
-    hashes = [{entry["name"]: entry["index_hash"] for entry in run.report["strategies"]} for run in (a, b)]
-    notes += [f"DIFFERENT index of {name}: {hashes[0][name]} against {hashes[1][name]}" for name in hashes[0] if name in hashes[1] and hashes[0][name] != hashes[1][name]]
+    hashes = [
+        {entry["name"]: entry["index_hash"] for entry in run.report["strategies"]} for run in (a, b)
+    ]
+    notes += [
+        f"DIFFERENT index of {name}: {hashes[0][name]} against {hashes[1][name]}"
+        for name in hashes[0]
+        if name in hashes[1] and hashes[0][name] != hashes[1][name]
+    ]
     for name in hashes[0]:
-        configured = [next((entry["configuration"] for entry in run.report["strategies"] if entry["name"] == name), None) for run in (a, b)]
+        configured = [
+            next(
+                (
+                    entry["configuration"]
+                    for entry in run.report["strategies"]
+                    if entry["name"] == name
+                ),
+                None,
+            )
+            for run in (a, b)
+        ]
         if None not in configured and configured[0] != configured[1]:
-            notes.append(f"DIFFERENT configuration of {name}: {_changes(configured[0], configured[1])}")
+            notes.append(
+                f"DIFFERENT configuration of {name}: {_changes(configured[0], configured[1])}"
+            )
     pairs = (("evaluation", "evaluation"), ("seeds", "seeds"), ("code", "code"))
     for key, text in pairs:
-        left, right = (({"seeds": run.report["gold"]["seeds"]} if key == "seeds" else run.report[key]) for run in (a, b))
+        left, right = (
+            ({"seeds": run.report["gold"]["seeds"]} if key == "seeds" else run.report[key])
+            for run in (a, b)
+        )
         if left != right:
             notes.append(f"DIFFERENT {text}: {_changes(left, right)}")
     return notes
@@ -132,28 +212,51 @@ def differences(a: KeptRun, b: KeptRun) -> list[str]:
 def _changes(left: Any, right: Any) -> str:
     """Name the keys that differ, with both values."""
     keys = sorted({*left, *right})
-    return "; ".join(f"{key} {json.dumps(left.get(key), sort_keys=True)} against {json.dumps(right.get(key), sort_keys=True)}" for key in keys if left.get(key) != right.get(key))
+    return "; ".join(
+        f"{key} {json.dumps(left.get(key), sort_keys=True)} against {json.dumps(right.get(key), sort_keys=True)}"
+        for key in keys
+        if left.get(key) != right.get(key)
+    )
 
 
 def compare(a: KeptRun, b: KeptRun) -> list[dict[str, Any]]:
     """Paired differences a - b of every strategy that both runs have, Holm-adjusted over all rows."""
     if a.per_query is None or b.per_query is None:
-        raise InputError(Problem("run_incomplete", "a report without its per-query.parquet beside it can be shown but not compared", field="RUN"))
+        raise InputError(
+            Problem(
+                "run_incomplete",
+                "a report without its per-query.parquet beside it can be shown but not compared",
+                field="RUN",
+            )
+        )
     frames = (a.per_query, b.per_query)
     level = a.report["evaluation"]["level"]
     columns = [machine_name(label) for label in COMPARED]
-    strategies = [entry["name"] for entry in a.report["strategies"] if entry["name"] in {other["name"] for other in b.report["strategies"]}]
+    strategies = [
+        entry["name"]
+        for entry in a.report["strategies"]
+        if entry["name"] in {other["name"] for other in b.report["strategies"]}
+    ]
     if not strategies:
-        raise InputError(Problem("nothing_to_compare", "the runs have no strategy in common", field="strategies"))
+        raise InputError(
+            Problem("nothing_to_compare", "the runs have no strategy in common", field="strategies")
+        )
     rows: list[dict[str, Any]] = []
     for name in strategies:
         means = []
         for frame in frames:
             part = frame[(frame["strategy"] == name) & (frame["level"] == level)]
-            means.append(part.groupby(["query_id", "group_id"], sort=True)[columns].mean().reset_index().set_index("query_id"))
+            means.append(
+                part.groupby(["query_id", "group_id"], sort=True)[columns]
+                .mean()
+                .reset_index()
+                .set_index("query_id")
+            )
         left, right = means
         right = right.reindex(left.index)
         groups = np.unique(left["group_id"].to_numpy(dtype=str), return_inverse=True)[1]
-        found = paired_comparison(left[columns].to_numpy(), right[columns].to_numpy(), groups, BOOTSTRAP_SEED)
+        found = paired_comparison(
+            left[columns].to_numpy(), right[columns].to_numpy(), groups, BOOTSTRAP_SEED
+        )
         rows += comparison_rows(f"{name} (a)", f"{name} (b)", level, found)
     return with_holm(rows)

@@ -24,7 +24,14 @@ def _corpus_snapshot(evaluation: Evaluation) -> Artifact:
         with evaluation.progress.step("Reading the corpus"):
             loaded = load_corpus(spec, evaluation.base)
         if loaded.documents.empty:
-            raise InputError(Problem("empty_corpus", "the corpus has no document", file=str(evaluation.base), field="corpus"))
+            raise InputError(
+                Problem(
+                    "empty_corpus",
+                    "the corpus has no document",
+                    file=str(evaluation.base),
+                    field="corpus",
+                )
+            )
         about = {
             "corpus_rev": loaded.corpus_rev,
             "loader": loaded.loader,
@@ -32,7 +39,12 @@ def _corpus_snapshot(evaluation: Evaluation) -> Artifact:
             "n_documents": len(loaded.documents),
             "unreadable_dates": loaded.unreadable_dates,
         }
-        return {"documents": loaded.documents, "sections": loaded.sections, "sources": loaded.sources, "about": about}
+        return {
+            "documents": loaded.documents,
+            "sections": loaded.sections,
+            "sources": loaded.sources,
+            "about": about,
+        }
 
     return evaluation.memo("corpus", key, make)
 
@@ -51,7 +63,21 @@ def _corpus_chunks(evaluation: Evaluation) -> Artifact:
         with evaluation.progress.step("Cutting documents into chunks"):
             chunks = chunk_documents(corpus.frame("documents"), corpus.frame("sections"), chunker)
         if chunks.empty:
-            raise InputError(Problem("empty_index", "no document has any text, so there is nothing to retrieve", file=str(evaluation.base), field="corpus"))
-        return {"chunks": chunks, "about": {"chunks_hash": chunks_hash(chunks, chunker), "n_chunks": len(chunks), "text_hashes": digest(chunks["text_hash"].tolist())}}
+            raise InputError(
+                Problem(
+                    "empty_index",
+                    "no document has any text, so there is nothing to retrieve",
+                    file=str(evaluation.base),
+                    field="corpus",
+                )
+            )
+        return {
+            "chunks": chunks,
+            "about": {
+                "chunks_hash": chunks_hash(chunks, chunker),
+                "n_chunks": len(chunks),
+                "text_hashes": digest(chunks["text_hash"].tolist()),
+            },
+        }
 
     return evaluation.memo("chunks", key, make)

@@ -40,14 +40,23 @@ def drift_state(runs: Runs, name: str, standing: pd.DataFrame, now: dt.datetime)
     InputError
         The kept state is not as it was written.
     """
-    evaluation, spec, opened = runs.evaluation, runs.evaluation.config.uncertainty, outcome_store(runs.evaluation)
+    evaluation, spec, opened = (
+        runs.evaluation,
+        runs.evaluation.config.uncertainty,
+        outcome_store(runs.evaluation),
+    )
     fingerprint = fingerprint_of(runs, name)
     kept = kept_watch(evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k)
     state = resumed(kept, fingerprint, utc_text(now))
     if isinstance(opened, InputError):
         return state
-    first = first_judgements(opened.history(strategy_fingerprint=fingerprint, target=spec.target, k=spec.k))
-    known = [*groups_of(runs, name).of_gold.items(), *zip(standing["query_id"], standing["group_id"], strict=True)]
+    first = first_judgements(
+        opened.history(strategy_fingerprint=fingerprint, target=spec.target, k=spec.k)
+    )
+    known = [
+        *groups_of(runs, name).of_gold.items(),
+        *zip(standing["query_id"], standing["group_id"], strict=True),
+    ]
     return fed(state, _predicted(runs, name, first, standing), known)
 
 
@@ -57,7 +66,9 @@ def keep_drift(runs: Runs, name: str, state: WatchState) -> None:
     if evaluation.partial or unusable(evaluation):
         return
     place = (evaluation.settings.home, evaluation.config.name, name, spec.target, spec.k)
-    if state != (kept_watch(*place) or WatchState(state.fingerprint)):  # a watch that has seen nothing leaves nothing
+    if state != (
+        kept_watch(*place) or WatchState(state.fingerprint)
+    ):  # a watch that has seen nothing leaves nothing
         keep_watch(*place, state=state)
 
 
@@ -67,14 +78,30 @@ def _predicted(runs: Runs, name: str, first: pd.DataFrame, standing: pd.DataFram
     A claim of the gold set was shown one when it was made. Audits of production traffic were not: the calibrator in force predicts them, where it
     was fitted before they were judged. A claim that was judged before, by whomever, may have been fitted then: its first judgement counts.
     """
-    rows = standing.merge(first[["claim_id", "at", "shown_value", "shown_status"]].rename(columns={"at": "first_at"}), on="claim_id", validate="one_to_one", suffixes=("_now", ""))
+    rows = standing.merge(
+        first[["claim_id", "at", "shown_value", "shown_status"]].rename(columns={"at": "first_at"}),
+        on="claim_id",
+        validate="one_to_one",
+        suffixes=("_now", ""),
+    )
     shown = (rows["shown_status"].isin(DISCOUNTING) & rows["shown_value"].notna()).to_numpy()
     values = rows["shown_value"].to_numpy(dtype=np.float64).copy()
     values[~shown] = np.nan
-    audited = np.flatnonzero(~shown & _after_fit(runs, name, rows["first_at"]) & rows["claim_id"].isin(set(traffic(runs, name).frame["claim_id"])).to_numpy())
+    audited = np.flatnonzero(
+        ~shown
+        & _after_fit(runs, name, rows["first_at"])
+        & rows["claim_id"].isin(set(traffic(runs, name).frame["claim_id"])).to_numpy()
+    )
     if len(audited):
-        values[audited] = in_force(runs, name, rows["claim_id"].to_numpy()[audited].tolist(), rows["group_id"].to_numpy()[audited].tolist())
-    made = rows.assign(at=rows["first_at"], predicted=values, missed=rows["missed"].astype(np.float64))[list(WATCHED)]
+        values[audited] = in_force(
+            runs,
+            name,
+            rows["claim_id"].to_numpy()[audited].tolist(),
+            rows["group_id"].to_numpy()[audited].tolist(),
+        )
+    made = rows.assign(
+        at=rows["first_at"], predicted=values, missed=rows["missed"].astype(np.float64)
+    )[list(WATCHED)]
     kept: pd.DataFrame = made[np.isfinite(values)].reset_index(drop=True)
     return kept
 
@@ -85,11 +112,15 @@ def _after_fit(runs: Runs, name: str, at: "pd.Series[str]") -> npt.NDArray[np.bo
     if found.body is None or found.status not in DISCOUNTING:
         return np.zeros(len(at), dtype=bool)
     # calibrators of earlier versions say only when they were fitted
-    until: str = found.body.get("fitted_until") or utc_text(dt.datetime.fromisoformat(found.body["fitted_at"]))
+    until: str = found.body.get("fitted_until") or utc_text(
+        dt.datetime.fromisoformat(found.body["fitted_at"])
+    )
     return np.array([moment > until for moment in at], dtype=bool)
 
 
-def in_force(runs: Runs, name: str, claim_ids: list[str], groups: list[str]) -> npt.NDArray[np.float64]:
+def in_force(
+    runs: Runs, name: str, claim_ids: list[str], groups: list[str]
+) -> npt.NDArray[np.float64]:
     """Predict claims of production traffic by the calibrator in force, float64 [n]; NaN where none is.
 
     Parameters
@@ -103,7 +134,19 @@ def in_force(runs: Runs, name: str, claim_ids: list[str], groups: list[str]) -> 
     if found.body is None or found.status not in DISCOUNTING:
         return np.full(len(claim_ids), np.nan)
     claims = traffic(runs, name)
-    known, question = claims.known(), dict(zip(claims.frame["claim_id"], claims.frame["query_id"], strict=True))
+    known, question = (
+        claims.known(),
+        dict(zip(claims.frame["claim_id"], claims.frame["query_id"], strict=True)),
+    )
     fitted_as = found.body["group_of_query"]
-    of = [fitted_as.get(question[claim], group) for claim, group in zip(claim_ids, groups, strict=True)]
-    return MissRateModel.from_json(found.body["model"]).predict(np.array([known[claim] for claim in claim_ids], dtype=np.float64).reshape(len(claim_ids), len(SIGNALS)), SIGNALS, of)
+    of = [
+        fitted_as.get(question[claim], group)
+        for claim, group in zip(claim_ids, groups, strict=True)
+    ]
+    return MissRateModel.from_json(found.body["model"]).predict(
+        np.array([known[claim] for claim in claim_ids], dtype=np.float64).reshape(
+            len(claim_ids), len(SIGNALS)
+        ),
+        SIGNALS,
+        of,
+    )

@@ -33,14 +33,19 @@ class StoredRetrieval:
         run, failed, seed = artifact.frame("run"), artifact.frame("failed"), about["seeds"][0]
         run = run[run["seed"] == seed].sort_values(["variant", "k_final"], kind="stable")
         self._about: dict[str, Any] = about
-        self._columns = {column: run[column].to_numpy() for column in ("chunk", "k_pos", "k_final", "score_raw", "score_norm", "rerank_score")}
+        self._columns = {
+            column: run[column].to_numpy()
+            for column in ("chunk", "k_pos", "k_final", "score_raw", "score_norm", "rerank_score")
+        }
         variants = runs.gold.variants
         self._bounds = np.searchsorted(run["variant"].to_numpy(), np.arange(len(variants) + 1))
         self._failed = set(failed.loc[failed["seed"] == seed, "variant"].tolist())
         self._variant_of: dict[str, int] = {}
         for row, text in enumerate(variants["text"].tolist()):
             self._variant_of.setdefault(text, row)
-        self._payloads = Payloads(self._units(runs, name), corpus_snapshot(evaluation).frame("documents"))
+        self._payloads = Payloads(
+            self._units(runs, name), corpus_snapshot(evaluation).frame("documents")
+        )
 
     @staticmethod
     def _units(runs: Runs, name: str) -> pd.DataFrame:
@@ -50,7 +55,11 @@ class StoredRetrieval:
             return chunks
         units = runs.units(name)
         own = units["chunk"].to_numpy()
-        ids = np.where(own >= 0, chunks["chunk_id"].to_numpy(dtype=object)[np.maximum(own, 0)], units["unit_id"].to_numpy(dtype=object))
+        ids = np.where(
+            own >= 0,
+            chunks["chunk_id"].to_numpy(dtype=object)[np.maximum(own, 0)],
+            units["unit_id"].to_numpy(dtype=object),
+        )
         return units.assign(chunk_id=ids, tokens=[count_tokens(text) for text in units["text"]])
 
     @property

@@ -33,13 +33,25 @@ class Stated:
 
 def stated(runs: Runs, tops: list[Top]) -> list[Stated]:
     """Read the claims of every strategy."""
-    columns = ["strategy", "query_id", "paraphrase_id", "seed", "miss_rate", "ci_low", "ci_high", "status", "calibrator"]
+    columns = [
+        "strategy",
+        "query_id",
+        "paraphrase_id",
+        "seed",
+        "miss_rate",
+        "ci_low",
+        "ci_high",
+        "status",
+        "calibrator",
+    ]
     claims = pd.read_parquet(miss_rate_claims(runs).path("claims.parquet"), columns=columns)
     wordings = pd.MultiIndex.from_frame(runs.gold.variants[["query_id", "paraphrase_id"]])
     found = []
     for name, top in zip(runs.names, tops, strict=True):
         part = of_strategy(claims, name)
-        variant = wordings.get_indexer(pd.MultiIndex.from_frame(part[["query_id", "paraphrase_id"]]))
+        variant = wordings.get_indexer(
+            pd.MultiIndex.from_frame(part[["query_id", "paraphrase_id"]])
+        )
         place = (np.searchsorted(top.seeds, part["seed"].to_numpy()), variant)
         shape = top.units.shape[:2]
         figures = np.full((*shape, 3), np.nan)

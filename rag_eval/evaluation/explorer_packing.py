@@ -50,7 +50,11 @@ def nullable(values: npt.ArrayLike, digits: int = DIGITS) -> list[Any]:
 
 def packed(value: Any) -> bytes:
     """Write compact JSON, gzipped without a time."""
-    return gzip.compress(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(), compresslevel=6, mtime=0)
+    return gzip.compress(
+        json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(),
+        compresslevel=6,
+        mtime=0,
+    )
 
 
 def unpacked(data: bytes) -> Any:
@@ -77,5 +81,9 @@ def part_name(kind: Literal["questions", "chunks"], number: int) -> str:
 
 def explorer_schema(kind: Literal["summary", "questions", "chunks"]) -> dict[str, Any]:
     """Return the published JSON Schema of a part."""
-    loaded: dict[str, Any] = json.loads(resources.files("rag_eval.evaluation").joinpath(f"explorer-{kind}.schema.json").read_text(encoding="utf-8"))
+    loaded: dict[str, Any] = json.loads(
+        resources.files("rag_eval.evaluation")
+        .joinpath(f"explorer-{kind}.schema.json")
+        .read_text(encoding="utf-8")
+    )
     return loaded

@@ -84,13 +84,17 @@ def previous_run(runs: Runs) -> Previous:
     if past is None:
         return dataclasses.replace(found, changed=(NOT_KNOWN,))
     changed = named_changes(past, basis_of(runs))
-    return dataclasses.replace(found, comparable=comparable(changed), changed=tuple(changed.values()))
+    return dataclasses.replace(
+        found, comparable=comparable(changed), changed=tuple(changed.values())
+    )
 
 
 def _newest(runs: Runs) -> Previous:
     evaluation, unreadable = runs.evaluation, list[str]()
     home = evaluation.settings.home
-    now = f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%S%f}"[:-3] + "Z"  # what a wrong clock dates after now is not from before: the report's `previous` leaves it out too
+    now = (
+        f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%S%f}"[:-3] + "Z"
+    )  # what a wrong clock dates after now is not from before: the report's `previous` leaves it out too
     named = [run_id for run_id in run_ids(home) if _RUN_ID.fullmatch(run_id) and run_id < now]
     for run_id in named[: -MAX_LOOKED_AT - 1 : -1]:
         try:
@@ -104,9 +108,20 @@ def _newest(runs: Runs) -> Previous:
         if gold_hash != evaluation.gold.gold_hash:
             return Previous(run_id, None, _said("it was judged by other gold", unreadable))
         if artifact is None:
-            return Previous(run_id, None, _said("its figures by question are no longer in the home", unreadable))
+            return Previous(
+                run_id, None, _said("its figures by question are no longer in the home", unreadable)
+            )
         return Previous(run_id, artifact.folder, _said("", unreadable))
-    return Previous(None, None, _said(NO_RUN if len(named) <= MAX_LOOKED_AT else f"{NO_RUN} among the newest {MAX_LOOKED_AT} runs", unreadable))
+    return Previous(
+        None,
+        None,
+        _said(
+            NO_RUN
+            if len(named) <= MAX_LOOKED_AT
+            else f"{NO_RUN} among the newest {MAX_LOOKED_AT} runs",
+            unreadable,
+        ),
+    )
 
 
 def _said(reason: str, unreadable: list[str]) -> str:
@@ -114,7 +129,9 @@ def _said(reason: str, unreadable: list[str]) -> str:
     if not unreadable:
         return reason
     more = f" and {len(unreadable) - MAX_NAMED} more" if len(unreadable) > MAX_NAMED else ""
-    damaged = f"kept runs that cannot be read were passed over: {', '.join(unreadable[:MAX_NAMED])}{more}"
+    damaged = (
+        f"kept runs that cannot be read were passed over: {', '.join(unreadable[:MAX_NAMED])}{more}"
+    )
     return f"{reason}; {damaged}" if reason else damaged
 
 
@@ -133,15 +150,31 @@ def changes(previous: Previous, runs: Runs, values: FloatArray) -> tuple[FloatAr
         return nothing, previous.reason
     column, level = machine_name(f"R@{ALWAYS_K}"), runs.evaluation.config.level
     try:
-        frame = pd.read_parquet(previous.ranking / "per_query.parquet", columns=["strategy", "query_id", column], filters=[("level", "==", level)])
-        means = frame.groupby(["strategy", "query_id"], sort=False)[column].mean().unstack("strategy")  # noqa: PD010 - one column a strategy, each pair once
+        frame = pd.read_parquet(
+            previous.ranking / "per_query.parquet",
+            columns=["strategy", "query_id", column],
+            filters=[("level", "==", level)],
+        )
+        means = (
+            frame.groupby(["strategy", "query_id"], sort=False)[column].mean().unstack("strategy")
+        )  # noqa: PD010 - one column a strategy, each pair once
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = f"its figures by question cannot be read ({quoted(type(error).__name__)})"
         return nothing, f"{why}; {previous.reason}" if previous.reason else why
-    before = means.reindex(index=runs.gold.queries["query_id"], columns=runs.names).to_numpy(dtype=np.float64).T
+    before = (
+        means.reindex(index=runs.gold.queries["query_id"], columns=runs.names)
+        .to_numpy(dtype=np.float64)
+        .T
+    )
     return np.round(values - before, 12), previous.reason
 
 
 def identity(previous: Previous) -> list[Any]:
     """Part of a memo key that stands for the previous run."""
-    return [previous.run_id, None if previous.ranking is None else previous.ranking.name, previous.reason, previous.comparable, list(previous.changed)]
+    return [
+        previous.run_id,
+        None if previous.ranking is None else previous.ranking.name,
+        previous.reason,
+        previous.comparable,
+        list(previous.changed),
+    ]

@@ -11,8 +11,21 @@ import numpy as np
 from rag_eval.evaluation.explorer_claims import Stated
 from rag_eval.evaluation.explorer_gold import Gold
 from rag_eval.evaluation.explorer_marks import Marks
-from rag_eval.evaluation.explorer_packing import FEW_DIGITS, QUESTIONS, nullable, packed, part_name, shards
-from rag_eval.evaluation.explorer_rankings import FloatArray, IntArray, Top, Units, order_of_variants
+from rag_eval.evaluation.explorer_packing import (
+    FEW_DIGITS,
+    QUESTIONS,
+    nullable,
+    packed,
+    part_name,
+    shards,
+)
+from rag_eval.evaluation.explorer_rankings import (
+    FloatArray,
+    IntArray,
+    Top,
+    Units,
+    order_of_variants,
+)
 from rag_eval.evaluation.explorer_texts import MAX_WORDING, line
 from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.scoring import ALWAYS_K
@@ -59,7 +72,9 @@ def first_rank(reciprocal: FloatArray) -> FloatArray:
 def _columns(runs: Runs, its: Material, variants: IntArray) -> list[_Columns]:
     """Everything of the wordings of one part."""
     level, found, n = runs.evaluation.config.level, [], len(runs.gold.variants)
-    for strategy, (name, top, claims) in enumerate(zip(runs.names, its.tops, its.stated, strict=True)):
+    for strategy, (name, top, claims) in enumerate(
+        zip(runs.names, its.tops, its.stated, strict=True)
+    ):
         scores, ran = runs.scores(name), runs.ran(name)
         for at, seed in enumerate(top.seeds):
             rows = at * n + variants  # scores stand seed by seed
@@ -105,7 +120,10 @@ def question_parts(runs: Runs, its: Material) -> dict[str, bytes]:
     order = order_of_variants(runs.gold)
     owner = runs.gold.query_of[order]
     ids = runs.gold.queries["query_id"].tolist()
-    names, texts = ([str(text) for text in runs.gold.variants[column].to_numpy(dtype=object)[order]] for column in ("paraphrase_id", "text"))
+    names, texts = (
+        [str(text) for text in runs.gold.variants[column].to_numpy(dtype=object)[order]]
+        for column in ("paraphrase_id", "text")
+    )
     parts = {}
     for number, start, end in shards(len(ids), QUESTIONS):
         low, high = (int(np.searchsorted(owner, edge)) for edge in (start, end))
@@ -117,9 +135,17 @@ def question_parts(runs: Runs, its: Material) -> dict[str, bytes]:
             body.append(
                 {
                     "id": visible(ids[question]),
-                    "wordings": [{"id": visible(names[low + at]), "text": line(texts[low + at], MAX_WORDING)} for at in range(first, last)],
+                    "wordings": [
+                        {"id": visible(names[low + at]), "text": line(texts[low + at], MAX_WORDING)}
+                        for at in range(first, last)
+                    ],
                     "gold": its.gold.get(ids[question], []),
-                    "runs": [_run(column, at - first, at) for column in columns for at in range(first, last) if column.ran[at]],
+                    "runs": [
+                        _run(column, at - first, at)
+                        for column in columns
+                        for at in range(first, last)
+                        if column.ran[at]
+                    ],
                     "marks": its.marks.get(question, {}),
                     "answer": its.answers[question],
                 }

@@ -121,8 +121,14 @@ def top_of(runs: Runs, name: str, own: tuple[pd.DataFrame, int] | None) -> Top:
     run, n_variants = runs.artifact(name), len(runs.gold.variants)
     seeds = tuple(sorted(int(seed) for seed in run.json("about")["seeds"]))
     columns = ["variant", "seed", "chunk", "k_final", "score_raw", "rerank_score"]
-    frame = pd.read_parquet(run.path("run.parquet"), columns=columns, filters=[("k_final", "<=", DEPTH)])
-    place = (np.searchsorted(seeds, frame["seed"].to_numpy()), frame["variant"].to_numpy(), frame["k_final"].to_numpy() - 1)
+    frame = pd.read_parquet(
+        run.path("run.parquet"), columns=columns, filters=[("k_final", "<=", DEPTH)]
+    )
+    place = (
+        np.searchsorted(seeds, frame["seed"].to_numpy()),
+        frame["variant"].to_numpy(),
+        frame["k_final"].to_numpy() - 1,
+    )
     rows = np.full((len(seeds), n_variants, DEPTH), -1, dtype=np.int64)
     scores = np.full(rows.shape, np.nan)
     rows[place] = frame["chunk"].to_numpy()
@@ -134,7 +140,9 @@ def top_of(runs: Runs, name: str, own: tuple[pd.DataFrame, int] | None) -> Top:
     return Top(seeds, _joint(rows, own), scores, hits)
 
 
-def numbered(tops: Sequence[Top], own: dict[str, tuple[pd.DataFrame, int]], gold: GoldArrays, n_chunks: int) -> Units:
+def numbered(
+    tops: Sequence[Top], own: dict[str, tuple[pd.DataFrame, int]], gold: GoldArrays, n_chunks: int
+) -> Units:
     """Number what stands in some list: chunks first, own units of external strategies behind them, each by its first appearance."""
     n = n_chunks + sum(len(units) for units, _ in own.values())
     order = order_of_variants(gold)

@@ -31,7 +31,14 @@ class Lists:
     scores: bool
 
 
-LISTS: Final = (Lists(10, 10, scores=False), Lists(10, 5, scores=False), Lists(10, 3, scores=False), Lists(5, 3, scores=False), Lists(5, 1, scores=False), Lists(3, 0, scores=False))
+LISTS: Final = (
+    Lists(10, 10, scores=False),
+    Lists(10, 5, scores=False),
+    Lists(10, 3, scores=False),
+    Lists(5, 3, scores=False),
+    Lists(5, 1, scores=False),
+    Lists(3, 0, scores=False),
+)
 """Less and less, what is looked at least goes first."""
 _TRIES: Final = 6
 _CLOSE: Final = 0.98
@@ -71,12 +78,36 @@ def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
         return whole
     summary = unpacked(whole[SUMMARY_FILE])
     chunks = {name: unpacked(part) for name, part in whole.items() if name.startswith("chunks-")}
-    fixed, lists = _lists({name: part for name, part in whole.items() if not name.startswith("chunks-") and name != SUMMARY_FILE}, limit_bytes)
-    summary = {**summary, **({} if lists is None else {"lists": {"original": lists.original, "others": lists.others, "scores": lists.scores}})}
+    fixed, lists = _lists(
+        {
+            name: part
+            for name, part in whole.items()
+            if not name.startswith("chunks-") and name != SUMMARY_FILE
+        },
+        limit_bytes,
+    )
+    summary = {
+        **summary,
+        **(
+            {}
+            if lists is None
+            else {
+                "lists": {
+                    "original": lists.original,
+                    "others": lists.others,
+                    "scores": lists.scores,
+                }
+            }
+        ),
+    }
     order = np.argsort(artifact.array(PRIORITY), kind="stable")
 
     def with_texts(n: int, without: Sequence[str] = ()) -> dict[str, bytes]:
-        return {SUMMARY_FILE: packed({**summary, "texts": {"kept": n, "of": len(order)}}), **fixed, **_kept(chunks, order[:n], without)}
+        return {
+            SUMMARY_FILE: packed({**summary, "texts": {"kept": n, "of": len(order)}}),
+            **fixed,
+            **_kept(chunks, order[:n], without),
+        }
 
     best = with_texts(0)
     without: Sequence[str] = ()
@@ -84,7 +115,16 @@ def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
         if embedded_size(best) > limit_bytes:
             without = columns
             best = with_texts(0, columns)
-    return dict(sorted(_most(lambda n: with_texts(n, without), best, (len(order), embedded_size(whole)), limit_bytes).items()))
+    return dict(
+        sorted(
+            _most(
+                lambda n: with_texts(n, without),
+                best,
+                (len(order), embedded_size(whole)),
+                limit_bytes,
+            ).items()
+        )
+    )
 
 
 def _lists(fixed: Mapping[str, bytes], limit: int) -> tuple[dict[str, bytes], Lists | None]:
@@ -94,7 +134,15 @@ def _lists(fixed: Mapping[str, bytes], limit: int) -> tuple[dict[str, bytes], Li
     read = {name: unpacked(part) for name, part in fixed.items()}
     thin = dict(fixed)
     for lists in LISTS:
-        thin = {name: packed([{**question, "runs": [_thin(run, lists) for run in question["runs"]]} for question in part]) for name, part in read.items()}
+        thin = {
+            name: packed(
+                [
+                    {**question, "runs": [_thin(run, lists) for run in question["runs"]]}
+                    for question in part
+                ]
+            )
+            for name, part in read.items()
+        }
         if embedded_size(thin) <= RANKINGS_SHARE * limit:
             return thin, lists
     return thin, LISTS[-1]
@@ -102,23 +150,40 @@ def _lists(fixed: Mapping[str, bytes], limit: int) -> tuple[dict[str, bytes], Li
 
 def _thin(run: Mapping[str, Any], lists: Lists) -> dict[str, Any]:
     depth, scores = (lists.original, True) if run["w"] == 0 else (lists.others, lists.scores)
-    return {**run, "c": run["c"][:depth], "x": run["x"][:depth] if scores else [], "h": [place for place in run["h"] if place < depth]}
+    return {
+        **run,
+        "c": run["c"][:depth],
+        "x": run["x"][:depth] if scores else [],
+        "h": [place for place in run["h"] if place < depth],
+    }
 
 
-def _kept(chunks: Mapping[str, dict[str, list[Any]]], numbers: npt.NDArray[np.int64], without: Sequence[str]) -> dict[str, bytes]:
+def _kept(
+    chunks: Mapping[str, dict[str, list[Any]]],
+    numbers: npt.NDArray[np.int64],
+    without: Sequence[str],
+) -> dict[str, bytes]:
     """Parts of units with the texts of these only; the others are without some columns too."""
     found, start = {}, 0
     inside = set(numbers.tolist())
     for name, part in chunks.items():
         stays = [start + at in inside for at in range(len(part["text"]))]
         texts = [text if kept else None for text, kept in zip(part["text"], stays, strict=True)]
-        bare = {column: [value if kept else "" for value, kept in zip(part[column], stays, strict=True)] for column in without}
+        bare = {
+            column: [value if kept else "" for value, kept in zip(part[column], stays, strict=True)]
+            for column in without
+        }
         found[name] = packed({**part, "text": texts, **bare})
         start += len(texts)
     return found
 
 
-def _most(with_texts: Callable[[int], dict[str, bytes]], best: dict[str, bytes], whole: tuple[int, int], limit: int) -> dict[str, bytes]:
+def _most(
+    with_texts: Callable[[int], dict[str, bytes]],
+    best: dict[str, bytes],
+    whole: tuple[int, int],
+    limit: int,
+) -> dict[str, bytes]:
     """The most texts that fit, as far as a few tries find it: sizes are nearly proportional, so each try goes where the line through the last two points meets the limit. `best` is without any, `whole` their number and size."""
     low, low_size = 0, embedded_size(best)
     high, high_size = whole

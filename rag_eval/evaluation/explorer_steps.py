@@ -45,29 +45,63 @@ def _explorer_bundle(runs: Runs) -> Artifact:
     made = _without_previous(runs)
 
     def make() -> dict[str, Any]:
-        shared = [*sorted(made.folder.glob("*.json.gz")), made.path(f"{PRIORITY}.npy")]  # not copied: each night has another run before it
-        return {SUMMARY_FILE: packed(_with_previous(made.json("base"), previous, runs)), **{path.name: path for path in shared}}
+        shared = [
+            *sorted(made.folder.glob("*.json.gz")),
+            made.path(f"{PRIORITY}.npy"),
+        ]  # not copied: each night has another run before it
+        return {
+            SUMMARY_FILE: packed(_with_previous(made.json("base"), previous, runs)),
+            **{path.name: path for path in shared},
+        }
 
-    return evaluation.memo("explorer", evaluation.key("explorer", made.key, identity(previous)), make)
+    return evaluation.memo(
+        "explorer", evaluation.key("explorer", made.key, identity(previous)), make
+    )
 
 
 def _with_previous(base: dict[str, Any], previous: Previous, runs: Runs) -> dict[str, Any]:
     change, reason = changes(previous, runs, values_of(runs))
     questions = {**base["questions"], "change": nullable(change)}
-    return {**base, "previous": previous.run_id, "previous_reason": reason or None, "previous_comparable": previous.comparable, "previous_changes": list(previous.changed), "questions": questions}
+    return {
+        **base,
+        "previous": previous.run_id,
+        "previous_reason": reason or None,
+        "previous_comparable": previous.comparable,
+        "previous_changes": list(previous.changed),
+        "questions": questions,
+    }
 
 
 def _without_previous(runs: Runs) -> Artifact:
     """Everything that does not depend on the previous run. Parts: base (JSON), parts of questions and chunks, priority."""
     evaluation, config = runs.evaluation, runs.evaluation.config
     made_of = [gold_variants, corpus_snapshot, admitted_chunks, evidence_trust]
-    measured = [stability_measures(runs), miss_rate_claims(runs), answers(runs), citations(runs), answer_measures(runs)]
-    keys = [*(step(evaluation).key for step in made_of), *(None if artifact is None else artifact.key for artifact in measured)]
-    about = [config.name, config.level, config.primary_strategy, runs.names, config.uncertainty.target, config.uncertainty.k, config.trust.configured]
+    measured = [
+        stability_measures(runs),
+        miss_rate_claims(runs),
+        answers(runs),
+        citations(runs),
+        answer_measures(runs),
+    ]
+    keys = [
+        *(step(evaluation).key for step in made_of),
+        *(None if artifact is None else artifact.key for artifact in measured),
+    ]
+    about = [
+        config.name,
+        config.level,
+        config.primary_strategy,
+        runs.names,
+        config.uncertainty.target,
+        config.uncertainty.k,
+        config.trust.configured,
+    ]
     key = evaluation.key("explorer parts", keys, runs.keys, about)
 
     def make() -> dict[str, Any]:
-        with evaluation.progress.step("Writing the explorer", len(runs.gold.queries), "questions") as advance:
+        with evaluation.progress.step(
+            "Writing the explorer", len(runs.gold.queries), "questions"
+        ) as advance:
             parts = _parts(runs)
             advance(len(runs.gold.queries))
         return parts
@@ -81,6 +115,19 @@ def _parts(runs: Runs) -> dict[str, Any]:
     claims, spoken = stated(runs, tops), answered(runs)
     frame, spans = unit_frame(runs, units), gold.frame("spans")
     marks = gold_marks(tops, units, runs.gold, frame, spans)
-    entries = gold_entries(spans, corpus.frame("documents"), corpus.frame("sections"), gold.frame("qrels_section"), gold.frame("qrels_document"))
-    parts: dict[str, Any] = {"base": summary_of(runs, units, claims, spoken.columns), PRIORITY: units.priority}
-    return parts | question_parts(runs, Material(tops, units, claims, entries, marks, spoken.entries)) | chunk_parts(runs, units, frame)
+    entries = gold_entries(
+        spans,
+        corpus.frame("documents"),
+        corpus.frame("sections"),
+        gold.frame("qrels_section"),
+        gold.frame("qrels_document"),
+    )
+    parts: dict[str, Any] = {
+        "base": summary_of(runs, units, claims, spoken.columns),
+        PRIORITY: units.priority,
+    }
+    return (
+        parts
+        | question_parts(runs, Material(tops, units, claims, entries, marks, spoken.entries))
+        | chunk_parts(runs, units, frame)
+    )

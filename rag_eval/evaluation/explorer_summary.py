@@ -23,7 +23,14 @@ MEASURE = f"R@{ALWAYS_K}"
 def values_of(runs: Runs) -> FloatArray:
     """Recall at 10 of every question at the headline level, mean over wordings and seeds, float [n_strategies, n_questions]."""
     level, n = runs.evaluation.config.level, len(runs.gold.queries)
-    return np.stack([runs.scores(strategy).per_query(level, n, runs.gold)[:, runs.scores(strategy).labels[level].index(MEASURE)] for strategy in runs.names])
+    return np.stack(
+        [
+            runs.scores(strategy).per_query(level, n, runs.gold)[
+                :, runs.scores(strategy).labels[level].index(MEASURE)
+            ]
+            for strategy in runs.names
+        ]
+    )
 
 
 def _originals(runs: Runs) -> np.ndarray:
@@ -38,18 +45,32 @@ def _answerable(runs: Runs) -> list[int | None]:
     """1 or 0; null where only recorded outputs name a question and nobody said whether it has an answer."""
     said = runs.gold.queries["answerable"].to_numpy(dtype=bool)
     gold = runs.evaluation.gold
-    known = gold.places["has_flag"].to_numpy(dtype=bool) if gold.layout == "recorded" else np.ones(len(said), dtype=bool)
-    return [int(flag) if sure else None for flag, sure in zip(said.tolist(), known.tolist(), strict=True)]
+    known = (
+        gold.places["has_flag"].to_numpy(dtype=bool)
+        if gold.layout == "recorded"
+        else np.ones(len(said), dtype=bool)
+    )
+    return [
+        int(flag) if sure else None
+        for flag, sure in zip(said.tolist(), known.tolist(), strict=True)
+    ]
 
 
 def _counts(runs: Runs, strategy: str) -> tuple[list[Any], list[Any]]:
     """Retrievals that hit at 10 (null where nothing can be judged), and all there were, by question."""
-    level, n, scores, ran = runs.evaluation.config.level, len(runs.gold.queries), runs.scores(strategy), runs.ran(strategy)
+    level, n, scores, ran = (
+        runs.evaluation.config.level,
+        len(runs.gold.queries),
+        runs.scores(strategy),
+        runs.ran(strategy),
+    )
     owner, hit = runs.gold.query_of[scores.variant], scores.column(level, f"Success@{ALWAYS_K}")
     judged = ~np.isnan(hit)
     hits = np.bincount(owner[judged], weights=hit[judged], minlength=n)
     there: BoolArray = np.bincount(owner[judged], minlength=n) > 0
-    return nullable(np.where(there, hits, np.nan)), np.bincount(owner[ran[scores.variant]], minlength=n).tolist()
+    return nullable(np.where(there, hits, np.nan)), np.bincount(
+        owner[ran[scores.variant]], minlength=n
+    ).tolist()
 
 
 def _tags(queries: pd.DataFrame) -> tuple[list[str], list[list[int]]]:
@@ -63,17 +84,27 @@ def _states(runs: Runs) -> list[list[int | None]]:
     frame = stability_measures(runs).frame("per_query")
     place = {state: at for at, state in enumerate(STATES)}
     ids = runs.gold.queries["query_id"]
-    by_name = {strategy: part.set_index("query_id")["lambda_state"].reindex(ids).tolist() for strategy, part in frame.groupby("strategy", sort=False)}
+    by_name = {
+        strategy: part.set_index("query_id")["lambda_state"].reindex(ids).tolist()
+        for strategy, part in frame.groupby("strategy", sort=False)
+    }
     return [[place.get(state) for state in by_name[strategy]] for strategy in runs.names]
 
 
-def summary_of(runs: Runs, units: Units, claims: list[Stated], answered: dict[str, list[Any]]) -> dict[str, Any]:
+def summary_of(
+    runs: Runs, units: Units, claims: list[Stated], answered: dict[str, list[Any]]
+) -> dict[str, Any]:
     """Everything of the summary but what depends on the previous run."""
     evaluation, queries, originals = runs.evaluation, runs.gold.queries, _originals(runs)
     config, level, n_variants = evaluation.config, evaluation.config.level, len(runs.gold.variants)
     tags, tags_of = _tags(queries)
     counts = [_counts(runs, strategy) for strategy in runs.names]
-    reciprocal = np.stack([runs.scores(strategy).column(level, "RR")[:n_variants][originals] for strategy in runs.names])
+    reciprocal = np.stack(
+        [
+            runs.scores(strategy).column(level, "RR")[:n_variants][originals]
+            for strategy in runs.names
+        ]
+    )
     return {
         "schema_version": SCHEMA_VERSION,
         "gold_set": config.name,

@@ -24,7 +24,9 @@ _NUMBER: Final = re.compile(r"[0-9][0-9 .()/-]{6}")
 """Every pattern of personal data needs one of its anchors or, where it has none, so long a run as this."""
 _ENCODED: Final = re.compile("%[2-7][0-9A-Fa-f]")
 """What may be an anchor once it is read."""
-_PLAIN: Final = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u0391-\u03a1\u03a3-\u0482\u048a-\u052f\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff]*")
+_PLAIN: Final = re.compile(
+    "[ -~\u00a1-\u00ac\u00ae-\u02ff\u0391-\u03a1\u03a3-\u0482\u048a-\u052f\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff]*"
+)
 """Characters that are written as they are; of others it is looked up, one by one."""
 
 
@@ -41,7 +43,9 @@ def line(text: str, limit: int = SNIPPET_CHARS) -> str:
 
     The same as `visible(shown(text, limit))`, sooner for texts without anything to mask or to write out.
     """
-    head = " ".join(text[:MAX_READ_CHARS].split(None, limit + 1)[: limit + 1])[: limit + 1]  # no word is empty, so so many reach over the limit
+    head = " ".join(text[:MAX_READ_CHARS].split(None, limit + 1)[: limit + 1])[
+        : limit + 1
+    ]  # no word is empty, so so many reach over the limit
     if not _PLAIN.fullmatch(head) or not _unmasked(text[:MAX_READ_CHARS]):
         return visible(shown(text, limit))
     return head if len(head) <= limit else head[: limit - 1].rstrip() + ELLIPSIS
@@ -59,7 +63,9 @@ def address(url: str) -> tuple[str, str]:
     read = url[: 10 * MAX_ADDRESS]
     masked = read if "%" not in read and _unmasked(read) else shown_address(read)
     plain = len(masked) <= MAX_ADDRESS and " " not in masked and _PLAIN.fullmatch(masked)
-    return masked if plain else visible(snippet(masked, MAX_ADDRESS)), web_address(url) if masked == url else ""
+    return masked if plain else visible(snippet(masked, MAX_ADDRESS)), web_address(
+        url
+    ) if masked == url else ""
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -106,7 +112,9 @@ def part(text: str, start: int, end: int) -> str:
     return line((around if _unmasked(around) else masked_text(around))[start - low : end - low])
 
 
-def marked(text: str, spans: Sequence[tuple[int, int]], limit: int = SNIPPET_CHARS) -> tuple[str, list[list[int]]]:
+def marked(
+    text: str, spans: Sequence[tuple[int, int]], limit: int = SNIPPET_CHARS
+) -> tuple[str, list[list[int]]]:
     """Cut a window of a text around the first of several spans.
 
     Parameters
@@ -125,19 +133,30 @@ def marked(text: str, spans: Sequence[tuple[int, int]], limit: int = SNIPPET_CHA
     at
         [begin, end) of the spans in code points of the window, rising, none touching another; a span that the window cuts is marked to its border.
     """
-    spans = [(start, min(stop, len(text))) for start, stop in sorted(spans) if start < min(stop, len(text))]
+    spans = [
+        (start, min(stop, len(text)))
+        for start, stop in sorted(spans)
+        if start < min(stop, len(text))
+    ]
     if not spans:
         return line(text, limit), []
     begin, end = spans[0]
-    low, high = max(0, begin - limit - REACH), min(len(text), min(end, begin + limit) + limit + REACH)
+    low, high = (
+        max(0, begin - limit - REACH),
+        min(len(text), min(end, begin + limit) + limit + REACH),
+    )
     inside, outside = max(0, begin - limit), min(len(text), min(end, begin + limit) + limit)
     around = text[low:high]
     region = (around if _unmasked(around) else masked_text(around))[inside - low : outside - low]
     pieces = _pieces(region)
-    left, right = _window(pieces, begin - inside, min(end, outside) - inside, limit - 2 * len(ELLIPSIS))
+    left, right = _window(
+        pieces, begin - inside, min(end, outside) - inside, limit - 2 * len(ELLIPSIS)
+    )
     while left < begin - inside and (not pieces[left].strip() or is_joined(region[left])):
         left += 1
-    while right > begin - inside + 1 and (not pieces[right - 1].strip() or (right < len(region) and is_joined(region[right]))):
+    while right > begin - inside + 1 and (
+        not pieces[right - 1].strip() or (right < len(region) and is_joined(region[right]))
+    ):
         right -= 1
     before = ELLIPSIS if inside + left > 0 and text[: inside + left].strip() else ""
     after = ELLIPSIS if text[inside + right :].strip() else ""
@@ -146,7 +165,9 @@ def marked(text: str, spans: Sequence[tuple[int, int]], limit: int = SNIPPET_CHA
         place.append(place[-1] + len(piece))
     at: list[list[int]] = []
     for start, stop in spans:
-        first, last = (place[min(max(edge - inside - left, 0), right - left)] for edge in (start, stop))
+        first, last = (
+            place[min(max(edge - inside - left, 0), right - left)] for edge in (start, stop)
+        )
         if at and first <= at[-1][1]:
             at[-1][1] = max(at[-1][1], last)
         elif first < last:

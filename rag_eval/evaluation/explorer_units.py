@@ -20,13 +20,27 @@ def unit_frame(runs: Runs, units: Units) -> pd.DataFrame:
     """What the lists may name, by unit: doc_id, section_id, start, end, title, text, shown (what was returned instead of the text), trust, verdict, reasons."""
     evaluation = runs.evaluation
     facts = admitted_trust(evaluation)
-    chunks = pd.read_parquet(admitted_chunks(evaluation).path("chunks.parquet"), columns=["doc_id", "section_id", "start", "end", "title", "text"])
-    parts = [chunks.assign(shown="", **{column: facts[column].to_numpy() for column in ("trust", "verdict", "reasons")})]
-    titles = corpus_snapshot(evaluation).frame("documents").set_index("doc_id")["title"] if units.own else None
+    chunks = pd.read_parquet(
+        admitted_chunks(evaluation).path("chunks.parquet"),
+        columns=["doc_id", "section_id", "start", "end", "title", "text"],
+    )
+    parts = [
+        chunks.assign(
+            shown="",
+            **{column: facts[column].to_numpy() for column in ("trust", "verdict", "reasons")},
+        )
+    ]
+    titles = (
+        corpus_snapshot(evaluation).frame("documents").set_index("doc_id")["title"]
+        if units.own
+        else None
+    )
     for own, _ in units.own.values():
         judged = unit_verdicts(evaluation, own)
         reasons = pd.Series(judged.reasons, index=own.index, dtype=object)
-        part = own[["doc_id", "section_id", "start", "end", "text"]].assign(shown=own["returned"], trust=judged.trust, verdict=judged.verdict, reasons=reasons)
+        part = own[["doc_id", "section_id", "start", "end", "text"]].assign(
+            shown=own["returned"], trust=judged.trust, verdict=judged.verdict, reasons=reasons
+        )
         if titles is not None:
             part = part.assign(title=titles.reindex(own["doc_id"]).fillna("").to_numpy())
         parts.append(part)
@@ -35,22 +49,32 @@ def unit_frame(runs: Runs, units: Units) -> pd.DataFrame:
 
 def chunk_parts(runs: Runs, units: Units, frame: pd.DataFrame) -> dict[str, bytes]:
     """Write the parts of units. `frame` is that of `unit_frame`."""
-    documents = pd.read_parquet(corpus_snapshot(runs.evaluation).path("documents.parquet"), columns=["doc_id", "source_url"])
+    documents = pd.read_parquet(
+        corpus_snapshot(runs.evaluation).path("documents.parquet"), columns=["doc_id", "source_url"]
+    )
     urls = dict(zip(documents["doc_id"].tolist(), documents["source_url"].tolist(), strict=True))
     trusted = runs.evaluation.config.trust.configured
     found = {}
     for number, start, end in shards(len(units.unit), CHUNKS):
         part = frame.iloc[units.unit[start:end]]
-        columns: dict[str, list[Any]] = {column: part[column].tolist() for column in ("doc_id", "section_id", "title", "text", "shown", "verdict", "reasons")}
+        columns: dict[str, list[Any]] = {
+            column: part[column].tolist()
+            for column in ("doc_id", "section_id", "title", "text", "shown", "verdict", "reasons")
+        }
         addresses = [address(urls.get(doc_id, "")) for doc_id in columns["doc_id"]]
         body = {
             "doc": [name(doc_id) for doc_id in columns["doc_id"]],
             "section": [name(section) for section in columns["section_id"]],
             "title": [name(title) for title in columns["title"]],
-            "text": [line(shown or text) for text, shown in zip(columns["text"], columns["shown"], strict=True)],
+            "text": [
+                line(shown or text)
+                for text, shown in zip(columns["text"], columns["shown"], strict=True)
+            ],
             "source": [source for source, _ in addresses],
             "link": [link for _, link in addresses],
-            "trust": nullable(part["trust"].to_numpy(dtype=np.float64)) if trusted else [None] * len(part),
+            "trust": nullable(part["trust"].to_numpy(dtype=np.float64))
+            if trusted
+            else [None] * len(part),
             "verdict": [VERDICTS.get(verdict) for verdict in columns["verdict"]],
             "reasons": [[name(code) for code in codes] for codes in columns["reasons"]],
         }

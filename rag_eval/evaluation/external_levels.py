@@ -28,13 +28,17 @@ def unmeasured_levels(placed: Placed) -> dict[Level, str]:
         if not len(known):
             reasons[level] = UNPLACED.format(what=what)
         elif without > (1 - PLACED_SHARE) * len(known):
-            reasons[level] = TOO_FEW_PLACED.format(what=what, n=without, all=len(known), share=PLACED_SHARE)
+            reasons[level] = TOO_FEW_PLACED.format(
+                what=what, n=without, all=len(known), share=PLACED_SHARE
+            )
     return reasons
 
 
 def units_for_gold(units: pd.DataFrame) -> pd.DataFrame:
     """Units as the gold arrays read them: a unit without a known section is a section of its own, which no judgement names."""
-    numbered = pd.Series([f"\x00{row}" for row in range(len(units))], index=units.index, dtype="str")
+    numbered = pd.Series(
+        [f"\x00{row}" for row in range(len(units))], index=units.index, dtype="str"
+    )
     return units.assign(section_id=units["section_id"].where(units["section_id"] != "", numbered))
 
 
@@ -49,12 +53,16 @@ def carried_by_units(gold: Artifact, units: pd.DataFrame) -> pd.DataFrame:
     chunks = own.merge(named, on="chunk")
     documents = pd.Index(spans["doc_id"].unique())
     code = documents.get_indexer(pd.Index(units["doc_id"]))
-    placed = np.flatnonzero((units["chunk"] < 0).to_numpy() & (units["start"] >= 0).to_numpy() & (code >= 0))
+    placed = np.flatnonzero(
+        (units["chunk"] < 0).to_numpy() & (units["start"] >= 0).to_numpy() & (code >= 0)
+    )
     indptr, carriers = span_carriers(
         Extents(documents.get_indexer(pd.Index(spans["doc_id"])), spans["start"], spans["end"]),
         Extents(code[placed], units["start"].to_numpy()[placed], units["end"].to_numpy()[placed]),
     )
-    span = np.concatenate([chunks["span"].to_numpy(), np.repeat(np.arange(len(spans)), np.diff(indptr))])
+    span = np.concatenate(
+        [chunks["span"].to_numpy(), np.repeat(np.arange(len(spans)), np.diff(indptr))]
+    )
     unit = np.concatenate([chunks["unit"].to_numpy(), placed[carriers]])
     frame = pd.DataFrame({"span": span.astype(np.int64), "chunk": unit.astype(np.int64)})
     return frame.sort_values(["span", "chunk"], ignore_index=True)

@@ -6,7 +6,13 @@ from rag_eval.evaluation.inputs import Evaluation
 from rag_eval.records.gold_set import External
 from rag_eval.retrieval.external_http import HttpSource
 from rag_eval.retrieval.external_port import PortSource
-from rag_eval.retrieval.external_source import SourceKind, external_index_hash, list_path, open_source, source_kind
+from rag_eval.retrieval.external_source import (
+    SourceKind,
+    external_index_hash,
+    list_path,
+    open_source,
+    source_kind,
+)
 
 
 def kind_of(evaluation: Evaluation, spec: External) -> SourceKind:
@@ -22,7 +28,9 @@ def list_of(evaluation: Evaluation, spec: External) -> Path:
 def source_of(evaluation: Evaluation, spec: External) -> HttpSource | PortSource:
     """Open a strategy's endpoint or import path, once an evaluation."""
     settings = evaluation.settings
-    return evaluation.once(f"source {spec.source}", lambda: open_source(spec, settings.sources, settings.external))
+    return evaluation.once(
+        f"source {spec.source}", lambda: open_source(spec, settings.sources, settings.external)
+    )
 
 
 def external_identity(evaluation: Evaluation, spec: External) -> dict[str, str]:
@@ -36,4 +44,7 @@ def external_identity(evaluation: Evaluation, spec: External) -> dict[str, str]:
     kind = kind_of(evaluation, spec)
     source = source_of(evaluation, spec) if kind in {"http", "import"} else None
     stated = source.stated if isinstance(source, PortSource) else {}
-    return {"index_hash": external_index_hash(spec, kind, evaluation.base, stated), "embed_model": ""}
+    return {
+        "index_hash": external_index_hash(spec, kind, evaluation.base, stated),
+        "embed_model": "",
+    }

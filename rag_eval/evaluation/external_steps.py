@@ -70,7 +70,15 @@ def external_run(evaluation: Evaluation, spec: External, identity: dict[str, str
     about (as of other strategies, and source, failures by code, unmeasured levels with their reasons, notes).
     """
     config, gold = evaluation.config, gold_variants(evaluation)
-    key = evaluation.key("run", spec.model_dump(mode="json"), identity, gold.key, config.depth, config.seeds, evaluation.settings.latency_queries)
+    key = evaluation.key(
+        "run",
+        spec.model_dump(mode="json"),
+        identity,
+        gold.key,
+        config.depth,
+        config.seeds,
+        evaluation.settings.latency_queries,
+    )
     job = _Job(evaluation, spec, identity, kind_of(evaluation, spec), gold.frame("variants"))
     if job.kind in {"run_file", "recorded"}:
         return evaluation.memo("run", key, lambda: _read(job))
@@ -80,8 +88,14 @@ def external_run(evaluation: Evaluation, spec: External, identity: dict[str, str
         if version and evaluation.store.get("run", key) is not None:
             return evaluation.memo("run", key, dict)
         parts = _ask(job, source, version)
-    lasting = version and not parts["about"]["n_failed"] and parts["about"]["source"]["version"] == version
-    return evaluation.memo("run", key if lasting else evaluation.key("run", key, time.time_ns()), lambda: parts)
+    lasting = (
+        version
+        and not parts["about"]["n_failed"]
+        and parts["about"]["source"]["version"] == version
+    )
+    return evaluation.memo(
+        "run", key if lasting else evaluation.key("run", key, time.time_ns()), lambda: parts
+    )
 
 
 def stated_version(source: HttpSource | PortSource, query: str) -> str:
@@ -100,12 +114,27 @@ def _read(job: _Job) -> dict[str, Any]:
         listed = read_listed(job.spec, job.kind, path, job.variants, job.top_k)
         placed = _placed(job.evaluation, listed.outcomes)
     about = _about(job, placed, listed.outcomes)
-    about |= {"source": {"kind": job.kind, "version": None, "version_reason": "a file is known by its hash", "wordings": listed.wordings, **_sizes(placed)}, "notes": [*listed.notes, *about["notes"]]}
-    about |= {"latency_ms": no_latency("a file has no latency"), "seconds": time.perf_counter() - started, "query_tokens": _mean_tokens(job.texts)}
+    about |= {
+        "source": {
+            "kind": job.kind,
+            "version": None,
+            "version_reason": "a file is known by its hash",
+            "wordings": listed.wordings,
+            **_sizes(placed),
+        },
+        "notes": [*listed.notes, *about["notes"]],
+    }
+    about |= {
+        "latency_ms": no_latency("a file has no latency"),
+        "seconds": time.perf_counter() - started,
+        "query_tokens": _mean_tokens(job.texts),
+    }
     return _parts(job.evaluation, placed, about)
 
 
-def read_listed(spec: External, kind: SourceKind, path: Any, variants: pd.DataFrame, top_k: int) -> Listed:
+def read_listed(
+    spec: External, kind: SourceKind, path: Any, variants: pd.DataFrame, top_k: int
+) -> Listed:
     """Read the rankings of a file and match them to the wordings.
 
     Raises
@@ -120,42 +149,81 @@ def read_listed(spec: External, kind: SourceKind, path: Any, variants: pd.DataFr
 
 def _ask(job: _Job, source: HttpSource | PortSource, version: str) -> dict[str, Any]:
     evaluation, texts, started = job.evaluation, job.texts, time.perf_counter()
-    with evaluation.progress.step(f"Retrieving with {job.spec.name}", len(texts), "wordings") as advance:
+    with evaluation.progress.step(
+        f"Retrieving with {job.spec.name}", len(texts), "wordings"
+    ) as advance:
         outcomes = _ask_each_once(source, texts, job.top_k, advance)
     seconds = time.perf_counter() - started
     placed = _placed(evaluation, outcomes)
     about = _about(job, placed, outcomes)
     stated = {outcome.version for outcome in outcomes if isinstance(outcome, Retrieved)}
     if isinstance(source, HttpSource) and version and stated - {version}:
-        about["notes"].append(f"the replies state different versions: {', '.join(sorted(quoted(name or 'none', 40) for name in stated | {version})[:5])}")
+        about["notes"].append(
+            f"the replies state different versions: {', '.join(sorted(quoted(name or 'none', 40) for name in stated | {version})[:5])}"
+        )
         version = ""
-    reason = {} if version else {"version_reason": "the source states no version, so it is asked again by every run"}
-    about["source"] = {"kind": job.kind, "version": quoted(version, 200) or None, **reason, "wordings": "all", **_sizes(placed)}
+    reason = (
+        {}
+        if version
+        else {"version_reason": "the source states no version, so it is asked again by every run"}
+    )
+    about["source"] = {
+        "kind": job.kind,
+        "version": quoted(version, 200) or None,
+        **reason,
+        "wordings": "all",
+        **_sizes(placed),
+    }
     about["embed_model"] = source.embed_model if isinstance(source, PortSource) else ""
-    answered = [text for text, outcome in zip(texts, outcomes, strict=True) if isinstance(outcome, Retrieved)]
-    about |= {"latency_ms": _latency(source, answered, evaluation.settings.latency_queries), "seconds": seconds, "query_tokens": _mean_tokens(texts)}
+    answered = [
+        text
+        for text, outcome in zip(texts, outcomes, strict=True)
+        if isinstance(outcome, Retrieved)
+    ]
+    about |= {
+        "latency_ms": _latency(source, answered, evaluation.settings.latency_queries),
+        "seconds": seconds,
+        "query_tokens": _mean_tokens(texts),
+    }
     return _parts(evaluation, placed, about)
 
 
-def _ask_each_once(source: HttpSource | PortSource, texts: Sequence[str], top_k: int, advance: Advance) -> list[Outcome]:
+def _ask_each_once(
+    source: HttpSource | PortSource, texts: Sequence[str], top_k: int, advance: Advance
+) -> list[Outcome]:
     """Ask for every wording; the same text twice is asked once."""
     distinct = list(dict.fromkeys(texts))
     found = dict(zip(distinct, source.ask_all(distinct, top_k, advance), strict=True))
     outcomes: list[Outcome] = [found[text] for text in texts]
-    advance(len(texts) - len(distinct), failed_note(sum(isinstance(outcome, Failure) for outcome in outcomes)))
+    advance(
+        len(texts) - len(distinct),
+        failed_note(sum(isinstance(outcome, Failure) for outcome in outcomes)),
+    )
     return outcomes
 
 
 def _placed(evaluation: Evaluation, outcomes: Sequence[Outcome]) -> Placed:
     corpus = corpus_snapshot(evaluation)
-    placer = Placer(corpus.frame("documents"), corpus.frame("sections"), admitted_chunks(evaluation).frame("chunks"))
+    placer = Placer(
+        corpus.frame("documents"),
+        corpus.frame("sections"),
+        admitted_chunks(evaluation).frame("chunks"),
+    )
     return place_all(outcomes, placer, evaluation.config.depth)
 
 
 def _about(job: _Job, placed: Placed, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    failures = collections.Counter(outcome.code for outcome in outcomes if isinstance(outcome, Failure))
+    failures = collections.Counter(
+        outcome.code for outcome in outcomes if isinstance(outcome, Failure)
+    )
     unknown = sorted(placed.units.loc[~placed.units["known"], "doc_id"].unique())
-    notes = [f"{len(unknown)} retrieved documents are not in the corpus and count as not relevant, for example {quoted(unknown[0], 60)}"] if unknown else []
+    notes = (
+        [
+            f"{len(unknown)} retrieved documents are not in the corpus and count as not relevant, for example {quoted(unknown[0], 60)}"
+        ]
+        if unknown
+        else []
+    )
     return {
         **job.identity,
         "name": job.spec.name,
@@ -163,7 +231,9 @@ def _about(job: _Job, placed: Placed, outcomes: Sequence[Outcome]) -> dict[str, 
         "seeds": [job.evaluation.config.seeds[0]],
         "seed_matters": False,
         "n_runs": int(placed.ran.sum()),
-        "n_empty": int(sum(isinstance(outcome, Retrieved) and not outcome.items for outcome in outcomes)),
+        "n_empty": int(
+            sum(isinstance(outcome, Retrieved) and not outcome.items for outcome in outcomes)
+        ),
         "n_failed": failures.total(),
         "first_failure": placed.ranking.failure,
         "failures": dict(sorted(failures.items())),
@@ -177,12 +247,23 @@ def _about(job: _Job, placed: Placed, outcomes: Sequence[Outcome]) -> dict[str, 
 def _parts(evaluation: Evaluation, placed: Placed, about: dict[str, Any]) -> dict[str, Any]:
     rankings = {evaluation.config.seeds[0]: placed.ranking}
     not_run = pd.DataFrame({"variant": np.flatnonzero(~placed.ran).astype(np.int64)})
-    return {"run": run_frame(rankings), "units": placed.units, "failed": failed_frame(rankings), "not_run": not_run, "about": about}
+    return {
+        "run": run_frame(rankings),
+        "units": placed.units,
+        "failed": failed_frame(rankings),
+        "not_run": not_run,
+        "about": about,
+    }
 
 
 def _sizes(placed: Placed) -> dict[str, int]:
     units = placed.units
-    return {"n_units": len(units), "n_own_chunks": int((units["chunk"] >= 0).sum()), "n_placed": int((units["start"] >= 0).sum()), "n_unknown": int((~units["known"]).sum())}
+    return {
+        "n_units": len(units),
+        "n_own_chunks": int((units["chunk"] >= 0).sum()),
+        "n_placed": int((units["start"] >= 0).sum()),
+        "n_unknown": int((~units["known"]).sum()),
+    }
 
 
 def _mean_tokens(texts: Sequence[str]) -> float:
@@ -195,14 +276,21 @@ def no_latency(reason: str) -> dict[str, Any]:
     return {"n": 0, **dict.fromkeys(names), **{f"{name}_reason": reason for name in names}}
 
 
-def _latency(source: HttpSource | PortSource, texts: Sequence[str], n_queries: int) -> dict[str, Any]:
+def _latency(
+    source: HttpSource | PortSource, texts: Sequence[str], n_queries: int
+) -> dict[str, Any]:
     """Time single queries, spread evenly over those that were answered; one that fails now is left out."""
     if not texts:
         return no_latency("no query was answered")
-    places = np.unique(np.linspace(0, len(texts) - 1, min(n_queries, len(texts))).astype(int)).tolist()
+    places = np.unique(
+        np.linspace(0, len(texts) - 1, min(n_queries, len(texts))).astype(int)
+    ).tolist()
     times: list[float] = []
     missed = 0
-    for text in [texts[0], *(texts[place] for place in places)]:  # the first call pays for lazy loading
+    for text in [
+        texts[0],
+        *(texts[place] for place in places),
+    ]:  # the first call pays for lazy loading
         started = time.perf_counter()
         try:
             source.ask_one(text, LATENCY_TOP_K)
@@ -216,4 +304,8 @@ def _latency(source: HttpSource | PortSource, texts: Sequence[str], n_queries: i
     if len(times) < 2:  # noqa: PLR2004 - the warm-up and one that counts
         return no_latency("no timed query was answered")
     figures = {f"p{p}": float(np.percentile(times[1:], p)) for p in PERCENTILES}
-    return {"n": len(times) - 1, **figures, "measured_at": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    return {
+        "n": len(times) - 1,
+        **figures,
+        "measured_at": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }

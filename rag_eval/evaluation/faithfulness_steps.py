@@ -31,8 +31,18 @@ def judge_endpoint(runs: Runs, config: Answers) -> tuple[str, Endpoint]:
     settings = runs.evaluation.settings
     name = settings.ragas_endpoint or config.endpoint
     if name is None or name not in settings.endpoints:
-        accepted = ", ".join(sorted(settings.endpoints)) or "none is enabled; see RAG_EVAL_ENDPOINTS"
-        raise InputError(Problem("unknown_endpoint", "FEATURE_RAGAS_EVAL is on and needs a chat endpoint that judges", field="ragas_endpoint", found=name or "nothing", accepted=accepted))
+        accepted = (
+            ", ".join(sorted(settings.endpoints)) or "none is enabled; see RAG_EVAL_ENDPOINTS"
+        )
+        raise InputError(
+            Problem(
+                "unknown_endpoint",
+                "FEATURE_RAGAS_EVAL is on and needs a chat endpoint that judges",
+                field="ragas_endpoint",
+                found=name or "nothing",
+                accepted=accepted,
+            )
+        )
     return name, settings.endpoints[name]
 
 
@@ -57,15 +67,38 @@ def faithfulness(runs: Runs, config: Answers, found: Sequence[Answer]) -> dict[s
     gold = runs.gold.queries
     texts = dict(zip(gold["query_id"].tolist(), gold["text"].tolist(), strict=True))
     samples = [
-        ragas_bridge.Sample(answer.query_id, texts[answer.query_id], answer.text if answer.outcome == "answered" else None, [item.chunk.text for item in answer.evidence]) for answer in found
+        ragas_bridge.Sample(
+            answer.query_id,
+            texts[answer.query_id],
+            answer.text if answer.outcome == "answered" else None,
+            [item.chunk.text for item in answer.evidence],
+        )
+        for answer in found
     ]
-    key = evaluation.key("faithfulness", [list(sample) for sample in samples], endpoint.base_url, endpoint.model, config.ragas_sample_rate)
+    key = evaluation.key(
+        "faithfulness",
+        [list(sample) for sample in samples],
+        endpoint.base_url,
+        endpoint.model,
+        config.ragas_sample_rate,
+    )
     kept = evaluation.store.get("faithfulness", key)
     judged = _read(kept) if kept is not None else _judged(runs, config, samples, endpoint)
     if kept is None and not any(judged.failure):
-        evaluation.memo("faithfulness", key, lambda: {"judged": pd.DataFrame({"value": judged.value, "eligible": judged.eligible, "sampled": judged.sampled})})
+        evaluation.memo(
+            "faithfulness",
+            key,
+            lambda: {
+                "judged": pd.DataFrame(
+                    {"value": judged.value, "eligible": judged.eligible, "sampled": judged.sampled}
+                )
+            },
+        )
     record = ragas_bridge.faithfulness_record(judged, runs.gold.groups, BOOTSTRAP_SEED)
-    counts = {part: getattr(record, part) for part in ("n_attempted", "n_scored", "n_failed", "n_ineligible", "n_groups")}
+    counts = {
+        part: getattr(record, part)
+        for part in ("n_attempted", "n_scored", "n_failed", "n_ineligible", "n_groups")
+    }
     return {
         "value": number(record.value),
         **({"value_reason": record.reason} if record.reason else {}),
@@ -84,16 +117,34 @@ def _read(kept: Artifact) -> Any:
     from rag_eval.measures.ragas_bridge import Faithfulness
 
     frame = kept.frame("judged")
-    return Faithfulness(frame["value"].to_numpy(), frame["eligible"].to_numpy(dtype=bool), frame["sampled"].to_numpy(dtype=bool), [""] * len(frame))
+    return Faithfulness(
+        frame["value"].to_numpy(),
+        frame["eligible"].to_numpy(dtype=bool),
+        frame["sampled"].to_numpy(dtype=bool),
+        [""] * len(frame),
+    )
 
 
 def _judged(runs: Runs, config: Answers, samples: Sequence[Any], endpoint: Endpoint) -> Any:
     from rag_eval.answers.chat import async_client
     from rag_eval.measures import ragas_bridge
 
-    limits = ragas_bridge.Limits(concurrency=endpoint.concurrency, requests_per_minute=endpoint.requests_per_minute, timeout_s=2 * endpoint.timeout_s)
-    n = int(np.sum([ragas_bridge.is_sampled(sample.query_id, config.ragas_sample_rate) for sample in samples]))
-    with runs.evaluation.progress.step(f"Judging faithfulness with {endpoint.model}", n, "answers") as advance:
+    limits = ragas_bridge.Limits(
+        concurrency=endpoint.concurrency,
+        requests_per_minute=endpoint.requests_per_minute,
+        timeout_s=2 * endpoint.timeout_s,
+    )
+    n = int(
+        np.sum(
+            [
+                ragas_bridge.is_sampled(sample.query_id, config.ragas_sample_rate)
+                for sample in samples
+            ]
+        )
+    )
+    with runs.evaluation.progress.step(
+        f"Judging faithfulness with {endpoint.model}", n, "answers"
+    ) as advance:
         found = ragas_bridge.faithfulness(
             samples,
             lambda: async_client(endpoint),

@@ -25,7 +25,9 @@ from rag_eval.uncertainty.promotions import Series, promotions
 COMPLAINT: Final = "something_missing"
 NAMED: Final = 10
 """Questions that are named; how many there are is said."""
-NOTHING_STATED: Final = "no calibrator was in force: no miss rate was stated that complaints could speak against"
+NOTHING_STATED: Final = (
+    "no calibrator was in force: no miss rate was stated that complaints could speak against"
+)
 
 
 def feedback_part(runs: Runs, name: str, groups: dict[str, str]) -> dict[str, Any]:
@@ -44,14 +46,27 @@ def feedback_part(runs: Runs, name: str, groups: dict[str, str]) -> dict[str, An
         earlier: how many claims, kinds and audits due there are of the strategy's other fingerprints, of which nothing else here knows.
     """
     spec = runs.evaluation.config.uncertainty
-    every = current_outcomes(runs.evaluation, strategy_fingerprint=fingerprint_of(runs, name), target=spec.target, k=spec.k)
+    every = current_outcomes(
+        runs.evaluation,
+        strategy_fingerprint=fingerprint_of(runs, name),
+        target=spec.target,
+        k=spec.k,
+    )
     said = standing_feedback(every)
     complained = set(said.loc[said["feedback"] == COMPLAINT, "claim_id"])
-    gold = every[(every["gold_source"] == QRELS) & (every["missed"] == 0) & every["claim_id"].isin(complained)]
+    gold = every[
+        (every["gold_source"] == QRELS)
+        & (every["missed"] == 0)
+        & every["claim_id"].isin(complained)
+    ]
     against = sorted(set(gold["query_id"]))
     return {
         **_counted(every),
-        "contradicts_gold": {"n_claims": len(gold), "n_questions": len(against), "query_ids": against[:NAMED]},
+        "contradicts_gold": {
+            "n_claims": len(gold),
+            "n_questions": len(against),
+            "query_ids": against[:NAMED],
+        },
         **_watch(runs, name, groups, complained),
         "earlier": _counted(_earlier(runs, name)),
     }
@@ -60,7 +75,11 @@ def feedback_part(runs: Runs, name: str, groups: dict[str, str]) -> dict[str, An
 def _counted(frame: pd.DataFrame) -> dict[str, int]:
     said = standing_feedback(frame)
     kinds = {str(kind): int((said["feedback"] == kind).sum()) for kind in MISSED_BY_FEEDBACK}
-    return {"n_claims": int(said["claim_id"].nunique()), **kinds, "audits_due": int((feedback_without_audit(frame)["feedback"] == COMPLAINT).sum())}
+    return {
+        "n_claims": int(said["claim_id"].nunique()),
+        **kinds,
+        "audits_due": int((feedback_without_audit(frame)["feedback"] == COMPLAINT).sum()),
+    }
 
 
 def _earlier(runs: Runs, name: str) -> pd.DataFrame:
@@ -68,14 +87,28 @@ def _earlier(runs: Runs, name: str) -> pd.DataFrame:
 
     Whose a fingerprint was is known from kept runs and from changes of status: strategies of other gold sets may go by the same name.
     """
-    evaluation, spec, now = runs.evaluation, runs.evaluation.config.uncertainty, fingerprint_of(runs, name)
-    frame = current_outcomes(evaluation, strategy=name, gold_sources=["user_feedback", *sorted(AUDITS)])
-    frame = frame[(frame["strategy_fingerprint"] != now) | (frame["target"] != spec.target) | (frame["k"] != spec.k)]
+    evaluation, spec, now = (
+        runs.evaluation,
+        runs.evaluation.config.uncertainty,
+        fingerprint_of(runs, name),
+    )
+    frame = current_outcomes(
+        evaluation, strategy=name, gold_sources=["user_feedback", *sorted(AUDITS)]
+    )
+    frame = frame[
+        (frame["strategy_fingerprint"] != now)
+        | (frame["target"] != spec.target)
+        | (frame["k"] != spec.k)
+    ]
     opened = outcome_store(evaluation)
     if standing_feedback(frame).empty or isinstance(opened, InputError):
         return frame.iloc[:0]
     changes = promotions(opened.sql, Series(evaluation.config.name, name, spec.target, spec.k))
-    own = {now, *known_fingerprints(evaluation.settings.home, evaluation.config.name, name), *(change.strategy_fingerprint for change in changes)}
+    own = {
+        now,
+        *known_fingerprints(evaluation.settings.home, evaluation.config.name, name),
+        *(change.strategy_fingerprint for change in changes),
+    }
     kept: pd.DataFrame = frame[frame["strategy_fingerprint"].isin(own)]
     return kept
 
@@ -84,8 +117,19 @@ def _watch(runs: Runs, name: str, groups: dict[str, str], complained: set[str]) 
     stated = stated_claims(runs, name, groups)
     if stated.empty:
         return {"watch": None, "watch_reason": NOTHING_STATED}
-    found = complaint_room(stated["miss_rate"].to_numpy(dtype="float64"), stated["group_id"].tolist(), stated["claim_id"].tolist(), complained)
-    return {"watch": {"level": LEVEL, "alarm": any(room.alarm for room in found.values()), **{part: room.to_json() for part, room in found.items()}}}
+    found = complaint_room(
+        stated["miss_rate"].to_numpy(dtype="float64"),
+        stated["group_id"].tolist(),
+        stated["claim_id"].tolist(),
+        complained,
+    )
+    return {
+        "watch": {
+            "level": LEVEL,
+            "alarm": any(room.alarm for room in found.values()),
+            **{part: room.to_json() for part, room in found.items()},
+        }
+    }
 
 
 def stated_claims(runs: Runs, name: str, groups: dict[str, str]) -> pd.DataFrame:
@@ -98,10 +142,24 @@ def stated_claims(runs: Runs, name: str, groups: dict[str, str]) -> pd.DataFrame
     """
     claims = miss_rate_claims(runs).frame("claims").pipe(of_strategy, name)
     first = runs.artifact(name).json("about")["seeds"][0]
-    claims = claims[claims["status"].isin(DISCOUNTING) & claims["miss_rate"].notna() & (claims["seed"] == first)][["claim_id", "group_id", "miss_rate"]]
-    claims = claims.assign(group_id=[groups.get(claim, group) for claim, group in zip(claims["claim_id"], claims["group_id"], strict=True)])
+    claims = claims[
+        claims["status"].isin(DISCOUNTING) & claims["miss_rate"].notna() & (claims["seed"] == first)
+    ][["claim_id", "group_id", "miss_rate"]]
+    claims = claims.assign(
+        group_id=[
+            groups.get(claim, group)
+            for claim, group in zip(claims["claim_id"], claims["group_id"], strict=True)
+        ]
+    )
     asked = traffic(runs, name).frame[["claim_id", "group_id"]]
-    asked = asked.assign(group_id=[groups.get(claim, group) for claim, group in zip(asked["claim_id"], asked["group_id"], strict=True)])
-    asked = asked.assign(miss_rate=in_force(runs, name, asked["claim_id"].tolist(), asked["group_id"].tolist()))
+    asked = asked.assign(
+        group_id=[
+            groups.get(claim, group)
+            for claim, group in zip(asked["claim_id"], asked["group_id"], strict=True)
+        ]
+    )
+    asked = asked.assign(
+        miss_rate=in_force(runs, name, asked["claim_id"].tolist(), asked["group_id"].tolist())
+    )
     stated: pd.DataFrame = pd.concat([claims, asked[asked["miss_rate"].notna()]], ignore_index=True)
     return stated

@@ -39,7 +39,9 @@ def strategy_fingerprint(evaluation: Evaluation, spec: Strategy, index_hash: str
     """
     config = evaluation.config
     trust = [config.trust.quarantine, config.trust.threshold if config.trust.filter else None]
-    shown = spec.model_dump(mode="json", exclude={"name", "base"} if isinstance(spec, Iterative) else {"name"})
+    shown = spec.model_dump(
+        mode="json", exclude={"name", "base"} if isinstance(spec, Iterative) else {"name"}
+    )
     return digest([config.name, shown, index_hash, trust, config.level], 32)
 
 
@@ -54,6 +56,10 @@ def _accepted(evaluation: Evaluation, name: str, fingerprint: str) -> Accepted:
     if found is None:
         return Accepted("", "absent", None)
     if found.strategy_fingerprint != fingerprint:
-        earned = found.status in DISCOUNTING or found.status == "stale"  # what had earned nothing cannot grow old
-        return Accepted(found.calibrator_id, "stale", None) if earned else Accepted("", "absent", None)
+        earned = (
+            found.status in DISCOUNTING or found.status == "stale"
+        )  # what had earned nothing cannot grow old
+        return (
+            Accepted(found.calibrator_id, "stale", None) if earned else Accepted("", "absent", None)
+        )
     return Accepted(found.calibrator_id, found.status, read_calibrator(home, found.calibrator_id))

@@ -30,7 +30,9 @@ def _warning(problem: Problem, files: Sequence[Path]) -> dict[str, Any]:
     """Make a warning fit for the report: what applies, and the file by its name in the gold set, wherever that lies."""
     names = {str(file): file.name for file in files}
     shown = {key: value for key, value in dataclasses.asdict(problem).items() if value is not None}
-    return shown | ({"file": names.get(problem.file, problem.file)} if problem.file is not None else {})
+    return shown | (
+        {"file": names.get(problem.file, problem.file)} if problem.file is not None else {}
+    )
 
 
 def gold_variants(evaluation: Evaluation) -> Artifact:
@@ -65,11 +67,19 @@ def _gold_variants(evaluation: Evaluation) -> Artifact:
             "n_queries": len(gold.queries),
             "n_answerable": int(gold.queries["answerable"].sum()),
             # a question that only recorded outputs name may or may not have an answer: it counts as answerable and nobody judged it
-            "n_answerable_unknown": int((~gold.places["has_flag"]).sum()) if gold.layout == "recorded" else 0,
-            "n_judged": int(gold.queries["query_id"].isin({*gold.judgements["query_id"], *gold.anchors["query_id"]}).sum()),
+            "n_answerable_unknown": int((~gold.places["has_flag"]).sum())
+            if gold.layout == "recorded"
+            else 0,
+            "n_judged": int(
+                gold.queries["query_id"]
+                .isin({*gold.judgements["query_id"], *gold.anchors["query_id"]})
+                .sum()
+            ),
             "n_paraphrases": len(gold.paraphrases),
             "n_groups": int(resolved.gold.queries["group_id"].nunique()),
-            "n_groups_answerable": int(resolved.gold.queries.loc[resolved.gold.queries["answerable"], "group_id"].nunique()),
+            "n_groups_answerable": int(
+                resolved.gold.queries.loc[resolved.gold.queries["answerable"], "group_id"].nunique()
+            ),
             "n_spans": len(resolved.spans),
             "warnings": [_warning(problem, gold.files) for problem in problems],
         }
@@ -107,7 +117,9 @@ class GoldArrays:
         SPAN_CHUNKS of these rows; default: of the chunks.
     """
 
-    def __init__(self, gold: Artifact, chunks: pd.DataFrame, carried: pd.DataFrame | None = None) -> None:
+    def __init__(
+        self, gold: Artifact, chunks: pd.DataFrame, carried: pd.DataFrame | None = None
+    ) -> None:
         self.queries = gold.frame("queries")
         self.variants = gold.frame("variants")
         query_index = pd.Index(self.queries["query_id"])
@@ -117,15 +129,21 @@ class GoldArrays:
         self.sections = pd.Index(sorted(chunks["section_id"].unique()))
         self.document_of_chunk = self.documents.get_indexer(chunks["doc_id"])
         self.section_of_chunk = self.sections.get_indexer(chunks["section_id"])
-        self.qrels_document, self.documents = self._qrels(gold.frame("qrels_document"), query_index, self.documents)
-        self.qrels_section, self.sections = self._qrels(gold.frame("qrels_section"), query_index, self.sections)
+        self.qrels_document, self.documents = self._qrels(
+            gold.frame("qrels_document"), query_index, self.documents
+        )
+        self.qrels_section, self.sections = self._qrels(
+            gold.frame("qrels_section"), query_index, self.sections
+        )
         spans = gold.frame("spans")
         carried = gold.frame("span_chunks") if carried is None else carried
         self.span_query = query_index.get_indexer(spans["query_id"])
         order = np.argsort(self.span_query, kind="stable")
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
-        carrier_span = place[carried["span"].to_numpy()] if len(carried) else np.zeros(0, dtype=np.int64)
+        carrier_span = (
+            place[carried["span"].to_numpy()] if len(carried) else np.zeros(0, dtype=np.int64)
+        )
         carriers = carried["chunk"].to_numpy()
         by_span = np.argsort(carrier_span, kind="stable")
         self.spans = Spans(
@@ -133,11 +151,24 @@ class GoldArrays:
             np.searchsorted(carrier_span[by_span], np.arange(len(spans) + 1)),
             carriers[by_span],
         )
-        pairs = np.unique(np.stack([self.span_query[order][carrier_span], carriers], axis=1), axis=0) if len(carried) else np.zeros((0, 2), dtype=np.int64)
-        self.qrels_chunk = Qrels.from_rows(pairs[:, 0], pairs[:, 1], np.ones(len(pairs), dtype=np.int64), len(self.queries))
+        pairs = (
+            np.unique(np.stack([self.span_query[order][carrier_span], carriers], axis=1), axis=0)
+            if len(carried)
+            else np.zeros((0, 2), dtype=np.int64)
+        )
+        self.qrels_chunk = Qrels.from_rows(
+            pairs[:, 0], pairs[:, 1], np.ones(len(pairs), dtype=np.int64), len(self.queries)
+        )
 
-    def _qrels(self, frame: pd.DataFrame, query_index: pd.Index, items: pd.Index) -> tuple[Qrels, pd.Index]:
+    def _qrels(
+        self, frame: pd.DataFrame, query_index: pd.Index, items: pd.Index
+    ) -> tuple[Qrels, pd.Index]:
         # a judged document without any text has no chunk: it gets a code of its own and cannot be found
         items = items.append(pd.Index(sorted(set(frame["item_id"]) - set(items))))
-        qrels = Qrels.from_rows(query_index.get_indexer(pd.Index(frame["query_id"])), items.get_indexer(pd.Index(frame["item_id"])), frame["gain"].to_numpy(), len(query_index))
+        qrels = Qrels.from_rows(
+            query_index.get_indexer(pd.Index(frame["query_id"])),
+            items.get_indexer(pd.Index(frame["item_id"])),
+            frame["gain"].to_numpy(),
+            len(query_index),
+        )
         return qrels, items

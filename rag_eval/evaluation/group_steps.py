@@ -15,7 +15,13 @@ from rag_eval.evaluation.traffic_steps import traffic
 from rag_eval.records.problems import InputError
 from rag_eval.uncertainty.claims import ClaimStore
 from rag_eval.uncertainty.naming import question_id
-from rag_eval.uncertainty.question_groups import Asked, QuestionGroups, document_tie, question_groups, words_tie
+from rag_eval.uncertainty.question_groups import (
+    Asked,
+    QuestionGroups,
+    document_tie,
+    question_groups,
+    words_tie,
+)
 
 
 def groups_of(runs: Runs, name: str) -> QuestionGroups:
@@ -26,13 +32,23 @@ def groups_of(runs: Runs, name: str) -> QuestionGroups:
 def groups_of_traffic(runs: Runs, name: str) -> dict[str, str]:
     """Group of each claim of production traffic that is counted in, by claim id."""
     groups, frame = groups_of(runs, name), traffic(runs, name).frame
-    return {claim: groups.group(query, group) for claim, query, group in frame[["claim_id", "query_id", "group_id"]].itertuples(index=False)}
+    return {
+        claim: groups.group(query, group)
+        for claim, query, group in frame[["claim_id", "query_id", "group_id"]].itertuples(
+            index=False
+        )
+    }
 
 
 def _groups_of(runs: Runs, name: str) -> QuestionGroups:
     spec, queries = runs.evaluation.config.uncertainty, runs.gold.queries
     gold = dict(zip(queries["query_id"], queries["group_id"], strict=True))
-    every = current_outcomes(runs.evaluation, strategy_fingerprint=fingerprint_of(runs, name), target=spec.target, k=spec.k)
+    every = current_outcomes(
+        runs.evaluation,
+        strategy_fingerprint=fingerprint_of(runs, name),
+        target=spec.target,
+        k=spec.k,
+    )
     # what a night recorded is of the gold, or of questions that it no longer has and of which nothing is counted
     told = every[~((every["gold_source"] == QRELS) & every["note"].str.fullmatch(OF_GOLD))]
     asked = _asked(runs, told, traffic(runs, name).frame)
@@ -40,12 +56,31 @@ def _groups_of(runs: Runs, name: str) -> QuestionGroups:
 
 
 def _asked(runs: Runs, told: pd.DataFrame, claims: pd.DataFrame) -> list[Asked]:
-    opened, documents = outcome_store(runs.evaluation), list(told["gold_documents"]) + [[] for _ in range(len(claims))]
-    rows = pd.concat([told[["claim_id", "query_id", "group_id"]], claims[["claim_id", "query_id", "group_id"]]], ignore_index=True)
-    known = {} if isinstance(opened, InputError) or rows.empty else ClaimStore(opened.sql).by_id(set(rows["claim_id"]))
+    opened, documents = (
+        outcome_store(runs.evaluation),
+        list(told["gold_documents"]) + [[] for _ in range(len(claims))],
+    )
+    rows = pd.concat(
+        [told[["claim_id", "query_id", "group_id"]], claims[["claim_id", "query_id", "group_id"]]],
+        ignore_index=True,
+    )
+    known = (
+        {}
+        if isinstance(opened, InputError) or rows.empty
+        else ClaimStore(opened.sql).by_id(set(rows["claim_id"]))
+    )
     return [
-        Asked(query, group, (*map(document_tie, named), *([words_tie(question_id(known[claim]["query"]))] if claim in known else [])))
-        for (claim, query, group), named in zip(rows.itertuples(index=False), documents, strict=True)
+        Asked(
+            query,
+            group,
+            (
+                *map(document_tie, named),
+                *([words_tie(question_id(known[claim]["query"]))] if claim in known else []),
+            ),
+        )
+        for (claim, query, group), named in zip(
+            rows.itertuples(index=False), documents, strict=True
+        )
     ]
 
 
@@ -53,9 +88,18 @@ def _gold_ties(runs: Runs) -> list[tuple[str, str]]:
     """Words of every wording, and documents with a grade over 0, by query id; the words masked as those of traffic are before they are stored."""
 
     def find() -> list[tuple[str, str]]:
-        wordings, judged = runs.gold.variants, gold_variants(runs.evaluation).frame("qrels_document")
-        words = [(query, words_tie(question_id(mask(text).text))) for query, text in zip(wordings["query_id"], wordings["text"], strict=True)]
+        wordings, judged = (
+            runs.gold.variants,
+            gold_variants(runs.evaluation).frame("qrels_document"),
+        )
+        words = [
+            (query, words_tie(question_id(mask(text).text)))
+            for query, text in zip(wordings["query_id"], wordings["text"], strict=True)
+        ]
         judged = judged[judged["gain"] > 0]
-        return words + [(query, document_tie(document)) for query, document in zip(judged["query_id"], judged["item_id"], strict=True)]
+        return words + [
+            (query, document_tie(document))
+            for query, document in zip(judged["query_id"], judged["item_id"], strict=True)
+        ]
 
     return runs.evaluation.once("ties of the gold", find)

@@ -23,7 +23,9 @@ def guarded(evaluation: Evaluation) -> dict[str, Any]:
     """Trust, guard and threshold of a `RetrievalService` over the admitted chunks."""
     facts, frame = admitted_trust(evaluation), admitted_chunks(evaluation).frame("chunks")
     vouched = vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())
-    guard = QueryGuard(frame, facts["domain"].tolist(), vouched, (facts["allowed_by"] != "").to_numpy(dtype=bool))
+    guard = QueryGuard(
+        frame, facts["domain"].tolist(), vouched, (facts["allowed_by"] != "").to_numpy(dtype=bool)
+    )
     spec = evaluation.config.trust
     return {
         "trust": facts["trust"].to_numpy() if spec.configured else None,
@@ -38,20 +40,43 @@ def restated(evaluation: Evaluation) -> Artifact:
 
 
 def _restated(evaluation: Evaluation) -> Artifact:
-    gold, chunks, facts = gold_variants(evaluation), admitted_chunks(evaluation), admitted_trust(evaluation)
+    gold, chunks, facts = (
+        gold_variants(evaluation),
+        admitted_chunks(evaluation),
+        admitted_trust(evaluation),
+    )
     # of all facts those that are read here: documents that grew a day older are no reason to retrieve anew
-    key = evaluation.key("restated", gold.key, chunks.key, *(facts[name].tolist() for name in ("domain", "domain_state", "signature_state", "allowed_by")))
+    key = evaluation.key(
+        "restated",
+        gold.key,
+        chunks.key,
+        *(
+            facts[name].tolist()
+            for name in ("domain", "domain_state", "signature_state", "allowed_by")
+        ),
+    )
 
     def make() -> dict[str, Any]:
         frame = chunks.frame("chunks")
         with evaluation.progress.step("Looking for passages that restate a question"):
             vouched = vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())
             found = restated_pairs(
-                gold.frame("variants")["text"].tolist(), frame["text"].tolist(), titles=frame["title"].tolist(), doc_ids=frame["doc_id"].tolist(), sources=facts["domain"].tolist(), vouched=vouched
+                gold.frame("variants")["text"].tolist(),
+                frame["text"].tolist(),
+                titles=frame["title"].tolist(),
+                doc_ids=frame["doc_id"].tolist(),
+                sources=facts["domain"].tolist(),
+                vouched=vouched,
             )
-        pairs = found[~facts["allowed_by"].to_numpy(dtype=object)[found["chunk"].to_numpy()].astype(bool)].reset_index(drop=True)
+        pairs = found[
+            ~facts["allowed_by"].to_numpy(dtype=object)[found["chunk"].to_numpy()].astype(bool)
+        ].reset_index(drop=True)
         blocked = pairs[pairs["severity"] == "blocked"]
-        about = {"n_blocked_pairs": len(blocked), "n_blocked_chunks": int(blocked["chunk"].nunique()), "n_warned_pairs": int((pairs["severity"] == "warning").sum())}
+        about = {
+            "n_blocked_pairs": len(blocked),
+            "n_blocked_chunks": int(blocked["chunk"].nunique()),
+            "n_warned_pairs": int((pairs["severity"] == "warning").sum()),
+        }
         return {"pairs": pairs, "about": about}
 
     return evaluation.memo("restated", key, make)
@@ -61,14 +86,20 @@ def blocked_pairs(evaluation: Evaluation, n_chunks: int) -> Pairs:
     """`variant * n_chunks + chunk` of every blocked pair."""
     pairs = restated(evaluation).frame("pairs")
     pairs = pairs[pairs["severity"] == "blocked"]
-    codes: Pairs = pairs["query"].to_numpy(dtype=np.int64) * n_chunks + pairs["chunk"].to_numpy(dtype=np.int64)
+    codes: Pairs = pairs["query"].to_numpy(dtype=np.int64) * n_chunks + pairs["chunk"].to_numpy(
+        dtype=np.int64
+    )
     return codes
 
 
 def trust_mask(evaluation: Evaluation) -> npt.NDArray[np.bool_] | None:
     """Which chunks the configured threshold lets through; None without a threshold."""
     threshold = evaluation.config.trust.threshold
-    return None if threshold is None else np.asarray(admitted_trust(evaluation)["trust"].to_numpy() >= threshold)
+    return (
+        None
+        if threshold is None
+        else np.asarray(admitted_trust(evaluation)["trust"].to_numpy() >= threshold)
+    )
 
 
 def withheld(evaluation: Evaluation) -> tuple[Withheld, list[Any]]:
@@ -88,16 +119,27 @@ def _withheld(evaluation: Evaluation) -> tuple[Withheld, list[Any]]:
     if spec.quarantine:
         pairs = restated(evaluation).frame("pairs")
         pairs = pairs[pairs["severity"] == "blocked"]
-        owners = gold_variants(evaluation).frame("variants")["query_id"].to_numpy(dtype=object)[pairs["query"].to_numpy(dtype=np.int64)]
-        of_question = {str(query_id): frozenset(part.tolist()) for query_id, part in pairs["chunk"].groupby(owners)}
+        owners = (
+            gold_variants(evaluation)
+            .frame("variants")["query_id"]
+            .to_numpy(dtype=object)[pairs["query"].to_numpy(dtype=np.int64)]
+        )
+        of_question = {
+            str(query_id): frozenset(part.tolist())
+            for query_id, part in pairs["chunk"].groupby(owners)
+        }
         parts[0] = restated(evaluation).key
     allowed = trust_mask(evaluation) if spec.filter else None
-    if allowed is not None:  # the mask and not the trust: documents that grew a day older are no reason to answer anew
+    if (
+        allowed is not None
+    ):  # the mask and not the trust: documents that grew a day older are no reason to answer anew
         parts[1] = [spec.threshold, len(allowed), np.packbits(allowed).tobytes().hex()]
     return Withheld(of_question, allowed), parts
 
 
-def guarded_search(evaluation: Evaluation, opened: IndexOpener, name: str, seed: int, *, filtered: bool) -> tuple[Ranking, int]:
+def guarded_search(
+    evaluation: Evaluation, opened: IndexOpener, name: str, seed: int, *, filtered: bool
+) -> tuple[Ranking, int]:
     """Search every wording with one strategy as a caller behind the guard would.
 
     Returns
@@ -105,10 +147,17 @@ def guarded_search(evaluation: Evaluation, opened: IndexOpener, name: str, seed:
     Ranking, int
         The ranking to the configured depth, and how many chunks the guard took out of it.
     """
-    texts, depth = gold_variants(evaluation).frame("variants")["text"].tolist(), evaluation.config.depth
+    texts, depth = (
+        gold_variants(evaluation).frame("variants")["text"].tolist(),
+        evaluation.config.depth,
+    )
     strategy, n_chunks = opened().strategies[name], len(opened().table)
     allowed = trust_mask(evaluation) if filtered else None
-    pairs = blocked_pairs(evaluation, n_chunks) if evaluation.config.trust.quarantine else np.zeros(0, dtype=np.int64)
+    pairs = (
+        blocked_pairs(evaluation, n_chunks)
+        if evaluation.config.trust.quarantine
+        else np.zeros(0, dtype=np.int64)
+    )
     spare = int(np.bincount(pairs // n_chunks).max()) if len(pairs) else 0
     found = strategy.search(texts, depth + spare, seed, allowed=allowed, strict=False)
     codes = np.arange(len(found.rows), dtype=np.int64)[:, None] * n_chunks + found.rows

@@ -34,7 +34,11 @@ def page_limit(n_queries: int) -> int:
 def built_page(report: Mapping[str, Any], bundle: Artifact | None) -> Built:
     """Build the page of a report, with the questions of a stored bundle; the same page of a report that was just made as of one that was read."""
     limit = page_limit(report["gold"]["n_queries"])
-    return build(json.loads(dumps(report)), None if bundle is None else lambda left: slim(bundle, left), limit)
+    return build(
+        json.loads(dumps(report)),
+        None if bundle is None else lambda left: slim(bundle, left),
+        limit,
+    )
 
 
 def bundle_of(runs: Runs, report: Mapping[str, Any]) -> Artifact | None:
@@ -43,7 +47,11 @@ def bundle_of(runs: Runs, report: Mapping[str, Any]) -> Artifact | None:
     They are not made again for a page that is written later: by then this very run, or a newer one, would be taken for the one before it.
     """
     kept = load_run(runs.evaluation.settings.home, report["run_id"])
-    return explorer_bundle(runs) if kept is None else runs.evaluation.store.get("explorer", kept["artifacts"].get("explorer", ""))
+    return (
+        explorer_bundle(runs)
+        if kept is None
+        else runs.evaluation.store.get("explorer", kept["artifacts"].get("explorer", ""))
+    )
 
 
 def per_question(runs: Runs, report: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -55,7 +63,10 @@ def per_question(runs: Runs, report: Mapping[str, Any]) -> dict[str, list[Any]]:
     questions, measure = summary["questions"], summary["measure"]
     found: dict[str, list[Any]] = {"query_id": questions["id"], "text": questions["text"]}
     for at, name in enumerate(summary["strategies"]):
-        found |= {f"{name}: {measure}": questions["value"][at], f"{name}: miss rate": questions["miss"][at]}
+        found |= {
+            f"{name}: {measure}": questions["value"][at],
+            f"{name}: miss rate": questions["miss"][at],
+        }
     return {name: values[:MAX_QUESTIONS] for name, values in found.items()}
 
 
@@ -68,7 +79,11 @@ def html_report(runs: Runs, report: Mapping[str, Any]) -> Path | None:
         built = built_page(report, bundle_of(runs, report))
         folder = evaluation.reports / TABLES
         folder.mkdir(parents=True, exist_ok=True)
-        files = {f"{table.name}.{form}": text for table in built.tables for form, text in (("csv", table.csv()), ("tex", table.tex()))}
+        files = {
+            f"{table.name}.{form}": text
+            for table in built.tables
+            for form, text in (("csv", table.csv()), ("tex", table.tex()))
+        }
         for stale in [*folder.glob("*.csv"), *folder.glob("*.tex")]:
             if stale.name not in files:  # a table of an earlier run must not stand beside this page
                 stale.unlink()

@@ -52,12 +52,30 @@ class IndexOpener:
             evaluation = self._evaluation
             chunks = admitted_chunks(evaluation)
             table = ChunkTable(chunks.frame("chunks"), chunks.json("about")["chunks_hash"])
-            local = [spec for spec in evaluation.config.strategies if not isinstance(spec, External | Iterative)]
-            needs_graph = any(not isinstance(spec, Bm25) and spec.search == "approximate" for spec in local)
+            local = [
+                spec
+                for spec in evaluation.config.strategies
+                if not isinstance(spec, External | Iterative)
+            ]
+            needs_graph = any(
+                not isinstance(spec, Bm25) and spec.search == "approximate" for spec in local
+            )
             store = chroma_store(evaluation) if needs_graph else None
-            index = StrategyIndex(table, evaluation.places, store, evaluation.settings.rerankers, prefix=f"{evaluation.config.name}.")
+            index = StrategyIndex(
+                table,
+                evaluation.places,
+                store,
+                evaluation.settings.rerankers,
+                prefix=f"{evaluation.config.name}.",
+            )
             ready = Opened(table, index, {spec.name: ReadyStrategy(spec, index) for spec in local})
-            ready.strategies.update({spec.name: iterative_strategy(evaluation, ready, spec) for spec in evaluation.config.strategies if isinstance(spec, Iterative)})
+            ready.strategies.update(
+                {
+                    spec.name: iterative_strategy(evaluation, ready, spec)
+                    for spec in evaluation.config.strategies
+                    if isinstance(spec, Iterative)
+                }
+            )
             self._opened = ready
         return self._opened
 
@@ -80,12 +98,21 @@ def _planned_identity(evaluation: Evaluation) -> dict[str, dict[str, str]]:
         model = ""
         if isinstance(base, Vector | Hybrid):
             if hashes is None:
-                hashes = pd.read_parquet(chunks.path("chunks.parquet"), columns=["text_hash"])["text_hash"].tolist()
+                hashes = pd.read_parquet(chunks.path("chunks.parquet"), columns=["text_hash"])[
+                    "text_hash"
+                ].tolist()
             model = embed_model(base.embedding, hashes, evaluation.base)
         if isinstance(base, External):
-            raise TypeError(f"{spec.name}: an iterative strategy needs a base that runs here, found {base.name}")  # the configuration refuses it with its place
+            raise TypeError(
+                f"{spec.name}: an iterative strategy needs a base that runs here, found {base.name}"
+            )  # the configuration refuses it with its place
         found = index_hash(base, about["chunks_hash"], model)
-        planned[spec.name] = {"index_hash": iterative_hash(evaluation, spec, base, found) if isinstance(spec, Iterative) else found, "embed_model": model}
+        planned[spec.name] = {
+            "index_hash": iterative_hash(evaluation, spec, base, found)
+            if isinstance(spec, Iterative)
+            else found,
+            "embed_model": model,
+        }
     return planned
 
 
@@ -100,20 +127,31 @@ def corpus_index(evaluation: Evaluation, opened: IndexOpener) -> Artifact:
 def _corpus_index(evaluation: Evaluation, opened: IndexOpener) -> Artifact:
     chunks = admitted_chunks(evaluation)
     planned = planned_identity(evaluation)
-    key = evaluation.key("index", chunks.key, planned, evaluation.config.name, evaluation.config.seeds)
+    key = evaluation.key(
+        "index", chunks.key, planned, evaluation.config.name, evaluation.config.seeds
+    )
 
     def make() -> dict[str, Any]:
         started = time.perf_counter()
         ready = opened()
         table = ready.table
         stored: dict[str, dict[str, Any]] = {}
-        strategies = {spec.name: planned[spec.name] for spec in evaluation.config.strategies if isinstance(spec, External)}
+        strategies = {
+            spec.name: planned[spec.name]
+            for spec in evaluation.config.strategies
+            if isinstance(spec, External)
+        }
         for name, strategy in ready.strategies.items():
-            strategies[name] = {"index_hash": strategy.index_hash, "embed_model": strategy.embed_model}
+            strategies[name] = {
+                "index_hash": strategy.index_hash,
+                "embed_model": strategy.embed_model,
+            }
             source = strategy.source
             if source is None or source.model in stored:
                 continue
-            with evaluation.progress.step(f"Embedding chunks with {source.model}", len(table), "chunks") as advance:
+            with evaluation.progress.step(
+                f"Embedding chunks with {source.model}", len(table), "chunks"
+            ) as advance:
                 vectors = source.chunk_vectors(advance)
             stored[source.model] = _keep_vectors(evaluation, ready, strategy, np.asarray(vectors))
             stored[source.model]["embedded"] = source.use.embedded
@@ -132,7 +170,9 @@ def _corpus_index(evaluation: Evaluation, opened: IndexOpener) -> Artifact:
     return evaluation.memo("index", key, make)
 
 
-def _keep_vectors(evaluation: Evaluation, ready: Opened, strategy: ReadyStrategy, vectors: np.ndarray) -> dict[str, Any]:
+def _keep_vectors(
+    evaluation: Evaluation, ready: Opened, strategy: ReadyStrategy, vectors: np.ndarray
+) -> dict[str, Any]:
     """Sync the collection of one model, and for approximate search build one graph a seed; what this gold set no longer uses goes."""
     index, table = ready.index, ready.table
     if index.chroma is None:
@@ -140,20 +180,46 @@ def _keep_vectors(evaluation: Evaluation, ready: Opened, strategy: ReadyStrategy
     model = strategy.embed_model
     name = index.collection_name(model)
     with evaluation.progress.step("Updating the vector store", len(table), "vectors") as advance:
-        report = index.chroma.sync(name, table.chunk_ids, vectors, table.doc_ids, advance, text_hashes=table.text_hashes)
+        report = index.chroma.sync(
+            name, table.chunk_ids, vectors, table.doc_ids, advance, text_hashes=table.text_hashes
+        )
     graphs = []
-    if any(other.seed_matters and other.embed_model == model for other in ready.strategies.values()):
+    if any(
+        other.seed_matters and other.embed_model == model for other in ready.strategies.values()
+    ):
         for seed in evaluation.config.seeds:
             graph = index.graph_name(model, seed)
-            with evaluation.progress.step(f"Building the graph of seed {seed}", len(table), "vectors") as advance:
+            with evaluation.progress.step(
+                f"Building the graph of seed {seed}", len(table), "vectors"
+            ) as advance:
                 started = time.perf_counter()
-                built = index.chroma.build(graph, table.chunk_ids, vectors, table.doc_ids, seed=seed, advance=advance)
-            graphs.append({"seed": seed, "collection": graph, "built": built, "seconds": time.perf_counter() - started})
-    return {"collection": name, **dataclasses.asdict(report), "graphs": graphs, "dimensions": int(vectors.shape[1])}
+                built = index.chroma.build(
+                    graph, table.chunk_ids, vectors, table.doc_ids, seed=seed, advance=advance
+                )
+            graphs.append(
+                {
+                    "seed": seed,
+                    "collection": graph,
+                    "built": built,
+                    "seconds": time.perf_counter() - started,
+                }
+            )
+    return {
+        "collection": name,
+        **dataclasses.asdict(report),
+        "graphs": graphs,
+        "dimensions": int(vectors.shape[1]),
+    }
 
 
 def _drop_unused(ready: Opened, stored: dict[str, dict[str, Any]]) -> list[str]:
     """Remove collections of earlier fits and chunks of the models in use; other models' collections may belong to another choice of strategies."""
-    keep = {entry["collection"] for entry in stored.values()} | {graph["collection"] for entry in stored.values() for graph in entry["graphs"]}
+    keep = {entry["collection"] for entry in stored.values()} | {
+        graph["collection"] for entry in stored.values() for graph in entry["graphs"]
+    }
     store = ready.index.chroma
-    return [name for model in stored for name in store.drop(ready.index.family(model), keep)] if store is not None else []
+    return (
+        [name for model in stored for name in store.drop(ready.index.family(model), keep)]
+        if store is not None
+        else []
+    )

@@ -62,7 +62,11 @@ class Evaluation:
     @functools.cached_property
     def gold(self) -> GoldSet:
         """The gold set, read and checked."""
-        return load_gold(self.base, self.config) if self.split is None else load_beir_gold(self.base, self.split)
+        return (
+            load_gold(self.base, self.config)
+            if self.split is None
+            else load_beir_gold(self.base, self.split)
+        )
 
     @functools.cached_property
     def store(self) -> ArtifactStore:
@@ -111,7 +115,9 @@ def _with_vectors(strategy: Strategy, vectors: Path) -> Strategy:
     return strategy
 
 
-def adjust(config: GoldSetConfig, strategies: tuple[str, ...] = (), vectors: Path | None = None) -> GoldSetConfig:
+def adjust(
+    config: GoldSetConfig, strategies: tuple[str, ...] = (), vectors: Path | None = None
+) -> GoldSetConfig:
     """Keep only the named strategies, and let vector and hybrid strategies read their vectors from a file.
 
     Raises
@@ -122,22 +128,58 @@ def adjust(config: GoldSetConfig, strategies: tuple[str, ...] = (), vectors: Pat
     names = [strategy.name for strategy in config.strategies]
     unknown = [name for name in strategies if name not in names]
     if unknown:
-        raise InputError(Problem("unknown_strategy", f"{config.name} has no such strategy", field="--strategy", found=", ".join(unknown), accepted=", ".join(names)))
+        raise InputError(
+            Problem(
+                "unknown_strategy",
+                f"{config.name} has no such strategy",
+                field="--strategy",
+                found=", ".join(unknown),
+                accepted=", ".join(names),
+            )
+        )
     if vectors is not None and not vectors.is_file():
-        raise InputError(Problem("vectors_missing", "no such file", file=str(vectors), field="--vectors"))
-    bases = {strategy.base for strategy in config.strategies if isinstance(strategy, Iterative) and strategy.name in strategies}  # an iterative strategy asks its base
-    kept = [strategy for strategy in config.strategies if not strategies or strategy.name in strategies or strategy.name in bases]
+        raise InputError(
+            Problem("vectors_missing", "no such file", file=str(vectors), field="--vectors")
+        )
+    bases = {
+        strategy.base
+        for strategy in config.strategies
+        if isinstance(strategy, Iterative) and strategy.name in strategies
+    }  # an iterative strategy asks its base
+    kept = [
+        strategy
+        for strategy in config.strategies
+        if not strategies or strategy.name in strategies or strategy.name in bases
+    ]
     if vectors is not None:
         kept = [_with_vectors(strategy, vectors) for strategy in kept]
     left = {strategy.name for strategy in kept}
     primary = config.primary if config.primary in left else None
     answers = config.answers
-    if answers is not None and answers.strategy not in left:  # the evidence is then that of the primary strategy, and the report says so
+    if (
+        answers is not None and answers.strategy not in left
+    ):  # the evidence is then that of the primary strategy, and the report says so
         answers = answers.model_copy(update={"strategy": None})
-    adjusted = config.model_copy(update={"strategies": tuple(kept), "primary": primary, "answers": answers})
-    faults = [fault for strategy in kept if isinstance(strategy, Iterative) and (fault := adjusted.vectors_of_rounds(strategy))]
+    adjusted = config.model_copy(
+        update={"strategies": tuple(kept), "primary": primary, "answers": answers}
+    )
+    faults = [
+        fault
+        for strategy in kept
+        if isinstance(strategy, Iterative) and (fault := adjusted.vectors_of_rounds(strategy))
+    ]
     if faults:  # a copy is not checked as a configuration is
-        raise InputError([Problem("vectors_of_rounds", fault, field="--vectors", accepted="strategies without such rounds, named with --strategy") for fault in faults])
+        raise InputError(
+            [
+                Problem(
+                    "vectors_of_rounds",
+                    fault,
+                    field="--vectors",
+                    accepted="strategies without such rounds, named with --strategy",
+                )
+                for fault in faults
+            ]
+        )
     return adjusted
 
 
@@ -152,16 +194,38 @@ def select_gold_sets(gold_sets: Path, names: list[str], *, every: bool = False) 
     there = discover(gold_sets)
     unknown = [name for name in names if name not in there]
     if unknown:
-        raise InputError(Problem("unknown_gold_set", "no such gold set", file=str(gold_sets), found=", ".join(unknown), accepted=", ".join(there) or "none is here"))
+        raise InputError(
+            Problem(
+                "unknown_gold_set",
+                "no such gold set",
+                file=str(gold_sets),
+                found=", ".join(unknown),
+                accepted=", ".join(there) or "none is here",
+            )
+        )
     if names:
         return [there[name] for name in names]
     chosen = [folder for folder in there.values() if every or load_config(folder).nightly]
     if not chosen:
-        raise InputError(Problem("no_gold_set", "no gold set to run", file=str(gold_sets), accepted="a folder with gold_set.yaml; start one with rag-eval init"))
+        raise InputError(
+            Problem(
+                "no_gold_set",
+                "no gold set to run",
+                file=str(gold_sets),
+                accepted="a folder with gold_set.yaml; start one with rag-eval init",
+            )
+        )
     return chosen
 
 
-def open_gold_set(folder: Path, settings: Settings, *, strategies: tuple[str, ...] = (), vectors: Path | None = None, progress: Progress | None = None) -> Evaluation:
+def open_gold_set(
+    folder: Path,
+    settings: Settings,
+    *,
+    strategies: tuple[str, ...] = (),
+    vectors: Path | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
     """Open a gold set folder for evaluation.
 
     Raises
@@ -170,11 +234,19 @@ def open_gold_set(folder: Path, settings: Settings, *, strategies: tuple[str, ..
         The configuration cannot be used.
     """
     config = adjust(load_config(folder), strategies, vectors)
-    return Evaluation(config, folder, settings, progress=progress or Silent(), partial=bool(strategies or vectors))
+    return Evaluation(
+        config, folder, settings, progress=progress or Silent(), partial=bool(strategies or vectors)
+    )
 
 
 def open_beir(
-    folder: Path, split: str, settings: Settings, *, strategies: tuple[str, ...] = (), vectors: Path | None = None, progress: Progress | None = None
+    folder: Path,
+    split: str,
+    settings: Settings,
+    *,
+    strategies: tuple[str, ...] = (),
+    vectors: Path | None = None,
+    progress: Progress | None = None,
 ) -> Evaluation:
     """Open any BEIR folder: `corpus.jsonl`, `queries.jsonl`, `qrels/<split>.tsv`; bm25, vector and hybrid over whole documents.
 
@@ -187,8 +259,19 @@ def open_beir(
     """
     for part in ("corpus.jsonl", "queries.jsonl"):
         if not (folder / part).is_file():
-            raise InputError(Problem("not_beir", f"{part} is missing", file=str(folder), field="--beir", accepted="a folder with corpus.jsonl, queries.jsonl and qrels/<split>.tsv"))
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{folder.resolve().name}-{split}").strip("-_")[:64] or "beir"
+            raise InputError(
+                Problem(
+                    "not_beir",
+                    f"{part} is missing",
+                    file=str(folder),
+                    field="--beir",
+                    accepted="a folder with corpus.jsonl, queries.jsonl and qrels/<split>.tsv",
+                )
+            )
+    name = (
+        re.sub(r"[^A-Za-z0-9_-]+", "-", f"{folder.resolve().name}-{split}").strip("-_")[:64]
+        or "beir"
+    )
     config = GoldSetConfig.model_validate(
         {
             "name": name,
@@ -200,4 +283,11 @@ def open_beir(
             "nightly": False,
         }
     )
-    return Evaluation(adjust(config, strategies, vectors), folder, settings, split=split, progress=progress or Silent(), known=False)
+    return Evaluation(
+        adjust(config, strategies, vectors),
+        folder,
+        settings,
+        split=split,
+        progress=progress or Silent(),
+        known=False,
+    )

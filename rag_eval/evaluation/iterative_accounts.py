@@ -34,8 +34,13 @@ def iterative_accounts(runs: Runs, name: str) -> dict[str, Any]:
         return scores.column(level, f"R@{k}")
 
     group = gold.groups[gold.query_of].astype(np.int64)
-    accounts = [account.as_json() for account in harm(rounds, steps, recall, group, seed=BOOTSTRAP_SEED)]
-    before, after = (within_query(recall(rows)[:, None], gold.query_of, len(gold.queries))[:, 0] for rows in (rounds[0], rounds[-1]))
+    accounts = [
+        account.as_json() for account in harm(rounds, steps, recall, group, seed=BOOTSTRAP_SEED)
+    ]
+    before, after = (
+        within_query(recall(rows)[:, None], gold.query_of, len(gold.queries))[:, 0]
+        for rows in (rounds[0], rounds[-1])
+    )
     return {
         "base": spec.base,
         "basis": about["iterative"]["basis"],

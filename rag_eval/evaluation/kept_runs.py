@@ -27,10 +27,26 @@ def choose_run(home: Path, run: str, gold_set: str | None = None) -> str:
     """
     ids = run_ids(home, gold_set)
     places = {"latest": ids[-1:], "previous": ids[-2:-1]}
-    found = places[run] if run in places else [run_id for run_id in ids if run and run_id.startswith(run)]
+    found = (
+        places[run]
+        if run in places
+        else [run_id for run_id in ids if run and run_id.startswith(run)]
+    )
     if len(found) != 1:
-        recent, whose = ", ".join(ids[-5:]) or "none is kept here", "" if gold_set is None else f" of {quoted(gold_set)}"
-        raise InputError(Problem("run_not_found", f"{len(found)} runs{whose} go by this name", file=str(home / "runs"), field="RUN", found=run, accepted=f"latest, previous, or one of: {recent}"))
+        recent, whose = (
+            ", ".join(ids[-5:]) or "none is kept here",
+            "" if gold_set is None else f" of {quoted(gold_set)}",
+        )
+        raise InputError(
+            Problem(
+                "run_not_found",
+                f"{len(found)} runs{whose} go by this name",
+                file=str(home / "runs"),
+                field="RUN",
+                found=run,
+                accepted=f"latest, previous, or one of: {recent}",
+            )
+        )
     return found[0]
 
 
@@ -44,13 +60,22 @@ def kept_run(home: Path, run_id: str) -> dict[str, Any]:
     """
     path = home / "runs" / f"{run_id}.json"
     kept = read_object(path)
-    if not _RUN_ID.fullmatch(run_id) or not isinstance(kept.get("report"), dict) or not isinstance(kept.get("artifacts"), dict) or not isinstance(kept.get("gold_set"), str):
-        raise InputError(Problem("run_unreadable", "not a run as it was kept", file=str(path), found=run_id))
+    if (
+        not _RUN_ID.fullmatch(run_id)
+        or not isinstance(kept.get("report"), dict)
+        or not isinstance(kept.get("artifacts"), dict)
+        or not isinstance(kept.get("gold_set"), str)
+    ):
+        raise InputError(
+            Problem("run_unreadable", "not a run as it was kept", file=str(path), found=run_id)
+        )
     whole_report(kept["report"], path)
     return kept
 
 
-def verdict_report(settings: Settings, gold_set: str | None = None, run: str | None = None) -> tuple[str | None, dict[str, Any], Path | None]:
+def verdict_report(
+    settings: Settings, gold_set: str | None = None, run: str | None = None
+) -> tuple[str | None, dict[str, Any], Path | None]:
     """Find the report that a verdict is asked for.
 
     Parameters
@@ -76,7 +101,11 @@ def verdict_report(settings: Settings, gold_set: str | None = None, run: str | N
         path = Path(run) / FILE_NAME if Path(run).is_dir() else Path(run)
         return gold_set, read_report(path), path.parent
     if run is not None:
-        whose = gold_set if gold_set is not None or run not in {"latest", "previous"} else settings.primary_gold_set
+        whose = (
+            gold_set
+            if gold_set is not None or run not in {"latest", "previous"}
+            else settings.primary_gold_set
+        )
         kept = kept_run(settings.home, choose_run(settings.home, run, whose))
         return kept["gold_set"], kept["report"], None
     name = gold_set_name(gold_set or settings.primary_gold_set)

@@ -16,4 +16,8 @@ def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
         The configuration or the corpus cannot be used.
     """
     corpus = corpus_snapshot(evaluation)
-    return lint(read_gold(evaluation.base, evaluation.config), corpus.frame("documents"), corpus.frame("sections"))
+    return lint(
+        read_gold(evaluation.base, evaluation.config),
+        corpus.frame("documents"),
+        corpus.frame("sections"),
+    )

@@ -87,12 +87,18 @@ class Runs:
         """The chunks' names, without their texts."""
         if self._chunks is None:
             path = admitted_chunks(self.evaluation).path("chunks.parquet")
-            self._chunks = pd.read_parquet(path, columns=["chunk_id", "doc_id", "section_id", "start", "end"])
+            self._chunks = pd.read_parquet(
+                path, columns=["chunk_id", "doc_id", "section_id", "start", "end"]
+            )
         return self._chunks
 
     def units(self, name: str) -> pd.DataFrame:
         """What the rows of a strategy's rankings name: the chunks, or an external retriever's own units (UNITS)."""
-        return self.artifact(name).frame("units") if isinstance(self.spec(name), External) else self.chunks
+        return (
+            self.artifact(name).frame("units")
+            if isinstance(self.spec(name), External)
+            else self.chunks
+        )
 
     def gold_of(self, name: str) -> GoldArrays:
         """The gold over the units of one strategy."""
@@ -100,7 +106,9 @@ class Runs:
             return self.gold
         if name not in self._units_gold:
             gold, units = gold_variants(self.evaluation), self.units(name)
-            self._units_gold[name] = GoldArrays(gold, units_for_gold(units), carried_by_units(gold, units))
+            self._units_gold[name] = GoldArrays(
+                gold, units_for_gold(units), carried_by_units(gold, units)
+            )
         return self._units_gold[name]
 
     def unmeasured(self, name: str) -> dict[Level, str]:
@@ -118,13 +126,27 @@ class Runs:
     def rows(self, name: str) -> dict[int, np.ndarray]:
         """Rows of the strategy's units by seed."""
         run = self.artifact(name)
-        return run_rows(run.frame("run"), run.json("about")["seeds"], len(self.gold.variants), self.evaluation.config.depth)
+        return run_rows(
+            run.frame("run"),
+            run.json("about")["seeds"],
+            len(self.gold.variants),
+            self.evaluation.config.depth,
+        )
 
     def scores(self, name: str) -> Scores:
         """Scores of one strategy."""
         if name not in self._scores:
-            scores = score_strategy(self.rows(name), self.gold_of(name), self.evaluation.config.k, self.artifact(name).frame("failed"))
-            self._scores[name] = scores.limited(self.ran(name), self.unmeasured(name)) if isinstance(self.spec(name), External) else scores
+            scores = score_strategy(
+                self.rows(name),
+                self.gold_of(name),
+                self.evaluation.config.k,
+                self.artifact(name).frame("failed"),
+            )
+            self._scores[name] = (
+                scores.limited(self.ran(name), self.unmeasured(name))
+                if isinstance(self.spec(name), External)
+                else scores
+            )
         return self._scores[name]
 
 
@@ -134,11 +156,28 @@ def _records(name: str, level: Level, runs: Runs) -> list[dict[str, Any]]:
     labels = scores.labels[level]
     query_of = gold.query_of[scores.variant]
     ineligible = scores.ineligible(level, len(gold.queries), gold)
-    found = aggregate(labels, scores.values[level], gold.groups, BOOTSTRAP_SEED, query_of=query_of, failed=scores.failed, ineligible=ineligible)
+    found = aggregate(
+        labels,
+        scores.values[level],
+        gold.groups,
+        BOOTSTRAP_SEED,
+        query_of=query_of,
+        failed=scores.failed,
+        ineligible=ineligible,
+    )
     cutoffs = sorted({*runs.evaluation.config.k, ALWAYS_K})
     high: dict[str, float] = {}
     if level in scores.upper:
-        upper = aggregate([f"P@{k}" for k in cutoffs], scores.upper[level], gold.groups, BOOTSTRAP_SEED, query_of=query_of, failed=scores.failed, ineligible=ineligible, resamples=1)
+        upper = aggregate(
+            [f"P@{k}" for k in cutoffs],
+            scores.upper[level],
+            gold.groups,
+            BOOTSTRAP_SEED,
+            query_of=query_of,
+            failed=scores.failed,
+            ineligible=ineligible,
+            resamples=1,
+        )
         high = {record.label: record.value for record in upper}
     return [
         {
@@ -155,7 +194,11 @@ def _records(name: str, level: Level, runs: Runs) -> list[dict[str, Any]]:
             "n_ineligible": record.n_ineligible,
             "n_groups": record.n_groups,
             "judged_at_k": number(record.judged_at_k),
-            **({"value_if_unjudged_relevant": number(high[record.label])} if record.label in high else {}),
+            **(
+                {"value_if_unjudged_relevant": number(high[record.label])}
+                if record.label in high
+                else {}
+            ),
         }
         for record in found
     ]
@@ -196,12 +239,19 @@ def _comparisons(runs: Runs, level: Level) -> list[dict[str, Any]]:
     """
     n_queries = len(runs.gold.queries)
     rows = []
-    for a, b in itertools.combinations([name for name in runs.names if level not in runs.unmeasured(name)], 2):
+    for a, b in itertools.combinations(
+        [name for name in runs.names if level not in runs.unmeasured(name)], 2
+    ):
         both = runs.ran(a) & runs.ran(b)
         left, right = (
-            runs.scores(name).per_query(level, n_queries, runs.gold, None if both.all() else both)[:, [runs.scores(name).labels[level].index(label) for label in COMPARED]] for name in (a, b)
+            runs.scores(name).per_query(level, n_queries, runs.gold, None if both.all() else both)[
+                :, [runs.scores(name).labels[level].index(label) for label in COMPARED]
+            ]
+            for name in (a, b)
         )
-        found = comparison_rows(a, b, level, paired_comparison(left, right, runs.gold.groups, BOOTSTRAP_SEED))
+        found = comparison_rows(
+            a, b, level, paired_comparison(left, right, runs.gold.groups, BOOTSTRAP_SEED)
+        )
         rows += [row if both.all() else {**row, "n_wordings": int(both.sum())} for row in found]
     return with_holm(rows)
 
@@ -221,7 +271,13 @@ def _ann_recall(runs: Runs, name: str) -> dict[str, Any] | None:
     for seed in runs.evaluation.config.seeds:
         approximate = dense(vectors, depth, seed, None)
         values = np.stack([ann_recall(approximate.rows, exact.rows, k) for k in cutoffs], axis=1)
-        found = aggregate([f"ann_recall_at_{k}" for k in cutoffs], values, gold.groups, BOOTSTRAP_SEED, query_of=gold.query_of)
+        found = aggregate(
+            [f"ann_recall_at_{k}" for k in cutoffs],
+            values,
+            gold.groups,
+            BOOTSTRAP_SEED,
+            query_of=gold.query_of,
+        )
         result[str(seed)] = {record.label: interval_of(record) for record in found}
     return {"by_seed": result}
 
@@ -229,16 +285,30 @@ def _ann_recall(runs: Runs, name: str) -> dict[str, Any] | None:
 def _per_query_frame(runs: Runs) -> pd.DataFrame:
     """One row for each (strategy, level, query, wording, seed); a strategy without randomness stands under every configured seed."""
     gold, config = runs.gold, runs.evaluation.config
-    every = [machine_name(label) for label in dict.fromkeys(itertools.chain.from_iterable(labels_for(config.k)[level] for level in LEVELS))]
+    every = [
+        machine_name(label)
+        for label in dict.fromkeys(
+            itertools.chain.from_iterable(labels_for(config.k)[level] for level in LEVELS)
+        )
+    ]
     parts = []
     for name in runs.names:
         scores = runs.scores(name)
         seeds = sorted(set(scores.seed.tolist()))
-        copies = [(seed, scores.seed == seed) for seed in seeds] if len(seeds) > 1 else [(seed, scores.seed == seeds[0]) for seed in config.seeds]
+        copies = (
+            [(seed, scores.seed == seed) for seed in seeds]
+            if len(seeds) > 1
+            else [(seed, scores.seed == seeds[0]) for seed in config.seeds]
+        )
         for level, (seed, rows) in itertools.product(LEVELS, copies):
             variant = scores.variant[rows]
-            columns = {machine_name(label): scores.values[level][rows, at] for at, label in enumerate(scores.labels[level])}
-            part = pd.DataFrame({key: columns.get(key, np.full(len(variant), np.nan)) for key in every})
+            columns = {
+                machine_name(label): scores.values[level][rows, at]
+                for at, label in enumerate(scores.labels[level])
+            }
+            part = pd.DataFrame(
+                {key: columns.get(key, np.full(len(variant), np.nan)) for key in every}
+            )
             part.insert(0, "failed", scores.failed[rows])
             part.insert(0, "eligible", ~np.isnan(scores.values[level][rows, 0]))
             part.insert(0, "seed", seed)
@@ -261,17 +331,32 @@ def ranking_measures(runs: Runs) -> Artifact:
 
 def _ranking_measures(runs: Runs) -> Artifact:
     evaluation = runs.evaluation
-    key = evaluation.key("ranking", gold_variants(evaluation).key, runs.keys, evaluation.config.k, evaluation.config.level, evaluation.config.depth, evaluation.config.seeds)
+    key = evaluation.key(
+        "ranking",
+        gold_variants(evaluation).key,
+        runs.keys,
+        evaluation.config.k,
+        evaluation.config.level,
+        evaluation.config.depth,
+        evaluation.config.seeds,
+    )
 
     def make() -> dict[str, Any]:
         strategies = []
         with evaluation.progress.step("Scoring rankings", len(runs.names), "strategies") as advance:
             for name in runs.names:
-                measures = list(itertools.chain.from_iterable(_records(name, level, runs) for level in LEVELS))
-                strategies.append({"name": name, "measures": measures, "ann_recall": _ann_recall(runs, name)})
+                measures = list(
+                    itertools.chain.from_iterable(_records(name, level, runs) for level in LEVELS)
+                )
+                strategies.append(
+                    {"name": name, "measures": measures, "ann_recall": _ann_recall(runs, name)}
+                )
                 advance(1)
         with evaluation.progress.step("Comparing strategies"):
             comparisons = _comparisons(runs, evaluation.config.level)
-        return {"per_query": _per_query_frame(runs), "about": {"strategies": strategies, "comparisons": comparisons}}
+        return {
+            "per_query": _per_query_frame(runs),
+            "about": {"strategies": strategies, "comparisons": comparisons},
+        }
 
     return evaluation.memo("ranking", key, make)

@@ -44,16 +44,32 @@ class Judged:
         if target == "miss_frac":
             return 1 - self.recall
         missed = self.first > k if target == "miss_any" else self.recall < 1
-        return np.where(np.isnan(self.first if target == "miss_any" else self.recall), np.nan, missed.astype(np.float64))
+        return np.where(
+            np.isnan(self.first if target == "miss_any" else self.recall),
+            np.nan,
+            missed.astype(np.float64),
+        )
 
 
 def judged(runs: Runs, name: str) -> Judged:
     """Judge one strategy's runs at the headline level; a failed retrieval found nothing."""
-    level, k, scores = runs.evaluation.config.level, runs.evaluation.config.uncertainty.k, runs.scores(name)
+    level, k, scores = (
+        runs.evaluation.config.level,
+        runs.evaluation.config.uncertainty.k,
+        runs.scores(name),
+    )
     reciprocal, recall = scores.column(level, "RR"), scores.column(level, f"R@{k}")
     with np.errstate(divide="ignore"):
-        first = np.where(reciprocal > 0, 1 / reciprocal, np.where(np.isnan(reciprocal), np.nan, np.inf))
-    return Judged(scores.variant, scores.seed, np.asarray(np.round(first, 6), dtype=np.float64), recall, scores.failed)
+        first = np.where(
+            reciprocal > 0, 1 / reciprocal, np.where(np.isnan(reciprocal), np.nan, np.inf)
+        )
+    return Judged(
+        scores.variant,
+        scores.seed,
+        np.asarray(np.round(first, 6), dtype=np.float64),
+        recall,
+        scores.failed,
+    )
 
 
 def gold_ranks(runs: Runs, name: str, variant: IntArray, seed: int) -> tuple[FloatArray, IntArray]:
@@ -76,7 +92,11 @@ def gold_ranks(runs: Runs, name: str, variant: IntArray, seed: int) -> tuple[Flo
     if level == "span":
         owner, rank = span_ranks(rows, gold.spans, query)
     elif level == "section":
-        owner, rank = relevant_ranks(collapse(rows, gold.section_of_chunk, rows.shape[1]), gold.qrels_section, query)
+        owner, rank = relevant_ranks(
+            collapse(rows, gold.section_of_chunk, rows.shape[1]), gold.qrels_section, query
+        )
     else:
-        owner, rank = relevant_ranks(collapse(rows, gold.document_of_chunk, rows.shape[1]), gold.qrels_document, query)
+        owner, rank = relevant_ranks(
+            collapse(rows, gold.document_of_chunk, rows.shape[1]), gold.qrels_document, query
+        )
     return rank, owner

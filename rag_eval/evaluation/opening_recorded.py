@@ -18,7 +18,9 @@ from rag_eval.settings import Settings
 
 OUTPUTS_FILE = "outputs.jsonl"
 STRATEGY = "recorded"
-GOLD_FILES = frozenset({"queries.jsonl", "answers.jsonl", "evidence.jsonl", "paraphrases.jsonl", "corpus.jsonl"})
+GOLD_FILES = frozenset(
+    {"queries.jsonl", "answers.jsonl", "evidence.jsonl", "paraphrases.jsonl", "corpus.jsonl"}
+)
 """Files of these names are gold, never outputs."""
 K = (1, 5, 10, 20)
 
@@ -35,13 +37,36 @@ def outputs_file(place: Path) -> Path:
         return place
     if (place / OUTPUTS_FILE).is_file():
         return place / OUTPUTS_FILE
-    found = sorted(path for path in place.glob("*.jsonl") if path.name not in GOLD_FILES) if place.is_dir() else []
+    found = (
+        sorted(path for path in place.glob("*.jsonl") if path.name not in GOLD_FILES)
+        if place.is_dir()
+        else []
+    )
     if len(found) == 1:
         return found[0]
-    accepted = f"a .jsonl file, or a folder with {OUTPUTS_FILE} or a single .jsonl file beside the gold"
+    accepted = (
+        f"a .jsonl file, or a folder with {OUTPUTS_FILE} or a single .jsonl file beside the gold"
+    )
     if found:
-        raise InputError(Problem("several_outputs", "which of these files holds the outputs?", str(place), field="--recorded", found=", ".join(path.name for path in found[:20]), accepted=accepted))
-    raise InputError(Problem("no_outputs", "there are no recorded outputs", str(place), field="--recorded", accepted=accepted))
+        raise InputError(
+            Problem(
+                "several_outputs",
+                "which of these files holds the outputs?",
+                str(place),
+                field="--recorded",
+                found=", ".join(path.name for path in found[:20]),
+                accepted=accepted,
+            )
+        )
+    raise InputError(
+        Problem(
+            "no_outputs",
+            "there are no recorded outputs",
+            str(place),
+            field="--recorded",
+            accepted=accepted,
+        )
+    )
 
 
 def recorded_configuration(outputs: Path) -> dict[str, Any]:
@@ -59,7 +84,9 @@ def recorded_configuration(outputs: Path) -> dict[str, Any]:
     }
 
 
-def open_recorded(place: Path, settings: Settings, *, progress: Progress | None = None) -> Evaluation:
+def open_recorded(
+    place: Path, settings: Settings, *, progress: Progress | None = None
+) -> Evaluation:
     """Open recorded outputs for evaluation.
 
     Parameters
@@ -76,9 +103,27 @@ def open_recorded(place: Path, settings: Settings, *, progress: Progress | None 
     outputs = outputs_file(place)
     recorded = read_outputs(outputs)
     if not any(context.text for output in recorded for context in output.contexts):
-        raise InputError(Problem("empty_corpus", "no output has a context with a text, so there is nothing that an answer could rest on", str(outputs), field="contexts", accepted="contexts in at least one output"))
+        raise InputError(
+            Problem(
+                "empty_corpus",
+                "no output has a context with a text, so there is nothing that an answer could rest on",
+                str(outputs),
+                field="contexts",
+                accepted="contexts in at least one output",
+            )
+        )
     try:
         config = GoldSetConfig.model_validate(recorded_configuration(outputs))
     except ValidationError as error:
-        raise InputError([Problem("bad_value", str(item["msg"]), str(outputs), field=".".join(map(str, item["loc"]))) for item in error.errors(include_url=False)]) from error
+        raise InputError(
+            [
+                Problem(
+                    "bad_value",
+                    str(item["msg"]),
+                    str(outputs),
+                    field=".".join(map(str, item["loc"])),
+                )
+                for item in error.errors(include_url=False)
+            ]
+        ) from error
     return Evaluation(config, outputs.parent, settings, progress=progress or Silent(), known=False)

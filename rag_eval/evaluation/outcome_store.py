@@ -38,4 +38,8 @@ def unusable(evaluation: Evaluation) -> str:
 def current_outcomes(evaluation: Evaluation, **where: Any) -> pd.DataFrame:
     """Read what stands now, as `OutcomeStore.current` does; no row where the table cannot be used."""
     opened = outcome_store(evaluation)
-    return as_frame({name: [] for name in TABLE.column_names}) if isinstance(opened, InputError) else opened.current(**where)
+    return (
+        as_frame({name: [] for name in TABLE.column_names})
+        if isinstance(opened, InputError)
+        else opened.current(**where)
+    )

@@ -51,13 +51,22 @@ def overlap(runs: Runs) -> dict[str, Any]:
 
 def _overlap(runs: Runs) -> Artifact:
     evaluation, level = runs.evaluation, runs.evaluation.config.level
-    key = evaluation.key("overlap", gold_variants(evaluation).key, runs.keys, evaluation.config.k, level)
+    key = evaluation.key(
+        "overlap", gold_variants(evaluation).key, runs.keys, evaluation.config.k, level
+    )
 
     def make() -> dict[str, Any]:
         with evaluation.progress.step("Comparing lists"):
             names = _Names()
             lists = {name: _first_lists(runs, name, names) for name in runs.names}
-        return {"about": {"k": ALWAYS_K, "unit": _unit(runs), "level": level, "pairs": _pairs(runs, lists)}}
+        return {
+            "about": {
+                "k": ALWAYS_K,
+                "unit": _unit(runs),
+                "level": level,
+                "pairs": _pairs(runs, lists),
+            }
+        }
 
     return evaluation.memo("overlap", key, make)
 
@@ -75,7 +84,13 @@ class _Names:
 
     def codes(self, names: "pd.Index[Any]", strategy: str) -> IntArray:
         # a unit without a known section has a numbered one of its own, and the numbers of two strategies have nothing to do with each other
-        own = pd.Index([f"{name}\x00{strategy}" if name.startswith("\x00") else name for name in names.tolist()], dtype=object)
+        own = pd.Index(
+            [
+                f"{name}\x00{strategy}" if name.startswith("\x00") else name
+                for name in names.tolist()
+            ],
+            dtype=object,
+        )
         self.index = pd.Index([*self.index, *own.difference(self.index, sort=False)], dtype=object)
         return np.asarray(self.index.get_indexer(own), dtype=np.int64)
 
@@ -87,7 +102,11 @@ def _first_lists(runs: Runs, name: str, names: _Names) -> FirstLists:
     variant = np.full(n, -1, dtype=np.int64)
     first = np.flatnonzero((gold.variants["paraphrase_id"] == ORIGINAL).to_numpy())
     variant[gold.query_of[first]] = first
-    of_unit, labels = (own.document_of_chunk, own.documents) if _unit(runs) == "document" else (own.section_of_chunk, own.sections)
+    of_unit, labels = (
+        (own.document_of_chunk, own.documents)
+        if _unit(runs) == "document"
+        else (own.section_of_chunk, own.sections)
+    )
     collapsed = collapse(runs.rows(name)[seed][variant], of_unit, ALWAYS_K)
     codes = names.codes(labels, name)
     items = np.where(collapsed >= 0, codes[collapsed], -1) if len(codes) else collapsed
@@ -96,22 +115,37 @@ def _first_lists(runs: Runs, name: str, names: _Names) -> FirstLists:
     row_of[scores.variant[at_seed]] = at_seed
     row = row_of[variant]
     there = ~scores.failed[row] if scores.ran is None else ~scores.failed[row] & scores.ran[row]
-    return FirstLists(items, there, scores.column(runs.evaluation.config.level, f"Success@{ALWAYS_K}")[row])
+    return FirstLists(
+        items, there, scores.column(runs.evaluation.config.level, f"Success@{ALWAYS_K}")[row]
+    )
 
 
 def _pairs(runs: Runs, lists: dict[str, FirstLists]) -> list[dict[str, Any]]:
     pairs = list(itertools.combinations(runs.names, 2))
     if not pairs:
         return []
-    unsure = {name: runs.unmeasured(name).get("section") for name in runs.names} if _unit(runs) == "section" else {}
+    unsure = (
+        {name: runs.unmeasured(name).get("section") for name in runs.names}
+        if _unit(runs) == "section"
+        else {}
+    )
     shared = np.full((len(runs.gold.queries), len(pairs)), np.nan)
     for at, (a, b) in enumerate(pairs):
         if not unsure.get(a) and not unsure.get(b):  # who does not name sections cannot share one
-            shared[:, at] = np.where(lists[a].there & lists[b].there, shared_share(lists[a].items, lists[b].items), np.nan)
-    records = aggregate([f"overlap@{ALWAYS_K}"] * len(pairs), shared, runs.gold.groups, BOOTSTRAP_SEED)  # all pairs at once share their resamples
+            shared[:, at] = np.where(
+                lists[a].there & lists[b].there,
+                shared_share(lists[a].items, lists[b].items),
+                np.nan,
+            )
+    records = aggregate(
+        [f"overlap@{ALWAYS_K}"] * len(pairs), shared, runs.gold.groups, BOOTSTRAP_SEED
+    )  # all pairs at once share their resamples
     found = []
     for (a, b), record in zip(pairs, records, strict=True):
-        why = next((f"{name}: {unsure[name]}" for name in (a, b) if unsure.get(name)), "no question has a list of both")
+        why = next(
+            (f"{name}: {unsure[name]}" for name in (a, b) if unsure.get(name)),
+            "no question has a list of both",
+        )
         figure = interval_of(record) | ({} if record.n_scored else {"value_reason": why})
         found.append({"a": a, "b": b, "overlap": figure, **_hits(runs, a, b, lists)})
     return found
@@ -123,5 +157,16 @@ def _hits(runs: Runs, a: str, b: str, lists: dict[str, FirstLists]) -> dict[str,
     known = ~np.isnan(left) & ~np.isnan(right)
     one, two = left[known] > 0, right[known] > 0
     counts = {"both": one & two, "only_a": one & ~two, "only_b": ~one & two, "neither": ~one & ~two}
-    why = next((f"{name}: {runs.unmeasured(name)[level]}" for name in (a, b) if level in runs.unmeasured(name)), "no question is judged for both")
-    return {name: int(part.sum()) for name, part in counts.items()} | {"n": int(known.sum())} | ({} if known.any() else {"n_reason": why})
+    why = next(
+        (
+            f"{name}: {runs.unmeasured(name)[level]}"
+            for name in (a, b)
+            if level in runs.unmeasured(name)
+        ),
+        "no question is judged for both",
+    )
+    return (
+        {name: int(part.sum()) for name, part in counts.items()}
+        | {"n": int(known.sum())}
+        | ({} if known.any() else {"n_reason": why})
+    )

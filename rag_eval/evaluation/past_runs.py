@@ -129,9 +129,15 @@ def past_run(kept: Mapping[str, Any]) -> PastRun:
         Something is not as a run is kept.
     """
     report = kept["report"]
-    index, evaluation, uncertainty = report["index"], report["evaluation"], report.get("uncertainty", {})
+    index, evaluation, uncertainty = (
+        report["index"],
+        report["evaluation"],
+        report.get("uncertainty", {}),
+    )
     rev = index.get("corpus_rev")
-    named = isinstance(rev, str) and re.fullmatch(REVISION, rev) is not None and mask(rev).text == rev
+    named = (
+        isinstance(rev, str) and re.fullmatch(REVISION, rev) is not None and mask(rev).text == rev
+    )
     statuses: tuple[GateStatus, ...] = get_args(GateStatus)
     return PastRun(
         gold_set=kept["gold_set"],
@@ -143,10 +149,14 @@ def past_run(kept: Mapping[str, Any]) -> PastRun:
         chunks_hash=index["chunks_hash"],
         rev=rev if named else None,
         level=evaluation["level"],
-        settings=settings_hash(evaluation, report["gold"].get("seeds"), uncertainty.get("target"), uncertainty.get("k")),
+        settings=settings_hash(
+            evaluation, report["gold"].get("seeds"), uncertainty.get("target"), uncertainty.get("k")
+        ),
         code=report.get("code", {}).get("version"),
         strategies={entry["name"]: _strategy(entry, report) for entry in report["strategies"]},
-        gates={status: sum(gate["status"] == status for gate in report["gates"]) for status in statuses},
+        gates={
+            status: sum(gate["status"] == status for gate in report["gates"]) for status in statuses
+        },
         ranking=kept["artifacts"].get("ranking"),
     )
 
@@ -175,7 +185,9 @@ def _strategy(entry: Mapping[str, Any], report: Mapping[str, Any]) -> PastStrate
         fingerprint=stated.get("fingerprint"),
         **{key: _figure(by_label.get(label)) for key, label in FIGURES.items()},
         miss_any=_figure(observed),
-        skill=None if skill is None else PastSkill(value=skill["value"], ci_low=skill["low"], ci_high=skill["high"]),
+        skill=None
+        if skill is None
+        else PastSkill(value=skill["value"], ci_low=skill["low"], ci_high=skill["high"]),
         smece=None if smece is None else smece["value"],
         status=calibration.get("status"),
         latency_p95_ms=entry["latency_ms"]["p95"],
@@ -183,7 +195,11 @@ def _strategy(entry: Mapping[str, Any], report: Mapping[str, Any]) -> PastStrate
 
 
 def _figure(record: Mapping[str, Any] | None) -> PastFigure | None:
-    return None if record is None else PastFigure(**{key: record[key] for key in PastFigure.model_fields})
+    return (
+        None
+        if record is None
+        else PastFigure(**{key: record[key] for key in PastFigure.model_fields})
+    )
 
 
 def past_runs(home: Path, gold_set: str, *, before: str, limit: int) -> Past:
@@ -194,7 +210,9 @@ def past_runs(home: Path, gold_set: str, *, before: str, limit: int) -> Past:
     found: list[PastRun] = []
     unreadable: list[dict[str, str]] = []
     left_out = 0
-    for run_id in reversed([run_id for run_id in run_ids(home) if run_id < before and not run_id.startswith(".")]):
+    for run_id in reversed(
+        [run_id for run_id in run_ids(home) if run_id < before and not run_id.startswith(".")]
+    ):
         run = _summary(home, run_id)
         if isinstance(run, str):
             unreadable.append({"run_id": quoted(mask(run_id).text, 100), "reason": run})
@@ -206,8 +224,15 @@ def past_runs(home: Path, gold_set: str, *, before: str, limit: int) -> Past:
 
 def known_fingerprints(home: Path, gold_set: str, strategy: str) -> set[str]:
     """Fingerprints that a strategy's claims had in any kept run of a gold set; which of them is whose, an outcome does not say."""
-    entries = [run.strategies.get(strategy) for run in past_runs(home, gold_set, before="~", limit=MAX_KNOWN).runs]
-    return {entry.fingerprint for entry in entries if entry is not None and entry.fingerprint is not None}
+    entries = [
+        run.strategies.get(strategy)
+        for run in past_runs(home, gold_set, before="~", limit=MAX_KNOWN).runs
+    ]
+    return {
+        entry.fingerprint
+        for entry in entries
+        if entry is not None and entry.fingerprint is not None
+    }
 
 
 def keep_summary(home: Path, run_id: str) -> PastRun | str:
@@ -218,7 +243,11 @@ def keep_summary(home: Path, run_id: str) -> PastRun | str:
     except OSError:
         return CANNOT
     run = _read(path, run_id)
-    body = {"run": None, "reason": run} if isinstance(run, str) else {"run": run.model_dump(), "reason": None}
+    body = (
+        {"run": None, "reason": run}
+        if isinstance(run, str)
+        else {"run": run.model_dump(), "reason": None}
+    )
     write_text(_place(home, run_id), canonical_json({"version": SUMMARY_VERSION, "of": of, **body}))
     return run
 
@@ -237,10 +266,28 @@ def _summary(home: Path, run_id: str) -> PastRun | str:
     """Return a kept run from its summary where there is one of this very file, else from the file."""
     path = _place(home, run_id)
     try:
-        loaded = json.loads(path.read_text(encoding="utf-8")) if path.is_file() and path.stat().st_size <= MAX_SUMMARY_BYTES else None
-        if isinstance(loaded, dict) and loaded["version"] == SUMMARY_VERSION and loaded["of"] == _identity(home / "runs" / f"{run_id}.json"):
-            return PastRun.model_validate(loaded["run"]) if loaded["reason"] is None else quoted(mask(loaded["reason"][:1000]).text, 200)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # a summary is only a copy: the run itself is read again
+        loaded = (
+            json.loads(path.read_text(encoding="utf-8"))
+            if path.is_file() and path.stat().st_size <= MAX_SUMMARY_BYTES
+            else None
+        )
+        if (
+            isinstance(loaded, dict)
+            and loaded["version"] == SUMMARY_VERSION
+            and loaded["of"] == _identity(home / "runs" / f"{run_id}.json")
+        ):
+            return (
+                PastRun.model_validate(loaded["run"])
+                if loaded["reason"] is None
+                else quoted(mask(loaded["reason"][:1000]).text, 200)
+            )
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):  # a summary is only a copy: the run itself is read again
         return keep_summary(home, run_id)
     return keep_summary(home, run_id)
 

@@ -28,9 +28,18 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
         kinds.setdefault(strategy.spec.kind, strategy)
     wanted: StrategyKind = "hybrid" if evaluation.settings.feature_hybrid_retrieval else "bm25"
     if not kinds:
-        raise InputError(Problem("nothing_to_serve", "every strategy of this gold set is external", field="strategies", accepted="bm25, vector or hybrid"))
+        raise InputError(
+            Problem(
+                "nothing_to_serve",
+                "every strategy of this gold set is external",
+                field="strategies",
+                accepted="bm25, vector or hybrid",
+            )
+        )
     primary = opened().strategies.get(evaluation.config.primary_strategy)
-    default = wanted if wanted in kinds else next(iter(kinds)) if primary is None else primary.spec.kind
+    default = (
+        wanted if wanted in kinds else next(iter(kinds)) if primary is None else primary.spec.kind
+    )
     corpus = corpus_snapshot(evaluation)
     return RetrievalService(
         kinds,

@@ -12,7 +12,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.evaluation.history_steps import changes, comparable, history, past_of, previous_run
-from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, COMPARED, Runs, number, ranking_measures
+from rag_eval.evaluation.measure_steps import (
+    BOOTSTRAP_SEED,
+    COMPARED,
+    Runs,
+    number,
+    ranking_measures,
+)
 from rag_eval.evaluation.past_runs import PastRun, past_run
 from rag_eval.measures.labels import machine_name
 from rag_eval.measures.paired import paired_comparison
@@ -41,7 +47,9 @@ def history_parts(runs: Runs, report: dict[str, Any], artifacts: dict[str, str])
     artifacts
         Keys of its artifacts, as they will be kept.
     """
-    now = past_run({"gold_set": runs.evaluation.config.name, "artifacts": artifacts, "report": report})
+    now = past_run(
+        {"gold_set": runs.evaluation.config.name, "artifacts": artifacts, "report": report}
+    )
     past, before = past_of(runs.evaluation), previous_run(runs.evaluation)
     if before is None:
         return with_previous(past_part=history(past, now), previous=None)
@@ -59,7 +67,10 @@ def history_parts(runs: Runs, report: dict[str, Any], artifacts: dict[str, str])
 
 def with_previous(past_part: dict[str, Any], previous: dict[str, Any] | None) -> dict[str, Any]:
     """Put both parts together, every null with its reason."""
-    parts: dict[str, Any] = with_reasons({"history": past_part, "previous": previous} | ({"previous_reason": NO_PREVIOUS} if previous is None else {}))
+    parts: dict[str, Any] = with_reasons(
+        {"history": past_part, "previous": previous}
+        | ({"previous_reason": NO_PREVIOUS} if previous is None else {})
+    )
     return parts
 
 
@@ -70,7 +81,13 @@ def _deltas(runs: Runs, before: PastRun, now: PastRun) -> dict[str, Any]:
     names = [name for name in runs.names if name in before.strategies]
     if not names:
         return {"deltas": None, "deltas_reason": NONE_IN_COMMON}
-    kept = None if before.ranking is None else ArtifactStore(runs.evaluation.settings.home / "artifacts").get("ranking", before.ranking)
+    kept = (
+        None
+        if before.ranking is None
+        else ArtifactStore(runs.evaluation.settings.home / "artifacts").get(
+            "ranking", before.ranking
+        )
+    )
     if kept is None:
         return {"deltas": None, "deltas_reason": GONE}
     queries, level = runs.gold.queries["query_id"].tolist(), runs.evaluation.config.level
@@ -91,16 +108,23 @@ def means_of(path: Path, names: Sequence[str], queries: Sequence[str], level: st
         The file is not one of per-query figures.
     """
     columns = [machine_name(label) for label in COMPARED]
-    frame = pd.read_parquet(path, columns=["strategy", "level", "query_id", *columns], filters=[("level", "==", level)])
+    frame = pd.read_parquet(
+        path, columns=["strategy", "level", "query_id", *columns], filters=[("level", "==", level)]
+    )
     by_query = frame.groupby(["strategy", "query_id"])[columns].mean()
-    parts = [by_query.reindex(pd.MultiIndex.from_product([[name], queries])).to_numpy(dtype=np.float64) for name in names]
+    parts = [
+        by_query.reindex(pd.MultiIndex.from_product([[name], queries])).to_numpy(dtype=np.float64)
+        for name in names
+    ]
     values = np.concatenate(parts, axis=1)
     if ((values < 0) | (values > 1)).any():
         raise ValueError("values outside 0 to 1")
     return values
 
 
-def delta_rows(names: Sequence[str], now: FloatArray, before: FloatArray, groups: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
+def delta_rows(
+    names: Sequence[str], now: FloatArray, before: FloatArray, groups: npt.NDArray[np.int64]
+) -> list[dict[str, Any]]:
     """Paired differences now - before, one row a strategy and measure.
 
     Parameters
@@ -112,18 +136,27 @@ def delta_rows(names: Sequence[str], now: FloatArray, before: FloatArray, groups
     groups
         [n_queries] group codes, the unit of inference.
     """
-    found = paired_comparison(now, before, groups, BOOTSTRAP_SEED, flips=1)  # no p is shown, so none is paid for
+    found = paired_comparison(
+        now, before, groups, BOOTSTRAP_SEED, flips=1
+    )  # no p is shown, so none is paid for
     both = ~np.isnan(now) & ~np.isnan(before)
     rows = []
     for at, (name, label) in enumerate((name, label) for name in names for label in COMPARED):
         scored = both[:, at]
-        means = {key: number(float(values[scored, at].mean())) if scored.any() else None for key, values in (("before", before), ("after", now))}
+        means = {
+            key: number(float(values[scored, at].mean())) if scored.any() else None
+            for key, values in (("before", before), ("after", now))
+        }
         rows.append(
             {
                 "strategy": name,
                 "measure": label,
                 **means,
-                **({} if scored.any() else {"before_reason": NOT_PAIRED, "after_reason": NOT_PAIRED}),
+                **(
+                    {}
+                    if scored.any()
+                    else {"before_reason": NOT_PAIRED, "after_reason": NOT_PAIRED}
+                ),
                 "delta": number(found.delta[at]),
                 "ci_low": number(found.ci_low[at]),
                 "ci_high": number(found.ci_high[at]),

@@ -22,7 +22,9 @@ class Advance(Protocol):
 class Progress(Protocol):
     """Where progress is shown."""
 
-    def step(self, title: str, total: int | None = None, unit: str = "") -> contextlib.AbstractContextManager[Advance]:
+    def step(
+        self, title: str, total: int | None = None, unit: str = ""
+    ) -> contextlib.AbstractContextManager[Advance]:
         """Open a step; the value it gives is called with the number of units just done."""
         ...
 
@@ -54,7 +56,9 @@ class Lines:
             said = f", {note}" if note else ""
             if time.monotonic() - last > LINE_EVERY_S:
                 last = time.monotonic()
-                self._write(f"  {title}: {done:,}{f' of {total:,}' if total else ''} {unit}".rstrip() + said)
+                self._write(
+                    f"  {title}: {done:,}{f' of {total:,}' if total else ''} {unit}".rstrip() + said
+                )
 
         self._write(f"{title}{f' ({total:,} {unit})' if total else ''} ...")
         yield advance
@@ -65,11 +69,23 @@ class Bars:
     """A bar a step on a terminal."""
 
     def __init__(self, console: "Console") -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
         from rich.progress import Progress as RichProgress
 
         self._bars = RichProgress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console, transient=False
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=False,
         )
         self._open = 0
 
@@ -84,7 +100,9 @@ class Bars:
 
             def advance(count: int, note: str = "", /) -> None:
                 if total:
-                    self._bars.update(task, advance=count, description=f"{title} ({note})" if note else title)
+                    self._bars.update(
+                        task, advance=count, description=f"{title} ({note})" if note else title
+                    )
 
             yield advance
             self._bars.update(task, completed=total or 1)

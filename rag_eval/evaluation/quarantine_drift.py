@@ -45,7 +45,9 @@ class Quarantine:
         return set(self.chunks.loc[self.chunks["held"], "chunk_id"])
 
 
-def quarantine(cut: pd.DataFrame, admitted: pd.DataFrame, judged: pd.DataFrame, spans: pd.DataFrame) -> Quarantine:
+def quarantine(
+    cut: pd.DataFrame, admitted: pd.DataFrame, judged: pd.DataFrame, spans: pd.DataFrame
+) -> Quarantine:
     """Put down what is held back.
 
     Parameters
@@ -59,19 +61,38 @@ def quarantine(cut: pd.DataFrame, admitted: pd.DataFrame, judged: pd.DataFrame, 
     """
     held = ~cut["chunk_id"].isin(admitted["chunk_id"])
     behind = cut.loc[held, ["chunk_id", "doc_id", "start", "end"]]
-    of_judged, of_quoted = (pd.MultiIndex.from_frame(part[["query_id", "doc_id"]].astype(str)) for part in (judged, spans))
+    of_judged, of_quoted = (
+        pd.MultiIndex.from_frame(part[["query_id", "doc_id"]].astype(str))
+        for part in (judged, spans)
+    )
     whole = judged[~of_judged.isin(of_quoted)]
     of_documents = whole.merge(behind, on="doc_id")[["query_id", "chunk_id"]]
     documents = pd.Index(sorted({*spans["doc_id"], *behind["doc_id"]}))
 
     def extents(part: pd.DataFrame) -> Extents:
-        return Extents(documents.get_indexer(pd.Index(part["doc_id"])), part["start"].to_numpy(dtype=np.int64), part["end"].to_numpy(dtype=np.int64))
+        return Extents(
+            documents.get_indexer(pd.Index(part["doc_id"])),
+            part["start"].to_numpy(dtype=np.int64),
+            part["end"].to_numpy(dtype=np.int64),
+        )
 
     indptr, carriers = span_carriers(extents(spans), extents(behind))
     owner = np.repeat(np.arange(len(spans)), np.diff(indptr))
-    of_spans = pd.DataFrame({"query_id": spans["query_id"].to_numpy()[owner], "chunk_id": behind["chunk_id"].to_numpy()[carriers]})
-    targets = pd.concat([of_documents, of_spans], ignore_index=True).astype(str).drop_duplicates().sort_values(["query_id", "chunk_id"], ignore_index=True)
-    return Quarantine(cut[["chunk_id", "text_hash"]].assign(held=held.to_numpy()).reset_index(drop=True), targets)
+    of_spans = pd.DataFrame(
+        {
+            "query_id": spans["query_id"].to_numpy()[owner],
+            "chunk_id": behind["chunk_id"].to_numpy()[carriers],
+        }
+    )
+    targets = (
+        pd.concat([of_documents, of_spans], ignore_index=True)
+        .astype(str)
+        .drop_duplicates()
+        .sort_values(["query_id", "chunk_id"], ignore_index=True)
+    )
+    return Quarantine(
+        cut[["chunk_id", "text_hash"]].assign(held=held.to_numpy()).reset_index(drop=True), targets
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +110,10 @@ def moved(before: Quarantine, now: Quarantine, shared: "Iterable[str]") -> Moved
     """Compare two quarantines; of the questions only the shared ones. A chunk is freed when it is in the index now: one that is no longer there at all is not."""
     indexed = set(now.chunks.loc[~now.chunks["held"], "chunk_id"])
     held_back, freed, asked = now.held - before.held, before.held & indexed, set(shared)
-    hit = [set(part.held_targets.loc[part.held_targets["chunk_id"].isin(chunks), "query_id"]) & asked for part, chunks in ((now, held_back), (before, freed))]
+    hit = [
+        set(part.held_targets.loc[part.held_targets["chunk_id"].isin(chunks), "query_id"]) & asked
+        for part, chunks in ((now, held_back), (before, freed))
+    ]
     return Moved(held_back, freed, hit[0], hit[1], before.cut == now.cut)
 
 
@@ -99,9 +123,13 @@ def told(found: Moved) -> list[str]:
         return []
     held_back, freed = len(found.held_back), len(found.freed)
     changed = f"{_chunks(held_back)} held back that {_were(held_back)} not, {_chunks(freed)} in the index that {_were(freed)} held back"
-    notes = [f"The quarantine differs: {changed}. Differences from the baseline are also those of the quarantine."]
+    notes = [
+        f"The quarantine differs: {changed}. Differences from the baseline are also those of the quarantine."
+    ]
     if found.targets_held_back or found.targets_freed:
-        notes.append(f"Held back are now chunks of the targets of {_questions(found.targets_held_back)} that were not, and no longer some of {_questions(found.targets_freed)}.")
+        notes.append(
+            f"Held back are now chunks of the targets of {_questions(found.targets_held_back)} that were not, and no longer some of {_questions(found.targets_freed)}."
+        )
     return notes
 
 

@@ -38,7 +38,11 @@ def _latency(evaluation: Evaluation, strategy: ReadyStrategy, texts: list[str]) 
         seed=evaluation.config.seeds[0],
         **guarded(evaluation),
     )
-    places = np.unique(np.linspace(0, len(texts) - 1, min(evaluation.settings.latency_queries, len(texts))).astype(int))
+    places = np.unique(
+        np.linspace(0, len(texts) - 1, min(evaluation.settings.latency_queries, len(texts))).astype(
+            int
+        )
+    )
     options = RetrievalOptions(top_k=LATENCY_TOP_K)
     # an outside reranker's error was counted by the batch, and how long it takes is the caller's latency all the same; nothing else may fail here
     foreign: tuple[type[Exception], ...] = (Exception,) if strategy.reranks_outside else ()
@@ -51,7 +55,11 @@ def _latency(evaluation: Evaluation, strategy: ReadyStrategy, texts: list[str]) 
             service.retrieve(texts[place], options)
         times.append(1000 * (time.perf_counter() - started))
     percentiles = {f"p{p}": float(np.percentile(times, p)) for p in PERCENTILES}
-    return {"n": len(times), **percentiles, "measured_at": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    return {
+        "n": len(times),
+        **percentiles,
+        "measured_at": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
 
 
 def retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Artifact:
@@ -69,21 +77,39 @@ def _retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Ar
     identity = index.json("about")["strategies"][spec.name]
     if isinstance(spec, External):
         return external_run(evaluation, spec, identity)
-    guard = [restated(evaluation).key if config.trust.quarantine else None, [config.trust.threshold, evidence_trust(evaluation).key] if config.trust.filter else None]
-    key = evaluation.key("run", spec.model_dump(mode="json"), identity, gold.key, config.depth, config.seeds, evaluation.settings.latency_queries, guard)
+    guard = [
+        restated(evaluation).key if config.trust.quarantine else None,
+        [config.trust.threshold, evidence_trust(evaluation).key] if config.trust.filter else None,
+    ]
+    key = evaluation.key(
+        "run",
+        spec.model_dump(mode="json"),
+        identity,
+        gold.key,
+        config.depth,
+        config.seeds,
+        evaluation.settings.latency_queries,
+        guard,
+    )
 
     def make() -> dict[str, Any]:
         texts = gold.frame("variants")["text"].tolist()
         strategy = opened().strategies[spec.name]
         if strategy.index_hash != identity["index_hash"]:
-            raise RuntimeError(f"{spec.name}: the opened index is {strategy.index_hash}, not the planned {identity['index_hash']}")
+            raise RuntimeError(
+                f"{spec.name}: the opened index is {strategy.index_hash}, not the planned {identity['index_hash']}"
+            )
         seeds = list(config.seeds) if strategy.seed_matters else [config.seeds[0]]
         used = 0 if strategy.source is None else strategy.source.use.embedded
         started = time.perf_counter()
-        with evaluation.progress.step(f"Retrieving with {spec.name}", len(texts) * len(seeds), "wordings") as advance:
+        with evaluation.progress.step(
+            f"Retrieving with {spec.name}", len(texts) * len(seeds), "wordings"
+        ) as advance:
             rankings, dropped, rounds = {}, 0, dict[str, Any]()
             for seed in seeds:
-                rankings[seed], gone = guarded_search(evaluation, opened, spec.name, seed, filtered=config.trust.filter)
+                rankings[seed], gone = guarded_search(
+                    evaluation, opened, spec.name, seed, filtered=config.trust.filter
+                )
                 if isinstance(strategy, IterativeStrategy) and seed == seeds[0]:
                     rounds = strategy.rounds()
                 dropped += gone
@@ -97,14 +123,19 @@ def _retrieve(evaluation: Evaluation, opened: IndexOpener, spec: Strategy) -> Ar
             "seeds": seeds,
             "seed_matters": strategy.seed_matters,
             "n_runs": len(texts) * len(seeds),
-            "n_empty": int(sum((found.rows[:, 0] < 0).sum() for found in rankings.values())) - len(failed),
+            "n_empty": int(sum((found.rows[:, 0] < 0).sum() for found in rankings.values()))
+            - len(failed),
             "n_failed": len(failed),
             "n_dropped": dropped,
-            "first_failure": next((found.failure for found in rankings.values() if found.failure), None),
+            "first_failure": next(
+                (found.failure for found in rankings.values() if found.failure), None
+            ),
             "rerank_model": opened().index.rerank_model(strategy.spec),
             "latency_ms": _latency(evaluation, strategy, texts),
             "query_tokens": float(np.mean([count_tokens(text) for text in texts])),
-            "embedded_queries": 0 if strategy.source is None else strategy.source.use.embedded - used,
+            "embedded_queries": 0
+            if strategy.source is None
+            else strategy.source.use.embedded - used,
             "seconds": seconds,
             **of_rounds,
         }

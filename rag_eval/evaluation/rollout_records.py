@@ -42,11 +42,27 @@ def read_record(home: Path, gold_set: str, candidate: str) -> RolloutRecord | No
             if (record.gold_set, record.candidate) == (gold_set, candidate):
                 return record
             problem = "candidate", f"{record.gold_set}/{record.candidate}"
-    raise InputError(Problem("rollout_damaged", "not a record as rag-eval rollout wrote it; move it away and plan anew", file=str(path), field=problem[0], found=problem[1]))
+    raise InputError(
+        Problem(
+            "rollout_damaged",
+            "not a record as rag-eval rollout wrote it; move it away and plan anew",
+            file=str(path),
+            field=problem[0],
+            found=problem[1],
+        )
+    )
 
 
-def append_events(home: Path, record: RolloutRecord | None, gold_set: str, candidate: str, events: Sequence[Planned | Decided | Abandoned]) -> None:
+def append_events(
+    home: Path,
+    record: RolloutRecord | None,
+    gold_set: str,
+    candidate: str,
+    events: Sequence[Planned | Decided | Abandoned],
+) -> None:
     """Write a record with further events at its end; the caller holds the home and has read `record` under the same lock."""
     before = () if record is None else record.events
     whole = RolloutRecord(gold_set=gold_set, candidate=candidate, events=(*before, *events))
-    write_text(record_path(home, gold_set, candidate), f"{canonical_json(whole.model_dump(mode='json'))}\n")
+    write_text(
+        record_path(home, gold_set, candidate), f"{canonical_json(whole.model_dump(mode='json'))}\n"
+    )

@@ -21,7 +21,13 @@ from rag_eval.gates.rollout_assignment import STAGES, assignments, stage_before
 from rag_eval.gates.rollout_decision import MIN_GROUPS, Decision, Reason, Rule, decide
 from rag_eval.gates.rollout_plan import plan_stages
 from rag_eval.gates.rollout_record import Abandoned, Basis, Decided, Planned, Standing, standing
-from rag_eval.gates.rollout_size import UNKNOWN_BASE, Spread, estimated_spread, largest_spread, rolled_back
+from rag_eval.gates.rollout_size import (
+    UNKNOWN_BASE,
+    Spread,
+    estimated_spread,
+    largest_spread,
+    rolled_back,
+)
 from rag_eval.gold.configuration import load_config
 from rag_eval.gold.loading import load_gold
 from rag_eval.gold.set_names import gold_set_name
@@ -43,15 +49,31 @@ def _now() -> str:
 
 
 def _bad(field: str, message: str, found: object, accepted: str) -> InputError:
-    return InputError(Problem("bad_arguments", message, field=field, found=str(found), accepted=accepted))
+    return InputError(
+        Problem("bad_arguments", message, field=field, found=str(found), accepted=accepted)
+    )
 
 
-def _checked(strategies: list[str], *, current: str, candidate: str, measure: str, detect: float, power: float) -> None:
+def _checked(
+    strategies: list[str],
+    *,
+    current: str,
+    candidate: str,
+    measure: str,
+    detect: float,
+    power: float,
+) -> None:
     for field, name in (("--current", current), ("--candidate", candidate)):
         if name not in strategies:
             raise _bad(field, "the gold set has no such strategy", name, ", ".join(strategies))
     if current == candidate:
-        raise _bad("--candidate", "a strategy is not rolled out against itself", candidate, ", ".join(name for name in strategies if name != current) or "another strategy in gold_set.yaml")
+        raise _bad(
+            "--candidate",
+            "a strategy is not rolled out against itself",
+            candidate,
+            ", ".join(name for name in strategies if name != current)
+            or "another strategy in gold_set.yaml",
+        )
     if measure != "delta_s":
         label(measure)
     for field, value, (low, high) in (("--detect", detect, DETECT), ("--power", power, POWER)):
@@ -62,23 +84,53 @@ def _checked(strategies: list[str], *, current: str, candidate: str, measure: st
 def _newest_run(home: Path, gold_set: str, gold_hash: str, names: set[str]) -> str | None:
     for run_id in reversed(run_ids(home, gold_set)[-RECENT:]):
         report = kept_run(home, run_id)["report"]
-        if report["gold"]["hash"] == gold_hash and names <= {entry["name"] for entry in report["strategies"]}:
+        if report["gold"]["hash"] == gold_hash and names <= {
+            entry["name"] for entry in report["strategies"]
+        }:
             return run_id
     return None
 
 
 def _basis(evidence: Evidence | None, current: str) -> tuple[Spread, str]:
-    found = None if evidence is None else estimated_spread(evidence.current, evidence.candidate, evidence.groups)
+    found = (
+        None
+        if evidence is None
+        else estimated_spread(evidence.current, evidence.candidate, evidence.groups)
+    )
     if found is not None and evidence is not None and found.n_groups >= MIN_GROUPS:
-        where = f"differences of run {evidence.source.name} on {found.n_groups} independent questions"
-        return found, f"{where}: mean of {quoted(current)} {found.base:.3f}, standard deviation of the relative difference {found.relative:.3f}"
-    few = "has too few questions to tell from" if evidence is None or found is not None else f"says nothing of {quoted(current)}, which scores 0 or was not scored"
-    why = "no kept run of this gold set has both strategies" if evidence is None else f"run {evidence.source.name} {few}"
-    return largest_spread(), f"{why}: the numbers are the most that can be needed when {quoted(current)} scores {UNKNOWN_BASE} or better; rag-eval run gives those of your own strategies"
+        where = (
+            f"differences of run {evidence.source.name} on {found.n_groups} independent questions"
+        )
+        return (
+            found,
+            f"{where}: mean of {quoted(current)} {found.base:.3f}, standard deviation of the relative difference {found.relative:.3f}",
+        )
+    few = (
+        "has too few questions to tell from"
+        if evidence is None or found is not None
+        else f"says nothing of {quoted(current)}, which scores 0 or was not scored"
+    )
+    why = (
+        "no kept run of this gold set has both strategies"
+        if evidence is None
+        else f"run {evidence.source.name} {few}"
+    )
+    return (
+        largest_spread(),
+        f"{why}: the numbers are the most that can be needed when {quoted(current)} scores {UNKNOWN_BASE} or better; rag-eval run gives those of your own strategies",
+    )
 
 
 def plan_rollout(
-    settings: Settings, gold_set: str, current: str, candidate: str, *, measure: str = "recall_at_10", detect: float = MAX_DEGRADATION, power: float = 0.8, restart: bool = False
+    settings: Settings,
+    gold_set: str,
+    current: str,
+    candidate: str,
+    *,
+    measure: str = "recall_at_10",
+    detect: float = MAX_DEGRADATION,
+    power: float = 0.8,
+    restart: bool = False,
 ) -> Planned:
     """Plan a rollout and write it down.
 
@@ -105,22 +157,57 @@ def plan_rollout(
     name = gold_set_name(gold_set)
     folder = select_gold_sets(settings.gold_sets, [name])[0]
     config = load_config(folder)
-    _checked([spec.name for spec in config.strategies], current=current, candidate=candidate, measure=measure, detect=detect, power=power)
+    _checked(
+        [spec.name for spec in config.strategies],
+        current=current,
+        candidate=candidate,
+        measure=measure,
+        detect=detect,
+        power=power,
+    )
     gold, home = load_gold(folder, config), settings.home
     with home_lock(home):
         record = read_record(home, name, candidate)
         running = None if record is None else standing(record)
         if running is not None and running.share is not None and not restart:
             found = f"planned at {running.plan.at}, at {running.share * 100:g} % now"
-            raise InputError(Problem("rollout_running", "this candidate is being rolled out", file=str(record_path(home, name, candidate)), found=found, accepted="rag-eval rollout decide, or --restart"))
+            raise InputError(
+                Problem(
+                    "rollout_running",
+                    "this candidate is being rolled out",
+                    file=str(record_path(home, name, candidate)),
+                    found=found,
+                    accepted="rag-eval rollout decide, or --restart",
+                )
+            )
         run_id = _newest_run(home, name, gold.gold_hash, {current, candidate})
-        evidence = None if run_id is None else run_evidence(home, name, run_id, current, candidate, measure=measure, level=config.level)
+        evidence = (
+            None
+            if run_id is None
+            else run_evidence(
+                home, name, run_id, current, candidate, measure=measure, level=config.level
+            )
+        )
         spread, sentence = _basis(evidence, current)
         report = None if evidence is None else evidence.report
         asked = gold.queries[gold.queries["answerable"]]
-        identity = {"gold_set": name, "gold": gold.gold_hash, "current": current, "candidate": candidate, "measure": measure, "events": 0 if record is None else len(record.events)}
+        identity = {
+            "gold_set": name,
+            "gold": gold.gold_hash,
+            "current": current,
+            "candidate": candidate,
+            "measure": measure,
+            "events": 0 if record is None else len(record.events),
+        }
         plan_id = digest(identity)
-        stages = plan_stages(spread, asked["text"].tolist(), asked["group_id"].tolist(), plan_id, detect=detect, power=power)
+        stages = plan_stages(
+            spread,
+            asked["text"].tolist(),
+            asked["group_id"].tolist(),
+            plan_id,
+            detect=detect,
+            power=power,
+        )
         plan = Planned(
             plan_id=plan_id,
             at=_now(),
@@ -134,20 +221,44 @@ def plan_rollout(
             power=power,
             max_degradation=MAX_DEGRADATION,
             rolled_back=rolled_back(spread.relative, stages[0].needed, power, MAX_DEGRADATION),
-            basis=Basis(run_id=run_id, base=spread.base, spread=spread.relative, n_groups=spread.n_groups, sentence=sentence),
-            index_hashes={strategy: None if report is None else _index_hash(report, strategy) for strategy in (current, candidate)},
+            basis=Basis(
+                run_id=run_id,
+                base=spread.base,
+                spread=spread.relative,
+                n_groups=spread.n_groups,
+                sentence=sentence,
+            ),
+            index_hashes={
+                strategy: None if report is None else _index_hash(report, strategy)
+                for strategy in (current, candidate)
+            },
             stages=stages,
         )
-        given_up = [] if running is None or running.ended is not None else [Abandoned(plan_id=running.plan.plan_id, at=plan.at)]
+        given_up = (
+            []
+            if running is None or running.ended is not None
+            else [Abandoned(plan_id=running.plan.plan_id, at=plan.at)]
+        )
         append_events(home, record, name, candidate, [*given_up, plan])
     return plan
 
 
 def _index_hash(report: dict[str, Any], strategy: str) -> str | None:
-    return next((str(entry["index_hash"]) for entry in report["strategies"] if entry["name"] == strategy), None)
+    return next(
+        (str(entry["index_hash"]) for entry in report["strategies"] if entry["name"] == strategy),
+        None,
+    )
 
 
-def decide_rollout(settings: Settings, gold_set: str, candidate: str, *, run: str | None = None, evidence: Path | None = None, dry_run: bool = False) -> tuple[Planned, Decided]:
+def decide_rollout(
+    settings: Settings,
+    gold_set: str,
+    candidate: str,
+    *,
+    run: str | None = None,
+    evidence: Path | None = None,
+    dry_run: bool = False,
+) -> tuple[Planned, Decided]:
     """Decide about the present stage of a rollout and write the decision down.
 
     Parameters
@@ -169,18 +280,51 @@ def decide_rollout(settings: Settings, gold_set: str, candidate: str, *, run: st
         No such rollout, it has ended, the evidence cannot be used, or it was judged by other gold than the plan.
     """
     if run is not None and evidence is not None:
-        raise _bad("--evidence", "give a run or a file of outcomes, not both", "--run and --evidence", "one of them")
+        raise _bad(
+            "--evidence",
+            "give a run or a file of outcomes, not both",
+            "--run and --evidence",
+            "one of them",
+        )
     home = settings.home
     path = record_path(home, gold_set, candidate)
     with contextlib.nullcontext() if dry_run else home_lock(home):
         record = read_record(home, gold_set, candidate)
         now = None if record is None else standing(record)
         if now is None:
-            raise InputError(Problem("no_rollout", "no rollout of this candidate was planned", file=str(path), found=candidate, accepted="rag-eval rollout plan"))
+            raise InputError(
+                Problem(
+                    "no_rollout",
+                    "no rollout of this candidate was planned",
+                    file=str(path),
+                    found=candidate,
+                    accepted="rag-eval rollout plan",
+                )
+            )
         if now.share is None:
-            raise InputError(Problem("rollout_ended", "this rollout has ended", file=str(path), found=f"{now.ended}, planned at {now.plan.at}", accepted="a new one: rag-eval rollout plan"))
+            raise InputError(
+                Problem(
+                    "rollout_ended",
+                    "this rollout has ended",
+                    file=str(path),
+                    found=f"{now.ended}, planned at {now.plan.at}",
+                    accepted="a new one: rag-eval rollout plan",
+                )
+            )
         plan = now.plan
-        found = file_evidence(evidence) if evidence else run_evidence(home, gold_set, run or "latest", plan.current, candidate, measure=plan.measure, level=plan.level)
+        found = (
+            file_evidence(evidence)
+            if evidence
+            else run_evidence(
+                home,
+                gold_set,
+                run or "latest",
+                plan.current,
+                candidate,
+                measure=plan.measure,
+                level=plan.level,
+            )
+        )
         decided = _decided(now, now.share, found, _notes(plan, found))
         if not dry_run:
             append_events(home, record, gold_set, candidate, [decided])
@@ -196,18 +340,32 @@ def _notes(plan: Planned, found: Evidence) -> list[str]:
         The gold differs.
     """
     if found.report is None:
-        return [f"outcomes of {found.source.name} name no index and no gold; they are taken to be {plan.measure} of the two strategies as they are deployed"]
+        return [
+            f"outcomes of {found.source.name} name no index and no gold; they are taken to be {plan.measure} of the two strategies as they are deployed"
+        ]
     gold = str(found.report["gold"]["hash"])
     if gold != plan.gold_hash:
         accepted = "a run of the gold that was planned with, or a new plan: rag-eval rollout plan --restart"
-        raise InputError(Problem("gold_differs", "the run was judged by other gold than the plan", field="gold.hash", found=f"{gold[:12]}, planned with {plan.gold_hash[:12]}", accepted=accepted))
+        raise InputError(
+            Problem(
+                "gold_differs",
+                "the run was judged by other gold than the plan",
+                field="gold.hash",
+                found=f"{gold[:12]}, planned with {plan.gold_hash[:12]}",
+                accepted=accepted,
+            )
+        )
     notes = []
     for name, planned in plan.index_hashes.items():
         now = _index_hash(found.report, name)
         if planned is None:
-            notes.append(f"index of {name}: {quoted(now)}; the plan rests on no run and so on no index")
+            notes.append(
+                f"index of {name}: {quoted(now)}; the plan rests on no run and so on no index"
+            )
         elif planned != now:
-            notes.append(f"DIFFERENT index of {name}: planned with {quoted(planned)}, decided on {quoted(now)}")
+            notes.append(
+                f"DIFFERENT index of {name}: planned with {quoted(planned)}, decided on {quoted(now)}"
+            )
     return notes
 
 
@@ -216,14 +374,31 @@ def _decided(now: Standing, share: float, found: Evidence, notes: list[str]) -> 
     places = assignments(found.queries, plan.plan_id)
     on = places < share
     needed = next(stage.needed for stage in plan.stages if stage.share == share)
-    rule = Rule(max_degradation=plan.max_degradation, higher_is_better=plan.higher_is_better, power=plan.power)
-    decision = decide(found.current[on], found.candidate[on], found.groups[on], needed, rule, fresh=places[on] >= before)
+    rule = Rule(
+        max_degradation=plan.max_degradation,
+        higher_is_better=plan.higher_is_better,
+        power=plan.power,
+    )
+    decision = decide(
+        found.current[on],
+        found.candidate[on],
+        found.groups[on],
+        needed,
+        rule,
+        fresh=places[on] >= before,
+    )
     seen_at = now.promoted_by(found.source)
     if decision.action == "promote" and seen_at is not None:
-        reason = Reason("evidence_seen", f"the same evidence has promoted the candidate from {seen_at * 100:g} % already; another run, or new outcomes, must do so now")
+        reason = Reason(
+            "evidence_seen",
+            f"the same evidence has promoted the candidate from {seen_at * 100:g} % already; another run, or new outcomes, must do so now",
+        )
         decision = Decision("hold", (reason, *decision.reasons), decision.figures)
     if now.look > 1:
-        notes = [*notes, f"this is look {now.look} at this stage: each look is another chance of an error, and the intervals hold for one"]
+        notes = [
+            *notes,
+            f"this is look {now.look} at this stage: each look is another chance of an error, and the intervals hold for one",
+        ]
     later = [stage for stage in STAGES if stage > share]
     return Decided(
         plan_id=plan.plan_id,

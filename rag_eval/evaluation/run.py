@@ -78,7 +78,17 @@ class NotRecordedError(Exception):
 
 def report_files(folder: Path) -> list[Path]:
     """Files that MLflow keeps of every run; rankings and the CSV copy stay in the folder of reports."""
-    names = (FILE_NAME, PAGE, "measures.csv", "per-query.parquet", "answers.jsonl", "citations.jsonl", "evidence-trust.jsonl", "reliability.png", "learning-curve.png")
+    names = (
+        FILE_NAME,
+        PAGE,
+        "measures.csv",
+        "per-query.parquet",
+        "answers.jsonl",
+        "citations.jsonl",
+        "evidence-trust.jsonl",
+        "reliability.png",
+        "learning-curve.png",
+    )
     return [folder / name for name in names if (folder / name).is_file()]
 
 
@@ -91,18 +101,34 @@ def mlflow_record(runs: Runs, report: dict[str, Any], tags: dict[str, str] | Non
         Whatever the tracking store did; the report on disk stands.
     """
     evaluation, settings = runs.evaluation, runs.evaluation.settings
-    files, questions, uri = report_files(evaluation.reports), per_question(runs, report), settings.mlflow_uri
+    files, questions, uri = (
+        report_files(evaluation.reports),
+        per_question(runs, report),
+        settings.mlflow_uri,
+    )
     with evaluation.progress.step("Recording in MLflow"):
         try:
-            return record(report, evaluation.config.name, uri, files, settings.home / "mlartifacts", extra_tags=tags, questions=questions)
+            return record(
+                report,
+                evaluation.config.name,
+                uri,
+                files,
+                settings.home / "mlartifacts",
+                extra_tags=tags,
+                questions=questions,
+            )
         except Exception as failure:  # noqa: BLE001 - whatever a tracking store raises
             reason = without_secrets(f"{type(failure).__name__}: {failure}", uri)
-    raise NotRecordedError(reason)  # outside of the handler: neither cause nor context repeats the address
+    raise NotRecordedError(
+        reason
+    )  # outside of the handler: neither cause nor context repeats the address
 
 
 def publish(evaluation: Evaluation, report_folder: Path) -> None:
     """Copy the primary gold set's page and report to the top of the folder of reports, atomically and last."""
-    (evaluation.settings.reports / PAGE).unlink(missing_ok=True)  # at no moment stands a page beside another run's report
+    (evaluation.settings.reports / PAGE).unlink(
+        missing_ok=True
+    )  # at no moment stands a page beside another run's report
     for name in (FILE_NAME, PAGE):
         if not (report_folder / name).is_file():
             continue
@@ -155,8 +181,21 @@ def evaluate(evaluation: Evaluation, *, primary: bool) -> Outcome:
     try:
         run_id = mlflow_record(runs, report)
     except Exception as failure:  # noqa: BLE001 - whatever a tracking store does, the report on disk stands; the caller shows the error
-        error = str(failure) if isinstance(failure, NotRecordedError) else f"{type(failure).__name__}: {failure}"
-    return Outcome(evaluation.config.name, report, evaluation.reports, required_failures(report["gates"]), seconds, run_id, error, trace_error)
+        error = (
+            str(failure)
+            if isinstance(failure, NotRecordedError)
+            else f"{type(failure).__name__}: {failure}"
+        )
+    return Outcome(
+        evaluation.config.name,
+        report,
+        evaluation.reports,
+        required_failures(report["gates"]),
+        seconds,
+        run_id,
+        error,
+        trace_error,
+    )
 
 
 def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[Outcome]:
@@ -170,4 +209,12 @@ def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[
         ArtifactStore(settings.home / "artifacts").sweep()
         sweep(settings.home, "", "runs", "embeddings/*")
         sweep(settings.reports, "", "*", older_than_s=ANOTHER_HOME_S)
-        return [evaluate(evaluation, primary=evaluation.config.name == primary and evaluation.known and not evaluation.partial) for evaluation in ordered]
+        return [
+            evaluate(
+                evaluation,
+                primary=evaluation.config.name == primary
+                and evaluation.known
+                and not evaluation.partial,
+            )
+            for evaluation in ordered
+        ]

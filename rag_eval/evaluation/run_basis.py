@@ -46,7 +46,14 @@ def configuration_part(spec: Strategy) -> dict[str, Any]:
 def evaluation_part(evaluation: Evaluation) -> dict[str, Any]:
     """How everything was evaluated, as the report says it."""
     config = evaluation.config
-    return {"k": list(config.k), "depth": config.depth, "level": config.level, "primary": config.primary_strategy, "partial": evaluation.partial, "known": evaluation.known}
+    return {
+        "k": list(config.k),
+        "depth": config.depth,
+        "level": config.level,
+        "primary": config.primary_strategy,
+        "partial": evaluation.partial,
+        "known": evaluation.known,
+    }
 
 
 def basis_of(runs: Runs) -> RunBasis:
@@ -55,7 +62,18 @@ def basis_of(runs: Runs) -> RunBasis:
     return RunBasis(
         gold_hash=gold_variants(evaluation).json("about")["hash"],
         chunks_hash=admitted_chunks(evaluation).json("about")["chunks_hash"],
-        settings=settings_hash(evaluation_part(evaluation), list(config.seeds), config.uncertainty.target, config.uncertainty.k),
+        settings=settings_hash(
+            evaluation_part(evaluation),
+            list(config.seeds),
+            config.uncertainty.target,
+            config.uncertainty.k,
+        ),
         code=code_version(),
-        strategies={name: StrategyBasis(runs.artifact(name).json("about")["index_hash"], configuration_hash(configuration_part(runs.spec(name)))) for name in runs.names},
+        strategies={
+            name: StrategyBasis(
+                runs.artifact(name).json("about")["index_hash"],
+                configuration_hash(configuration_part(runs.spec(name))),
+            )
+            for name in runs.names
+        },
     )

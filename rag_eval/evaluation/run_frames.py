@@ -40,11 +40,18 @@ def run_frame(rankings: Mapping[int, Ranking]) -> pd.DataFrame:
 
 def failed_frame(rankings: Mapping[int, Ranking]) -> pd.DataFrame:
     """List the retrievals that ended in an error: variant, seed."""
-    rows = [(row, seed) for seed, found in rankings.items() if found.failed is not None for row in np.flatnonzero(found.failed).tolist()]
+    rows = [
+        (row, seed)
+        for seed, found in rankings.items()
+        if found.failed is not None
+        for row in np.flatnonzero(found.failed).tolist()
+    ]
     return pd.DataFrame(rows, columns=["variant", "seed"], dtype="int64")
 
 
-def run_rows(frame: pd.DataFrame, seeds: Sequence[int], n_variants: int, depth: int) -> dict[int, npt.NDArray[np.int64]]:
+def run_rows(
+    frame: pd.DataFrame, seeds: Sequence[int], n_variants: int, depth: int
+) -> dict[int, npt.NDArray[np.int64]]:
     """Read a RUN frame back as chunk rows by seed, int64 [n_variants, depth], -1 padded. A seed under which nothing was retrieved has no row in the frame."""
     result = {}
     for seed in sorted(seeds):

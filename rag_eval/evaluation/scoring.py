@@ -72,30 +72,50 @@ class Scores:
         wording, n_wordings = wording_of(gold)
         seeds = np.unique(self.seed)
         result = np.full((len(gold.queries), n_wordings, len(seeds)), np.nan)
-        result[gold.query_of[self.variant], wording[self.variant], np.searchsorted(seeds, self.seed)] = self.column(level, label)
+        result[
+            gold.query_of[self.variant], wording[self.variant], np.searchsorted(seeds, self.seed)
+        ] = self.column(level, label)
         return result
 
-    def per_query(self, level: Level, n_queries: int, gold: GoldArrays, variants: npt.NDArray[np.bool_] | None = None) -> FloatArray:
+    def per_query(
+        self,
+        level: Level,
+        n_queries: int,
+        gold: GoldArrays,
+        variants: npt.NDArray[np.bool_] | None = None,
+    ) -> FloatArray:
         """Average inside each query first: float [n_queries, n_labels]; failed runs count 0, NaN where the query is ineligible.
 
         Where `variants` is given, bool [n_variants], only those wordings count.
         """
         values = self.values[level]
-        chosen = values if variants is None else np.where(variants[self.variant][:, None], values, np.nan)
+        chosen = (
+            values
+            if variants is None
+            else np.where(variants[self.variant][:, None], values, np.nan)
+        )
         return within_query(chosen, gold.query_of[self.variant], n_queries)
 
     def ineligible(self, level: Level, n_queries: int, gold: GoldArrays) -> npt.NDArray[np.bool_]:
         """Which queries have nothing to be scored on at a level, bool [n_queries]; a failed retrieval does not change that."""
-        return np.isnan(within_query(self.values[level][:, :1], gold.query_of[self.variant], n_queries)[:, 0])
+        return np.isnan(
+            within_query(self.values[level][:, :1], gold.query_of[self.variant], n_queries)[:, 0]
+        )
 
     def limited(self, ran: npt.NDArray[np.bool_], unmeasured: Iterable[Level]) -> "Scores":
         """Take out what has no value: wordings that were not run (bool [n_variants]), and levels that cannot be measured."""
         there = ran[self.variant]
         gone = set(unmeasured)
         values, upper = (
-            {level: np.where((there & (level not in gone))[:, None], part, np.nan) for level, part in parts.items()} for parts in (self.values, self.upper)
+            {
+                level: np.where((there & (level not in gone))[:, None], part, np.nan)
+                for level, part in parts.items()
+            }
+            for parts in (self.values, self.upper)
         )
-        return dataclasses.replace(self, values=values, upper=upper, failed=self.failed & there, ran=there)
+        return dataclasses.replace(
+            self, values=values, upper=upper, failed=self.failed & there, ran=there
+        )
 
 
 def wording_of(gold: GoldArrays) -> tuple[IntArray, int]:
@@ -111,14 +131,20 @@ def wording_names(gold: GoldArrays) -> list[str]:
     return ["original", *sorted(set(gold.variants["paraphrase_id"]) - {"original"})]
 
 
-def _span_values(rows: IntArray, query: IntArray, gold: GoldArrays, labels: tuple[str, ...]) -> FloatArray:
+def _span_values(
+    rows: IntArray, query: IntArray, gold: GoldArrays, labels: tuple[str, ...]
+) -> FloatArray:
     """Span level: R@k counts gold spans; Success@k and RR ask for the first chunk that carries one; P@k and nDCG rate chunks."""
     parsed = [parse_label(label) for label in labels]
     recall_ks = [k for name, k in parsed if name == "R" and k is not None]
     recall = dict(zip(recall_ks, span_recall(rows, gold.spans, query, recall_ks).T, strict=True))
     first = first_relevant_rank(rows, gold.spans, query)
-    by_chunk = [label for label, (name, _) in zip(labels, parsed, strict=True) if name in {"P", "nDCG"}]
-    chunk_values = dict(zip(by_chunk, score_rankings(rows, gold.qrels_chunk, query, by_chunk).T, strict=True))
+    by_chunk = [
+        label for label, (name, _) in zip(labels, parsed, strict=True) if name in {"P", "nDCG"}
+    ]
+    chunk_values = dict(
+        zip(by_chunk, score_rankings(rows, gold.qrels_chunk, query, by_chunk).T, strict=True)
+    )
     eligible = ~np.isnan(first)
     columns = []
     for label, (name, k) in zip(labels, parsed, strict=True):
@@ -134,7 +160,12 @@ def _span_values(rows: IntArray, query: IntArray, gold: GoldArrays, labels: tupl
     return np.stack(columns, axis=1)
 
 
-def score_strategy(rows_by_seed: dict[int, IntArray], gold: GoldArrays, ks: Sequence[int], failed: pd.DataFrame | None = None) -> Scores:
+def score_strategy(
+    rows_by_seed: dict[int, IntArray],
+    gold: GoldArrays,
+    ks: Sequence[int],
+    failed: pd.DataFrame | None = None,
+) -> Scores:
     """Score every run of a strategy at every level.
 
     Parameters
@@ -157,14 +188,26 @@ def score_strategy(rows_by_seed: dict[int, IntArray], gold: GoldArrays, ks: Sequ
     documents = collapse(rows, gold.document_of_chunk, depth)
     labels = labels_for(ks)
     cutoffs = sorted({*ks, ALWAYS_K})
-    values: dict[Level, FloatArray] = {"document": score_rankings(documents, gold.qrels_document, query, labels["document"])}
-    upper: dict[Level, FloatArray] = {"document": np.stack([precision_bounds(documents, gold.qrels_document, query, k).high for k in cutoffs], axis=1)}
+    values: dict[Level, FloatArray] = {
+        "document": score_rankings(documents, gold.qrels_document, query, labels["document"])
+    }
+    upper: dict[Level, FloatArray] = {
+        "document": np.stack(
+            [precision_bounds(documents, gold.qrels_document, query, k).high for k in cutoffs],
+            axis=1,
+        )
+    }
     sections = collapse(rows, gold.section_of_chunk, depth)
     values["section"] = score_rankings(sections, gold.qrels_section, query, labels["section"])
-    upper["section"] = np.stack([precision_bounds(sections, gold.qrels_section, query, k).high for k in cutoffs], axis=1)
+    upper["section"] = np.stack(
+        [precision_bounds(sections, gold.qrels_section, query, k).high for k in cutoffs], axis=1
+    )
     values["span"] = _span_values(rows, query, gold, labels["span"])
     run_seeds = np.repeat(np.array(seeds, dtype=np.int64), n_variants)
     broken = np.zeros(len(variant), dtype=bool)
     if failed is not None:
-        broken[np.searchsorted(seeds, failed["seed"].to_numpy()) * n_variants + failed["variant"].to_numpy()] = True
+        broken[
+            np.searchsorted(seeds, failed["seed"].to_numpy()) * n_variants
+            + failed["variant"].to_numpy()
+        ] = True
     return Scores(labels, values, upper, documents[:, :ALWAYS_K], variant, run_seeds, broken)

@@ -26,7 +26,9 @@ KEYS = ("variant", "seed", "failed", "heuristic_v0")
 
 def fingerprint_of(runs: Runs, name: str) -> str:
     """Identity of everything that decides the rankings of a strategy of this evaluation."""
-    return strategy_fingerprint(runs.evaluation, runs.spec(name), str(runs.artifact(name).json("about")["index_hash"]))
+    return strategy_fingerprint(
+        runs.evaluation, runs.spec(name), str(runs.artifact(name).json("about")["index_hash"])
+    )
 
 
 def strategy_signals(runs: Runs, name: str) -> Artifact:
@@ -42,12 +44,22 @@ def _strategy_signals(runs: Runs, name: str) -> Artifact:
     evaluation, run = runs.evaluation, runs.artifact(name)
     k, fingerprint = evaluation.config.uncertainty.k, fingerprint_of(runs, name)
     embedding = stability_embedding(evaluation).model_dump(mode="json")
-    key = evaluation.key("signals", run.key, gold_variants(evaluation).key, admitted_chunks(evaluation).key, k, embedding, fingerprint)
+    key = evaluation.key(
+        "signals",
+        run.key,
+        gold_variants(evaluation).key,
+        admitted_chunks(evaluation).key,
+        k,
+        embedding,
+        fingerprint,
+    )
 
     def make() -> dict[str, Any]:
         parts, gaps = [], dict[str, list[list[dict[str, Any]]] | None]()
         failed = run.frame("failed")
-        with evaluation.progress.step(f"Signals of {name}", len(runs.gold.variants), "wordings") as advance:
+        with evaluation.progress.step(
+            f"Signals of {name}", len(runs.gold.variants), "wordings"
+        ) as advance:
             for seed, batch in stored_batches(runs, name).items():
                 broken = np.zeros(len(batch), dtype=bool)
                 broken[failed.loc[failed["seed"] == seed, "variant"].to_numpy()] = True
@@ -60,7 +72,11 @@ def _strategy_signals(runs: Runs, name: str) -> Artifact:
                 gaps[str(seed)] = _gaps(runs, batch, k)
                 advance(len(batch) // max(len(run.json("about")["seeds"]), 1))
         frame = pd.concat(parts, ignore_index=True)
-        return {"signals": frame[runs.ran(name)[frame["variant"].to_numpy()]].reset_index(drop=True), "gaps": gaps, "about": {"names": list(SIGNALS), "n": len(frame), "fingerprint": fingerprint}}
+        return {
+            "signals": frame[runs.ran(name)[frame["variant"].to_numpy()]].reset_index(drop=True),
+            "gaps": gaps,
+            "about": {"names": list(SIGNALS), "n": len(frame), "fingerprint": fingerprint},
+        }
 
     return evaluation.memo("signals", key, make)
 
@@ -72,4 +88,7 @@ def _gaps(runs: Runs, batch: RankedBatch, k: int) -> list[list[dict[str, Any]]] 
         return None
     words = runs.evaluation.once("corpus words", lambda: CorpusWords(opened.table, batch.space))
     context = ExpansionContext(batch, runs.gold.variants["text"].tolist(), words)
-    return [[gap.as_json() for gap in found] for found in semantic_gaps(context, np.arange(len(batch)), k)]
+    return [
+        [gap.as_json() for gap in found]
+        for found in semantic_gaps(context, np.arange(len(batch)), k)
+    ]

@@ -70,7 +70,15 @@ def slices(runs: Runs) -> dict[str, Any]:
 def _slices(runs: Runs) -> Artifact:
     evaluation, made = runs.evaluation, answer_measures(runs)
     config = evaluation.config
-    key = evaluation.key("slices", gold_variants(evaluation).key, runs.keys, config.k, config.level, config.uncertainty.k, None if made is None else made.key)
+    key = evaluation.key(
+        "slices",
+        gold_variants(evaluation).key,
+        runs.keys,
+        config.k,
+        config.level,
+        config.uncertainty.k,
+        None if made is None else made.key,
+    )
 
     def make() -> dict[str, Any]:
         with evaluation.progress.step("Measuring slices"):
@@ -79,7 +87,17 @@ def _slices(runs: Runs) -> Artifact:
             by = [_entry(runs, part) for part in (*_answerability(runs), *lengths, *tags)]
         shown = {"n_tags": n_tags, "n_tags_left_out": n_tags - len(tags)}
         absent = {} if lengths else {"lengths_reason": "the questions are all of one length"}
-        return {"about": {"measure": MEASURE, "target": TARGET, "k": config.uncertainty.k, "level": config.level, **shown, **absent, "by": by}}
+        return {
+            "about": {
+                "measure": MEASURE,
+                "target": TARGET,
+                "k": config.uncertainty.k,
+                "level": config.level,
+                **shown,
+                **absent,
+                "by": by,
+            }
+        }
 
     return evaluation.memo("slices", key, make)
 
@@ -95,8 +113,15 @@ def tag_slices(tags: Sequence[Sequence[str]], limit: int = MAX_TAGS) -> tuple[in
         At most so many slices.
     """
     rows = np.repeat(np.arange(len(tags)), [len(row) for row in tags])
-    pairs = pd.DataFrame({"row": rows, "tag": [tag for row in tags for tag in row]}).drop_duplicates()
-    counts = pairs.groupby("tag").size().reset_index(name="n").sort_values(["n", "tag"], ascending=[False, True])
+    pairs = pd.DataFrame(
+        {"row": rows, "tag": [tag for row in tags for tag in row]}
+    ).drop_duplicates()
+    counts = (
+        pairs.groupby("tag")
+        .size()
+        .reset_index(name="n")
+        .sort_values(["n", "tag"], ascending=[False, True])
+    )
     found = []
     for tag in counts["tag"].head(limit).tolist():
         member = np.zeros(len(tags), dtype=bool)
@@ -108,7 +133,11 @@ def tag_slices(tags: Sequence[Sequence[str]], limit: int = MAX_TAGS) -> tuple[in
 
 def content_words(texts: Sequence[str]) -> npt.NDArray[np.int64]:
     """Number of content words of each text, int64 [n]: the analyzer's terms, so stop words do not count; scripts without spaces count by pairs of characters."""
-    return np.fromiter((len(row) for row in Analyzer().index([comparable(text) for text in texts])), dtype=np.int64, count=len(texts))
+    return np.fromiter(
+        (len(row) for row in Analyzer().index([comparable(text) for text in texts])),
+        dtype=np.int64,
+        count=len(texts),
+    )
 
 
 def length_slices(words: npt.NDArray[np.int64]) -> list[Slice]:
@@ -123,7 +152,15 @@ def length_slices(words: npt.NDArray[np.int64]) -> list[Slice]:
         if member.any():
             low, high = int(words[member].min()), int(words[member].max())
             bounds = f"{low}" if low == high else f"{low} to {high}"
-            found.append(Slice("length", name, f"questions of {bounds} content words as they were first put", member, {"words": {"low": low, "high": high}}))
+            found.append(
+                Slice(
+                    "length",
+                    name,
+                    f"questions of {bounds} content words as they were first put",
+                    member,
+                    {"words": {"low": low, "high": high}},
+                )
+            )
     return found
 
 
@@ -132,10 +169,26 @@ def _answerability(runs: Runs) -> list[Slice]:
     gold = runs.gold
     answerable = gold.queries["answerable"].to_numpy(dtype=bool)
     unknown = np.zeros(len(answerable), dtype=bool)
-    if runs.evaluation.gold.layout == "recorded":  # recorded outputs name questions that nobody may have judged
-        unknown = answerable & ~runs.evaluation.gold.places["has_flag"].to_numpy(dtype=bool) & (gold.qrels_document.n_relevant == 0)
+    if (
+        runs.evaluation.gold.layout == "recorded"
+    ):  # recorded outputs name questions that nobody may have judged
+        unknown = (
+            answerable
+            & ~runs.evaluation.gold.places["has_flag"].to_numpy(dtype=bool)
+            & (gold.qrels_document.n_relevant == 0)
+        )
     members = {"answerable": answerable & ~unknown, "unanswerable": ~answerable, "unknown": unknown}
-    return [Slice("answerability", name, ANSWERABILITY[name], member, {"abstention": _abstention(runs, member)}) for name, member in members.items() if member.any()]
+    return [
+        Slice(
+            "answerability",
+            name,
+            ANSWERABILITY[name],
+            member,
+            {"abstention": _abstention(runs, member)},
+        )
+        for name, member in members.items()
+        if member.any()
+    ]
 
 
 def _abstention(runs: Runs, member: BoolArray) -> dict[str, Any]:
@@ -144,7 +197,11 @@ def _abstention(runs: Runs, member: BoolArray) -> dict[str, Any]:
     if made is None:
         return {"value": None, "reason": NO_ANSWERS}
     abstained = made.frame("per_question")["outcome"].isin(ABSTAINED).to_numpy(dtype=np.float64)
-    return interval_of(aggregate(["abstention"], abstained[member][:, None], runs.gold.groups[member], BOOTSTRAP_SEED)[0])
+    return interval_of(
+        aggregate(
+            ["abstention"], abstained[member][:, None], runs.gold.groups[member], BOOTSTRAP_SEED
+        )[0]
+    )
 
 
 def _values(runs: Runs) -> FloatArray:
@@ -155,8 +212,16 @@ def _values(runs: Runs) -> FloatArray:
         n, parts = len(gold.queries), []
         for name in runs.names:
             scores, of = runs.scores(name), judged(runs, name)
-            parts.append(scores.per_query(config.level, n, gold)[:, scores.labels[config.level].index(MEASURE)])
-            parts.append(within_query(of.value(TARGET, config.uncertainty.k), gold.query_of[of.variant], n)[:, 0])
+            parts.append(
+                scores.per_query(config.level, n, gold)[
+                    :, scores.labels[config.level].index(MEASURE)
+                ]
+            )
+            parts.append(
+                within_query(of.value(TARGET, config.uncertainty.k), gold.query_of[of.variant], n)[
+                    :, 0
+                ]
+            )
         return np.stack(parts, axis=1)
 
     found: FloatArray = runs.evaluation.once("values of slices", columns)
@@ -167,12 +232,29 @@ def _entry(runs: Runs, part: Slice) -> dict[str, Any]:
     labels = [f"{label} of {name}" for name in runs.names for label in (MEASURE, TARGET)]
     groups = runs.gold.groups[part.member]
     records = aggregate(labels, _values(runs)[part.member], groups, BOOTSTRAP_SEED)
-    unscored = {"unanswerable": NO_GOLD, "unknown": NOT_JUDGED}.get(part.name, "none of these questions was scored") if part.kind == "answerability" else "none of these questions was scored"
+    unscored = (
+        {"unanswerable": NO_GOLD, "unknown": NOT_JUDGED}.get(
+            part.name, "none of these questions was scored"
+        )
+        if part.kind == "answerability"
+        else "none of these questions was scored"
+    )
     strategies = {}
     for at, name in enumerate(runs.names):
         reason = runs.unmeasured(name).get(runs.evaluation.config.level, unscored)
-        strategies[name] = {**_figure(records[2 * at], reason), "miss": _figure(records[2 * at + 1], reason)}
-    return {"kind": part.kind, "name": part.name, "about": part.about, "n_queries": int(part.member.sum()), "n_groups": len(np.unique(groups)), **part.more, "strategies": strategies}
+        strategies[name] = {
+            **_figure(records[2 * at], reason),
+            "miss": _figure(records[2 * at + 1], reason),
+        }
+    return {
+        "kind": part.kind,
+        "name": part.name,
+        "about": part.about,
+        "n_queries": int(part.member.sum()),
+        "n_groups": len(np.unique(groups)),
+        **part.more,
+        "strategies": strategies,
+    }
 
 
 def _figure(record: MeasureRecord, reason: str) -> dict[str, Any]:

@@ -13,7 +13,14 @@ from rag_eval.evaluation.measure_steps import BOOTSTRAP_SEED, Runs, interval_of,
 from rag_eval.evaluation.scoring import ALWAYS_K, wording_names
 from rag_eval.measures.aggregate import aggregate, within_query
 from rag_eval.measures.overlap import mean_pairwise_rbo
-from rag_eval.measures.stability import DELTA_S_TARGET, LAMBDA_REASONS, delta_s, equally_close, lambda_states, zones
+from rag_eval.measures.stability import (
+    DELTA_S_TARGET,
+    LAMBDA_REASONS,
+    delta_s,
+    equally_close,
+    lambda_states,
+    zones,
+)
 from rag_eval.measures.variation import flip_matrix, variance_shares, wording_range
 from rag_eval.records.gold_set import External
 from rag_eval.retrieval.embedding.source import EmbeddingSource
@@ -26,7 +33,13 @@ STATES = ("convergent", "recursive", "divergent", "chaotic", "undefined")
 
 
 def _shares(values: np.ndarray, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    return {name: {"share": number(float(np.mean(values == name))) if len(values) else None, "n": int(np.sum(values == name))} for name in names}
+    return {
+        name: {
+            "share": number(float(np.mean(values == name))) if len(values) else None,
+            "n": int(np.sum(values == name)),
+        }
+        for name in names
+    }
 
 
 def _interval(values: FloatArray, runs: Runs, label: str) -> dict[str, Any]:
@@ -43,18 +56,42 @@ def _distances(runs: Runs, name: str, source: EmbeddingSource) -> tuple[dict[str
     distance = delta_s(questions[scores.variant], chunks, top)
     owner = gold.query_of[scores.variant]
     anchor, decoy = _evidence_vectors(runs, chunks)
-    to_anchor, to_decoy = (np.where(np.asarray(part.any(axis=1))[owner], delta_s(part[owner], chunks, top), np.nan) for part in (anchor, decoy))
-    both = np.where(np.isnan(to_anchor) | np.isnan(to_decoy), np.nan, equally_close(to_anchor, to_decoy))
+    to_anchor, to_decoy = (
+        np.where(np.asarray(part.any(axis=1))[owner], delta_s(part[owner], chunks, top), np.nan)
+        for part in (anchor, decoy)
+    )
+    both = np.where(
+        np.isnan(to_anchor) | np.isnan(to_decoy), np.nan, equally_close(to_anchor, to_decoy)
+    )
     values = np.stack([distance, to_anchor, to_decoy, both], axis=1)
     names = ["delta_s", "to_anchor", "to_decoy", "anchor_and_decoy_equally_close"]
     failed_value = [1.0, 1.0, 1.0, 0.0]
     failed = scores.failed if reason is None else np.zeros(len(owner), dtype=bool)
     lacks = [~part.any(axis=1) for part in (anchor, decoy)]
-    ineligible = np.stack([np.zeros(len(gold.queries), dtype=bool), *lacks, lacks[0] | lacks[1]], axis=1)  # a failed retrieval is not far from what is not there
-    found = aggregate(names, values, gold.groups, BOOTSTRAP_SEED, query_of=owner, failed=failed, failed_value=failed_value, ineligible=ineligible)
-    question, *others = (interval_of(record) | ({} if reason is None else {"value_reason": reason}) for record in found)
+    ineligible = np.stack(
+        [np.zeros(len(gold.queries), dtype=bool), *lacks, lacks[0] | lacks[1]], axis=1
+    )  # a failed retrieval is not far from what is not there
+    found = aggregate(
+        names,
+        values,
+        gold.groups,
+        BOOTSTRAP_SEED,
+        query_of=owner,
+        failed=failed,
+        failed_value=failed_value,
+        ineligible=ineligible,
+    )
+    question, *others = (
+        interval_of(record) | ({} if reason is None else {"value_reason": reason})
+        for record in found
+    )
     within = within_query(np.where(failed, 1.0, distance), owner, len(gold.queries))[:, 0]
-    figures = {**question, "target": f"<= {DELTA_S_TARGET}", "zones": _shares(zones(within), ZONES), **dict(zip(names[1:], others, strict=True))}
+    figures = {
+        **question,
+        "target": f"<= {DELTA_S_TARGET}",
+        "zones": _shares(zones(within), ZONES),
+        **dict(zip(names[1:], others, strict=True)),
+    }
     return figures, distance
 
 
@@ -67,7 +104,11 @@ def _top_chunks(runs: Runs, name: str) -> tuple[np.ndarray, str | None]:
     chunk_of = runs.units(name)["chunk"].to_numpy()
     others = int((chunk_of < 0).sum())
     if others or not len(chunk_of):
-        reason = f"{others} of {len(chunk_of)} retrieved units are no chunks of this corpus, whose vectors are compared" if others else "nothing was retrieved"
+        reason = (
+            f"{others} of {len(chunk_of)} retrieved units are no chunks of this corpus, whose vectors are compared"
+            if others
+            else "nothing was retrieved"
+        )
         return np.full(top.shape, -1, dtype=np.int64), reason
     return np.where(top >= 0, chunk_of[top], -1), None
 
@@ -77,12 +118,16 @@ def _evidence_vectors(runs: Runs, chunks: np.ndarray) -> tuple[FloatArray, Float
     gold, frame = runs.gold, runs.chunks
     n = len(gold.queries)
     anchor, decoy = (np.zeros((n, chunks.shape[1])) for _ in range(2))
-    spans = np.repeat(np.arange(len(gold.spans.carrier_indptr) - 1), np.diff(gold.spans.carrier_indptr))
+    spans = np.repeat(
+        np.arange(len(gold.spans.carrier_indptr) - 1), np.diff(gold.spans.carrier_indptr)
+    )
     query_of_span = np.repeat(np.arange(n), np.diff(gold.spans.indptr))
     np.add.at(anchor, query_of_span[spans], chunks[gold.spans.carriers])
     decoys = gold_variants(runs.evaluation).frame("decoys")
     query_index = pd.Index(gold.queries["query_id"])
-    for query_id, doc_id, section_id in zip(decoys["query_id"], decoys["doc_id"], decoys["section_id"], strict=True):
+    for query_id, doc_id, section_id in zip(
+        decoys["query_id"], decoys["doc_id"], decoys["section_id"], strict=True
+    ):
         there = (frame["section_id"] == section_id) if section_id else (frame["doc_id"] == doc_id)
         decoy[query_index.get_loc(query_id)] += chunks[there.to_numpy()].sum(axis=0)
     return anchor, decoy
@@ -113,7 +158,9 @@ def _wordings(runs: Runs, name: str) -> tuple[dict[str, Any], list[str]]:
         known = ~np.isnan(cube)
         changes = np.full(len(cube), np.nan)
         several = known.any(axis=2).sum(axis=1) > 1
-        changes[several] = np.nanmax(cube[several], axis=(1, 2)) != np.nanmin(cube[several], axis=(1, 2))
+        changes[several] = np.nanmax(cube[several], axis=(1, 2)) != np.nanmin(
+            cube[several], axis=(1, 2)
+        )
         flips[f"hit_at_{k}"] = _interval(changes, runs, f"hit@{k} changes")
     convergent = _interval(together, runs, "convergent and hit")
     if convergent["value"] is None and eligible.any():
@@ -126,14 +173,30 @@ def _wordings(runs: Runs, name: str) -> tuple[dict[str, Any], list[str]]:
         "level": level,
         "rbo": _interval(np.where(eligible, overlap, np.nan), runs, "rbo"),
         "lambda": _shares(states.state, STATES),
-        "reasons": {reason: {"n": int(np.sum(states.reason == reason)), "cause": cause} for reason, (_, cause) in LAMBDA_REASONS.items() if (states.reason == reason).any()},
+        "reasons": {
+            reason: {"n": int(np.sum(states.reason == reason)), "cause": cause}
+            for reason, (_, cause) in LAMBDA_REASONS.items()
+            if (states.reason == reason).any()
+        },
         "n_queries": int(eligible.sum()),
         "convergent_and_hit": convergent,
-        "variance_shares": {"query": number(shares.query), "paraphrase": number(shares.paraphrase), "seed": number(shares.seed)},
+        "variance_shares": {
+            "query": number(shares.query),
+            "paraphrase": number(shares.paraphrase),
+            "seed": number(shares.seed),
+        },
         "hit_changes_with_wording": flips,
-        "flip_matrix": {"wordings": wording_names(gold), "share": [[number(float(x)) for x in row] for row in matrix.share], "n": matrix.n.tolist()},
-        "recall_at_10_by_wording": {name: _interval(getattr(spread, name), runs, name) for name in ("worst", "mean", "best")},
-        "seeds_change_nothing": None if len(runs.evaluation.config.seeds) == 1 else same_rankings(runs.rows(name).values()),
+        "flip_matrix": {
+            "wordings": wording_names(gold),
+            "share": [[number(float(x)) for x in row] for row in matrix.share],
+            "n": matrix.n.tolist(),
+        },
+        "recall_at_10_by_wording": {
+            name: _interval(getattr(spread, name), runs, name) for name in ("worst", "mean", "best")
+        },
+        "seeds_change_nothing": None
+        if len(runs.evaluation.config.seeds) == 1
+        else same_rankings(runs.rows(name).values()),
     }
     return figures, [str(one) for one in state]
 
@@ -149,19 +212,35 @@ def stability_measures(runs: Runs) -> Artifact:
 def _stability_measures(runs: Runs) -> Artifact:
     evaluation = runs.evaluation
     key = evaluation.key(
-        "stability", gold_variants(evaluation).key, runs.keys, stability_embedding(evaluation).model_dump(mode="json"), evaluation.config.k, evaluation.config.level, evaluation.config.seeds
+        "stability",
+        gold_variants(evaluation).key,
+        runs.keys,
+        stability_embedding(evaluation).model_dump(mode="json"),
+        evaluation.config.k,
+        evaluation.config.level,
+        evaluation.config.seeds,
     )
 
     def make() -> dict[str, Any]:
         source = runs.opened().index.source(stability_embedding(evaluation))
         figures, parts, lambdas = {}, [], []
-        with evaluation.progress.step("Measuring stability", len(runs.names), "strategies") as advance:
+        with evaluation.progress.step(
+            "Measuring stability", len(runs.names), "strategies"
+        ) as advance:
             for name in runs.names:
                 scores, variants = runs.scores(name), runs.gold.variants
                 distances, per_run = _distances(runs, name, source)
                 wordings, states = _wordings(runs, name)
                 figures[name] = {"delta_s": distances, **wordings}
-                lambdas.append(pd.DataFrame({"strategy": name, "query_id": runs.gold.queries["query_id"].to_numpy(), "lambda_state": states}))
+                lambdas.append(
+                    pd.DataFrame(
+                        {
+                            "strategy": name,
+                            "query_id": runs.gold.queries["query_id"].to_numpy(),
+                            "lambda_state": states,
+                        }
+                    )
+                )
                 parts.append(
                     pd.DataFrame(
                         {
@@ -174,6 +253,10 @@ def _stability_measures(runs: Runs) -> Artifact:
                     )
                 )
                 advance(1)
-        return {"per_run": pd.concat(parts, ignore_index=True), "per_query": pd.concat(lambdas, ignore_index=True), "about": {"embedding": source.model, "strategies": figures}}
+        return {
+            "per_run": pd.concat(parts, ignore_index=True),
+            "per_query": pd.concat(lambdas, ignore_index=True),
+            "about": {"embedding": source.model, "strategies": figures},
+        }
 
     return evaluation.memo("stability", key, make)

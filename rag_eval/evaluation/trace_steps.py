@@ -35,7 +35,9 @@ def open_sql_store(evaluation: Evaluation) -> SqlStore:
         It cannot be used; no password is shown.
     """
     address = evaluation.settings.database_url
-    return SqlStore(evaluation.settings.home / DATABASE if address is None else address.get_secret_value())
+    return SqlStore(
+        evaluation.settings.home / DATABASE if address is None else address.get_secret_value()
+    )
 
 
 def store_name(spec: Bm25 | Vector | Hybrid | External) -> str:
@@ -55,7 +57,11 @@ def traces(runs: Runs, report: Mapping[str, Any]) -> list[Trace]:
     name = made.json("about")["strategy"]
     stability, seed = stability_measures(runs), runs.artifact(name).json("about")["seeds"][0]
     per_run = stability.frame("per_run")
-    per_run = per_run[(per_run["strategy"] == name) & (per_run["seed"] == seed) & (per_run["paraphrase_id"] == ORIGINAL)]
+    per_run = per_run[
+        (per_run["strategy"] == name)
+        & (per_run["seed"] == seed)
+        & (per_run["paraphrase_id"] == ORIGINAL)
+    ]
     states = stability.frame("per_query")
     states = states[states["strategy"] == name]
     distance: dict[str, float] = dict(zip(per_run["query_id"], per_run["delta_s"], strict=True))
@@ -75,7 +81,12 @@ def traces(runs: Runs, report: Mapping[str, Any]) -> list[Trace]:
     found = []
     for answer in from_artifact(made):
         value = distance.get(answer.query_id)
-        own: dict[str, Any] = {"qid": answer.query_id, "delta_s": None if value is None or pd.isna(value) else value, "lambda_state": state.get(answer.query_id, ""), "k": answer.top_k}
+        own: dict[str, Any] = {
+            "qid": answer.query_id,
+            "delta_s": None if value is None or pd.isna(value) else value,
+            "lambda_state": state.get(answer.query_id, ""),
+            "k": answer.top_k,
+        }
         found += [Trace(**common, **own, **segment) for segment in _segments(answer)]
     return found
 
@@ -87,7 +98,9 @@ def _segments(answer: Answer) -> list[dict[str, Any]]:
     for span in answer.citations:
         item = answer.evidence[span.evidence] if 0 <= span.evidence < len(answer.evidence) else None
         cited.setdefault(span.segment, []).append(item)
-        names.setdefault(span.segment, []).append(item.chunk.snippet_id if item else shown(span.doc_id))  # what is no evidence may be any text
+        names.setdefault(span.segment, []).append(
+            item.chunk.snippet_id if item else shown(span.doc_id)
+        )  # what is no evidence may be any text
     if not cited:
         return [{"seg": 0}]
     segments = []

@@ -82,9 +82,19 @@ def _traffic(runs: Runs, name: str) -> Traffic:
     states = _states(claims, again, runs.opened().table, runs.evaluation.config.uncertainty.k)
     kept = [claim for claim, state in zip(claims, states, strict=True) if state == "kept"]
     unknown = [f"{states.count(state)} {why}" for state, why in _WHY.items() if state in states]
-    values = [found.signals for claim in kept if (found := again[claim["query"]]) is not None and found.signals is not None]
+    values = [
+        found.signals
+        for claim in kept
+        if (found := again[claim["query"]]) is not None and found.signals is not None
+    ]
     n_differing = states.count("differing")
-    return _made(kept, values, n_unknown=len(claims) - len(kept) - n_differing, n_differing=n_differing, reason="; ".join(unknown))
+    return _made(
+        kept,
+        values,
+        n_unknown=len(claims) - len(kept) - n_differing,
+        n_differing=n_differing,
+        reason="; ".join(unknown),
+    )
 
 
 _WHY = {
@@ -94,19 +104,29 @@ _WHY = {
 }
 
 
-def _states(claims: list[dict[str, Any]], again: dict[str, _Again | None], table: ChunkTable, k: int) -> list[str]:
+def _states(
+    claims: list[dict[str, Any]], again: dict[str, _Again | None], table: ChunkTable, k: int
+) -> list[str]:
     """Say of each claim whether it is kept, differing, or a key of _WHY."""
     known = table.row_of.keys() | set(table.doc_ids)
     states = []
     for claim in claims:
-        found, stated = again[claim["query"]], {name for name, _ in claim["retrieved"][: claim["k"]]}
+        found, stated = (
+            again[claim["query"]],
+            {name for name, _ in claim["retrieved"][: claim["k"]]},
+        )
         if found is None or found.signals is None:
             states.append("no_vector" if found is None else "failed")
         elif stated and not stated & known:
             states.append("no_id")
         else:
             top = found.rows[: max(claim["k"], k)]
-            same = stated & {name for row in top for name in (table.chunk_ids[row], table.doc_ids[row])} if stated else not top
+            same = (
+                stated
+                & {name for row in top for name in (table.chunk_ids[row], table.doc_ids[row])}
+                if stated
+                else not top
+            )
             states.append("kept" if same else "differing")
     return states
 
@@ -128,10 +148,27 @@ def _retrieved(runs: Runs, name: str, texts: list[str]) -> dict[str, _Again | No
         failed = np.zeros(len(part), dtype=bool) if found.failed is None else found.failed
         for at, text in enumerate(part):
             rows = found.rows[at]
-            again[text] = _Again(tuple(rows[rows >= 0].tolist()), None if failed[at] else values[at])
+            again[text] = _Again(
+                tuple(rows[rows >= 0].tolist()), None if failed[at] else values[at]
+            )
     return again
 
 
-def _made(kept: list[dict[str, Any]], values: list[FloatArray], *, n_unknown: int = 0, n_differing: int = 0, reason: str = "") -> Traffic:
-    frame = pd.DataFrame({column: pd.Series([claim[column] for claim in kept], dtype="str") for column in COLUMNS})
-    return Traffic(frame, np.array(values, dtype=np.float64).reshape(len(kept), len(SIGNALS)), n_unknown, n_differing, reason)
+def _made(
+    kept: list[dict[str, Any]],
+    values: list[FloatArray],
+    *,
+    n_unknown: int = 0,
+    n_differing: int = 0,
+    reason: str = "",
+) -> Traffic:
+    frame = pd.DataFrame(
+        {column: pd.Series([claim[column] for claim in kept], dtype="str") for column in COLUMNS}
+    )
+    return Traffic(
+        frame,
+        np.array(values, dtype=np.float64).reshape(len(kept), len(SIGNALS)),
+        n_unknown,
+        n_differing,
+        reason,
+    )

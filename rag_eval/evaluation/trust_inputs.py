@@ -48,15 +48,32 @@ def trust_inputs(evaluation: Evaluation, corpus: Artifact) -> TrustInputs:
             read = read_signatures(resolve(config.signatures, base), doc_ids, config.keys)
             signatures |= read.signatures
             notes += [quoted(note.message, 300) for note in read.notes]
-    signed = sorted((doc_id, one.key, base64.b64encode(one.data).decode()) for doc_id, one in signatures.items())
+    signed = sorted(
+        (doc_id, one.key, base64.b64encode(one.data).decode()) for doc_id, one in signatures.items()
+    )
     if config.manifest is None:
-        return TrustInputs(signatures, None, {"value": None, "reason": "no trust.manifest is configured"}, notes, digest([signed]))
+        return TrustInputs(
+            signatures,
+            None,
+            {"value": None, "reason": "no trust.manifest is configured"},
+            notes,
+            digest([signed]),
+        )
     manifest = read_manifest(resolve(config.manifest, base), config.keys)
     check = check_manifest(sources, manifest)
     summary = {
         "signature": manifest.signature,
-        **{f"n_{state}": check.states.count(state) for state in ("same", "changed", "not_in_manifest")},
+        **{
+            f"n_{state}": check.states.count(state)
+            for state in ("same", "changed", "not_in_manifest")
+        },
         "n_gone": len(check.gone),
         "gone": [quoted(doc_id, 200) for doc_id in check.gone[:MAX_MISSING]],
     }
-    return TrustInputs(signatures, check, summary, notes, digest([signed, sorted(manifest.documents.items()), manifest.signature]))
+    return TrustInputs(
+        signatures,
+        check,
+        summary,
+        notes,
+        digest([signed, sorted(manifest.documents.items()), manifest.signature]),
+    )

@@ -47,13 +47,26 @@ def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
         frame, note = _with_restated(evaluation)
         documents = corpus_snapshot(evaluation).frame("documents")
     urls = dict(zip(documents["doc_id"].tolist(), documents["source_url"].tolist(), strict=True))
-    blocked, warned = frame["verdict"].isin(["blocked", AT_RETRIEVAL]), frame["verdict"] == "warning"
-    shown = frame[blocked | (frame["allowed_by"] != "") | (warned if warnings else False)].sort_values(["verdict", "doc_id", "chunk_id"], kind="stable")
+    blocked, warned = (
+        frame["verdict"].isin(["blocked", AT_RETRIEVAL]),
+        frame["verdict"] == "warning",
+    )
+    shown = frame[
+        blocked | (frame["allowed_by"] != "") | (warned if warnings else False)
+    ].sort_values(["verdict", "doc_id", "chunk_id"], kind="stable")
     rows = [
-        {**{name: row[name] for name in ("verdict", "chunk_id", "doc_id", "trust", "allowed_by")}, "source_url": shown_address(urls[row["doc_id"]]), "reasons": list(row["reasons"])}
+        {
+            **{
+                name: row[name] for name in ("verdict", "chunk_id", "doc_id", "trust", "allowed_by")
+            },
+            "source_url": shown_address(urls[row["doc_id"]]),
+            "reasons": list(row["reasons"]),
+        }
         for row in records_of(shown)
     ]
-    return HeldBack(evaluation.config.name, len(frame), int(blocked.sum()), int(warned.sum()), rows, note)
+    return HeldBack(
+        evaluation.config.name, len(frame), int(blocked.sum()), int(warned.sum()), rows, note
+    )
 
 
 def _with_restated(evaluation: Evaluation) -> tuple[pd.DataFrame, str]:
@@ -62,7 +75,10 @@ def _with_restated(evaluation: Evaluation) -> tuple[pd.DataFrame, str]:
     try:
         pairs = restated(evaluation).frame("pairs")
     except InputError as error:  # what is quarantined does not depend on the questions, and a draft gold set has none yet
-        return frame, f"what restates a question is not listed: the gold set has {len(error.problems)} problems (rag-eval lint {evaluation.config.name})"
+        return (
+            frame,
+            f"what restates a question is not listed: the gold set has {len(error.problems)} problems (rag-eval lint {evaluation.config.name})",
+        )
     pairs = pairs[pairs["severity"] == "blocked"]
     admitted = np.flatnonzero(admitted_rows(evaluation))
     found: dict[int, set[str]] = {}
@@ -77,10 +93,18 @@ def _with_restated(evaluation: Evaluation) -> tuple[pd.DataFrame, str]:
 def _row_of(evaluation: Evaluation, chunk_id: str) -> int:
     ids = evidence_trust(evaluation).frame("trust")["chunk_id"]
     exact = [place for place, name in enumerate(ids.tolist()) if name == chunk_id]
-    found = exact or [place for place, name in enumerate(ids.tolist()) if chunk_id and name.startswith(chunk_id)]
+    found = exact or [
+        place for place, name in enumerate(ids.tolist()) if chunk_id and name.startswith(chunk_id)
+    ]
     if len(found) != 1:
         raise InputError(
-            Problem("unknown_chunk", f"{len(found)} chunks of {evaluation.config.name} go by this id", field="CHUNK_ID", found=chunk_id, accepted="a chunk_id as rag-eval trust list shows it, or the start of one")
+            Problem(
+                "unknown_chunk",
+                f"{len(found)} chunks of {evaluation.config.name} go by this id",
+                field="CHUNK_ID",
+                found=chunk_id,
+                accepted="a chunk_id as rag-eval trust list shows it, or the start of one",
+            )
         )
     return found[0]
 
@@ -116,13 +140,21 @@ def inspect(evaluation: Evaluation, chunk_id: str) -> dict[str, Any]:
         "source_hash": _source_hash(evaluation, facts["doc_id"]),
         "start": start,
         "end": end,
-        "text": text if len(text := masked_text(owner["text"])[start:end]) == len(chunk["text"]) else masked_text(chunk["text"]),
+        "text": text
+        if len(text := masked_text(owner["text"])[start:end]) == len(chunk["text"])
+        else masked_text(chunk["text"]),
         "findings": records_of(findings[findings["row"] == row].drop(columns="row")),
-        "decisions": [decision for decision in read_decisions(evaluation.base) if decision.chunk_id == facts["chunk_id"]],
+        "decisions": [
+            decision
+            for decision in read_decisions(evaluation.base)
+            if decision.chunk_id == facts["chunk_id"]
+        ],
     }
 
 
-def decide(evaluation: Evaluation, chunk_id: str, *, who: str, why: str, revoke: bool, at: dt.datetime) -> tuple[Decision, Path]:
+def decide(
+    evaluation: Evaluation, chunk_id: str, *, who: str, why: str, revoke: bool, at: dt.datetime
+) -> tuple[Decision, Path]:
     """Record that a person allows a blocked chunk, or no longer does.
 
     Raises
@@ -132,14 +164,44 @@ def decide(evaluation: Evaluation, chunk_id: str, *, who: str, why: str, revoke:
     """
     for field, value, most in (("--who", who, MAX_WHO), ("--why", why, MAX_WHY)):
         if not value.strip() or len(value) > most or _SURROGATE.search(value):
-            raise InputError(Problem("bad_decision", "a decision needs who made it and why", field=field, found=f"{len(value)} characters", accepted=f"1 to {most} characters of text in UTF-8"))
+            raise InputError(
+                Problem(
+                    "bad_decision",
+                    "a decision needs who made it and why",
+                    field=field,
+                    found=f"{len(value)} characters",
+                    accepted=f"1 to {most} characters of text in UTF-8",
+                )
+            )
     facts = inspect(evaluation, chunk_id)
     allowed = bool(facts["allowed_by"])
     if revoke and not allowed:
-        raise InputError(Problem("not_allowed", "nobody allows this chunk, so there is nothing to take back", field="CHUNK_ID", found=facts["chunk_id"]))
+        raise InputError(
+            Problem(
+                "not_allowed",
+                "nobody allows this chunk, so there is nothing to take back",
+                field="CHUNK_ID",
+                found=facts["chunk_id"],
+            )
+        )
     if not revoke and facts["verdict"] not in {"blocked", AT_RETRIEVAL}:
         state = f"allowed by {facts['allowed_by']}" if allowed else facts["verdict"]
-        raise InputError(Problem("not_blocked", "only a blocked chunk can be allowed", field="CHUNK_ID", found=f"{facts['chunk_id']}: {state}", accepted="a chunk that rag-eval trust list shows as blocked"))
+        raise InputError(
+            Problem(
+                "not_blocked",
+                "only a blocked chunk can be allowed",
+                field="CHUNK_ID",
+                found=f"{facts['chunk_id']}: {state}",
+                accepted="a chunk that rag-eval trust list shows as blocked",
+            )
+        )
     seen = {name: facts[name] for name in ("chunk_id", "doc_id", "source_hash")}
-    decision = Decision(**seen, action="revoke" if revoke else "allow", who=who.strip(), why=why.strip(), reasons=tuple(facts["reasons"][:MAX_REASONS]), at=at)
+    decision = Decision(
+        **seen,
+        action="revoke" if revoke else "allow",
+        who=who.strip(),
+        why=why.strip(),
+        reasons=tuple(facts["reasons"][:MAX_REASONS]),
+        at=at,
+    )
     return decision, record_decision(evaluation.base, decision)

@@ -30,12 +30,19 @@ STATES = ("domain_state", "signature_state", "author_state", "freshness_state")
 
 def records_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows of a frame as plain mappings."""
-    return [dict(zip(frame.columns.tolist(), row, strict=True)) for row in frame.itertuples(index=False, name=None)]
+    return [
+        dict(zip(frame.columns.tolist(), row, strict=True))
+        for row in frame.itertuples(index=False, name=None)
+    ]
 
 
 def evidence_line_schema() -> dict[str, Any]:
     """Return the published JSON Schema of a line of evidence-trust.jsonl."""
-    loaded: dict[str, Any] = json.loads(resources.files("rag_eval.evaluation").joinpath("evidence-trust-line.schema.json").read_text(encoding="utf-8"))
+    loaded: dict[str, Any] = json.loads(
+        resources.files("rag_eval.evaluation")
+        .joinpath("evidence-trust-line.schema.json")
+        .read_text(encoding="utf-8")
+    )
     return loaded
 
 
@@ -70,7 +77,10 @@ def _scores(frame: pd.DataFrame) -> dict[str, Any]:
         "mean": number(float(values.mean())),
         "min": number(float(values.min())),
         "max": number(float(values.max())),
-        "histogram": [{"from": at / BINS, "to": (at + 1) / BINS, "n": int(count)} for at, count in enumerate(counts)],
+        "histogram": [
+            {"from": at / BINS, "to": (at + 1) / BINS, "n": int(count)}
+            for at, count in enumerate(counts)
+        ],
     }
 
 
@@ -78,12 +88,19 @@ def _quarantined(frame: pd.DataFrame, documents: pd.DataFrame) -> list[dict[str,
     urls = dict(zip(documents["doc_id"].tolist(), documents["source_url"].tolist(), strict=True))
     poor = frame[frame["verdict"] == "blocked"].head(MAX_QUARANTINED)
     return [
-        {"chunk_id": row["chunk_id"], "doc_id": quoted(row["doc_id"], MAX_ID), "source_url": quoted(shown_address(urls[row["doc_id"]]), MAX_ID), "reasons": list(row["reasons"])}
+        {
+            "chunk_id": row["chunk_id"],
+            "doc_id": quoted(row["doc_id"], MAX_ID),
+            "source_url": quoted(shown_address(urls[row["doc_id"]]), MAX_ID),
+            "reasons": list(row["reasons"]),
+        }
         for row in records_of(poor)
     ]
 
 
-def _guard(runs: Runs, about: dict[str, Any], frame: pd.DataFrame, documents: pd.DataFrame) -> dict[str, Any]:
+def _guard(
+    runs: Runs, about: dict[str, Any], frame: pd.DataFrame, documents: pd.DataFrame
+) -> dict[str, Any]:
     reasons: Counter[str] = Counter(code for codes in frame["reasons"].tolist() for code in codes)
     dropped = {name: runs.artifact(name).json("about").get("n_dropped", 0) for name in runs.names}
     verdicts = frame["verdict"]
@@ -114,12 +131,24 @@ def trust_body(runs: Runs, documents: pd.DataFrame) -> dict[str, Any]:
     configured = evaluation.config.trust
     return {
         "avgTrustScore": primary["value"],
-        **({} if primary["value"] is not None else {"avgTrustScore_reason": primary.get("value_reason", NOT_CONFIGURED)}),
-        "poisonedBlocked": guard["n_blocked"] + guard["at_retrieval"]["n_blocked_chunks"] if configured.quarantine else 0,
+        **(
+            {}
+            if primary["value"] is not None
+            else {"avgTrustScore_reason": primary.get("value_reason", NOT_CONFIGURED)}
+        ),
+        "poisonedBlocked": guard["n_blocked"] + guard["at_retrieval"]["n_blocked_chunks"]
+        if configured.quarantine
+        else 0,
         "trust": {
             "as_of": about["as_of"],
             "notes": about["notes"],
-            "configured": {"domains": len(configured.domains), "authors": len(configured.authors), "keys": len(configured.keys), "manifest": configured.manifest is not None, "unlisted": configured.unlisted},
+            "configured": {
+                "domains": len(configured.domains),
+                "authors": len(configured.authors),
+                "keys": len(configured.keys),
+                "manifest": configured.manifest is not None,
+                "unlisted": configured.unlisted,
+            },
             "scores": _scores(frame),
             "states": states,
             "retrieved": measured["strategies"],
@@ -134,4 +163,10 @@ def trust_gates(runs: Runs, part: dict[str, Any]) -> list[GateResult]:
     config = runs.evaluation.config
     retrieved = part["retrieved"]
     figure = retrieved[config.primary_strategy]["avg_trust"]
-    return [*trust_gate(config, {**figure, "reason": figure.get("value_reason", "")}), *poisoning_gate(config, {name: {**entry, "examples": entry["blocked"]} for name, entry in retrieved.items()})]
+    return [
+        *trust_gate(config, {**figure, "reason": figure.get("value_reason", "")}),
+        *poisoning_gate(
+            config,
+            {name: {**entry, "examples": entry["blocked"]} for name, entry in retrieved.items()},
+        ),
+    ]

@@ -24,19 +24,36 @@ def drawn(runs: Runs) -> list[Path]:
 
 def _pictures(runs: Runs) -> Artifact:
     spec, found = runs.evaluation.config.uncertainty, miss_rate_calibration(runs)
-    key = runs.evaluation.key("calibration_pictures", {name: entry["artifact"] for name, entry in found.items()}, spec.target, spec.k)
+    key = runs.evaluation.key(
+        "calibration_pictures",
+        {name: entry["artifact"] for name, entry in found.items()},
+        spec.target,
+        spec.k,
+    )
 
     def make() -> dict[str, Any]:
         from rag_eval.reporting.miss_rate_plots import learning_curves, reliability_diagrams
 
-        validations = {name: entry["validation"] for name, entry in found.items() if entry["validation"] is not None}
-        curves = {name: entry["learning_curve"] for name, entry in found.items() if entry["learning_curve"]}
+        validations = {
+            name: entry["validation"]
+            for name, entry in found.items()
+            if entry["validation"] is not None
+        }
+        curves = {
+            name: entry["learning_curve"]
+            for name, entry in found.items()
+            if entry["learning_curve"]
+        }
         parts, target = dict[str, Any](), f"{spec.target}@{spec.k}"
         with tempfile.TemporaryDirectory() as folder:
             if validations:
-                parts[PICTURES[0]] = reliability_diagrams(validations, Path(folder) / PICTURES[0], target=target).read_bytes()
+                parts[PICTURES[0]] = reliability_diagrams(
+                    validations, Path(folder) / PICTURES[0], target=target
+                ).read_bytes()
             if curves:
-                parts[PICTURES[1]] = learning_curves(curves, Path(folder) / PICTURES[1], target=target).read_bytes()
+                parts[PICTURES[1]] = learning_curves(
+                    curves, Path(folder) / PICTURES[1], target=target
+                ).read_bytes()
         return parts
 
     return runs.evaluation.memo("calibration_pictures", key, make)

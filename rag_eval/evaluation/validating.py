@@ -51,7 +51,9 @@ class FileVerdicts:
         return self.verdicts.passed and not self.problems
 
 
-def validate_file(path: Path, live: LiveIndex | None = None, rules: Rules | None = None) -> FileVerdicts:
+def validate_file(
+    path: Path, live: LiveIndex | None = None, rules: Rules | None = None
+) -> FileVerdicts:
     """Validate a JSONL file of citation records, one run.
 
     Parameters
@@ -73,11 +75,24 @@ def validate_file(path: Path, live: LiveIndex | None = None, rules: Rules | None
         There is no such file.
     """
     if not path.is_file():
-        raise InputError(Problem("not_a_file", "there is no such file of citations", file=str(path), accepted="a .jsonl file, one citation payload a line"))
+        raise InputError(
+            Problem(
+                "not_a_file",
+                "there is no such file of citations",
+                file=str(path),
+                accepted="a .jsonl file, one citation payload a line",
+            )
+        )
     problems = ProblemList()
     rows = list(read_objects(path, problems))
     verdicts = validate([row for _, row in rows], live, rules)
-    return FileVerdicts(path, tuple(number for number, _ in rows), tuple(row for _, row in rows), verdicts, problems.listed())
+    return FileVerdicts(
+        path,
+        tuple(number for number, _ in rows),
+        tuple(row for _, row in rows),
+        verdicts,
+        problems.listed(),
+    )
 
 
 def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]:
@@ -93,28 +108,64 @@ def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]
         ids = run_ids(home, gold_set)
         kept = load_run(home, ids[-1]) if ids else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(Problem("run_unreadable", "a kept run cannot be read", file=str(folder), found=quoted(str(error)))) from error
+        raise InputError(
+            Problem(
+                "run_unreadable",
+                "a kept run cannot be read",
+                file=str(folder),
+                found=quoted(str(error)),
+            )
+        ) from error
     if kept is None:
         of = "" if gold_set is None else f" of gold set {quoted(gold_set)}"
-        raise InputError(Problem("run_not_found", f"no run{of} is kept in this home", file=str(folder), accepted="a home that `rag-eval run` has written"))
+        raise InputError(
+            Problem(
+                "run_not_found",
+                f"no run{of} is kept in this home",
+                file=str(folder),
+                accepted="a home that `rag-eval run` has written",
+            )
+        )
     try:
         keys, index = kept["artifacts"], kept["report"]["index"]
-        corpus, chunks = (_artifact(home, stage, keys.get(stage), ids[-1]) for stage in ("corpus", "chunks"))
+        corpus, chunks = (
+            _artifact(home, stage, keys.get(stage), ids[-1]) for stage in ("corpus", "chunks")
+        )
         frame = chunks.frame("chunks")
-        external = [entry["name"] for entry in kept["report"]["strategies"] if entry["kind"] == "external"]
+        external = [
+            entry["name"] for entry in kept["report"]["strategies"] if entry["kind"] == "external"
+        ]
         for name in external:  # an external retriever's own units
-            frame = with_units(frame, _artifact(home, "run", keys.get(f"run {name}"), ids[-1]).frame("units"))
+            frame = with_units(
+                frame, _artifact(home, "run", keys.get(f"run {name}"), ids[-1]).frame("units")
+            )
         hashes = [entry["index_hash"] for entry in index["strategies"].values()]
-        live = LiveIndex.from_frames(corpus.frame("documents"), corpus.frame("sections"), frame, hashes, index["analyzer"])
+        live = LiveIndex.from_frames(
+            corpus.frame("documents"), corpus.frame("sections"), frame, hashes, index["analyzer"]
+        )
         return live, f"run {quoted(ids[-1])} of gold set {quoted(str(kept['gold_set']))}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(Problem("run_unreadable", "the kept run is not whole", file=str(folder / f"{ids[-1]}.json"), found=quoted(str(error)))) from error
+        raise InputError(
+            Problem(
+                "run_unreadable",
+                "the kept run is not whole",
+                file=str(folder / f"{ids[-1]}.json"),
+                found=quoted(str(error)),
+            )
+        ) from error
 
 
 def _artifact(home: Path, stage: str, key: str | None, run_id: str) -> Artifact:
     artifact = ArtifactStore(home / "artifacts").get(stage, key) if key else None
     if artifact is None:
-        raise InputError(Problem("run_incomplete", f"the run's {stage} is not in the home, so nothing can be held against it", file=str(home / "artifacts"), found=quoted(run_id)))
+        raise InputError(
+            Problem(
+                "run_incomplete",
+                f"the run's {stage} is not in the home, so nothing can be held against it",
+                file=str(home / "artifacts"),
+                found=quoted(run_id),
+            )
+        )
     return artifact
 
 
@@ -143,7 +194,11 @@ def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
     if not verdicts.live:
         yield f"not tried without a live index (--index HOME): {', '.join(LIVE_CODES)}, and whether offsets end within the document"
     elif n:
-        skipped = [code for code in verdicts.not_tried if code in {*LIVE_CODES, "cross_section_reuse", "explained_before_cited"}]
+        skipped = [
+            code
+            for code in verdicts.not_tried
+            if code in {*LIVE_CODES, "cross_section_reuse", "explained_before_cited"}
+        ]
         if skipped:
             yield f"not tried, for no citation says what it needs: {', '.join(skipped)}"
 
@@ -152,7 +207,11 @@ def _found(record: dict[str, Any], field: str) -> str:
     value: Any = record
     for part in field.split(".") if field else ():
         value = value.get(part) if isinstance(value, dict) else None
-    return "" if not field or value is None else f" found {shown(value if isinstance(value, str) else repr(value), 60)}"
+    return (
+        ""
+        if not field or value is None
+        else f" found {shown(value if isinstance(value, str) else repr(value), 60)}"
+    )
 
 
 def _printable(line: str) -> str:

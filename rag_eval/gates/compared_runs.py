@@ -54,7 +54,11 @@ def measured_run(report: Mapping[str, Any], per_query: pd.DataFrame) -> Measured
         gold_hash=report["gold"]["hash"],
         per_query=per_query,
         index_hashes={entry["name"]: entry["index_hash"] for entry in report["strategies"]},
-        identity={"chunks": index["chunks_hash"], "corpus": index["corpus_rev"], "code": code["version"]},
+        identity={
+            "chunks": index["chunks_hash"],
+            "corpus": index["corpus_rev"],
+            "code": code["version"],
+        },
     )
 
 
@@ -73,20 +77,28 @@ def with_delta_s(per_query: pd.DataFrame, per_run: pd.DataFrame | None) -> pd.Da
     if per_run is None:
         return per_query
     keys = ["strategy", "query_id", "paraphrase_id", "seed"]
-    joined = per_query.merge(per_run[[*keys, "delta_s"]], on=keys, how="left", validate="many_to_one")
+    joined = per_query.merge(
+        per_run[[*keys, "delta_s"]], on=keys, how="left", validate="many_to_one"
+    )
     # a strategy that no seed changes was run under one of them and stands under all
     by_wording = per_run.groupby(keys[:-1])["delta_s"].mean().rename("of_wording")
     joined = joined.join(by_wording, on=keys[:-1])
     value = joined["delta_s"].fillna(joined["of_wording"])
     measured = value.notna().groupby(joined["strategy"]).transform("any")
-    return joined.drop(columns="of_wording").assign(delta_s=value.mask(joined["failed"] & measured, 1.0))
+    return joined.drop(columns="of_wording").assign(
+        delta_s=value.mask(joined["failed"] & measured, 1.0)
+    )
 
 
 def differing(before: MeasuredRun, now: MeasuredRun, strategy: str) -> dict[str, dict[str, str]]:
     """Name what the figures of the two runs rest on and is not the same: index of the strategy, chunks, corpus, code."""
     left = {"index": before.index_hashes.get(strategy, ""), **before.identity}
     right = {"index": now.index_hashes.get(strategy, ""), **now.identity}
-    return {name: {"before": quoted(left.get(name, "")), "now": quoted(value)} for name, value in right.items() if left.get(name, "") != value}
+    return {
+        name: {"before": quoted(left.get(name, "")), "now": quoted(value)}
+        for name, value in right.items()
+        if left.get(name, "") != value
+    }
 
 
 def by_query(run: MeasuredRun, strategy: str, level: str, measures: list[str]) -> pd.DataFrame:
@@ -95,4 +107,9 @@ def by_query(run: MeasuredRun, strategy: str, level: str, measures: list[str]) -
     part = frame[(frame["strategy"] == strategy) & (frame["level"] == level)]
     there = [name for name in measures if name in frame.columns]
     by_query = part.groupby("query_id", sort=True)
-    return by_query[there].mean().reindex(columns=measures).assign(group_id=by_query["group_id"].first())
+    return (
+        by_query[there]
+        .mean()
+        .reindex(columns=measures)
+        .assign(group_id=by_query["group_id"].first())
+    )

@@ -24,8 +24,32 @@ def contract_gate(config: GoldSetConfig, answers: Mapping[str, Any]) -> list[Gat
         return []
     required = closed or is_required(config.gates, GATE)
     if "outcomes" not in answers:
-        return [GateResult(GATE, GATE, "insufficient_evidence", "not_measured", {"reason": str(answers["reason"])}, required)]
+        return [
+            GateResult(
+                GATE,
+                GATE,
+                "insufficient_evidence",
+                "not_measured",
+                {"reason": str(answers["reason"])},
+                required,
+            )
+        ]
     outcomes, n = answers["outcomes"], answers["n_questions"]
     broken = outcomes.get("failed", 0) + outcomes.get("contract_error_reply", 0)
-    evidence = {"measure": "answers that broke the contract", "value": broken, "n_scored": n, "accepted": "<= 0", "codes": answers["codes"]}
-    return [GateResult(GATE, GATE, "fail" if broken else "pass", "contract_broken" if broken else "met", evidence, required)]
+    evidence = {
+        "measure": "answers that broke the contract",
+        "value": broken,
+        "n_scored": n,
+        "accepted": "<= 0",
+        "codes": answers["codes"],
+    }
+    return [
+        GateResult(
+            GATE,
+            GATE,
+            "fail" if broken else "pass",
+            "contract_broken" if broken else "met",
+            evidence,
+            required,
+        )
+    ]

@@ -21,20 +21,38 @@ Figure = Mapping[str, Any]
 """value, and where they apply ci_low, ci_high, n_scored, n_groups, judged_at_k; `reason` where the value is null."""
 
 
-def judge(floor: Floor, figure: Figure | None, min_queries: int) -> tuple[Status, str, dict[str, Any]]:
+def judge(
+    floor: Floor, figure: Figure | None, min_queries: int
+) -> tuple[Status, str, dict[str, Any]]:
     """Compare one figure with its floor.
 
     Returns
     -------
     status, reason_code, evidence
     """
-    evidence: dict[str, Any] = {"measure": floor.measure, "accepted": f"{floor.direction} {floor.bound:g}"}
+    evidence: dict[str, Any] = {
+        "measure": floor.measure,
+        "accepted": f"{floor.direction} {floor.bound:g}",
+    }
     if figure is None or figure.get("value") is None:
-        return "insufficient_evidence", "not_measured", {**evidence, "reason": _reason(figure or {})}
-    evidence |= {name: figure[name] for name in ("value", "ci_low", "ci_high", "n_scored", "n_groups", "judged_at_k") if figure.get(name) is not None}
+        return (
+            "insufficient_evidence",
+            "not_measured",
+            {**evidence, "reason": _reason(figure or {})},
+        )
+    evidence |= {
+        name: figure[name]
+        for name in ("value", "ci_low", "ci_high", "n_scored", "n_groups", "judged_at_k")
+        if figure.get(name) is not None
+    }
     if figure.get("n_groups") is not None and figure["n_groups"] < min_queries:
         return "insufficient_evidence", "too_few_queries", {**evidence, "min_queries": min_queries}
-    if figure.get("judged_at_k") is not None and floor.direction == ">=" and figure["judged_at_k"] < MIN_JUDGED and floor.measure.startswith(("precision", "ndcg")):
+    if (
+        figure.get("judged_at_k") is not None
+        and floor.direction == ">="
+        and figure["judged_at_k"] < MIN_JUDGED
+        and floor.measure.startswith(("precision", "ndcg"))
+    ):
         return "insufficient_evidence", "too_few_judged", {**evidence, "min_judged": MIN_JUDGED}
     at_least = floor.direction == ">="
     bound = figure.get("ci_low" if at_least else "ci_high")
@@ -57,24 +75,55 @@ def floor_gates(config: GoldSetConfig, figures: Mapping[str, Figure]) -> list[Ga
     """
     results: list[GateResult] = []
     if is_configured(config.gates, "acceptance"):
-        results.extend(_result(config, "acceptance", floor, figures.get(floor.measure)) for floor in config.floors)
+        results.extend(
+            _result(config, "acceptance", floor, figures.get(floor.measure))
+            for floor in config.floors
+        )
     if is_configured(config.gates, "stability"):
         results.append(_result(config, "stability", DELTA_S, figures.get("delta_s")))
-        together = Floor(measure=CONVERGENT_HIT, direction=">=", bound=config.gates.min_convergent_hit)
-        results.append(_result(config, "stability", together, figures.get(CONVERGENT_HIT), name="convergent_hit"))
+        together = Floor(
+            measure=CONVERGENT_HIT, direction=">=", bound=config.gates.min_convergent_hit
+        )
+        results.append(
+            _result(
+                config, "stability", together, figures.get(CONVERGENT_HIT), name="convergent_hit"
+            )
+        )
     return results
 
 
-def _result(config: GoldSetConfig, gate: GateName, floor: Floor, figure: Figure | None, name: str | None = None) -> GateResult:
+def _result(
+    config: GoldSetConfig,
+    gate: GateName,
+    floor: Floor,
+    figure: Figure | None,
+    name: str | None = None,
+) -> GateResult:
     status, code, evidence = judge(floor, figure, config.gates.min_queries)
-    return GateResult(f"{gate}.{name or floor.measure}", gate, status, code, evidence, is_required(config.gates, gate))
+    return GateResult(
+        f"{gate}.{name or floor.measure}",
+        gate,
+        status,
+        code,
+        evidence,
+        is_required(config.gates, gate),
+    )
 
 
-def unmeasured_gates(config: GoldSetConfig, measured: set[GateName], reasons: Mapping[GateName, str]) -> list[GateResult]:
+def unmeasured_gates(
+    config: GoldSetConfig, measured: set[GateName], reasons: Mapping[GateName, str]
+) -> list[GateResult]:
     """Gates that the gold set asks for and this run has no figures for: insufficient evidence, which fails closed where required."""
     asked: tuple[GateName, ...] = (*config.gates.required, *config.gates.advisory)
     return [
-        GateResult(gate, gate, "insufficient_evidence", "not_measured", {"reason": reasons.get(gate, "this run does not measure it")}, is_required(config.gates, gate))
+        GateResult(
+            gate,
+            gate,
+            "insufficient_evidence",
+            "not_measured",
+            {"reason": reasons.get(gate, "this run does not measure it")},
+            is_required(config.gates, gate),
+        )
         for gate in dict.fromkeys(asked)
         if gate not in measured
     ]

@@ -22,7 +22,15 @@ from rag_eval.records.problems import quoted
 
 GATE: Final = "regression"
 SEED = 20_240_229
-LOWER_IS_BETTER = ("delta_s", "latency", "cost", "answered_anyway", "refused_answerable", "failure_rate", "failed")
+LOWER_IS_BETTER = (
+    "delta_s",
+    "latency",
+    "cost",
+    "answered_anyway",
+    "refused_answerable",
+    "failure_rate",
+    "failed",
+)
 """Beginnings of the names of measures that improve as they fall."""
 
 _ROUNDING = 1e-9  # of a relative drop: 0.80 to 0.76 is 5 % whatever the last bit says
@@ -34,7 +42,14 @@ def higher_is_better(measure: str) -> bool:
 
 
 def judge_drops(
-    before: ArrayLike, now: ArrayLike, groups: ArrayLike, *, max_relative_drop: float, min_queries: int, higher: Sequence[bool], seed: int = SEED
+    before: ArrayLike,
+    now: ArrayLike,
+    groups: ArrayLike,
+    *,
+    max_relative_drop: float,
+    min_queries: int,
+    higher: Sequence[bool],
+    seed: int = SEED,
 ) -> list[tuple[Status, str, dict[str, Any]]]:
     """Hold per-query values against those of a baseline, measure by measure.
 
@@ -65,7 +80,15 @@ def judge_drops(
     """
     left, right = (np.asarray(values, dtype=np.float64) for values in (before, now))
     difference = right - left
-    found = paired_comparison(right, left, groups, seed, flips=1, higher_is_better=list(higher), unit_range=[not np.any(np.abs(column) > 1) for column in difference.T])
+    found = paired_comparison(
+        right,
+        left,
+        groups,
+        seed,
+        flips=1,
+        higher_is_better=list(higher),
+        unit_range=[not np.any(np.abs(column) > 1) for column in difference.T],
+    )
     verdicts: list[tuple[Status, str, dict[str, Any]]] = []
     for at, up in enumerate(higher):
         paired = ~np.isnan(difference[:, at])
@@ -76,25 +99,55 @@ def judge_drops(
             evidence["n_unpaired"] = lost
         if n_before and lost >= max_relative_drop * n_before:
             reason = f"{lost} of {n_before} questions that the baseline scored were not scored now"
-            verdicts.append(("insufficient_evidence", "not_measured", {**evidence, "reason": reason}))
+            verdicts.append(
+                ("insufficient_evidence", "not_measured", {**evidence, "reason": reason})
+            )
             continue
         if not n_paired:
-            verdicts.append(("insufficient_evidence", "not_measured", {**evidence, "reason": "no question was scored in both runs"}))
+            verdicts.append(
+                (
+                    "insufficient_evidence",
+                    "not_measured",
+                    {**evidence, "reason": "no question was scored in both runs"},
+                )
+            )
             continue
         if found.n_groups[at] < min_queries:
-            verdicts.append(("insufficient_evidence", "too_few_queries", {**evidence, "min_queries": min_queries}))
+            verdicts.append(
+                (
+                    "insufficient_evidence",
+                    "too_few_queries",
+                    {**evidence, "min_queries": min_queries},
+                )
+            )
             continue
         base, level = float(left[paired, at].mean()), float(right[paired, at].mean())
-        evidence |= {"baseline": _rounded(base), "now": _rounded(level), "value": _rounded(found.delta[at]), "ci_low": _rounded(found.ci_low[at]), "ci_high": _rounded(found.ci_high[at])}
-        evidence |= {"n_better": int(found.n_better[at]), "n_worse": int(found.n_worse[at]), "n_tied": int(found.n_tied[at])}
+        evidence |= {
+            "baseline": _rounded(base),
+            "now": _rounded(level),
+            "value": _rounded(found.delta[at]),
+            "ci_low": _rounded(found.ci_low[at]),
+            "ci_high": _rounded(found.ci_high[at]),
+        }
+        evidence |= {
+            "n_better": int(found.n_better[at]),
+            "n_worse": int(found.n_worse[at]),
+            "n_tied": int(found.n_tied[at]),
+        }
         fallen = base - level if up else level - base
         if base > 0:
             evidence["relative_drop"] = _rounded(fallen / base)
         if not np.isnan(found.minimum_detectable[at]):
             evidence["minimum_detectable"] = _rounded(found.minimum_detectable[at])
         enough = fallen > 0 if base <= 0 else fallen / base >= max_relative_drop - _ROUNDING
-        sure = bool(found.ci_high[at] < 0 if up else found.ci_low[at] > 0)  # NaN, of a single group, is not sure
-        verdicts.append(("fail", "regression", evidence) if enough and sure else ("pass", "no_regression", evidence))
+        sure = bool(
+            found.ci_high[at] < 0 if up else found.ci_low[at] > 0
+        )  # NaN, of a single group, is not sure
+        verdicts.append(
+            ("fail", "regression", evidence)
+            if enough and sure
+            else ("pass", "no_regression", evidence)
+        )
     return verdicts
 
 
@@ -103,7 +156,9 @@ def _rounded(value: float) -> float:
     return float(f"{float(value):.12g}")
 
 
-def regression_gates(config: GoldSetConfig, before: MeasuredRun | None, now: MeasuredRun) -> list[GateResult]:
+def regression_gates(
+    config: GoldSetConfig, before: MeasuredRun | None, now: MeasuredRun
+) -> list[GateResult]:
     """Judge every measure of `gates.regression` at the headline level; nothing where the gold set does not ask for the gate.
 
     Parameters
@@ -124,25 +179,41 @@ def regression_gates(config: GoldSetConfig, before: MeasuredRun | None, now: Mea
     if not is_configured(config.gates, GATE):
         return []
     measures, strategy = list(dict.fromkeys(config.gates.regression)), config.primary_strategy
-    about: dict[str, Any] = {"strategy": strategy, "level": config.level, "accepted": f"relative drop < {config.gates.max_relative_drop:g}, or not told from none"}
+    about: dict[str, Any] = {
+        "strategy": strategy,
+        "level": config.level,
+        "accepted": f"relative drop < {config.gates.max_relative_drop:g}, or not told from none",
+    }
 
     def results(verdicts: Sequence[tuple[Status, str, dict[str, Any]]]) -> list[GateResult]:
         required = is_required(config.gates, GATE)
         return [
-            GateResult(f"{GATE}.{measure}", GATE, status, code, {"measure": measure, **about, **evidence}, required) for measure, (status, code, evidence) in zip(measures, verdicts, strict=True)
+            GateResult(
+                f"{GATE}.{measure}",
+                GATE,
+                status,
+                code,
+                {"measure": measure, **about, **evidence},
+                required,
+            )
+            for measure, (status, code, evidence) in zip(measures, verdicts, strict=True)
         ]
 
     def without_evidence(code: str, reason: str) -> list[GateResult]:
         return results([("insufficient_evidence", code, {"reason": reason})] * len(measures))
 
     if before is None:
-        return without_evidence("no_baseline", "no run was accepted as the baseline yet: rag-eval baseline accept")
+        return without_evidence(
+            "no_baseline", "no run was accepted as the baseline yet: rag-eval baseline accept"
+        )
     about |= {"baseline_run": quoted(before.run_id)}
     if before.gold_hash != now.gold_hash:
         reason = f"the baseline was judged by other gold ({quoted(before.gold_hash[:12])}, now {quoted(now.gold_hash[:12])}), so its figures cannot be paired: accept a run of this gold"
         return without_evidence("gold_differs", reason)
     if strategy not in set(before.per_query["strategy"]):
-        return without_evidence("strategy_missing", f"the baseline has no strategy {quoted(strategy)}")
+        return without_evidence(
+            "strategy_missing", f"the baseline has no strategy {quoted(strategy)}"
+        )
     different = differing(before, now, strategy)
     if different:
         about["different"] = different

@@ -56,7 +56,9 @@ def on_candidate(query: str, salt: str, share: float) -> bool:
 
 def assignments(queries: Sequence[str], salt: str) -> FloatArray:
     """Places of many questions, float64 [n]."""
-    return np.fromiter((assignment(query, salt) for query in queries), dtype=np.float64, count=len(queries))
+    return np.fromiter(
+        (assignment(query, salt) for query in queries), dtype=np.float64, count=len(queries)
+    )
 
 
 def stage_before(share: float) -> float:

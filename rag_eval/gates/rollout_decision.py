@@ -76,7 +76,14 @@ class Decision:
 
 
 def decide(
-    current: ArrayLike, candidate: ArrayLike, groups: ArrayLike, needed: int, rule: Rule | None = None, *, fresh: ArrayLike | None = None, resamples: int = RESAMPLES
+    current: ArrayLike,
+    candidate: ArrayLike,
+    groups: ArrayLike,
+    needed: int,
+    rule: Rule | None = None,
+    *,
+    fresh: ArrayLike | None = None,
+    resamples: int = RESAMPLES,
 ) -> Decision:
     """Decide about a candidate from the questions that it answers at the present stage.
 
@@ -107,25 +114,61 @@ def decide(
     ratio of the two means (linearised, as of a ratio estimator) instead of that of their difference.
     """
     rule = rule or Rule()
-    left, right, codes = np.asarray(current, dtype=np.float64), np.asarray(candidate, dtype=np.float64), as_codes(groups, "groups")
+    left, right, codes = (
+        np.asarray(current, dtype=np.float64),
+        np.asarray(candidate, dtype=np.float64),
+        as_codes(groups, "groups"),
+    )
     new = np.ones(len(left), dtype=bool) if fresh is None else np.asarray(fresh, dtype=bool)
     if not left.shape == right.shape == codes.shape == new.shape:
-        raise ValueError(f"current has shape {left.shape}, candidate {right.shape}, groups {codes.shape}, fresh {new.shape}; accepted: the same questions in all")
+        raise ValueError(
+            f"current has shape {left.shape}, candidate {right.shape}, groups {codes.shape}, fresh {new.shape}; accepted: the same questions in all"
+        )
     paired = ~np.isnan(left) & ~np.isnan(right)
     n_unpaired = int((~np.isnan(left) & np.isnan(right)).sum())
     left, right, codes, new = left[paired], right[paired], codes[paired], new[paired]
-    figures: dict[str, float | int | None] = {"n_questions": len(left), "n_groups": len(np.unique(codes)), "n_new_groups": len(np.unique(codes[new])), "needed": needed, "n_unpaired": n_unpaired}
+    figures: dict[str, float | int | None] = {
+        "n_questions": len(left),
+        "n_groups": len(np.unique(codes)),
+        "n_new_groups": len(np.unique(codes[new])),
+        "needed": needed,
+        "n_unpaired": n_unpaired,
+    }
     if not len(left):
-        return Decision("hold", (Reason("too_few_questions", f"no question was scored with both strategies; {rule.min_groups} independent ones decide something, {needed} may promote"),), figures)
-    found = paired_comparison(right, left, codes, SEED, flips=1, resamples=resamples, higher_is_better=rule.higher_is_better, unit_range=not np.any(np.abs(right - left) > 1))
+        return Decision(
+            "hold",
+            (
+                Reason(
+                    "too_few_questions",
+                    f"no question was scored with both strategies; {rule.min_groups} independent ones decide something, {needed} may promote",
+                ),
+            ),
+            figures,
+        )
+    found = paired_comparison(
+        right,
+        left,
+        codes,
+        SEED,
+        flips=1,
+        resamples=resamples,
+        higher_is_better=rule.higher_is_better,
+        unit_range=not np.any(np.abs(right - left) > 1),
+    )
     worse, low, high = _degradation((left, right), codes, found, rule, resamples)
     both = np.stack([left, right], axis=1)
-    mean = clustered_interval(both, codes, SEED, resamples, unit_range=bool(((both >= 0) & (both <= 1)).all()))
+    mean = clustered_interval(
+        both, codes, SEED, resamples, unit_range=bool(((both >= 0) & (both <= 1)).all())
+    )
     figures |= {
         "n_better": int(found.n_better[0]),
         "n_worse": int(found.n_worse[0]),
         "n_tied": int(found.n_tied[0]),
-        **{f"{name}{end}": _number(part[at]) for at, name in enumerate(("current", "candidate")) for end, part in (("", mean.value), ("_low", mean.low), ("_high", mean.high))},
+        **{
+            f"{name}{end}": _number(part[at])
+            for at, name in enumerate(("current", "candidate"))
+            for end, part in (("", mean.value), ("_low", mean.low), ("_high", mean.high))
+        },
         "difference": _number(found.delta[0]),
         "ci_low": _number(found.ci_low[0]),
         "ci_high": _number(found.ci_high[0]),
@@ -136,7 +179,13 @@ def decide(
     return _judge(figures, rule)
 
 
-def _degradation(values: tuple[FloatArray, FloatArray], groups: IntArray, found: PairedComparison, rule: Rule, resamples: int) -> tuple[float, float, float]:
+def _degradation(
+    values: tuple[FloatArray, FloatArray],
+    groups: IntArray,
+    found: PairedComparison,
+    rule: Rule,
+    resamples: int,
+) -> tuple[float, float, float]:
     """Relative degradation and its interval; NaN where the current mean is not positive."""
     current, candidate = values
     base = float(current.mean())
@@ -144,12 +193,24 @@ def _degradation(values: tuple[FloatArray, FloatArray], groups: IntArray, found:
         return math.nan, math.nan, math.nan
     loss = current - candidate if rule.higher_is_better else candidate - current
     worse = float(loss.mean()) / base
-    sums = np.bincount(np.unique(groups, return_inverse=True)[1], weights=np.where(np.abs(loss) <= _TIE, 0.0, loss))
-    if np.count_nonzero(np.abs(sums) > _TIE) < FEW_DIFFERING:  # too few to resample: the interval of the difference knows what to do about it
+    sums = np.bincount(
+        np.unique(groups, return_inverse=True)[1], weights=np.where(np.abs(loss) <= _TIE, 0.0, loss)
+    )
+    if (
+        np.count_nonzero(np.abs(sums) > _TIE) < FEW_DIFFERING
+    ):  # too few to resample: the interval of the difference knows what to do about it
         ends = -found.ci_high[0] / base, -found.ci_low[0] / base
         low, high = ends if rule.higher_is_better else (-ends[1], -ends[0])
         return worse, float(low), float(high)
-    spread = paired_comparison((loss - worse * current) / base, np.zeros_like(loss), groups, SEED, flips=1, resamples=resamples, unit_range=False)
+    spread = paired_comparison(
+        (loss - worse * current) / base,
+        np.zeros_like(loss),
+        groups,
+        SEED,
+        flips=1,
+        resamples=resamples,
+        unit_range=False,
+    )
     return worse, worse + float(spread.ci_low[0]), worse + float(spread.ci_high[0])
 
 
@@ -159,31 +220,84 @@ def _number(value: float) -> float | None:
 
 
 def _judge(figures: dict[str, float | int | None], rule: Rule) -> Decision:
-    n, new, needed, unpaired = (int(figures[name] or 0) for name in ("n_groups", "n_new_groups", "needed", "n_unpaired"))
-    questions, worse, low, high = (figures[name] for name in ("n_questions", "degradation", "degradation_low", "degradation_high"))
+    n, new, needed, unpaired = (
+        int(figures[name] or 0) for name in ("n_groups", "n_new_groups", "needed", "n_unpaired")
+    )
+    questions, worse, low, high = (
+        figures[name]
+        for name in ("n_questions", "degradation", "degradation_low", "degradation_high")
+    )
     seen = f"on {questions} questions ({n} independent)"
     if n < rule.min_groups:
-        return Decision("hold", (Reason("too_few_questions", f"{n} independent questions decide nothing; {rule.min_groups} decide something, {needed} may promote"),), figures)
+        return Decision(
+            "hold",
+            (
+                Reason(
+                    "too_few_questions",
+                    f"{n} independent questions decide nothing; {rule.min_groups} decide something, {needed} may promote",
+                ),
+            ),
+            figures,
+        )
     sure = _excludes_zero(figures, rule)
     if sure and (worse is None or worse > rule.max_degradation):
-        told = f"by {_percent(worse)} [{_percent(low)}, {_percent(high)}]" if worse is not None else f"where the current strategy scores {figures['current']:g}"
-        return Decision("roll_back", (Reason("degraded", f"the candidate is worse {told} {seen}: more than {_percent(rule.max_degradation)}, and the interval excludes zero"),), figures)
+        told = (
+            f"by {_percent(worse)} [{_percent(low)}, {_percent(high)}]"
+            if worse is not None
+            else f"where the current strategy scores {figures['current']:g}"
+        )
+        return Decision(
+            "roll_back",
+            (
+                Reason(
+                    "degraded",
+                    f"the candidate is worse {told} {seen}: more than {_percent(rule.max_degradation)}, and the interval excludes zero",
+                ),
+            ),
+            figures,
+        )
     reasons = []
     if worse is None or low is None or high is None:
-        reasons.append(Reason("no_base", f"the current strategy scores {figures['current']:g} {seen}: a relative degradation cannot be said, a person must decide"))
+        reasons.append(
+            Reason(
+                "no_base",
+                f"the current strategy scores {figures['current']:g} {seen}: a relative degradation cannot be said, a person must decide",
+            )
+        )
     elif high >= rule.max_degradation:
-        reasons.append(Reason("not_excluded", f"the interval {seen} still allows a degradation of {_percent(high)} (seen: {_percent(worse)}){_more(worse, low, high, n, rule)}"))
+        reasons.append(
+            Reason(
+                "not_excluded",
+                f"the interval {seen} still allows a degradation of {_percent(high)} (seen: {_percent(worse)}){_more(worse, low, high, n, rule)}",
+            )
+        )
     if new < needed:
-        reasons.append(Reason("more_questions", f"{new} of {needed} independent questions that are new at this stage were seen; {needed - new} more are needed"))
+        reasons.append(
+            Reason(
+                "more_questions",
+                f"{new} of {needed} independent questions that are new at this stage were seen; {needed - new} more are needed",
+            )
+        )
     if unpaired and unpaired >= rule.max_degradation * (unpaired + int(questions or 0)):
-        reasons.append(Reason("not_paired", f"{unpaired} of {unpaired + int(questions or 0)} questions were scored with the current strategy only: those could all be lost"))
+        reasons.append(
+            Reason(
+                "not_paired",
+                f"{unpaired} of {unpaired + int(questions or 0)} questions were scored with the current strategy only: those could all be lost",
+            )
+        )
     if reasons:
         return Decision("hold", tuple(reasons), figures)
     return Decision(
         "promote",
         (
-            Reason("not_worse", f"the interval {seen} excludes a degradation of {_percent(rule.max_degradation)}: {_percent(worse)} [{_percent(low)}, {_percent(high)}], positive is worse"),
-            Reason("enough_questions", f"{new} of {needed} independent questions that are new at this stage were seen"),
+            Reason(
+                "not_worse",
+                f"the interval {seen} excludes a degradation of {_percent(rule.max_degradation)}: {_percent(worse)} [{_percent(low)}, {_percent(high)}], positive is worse",
+            ),
+            Reason(
+                "enough_questions",
+                f"{new} of {needed} independent questions that are new at this stage were seen",
+            ),
         ),
         figures,
     )
@@ -204,7 +318,11 @@ def _more(worse: float, low: float, high: float, n: int, rule: Rule) -> str:
     if room <= 0:
         return ""
     more = questions_needed(spread, room, rule.power) - n
-    return f"; about {more} more independent questions would exclude it with {rule.power * 100:.0f} % power if it is as seen" if more > 0 else ""
+    return (
+        f"; about {more} more independent questions would exclude it with {rule.power * 100:.0f} % power if it is as seen"
+        if more > 0
+        else ""
+    )
 
 
 def _percent(share: float | None) -> str:

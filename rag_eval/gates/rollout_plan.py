@@ -13,7 +13,15 @@ from rag_eval.gates.rollout_record import StagePlan
 from rag_eval.gates.rollout_size import Spread, detectable, questions_needed
 
 
-def plan_stages(spread: Spread, queries: Sequence[str], groups: Sequence[str], salt: str, *, detect: float, power: float) -> tuple[StagePlan, ...]:
+def plan_stages(
+    spread: Spread,
+    queries: Sequence[str],
+    groups: Sequence[str],
+    salt: str,
+    *,
+    detect: float,
+    power: float,
+) -> tuple[StagePlan, ...]:
     """Number the stages.
 
     Parameters
@@ -46,11 +54,15 @@ def plan_stages(spread: Spread, queries: Sequence[str], groups: Sequence[str], s
             StagePlan(
                 share=share,
                 needed=needed,
-                traffic=int(np.ceil(round(needed / (share - before), 6))),  # 0.5 - 0.1 is not 0.4 in the last bit
+                traffic=int(
+                    np.ceil(round(needed / (share - before), 6))
+                ),  # 0.5 - 0.1 is not 0.4 in the last bit
                 gold_questions=int(on.sum()),
                 gold_new_groups=len(np.unique(codes[on & (places >= before)])),
                 gold_groups=n_groups,
-                detects=told if told is not None and told <= 1 else None,  # more than all cannot be lost
+                detects=told
+                if told is not None and told <= 1
+                else None,  # more than all cannot be lost
             )
         )
     return tuple(stages)

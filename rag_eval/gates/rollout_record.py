@@ -64,7 +64,9 @@ class Planned(_Part):
     detect: float
     power: float
     max_degradation: float
-    rolled_back: float | None = Field(description="smallest relative degradation that rolls back with this power at the needed number")
+    rolled_back: float | None = Field(
+        description="smallest relative degradation that rolls back with this power at the needed number"
+    )
     basis: Basis
     index_hashes: dict[str, str | None]
     stages: tuple[StagePlan, ...]
@@ -86,7 +88,9 @@ class Decided(_Part):
     plan_id: Hash
     at: At
     share: float
-    look: int = Field(ge=1, description="which decision it is at this stage that had enough questions to err")
+    look: int = Field(
+        ge=1, description="which decision it is at this stage that had enough questions to err"
+    )
     action: Action
     next_share: float | None
     reasons: tuple[tuple[str, Text], ...]
@@ -136,15 +140,23 @@ class Standing:
     @property
     def look(self) -> int:
         """Which decision the next one is at the present stage, of those that had enough questions to err."""
-        return 1 + sum(decision.share == self.share and decision.reasons[0][0] != "too_few_questions" for decision in self.decisions)
+        return 1 + sum(
+            decision.share == self.share and decision.reasons[0][0] != "too_few_questions"
+            for decision in self.decisions
+        )
 
     def promoted_by(self, source: Source) -> float | None:
         """Stage that this evidence has promoted from already; None where it has not. What one run gives is the same evidence, however an earlier version wrote its fingerprint."""
 
         def same(other: Source) -> bool:
-            return other.fingerprint == source.fingerprint or (other.kind == source.kind == "run" and other.name == source.name)
+            return other.fingerprint == source.fingerprint or (
+                other.kind == source.kind == "run" and other.name == source.name
+            )
 
-        return next((one.share for one in self.decisions if one.action == "promote" and same(one.evidence)), None)
+        return next(
+            (one.share for one in self.decisions if one.action == "promote" and same(one.evidence)),
+            None,
+        )
 
 
 def standing(record: RolloutRecord) -> Standing | None:

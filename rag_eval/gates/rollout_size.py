@@ -70,7 +70,9 @@ def estimated_spread(current: ArrayLike, candidate: ArrayLike, groups: ArrayLike
     if not paired.any():
         return None
     base = float(left[paired].mean())
-    found = paired_comparison(right, left, codes, SEED, flips=1, unit_range=not np.any(np.abs((right - left)[paired]) > 1))
+    found = paired_comparison(
+        right, left, codes, SEED, flips=1, unit_range=not np.any(np.abs((right - left)[paired]) > 1)
+    )
     n_groups = int(found.n_groups[0])
     if n_groups < 2 or base <= 0:  # noqa: PLR2004 - one group has no spread
         return None

@@ -37,8 +37,21 @@ def trust_gate(config: GoldSetConfig, figure: Figure | None) -> list[GateResult]
     evidence: dict[str, Any] = {"measure": "avg_trust_score", "accepted": f">= {floor:g}"}
     if figure is None or figure.get("value") is None:
         reason = (figure or {}).get("reason") or "this run does not measure it"
-        return [GateResult(TRUST_GATE, TRUST_GATE, "insufficient_evidence", "not_measured", {**evidence, "reason": reason}, required)]
-    evidence |= {name: figure[name] for name in ("value", "ci_low", "ci_high", "n_scored", "n_groups") if figure.get(name) is not None}
+        return [
+            GateResult(
+                TRUST_GATE,
+                TRUST_GATE,
+                "insufficient_evidence",
+                "not_measured",
+                {**evidence, "reason": reason},
+                required,
+            )
+        ]
+    evidence |= {
+        name: figure[name]
+        for name in ("value", "ci_low", "ci_high", "n_scored", "n_groups")
+        if figure.get(name) is not None
+    }
     status, code = _trust_status(figure, floor, config.gates.min_queries)
     if code == "too_few_queries":
         evidence["min_queries"] = config.gates.min_queries
@@ -51,7 +64,9 @@ def _trust_status(figure: Figure, floor: float, min_queries: int) -> tuple[Statu
     return ("pass", "met") if figure["value"] >= floor else ("fail", "value_not_met")
 
 
-def poisoning_gate(config: GoldSetConfig, retrieved: Mapping[str, Mapping[str, Any]] | None) -> list[GateResult]:
+def poisoning_gate(
+    config: GoldSetConfig, retrieved: Mapping[str, Mapping[str, Any]] | None
+) -> list[GateResult]:
     """Judge that no strategy returned a chunk that the guard blocks; one is enough to fail, however few questions there are.
 
     Parameters
@@ -65,18 +80,52 @@ def poisoning_gate(config: GoldSetConfig, retrieved: Mapping[str, Mapping[str, A
     if not is_configured(config.gates, POISONING_GATE):
         return []
     required = is_required(config.gates, POISONING_GATE)
-    evidence: dict[str, Any] = {"measure": "blocked chunks among what was retrieved", "accepted": "<= 0"}
+    evidence: dict[str, Any] = {
+        "measure": "blocked chunks among what was retrieved",
+        "accepted": "<= 0",
+    }
     if retrieved is None:
-        return [GateResult(POISONING_GATE, POISONING_GATE, "insufficient_evidence", "not_measured", {**evidence, "reason": "the poisoning guard did not run"}, required)]
-    blocked, total = (sum(int(part[name]) for part in retrieved.values()) for name in ("n_blocked", "n_retrieved"))
-    strategies = {quoted(name): {"n_retrieved": int(part["n_retrieved"]), "n_blocked": int(part["n_blocked"])} for name, part in retrieved.items()}
+        return [
+            GateResult(
+                POISONING_GATE,
+                POISONING_GATE,
+                "insufficient_evidence",
+                "not_measured",
+                {**evidence, "reason": "the poisoning guard did not run"},
+                required,
+            )
+        ]
+    blocked, total = (
+        sum(int(part[name]) for part in retrieved.values()) for name in ("n_blocked", "n_retrieved")
+    )
+    strategies = {
+        quoted(name): {"n_retrieved": int(part["n_retrieved"]), "n_blocked": int(part["n_blocked"])}
+        for name, part in retrieved.items()
+    }
     evidence |= {"value": blocked, "n_scored": total, "strategies": strategies}
     if blocked:
-        named = [{"strategy": quoted(name), **_bounded(example)} for name, part in retrieved.items() for example in list(part.get("examples", ()))[:MAX_EXAMPLES]]
+        named = [
+            {"strategy": quoted(name), **_bounded(example)}
+            for name, part in retrieved.items()
+            for example in list(part.get("examples", ()))[:MAX_EXAMPLES]
+        ]
         evidence["examples"] = named[:MAX_EXAMPLES]
-        return [GateResult(POISONING_GATE, POISONING_GATE, "fail", "blocked_retrieved", evidence, required)]
+        return [
+            GateResult(
+                POISONING_GATE, POISONING_GATE, "fail", "blocked_retrieved", evidence, required
+            )
+        ]
     if not total:
-        return [GateResult(POISONING_GATE, POISONING_GATE, "insufficient_evidence", "nothing_retrieved", {**evidence, "reason": "no strategy retrieved anything"}, required)]
+        return [
+            GateResult(
+                POISONING_GATE,
+                POISONING_GATE,
+                "insufficient_evidence",
+                "nothing_retrieved",
+                {**evidence, "reason": "no strategy retrieved anything"},
+                required,
+            )
+        ]
     return [GateResult(POISONING_GATE, POISONING_GATE, "pass", "met", evidence, required)]
 
 

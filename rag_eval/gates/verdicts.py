@@ -8,7 +8,14 @@ from rag_eval.records.gold_set import GateName, Gates
 Status = Literal["pass", "fail", "insufficient_evidence"]
 Severity = Literal["P0", "P1", "P2"]
 
-SEVERITIES: dict[str, Severity] = {"poisoning": "P0", "trust": "P1", "acceptance": "P2", "regression": "P2", "stability": "P2", "answer_contract": "P1"}
+SEVERITIES: dict[str, Severity] = {
+    "poisoning": "P0",
+    "trust": "P1",
+    "acceptance": "P2",
+    "regression": "P2",
+    "stability": "P2",
+    "answer_contract": "P1",
+}
 
 
 @dataclasses.dataclass(frozen=True)

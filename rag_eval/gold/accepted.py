@@ -9,8 +9,23 @@ import yaml
 
 from rag_eval.records.gold_set import GoldSetConfig
 
-_KINDS = {"string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false", "array": "a list", "object": "a mapping", "null": "nothing"}
-_BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below", "pattern": "of the form", "minItems": "with at least"}
+_KINDS = {
+    "string": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "nothing",
+}
+_BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+    "pattern": "of the form",
+    "minItems": "with at least",
+}
 
 
 @functools.lru_cache(maxsize=1)
@@ -41,7 +56,11 @@ def _chosen(schema: Mapping[str, Any], node: yaml.Node | None) -> list[Mapping[s
     schema = _deref(schema)
     if "discriminator" in schema:
         tag = _value(node, schema["discriminator"]["propertyName"])
-        named = schema["discriminator"]["mapping"].get(tag.value) if isinstance(tag, yaml.ScalarNode) else None
+        named = (
+            schema["discriminator"]["mapping"].get(tag.value)
+            if isinstance(tag, yaml.ScalarNode)
+            else None
+        )
         if named is not None:
             return [_deref({"$ref": named})]
     return _options(schema)
@@ -55,7 +74,11 @@ def _at(root: yaml.Node, location: Sequence[int | str]) -> list[Mapping[str, Any
         node = _value(node, part)
         below: list[Mapping[str, Any]] = []
         for schema in here:
-            inner = schema.get("items") if isinstance(part, int) else schema.get("properties", {}).get(part) or schema.get("additionalProperties")
+            inner = (
+                schema.get("items")
+                if isinstance(part, int)
+                else schema.get("properties", {}).get(part) or schema.get("additionalProperties")
+            )
             if isinstance(inner, Mapping):
                 below.extend(_chosen(inner, node))
         here = below
@@ -64,7 +87,9 @@ def _at(root: yaml.Node, location: Sequence[int | str]) -> list[Mapping[str, Any
 
 def keys_at(root: yaml.Node, location: Sequence[int | str]) -> list[str]:
     """Keys that a mapping at a location accepts, in the model's order."""
-    return list(dict.fromkeys(key for schema in _at(root, location) for key in schema.get("properties", {})))
+    return list(
+        dict.fromkeys(key for schema in _at(root, location) for key in schema.get("properties", {}))
+    )
 
 
 def _describe(schema: Mapping[str, Any]) -> str:
@@ -73,18 +98,26 @@ def _describe(schema: Mapping[str, Any]) -> str:
     if schema.get("properties"):
         return f"a mapping with the keys {', '.join(schema['properties'])}"
     kind = _KINDS.get(str(schema.get("type")), "a value")
-    bounds = " and ".join(f"{words} {schema[key]}{' items' if key == 'minItems' else ''}" for key, words in _BOUNDS.items() if key in schema)
+    bounds = " and ".join(
+        f"{words} {schema[key]}{' items' if key == 'minItems' else ''}"
+        for key, words in _BOUNDS.items()
+        if key in schema
+    )
     note = f" ({schema['description']})" if "description" in schema else ""
     items = ""
     if isinstance(schema.get("items"), Mapping):
-        inner = list(dict.fromkeys(_describe(option) for option in _options(_deref(schema["items"]))))
+        inner = list(
+            dict.fromkeys(_describe(option) for option in _options(_deref(schema["items"])))
+        )
         items = f" of: {' or '.join(inner)}"
     return " ".join(part for part in (f"{kind}{items}", bounds) if part) + note
 
 
 def accepted_at(root: yaml.Node, location: Sequence[int | str]) -> str:
     """One phrase for what is accepted at a location: literal values, or kind and bounds."""
-    return " or ".join(dict.fromkeys(_describe(schema) for schema in _at(root, location))) or "nothing"
+    return (
+        " or ".join(dict.fromkeys(_describe(schema) for schema in _at(root, location))) or "nothing"
+    )
 
 
 def suggestion(found: str, accepted: Sequence[str]) -> str:

@@ -29,7 +29,9 @@ def _lines(text: str, *places: int) -> str:
     return " and ".join(f"line {text.count(chr(10), 0, place) + 1}" for place in places)
 
 
-def _quote(text: str, quote: str, low: int, high: int, *, passages: bool = False) -> tuple[int, str, str]:
+def _quote(
+    text: str, quote: str, low: int, high: int, *, passages: bool = False
+) -> tuple[int, str, str]:
     """(start, code, found) of a quote within text[low:high]; start is -1 with a code."""
     first = text.find(quote, low, high)
     if first < 0:
@@ -38,26 +40,47 @@ def _quote(text: str, quote: str, low: int, high: int, *, passages: bool = False
         return -1, "anchor_not_found", f"{quoted(quote)}{hint}"
     second = text.find(quote, first + 1, high)
     if second >= 0 and not passages:
-        return -1, "anchor_ambiguous", f"{quoted(quote)} in {_lines(text, first, second)} of the document"
+        return (
+            -1,
+            "anchor_ambiguous",
+            f"{quoted(quote)} in {_lines(text, first, second)} of the document",
+        )
     return first, "", ""
 
 
 def _offsets(text: str, quote: str, start: int, end: int) -> tuple[int, str, str]:
     """(start, code, found) of given offsets; a text beside them must stand there, or exactly once elsewhere (masking may move it)."""
     if end > len(text):
-        return -1, "bad_offsets", f"start {start}, end {end} in a document of {len(text)} characters"
+        return (
+            -1,
+            "bad_offsets",
+            f"start {start}, end {end} in a document of {len(text)} characters",
+        )
     if quote and text[start:end] != quote:
         moved, code, _ = _quote(text, quote, 0, len(text))
-        return (-1, "offset_mismatch", f"{quoted(text[start:end])} where {quoted(quote)} should be") if code else (moved, "", "")
+        return (
+            (-1, "offset_mismatch", f"{quoted(text[start:end])} where {quoted(quote)} should be")
+            if code
+            else (moved, "", "")
+        )
     return start, "", ""
 
 
 _ACCEPTED = {
     "anchor_not_found": ("the quote is not in the document", "verbatim text of the document"),
-    "anchor_ambiguous": ("the quote stands in the document more than once", "a longer quote that stands there once, or a section_id beside it"),
+    "anchor_ambiguous": (
+        "the quote stands in the document more than once",
+        "a longer quote that stands there once, or a section_id beside it",
+    ),
     "bad_offsets": ("the offsets lie outside the document", "0 <= start < end <= length"),
-    "offset_mismatch": ("other text stands at the offsets", "the offsets of the text in this revision"),
-    "section_of_other_document": ("the section belongs to another document", "a section of the document named beside it"),
+    "offset_mismatch": (
+        "other text stands at the offsets",
+        "the offsets of the text in this revision",
+    ),
+    "section_of_other_document": (
+        "the section belongs to another document",
+        "a section of the document named beside it",
+    ),
 }
 
 
@@ -65,7 +88,13 @@ def _section_of(document: np.ndarray, start: np.ndarray, corpus: Catalogue) -> n
     """Row of the innermost section that holds each place; -1 for none."""
     if not len(corpus.sections) or not len(document):
         return np.full(len(document), -1, dtype=np.int64)
-    order = np.lexsort((-corpus.sections["end"].to_numpy(), corpus.sections["start"].to_numpy(), corpus.section_document))
+    order = np.lexsort(
+        (
+            -corpus.sections["end"].to_numpy(),
+            corpus.sections["start"].to_numpy(),
+            corpus.section_document,
+        )
+    )
     size = int(max(corpus.sections["end"].max(), start.max())) + 2
     keys = corpus.section_document[order] * size + corpus.sections["start"].to_numpy()[order]
     position = np.searchsorted(keys, document * size + start, side="right") - 1
@@ -82,7 +111,9 @@ def _section_of(document: np.ndarray, start: np.ndarray, corpus: Catalogue) -> n
     return result
 
 
-def locate(anchors: pd.DataFrame, corpus: Catalogue, problems: ProblemList, *, passages: bool = False) -> Located:
+def locate(
+    anchors: pd.DataFrame, corpus: Catalogue, problems: ProblemList, *, passages: bool = False
+) -> Located:
     """Find every anchor (ANCHORS) in the documents.
 
     A quote is looked for in its document, or in its section where a `section_id` stands beside it. Problems: `dangling_target`,
@@ -109,17 +140,44 @@ def locate(anchors: pd.DataFrame, corpus: Catalogue, problems: ProblemList, *, p
         document, part = int(named.document[anchor]), int(section[anchor])
         text = texts[document]
         if given[anchor] and narrowed.document[anchor] != document:
-            start, code, found = -1, "section_of_other_document", f"{quoted(row.section)}, {quoted(row.doc)}"
+            start, code, found = (
+                -1,
+                "section_of_other_document",
+                f"{quoted(row.section)}, {quoted(row.doc)}",
+            )
         elif passages and row.start >= 0 and not row.quote:
-            start, code, found = -1, "bad_offsets", f"start {row.start}, end {row.end} of a document of which only passages are known"
+            start, code, found = (
+                -1,
+                "bad_offsets",
+                f"start {row.start}, end {row.end} of a document of which only passages are known",
+            )
         elif row.start >= 0 and not passages:
             start, code, found = _offsets(text, row.quote, row.start, row.end)
         else:
-            start, code, found = _quote(text, row.quote, *((int(starts[part]), int(ends[part])) if part >= 0 else (0, len(text))), passages=passages)
+            start, code, found = _quote(
+                text,
+                row.quote,
+                *((int(starts[part]), int(ends[part])) if part >= 0 else (0, len(text))),
+                passages=passages,
+            )
         if code:
             message, accepted = _ACCEPTED[code]
-            problems.add(code, message, file=row.file, line=int(row.line), field="anchors", found=found, accepted=accepted)
+            problems.add(
+                code,
+                message,
+                file=row.file,
+                line=int(row.line),
+                field="anchors",
+                found=found,
+                accepted=accepted,
+            )
         else:
             rows.append((anchor, document, start, start + (len(row.quote) or row.end - row.start)))
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
-    return Located(table[:, 0], table[:, 1], _section_of(table[:, 1], table[:, 2], corpus), table[:, 2], table[:, 3])
+    return Located(
+        table[:, 0],
+        table[:, 1],
+        _section_of(table[:, 1], table[:, 2], corpus),
+        table[:, 2],
+        table[:, 3],
+    )

@@ -45,7 +45,13 @@ def _quotes(row: Row) -> list[tuple[str, int, int]]:
     for part in row.objects("anchors"):
         quote = part.text("quote")
         if quote is not None and not quote.strip():
-            part.fault("empty_anchor", "the quote is empty", "quote", quote, "verbatim text of the document")
+            part.fault(
+                "empty_anchor",
+                "the quote is empty",
+                "quote",
+                quote,
+                "verbatim text of the document",
+            )
         elif quote:
             found.append((quote, -1, -1))
     for part in row.objects("answers"):
@@ -53,7 +59,9 @@ def _quotes(row: Row) -> list[tuple[str, int, int]]:
         if text and place:
             found.append((text, *place))
         elif text is not None and place:
-            part.fault("empty_anchor", "the answer is empty", "text", text, "verbatim text of the document")
+            part.fault(
+                "empty_anchor", "the answer is empty", "text", text, "verbatim text of the document"
+            )
     found.extend(("", *place) for part in row.objects("spans") if (place := part.offsets()))
     return found
 
@@ -79,7 +87,11 @@ def _take(row: Row, rows: _Rows) -> None:
         rows.decoys.append((query_id, decoy, *place))
     if answer := row.optional_text("answer"):
         rows.references.append((query_id, answer))
-    if "doc_id" not in values and "decoy" in values and not {"anchors", "answers", "spans", "section_id"} & values.keys():
+    if (
+        "doc_id" not in values
+        and "decoy" in values
+        and not {"anchors", "answers", "spans", "section_id"} & values.keys()
+    ):
         return
     doc = row.name("doc_id")
     section = row.name("section_id") if values.get("section_id") is not None else ""
@@ -87,7 +99,9 @@ def _take(row: Row, rows: _Rows) -> None:
     if doc is None or section is None:
         return
     rows.judgements.append((query_id, section or doc, 1, False, *place))
-    rows.anchors.extend((query_id, doc, section, quote, start, end, label, *place) for quote, start, end in quotes)
+    rows.anchors.extend(
+        (query_id, doc, section, quote, start, end, label, *place) for quote, start, end in quotes
+    )
     rows.references.extend((query_id, quote) for quote, start, _ in quotes if quote and start >= 0)
 
 

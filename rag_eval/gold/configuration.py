@@ -23,7 +23,11 @@ from rag_eval.records.problems import InputError, Problem, quoted
 CONFIG_FILE = "gold_set.yaml"
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_CODES = {"missing": "missing_key", "extra_forbidden": "unknown_key", "union_tag_not_found": "missing_key"}
+_CODES = {
+    "missing": "missing_key",
+    "extra_forbidden": "unknown_key",
+    "union_tag_not_found": "missing_key",
+}
 _TAGS = ("loader", "kind")
 
 Location = tuple[int | str, ...]
@@ -60,7 +64,9 @@ def dotted(location: Sequence[int | str]) -> str:
     >>> dotted(("strategies", 1, "rerank", "lambda"))
     'strategies[1].rerank.lambda'
     """
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
+    return "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in location
+    ).removeprefix(".")
 
 
 def _find(root: yaml.MappingNode, location: Location) -> tuple[int, yaml.Node | None]:
@@ -101,26 +107,68 @@ def _problem(error: Any, root: yaml.MappingNode, file: str) -> Problem:
         keys = keys_at(root, location[:-1])
         line, _ = _find(root, location)
         near = suggestion(str(location[-1]), keys)
-        return Problem(code, f"the key is not known{near}", file, line, dotted(location), quoted(str(location[-1])), ", ".join(keys))
+        return Problem(
+            code,
+            f"the key is not known{near}",
+            file,
+            line,
+            dotted(location),
+            quoted(str(location[-1])),
+            ", ".join(keys),
+        )
     if kind.startswith("union_tag"):
         _, owner = _find(root, location)
         tag = next((name for name in _TAGS if name in str(error["ctx"]["discriminator"])), _TAGS[0])
         location = (*location, tag)
-        tags = str(error["ctx"].get("expected_tags", "")).replace("'", "") or accepted_at(root, location)
+        tags = str(error["ctx"].get("expected_tags", "")).replace("'", "") or accepted_at(
+            root, location
+        )
         line, node = _find(root, location)
-        message = f"{tag} is missing" if node is None else f"{tag} is not one of the known ones{suggestion(_shown(node) or '', tags.split(', '))}"
-        return Problem(code, message, file, line_of(owner) if node is None and owner is not None else line, dotted(location), _shown(node), tags)
+        message = (
+            f"{tag} is missing"
+            if node is None
+            else f"{tag} is not one of the known ones{suggestion(_shown(node) or '', tags.split(', '))}"
+        )
+        return Problem(
+            code,
+            message,
+            file,
+            line_of(owner) if node is None and owner is not None else line,
+            dotted(location),
+            _shown(node),
+            tags,
+        )
     if kind == "missing":
         line, _ = _find(root, location)
-        return Problem(code, f"{location[-1]} is missing", file, line, dotted(location), None, accepted_at(root, location))
+        return Problem(
+            code,
+            f"{location[-1]} is missing",
+            file,
+            line,
+            dotted(location),
+            None,
+            accepted_at(root, location),
+        )
     if kind == "value_error":
         location = _refined(root, location, message)
         accepted = message
     else:
         accepted = accepted_at(root, location)
     line, node = _find(root, location)
-    near = suggestion(_shown(node) or "", accepted.split(", ")) if kind in {"literal_error", "enum"} else ""
-    return Problem(code, message[:1].lower() + message[1:] + near, file, line, dotted(location) or None, _shown(node), accepted)
+    near = (
+        suggestion(_shown(node) or "", accepted.split(", "))
+        if kind in {"literal_error", "enum"}
+        else ""
+    )
+    return Problem(
+        code,
+        message[:1].lower() + message[1:] + near,
+        file,
+        line,
+        dotted(location) or None,
+        _shown(node),
+        accepted,
+    )
 
 
 def _floors(data: dict[str, Any], root: yaml.MappingNode, file: str, problems: ProblemList) -> None:
@@ -135,7 +183,15 @@ def _floors(data: dict[str, Any], root: yaml.MappingNode, file: str, problems: P
         except ValueError:
             line, node = _find(root, ("acceptance", measure))
             code = "bad_value" if isinstance(text, str) else "wrong_type"
-            problems.add(code, "the floor cannot be read", file=file, line=line, field=f"acceptance.{measure}", found=_shown(node), accepted='">= number" or "<= number", in quotes')
+            problems.add(
+                code,
+                "the floor cannot be read",
+                file=file,
+                line=line,
+                field=f"acceptance.{measure}",
+                found=_shown(node),
+                accepted='">= number" or "<= number", in quotes',
+            )
     if problems.n_errors > before:
         del data["acceptance"]
 
@@ -161,19 +217,37 @@ def load_config(folder: Path) -> GoldSetConfig:
     marked = {(problem.line, problem.field) for problem in problems.listed()}
     config: GoldSetConfig | None = None
     try:
-        config = GoldSetConfig.model_validate_json(json.dumps(data), strict=True)  # JSON: lists may be tuples, nothing else is converted
+        config = GoldSetConfig.model_validate_json(
+            json.dumps(data), strict=True
+        )  # JSON: lists may be tuples, nothing else is converted
     except ValidationError as error:
         errors = error.errors(include_url=False)
         places = [item["loc"] for item in errors]
         # a list whose only item is wrong counts as too short as well: the item's own mistake is what to mend
-        kept = [item for item in errors if item["type"] != "too_short" or not any(len(place) > len(item["loc"]) and place[: len(item["loc"])] == item["loc"] for place in places)]
+        kept = [
+            item
+            for item in errors
+            if item["type"] != "too_short"
+            or not any(
+                len(place) > len(item["loc"]) and place[: len(item["loc"])] == item["loc"]
+                for place in places
+            )
+        ]
         found = [_problem(item, root, str(path)) for item in kept]
         unique = {(problem.line, problem.field, problem.code): problem for problem in found}
         problems.extend(problem for key, problem in unique.items() if key[:2] not in marked)
     name = data.get("name")
     expected = folder.resolve().name
     if isinstance(name, str) and name != expected and re.match(NAME, name):
-        problems.add("name_mismatch", "the name must be that of the folder", file=str(path), line=_find(root, ("name",))[0], field="name", found=quoted(name), accepted=quoted(expected))
+        problems.add(
+            "name_mismatch",
+            "the name must be that of the folder",
+            file=str(path),
+            line=_find(root, ("name",))[0],
+            field="name",
+            found=quoted(name),
+            accepted=quoted(expected),
+        )
     problems.raise_errors()
     if config is None:  # the model refused something that no problem above names
         raise InputError(Problem("bad_value", "the configuration cannot be used", str(path), 1))
@@ -191,9 +265,33 @@ def discover(gold_sets: Path) -> dict[str, Path]:
         `missing_folder`; `bad_name` where a folder's name cannot be that of a gold set.
     """
     if not gold_sets.is_dir():
-        raise InputError(Problem("missing_folder", "the folder of gold sets does not exist", str(gold_sets), accepted="a folder with one folder for each gold set"))
-    folders = sorted(path.parent for path in gold_sets.glob(f"*/{CONFIG_FILE}") if not path.parent.name.startswith("."))
+        raise InputError(
+            Problem(
+                "missing_folder",
+                "the folder of gold sets does not exist",
+                str(gold_sets),
+                accepted="a folder with one folder for each gold set",
+            )
+        )
+    folders = sorted(
+        path.parent
+        for path in gold_sets.glob(f"*/{CONFIG_FILE}")
+        if not path.parent.name.startswith(".")
+    )
     bad = [folder for folder in folders if not re.fullmatch(NAME, folder.name)]
     if bad:
-        raise InputError([Problem("bad_name", "the folder's name cannot be that of a gold set", str(folder), None, "name", quoted(folder.name), NAME) for folder in bad])
+        raise InputError(
+            [
+                Problem(
+                    "bad_name",
+                    "the folder's name cannot be that of a gold set",
+                    str(folder),
+                    None,
+                    "name",
+                    quoted(folder.name),
+                    NAME,
+                )
+                for folder in bad
+            ]
+        )
     return {folder.name: folder for folder in folders}

@@ -43,18 +43,30 @@ class Questions:
     overrides: Mapping[str, AnswerOverride] = dataclasses.field(default_factory=dict)
 
 
-def questions_of(rows: list[Question], file: str, overrides: Mapping[str, AnswerOverride] | None = None) -> Questions:
+def questions_of(
+    rows: list[Question], file: str, overrides: Mapping[str, AnswerOverride] | None = None
+) -> Questions:
     """Make the frames of rows of one file."""
-    queries = [(row.query_id, row.text, row.answerable, list(row.tags), row.query_id) for row in rows]
+    queries = [
+        (row.query_id, row.text, row.answerable, list(row.tags), row.query_id) for row in rows
+    ]
     places = [(row.query_id, row.has_flag, file, row.line) for row in rows]
-    return Questions(make_frame(QUERIES, queries), make_frame(QUERY_PLACES, places), overrides or {})
+    return Questions(
+        make_frame(QUERIES, queries), make_frame(QUERY_PLACES, places), overrides or {}
+    )
 
 
 def _first_use(seen: dict[str, int], row: Row, key: str, identifier: str, shown: str) -> bool:
     """Remember an id; report it when it was used before."""
     first = seen.setdefault(identifier, row.line)
     if first != row.line:
-        row.fault("duplicate_id", f"{shown} was used in line {first} already", key, shown, "an id of its own for each row")
+        row.fault(
+            "duplicate_id",
+            f"{shown} was used in line {first} already",
+            key,
+            shown,
+            "an id of its own for each row",
+        )
     return first == row.line
 
 
@@ -73,12 +85,31 @@ def read_queries(path: Path, problems: ProblemList) -> Questions:
         key = "_id" if "_id" in values and "query_id" not in values else "query_id"
         query_id, text = row.identifier(key), row.text("text")
         flag, tags, override = row.flag("answerable"), row.texts("tags"), override_of(row)
-        if query_id is not None and _first_use(seen, row, key, query_id, query_id) and text is not None:
-            rows.append(Question(query_id, text, answerable=flag is not False, has_flag="answerable" in values, tags=tags, line=line))
+        if (
+            query_id is not None
+            and _first_use(seen, row, key, query_id, query_id)
+            and text is not None
+        ):
+            rows.append(
+                Question(
+                    query_id,
+                    text,
+                    answerable=flag is not False,
+                    has_flag="answerable" in values,
+                    tags=tags,
+                    line=line,
+                )
+            )
             if override is not None:
                 overrides[query_id] = override
     if not rows and problems.n_errors == before:
-        problems.add("empty_file", "the file holds no question", file=str(path), line=1, accepted='one object a line: {"query_id": ..., "text": ..., "answerable": true}')
+        problems.add(
+            "empty_file",
+            "the file holds no question",
+            file=str(path),
+            line=1,
+            accepted='one object a line: {"query_id": ..., "text": ..., "answerable": true}',
+        )
     return questions_of(rows, str(path), overrides)
 
 
@@ -90,14 +121,29 @@ def read_topics(path: Path, problems: ProblemList) -> Questions:
     for line, text in read_lines(path, problems):
         parts = text.split("\t")
         if len(parts) != 2:  # noqa: PLR2004  the two columns that the docstring names
-            problems.add("bad_columns", "a topic has two columns", file=str(path), line=line, found=f"{len(parts)} columns: {quoted(text)}", accepted="id<TAB>text")
+            problems.add(
+                "bad_columns",
+                "a topic has two columns",
+                file=str(path),
+                line=line,
+                found=f"{len(parts)} columns: {quoted(text)}",
+                accepted="id<TAB>text",
+            )
             continue
         row = Row({"id": parts[0].strip(), "text": parts[1].strip()}, str(path), line, problems)
         query_id, question = row.identifier("id"), row.text("text")
-        if query_id is not None and _first_use(seen, row, "id", query_id, query_id) and question is not None:
-            rows.append(Question(query_id, question, answerable=True, has_flag=False, tags=(), line=line))
+        if (
+            query_id is not None
+            and _first_use(seen, row, "id", query_id, query_id)
+            and question is not None
+        ):
+            rows.append(
+                Question(query_id, question, answerable=True, has_flag=False, tags=(), line=line)
+            )
     if not rows and problems.n_errors == before:
-        problems.add("empty_file", "the file holds no topic", file=str(path), line=1, accepted="id<TAB>text")
+        problems.add(
+            "empty_file", "the file holds no topic", file=str(path), line=1, accepted="id<TAB>text"
+        )
     return questions_of(rows, str(path))
 
 
@@ -110,13 +156,29 @@ def read_paraphrases(path: Path, problems: ProblemList) -> pd.DataFrame:
     seen: dict[str, int] = {}
     for line, values in read_objects(path, problems):
         row = Row(values, str(path), line, problems)
-        query_id, paraphrase_id, text = row.identifier("query_id"), row.identifier("paraphrase_id"), row.text("text")
+        query_id, paraphrase_id, text = (
+            row.identifier("query_id"),
+            row.identifier("paraphrase_id"),
+            row.text("text"),
+        )
         source = row.optional_text("source")
         if query_id is None or paraphrase_id is None or text is None:
             continue
         if paraphrase_id == ORIGINAL:
-            row.fault("reserved_id", "this id stands for the question's own wording", "paraphrase_id", paraphrase_id, f"any id but {ORIGINAL}")
-        elif _first_use(seen, row, "paraphrase_id", f"{query_id}\t{paraphrase_id}", f"{query_id}, {paraphrase_id}"):
+            row.fault(
+                "reserved_id",
+                "this id stands for the question's own wording",
+                "paraphrase_id",
+                paraphrase_id,
+                f"any id but {ORIGINAL}",
+            )
+        elif _first_use(
+            seen,
+            row,
+            "paraphrase_id",
+            f"{query_id}\t{paraphrase_id}",
+            f"{query_id}, {paraphrase_id}",
+        ):
             rows.append((query_id, paraphrase_id, text, source, str(path), line))
     return make_frame(PARAPHRASES, rows)
 
@@ -125,5 +187,13 @@ def drop_unknown(frame: pd.DataFrame, known: pd.Index, problems: ProblemList) ->
     """Rows whose query exists; each other row is reported as `unknown_query`. The frame has `query_id`, `file` and `line`."""
     exists = frame["query_id"].isin(known)
     for query_id, file, line in rows_of(frame.loc[~exists, ["query_id", "file", "line"]]):
-        problems.add("unknown_query", "no question has this id", file=file, line=int(line), field="query_id", found=quoted(query_id), accepted="an id of the questions file")
+        problems.add(
+            "unknown_query",
+            "no question has this id",
+            file=file,
+            line=int(line),
+            field="query_id",
+            found=quoted(query_id),
+            accepted="an id of the questions file",
+        )
     return frame[exists].reset_index(drop=True)

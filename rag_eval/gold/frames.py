@@ -42,7 +42,9 @@ JUDGEMENTS = FrameSchema(
         "query_id": Column("str", "the gold query"),
         "target": Column("str", "name of a document, or a section id, as it stands in the file"),
         "gain": Column("int", "relevance grade; 0 = judged not relevant"),
-        "explicit": Column("bool", "from qrels; false where an answer row names its document or section"),
+        "explicit": Column(
+            "bool", "from qrels; false where an answer row names its document or section"
+        ),
         "file": _FILE,
         "line": _LINE,
     },
@@ -54,10 +56,16 @@ ANCHORS = FrameSchema(
         "query_id": Column("str", "the gold query"),
         "doc": Column("str", "name of the document, as it stands in the file"),
         "section": Column("str", "section id that narrows the search; empty where none was given"),
-        "quote": Column("str", "verbatim text of the document; empty where only offsets were given"),
-        "start": Column("int", "first character in the document's text; -1 where only a quote was given"),
+        "quote": Column(
+            "str", "verbatim text of the document; empty where only offsets were given"
+        ),
+        "start": Column(
+            "int", "first character in the document's text; -1 where only a quote was given"
+        ),
         "end": Column("int", "one past the last character; -1 where only a quote was given"),
-        "label": Column("str", "SUPPORT, CONTRADICT or another label of the evidence; may be empty"),
+        "label": Column(
+            "str", "SUPPORT, CONTRADICT or another label of the evidence; may be empty"
+        ),
         "file": _FILE,
         "line": _LINE,
     },

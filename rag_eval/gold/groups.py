@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 
 
-def group_ids(query_ids: Sequence[str], pair_queries: Sequence[str], pair_documents: Sequence[str]) -> list[str]:
+def group_ids(
+    query_ids: Sequence[str], pair_queries: Sequence[str], pair_documents: Sequence[str]
+) -> list[str]:
     """Group of each query: the smallest query id of its connected component.
 
     Two queries are connected when they share a gold document; a query that shares none is a group of its own.
@@ -39,7 +41,9 @@ def group_ids(query_ids: Sequence[str], pair_queries: Sequence[str], pair_docume
     known = rows >= 0
     documents, _ = pd.factorize(np.asarray(pair_documents, dtype=object)[known])
     size = n + (int(documents.max()) + 1 if len(documents) else 0)
-    graph = coo_matrix((np.ones(len(documents), dtype=np.int8), (rows[known], documents + n)), shape=(size, size))
+    graph = coo_matrix(
+        (np.ones(len(documents), dtype=np.int8), (rows[known], documents + n)), shape=(size, size)
+    )
     _, labels = connected_components(graph, directed=False)
     labels = labels[:n]
     order = np.argsort(names.astype(str), kind="stable")

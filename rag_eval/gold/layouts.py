@@ -32,10 +32,21 @@ class Plan:
 
 
 def _plan(layout: Layout, folder: Path, name: str, version: str, qrels: Path | None) -> Plan:
-    answers = tuple(path for path in (folder / "answers.jsonl", folder / "evidence.jsonl") if path.exists())
+    answers = tuple(
+        path for path in (folder / "answers.jsonl", folder / "evidence.jsonl") if path.exists()
+    )
     paraphrases = folder / "paraphrases.jsonl"
     questions = folder / (TOPICS_FILE if layout == "trec" else "queries.jsonl")
-    return Plan(layout, folder, name, version, questions, qrels, answers, paraphrases if paraphrases.exists() else None)
+    return Plan(
+        layout,
+        folder,
+        name,
+        version,
+        questions,
+        qrels,
+        answers,
+        paraphrases if paraphrases.exists() else None,
+    )
 
 
 def beir_plan(folder: Path, split: str, name: str, version: str) -> Plan:
@@ -47,11 +58,31 @@ def beir_plan(folder: Path, split: str, name: str, version: str) -> Plan:
         `bad_value` where the split is no file name, `missing_file` where it has no judgements.
     """
     if not is_query_id(split):
-        raise InputError(Problem("bad_value", "a split is the name of a file in qrels/", str(folder), None, "split", quoted(split), "a name without slashes"))
+        raise InputError(
+            Problem(
+                "bad_value",
+                "a split is the name of a file in qrels/",
+                str(folder),
+                None,
+                "split",
+                quoted(split),
+                "a name without slashes",
+            )
+        )
     path = folder / "qrels" / f"{split}.tsv"
     if not path.exists():
         splits = sorted(item.stem for item in (folder / "qrels").glob("*.tsv"))
-        raise InputError(Problem("missing_file", "the split has no judgements", str(path), None, "split", quoted(split), ", ".join(splits) or "a file qrels/<split>.tsv"))
+        raise InputError(
+            Problem(
+                "missing_file",
+                "the split has no judgements",
+                str(path),
+                None,
+                "split",
+                quoted(split),
+                ", ".join(splits) or "a file qrels/<split>.tsv",
+            )
+        )
     return _plan("beir", folder, name, version, path)
 
 
@@ -59,7 +90,12 @@ def _recorded_plan(folder: Path, config: GoldSetConfig, outputs: Path) -> Plan:
     """Plan of recorded outputs. Paraphrases are not for them: the system was asked in one wording."""
     qrels = next((folder / item for item in _TREC_QRELS if (folder / item).is_file()), None)
     plan = _plan("recorded", folder, config.name, str(config.version), qrels)
-    return dataclasses.replace(plan, questions=plan.questions if plan.questions.exists() else outputs, paraphrases=None, outputs=outputs)
+    return dataclasses.replace(
+        plan,
+        questions=plan.questions if plan.questions.exists() else outputs,
+        paraphrases=None,
+        outputs=outputs,
+    )
 
 
 def choose(folder: Path, config: GoldSetConfig | None) -> Plan:
@@ -81,11 +117,23 @@ def choose(folder: Path, config: GoldSetConfig | None) -> Plan:
         return beir_plan(data, config.split, name, version)
     if (folder / TOPICS_FILE).exists():
         present = [folder / item for item in _TREC_QRELS if (folder / item).is_file()]
-        return _plan("trec", folder, name, version, present[0] if present else folder / _TREC_QRELS[0])
+        return _plan(
+            "trec", folder, name, version, present[0] if present else folder / _TREC_QRELS[0]
+        )
     if (folder / "qrels").is_dir() and not (folder / "qrels.tsv").exists():
         splits = sorted(path.stem for path in (folder / "qrels").glob("*.tsv"))
         if len(splits) == 1:
             return beir_plan(folder, splits[0], name, version)
-        raise InputError(Problem("missing_split", "the folder has several splits, or none, and none was chosen", str(folder / "qrels"), None, "split", None, ", ".join(splits) or "a file qrels/<split>.tsv"))
+        raise InputError(
+            Problem(
+                "missing_split",
+                "the folder has several splits, or none, and none was chosen",
+                str(folder / "qrels"),
+                None,
+                "split",
+                None,
+                ", ".join(splits) or "a file qrels/<split>.tsv",
+            )
+        )
     qrels = folder / "qrels.tsv"
     return _plan("own", folder, name, version, qrels if qrels.exists() else None)

@@ -37,13 +37,23 @@ def readable(path: Path, problems: ProblemList) -> bool:
         problems.add("missing_file", "the file does not exist", file=str(path))
         return False
     except (OSError, ValueError) as error:
-        problems.add("unreadable_file", f"the file cannot be read: {quoted(str(error))}", file=str(path))
+        problems.add(
+            "unreadable_file", f"the file cannot be read: {quoted(str(error))}", file=str(path)
+        )
         return False
     if not stat.S_ISREG(status.st_mode):
-        problems.add("not_a_file", "this is not a regular file", file=str(path), accepted="a text file")
+        problems.add(
+            "not_a_file", "this is not a regular file", file=str(path), accepted="a text file"
+        )
         return False
     if status.st_size > MAX_FILE_BYTES:
-        problems.add("file_too_large", "the file is too large to be a gold file", file=str(path), found=f"{status.st_size} bytes", accepted=f"at most {MAX_FILE_BYTES} bytes")
+        problems.add(
+            "file_too_large",
+            "the file is too large to be a gold file",
+            file=str(path),
+            found=f"{status.st_size} bytes",
+            accepted=f"at most {MAX_FILE_BYTES} bytes",
+        )
         return False
     return True
 
@@ -63,15 +73,35 @@ def _raw_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
 
 def _decode(raw: bytes | None, file: str, number: int, problems: ProblemList) -> str | None:
     if raw is None:
-        problems.add("line_too_long", "the line is too long", file=file, line=number, accepted=f"at most {MAX_LINE_BYTES} bytes")
+        problems.add(
+            "line_too_long",
+            "the line is too long",
+            file=file,
+            line=number,
+            accepted=f"at most {MAX_LINE_BYTES} bytes",
+        )
         return None
     if b"\x00" in raw:
-        problems.add("nul_byte", "the line holds a NUL byte", file=file, line=number, found=f"at byte {raw.index(0) + 1} of the line", accepted="UTF-8 text")
+        problems.add(
+            "nul_byte",
+            "the line holds a NUL byte",
+            file=file,
+            line=number,
+            found=f"at byte {raw.index(0) + 1} of the line",
+            accepted="UTF-8 text",
+        )
         return None
     try:
         return raw.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
-        problems.add("bad_encoding", "the line is not UTF-8", file=file, line=number, found=f"byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line", accepted="UTF-8")
+        problems.add(
+            "bad_encoding",
+            "the line is not UTF-8",
+            file=file,
+            line=number,
+            found=f"byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line",
+            accepted="UTF-8",
+        )
         return None
 
 
@@ -90,7 +120,13 @@ def read_lines(path: Path, problems: ProblemList) -> Iterator[tuple[int, str]]:
                 body = raw
                 if number == 1 and raw is not None:
                     if raw.startswith(_UTF16):
-                        problems.add("bad_encoding", "the file is UTF-16", file=file, line=1, accepted="UTF-8")
+                        problems.add(
+                            "bad_encoding",
+                            "the file is UTF-16",
+                            file=file,
+                            line=1,
+                            accepted="UTF-8",
+                        )
                         return
                     body = raw.removeprefix(_BOM)
                 text = _decode(body, file, number, problems)
@@ -130,17 +166,42 @@ def read_objects(path: Path, problems: ProblemList) -> Iterator[tuple[int, dict[
     file = str(path)
     for number, text in read_lines(path, problems):
         try:
-            value = json.loads(text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_no_duplicates)
+            value = json.loads(
+                text,
+                parse_constant=_no_constant,
+                parse_float=_finite,
+                object_pairs_hook=_no_duplicates,
+            )
         except RecursionError:
-            problems.add("too_deep", "the JSON is nested too deeply", file=file, line=number, accepted="one flat object a line")
+            problems.add(
+                "too_deep",
+                "the JSON is nested too deeply",
+                file=file,
+                line=number,
+                accepted="one flat object a line",
+            )
         except _RowError as error:
             problems.add(error.code, str(error), file=file, line=number, found=quoted(error.found))
         except json.JSONDecodeError as error:
-            problems.add("bad_json", f"not JSON: {error.msg} at column {error.colno}", file=file, line=number, found=quoted(text), accepted="one JSON object a line")
+            problems.add(
+                "bad_json",
+                f"not JSON: {error.msg} at column {error.colno}",
+                file=file,
+                line=number,
+                found=quoted(text),
+                accepted="one JSON object a line",
+            )
         except ValueError as error:  # an integer of more digits than Python converts
             problems.add("bad_number", quoted(str(error)), file=file, line=number)
         else:
             if isinstance(value, dict):
                 yield number, value
             else:
-                problems.add("not_an_object", "the line is JSON but not an object", file=file, line=number, found=quoted(text), accepted="one JSON object a line")
+                problems.add(
+                    "not_an_object",
+                    "the line is JSON but not an object",
+                    file=file,
+                    line=number,
+                    found=quoted(text),
+                    accepted="one JSON object a line",
+                )

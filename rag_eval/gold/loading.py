@@ -71,14 +71,29 @@ def document_part(target: str) -> str:
 
 
 def _hash(plan: Plan, files: Sequence[Path], asked: OutputQuestions | None) -> str:
-    contents = {path.relative_to(plan.folder).as_posix(): file_hash(path) for path in files if path.is_file() and path != plan.outputs}
-    return digest({"name": plan.name, "version": plan.version, "files": contents, **({} if asked is None else {"questions": asked.identity})})
+    contents = {
+        path.relative_to(plan.folder).as_posix(): file_hash(path)
+        for path in files
+        if path.is_file() and path != plan.outputs
+    }
+    return digest(
+        {
+            "name": plan.name,
+            "version": plan.version,
+            "files": contents,
+            **({} if asked is None else {"questions": asked.identity}),
+        }
+    )
 
 
 def _of_split(questions: Questions, judgements: pd.DataFrame) -> Questions:
     """Only the queries that the judgements name."""
     kept = questions.queries["query_id"].isin(judgements["query_id"]).to_numpy()
-    return Questions(questions.queries[kept].reset_index(drop=True), questions.places[kept].reset_index(drop=True), questions.overrides)
+    return Questions(
+        questions.queries[kept].reset_index(drop=True),
+        questions.places[kept].reset_index(drop=True),
+        questions.overrides,
+    )
 
 
 def _within(frame: pd.DataFrame, queries: pd.DataFrame) -> pd.DataFrame:
@@ -87,30 +102,73 @@ def _within(frame: pd.DataFrame, queries: pd.DataFrame) -> pd.DataFrame:
 
 def _read(plan: Plan) -> GoldSet:
     problems = ProblemList()
-    asked = questions_of_outputs(plan.outputs, problems) if plan.outputs is not None and plan.questions == plan.outputs else None
-    questions = asked.questions if asked is not None else (read_topics if plan.layout == "trec" else read_queries)(plan.questions, problems)
+    asked = (
+        questions_of_outputs(plan.outputs, problems)
+        if plan.outputs is not None and plan.questions == plan.outputs
+        else None
+    )
+    questions = (
+        asked.questions
+        if asked is not None
+        else (read_topics if plan.layout == "trec" else read_queries)(plan.questions, problems)
+    )
     if plan.outputs is not None and asked is None:
         report_unmatched(questions, plan.outputs, problems)
     known = pd.Index(questions.queries["query_id"])
     qrels = read_qrels(plan.qrels, problems) if plan.qrels else make_frame(JUDGEMENTS, [])
     evidence = read_answers(plan.answers, problems)
-    paraphrases = read_paraphrases(plan.paraphrases, problems) if plan.paraphrases else make_frame(PARAPHRASES, [])
+    paraphrases = (
+        read_paraphrases(plan.paraphrases, problems)
+        if plan.paraphrases
+        else make_frame(PARAPHRASES, [])
+    )
     qrels, paraphrases = (drop_unknown(frame, known, problems) for frame in (qrels, paraphrases))
-    implied, decoys = (drop_unknown(frame, known, problems) for frame in (evidence.judgements, evidence.decoys))
-    evidence = Evidence(_within(evidence.anchors, questions.queries), decoys, _within(evidence.references, questions.queries), implied)
+    implied, decoys = (
+        drop_unknown(frame, known, problems) for frame in (evidence.judgements, evidence.decoys)
+    )
+    evidence = Evidence(
+        _within(evidence.anchors, questions.queries),
+        decoys,
+        _within(evidence.references, questions.queries),
+        implied,
+    )
     if plan.layout == "beir":
         questions = _of_split(questions, qrels)
         if questions.queries.empty and not problems.n_errors:
-            problems.add("nothing_judged", "the split judges no question", file=str(plan.qrels), line=1, accepted="query-id<TAB>corpus-id<TAB>score for at least one question")
+            problems.add(
+                "nothing_judged",
+                "the split judges no question",
+                file=str(plan.qrels),
+                line=1,
+                accepted="query-id<TAB>corpus-id<TAB>score for at least one question",
+            )
     # the judgements of a BEIR or TREC set are its qrels: evidence adds spans to them, never further documents
-    judgements = pd.concat([qrels, evidence.judgements], ignore_index=True) if plan.layout in {"own", "recorded"} else qrels
+    judgements = (
+        pd.concat([qrels, evidence.judgements], ignore_index=True)
+        if plan.layout in {"own", "recorded"}
+        else qrels
+    )
     judgements = _within(judgements, questions.queries)
     relevant = judgements[judgements["gain"] > 0]
     queries = questions.queries.copy()
-    groups = group_ids(queries["query_id"].tolist(), relevant["query_id"].tolist(), [document_part(target) for target in relevant["target"]])
+    groups = group_ids(
+        queries["query_id"].tolist(),
+        relevant["query_id"].tolist(),
+        [document_part(target) for target in relevant["target"]],
+    )
     queries["group_id"] = pd.Series(groups, index=queries.index, dtype="str")
-    references = pd.concat([evidence.references, asked.references if asked is not None else make_frame(REFERENCE_ANSWERS, [])], ignore_index=True)
-    files = [path for path in (plan.questions, plan.paraphrases, plan.qrels, *plan.answers) if path is not None]
+    references = pd.concat(
+        [
+            evidence.references,
+            asked.references if asked is not None else make_frame(REFERENCE_ANSWERS, []),
+        ],
+        ignore_index=True,
+    )
+    files = [
+        path
+        for path in (plan.questions, plan.paraphrases, plan.qrels, *plan.answers)
+        if path is not None
+    ]
     return GoldSet(
         plan.name,
         plan.version,
@@ -125,7 +183,11 @@ def _read(plan: Plan) -> GoldSet:
         gold_hash=_hash(plan, files, asked),
         files=tuple(files),
         problems=problems.listed(),
-        overrides={query_id: override for query_id, override in questions.overrides.items() if query_id in set(queries["query_id"])},
+        overrides={
+            query_id: override
+            for query_id, override in questions.overrides.items()
+            if query_id in set(queries["query_id"])
+        },
     )
 
 

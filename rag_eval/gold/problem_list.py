@@ -40,7 +40,11 @@ class ProblemList:
         self._counts[severity] += 1
         if self._counts[severity] <= MAX_LISTED:
             file, field, found = _printable(file), _printable(field), _printable(found)
-            self._kept.append(Problem(code, _printable(message) or "", file, line, field, found, accepted, severity))
+            self._kept.append(
+                Problem(
+                    code, _printable(message) or "", file, line, field, found, accepted, severity
+                )
+            )
 
     def extend(self, problems: Iterable[Problem]) -> None:
         """Add problems that were made elsewhere."""
@@ -57,7 +61,11 @@ class ProblemList:
     def listed(self) -> tuple[Problem, ...]:
         """Every kept problem, then one `more_problems` for each severity that was cut short."""
         more = [
-            Problem("more_problems", f"{count - MAX_LISTED} more {severity}s are not listed; mend these first", severity="error" if severity == "error" else "warning")
+            Problem(
+                "more_problems",
+                f"{count - MAX_LISTED} more {severity}s are not listed; mend these first",
+                severity="error" if severity == "error" else "warning",
+            )
             for severity, count in self._counts.items()
             if count > MAX_LISTED
         ]

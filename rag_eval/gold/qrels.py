@@ -29,12 +29,25 @@ def _layout(line: int, text: str, file: str, problems: ProblemList) -> int:
         names = [part.strip().lower() for part in parts]
         if all(name in accepted for name, accepted in zip(names, _HEADERS, strict=True)):
             return _BEIR
-        code, message = ("missing_header", "the header is missing") if _WHOLE.fullmatch(names[2]) else ("bad_header", "the header names other columns")
-        problems.add(code, message, file=file, line=line, found=quoted(text), accepted=ACCEPTED_COLUMNS)
+        code, message = (
+            ("missing_header", "the header is missing")
+            if _WHOLE.fullmatch(names[2])
+            else ("bad_header", "the header names other columns")
+        )
+        problems.add(
+            code, message, file=file, line=line, found=quoted(text), accepted=ACCEPTED_COLUMNS
+        )
         return 0
     if len(text.split()) == _TREC:
         return _TREC
-    problems.add("bad_columns", "this is neither a BEIR nor a TREC table of judgements", file=file, line=line, found=quoted(text), accepted=ACCEPTED_COLUMNS)
+    problems.add(
+        "bad_columns",
+        "this is neither a BEIR nor a TREC table of judgements",
+        file=file,
+        line=line,
+        found=quoted(text),
+        accepted=ACCEPTED_COLUMNS,
+    )
     return 0
 
 
@@ -42,7 +55,13 @@ def _grade(row: Row, *, may_be_negative: bool) -> int | None:
     text = row.values["score"]
     least = -MAX_GRADE if may_be_negative else 0
     if not _WHOLE.fullmatch(text) or not least <= int(text) <= MAX_GRADE:
-        row.fault("bad_grade", "a relevance grade is a whole number", "score", text, f"a whole number from 0 to {MAX_GRADE}")
+        row.fault(
+            "bad_grade",
+            "a relevance grade is a whole number",
+            "score",
+            text,
+            f"a whole number from 0 to {MAX_GRADE}",
+        )
         return None
     return max(int(text), 0)
 
@@ -66,17 +85,49 @@ def read_qrels(path: Path, problems: ProblemList) -> pd.DataFrame:
                 continue
         parts = text.split("\t") if layout == _BEIR else text.split()
         if len(parts) != layout:
-            problems.add("bad_columns", f"the row has {len(parts)} columns, the file {layout}", file=file, line=line, found=quoted(text), accepted=ACCEPTED_COLUMNS)
+            problems.add(
+                "bad_columns",
+                f"the row has {len(parts)} columns, the file {layout}",
+                file=file,
+                line=line,
+                found=quoted(text),
+                accepted=ACCEPTED_COLUMNS,
+            )
             continue
-        row = Row({"query-id": parts[0].strip(), "corpus-id": parts[-2].strip(), "score": parts[-1].strip()}, file, line, problems)
-        query_id, target, gain = row.identifier("query-id"), row.name("corpus-id"), _grade(row, may_be_negative=layout == _TREC)
+        row = Row(
+            {
+                "query-id": parts[0].strip(),
+                "corpus-id": parts[-2].strip(),
+                "score": parts[-1].strip(),
+            },
+            file,
+            line,
+            problems,
+        )
+        query_id, target, gain = (
+            row.identifier("query-id"),
+            row.name("corpus-id"),
+            _grade(row, may_be_negative=layout == _TREC),
+        )
         if query_id is None or target is None or gain is None:
             continue
         first = seen.setdefault((query_id, target), line)
         if first != line:
-            row.fault("duplicate_judgement", f"this pair was judged in line {first} already", "corpus-id", f"{query_id}, {target}", "one grade for each pair")
+            row.fault(
+                "duplicate_judgement",
+                f"this pair was judged in line {first} already",
+                "corpus-id",
+                f"{query_id}, {target}",
+                "one grade for each pair",
+            )
             continue
         rows.append((query_id, target, gain, True, file, line))
     if layout < 0 and problems.n_errors == before:
-        problems.add("empty_file", "the file holds no judgement and no header", file=file, line=1, accepted=ACCEPTED_COLUMNS)
+        problems.add(
+            "empty_file",
+            "the file holds no judgement and no header",
+            file=file,
+            line=1,
+            accepted=ACCEPTED_COLUMNS,
+        )
     return make_frame(JUDGEMENTS, rows)

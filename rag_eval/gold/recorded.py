@@ -48,9 +48,24 @@ def _read(path: Path, problems: ProblemList) -> list[RecordedOutput]:
 def questions_of_outputs(path: Path, problems: ProblemList) -> OutputQuestions:
     """Take the questions from the outputs. Faults: those of `read_outputs`."""
     outputs = _read(path, problems)
-    rows = [Question(output.query_id, output.question if output.question.strip() else output.query_id, answerable=True, has_flag=False, tags=(), line=output.line) for output in outputs]
-    references = make_frame(REFERENCE_ANSWERS, [(output.query_id, output.reference) for output in outputs if output.reference])
-    identity = digest(sorted([output.query_id, output.question, output.reference] for output in outputs))
+    rows = [
+        Question(
+            output.query_id,
+            output.question if output.question.strip() else output.query_id,
+            answerable=True,
+            has_flag=False,
+            tags=(),
+            line=output.line,
+        )
+        for output in outputs
+    ]
+    references = make_frame(
+        REFERENCE_ANSWERS,
+        [(output.query_id, output.reference) for output in outputs if output.reference],
+    )
+    identity = digest(
+        sorted([output.query_id, output.question, output.reference] for output in outputs)
+    )
     return OutputQuestions(questions_of(rows, str(path)), references, identity)
 
 
@@ -60,8 +75,29 @@ def report_unmatched(questions: Questions, path: Path, problems: ProblemList) ->
     known = set(questions.queries["query_id"])
     for output in outputs:
         if output.query_id not in known:
-            problems.add("unknown_query", "no question has this id; its output is left out", file=str(path), line=output.line, field="query_id", found=quoted(output.query_id), accepted="an id of queries.jsonl", severity="warning")
+            problems.add(
+                "unknown_query",
+                "no question has this id; its output is left out",
+                file=str(path),
+                line=output.line,
+                field="query_id",
+                found=quoted(output.query_id),
+                accepted="an id of queries.jsonl",
+                severity="warning",
+            )
     answered = {output.query_id for output in outputs}
-    for query_id, file, line in zip(questions.places["query_id"], questions.places["file"], questions.places["line"], strict=True):
+    for query_id, file, line in zip(
+        questions.places["query_id"],
+        questions.places["file"],
+        questions.places["line"],
+        strict=True,
+    ):
         if outputs and query_id not in answered:
-            problems.add("missing_output", f"question {quoted(query_id)} has no recorded output: it counts as failed", file=file, line=int(line), field="query_id", severity="warning")
+            problems.add(
+                "missing_output",
+                f"question {quoted(query_id)} has no recorded output: it counts as failed",
+                file=file,
+                line=int(line),
+                field="query_id",
+                severity="warning",
+            )

@@ -16,7 +16,9 @@ MAX_NAME_CHARS = 1_000
 MAX_TEXT_CHARS = 20_000
 ACCEPTED_NAME = f"1 to {MAX_NAME_CHARS} characters, no control characters, no .. between slashes, no leading or trailing white space"
 
-_NAME_FAULT = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]|(?:^|[/\\])\.\.(?:[/\\#]|$)|^\s|\s$")
+_NAME_FAULT = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]|(?:^|[/\\])\.\.(?:[/\\#]|$)|^\s|\s$"
+)
 _TEXT_FAULT = re.compile(r"[\x00\ud800-\udfff]")
 
 
@@ -37,7 +39,15 @@ class Row:
     def fault(self, code: str, message: str, field: str, value: object, accepted: str) -> None:
         """Report one fault of this row."""
         found = None if value is None else quoted(value)
-        self.problems.add(code, message, file=self.file, line=self.line, field=field, found=found, accepted=accepted)
+        self.problems.add(
+            code,
+            message,
+            file=self.file,
+            line=self.line,
+            field=field,
+            found=found,
+            accepted=accepted,
+        )
 
     def _string(self, key: str, accepted: str) -> str | None:
         if key not in self.values:
@@ -61,7 +71,13 @@ class Row:
         """Take the name of a document or section, or None with a fault (`missing_key`, `wrong_type`, `bad_id`)."""
         value = self._string(key, ACCEPTED_NAME)
         if value is not None and not is_name(value):
-            self.fault("bad_id", f"{key} cannot name a document or section", field or key, value, ACCEPTED_NAME)
+            self.fault(
+                "bad_id",
+                f"{key} cannot name a document or section",
+                field or key,
+                value,
+                ACCEPTED_NAME,
+            )
             return None
         return value
 
@@ -74,10 +90,22 @@ class Row:
         if value is None:
             return None
         if len(value) > MAX_TEXT_CHARS:
-            self.fault("text_too_long", f"{key} is too long", key, f"{len(value)} characters", f"at most {MAX_TEXT_CHARS} characters")
+            self.fault(
+                "text_too_long",
+                f"{key} is too long",
+                key,
+                f"{len(value)} characters",
+                f"at most {MAX_TEXT_CHARS} characters",
+            )
             return None
         if fault := _TEXT_FAULT.search(value):
-            self.fault("bad_text", f"{key} holds a character that no text file can keep", key, f"U+{ord(fault.group()):04X} at character {fault.start() + 1}", "Unicode text without NUL")
+            self.fault(
+                "bad_text",
+                f"{key} holds a character that no text file can keep",
+                key,
+                f"U+{ord(fault.group()):04X} at character {fault.start() + 1}",
+                "Unicode text without NUL",
+            )
             return None
         return value
 
@@ -89,15 +117,25 @@ class Row:
         """Take true or false; None where the key is absent, or with a fault (`wrong_type`)."""
         value = self.values.get(key)
         if key in self.values and not isinstance(value, bool):
-            self.fault("wrong_type", f"{key} must be true or false", key, repr(value), "true, false")
+            self.fault(
+                "wrong_type", f"{key} must be true or false", key, repr(value), "true, false"
+            )
             return None
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Take a list of texts; empty where the key is absent, or with a fault (`wrong_type`)."""
         value = self.values.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) and not _TEXT_FAULT.search(item) for item in value):
-            self.fault("wrong_type", f"{key} must be a list of texts", key, value, 'a list such as ["setup", "limits"]')
+        if not isinstance(value, list) or not all(
+            isinstance(item, str) and not _TEXT_FAULT.search(item) for item in value
+        ):
+            self.fault(
+                "wrong_type",
+                f"{key} must be a list of texts",
+                key,
+                value,
+                'a list such as ["setup", "limits"]',
+            )
             return ()
         return tuple(value)
 
@@ -105,7 +143,9 @@ class Row:
         """Take the objects of a list, each as a row of the same line; empty where the key is absent, or with a fault (`wrong_type`)."""
         value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            self.fault("wrong_type", f"{key} must be a list of objects", key, value, f"{key}: [{{...}}]")
+            self.fault(
+                "wrong_type", f"{key} must be a list of objects", key, value, f"{key}: [{{...}}]"
+            )
             return []
         return [Row(item, self.file, self.line, self.problems) for item in value]
 
@@ -117,9 +157,21 @@ class Row:
             self.fault("bad_unit", "offsets count characters", "unit", self.values["unit"], "char")
             return None
         if type(start) is not int or type(end) is not int:
-            self.fault("wrong_type", "start and end must be whole numbers", "start", f"start {start!r}, end {end!r}", accepted)
+            self.fault(
+                "wrong_type",
+                "start and end must be whole numbers",
+                "start",
+                f"start {start!r}, end {end!r}",
+                accepted,
+            )
             return None
         if not 0 <= start < end < 2**62:
-            self.fault("bad_offsets", "the offsets name no text", "start", f"start {start}, end {end}", accepted)
+            self.fault(
+                "bad_offsets",
+                "the offsets name no text",
+                "start",
+                f"start {start}, end {end}",
+                accepted,
+            )
             return None
         return start, end

@@ -81,12 +81,22 @@ Draft questions, one for a heading of the documents. They are only a start: a qu
 
 
 def _documents(docs: Path) -> list[Path]:
-    suffixes = tuple(pattern.removeprefix("**/*") for pattern in Folder.model_fields["pattern"].default)
+    suffixes = tuple(
+        pattern.removeprefix("**/*") for pattern in Folder.model_fields["pattern"].default
+    )
     found: list[Path] = []
     for folder, folders, files in os.walk(docs):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        paths = (Path(folder) / name for name in sorted(files) if name.lower().endswith(suffixes) and not name.startswith("."))
-        found.extend(path for path in paths if path.is_file() and 0 < path.stat().st_size <= MAX_DOCUMENT_BYTES)
+        paths = (
+            Path(folder) / name
+            for name in sorted(files)
+            if name.lower().endswith(suffixes) and not name.startswith(".")
+        )
+        found.extend(
+            path
+            for path in paths
+            if path.is_file() and 0 < path.stat().st_size <= MAX_DOCUMENT_BYTES
+        )
         if len(found) >= MAX_DOCUMENTS:
             break
     return found[:MAX_DOCUMENTS]
@@ -94,7 +104,9 @@ def _documents(docs: Path) -> list[Path]:
 
 def _printable(heading: str) -> str:
     """Replace control characters and the like, which lint would object to, by spaces."""
-    return " ".join("".join(character if character.isprintable() else " " for character in heading).split())
+    return " ".join(
+        "".join(character if character.isprintable() else " " for character in heading).split()
+    )
 
 
 def _headings(path: Path, doc: str) -> list[tuple[int, str, str]]:
@@ -104,7 +116,10 @@ def _headings(path: Path, doc: str) -> list[tuple[int, str, str]]:
     text, _ = masking.mask(text)
     heads = markdown.headings(text, body_start)
     its = sections.of_markdown(doc, "", text, body_start)[-len(heads) :] if heads else []
-    return [(head.level, _printable(head.title), section.section_id) for head, section in zip(heads, its, strict=True)]
+    return [
+        (head.level, _printable(head.title), section.section_id)
+        for head, section in zip(heads, its, strict=True)
+    ]
 
 
 def _topics(path: Path, doc: str) -> list[tuple[str, str]]:
@@ -112,9 +127,17 @@ def _topics(path: Path, doc: str) -> list[tuple[str, str]]:
     headings = _headings(path, doc) if path.suffix.lower() in _MARKDOWN else []
     uses = collections.Counter(sections.slug(heading) for _, heading, _ in headings)
     top = min((level for level, _, _ in headings), default=0)
-    single = [head for head in headings if uses[sections.slug(head[1])] == 1 and any(map(str.isalnum, head[1]))]
-    below = [(heading, target) for level, heading, target in single if level > top] or [(heading, target) for _, heading, target in single]
-    return [topic for topic in below if is_name(topic[1])] or [(path.stem.replace("_", " ").replace("-", " "), doc)]
+    single = [
+        head
+        for head in headings
+        if uses[sections.slug(head[1])] == 1 and any(map(str.isalnum, head[1]))
+    ]
+    below = [(heading, target) for level, heading, target in single if level > top] or [
+        (heading, target) for _, heading, target in single
+    ]
+    return [topic for topic in below if is_name(topic[1])] or [
+        (path.stem.replace("_", " ").replace("-", " "), doc)
+    ]
 
 
 def _question(heading: str) -> str:
@@ -134,9 +157,22 @@ def _drafts(docs: Path) -> list[tuple[str, str, str]]:
     paths = [(path, path.relative_to(docs).as_posix()) for path in _documents(docs)]
     topics = [_topics(path, doc) for path, doc in paths if is_name(doc)]
     if not topics:
-        raise InputError(Problem("no_documents", "the folder holds no document to ask about", str(docs), None, "--docs", None, f"files {', '.join(Folder.model_fields['pattern'].default)}"))
+        raise InputError(
+            Problem(
+                "no_documents",
+                "the folder holds no document to ask about",
+                str(docs),
+                None,
+                "--docs",
+                None,
+                f"files {', '.join(Folder.model_fields['pattern'].default)}",
+            )
+        )
     chosen = [topic for topic, _ in zip(_round_robin(topics), range(MAX_DRAFTS), strict=False)]
-    return [(f"q{number:03}", _question(heading), target) for number, (heading, target) in enumerate(chosen, 1)]
+    return [
+        (f"q{number:03}", _question(heading), target)
+        for number, (heading, target) in enumerate(chosen, 1)
+    ]
 
 
 def _relative(docs: Path, target: Path) -> str:
@@ -147,14 +183,36 @@ def _relative(docs: Path, target: Path) -> str:
 
 
 def _write(folder: Path, name: str, path: str, drafts: list[tuple[str, str, str]]) -> None:
-    queries = [{"query_id": query_id, "text": text, "answerable": True, "tags": [DRAFT]} for query_id, text, _ in drafts]
-    answers = [
-        {"query_id": query_id, "doc_id": target.partition("#")[0], **({"section_id": target} if "#" in target else {}), "anchors": []} for query_id, _, target in drafts
+    queries = [
+        {"query_id": query_id, "text": text, "answerable": True, "tags": [DRAFT]}
+        for query_id, text, _ in drafts
     ]
-    for file, rows in (("queries.jsonl", queries), ("answers.jsonl", answers), ("paraphrases.jsonl", [])):
-        write_text(folder / file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    write_text(folder / "qrels.tsv", "query-id\tcorpus-id\tscore\n" + "".join(f"{query_id}\t{target}\t1\n" for query_id, _, target in drafts))
-    write_text(folder / CONFIG_FILE, _CONFIG.format(name=json.dumps(name), path=json.dumps(path, ensure_ascii=False)))
+    answers = [
+        {
+            "query_id": query_id,
+            "doc_id": target.partition("#")[0],
+            **({"section_id": target} if "#" in target else {}),
+            "anchors": [],
+        }
+        for query_id, _, target in drafts
+    ]
+    for file, rows in (
+        ("queries.jsonl", queries),
+        ("answers.jsonl", answers),
+        ("paraphrases.jsonl", []),
+    ):
+        write_text(
+            folder / file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        )
+    write_text(
+        folder / "qrels.tsv",
+        "query-id\tcorpus-id\tscore\n"
+        + "".join(f"{query_id}\t{target}\t1\n" for query_id, _, target in drafts),
+    )
+    write_text(
+        folder / CONFIG_FILE,
+        _CONFIG.format(name=json.dumps(name), path=json.dumps(path, ensure_ascii=False)),
+    )
     write_text(folder / "README.md", _README.format(name=name, draft=DRAFT))
 
 
@@ -182,11 +240,38 @@ def init_gold_set(target: Path, docs: Path) -> tuple[Path, ...]:
     """
     name = target.resolve().name
     if not re.fullmatch(NAME, name) or not is_query_id(name):
-        raise InputError(Problem("bad_name", "this cannot be the name of a gold set", None, None, "NAME", quoted(name), NAME))
+        raise InputError(
+            Problem(
+                "bad_name",
+                "this cannot be the name of a gold set",
+                None,
+                None,
+                "NAME",
+                quoted(name),
+                NAME,
+            )
+        )
     if target.exists() or target.is_symlink():
-        raise InputError(Problem("target_exists", "there is something already; nothing was written", str(target), accepted="a name that is not in use"))
+        raise InputError(
+            Problem(
+                "target_exists",
+                "there is something already; nothing was written",
+                str(target),
+                accepted="a name that is not in use",
+            )
+        )
     if not docs.is_dir():
-        raise InputError(Problem("missing_folder", "the folder of documents does not exist", str(docs), None, "--docs", None, "a folder of Markdown or text files"))
+        raise InputError(
+            Problem(
+                "missing_folder",
+                "the folder of documents does not exist",
+                str(docs),
+                None,
+                "--docs",
+                None,
+                "a folder of Markdown or text files",
+            )
+        )
     drafts = _drafts(docs)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -198,5 +283,11 @@ def init_gold_set(target: Path, docs: Path) -> tuple[Path, ...]:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
-        raise InputError(Problem("unwritable_folder", f"the gold set cannot be written: {quoted(str(error))}", str(target))) from error
+        raise InputError(
+            Problem(
+                "unwritable_folder",
+                f"the gold set cannot be written: {quoted(str(error))}",
+                str(target),
+            )
+        ) from error
     return tuple(sorted(target.iterdir()))

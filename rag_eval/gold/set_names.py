@@ -15,5 +15,12 @@ def gold_set_name(name: str) -> str:
         It cannot be one.
     """
     if not re.fullmatch(NAME, name):
-        raise InputError(Problem("bad_name", "this cannot be the name of a gold set", found=name, accepted="a letter or digit, then up to 63 letters, digits, - and _"))
+        raise InputError(
+            Problem(
+                "bad_name",
+                "this cannot be the name of a gold set",
+                found=name,
+                accepted="a letter or digit, then up to 63 letters, digits, - and _",
+            )
+        )
     return name

@@ -56,19 +56,25 @@ def catalogue(documents: pd.DataFrame, sections: pd.DataFrame) -> Catalogue:
 
 def _by_heading(corpus: Catalogue) -> dict[tuple[int, str], int]:
     """Row of each section by its document and the slug of its heading; headings that a document has twice are left out."""
-    keys = list(zip(corpus.section_document.tolist(), map(slug, corpus.sections["title"]), strict=True))
+    keys = list(
+        zip(corpus.section_document.tolist(), map(slug, corpus.sections["title"]), strict=True)
+    )
     uses = collections.Counter(keys)
     return {key: row for row, key in enumerate(keys) if uses[key] == 1}
 
 
-def _section(target: str, corpus: Catalogue, headings: Callable[[], Mapping[tuple[int, str], int]]) -> int:
+def _section(
+    target: str, corpus: Catalogue, headings: Callable[[], Mapping[tuple[int, str], int]]
+) -> int:
     """Row of a section, its document named by its id or by an alias; -1 for none."""
     row = corpus.section_row.get(target, -1)
     place = target.find("#")
     while row < 0 and place >= 0:
         owner = corpus.document_row.get(target[:place], -1)
         if owner >= 0:
-            row = corpus.section_row.get(f"{corpus.documents['doc_id'].iloc[owner]}{target[place:]}", -1)
+            row = corpus.section_row.get(
+                f"{corpus.documents['doc_id'].iloc[owner]}{target[place:]}", -1
+            )
             if row < 0:
                 row = headings().get((owner, slug(target[place + 1 :].rsplit("/", 1)[-1])), -1)
         place = target.find("#", place + 1)
@@ -85,7 +91,13 @@ def find_targets(targets: Iterable[str], corpus: Catalogue) -> Found:
     names = np.asarray(list(targets), dtype=object)
     codes, unique = pd.factorize(names)
     document = np.array([corpus.document_row.get(name, -1) for name in unique], dtype=np.int64)
-    section = np.array([_section(name, corpus, headings) if row < 0 else -1 for name, row in zip(unique, document, strict=True)], dtype=np.int64)
+    section = np.array(
+        [
+            _section(name, corpus, headings) if row < 0 else -1
+            for name, row in zip(unique, document, strict=True)
+        ],
+        dtype=np.int64,
+    )
     if len(corpus.section_document):
         document = np.where(section >= 0, corpus.section_document[section], document)
     return Found(document[codes], section[codes])
@@ -98,17 +110,45 @@ def _accepted(target: str, corpus: Catalogue) -> str:
         choices = corpus.sections["section_id"][corpus.section_document == owner].tolist()
         near = difflib.get_close_matches(target, choices, n=3) or choices[:3]
     else:
-        choices = [name for name in corpus.document_row if abs(len(name) - len(target)) <= len(target) // 2 + 1]
-        near = difflib.get_close_matches(target, choices, n=3) if len(choices) <= _MAX_COMPARED else []
+        choices = [
+            name
+            for name in corpus.document_row
+            if abs(len(name) - len(target)) <= len(target) // 2 + 1
+        ]
+        near = (
+            difflib.get_close_matches(target, choices, n=3) if len(choices) <= _MAX_COMPARED else []
+        )
     shown = f"; did you mean {' or '.join(quoted(name) for name in near)}?" if near else ""
     return f"a document name or section id of this revision of the corpus{shown}"
 
 
-def report_dangling(rows: pd.DataFrame, column: str, found: Found, corpus: Catalogue, problems: ProblemList, *, field: str, severity: Literal["error", "warning"] = "error") -> None:
+def report_dangling(
+    rows: pd.DataFrame,
+    column: str,
+    found: Found,
+    corpus: Catalogue,
+    problems: ProblemList,
+    *,
+    field: str,
+    severity: Literal["error", "warning"] = "error",
+) -> None:
     """Report every row whose target is not in the corpus (`dangling_target`). `rows` has the column, `file` and `line`."""
     gone = rows[found.document < 0]
     cached: dict[str, str] = {}
     for target, file, line in rows_of(gone[[column, "file", "line"]]):
         if target not in cached:
-            cached[target] = _accepted(target, corpus) if len(cached) < _MAX_SUGGESTIONS else "a document name or section id of this revision of the corpus"
-        problems.add("dangling_target", "this document or section is not in this revision of the corpus", file=file, line=int(line), field=field, found=quoted(target), accepted=cached[target], severity=severity)
+            cached[target] = (
+                _accepted(target, corpus)
+                if len(cached) < _MAX_SUGGESTIONS
+                else "a document name or section id of this revision of the corpus"
+            )
+        problems.add(
+            "dangling_target",
+            "this document or section is not in this revision of the corpus",
+            file=file,
+            line=int(line),
+            field=field,
+            found=quoted(target),
+            accepted=cached[target],
+            severity=severity,
+        )

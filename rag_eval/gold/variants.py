@@ -17,10 +17,18 @@ def variants(gold: GoldSet) -> pd.DataFrame:
     others = gold.paraphrases[["query_id", "paraphrase_id", "text"]]
     row = pd.Index(queries["query_id"]).get_indexer(pd.Index(others["query_id"]))
     others, row = others[row >= 0], row[row >= 0]
-    originals = pd.DataFrame({"query_id": queries["query_id"], "paraphrase_id": pd.Series(ORIGINAL, index=queries.index, dtype="str"), "text": queries["text"]})
+    originals = pd.DataFrame(
+        {
+            "query_id": queries["query_id"],
+            "paraphrase_id": pd.Series(ORIGINAL, index=queries.index, dtype="str"),
+            "text": queries["text"],
+        }
+    )
     both = pd.concat([originals, others], ignore_index=True)
     both["row"] = np.concatenate([np.arange(len(queries)), row])
-    both["later"] = np.concatenate([np.zeros(len(queries), dtype=bool), np.ones(len(others), dtype=bool)])
+    both["later"] = np.concatenate(
+        [np.zeros(len(queries), dtype=bool), np.ones(len(others), dtype=bool)]
+    )
     both = both.sort_values(["row", "later", "paraphrase_id"], kind="stable", ignore_index=True)
     both["group_id"] = queries["group_id"].to_numpy()[both["row"]]
     both["answerable"] = queries["answerable"].to_numpy()[both["row"]]

@@ -97,17 +97,24 @@ def aggregate(
     n = len(group)
     query = np.arange(n) if query_of is None else as_codes(query_of, "query_of")
     if len(query) != len(runs):
-        raise ValueError(f"values has {len(runs)} rows for {len(query)} runs; accepted: one row a run, named by query_of, or one a query")
+        raise ValueError(
+            f"values has {len(runs)} rows for {len(query)} runs; accepted: one row a run, named by query_of, or one a query"
+        )
     broken = np.zeros(len(runs), dtype=bool) if failed is None else np.asarray(failed, dtype=bool)
     barred = np.zeros((n, column_count), dtype=bool)
     if ineligible is not None:
         mask = np.asarray(ineligible, dtype=bool)
         barred |= mask[:, None] if mask.ndim == 1 else mask
-    means = within_query(np.where(broken[:, None], np.asarray(failed_value, dtype=np.float64), runs), query, n)
+    means = within_query(
+        np.where(broken[:, None], np.asarray(failed_value, dtype=np.float64), runs), query, n
+    )
     means[barred] = np.nan
     any_failed = np.bincount(query[broken], minlength=n) > 0
     interval = clustered_interval(means, group, seed, resamples, unit_range=unit_range)
-    return [_record(at, labels, means, any_failed, group, (interval.value, interval.low, interval.high)) for at in range(column_count)]
+    return [
+        _record(at, labels, means, any_failed, group, (interval.value, interval.low, interval.high))
+        for at in range(column_count)
+    ]
 
 
 def within_query(values: ArrayLike, query_of: ArrayLike, n_queries: int) -> FloatArray:
@@ -123,11 +130,20 @@ def within_query(values: ArrayLike, query_of: ArrayLike, n_queries: int) -> Floa
 
 
 def _record(  # noqa: PLR0917 - one private call
-    at: int, labels: Sequence[str], means: FloatArray, any_failed: BoolArray, group: IntArray, interval: tuple[FloatArray, FloatArray, FloatArray]
+    at: int,
+    labels: Sequence[str],
+    means: FloatArray,
+    any_failed: BoolArray,
+    group: IntArray,
+    interval: tuple[FloatArray, FloatArray, FloatArray],
 ) -> MeasureRecord:
     scored = ~np.isnan(means[:, at])
     beside = judged_label(labels[at])
-    judged = means[scored, labels.index(beside)] if beside in labels and beside is not None else np.empty(0)
+    judged = (
+        means[scored, labels.index(beside)]
+        if beside in labels and beside is not None
+        else np.empty(0)
+    )
     judged = judged[~np.isnan(judged)]
     value, low, high = (float(part[at]) for part in interval)
     n_scored = _count(scored)

@@ -97,7 +97,9 @@ class AnswerRecord:
     reason: str = ""
 
 
-def ratio_interval(parts: ArrayLike, wholes: ArrayLike, groups: ArrayLike, seed: int, resamples: int = RESAMPLES) -> Interval:
+def ratio_interval(
+    parts: ArrayLike, wholes: ArrayLike, groups: ArrayLike, seed: int, resamples: int = RESAMPLES
+) -> Interval:
     """Ratio of sums over questions, sum(part) / sum(whole), with a 95 % interval over groups.
 
     Parameters
@@ -125,12 +127,16 @@ def ratio_interval(parts: ArrayLike, wholes: ArrayLike, groups: ArrayLike, seed:
     counts, group = as_codes(wholes, "wholes"), as_codes(groups, "groups")
     numerators = as_values(parts)
     if not len(numerators) == len(counts) == len(group):
-        raise ValueError(f"{len(numerators)} parts, {len(counts)} wholes, {len(group)} groups; accepted: one each a question")
+        raise ValueError(
+            f"{len(numerators)} parts, {len(counts)} wholes, {len(group)} groups; accepted: one each a question"
+        )
     if (counts < 0).any() or (numerators < 0).any() or (numerators > counts[:, None]).any():
         raise ValueError("a part lies outside 0 to its whole")
     owner = np.repeat(np.arange(len(counts)), counts)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return clustered_interval((place[:, None] < numerators[owner]).astype(np.float64), group[owner], seed, resamples)
+    return clustered_interval(
+        (place[:, None] < numerators[owner]).astype(np.float64), group[owner], seed, resamples
+    )
 
 
 def answer_measures(
@@ -182,7 +188,10 @@ def answer_measures(
     """
     data = _checked(results)
     n, groups = len(data.group), data.group
-    is_in = {name: np.array([outcome in names for outcome in results.outcome], dtype=bool) for name, names in (("failed", _FAILED), ("abstained", ABSTAINED))}
+    is_in = {
+        name: np.array([outcome in names for outcome in results.outcome], dtype=bool)
+        for name, names in (("failed", _FAILED), ("abstained", ABSTAINED))
+    }
     answered = np.array([outcome == "answered" for outcome in results.outcome], dtype=bool)
     gold = data.answerable & (data.n_gold > 0)
     unanswerable = data.known & ~data.answerable
@@ -192,39 +201,116 @@ def answer_measures(
     n_cited = np.where(failed, 1, data.n_cited)
     n_valid, n_correct = (np.where(failed, 0, part) for part in (data.n_valid, data.n_correct))
 
-    def mean(label: str, values: FloatArray | BoolArray, scored: BoolArray, reason: str, *, rate: bool = True) -> AnswerRecord:
+    def mean(
+        label: str,
+        values: FloatArray | BoolArray,
+        scored: BoolArray,
+        reason: str,
+        *,
+        rate: bool = True,
+    ) -> AnswerRecord:
         kept = np.where(scored, values.astype(np.float64), np.nan)
-        return _record(label, clustered_interval(kept, groups, seed, resamples, unit_range=rate), ~np.isnan(kept), int((~np.isnan(kept)).sum()), reason)
+        return _record(
+            label,
+            clustered_interval(kept, groups, seed, resamples, unit_range=rate),
+            ~np.isnan(kept),
+            int((~np.isnan(kept)).sum()),
+            reason,
+        )
 
-    def ratio(label: str, parts: IntArray, wholes: IntArray, scored: BoolArray, reason: str) -> AnswerRecord:
+    def ratio(
+        label: str, parts: IntArray, wholes: IntArray, scored: BoolArray, reason: str
+    ) -> AnswerRecord:
         units = np.where(scored, wholes, 0)
-        return _record(label, ratio_interval(np.where(scored, parts, 0), units, groups, seed, resamples), units > 0, int(units.sum()), reason)
+        return _record(
+            label,
+            ratio_interval(np.where(scored, parts, 0), units, groups, seed, resamples),
+            units > 0,
+            int(units.sum()),
+            reason,
+        )
 
-    def _record(label: str, interval: Interval, scored: BoolArray, n_units: int, reason: str) -> AnswerRecord:
+    def _record(
+        label: str, interval: Interval, scored: BoolArray, n_units: int, reason: str
+    ) -> AnswerRecord:
         value, low, high = (float(part[0]) for part in interval)
         n_scored = int(scored.sum())
-        counts = (n, n_scored, int((scored & failed).sum()), n - n_scored, n_units, len(np.unique(groups[scored])))
+        counts = (
+            n,
+            n_scored,
+            int((scored & failed).sum()),
+            n - n_scored,
+            n_units,
+            len(np.unique(groups[scored])),
+        )
         return AnswerRecord(label, value, low, high, *counts, reason="" if n_scored else reason)
 
     everything = np.ones(n, dtype=bool)
-    priced = everything if price_per_1k_tokens_in is not None or price_per_1k_tokens_out is not None else ~everything
+    priced = (
+        everything
+        if price_per_1k_tokens_in is not None or price_per_1k_tokens_out is not None
+        else ~everything
+    )
     # per 1,000 questions at a price per 1,000 tokens: the thousands cancel
-    cost = data.tokens_in * (price_per_1k_tokens_in or 0.0) + data.tokens_out * (price_per_1k_tokens_out or 0.0)
+    cost = data.tokens_in * (price_per_1k_tokens_in or 0.0) + data.tokens_out * (
+        price_per_1k_tokens_out or 0.0
+    )
     nothing = "no question was attempted"
     return [
-        mean("coverage", np.where(answered, data.coverage, 0.0), gold, "no answerable question has a gold span"),
-        ratio("citation_precision", np.where(data.answerable, n_correct, 0), n_cited, judged, "no answer to a judged question cites anything"),
-        ratio("citation_recall", np.where(answered, data.n_matched, 0), data.n_gold, gold, "no answerable question has a gold span"),
-        ratio("citation_match_rate", np.where(answered, n_correct, 0), np.maximum(n_cited, 1), gold, "no answerable question has a gold span"),
+        mean(
+            "coverage",
+            np.where(answered, data.coverage, 0.0),
+            gold,
+            "no answerable question has a gold span",
+        ),
+        ratio(
+            "citation_precision",
+            np.where(data.answerable, n_correct, 0),
+            n_cited,
+            judged,
+            "no answer to a judged question cites anything",
+        ),
+        ratio(
+            "citation_recall",
+            np.where(answered, data.n_matched, 0),
+            data.n_gold,
+            gold,
+            "no answerable question has a gold span",
+        ),
+        ratio(
+            "citation_match_rate",
+            np.where(answered, n_correct, 0),
+            np.maximum(n_cited, 1),
+            gold,
+            "no answerable question has a gold span",
+        ),
         ratio("citation_validity_rate", n_valid, n_cited, everything, "no answer cites anything"),
-        mean("groundedness", np.where(failed, 0.0, data.groundedness), answered | failed, "no answer has a sentence to score"),
-        mean("supported_share", np.where(failed, 0.0, data.supported), answered | failed, "no answer has a sentence to score"),
+        mean(
+            "groundedness",
+            np.where(failed, 0.0, data.groundedness),
+            answered | failed,
+            "no answer has a sentence to score",
+        ),
+        mean(
+            "supported_share",
+            np.where(failed, 0.0, data.supported),
+            answered | failed,
+            "no answer has a sentence to score",
+        ),
         mean("abstention_rate", is_in["abstained"], unanswerable, "no question is unanswerable"),
         mean("answered_anyway", answered, unanswerable, "no question is unanswerable"),
-        mean("refused_answerable", is_in["abstained"], data.known & data.answerable, "no question is answerable"),
+        mean(
+            "refused_answerable",
+            is_in["abstained"],
+            data.known & data.answerable,
+            "no question is answerable",
+        ),
         mean("failure_rate", failed, everything, nothing),
         mean("cost_per_1k", cost, priced, "no prices are configured" if n else nothing, rate=False),
-        *(mean(f"failure_rate_{code}", _having(results.codes, code), everything, nothing) for code in sorted({code for row in results.codes for code in row})),
+        *(
+            mean(f"failure_rate_{code}", _having(results.codes, code), everything, nothing)
+            for code in sorted({code for row in results.codes for code in row})
+        ),
     ]
 
 
@@ -257,20 +343,52 @@ def _checked(results: AnswerResults) -> _Checked:
     ValueError
         Lengths that differ, an unknown outcome, counts that cannot be, or an answered question with gold spans and no coverage.
     """
-    counts = {name: as_codes(getattr(results, name), name) for name in ("group", "n_cited", "n_valid", "n_correct", "n_gold", "n_matched", "tokens_in", "tokens_out")}
-    values = {name: np.asarray(getattr(results, name), dtype=np.float64) for name in ("coverage", "groundedness", "supported")}
-    answerable, known = np.asarray(results.answerable, dtype=bool), np.asarray(results.known, dtype=bool)
-    lengths = {"outcome": len(results.outcome), "codes": len(results.codes), "answerable": len(answerable), "known": len(known)} | {name: len(array) for name, array in (counts | values).items()}
+    counts = {
+        name: as_codes(getattr(results, name), name)
+        for name in (
+            "group",
+            "n_cited",
+            "n_valid",
+            "n_correct",
+            "n_gold",
+            "n_matched",
+            "tokens_in",
+            "tokens_out",
+        )
+    }
+    values = {
+        name: np.asarray(getattr(results, name), dtype=np.float64)
+        for name in ("coverage", "groundedness", "supported")
+    }
+    answerable, known = (
+        np.asarray(results.answerable, dtype=bool),
+        np.asarray(results.known, dtype=bool),
+    )
+    lengths = {
+        "outcome": len(results.outcome),
+        "codes": len(results.codes),
+        "answerable": len(answerable),
+        "known": len(known),
+    } | {name: len(array) for name, array in (counts | values).items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"lengths differ: {lengths}; accepted: one row a question")
     if unknown := sorted(set(results.outcome) - set(OUTCOMES)):
         raise ValueError(f"outcome: found {unknown}; accepted: {', '.join(OUTCOMES)}")
     for part, whole in (("n_valid", "n_cited"), ("n_correct", "n_valid"), ("n_matched", "n_gold")):
         if (counts[part] > counts[whole]).any() or (counts[part] < 0).any():
-            raise ValueError(f"{part}: question {int(np.argmax((counts[part] > counts[whole]) | (counts[part] < 0)))} has {part} outside 0 to {whole}")
-    uncovered = answerable & (counts["n_gold"] > 0) & np.isnan(values["coverage"]) & np.array([outcome == "answered" for outcome in results.outcome], dtype=bool)
+            raise ValueError(
+                f"{part}: question {int(np.argmax((counts[part] > counts[whole]) | (counts[part] < 0)))} has {part} outside 0 to {whole}"
+            )
+    uncovered = (
+        answerable
+        & (counts["n_gold"] > 0)
+        & np.isnan(values["coverage"])
+        & np.array([outcome == "answered" for outcome in results.outcome], dtype=bool)
+    )
     if uncovered.any():
-        raise ValueError(f"coverage: question {int(np.argmax(uncovered))} is answered and has gold spans but no coverage")
+        raise ValueError(
+            f"coverage: question {int(np.argmax(uncovered))} is answered and has gold spans but no coverage"
+        )
     return _Checked(
         answerable=answerable,
         known=known,

@@ -24,7 +24,9 @@ def as_codes(codes: ArrayLike, name: str, ndim: int = 1) -> IntArray:
     """
     array = np.asarray(codes)
     if array.ndim != ndim or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(f"{name}: {array.ndim}-dimensional {array.dtype}; accepted: {ndim}-dimensional integers")
+        raise ValueError(
+            f"{name}: {array.ndim}-dimensional {array.dtype}; accepted: {ndim}-dimensional integers"
+        )
     return array.astype(np.int64, copy=False)
 
 
@@ -39,7 +41,9 @@ def as_rankings(rankings: ArrayLike, name: str) -> IntArray:
     array = as_codes(rankings, name, ndim=2)
     gaps = (array[:, 1:] >= 0) & (array[:, :-1] < 0)
     if gaps.any():
-        raise ValueError(f"{name}: row {int(np.argmax(gaps.any(axis=1)))} has padding before an item; accepted: -1 only at the end of a row")
+        raise ValueError(
+            f"{name}: row {int(np.argmax(gaps.any(axis=1)))} has padding before an item; accepted: -1 only at the end of a row"
+        )
     return array
 
 
@@ -104,7 +108,9 @@ def ranks(rankings: IntArray, rows: IntArray, items: IntArray) -> IntArray:
     if np.count_nonzero(rank) != len(found):
         times = np.bincount(at[found], minlength=len(wanted))
         row, item = divmod(int(wanted[int(np.argmax(times > 1))]), width)
-        raise ValueError(f"ranking {row} holds item {item} more than once; accepted: each item once")
+        raise ValueError(
+            f"ranking {row} holds item {item} more than once; accepted: each item once"
+        )
     result: IntArray = rank[inverse]
     return result
 
@@ -113,5 +119,7 @@ def csr(rows: ArrayLike, n_rows: int, *columns: ArrayLike) -> tuple[IntArray, ..
     """Sort long-form integer columns by row and give `(indptr, *columns)`; the order inside a row is kept."""
     codes = as_codes(rows, "rows")
     order = np.argsort(codes, kind="stable")
-    indptr: IntArray = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=n_rows))]).astype(np.int64)
+    indptr: IntArray = np.concatenate(
+        [[0], np.cumsum(np.bincount(codes, minlength=n_rows))]
+    ).astype(np.int64)
     return (indptr, *(as_codes(column, "columns")[order] for column in columns))

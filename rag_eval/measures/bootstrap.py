@@ -31,7 +31,11 @@ def resample_weights(n_groups: int, seed: int, resamples: int) -> Iterator[Float
         rows = min(block, resamples - start)
         drawn = rng.integers(n_groups, size=(rows, n_groups))
         drawn += np.arange(rows)[:, None] * n_groups
-        yield np.bincount(drawn.ravel(), minlength=rows * n_groups).reshape(rows, n_groups).astype(np.float64)
+        yield (
+            np.bincount(drawn.ravel(), minlength=rows * n_groups)
+            .reshape(rows, n_groups)
+            .astype(np.float64)
+        )
 
 
 @functools.lru_cache(maxsize=2)
@@ -44,10 +48,16 @@ def _kept_weights(n_groups: int, seed: int, resamples: int) -> tuple[FloatArray,
 
 def _weights(n_groups: int, seed: int, resamples: int) -> Iterable[FloatArray]:
     """Blocks of `resample_weights`; kept where one block holds all, because an evaluation asks dozens of times for the same ones."""
-    return _kept_weights(n_groups, seed, resamples) if n_groups * resamples <= _CELLS else resample_weights(n_groups, seed, resamples)
+    return (
+        _kept_weights(n_groups, seed, resamples)
+        if n_groups * resamples <= _CELLS
+        else resample_weights(n_groups, seed, resamples)
+    )
 
 
-def bootstrap_quantiles(sums: FloatArray, counts: FloatArray, seed: int, resamples: int, levels: tuple[float, float]) -> FloatArray:
+def bootstrap_quantiles(
+    sums: FloatArray, counts: FloatArray, seed: int, resamples: int, levels: tuple[float, float]
+) -> FloatArray:
     """Quantiles of the resampled ratio `sum of values / number of values`.
 
     Parameters
@@ -71,6 +81,9 @@ def bootstrap_quantiles(sums: FloatArray, counts: FloatArray, seed: int, resampl
     width = max(1, _CELLS // resamples)
     for left in range(0, m, width):
         part = sums[:, left : left + width]
-        blocks = [part.T @ weights.T / (weights @ counts) for weights in _weights(n_groups, seed, resamples)]
+        blocks = [
+            part.T @ weights.T / (weights @ counts)
+            for weights in _weights(n_groups, seed, resamples)
+        ]
         out[:, left : left + width] = np.quantile(np.concatenate(blocks, axis=1), levels, axis=1)
     return out

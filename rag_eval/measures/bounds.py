@@ -23,7 +23,9 @@ class PrecisionBounds(NamedTuple):
     high: FloatArray
 
 
-def precision_bounds(items: ArrayLike, qrels: Qrels, query_of: ArrayLike, k: int) -> PrecisionBounds:
+def precision_bounds(
+    items: ArrayLike, qrels: Qrels, query_of: ArrayLike, k: int
+) -> PrecisionBounds:
     """P@k with all unjudged items irrelevant, and with all of them relevant.
 
     Parameters
@@ -47,7 +49,9 @@ def precision_bounds(items: ArrayLike, qrels: Qrels, query_of: ArrayLike, k: int
     rankings, query = as_rankings(items, "items")[:, :k], as_codes(query_of, "query_of")
     row, entry = expand(qrels.indptr, query)
     found = ranks(rankings, row, qrels.items[entry]) > 0
-    relevant = np.bincount(row[found & (qrels.gains[entry] > 0)], minlength=len(query)).astype(np.float64)
+    relevant = np.bincount(row[found & (qrels.gains[entry] > 0)], minlength=len(query)).astype(
+        np.float64
+    )
     judged = np.bincount(row[found], minlength=len(query))
     unjudged = np.count_nonzero(rankings >= 0, axis=1) - judged
     relevant[qrels.n_relevant[query] == 0] = np.nan

@@ -35,7 +35,10 @@ _UNSPACED = re.compile(
 )
 _LONG_ENDING = 4
 # a run of white space is tried once, from its beginning (look-behind, possessive): long runs are read in linear time
-_CITATION = re.compile(r"(?<!\s)\s*+\[\^?(?:(?:source|doc|document|ref)\s*+)?\d{1,3}(?:\s*+[,;–-]\s*+\^?\d{1,3})*\](?:\([^()\s]*+\))?", re.IGNORECASE)
+_CITATION = re.compile(
+    r"(?<!\s)\s*+\[\^?(?:(?:source|doc|document|ref)\s*+)?\d{1,3}(?:\s*+[,;–-]\s*+\^?\d{1,3})*\](?:\([^()\s]*+\))?",
+    re.IGNORECASE,
+)
 _ITEM = re.compile(r"(?<!\s)[^\S\r\n]*+[\r\n]\s*+(?=(?:[-*•‣–]|\d{1,3}[.)])\s)")
 _BULLET = re.compile(r"\s*+(?:[-*•‣–]|\d{1,3}[.)])\s++")
 _NUMBER = re.compile(r"(?<![^\W_])\d+(?:[.,]\d+)*")
@@ -45,23 +48,31 @@ _TITLE_CASE = 0.6  # share of capitalised words from which capitals say nothing 
 _FEW_WORDS = 4
 _SHORTEST_PART = 3  # shorter parts of identifiers are aliases that everybody chooses: df, ax, np
 
-NUMBER_WORDS = tuple("""
+NUMBER_WORDS = tuple(
+    """
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty
-""".split())
+""".split()
+)
 """What evidence may spell out where the answer has digits, from 0."""
 
 
 @functools.lru_cache(maxsize=1)
 def _marks() -> dict[int, None]:
     """Vowel signs and accents that stand alone after canonical composition; the analyzer would break words at them."""
-    return {code: None for code in range(0x300, min(0x1B00, sys.maxunicode)) if unicodedata.category(chr(code)) in {"Mn", "Mc"}}
+    return {
+        code: None
+        for code in range(0x300, min(0x1B00, sys.maxunicode))
+        if unicodedata.category(chr(code)) in {"Mn", "Mc"}
+    }
 
 
 def _pairs(match: re.Match[str]) -> str:
     run = match[0]
     if match["endings"] and len(run) < _LONG_ENDING:
         return " "
-    return f" {run} " if len(run) == 1 else " " + " ".join(map("".join, itertools.pairwise(run))) + " "
+    return (
+        f" {run} " if len(run) == 1 else " " + " ".join(map("".join, itertools.pairwise(run))) + " "
+    )
 
 
 def comparable(text: str) -> str:
@@ -110,7 +121,10 @@ def numbers(text: str) -> list[str]:
 @functools.lru_cache(maxsize=4096)
 def _one_spelling(number: str) -> str:
     if not number.isascii():
-        number = "".join(character if character in ".," else str(unicodedata.digit(character)) for character in number)
+        number = "".join(
+            character if character in ".," else str(unicodedata.digit(character))
+            for character in number
+        )
     if _GROUPED.fullmatch(number):
         return re.sub(r"[.,]", "", number)
     whole, point, rest = number.replace(",", ".").partition(".")
@@ -131,11 +145,21 @@ def names(sentence: str) -> list[str]:
     """
     tokens = sentence.split()
     odd = [token for token in tokens if not token.islower()]
-    named = [word for token in odd for word in _WORD.findall(token) if len(word) > 1 and not word.islower() and not word.isdigit()]
+    named = [
+        word
+        for token in odd
+        for word in _WORD.findall(token)
+        if len(word) > 1 and not word.islower() and not word.isdigit()
+    ]
     identifiers = [word for word in named if not word[1:].islower() and not word.isupper()]
     if "_" in sentence or "()" in sentence or "." in sentence[:-1]:
         dotted = [token for token in tokens if "_" in token or "()" in token or "." in token[1:-1]]
-        identifiers += [part for token in dotted for part in _WORD.findall(token) if len(part) >= _SHORTEST_PART and not part.isdigit()]
+        identifiers += [
+            part
+            for token in dotted
+            for part in _WORD.findall(token)
+            if len(part) >= _SHORTEST_PART and not part.isdigit()
+        ]
     capitals = [word for word in named if word[0].isupper()]
     if len(tokens) >= _FEW_WORDS and len(capitals) > _TITLE_CASE * len(tokens):
         return identifiers

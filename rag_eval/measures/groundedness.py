@@ -13,7 +13,14 @@ import numpy as np
 from rag_eval.corpus import sentences
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.measures.arrays import BoolArray, FloatArray, IntArray, csr
-from rag_eval.measures.content import FUNCTION_WORDS, NUMBER_WORDS, answer_sentences, comparable, names, numbers
+from rag_eval.measures.content import (
+    FUNCTION_WORDS,
+    NUMBER_WORDS,
+    answer_sentences,
+    comparable,
+    names,
+    numbers,
+)
 from rag_eval.measures.windows import Offered, Texts, Wanted, best_windows, distinct
 
 _BLOCK = 256  # documents read at a time
@@ -71,15 +78,26 @@ class Groundedness(NamedTuple):
     supported: FloatArray
 
 
-def document_frequencies(texts: Sequence[str], analyzer: Analyzer | None = None) -> DocumentFrequencies:
+def document_frequencies(
+    texts: Sequence[str], analyzer: Analyzer | None = None
+) -> DocumentFrequencies:
     """Count in how many of the texts each term stands, for `groundedness`."""
     analyzer = analyzer or Analyzer()
     rows = analyzer.index([comparable(text) for text in texts])
-    counts = np.bincount(np.fromiter(itertools.chain.from_iterable(map(set, rows)), np.int64), minlength=len(analyzer.vocabulary))
-    return DocumentFrequencies(len(texts), dict(zip(analyzer.vocabulary, counts.tolist(), strict=True)))
+    counts = np.bincount(
+        np.fromiter(itertools.chain.from_iterable(map(set, rows)), np.int64),
+        minlength=len(analyzer.vocabulary),
+    )
+    return DocumentFrequencies(
+        len(texts), dict(zip(analyzer.vocabulary, counts.tolist(), strict=True))
+    )
 
 
-def groundedness(answers: Sequence[str], evidence: Sequence[Sequence[str]], frequencies: DocumentFrequencies | None = None) -> Groundedness:
+def groundedness(
+    answers: Sequence[str],
+    evidence: Sequence[Sequence[str]],
+    frequencies: DocumentFrequencies | None = None,
+) -> Groundedness:
     """Score every sentence of every answer on the answer's evidence.
 
     Parameters
@@ -123,38 +141,63 @@ def groundedness(answers: Sequence[str], evidence: Sequence[Sequence[str]], freq
     flat = list(itertools.chain.from_iterable(pieces))
     answer_of = np.repeat(np.arange(len(answers)), [len(piece) for piece in pieces])
     rows, terms = _flat(analyzer.index([comparable(sentence) for sentence in flat]))
-    name_rows, name_terms = _flat(analyzer.index([" ".join(map(comparable, names(sentence))) for sentence in flat]))
+    name_rows, name_terms = _flat(
+        analyzer.index([" ".join(map(comparable, names(sentence))) for sentence in flat])
+    )
     number_codes: dict[str, int] = {}
-    number_rows, number_terms = _flat([[number_codes.setdefault(number, len(number_codes)) for number in numbers(sentence)] for sentence in flat])
+    number_rows, number_terms = _flat(
+        [
+            [number_codes.setdefault(number, len(number_codes)) for number in numbers(sentence)]
+            for sentence in flat
+        ]
+    )
 
     place: dict[str, int] = {}
-    offers, offered = _flat([[place.setdefault(text, len(place)) for text in texts] for texts in evidence])
+    offers, offered = _flat(
+        [[place.setdefault(text, len(place)) for text in texts] for texts in evidence]
+    )
     asked = np.zeros(len(place), dtype=bool)
     asked[offered[np.isin(offers, answer_of[number_rows])]] = True
     texts = _read(list(place), analyzer, number_codes, asked)
     n_terms, width = len(analyzer.vocabulary), len(analyzer.vocabulary) + len(number_codes)
     weights = np.zeros(width)  # numbers are words too; as numbers they only say yes or no
-    weights[:n_terms] = idf(*_counts(texts, n_terms)) if frequencies is None else _corpus_idf(frequencies, analyzer)
+    weights[:n_terms] = (
+        idf(*_counts(texts, n_terms)) if frequencies is None else _corpus_idf(frequencies, analyzer)
+    )
     weights[function_words] = 0.0
 
-    keys = distinct(np.concatenate([rows * width + terms, number_rows * width + number_terms + n_terms]))
+    keys = distinct(
+        np.concatenate([rows * width + terms, number_rows * width + number_terms + n_terms])
+    )
     row, term = np.divmod(keys, max(width, 1))
-    is_number, is_name, weight = term >= n_terms, np.isin(keys, name_rows * width + name_terms), weights[term]
+    is_number, is_name, weight = (
+        term >= n_terms,
+        np.isin(keys, name_rows * width + name_terms),
+        weights[term],
+    )
     wanted = Wanted(np.searchsorted(row, np.arange(len(flat) + 1)), term, weight, answer_of)
-    found = best_windows(wanted, texts, Offered(np.searchsorted(offers, np.arange(len(answers) + 1)), offered))
+    found = best_windows(
+        wanted, texts, Offered(np.searchsorted(offers, np.arange(len(answers) + 1)), offered)
+    )
 
     def per_sentence(values: FloatArray | BoolArray) -> FloatArray:
         return np.bincount(row, weights=values, minlength=len(flat)).astype(np.float64)
 
     def share(part: FloatArray, whole: FloatArray) -> FloatArray:
-        quotient: FloatArray = np.divide(part, whole, out=np.full(len(flat), np.nan), where=whole > 0)
+        quotient: FloatArray = np.divide(
+            part, whole, out=np.full(len(flat), np.nan), where=whole > 0
+        )
         return quotient
 
     whole = per_sentence(weight)
     best = np.minimum(share(per_sentence(weight * found.inside), whole), 1.0)
     numbers_share = share(per_sentence(is_number & found.beside), per_sentence(is_number))
     names_share = share(per_sentence(is_name & found.beside), per_sentence(is_name))
-    score = best * np.where(np.isnan(names_share), 1.0, np.maximum(names_share, _NO_NAME)) * np.where(numbers_share < 1, _NUMBER_MISSING, 1.0)
+    score = (
+        best
+        * np.where(np.isnan(names_share), 1.0, np.maximum(names_share, _NO_NAME))
+        * np.where(numbers_share < 1, _NUMBER_MISSING, 1.0)
+    )
     value, supported = _per_answer(score, answer_of, len(answers))
     return Groundedness(
         answer_of=answer_of,
@@ -175,39 +218,65 @@ def groundedness(answers: Sequence[str], evidence: Sequence[Sequence[str]], freq
 def _flat(rows: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
     """Row and value of every entry."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    return np.repeat(np.arange(len(rows)), lengths), np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum()))
+    return np.repeat(np.arange(len(rows)), lengths), np.fromiter(
+        itertools.chain.from_iterable(rows), np.int64, int(lengths.sum())
+    )
 
 
-def _read(documents: list[str], analyzer: Analyzer, number_codes: Mapping[str, int], asked: BoolArray) -> Texts:
+def _read(
+    documents: list[str], analyzer: Analyzer, number_codes: Mapping[str, int], asked: BoolArray
+) -> Texts:
     """Terms of every evidence sentence; the numbers of the answers are terms after the vocabulary, whether in digits or in words.
 
     `asked` says which documents are evidence of an answer with numbers; only those are searched for numbers.
     """
     spelled = np.array([ids[0] for ids in analyzer.index(NUMBER_WORDS)], dtype=np.int64)
-    blocks = [_read_block(documents[at : at + _BLOCK], analyzer, number_codes, asked[at : at + _BLOCK]) for at in range(0, len(documents), _BLOCK)]
-    n_sentences, lengths, terms = (np.concatenate([np.zeros(0, dtype=np.int64), *parts]) for parts in (zip(*blocks, strict=True) if blocks else ((), (), ())))
+    blocks = [
+        _read_block(documents[at : at + _BLOCK], analyzer, number_codes, asked[at : at + _BLOCK])
+        for at in range(0, len(documents), _BLOCK)
+    ]
+    n_sentences, lengths, terms = (
+        np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+        for parts in (zip(*blocks, strict=True) if blocks else ((), (), ()))
+    )
     n_terms, rows = len(analyzer.vocabulary), np.repeat(np.arange(len(lengths)), lengths)
     terms = np.where(terms < 0, n_terms - 1 - terms, terms)
     code_of_term = np.full(n_terms + len(number_codes), -1, dtype=np.int64)
     code_of_term[spelled] = [number_codes.get(str(number), -1) for number in range(len(spelled))]
     words = np.flatnonzero(code_of_term[terms] >= 0)
-    term_indptr, ordered = csr(np.concatenate([rows, rows[words]]), len(lengths), np.concatenate([terms, n_terms + code_of_term[terms[words]]]))
+    term_indptr, ordered = csr(
+        np.concatenate([rows, rows[words]]),
+        len(lengths),
+        np.concatenate([terms, n_terms + code_of_term[terms[words]]]),
+    )
     return Texts(np.concatenate([[0], np.cumsum(n_sentences)]), term_indptr, ordered)
 
 
-def _read_block(documents: list[str], analyzer: Analyzer, number_codes: Mapping[str, int], asked: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
+def _read_block(
+    documents: list[str], analyzer: Analyzer, number_codes: Mapping[str, int], asked: BoolArray
+) -> tuple[IntArray, IntArray, IntArray]:
     """Number of sentences of each document, number of terms of each sentence, and the terms; number c is the term -1 - c for now.
 
     In blocks, because ten thousand lists at a time cost the garbage collector more than they hold.
     """
     spans = [sentences.spans(document) for document in documents]
-    parts = [document[start:end] for document, pieces in zip(documents, spans, strict=True) for start, end in pieces]
+    parts = [
+        document[start:end]
+        for document, pieces in zip(documents, spans, strict=True)
+        for start, end in pieces
+    ]
     n_sentences = np.fromiter(map(len, spans), np.int64, len(spans))
     rows = analyzer.index([part if part.isascii() else comparable(part) for part in parts])
     for at in np.flatnonzero(np.repeat(asked, n_sentences)).tolist():
-        rows[at] += [-1 - number_codes[number] for number in numbers(parts[at]) if number in number_codes]
+        rows[at] += [
+            -1 - number_codes[number] for number in numbers(parts[at]) if number in number_codes
+        ]
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    return n_sentences, lengths, np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum()))
+    return (
+        n_sentences,
+        lengths,
+        np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum())),
+    )
 
 
 def idf(counts: FloatArray | IntArray, n_texts: int) -> FloatArray:
@@ -230,10 +299,14 @@ def _corpus_idf(frequencies: DocumentFrequencies, analyzer: Analyzer) -> FloatAr
     return idf(np.fromiter(known, np.int64, len(analyzer.vocabulary)), frequencies.n_texts)
 
 
-def _per_answer(score: FloatArray, answer_of: IntArray, n_answers: int) -> tuple[FloatArray, FloatArray]:
+def _per_answer(
+    score: FloatArray, answer_of: IntArray, n_answers: int
+) -> tuple[FloatArray, FloatArray]:
     """Mean score and share of supported sentences of each answer."""
     scored = ~np.isnan(score)
     counts = np.bincount(answer_of[scored], minlength=n_answers).astype(np.float64)
     counts[counts == 0] = np.nan
     total = np.bincount(answer_of[scored], weights=score[scored], minlength=n_answers)
-    return total / counts, np.bincount(answer_of[scored], weights=score[scored] >= SUPPORTED, minlength=n_answers) / counts
+    return total / counts, np.bincount(
+        answer_of[scored], weights=score[scored] >= SUPPORTED, minlength=n_answers
+    ) / counts

@@ -9,7 +9,9 @@ from numpy.typing import ArrayLike
 from rag_eval.measures.arrays import IntArray, as_codes
 
 
-def connected_components(query_codes: ArrayLike, item_codes: ArrayLike, n_queries: int | None = None) -> IntArray:
+def connected_components(
+    query_codes: ArrayLike, item_codes: ArrayLike, n_queries: int | None = None
+) -> IntArray:
     """Group of each query: two queries share a group when a chain of shared items joins them.
 
     Parameters
@@ -40,7 +42,9 @@ def connected_components(query_codes: ArrayLike, item_codes: ArrayLike, n_querie
         return np.zeros(0, dtype=np.int64)
     _, node = np.unique(item, return_inverse=True)
     size = total + int(node.max(initial=-1)) + 1
-    graph = coo_array((np.ones(len(query), dtype=np.int8), (query, total + node)), shape=(size, size)).tocsr()
+    graph = coo_array(
+        (np.ones(len(query), dtype=np.int8), (query, total + node)), shape=(size, size)
+    ).tocsr()
     labels = components(graph, directed=False)[1][:total]
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     number: IntArray = np.argsort(np.argsort(first))[inverse].astype(np.int64)

@@ -14,7 +14,9 @@ from rag_eval.measures.bootstrap import bootstrap_quantiles
 RESAMPLES = 10_000
 NEAR_BOUNDARY = 0.1  # a rate under 0.1 or over 0.9: the percentile bootstrap covers too little
 FEW_GROUPS = 100  # fewer: likewise
-_PSEUDO_GROUPS = 0.5  # weight of the prior "queries are all or nothing" in the design effect, in groups
+_PSEUDO_GROUPS = (
+    0.5  # weight of the prior "queries are all or nothing" in the design effect, in groups
+)
 
 
 class Interval(NamedTuple):
@@ -51,11 +53,22 @@ def group_totals(values: FloatArray, groups: IntArray) -> GroupTotals:
     total, n_groups = counts.sum(), len(counts)
     value = sums.sum(axis=0) / total
     spread = ((sums - value * counts[:, None]) ** 2).sum(axis=0)
-    variance = spread * (n_groups / (n_groups - 1)) / total**2 if n_groups > 1 else np.full(values.shape[1], np.nan)
+    variance = (
+        spread * (n_groups / (n_groups - 1)) / total**2
+        if n_groups > 1
+        else np.full(values.shape[1], np.nan)
+    )
     return GroupTotals(sums, counts, value, variance, float(total**2 / (counts**2).sum()))
 
 
-def clustered_interval(values: ArrayLike, groups: ArrayLike, seed: int, resamples: int = RESAMPLES, *, unit_range: ArrayLike = True) -> Interval:
+def clustered_interval(
+    values: ArrayLike,
+    groups: ArrayLike,
+    seed: int,
+    resamples: int = RESAMPLES,
+    *,
+    unit_range: ArrayLike = True,
+) -> Interval:
     """Mean over queries with a 95 % interval over groups of queries.
 
     Parameters
@@ -102,14 +115,23 @@ def clustered_interval(values: ArrayLike, groups: ArrayLike, seed: int, resample
     rate = np.broadcast_to(np.asarray(unit_range, dtype=bool), (m,))
     outside = ((scores < 0) | (scores > 1)).any(axis=0) & rate
     if outside.any():
-        raise ValueError(f"measure {int(np.argmax(outside))} has values outside [0, 1]; accepted with unit_range: 0 to 1")
+        raise ValueError(
+            f"measure {int(np.argmax(outside))} has values outside [0, 1]; accepted with unit_range: 0 to 1"
+        )
     out = np.full((3, m), np.nan)
     eligible = ~np.isnan(scores)
     patterns, pattern_of = np.unique(eligible, axis=1, return_inverse=True)
-    for at in range(patterns.shape[1]):  # measures scored on the same queries are resampled together
+    for at in range(
+        patterns.shape[1]
+    ):  # measures scored on the same queries are resampled together
         rows, columns = patterns[:, at], np.flatnonzero(pattern_of.ravel() == at)
         if rows.any():
-            out[:, columns] = _interval(group_totals(scores[np.ix_(rows, columns)], group[rows]), rate[columns], seed, resamples)
+            out[:, columns] = _interval(
+                group_totals(scores[np.ix_(rows, columns)], group[rows]),
+                rate[columns],
+                seed,
+                resamples,
+            )
     return Interval(*out)
 
 
@@ -120,22 +142,38 @@ def _interval(totals: GroupTotals, rate: BoolArray, seed: int, resamples: int) -
     low, high = np.full(len(value), np.nan), np.full(len(value), np.nan)
     if n_groups > 1:
         z = float(norm.ppf(0.975))
-        safe = rate & ((n_groups < FEW_GROUPS) | (value < NEAR_BOUNDARY) | (value > 1 - NEAR_BOUNDARY))
+        safe = rate & (
+            (n_groups < FEW_GROUPS) | (value < NEAR_BOUNDARY) | (value > 1 - NEAR_BOUNDARY)
+        )
         if safe.any():
-            low[safe], high[safe] = wilson(value[safe], effective_groups(value[safe], totals.variance[safe], totals.n_effective), z)
+            low[safe], high[safe] = wilson(
+                value[safe],
+                effective_groups(value[safe], totals.variance[safe], totals.n_effective),
+                z,
+            )
         if not safe.all():
-            lower, upper = bootstrap_quantiles(totals.sums[:, ~safe], totals.counts, seed, resamples, (0.025, 0.975))
+            lower, upper = bootstrap_quantiles(
+                totals.sums[:, ~safe], totals.counts, seed, resamples, (0.025, 0.975)
+            )
             stretch = float(t.ppf(0.975, n_groups - 1)) / z * np.sqrt(n_groups / (n_groups - 1))
             mean = value[~safe]
-            low[~safe], high[~safe] = mean - (mean - lower) * stretch, mean + (upper - mean) * stretch
-        low, high = np.where(rate, np.clip(low, 0, 1), low), np.where(rate, np.clip(high, 0, 1), high)
+            low[~safe], high[~safe] = (
+                mean - (mean - lower) * stretch,
+                mean + (upper - mean) * stretch,
+            )
+        low, high = (
+            np.where(rate, np.clip(low, 0, 1), low),
+            np.where(rate, np.clip(high, 0, 1), high),
+        )
     return np.stack([value, low, high])
 
 
 def effective_groups(value: FloatArray, variance: FloatArray, n_effective: float) -> FloatArray:
     """Give the number of independent yes/no groups whose rate `value` would have this `variance`; see the notes of `clustered_interval`."""
     binomial = np.clip(value * (1 - value), 0, None)
-    groups: FloatArray = (binomial + _PSEUDO_GROUPS / n_effective) / (variance + _PSEUDO_GROUPS / n_effective**2)
+    groups: FloatArray = (binomial + _PSEUDO_GROUPS / n_effective) / (
+        variance + _PSEUDO_GROUPS / n_effective**2
+    )
     return groups
 
 

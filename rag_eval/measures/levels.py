@@ -54,12 +54,17 @@ def collapse(chunks: ArrayLike, group_of_chunk: ArrayLike, depth_out: int) -> In
     array
         `[n, depth_out]` group codes, each once in its row, -1 = padding.
     """
-    rankings, group_of = as_codes(chunks, "chunks", ndim=2), as_codes(group_of_chunk, "group_of_chunk")
+    rankings, group_of = (
+        as_codes(chunks, "chunks", ndim=2),
+        as_codes(group_of_chunk, "group_of_chunk"),
+    )
     out = np.full((len(rankings), depth_out), PADDING, dtype=np.int64)
     if not rankings.size or not len(group_of):
         return out
     groups = np.where(rankings >= 0, group_of[rankings], PADDING)
-    order = np.argsort(groups, axis=1, kind="stable")  # stable: inside a group the best rank comes first
+    order = np.argsort(
+        groups, axis=1, kind="stable"
+    )  # stable: inside a group the best rank comes first
     ordered = np.take_along_axis(groups, order, axis=1)
     leads = ordered >= 0
     leads[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
@@ -97,7 +102,9 @@ def span_carriers(spans: Extents, chunks: Extents) -> tuple[IntArray, IntArray]:
     return indptr, carriers
 
 
-def span_recall(chunks: ArrayLike, spans: Spans, query_of: ArrayLike, ks: Sequence[int]) -> FloatArray:
+def span_recall(
+    chunks: ArrayLike, spans: Spans, query_of: ArrayLike, ks: Sequence[int]
+) -> FloatArray:
     """Share of the query's gold spans that the top k chunks carry.
 
     Parameters

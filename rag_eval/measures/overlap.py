@@ -44,7 +44,11 @@ def rank_biased_overlap(a: ArrayLike, b: ArrayLike, p: float = 0.9) -> FloatArra
     row, column = np.nonzero(left >= 0)
     other = ranks(right, row, left[row, column])
     seen_at = np.maximum(column, other - 1)[other > 0]
-    shared = np.bincount(row[other > 0] * depth + seen_at, minlength=n * depth).reshape(n, depth).cumsum(axis=1)
+    shared = (
+        np.bincount(row[other > 0] * depth + seen_at, minlength=n * depth)
+        .reshape(n, depth)
+        .cumsum(axis=1)
+    )
 
     lengths = np.stack([np.count_nonzero(left >= 0, axis=1), np.count_nonzero(right >= 0, axis=1)])
     short, long = lengths.min(axis=0), lengths.max(axis=0)
@@ -57,11 +61,15 @@ def rank_biased_overlap(a: ArrayLike, b: ArrayLike, p: float = 0.9) -> FloatArra
     assumed = np.where((d > s) & (d <= longest), shared_at_s * (d - s) / (s * d), 0.0)
     body = (1 - p) / p * ((seen + assumed) * p**d).sum(axis=1, keepdims=True)
     tail = ((shared_at_l - shared_at_s) / longest + shared_at_s / s) * p**longest
-    overlap: FloatArray = np.where(some, np.clip(body + tail, 0.0, 1.0)[:, 0], np.where(long == 0, 1.0, 0.0))
+    overlap: FloatArray = np.where(
+        some, np.clip(body + tail, 0.0, 1.0)[:, 0], np.where(long == 0, 1.0, 0.0)
+    )
     return overlap
 
 
-def mean_pairwise_rbo(rankings: ArrayLike, query_of: ArrayLike, n_queries: int, p: float = 0.9) -> FloatArray:
+def mean_pairwise_rbo(
+    rankings: ArrayLike, query_of: ArrayLike, n_queries: int, p: float = 0.9
+) -> FloatArray:
     """Mean rank-biased overlap over all pairs of runs (wordings x seeds) of each query.
 
     Parameters
@@ -85,7 +93,9 @@ def mean_pairwise_rbo(rankings: ArrayLike, query_of: ArrayLike, n_queries: int, 
     total = np.zeros(n_queries)
     for start in range(0, len(first), _BLOCK):
         one, two = first[start : start + _BLOCK], second[start : start + _BLOCK]
-        total += np.bincount(query[one], weights=rank_biased_overlap(lists[one], lists[two], p), minlength=n_queries)
+        total += np.bincount(
+            query[one], weights=rank_biased_overlap(lists[one], lists[two], p), minlength=n_queries
+        )
     count = np.bincount(query[first], minlength=n_queries).astype(np.float64)
     count[count == 0] = np.nan
     mean: FloatArray = total / count
@@ -152,7 +162,9 @@ def shared_share(a: ArrayLike, b: ArrayLike) -> FloatArray:
         raise ValueError(f"a has {len(left)} rankings, b has {len(right)}")
     row, column = np.nonzero(left >= 0)
     shared = np.bincount(row[ranks(right, row, left[row, column]) > 0], minlength=len(left))
-    size = np.maximum(np.count_nonzero(left >= 0, axis=1), np.count_nonzero(right >= 0, axis=1)).astype(np.float64)
+    size = np.maximum(
+        np.count_nonzero(left >= 0, axis=1), np.count_nonzero(right >= 0, axis=1)
+    ).astype(np.float64)
     size[size == 0] = np.nan
     share: FloatArray = shared / size
     return share

@@ -48,7 +48,15 @@ class PairedComparison:
 
 
 def paired_comparison(
-    a: ArrayLike, b: ArrayLike, groups: ArrayLike, seed: int, *, flips: int = FLIPS, resamples: int = RESAMPLES, higher_is_better: ArrayLike = True, unit_range: ArrayLike = True
+    a: ArrayLike,
+    b: ArrayLike,
+    groups: ArrayLike,
+    seed: int,
+    *,
+    flips: int = FLIPS,
+    resamples: int = RESAMPLES,
+    higher_is_better: ArrayLike = True,
+    unit_range: ArrayLike = True,
 ) -> PairedComparison:
     """Compare two strategies on their per-query means.
 
@@ -82,7 +90,9 @@ def paired_comparison(
     """
     left, right, group = as_values(a), as_values(b), as_codes(groups, "groups")
     if left.shape != right.shape or len(left) != len(group):
-        raise ValueError(f"a has shape {left.shape}, b {right.shape}, groups {group.shape}; accepted: the same queries and measures in all")
+        raise ValueError(
+            f"a has shape {left.shape}, b {right.shape}, groups {group.shape}; accepted: the same queries and measures in all"
+        )
     m = left.shape[1]
     direction = np.where(np.broadcast_to(np.asarray(higher_is_better, dtype=bool), (m,)), 1.0, -1.0)
     rate = np.broadcast_to(np.asarray(unit_range, dtype=bool), (m,))
@@ -101,12 +111,22 @@ def paired_comparison(
         n_groups[columns] = len(totals.counts)
         p[columns] = sign_flip_p(totals.sums, seed, flips)
         error = np.sqrt(totals.variance)
-        detectable[columns] = np.where(error > _TIE, _power_factor(len(totals.counts)) * error, np.nan)
-        detectable[columns[rate[columns] & (detectable[columns] > 1)]] = np.nan  # no difference of two rates is that large: nothing can be detected
-        few = rate[columns] & ((np.count_nonzero(totals.sums, axis=0) < FEW_DIFFERING) | (error <= _TIE))
-        low[columns[few]], high[columns[few]] = _sparse_interval(totals.sums[:, few], totals.counts, totals.value[few])
+        detectable[columns] = np.where(
+            error > _TIE, _power_factor(len(totals.counts)) * error, np.nan
+        )
+        detectable[columns[rate[columns] & (detectable[columns] > 1)]] = (
+            np.nan
+        )  # no difference of two rates is that large: nothing can be detected
+        few = rate[columns] & (
+            (np.count_nonzero(totals.sums, axis=0) < FEW_DIFFERING) | (error <= _TIE)
+        )
+        low[columns[few]], high[columns[few]] = _sparse_interval(
+            totals.sums[:, few], totals.counts, totals.value[few]
+        )
     gain = difference * direction
-    better, worse, tied = ((np.count_nonzero(mask, axis=0)) for mask in (gain > 0, gain < 0, gain == 0))
+    better, worse, tied = (
+        (np.count_nonzero(mask, axis=0)) for mask in (gain > 0, gain < 0, gain == 0)
+    )
     return PairedComparison(interval.value, low, high, p, better, worse, tied, n_groups, detectable)
 
 
@@ -114,17 +134,27 @@ def sign_flip_p(sums: FloatArray, seed: int, flips: int = FLIPS) -> FloatArray:
     """Two-sided p of the sign-flip test on group sums `[n_groups, m]`; every measure sees the same flips."""
     rng = np.random.default_rng(seed)
     observed = np.abs(sums.sum(axis=0))
-    bar = observed - 1e-9 * np.abs(sums).sum(axis=0)  # a flip that gives the same sum must count whatever the order of addition
+    bar = observed - 1e-9 * np.abs(sums).sum(
+        axis=0
+    )  # a flip that gives the same sum must count whatever the order of addition
     extreme = np.zeros(sums.shape[1], dtype=np.int64)
     block = max(1, _CELLS // max(sums.shape))
     for start in range(0, flips, block):
-        signs = rng.integers(2, size=(min(block, flips - start), len(sums)), dtype=np.int8).astype(np.float64) * 2 - 1
+        signs = (
+            rng.integers(2, size=(min(block, flips - start), len(sums)), dtype=np.int8).astype(
+                np.float64
+            )
+            * 2
+            - 1
+        )
         extreme += np.count_nonzero(np.abs(signs @ sums) >= bar, axis=0)
     p: FloatArray = (1 + extreme) / (1 + flips)
     return p
 
 
-def _sparse_interval(sums: FloatArray, counts: FloatArray, value: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _sparse_interval(
+    sums: FloatArray, counts: FloatArray, value: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """95 % interval of differences in [-1, 1] of which few are not 0, by two pseudo-groups of average size.
 
     One is won and one lost by the mean absolute difference of the groups that differ, to which one group that differs by 1 is added. The
@@ -136,18 +166,32 @@ def _sparse_interval(sums: FloatArray, counts: FloatArray, value: FloatArray) ->
     n_groups, size = len(counts), counts.mean()
     if n_groups < 2:  # noqa: PLR2004 - one group has no spread
         return np.full(len(value), np.nan), np.full(len(value), np.nan)
-    step = np.minimum((np.abs(sums).sum(axis=0) / size + 1) / (np.count_nonzero(sums, axis=0) + 1), 1.0) * size
-    all_sums, all_counts = np.concatenate([sums, step[None], -step[None]]), np.append(counts, [size, size])[:, None]
+    step = (
+        np.minimum(
+            (np.abs(sums).sum(axis=0) / size + 1) / (np.count_nonzero(sums, axis=0) + 1), 1.0
+        )
+        * size
+    )
+    all_sums, all_counts = (
+        np.concatenate([sums, step[None], -step[None]]),
+        np.append(counts, [size, size])[:, None],
+    )
     middle = all_sums.sum(axis=0) / all_counts.sum()
     spread = ((all_sums - middle * all_counts) ** 2).sum(axis=0)
     half = float(t.ppf(0.975, n_groups - 1)) * np.sqrt(spread) / all_counts.sum()
-    return np.clip(np.minimum(middle - half, value), -1, 1), np.clip(np.maximum(middle + half, value), -1, 1)
+    return np.clip(np.minimum(middle - half, value), -1, 1), np.clip(
+        np.maximum(middle + half, value), -1, 1
+    )
 
 
 def _power_factor(n_groups: int) -> float:
     from scipy.stats import t
 
-    return float(t.ppf(0.975, n_groups - 1) + t.ppf(0.8, n_groups - 1)) if n_groups > 1 else float("nan")
+    return (
+        float(t.ppf(0.975, n_groups - 1) + t.ppf(0.8, n_groups - 1))
+        if n_groups > 1
+        else float("nan")
+    )
 
 
 def holm(p: ArrayLike) -> FloatArray:
@@ -177,5 +221,7 @@ def holm(p: ArrayLike) -> FloatArray:
     present = np.flatnonzero(~np.isnan(flat))
     order = present[np.argsort(flat[present], kind="stable")]
     adjusted = flat.copy()
-    adjusted[order] = np.minimum(np.maximum.accumulate(flat[order] * np.arange(len(order), 0, -1)), 1.0)
+    adjusted[order] = np.minimum(
+        np.maximum.accumulate(flat[order] * np.arange(len(order), 0, -1)), 1.0
+    )
     return adjusted.reshape(values.shape)

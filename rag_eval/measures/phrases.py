@@ -103,10 +103,15 @@ _ACKNOWLEDGED = (
     r"(?:जानकारी|उत्तर|उल्लेख)[^।.!?]{0,30}(?:नहीं (?:मिल|है|हैं|दी|मिला|मिली)|उपलब्ध नहीं)|मुझे नहीं पता|पर्याप्त जानकारी नहीं",
 )
 _REFERENCE = re.compile("|".join(f"(?:{pattern})" for pattern in _REFERENCES), re.IGNORECASE)
-_ACKNOWLEDGEMENT = re.compile("|".join(f"(?:{pattern})" for pattern in _ACKNOWLEDGED), re.IGNORECASE)
+_ACKNOWLEDGEMENT = re.compile(
+    "|".join(f"(?:{pattern})" for pattern in _ACKNOWLEDGED), re.IGNORECASE
+)
 _NEGATOR = re.compile(_NEGATORS, re.IGNORECASE)
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
-_MARKER = re.compile(r"(?<![=(\[,:]\s)(?<![=(\[,])(?<!list\s)(?<!array\s)(?<!index\s)\[\^?(?:(?:source|doc|document|ref)\s*)?(?P<numbers>\d{1,3}(?:\s*[,;–-]\s*\d{1,3})*)\](?!\s*=|[(\[.]\w)", re.IGNORECASE)
+_MARKER = re.compile(
+    r"(?<![=(\[,:]\s)(?<![=(\[,])(?<!list\s)(?<!array\s)(?<!index\s)\[\^?(?:(?:source|doc|document|ref)\s*)?(?P<numbers>\d{1,3}(?:\s*[,;–-]\s*\d{1,3})*)\](?!\s*=|[(\[.]\w)",
+    re.IGNORECASE,
+)
 _CLAUSE = re.compile(r"[.;:!?。！？\n]|,?\s+but\s|,\s*(?:aber|mais|pero|ma|mas|но)\s")
 _LOOK_BACK = 60
 
@@ -130,7 +135,9 @@ def refers_to_sources(text: str, n_sources: int | None = None) -> str:
     """
     plain = _CODE.sub(" ", text[:MOST])
     for found in _MARKER.finditer(plain):
-        if n_sources is None or any(int(number) <= n_sources for number in re.findall(r"\d+", found["numbers"])):
+        if n_sources is None or any(
+            int(number) <= n_sources for number in re.findall(r"\d+", found["numbers"])
+        ):
             return found[0]
     for found in _REFERENCE.finditer(plain):
         before = plain[max(found.start() - _LOOK_BACK, 0) : found.start()]

@@ -24,7 +24,15 @@ from rag_eval.measures.intervals import RESAMPLES, clustered_interval
 OFF = "FEATURE_RAGAS_EVAL is off"
 """Why there is no faithfulness by default."""
 
-_SAMPLE_FIELDS = ("user_input", "response", "reference", "retrieved_contexts", "reference_contexts", "retrieved_context_ids", "reference_context_ids")
+_SAMPLE_FIELDS = (
+    "user_input",
+    "response",
+    "reference",
+    "retrieved_contexts",
+    "reference_contexts",
+    "retrieved_context_ids",
+    "reference_context_ids",
+)
 _REQUESTS = 2  # ragas asks twice for a sample: for the statements, and for their verdicts
 
 
@@ -103,7 +111,15 @@ def single_turn_samples(samples: Iterable[Sample]) -> str:
     The query id is left out, because ragas refuses keys that it does not know; lines are in the order of the samples.
     """
     rows = ({name: getattr(sample, name) for name in _SAMPLE_FIELDS} for sample in samples)
-    return "".join(json.dumps({key: _plain(value) for key, value in row.items() if value is not None}, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
+    return "".join(
+        json.dumps(
+            {key: _plain(value) for key, value in row.items() if value is not None},
+            ensure_ascii=False,
+            sort_keys=True,
+        )
+        + "\n"
+        for row in rows
+    )
 
 
 def _plain(value: str | Sequence[str]) -> str | list[str]:
@@ -111,7 +127,13 @@ def _plain(value: str | Sequence[str]) -> str | list[str]:
 
 
 def faithfulness(
-    samples: Sequence[Sample], make_client: Callable[[], Any], model: str, *, rate: float = 1.0, limits: Limits | None = None, options: Mapping[str, Any] | None = None
+    samples: Sequence[Sample],
+    make_client: Callable[[], Any],
+    model: str,
+    *,
+    rate: float = 1.0,
+    limits: Limits | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Faithfulness:
     """Ask ragas' Faithfulness about a deterministic sample of the questions.
 
@@ -142,21 +164,43 @@ def faithfulness(
     """
     if not 0 <= rate <= 1:
         raise ValueError(f"rate is {rate}; accepted: 0 to 1")
-    eligible = np.array([bool(sample.user_input.strip() and (sample.response or "").strip() and sample.retrieved_contexts) for sample in samples], dtype=bool)
-    sampled = eligible & np.array([is_sampled(sample.query_id, rate) for sample in samples], dtype=bool)
+    eligible = np.array(
+        [
+            bool(
+                sample.user_input.strip()
+                and (sample.response or "").strip()
+                and sample.retrieved_contexts
+            )
+            for sample in samples
+        ],
+        dtype=bool,
+    )
+    sampled = eligible & np.array(
+        [is_sampled(sample.query_id, rate) for sample in samples], dtype=bool
+    )
     value, failure = np.full(len(samples), np.nan), [""] * len(samples)
     chosen = np.flatnonzero(sampled).tolist()
     if chosen:
         metric_of = _import_ragas()
         # a thread of its own: the caller may be inside an event loop, and a client belongs to one loop
         with ThreadPoolExecutor(1) as pool:
-            results = pool.submit(asyncio.run, _ask_all([samples[at] for at in chosen], make_client, lambda client: metric_of(client, model, options or {}), limits or Limits())).result()
+            results = pool.submit(
+                asyncio.run,
+                _ask_all(
+                    [samples[at] for at in chosen],
+                    make_client,
+                    lambda client: metric_of(client, model, options or {}),
+                    limits or Limits(),
+                ),
+            ).result()
         for at, (score, reason) in zip(chosen, results, strict=True):
             value[at], failure[at] = score, reason
     return Faithfulness(value, eligible, sampled, failure)
 
 
-def faithfulness_record(found: Faithfulness, groups: ArrayLike, seed: int, resamples: int = RESAMPLES) -> AnswerRecord:
+def faithfulness_record(
+    found: Faithfulness, groups: ArrayLike, seed: int, resamples: int = RESAMPLES
+) -> AnswerRecord:
     """Aggregate: mean over the questions that the judge gave a value; its failures are counted in `n_failed`.
 
     A failure of the judge says nothing about the answer, so it is not a 0; `n_ineligible` holds it with what was not sampled.
@@ -165,9 +209,33 @@ def faithfulness_record(found: Faithfulness, groups: ArrayLike, seed: int, resam
     scored = ~np.isnan(found.value)
     interval = clustered_interval(found.value, group, seed, resamples)
     n, n_scored, n_failed = len(group), int(scored.sum()), sum(map(bool, found.failure))
-    why = "" if n_scored else ("every call of the judge failed: " + ", ".join(f"{name} {count}" for name, count in sorted(Counter(filter(None, found.failure)).items())) if n_failed else "no answer was in the sample")
+    why = (
+        ""
+        if n_scored
+        else (
+            "every call of the judge failed: "
+            + ", ".join(
+                f"{name} {count}"
+                for name, count in sorted(Counter(filter(None, found.failure)).items())
+            )
+            if n_failed
+            else "no answer was in the sample"
+        )
+    )
     value, low, high = (float(part[0]) for part in interval)
-    return AnswerRecord("faithfulness", value, low, high, n, n_scored, n_failed, n - n_scored, n_scored, len(np.unique(group[scored])), why)
+    return AnswerRecord(
+        "faithfulness",
+        value,
+        low,
+        high,
+        n,
+        n_scored,
+        n_failed,
+        n - n_scored,
+        n_scored,
+        len(np.unique(group[scored])),
+        why,
+    )
 
 
 def _import_ragas() -> Callable[[Any, str, Mapping[str, Any]], Any]:
@@ -182,7 +250,12 @@ def _import_ragas() -> Callable[[Any, str, Mapping[str, Any]], Any]:
     return lambda client, model, options: Metric(llm=llm_factory(model, client=client, **options))
 
 
-async def _ask_all(samples: list[Sample], make_client: Callable[[], Any], metric_of: Callable[[Any], Any], limits: Limits) -> list[tuple[float, str]]:
+async def _ask_all(
+    samples: list[Sample],
+    make_client: Callable[[], Any],
+    metric_of: Callable[[Any], Any],
+    limits: Limits,
+) -> list[tuple[float, str]]:
     slots, pace = asyncio.Semaphore(limits.concurrency), _Pace(limits.requests_per_minute)
     async with make_client() as client:
         metric = metric_of(client)
@@ -202,7 +275,11 @@ async def _ask(metric: Any, sample: Sample, limits: Limits, pace: "_Pace") -> tu
             await asyncio.sleep(limits.backoff_s * 2 ** (attempt - 1))
         await pace.wait()
         try:
-            call = metric.ascore(user_input=sample.user_input, response=sample.response, retrieved_contexts=list(sample.retrieved_contexts or ()))
+            call = metric.ascore(
+                user_input=sample.user_input,
+                response=sample.response,
+                retrieved_contexts=list(sample.retrieved_contexts or ()),
+            )
             score = float((await asyncio.wait_for(call, limits.timeout_s)).value)
         except Exception as error:  # noqa: BLE001 - whatever the judge or its libraries raise is this sample's failure, not the run's
             failure = _name(error)
@@ -215,7 +292,12 @@ async def _ask(metric: Any, sample: Sample, limits: Limits, pace: "_Pace") -> tu
 
 def _name(error: BaseException) -> str:
     """Short name of a failure; no text of the reply, which is untrusted."""
-    kinds = {cls.__name__ for link in (error, error.__cause__, error.__context__) if link is not None for cls in type(link).__mro__}
+    kinds = {
+        cls.__name__
+        for link in (error, error.__cause__, error.__context__)
+        if link is not None
+        for cls in type(link).__mro__
+    }
     if kinds & {"TimeoutError", "APITimeoutError"}:
         return "timeout"
     if kinds & {"RateLimitError"}:
@@ -224,7 +306,13 @@ def _name(error: BaseException) -> str:
         return "refused"
     if kinds & {"APIConnectionError"}:
         return "connection"
-    if kinds & {"InstructorError", "InstructorRetryException", "ValidationError", "JSONDecodeError", "IncompleteOutputException"}:
+    if kinds & {
+        "InstructorError",
+        "InstructorRetryException",
+        "ValidationError",
+        "JSONDecodeError",
+        "IncompleteOutputException",
+    }:
         return "invalid_reply"
     return type(error).__name__
 

@@ -10,7 +10,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rag_eval.measures.arrays import BoolArray, FloatArray, IntArray, as_codes, as_rankings, csr, expand, ranks
+from rag_eval.measures.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    as_codes,
+    as_rankings,
+    csr,
+    expand,
+    ranks,
+)
 from rag_eval.measures.labels import parse_label
 
 
@@ -30,7 +39,9 @@ class Qrels(NamedTuple):
     gains: IntArray
 
     @classmethod
-    def from_rows(cls, query_codes: ArrayLike, item_codes: ArrayLike, gains: ArrayLike, n_queries: int) -> "Qrels":
+    def from_rows(
+        cls, query_codes: ArrayLike, item_codes: ArrayLike, gains: ArrayLike, n_queries: int
+    ) -> "Qrels":
         """Build from long form: one (query, item, gain) a row, in any order, no pair twice."""
         indptr, items, grades = csr(query_codes, n_queries, item_codes, gains)
         return cls(indptr, items, grades)
@@ -42,7 +53,9 @@ class Qrels(NamedTuple):
         return np.bincount(query[self.gains > 0], minlength=len(self.indptr) - 1)
 
 
-def score_rankings(items: ArrayLike, qrels: Qrels, query_of: ArrayLike, labels: Sequence[str]) -> FloatArray:
+def score_rankings(
+    items: ArrayLike, qrels: Qrels, query_of: ArrayLike, labels: Sequence[str]
+) -> FloatArray:
     """Score every ranking under every label.
 
     Parameters
@@ -84,18 +97,29 @@ def score_rankings(items: ArrayLike, qrels: Qrels, query_of: ArrayLike, labels: 
     if not len(eligible) or not labels:
         return scores
     judged = _judged_pairs(rankings[eligible], qrels, query[eligible])
-    for whole in (False, True):  # measures without a cutoff need the whole ranking, the others must not pay for it
+    for whole in (
+        False,
+        True,
+    ):  # measures without a cutoff need the whole ranking, the others must not pay for it
         chosen = [name for name in cutoffs if (cutoffs[name] is None) == whole]
         if chosen:
-            depth = rankings.shape[1] if whole else min(rankings.shape[1], max(cutoffs[name] or 0 for name in chosen))
-            values = _score(judged, np.count_nonzero(rankings[eligible, :depth] >= 0, axis=1), depth, chosen)
+            depth = (
+                rankings.shape[1]
+                if whole
+                else min(rankings.shape[1], max(cutoffs[name] or 0 for name in chosen))
+            )
+            values = _score(
+                judged, np.count_nonzero(rankings[eligible, :depth] >= 0, axis=1), depth, chosen
+            )
             for column, name in enumerate(labels):
                 if name in chosen:
                     scores[eligible, column] = values[:, chosen.index(name)]
     return scores
 
 
-def relevant_ranks(items: ArrayLike, qrels: Qrels, query_of: ArrayLike) -> tuple[IntArray, FloatArray]:
+def relevant_ranks(
+    items: ArrayLike, qrels: Qrels, query_of: ArrayLike
+) -> tuple[IntArray, FloatArray]:
     """Rank of every relevant item of every ranking.
 
     Parameters
@@ -135,7 +159,11 @@ def _judged_pairs(rankings: IntArray, qrels: Qrels, query: IntArray) -> _Judged:
     codes: dict[bytes, int] = {}
     bounds = zip(qrels.indptr[:-1].tolist(), qrels.indptr[1:].tolist(), strict=True)
     relevant = (gains[start:stop] for start, stop in bounds)
-    profile = np.fromiter((codes.setdefault(part[part > 0].tobytes(), len(codes)) for part in relevant), np.int64, n_queries)
+    profile = np.fromiter(
+        (codes.setdefault(part[part > 0].tobytes(), len(codes)) for part in relevant),
+        np.int64,
+        n_queries,
+    )
     return _Judged(row, rank, gain, profile[query])
 
 
@@ -145,30 +173,53 @@ def _score(judged: _Judged, lengths: IntArray, depth: int, labels: list[str]) ->
     pattern = np.full((len(lengths), depth + 2), -1, dtype=np.int32)
     pattern[:, 0], pattern[:, 1] = judged.profile, lengths
     pattern[judged.row[found], judged.rank[found] + 1] = judged.gain[found]
-    _, first, same = np.unique(pattern.view(f"V{pattern.itemsize * (depth + 2)}").ravel(), return_index=True, return_inverse=True)
+    _, first, same = np.unique(
+        pattern.view(f"V{pattern.itemsize * (depth + 2)}").ravel(),
+        return_index=True,
+        return_inverse=True,
+    )
 
     number = np.full(len(lengths), -1)
     number[first] = np.arange(len(first))
-    kept = np.flatnonzero((number[judged.row] >= 0) & (found | (judged.gain > 0)))  # unjudged and missed irrelevant items change nothing
+    kept = np.flatnonzero(
+        (number[judged.row] >= 0) & (found | (judged.gain > 0))
+    )  # unjudged and missed irrelevant items change nothing
     order = kept[np.argsort(number[judged.row[kept]], kind="stable")]
     counts = np.bincount(number[judged.row[order]], minlength=len(first))
     ends = np.cumsum(counts)
     within = np.arange(len(order)) - np.repeat(ends - counts, counts)
-    names = [str(position) for position in range(depth + int(counts.max(initial=0)))]  # by position; what was missed gets the names after
-    item = np.array(names, dtype=object)[np.where(found[order], judged.rank[order] - 1, depth + within)].tolist()
+    names = [
+        str(position) for position in range(depth + int(counts.max(initial=0)))
+    ]  # by position; what was missed gets the names after
+    item = np.array(names, dtype=object)[
+        np.where(found[order], judged.rank[order] - 1, depth + within)
+    ].tolist()
     gain = judged.gain[order].tolist()
-    shared = {n: {name: float(depth - at) for at, name in enumerate(names[:n])} for n in np.unique(lengths).tolist()}
-    qrels = {str(i): dict(zip(item[end - n : end], gain[end - n : end], strict=True)) for i, (end, n) in enumerate(zip(ends.tolist(), counts.tolist(), strict=True))}
-    run = {str(i): shared[n] for i, n in enumerate(lengths[first].tolist()) if n}  # an empty ranking is left out: ir-measures gives it 0
+    shared = {
+        n: {name: float(depth - at) for at, name in enumerate(names[:n])}
+        for n in np.unique(lengths).tolist()
+    }
+    qrels = {
+        str(i): dict(zip(item[end - n : end], gain[end - n : end], strict=True))
+        for i, (end, n) in enumerate(zip(ends.tolist(), counts.tolist(), strict=True))
+    }
+    run = {
+        str(i): shared[n] for i, n in enumerate(lengths[first].tolist()) if n
+    }  # an empty ranking is left out: ir-measures gives it 0
     return _call_ir_measures(qrels, run, labels)[same]
 
 
-def _call_ir_measures(qrels: dict[str, dict[str, int]], run: dict[str, dict[str, float]], labels: list[str]) -> FloatArray:
+def _call_ir_measures(
+    qrels: dict[str, dict[str, int]], run: dict[str, dict[str, float]], labels: list[str]
+) -> FloatArray:
     import ir_measures
 
     # Built from its parts: ir_measures.parse_measure needs ast.Num, which Python 3.12 deprecates and 3.14 lacks.
     parts = [parse_label(name) for name in labels]
-    measures = [getattr(ir_measures, name) if cutoff is None else getattr(ir_measures, name) @ cutoff for name, cutoff in parts]
+    measures = [
+        getattr(ir_measures, name) if cutoff is None else getattr(ir_measures, name) @ cutoff
+        for name, cutoff in parts
+    ]
     column = {measure: at for at, measure in enumerate(measures)}
     values = np.zeros((len(qrels), len(labels)))
     for metric in ir_measures.iter_calc(measures, qrels, run):

@@ -15,12 +15,23 @@ from rag_eval.measures.phrases import acknowledges_nothing_found, refers_to_sour
 
 CODE = "FK019"
 Purpose = Literal["answer", "context"]
-Reason = Literal["no_retrieval", "context_only", "cited", "refers_to_sources", "acknowledged", "content_used", "content_unused", "empty_answer"]
+Reason = Literal[
+    "no_retrieval",
+    "context_only",
+    "cited",
+    "refers_to_sources",
+    "acknowledged",
+    "content_used",
+    "content_unused",
+    "empty_answer",
+]
 VIOLATIONS: frozenset[Reason] = frozenset({"content_unused", "empty_answer"})
 _FEW = 2  # content words up to which a sentence must be found whole: one word of two is a word, not use
 _WHOLE = 0.999
 _SHOWN = 120
-_QUOTE = re.compile(r'„[^“”"]{3,500}[“”"]|“[^”]{3,500}”|«[^»]{3,500}»|»[^«]{3,500}«|"[^"\n]{3,500}"|「[^」]{3,500}」|『[^』]{3,500}』')
+_QUOTE = re.compile(
+    r'„[^“”"]{3,500}[“”"]|“[^”]{3,500}”|«[^»]{3,500}»|»[^«]{3,500}«|"[^"\n]{3,500}"|「[^」]{3,500}」|『[^』]{3,500}』'
+)
 _QUOTED_WORDS = 3  # fewer in quotes are a term, not a quote
 
 
@@ -83,21 +94,42 @@ def retrieval_gaps(
 
     Overlap is of words. An answer that only translates its sources, without citing or naming them, is reported.
     """
-    if not len(answers) == len(retrieved) == len(cites if cites is not None else answers) == len(purposes if purposes is not None else answers):
-        raise ValueError("answers, retrieved, cites and purposes differ in length; accepted: one entry an answer in each")
+    if (
+        not len(answers)
+        == len(retrieved)
+        == len(cites if cites is not None else answers)
+        == len(purposes if purposes is not None else answers)
+    ):
+        raise ValueError(
+            "answers, retrieved, cites and purposes differ in length; accepted: one entry an answer in each"
+        )
     shown = [[text for text in texts if _has_content(text)] for texts in retrieved]
     verdicts: list[Gap | None] = [
-        _without_overlap(answer, len(texts), cited=bool(cites and cites[at]), purpose=purposes[at] if purposes else "answer")
+        _without_overlap(
+            answer,
+            len(texts),
+            cited=bool(cites and cites[at]),
+            purpose=purposes[at] if purposes else "answer",
+        )
         for at, (answer, texts) in enumerate(zip(answers, shown, strict=True))
     ]
     open_cases = [at for at, verdict in enumerate(verdicts) if verdict is None]
-    found = groundedness([_with_quotes(answers[at]) for at in open_cases], [shown[at] for at in open_cases], frequencies)
+    found = groundedness(
+        [_with_quotes(answers[at]) for at in open_cases],
+        [shown[at] for at in open_cases],
+        frequencies,
+    )
     uses = np.where(found.n_words <= _FEW, found.score >= _WHOLE, found.score >= SUPPORTED)
     first: dict[int, str] = {}
     for sentence in np.flatnonzero(uses)[::-1].tolist():
         first[open_cases[int(found.answer_of[sentence])]] = found.sentences[sentence]
     return [
-        verdict or (Gap(violation=False, reason="content_used", detail=first[at][:_SHOWN]) if at in first else Gap(violation=True, reason="content_unused"))
+        verdict
+        or (
+            Gap(violation=False, reason="content_used", detail=first[at][:_SHOWN])
+            if at in first
+            else Gap(violation=True, reason="content_unused")
+        )
         for at, verdict in enumerate(verdicts)
     ]
 
@@ -117,7 +149,11 @@ def _without_overlap(answer: str, n_texts: int, *, cited: bool, purpose: Purpose
 
 
 def _with_quotes(answer: str) -> str:
-    quotes = [quote for quote in _QUOTE.findall(answer) if len(comparable(quote[1:-1]).split()) >= _QUOTED_WORDS]
+    quotes = [
+        quote
+        for quote in _QUOTE.findall(answer)
+        if len(comparable(quote[1:-1]).split()) >= _QUOTED_WORDS
+    ]
     return "\n\n".join([answer, *quotes])
 
 

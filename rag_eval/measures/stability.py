@@ -53,12 +53,18 @@ def delta_s(query_vectors: ArrayLike, chunk_vectors: ArrayLike, top: ArrayLike) 
     query = np.asarray(query_vectors, dtype=np.float64)
     chunks, codes = np.asarray(chunk_vectors, dtype=np.float64), as_codes(top, "top", ndim=2)
     if query.shape != (len(codes), chunks.shape[1]):
-        raise ValueError(f"query_vectors has shape {query.shape}; accepted: {(len(codes), chunks.shape[1])}, one row a ranking and the width of chunk_vectors")
+        raise ValueError(
+            f"query_vectors has shape {query.shape}; accepted: {(len(codes), chunks.shape[1])}, one row a ranking and the width of chunk_vectors"
+        )
     indptr = np.concatenate([[0], np.cumsum(np.count_nonzero(codes >= 0, axis=1))])
     chosen = codes[codes >= 0]
-    total = csr_array((np.ones(len(chosen)), chosen, indptr), shape=(len(codes), len(chunks))) @ chunks  # the sum points where the mean does
+    total = (
+        csr_array((np.ones(len(chosen)), chosen, indptr), shape=(len(codes), len(chunks))) @ chunks
+    )  # the sum points where the mean does
     scale = np.linalg.norm(query, axis=1) * np.linalg.norm(total, axis=1)
-    cosine = np.divide((query * total).sum(axis=1), scale, out=np.zeros(len(codes)), where=scale > 0)
+    cosine = np.divide(
+        (query * total).sum(axis=1), scale, out=np.zeros(len(codes)), where=scale > 0
+    )
     distance: FloatArray = np.clip(1.0 - cosine, 0.0, 1.0)
     distance[np.diff(indptr) == 0] = np.nan
     return distance
@@ -71,7 +77,9 @@ def zones(distance: ArrayLike) -> NDArray[np.str_]:
     return np.select(conditions, ["undefined", "stable", "transitional"], default="risk")
 
 
-def equally_close(to_anchor: ArrayLike, to_decoy: ArrayLike, tolerance: float = SAME_DISTANCE) -> BoolArray:
+def equally_close(
+    to_anchor: ArrayLike, to_decoy: ArrayLike, tolerance: float = SAME_DISTANCE
+) -> BoolArray:
     """Whether what was retrieved is as close to the decoy as to the anchor, within `tolerance`; False where either is NaN."""
     gap = np.abs(np.asarray(to_anchor, dtype=np.float64) - np.asarray(to_decoy, dtype=np.float64))
     close: BoolArray = gap <= tolerance
@@ -126,16 +134,34 @@ def lambda_states(hits: ArrayLike, mean_rbo: ArrayLike) -> LambdaStates:
     """
     pattern, overlap = np.asarray(hits, dtype=np.float64), np.asarray(mean_rbo, dtype=np.float64)
     if pattern.ndim != 3 or overlap.shape != pattern.shape[:1]:  # noqa: PLR2004 - the three axes of the signature
-        raise ValueError(f"hits has shape {pattern.shape} and mean_rbo {overlap.shape}; accepted: [n_queries, n_wordings, n_seeds] and [n_queries]")
+        raise ValueError(
+            f"hits has shape {pattern.shape} and mean_rbo {overlap.shape}; accepted: [n_queries, n_wordings, n_seeds] and [n_queries]"
+        )
     runs = np.count_nonzero(~np.isnan(pattern), axis=(1, 2))
     if np.isnan(overlap[runs > 1]).any():
-        raise ValueError("mean_rbo is NaN for a query with two runs or more; accepted: the mean over its pairs of runs")
+        raise ValueError(
+            "mean_rbo is NaN for a query with two runs or more; accepted: the mean over its pairs of runs"
+        )
     seeds = _varies(pattern, (2,)).any(axis=1)
     wordings = _varies(pattern, (1,)).any(axis=1)
     # Two runs that share neither wording nor seed: the wording is the likelier cause.
     wordings |= _varies(pattern, (1, 2)) & ~seeds
-    conditions = [runs <= 1, seeds & wordings, overlap < RBO_CHAOTIC, seeds, wordings, overlap < RBO_CONVERGENT]
-    reasons = ["one_run", "seeds_and_wordings_change_hit", "lists_disagree", "seeds_change_hit", "wordings_change_hit", "order_drifts"]
+    conditions = [
+        runs <= 1,
+        seeds & wordings,
+        overlap < RBO_CHAOTIC,
+        seeds,
+        wordings,
+        overlap < RBO_CONVERGENT,
+    ]
+    reasons = [
+        "one_run",
+        "seeds_and_wordings_change_hit",
+        "lists_disagree",
+        "seeds_change_hit",
+        "wordings_change_hit",
+        "order_drifts",
+    ]
     reason = np.select(conditions, reasons, default="same_hits_same_order")
     state = np.array([LAMBDA_REASONS[name][0] for name in reason.tolist()], dtype=np.str_)
     always = (np.where(np.isnan(pattern), 1.0, pattern) > 0).all(axis=(1, 2))
@@ -145,5 +171,7 @@ def lambda_states(hits: ArrayLike, mean_rbo: ArrayLike) -> LambdaStates:
 def _varies(values: FloatArray, axis: tuple[int, ...]) -> BoolArray:
     """Whether the values present differ along the axes."""
     missing = np.isnan(values)
-    varies: BoolArray = np.where(missing, -np.inf, values).max(axis=axis, initial=-np.inf) > np.where(missing, np.inf, values).min(axis=axis, initial=np.inf)
+    varies: BoolArray = np.where(missing, -np.inf, values).max(
+        axis=axis, initial=-np.inf
+    ) > np.where(missing, np.inf, values).min(axis=axis, initial=np.inf)
     return varies

@@ -55,7 +55,11 @@ def variance_shares(values: ArrayLike) -> VarianceShares:
     cube = _cube(values)
     per_cell = np.count_nonzero(~np.isnan(cube), axis=2)
     per_query = per_cell.sum(axis=1)
-    n, a, cells = int(per_query.sum()), int(np.count_nonzero(per_query)), int(np.count_nonzero(per_cell))
+    n, a, cells = (
+        int(per_query.sum()),
+        int(np.count_nonzero(per_query)),
+        int(np.count_nonzero(per_cell)),
+    )
     filled = np.nan_to_num(cube)
     cell_mean = filled.sum(axis=2) / np.maximum(per_cell, 1)
     query_mean = filled.sum(axis=(1, 2)) / np.maximum(per_query, 1)
@@ -74,11 +78,21 @@ def variance_shares(values: ArrayLike) -> VarianceShares:
     if a > 1:
         between_wordings = (within - float((per_cell**2).sum()) / n) / (a - 1)
         between_queries = (n - float((per_query**2).sum()) / n) / (a - 1)
-        query = max(0.0, (ss_query / (a - 1) - noise - between_wordings * (0.0 if np.isnan(wording) else wording)) / between_queries)
+        query = max(
+            0.0,
+            (
+                ss_query / (a - 1)
+                - noise
+                - between_wordings * (0.0 if np.isnan(wording) else wording)
+            )
+            / between_queries,
+        )
     parts = np.array([query, wording, seed])
     total = float(np.nansum(parts))
     scale = float(np.nanmax(np.abs(cube))) if n else 0.0
-    shares = parts / total if total > (1e-12 * scale) ** 2 else np.full(3, np.nan)  # rounding is not variation
+    shares = (
+        parts / total if total > (1e-12 * scale) ** 2 else np.full(3, np.nan)
+    )  # rounding is not variation
     return VarianceShares(float(shares[0]), float(shares[1]), float(shares[2]), a, cells, n)
 
 
@@ -131,7 +145,9 @@ def wording_range(values: ArrayLike) -> WordingRange:
     worst = np.where(there, cell, np.inf).min(axis=1, initial=np.inf)
     best = np.where(there, cell, -np.inf).max(axis=1, initial=-np.inf)
     mean = np.where(there, cell, 0.0).sum(axis=1) / np.maximum(n, 1)
-    return WordingRange(np.where(none, np.nan, worst), np.where(none, np.nan, mean), np.where(none, np.nan, best), n)
+    return WordingRange(
+        np.where(none, np.nan, worst), np.where(none, np.nan, mean), np.where(none, np.nan, best), n
+    )
 
 
 def seeds_change_nothing(values: ArrayLike) -> bool | None:
@@ -146,11 +162,17 @@ def seeds_change_nothing(values: ArrayLike) -> bool | None:
     array = np.asarray(values)
     if array.ndim == _AXES:
         array = array[..., None]
-    missing = np.isnan(array) if array.dtype.kind == "f" else (array == -1 if array.dtype.kind == "i" else np.zeros(array.shape, dtype=bool))
+    missing = (
+        np.isnan(array)
+        if array.dtype.kind == "f"
+        else (array == -1 if array.dtype.kind == "i" else np.zeros(array.shape, dtype=bool))
+    )
     there = ~missing.all(axis=3)
     first = there.argmax(axis=2)
     reference = np.take_along_axis(array, first[:, :, None, None], axis=2)
-    same = (array == reference) | (missing & np.take_along_axis(missing, first[:, :, None, None], axis=2))
+    same = (array == reference) | (
+        missing & np.take_along_axis(missing, first[:, :, None, None], axis=2)
+    )
     if not (there.sum(axis=2) > 1).any():
         return None
     return bool((same.all(axis=3) | ~there).all())
@@ -159,5 +181,7 @@ def seeds_change_nothing(values: ArrayLike) -> bool | None:
 def _cube(values: ArrayLike) -> FloatArray:
     cube = np.asarray(values, dtype=np.float64)
     if cube.ndim != _AXES:
-        raise ValueError(f"values has shape {cube.shape}; accepted: [n_queries, n_wordings, n_seeds]")
+        raise ValueError(
+            f"values has shape {cube.shape}; accepted: [n_queries, n_wordings, n_seeds]"
+        )
     return cube

@@ -10,7 +10,9 @@ import numpy as np
 from rag_eval.measures.arrays import BoolArray, FloatArray, IntArray, expand
 
 WINDOW = 3  # evidence sentences that are read together
-_SCALE = 2**20  # weights are added as integers: a window's sum must not depend on what was added and taken away before it
+_SCALE = (
+    2**20
+)  # weights are added as integers: a window's sum must not depend on what was added and taken away before it
 _CELLS = 4_000_000  # evidence terms, and (sentence, window) sums, held at a time
 
 
@@ -76,24 +78,48 @@ def distinct(keys: IntArray) -> IntArray:
 def best_windows(wanted: Wanted, texts: Texts, offered: Offered) -> Windows:
     """Find the window of three evidence sentences that holds most of each sentence."""
     n, n_answers = len(wanted.answer_of), len(offered.indptr) - 1
-    out = Windows(np.zeros(n), np.full(n, -1), np.full(n, -1), *(np.zeros(len(wanted.terms), dtype=bool) for _ in range(3)))
+    out = Windows(
+        np.zeros(n),
+        np.full(n, -1),
+        np.full(n, -1),
+        *(np.zeros(len(wanted.terms), dtype=bool) for _ in range(3)),
+    )
     sentence_indptr = np.searchsorted(wanted.answer_of, np.arange(n_answers + 1))
     sizes = np.diff(texts.sentence_indptr)
     n_terms = np.diff(texts.term_indptr[texts.sentence_indptr])
-    columns = np.where(sizes > 0, np.maximum(sizes - WINDOW + 1, 1) + 1, 0)  # one more than windows: where the last intervals end
+    columns = np.where(
+        sizes > 0, np.maximum(sizes - WINDOW + 1, 1) + 1, 0
+    )  # one more than windows: where the last intervals end
     offers = np.repeat(np.arange(n_answers), np.diff(offered.indptr))
     width = np.bincount(offers, weights=columns[offered.texts], minlength=n_answers)
-    cost = np.maximum(width * np.diff(sentence_indptr), np.bincount(offers, weights=n_terms[offered.texts], minlength=n_answers))
+    cost = np.maximum(
+        width * np.diff(sentence_indptr),
+        np.bincount(offers, weights=n_terms[offered.texts], minlength=n_answers),
+    )
     block_of = (np.cumsum(cost) // _CELLS).astype(np.int64)
     edges = np.concatenate([[0], np.flatnonzero(np.diff(block_of)) + 1, [n_answers]])
     for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         if sentence_indptr[high] > sentence_indptr[low]:
-            _fill(out, wanted, texts, offered, (low, high), (int(sentence_indptr[low]), int(sentence_indptr[high])), columns)
+            _fill(
+                out,
+                wanted,
+                texts,
+                offered,
+                (low, high),
+                (int(sentence_indptr[low]), int(sentence_indptr[high])),
+                columns,
+            )
     return out
 
 
 def _fill(  # noqa: PLR0917 - one join; its columns are its variables
-    out: Windows, wanted: Wanted, texts: Texts, offered: Offered, answers: tuple[int, int], sentences: tuple[int, int], columns: IntArray
+    out: Windows,
+    wanted: Wanted,
+    texts: Texts,
+    offered: Offered,
+    answers: tuple[int, int],
+    sentences: tuple[int, int],
+    columns: IntArray,
 ) -> None:
     """Write the results of the answers from `answers[0]` to `answers[1]`."""
     rows = slice(*sentences)
@@ -115,7 +141,9 @@ def _fill(  # noqa: PLR0917 - one join; its columns are its variables
 
     entry, offer, at = _matches((answer[row_of], wanted.terms[entries]), texts, text, offer_answer)
     out.anywhere[start + entry] = True
-    before = np.full(len(entry), -1)  # the term's last sentence before this one in the same text: windows from there on hold it already
+    before = np.full(
+        len(entry), -1
+    )  # the term's last sentence before this one in the same text: windows from there on hold it already
     same = (entry[1:] == entry[:-1]) & (offer[1:] == offer[:-1])
     before[1:][same] = at[:-1][same]
     last = np.maximum(size[offer] - WINDOW, 0)
@@ -151,7 +179,9 @@ def _fill(  # noqa: PLR0917 - one join; its columns are its variables
     out.inside[start + entry[inside]] = True
 
 
-def _matches(wanted: tuple[IntArray, IntArray], texts: Texts, text: IntArray, offer_answer: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+def _matches(
+    wanted: tuple[IntArray, IntArray], texts: Texts, text: IntArray, offer_answer: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
     """Every (wanted entry, offer, sentence of the text) where the term stands, each once, ordered by entry, offer, sentence."""
     answer, term = wanted
     n_terms = max(int(term.max(initial=-1)), int(texts.terms.max(initial=-1))) + 1

@@ -13,8 +13,16 @@ from rag_eval.records.retrieval import ScoredChunk
 Mode = Literal["deterministic", "llm", "recorded"]
 PreflightKind = Literal["retrieve", "grep", "section"]
 EvidenceKind = Literal["retrieve", "grep", "section", "recorded"]
-Outcome = Literal["answered", "not_found", "insufficient_evidence", "contract_error_reply", "failed"]
-OUTCOMES: tuple[Outcome, ...] = ("answered", "not_found", "insufficient_evidence", "contract_error_reply", "failed")
+Outcome = Literal[
+    "answered", "not_found", "insufficient_evidence", "contract_error_reply", "failed"
+]
+OUTCOMES: tuple[Outcome, ...] = (
+    "answered",
+    "not_found",
+    "insufficient_evidence",
+    "contract_error_reply",
+    "failed",
+)
 ABSTAINED: frozenset[Outcome] = frozenset({"not_found", "insufficient_evidence"})
 
 NOT_FOUND = "NOT FOUND"

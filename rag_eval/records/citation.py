@@ -6,7 +6,18 @@ Belongs here: names and codes. The rules are `rag_eval.citations.validators`; th
 import dataclasses
 from typing import Literal
 
-REQUIRED = ("doc_id", "section_id", "snippet_id", "source_url", "offsets", "tokens", "index_hash", "embed_model", "analyzer", "rev")
+REQUIRED = (
+    "doc_id",
+    "section_id",
+    "snippet_id",
+    "source_url",
+    "offsets",
+    "tokens",
+    "index_hash",
+    "embed_model",
+    "analyzer",
+    "rev",
+)
 OPTIONAL = ("window", "page", "score_raw", "score_norm", "rerank_score", "k_pos", "k_final")
 PAYLOAD_FIELDS = (*REQUIRED, *OPTIONAL)
 

@@ -42,7 +42,9 @@ class Measured(_Value):
     @model_validator(mode="after")
     def _inside(self) -> "Measured":
         if not self.ci_low <= self.value <= self.ci_high:
-            raise ValueError(f"the interval [{self.ci_low}, {self.ci_high}] does not hold the value {self.value}")
+            raise ValueError(
+                f"the interval [{self.ci_low}, {self.ci_high}] does not hold the value {self.value}"
+            )
         return self
 
 
@@ -85,7 +87,9 @@ class Derived(_Value):
         return value
 
 
-Confidence = Annotated[Deterministic | Derived | Measured | Bounded | Absent, Field(discriminator="kind")]
+Confidence = Annotated[
+    Deterministic | Derived | Measured | Bounded | Absent, Field(discriminator="kind")
+]
 KINDS: Final = (Deterministic, Derived, Measured, Bounded, Absent)
 
 _ADAPTER: TypeAdapter[Confidence] = TypeAdapter(Confidence)
@@ -110,7 +114,9 @@ def as_json(value: Confidence) -> dict[str, Any]:
 
 def _checked(value: Confidence) -> Confidence:
     if not isinstance(value, KINDS):
-        raise TypeError(f"found {type(value).__name__}, accepted a confidence value: {', '.join(kind.__name__ for kind in KINDS)}")
+        raise TypeError(
+            f"found {type(value).__name__}, accepted a confidence value: {', '.join(kind.__name__ for kind in KINDS)}"
+        )
     return value
 
 
@@ -130,18 +136,28 @@ def effective(value: Confidence) -> float:
 
 def sequence(**steps: Confidence) -> Derived:
     """Compose steps that build on each other: no better than the weakest, min."""
-    return Derived(value=min(map(effective, _some(steps).values())), formula=f"min({', '.join(steps)})", inputs=steps)
+    return Derived(
+        value=min(map(effective, _some(steps).values())),
+        formula=f"min({', '.join(steps)})",
+        inputs=steps,
+    )
 
 
 def all_of(**parts: Confidence) -> Derived:
     """Compose independent parts that must all hold: the product."""
-    return Derived(value=math.prod(map(effective, _some(parts).values())), formula=" * ".join(parts), inputs=parts)
+    return Derived(
+        value=math.prod(map(effective, _some(parts).values())),
+        formula=" * ".join(parts),
+        inputs=parts,
+    )
 
 
 def any_of(**parts: Confidence) -> Derived:
     """Compose independent parts of which one suffices: 1 - product(1 - x)."""
     value = 1 - math.prod(1 - effective(part) for part in _some(parts).values())
-    return Derived(value=value, formula=f"1 - {' * '.join(f'(1 - {name})' for name in parts)}", inputs=parts)
+    return Derived(
+        value=value, formula=f"1 - {' * '.join(f'(1 - {name})' for name in parts)}", inputs=parts
+    )
 
 
 def _some(parts: Mapping[str, Confidence]) -> Mapping[str, Confidence]:

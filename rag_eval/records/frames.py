@@ -37,18 +37,24 @@ class FrameSchema:
         missing = [name for name in self.columns if name not in frame.columns]
         extra = [name for name in frame.columns if name not in self.columns]
         if missing or extra:
-            raise TypeError(f"frame {self.name}: missing columns {missing}, columns without meaning {extra}")
+            raise TypeError(
+                f"frame {self.name}: missing columns {missing}, columns without meaning {extra}"
+            )
         accepted = {"str": "OTSU", "list": "O", "int": "iu", "float": "f", "bool": "b"}
         for name, column in self.columns.items():
             kind = frame[name].dtype.kind
             if kind not in accepted[column.kind]:
-                raise TypeError(f"frame {self.name}: column {name} has dtype {frame[name].dtype}, not {column.kind}")
+                raise TypeError(
+                    f"frame {self.name}: column {name} has dtype {frame[name].dtype}, not {column.kind}"
+                )
         return frame[list(self.columns)]
 
 
 def schema(name: str, **columns: tuple[str, str]) -> FrameSchema:
     """Make a schema from `column=(kind, meaning)`."""
-    return FrameSchema(name, {key: Column(kind, meaning) for key, (kind, meaning) in columns.items()})
+    return FrameSchema(
+        name, {key: Column(kind, meaning) for key, (kind, meaning) in columns.items()}
+    )
 
 
 DOCUMENTS = schema(
@@ -59,13 +65,19 @@ DOCUMENTS = schema(
     rev=("str", "revision of this document"),
     content_hash=("str", "sha256 of the masked text, hex"),
     source_url=("str", "where a person can open it"),
-    kind=("str", "numpydoc | markdown | text | passages (all that is known of it are its sections)"),
+    kind=(
+        "str",
+        "numpydoc | markdown | text | passages (all that is known of it are its sections)",
+    ),
     names=("list", "every name this document is known by, its doc_id first"),
 )
 
 SECTIONS = schema(
     "sections",
-    section_id=("str", "unique in the corpus: <doc_id>#<path of slugs>, or the doc_id itself where a document has no headings"),
+    section_id=(
+        "str",
+        "unique in the corpus: <doc_id>#<path of slugs>, or the doc_id itself where a document has no headings",
+    ),
     doc_id=("str", "its document"),
     title=("str", "the heading"),
     start=("int", "first character in the document's text"),

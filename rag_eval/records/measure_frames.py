@@ -58,7 +58,10 @@ DELTA_S = schema(
     query_id=("str", "the question"),
     paraphrase_id=("str", "its wording"),
     seed=("int", "the seed that the retriever was given"),
-    delta_s=("float", "1 - cosine between the question and the mean of what was retrieved; NaN where nothing was"),
+    delta_s=(
+        "float",
+        "1 - cosine between the question and the mean of what was retrieved; NaN where nothing was",
+    ),
 )
 
 PER_QUERY = schema(

@@ -15,7 +15,15 @@ from rag_eval.records.frames import schema
 from rag_eval.records.snippets import SNIPPET_CHARS
 from rag_eval.records.uncertainty import BinaryTarget, GoldSource, Status
 
-MAX_ID, MAX_QUERY, MAX_NOTE, MAX_SIGNALS, MAX_NAMES, MAX_RETRIEVED, MAX_NUMBER = 500, 10_000, 500, 200, 100, 1000, 1e15
+MAX_ID, MAX_QUERY, MAX_NOTE, MAX_SIGNALS, MAX_NAMES, MAX_RETRIEVED, MAX_NUMBER = (
+    500,
+    10_000,
+    500,
+    200,
+    100,
+    1000,
+    1e15,
+)
 HASH = r"^[A-Za-z0-9_.:-]{1,128}$"
 
 Feedback = Literal["something_missing", "evidence_not_relevant", "nothing_missing"]
@@ -24,7 +32,9 @@ AUDITS: Final[frozenset[GoldSource]] = frozenset({"human", "deep_audit"})
 
 
 def _storable(text: str) -> str:
-    if "\x00" in text or (not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)):
+    if "\x00" in text or (
+        not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
+    ):
         raise ValueError("a text with NUL or a lone surrogate, which no database keeps")
     return text
 
@@ -73,7 +83,9 @@ class Shown(_Record):
 
     value: Unit | None = None
     status: Status = "absent"
-    calibrator: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_storable)] | None = None
+    calibrator: (
+        Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_storable)] | None
+    ) = None
 
 
 class Outcome(_Record):
@@ -132,18 +144,32 @@ class Outcome(_Record):
     def _consistent(self) -> "Outcome":
         if (self.gold_source == "user_feedback") != (self.feedback is not None):
             raise ValueError("feedback belongs to gold_source user_feedback, and to no other")
-        if self.feedback is not None and self.missed is not MISSED_BY_FEEDBACK[self.feedback] and not (self.missed is None and self.supersedes):
-            raise ValueError(f"missed must be {MISSED_BY_FEEDBACK[self.feedback]} for feedback {self.feedback}")
+        if (
+            self.feedback is not None
+            and self.missed is not MISSED_BY_FEEDBACK[self.feedback]
+            and not (self.missed is None and self.supersedes)
+        ):
+            raise ValueError(
+                f"missed must be {MISSED_BY_FEEDBACK[self.feedback]} for feedback {self.feedback}"
+            )
         if self.feedback is not None and self.inclusion_probability is not None:
-            raise ValueError("nobody knows how likely a user is to give feedback: inclusion_probability must be null")
+            raise ValueError(
+                "nobody knows how likely a user is to give feedback: inclusion_probability must be null"
+            )
         if self.missed is None and self.feedback is None and self.supersedes is None:
-            raise ValueError("missed is needed, except in feedback and in a correction that takes a judgement back")
+            raise ValueError(
+                "missed is needed, except in feedback and in a correction that takes a judgement back"
+            )
         if self.missed_content is not None and self.missed is not True:
             raise ValueError("missed_content belongs to a miss")
         return self
 
 
-MISSED_BY_FEEDBACK: Final[Mapping[Feedback, bool | None]] = {"something_missing": True, "evidence_not_relevant": None, "nothing_missing": False}
+MISSED_BY_FEEDBACK: Final[Mapping[Feedback, bool | None]] = {
+    "something_missing": True,
+    "evidence_not_relevant": None,
+    "nothing_missing": False,
+}
 
 
 class Claim(_Record):
@@ -155,7 +181,11 @@ class Claim(_Record):
     strategy: Id
     strategy_fingerprint: Id
     query: Query
-    retrieved: Annotated[tuple[tuple[Id, Number | None], ...], Field(max_length=MAX_RETRIEVED), BeforeValidator(_frozen)]
+    retrieved: Annotated[
+        tuple[tuple[Id, Number | None], ...],
+        Field(max_length=MAX_RETRIEVED),
+        BeforeValidator(_frozen),
+    ]
     k: Annotated[int, Field(ge=1, le=MAX_RETRIEVED)]
     miss_rate: Unit | None = None
     at: Moment | None = None
@@ -178,7 +208,10 @@ RETRIEVAL_OUTCOMES = schema(
     gold_strategies=("list", "strategies whose retrieval the gold was judged from"),
     gold_documents=("list", "documents known to be gold"),
     audit_depth=("float", "how far down the auditor looked; NaN where nobody did"),
-    inclusion_probability=("float", "chance with which the claim was chosen to be judged; NaN where unknown"),
+    inclusion_probability=(
+        "float",
+        "chance with which the claim was chosen to be judged; NaN where unknown",
+    ),
     signals=("list", "name -> number or None"),
     shown_value=("float", "miss rate that was shown; NaN where none was"),
     shown_status=("str", "what it had earned"),

@@ -48,9 +48,17 @@ class Problem:
 
     def __str__(self) -> str:
         """One line: `file:line: error code [field]: message (found ..., accepted ...)`."""
-        place = ":".join(quoted(part, 400) if isinstance(part, str) else str(part) for part in (self.file, self.line) if part is not None)
+        place = ":".join(
+            quoted(part, 400) if isinstance(part, str) else str(part)
+            for part in (self.file, self.line)
+            if part is not None
+        )
         field = f" [{quoted(self.field)}]" if self.field is not None else ""
-        detail = [f"{name}: {quoted(value, 400)}" for name, value in (("found", self.found), ("accepted", self.accepted)) if value is not None]
+        detail = [
+            f"{name}: {quoted(value, 400)}"
+            for name, value in (("found", self.found), ("accepted", self.accepted))
+            if value is not None
+        ]
         tail = f" ({'; '.join(detail)})" if detail else ""
         return f"{place + ': ' if place else ''}{self.severity} {self.code}{field}: {self.message}{tail}"
 
@@ -59,5 +67,7 @@ class InputError(Exception):
     """Input cannot be used; carries every problem found, not only the first."""
 
     def __init__(self, problems: Problem | Sequence[Problem]) -> None:
-        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        self.problems: tuple[Problem, ...] = (
+            (problems,) if isinstance(problems, Problem) else tuple(problems)
+        )
         super().__init__("\n".join(str(problem) for problem in self.problems))

@@ -114,7 +114,9 @@ class RetrievalPort(Protocol):
         """Retrieve for one query."""
         ...
 
-    def batch_retrieve(self, queries: Sequence[str], options: RetrievalOptions) -> list[RetrievalResult]:
+    def batch_retrieve(
+        self, queries: Sequence[str], options: RetrievalOptions
+    ) -> list[RetrievalResult]:
         """Retrieve for many queries, results in the order of the queries."""
         ...
 

@@ -17,7 +17,15 @@ BinaryTarget = Literal["miss_any", "miss_some"]
 Status = Literal["absent", "uncalibrated", "prior", "provisional", "measured", "stale"]
 GoldSource = Literal["qrels", "human", "llm_judge", "deep_audit", "user_feedback"]
 CalibratorName = Literal["none", "platt", "beta", "isotonic", "venn_abers"]
-ExpansionName = Literal["synonym", "related_concept", "reformulation", "hypernym", "hyponym", "code_pattern", "negative_sampling"]
+ExpansionName = Literal[
+    "synonym",
+    "related_concept",
+    "reformulation",
+    "hypernym",
+    "hyponym",
+    "code_pattern",
+    "negative_sampling",
+]
 
 TARGETS: Final[tuple[Target, ...]] = get_args(Target)
 STATUSES: Final[tuple[Status, ...]] = get_args(Status)
@@ -41,14 +49,20 @@ SLOPE: Final = (0.8, 1.25)
 class Uncertainty(Part):
     """How the nightly run estimates and calibrates miss rates."""
 
-    k: Annotated[int, Field(ge=1, le=1000, description="cutoff of the target: 10, or one of the gold set's k")] = 10
+    k: Annotated[
+        int,
+        Field(ge=1, le=1000, description="cutoff of the target: 10, or one of the gold set's k"),
+    ] = 10
     target: BinaryTarget = "miss_any"
     stale_after_days: Annotated[int, Field(ge=1, le=3650)] = 180
 
 
 CLAIMS = schema(
     "miss_rate_claims",
-    claim_id=("str", "hash of (strategy fingerprint, query id, paraphrase id, seed, the wording's text)"),
+    claim_id=(
+        "str",
+        "hash of (strategy fingerprint, query id, paraphrase id, seed, the wording's text)",
+    ),
     query_id=("str", "the gold query, or the query of production traffic"),
     paraphrase_id=("str", "`original` or the paraphrase's id"),
     group_id=("str", "unit of inference"),

@@ -17,6 +17,7 @@ from rag_eval.reporting.outgoing import Outgoing
 if TYPE_CHECKING:
     from rich.console import Console
 
+
 @dataclasses.dataclass(frozen=True)
 class GoldSpan:
     """A piece of gold evidence, and whether a citation found it."""
@@ -86,13 +87,31 @@ def _link(address: str | None) -> str:
 
 def _citations(found: Explanation, outgoing: Outgoing) -> list[str]:
     lines = []
-    for number, (span, verdict, quote) in enumerate(zip(found.answer.citations, found.verdicts, outgoing.quotes, strict=True), 1):
-        item = found.answer.evidence[span.evidence] if 0 <= span.evidence < len(found.answer.evidence) else None
+    for number, (span, verdict, quote) in enumerate(
+        zip(found.answer.citations, found.verdicts, outgoing.quotes, strict=True), 1
+    ):
+        item = (
+            found.answer.evidence[span.evidence]
+            if 0 <= span.evidence < len(found.answer.evidence)
+            else None
+        )
         where = item.token if item else quote.doc_id
-        right = "matches the gold" if verdict.correct else ("valid, but not the gold evidence" if found.spans or not found.answerable else "valid; the gold quotes no evidence for this question") if verdict.code == "ok" else f"{verdict.code}{f' [{verdict.field}]' if verdict.field else ''}: {FIXES[verdict.code]}"
+        right = (
+            "matches the gold"
+            if verdict.correct
+            else (
+                "valid, but not the gold evidence"
+                if found.spans or not found.answerable
+                else "valid; the gold quotes no evidence for this question"
+            )
+            if verdict.code == "ok"
+            else f"{verdict.code}{f' [{verdict.field}]' if verdict.field else ''}: {FIXES[verdict.code]}"
+        )
         lines.append(f"  {number}. {quoted(where)}  {right}{_link(quote.source_url)}")
         if span.quote:
-            lines.append(f"     {snippet(quote.text) or '(its source is shown above as far as it may be)'}")
+            lines.append(
+                f"     {snippet(quote.text) or '(its source is shown above as far as it may be)'}"
+            )
     return lines or ["  none"]
 
 
@@ -110,7 +129,10 @@ def _gold(found: Explanation, outgoing: Outgoing) -> list[str]:
         return ["  the corpus holds no answer: NOT FOUND is right"]
     targets = ", ".join(quoted(target) for target in found.targets) or "none judged"
     lines = [f"  documents: {targets}"]
-    lines += [f"  {'cited ' if span.cited else 'missed'}  {quoted(span.doc_id)} [{span.start}, {span.end})  {outgoing.line(span.text)}{_link(span.source_url)}" for span in found.spans]
+    lines += [
+        f"  {'cited ' if span.cited else 'missed'}  {quoted(span.doc_id)} [{span.start}, {span.end})  {outgoing.line(span.text)}{_link(span.source_url)}"
+        for span in found.spans
+    ]
     return lines
 
 
@@ -119,8 +141,17 @@ def _evidence(found: Explanation, outgoing: Outgoing) -> list[str]:
     targets = set(found.targets)
     lines = []
     for place, item in enumerate(found.answer.evidence[:MAX_EVIDENCE]):
-        marks = [name for name, there in (("cited", place in used), ("gold document", item.chunk.doc_id in targets)) if there]
-        lines.append(f"  {place + 1:>2}. {quoted(item.token)}  {item.kind}, rank {item.chunk.k_final}, score {item.chunk.score_norm:.3f}{'  <- ' + ', '.join(marks) if marks else ''}{_link(item.chunk.source_url)}")
+        marks = [
+            name
+            for name, there in (
+                ("cited", place in used),
+                ("gold document", item.chunk.doc_id in targets),
+            )
+            if there
+        ]
+        lines.append(
+            f"  {place + 1:>2}. {quoted(item.token)}  {item.kind}, rank {item.chunk.k_final}, score {item.chunk.score_norm:.3f}{'  <- ' + ', '.join(marks) if marks else ''}{_link(item.chunk.source_url)}"
+        )
         lines.append(f"      {outgoing.line(item.chunk.text)}")
     more = len(found.answer.evidence) - MAX_EVIDENCE
     return (lines or ["  none"]) + ([f"  ... and {more} more"] if more > 0 else [])
@@ -131,8 +162,18 @@ def explanation_lines(found: Explanation) -> list[str]:
     answer, outgoing = found.answer, Outgoing(found.answer)
     signal = "" if answer.signal is None else f", signal {answer.signal:.2f}"
     codes = f" ({', '.join(answer.codes)})" if answer.codes else ""
-    measures = [f"{name} {float(found.measures[name]):.2f}" for name in ("coverage", "groundedness") if found.measures[name] is not None]
-    shown = outgoing.text if answer.outcome == "answered" else f"{answer.outcome.replace('_', ' ')}{codes}: {outgoing.text}" if answer.text else f"{answer.outcome}{codes}"
+    measures = [
+        f"{name} {float(found.measures[name]):.2f}"
+        for name in ("coverage", "groundedness")
+        if found.measures[name] is not None
+    ]
+    shown = (
+        outgoing.text
+        if answer.outcome == "answered"
+        else f"{answer.outcome.replace('_', ' ')}{codes}: {outgoing.text}"
+        if answer.text
+        else f"{answer.outcome}{codes}"
+    )
     use = f"use of what was retrieved: {str(found.measures['gap_reason']).replace('_', ' ')}"
     return [
         f"Question  {quoted(answer.query_id)}  ({quoted(found.gold_set)}, run {quoted(found.run_id)})",

@@ -14,14 +14,27 @@ from rag_eval.reporting.null_reasons import with_reasons
 from rag_eval.storage.atomic import write_text
 from rag_eval.storage.hashing import digest
 
-_UNPRINTABLE = re.compile(r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202f\u2060-\u206f\ud800-\udfff\ufeff]")
+_UNPRINTABLE = re.compile(
+    r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202f\u2060-\u206f\ud800-\udfff\ufeff]"
+)
 
 SCHEMA_VERSION = 1
 FILE_NAME = "retrieval-metrics.json"
 
 VOLATILE = frozenset(
     {
-        *("cacheHitRate", "cacheHitRate_reason", "calibration", "code", "content_hash", "drift", "embeddings", "history", "previous", "previous_reason"),
+        *(
+            "cacheHitRate",
+            "cacheHitRate_reason",
+            "calibration",
+            "code",
+            "content_hash",
+            "drift",
+            "embeddings",
+            "history",
+            "previous",
+            "previous_reason",
+        ),
         *("reused", "run_id", "timestamp", "uncertainty", "vector_store"),
     }
 )
@@ -29,7 +42,11 @@ VOLATILE = frozenset(
 
 IDS = frozenset({"query_id", "hash", "index_hash", "chunks_hash", "version", "file"})
 """Keys whose values name something and are left as they are."""
-MAX_PROBLEM_CHARS = {"found": SNIPPET_CHARS, "message": 2 * SNIPPET_CHARS, "accepted": 2 * SNIPPET_CHARS}
+MAX_PROBLEM_CHARS = {
+    "found": SNIPPET_CHARS,
+    "message": 2 * SNIPPET_CHARS,
+    "accepted": 2 * SNIPPET_CHARS,
+}
 
 VOLATILE_OF_ANSWERS = frozenset({"usage"})
 VOLATILE_OF_STRATEGY = frozenset({"cost_per_1k", "latency_ms"})
@@ -39,8 +56,15 @@ VOLATILE_MEASURES = ("latency", "cache_hit_rate", "cost")
 def stable_part(report: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out everything that may differ between two runs on equal inputs; of a gate on such a figure only what was asked stays."""
     part = {key: value for key, value in report.items() if key not in VOLATILE}
-    part["strategies"] = [{key: value for key, value in entry.items() if key not in VOLATILE_OF_STRATEGY} for entry in report.get("strategies", [])]
-    part["answers"] = {key: value for key, value in report.get("answers", {}).items() if key not in VOLATILE_OF_ANSWERS}
+    part["strategies"] = [
+        {key: value for key, value in entry.items() if key not in VOLATILE_OF_STRATEGY}
+        for entry in report.get("strategies", [])
+    ]
+    part["answers"] = {
+        key: value
+        for key, value in report.get("answers", {}).items()
+        if key not in VOLATILE_OF_ANSWERS
+    }
     part["trust"] = {key: value for key, value in report.get("trust", {}).items() if key != "as_of"}
     part["gates"] = [_stable_gate(gate) for gate in report.get("gates", [])]
     return part
@@ -48,9 +72,15 @@ def stable_part(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _stable_gate(gate: Mapping[str, Any]) -> dict[str, Any]:
     evidence = gate.get("evidence", {})
-    if gate.get("gate") != "regression" and not str(evidence.get("measure", "")).startswith(VOLATILE_MEASURES):
+    if gate.get("gate") != "regression" and not str(evidence.get("measure", "")).startswith(
+        VOLATILE_MEASURES
+    ):
         return dict(gate)
-    return {"id": gate.get("id"), "required": gate.get("required"), "accepted": evidence.get("accepted")}
+    return {
+        "id": gate.get("id"),
+        "required": gate.get("required"),
+        "accepted": evidence.get("accepted"),
+    }
 
 
 def content_hash(report: Mapping[str, Any]) -> str:
@@ -63,7 +93,15 @@ def outgoing_body(body: Mapping[str, Any]) -> dict[str, Any]:
     masked: dict[str, Any] = masked_tree(dict(body), IDS)
     gold = masked.get("gold")
     if isinstance(gold, dict) and gold.get("warnings"):
-        gold["warnings"] = [{name: shown(value, MAX_PROBLEM_CHARS[name]) if name in MAX_PROBLEM_CHARS and isinstance(value, str) else value for name, value in warning.items()} for warning in gold["warnings"]]
+        gold["warnings"] = [
+            {
+                name: shown(value, MAX_PROBLEM_CHARS[name])
+                if name in MAX_PROBLEM_CHARS and isinstance(value, str)
+                else value
+                for name, value in warning.items()
+            }
+            for warning in gold["warnings"]
+        ]
     return masked
 
 
@@ -100,7 +138,11 @@ def write_report(report: Mapping[str, Any], *paths: Path) -> None:
 
 def schema() -> dict[str, Any]:
     """Return the published JSON Schema of the report."""
-    text = resources.files("rag_eval.reporting").joinpath("retrieval-metrics.schema.json").read_text(encoding="utf-8")
+    text = (
+        resources.files("rag_eval.reporting")
+        .joinpath("retrieval-metrics.schema.json")
+        .read_text(encoding="utf-8")
+    )
     loaded: dict[str, Any] = json.loads(text)
     return loaded
 
@@ -109,5 +151,7 @@ def first_fault(report: Mapping[str, Any]) -> tuple[str, str] | None:
     """Check a report against its schema: None, or where the first fault is and what it is."""
     import jsonschema
 
-    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema()).iter_errors(report))
+    error = jsonschema.exceptions.best_match(
+        jsonschema.Draft202012Validator(schema()).iter_errors(report)
+    )
     return None if error is None else (error.json_path, error.message)

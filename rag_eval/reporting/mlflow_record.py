@@ -30,7 +30,11 @@ def strategy_metrics(entry: Mapping[str, Any], level: str) -> dict[str, float]:
         found[name] = record["value"]
         if record["level"] == level:
             found |= {f"{name}.ci_low": record["ci_low"], f"{name}.ci_high": record["ci_high"]}
-    found |= {f"latency_{name}_ms": value for name, value in entry["latency_ms"].items() if name in {"p50", "p95", "p99"}}
+    found |= {
+        f"latency_{name}_ms": value
+        for name, value in entry["latency_ms"].items()
+        if name in {"p50", "p95", "p99"}
+    }
     found["cost_per_1k"] = entry["cost_per_1k"]
     return {name: float(value) for name, value in found.items() if value is not None}
 
@@ -40,7 +44,11 @@ def answer_metrics(report: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, float | None] = {"faithfulness": report["faithfulness"]}
     for part in ("answers", "citations"):
         for record in report[part].get("measures", ()):
-            found |= {record["name"]: record["value"], f"{record['name']}.ci_low": record["ci_low"], f"{record['name']}.ci_high": record["ci_high"]}
+            found |= {
+                record["name"]: record["value"],
+                f"{record['name']}.ci_low": record["ci_low"],
+                f"{record['name']}.ci_high": record["ci_high"],
+            }
     if "gap" in report["answers"]:
         found["retrieval_gap_flagged"] = report["answers"]["gap"]["n_flagged"]
     return {name: float(value) for name, value in found.items() if value is not None}
@@ -48,10 +56,22 @@ def answer_metrics(report: Mapping[str, Any]) -> dict[str, float]:
 
 def trust_metrics(report: Mapping[str, Any]) -> dict[str, float]:
     """Collect trust and poisoning figures; nulls left out."""
-    guard, retrieved = report["trust"]["poisoning"], report["trust"]["retrieved"][report["strategy"]]
+    guard, retrieved = (
+        report["trust"]["poisoning"],
+        report["trust"]["retrieved"][report["strategy"]],
+    )
     average = retrieved["avg_trust"]
-    found = {"avg_trust_score": average["value"], "avg_trust_score.ci_low": average["ci_low"], "avg_trust_score.ci_high": average["ci_high"], "poisoned_blocked": report["poisonedBlocked"]}
-    found |= {"chunks_blocked": guard["n_blocked"], "chunks_warned": guard["n_warned"], "blocked_retrieved": retrieved["n_blocked"]}
+    found = {
+        "avg_trust_score": average["value"],
+        "avg_trust_score.ci_low": average["ci_low"],
+        "avg_trust_score.ci_high": average["ci_high"],
+        "poisoned_blocked": report["poisonedBlocked"],
+    }
+    found |= {
+        "chunks_blocked": guard["n_blocked"],
+        "chunks_warned": guard["n_warned"],
+        "blocked_retrieved": retrieved["n_blocked"],
+    }
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
@@ -60,10 +80,23 @@ def miss_rate_metrics(report: Mapping[str, Any], name: str) -> dict[str, float]:
     part, entry = report["uncertainty"], report["calibration"]["strategies"][name]
     target = f"{part['target']}_at_{part['k']}"
     observed, validation = part["strategies"][name]["observed"][part["target"]], entry["validation"]
-    found: dict[str, float | None] = {target: observed["value"], f"{target}.ci_low": observed["ci_low"], f"{target}.ci_high": observed["ci_high"]}
+    found: dict[str, float | None] = {
+        target: observed["value"],
+        f"{target}.ci_low": observed["ci_low"],
+        f"{target}.ci_high": observed["ci_high"],
+    }
     if validation is not None:
-        for key, name_there in (("brier", "brier"), ("skill", "brier_skill"), ("auroc", "auroc"), ("slope", "calibration_slope")):
-            found |= {name_there: validation[key]["value"], f"{name_there}.ci_low": validation[key]["low"], f"{name_there}.ci_high": validation[key]["high"]}
+        for key, name_there in (
+            ("brier", "brier"),
+            ("skill", "brier_skill"),
+            ("auroc", "auroc"),
+            ("slope", "calibration_slope"),
+        ):
+            found |= {
+                name_there: validation[key]["value"],
+                f"{name_there}.ci_low": validation[key]["low"],
+                f"{name_there}.ci_high": validation[key]["high"],
+            }
         found |= {"smece": validation["smece"]["value"], "ece": validation["ece"]["value"]}
     found["outcomes"] = entry["counts"]["outcomes"]
     return {key: float(value) for key, value in found.items() if value is not None}
@@ -72,7 +105,12 @@ def miss_rate_metrics(report: Mapping[str, Any], name: str) -> dict[str, float]:
 def note(report: Mapping[str, Any]) -> str:
     """Describe a run in Markdown, as MLflow shows it above everything else: what to open, on what it was measured, and the verdict."""
     failed = [f"`{gate['id']}`" for gate in report["gates"] if gate["status"] != "pass"]
-    lines = ["Open the artifact **index.html** for the whole report, **per-question.json** for the questions.", "", f"- index `{report['index']['hash']}`", f"- gold `{report['gold']['hash']}`"]
+    lines = [
+        "Open the artifact **index.html** for the whole report, **per-question.json** for the questions.",
+        "",
+        f"- index `{report['index']['hash']}`",
+        f"- gold `{report['gold']['hash']}`",
+    ]
     return "\n".join([*lines, f"- gates that did not pass: {', '.join(failed) or 'none'}"])
 
 
@@ -108,10 +146,21 @@ def _log_table(client: "MlflowClient", run_id: str, columns: Mapping[str, Sequen
     """Log what MLflow's log_table logs and marks, without the frame that it warns about under pandas 3."""
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     client.log_text(run_id, json.dumps({"columns": list(columns), "data": rows}), PER_QUESTION)
-    client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([{"path": PER_QUESTION, "type": "table"}]))
+    client.set_tag(
+        run_id, "mlflow.loggedArtifacts", json.dumps([{"path": PER_QUESTION, "type": "table"}])
+    )
 
 
-def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[Path], artifacts: Path, *, extra_tags: Mapping[str, str] | None = None, questions: Mapping[str, Sequence[Any]] | None = None) -> str:
+def record(
+    report: Mapping[str, Any],
+    gold_set: str,
+    uri: str,
+    files: Sequence[Path],
+    artifacts: Path,
+    *,
+    extra_tags: Mapping[str, str] | None = None,
+    questions: Mapping[str, Sequence[Any]] | None = None,
+) -> str:
     """Write the record and return the parent's run id.
 
     Parameters
@@ -133,7 +182,9 @@ def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[P
     """
     os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it logs a traceback of what it raises anyway
+    logging.getLogger("mlflow.store.db.utils").setLevel(
+        logging.CRITICAL
+    )  # it logs a traceback of what it raises anyway
     from mlflow import MlflowClient
     from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 
@@ -144,13 +195,21 @@ def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[P
     if experiment is not None:
         experiment_id = experiment.experiment_id
     elif uri.startswith("sqlite:"):
-        experiment_id = client.create_experiment(name, artifact_location=artifacts.resolve().as_uri(), tags=KIND)
+        experiment_id = client.create_experiment(
+            name, artifact_location=artifacts.resolve().as_uri(), tags=KIND
+        )
     else:
         experiment_id = client.create_experiment(name, tags=KIND)
     level = report["evaluation"]["level"]
     tags = _tags(report, extra_tags or {})
 
-    def write(run_id: str, metrics: Mapping[str, float], params: Mapping[str, Any], own_tags: Mapping[str, str], moment: int) -> None:
+    def write(
+        run_id: str,
+        metrics: Mapping[str, float],
+        params: Mapping[str, Any],
+        own_tags: Mapping[str, str],
+        moment: int,
+    ) -> None:
         client.log_batch(
             run_id,
             metrics=[Metric(key, value, moment, 0) for key, value in metrics.items()],
@@ -162,30 +221,86 @@ def record(report: Mapping[str, Any], gold_set: str, uri: str, files: Sequence[P
     parent_id, moment = parent.info.run_id, parent.info.start_time
     status = "FAILED"
     try:
-        primary = next(entry for entry in report["strategies"] if entry["name"] == report["strategy"])
-        summary = {**strategy_metrics(primary, level), **answer_metrics(report), **trust_metrics(report), **({"cache_hit_rate": report["cacheHitRate"]} if report["cacheHitRate"] is not None else {})}
-        params = {"gold_set": gold_set, "primary": report["strategy"], **report["evaluation"], "n_queries": report["gold"]["n_queries"], "n_chunks": report["index"]["n_chunks"]}
+        primary = next(
+            entry for entry in report["strategies"] if entry["name"] == report["strategy"]
+        )
+        summary = {
+            **strategy_metrics(primary, level),
+            **answer_metrics(report),
+            **trust_metrics(report),
+            **(
+                {"cache_hit_rate": report["cacheHitRate"]}
+                if report["cacheHitRate"] is not None
+                else {}
+            ),
+        }
+        params = {
+            "gold_set": gold_set,
+            "primary": report["strategy"],
+            **report["evaluation"],
+            "n_queries": report["gold"]["n_queries"],
+            "n_chunks": report["index"]["n_chunks"],
+        }
         write(parent_id, summary, params, tags, moment)
         inputs = [
             DatasetInput(
-                Dataset(name=f"{gold_set}/{kind}", digest=digest[:36], source_type="rag_eval", source=json.dumps({"hash": digest}), profile=json.dumps(profile)),
+                Dataset(
+                    name=f"{gold_set}/{kind}",
+                    digest=digest[:36],
+                    source_type="rag_eval",
+                    source=json.dumps({"hash": digest}),
+                    profile=json.dumps(profile),
+                ),
                 [InputTag("mlflow.data.context", kind)],
             )
             for kind, digest, profile in (
-                ("corpus", report["index"]["chunks_hash"], {"rev": report["index"]["rev"], "n_documents": report["index"]["n_documents"], "n_chunks": report["index"]["n_chunks"]}),
-                ("gold", report["gold"]["hash"], {"n_queries": report["gold"]["n_queries"], "n_paraphrases": report["gold"]["n_paraphrases"]}),
+                (
+                    "corpus",
+                    report["index"]["chunks_hash"],
+                    {
+                        "rev": report["index"]["rev"],
+                        "n_documents": report["index"]["n_documents"],
+                        "n_chunks": report["index"]["n_chunks"],
+                    },
+                ),
+                (
+                    "gold",
+                    report["gold"]["hash"],
+                    {
+                        "n_queries": report["gold"]["n_queries"],
+                        "n_paraphrases": report["gold"]["n_paraphrases"],
+                    },
+                ),
             )
         ]
         client.log_inputs(parent_id, inputs)
         for entry in report["strategies"]:
-            child = client.create_run(experiment_id, run_name=entry["name"], tags={"mlflow.parentRunId": parent_id})
+            child = client.create_run(
+                experiment_id, run_name=entry["name"], tags={"mlflow.parentRunId": parent_id}
+            )
             child_status = "FAILED"
             try:
                 delta = report["stability"]["strategies"][entry["name"]]["delta_s"]["value"]
-                metrics = {**strategy_metrics(entry, level), **({} if delta is None else {"delta_s": delta})}
+                metrics = {
+                    **strategy_metrics(entry, level),
+                    **({} if delta is None else {"delta_s": delta}),
+                }
                 metrics |= miss_rate_metrics(report, entry["name"])
-                own = {"miss_rate_status": report["calibration"]["strategies"][entry["name"]]["status"], "kind": entry["kind"], "embed_model": entry["embed_model"] or "none", "rerank": entry["rerank"] or "none"}
-                write(child.info.run_id, metrics, own, {**tags, "index_hash": entry["index_hash"]}, child.info.start_time)
+                own = {
+                    "miss_rate_status": report["calibration"]["strategies"][entry["name"]][
+                        "status"
+                    ],
+                    "kind": entry["kind"],
+                    "embed_model": entry["embed_model"] or "none",
+                    "rerank": entry["rerank"] or "none",
+                }
+                write(
+                    child.info.run_id,
+                    metrics,
+                    own,
+                    {**tags, "index_hash": entry["index_hash"]},
+                    child.info.start_time,
+                )
                 child_status = "FINISHED"
             finally:
                 client.set_terminated(child.info.run_id, child_status)

@@ -32,13 +32,25 @@ _REASONS = {
 
 def _reason(key: str, record: Mapping[str, Any]) -> str:
     if key in {"ci_low", "ci_high"}:
-        return _NOT_SCORED if record.get("value", record.get("delta")) is None else "one group of questions gives no interval"
+        return (
+            _NOT_SCORED
+            if record.get("value", record.get("delta")) is None
+            else "one group of questions gives no interval"
+        )
     if key == "minimum_detectable":
         return "fewer than two groups of questions, or the two never differ"
     if key == "judged_at_k":
-        return "what was not quoted was not judged" if record.get("level") == "span" else "this measure looks at no first k places, or no question was scored"
+        return (
+            "what was not quoted was not judged"
+            if record.get("level") == "span"
+            else "this measure looks at no first k places, or no question was scored"
+        )
     if key == "share":
-        return "no question has both wordings" if isinstance(record.get(key), list) else "there is no run"
+        return (
+            "no question has both wordings"
+            if isinstance(record.get(key), list)
+            else "there is no run"
+        )
     return _REASONS.get(key, "nothing to compute it from")
 
 
@@ -60,7 +72,9 @@ def with_reasons(value: Any) -> Any:
         return value
     result = {key: with_reasons(part) for key, part in value.items()}
     for key, part in value.items():
-        known = key in NOT_FIGURES or f"{key}_reason" in value or (key == "value" and "reason" in value)
+        known = (
+            key in NOT_FIGURES or f"{key}_reason" in value or (key == "value" and "reason" in value)
+        )
         if _has_null(part) and not known:
             result[f"{key}_reason"] = _reason(key, value)
     return result

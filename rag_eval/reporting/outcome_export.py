@@ -22,16 +22,33 @@ _OBJECTS: Final = ("gold_strategies", "gold_documents", "signals")
 
 def _plain(frame: pd.DataFrame) -> pd.DataFrame:
     """Lists and objects as JSON text, which any reader of tables takes."""
-    return frame.assign(**{name: [json.dumps(value, sort_keys=True, ensure_ascii=False) for value in frame[name]] for name in _OBJECTS})
+    return frame.assign(
+        **{
+            name: [json.dumps(value, sort_keys=True, ensure_ascii=False) for value in frame[name]]
+            for name in _OBJECTS
+        }
+    )
 
 
 def _jsonl(path: Path, frame: pd.DataFrame) -> None:
-    write_text(path, "".join(f"{json.dumps(outcome.model_dump(mode='json'), sort_keys=True, ensure_ascii=True)}\n" for outcome in of_frame(frame)))
+    write_text(
+        path,
+        "".join(
+            f"{json.dumps(outcome.model_dump(mode='json'), sort_keys=True, ensure_ascii=True)}\n"
+            for outcome in of_frame(frame)
+        ),
+    )
 
 
 def _csv(path: Path, frame: pd.DataFrame) -> None:
     plain = _plain(frame)
-    rows: list[dict[str, Any]] = [{str(name): None if value is None or value != value else value for name, value in row.items()} for row in plain.to_dict("records")]  # noqa: PLR0124 - NaN is the value that differs from itself
+    rows: list[dict[str, Any]] = [
+        {
+            str(name): None if value is None or value != value else value
+            for name, value in row.items()
+        }
+        for row in plain.to_dict("records")
+    ]  # noqa: PLR0124 - NaN is the value that differs from itself
     write_csv(path, list(plain.columns), rows)
 
 
@@ -40,7 +57,11 @@ def _parquet(path: Path, frame: pd.DataFrame) -> None:
         _plain(frame).to_parquet(partial, index=False)
 
 
-WRITERS: Final[Mapping[str, Callable[[Path, pd.DataFrame], None]]] = {".csv": _csv, RESTORED: _jsonl, ".parquet": _parquet}
+WRITERS: Final[Mapping[str, Callable[[Path, pd.DataFrame], None]]] = {
+    ".csv": _csv,
+    RESTORED: _jsonl,
+    ".parquet": _parquet,
+}
 
 
 def write_outcomes(path: Path, frame: pd.DataFrame) -> None:
@@ -53,5 +74,13 @@ def write_outcomes(path: Path, frame: pd.DataFrame) -> None:
     """
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
-        raise InputError(Problem("bad_value", "the ending says which kind of file to write", file=str(path), found=quoted(path.suffix), accepted=", ".join(WRITERS)))
+        raise InputError(
+            Problem(
+                "bad_value",
+                "the ending says which kind of file to write",
+                file=str(path),
+                found=quoted(path.suffix),
+                accepted=", ".join(WRITERS),
+            )
+        )
     writer(path, frame)

@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rag_eval.citations.copied import SHORTEST, Source, uncopied
-from rag_eval.corpus.outgoing import MAX_READ_CHARS, masked_text, masked_tree, masked_values, masked_with, shown, shown_address
+from rag_eval.corpus.outgoing import (
+    MAX_READ_CHARS,
+    masked_text,
+    masked_tree,
+    masked_values,
+    masked_with,
+    shown,
+    shown_address,
+)
 from rag_eval.records.answers import Answer
 from rag_eval.records.snippets import ELLIPSIS, SNIPPET_CHARS, is_joined, snippet
 
@@ -54,8 +62,15 @@ class Outgoing:
         texts = [item.chunk.text for item in answer.evidence]
         masked = [masked_text(text) for text in texts]
         self._known = masked_values(zip(texts, masked, strict=True))
-        self._sources = [Source(item.chunk.doc_id, text) for item, text in zip(answer.evidence, masked, strict=True)]
-        self._sources += [Source(span.doc_id, masked_with(span.quote, self._known)) for span in answer.citations if span.quote]
+        self._sources = [
+            Source(item.chunk.doc_id, text)
+            for item, text in zip(answer.evidence, masked, strict=True)
+        ]
+        self._sources += [
+            Source(span.doc_id, masked_with(span.quote, self._known))
+            for span in answer.citations
+            if span.quote
+        ]
         left = uncopied(masked_with(answer.text, self._known), self._sources)
         self.text = left.text
         """The answer's text."""
@@ -82,7 +97,9 @@ class Outgoing:
     def _quote(self, place: int) -> OutgoingQuote:
         span = self._answer.citations[place]
         inside = 0 <= span.evidence < len(self._answer.evidence)
-        url = shown_address(self._answer.evidence[span.evidence].chunk.source_url) if inside else None
+        url = (
+            shown_address(self._answer.evidence[span.evidence].chunk.source_url) if inside else None
+        )
         doc_id = span.doc_id if inside else shown(self.said(span.doc_id))
         quote = masked_with(span.quote, self._known)
         free = self._stands(quote)
@@ -115,7 +132,10 @@ def outgoing_record(record: Mapping[str, Any], outgoing: Outgoing, place: int) -
     quote has to be read as one.
     """
     quote, own = outgoing.quotes[place], outgoing.names(place)
-    found = {name: value if name == "query_id" or value in own else _stated(value, outgoing) for name, value in record.items()}
+    found = {
+        name: value if name == "query_id" or value in own else _stated(value, outgoing)
+        for name, value in record.items()
+    }
     if isinstance(record.get("source_url"), str):
         found["source_url"] = shown_address(outgoing.said(record["source_url"]))
     if isinstance(record.get("quote"), str):
@@ -130,7 +150,9 @@ def _stated(value: Any, outgoing: Outgoing) -> Any:
     return masked_tree(outgoing.said(value) if isinstance(value, str) else value, keep=())
 
 
-def outgoing_row(row: Mapping[str, Any], outgoing: Outgoing | None, texts: Sequence[str] = ("messages", "reply")) -> dict[str, Any]:
+def outgoing_row(
+    row: Mapping[str, Any], outgoing: Outgoing | None, texts: Sequence[str] = ("messages", "reply")
+) -> dict[str, Any]:
     """A row about a question, masked; the texts that may copy its evidence are cut."""
     found: dict[str, Any] = masked_tree(dict(row))
     for name in texts:

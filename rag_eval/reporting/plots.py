@@ -38,7 +38,9 @@ def recall_forest(about: Mapping[str, Any], level: str, path: Path) -> Path:
         (f"{entry['name']}  {record['label']}  (n={record['n_scored']})", record, at)
         for at, entry in enumerate(about["strategies"])
         for record in entry["measures"]
-        if record["level"] == level and record["label"].startswith("R@") and record["value"] is not None
+        if record["level"] == level
+        and record["label"].startswith("R@")
+        and record["value"] is not None
     ]
     figure = new_figure(8, 1.2 + INCHES_PER_ROW * len(rows))
     axes = figure.subplots()
@@ -60,21 +62,36 @@ def flip_heat_map(about: Mapping[str, Any], path: Path) -> Path | None:
     import numpy as np
 
     strategies = about["strategies"]
-    if any(len(figures["flip_matrix"]["wordings"]) > MAX_WORDINGS for figures in strategies.values()):
+    if any(
+        len(figures["flip_matrix"]["wordings"]) > MAX_WORDINGS for figures in strategies.values()
+    ):
         return None
     figure = new_figure(3.4 * len(strategies) + 0.6, 3.6)
     panels = figure.subplots(1, len(strategies), squeeze=False)[0]
     image = None
     for axes, (name, figures) in zip(panels, strategies.items(), strict=True):
         matrix = figures["flip_matrix"]
-        share = np.array([[np.nan if cell is None else cell for cell in row] for row in matrix["share"]], dtype=float)
+        share = np.array(
+            [[np.nan if cell is None else cell for cell in row] for row in matrix["share"]],
+            dtype=float,
+        )
         image = axes.imshow(share, vmin=0, vmax=1, cmap="magma_r")
         for (row, column), value in np.ndenumerate(share):
             label = "–" if np.isnan(value) else f"{value:.2f}\nn={matrix['n'][row][column]}"
-            axes.text(column, row, label, ha="center", va="center", fontsize=7, color="white" if value > DARK else "black")
+            axes.text(
+                column,
+                row,
+                label,
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if value > DARK else "black",
+            )
         axes.set_xticks(range(len(share)), matrix["wordings"], rotation=45, ha="right", fontsize=7)
         axes.set_yticks(range(len(share)), matrix["wordings"], fontsize=7)
         axes.set_title(name, fontsize=9)
     if image is not None:
-        figure.colorbar(image, ax=list(panels), label="share of questions whose hit changes", shrink=0.8)
+        figure.colorbar(
+            image, ax=list(panels), label="share of questions whose hit changes", shrink=0.8
+        )
     return save_figure(figure, path)

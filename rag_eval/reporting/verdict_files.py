@@ -6,7 +6,9 @@ from rag_eval.reporting import verdict_junit, verdict_markdown, verdict_sarif
 from rag_eval.reporting.verdict_rows import VerdictRows
 from rag_eval.storage.atomic import write_bytes, write_text
 
-VERDICT_FILES = tuple(module.FILE_NAME for module in (verdict_junit, verdict_markdown, verdict_sarif))
+VERDICT_FILES = tuple(
+    module.FILE_NAME for module in (verdict_junit, verdict_markdown, verdict_sarif)
+)
 """Names of the files."""
 
 

@@ -13,10 +13,27 @@ FILE_NAME = "gate-verdict.xml"
 
 def junit_xml(verdict: VerdictRows) -> bytes:
     """Write the verdict as a JUnit file, UTF-8."""
-    failures, skipped = (sum(row.outcome in outcomes for row in verdict.rows) for outcomes in ({"failure"}, {"warning", "note"}))
-    counts = {"tests": str(len(verdict.rows)), "failures": str(failures), "errors": "0", "skipped": str(skipped), "time": "0"}
+    failures, skipped = (
+        sum(row.outcome in outcomes for row in verdict.rows)
+        for outcomes in ({"failure"}, {"warning", "note"})
+    )
+    counts = {
+        "tests": str(len(verdict.rows)),
+        "failures": str(failures),
+        "errors": "0",
+        "skipped": str(skipped),
+        "time": "0",
+    }
     root = ET.Element("testsuites", {"name": "rag-eval gates", **counts})
-    suite = ET.SubElement(root, "testsuite", {"name": f"gates of {verdict.gold_set}", "timestamp": verdict.timestamp.removesuffix("Z"), **counts})
+    suite = ET.SubElement(
+        root,
+        "testsuite",
+        {
+            "name": f"gates of {verdict.gold_set}",
+            "timestamp": verdict.timestamp.removesuffix("Z"),
+            **counts,
+        },
+    )
     properties = ET.SubElement(suite, "properties")
     for name in ("run_id", "content_hash"):
         ET.SubElement(properties, "property", {"name": name, "value": getattr(verdict, name)})
@@ -28,12 +45,18 @@ def junit_xml(verdict: VerdictRows) -> bytes:
 
 
 def _case(suite: ET.Element, row: GateRow, gold_set: str) -> None:
-    case = ET.SubElement(suite, "testcase", {"classname": f"gates.{gold_set}", "name": row.id, "time": "0"})
+    case = ET.SubElement(
+        suite, "testcase", {"classname": f"gates.{gold_set}", "name": row.id, "time": "0"}
+    )
     told = f"{row.status}: {row.reason_code}"
     if row.outcome == "failure":
-        failure = ET.SubElement(case, "failure", {"message": f"{row.severity} {told}", "type": row.reason_code})
+        failure = ET.SubElement(
+            case, "failure", {"message": f"{row.severity} {told}", "type": row.reason_code}
+        )
         failure.text = row.evidence
     elif row.outcome != "pass":
-        ET.SubElement(case, "skipped", {"message": f"advisory, {row.severity} {told}: {row.evidence}"})
+        ET.SubElement(
+            case, "skipped", {"message": f"advisory, {row.severity} {told}: {row.evidence}"}
+        )
     out = ET.SubElement(case, "system-out")
     out.text = f"severity {row.severity}, {'required' if row.required else 'advisory'}, {told}\n{row.evidence}\n"

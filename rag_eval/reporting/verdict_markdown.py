@@ -9,7 +9,12 @@ import re
 from rag_eval.reporting.verdict_rows import GateRow, VerdictRows
 
 FILE_NAME = "gate-verdict.md"
-SIGNS = {"pass": "✅ pass", "failure": "❌ fails the run", "warning": "⚠️ advisory", "note": "➖ advisory"}
+SIGNS = {
+    "pass": "✅ pass",
+    "failure": "❌ fails the run",
+    "warning": "⚠️ advisory",
+    "note": "➖ advisory",
+}
 
 MAX_LINES = 200
 """A job summary holds at most a megabyte; required failures come first."""
@@ -37,13 +42,27 @@ def markdown(verdict: VerdictRows) -> str:
         f"{verdict.headline}. Run {code(verdict.run_id)} of {code(verdict.timestamp)}, content hash {code(verdict.content_hash[:16])}.",
     ]
     if verdict.rows:
-        lines += ["", "| gate | severity | required | status | reason | evidence |", "|---|---|---|---|---|---|", *map(_line, verdict.rows[:MAX_LINES])]
+        lines += [
+            "",
+            "| gate | severity | required | status | reason | evidence |",
+            "|---|---|---|---|---|---|",
+            *map(_line, verdict.rows[:MAX_LINES]),
+        ]
     if len(verdict.rows) > MAX_LINES:
         lines += ["", f"{len(verdict.rows) - MAX_LINES} more gates are not shown."]
     return "\n".join(lines) + "\n"
 
 
 def _line(row: GateRow) -> str:
-    status = SIGNS[row.outcome] if row.outcome == "pass" else f"{SIGNS[row.outcome]}: {code(row.status)}"
-    cells = (code(row.id), code(row.severity), "yes" if row.required else "no", status, code(row.reason_code), code(row.evidence))
+    status = (
+        SIGNS[row.outcome] if row.outcome == "pass" else f"{SIGNS[row.outcome]}: {code(row.status)}"
+    )
+    cells = (
+        code(row.id),
+        code(row.severity),
+        "yes" if row.required else "no",
+        status,
+        code(row.reason_code),
+        code(row.evidence),
+    )
     return f"| {' | '.join(cells)} |"

@@ -34,7 +34,16 @@ def _whole(text: str) -> int:
 
 def _unreadable(path: Path, field: str | None, found: str | None) -> InputError:
     accepted = f"a retrieval-metrics.json of schema_version {SCHEMA_VERSION}, unchanged"
-    return InputError(Problem("run_unreadable", "not a whole report as rag-eval wrote it", file=str(path), field=field, found=found, accepted=accepted))
+    return InputError(
+        Problem(
+            "run_unreadable",
+            "not a whole report as rag-eval wrote it",
+            file=str(path),
+            field=field,
+            found=found,
+            accepted=accepted,
+        )
+    )
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -46,11 +55,23 @@ def read_object(path: Path) -> dict[str, Any]:
         There is no such file, it is too large, or it holds something else.
     """
     if not path.is_file():
-        raise InputError(Problem("run_not_found", "no such report", file=str(path), accepted="the report of a run: rag-eval run writes it"))
+        raise InputError(
+            Problem(
+                "run_not_found",
+                "no such report",
+                file=str(path),
+                accepted="the report of a run: rag-eval run writes it",
+            )
+        )
     if path.stat().st_size > MAX_BYTES:
         raise _unreadable(path, None, f"{path.stat().st_size} bytes")
     try:
-        loaded = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant, parse_float=_finite, parse_int=_whole)
+        loaded = json.loads(
+            path.read_text(encoding="utf-8"),
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            parse_int=_whole,
+        )
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, None, str(error)) from error
     if not isinstance(loaded, dict):
@@ -74,7 +95,16 @@ def whole_report(report: Mapping[str, Any], path: Path) -> None:
     if report["content_hash"] != content_hash(report):
         raise _unreadable(path, "content_hash", report["content_hash"])
     if len(report["gates"]) > MAX_GATES:
-        raise InputError(Problem("too_many_gates", "no gold set asks for so many gates", file=str(path), field="gates", found=str(len(report["gates"])), accepted=f"at most {MAX_GATES}"))
+        raise InputError(
+            Problem(
+                "too_many_gates",
+                "no gold set asks for so many gates",
+                file=str(path),
+                field="gates",
+                found=str(len(report["gates"])),
+                accepted=f"at most {MAX_GATES}",
+            )
+        )
 
 
 def read_report(path: Path) -> dict[str, Any]:

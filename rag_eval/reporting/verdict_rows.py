@@ -19,7 +19,9 @@ _DEPTH = 2  # how far evidence is looked into
 Outcome = Literal["pass", "failure", "warning", "note"]
 """pass; failure: a required gate that did not pass; warning: an advisory one that failed; note: an advisory one without enough evidence."""
 
-_NOT_TEXT = re.compile(r"[\u061c\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ud800-\udfff\ufe00-\ufe0f\uffa0\ufff0-\uffff\U000e0000-\U000e0fff]")
+_NOT_TEXT = re.compile(
+    r"[\u061c\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ud800-\udfff\ufe00-\ufe0f\uffa0\ufff0-\uffff\U000e0000-\U000e0fff]"
+)
 
 
 def safe_text(value: object, limit: int = MAX_TEXT) -> str:
@@ -92,7 +94,14 @@ class VerdictRows:
         required = [row for row in self.rows if row.required]
         if not self.rows:
             return "no gate was judged: the gold set configures none"
-        counts = [f"{sum(row.outcome == 'pass' for row in rows)} of {len(rows)} {kind}" for rows, kind in ((required, "required"), ([row for row in self.rows if not row.required], "advisory")) if rows]
+        counts = [
+            f"{sum(row.outcome == 'pass' for row in rows)} of {len(rows)} {kind}"
+            for rows, kind in (
+                (required, "required"),
+                ([row for row in self.rows if not row.required], "advisory"),
+            )
+            if rows
+        ]
         return f"{'passed' if self.passed else 'FAILED'}: {' and '.join(counts)} gates passed"
 
 
@@ -110,7 +119,14 @@ def verdict_rows(report: Mapping[str, Any], gold_set: str | None = None) -> Verd
     rows = [_row(gate, name) for gate in report["gates"]]
     rows.sort(key=lambda row: row.outcome != "failure")
     failed = tuple(safe_text(gate) for gate in required_failures(report["gates"]))
-    return VerdictRows(name, safe_text(report["run_id"]), safe_text(report["timestamp"]), safe_text(report["content_hash"]), tuple(rows), failed)
+    return VerdictRows(
+        name,
+        safe_text(report["run_id"]),
+        safe_text(report["timestamp"]),
+        safe_text(report["content_hash"]),
+        tuple(rows),
+        failed,
+    )
 
 
 def _row(gate: Mapping[str, Any], gold_set: str) -> GateRow:
@@ -119,19 +135,35 @@ def _row(gate: Mapping[str, Any], gold_set: str) -> GateRow:
     outcome: Outcome = "pass" if status == "pass" else "failure" if required else advisory
     fingerprint = digest([gold_set, gate["id"]])
     return GateRow(
-        safe_text(gate["id"]), safe_text(gate["gate"]), safe_text(gate["severity"]), required, safe_text(status), safe_text(gate["reason_code"]), outcome, evidence_text(gate["evidence"]), fingerprint
+        safe_text(gate["id"]),
+        safe_text(gate["gate"]),
+        safe_text(gate["severity"]),
+        required,
+        safe_text(status),
+        safe_text(gate["reason_code"]),
+        outcome,
+        evidence_text(gate["evidence"]),
+        fingerprint,
     )
 
 
 def _figure(value: object, *, signed: bool = False) -> str:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (isinstance(value, int) and abs(value) > _MAX_COUNT):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or (isinstance(value, int) and abs(value) > _MAX_COUNT)
+    ):
         return safe_text(value)
     return f"{value:+.3f}" if signed else str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
 def _with_interval(evidence: Mapping[str, Any], *, signed: bool = False) -> str:
     low, high = evidence.get("ci_low"), evidence.get("ci_high")
-    bounds = "" if low is None or high is None else f" [{_figure(low, signed=signed)}, {_figure(high, signed=signed)}]"
+    bounds = (
+        ""
+        if low is None or high is None
+        else f" [{_figure(low, signed=signed)}, {_figure(high, signed=signed)}]"
+    )
     return f"{_figure(evidence['value'], signed=signed)}{bounds}"
 
 
@@ -147,14 +179,20 @@ def evidence_text(evidence: Mapping[str, Any]) -> str:
     measure = safe_text(evidence.get("measure", ""))
     if "baseline" in evidence and "now" in evidence and "value" in evidence:
         used |= {"baseline", "now", "relative_drop", "n_better", "n_worse", "n_tied"}
-        drop = f", relative drop {100 * evidence['relative_drop']:.1f} %" if isinstance(evidence.get("relative_drop"), float) else ""
+        drop = (
+            f", relative drop {100 * evidence['relative_drop']:.1f} %"
+            if isinstance(evidence.get("relative_drop"), float)
+            else ""
+        )
         first = f"{measure} {_figure(evidence['now'])} against {_figure(evidence['baseline'])}: difference {_with_interval(evidence, signed=True)}{drop}"
         first += f" ({', '.join(f'{_figure(evidence[key])} {key[2:]}' for key in ('n_better', 'n_worse', 'n_tied') if key in evidence)})"
     elif evidence.get("value") is not None:
         first = f"{measure} {_with_interval(evidence)}"
     else:
         first = measure
-    parts = [f"{first}, accepted {safe_text(evidence['accepted'])}" if "accepted" in evidence else first]
+    parts = [
+        f"{first}, accepted {safe_text(evidence['accepted'])}" if "accepted" in evidence else first
+    ]
     if "reason" in evidence:
         parts.append(safe_text(evidence["reason"]))
     if "n_scored" in evidence:
@@ -163,8 +201,18 @@ def evidence_text(evidence: Mapping[str, Any]) -> str:
         parts.append(f"{_figure(evidence['n_scored'])} scored{groups}")
     if isinstance(evidence.get("strategies"), Mapping):
         used.add("strategies")
-        parts.append(", ".join(f"{safe_text(name)} {_figure(counts.get('n_blocked'))} of {_figure(counts.get('n_retrieved'))}" for name, counts in evidence["strategies"].items() if isinstance(counts, Mapping)))
-    parts += [f"{safe_text(key)} {_rest(value)}" for key, value in sorted(evidence.items()) if key not in used and value is not None and not key.endswith("_reason")]
+        parts.append(
+            ", ".join(
+                f"{safe_text(name)} {_figure(counts.get('n_blocked'))} of {_figure(counts.get('n_retrieved'))}"
+                for name, counts in evidence["strategies"].items()
+                if isinstance(counts, Mapping)
+            )
+        )
+    parts += [
+        f"{safe_text(key)} {_rest(value)}"
+        for key, value in sorted(evidence.items())
+        if key not in used and value is not None and not key.endswith("_reason")
+    ]
     return safe_text("; ".join(part for part in parts if part.strip()), MAX_EVIDENCE)
 
 
@@ -173,9 +221,21 @@ def _rest(value: object, depth: int = _DEPTH) -> str:
     if isinstance(value, Mapping):
         if not depth:
             return f"({len(value)} entries)"
-        return "(" + ", ".join(f"{safe_text(key)} {_rest(part, depth - 1)}" for key, part in list(value.items())[:10]) + ")"
+        return (
+            "("
+            + ", ".join(
+                f"{safe_text(key)} {_rest(part, depth - 1)}"
+                for key, part in list(value.items())[:10]
+            )
+            + ")"
+        )
     if isinstance(value, list):
         if not depth:
             return f"({len(value)} entries)"
-        return "(" + ", ".join(_rest(part, depth - 1) for part in value[:5]) + (f", {len(value) - 5} more" if len(value) > 5 else "") + ")"  # noqa: PLR2004 - as many as are shown
+        return (
+            "("
+            + ", ".join(_rest(part, depth - 1) for part in value[:5])
+            + (f", {len(value) - 5} more" if len(value) > 5 else "")
+            + ")"
+        )  # noqa: PLR2004 - as many as are shown
     return _figure(value)

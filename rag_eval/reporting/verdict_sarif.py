@@ -31,13 +31,34 @@ def sarif(verdict: VerdictRows) -> str:
         rules.setdefault(row.id, _rule(row))
     places = {rule: at for at, rule in enumerate(rules)}
     run = {
-        "tool": {"driver": {"name": "rag-eval", "version": __version__, "semanticVersion": __version__, "rules": list(rules.values())}},
+        "tool": {
+            "driver": {
+                "name": "rag-eval",
+                "version": __version__,
+                "semanticVersion": __version__,
+                "rules": list(rules.values()),
+            }
+        },
         "automationDetails": {"id": f"rag-eval/{verdict.gold_set}/"},
         "columnKind": "unicodeCodePoints",
         "results": [_result(row, places[row.id]) for row in verdict.rows if row.outcome != "pass"],
-        "properties": {"runId": verdict.run_id, "contentHash": verdict.content_hash, "timestamp": verdict.timestamp, "verdict": verdict.headline},
+        "properties": {
+            "runId": verdict.run_id,
+            "contentHash": verdict.content_hash,
+            "timestamp": verdict.timestamp,
+            "verdict": verdict.headline,
+        },
     }
-    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return (
+        json.dumps(
+            {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]},
+            sort_keys=True,
+            indent=2,
+            ensure_ascii=False,
+            allow_nan=False,
+        )
+        + "\n"
+    )
 
 
 def message(text: str) -> dict[str, str]:
@@ -62,7 +83,14 @@ def _result(row: GateRow, rule: int) -> dict[str, Any]:
         "level": LEVELS[row.outcome],
         "kind": "fail",
         "message": message(f"{row.status}: {row.reason_code}. {row.evidence}"),
-        "locations": [{"physicalLocation": {"artifactLocation": {"uri": REPORT}, "region": {"startLine": 1}}}],
+        "locations": [
+            {"physicalLocation": {"artifactLocation": {"uri": REPORT}, "region": {"startLine": 1}}}
+        ],
         "partialFingerprints": {"gate/v1": row.fingerprint},
-        "properties": {"status": row.status, "reasonCode": row.reason_code, "severity": row.severity, "required": row.required},
+        "properties": {
+            "status": row.status,
+            "reasonCode": row.reason_code,
+            "severity": row.severity,
+            "required": row.required,
+        },
     }

@@ -21,7 +21,19 @@ def show_verdict(console: "Console", verdict: VerdictRows) -> None:
         for name in ("gate", "severity", "required", "status", "reason", "evidence"):
             table.add_column(name, overflow="fold", ratio=1 if name == "evidence" else None)
         for row in verdict.rows:
-            status = Text(row.status.replace("_", " "), style=STATUS_STYLE.get(row.status, "") if row.required or row.status == "pass" else "yellow")
-            table.add_row(Text(row.id), row.severity, "yes" if row.required else "no", status, Text(row.reason_code), Text(row.evidence))
+            status = Text(
+                row.status.replace("_", " "),
+                style=STATUS_STYLE.get(row.status, "")
+                if row.required or row.status == "pass"
+                else "yellow",
+            )
+            table.add_row(
+                Text(row.id),
+                row.severity,
+                "yes" if row.required else "no",
+                status,
+                Text(row.reason_code),
+                Text(row.evidence),
+            )
         console.print(table)
     console.print(verdict.headline, markup=False)

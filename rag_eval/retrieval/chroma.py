@@ -99,18 +99,28 @@ class ChromaFunctionEmbedder:
         """Embed in batches as the model embeds questions, which for some is not how it embeds documents."""
         return self._embed(self._function.embed_query, texts, advance)
 
-    def _embed(self, function: Callable[[list[str]], Any], texts: Sequence[str], advance: Advance) -> Vectors:
+    def _embed(
+        self, function: Callable[[list[str]], Any], texts: Sequence[str], advance: Advance
+    ) -> Vectors:
         parts = []
         for start in range(0, len(texts), EMBED_BATCH):
             batch = list(texts[start : start + EMBED_BATCH])
             part = np.asarray(function(batch), dtype=np.float32)
             if part.ndim != 2 or len(part) != len(batch) or not np.isfinite(part).all():  # noqa: PLR2004 - rows and columns
                 raise InputError(
-                    Problem("embedding_invalid", f"{quoted(self.model)} gave no finite vector for each text", found=f"shape {part.shape} for {len(batch)} texts")
+                    Problem(
+                        "embedding_invalid",
+                        f"{quoted(self.model)} gave no finite vector for each text",
+                        found=f"shape {part.shape} for {len(batch)} texts",
+                    )
                 )
             parts.append(part)
             advance(len(batch))
-        vectors = unit(np.concatenate(parts)) if parts else np.zeros((0, self.dimensions), dtype=np.float32)
+        vectors = (
+            unit(np.concatenate(parts))
+            if parts
+            else np.zeros((0, self.dimensions), dtype=np.float32)
+        )
         self.dimensions = int(vectors.shape[1])
         return vectors
 
@@ -148,8 +158,21 @@ class ChromaStore:
         else:
             parts = urlsplit(url)
             if parts.scheme not in {"http", "https"} or not parts.hostname:
-                raise InputError(Problem("chroma_url", "not the address of a Chroma server", field="chroma_url", found=shown_service(url), accepted="http(s)://host:port"))
-            self._client = chromadb.HttpClient(host=parts.hostname, port=parts.port or 8000, ssl=parts.scheme == "https", settings=settings)
+                raise InputError(
+                    Problem(
+                        "chroma_url",
+                        "not the address of a Chroma server",
+                        field="chroma_url",
+                        found=shown_service(url),
+                        accepted="http(s)://host:port",
+                    )
+                )
+            self._client = chromadb.HttpClient(
+                host=parts.hostname,
+                port=parts.port or 8000,
+                ssl=parts.scheme == "https",
+                settings=settings,
+            )
 
     def close(self) -> None:
         """Release the database's files or the connections to the server."""
@@ -171,10 +194,19 @@ class ChromaStore:
 
     def ids(self, name: str) -> set[str]:
         """Ids in a collection."""
-        return set(self._client.get_collection(name, embedding_function=None).get(include=[])["ids"])
+        return set(
+            self._client.get_collection(name, embedding_function=None).get(include=[])["ids"]
+        )
 
     def sync(
-        self, name: str, ids: Sequence[str], vectors: Vectors, doc_ids: Sequence[str], advance: Advance = no_advance, *, text_hashes: Sequence[str] | None = None
+        self,
+        name: str,
+        ids: Sequence[str],
+        vectors: Vectors,
+        doc_ids: Sequence[str],
+        advance: Advance = no_advance,
+        *,
+        text_hashes: Sequence[str] | None = None,
     ) -> SyncReport:
         """Make a collection hold exactly these chunks: what is new or was indexed under another text is written, what is gone is removed.
 
@@ -188,22 +220,42 @@ class ChromaStore:
             Hash of each indexed text. A chunk id says nothing of the title that is indexed with it; without the hashes a known id is kept.
         """
         with self._cleared():
-            collection = self._client.get_or_create_collection(name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}})
+            collection = self._client.get_or_create_collection(
+                name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}
+            )
             marks = list(text_hashes) if text_hashes is not None else [""] * len(ids)
             stored = collection.get(include=["metadatas"])
-            known = {chunk: str((about or {}).get("text_hash", "")) for chunk, about in zip(stored["ids"], stored["metadatas"], strict=True)}
-            current = {chunk for chunk, mark in zip(ids, marks, strict=True) if known.get(chunk) == mark}
+            known = {
+                chunk: str((about or {}).get("text_hash", ""))
+                for chunk, about in zip(stored["ids"], stored["metadatas"], strict=True)
+            }
+            current = {
+                chunk for chunk, mark in zip(ids, marks, strict=True) if known.get(chunk) == mark
+            }
             gone = sorted(set(known) - set(ids))
             for start in range(0, len(gone), BATCH):
                 collection.delete(ids=gone[start : start + BATCH])
             new = [i for i, chunk in enumerate(ids) if chunk not in current]
             for start in range(0, len(new), BATCH):
                 batch = new[start : start + BATCH]
-                collection.upsert(ids=[ids[i] for i in batch], embeddings=vectors[batch], metadatas=[{"doc_id": doc_ids[i], "text_hash": marks[i]} for i in batch])
+                collection.upsert(
+                    ids=[ids[i] for i in batch],
+                    embeddings=vectors[batch],
+                    metadatas=[{"doc_id": doc_ids[i], "text_hash": marks[i]} for i in batch],
+                )
                 advance(len(batch))
         return SyncReport(len(new), len(gone), len(current))
 
-    def build(self, name: str, ids: Sequence[str], vectors: Vectors, doc_ids: Sequence[str], *, seed: int, advance: Advance = no_advance) -> bool:
+    def build(
+        self,
+        name: str,
+        ids: Sequence[str],
+        vectors: Vectors,
+        doc_ids: Sequence[str],
+        *,
+        seed: int,
+        advance: Advance = no_advance,
+    ) -> bool:
         """Build a graph in the insertion order that the seed gives; a finished one is left alone, a half-built one is built anew.
 
         A zero vector (a chunk without any known term) stays out: it is never retrieved, as in exact search.
@@ -220,8 +272,12 @@ class ChromaStore:
                 return False
             self._client.delete_collection(name)
         places = np.random.default_rng(seed).permutation(known)
-        self.sync(name, [ids[i] for i in places], vectors[places], [doc_ids[i] for i in places], advance)
-        self._client.get_collection(name, embedding_function=None).modify(metadata={"complete": True, "seed": seed})
+        self.sync(
+            name, [ids[i] for i in places], vectors[places], [doc_ids[i] for i in places], advance
+        )
+        self._client.get_collection(name, embedding_function=None).modify(
+            metadata={"complete": True, "seed": seed}
+        )
         return True
 
     def drop(self, prefix: str, keep: set[str]) -> list[str]:
@@ -231,7 +287,14 @@ class ChromaStore:
             self._client.delete_collection(name)
         return gone
 
-    def search(self, name: str, queries: Vectors, depth: int, row_of: dict[str, int], allowed: npt.NDArray[np.bool_] | None = None) -> Ranking:
+    def search(
+        self,
+        name: str,
+        queries: Vectors,
+        depth: int,
+        row_of: dict[str, int],
+        allowed: npt.NDArray[np.bool_] | None = None,
+    ) -> Ranking:
         """Ask a collection's graph for the nearest chunks.
 
         Parameters
@@ -249,15 +312,32 @@ class ChromaStore:
         asked = np.flatnonzero(queries.any(axis=1))
         collection = self._client.get_collection(name, embedding_function=None)
         with self._cleared():
-            only = None if allowed is None else [chunk for chunk, row in row_of.items() if allowed[row]]
-            if only:  # an id that the graph lacks, as a zero vector's, would be an internal error there
+            only = (
+                None
+                if allowed is None
+                else [chunk for chunk, row in row_of.items() if allowed[row]]
+            )
+            if (
+                only
+            ):  # an id that the graph lacks, as a zero vector's, would be an internal error there
                 only = collection.get(ids=only, include=[])["ids"]
             if only is None or only:
                 for start in range(0, len(asked), BATCH):
                     batch = asked[start : start + BATCH]
-                    found = collection.query(query_embeddings=queries[batch], n_results=depth, ids=only, include=["distances"])
-                    for query, chunk_ids, distances in zip(batch, found["ids"], found["distances"], strict=True):
+                    found = collection.query(
+                        query_embeddings=queries[batch],
+                        n_results=depth,
+                        ids=only,
+                        include=["distances"],
+                    )
+                    for query, chunk_ids, distances in zip(
+                        batch, found["ids"], found["distances"], strict=True
+                    ):
                         rows[query, : len(chunk_ids)] = [row_of[chunk] for chunk in chunk_ids]
-                        scores[query, : len(chunk_ids)] = 1.0 - np.asarray(distances, dtype=np.float64)
+                        scores[query, : len(chunk_ids)] = 1.0 - np.asarray(
+                            distances, dtype=np.float64
+                        )
         rows, scores = order(rows, scores, depth)
-        return ranking(rows, scores, scale_min_max(scores), (rows >= 0).sum(axis=1).astype(np.int64))
+        return ranking(
+            rows, scores, scale_min_max(scores), (rows >= 0).sum(axis=1).astype(np.int64)
+        )

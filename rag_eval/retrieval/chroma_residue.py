@@ -9,7 +9,9 @@ from pathlib import Path
 
 from rag_eval.records.problems import InputError, Problem
 
-_HEADER = struct.Struct("<iQQQQ")  # layout, offset of level 0, places there are, places in use, bytes that a place of data_level0.bin takes
+_HEADER = struct.Struct(
+    "<iQQQQ"
+)  # layout, offset of level 0, places there are, places in use, bytes that a place of data_level0.bin takes
 _HEADER_BYTES = 100
 _LAYOUT = 1
 _NORM_BYTES = 4  # a place of length.bin is one float32
@@ -36,7 +38,9 @@ def clear_unused(folder: Path) -> int:
 
 def _clear(graph: Path) -> int:
     used, size = _in_use(graph / "header.bin")
-    return _zero(graph / "data_level0.bin", used * size) + _zero(graph / "length.bin", used * _NORM_BYTES)
+    return _zero(graph / "data_level0.bin", used * size) + _zero(
+        graph / "length.bin", used * _NORM_BYTES
+    )
 
 
 def _in_use(header: Path) -> tuple[int, int]:

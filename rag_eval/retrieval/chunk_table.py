@@ -31,7 +31,9 @@ class ChunkTable:
         keys = list(zip(chunks["section_id"].tolist(), self.chunk_ids, strict=True))
         wrong = next((i for i in range(1, len(keys)) if keys[i - 1] >= keys[i]), None)
         if wrong is not None:
-            raise ValueError(f"chunks: row {wrong} {keys[wrong]} does not follow {keys[wrong - 1]}; accepted: sorted by (section_id, chunk_id), each once")
+            raise ValueError(
+                f"chunks: row {wrong} {keys[wrong]} does not follow {keys[wrong - 1]}; accepted: sorted by (section_id, chunk_id), each once"
+            )
         if len(set(self.chunk_ids)) != len(keys):
             raise ValueError("chunks: a chunk_id stands twice")
         self.text_hashes: list[str] = chunks["text_hash"].tolist()
@@ -43,7 +45,12 @@ class ChunkTable:
     @functools.cached_property
     def texts(self) -> list[str]:
         """What is indexed of each chunk: title and text."""
-        return [f"{title} {text}".strip() for title, text in zip(self.frame["title"].tolist(), self.frame["text"].tolist(), strict=True)]
+        return [
+            f"{title} {text}".strip()
+            for title, text in zip(
+                self.frame["title"].tolist(), self.frame["text"].tolist(), strict=True
+            )
+        ]
 
     @functools.cached_property
     def terms(self) -> list[list[int]]:

@@ -7,7 +7,16 @@ differ by their place. So the product only chooses candidates, with a margin; th
 import numpy as np
 import numpy.typing as npt
 
-from rag_eval.retrieval.ranking import MARGIN, ROUNDING, Ranking, Rows, Scores, order, ranking, scale_min_max
+from rag_eval.retrieval.ranking import (
+    MARGIN,
+    ROUNDING,
+    Ranking,
+    Rows,
+    Scores,
+    order,
+    ranking,
+    scale_min_max,
+)
 
 BLOCK_BYTES = 32 * 2**20
 """Memory for one block of scores."""
@@ -35,7 +44,9 @@ class ExactSearch:
         self._slack = np.float32(2 * ERROR * np.sqrt(self.vectors.shape[1]) + 10.0**-ROUNDING)
         self._blank = ~self.vectors.any(axis=1)
 
-    def search(self, queries: Vectors, depth: int, allowed: npt.NDArray[np.bool_] | None = None) -> Ranking:
+    def search(
+        self, queries: Vectors, depth: int, allowed: npt.NDArray[np.bool_] | None = None
+    ) -> Ranking:
         """Rank chunks by cosine; a zero query vector (no known term) retrieves nothing.
 
         Parameters
@@ -59,7 +70,9 @@ class ExactSearch:
             near = np.matmul(part, self.vectors.T, out=product[: len(part)])
             if hidden.any():
                 near[:, hidden] = -np.inf
-            rows[start : start + block], scores[start : start + block] = self._best(part, near, depth)
+            rows[start : start + block], scores[start : start + block] = self._best(
+                part, near, depth
+            )
         blank = ~queries.any(axis=1)
         rows[blank], scores[blank] = -1, -np.inf
         candidates = np.where(blank, 0, self.n_chunks - int(hidden.sum())).astype(np.int64)
@@ -68,8 +81,13 @@ class ExactSearch:
     def _best(self, queries: Vectors, near: Vectors, depth: int) -> tuple[Rows, Scores]:
         """Score one by one whatever the product puts within reach of the best `depth`: see the module's docstring."""
         width = min(depth + MARGIN, self.n_chunks)
-        floor = np.partition(near, self.n_chunks - depth, axis=1)[:, self.n_chunks - depth] - self._slack
-        within = near >= np.maximum(floor, np.finfo(np.float32).min)[:, None]  # never a hidden chunk, whose product is -inf
+        floor = (
+            np.partition(near, self.n_chunks - depth, axis=1)[:, self.n_chunks - depth]
+            - self._slack
+        )
+        within = (
+            near >= np.maximum(floor, np.finfo(np.float32).min)[:, None]
+        )  # never a hidden chunk, whose product is -inf
         candidates = np.full((len(queries), width), -1, dtype=np.int32)
         cosines = np.full((len(queries), width), -np.inf)
         gathered = np.empty((width, self.vectors.shape[1]), dtype=np.float32)
@@ -81,9 +99,15 @@ class ExactSearch:
                 crowded[query] = chosen
                 continue
             candidates[query, :count] = chosen
-            cosines[query, :count] = np.vecdot(self.vectors.take(chosen, axis=0, out=gathered[:count], mode="clip"), vector)
+            cosines[query, :count] = np.vecdot(
+                self.vectors.take(chosen, axis=0, out=gathered[:count], mode="clip"), vector
+            )
         rows, cosines = order(candidates, cosines, depth)
         for query, chosen in crowded.items():
-            found = order(chosen[None, :].astype(np.int32), np.vecdot(self.vectors[chosen], queries[query])[None, :].astype(np.float64), depth)
+            found = order(
+                chosen[None, :].astype(np.int32),
+                np.vecdot(self.vectors[chosen], queries[query])[None, :].astype(np.float64),
+                depth,
+            )
             rows[query], cosines[query] = found[0][0], found[1][0]
         return rows, cosines

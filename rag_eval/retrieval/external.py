@@ -124,7 +124,9 @@ class Source(Protocol):
     version: str
     """What the source states about itself: equal versions mean equal answers. Empty where it states nothing."""
 
-    def ask_all(self, queries: Sequence[str], top_k: int, advance: Advance) -> list[Retrieved | Failure]:
+    def ask_all(
+        self, queries: Sequence[str], top_k: int, advance: Advance
+    ) -> list[Retrieved | Failure]:
         """Ask for every query; one outcome a query, in their order. Raises nothing that a query caused."""
         ...
 

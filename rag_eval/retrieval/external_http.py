@@ -56,7 +56,9 @@ def retry_after(header: str | None, now: dt.datetime) -> float | None:
         moment = email.utils.parsedate_to_datetime(header)
     except (ValueError, OverflowError):
         return None
-    return max(0.0, ((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)) - now).total_seconds())
+    return max(
+        0.0, ((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)) - now).total_seconds()
+    )
 
 
 class HttpSource:
@@ -87,7 +89,11 @@ class HttpSource:
             follow_redirects=False,
             trust_env=httpx.URL(self.url).host not in LOOPBACK,
             limits=httpx.Limits(max_connections=self.limits.concurrency),
-            headers={"content-type": "application/json", "accept": "application/json", "accept-encoding": "identity"},
+            headers={
+                "content-type": "application/json",
+                "accept": "application/json",
+                "accept-encoding": "identity",
+            },
         )
 
     def ask_one(self, query: str, top_k: int) -> Retrieved:
@@ -105,7 +111,9 @@ class HttpSource:
             self._kept.close()
             self._kept = None
 
-    def ask_all(self, queries: Sequence[str], top_k: int, advance: Advance) -> list[Retrieved | Failure]:
+    def ask_all(
+        self, queries: Sequence[str], top_k: int, advance: Advance
+    ) -> list[Retrieved | Failure]:
         """Ask for every query, `concurrency` at a time; a query is tried again after 429, 5xx, a time-out or a broken connection.
 
         While nothing at all answers (as many queries in a row as are asked at a time ended without a reply), queries get one try
@@ -114,7 +122,10 @@ class HttpSource:
         outcomes: dict[int, Retrieved | Failure] = {}
         failed = 0
         with self._client() as client, self._threads() as threads:
-            asked = {threads.submit(self._ask, client, query, top_k): place for place, query in enumerate(queries)}
+            asked = {
+                threads.submit(self._ask, client, query, top_k): place
+                for place, query in enumerate(queries)
+            }
             waiting: set[Future[Retrieved | Failure]] = set(asked)
             while waiting:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -145,9 +156,15 @@ class HttpSource:
                 self._unanswered = 0
                 return error.failure
             except _TryAgain as again:
-                pause = self.limits.backoff_s * 2 ** (number - 1) if again.wait_s is None else again.wait_s
+                pause = (
+                    self.limits.backoff_s * 2 ** (number - 1)
+                    if again.wait_s is None
+                    else again.wait_s
+                )
                 if number == tries or pause > MAX_WAIT_S or self._stopped.wait(pause):
-                    self._unanswered = self._unanswered + 1 if again.error.code in {"timeout", "connection"} else 0
+                    self._unanswered = (
+                        self._unanswered + 1 if again.error.code in {"timeout", "connection"} else 0
+                    )
                     return again.error.failure
             else:
                 self._unanswered = 0
@@ -169,13 +186,19 @@ class HttpSource:
         try:
             return parse_bytes(self._body(client, httpx.URL(self.url), body, deadline), top_k)
         except httpx.TimeoutException as error:
-            raise _TryAgain(QueryError("timeout", f"no whole reply within {self.limits.timeout_s:g} s")) from error
+            raise _TryAgain(
+                QueryError("timeout", f"no whole reply within {self.limits.timeout_s:g} s")
+            ) from error
         except (QueryError, _TryAgain):
             raise
         except Exception as error:  # whatever a service makes the client raise fails this query; the text may hold the address, and with it a password
-            raise _TryAgain(QueryError("connection", f"no whole reply ({type(error).__name__})")) from error
+            raise _TryAgain(
+                QueryError("connection", f"no whole reply ({type(error).__name__})")
+            ) from error
 
-    def _body(self, client: "httpx.Client", url: "httpx.URL", body: bytes, deadline: float) -> bytes:
+    def _body(
+        self, client: "httpx.Client", url: "httpx.URL", body: bytes, deadline: float
+    ) -> bytes:
         """Return the body of a reply with status 200, following redirects that stay on the host."""
         for _ in range(MAX_REDIRECTS + 1):
             with client.stream("POST", url, content=body) as reply:
@@ -183,8 +206,15 @@ class HttpSource:
                     self._check_status(reply)
                     return self._read(reply, deadline)
                 target = url.join(reply.headers.get("location", ""))
-                if reply.status_code not in KEEPS_METHOD or (target.scheme, target.host, target.port) != (url.scheme, url.host, url.port):
-                    raise QueryError("redirect", f"status {reply.status_code}; accepted: 307 and 308 to the same host")
+                if reply.status_code not in KEEPS_METHOD or (
+                    target.scheme,
+                    target.host,
+                    target.port,
+                ) != (url.scheme, url.host, url.port):
+                    raise QueryError(
+                        "redirect",
+                        f"status {reply.status_code}; accepted: 307 and 308 to the same host",
+                    )
                 url = target.copy_with(userinfo=url.userinfo)
         raise QueryError("redirect", f"more than {MAX_REDIRECTS} redirects")
 
@@ -209,8 +239,12 @@ class HttpSource:
         for part in reply.iter_raw():
             size += len(part)
             if size > self.limits.max_reply_bytes:
-                raise QueryError("reply_too_large", f"more than {self.limits.max_reply_bytes} bytes")
+                raise QueryError(
+                    "reply_too_large", f"more than {self.limits.max_reply_bytes} bytes"
+                )
             if time.monotonic() > deadline:
-                raise _TryAgain(QueryError("timeout", f"no whole reply within {self.limits.timeout_s:g} s"))
+                raise _TryAgain(
+                    QueryError("timeout", f"no whole reply within {self.limits.timeout_s:g} s")
+                )
             parts.append(part)
         return b"".join(parts)

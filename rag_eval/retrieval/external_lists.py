@@ -44,7 +44,13 @@ def keys_of(variants: pd.DataFrame) -> list[Key]:
     return list(zip(variants["query_id"].tolist(), variants["paraphrase_id"].tolist(), strict=True))
 
 
-def match_lists(lists: Mapping[Key, Sequence[Item] | Failure], variants: pd.DataFrame, top_k: int, *, missing: Literal["empty", "failed"]) -> Listed:
+def match_lists(
+    lists: Mapping[Key, Sequence[Item] | Failure],
+    variants: pd.DataFrame,
+    top_k: int,
+    *,
+    missing: Literal["empty", "failed"],
+) -> Listed:
     """Give every wording its list.
 
     Parameters
@@ -62,7 +68,9 @@ def match_lists(lists: Mapping[Key, Sequence[Item] | Failure], variants: pd.Data
     keys = keys_of(variants)
     known = set(keys)
     has_paraphrases = any(paraphrase != ORIGINAL for _, paraphrase in known)
-    original_only = has_paraphrases and not any(key in known and key[1] != ORIGINAL for key in lists)
+    original_only = has_paraphrases and not any(
+        key in known and key[1] != ORIGINAL for key in lists
+    )
     outcomes: list[Outcome] = []
     for key in keys:
         if original_only and key[1] != ORIGINAL:
@@ -73,10 +81,14 @@ def match_lists(lists: Mapping[Key, Sequence[Item] | Failure], variants: pd.Data
             outcomes.append(QueryError("not_recorded", f"no output for {quoted(key[0])}").failure)
     notes = []
     if original_only:
-        notes.append("evaluated on the questions' original wordings only: there is no list for any paraphrase")
+        notes.append(
+            "evaluated on the questions' original wordings only: there is no list for any paraphrase"
+        )
     without = sum(key not in lists for key in keys if not (original_only and key[1] != ORIGINAL))
     if without and missing == "empty":
-        notes.append(f"{without} of {len(keys) if not original_only else len({query for query, _ in keys})} wordings have no row and count as having retrieved nothing")
+        notes.append(
+            f"{without} of {len(keys) if not original_only else len({query for query, _ in keys})} wordings have no row and count as having retrieved nothing"
+        )
     others = sum(key not in known for key in lists)
     if others:
         notes.append(f"{others} rankings belong to no question of the gold set and were left out")
@@ -96,7 +108,10 @@ def _checked(items: Sequence[Item] | Failure, top_k: int) -> Outcome:
 
 def items_of(rows: Sequence[tuple[str, float, str]]) -> list[Item] | Failure:
     """Items of a list of (document, score, text), or why it cannot be used. The order is the ranking; a score that was not recorded is NaN and becomes 1 / rank."""
-    chunks = [{"doc_id": name, "text": text, "score": 1 / place if math.isnan(score) else score} for place, (name, score, text) in enumerate(rows, start=1)]
+    chunks = [
+        {"doc_id": name, "text": text, "score": 1 / place if math.isnan(score) else score}
+        for place, (name, score, text) in enumerate(rows, start=1)
+    ]
     try:
         return [parse_item(chunk, place) for place, chunk in enumerate(chunks, start=1)]
     except QueryError as error:

@@ -34,17 +34,34 @@ def load_port(name: str, path: str) -> Any:
     module, attribute = path.split(":")
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
-        port: Any = found() if isinstance(found, type) or (callable(found) and not hasattr(found, "retrieve")) else found
+        port: Any = (
+            found()
+            if isinstance(found, type) or (callable(found) and not hasattr(found, "retrieve"))
+            else found
+        )
     except FOREIGN as error:
         raise InputError(
-            Problem("source_unusable", f"the source {quoted(name)} cannot be loaded", file="settings", field="sources", found=f"{path}: {type(error).__name__}: {error}")
+            Problem(
+                "source_unusable",
+                f"the source {quoted(name)} cannot be loaded",
+                file="settings",
+                field="sources",
+                found=f"{path}: {type(error).__name__}: {error}",
+            )
         ) from error
     missing = [method for method in METHODS if not callable(getattr(port, method, None))]
     version = getattr(port, "version", None)
     if missing or type(version) is not int or version != VERSION:
         found_text = f"without {', '.join(missing)}" if missing else f"version {quoted(version)}"
         raise InputError(
-            Problem("source_unusable", f"the source {quoted(name)} is no RetrievalPort", file="settings", field="sources", found=f"{path}: {found_text}", accepted=f"version {VERSION} with {', '.join(METHODS)}")
+            Problem(
+                "source_unusable",
+                f"the source {quoted(name)} is no RetrievalPort",
+                file="settings",
+                field="sources",
+                found=f"{path}: {found_text}",
+                accepted=f"version {VERSION} with {', '.join(METHODS)}",
+            )
         )
     return port
 
@@ -69,8 +86,14 @@ class PortSource:
             stats = self.port.stats()
             values = {name: getattr(stats, name, None) for name in (*STATED, "embed_model")}
             hashes = values["index_hashes"]
-            values["index_hashes"] = {str(key): str(value) for key, value in dict(hashes).items()} if hashes else None
-            return {name: value if isinstance(value, dict) else str(value) for name, value in values.items() if value}
+            values["index_hashes"] = (
+                {str(key): str(value) for key, value in dict(hashes).items()} if hashes else None
+            )
+            return {
+                name: value if isinstance(value, dict) else str(value)
+                for name, value in values.items()
+                if value
+            }
         except FOREIGN:
             return {}
 
@@ -91,13 +114,17 @@ class PortSource:
         except FOREIGN as error:
             raise QueryError("raised", quoted(f"{type(error).__name__}: {error}")) from error
 
-    def ask_all(self, queries: Sequence[str], top_k: int, advance: Advance) -> list[Retrieved | Failure]:
+    def ask_all(
+        self, queries: Sequence[str], top_k: int, advance: Advance
+    ) -> list[Retrieved | Failure]:
         """Ask through `batch_retrieve`; a batch that raises or has another length is asked again one by one, so that only the culprits fail."""
         outcomes: list[Retrieved | Failure] = []
         for start in range(0, len(queries), BATCH):
             batch = list(queries[start : start + BATCH])
             outcomes += self._batch(batch, top_k)
-            advance(len(batch), failed_note(sum(isinstance(outcome, Failure) for outcome in outcomes)))
+            advance(
+                len(batch), failed_note(sum(isinstance(outcome, Failure) for outcome in outcomes))
+            )
         return outcomes
 
     def _batch(self, queries: list[str], top_k: int) -> list[Retrieved | Failure]:
@@ -130,17 +157,43 @@ def _retrieved(result: Any, top_k: int) -> Retrieved:
     """Read a RetrievalResult, or anything with its attributes."""
     chunks = getattr(result, "chunks", None)
     if not isinstance(chunks, (list, tuple)):
-        raise QueryError("wrong_shape", f"found {type(result).__name__} with chunks {type(chunks).__name__}, accepted a RetrievalResult")
-    items = tuple(parse_item(_described(chunk), place) for place, chunk in enumerate(chunks[:top_k], start=1))
+        raise QueryError(
+            "wrong_shape",
+            f"found {type(result).__name__} with chunks {type(chunks).__name__}, accepted a RetrievalResult",
+        )
+    items = tuple(
+        parse_item(_described(chunk), place) for place, chunk in enumerate(chunks[:top_k], start=1)
+    )
     check_distinct(items)
     return Retrieved(items)
 
 
 def _described(chunk: Any) -> dict[str, Any]:
     """Write a ScoredChunk as a reply would hold it; empty texts and offsets without extent say nothing."""
-    values = {key: getattr(chunk, name, None) for key, name in (("id", "snippet_id"), ("doc_id", "doc_id"), ("section_id", "section_id"), ("text", "text"), ("score", "score_raw"))}
+    values = {
+        key: getattr(chunk, name, None)
+        for key, name in (
+            ("id", "snippet_id"),
+            ("doc_id", "doc_id"),
+            ("section_id", "section_id"),
+            ("text", "text"),
+            ("score", "score_raw"),
+        )
+    }
     offsets = getattr(chunk, "offsets", None)
     start, end = getattr(offsets, "start", None), getattr(offsets, "end", None)
-    if isinstance(start, numbers.Integral) and isinstance(end, numbers.Integral) and 0 <= int(start) < int(end):
-        values["offsets"] = {"start": int(start), "end": int(end), "unit": getattr(offsets, "unit", "char")}
-    return {key: value for key, value in values.items() if value is not None and not (isinstance(value, str) and not value and key != "text")}
+    if (
+        isinstance(start, numbers.Integral)
+        and isinstance(end, numbers.Integral)
+        and 0 <= int(start) < int(end)
+    ):
+        values["offsets"] = {
+            "start": int(start),
+            "end": int(end),
+            "unit": getattr(offsets, "unit", "char"),
+        }
+    return {
+        key: value
+        for key, value in values.items()
+        if value is not None and not (isinstance(value, str) and not value and key != "text")
+    }

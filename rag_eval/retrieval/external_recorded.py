@@ -20,8 +20,12 @@ def read_recorded(path: Path, shown: str) -> dict[Key, list[Item] | Failure]:
         Those of `rag_eval.corpus.recorded.read_outputs`.
     """
     outputs = read_outputs(path, shown)
-    errors = {output.query_id: output.error for output in outputs if output.error and not output.contexts}
+    errors = {
+        output.query_id: output.error for output in outputs if output.error and not output.contexts
+    }
     return {
-        (query_id, ORIGINAL): QueryError("recorded_error", quoted(errors[query_id])).failure if query_id in errors else items_of(rows)
+        (query_id, ORIGINAL): QueryError("recorded_error", quoted(errors[query_id])).failure
+        if query_id in errors
+        else items_of(rows)
         for query_id, rows in rankings(outputs).items()
     }

@@ -62,21 +62,53 @@ def read_run(path: Path, variants: pd.DataFrame) -> dict[Key, list[Item]]:
         qid, rank, item = row
         key = _wording(qid, names)
         if key is None:
-            problems.add("ambiguous_query", "two wordings of the gold set go by this name", file=str(path), line=line, field="qid", found=quoted(qid))
+            problems.add(
+                "ambiguous_query",
+                "two wordings of the gold set go by this name",
+                file=str(path),
+                line=line,
+                field="qid",
+                found=quoted(qid),
+            )
             continue
         matched |= bool(key[1])
         ranking = rows.setdefault(key, {})
         if item.id in ranking:
-            problems.add("duplicate_document", "the query names this document twice", file=str(path), line=line, field="docno", found=quoted(item.id), accepted="each document once a query")
+            problems.add(
+                "duplicate_document",
+                "the query names this document twice",
+                file=str(path),
+                line=line,
+                field="docno",
+                found=quoted(item.id),
+                accepted="each document once a query",
+            )
             continue
         ranking[item.id] = (-item.score, rank, item)
     if not n_rows and not problems.n_errors:
-        problems.add("empty_file", "the run holds no row", file=str(path), line=1, accepted=ACCEPTED)
+        problems.add(
+            "empty_file", "the run holds no row", file=str(path), line=1, accepted=ACCEPTED
+        )
     elif not matched and not problems.n_errors:
         found = ", ".join(quoted(query, 40) for query, _ in list(rows)[:3])
-        problems.add("other_queries", "no row is about a question of this gold set", file=str(path), field="qid", found=found, accepted="query_id or query_id/paraphrase_id")
+        problems.add(
+            "other_queries",
+            "no row is about a question of this gold set",
+            file=str(path),
+            field="qid",
+            found=found,
+            accepted="query_id or query_id/paraphrase_id",
+        )
     problems.raise_errors()
-    return {key: [item for _, _, item in sorted(ranking.values(), key=lambda entry: (entry[0], entry[1], entry[2].id))] for key, ranking in rows.items()}
+    return {
+        key: [
+            item
+            for _, _, item in sorted(
+                ranking.values(), key=lambda entry: (entry[0], entry[1], entry[2].id)
+            )
+        ]
+        for key, ranking in rows.items()
+    }
 
 
 def _wording(qid: str, names: Mapping[str, Key | None]) -> Key | None:
@@ -90,18 +122,41 @@ def _row(text: str, file: str, line: int, problems: ProblemList) -> tuple[str, i
     """(qid, rank, item) of a line; None with a fault."""
     parts = text.split()
     if len(parts) != len(COLUMNS):
-        problems.add("bad_columns", f"the row has {len(parts)} columns, a run {len(COLUMNS)}", file=file, line=line, found=quoted(text), accepted=ACCEPTED)
+        problems.add(
+            "bad_columns",
+            f"the row has {len(parts)} columns, a run {len(COLUMNS)}",
+            file=file,
+            line=line,
+            found=quoted(text),
+            accepted=ACCEPTED,
+        )
         return None
     qid, _, docno, rank, score, _ = parts
     if not _WHOLE.fullmatch(rank):
-        problems.add("bad_number", "a rank is a whole number", file=file, line=line, field="rank", found=quoted(rank), accepted="a whole number")
+        problems.add(
+            "bad_number",
+            "a rank is a whole number",
+            file=file,
+            line=line,
+            field="rank",
+            found=quoted(rank),
+            accepted="a whole number",
+        )
         return None
     try:
         number = float(score)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        problems.add("bad_number", "a score is a finite number", file=file, line=line, field="score", found=quoted(score), accepted="a finite number")
+        problems.add(
+            "bad_number",
+            "a score is a finite number",
+            file=file,
+            line=line,
+            field="score",
+            found=quoted(score),
+            accepted="a finite number",
+        )
         return None
     try:
         item = parse_item({"id": docno, "score": number}, 1)

@@ -34,13 +34,16 @@ def source_kind(spec: External, sources: Mapping[str, str]) -> SourceKind:
                 f"the settings enable no source of this name, which strategy {spec.name} asks for",
                 field="source",
                 found=spec.source,
-                accepted=(", ".join(sorted(sources)) or "none is enabled") + " (enable one with RAG_EVAL_SOURCES or under [sources] of settings.toml)",
+                accepted=(", ".join(sorted(sources)) or "none is enabled")
+                + " (enable one with RAG_EVAL_SOURCES or under [sources] of settings.toml)",
             )
         )
     return "http" if sources[spec.source].startswith(("http://", "https://")) else "import"
 
 
-def open_source(spec: External, sources: Mapping[str, str], limits: ExternalLimits) -> HttpSource | PortSource:
+def open_source(
+    spec: External, sources: Mapping[str, str], limits: ExternalLimits
+) -> HttpSource | PortSource:
     """Open the endpoint or the import path that a strategy names.
 
     Raises
@@ -67,11 +70,22 @@ def list_path(spec: External, base: Path) -> Path:
     path = base / name
     if not path.is_file():
         field = "run_file" if spec.run_file is not None else "recorded"
-        raise InputError(Problem("missing_file", f"strategy {spec.name}: no such file", file=str(path), field=field, found=name, accepted="a path relative to the gold set"))
+        raise InputError(
+            Problem(
+                "missing_file",
+                f"strategy {spec.name}: no such file",
+                file=str(path),
+                field=field,
+                found=name,
+                accepted="a path relative to the gold set",
+            )
+        )
     return path
 
 
-def external_index_hash(spec: External, kind: SourceKind, base: Path, stated: Mapping[str, object]) -> str:
+def external_index_hash(
+    spec: External, kind: SourceKind, base: Path, stated: Mapping[str, object]
+) -> str:
     """Identity of an index that is not ours: the source's name and kind, what a port's stats state, the hash of a file.
 
     The address is no part of it: the same service under another address is the same. What an endpoint serves is not known before it is

@@ -24,14 +24,25 @@ UNITS = FrameSchema(
     "units",
     {
         "unit_id": Column("str", "the id that the source gave"),
-        "doc_id": Column("str", "the document; an id that the corpus does not know stands as it was given"),
+        "doc_id": Column(
+            "str", "the document; an id that the corpus does not know stands as it was given"
+        ),
         "section_id": Column("str", "the section; empty where unknown"),
         "start": Column("int", "first character in the document's text; -1 where unknown"),
         "end": Column("int", "one past the last character; -1 where unknown"),
-        "chunk": Column("int", "row of the chunks frame where it is one of our chunks, by its id or its place; else -1"),
+        "chunk": Column(
+            "int",
+            "row of the chunks frame where it is one of our chunks, by its id or its place; else -1",
+        ),
         "known": Column("bool", "whether the corpus has the document"),
-        "text": Column("str", "the text of the place, else as the source gave it with personal data masked; may be empty"),
-        "returned": Column("str", "what the source gave as the text of this place where the corpus says otherwise, personal data masked and cut to a bound; else empty"),
+        "text": Column(
+            "str",
+            "the text of the place, else as the source gave it with personal data masked; may be empty",
+        ),
+        "returned": Column(
+            "str",
+            "what the source gave as the text of this place where the corpus says otherwise, personal data masked and cut to a bound; else empty",
+        ),
     },
 )
 _CACHED_TEXTS = 512
@@ -68,7 +79,9 @@ def _other_words(given: str, stands: str) -> str:
         return ""
     masked = mask(given).text
     there = " ".join(stands.split())
-    if any(" ".join(text.split()) in there for text in (given, masked)) or " ".join(masked.split()) in " ".join(mask(stands).text.split()):
+    if any(" ".join(text.split()) in there for text in (given, masked)) or " ".join(
+        masked.split()
+    ) in " ".join(mask(stands).text.split()):
         return ""
     return masked
 
@@ -82,7 +95,9 @@ class Placer:
         DOCUMENTS, SECTIONS and CHUNKS frames.
     """
 
-    def __init__(self, documents: pd.DataFrame, sections: pd.DataFrame, chunks: pd.DataFrame) -> None:
+    def __init__(
+        self, documents: pd.DataFrame, sections: pd.DataFrame, chunks: pd.DataFrame
+    ) -> None:
         self._corpus = catalogue(documents, sections)
         self._doc_ids: list[str] = documents["doc_id"].tolist()
         self._texts: list[str] = documents["text"].tolist()
@@ -92,12 +107,25 @@ class Placer:
         for row, owner in enumerate(self._corpus.section_document.tolist()):
             self._sections_of.setdefault(owner, []).append(row)
         self._chunk_row = {name: row for row, name in enumerate(chunks["chunk_id"].tolist())}
-        self._chunks = list(zip(*(chunks[name].tolist() for name in ("chunk_id", "doc_id", "section_id", "start", "end", "text")), strict=True))
-        self._chunk_at = {(doc_id, start, end): row for row, (_, doc_id, _, start, end, _) in enumerate(self._chunks)}
+        self._chunks = list(
+            zip(
+                *(
+                    chunks[name].tolist()
+                    for name in ("chunk_id", "doc_id", "section_id", "start", "end", "text")
+                ),
+                strict=True,
+            )
+        )
+        self._chunk_at = {
+            (doc_id, start, end): row
+            for row, (_, doc_id, _, start, end, _) in enumerate(self._chunks)
+        }
         self._units: dict[tuple[object, ...], int] = {}
         self._rows: list[tuple[object, ...]] = []
         self._seen: dict[tuple[object, ...], tuple[tuple[object, ...], tuple[object, ...]]] = {}
-        self._even = functools.lru_cache(maxsize=_CACHED_TEXTS)(lambda document: Even(self._texts[document]))
+        self._even = functools.lru_cache(maxsize=_CACHED_TEXTS)(
+            lambda document: Even(self._texts[document])
+        )
 
     def row(self, item: Item) -> int:
         """Return the row of an item's unit, which is added where it is new."""
@@ -149,25 +177,56 @@ class Placer:
             return key, (item.name, doc_id, "", -1, -1, -1, False, masked)
         doc_id = self._doc_ids[document]
         start, end = self._place(item, item.text, document, section)
-        if start < 0 and masked != item.text:  # the corpus may be masked; what came from outside never is
+        if (
+            start < 0 and masked != item.text
+        ):  # the corpus may be masked; what came from outside never is
             start, end = self._place(item, masked, document, section)
         if section < 0:
             section = self._section(document, start)
         section_id = self._section_ids[section] if section >= 0 else ""
         chunk = self._chunk_at.get((doc_id, start, end), -1)
         if chunk >= 0:  # the very place of one of our chunks, whatever the source calls it
-            return ("chunk", chunk), (item.name, doc_id, self._chunks[chunk][2], start, end, chunk, True, self._chunks[chunk][5])
+            return ("chunk", chunk), (
+                item.name,
+                doc_id,
+                self._chunks[chunk][2],
+                start,
+                end,
+                chunk,
+                True,
+                self._chunks[chunk][5],
+            )
         if start >= 0:
-            return ("place", document, start, end), (item.name, doc_id, section_id, start, end, -1, True, self._texts[document][start:end])
+            return ("place", document, start, end), (
+                item.name,
+                doc_id,
+                section_id,
+                start,
+                end,
+                -1,
+                True,
+                self._texts[document][start:end],
+            )
         # without a place two texts of one document are two units: they may be different parts of it
-        return ("name", document, section, text_hash(item.text)), (item.name, doc_id, section_id, -1, -1, -1, True, masked)
+        return ("name", document, section, text_hash(item.text)), (
+            item.name,
+            doc_id,
+            section_id,
+            -1,
+            -1,
+            -1,
+            True,
+            masked,
+        )
 
     def _names(self, item: Item) -> tuple[int, int]:
         """Rows of the document and the section that an item names; -1 for none."""
         document, section = -1, -1
         for name in (item.doc_id, item.id):
             if document < 0 and name:
-                document = self._corpus.document_row.get(name, self._corpus.document_row.get(urllib.parse.unquote(name), -1))
+                document = self._corpus.document_row.get(
+                    name, self._corpus.document_row.get(urllib.parse.unquote(name), -1)
+                )
         # an id that is a document's and its lead section's means the document
         for name in (item.section_id, "" if item.id in self._corpus.document_row else item.id):
             if section < 0 and name:

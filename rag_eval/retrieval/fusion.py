@@ -15,7 +15,9 @@ FUSED_ROUNDING = 9
 def _merge(first: Ranking, second: Ranking, left: Scores, right: Scores, depth: int) -> Ranking:
     """Add what both lists give a chunk, then sort: the union of two lists of m places has at most 2 m chunks."""
     rows = np.concatenate([first.rows, second.rows], axis=1)
-    parts = np.concatenate([np.where(first.found, left, 0.0), np.where(second.found, right, 0.0)], axis=1)
+    parts = np.concatenate(
+        [np.where(first.found, left, 0.0), np.where(second.found, right, 0.0)], axis=1
+    )
     key = np.where(rows >= 0, rows, np.iinfo(np.int32).max)
     by_row = np.argsort(key, axis=1, kind="stable")
     rows = np.take_along_axis(rows, by_row, axis=1)
@@ -29,7 +31,9 @@ def _merge(first: Ranking, second: Ranking, left: Scores, right: Scores, depth: 
     return ranking(rows, fused, np.where(np.isfinite(fused), fused, 0.0), candidates)
 
 
-def weighted(lexical: Ranking, vector: Ranking, *, alpha: float, beta: float, depth: int) -> Ranking:
+def weighted(
+    lexical: Ranking, vector: Ranking, *, alpha: float, beta: float, depth: int
+) -> Ranking:
     """Fuse by normalised scores.
 
     Parameters
@@ -42,7 +46,9 @@ def weighted(lexical: Ranking, vector: Ranking, *, alpha: float, beta: float, de
         Ranks kept.
     """
     total = alpha + beta
-    return _merge(lexical, vector, lexical.norm * (alpha / total), vector.norm * (beta / total), depth)
+    return _merge(
+        lexical, vector, lexical.norm * (alpha / total), vector.norm * (beta / total), depth
+    )
 
 
 def reciprocal_rank(lexical: Ranking, vector: Ranking, *, k: int, depth: int) -> Ranking:

@@ -41,8 +41,16 @@ class QueryGuard:
         bool [n_chunks]: chunks that a person allowed.
     """
 
-    def __init__(self, chunks: pd.DataFrame, domains: Sequence[str], vouched: npt.NDArray[np.bool_] | None, exempt: npt.NDArray[np.bool_]) -> None:
-        self._columns = {name: chunks[name].to_numpy(dtype=object) for name in ("text", "title", "doc_id")}
+    def __init__(
+        self,
+        chunks: pd.DataFrame,
+        domains: Sequence[str],
+        vouched: npt.NDArray[np.bool_] | None,
+        exempt: npt.NDArray[np.bool_],
+    ) -> None:
+        self._columns = {
+            name: chunks[name].to_numpy(dtype=object) for name in ("text", "title", "doc_id")
+        }
         self._domains = np.array(list(domains), dtype=object)
         self._vouched = vouched
         self._exempt = exempt
@@ -54,7 +62,14 @@ class QueryGuard:
         kept = []
         for row in rows.tolist():
             if row not in self._stems:
-                self._stems[row] = stems(" ".join([*readings(self._columns["title"][row]), *readings(self._columns["text"][row])]))
+                self._stems[row] = stems(
+                    " ".join(
+                        [
+                            *readings(self._columns["title"][row]),
+                            *readings(self._columns["text"][row]),
+                        ]
+                    )
+                )
             held = self._stems[row]
             kept.append(any(2 * len(words & held) >= len(words) for words in asked))
         near: npt.NDArray[np.int32] = rows[np.array(kept, dtype=bool)]
@@ -67,7 +82,12 @@ class QueryGuard:
             return found
         parts = {name: column[rows].tolist() for name, column in self._columns.items()}
         pairs = restated_pairs(
-            list(queries), parts["text"], titles=parts["title"], doc_ids=parts["doc_id"], sources=self._domains[rows].tolist(), vouched=None if self._vouched is None else self._vouched[rows]
+            list(queries),
+            parts["text"],
+            titles=parts["title"],
+            doc_ids=parts["doc_id"],
+            sources=self._domains[rows].tolist(),
+            vouched=None if self._vouched is None else self._vouched[rows],
         )
         pairs = pairs[pairs["severity"] == "blocked"]
         chunk = rows[pairs["chunk"].to_numpy(dtype=np.int64)]

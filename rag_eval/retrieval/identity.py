@@ -17,7 +17,12 @@ from rag_eval.storage.hashing import digest, file_hash
 LocalStrategy = Bm25 | Vector | Hybrid
 """Strategies that run here; an external one has its identity in `external_source`."""
 
-ENGINE_VERSIONS = {"bm25s": "bm25s", "rank-bm25": "rank-bm25", "exact": "numpy", "approximate": "chromadb"}
+ENGINE_VERSIONS = {
+    "bm25s": "bm25s",
+    "rank-bm25": "rank-bm25",
+    "exact": "numpy",
+    "approximate": "chromadb",
+}
 ENGINE_NAMES = {"exact": "exact", "approximate": "chroma-hnsw"}
 
 
@@ -73,6 +78,10 @@ def index_hash(strategy: LocalStrategy, chunks_hash: str, model: str) -> str:
         return _lexical(strategy, chunks_hash)
     if isinstance(strategy, Vector):
         return _dense(strategy, chunks_hash, model)
-    weights: dict[str, float] = {"rrf_k": strategy.rrf_k} if strategy.fusion == "rrf" else {"alpha": strategy.alpha, "beta": strategy.beta}
+    weights: dict[str, float] = (
+        {"rrf_k": strategy.rrf_k}
+        if strategy.fusion == "rrf"
+        else {"alpha": strategy.alpha, "beta": strategy.beta}
+    )
     fusion = {"fusion": strategy.fusion, **weights}
     return f"hybrid:{digest([_lexical(strategy, chunks_hash), _dense(strategy, chunks_hash, model), fusion])}"

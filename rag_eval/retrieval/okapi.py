@@ -27,9 +27,17 @@ class RankBm25:
 
         self.n_chunks = len(documents)
         self.n_terms = n_terms
-        self._index = BM25Okapi([list(row) for row in documents], k1=max(k1, _SMALLEST_K1), b=b, epsilon=_EPSILON) if any(documents) else None
+        self._index = (
+            BM25Okapi(
+                [list(row) for row in documents], k1=max(k1, _SMALLEST_K1), b=b, epsilon=_EPSILON
+            )
+            if any(documents)
+            else None
+        )
 
-    def search(self, queries: Terms, depth: int, allowed: npt.NDArray[np.bool_] | None = None) -> Ranking:
+    def search(
+        self, queries: Terms, depth: int, allowed: npt.NDArray[np.bool_] | None = None
+    ) -> Ranking:
         """Rank chunks with a positive score; parameters as for `Bm25s.search`."""
         depth = min(depth, self.n_chunks)
         rows = np.full((len(queries), depth), -1, dtype=np.int32)
@@ -37,7 +45,9 @@ class RankBm25:
         for i, query in enumerate(queries):
             if self._index is None or not query:
                 continue
-            with np.errstate(invalid="ignore"):  # at b = 1 a chunk without terms gives 0 / 0, and is not ranked
+            with np.errstate(
+                invalid="ignore"
+            ):  # at b = 1 a chunk without terms gives 0 / 0, and is not ranked
                 dense = np.asarray(self._index.get_scores(list(query)), dtype=np.float32)
             dense = np.where((dense > 0) & (True if allowed is None else allowed), dense, -np.inf)
             found, score = select(dense[None, :], depth)

@@ -21,7 +21,11 @@ class Payloads:
 
     def __init__(self, chunks: pd.DataFrame, documents: pd.DataFrame) -> None:
         self._columns = {name: chunks[name].to_numpy() for name in _COLUMNS}
-        about = documents.set_index("doc_id")[["rev", "source_url"]].reindex(chunks["doc_id"]).fillna("")
+        about = (
+            documents.set_index("doc_id")[["rev", "source_url"]]
+            .reindex(chunks["doc_id"])
+            .fillna("")
+        )
         self._revs, self._urls = about["rev"].to_numpy(), about["source_url"].to_numpy()
 
     def scored(

@@ -65,7 +65,10 @@ class Ranking:
         """Keep the first `depth` ranks."""
         if depth >= self.rows.shape[1]:
             return self
-        parts = {name: getattr(self, name)[:, :depth] for name in ("rows", "raw", "norm", "k_pos", "rerank")}
+        parts = {
+            name: getattr(self, name)[:, :depth]
+            for name in ("rows", "raw", "norm", "k_pos", "rerank")
+        }
         return dataclasses.replace(self, **parts)
 
     def without(self, pairs: npt.NDArray[np.int64], n_chunks: int) -> "Ranking":
@@ -85,16 +88,40 @@ class Ranking:
         if not gone.any():
             return self
         order = np.argsort(gone | ~self.found, axis=1, kind="stable")
-        empty: dict[str, float] = {"rows": -1, "raw": 0.0, "norm": 0.0, "k_pos": 0, "rerank": np.nan}
-        parts: dict[str, Any] = {name: np.take_along_axis(np.where(gone, np.asarray(fill, dtype=getattr(self, name).dtype), getattr(self, name)), order, axis=1) for name, fill in empty.items()}
+        empty: dict[str, float] = {
+            "rows": -1,
+            "raw": 0.0,
+            "norm": 0.0,
+            "k_pos": 0,
+            "rerank": np.nan,
+        }
+        parts: dict[str, Any] = {
+            name: np.take_along_axis(
+                np.where(
+                    gone, np.asarray(fill, dtype=getattr(self, name).dtype), getattr(self, name)
+                ),
+                order,
+                axis=1,
+            )
+            for name, fill in empty.items()
+        }
         return dataclasses.replace(self, **parts)
 
 
 def ranking(rows: Rows, raw: Scores, norm: Scores, candidates: npt.NDArray[np.int64]) -> Ranking:
     """Make the ranking of a first retrieval step: k_pos counts from 1 and nothing was reranked."""
     found = rows >= 0
-    k_pos = np.where(found, np.arange(1, rows.shape[1] + 1, dtype=np.int32), np.int32(0)).astype(np.int32)
-    return Ranking(rows, np.where(found, raw, 0.0), np.where(found, norm, 0.0), k_pos, np.full(rows.shape, np.nan), candidates)
+    k_pos = np.where(found, np.arange(1, rows.shape[1] + 1, dtype=np.int32), np.int32(0)).astype(
+        np.int32
+    )
+    return Ranking(
+        rows,
+        np.where(found, raw, 0.0),
+        np.where(found, norm, 0.0),
+        k_pos,
+        np.full(rows.shape, np.nan),
+        candidates,
+    )
 
 
 def order(rows: Rows, scores: Scores, depth: int, decimals: int = ROUNDING) -> tuple[Rows, Scores]:
@@ -118,16 +145,22 @@ def order(rows: Rows, scores: Scores, depth: int, decimals: int = ROUNDING) -> t
     empty = (rows < 0) | np.isneginf(scores)
     units = np.rint(np.where(empty, 0.0, scores) * scale)
     bits = max(1, int(rows.max(initial=0)).bit_length())
-    if np.abs(units).max(initial=0.0) >= 2.0 ** (62 - bits):  # scores too large to share 64 bits with a row
+    if np.abs(units).max(initial=0.0) >= 2.0 ** (
+        62 - bits
+    ):  # scores too large to share 64 bits with a row
         by_score = np.lexsort((rows, -units, empty), axis=1)[:, :depth]
-        gone, rows, units = (np.take_along_axis(part, by_score, axis=1) for part in (empty, rows, units))
+        gone, rows, units = (
+            np.take_along_axis(part, by_score, axis=1) for part in (empty, rows, units)
+        )
     else:
         key = (-units).astype(np.int64) << bits | np.maximum(rows, 0)
         key[empty] = _LAST
         key.sort(axis=1)
         key = key[:, :depth]
         gone, rows, units = key == _LAST, key & (1 << bits) - 1, -(key >> bits)
-    return np.where(gone, np.int32(-1), rows.astype(np.int32)), np.where(gone, -np.inf, units / scale)
+    return np.where(gone, np.int32(-1), rows.astype(np.int32)), np.where(
+        gone, -np.inf, units / scale
+    )
 
 
 def select(dense: npt.NDArray[np.float32], depth: int) -> tuple[Rows, Scores]:
@@ -138,11 +171,23 @@ def select(dense: npt.NDArray[np.float32], depth: int) -> tuple[Rows, Scores]:
     n_chunks = dense.shape[1]
     width = min(depth + MARGIN, n_chunks)
     if width == n_chunks:
-        return order(np.broadcast_to(np.arange(n_chunks, dtype=np.int32), dense.shape), dense.astype(np.float64), depth)
-    candidates = np.argpartition(dense, n_chunks - width, axis=1)[:, n_chunks - width :].astype(np.int32)
-    rows, scores = order(candidates, np.take_along_axis(dense, candidates, axis=1).astype(np.float64), width)
-    for query in np.flatnonzero(np.isfinite(scores[:, -1]) & (scores[:, depth - 1] == scores[:, -1])):
-        rows[query, :depth], scores[query, :depth] = first_of_tied(dense[query].astype(np.float64), float(scores[query, depth - 1]), depth)
+        return order(
+            np.broadcast_to(np.arange(n_chunks, dtype=np.int32), dense.shape),
+            dense.astype(np.float64),
+            depth,
+        )
+    candidates = np.argpartition(dense, n_chunks - width, axis=1)[:, n_chunks - width :].astype(
+        np.int32
+    )
+    rows, scores = order(
+        candidates, np.take_along_axis(dense, candidates, axis=1).astype(np.float64), width
+    )
+    for query in np.flatnonzero(
+        np.isfinite(scores[:, -1]) & (scores[:, depth - 1] == scores[:, -1])
+    ):
+        rows[query, :depth], scores[query, :depth] = first_of_tied(
+            dense[query].astype(np.float64), float(scores[query, depth - 1]), depth
+        )
     return rows[:, :depth], scores[:, :depth]
 
 
@@ -150,7 +195,9 @@ def first_of_tied(dense: Scores, cut: float, depth: int) -> tuple[Rows, Scores]:
     """Top `depth` of one query's scores [n_chunks] when many chunks share the score `cut` at the end: all above it, then the first rows at it."""
     rounded = np.round(dense, ROUNDING)
     above = np.flatnonzero(rounded > cut)
-    chosen = np.concatenate([above, np.flatnonzero(rounded == cut)[: depth - len(above)]]).astype(np.int32)
+    chosen = np.concatenate([above, np.flatnonzero(rounded == cut)[: depth - len(above)]]).astype(
+        np.int32
+    )
     rows, scores = order(chosen[None, :], rounded[None, chosen], depth)
     return rows[0], scores[0]
 

@@ -19,7 +19,9 @@ class Reranker(Protocol):
 
     name: str
 
-    def scores(self, queries: Sequence[str], texts: Sequence[Sequence[str]]) -> list[Sequence[float]]:
+    def scores(
+        self, queries: Sequence[str], texts: Sequence[Sequence[str]]
+    ) -> list[Sequence[float]]:
         """Return one score for each text of each query, higher is better."""
         ...
 
@@ -37,11 +39,22 @@ def reorder(first: Ranking, scores: Scores, picked: Rows) -> Ranking:
         int32 [n, m]: old places in the new order.
     """
     m = picked.shape[1]
-    places = np.concatenate([picked, np.broadcast_to(np.arange(m, first.rows.shape[1], dtype=np.int32), (len(picked), first.rows.shape[1] - m))], axis=1)
+    places = np.concatenate(
+        [
+            picked,
+            np.broadcast_to(
+                np.arange(m, first.rows.shape[1], dtype=np.int32),
+                (len(picked), first.rows.shape[1] - m),
+            ),
+        ],
+        axis=1,
+    )
     rerank = np.full(first.rows.shape, np.nan)
     rerank[:, :m] = scores
     rows, k_pos = (np.take_along_axis(part, places, axis=1) for part in (first.rows, first.k_pos))
-    raw, norm, judged = (np.take_along_axis(part, places, axis=1) for part in (first.raw, first.norm, rerank))
+    raw, norm, judged = (
+        np.take_along_axis(part, places, axis=1) for part in (first.raw, first.norm, rerank)
+    )
     return Ranking(rows, raw, norm, k_pos, judged, first.candidates)
 
 
@@ -95,7 +108,9 @@ def by_scores(first: Ranking, given: Sequence[Sequence[float]], *, depth: int) -
     for query, (row, count) in enumerate(zip(given, counts, strict=True)):
         values = np.asarray(row, dtype=np.float64)
         if values.shape != (count,) or not np.isfinite(values).all():
-            raise ValueError(f"reranker: query {query} has {count} candidates and got scores of shape {values.shape}; accepted: one finite number for each")
+            raise ValueError(
+                f"reranker: query {query} has {count} candidates and got scores of shape {values.shape}; accepted: one finite number for each"
+            )
         scores[query, :count] = values
     key: npt.NDArray[np.float64] = np.where(np.isnan(scores), np.inf, -scores)
     return reorder(first, scores, np.argsort(key, axis=1, kind="stable").astype(np.int32))
@@ -104,11 +119,21 @@ def by_scores(first: Ranking, given: Sequence[Sequence[float]], *, depth: int) -
 def _finite(scores: Sequence[float], count: int) -> list[float]:
     values = np.asarray(scores, dtype=np.float64)
     if values.shape != (count,) or not np.isfinite(values).all():
-        raise ValueError(f"scores of shape {values.shape} for {count} candidates; accepted: one finite number for each")
+        raise ValueError(
+            f"scores of shape {values.shape} for {count} candidates; accepted: one finite number for each"
+        )
     return [float(value) for value in values]
 
 
-def by_reranker(first: Ranking, reranker: Reranker, queries: Sequence[str], texts: Sequence[Sequence[str]], *, depth: int, strict: bool) -> Ranking:
+def by_reranker(
+    first: Ranking,
+    reranker: Reranker,
+    queries: Sequence[str],
+    texts: Sequence[Sequence[str]],
+    *,
+    depth: int,
+    strict: bool,
+) -> Ranking:
     """Order by an outside reranker, whose errors fail the query that they belong to and no other.
 
     The whole batch is asked at once; where that fails each query is asked alone, to find those that fail.

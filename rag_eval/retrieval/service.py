@@ -62,7 +62,9 @@ class RetrievalService:
         if default not in strategies:
             raise ValueError(f"default: found {default}, accepted {', '.join(strategies)}")
         if default_threshold is not None and trust is None:
-            raise ValueError("default_threshold: this index has no trust scores, so nothing can be filtered by them")
+            raise ValueError(
+                "default_threshold: this index has no trust scores, so nothing can be filtered by them"
+            )
         self._strategies = dict(strategies)
         self._default = default
         self._table = strategies[default].index.table
@@ -80,25 +82,41 @@ class RetrievalService:
         """Retrieve for one query, embedding it anew."""
         return self._retrieve([query], options)[0]
 
-    def batch_retrieve(self, queries: Sequence[str], options: RetrievalOptions) -> list[RetrievalResult]:
+    def batch_retrieve(
+        self, queries: Sequence[str], options: RetrievalOptions
+    ) -> list[RetrievalResult]:
         """Retrieve for many queries at once."""
         return self._retrieve(list(queries), options) if queries else []
 
     def stats(self) -> RetrievalStats:
         """Describe the corpus and its indexes."""
         hashes = {strategy.name: strategy.index_hash for strategy in self._strategies.values()}
-        return RetrievalStats(self._n_documents, len(self._table), self._corpus_rev, self._table.chunks_hash, hashes, self._default)
+        return RetrievalStats(
+            self._n_documents,
+            len(self._table),
+            self._corpus_rev,
+            self._table.chunks_hash,
+            hashes,
+            self._default,
+        )
 
     def _allowed(self, options: RetrievalOptions) -> npt.NDArray[np.bool_] | None:
         allowed = np.ones(len(self._table), dtype=bool)
         for name, wanted in (options.filters or {}).items():
             if name not in FILTERS:
                 raise ValueError(f"filters: found {name!r}, accepted {', '.join(FILTERS)}")
-            allowed &= np.isin(self._columns[name].astype(str), [wanted] if isinstance(wanted, str) else list(wanted))
-        threshold = self._default_threshold if options.trust_threshold is None else options.trust_threshold
+            allowed &= np.isin(
+                self._columns[name].astype(str),
+                [wanted] if isinstance(wanted, str) else list(wanted),
+            )
+        threshold = (
+            self._default_threshold if options.trust_threshold is None else options.trust_threshold
+        )
         if threshold is not None:
             if self._trust is None:
-                raise ValueError("trust_threshold: this index has no trust scores, so nothing can be filtered by them")
+                raise ValueError(
+                    "trust_threshold: this index has no trust scores, so nothing can be filtered by them"
+                )
             allowed &= self._trust >= threshold
         return None if allowed.all() else allowed
 
@@ -110,14 +128,23 @@ class RetrievalService:
         started = time.perf_counter()
         allowed = self._allowed(options)
         if self._guard is None:
-            found = strategy.search(queries, options.top_k, self._seed, allowed=allowed, cached=False)
+            found = strategy.search(
+                queries, options.top_k, self._seed, allowed=allowed, cached=False
+            )
             places = [(found, query) for query in range(len(queries))]
         else:
             places = self._guarded(self._guard, strategy, queries, options.top_k, allowed)
         duration = (time.perf_counter() - started) / len(queries)
         return [self._result(strategy, found, query, duration) for found, query in places]
 
-    def _guarded(self, guard: QueryGuard, strategy: ReadyStrategy, queries: list[str], top_k: int, allowed: npt.NDArray[np.bool_] | None) -> list[tuple[Ranking, int]]:
+    def _guarded(
+        self,
+        guard: QueryGuard,
+        strategy: ReadyStrategy,
+        queries: list[str],
+        top_k: int,
+        allowed: npt.NDArray[np.bool_] | None,
+    ) -> list[tuple[Ranking, int]]:
         """Each query's ranking without what restates it, and the query's place in that ranking.
 
         A query of which too much was left out is searched again with twice the depth, until top_k are left or its ranking has no more: however many
@@ -131,11 +158,16 @@ class RetrievalService:
             kept = guard.apply(asked, found).cut(top_k)
             places.update({query: (kept, place) for place, query in enumerate(due)})
             more = (found.found.sum(axis=1) >= depth) & (depth < len(self._table))
-            due = [due[place] for place in np.flatnonzero(more & (kept.found.sum(axis=1) < top_k)).tolist()]
+            due = [
+                due[place]
+                for place in np.flatnonzero(more & (kept.found.sum(axis=1) < top_k)).tolist()
+            ]
             depth = min(2 * depth, len(self._table))
         return [places[query] for query in range(len(queries))]
 
-    def _result(self, strategy: ReadyStrategy, found: Ranking, query: int, duration: float) -> RetrievalResult:
+    def _result(
+        self, strategy: ReadyStrategy, found: Ranking, query: int, duration: float
+    ) -> RetrievalResult:
         chunks = []
         for place, row in enumerate(found.rows[query].tolist()):
             if row < 0:
@@ -153,5 +185,15 @@ class RetrievalService:
                     rerank_score=None if np.isnan(rerank) else rerank,
                 )
             )
-        trust = {} if self._trust is None else {chunk.snippet_id: float(self._trust[self._table.row_of[chunk.snippet_id]]) for chunk in chunks}
-        return RetrievalResult(tuple(chunks), RetrievalMetadata(strategy.name, duration, int(found.candidates[query]), trust))
+        trust = (
+            {}
+            if self._trust is None
+            else {
+                chunk.snippet_id: float(self._trust[self._table.row_of[chunk.snippet_id]])
+                for chunk in chunks
+            }
+        )
+        return RetrievalResult(
+            tuple(chunks),
+            RetrievalMetadata(strategy.name, duration, int(found.candidates[query]), trust),
+        )

@@ -31,7 +31,9 @@ Allowed = npt.NDArray[np.bool_] | None
 
 
 class _Dense(Protocol):
-    def __call__(self, queries: npt.NDArray[np.float32], depth: int, seed: int, allowed: Allowed) -> Ranking: ...
+    def __call__(
+        self, queries: npt.NDArray[np.float32], depth: int, seed: int, allowed: Allowed
+    ) -> Ranking: ...
 
 
 class StrategyIndex:
@@ -52,7 +54,13 @@ class StrategyIndex:
     """
 
     def __init__(
-        self, table: ChunkTable, places: Places, chroma: ChromaStore | None = None, rerankers: Mapping[str, str] | None = None, *, prefix: str = ""
+        self,
+        table: ChunkTable,
+        places: Places,
+        chroma: ChromaStore | None = None,
+        rerankers: Mapping[str, str] | None = None,
+        *,
+        prefix: str = "",
     ) -> None:
         self.prefix = prefix
         self.table = table
@@ -98,13 +106,17 @@ class StrategyIndex:
             self._lexical[key] = engine(self.table.terms, self.table.n_terms, k1=spec.k1, b=spec.b)
         return self._lexical[key]
 
-    def by_term(self, spec: Bm25 | Hybrid, queries: list[str], depth: int, allowed: Allowed) -> Ranking:
+    def by_term(
+        self, spec: Bm25 | Hybrid, queries: list[str], depth: int, allowed: Allowed
+    ) -> Ranking:
         """Rank chunks by the terms of queries, widened by synonyms where the strategy asks for it."""
         engine, terms = self.lexical(spec), self.table.query_terms(queries)
         if spec.expand is None:
             return engine.search(terms, depth, allowed)
         if not isinstance(engine, Bm25s):
-            raise TypeError(f"expand: found the engine {spec.engine}, accepted bm25s")  # the configuration refuses it with its place
+            raise TypeError(
+                f"expand: found the engine {spec.engine}, accepted bm25s"
+            )  # the configuration refuses it with its place
         return engine.search_expanded(terms, self._expansion(spec.expand), depth, allowed)
 
     def _expansion(self, name: str) -> BoundExpansion:
@@ -124,10 +136,20 @@ class StrategyIndex:
         if store is None:
             raise RuntimeError("approximate search needs a vector store")
 
-        def approximate(queries: npt.NDArray[np.float32], depth: int, seed: int, allowed: Allowed) -> Ranking:
+        def approximate(
+            queries: npt.NDArray[np.float32], depth: int, seed: int, allowed: Allowed
+        ) -> Ranking:
             name = self.graph_name(source.model, seed)
-            if name not in self._graphs:  # left alone where it is finished; a store that was emptied meanwhile gets it again
-                store.build(name, self.table.chunk_ids, source.chunk_vectors(), self.table.doc_ids, seed=seed)
+            if (
+                name not in self._graphs
+            ):  # left alone where it is finished; a store that was emptied meanwhile gets it again
+                store.build(
+                    name,
+                    self.table.chunk_ids,
+                    source.chunk_vectors(),
+                    self.table.doc_ids,
+                    seed=seed,
+                )
                 self._graphs.add(name)
             return store.search(name, queries, depth, self.table.row_of, allowed)
 
@@ -155,7 +177,8 @@ class StrategyIndex:
                     "the settings enable no reranker of this name",
                     field="rerank.kind",
                     found=name,
-                    accepted=", ".join(["mmr", *sorted(self.rerankers)]) + " (enable one with RAG_EVAL_RERANKERS)",
+                    accepted=", ".join(["mmr", *sorted(self.rerankers)])
+                    + " (enable one with RAG_EVAL_RERANKERS)",
                 )
             )
         if name not in self._loaded:
@@ -165,7 +188,13 @@ class StrategyIndex:
                 self._loaded[name] = found() if isinstance(found, type) else found
             except Exception as error:
                 raise InputError(
-                    Problem("reranker_unusable", f"the reranker {quoted(name)} cannot be loaded", file="settings", field="rerankers", found=f"{path}: {type(error).__name__}: {error}")
+                    Problem(
+                        "reranker_unusable",
+                        f"the reranker {quoted(name)} cannot be loaded",
+                        file="settings",
+                        field="rerankers",
+                        found=f"{path}: {type(error).__name__}: {error}",
+                    )
                 ) from error
         return self._loaded[name]
 
@@ -183,7 +212,16 @@ class ReadyStrategy:
         self.seed_matters = not isinstance(spec, Bm25) and spec.search == "approximate"
         self.reranks_outside = spec.rerank is not None and spec.rerank.kind != "mmr"
 
-    def search(self, queries: list[str], depth: int, seed: int = 0, *, allowed: Allowed = None, cached: bool = True, strict: bool = True) -> Ranking:
+    def search(
+        self,
+        queries: list[str],
+        depth: int,
+        seed: int = 0,
+        *,
+        allowed: Allowed = None,
+        cached: bool = True,
+        strict: bool = True,
+    ) -> Ranking:
         """Rank chunks for each query.
 
         Parameters
@@ -205,7 +243,9 @@ class ReadyStrategy:
         found = self._rank(queries, pool, seed, allowed, cached=cached)
         return self._rerank(queries, found, strict=strict).cut(depth)
 
-    def _rank(self, queries: list[str], pool: int, seed: int, allowed: Allowed, *, cached: bool) -> Ranking:
+    def _rank(
+        self, queries: list[str], pool: int, seed: int, allowed: Allowed, *, cached: bool
+    ) -> Ranking:
         spec = self.spec
         if isinstance(spec, Bm25):
             return self.index.by_term(spec, queries, pool, allowed)
@@ -227,5 +267,15 @@ class ReadyStrategy:
         if source is not None:
             return mmr(found, source.chunk_vectors(), lambda_=step.lambda_, depth=step.depth)
         texts = self.index.table.texts
-        candidates = [[texts[row] for row in rows if row >= 0] for rows in found.rows[:, : step.depth].tolist()]
-        return by_reranker(found, self.index.reranker(step.kind), queries, candidates, depth=step.depth, strict=strict)
+        candidates = [
+            [texts[row] for row in rows if row >= 0]
+            for rows in found.rows[:, : step.depth].tolist()
+        ]
+        return by_reranker(
+            found,
+            self.index.reranker(step.kind),
+            queries,
+            candidates,
+            depth=step.depth,
+            strict=strict,
+        )

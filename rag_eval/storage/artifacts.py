@@ -50,7 +50,9 @@ class Artifact:
 
     def array(self, name: str, *, mapped: bool = False) -> np.ndarray:
         """Read a .npy part, memory-mapped read-only where asked."""
-        array: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="r" if mapped else None, allow_pickle=False)
+        array: np.ndarray = np.load(
+            self.folder / f"{name}.npy", mmap_mode="r" if mapped else None, allow_pickle=False
+        )
         return array
 
     def json(self, name: str) -> Any:
@@ -129,12 +131,17 @@ class ArtifactStore:
         partial.chmod(0o755)  # mkdtemp keeps others out; a team reads one store
         try:
             _write(partial, parts)
-            (partial / _META).write_text(canonical_json({"stage": stage, "key": key, "parts": sorted(parts)}), encoding="utf-8")
+            (partial / _META).write_text(
+                canonical_json({"stage": stage, "key": key, "parts": sorted(parts)}),
+                encoding="utf-8",
+            )
             _fsync_tree(partial)
             try:
                 partial.rename(final)
             except OSError:
-                if self.get(stage, key) is None:  # not another writer's whole artifact: a real failure
+                if (
+                    self.get(stage, key) is None
+                ):  # not another writer's whole artifact: a real failure
                     raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)

@@ -37,7 +37,12 @@ def sweep(folder: Path, *patterns: str, older_than_s: float = 0.0) -> int:
         Leave what is younger: where others may be writing.
     """
     before = time.time() - older_than_s
-    left = [path for pattern in patterns for path in folder.glob(f"{pattern}/.partial-*".lstrip("/")) if path.stat().st_mtime <= before]
+    left = [
+        path
+        for pattern in patterns
+        for path in folder.glob(f"{pattern}/.partial-*".lstrip("/"))
+        if path.stat().st_mtime <= before
+    ]
     for path in left:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

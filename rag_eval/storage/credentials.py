@@ -53,5 +53,9 @@ def _secrets(address: str) -> set[str]:
         name, _, value = pair.partition("=")
         if _SECRET.search(name):
             values.add(value)
-    values |= {decode(value) for value in tuple(values) for decode in (urllib.parse.unquote, urllib.parse.unquote_plus)}
+    values |= {
+        decode(value)
+        for value in tuple(values)
+        for decode in (urllib.parse.unquote, urllib.parse.unquote_plus)
+    }
     return {value for value in values if len(value) >= _MIN_CHARS}

@@ -18,12 +18,16 @@ def canonical_json(value: Any) -> str:
     >>> canonical_json({"b": 1, "a": [1.5, "ü"]})
     '{"a":[1.5,"ü"],"b":1}'
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
 
 
 def digest(value: Any, length: int = SHORT) -> str:
     """Hash of any JSON value: the first `length` hex digits of SHA-256 over its canonical JSON, lone surrogates as they stand."""
-    return hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:length]
+    return hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[
+        :length
+    ]
 
 
 def text_hash(text: str) -> str:

@@ -33,13 +33,44 @@ def _parsed(address: str) -> "URL":
         url = make_url(address)
     except (ArgumentError, ValueError):  # its text may quote a part of the password
         url = None
-    if url is None or "@" in (url.host or ""):  # an unescaped @ in a password moves its tail into the host
-        raise InputError(Problem("database_url", "the address of the SQL store cannot be read", field="database_url", accepted=ACCEPTED))
-    names = {"sqlite": "sqlite", "sqlite+pysqlite": "sqlite", "postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg", "postgresql+psycopg": "postgresql+psycopg"}
+    if url is None or "@" in (
+        url.host or ""
+    ):  # an unescaped @ in a password moves its tail into the host
+        raise InputError(
+            Problem(
+                "database_url",
+                "the address of the SQL store cannot be read",
+                field="database_url",
+                accepted=ACCEPTED,
+            )
+        )
+    names = {
+        "sqlite": "sqlite",
+        "sqlite+pysqlite": "sqlite",
+        "postgres": "postgresql+psycopg",
+        "postgresql": "postgresql+psycopg",
+        "postgresql+psycopg": "postgresql+psycopg",
+    }
     if url.drivername not in names:
-        raise InputError(Problem("database_url", "no such kind of SQL store", field="database_url", found=url.drivername, accepted=ACCEPTED))
+        raise InputError(
+            Problem(
+                "database_url",
+                "no such kind of SQL store",
+                field="database_url",
+                found=url.drivername,
+                accepted=ACCEPTED,
+            )
+        )
     if names[url.drivername] == "sqlite" and url.database in {None, "", ":memory:"}:
-        raise InputError(Problem("database_url", "a store in memory would forget what it is given", field="database_url", found=address, accepted=ACCEPTED))
+        raise InputError(
+            Problem(
+                "database_url",
+                "a store in memory would forget what it is given",
+                field="database_url",
+                found=address,
+                accepted=ACCEPTED,
+            )
+        )
     return url.set(drivername=names[url.drivername])
 
 
@@ -67,12 +98,29 @@ def _opened(url: "URL") -> "Engine":
     from sqlalchemy.pool import NullPool
 
     if url.drivername != "sqlite":
-        more = {"connect_timeout": CONNECT_SECONDS, "application_name": "rag_eval", "client_encoding": "UTF8"}
-        return create_engine(url, poolclass=NullPool, hide_parameters=True, connect_args={name: value for name, value in more.items() if name not in url.query})
-    engine = create_engine(url, poolclass=NullPool, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS})
+        more = {
+            "connect_timeout": CONNECT_SECONDS,
+            "application_name": "rag_eval",
+            "client_encoding": "UTF8",
+        }
+        return create_engine(
+            url,
+            poolclass=NullPool,
+            hide_parameters=True,
+            connect_args={name: value for name, value in more.items() if name not in url.query},
+        )
+    engine = create_engine(
+        url, poolclass=NullPool, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS}
+    )
     event.listen(engine, "connect", lambda connection, _: _into_wal(connection))
     # a transaction that writes takes the lock when it begins: one that read first and then wants to write would be refused without waiting
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN"))
+    event.listen(
+        engine,
+        "begin",
+        lambda connection: connection.exec_driver_sql(
+            "BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN"
+        ),
+    )
     return engine
 
 
@@ -103,20 +151,31 @@ class Transaction:
         """
         from sqlalchemy.dialects import postgresql, sqlite
 
-        insert: Any = postgresql.insert if self._connection.dialect.name == "postgresql" else sqlite.insert
+        insert: Any = (
+            postgresql.insert if self._connection.dialect.name == "postgresql" else sqlite.insert
+        )
         declared = self._store.table(table)
         statement = insert(declared).on_conflict_do_nothing().returning(declared.c[key])
         added: set[Any] = set()
         for batch in batches(table, rows):
-            added.update(self._connection.execute(statement, [dict(zip(table.column_names, row, strict=True)) for row in batch]).scalars())
+            added.update(
+                self._connection.execute(
+                    statement, [dict(zip(table.column_names, row, strict=True)) for row in batch]
+                ).scalars()
+            )
         return added
 
     def _append(self, table: TableSpec, rows: list[tuple[Any, ...]]) -> None:
         names, declared = self._connection.dialect.identifier_preparer, self._store.table(table)
-        if self._connection.dialect.name == "postgresql":  # COPY takes less than half the time of INSERT
+        if (
+            self._connection.dialect.name == "postgresql"
+        ):  # COPY takes less than half the time of INSERT
             columns = ", ".join([names.format_column(column) for column in declared.columns])
             cursor: Any = self._connection.connection.cursor()
-            with cursor, cursor.copy(f"COPY {names.format_table(declared)} ({columns}) FROM STDIN") as copy:
+            with (
+                cursor,
+                cursor.copy(f"COPY {names.format_table(declared)} ({columns}) FROM STDIN") as copy,
+            ):
                 for row in rows:
                     copy.write_row(row)
         else:
@@ -124,9 +183,13 @@ class Transaction:
 
     def delete(self, table: TableSpec, where: Mapping[str, Any]) -> int:
         """Delete the rows that `where` chooses, as in `select`, and return how many."""
-        return self._connection.execute(self._store.table(table).delete().where(*self._chosen(table, where))).rowcount
+        return self._connection.execute(
+            self._store.table(table).delete().where(*self._chosen(table, where))
+        ).rowcount
 
-    def select(self, table: TableSpec, where: Mapping[str, Any] | None = None, order: Sequence[str] = ()) -> list[dict[str, Any]]:
+    def select(
+        self, table: TableSpec, where: Mapping[str, Any] | None = None, order: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
         """Return rows as dictionaries, JSON decoded.
 
         Parameters
@@ -137,14 +200,23 @@ class Transaction:
             Columns to sort by; text sorts as the database collates it.
         """
         declared = self._store.table(table)
-        query = declared.select().where(*self._chosen(table, where or {})).order_by(*(declared.c[name] for name in order))
+        query = (
+            declared.select()
+            .where(*self._chosen(table, where or {}))
+            .order_by(*(declared.c[name] for name in order))
+        )
         rows = [dict(row) for row in self._connection.execute(query).mappings()]
         for name in [column.name for column in table.columns if column.kind == "json"]:
             for row in rows:
                 row[name] = None if row[name] is None else json.loads(row[name])
         return rows
 
-    def columns(self, table: TableSpec, where: Mapping[str, Any] | None = None, names: Sequence[str] | None = None) -> dict[str, list[Any]]:
+    def columns(
+        self,
+        table: TableSpec,
+        where: Mapping[str, Any] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> dict[str, list[Any]]:
         """Return the values of each column, JSON decoded, in no order: faster than `select` for many rows.
 
         Parameters
@@ -157,17 +229,37 @@ class Transaction:
         from sqlalchemy import select
 
         declared, wanted = self._store.table(table), names or table.column_names
-        rows = self._connection.execute(select(*(declared.c[name] for name in wanted)).where(*self._chosen(table, where or {}))).all()
-        found = {name: list(values) for name, values in zip(wanted, zip(*rows, strict=True), strict=True)} if rows else {name: [] for name in wanted}
-        for name in [column.name for column in table.columns if column.kind == "json" and column.name in found]:
-            found[name] = json.loads(f"[{','.join(['null' if text is None else text for text in found[name]])}]")  # one look at all is faster than one at each
+        rows = self._connection.execute(
+            select(*(declared.c[name] for name in wanted)).where(*self._chosen(table, where or {}))
+        ).all()
+        found = (
+            {
+                name: list(values)
+                for name, values in zip(wanted, zip(*rows, strict=True), strict=True)
+            }
+            if rows
+            else {name: [] for name in wanted}
+        )
+        for name in [
+            column.name
+            for column in table.columns
+            if column.kind == "json" and column.name in found
+        ]:
+            found[name] = json.loads(
+                f"[{','.join(['null' if text is None else text for text in found[name]])}]"
+            )  # one look at all is faster than one at each
         return found
 
-    def _chosen(self, table: TableSpec, where: Mapping[str, Any]) -> "Iterator[ColumnElement[bool]]":
+    def _chosen(
+        self, table: TableSpec, where: Mapping[str, Any]
+    ) -> "Iterator[ColumnElement[bool]]":
         columns = self._store.table(table).c
         for name, value in where.items():
             several = isinstance(value, list | tuple | set | frozenset)
-            accepted = [cleaned(item) if isinstance(item, str) else item for item in (value if several else [value])]
+            accepted = [
+                cleaned(item) if isinstance(item, str) else item
+                for item in (value if several else [value])
+            ]
             yield columns[name].in_(accepted) if several else columns[name] == accepted[0]
 
 
@@ -189,8 +281,17 @@ class SqlStore:
     def __init__(self, place: str | Path) -> None:
         from sqlalchemy import URL
 
-        url = URL.create("sqlite", database=str(place)) if isinstance(place, Path) else _parsed(place)
-        self._secrets = {value for value in (url.password, *(str(value) for name, value in url.query.items() if "pass" in name.lower())) if value}
+        url = (
+            URL.create("sqlite", database=str(place)) if isinstance(place, Path) else _parsed(place)
+        )
+        self._secrets = {
+            value
+            for value in (
+                url.password,
+                *(str(value) for name, value in url.query.items() if "pass" in name.lower()),
+            )
+            if value
+        }
         self.address: str = url.set(query={}).render_as_string(hide_password=True)
         """The address without the password and without options."""
         self._tables: dict[TableSpec, Table] = {}
@@ -200,7 +301,14 @@ class SqlStore:
                 Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
             self._engine = _opened(url)
         except ModuleNotFoundError:
-            raise InputError(Problem("database_driver", "PostgreSQL needs psycopg: pip install 'rag-eval[postgresql]'", field="database_url", found=self.address)) from None
+            raise InputError(
+                Problem(
+                    "database_driver",
+                    "PostgreSQL needs psycopg: pip install 'rag-eval[postgresql]'",
+                    field="database_url",
+                    found=self.address,
+                )
+            ) from None
         except OSError as error:
             raise InputError(self._failed(error)) from None
 
@@ -213,14 +321,22 @@ class SqlStore:
             yield
         except DBAPIError as error:
             raise InputError(self._failed(error.orig or error)) from None
-        except self._engine.dialect.loaded_dbapi.Error as error:  # of COPY, which sqlalchemy does not know
+        except (
+            self._engine.dialect.loaded_dbapi.Error
+        ) as error:  # of COPY, which sqlalchemy does not know
             raise InputError(self._failed(error)) from None
 
     def _failed(self, error: BaseException) -> Problem:
         reason = " ".join(str(error).split())
         for secret in self._secrets:
             reason = reason.replace(secret, "***")
-        return Problem("database_failed", "the SQL store cannot be used; check its address, that it runs, and your rights", file=self.address, field="database_url", found=reason)
+        return Problem(
+            "database_failed",
+            "the SQL store cannot be used; check its address, that it runs, and your rights",
+            file=self.address,
+            field="database_url",
+            found=reason,
+        )
 
     @contextlib.contextmanager
     def transaction(self, *locks: str) -> Iterator[Transaction]:
@@ -233,10 +349,24 @@ class SqlStore:
         """
         from sqlalchemy import func, select
 
-        with self._reported(), self._engine.connect().execution_options(writes=True) as connection, connection.begin():
+        with (
+            self._reported(),
+            self._engine.connect().execution_options(writes=True) as connection,
+            connection.begin(),
+        ):
             if self._engine.dialect.name == "postgresql":
-                for lock in sorted(set(locks)):  # one order for all, so that two never wait for each other
-                    connection.execute(select(func.pg_advisory_xact_lock(int.from_bytes(hashlib.sha256(lock.encode()).digest()[:8], signed=True))))
+                for lock in sorted(
+                    set(locks)
+                ):  # one order for all, so that two never wait for each other
+                    connection.execute(
+                        select(
+                            func.pg_advisory_xact_lock(
+                                int.from_bytes(
+                                    hashlib.sha256(lock.encode()).digest()[:8], signed=True
+                                )
+                            )
+                        )
+                    )
             yield Transaction(self, connection)
 
     @contextlib.contextmanager
@@ -250,10 +380,24 @@ class SqlStore:
         from sqlalchemy import BigInteger, Boolean, Column, Double, Index, MetaData, Table, Text
 
         if table not in self._tables:
-            types = {"text": Text, "integer": BigInteger, "float": Double, "boolean": Boolean, "json": Text}
-            columns = [Column(column.name, types[column.kind](), nullable=not column.required) for column in table.columns]
-            indexes = [Index(f"ix_{table.name}_{'_'.join(names)}"[:63], *names) for names in table.indexes]
-            unique = [Index(f"uq_{table.name}_{'_'.join(names)}"[:63], *names, unique=True) for names in table.unique]
+            types = {
+                "text": Text,
+                "integer": BigInteger,
+                "float": Double,
+                "boolean": Boolean,
+                "json": Text,
+            }
+            columns = [
+                Column(column.name, types[column.kind](), nullable=not column.required)
+                for column in table.columns
+            ]
+            indexes = [
+                Index(f"ix_{table.name}_{'_'.join(names)}"[:63], *names) for names in table.indexes
+            ]
+            unique = [
+                Index(f"uq_{table.name}_{'_'.join(names)}"[:63], *names, unique=True)
+                for names in table.unique
+            ]
             self._tables[table] = Table(table.name, MetaData(), *columns, *indexes, *unique)
         return self._tables[table]
 
@@ -281,21 +425,46 @@ class SqlStore:
         database = inspect(transaction._connection)  # noqa: SLF001 - likewise
         if not database.has_table(table.name):
             return False
-        accepted = {"text": Text, "integer": Integer, "float": Float, "boolean": Boolean, "json": Text}
+        accepted = {
+            "text": Text,
+            "integer": Integer,
+            "float": Float,
+            "boolean": Boolean,
+            "json": Text,
+        }
         found = database.get_columns(table.name)
-        fits = [isinstance(column["type"], accepted[wanted.kind]) for column, wanted in zip(found, table.columns, strict=False)]
+        fits = [
+            isinstance(column["type"], accepted[wanted.kind])
+            for column, wanted in zip(found, table.columns, strict=False)
+        ]
         if [column["name"] for column in found] != list(table.column_names) or not all(fits):
-            named = {"text": Text(), "integer": BigInteger(), "float": Double(), "boolean": Boolean(), "json": Text()}
+            named = {
+                "text": Text(),
+                "integer": BigInteger(),
+                "float": Double(),
+                "boolean": Boolean(),
+                "json": Text(),
+            }
             raise InputError(
                 Problem(
                     "table_differs",
                     f"the table {table.name} has other columns than this version writes; rename it or give this version its own database",
                     file=self.address,
                     found=", ".join(f"{column['name']} {column['type']}" for column in found),
-                    accepted=", ".join(f"{column.name} {named[column.kind]}" for column in table.columns),
+                    accepted=", ".join(
+                        f"{column.name} {named[column.kind]}" for column in table.columns
+                    ),
                 )
             )
-        unique = {tuple(index["column_names"]) for index in database.get_indexes(table.name) if index["unique"]} if table.unique else set()
+        unique = (
+            {
+                tuple(index["column_names"])
+                for index in database.get_indexes(table.name)
+                if index["unique"]
+            }
+            if table.unique
+            else set()
+        )
         absent = [", ".join(names) for names in table.unique if names not in unique]
         if absent:
             raise InputError(
@@ -303,7 +472,8 @@ class SqlStore:
                     "table_differs",
                     f"the table {table.name} has no unique index over columns that need one, so rows could stand twice in it; make the index or rename the table",
                     file=self.address,
-                    found="; ".join(", ".join(map(str, names)) for names in sorted(unique, key=str)) or "no unique index",
+                    found="; ".join(", ".join(map(str, names)) for names in sorted(unique, key=str))
+                    or "no unique index",
                     accepted="; ".join(absent),
                 )
             )

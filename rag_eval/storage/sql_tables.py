@@ -60,10 +60,16 @@ class TableSpec:
         wrong = [name for name in (self.name, *names) if not _NAME.fullmatch(name)]
         absent = {name for index in (*self.indexes, *self.unique) for name in index} - set(names)
         if wrong or absent or len(set(names)) != len(names):
-            raise ValueError(f"table {self.name!r}: unfit names {wrong}, absent columns in indexes {sorted(absent)}, columns {names}")
-        nullable = {column.name for column in self.columns if not column.required} & {name for index in self.unique for name in index}
+            raise ValueError(
+                f"table {self.name!r}: unfit names {wrong}, absent columns in indexes {sorted(absent)}, columns {names}"
+            )
+        nullable = {column.name for column in self.columns if not column.required} & {
+            name for index in self.unique for name in index
+        }
         if nullable:
-            raise ValueError(f"table {self.name!r}: columns of unique indexes that are not required {sorted(nullable)}")
+            raise ValueError(
+                f"table {self.name!r}: columns of unique indexes that are not required {sorted(nullable)}"
+            )
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -93,7 +99,9 @@ def _json_text(value: Any) -> str | None:
     except ValueError:
         text = _JSON(_finite(value))
     if "\\u0000" in text:
-        text = _JSON_NUL.sub(lambda match: "\ufffd" if match.group() == "\\u0000" else match.group(), text)
+        text = _JSON_NUL.sub(
+            lambda match: "\ufffd" if match.group() == "\\u0000" else match.group(), text
+        )
     return cleaned(text)
 
 
@@ -102,10 +110,18 @@ def _kept(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
     if kind == "json":
         return [_json_text(value) for value in values]
     if kind == "text":
-        joined = "".join([value for value in values if value is not None])  # one look at all of them is cheaper than one at each
-        return values if joined.isascii() and "\x00" not in joined else [None if value is None else cleaned(value) for value in values]
+        joined = "".join(
+            [value for value in values if value is not None]
+        )  # one look at all of them is cheaper than one at each
+        return (
+            values
+            if joined.isascii() and "\x00" not in joined
+            else [None if value is None else cleaned(value) for value in values]
+        )
     if kind == "float":
-        return [None if value is None or not math.isfinite(value) else value + 0.0 for value in values]
+        return [
+            None if value is None or not math.isfinite(value) else value + 0.0 for value in values
+        ]
     return values
 
 
@@ -113,5 +129,7 @@ def batches(table: TableSpec, rows: Iterable[Row]) -> Iterator[list[tuple[Any, .
     """Yield rows as every database keeps them, up to `BATCH` at once."""
     left = iter(rows)
     while batch := list(itertools.islice(left, BATCH)):
-        columns = zip(table.columns, zip(*batch, strict=True), strict=True)  # ValueError where a row is too short or too long
+        columns = zip(
+            table.columns, zip(*batch, strict=True), strict=True
+        )  # ValueError where a row is too short or too long
         yield list(zip(*(_kept(column.kind, values) for column, values in columns), strict=True))

@@ -51,13 +51,17 @@ class AddressingWeights:
 
     def score(self, sentence: str) -> float:
         """Score of a normalised sentence; rounded once, so that the order in which a set is walked changes nothing."""
-        return math.fsum((self.bias, *[self.weights[name] for name in self._known.of(tokens_of(sentence))]))
+        return math.fsum(
+            (self.bias, *[self.weights[name] for name in self._known.of(tokens_of(sentence))])
+        )
 
 
 @functools.lru_cache(maxsize=1)
 def load() -> AddressingWeights:
     """Read the weights."""
-    document: dict[str, Any] = json.loads((files("rag_eval.trust") / FILE).read_text(encoding="utf-8"))
+    document: dict[str, Any] = json.loads(
+        (files("rag_eval.trust") / FILE).read_text(encoding="utf-8")
+    )
     return AddressingWeights(document["weights"], document["bias"], document["threshold"])
 
 
@@ -68,7 +72,9 @@ def _groups(features: set[str], weights: dict[str, float]) -> str:
         kind, _, names = feature.partition(":")
         if kind in "cin" and names in _GROUPS and (weight := weights.get(feature, 0.0)) > 0:
             said[names] = said.get(names, 0.0) + weight
-    return ", ".join(_GROUPS[name] for name in sorted(said, key=lambda name: (-said[name], name))[:_SHOWN])
+    return ", ".join(
+        _GROUPS[name] for name in sorted(said, key=lambda name: (-said[name], name))[:_SHOWN]
+    )
 
 
 def with_neighbours(scores: Sequence[float], beside: Sequence[bool]) -> list[float]:
@@ -85,7 +91,9 @@ def with_neighbours(scores: Sequence[float], beside: Sequence[bool]) -> list[flo
     return joined
 
 
-def addressed(views: Sequence[View], threshold: float | None = None) -> list[list[tuple[int, int, str]]]:
+def addressed(
+    views: Sequence[View], threshold: float | None = None
+) -> list[list[tuple[int, int, str]]]:
     """Find sentences in readings of texts that speak to whoever answers.
 
     Parameters
@@ -102,14 +110,23 @@ def addressed(views: Sequence[View], threshold: float | None = None) -> list[lis
     """
     fitted = load()
     limit = fitted.threshold if threshold is None else threshold
-    looked_at = [list(sentences_looked_at(view.text)) for view in views]  # all of them first, as the rules do
-    return [_over(limit, view, spans, fitted) if spans else [] for view, spans in zip(views, looked_at, strict=True)]
+    looked_at = [
+        list(sentences_looked_at(view.text)) for view in views
+    ]  # all of them first, as the rules do
+    return [
+        _over(limit, view, spans, fitted) if spans else []
+        for view, spans in zip(views, looked_at, strict=True)
+    ]
 
 
-def _over(limit: float, view: View, spans: list[tuple[int, int]], fitted: AddressingWeights) -> list[tuple[int, int, str]]:
+def _over(
+    limit: float, view: View, spans: list[tuple[int, int]], fitted: AddressingWeights
+) -> list[tuple[int, int, str]]:
     """Those of the sentences of a view that score more than a limit; neighbours as one."""
     own = [fitted.score(view.text[start:end]) for start, end in spans]
-    scores = with_neighbours(own, [False, *(before == start for (_, before), (start, _) in itertools.pairwise(spans))])
+    scores = with_neighbours(
+        own, [False, *(before == start for (_, before), (start, _) in itertools.pairwise(spans))]
+    )
     found: list[tuple[int, int, float, int]] = []
     for at, ((start, end), score) in enumerate(zip(spans, scores, strict=True)):
         if score <= limit:
@@ -124,7 +141,12 @@ def _over(limit: float, view: View, spans: list[tuple[int, int]], fitted: Addres
         groups = _groups(features_of(tokens_of(view.text[slice(*spans[at])])), fitted.weights)
         while end > start and view.text[end - 1] == " ":
             end -= 1  # noqa: PLW2901 - the blank after a sentence is none of it
-        result.append((*view.back(start, end), f"worded as if to whoever answers (score {score:.1f}, limit {limit:.1f}): {groups or 'its words'}"))
+        result.append(
+            (
+                *view.back(start, end),
+                f"worded as if to whoever answers (score {score:.1f}, limit {limit:.1f}): {groups or 'its words'}",
+            )
+        )
     return result
 
 
@@ -157,6 +179,14 @@ def addressing(texts: Sequence[str], *, threshold: float | None = None) -> "pd.D
     rows: list[Finding] = []
     for row, text in enumerate(texts):
         found = set(itertools.chain.from_iterable(addressed(read(text).views, threshold)))
-        rows.extend((row, start, end, "pattern", "speaks_to_model", "warning", detail) for start, end, detail in sorted(found))
+        rows.extend(
+            (row, start, end, "pattern", "speaks_to_model", "warning", detail)
+            for start, end, detail in sorted(found)
+        )
     frame = pd.DataFrame(rows, columns=list(FINDINGS.columns))
-    return FINDINGS.check(frame.astype(dict.fromkeys(("row", "start", "end"), "int64") | dict.fromkeys(("check", "rule", "severity", "detail"), "str")))
+    return FINDINGS.check(
+        frame.astype(
+            dict.fromkeys(("row", "start", "end"), "int64")
+            | dict.fromkeys(("check", "rule", "severity", "detail"), "str")
+        )
+    )

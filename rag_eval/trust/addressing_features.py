@@ -26,7 +26,10 @@ def tokens_of(sentence: str) -> list[str]:
         sentence = _URL.sub(" <url> ", sentence)
     if "@" in sentence:
         sentence = _MAIL.sub(" <mail> ", sentence)
-    return ["<num>" if word.isdigit() else _STAND_INS.get(word, word) for word in _TOKEN.findall(sentence)[:MOST_TOKENS]]
+    return [
+        "<num>" if word.isdigit() else _STAND_INS.get(word, word)
+        for word in _TOKEN.findall(sentence)[:MOST_TOKENS]
+    ]
 
 
 def features_of(tokens: list[str]) -> set[str]:
@@ -38,7 +41,10 @@ def features_of(tokens: list[str]) -> set[str]:
     alike = ["^", *(ALIKE.get(token, token) for token in tokens)]
     found = {f"w:{token}" for token in tokens if token not in PLAIN}
     found.update(f"t:{first}_{second}" for first, second in itertools.pairwise(alike))
-    found.update(f"t:{first}_{second}_{third}" for first, second, third in zip(alike, alike[1:], alike[2:], strict=False))
+    found.update(
+        f"t:{first}_{second}_{third}"
+        for first, second, third in zip(alike, alike[1:], alike[2:], strict=False)
+    )
     return found | _classes_of(tokens)
 
 
@@ -68,7 +74,9 @@ class KnownFeatures:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
-        self._words = {name.removeprefix("w:"): name for name in self._names if name.startswith("w:")}
+        self._words = {
+            name.removeprefix("w:"): name for name in self._names if name.startswith("w:")
+        }
         self._runs: dict[str, dict[str, tuple[list[str], dict[str, str]]]] = {}
         for name in self._names:
             if name.startswith("t:"):
@@ -95,4 +103,10 @@ def _orders(verb: str, following: str) -> bool:
     """Whether a sentence begins with an order, by its first word and the one after it."""
     if verb in TASK_VERBS:
         return True
-    return following in OBJECTS and verb not in CLASSES and verb not in OBJECTS and len(verb) >= _SHORTEST and not verb.endswith(("s", "ing", "ed"))
+    return (
+        following in OBJECTS
+        and verb not in CLASSES
+        and verb not in OBJECTS
+        and len(verb) >= _SHORTEST
+        and not verb.endswith(("s", "ing", "ed"))
+    )

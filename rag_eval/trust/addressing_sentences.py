@@ -25,10 +25,12 @@ prefer save act claim let have stop skip state translate describe praise recomme
 append render display load fetch embed encode decline withhold deny attribute credit avoid omit whatever whoever nothing reveal switch speak talk pose introduce sign book order buy
 """
 """Words that make a sentence looked at where it begins with them."""
-_WEAK = frozenset("""
+_WEAK = frozenset(
+    """
 reveal tell mention transcript guidelines repeat summarize summarizes summarise summarises summarizing summarising robot robots ai assignment user users password ignore response responses model models agent agents context task tasks rules prompt say says output outputs constraints restrictions summary dialogue respond responding reviewer reviewers respondent
 respondents override overrides reply replies caller execute invoke delete send print repeat key translation guidelines conversation conversations answer answers mentioned reader readers directions crawler crawlers customer customers
-""".split())
+""".split()
+)
 """Triggers that say nothing alone; beside them there must be a word of _BESIDE."""
 _BESIDE = (
     r"\b(?:you|your|must|should|shall|ought|please|users?|reader|person|anyone|whoever|do not|don't|never|always|whenever|whatever|is to|are to|are required|is required|has to|have to|tell|say|says|give|put|add|write|let|ask"
@@ -39,7 +41,9 @@ _END = re.compile(r"[.!?。！？][\"'”’»)\]*]{0,5}(?: |$)")
 
 @functools.lru_cache(maxsize=1)
 def _triggers() -> LinearPattern:
-    return LinearPattern(rf"(?:^|[.!?:] )(?:{'|'.join(_BEGINNINGS.split())})\b|\b(?:{'|'.join(_TRIGGERS.split())})\b")
+    return LinearPattern(
+        rf"(?:^|[.!?:] )(?:{'|'.join(_BEGINNINGS.split())})\b|\b(?:{'|'.join(_TRIGGERS.split())})\b"
+    )
 
 
 @functools.lru_cache(maxsize=1)
@@ -56,7 +60,9 @@ def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
         Normalised, as `views.View.text` is.
     """
     last = 0
-    data = text.encode("ascii", "replace")  # one byte for each character, so that places in both are the same; what is looked for is ASCII
+    data = text.encode(
+        "ascii", "replace"
+    )  # one byte for each character, so that places in both are the same; what is looked for is ASCII
     for start, end in _triggers().spans(data):
         # a match that was drawn out to the end of its window stands for all that may be in it
         stops = (end - 1,) if end - start < _LONG else range(start, end, REACH // 2)

@@ -37,10 +37,14 @@ for _name, _words in _LISTS.items():
     for _word in _words.split():
         CLASSES[_word] = tuple(dict.fromkeys((*CLASSES.get(_word, ()), _name)))
 
-OPENING = frozenset("please kindly now then also so and but just oh hey dear simply note reminder important attention first finally next always never do not don't to you should must".split())
+OPENING = frozenset(
+    "please kindly now then also so and but just oh hey dear simply note reminder important attention first finally next always never do not don't to you should must".split()
+)
 """Words before the verb with which an order begins."""
 
-OBJECTS = frozenset("the a an your their his her its this that these those it them him every each all any no nothing with to in of for as by on at from out up only me us everything whoever whatever".split())
+OBJECTS = frozenset(
+    "the a an your their his her its this that these those it them him every each all any no nothing with to in of for as by on at from out up only me us everything whoever whatever".split()
+)
 
 _ALIKE = {
     "REPLY": "answer answers reply replies response responses output outputs summary summaries recap message messages review translation report",
@@ -61,5 +65,7 @@ _ALIKE = {
 ALIKE = {word: name for name, words in _ALIKE.items() for word in words.split()}
 """Word -> the one name under which it stands in runs of words."""
 
-PLAIN = frozenset("the a an of as and or is are was were in on at to for by with from it its that which this these be been has have had out us our we than then but into about over under between through two three four".split())
+PLAIN = frozenset(
+    "the a an of as and or is are was were in on at to for by with from it its that which this these be been has have had out us our we than then but into about over under between through two three four".split()
+)
 """Words that say nothing alone: weights for them would add up in long sentences."""

@@ -29,17 +29,32 @@ class Decision(BaseModel):
     schema_version: Literal[1] = 1
     chunk_id: str = Field(min_length=1, max_length=200)
     doc_id: str = Field(max_length=1000)
-    source_hash: str = Field(default="", pattern=r"^(?:[0-9a-f]{64})?$", description="sha256 of the document's bytes that were looked at; without it a decision does not count")
+    source_hash: str = Field(
+        default="",
+        pattern=r"^(?:[0-9a-f]{64})?$",
+        description="sha256 of the document's bytes that were looked at; without it a decision does not count",
+    )
     action: Literal["allow", "revoke"]
     who: str = Field(min_length=1, max_length=200)
     why: str = Field(min_length=1, max_length=2000)
-    reasons: tuple[str, ...] = Field(default=(), max_length=100, description="what the guard had found")
+    reasons: tuple[str, ...] = Field(
+        default=(), max_length=100, description="what the guard had found"
+    )
     at: dt.datetime
 
 
 def _bounded(data: bytes, file: str, line: int | None) -> None:
     if len(data) > MAX_LINE:
-        raise InputError(Problem("line_too_long", "the line is too long", file=file, line=line, found=f"{len(data)} bytes", accepted=f"at most {MAX_LINE} bytes"))
+        raise InputError(
+            Problem(
+                "line_too_long",
+                "the line is too long",
+                file=file,
+                line=line,
+                found=f"{len(data)} bytes",
+                accepted=f"at most {MAX_LINE} bytes",
+            )
+        )
 
 
 def _parse(data: bytes, file: str, line: int) -> Decision:
@@ -50,7 +65,17 @@ def _parse(data: bytes, file: str, line: int) -> Decision:
     except ValidationError as error:
         first = error.errors()[0]
         problem = ".".join(map(str, first["loc"])) or "line", first["msg"]
-    raise InputError(Problem("bad_decision", problem[1], file=file, line=line, field=problem[0], found=quoted(data.decode("utf-8", "replace"), 100), accepted=ACCEPTED))
+    raise InputError(
+        Problem(
+            "bad_decision",
+            problem[1],
+            file=file,
+            line=line,
+            field=problem[0],
+            found=quoted(data.decode("utf-8", "replace"), 100),
+            accepted=ACCEPTED,
+        )
+    )
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -83,7 +108,9 @@ def allowed_chunks(folder: Path) -> dict[str, Decision]:
     return allowed
 
 
-def still_meant(allowed: Mapping[str, Decision], source_hashes: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def still_meant(
+    allowed: Mapping[str, Decision], source_hashes: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
     """Tell the decisions about the documents as they are from those about other bytes.
 
     A chunk's text can stay while the title, address or author of its document change: who allowed the one did not see the other.
@@ -100,8 +127,13 @@ def still_meant(allowed: Mapping[str, Decision], source_hashes: Mapping[str, str
     dict, list
         chunk_id -> who allows it; and the chunk_ids, sorted, whose document is gone or another one, or whose decision does not say which bytes it is about.
     """
-    counts = {chunk_id: bool(one.source_hash) and source_hashes.get(one.doc_id) == one.source_hash for chunk_id, one in allowed.items()}
-    return {chunk_id: allowed[chunk_id].who for chunk_id, counted in counts.items() if counted}, sorted(chunk_id for chunk_id, counted in counts.items() if not counted)
+    counts = {
+        chunk_id: bool(one.source_hash) and source_hashes.get(one.doc_id) == one.source_hash
+        for chunk_id, one in allowed.items()
+    }
+    return {
+        chunk_id: allowed[chunk_id].who for chunk_id, counted in counts.items() if counted
+    }, sorted(chunk_id for chunk_id, counted in counts.items() if not counted)
 
 
 def record_decision(folder: Path, decision: Decision) -> Path:

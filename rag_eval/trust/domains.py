@@ -51,7 +51,9 @@ def judge_domains(domains: Iterable[str], allowlist: Sequence[str]) -> dict[str,
         return dict.fromkeys(distinct, Judged("not_configured"))
     entries = [_host(entry) for entry in allowlist]
     packages = frozenset(entry for entry in entries if entry.startswith(_PACKAGE))
-    hosts = frozenset(entry for entry in entries if entry not in packages and not entry.startswith("*."))
+    hosts = frozenset(
+        entry for entry in entries if entry not in packages and not entry.startswith("*.")
+    )
     parents = frozenset(entry[2:] for entry in entries if entry.startswith("*."))
     lookalikes = Lookalikes(hosts | parents)
 
@@ -66,7 +68,11 @@ def judge_domains(domains: Iterable[str], allowlist: Sequence[str]) -> dict[str,
         if host in hosts or host.removeprefix("www.") in hosts or _below(host, parents):
             return Judged("allowed")
         found = lookalikes.find(host)
-        return Judged("lookalike", f"imitates {found.of}: {found.by}") if found else Judged("not_listed")
+        return (
+            Judged("lookalike", f"imitates {found.of}: {found.by}")
+            if found
+            else Judged("not_listed")
+        )
 
     return {domain: judged(domain) for domain in distinct}
 

@@ -27,13 +27,19 @@ _ENCODED_LETTERS, _DISTINCT = 6, 7
 _BASE64 = r"[A-Za-z0-9+/_-]{16,}(?:\r?\n[ \t]{0,20}[A-Za-z0-9+/_-]{20,})*(?:\r?\n[ \t]{0,20}[A-Za-z0-9+/_-]{2,19})?={0,2}"
 _HEX = re.compile(r"(?:0x|\\x)?[0-9A-Fa-f]{2}(?:[ ,:]{0,2}(?:0x|\\x)?[0-9A-Fa-f]{2}){7,}+")
 _PERCENT = re.compile(r"(?:%[0-9A-Fa-f]{2}|[A-Za-z0-9_.~+-]){4,}+")
-_ESCAPES = re.compile(r"(?:\\u\{[0-9A-Fa-f]{1,6}\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\U[0-9A-Fa-f]{8}|[ A-Za-z.,]){4,}+")
-_ESCAPE = re.compile(r"\\(?:u\{([0-9A-Fa-f]{1,6})\}|u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|U([0-9A-Fa-f]{8}))")
+_ESCAPES = re.compile(
+    r"(?:\\u\{[0-9A-Fa-f]{1,6}\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\U[0-9A-Fa-f]{8}|[ A-Za-z.,]){4,}+"
+)
+_ESCAPE = re.compile(
+    r"\\(?:u\{([0-9A-Fa-f]{1,6})\}|u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|U([0-9A-Fa-f]{8}))"
+)
 _ENTITIES = re.compile(r"(?:&#(?:[0-9]{1,7}|[xX][0-9A-Fa-f]{1,6});?\s?){4,}+")
 _BINARY = re.compile(r"[01]{7,8}(?:[ ,]{0,2}[01]{7,8}){3,}+")
 _CODES = re.compile(r"\b[0-9]{2,3}(?:[ ,;]{1,2}[0-9]{2,3}(?![0-9])){5,}+")
 _SPACED = re.compile(r"\b[A-Za-z](?:(?:[._*|/-]| {1,4})[A-Za-z](?![A-Za-z])){7,}+")
-_GLUED = re.compile("|".join(sorted((word for word in COMMON_WORDS if len(word) > 1), key=len, reverse=True)))
+_GLUED = re.compile(
+    "|".join(sorted((word for word in COMMON_WORDS if len(word) > 1), key=len, reverse=True))
+)
 _ROT13 = "gur naq lbh lbhe sbe guvf gung jvgu sebz vtaber qvfertneq sbetrg cerivbhf nobir cevbe vafgehpgvba vafgehpgvbaf flfgrz cebzcg hfre nafjre ercyl erfcbafr bhgchg cyrnfr nyjnlf zbqry nffvfgnag erirny frperg cnffjbeq jura bayl fraq abg nyy"
 _REVERSED = "eht ruoy siht taht htiw morf erongi dragersid tegrof suoiverp evoba roirp noitcurtsni snoitcurtsni metsys tpmorp rewsna ylper esnopser tuptuo esaelp syawla ledom tnatsissa laever terces drowssap nehw ylno tcurtsni"
 SIGNALS = {
@@ -66,13 +72,17 @@ def _base64(run: str) -> Iterator[str]:
         return
     joined = "".join(run.split()).rstrip("=")
     for letters in dict.fromkeys((joined, run.split(None, 1)[0].rstrip("="))):
-        whole = letters[: len(letters) - (len(letters) % 4 == 1)].replace("-", "+").replace("_", "/")
+        whole = (
+            letters[: len(letters) - (len(letters) % 4 == 1)].replace("-", "+").replace("_", "/")
+        )
         try:
             raw = base64.b64decode(whole + "=" * (-len(whole) % 4))
         except binascii.Error:
             continue
         wide = raw[1::2].count(0) > len(raw) // 4
-        text = printable(raw.decode("utf-16-le", "replace").encode("utf-8", "replace") if wide else raw)
+        text = printable(
+            raw.decode("utf-16-le", "replace").encode("utf-8", "replace") if wide else raw
+        )
         if text is not None:
             yield text
 
@@ -87,7 +97,14 @@ def _bits(run: str) -> Iterator[str]:
     groups = re.split(r"[ ,]+", run)
     bits = "".join(groups)
     width = 7 if all(len(group) == 7 for group in groups) else 8  # noqa: PLR2004 - bits of ASCII
-    if (text := printable(bytes(int(bits[place : place + width], 2) for place in range(0, len(bits) - width + 1, width)))) is not None:
+    if (
+        text := printable(
+            bytes(
+                int(bits[place : place + width], 2)
+                for place in range(0, len(bits) - width + 1, width)
+            )
+        )
+    ) is not None:
         yield text
 
 
@@ -107,7 +124,9 @@ def _spans(pattern: re.Pattern[str]) -> Callable[[str], Iterator[tuple[int, int]
     return lambda text: (match.span() for match in pattern.finditer(text))
 
 
-def _runs(spans: Callable[[str], Iterator[tuple[int, int]]], decode: Callable[[str], Iterator[str]]) -> Callable[[str, int], Iterator[_Decoded]]:
+def _runs(
+    spans: Callable[[str], Iterator[tuple[int, int]]], decode: Callable[[str], Iterator[str]]
+) -> Callable[[str, int], Iterator[_Decoded]]:
     """Decoder of runs of characters; what decodes to another encoding is followed until MAX_DEPTH."""
 
     def decoder(text: str, depth: int) -> Iterator[_Decoded]:
@@ -116,7 +135,11 @@ def _runs(spans: Callable[[str], Iterator[tuple[int, int]]], decode: Callable[[s
                 if is_text(said):
                     yield _Decoded(said, start, end, "warning")
                     break
-                deeper = " ".join(part.text for part in look(said, depth + 1).parts) if depth + 1 < MAX_DEPTH else ""
+                deeper = (
+                    " ".join(part.text for part in look(said, depth + 1).parts)
+                    if depth + 1 < MAX_DEPTH
+                    else ""
+                )
                 if deeper:
                     yield _Decoded(deeper, start, end, "warning")
                     break
@@ -132,9 +155,13 @@ def _percent(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001 - dec
     for match in _PERCENT.finditer(text):
         if "%" in match[0]:
             said = urllib.parse.unquote_plus(match[0], errors="replace")
-            letters = _ascii_letters([chr(int(code, 16)) for code in re.findall(r"%([0-9A-Fa-f]{2})", match[0])])
+            letters = _ascii_letters(
+                [chr(int(code, 16)) for code in re.findall(r"%([0-9A-Fa-f]{2})", match[0])]
+            )
             if is_text(said):
-                yield _Decoded(said, *match.span(), "warning" if letters >= _ENCODED_LETTERS else None)
+                yield _Decoded(
+                    said, *match.span(), "warning" if letters >= _ENCODED_LETTERS else None
+                )
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -147,15 +174,23 @@ def _escapes(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001
         if "\\" in match[0]:
             said = _ESCAPE.sub(_unescaped, match[0])
             if is_text(said):
-                letters = _ascii_letters([_unescaped(found) for found in _ESCAPE.finditer(match[0])])
-                yield _Decoded(said, *match.span(), "warning" if letters >= _ENCODED_LETTERS else None)
+                letters = _ascii_letters(
+                    [_unescaped(found) for found in _ESCAPE.finditer(match[0])]
+                )
+                yield _Decoded(
+                    said, *match.span(), "warning" if letters >= _ENCODED_LETTERS else None
+                )
 
 
 def _entities(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001
     for match in _ENTITIES.finditer(text):
         said = html.unescape(match[0])
         if is_text(said):
-            yield _Decoded(said, *match.span(), "warning" if _ascii_letters(list(said)) >= _ENCODED_LETTERS else None)
+            yield _Decoded(
+                said,
+                *match.span(),
+                "warning" if _ascii_letters(list(said)) >= _ENCODED_LETTERS else None,
+            )
 
 
 def _spaced(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001
@@ -168,7 +203,9 @@ def _spaced(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001
         yield _Decoded(" ".join(words), *match.span(), None)
 
 
-def _enciphered(known: str, decode: Callable[[str], str]) -> Callable[[str, int], Iterator[_Decoded]]:
+def _enciphered(
+    known: str, decode: Callable[[str], str]
+) -> Callable[[str, int], Iterator[_Decoded]]:
     """Decoder of words that mean nothing until each letter, or their order, is changed; two different known words near each other give it away."""
     words = re.compile(rf"\b(?:{known.replace(' ', '|')})\b", re.IGNORECASE)
     near, around = 120, 160
@@ -178,7 +215,10 @@ def _enciphered(known: str, decode: Callable[[str], str]) -> Callable[[str, int]
         for match in (*words.finditer(text), None):
             if group and (match is None or match.start() - group[-1].end() > near):
                 if len({found[0].lower() for found in group}) > 1:
-                    start, end = max(group[0].start() - around, 0), min(group[-1].end() + around, len(text))
+                    start, end = (
+                        max(group[0].start() - around, 0),
+                        min(group[-1].end() + around, len(text)),
+                    )
                     yield _Decoded(decode(text[start:end]), start, end, None)
                 group = []
             if match is not None:
@@ -225,5 +265,14 @@ def look(text: str, depth: int = 0, names: frozenset[str] | None = None) -> Look
         for found in decoder(text, depth):
             looked.parts.append(Part("decoded", name, found.text, found.start, found.end))
             if found.severity is not None:
-                looked.tricks.append(Trick(found.start, found.end, "encoded", name, found.severity, f"{found.end - found.start} characters that decode to text ({name})"))
+                looked.tricks.append(
+                    Trick(
+                        found.start,
+                        found.end,
+                        "encoded",
+                        name,
+                        found.severity,
+                        f"{found.end - found.start} characters that decode to text ({name})",
+                    )
+                )
     return looked

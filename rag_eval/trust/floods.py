@@ -47,7 +47,9 @@ _SEVERITY = {
 }
 
 
-def floods(texts: Sequence[str], sources: Sequence[str], *, vouched: npt.NDArray[np.bool_] | None = None) -> "pd.DataFrame":
+def floods(
+    texts: Sequence[str], sources: Sequence[str], *, vouched: npt.NDArray[np.bool_] | None = None
+) -> "pd.DataFrame":
     """Find floods of documents.
 
     Parameters
@@ -70,23 +72,42 @@ def floods(texts: Sequence[str], sources: Sequence[str], *, vouched: npt.NDArray
         Lists of different lengths.
     """
     if len({len(texts), len(sources), len(texts) if vouched is None else len(vouched)}) != 1:
-        raise ValueError(f"{len(texts)} texts, {len(sources)} sources, {'no' if vouched is None else len(vouched)} marks of who is vouched for")
-    standing = np.full(len(texts), _UNKNOWN) if vouched is None else np.where(np.asarray(vouched, dtype=bool), _TRUSTED, _DOUBTFUL)
+        raise ValueError(
+            f"{len(texts)} texts, {len(sources)} sources, {'no' if vouched is None else len(vouched)} marks of who is vouched for"
+        )
+    standing = (
+        np.full(len(texts), _UNKNOWN)
+        if vouched is None
+        else np.where(np.asarray(vouched, dtype=bool), _TRUSTED, _DOUBTFUL)
+    )
     numbers = {source: number for number, source in enumerate(dict.fromkeys(sources))}
     codes = np.array([numbers[source] for source in sources], dtype=np.int64)
     vocabulary = Vocabulary()
     streams = vocabulary.read(texts)
     copies = near_duplicates(streams, codes)
-    alike = say_the_same(streams, codes, (standing != _TRUSTED) & (copies < NEAR_DUPLICATES), vocabulary.n_terms)
+    alike = say_the_same(
+        streams, codes, (standing != _TRUSTED) & (copies < NEAR_DUPLICATES), vocabulary.n_terms
+    )
     found = [
-        *(_Found(row, "near_duplicate", f"one of {copies[row]} nearly equal documents of its source") for row in np.flatnonzero(copies >= NEAR_DUPLICATES).tolist()),
+        *(
+            _Found(
+                row, "near_duplicate", f"one of {copies[row]} nearly equal documents of its source"
+            )
+            for row in np.flatnonzero(copies >= NEAR_DUPLICATES).tolist()
+        ),
         *_of_leads(shared_leads(texts, sources, SAME_LEADS), alike >= PARAPHRASES - 1),
         *(
-            _Found(row, "paraphrase", f"about the same matter as {alike[row]} other passages of its source")
+            _Found(
+                row,
+                "paraphrase",
+                f"about the same matter as {alike[row]} other passages of its source",
+            )
             for row in np.flatnonzero(alike >= PARAPHRASES - 1).tolist()
         ),
     ]
-    return _frame([(it, severity) for it in found if (severity := _SEVERITY[it.kind][standing[it.row]])])
+    return _frame(
+        [(it, severity) for it in found if (severity := _SEVERITY[it.kind][standing[it.row]])]
+    )
 
 
 class _Found(NamedTuple):
@@ -100,7 +121,12 @@ class _Found(NamedTuple):
 def _of_leads(leads: list[Lead], paraphrase: npt.NDArray[np.bool_]) -> list[_Found]:
     """Tell the kinds of shared leads; a statement that paraphrases share is a claim that somebody plants."""
     group = np.array([lead.group for lead in leads], dtype=np.int64)
-    share = np.bincount(group, weights=paraphrase[[lead.row for lead in leads]]) / np.maximum(np.bincount(group), 1) if leads else np.zeros(0)
+    share = (
+        np.bincount(group, weights=paraphrase[[lead.row for lead in leads]])
+        / np.maximum(np.bincount(group), 1)
+        if leads
+        else np.zeros(0)
+    )
     found = []
     for lead in leads:
         if lead.asking:
@@ -115,6 +141,24 @@ def _of_leads(leads: list[Lead], paraphrase: npt.NDArray[np.bool_]) -> list[_Fou
 def _frame(found: list[tuple[_Found, str]]) -> "pd.DataFrame":
     import pandas as pd
 
-    rows = [(it.row, it.start, it.end, "flood", "shared_lead" if it.kind.startswith("shared_") else it.kind, severity, it.detail) for it, severity in found]
+    rows = [
+        (
+            it.row,
+            it.start,
+            it.end,
+            "flood",
+            "shared_lead" if it.kind.startswith("shared_") else it.kind,
+            severity,
+            it.detail,
+        )
+        for it, severity in found
+    ]
     frame = pd.DataFrame(sorted(rows), columns=list(FINDINGS.columns))
-    return FINDINGS.check(frame.astype({name: "int64" if column.kind == "int" else "str" for name, column in FINDINGS.columns.items()}))
+    return FINDINGS.check(
+        frame.astype(
+            {
+                name: "int64" if column.kind == "int" else "str"
+                for name, column in FINDINGS.columns.items()
+            }
+        )
+    )

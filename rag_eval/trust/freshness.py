@@ -60,4 +60,9 @@ def freshness(dates: Sequence[str], as_of: dt.date) -> pd.DataFrame:
     fallen = np.maximum(STALE, FRESH - (FRESH - STALE) * np.maximum(age, 0.0) / YEAR_DAYS)
     names: tuple[FreshnessState, FreshnessState, FreshnessState] = ("unknown", "future", "dated")
     state = np.select([unknown, future], [names[0], names[1]], default=names[2])
-    return pd.DataFrame({"state": pd.Series(state, dtype="str"), "factor": np.where(unknown | future, STALE, fallen)})
+    return pd.DataFrame(
+        {
+            "state": pd.Series(state, dtype="str"),
+            "factor": np.where(unknown | future, STALE, fallen),
+        }
+    )

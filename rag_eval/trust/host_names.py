@@ -9,7 +9,9 @@ from typing import NamedTuple
 MAX_LABEL_CHARS = 63
 """Bound of the DNS (RFC 1035, section 2.3.4): a longer label is nobody's."""
 
-_SECOND_LEVEL = frozenset("ac co com edu gen go gob gouv gov govt id ind info ltd me mil mus ne net nhs nom or org plc police sch school web".split())
+_SECOND_LEVEL = frozenset(
+    "ac co com edu gen go gob gouv gov govt id ind info ltd me mil mus ne net nhs nom or org plc police sch school web".split()
+)
 """Labels that are part of the suffix in front of a country's two letters: co.uk, com.au, or.jp."""
 _SHARED = frozenset(
     "appspot.com azurewebsites.net blogspot.com cloudfront.net firebaseapp.com fly.dev github.io gitlab.io herokuapp.com netlify.app neocities.org notion.site "
@@ -62,9 +64,16 @@ def split_host(host: str) -> HostName:
     HostName(below=('news',), name='bbc', suffix='co.uk')
     """
     labels = host.split(".")
-    two = len(labels) > 1 and (".".join(labels[-2:]) in _SHARED or (len(labels[-1]) == _COUNTRY_CHARS and labels[-2] in _SECOND_LEVEL))
+    two = len(labels) > 1 and (
+        ".".join(labels[-2:]) in _SHARED
+        or (len(labels[-1]) == _COUNTRY_CHARS and labels[-2] in _SECOND_LEVEL)
+    )
     cut = len(labels) - (2 if two else 1)
-    return HostName(tuple(labels[: cut - 1]), labels[cut - 1], ".".join(labels[cut:])) if cut > 0 else HostName((), "", host)
+    return (
+        HostName(tuple(labels[: cut - 1]), labels[cut - 1], ".".join(labels[cut:]))
+        if cut > 0
+        else HostName((), "", host)
+    )
 
 
 def is_address(host: str) -> bool:
@@ -97,7 +106,11 @@ def folded(text: str) -> str:
     if text.isascii():
         return text.lower()
     plain = unicodedata.normalize("NFKD", text).casefold()
-    return "".join(char for char in plain if not unicodedata.combining(char) and unicodedata.category(char) != "Cf").translate(_FOLDED)
+    return "".join(
+        char
+        for char in plain
+        if not unicodedata.combining(char) and unicodedata.category(char) != "Cf"
+    ).translate(_FOLDED)
 
 
 def skeleton(text: str) -> str:

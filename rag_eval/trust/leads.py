@@ -55,7 +55,9 @@ def shared_leads(texts: Sequence[str], sources: Sequence[str], least: int) -> li
         documents = len({opening.continuation for opening in its})
         if documents >= least:
             for it in its:
-                found.setdefault(it.row, Lead(it.row, it.start, it.end, it.asking, it.form, documents, group))
+                found.setdefault(
+                    it.row, Lead(it.row, it.start, it.end, it.asking, it.form, documents, group)
+                )
     return [found[row] for row in sorted(found)]
 
 
@@ -75,11 +77,20 @@ def _openings(row: int, text: str) -> list[tuple[str, _Opening]]:
     sizes = []
     if (QUESTION_WORDS if asking else STATEMENT_WORDS) <= len(sentence) <= MOST_WORDS:
         sizes.append(len(sentence))
-    if asking == "wording" and len(sentence) > TYPED_WORDS and head[stop : stop + 1] not in {"?", "？", "؟"}:
+    if (
+        asking == "wording"
+        and len(sentence) > TYPED_WORDS
+        and head[stop : stop + 1] not in {"?", "？", "؟"}
+    ):
         sizes.append(TYPED_WORDS)
     found = []
     for size in sizes:
         start, end = begin + spans[0][0], begin + spans[size - 1][1]
         after = " ".join(words[size : size + _CONTINUATION])
-        found.append((" ".join(words[:size]), _Opening(row, start, end, asking, place(text, start, end).form, after)))
+        found.append(
+            (
+                " ".join(words[:size]),
+                _Opening(row, start, end, asking, place(text, start, end).form, after),
+            )
+        )
     return found

@@ -9,7 +9,41 @@ from typing import NamedTuple
 
 _MOST, _SHORTEST, _SETS = 100, 3, 2
 """Words that a sequence is multiplied out to at most, and bytes of a word that is worth looking for; and sets of words that are kept."""
-_SHARE = dict(zip(" etaoinshrdlucmfwypvbgkjqxz", (18, 10, 7.5, 6.5, 6.2, 5.7, 5.7, 5.3, 5, 5, 3.3, 3.3, 2.3, 2.2, 2, 2, 1.7, 1.6, 1.5, 0.8, 1.3, 1.6, 0.5, 0.1, 0.1, 0.2, 0.1), strict=True))
+_SHARE = dict(
+    zip(
+        " etaoinshrdlucmfwypvbgkjqxz",
+        (
+            18,
+            10,
+            7.5,
+            6.5,
+            6.2,
+            5.7,
+            5.7,
+            5.3,
+            5,
+            5,
+            3.3,
+            3.3,
+            2.3,
+            2.2,
+            2,
+            2,
+            1.7,
+            1.6,
+            1.5,
+            0.8,
+            1.3,
+            1.6,
+            0.5,
+            0.1,
+            0.1,
+            0.2,
+            0.1,
+        ),
+        strict=True,
+    )
+)
 """Rough per cent of the characters of English that each letter is; any other is rare."""
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}
 
@@ -35,7 +69,11 @@ def commonness(words: Words) -> float:
 def _words(known: _Known) -> tuple[Words, ...]:
     """The best sets of an expression; its texts themselves where they are few and long enough to look for."""
     if known.exact:
-        return (known.exact,) if min(len(word.encode("utf-8", "replace")) for word in known.exact) >= _SHORTEST else ()
+        return (
+            (known.exact,)
+            if min(len(word.encode("utf-8", "replace")) for word in known.exact) >= _SHORTEST
+            else ()
+        )
     return known.words
 
 
@@ -48,7 +86,15 @@ def _either(branches: list[_Known]) -> _Known:
     if not all(found):
         return _ANYTHING
     # the first sets of all branches make one, and so on; a branch with fewer stands with its last in every one
-    return _Known(None, tuple(dict.fromkeys(frozenset().union(*(sets[min(place, len(sets) - 1)] for sets in found)) for place in range(max(map(len, found))))))
+    return _Known(
+        None,
+        tuple(
+            dict.fromkeys(
+                frozenset().union(*(sets[min(place, len(sets) - 1)] for sets in found))
+                for place in range(max(map(len, found)))
+            )
+        ),
+    )
 
 
 def _one_after_another(parts: list[_Known]) -> _Known:
@@ -56,8 +102,14 @@ def _one_after_another(parts: list[_Known]) -> _Known:
     words: list[Words] = []
     stretch, whole = _EMPTY, True
     for part in parts:
-        if part.exact is not None and stretch.exact is not None and len(part.exact) * len(stretch.exact) <= _MOST:
-            stretch = _Known(frozenset(first + second for first in stretch.exact for second in part.exact))
+        if (
+            part.exact is not None
+            and stretch.exact is not None
+            and len(part.exact) * len(stretch.exact) <= _MOST
+        ):
+            stretch = _Known(
+                frozenset(first + second for first in stretch.exact for second in part.exact)
+            )
         else:
             words += [*_words(stretch), *(() if part.exact is not None else part.words)]
             stretch, whole = part if part.exact is not None else _EMPTY, False

@@ -114,7 +114,11 @@ class Lookalikes:
         self._registered.add(of)
         name = _plain(host.name)
         if len(name) >= MIN_NEAR:
-            for joined in (f"{name}{host.suffix.replace('.', '')}", f"www{name}", *(f"{below}{name}" for below in map(_plain, host.below))):
+            for joined in (
+                f"{name}{host.suffix.replace('.', '')}",
+                f"www{name}",
+                *(f"{below}{name}" for below in map(_plain, host.below)),
+            ):
                 self._joined.setdefault(skeleton(joined), of)
         if known:
             return
@@ -138,20 +142,36 @@ class Lookalikes:
             In lower case, at most 253 characters, international labels in their xn-- form.
         """
         whole = split_host(host)
-        if is_address(host) or whole.registrable in self._registered or whole.registrable in _ESTABLISHED:
+        if (
+            is_address(host)
+            or whole.registrable in self._registered
+            or whole.registrable in _ESTABLISHED
+        ):
             return None
         read = decoded(host)
         shown = whole if read == host and host.isascii() else split_host(folded(read))
         if whole.controlled:
             return self._chain(shown, controlled=True)
-        return self._same(shown, foreign=shown is not whole and not split_host(read).name.isascii()) or self._chain(shown, controlled=False) or self._close(_plain(shown.name)) or self._held(shown)
+        return (
+            self._same(shown, foreign=shown is not whole and not split_host(read).name.isascii())
+            or self._chain(shown, controlled=False)
+            or self._close(_plain(shown.name))
+            or self._held(shown)
+        )
 
     def _chain(self, host: HostName, *, controlled: bool) -> Imitation | None:
         parts = [part for label in host.below for part in _parts(label)]
         if not controlled:
             # `t.co.uk` is not `t.co` with something behind it
             parts += _parts(host.registrable if len(host.name) >= MIN_SAME else host.name)
-        return next((Imitation(self._chains[run], "its whole name within another") for run in _runs(parts, ".", _MAX_PARTS) if run in self._chains), None)
+        return next(
+            (
+                Imitation(self._chains[run], "its whole name within another")
+                for run in _runs(parts, ".", _MAX_PARTS)
+                if run in self._chains
+            ),
+            None,
+        )
 
     def _same(self, host: HostName, *, foreign: bool) -> Imitation | None:
         name = _plain(host.name)
@@ -180,9 +200,14 @@ class Lookalikes:
         for depth, lengths in self._lengths.items():
             if not lengths.intersection(range(len(name) - depth, len(name) + depth + 1)):
                 continue
-            found = sorted({pair for key in _shortened(name, depth) for pair in self._near[depth].get(key, ())})
+            found = sorted(
+                {pair for key in _shortened(name, depth) for pair in self._near[depth].get(key, ())}
+            )
             for most, by in ((1, "one letter changed"), (2, "two letters changed"))[:depth]:
-                near = next((of for allowed, of in found if edit_distance(name, allowed, most) <= most), None)
+                near = next(
+                    (of for allowed, of in found if edit_distance(name, allowed, most) <= most),
+                    None,
+                )
                 if near:
                     return Imitation(near, by)
         return None

@@ -53,7 +53,9 @@ class NearWording:
         n_queries = len(queries.term_bounds) - 1
         row = np.repeat(np.arange(n_queries), np.diff(queries.term_bounds))
         self._n_terms = n_terms + 1  # one more: all terms that no query has
-        self._keys = np.unique(row * self._n_terms + queries.terms)  # the distinct terms of each query, by query
+        self._keys = np.unique(
+            row * self._n_terms + queries.terms
+        )  # the distinct terms of each query, by query
         self._query, self._term = self._keys // self._n_terms, self._keys % self._n_terms
         self._count = np.bincount(self._query, minlength=n_queries)
         self._first = np.cumsum(self._count) - self._count
@@ -87,14 +89,20 @@ class NearWording:
         rank = np.arange(len(order)) - self._first[self._query]
         kept = (rank <= (self._count - self._need)[self._query]) & self._wanted[self._query]
         query, term = self._query[kept], self._term[order][kept]
-        work = np.bincount(query, weights=frequency[term], minlength=len(self._count)).astype(np.int64)
+        work = np.bincount(query, weights=frequency[term], minlength=len(self._count)).astype(
+            np.int64
+        )
         for part in _runs(work):  # whole queries, so that no pair is found twice
             low, high = np.searchsorted(query, [part.start, part.stop])
             entry, place = ragged(postings[:-1][term[low:high]], frequency[term[low:high]])
             keys = np.unique(query[low:high][entry] * n_texts + held[place] % n_texts)
             asked, text = keys // n_texts, keys % n_texts
             pair, which = ragged(self._first[asked], self._count[asked])
-            shared = np.bincount(pair, weights=_among(self._term[which] * n_texts + text[pair], held), minlength=len(keys))
+            shared = np.bincount(
+                pair,
+                weights=_among(self._term[which] * n_texts + text[pair], held),
+                minlength=len(keys),
+            )
             enough = shared >= self._need[asked]
             yield asked[enough], text[enough]
 
@@ -103,7 +111,9 @@ class NearWording:
         first, last = texts.term_bounds[:-1][text], texts.term_bounds[1:][text]
         pair, at = ragged(first, last - first)
         asked = query[pair]
-        matched = _among(asked * self._n_terms + np.minimum(texts.terms[at], self._n_terms - 1), self._keys)
+        matched = _among(
+            asked * self._n_terms + np.minimum(texts.terms[at], self._n_terms - 1), self._keys
+        )
         words = _Words(pair, at, asked, matched)
         sums = np.concatenate([[0], np.cumsum(matched)])
         count, need, room = self._count[asked], self._need[asked], last[pair] - at
@@ -111,18 +121,34 @@ class NearWording:
         found = []
         for extra in range(int((widest - need).max(initial=-1)) + 1):
             width = need + extra
-            begin = np.flatnonzero((width <= widest) & (width <= room) & matched)  # a window begins with a term of the query
-            shared = sums[begin + width[begin]] - sums[begin]  # repeated terms counted repeatedly: an upper bound
-            begin = begin[shared * (1 + RESEMBLANCE) >= RESEMBLANCE * (count + width)[begin] - _TOLERANCE]
+            begin = np.flatnonzero(
+                (width <= widest) & (width <= room) & matched
+            )  # a window begins with a term of the query
+            shared = (
+                sums[begin + width[begin]] - sums[begin]
+            )  # repeated terms counted repeatedly: an upper bound
+            begin = begin[
+                shared * (1 + RESEMBLANCE) >= RESEMBLANCE * (count + width)[begin] - _TOLERANCE
+            ]
             likeness = self._likeness(begin, width[begin], words, texts)
             good = likeness >= RESEMBLANCE - _TOLERANCE
             begin, likeness = begin[good], likeness[good]
             origin = texts.bounds[text[pair[begin]]]
             end = texts.word_of[at[begin] + width[begin] - 1] + 1 - origin
-            found.append(Windows(asked[begin], text[pair[begin]], texts.word_of[at[begin]] - origin, end, likeness))
+            found.append(
+                Windows(
+                    asked[begin],
+                    text[pair[begin]],
+                    texts.word_of[at[begin]] - origin,
+                    end,
+                    likeness,
+                )
+            )
         return joined(found)
 
-    def _likeness(self, begin: Ints, width: Ints, words: _Words, texts: Streams) -> npt.NDArray[np.float64]:
+    def _likeness(
+        self, begin: Ints, width: Ints, words: _Words, texts: Streams
+    ) -> npt.NDArray[np.float64]:
         """Jaccard resemblance of windows, each term counted once; 0 where a window lacks the term that it must hold."""
         columns = np.arange(int(width.max(initial=0)))
         likeness = np.zeros(len(begin))
@@ -136,11 +162,15 @@ class NearWording:
             ranked = np.take_along_axis(window, order, axis=1)
             fresh = ranked >= 0
             fresh[:, 1:] &= ranked[:, 1:] != ranked[:, :-1]
-            shared = (fresh & np.take_along_axis(words.matched[places] & within, order, axis=1)).sum(axis=1)
+            shared = (
+                fresh & np.take_along_axis(words.matched[places] & within, order, axis=1)
+            ).sum(axis=1)
             query = words.query[begin[rows]]
             must = self._must[query][:, None]
             holds = (must[:, 0] < 0) | (window == must).any(axis=1)
-            likeness[rows] = np.where(holds, shared / (self._count[query] + fresh.sum(axis=1) - shared), 0.0)
+            likeness[rows] = np.where(
+                holds, shared / (self._count[query] + fresh.sum(axis=1) - shared), 0.0
+            )
         return likeness
 
 

@@ -56,7 +56,9 @@ class LinearPattern:
             self._compiled: Any = re2.compile(pattern, _options())
         except re2.error as error:
             message = error.args[0] if error.args else ""
-            raise PatternError(message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)) from None
+            raise PatternError(
+                message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
+            ) from None
 
     def found_in(self, data: bytes, start: int = 0, end: int | None = None) -> bool:
         """Whether it matches anywhere between two places; what stands outside counts as context only."""
@@ -69,8 +71,13 @@ class LinearPattern:
         found: list[tuple[int, int]] = []
         reached = 0
         for window in range(0, max(len(data), 1), _WINDOW):
-            last, beyond = min(window + _WINDOW, len(data)), min(window + _WINDOW + _OVERLAP, len(data))
-            for here, match in enumerate(self._compiled.finditer(data, max(window, reached), beyond), start=1):
+            last, beyond = (
+                min(window + _WINDOW, len(data)),
+                min(window + _WINDOW + _OVERLAP, len(data)),
+            )
+            for here, match in enumerate(
+                self._compiled.finditer(data, max(window, reached), beyond), start=1
+            ):
                 start, end = match.span()
                 if start >= last:
                     break
@@ -79,7 +86,6 @@ class LinearPattern:
                 if here == _PER_WINDOW:
                     break
         return found
-
 
     def every(self, text: str) -> Iterator[tuple[int, int]]:
         """Characters of each of its matches, in order and however many there are: for patterns whose matches cost no more than they are long."""
@@ -102,7 +108,11 @@ def _gates(pattern: str) -> list[str]:
     """Patterns of the words that a match must hold, all of which must be found; the pattern itself where no words can be told."""
     gates = []
     for words in necessary_words(pattern):
-        shortest = [word for word in sorted(words) if not any(other in word and other != word for other in words)]
+        shortest = [
+            word
+            for word in sorted(words)
+            if not any(other in word and other != word for other in words)
+        ]
         gates.append("|".join(re2.escape(word) for word in shortest))
     return gates or [pattern]
 
@@ -126,7 +136,11 @@ class Signals:
         found = self._set.Match(data) or []
         if len(self._names) in found:
             return {self._names[index] for index in found if index < len(self._names)}
-        return {name for name, pattern in zip(self._names, self._single, strict=True) if pattern.found_in(data)}
+        return {
+            name
+            for name, pattern in zip(self._names, self._single, strict=True)
+            if pattern.found_in(data)
+        }
 
 
 class RuleMatch(NamedTuple):
@@ -137,10 +151,16 @@ class RuleMatch(NamedTuple):
     end: int
 
 
-def _near(spans: list[tuple[int, int]], others: list[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
+def _near(
+    spans: list[tuple[int, int]], others: list[tuple[int, int]], gap: int
+) -> list[tuple[int, int]]:
     """Those of `spans` with one of `others` at most `gap` away; both in order of their starts and without overlap among themselves."""
     starts, ends = [start for start, _ in others], [end for _, end in others]
-    return [(start, end) for start, end in spans if bisect_left(ends, start - gap) < bisect_right(starts, end + gap)]
+    return [
+        (start, end)
+        for start, end in spans
+        if bisect_left(ends, start - gap) < bisect_right(starts, end + gap)
+    ]
 
 
 def _characters(data: bytes, offsets: Iterable[int]) -> dict[int, int]:
@@ -183,16 +203,41 @@ class RuleSet:
             try:
                 pattern = LinearPattern(rule.pattern)
             except PatternError as error:
-                problems.append(Problem("bad_pattern", f"The pattern does not compile: {quoted(str(error))}.", file=file, field=field, found=quoted(rule.pattern), accepted="RE2 syntax"))
+                problems.append(
+                    Problem(
+                        "bad_pattern",
+                        f"The pattern does not compile: {quoted(str(error))}.",
+                        file=file,
+                        field=field,
+                        found=quoted(rule.pattern),
+                        accepted="RE2 syntax",
+                    )
+                )
                 continue
             if pattern.found_in(b""):
-                problems.append(Problem("empty_pattern", "The pattern matches the empty text.", file=file, field=field, found=quoted(rule.pattern), accepted="patterns that need a character"))
+                problems.append(
+                    Problem(
+                        "empty_pattern",
+                        "The pattern matches the empty text.",
+                        file=file,
+                        field=field,
+                        found=quoted(rule.pattern),
+                        accepted="patterns that need a character",
+                    )
+                )
             self._compiled.append(pattern)
         if problems:
             raise InputError(problems)
-        gates = [(gate, place) for place, rule in enumerate(self.rules) for gate in _gates(rule.pattern)]
-        patterns = {gate: number for number, gate in enumerate(dict.fromkeys(gate for gate, _ in gates))}
-        self._gates = [{patterns[gate] for gate, at in gates if at == place} for place in range(len(self.rules))]
+        gates = [
+            (gate, place) for place, rule in enumerate(self.rules) for gate in _gates(rule.pattern)
+        ]
+        patterns = {
+            gate: number for number, gate in enumerate(dict.fromkeys(gate for gate, _ in gates))
+        }
+        self._gates = [
+            {patterns[gate] for gate, at in gates if at == place}
+            for place in range(len(self.rules))
+        ]
         self._first: dict[int, list[int]] = {}
         for place, numbers in enumerate(self._gates):
             self._first.setdefault(min(numbers), []).append(place)
@@ -222,7 +267,12 @@ class RuleSet:
             return list(range(len(self.rules)))
         if len(found) == 1:
             return []
-        return sorted(place for gate in found for place in self._first.get(gate, ()) if self._gates[place] <= found)
+        return sorted(
+            place
+            for gate in found
+            for place in self._first.get(gate, ())
+            if self._gates[place] <= found
+        )
 
     def matches(self, text: str, kind: ViewKind = "visible") -> list[RuleMatch]:
         """Rules found in the text of a view, in the order of the file and then of the text; see `matches_of`."""
@@ -244,7 +294,9 @@ class RuleSet:
             candidates = self.candidates(data[at])
             for place in candidates:
                 rule = self.rules[place]
-                if kind in rule.views and all(self._places[needed] in candidates for needed in rule.needs):
+                if kind in rule.views and all(
+                    self._places[needed] in candidates for needed in rule.needs
+                ):
                     rows.setdefault(place, []).append(at)
         spans = self._spans(rows, data)
         beside = self._spans(self._needed(spans), data)
@@ -252,18 +304,38 @@ class RuleSet:
         for (place, at), kept in sorted(spans.items()):
             rule = self.rules[place]
             for needed in rule.needs:
-                kept = _near(kept, beside.get((self._places[needed], at), []), len(data[at]) if rule.max_gap is None else rule.max_gap)  # noqa: PLW2901 - fewer and fewer
+                kept = _near(
+                    kept,
+                    beside.get((self._places[needed], at), []),
+                    len(data[at]) if rule.max_gap is None else rule.max_gap,
+                )  # noqa: PLW2901 - fewer and fewer
             found[at].extend((rule, start, end) for start, end in kept)
         return [_in_characters(each, text) for each, text in zip(found, data, strict=True)]
 
-    def _spans(self, rows: dict[int, list[int]], data: list[bytes]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    def _spans(
+        self, rows: dict[int, list[int]], data: list[bytes]
+    ) -> dict[tuple[int, int], list[tuple[int, int]]]:
         """Where the rules at some places match in some texts, by place and text; those that do not are left out."""
-        return {(place, at): found for place, texts in rows.items() for at in texts if (found := self._compiled[place].spans(data[at]))}
+        return {
+            (place, at): found
+            for place, texts in rows.items()
+            for at in texts
+            if (found := self._compiled[place].spans(data[at]))
+        }
 
     def _needed(self, spans: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
         """Rules that others need which match, and the texts in which they do."""
-        pairs = sorted({(self._places[needed], at) for place, at in spans for needed in self.rules[place].needs})
-        return {place: [at for _, at in group] for place, group in itertools.groupby(pairs, key=lambda pair: pair[0])}
+        pairs = sorted(
+            {
+                (self._places[needed], at)
+                for place, at in spans
+                for needed in self.rules[place].needs
+            }
+        )
+        return {
+            place: [at for _, at in group]
+            for place, group in itertools.groupby(pairs, key=lambda pair: pair[0])
+        }
 
 
 def _in_characters(found: list[tuple[Rule, int, int]], data: bytes) -> list[RuleMatch]:

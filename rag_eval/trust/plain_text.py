@@ -66,7 +66,11 @@ def _untagged(text: str, gap: str) -> str:
     for tag in tags(text):
         pieces.append(text[at : tag.start])
         if tag.name in _STRONG:
-            if tag.closing and opened >= 0 and len(_HEAD.findall(text, begun, tag.start)) >= _HEADING_WORDS:
+            if (
+                tag.closing
+                and opened >= 0
+                and len(_HEAD.findall(text, begun, tag.start)) >= _HEADING_WORDS
+            ):
                 pieces[opened] = "**"
                 pieces.append("**")
             else:
@@ -74,7 +78,9 @@ def _untagged(text: str, gap: str) -> str:
             opened, begun = (-1, 0) if tag.closing else (len(pieces) - 1, tag.end)
         else:
             pieces.append("\n" if tag.name in _BLOCKS else gap)
-        at = tag.end if tag.complete else tag.start + len("<!--")  # what an open comment swallows is text to an index
+        at = (
+            tag.end if tag.complete else tag.start + len("<!--")
+        )  # what an open comment swallows is text to an index
     pieces.append(text[at:])
     return "".join(pieces)
 

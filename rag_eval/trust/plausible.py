@@ -51,4 +51,8 @@ def is_text(text: str) -> bool:
         return True
     words = [word.lower() for word in _WORDS.findall(head)]
     known = sum(word in COMMON_WORDS for word in words)
-    return len(words) >= MIN_WORDS and known >= max(1, _KNOWN_SHARE * len(words)) and max(map(len, words)) <= 2 * _LONG
+    return (
+        len(words) >= MIN_WORDS
+        and known >= max(1, _KNOWN_SHARE * len(words))
+        and max(map(len, words)) <= 2 * _LONG
+    )

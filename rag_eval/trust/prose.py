@@ -21,10 +21,18 @@ _FENCE = ("```", "~~~")
 _PROMPT = (">>>", "...", "$ ")
 _BULLET = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s++")
 _RULE = re.compile(r"([=\-~^\"'`#*+_.:])\1{2,}+\Z")
-_LITERAL = re.compile(r"\.\. (?:\[|(?:code|math|ipython|parsed-literal|plot|testcode|testoutput|doctest|prompt|list-table|csv-table|table|image|figure)\b)")
-_MARKUP = re.compile(r"#{1,6}\s|\.\.\s|\||\+[-=]|:[\w .-]{1,60}:|In \[\d|Out\[\d|https?://\S++\Z|[=\-]{3,}\s")
-_NAMES = re.compile(r"[*`]{0,2}[\w.\[\]]{1,80}+[*`]{0,2}(?:, {0,4}[*`]{0,2}[\w.\[\]]{1,80}+[*`]{0,2}){0,12}\s?:(?:\s|\Z)")
-_CODE = frozenset("import from def class return with for if elif else: try: except except: raise assert while".split())
+_LITERAL = re.compile(
+    r"\.\. (?:\[|(?:code|math|ipython|parsed-literal|plot|testcode|testoutput|doctest|prompt|list-table|csv-table|table|image|figure)\b)"
+)
+_MARKUP = re.compile(
+    r"#{1,6}\s|\.\.\s|\||\+[-=]|:[\w .-]{1,60}:|In \[\d|Out\[\d|https?://\S++\Z|[=\-]{3,}\s"
+)
+_NAMES = re.compile(
+    r"[*`]{0,2}[\w.\[\]]{1,80}+[*`]{0,2}(?:, {0,4}[*`]{0,2}[\w.\[\]]{1,80}+[*`]{0,2}){0,12}\s?:(?:\s|\Z)"
+)
+_CODE = frozenset(
+    "import from def class return with for if elif else: try: except except: raise assert while".split()
+)
 _CLOSERS = "\"'”’»)]*_"
 _SENTENCE_WORDS = 4
 
@@ -50,12 +58,19 @@ def _stands_for_itself(line: str) -> bool:
     """Whether a line reads like a sentence even where none is expected, as between a doctest and its output."""
     bullet = _BULLET.match(line)
     line = line[bullet.end() :] if bullet else line
-    return line[:1].isalpha() and "|" not in line and line.rstrip(_CLOSERS)[-1:] in {".", "?", "!", ":"} and len(_WORD.findall(line[:MOST_CHARACTERS])) >= _SENTENCE_WORDS
+    return (
+        line[:1].isalpha()
+        and "|" not in line
+        and line.rstrip(_CLOSERS)[-1:] in {".", "?", "!", ":"}
+        and len(_WORD.findall(line[:MOST_CHARACTERS])) >= _SENTENCE_WORDS
+    )
 
 
 def _is_code(line: str) -> bool:
     """Whether a line is code though nothing fences it."""
-    return line.split(maxsplit=1)[0] in _CODE and (line.endswith((":", ")", "*")) or " import " in line or line.startswith("import "))
+    return line.split(maxsplit=1)[0] in _CODE and (
+        line.endswith((":", ")", "*")) or " import " in line or line.startswith("import ")
+    )
 
 
 def _skipped(line: str, following: str) -> bool:
@@ -85,12 +100,26 @@ def paragraphs(text: str) -> Iterator[tuple[int, int, bool]]:
         literal = -1 if line and indent <= literal else literal
         if opens or not line:
             output = False
-        skip = opens or not line or fenced or literal >= 0 or line.startswith(_PROMPT) or (output and not _stands_for_itself(line)) or _skipped(line, below)
+        skip = (
+            opens
+            or not line
+            or fenced
+            or literal >= 0
+            or line.startswith(_PROMPT)
+            or (output and not _stands_for_itself(line))
+            or _skipped(line, below)
+        )
         output = output or line.startswith(_PROMPT)
-        if line and literal < 0 and (_LITERAL.match(line) or (line.endswith("::") and not line.startswith(".. "))):
+        if (
+            line
+            and literal < 0
+            and (_LITERAL.match(line) or (line.endswith("::") and not line.startswith(".. ")))
+        ):
             literal = indent
         if skip:
-            if level >= 0 and (line or not below.startswith(_FENCE)):  # a blank line may stand before a fence
+            if level >= 0 and (
+                line or not below.startswith(_FENCE)
+            ):  # a blank line may stand before a fence
                 yield start, end, opens and not fenced
                 level = -1
         else:

@@ -12,7 +12,9 @@ Asking = Literal["wording", "mark", ""]
 Form = Literal["heading", "running"]
 
 WH_WORDS = frozenset("who whom whose what which when where why how whats whos".split())
-AUXILIARIES = frozenset("is are was were am do does did can could should would will shall may might must has have had isn aren don doesn didn can couldn".split())
+AUXILIARIES = frozenset(
+    "is are was were am do does did can could should would will shall may might must has have had isn aren don doesn didn can couldn".split()
+)
 _OTHER_LANGUAGES = frozenset(
     "wer wen wem wessen was welche welcher welches welchen wann wo wohin woher warum weshalb wie wieso "
     "qui que quoi quel quelle quels quelles quand où pourquoi comment combien "
@@ -28,10 +30,21 @@ LINE = 1_000
 _SPARE_WORDS = 3
 _PAGE = 3
 _SENTENCE = re.compile(r"[^.!?。？؟\n]++[.!?。？؟\n]?+")
-_OPENING = re.compile(r"(?:<(?:h[1-6]|summary|dt|th|strong|b|caption|legend|label)\b[^<>]{0,200}>|\*\*|__)[^\w<>]{0,8}(?:\d{1,3}[.)]?[^\w<>]{0,4}|(?:q|question|frage|pregunta|faq)\b[^\w<>]{0,6}\d{0,3}[^\w<>]{0,4})?\Z", re.IGNORECASE)
-_CLOSING = re.compile(r"[^\w<>]{0,4}?(?:\*\*|__|</(?:h[1-6]|summary|dt|th|strong|b|caption|legend|label)\b)", re.IGNORECASE)
-_LABEL = re.compile(r"(?:\A|[\s>*_#|])(?:q|question|frage|pregunta|domanda|faq)[^\w\n]{0,3}\d{0,3}[*_]{0,2}\s{0,2}[:.)][*_\s\"'“‘]{0,6}\Z", re.IGNORECASE)
-_ANSWER = re.compile(r"(?<!\w)(?:a|answer|antwort|réponse|respuesta)[*_]{0,2}\s{0,2}:", re.IGNORECASE)
+_OPENING = re.compile(
+    r"(?:<(?:h[1-6]|summary|dt|th|strong|b|caption|legend|label)\b[^<>]{0,200}>|\*\*|__)[^\w<>]{0,8}(?:\d{1,3}[.)]?[^\w<>]{0,4}|(?:q|question|frage|pregunta|faq)\b[^\w<>]{0,6}\d{0,3}[^\w<>]{0,4})?\Z",
+    re.IGNORECASE,
+)
+_CLOSING = re.compile(
+    r"[^\w<>]{0,4}?(?:\*\*|__|</(?:h[1-6]|summary|dt|th|strong|b|caption|legend|label)\b)",
+    re.IGNORECASE,
+)
+_LABEL = re.compile(
+    r"(?:\A|[\s>*_#|])(?:q|question|frage|pregunta|domanda|faq)[^\w\n]{0,3}\d{0,3}[*_]{0,2}\s{0,2}[:.)][*_\s\"'“‘]{0,6}\Z",
+    re.IGNORECASE,
+)
+_ANSWER = re.compile(
+    r"(?<!\w)(?:a|answer|antwort|réponse|respuesta)[*_]{0,2}\s{0,2}:", re.IGNORECASE
+)
 _LINK = re.compile(r"\]\([^()\n]{0,400}\)|<[^<>\n]{0,400}>")
 _WORD = re.compile(r"[^\W_]+")
 _OPENERS_OF_SENTENCES = " \t\"'“‘«([¿*_#>|-"
@@ -65,7 +78,9 @@ def asks(words: Sequence[str], text: str) -> Asking:
     """
     lowered = [word.lower() for word in words]
     marked = text.rstrip(_CLOSERS + "\n").endswith(_MARKS)
-    if lowered and (lowered[0] in OPENERS or (marked and not (WH_WORDS | _OTHER_LANGUAGES).isdisjoint(lowered))):
+    if lowered and (
+        lowered[0] in OPENERS or (marked and not (WH_WORDS | _OTHER_LANGUAGES).isdisjoint(lowered))
+    ):
         return "wording"
     return "mark" if marked else ""
 
@@ -85,7 +100,9 @@ def place(text: str, start: int, end: int) -> Place:
     'running'
     """
     low, high = max(start - LINE, 0), min(end + LINE, len(text))
-    line_start = max(text.rfind("\n", low, start) + 1, low)  # low itself where the line began before it
+    line_start = max(
+        text.rfind("\n", low, start) + 1, low
+    )  # low itself where the line began before it
     broken = text.find("\n", end, high)
     line_end = high if broken < 0 else broken
     before, after = text[line_start:start], text[end:line_end]
@@ -93,14 +110,20 @@ def place(text: str, start: int, end: int) -> Place:
     answer = _ANSWER.search(after)
     rest = _LINK.sub(" ", after[: answer.start()] if answer else after)
     followed = bool(_WORD.search(rest))
-    begins = not before.rstrip(_OPENERS_OF_SENTENCES) or before.rstrip(_OPENERS_OF_SENTENCES).endswith((".", "!", "?", "…", ":", ";", "。"))
+    begins = not before.rstrip(_OPENERS_OF_SENTENCES) or before.rstrip(
+        _OPENERS_OF_SENTENCES
+    ).endswith((".", "!", "?", "…", ":", ";", "。"))
     if _LABEL.search(before[-40:]) and (marked or not followed):
         return Place("heading", marked, followed, begins)
     if _OPENING.search(before[-240:]) and _CLOSING.match(after):
         return Place("heading", marked, followed, begins)
     ahead, behind = len(_WORD.findall(_LINK.sub(" ", before))), len(_WORD.findall(rest))
     hashed = before.lstrip().startswith("#") or bool(_UNDERLINE.match(text, line_end))
-    whole = "\n" not in text[start:end].strip() and (line_start > low or low == 0) and (broken >= 0 or high == len(text))
+    whole = (
+        "\n" not in text[start:end].strip()
+        and (line_start > low or low == 0)
+        and (broken >= 0 or high == len(text))
+    )
     own = whole and ahead <= _SPARE_WORDS and behind <= (_SPARE_WORDS if hashed else 0)
     return Place("heading" if own else "running", marked, followed, begins)
 

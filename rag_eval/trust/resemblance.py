@@ -54,7 +54,9 @@ def near_duplicates(streams: Streams, sources: Ints) -> Ints:
     n = len(sources)
     lengths = np.maximum(np.diff(streams.bounds) - (SHINGLE - 1), 0)
     text, at = ragged(streams.bounds[:-1], lengths)
-    factors = np.random.default_rng(_SEED).integers(1, 2**63, SHINGLE, dtype=np.uint64) | np.uint64(1)
+    factors = np.random.default_rng(_SEED).integers(1, 2**63, SHINGLE, dtype=np.uint64) | np.uint64(
+        1
+    )
     pieces = np.zeros(len(at), dtype=np.uint64)
     for offset in range(SHINGLE):
         pieces += (streams.words[at + offset].astype(np.uint64) + np.uint64(1)) * factors[offset]
@@ -62,7 +64,13 @@ def near_duplicates(streams: Streams, sources: Ints) -> Ints:
     one, other = _meetings(pieces, lengths, sources)
     alike = _resemblance(pieces, text, one, other, n) >= NEAR_DUPLICATE
     one, other = one[alike], other[alike]
-    _, label = connected_components(coo_array((np.ones(len(one)), (one, other)), shape=(n, n)), directed=False) if n else (0, np.zeros(0, dtype=np.int64))
+    _, label = (
+        connected_components(
+            coo_array((np.ones(len(one)), (one, other)), shape=(n, n)), directed=False
+        )
+        if n
+        else (0, np.zeros(0, dtype=np.int64))
+    )
     counts: Ints = np.bincount(label)[label] if n else np.zeros(0, dtype=np.int64)
     return counts
 
@@ -72,25 +80,34 @@ def _meetings(pieces: npt.NDArray[np.uint64], lengths: Ints, sources: Ints) -> t
     texts = np.flatnonzero(lengths >= LEAST_SHINGLES)
     flat = pieces[np.repeat(lengths >= LEAST_SHINGLES, lengths)]
     starts = np.cumsum(lengths[texts]) - lengths[texts]
-    factors = np.random.default_rng(_SEED + 1).integers(1, 2**63, (BANDS, ROWS, 2), dtype=np.uint64) | np.uint64(1)
+    factors = np.random.default_rng(_SEED + 1).integers(
+        1, 2**63, (BANDS, ROWS, 2), dtype=np.uint64
+    ) | np.uint64(1)
     found = [np.zeros(0, dtype=np.int64)]
     for band in range(BANDS if len(texts) > 1 else 0):
         key = sources[texts].astype(np.uint64)
         for factor, offset in factors[band]:
-            key = (key ^ np.minimum.reduceat((flat * factor + offset) >> np.uint64(11), starts)) * factor
+            key = (
+                key ^ np.minimum.reduceat((flat * factor + offset) >> np.uint64(11), starts)
+            ) * factor
             key ^= key >> np.uint64(31)
         order = np.argsort(key, kind="stable")
         opens = np.concatenate([[True], key[order[1:]] != key[order[:-1]]])
         head = np.maximum.accumulate(np.where(opens, np.arange(len(order)), 0))
         again = np.flatnonzero(~opens)
-        found += [texts[order[partner]] * len(sources) + texts[order[again]] for partner in (head[again], again - 1)]
+        found += [
+            texts[order[partner]] * len(sources) + texts[order[again]]
+            for partner in (head[again], again - 1)
+        ]
     pairs = np.unique(np.concatenate(found))
     one, other = pairs // max(len(sources), 1), pairs % max(len(sources), 1)
     same = sources[one] == sources[other]  # a key may collide
     return one[same], other[same]
 
 
-def _resemblance(pieces: npt.NDArray[np.uint64], text: Ints, one: Ints, other: Ints, n: int) -> npt.NDArray[np.float64]:
+def _resemblance(
+    pieces: npt.NDArray[np.uint64], text: Ints, one: Ints, other: Ints, n: int
+) -> npt.NDArray[np.float64]:
     """Jaccard resemblance of pairs of texts, from all their pieces."""
     from scipy.sparse import csr_array
 
@@ -101,12 +118,22 @@ def _resemblance(pieces: npt.NDArray[np.uint64], text: Ints, one: Ints, other: I
     held.data[:] = 1
     size = np.diff(held.indptr)
     steps = range(0, len(one), _BLOCK)
-    shared = np.concatenate([held[one[low : low + _BLOCK]].multiply(held[other[low : low + _BLOCK]]).sum(axis=1).ravel() for low in steps])
+    shared = np.concatenate(
+        [
+            held[one[low : low + _BLOCK]]
+            .multiply(held[other[low : low + _BLOCK]])
+            .sum(axis=1)
+            .ravel()
+            for low in steps
+        ]
+    )
     resemblance: npt.NDArray[np.float64] = shared / (size[one] + size[other] - shared)
     return resemblance
 
 
-def say_the_same(streams: Streams, sources: Ints, chosen: npt.NDArray[np.bool_], n_terms: int) -> Ints:
+def say_the_same(
+    streams: Streams, sources: Ints, chosen: npt.NDArray[np.bool_], n_terms: int
+) -> Ints:
     """Count the passages of a document's own source that are about the same matter, as far as their words tell.
 
     Parameters
@@ -154,7 +181,9 @@ def _neighbours(held: Any) -> Ints:
     n = held.shape[0]
     frequency = np.bincount(held.indices, minlength=held.shape[1])
     rare = held.copy()
-    rare.data[frequency[held.indices] > max(_COMMON * n, _MANY)] = 0  # what so many have, tells nothing and costs most
+    rare.data[frequency[held.indices] > max(_COMMON * n, _MANY)] = (
+        0  # what so many have, tells nothing and costs most
+    )
     rare.eliminate_zeros()
     other = rare.T.tocsr()
     counts = np.zeros(n, dtype=np.int64)

@@ -57,7 +57,13 @@ class Restated(NamedTuple):
 
 
 def restates(
-    queries: Sequence[str], texts: Sequence[str], *, titles: Sequence[str], doc_ids: Sequence[str], sources: Sequence[str], vouched: npt.NDArray[np.bool_] | None
+    queries: Sequence[str],
+    texts: Sequence[str],
+    *,
+    titles: Sequence[str],
+    doc_ids: Sequence[str],
+    sources: Sequence[str],
+    vouched: npt.NDArray[np.bool_] | None,
 ) -> Restated:
     """Find the chunks that restate a query.
 
@@ -87,18 +93,35 @@ def restates(
     >>> found.blocked.toarray().tolist(), found.pairs["rule"].tolist()
     ([[True]], ['running_text'])
     """
-    lengths = {len(texts), len(titles), len(doc_ids), len(sources), len(texts) if vouched is None else len(vouched)}
+    lengths = {
+        len(texts),
+        len(titles),
+        len(doc_ids),
+        len(sources),
+        len(texts) if vouched is None else len(vouched),
+    }
     if len(lengths) != 1:
-        raise ValueError(f"texts, titles, doc_ids, sources and vouched have different lengths: {sorted(lengths)}")
+        raise ValueError(
+            f"texts, titles, doc_ids, sources and vouched have different lengths: {sorted(lengths)}"
+        )
     distinct = list(dict.fromkeys(queries))
-    doubtful = np.arange(len(texts)) if vouched is None else np.flatnonzero(~np.asarray(vouched, dtype=bool))
+    doubtful = (
+        np.arange(len(texts))
+        if vouched is None
+        else np.flatnonzero(~np.asarray(vouched, dtype=bool))
+    )
     found = list(sightings(distinct, texts, titles, doubtful.tolist()))
     repeated = _repeated(found, doc_ids, sources)
-    rules = [_rule(it, sources[it.chunk], configured=vouched is not None, repeated=again) for it, again in zip(found, repeated, strict=True)]
+    rules = [
+        _rule(it, sources[it.chunk], configured=vouched is not None, repeated=again)
+        for it, again in zip(found, repeated, strict=True)
+    ]
     return _spread(found, rules, queries, distinct, len(texts))
 
 
-def _repeated(found: Sequence[Sighting], doc_ids: Sequence[str], sources: Sequence[str]) -> list[bool]:
+def _repeated(
+    found: Sequence[Sighting], doc_ids: Sequence[str], sources: Sequence[str]
+) -> list[bool]:
     """Whether the source of each sighting restates its query in `DOCUMENTS` documents or more."""
     holders: dict[tuple[int, str], set[str]] = {}
     for it in found:
@@ -113,13 +136,23 @@ def _rule(it: Sighting, source: str, *, configured: bool, repeated: bool) -> tup
     if it.grade == NAME:
         return "", ""
     if it.grade == RUNNING:
-        return ("typed_query", "blocked") if it.typed and not configured else ("running_text", "blocked" if configured else "warning")
+        return (
+            ("typed_query", "blocked")
+            if it.typed and not configured
+            else ("running_text", "blocked" if configured else "warning")
+        )
     if it.grade == FIRST_WORDS:
         return "first_words", "warning"
     return ("heading", "warning") if configured else ("", "")
 
 
-def _spread(found: Sequence[Sighting], rules: Sequence[tuple[str, str]], queries: Sequence[str], distinct: Sequence[str], n_chunks: int) -> Restated:
+def _spread(
+    found: Sequence[Sighting],
+    rules: Sequence[tuple[str, str]],
+    queries: Sequence[str],
+    distinct: Sequence[str],
+    n_chunks: int,
+) -> Restated:
     """Pairs of distinct queries -> pairs of all queries, as a frame and as two matrices."""
     import pandas as pd
     from scipy.sparse import csr_array
@@ -132,7 +165,9 @@ def _spread(found: Sequence[Sighting], rules: Sequence[tuple[str, str]], queries
     which = np.array([it.query for it, _ in told], dtype=np.int64)
     entry, place_of = ragged((np.cumsum(counts) - counts)[which], counts[which])
     names = ("query", "chunk", "start", "end")
-    numbers = np.array([(it.query, it.chunk, it.start, it.end) for it, _ in told], dtype=np.int64).reshape(len(told), len(names))[entry]
+    numbers = np.array(
+        [(it.query, it.chunk, it.start, it.end) for it, _ in told], dtype=np.int64
+    ).reshape(len(told), len(names))[entry]
     pairs = pd.DataFrame(numbers, columns=list(names))
     pairs["query"] = order[place_of]
     for column, name in enumerate(("rule", "severity")):
@@ -142,6 +177,12 @@ def _spread(found: Sequence[Sighting], rules: Sequence[tuple[str, str]], queries
 
     def of(severity: str) -> Any:
         chosen = pairs[pairs["severity"] == severity]
-        return csr_array((np.ones(len(chosen), dtype=bool), (chosen["query"].to_numpy(), chosen["chunk"].to_numpy())), shape=shape)
+        return csr_array(
+            (
+                np.ones(len(chosen), dtype=bool),
+                (chosen["query"].to_numpy(), chosen["chunk"].to_numpy()),
+            ),
+            shape=shape,
+        )
 
     return Restated(of("blocked"), of("warning"), pairs)

@@ -26,8 +26,12 @@ Sentence = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
 class RuleTests(Part):
     """Sentences that show what a rule is for, run by the tests of the project."""
 
-    match: tuple[Sentence, ...] = Field(min_length=1, description="texts that the rule finds something in")
-    clean: tuple[Sentence, ...] = Field(min_length=1, description="harmless texts that look alike, in which it finds nothing")
+    match: tuple[Sentence, ...] = Field(
+        min_length=1, description="texts that the rule finds something in"
+    )
+    clean: tuple[Sentence, ...] = Field(
+        min_length=1, description="harmless texts that look alike, in which it finds nothing"
+    )
 
 
 class Rule(Part):
@@ -36,10 +40,21 @@ class Rule(Part):
     id: RuleId
     severity: Severity
     views: tuple[ViewKind, ...] = Field(default=("visible", "hidden", "decoded"), min_length=1)
-    pattern: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATTERN_CHARS)] = Field(description="RE2 syntax, applied to the normalised lower-case view")
+    pattern: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATTERN_CHARS)] = Field(
+        description="RE2 syntax, applied to the normalised lower-case view"
+    )
     rationale: Annotated[str, StringConstraints(min_length=1, max_length=2000)]
-    needs: tuple[RuleId, ...] = Field(default=(), max_length=8, description="rules whose patterns must be found in the same view as well, whatever views they name themselves")
-    max_gap: int | None = Field(default=None, ge=0, le=100_000, description="most characters between this match and one of each needed rule; without, anywhere in the view")
+    needs: tuple[RuleId, ...] = Field(
+        default=(),
+        max_length=8,
+        description="rules whose patterns must be found in the same view as well, whatever views they name themselves",
+    )
+    max_gap: int | None = Field(
+        default=None,
+        ge=0,
+        le=100_000,
+        description="most characters between this match and one of each needed rule; without, anywhere in the view",
+    )
     tests: RuleTests
 
     @field_validator("views", "needs")
@@ -63,7 +78,10 @@ class RuleFile(Part):
 
     version: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")]
     rules: tuple[Rule, ...] = Field(max_length=MAX_RULES)
-    hash: str | None = Field(default=None, description="sha256 of the rules (`content_hash`); where given it must fit, so that a change of a rule cannot be forgotten")
+    hash: str | None = Field(
+        default=None,
+        description="sha256 of the rules (`content_hash`); where given it must fit, so that a change of a rule cannot be forgotten",
+    )
 
     @field_validator("rules")
     @classmethod
@@ -75,7 +93,11 @@ class RuleFile(Part):
 
 def content_hash(rules: list[dict[str, Any]]) -> str:
     """Sha256 (hex) of the list under `rules` as canonical JSON: keys sorted, no white space, UTF-8."""
-    return hashlib.sha256(json.dumps(rules, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(
+        json.dumps(rules, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode(
+            "utf-8", "surrogatepass"
+        )
+    ).hexdigest()
 
 
 def _name_of(data: dict[str, Any], place: tuple[int | str, ...]) -> str:
@@ -98,16 +120,46 @@ def _parsed(path: Path) -> dict[str, Any]:
         with path.open("rb") as stream:
             raw = stream.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise InputError(Problem("rules_unreadable", f"The rule file cannot be read: {error.strerror}.", file=str(path), accepted="a JSON file")) from error
+        raise InputError(
+            Problem(
+                "rules_unreadable",
+                f"The rule file cannot be read: {error.strerror}.",
+                file=str(path),
+                accepted="a JSON file",
+            )
+        ) from error
     if len(raw) > MAX_FILE_BYTES:
-        raise InputError(Problem("rules_too_large", "The rule file is too large.", file=str(path), accepted=f"at most {MAX_FILE_BYTES} bytes"))
+        raise InputError(
+            Problem(
+                "rules_too_large",
+                "The rule file is too large.",
+                file=str(path),
+                accepted=f"at most {MAX_FILE_BYTES} bytes",
+            )
+        )
     try:
         data = json.loads(raw)
     except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else None
-        raise InputError(Problem("rules_not_json", f"The rule file is not JSON: {quoted(str(error))}.", file=str(path), line=line, accepted="JSON in UTF-8")) from error
+        raise InputError(
+            Problem(
+                "rules_not_json",
+                f"The rule file is not JSON: {quoted(str(error))}.",
+                file=str(path),
+                line=line,
+                accepted="JSON in UTF-8",
+            )
+        ) from error
     if not isinstance(data, dict):
-        raise InputError(Problem("rules_not_json", "The rule file is not a JSON object.", file=str(path), found=type(data).__name__, accepted='{"version": ..., "rules": [...]}'))
+        raise InputError(
+            Problem(
+                "rules_not_json",
+                "The rule file is not a JSON object.",
+                file=str(path),
+                found=type(data).__name__,
+                accepted='{"version": ..., "rules": [...]}',
+            )
+        )
     return data
 
 
@@ -126,24 +178,53 @@ def read_rules(path: Path | None = None) -> RuleFile:
     except ValidationError as failure:
         raise InputError(
             [
-                Problem("bad_rule", f"{quoted(error['msg'])}.", file=str(path), field=_name_of(data, error["loc"]), found=quoted(error["input"]))
+                Problem(
+                    "bad_rule",
+                    f"{quoted(error['msg'])}.",
+                    file=str(path),
+                    field=_name_of(data, error["loc"]),
+                    found=quoted(error["input"]),
+                )
                 for error in failure.errors(include_url=False)
             ]
         ) from failure
     ids = [rule.id for rule in found.rules]
     problems = [
-        Problem("duplicate_rule", "Two rules have the same id.", file=str(path), field=f"rules.{name}.id", found=f"{count} times", accepted="once")
+        Problem(
+            "duplicate_rule",
+            "Two rules have the same id.",
+            file=str(path),
+            field=f"rules.{name}.id",
+            found=f"{count} times",
+            accepted="once",
+        )
         for name, count in Counter(ids).items()
         if count > 1
     ]
     problems += [
-        Problem("unknown_rule", "A rule needs one that is not in the file.", file=str(path), field=f"rules.{rule.id}.needs", found=name, accepted="ids of rules of this file")
+        Problem(
+            "unknown_rule",
+            "A rule needs one that is not in the file.",
+            file=str(path),
+            field=f"rules.{rule.id}.needs",
+            found=name,
+            accepted="ids of rules of this file",
+        )
         for rule in found.rules
         for name in rule.needs
         if name not in set(ids)
     ]
     if found.hash is not None and found.hash != (expected := content_hash(data["rules"])):
-        problems.append(Problem("stale_rule_hash", "The rules changed; set `hash` and raise `version`.", file=str(path), field="hash", found=found.hash, accepted=expected))
+        problems.append(
+            Problem(
+                "stale_rule_hash",
+                "The rules changed; set `hash` and raise `version`.",
+                file=str(path),
+                field="hash",
+                found=found.hash,
+                accepted=expected,
+            )
+        )
     if problems:
         raise InputError(problems)
     return found

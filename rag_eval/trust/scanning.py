@@ -31,7 +31,9 @@ def findings_of(row: int, text: str, rules: RuleSet, *, sentences: bool = False)
     return list(_findings([(row, text)], rules, sentences=sentences))
 
 
-def _findings(texts: Sequence[tuple[int, str]], rules: RuleSet, *, sentences: bool) -> Iterator[Finding]:
+def _findings(
+    texts: Sequence[tuple[int, str]], rules: RuleSet, *, sentences: bool
+) -> Iterator[Finding]:
     """Findings text by text: of each its tricks, and of each of its views what rules and what the model over sentences found."""
     readings = [read(text) for _, text in texts]
     views = [view for reading in readings for view in reading.views]
@@ -41,7 +43,14 @@ def _findings(texts: Sequence[tuple[int, str]], rules: RuleSet, *, sentences: bo
         yield from ((row, *trick) for trick in reading.tricks)
         for view in reading.views:
             for rule, start, end in next(ruled):
-                yield (row, *view.back(start, end), "pattern", rule.id, _severity(rule.severity, view), f"rule {rule.id} found in {view.kind} text ({view.source})")
+                yield (
+                    row,
+                    *view.back(start, end),
+                    "pattern",
+                    rule.id,
+                    _severity(rule.severity, view),
+                    f"rule {rule.id} found in {view.kind} text ({view.source})",
+                )
             for start, end, detail in next(spoken):
                 yield row, start, end, "pattern", SPEAKS, _severity("warning", view), detail
 
@@ -59,7 +68,9 @@ def _batches(texts: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
     yield batch
 
 
-def scan_texts(texts: Sequence[str], rules: RuleSet | None = None, *, sentences: bool = False) -> "pd.DataFrame":
+def scan_texts(
+    texts: Sequence[str], rules: RuleSet | None = None, *, sentences: bool = False
+) -> "pd.DataFrame":
     """Look for forbidden patterns, hidden text and encoded text.
 
     Parameters
@@ -85,6 +96,15 @@ def scan_texts(texts: Sequence[str], rules: RuleSet | None = None, *, sentences:
     import pandas as pd
 
     rules = rules or RuleSet.load()
-    found = [finding for batch in _batches(texts) for finding in _findings(batch, rules, sentences=sentences)]
+    found = [
+        finding
+        for batch in _batches(texts)
+        for finding in _findings(batch, rules, sentences=sentences)
+    ]
     frame = pd.DataFrame(found, columns=list(FINDINGS.columns))
-    return FINDINGS.check(frame.astype(dict.fromkeys(("row", "start", "end"), "int64") | dict.fromkeys(("check", "rule", "severity", "detail"), "str")))
+    return FINDINGS.check(
+        frame.astype(
+            dict.fromkeys(("row", "start", "end"), "int64")
+            | dict.fromkeys(("check", "rule", "severity", "detail"), "str")
+        )
+    )

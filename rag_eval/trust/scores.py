@@ -11,18 +11,31 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.corpus.authors import MAX_SHOWN_CHARS, author_hash
-from rag_eval.records.trust import AUTHOR_WEIGHT, DOMAIN_WEIGHT, SIGNATURE_WEIGHT, AuthorState, SignatureState, Trust
+from rag_eval.records.trust import (
+    AUTHOR_WEIGHT,
+    DOMAIN_WEIGHT,
+    SIGNATURE_WEIGHT,
+    AuthorState,
+    SignatureState,
+    Trust,
+)
 from rag_eval.trust.domains import domain_states
 from rag_eval.trust.freshness import age_days, freshness
 
 _DECIMALS = 6
 _VOID = {"domain_state": "lookalike", "signature_state": "invalid"}
 """States of a claim that is false; what else the document says of itself counts for nothing then."""
-_POINTS = {"domain": ("domain_state", "allowed", DOMAIN_WEIGHT), "signature": ("signature_state", "valid", SIGNATURE_WEIGHT), "author": ("author_state", "known", AUTHOR_WEIGHT)}
+_POINTS = {
+    "domain": ("domain_state", "allowed", DOMAIN_WEIGHT),
+    "signature": ("signature_state", "valid", SIGNATURE_WEIGHT),
+    "author": ("author_state", "known", AUTHOR_WEIGHT),
+}
 """Factor -> its column, the state that earns points, and how many."""
 
 
-def author_states(authors: Sequence[str], hashes: Sequence[str], known: Sequence[str]) -> list[AuthorState]:
+def author_states(
+    authors: Sequence[str], hashes: Sequence[str], known: Sequence[str]
+) -> list[AuthorState]:
     """State of each document's author.
 
     Parameters
@@ -47,7 +60,12 @@ def author_states(authors: Sequence[str], hashes: Sequence[str], known: Sequence
             return "unknown"
         # a list that was cut to be shown does not hold every name
         several = author.split(",") if len(author) < MAX_SHOWN_CHARS else []
-        return "known" if whole in accepted or (len(several) > 1 and all(author_hash(name) in accepted for name in several)) else "not_listed"
+        return (
+            "known"
+            if whole in accepted
+            or (len(several) > 1 and all(author_hash(name) in accepted for name in several))
+            else "not_listed"
+        )
 
     pairs = list(zip(authors, hashes, strict=True))
     states = {pair: state(*pair) for pair in set(pairs)}
@@ -56,11 +74,21 @@ def author_states(authors: Sequence[str], hashes: Sequence[str], known: Sequence
 
 def _points(frame: pd.DataFrame) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
     """Points of each factor of each row; none at all where a claim is false."""
-    honest = ~np.logical_or.reduce([(frame[column] == state).to_numpy(dtype=bool) for column, state in _VOID.items()])
-    return {factor: weight * ((frame[column] == state).to_numpy(dtype=bool) & honest) for factor, (column, state, weight) in _POINTS.items()}
+    honest = ~np.logical_or.reduce(
+        [(frame[column] == state).to_numpy(dtype=bool) for column, state in _VOID.items()]
+    )
+    return {
+        factor: weight * ((frame[column] == state).to_numpy(dtype=bool) & honest)
+        for factor, (column, state, weight) in _POINTS.items()
+    }
 
 
-def source_trust(sources: pd.DataFrame, config: Trust, signature_states: Mapping[str, SignatureState] | None, as_of: dt.date) -> pd.DataFrame:
+def source_trust(
+    sources: pd.DataFrame,
+    config: Trust,
+    signature_states: Mapping[str, SignatureState] | None,
+    as_of: dt.date,
+) -> pd.DataFrame:
     """Trust of every document of a SOURCES frame, in its order.
 
     Parameters
@@ -89,8 +117,12 @@ def source_trust(sources: pd.DataFrame, config: Trust, signature_states: Mapping
             "doc_id": sources["doc_id"].to_numpy(),
             "domain": sources["domain"].to_numpy(),
             "domain_state": domain_states(sources["domain"].tolist(), config.domains),
-            "signature_state": [states.get(doc_id, without) for doc_id in sources["doc_id"].tolist()],
-            "author_state": author_states(sources["author"].tolist(), sources["author_hash"].tolist(), config.authors),
+            "signature_state": [
+                states.get(doc_id, without) for doc_id in sources["doc_id"].tolist()
+            ],
+            "author_state": author_states(
+                sources["author"].tolist(), sources["author_hash"].tolist(), config.authors
+            ),
             "freshness_state": fresh["state"],
             "freshness": fresh["factor"],
             # what cannot be read as a date is not repeated as one
@@ -120,8 +152,16 @@ def explain_factors(row: Mapping[str, Any], as_of: dt.date) -> dict[str, dict[st
     """
     honest = all(row[column] != state for column, state in _VOID.items())
     factors: dict[str, dict[str, Any]] = {
-        factor: {"state": str(row[column]), "points": weight if honest and row[column] == state else 0.0} for factor, (column, state, weight) in _POINTS.items()
+        factor: {
+            "state": str(row[column]),
+            "points": weight if honest and row[column] == state else 0.0,
+        }
+        for factor, (column, state, weight) in _POINTS.items()
     }
     age = age_days(str(row["date"]), as_of)
-    factors["freshness"] = {"state": str(row["freshness_state"]), "factor": round(float(row["freshness"]), _DECIMALS), "age_days": age}
+    factors["freshness"] = {
+        "state": str(row["freshness_state"]),
+        "factor": round(float(row["freshness"]), _DECIMALS),
+        "age_days": age,
+    }
     return factors

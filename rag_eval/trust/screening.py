@@ -15,7 +15,9 @@ REACH = 200
 """Characters on either side of the border between a title and its text that are read together."""
 
 
-def across_titles(titles: Sequence[str], texts: Sequence[str], rules: RuleSet | None = None) -> "pd.DataFrame":
+def across_titles(
+    titles: Sequence[str], texts: Sequence[str], rules: RuleSet | None = None
+) -> "pd.DataFrame":
     """Find what begins in a title and ends in the text behind it: the two are indexed and shown together.
 
     Parameters
@@ -32,10 +34,16 @@ def across_titles(titles: Sequence[str], texts: Sequence[str], rules: RuleSet | 
     """
     rows = [row for row, title in enumerate(titles) if title]
     heads = [titles[row][-REACH:] for row in rows]
-    found = scan_texts([f"{head} {texts[row][:REACH]}" for head, row in zip(heads, rows, strict=True)], rules)
+    found = scan_texts(
+        [f"{head} {texts[row][:REACH]}" for head, row in zip(heads, rows, strict=True)], rules
+    )
     border = [len(heads[place]) for place in found["row"].tolist()]
     over = found[(found["start"] < border) & (found["end"] > [place + 1 for place in border])]
-    return FINDINGS.check(over.assign(row=[rows[place] for place in over["row"].tolist()], start=-1, end=-1).astype({"row": "int64", "start": "int64", "end": "int64"}).reset_index(drop=True))
+    return FINDINGS.check(
+        over.assign(row=[rows[place] for place in over["row"].tolist()], start=-1, end=-1)
+        .astype({"row": "int64", "start": "int64", "end": "int64"})
+        .reset_index(drop=True)
+    )
 
 
 def screen(texts: Sequence[str], rules: RuleSet | None = None) -> "pd.DataFrame":

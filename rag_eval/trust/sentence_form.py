@@ -43,27 +43,60 @@ upgrade upload use utilize verify visit vote wait warn watch wear weigh write
 """
 TASK_VERBS: frozenset[str] = frozenset(_TASKS.split())
 
-_ASKING = frozenset("what what's whats who who's whom whose which when when's where where's why why's how how's".split())
+_ASKING = frozenset(
+    "what what's whats who who's whom whose which when when's where where's why why's how how's".split()
+)
 _INVERTED = frozenset(
     "is are was were am do does did can could will would shall should may might must has have had isn't aren't wasn't weren't don't doesn't didn't can't couldn't won't wouldn't shouldn't hasn't haven't".split()
 )
 _AUXILIARY = _INVERTED | {"'s", "be"}
-_AFTER_INVERSION = frozenset("i you he she it we they the a an this that these those there my your his her its our their any anyone someone everyone".split())
-_OBJECT = frozenset("the a an your my our his her its their this that these those me us him them it all any some each every both how what why which whether".split())
-_NOUNS_TOO = frozenset("""
+_AFTER_INVERSION = frozenset(
+    "i you he she it we they the a an this that these those there my your his her its our their any anyone someone everyone".split()
+)
+_OBJECT = frozenset(
+    "the a an your my our his her its their this that these those me us him them it all any some each every both how what why which whether".split()
+)
+_NOUNS_TOO = frozenset(
+    """
 access act address aim increase answer approach ask attach avoid bake build call cancel cause change check cite clean clear click close collect contact contrast cook copy
 correct count cut debate delete design display divide download draft draw edit email estimate express extract find finish fix format forward function get go group guess guide
 help highlight insert install invite join keep list listen load look merge move name offer open order outline paint pay perform pick plan play present print produce project
 promote prompt question quote rank rate read record refrain register reject report request research restart return review run save say search select sell send separate set
 share show sign sketch skip solve sort speak spell split start state stop store submit sum supply support swap talk teach tell test think transfer transform treat turn
 type update upgrade upload visit vote wait warn watch wear write
-""".split())
-_ADJECTIVES_TOO = frozenset("clean clear complete correct double dry free open present separate slow".split())
-_PREPOSITIONS = frozenset("against at between by during for from in into on over through to toward towards under with within".split())
-_TAKES_PREPOSITION = frozenset("act answer ask check click get go guess join listen look move play register reply report search sort speak start stop switch talk tell think turn vote wait watch write".split())
+""".split()
+)
+_ADJECTIVES_TOO = frozenset(
+    "clean clear complete correct double dry free open present separate slow".split()
+)
+_PREPOSITIONS = frozenset(
+    "against at between by during for from in into on over through to toward towards under with within".split()
+)
+_TAKES_PREPOSITION = frozenset(
+    "act answer ask check click get go guess join listen look move play register reply report search sort speak start stop switch talk tell think turn vote wait watch write".split()
+)
 _PARTICLES = frozenset("about away back down in into off on out over through up".split())
-_FINITE = _AUXILIARY | {"cannot", "not", "also", "began", "became", "came", "went", "made", "took", "gave", "found", "led", "held", "saw", "won", "lost"}
-_OPENING = frozenset("please kindly now then next finally also so and but first second third lastly just always never simply quickly briefly step task question note important hello hi hey ok okay dear".split())
+_FINITE = _AUXILIARY | {
+    "cannot",
+    "not",
+    "also",
+    "began",
+    "became",
+    "came",
+    "went",
+    "made",
+    "took",
+    "gave",
+    "found",
+    "led",
+    "held",
+    "saw",
+    "won",
+    "lost",
+}
+_OPENING = frozenset(
+    "please kindly now then next finally also so and but first second third lastly just always never simply quickly briefly step task question note important hello hi hey ok okay dear".split()
+)
 _NEGATED = frozenset("don't dont never".split())
 _LETS = frozenset({"let", "let's", "lets"})
 _NO_OBJECT = frozenset({"of", "and", "or", ":", "=", "(", ")", ","})
@@ -71,7 +104,9 @@ _ADDRESS = frozenset("you your yours yourself me my".split())
 _QUESTION_WORDS = _ASKING | _INVERTED
 _ASKED_OF_READER = frozenset({"can", "could", "would", "will"})
 _BROKEN = frozenset(".,;)]}>")
-_NO_BASE_FORM = tuple("ing ed ly tion sion ment ness ity ism ist ous ful ship ance ence ian ese ical ology".split())
+_NO_BASE_FORM = tuple(
+    "ing ed ly tion sion ment ness ity ism ist ous ful ship ance ence ian ese ical ology".split()
+)
 _TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[?？¿,:;=()]")
 _PHRASE = 20
 _OPENINGS = 8
@@ -98,13 +133,20 @@ def _task_orders(words: list[str], lowered: list[str]) -> bool:
         return False
     # "Research groups have", "State Route 41 ends": a subject of several words, and its verb
     named = len(words) > 1 and words[1][:1].isupper() and words[1] != "I"
-    return not named and not any(word in _FINITE or word.endswith("ed") for word in lowered[1 : 1 + _SUBJECT])
+    return not named and not any(
+        word in _FINITE or word.endswith("ed") for word in lowered[1 : 1 + _SUBJECT]
+    )
 
 
 def _base_form(word: str) -> bool:
     """Whether a word may be a verb's base form by its letters: of no closed class, without an ending of other classes."""
     plural = word.endswith("s") and not word.endswith("ss")
-    return word not in CLOSED_CLASS and word.isalpha() and not plural and not word.endswith(_NO_BASE_FORM)
+    return (
+        word not in CLOSED_CLASS
+        and word.isalpha()
+        and not plural
+        and not word.endswith(_NO_BASE_FORM)
+    )
 
 
 def _orders(words: list[str], lowered: list[str]) -> bool:
@@ -119,7 +161,9 @@ def _orders(words: list[str], lowered: list[str]) -> bool:
         return False
     if first in TASK_VERBS:
         return _task_orders(words, lowered)
-    return (third if following in _PARTICLES and third else following) in _OBJECT and _base_form(first)  # "break down the", "look up what"
+    return (third if following in _PARTICLES and third else following) in _OBJECT and _base_form(
+        first
+    )  # "break down the", "look up what"
 
 
 def _asks(sentence: str, words: list[str], lowered: list[str]) -> bool:
@@ -127,7 +171,11 @@ def _asks(sentence: str, words: list[str], lowered: list[str]) -> bool:
     begins = lowered[:_BEGINNING]
     if _ENDS_ASKING.search(sentence[-_MARKS:]):
         # a statement that ends with somebody's question is none; without any English word only the mark can be seen
-        return len(words) <= _SHORT or not _QUESTION_WORDS.isdisjoint(begins) or CLOSED_CLASS.isdisjoint(begins)
+        return (
+            len(words) <= _SHORT
+            or not _QUESTION_WORDS.isdisjoint(begins)
+            or CLOSED_CLASS.isdisjoint(begins)
+        )
     if len(lowered) < 3 or not words[0][:1].isupper():  # noqa: PLR2004 - asking word, verb, subject
         return False
     if lowered[0] in _ASKING:
@@ -154,12 +202,32 @@ def form_of(sentence: str) -> Form:
     while at < limit and (lowered[at] in _OPENING or lowered[at] in {",", ":"}):
         at += 1
     # "In your answer, name ...": a phrase that speaks to the reader, then the order
-    if at < len(words) and lowered[at] in {"in", "with", "for", "using", "at", "to", "as", "before", "after", "when", "if", "within"} and "," in lowered[at : at + _PHRASE]:
+    if (
+        at < len(words)
+        and lowered[at]
+        in {
+            "in",
+            "with",
+            "for",
+            "using",
+            "at",
+            "to",
+            "as",
+            "before",
+            "after",
+            "when",
+            "if",
+            "within",
+        }
+        and "," in lowered[at : at + _PHRASE]
+    ):
         comma = lowered.index(",", at)
         after = comma + 1
         while after < len(words) - 1 and lowered[after] in _OPENING:
             after += 1
-        if after < len(words) and not _ADDRESS.isdisjoint([*lowered[at:comma], *lowered[after : after + 3]]):
+        if after < len(words) and not _ADDRESS.isdisjoint(
+            [*lowered[at:comma], *lowered[after : after + 3]]
+        ):
             at = after
     rest, small = words[at:], lowered[at:]
     if not rest:

@@ -41,6 +41,13 @@ class ShiftWeights:
 @functools.lru_cache(maxsize=1)
 def load() -> ShiftWeights:
     """Read the weights."""
-    document: dict[str, Any] = json.loads((files("rag_eval.trust") / FILE).read_text(encoding="utf-8"))
+    document: dict[str, Any] = json.loads(
+        (files("rag_eval.trust") / FILE).read_text(encoding="utf-8")
+    )
     fitted = document["weights"]
-    return ShiftWeights(np.array([fitted[name] for name in FEATURES]), fitted["bias"], document["thresholds"]["formed"], document["thresholds"]["plain"])
+    return ShiftWeights(
+        np.array([fitted[name] for name in FEATURES]),
+        fitted["bias"],
+        document["thresholds"]["formed"],
+        document["thresholds"]["plain"],
+    )

@@ -42,25 +42,36 @@ def _looked_up(keys: Ints, values: Floats, wanted: Ints) -> Floats:
 
 def _entries(matrix: Any) -> Ints:
     """Row of each entry of a CSR matrix."""
-    return np.asarray(np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr)), dtype=np.int64)
+    return np.asarray(
+        np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr)),
+        dtype=np.int64,
+    )
 
 
 def _counts_elsewhere(space: Space, rows: Ints) -> Floats:
     """How often the term of each entry of the sentences' matrix occurs in the rest of its document."""
     n_terms = space.documents.shape[1]
     held = _entries(space.documents) * n_terms + space.documents.indices
-    there = _looked_up(held, space.documents.data, space.document_of[rows] * n_terms + space.sentences.indices)
+    there = _looked_up(
+        held, space.documents.data, space.document_of[rows] * n_terms + space.sentences.indices
+    )
     return np.asarray(there - space.sentences.data, dtype=np.float64)
 
 
 def _documents_alike(space: Space, group_of: Ints) -> Ints:
     """How many documents of its group hold a sentence of the very same terms, its own included [m]."""
-    marks = np.random.default_rng(0).random(space.documents.shape[1])  # equal rows have equal sums, others practically never
+    marks = np.random.default_rng(0).random(
+        space.documents.shape[1]
+    )  # equal rows have equal sums, others practically never
     group = group_of[space.document_of]
-    sentence = np.unique(np.column_stack((group, space.sentences @ marks)), axis=0, return_inverse=True)[1].ravel()
+    sentence = np.unique(
+        np.column_stack((group, space.sentences @ marks)), axis=0, return_inverse=True
+    )[1].ravel()
     n = space.documents.shape[0]
     held = np.unique(sentence.astype(np.int64) * n + space.document_of)
-    return np.bincount(held // n, minlength=int(sentence.max(initial=-1)) + 1)[sentence].astype(np.int64)
+    return np.bincount(held // n, minlength=int(sentence.max(initial=-1)) + 1)[sentence].astype(
+        np.int64
+    )
 
 
 def _known_to_group(space: Space, rows: Ints, group_of: Ints) -> npt.NDArray[np.bool_]:
@@ -69,9 +80,15 @@ def _known_to_group(space: Space, rows: Ints, group_of: Ints) -> npt.NDArray[np.
     So a sentence that is planted into many documents does not make its own words known.
     """
     n_terms = space.documents.shape[1]
-    keys, counts = np.unique(group_of[_entries(space.documents)] * n_terms + space.documents.indices, return_counts=True)
+    keys, counts = np.unique(
+        group_of[_entries(space.documents)] * n_terms + space.documents.indices, return_counts=True
+    )
     wanted = group_of[space.document_of[rows]] * n_terms + space.sentences.indices
-    return np.asarray(_looked_up(keys, counts.astype(np.float64), wanted) > _documents_alike(space, group_of)[rows], dtype=np.bool_)
+    return np.asarray(
+        _looked_up(keys, counts.astype(np.float64), wanted)
+        > _documents_alike(space, group_of)[rows],
+        dtype=np.bool_,
+    )
 
 
 def _beyond(values: Floats, document_of: Ints, n: int) -> Floats:
@@ -83,7 +100,9 @@ def _beyond(values: Floats, document_of: Ints, n: int) -> Floats:
 
 def _unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(np.where(lengths > 1e-9, vectors / np.maximum(lengths, 1e-9), 0.0), dtype=np.float32)  # noqa: PLR2004 - numerically zero
+    return np.asarray(
+        np.where(lengths > 1e-9, vectors / np.maximum(lengths, 1e-9), 0.0), dtype=np.float32
+    )  # noqa: PLR2004 - numerically zero
 
 
 def _similarities(space: Space) -> tuple[Floats, Floats]:
@@ -96,11 +115,17 @@ def _similarities(space: Space) -> tuple[Floats, Floats]:
         document_of = space.document_of[part]
         vectors = space.sentences[part].astype(np.float32) @ space.projection
         first = int(document_of[0])
-        documents = space.documents[first : int(document_of[-1]) + 1].astype(np.float32) @ space.projection
+        documents = (
+            space.documents[first : int(document_of[-1]) + 1].astype(np.float32) @ space.projection
+        )
         own = _unit(vectors)
         inner = slice(low - part.start, high - part.start)
-        to_rest[low:high] = np.einsum("ij,ij->i", own, _unit(documents[document_of - first] - vectors))[inner]
-        pairs = np.where(document_of[1:] == document_of[:-1], np.einsum("ij,ij->i", own[1:], own[:-1]), 0.0)
+        to_rest[low:high] = np.einsum(
+            "ij,ij->i", own, _unit(documents[document_of - first] - vectors)
+        )[inner]
+        pairs = np.where(
+            document_of[1:] == document_of[:-1], np.einsum("ij,ij->i", own[1:], own[:-1]), 0.0
+        )
         best = np.maximum(np.append(0.0, pairs), np.append(pairs, 0.0))
         neighbours[low:high] = best[inner]
     return to_rest, neighbours
@@ -122,9 +147,17 @@ def _surprise(space: Space, group_of: Ints) -> Floats:
         size = int(group_of.max(initial=-1)) + 1
         for column in range(space.forms.shape[1]):
             flags = space.forms[rows, column]
-            in_group, of_group = np.bincount(groups, flags, size)[groups], np.bincount(groups, minlength=size)[groups]
-            in_own, of_own = np.bincount(documents, flags, n)[documents], np.bincount(documents, minlength=n)[documents]
-            share = (in_group - in_own + PRIOR_RATES[column] * PRIOR_SENTENCES) / (of_group - of_own + PRIOR_SENTENCES)
+            in_group, of_group = (
+                np.bincount(groups, flags, size)[groups],
+                np.bincount(groups, minlength=size)[groups],
+            )
+            in_own, of_own = (
+                np.bincount(documents, flags, n)[documents],
+                np.bincount(documents, minlength=n)[documents],
+            )
+            share = (in_group - in_own + PRIOR_RATES[column] * PRIOR_SENTENCES) / (
+                of_group - of_own + PRIOR_SENTENCES
+            )
             others = in_own - flags  # a form that the same document has elsewhere is its own habit
             result[rows, column] = flags * -np.log(share) / (1.0 + others)
     return result
@@ -142,8 +175,12 @@ def features_of(space: Space, group_of: Ints) -> Floats:
     present = np.bincount(rows, minlength=m)
     # two terms' worth of "perhaps" in every share: a share of one term says little
     mean_weight = float(weight.mean()) if len(weight) else 1.0
-    uncovered = (np.bincount(rows, weight * (elsewhere <= 0), m) + mean_weight) / (total + 2 * mean_weight)
-    unknown = np.bincount(rows, weight * ~_known_to_group(space, rows, group_of), m) / (total + 2 * mean_weight)
+    uncovered = (np.bincount(rows, weight * (elsewhere <= 0), m) + mean_weight) / (
+        total + 2 * mean_weight
+    )
+    unknown = np.bincount(rows, weight * ~_known_to_group(space, rows, group_of), m) / (
+        total + 2 * mean_weight
+    )
     to_rest, neighbours = _similarities(space)
     surprise = _surprise(space, group_of)
     formed = np.minimum(surprise.sum(axis=1), 8.0) / 4.0

@@ -78,11 +78,20 @@ def _projection(documents: Any, idf: Floats) -> npt.NDArray[np.float32]:
 def space_of(texts: Sequence[str]) -> Space:
     """Read the documents."""
     found = [sentences_of(text) for text in texts]
-    spans = [(text[its.start : its.end], its) for text, those in zip(texts, found, strict=True) for its in those]
-    forms = np.array([(*form_of(sentence), its.introduces_code) for sentence, its in spans], dtype=np.float64).reshape(-1, len(Form._fields) + 1)
+    spans = [
+        (text[its.start : its.end], its)
+        for text, those in zip(texts, found, strict=True)
+        for its in those
+    ]
+    forms = np.array(
+        [(*form_of(sentence), its.introduces_code) for sentence, its in spans], dtype=np.float64
+    ).reshape(-1, len(Form._fields) + 1)
     analyzer = Analyzer()
     closed_ids = {i for row in analyzer.index([" ".join(sorted(CLOSED_CLASS))]) for i in row}
-    of_documents, of_sentences = analyzer.index(texts), analyzer.index([sentence for sentence, _ in spans])
+    of_documents, of_sentences = (
+        analyzer.index(texts),
+        analyzer.index([sentence for sentence, _ in spans]),
+    )
     n_terms = len(analyzer.vocabulary)
     closed = np.zeros(n_terms, dtype=np.bool_)
     closed[list(closed_ids)] = True

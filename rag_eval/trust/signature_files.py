@@ -41,16 +41,28 @@ def _decoded(text: object) -> bytes | None:
     return data if len(data) == SIGNATURE_BYTES else None
 
 
-def _faults(row: Mapping[str, object], keys: Collection[str], known: Collection[str]) -> Iterator[tuple[str, str, str, str]]:
+def _faults(
+    row: Mapping[str, object], keys: Collection[str], known: Collection[str]
+) -> Iterator[tuple[str, str, str, str]]:
     """Code, field, what was found and what is accepted, for every reason why a line is no signature."""
     for field in _FIELDS:
         if not isinstance(row.get(field), str):
-            yield ("missing_field" if field not in row else "bad_type"), field, repr(row.get(field)), "a string"
+            yield (
+                ("missing_field" if field not in row else "bad_type"),
+                field,
+                repr(row.get(field)),
+                "a string",
+            )
     for field in row:
         if field not in _FIELDS:
             yield "unknown_field", field, field, ", ".join(_FIELDS)
     if isinstance(row.get("key"), str) and row["key"] not in keys:
-        yield "unknown_key", "key", str(row["key"]), f"a name of trust.keys: {', '.join(sorted(keys)) or 'there is none'}"
+        yield (
+            "unknown_key",
+            "key",
+            str(row["key"]),
+            f"a name of trust.keys: {', '.join(sorted(keys)) or 'there is none'}",
+        )
     if isinstance(row.get("signature"), str) and _decoded(row["signature"]) is None:
         yield "bad_signature", "signature", str(row["signature"]), ACCEPTED_SIGNATURE
     if row.get("doc_id") in known:
@@ -90,7 +102,15 @@ def read_signatures(path: Path, doc_ids: Collection[str], keys: Collection[str])
     for line, row in read_objects(path, problems):
         faults = list(_faults(row, keys, seen))
         for code, field, found, accepted in faults:
-            problems.add(code, _SENTENCES[code], file=file, line=line, field=field, found=quoted(found), accepted=accepted)
+            problems.add(
+                code,
+                _SENTENCES[code],
+                file=file,
+                line=line,
+                field=field,
+                found=quoted(found),
+                accepted=accepted,
+            )
         if isinstance(row.get("doc_id"), str):
             seen.add(row["doc_id"])
         data = _decoded(row.get("signature"))
@@ -99,7 +119,15 @@ def read_signatures(path: Path, doc_ids: Collection[str], keys: Collection[str])
         if row["doc_id"] in present:
             signatures[row["doc_id"]] = Signature(row["key"], data)
         else:
-            problems.add("unknown_document", "no document of the corpus has this id", file=file, line=line, field="doc_id", found=quoted(row["doc_id"]), severity="warning")
+            problems.add(
+                "unknown_document",
+                "no document of the corpus has this id",
+                file=file,
+                line=line,
+                field="doc_id",
+                found=quoted(row["doc_id"]),
+                severity="warning",
+            )
     problems.raise_errors()
     return ReadSignatures(signatures, problems.listed())
 
@@ -111,7 +139,13 @@ def read_detached(path: Path, shown: str) -> Signature | Problem:
     words = content.decode("ascii", "replace").split() if len(content) <= MAX_SIDECAR_BYTES else []
     data = _decoded(words[-1]) if words else None
     if data is None or len(words) > len(Signature._fields):
-        return Problem("bad_signature", "the file holds no signature", file=shown, found=quoted(content[:SIGNATURE_BYTES].decode("ascii", "backslashreplace")), accepted=ACCEPTED_SIDECAR)
+        return Problem(
+            "bad_signature",
+            "the file holds no signature",
+            file=shown,
+            found=quoted(content[:SIGNATURE_BYTES].decode("ascii", "backslashreplace")),
+            accepted=ACCEPTED_SIDECAR,
+        )
     return Signature(words[0] if len(words) > 1 else "", data)
 
 
@@ -134,10 +168,20 @@ def read_sidecars(root: Path, doc_ids: Iterable[str]) -> dict[str, Signature]:
         try:
             mode = path.stat().st_mode
         except OSError as error:
-            problems.add("unreadable_file", f"the signature cannot be read: {quoted(error.strerror or '')}", file=shown, accepted=ACCEPTED_SIDECAR)
+            problems.add(
+                "unreadable_file",
+                f"the signature cannot be read: {quoted(error.strerror or '')}",
+                file=shown,
+                accepted=ACCEPTED_SIDECAR,
+            )
             continue
         if not path.resolve().is_relative_to(inside):
-            problems.add("outside_folder", "the signature lies outside the folder", file=shown, accepted="files inside the folder")
+            problems.add(
+                "outside_folder",
+                "the signature lies outside the folder",
+                file=shown,
+                accepted="files inside the folder",
+            )
         elif not stat.S_ISREG(mode):
             problems.add("not_a_file", "not a regular file", file=shown, accepted=ACCEPTED_SIDECAR)
         elif isinstance(one := read_detached(path, shown), Problem):

@@ -13,7 +13,11 @@ from rag_eval.records.trust import SignatureState
 from rag_eval.storage.hashing import canonical_json
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
 
 class Signature(NamedTuple):
     """A signature and the name of the key that is said to have made it; an empty name stands for any of the keys."""
@@ -37,7 +41,14 @@ def load_keys(keys: Mapping[str, str]) -> "dict[str, Ed25519PublicKey]":
         try:
             loaded[name] = Ed25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
         except ValueError as error:  # binascii.Error is one
-            raise InputError(Problem("bad_key", "not a public key", field=f"trust.keys.{quoted(name)}", accepted="an Ed25519 public key, 32 bytes in base64")) from error
+            raise InputError(
+                Problem(
+                    "bad_key",
+                    "not a public key",
+                    field=f"trust.keys.{quoted(name)}",
+                    accepted="an Ed25519 public key, 32 bytes in base64",
+                )
+            ) from error
     return loaded
 
 
@@ -51,14 +62,18 @@ def _holds(key: "Ed25519PublicKey", signature: bytes, data: bytes) -> bool:
     return True
 
 
-def _state(data: bytes, signature: Signature, keys: "Mapping[str, Ed25519PublicKey]") -> SignatureState:
+def _state(
+    data: bytes, signature: Signature, keys: "Mapping[str, Ed25519PublicKey]"
+) -> SignatureState:
     if signature.key and signature.key not in keys:
         return "unknown_key"
     tried = [keys[signature.key]] if signature.key else keys.values()
     return "valid" if any(_holds(key, signature.data, data) for key in tried) else "invalid"
 
 
-def verify(documents: Mapping[str, bytes], signatures: Mapping[str, Signature], keys: Mapping[str, str]) -> dict[str, SignatureState]:
+def verify(
+    documents: Mapping[str, bytes], signatures: Mapping[str, Signature], keys: Mapping[str, str]
+) -> dict[str, SignatureState]:
     """State of the signature of every document.
 
     Parameters
@@ -84,7 +99,12 @@ def verify(documents: Mapping[str, bytes], signatures: Mapping[str, Signature], 
     if not keys:
         return dict.fromkeys(documents, "not_configured")
     loaded = load_keys(keys)
-    return {doc_id: _state(documents[doc_id], signatures[doc_id], loaded) if doc_id in signatures else "missing" for doc_id in documents}
+    return {
+        doc_id: _state(documents[doc_id], signatures[doc_id], loaded)
+        if doc_id in signatures
+        else "missing"
+        for doc_id in documents
+    }
 
 
 def generate_key() -> tuple[str, str]:
@@ -93,8 +113,12 @@ def generate_key() -> tuple[str, str]:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return pem.decode("ascii"), base64.b64encode(key.public_key().public_bytes_raw()).decode("ascii")
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return pem.decode("ascii"), base64.b64encode(key.public_key().public_bytes_raw()).decode(
+        "ascii"
+    )
 
 
 def _private(pem: str) -> "Ed25519PrivateKey":
@@ -107,9 +131,13 @@ def _private(pem: str) -> "Ed25519PrivateKey":
         key = serialization.load_pem_private_key(pem.encode("utf-8"), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         # neither the key nor the library's message, which may quote it
-        raise InputError(Problem("bad_private_key", "the private key cannot be read", accepted=accepted)) from None
+        raise InputError(
+            Problem("bad_private_key", "the private key cannot be read", accepted=accepted)
+        ) from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise InputError(Problem("bad_private_key", "the private key is of another kind", accepted=accepted))
+        raise InputError(
+            Problem("bad_private_key", "the private key is of another kind", accepted=accepted)
+        )
     return key
 
 
@@ -134,6 +162,12 @@ def sign_documents(private_pem: str, documents: Mapping[str, bytes], key: str) -
     """
     private = _private(private_pem)
     return [
-        canonical_json({"doc_id": doc_id, "key": key, "signature": base64.b64encode(private.sign(documents[doc_id])).decode("ascii")})
+        canonical_json(
+            {
+                "doc_id": doc_id,
+                "key": key,
+                "signature": base64.b64encode(private.sign(documents[doc_id])).decode("ascii"),
+            }
+        )
         for doc_id in sorted(documents)
     ]

@@ -33,7 +33,9 @@ def _rarity(counts: Any, rows: Ints) -> Floats:
     n, n_terms = counts.shape
     others = np.bincount(counts.indices, minlength=n_terms)[counts.indices] - 1
     tf = 1.0 + np.log(counts.data)
-    return np.bincount(rows, tf * np.log(n / np.maximum(others, 0.5)), n) / np.maximum(np.bincount(rows, tf, n), 1e-9)
+    return np.bincount(rows, tf * np.log(n / np.maximum(others, 0.5)), n) / np.maximum(
+        np.bincount(rows, tf, n), 1e-9
+    )
 
 
 def _nearness(counts: Any, rows: Ints, idf: Floats) -> Floats:
@@ -43,7 +45,10 @@ def _nearness(counts: Any, rows: Ints, idf: Floats) -> Floats:
     n = counts.shape[0]
     weights = (1.0 + np.log(counts.data)) * idf[counts.indices]
     lengths = np.sqrt(np.bincount(rows, weights**2, n))
-    unit = csr_array((weights / np.maximum(lengths, 1e-9)[rows], counts.indices, counts.indptr), shape=counts.shape)
+    unit = csr_array(
+        (weights / np.maximum(lengths, 1e-9)[rows], counts.indices, counts.indptr),
+        shape=counts.shape,
+    )
     step = -(-n // COMPARED)
     compared = np.arange(0, n, step)
     columns = unit[compared].T.tocsr()

@@ -19,7 +19,9 @@ _HIDING = re.compile(
 )
 _COLOUR = re.compile(r"(?:^|;)color:([^;!]{1,60})")
 _BACKGROUND = re.compile(r"(?:^|;)background(?:-color)?:([^;!]{1,60})")
-_WHITE = frozenset("white #fff #ffffff snow ivory whitesmoke ghostwhite #fefefe #fdfdfd #fcfcfc rgb(255,255,255) rgba(255,255,255,1) hsl(0,0%,100%)".split())
+_WHITE = frozenset(
+    "white #fff #ffffff snow ivory whitesmoke ghostwhite #fefefe #fdfdfd #fcfcfc rgb(255,255,255) rgba(255,255,255,1) hsl(0,0%,100%)".split()
+)
 _LONGEST = 8000
 
 
@@ -32,7 +34,15 @@ def _declarations(style: str) -> str:
 
 def _colour(name: str) -> str:
     short = re.fullmatch(r"#([0-9a-f])([0-9a-f])([0-9a-f])", name)
-    return "#" + "".join(digit * 2 for digit in short.groups()) if short else "#ffffff" if name in _WHITE else "#000000" if name == "black" else name
+    return (
+        "#" + "".join(digit * 2 for digit in short.groups())
+        if short
+        else "#ffffff"
+        if name in _WHITE
+        else "#000000"
+        if name == "black"
+        else name
+    )
 
 
 def hides(style: str) -> bool:
@@ -58,4 +68,9 @@ def hides(style: str) -> bool:
 def hiding_names(sheet: str) -> frozenset[str]:
     """Classes and ids that the rules of a style sheet hide."""
     rules = (block.rpartition("{") for block in sheet.lower().split("}"))
-    return frozenset(name for selector, _, declarations in rules if hides(declarations) for name in _CLASS_OR_ID.findall(selector))
+    return frozenset(
+        name
+        for selector, _, declarations in rules
+        if hides(declarations)
+        for name in _CLASS_OR_ID.findall(selector)
+    )

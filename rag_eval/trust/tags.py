@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterator
 
 _HEAD = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9:-]{0,40})(?=[\s/>])")
-_ATTRIBUTE = re.compile(r"""[\s/]*([^\s=>"'</]{1,200})(?:\s{0,100}=\s{0,100}(?:"([^"]{0,20000})"|'([^']{0,20000})'|([^\s>"'<]{0,20000})))?""")
+_ATTRIBUTE = re.compile(
+    r"""[\s/]*([^\s=>"'</]{1,200})(?:\s{0,100}=\s{0,100}(?:"([^"]{0,20000})"|'([^']{0,20000})'|([^\s>"'<]{0,20000})))?"""
+)
 _CLOSE = re.compile(r"[\s/]*>")
 _DECLARATION = re.compile(r"<[!?][^<>]{0,4000}>")
 NAMES = frozenset(
@@ -61,7 +63,9 @@ def _tag(text: str, head: re.Match[str]) -> tuple[Tag | None, int]:
         value = next((group for group in found.groups()[1:] if group is not None), "")
         attributes.append((found[1].lower(), value, found.start(1), found.end()))
         at = found.end()
-    return Tag(head[2].lower(), head.start(), close.end(), bool(head[1]), tuple(attributes)), close.end()
+    return Tag(
+        head[2].lower(), head.start(), close.end(), bool(head[1]), tuple(attributes)
+    ), close.end()
 
 
 def tags(text: str) -> Iterator[Tag]:

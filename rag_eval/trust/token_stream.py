@@ -50,7 +50,9 @@ class Vocabulary:
         return len(self._analyzer.vocabulary)
 
     def _learn(self, spelling: str) -> int:
-        return self._spellings.setdefault(spelling, self._lowered.setdefault(spelling.lower(), len(self._lowered)))
+        return self._spellings.setdefault(
+            spelling, self._lowered.setdefault(spelling.lower(), len(self._lowered))
+        )
 
     def number(self, word: str) -> int:
         """Give the number of a word in lower case, -1 where no text has had it."""
@@ -64,13 +66,21 @@ class Vocabulary:
     def read(self, texts: Sequence[str]) -> Streams:
         """Read texts; linear in their length."""
         known, learn = self._spellings, self._learn
-        rows = [[known[word] if word in known else learn(word) for word in _WORD.findall(text)] for text in texts]
+        rows = [
+            [known[word] if word in known else learn(word) for word in _WORD.findall(text)]
+            for text in texts
+        ]
         bounds = np.zeros(len(texts) + 1, dtype=np.int64)
         np.cumsum([len(row) for row in rows], out=bounds[1:])
-        words = np.fromiter((word for row in rows for word in row), dtype=np.int64, count=int(bounds[-1]))
+        words = np.fromiter(
+            (word for row in rows for word in row), dtype=np.int64, count=int(bounds[-1])
+        )
         new = list(self._lowered)[len(self._term_of) :]
         # "s" is what is left of a possessive; words such as the Turkish dotted I fall into parts in lower case, the first one counts
-        self._term_of += [row[0] if row and word != "s" else _STOPPED for word, row in zip(new, self._analyzer.index(new), strict=True)]
+        self._term_of += [
+            row[0] if row and word != "s" else _STOPPED
+            for word, row in zip(new, self._analyzer.index(new), strict=True)
+        ]
         every = np.array(self._term_of, dtype=np.int64)[words]
         word_of = np.flatnonzero(every != _STOPPED)
         return Streams(words, bounds, every[word_of], np.searchsorted(word_of, bounds), word_of)

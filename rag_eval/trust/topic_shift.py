@@ -63,8 +63,15 @@ def _inside(space: Space, group_of: Ints, options: ShiftOptions) -> pd.DataFrame
     fitted = shift_coefficients.load()
     scores = scores_of(space, group_of)
     formed = space.forms.any(axis=1)
-    limit = np.where(formed, fitted.formed if options.formed is None else options.formed, fitted.plain if options.plain is None else options.plain)
-    enough = np.bincount(space.document_of, minlength=space.documents.shape[0]) >= options.least_sentences
+    limit = np.where(
+        formed,
+        fitted.formed if options.formed is None else options.formed,
+        fitted.plain if options.plain is None else options.plain,
+    )
+    enough = (
+        np.bincount(space.document_of, minlength=space.documents.shape[0])
+        >= options.least_sentences
+    )
     found: npt.NDArray[np.bool_] = (scores > limit) & enough[space.document_of]
     rows = np.flatnonzero(found)
     new = np.ones(len(rows), dtype=np.bool_)
@@ -76,26 +83,43 @@ def _inside(space: Space, group_of: Ints, options: ShiftOptions) -> pd.DataFrame
         best = rows[low] + int(np.argmax(scores[rows[low : high + 1]]))
         marks = [what for what, holds in zip(_WHAT, space.forms[best], strict=True) if holds]
         does = f"{' and '.join(marks)}, unlike" if marks else "has little in common with"
-        details.append(f"a sentence {does} the rest of its document (score {scores[best]:.1f}, limit {limit[best]:.1f})")
-    return pd.DataFrame({
-        "row": space.document_of[rows[firsts]],
-        "start": space.starts[rows[firsts]],
-        "end": space.ends[rows[lasts]],
-        "rule": pd.Series(["inside_document"] * len(firsts), dtype="str"),
-        "detail": pd.Series(details, dtype="str"),
-    })
+        details.append(
+            f"a sentence {does} the rest of its document (score {scores[best]:.1f}, limit {limit[best]:.1f})"
+        )
+    return pd.DataFrame(
+        {
+            "row": space.document_of[rows[firsts]],
+            "start": space.starts[rows[firsts]],
+            "end": space.ends[rows[lasts]],
+            "rule": pd.Series(["inside_document"] * len(firsts), dtype="str"),
+            "detail": pd.Series(details, dtype="str"),
+        }
+    )
 
 
 def _against(space: Space, group_of: Ints, options: ShiftOptions) -> pd.DataFrame:
     """Findings of rule against_source."""
     far = unlikeness(space, group_of, options.least_group)
     rows = np.flatnonzero(far > options.unlike)
-    details = [f"unlike the other documents of its source: {far[row]:.1f} robust standard deviations (limit {options.unlike:.1f})" for row in rows]
+    details = [
+        f"unlike the other documents of its source: {far[row]:.1f} robust standard deviations (limit {options.unlike:.1f})"
+        for row in rows
+    ]
     whole = np.full(len(rows), -1, dtype=np.int64)
-    return pd.DataFrame({"row": rows, "start": whole, "end": whole, "rule": pd.Series(["against_source"] * len(rows), dtype="str"), "detail": pd.Series(details, dtype="str")})
+    return pd.DataFrame(
+        {
+            "row": rows,
+            "start": whole,
+            "end": whole,
+            "rule": pd.Series(["against_source"] * len(rows), dtype="str"),
+            "detail": pd.Series(details, dtype="str"),
+        }
+    )
 
 
-def topic_shift(texts: Sequence[str], groups: Sequence[str], *, options: ShiftOptions = DEFAULT) -> pd.DataFrame:
+def topic_shift(
+    texts: Sequence[str], groups: Sequence[str], *, options: ShiftOptions = DEFAULT
+) -> pd.DataFrame:
     """Find sentences unlike their document and documents unlike their source.
 
     Parameters
@@ -131,6 +155,18 @@ def topic_shift(texts: Sequence[str], groups: Sequence[str], *, options: ShiftOp
     space, group_of = space_of(texts), _groups(groups)
     known = np.array([bool(group) for group in groups], dtype=np.bool_)
     against = _against(space, group_of, options)
-    frame = pd.concat([against[known[against["row"].to_numpy(dtype=np.int64)]], _inside(space, group_of, options)], ignore_index=True)
-    frame = frame.assign(check="topic_shift", severity="warning").sort_values(["row", "start"], kind="stable", ignore_index=True)
-    return FINDINGS.check(frame.astype({"row": "int64", "start": "int64", "end": "int64", "check": "str", "severity": "str"}))
+    frame = pd.concat(
+        [
+            against[known[against["row"].to_numpy(dtype=np.int64)]],
+            _inside(space, group_of, options),
+        ],
+        ignore_index=True,
+    )
+    frame = frame.assign(check="topic_shift", severity="warning").sort_values(
+        ["row", "start"], kind="stable", ignore_index=True
+    )
+    return FINDINGS.check(
+        frame.astype(
+            {"row": "int64", "start": "int64", "end": "int64", "check": "str", "severity": "str"}
+        )
+    )

@@ -49,11 +49,19 @@ def merged(tricks: Iterable[Trick], near: int) -> list[Trick]:
         if group and trick.start - group[-1][0].end <= near:
             before, count = group[-1]
             worst = max((before, trick), key=lambda one: grave.index(one.severity))
-            group[-1] = worst._replace(start=before.start, end=max(before.end, trick.end)), count + 1
+            group[-1] = (
+                worst._replace(start=before.start, end=max(before.end, trick.end)),
+                count + 1,
+            )
         else:
             group.append((trick, 1))
-    ordered = sorted((pair for group in found.values() for pair in group), key=lambda pair: pair[0][:2])
-    return [trick if count == 1 else trick._replace(detail=f"{trick.detail}; {count} places") for trick, count in ordered]
+    ordered = sorted(
+        (pair for group in found.values() for pair in group), key=lambda pair: pair[0][:2]
+    )
+    return [
+        trick if count == 1 else trick._replace(detail=f"{trick.detail}; {count} places")
+        for trick, count in ordered
+    ]
 
 
 @dataclasses.dataclass

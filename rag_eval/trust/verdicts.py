@@ -19,22 +19,38 @@ BESIDE = "pattern.beside_blocked"
 
 _OF_TEXT = ("pattern", "hidden", "encoded", "topic_shift")
 _RANK = {"hint": 0, "warning": 1, "blocked": 2}
-_FACTS = ("trust", "domain", "domain_state", "signature_state", "author_state", "freshness_state", "freshness", "date")
+_FACTS = (
+    "trust",
+    "domain",
+    "domain_state",
+    "signature_state",
+    "author_state",
+    "freshness_state",
+    "freshness",
+    "date",
+)
 
 
-def vouched_for(domain_states: Sequence[str], signature_states: Sequence[str]) -> npt.NDArray[np.bool_] | None:
+def vouched_for(
+    domain_states: Sequence[str], signature_states: Sequence[str]
+) -> npt.NDArray[np.bool_] | None:
     """Whether the allowlist or a valid signature vouches for each source, bool [n]; None where neither domains nor keys are configured, so that nobody can.
 
     As for trust, a false claim undoes the other one: neither a look-alike domain nor a signature that does not hold is vouched for.
     """
-    domains, signatures = np.asarray(domain_states, dtype=object), np.asarray(signature_states, dtype=object)
+    domains, signatures = (
+        np.asarray(domain_states, dtype=object),
+        np.asarray(signature_states, dtype=object),
+    )
     if (domains == "not_configured").all() and (signatures == "not_configured").all():
         return None
     honest = (domains != "lookalike") & (signatures != "invalid")
     return np.asarray(((domains == "allowed") | (signatures == "valid")) & honest, dtype=bool)
 
 
-def findings_of_chunks(findings: pd.DataFrame, documents: pd.Index, chunks: pd.DataFrame) -> pd.DataFrame:
+def findings_of_chunks(
+    findings: pd.DataFrame, documents: pd.Index, chunks: pd.DataFrame
+) -> pd.DataFrame:
     """Spread findings about documents over their chunks.
 
     Parameters
@@ -59,31 +75,52 @@ def findings_of_chunks(findings: pd.DataFrame, documents: pd.Index, chunks: pd.D
     row, start, end = (findings[name].to_numpy(dtype=np.int64) for name in ("row", "start", "end"))
     whole = start < 0
     width = int(max(high.max(initial=0), end.max(initial=0))) + 2
-    reach = np.maximum.accumulate(owner * width + high)  # chunks of a document may overlap: the furthest end so far
+    reach = np.maximum.accumulate(
+        owner * width + high
+    )  # chunks of a document may overlap: the furthest end so far
     first = np.searchsorted(reach, row * width + np.where(whole, 0, start), side="right")
-    last = np.searchsorted(owner * width + low, row * width + np.where(whole, width - 1, end), side="left")
+    last = np.searchsorted(
+        owner * width + low, row * width + np.where(whole, width - 1, end), side="left"
+    )
     counts = np.maximum(last - first, 0)
     finding = np.repeat(np.arange(len(findings)), counts)
     at = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
-    met = (owner[at] == row[finding]) & (whole[finding] | ((low[at] < end[finding]) & (start[finding] < high[at])))
+    met = (owner[at] == row[finding]) & (
+        whole[finding] | ((low[at] < end[finding]) & (start[finding] < high[at]))
+    )
     spread = findings.iloc[finding[met]].assign(row=order[at[met]].astype(np.int64))
     # one finding a rule and chunk says all that a verdict needs; a text made of nothing else must not fill the memory
-    spread = spread.sort_values(["row", "start", "check", "rule"], kind="stable").drop_duplicates(["row", "check", "rule", "severity"], ignore_index=True)
+    spread = spread.sort_values(["row", "start", "check", "rule"], kind="stable").drop_duplicates(
+        ["row", "check", "rule", "severity"], ignore_index=True
+    )
     return FINDINGS.check(spread)
 
 
-def _block_beside(rank: npt.NDArray[np.int64], codes: list[list[str]], told: pd.DataFrame, documents: "pd.Series[str]", let: npt.NDArray[np.bool_]) -> None:
+def _block_beside(
+    rank: npt.NDArray[np.int64],
+    codes: list[list[str]],
+    told: pd.DataFrame,
+    documents: "pd.Series[str]",
+    let: npt.NDArray[np.bool_],
+) -> None:
     """Block what is warned about in a document that says something which is blocked: an attack seldom ends with its chunk."""
     said = told[told["check"].isin(_OF_TEXT)]
     stopped = said.loc[said["severity"] == "blocked", "row"].unique()
-    blocked_in = set(documents.iloc[stopped[~let[stopped]]].tolist())  # what a person allowed speaks against nothing beside it
+    blocked_in = set(
+        documents.iloc[stopped[~let[stopped]]].tolist()
+    )  # what a person allowed speaks against nothing beside it
     for row in said.loc[said["severity"] == "warning", "row"].unique().tolist():
         if rank[row] < _RANK["blocked"] and documents.iloc[row] in blocked_in:
             rank[row] = _RANK["blocked"]
             codes[row].insert(0, BESIDE)
 
 
-def chunk_verdicts(chunks: pd.DataFrame, documents: pd.DataFrame, findings: pd.DataFrame, allowed: Mapping[str, str]) -> pd.DataFrame:
+def chunk_verdicts(
+    chunks: pd.DataFrame,
+    documents: pd.DataFrame,
+    findings: pd.DataFrame,
+    allowed: Mapping[str, str],
+) -> pd.DataFrame:
     """Judge every chunk.
 
     Parameters
@@ -106,8 +143,12 @@ def chunk_verdicts(chunks: pd.DataFrame, documents: pd.DataFrame, findings: pd.D
     severity = findings["severity"].map(_RANK).to_numpy(dtype=np.int64)
     np.maximum.at(rank, findings["row"].to_numpy(), severity)
     codes: list[list[str]] = [[] for _ in range(len(chunks))]
-    told = findings.assign(rank=severity)[severity > 0].sort_values(["row", "rank", "check", "rule"], ascending=[True, False, True, True], kind="stable")
-    for row, check, rule in zip(told["row"].tolist(), told["check"].tolist(), told["rule"].tolist(), strict=True):
+    told = findings.assign(rank=severity)[severity > 0].sort_values(
+        ["row", "rank", "check", "rule"], ascending=[True, False, True, True], kind="stable"
+    )
+    for row, check, rule in zip(
+        told["row"].tolist(), told["check"].tolist(), told["rule"].tolist(), strict=True
+    ):
         code = f"{check}.{rule}"
         if code not in codes[row]:
             codes[row].append(code)
@@ -119,7 +160,11 @@ def chunk_verdicts(chunks: pd.DataFrame, documents: pd.DataFrame, findings: pd.D
     rank[let & blocked] = _RANK["warning"]
     for row in np.flatnonzero(let).tolist():
         codes[row].insert(0, ALLOWED)
-    facts = documents.set_index("doc_id").loc[chunks["doc_id"].to_numpy(), list(_FACTS)].reset_index(drop=True)
+    facts = (
+        documents.set_index("doc_id")
+        .loc[chunks["doc_id"].to_numpy(), list(_FACTS)]
+        .reset_index(drop=True)
+    )
     frame = facts.assign(
         chunk_id=chunks["chunk_id"].to_numpy(),
         doc_id=chunks["doc_id"].to_numpy(),

@@ -70,8 +70,18 @@ class Reading:
 @functools.lru_cache(maxsize=1)
 def _signals() -> Signals:
     """What a text must hold for any detector to find something in it; texts without are read as they stand."""
-    invisible_characters = "".join(character if character == "-" else f"\\x{{{ord(character):x}}}" for character in invisible.INVISIBLE)
-    return Signals({"invisible": f"[{invisible_characters}]", "markup": r"<[A-Za-z!?/]|\]\(|\]:[ \t]{0,20}(?:#|<>)", "entity": r"&[#A-Za-z][A-Za-z0-9]{1,31};"} | encoded.SIGNALS)
+    invisible_characters = "".join(
+        character if character == "-" else f"\\x{{{ord(character):x}}}"
+        for character in invisible.INVISIBLE
+    )
+    return Signals(
+        {
+            "invisible": f"[{invisible_characters}]",
+            "markup": r"<[A-Za-z!?/]|\]\(|\]:[ \t]{0,20}(?:#|<>)",
+            "entity": r"&[#A-Za-z][A-Za-z0-9]{1,31};",
+        }
+        | encoded.SIGNALS
+    )
 
 
 def _word_places(text: str) -> "tuple[IntArray, IntArray]":
@@ -79,7 +89,9 @@ def _word_places(text: str) -> "tuple[IntArray, IntArray]":
     import numpy as np
 
     if not text.isascii():
-        spans = np.array([match.span() for match in _WORD.finditer(text)], dtype=np.int64).reshape(-1, 2)
+        spans = np.array([match.span() for match in _WORD.finditer(text)], dtype=np.int64).reshape(
+            -1, 2
+        )
         return spans[:, 0], spans[:, 1]
     blank = np.ones(len(text) + 2, dtype=bool)
     blank[1:-1] = np.frombuffer(text.encode().translate(_BLANK), np.uint8) == ord(" ")
@@ -90,20 +102,33 @@ def _word_places(text: str) -> "tuple[IntArray, IntArray]":
 def _by_words(before: str, after: str) -> Callable[[int, int], tuple[int, int]]:
     """Way back from a normalised text word by word: exact where a word kept its length, in proportion elsewhere."""
     (firsts, lasts), (starts, ends) = _word_places(before), _word_places(after)
-    if len(firsts) != len(starts) or not len(starts):  # a character that normalisation made two words of, or a text without words
+    if len(firsts) != len(starts) or not len(
+        starts
+    ):  # a character that normalisation made two words of, or a text without words
         scale = len(before) / max(len(after), 1)
         return lambda start, end: (int(start * scale), min(len(before), int(end * scale) + 1))
 
     def back(place: int) -> int:
         index = int(starts.searchsorted(place, "right")) - 1
-        first, last, start, end = int(firsts[index]), int(lasts[index]), int(starts[index]), int(ends[index])
+        first, last, start, end = (
+            int(firsts[index]),
+            int(lasts[index]),
+            int(starts[index]),
+            int(ends[index]),
+        )
         inside, length = place - start, end - start
-        return min(max(last - 1, first), first + (inside if last - first == length else inside * (last - first) // max(length, 1)))
+        return min(
+            max(last - 1, first),
+            first
+            + (inside if last - first == length else inside * (last - first) // max(length, 1)),
+        )
 
     return lambda start, end: (back(start), back(max(end - 1, start)) + 1)
 
 
-def _lazily(before: str, after: str, edits: tuple[Edited, ...]) -> Callable[[int, int], tuple[int, int]]:
+def _lazily(
+    before: str, after: str, edits: tuple[Edited, ...]
+) -> Callable[[int, int], tuple[int, int]]:
     """Way back through all edits; nothing is worked out until a match asks."""
     ways: list[Callable[[int, int], tuple[int, int]]] = []
 
@@ -119,7 +144,13 @@ def _lazily(before: str, after: str, edits: tuple[Edited, ...]) -> Callable[[int
 
 
 def _without_entities(text: str) -> Edited:
-    return Edited(text, (Cut(*match.span(), _INVISIBLE.sub("", html.unescape(match[0]))) for match in _ENTITY.finditer(text)))
+    return Edited(
+        text,
+        (
+            Cut(*match.span(), _INVISIBLE.sub("", html.unescape(match[0])))
+            for match in _ENTITY.finditer(text)
+        ),
+    )
 
 
 def _part_views(parts: Iterable[Part]) -> list[View]:
@@ -135,7 +166,11 @@ def _part_views(parts: Iterable[Part]) -> list[View]:
         kept: list[Part] = []
         at, end = 0, found[0].start
         for part in found:
-            said = part.text if part.text.isalnum() and part.text.isascii() else _without_entities(_INVISIBLE.sub("", part.text)).text
+            said = (
+                part.text
+                if part.text.isalnum() and part.text.isascii()
+                else _without_entities(_INVISIBLE.sub("", part.text)).text
+            )
             said = normalised(said)
             if not said:
                 continue
@@ -145,8 +180,13 @@ def _part_views(parts: Iterable[Part]) -> list[View]:
             starts.append(at + len(between))
             at, end = at + len(between) + len(said), max(end, part.end)
 
-        def back(start: int, last: int, starts: list[int] = starts, kept: list[Part] = kept) -> tuple[int, int]:
-            first, final = max(bisect_right(starts, start) - 1, 0), max(bisect_right(starts, max(last - 1, start)) - 1, 0)
+        def back(
+            start: int, last: int, starts: list[int] = starts, kept: list[Part] = kept
+        ) -> tuple[int, int]:
+            first, final = (
+                max(bisect_right(starts, start) - 1, 0),
+                max(bisect_right(starts, max(last - 1, start)) - 1, 0),
+            )
             return kept[first].start, max(part.end for part in kept[first : final + 1])
 
         if kept:
@@ -174,7 +214,10 @@ def read(text: str) -> Reading:
         looked = invisible.look(text)
         parts, tricks = list(looked.parts), list(looked.tricks)
         for part in looked.parts:  # what is spelt in invisible characters may be encoded on top
-            parts.extend(found._replace(start=part.start, end=part.end) for found in encoded.look(part.text, 1).parts)
+            parts.extend(
+                found._replace(start=part.start, end=part.end)
+                for found in encoded.look(part.text, 1).parts
+            )
         edits.append(Edited(text, looked.cuts))
         now = edits[0].text
         names = _signals().names(now.encode("utf-8", "replace"))
@@ -196,7 +239,13 @@ def read(text: str) -> Reading:
         edits.append(_without_entities(now))
         now = edits[-1].text
     shown = normalised(now)
-    return Reading((View("visible", shown, "text", 0, len(text), _lazily(now, shown, tuple(edits))), *_part_views(parts)), tuple(merged(tricks, _NEAR)))
+    return Reading(
+        (
+            View("visible", shown, "text", 0, len(text), _lazily(now, shown, tuple(edits))),
+            *_part_views(parts),
+        ),
+        tuple(merged(tricks, _NEAR)),
+    )
 
 
 def hidden_findings(text: str) -> tuple[Trick, ...]:

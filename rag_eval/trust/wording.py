@@ -44,13 +44,20 @@ class Windows:
         return len(self.query)
 
     def __getitem__(self, rows: "Ints | npt.NDArray[np.bool_]") -> "Windows":
-        return Windows(self.query[rows], self.text[rows], self.start[rows], self.end[rows], self.likeness[rows])
+        return Windows(
+            self.query[rows], self.text[rows], self.start[rows], self.end[rows], self.likeness[rows]
+        )
 
 
 def joined(parts: Sequence[Windows]) -> Windows:
     """Put windows after one another."""
-    query, text, start, end = (np.concatenate([np.zeros(0, dtype=np.int64), *(getattr(part, name) for part in parts)]) for name in ("query", "text", "start", "end"))
-    return Windows(query, text, start, end, np.concatenate([np.zeros(0), *(part.likeness for part in parts)]))
+    query, text, start, end = (
+        np.concatenate([np.zeros(0, dtype=np.int64), *(getattr(part, name) for part in parts)])
+        for name in ("query", "text", "start", "end")
+    )
+    return Windows(
+        query, text, start, end, np.concatenate([np.zeros(0), *(part.likeness for part in parts)])
+    )
 
 
 def exact(queries: Streams, texts: Streams) -> Windows:
@@ -72,9 +79,14 @@ def exact(queries: Streams, texts: Streams) -> Windows:
         keys = (_mixed(words) * _powers(_BASE, length)).sum(axis=1, dtype=np.uint64)
         order = np.argsort(keys, kind="stable")
         hashes = (values[at + length] - values[at]) * scale[at]
-        low, high = np.searchsorted(keys[order], hashes), np.searchsorted(keys[order], hashes, side="right")
+        low, high = (
+            np.searchsorted(keys[order], hashes),
+            np.searchsorted(keys[order], hashes, side="right"),
+        )
         hit, place = ragged(low, high - low)
-        same = (texts.words[at[hit][:, None] + np.arange(length)] == words[order[place]]).all(axis=1)
+        same = (texts.words[at[hit][:, None] + np.arange(length)] == words[order[place]]).all(
+            axis=1
+        )
         begin, query = at[hit[same]], asked[order[place[same]]]
         text = text_of[begin]
         start = begin - texts.bounds[text]

@@ -6,7 +6,15 @@ Belongs here: the miss rate as it is stated (`MissRate`), and the confidence val
 import dataclasses
 import datetime as dt
 
-from rag_eval.records.confidence import Absent, Bounded, Confidence, Derived, Deterministic, Measured, effective
+from rag_eval.records.confidence import (
+    Absent,
+    Bounded,
+    Confidence,
+    Derived,
+    Deterministic,
+    Measured,
+    effective,
+)
 from rag_eval.records.uncertainty import DISCOUNTING, Status, Target
 
 
@@ -51,18 +59,38 @@ def retrieval_confidence(miss: MissRate) -> Confidence:
     """1 - miss rate, with what stands behind it named as its input."""
     if miss.value is None:
         return Absent(reason="insufficient_data")
-    return Derived(value=1 - miss.value, formula="1 - miss_rate", inputs={"hit_rate": _behind(miss, miss.value)})
+    return Derived(
+        value=1 - miss.value,
+        formula="1 - miss_rate",
+        inputs={"hit_rate": _behind(miss, miss.value)},
+    )
 
 
 def _behind(miss: MissRate, value: float) -> Confidence:
     if miss.status in {"uncalibrated", "stale"}:
         return Absent(reason="uncalibrated")
     if miss.ci_low is None or miss.ci_high is None:
-        return Bounded(low=0.0, high=1.0, basis=f"{miss.n_outcomes} outcomes, {miss.status}, other wordings of the question among them; no interval is known", citation=miss.calibrator)
+        return Bounded(
+            low=0.0,
+            high=1.0,
+            basis=f"{miss.n_outcomes} outcomes, {miss.status}, other wordings of the question among them; no interval is known",
+            citation=miss.calibrator,
+        )
     low, high = min(1 - miss.ci_high, 1 - value), max(1 - miss.ci_low, 1 - value)
     if miss.status == "measured" and miss.measured_at is not None:
-        return Measured(value=1 - value, dataset=f"outcomes ({miss.gold_source}) of {miss.target}@{miss.k}", n=miss.n_outcomes, ci_low=low, ci_high=high, measured_at=miss.measured_at)
-    basis = "shipped prior coefficients, no outcomes of this strategy" if miss.status == "prior" else f"{miss.n_outcomes} outcomes, {miss.status}"
+        return Measured(
+            value=1 - value,
+            dataset=f"outcomes ({miss.gold_source}) of {miss.target}@{miss.k}",
+            n=miss.n_outcomes,
+            ci_low=low,
+            ci_high=high,
+            measured_at=miss.measured_at,
+        )
+    basis = (
+        "shipped prior coefficients, no outcomes of this strategy"
+        if miss.status == "prior"
+        else f"{miss.n_outcomes} outcomes, {miss.status}"
+    )
     return Bounded(low=low, high=high, basis=basis, citation=miss.calibrator)
 
 
@@ -70,15 +98,27 @@ def groundedness_confidence(groundedness: float | None) -> Confidence:
     """Synthesis confidence of a deterministic answer: the mean groundedness of its sentences; absent where it says nothing."""
     if groundedness is None:
         return Absent(reason="not_applicable")
-    counted = Deterministic(value=groundedness, reason="counted: idf-weighted share of each sentence's words found in the evidence, mean over sentences")
-    return Derived(value=groundedness, formula="mean groundedness of the answer's sentences", inputs={"groundedness": counted})
+    counted = Deterministic(
+        value=groundedness,
+        reason="counted: idf-weighted share of each sentence's words found in the evidence, mean over sentences",
+    )
+    return Derived(
+        value=groundedness,
+        formula="mean groundedness of the answer's sentences",
+        inputs={"groundedness": counted},
+    )
 
 
 def reported_confidence(reported: float | None, system: str) -> Confidence:
     """Synthesis confidence of a model's or a recorded answer: what the system reported, absent when it reported nothing."""
     if reported is None:
         return Absent(reason="insufficient_data")
-    stated = Bounded(low=0.0, high=reported, basis="reported by the system that answered, not checked here", citation=system)
+    stated = Bounded(
+        low=0.0,
+        high=reported,
+        basis="reported by the system that answered, not checked here",
+        citation=system,
+    )
     return Derived(value=reported, formula="as reported by the system", inputs={"reported": stated})
 
 
@@ -86,10 +126,16 @@ def final_confidence(synthesis: Confidence, miss: MissRate) -> Derived:
     """Conservative figure, always computed: synthesis_confidence * (1 - miss_rate). Not to be acted on before the miss rate has earned it."""
     retrieval = retrieval_confidence(miss)
     inputs = {"synthesis_confidence": synthesis, "retrieval_confidence": retrieval}
-    return Derived(value=effective(synthesis) * effective(retrieval), formula="synthesis_confidence * (1 - miss_rate)", inputs=inputs)
+    return Derived(
+        value=effective(synthesis) * effective(retrieval),
+        formula="synthesis_confidence * (1 - miss_rate)",
+        inputs=inputs,
+    )
 
 
-def calibrated_confidence(synthesis: Confidence, miss: MissRate, right_when_missed: Measured | None = None) -> Confidence:
+def calibrated_confidence(
+    synthesis: Confidence, miss: MissRate, right_when_missed: Measured | None = None
+) -> Confidence:
     """Figure to act on: absent until the miss rate is at least provisional.
 
     Parameters
@@ -102,11 +148,21 @@ def calibrated_confidence(synthesis: Confidence, miss: MissRate, right_when_miss
         c0, the measured share of right answers among questions whose retrieval missed: the answer is then worth c (1 - m) + c0 m.
     """
     if not miss.discounts or isinstance(synthesis, Absent):
-        return Absent(reason="uncalibrated" if not miss.discounts else synthesis.reason if isinstance(synthesis, Absent) else "uncalibrated")
+        return Absent(
+            reason="uncalibrated"
+            if not miss.discounts
+            else synthesis.reason
+            if isinstance(synthesis, Absent)
+            else "uncalibrated"
+        )
     retrieval = retrieval_confidence(miss)
     found = effective(synthesis) * effective(retrieval)
     inputs = {"synthesis_confidence": synthesis, "retrieval_confidence": retrieval}
     if right_when_missed is None:
         return Derived(value=found, formula="synthesis_confidence * (1 - miss_rate)", inputs=inputs)
     value = min(found + right_when_missed.value * (1 - effective(retrieval)), 1.0)
-    return Derived(value=value, formula="synthesis_confidence * (1 - miss_rate) + right_when_missed * miss_rate", inputs={**inputs, "right_when_missed": right_when_missed})
+    return Derived(
+        value=value,
+        formula="synthesis_confidence * (1 - miss_rate) + right_when_missed * miss_rate",
+        inputs={**inputs, "right_when_missed": right_when_missed},
+    )

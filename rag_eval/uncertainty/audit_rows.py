@@ -53,11 +53,15 @@ def judged_of(drawn: list[dict[str, Any]], outcomes: pd.DataFrame) -> dict[str, 
     done = set(zip(audited["claim_id"], audited["target"], strict=True))
     counts: dict[str, int] = {}
     for row in drawn:
-        counts[row["draw_id"]] = counts.get(row["draw_id"], 0) + ((row["claim_id"], row["target"]) in done)
+        counts[row["draw_id"]] = counts.get(row["draw_id"], 0) + (
+            (row["claim_id"], row["target"]) in done
+        )
     return counts
 
 
-def left_by(frames: list[dict[str, Any]], rows: list[dict[str, Any]], risk: FloatArray) -> FloatArray:
+def left_by(
+    frames: list[dict[str, Any]], rows: list[dict[str, Any]], risk: FloatArray
+) -> FloatArray:
     """Probability that the earlier draws took none of some claims, float64 [n]."""
     left = np.ones(len(rows), dtype=np.float64)
     batch = np.array([row["batch"] for row in rows], dtype=np.int64)
@@ -69,5 +73,22 @@ def left_by(frames: list[dict[str, Any]], rows: list[dict[str, Any]], risk: Floa
 
 def line(row: dict[str, Any], draw_id: str, target: str, depth: int) -> dict[str, Any]:
     """What the auditor reads, then what the auditor fills in."""
-    read = {"draw_id": draw_id, "claim_id": row["claim_id"], "query": row["query"], "target": target, "k": row["k"], "depth": depth, "retrieved": [name for name, _ in row["retrieved"][:depth]]}
-    return {**read, "missed": None, "missed_content": None, "gold_source": None, "audit_depth": None, "gold_strategies": [row["strategy_fingerprint"]], "gold_documents": [], "note": ""}
+    read = {
+        "draw_id": draw_id,
+        "claim_id": row["claim_id"],
+        "query": row["query"],
+        "target": target,
+        "k": row["k"],
+        "depth": depth,
+        "retrieved": [name for name, _ in row["retrieved"][:depth]],
+    }
+    return {
+        **read,
+        "missed": None,
+        "missed_content": None,
+        "gold_source": None,
+        "audit_depth": None,
+        "gold_strategies": [row["strategy_fingerprint"]],
+        "gold_documents": [],
+        "note": "",
+    }

@@ -57,7 +57,17 @@ class AuditStore:
             store.create(table)
 
     def draw(
-        self, n: int, *, seed: int, depth: int, path: Path, now: dt.datetime, strategy: str | None = None, fingerprint: str | None = None, target: BinaryTarget = "miss_any", stratified: bool = False
+        self,
+        n: int,
+        *,
+        seed: int,
+        depth: int,
+        path: Path,
+        now: dt.datetime,
+        strategy: str | None = None,
+        fingerprint: str | None = None,
+        target: BinaryTarget = "miss_any",
+        stratified: bool = False,
     ) -> Draw:
         """Draw claims that no draw has taken yet, keep the probability of each, and write the file that the auditor fills in.
 
@@ -91,29 +101,98 @@ class AuditStore:
         _check(n, depth, seed, path)
         with self.sql.transaction(claims.LOCK) as transaction:
             rows, left = self._population(transaction, strategy, fingerprint, target)
-            risk = np.array([np.nan if row["miss_rate"] is None else row["miss_rate"] for row in left], dtype=np.float64)
+            risk = np.array(
+                [np.nan if row["miss_rate"] is None else row["miss_rate"] for row in left],
+                dtype=np.float64,
+            )
             _check_population(left, risk, depth, stratified=stratified)
             chosen, strata = sample(risk, n, seed, stratified=stratified)
-            frames = transaction.select(FRAMES, {"strategy_fingerprint": rows[0]["strategy_fingerprint"], "target": target}, ["number"])
-            probability = (strata.probability[strata.of(risk)] * left_by(frames, left, risk))[chosen]
+            frames = transaction.select(
+                FRAMES,
+                {"strategy_fingerprint": rows[0]["strategy_fingerprint"], "target": target},
+                ["number"],
+            )
+            probability = (strata.probability[strata.of(risk)] * left_by(frames, left, risk))[
+                chosen
+            ]
             stratum, number = strata.of(risk)[chosen], len(frames) + 1
             taken = [left[at] for at in chosen]
-            draw_id = digest(["draw", rows[0]["strategy_fingerprint"], target, number, sorted(row["claim_id"] for row in taken)], 16)
+            draw_id = digest(
+                [
+                    "draw",
+                    rows[0]["strategy_fingerprint"],
+                    target,
+                    number,
+                    sorted(row["claim_id"] for row in taken),
+                ],
+                16,
+            )
             stamp = utc_text(now)
-            frame = [draw_id, rows[0]["strategy"], rows[0]["strategy_fingerprint"], target, depth, len(taken), len(left), seed, strata.as_json(), max(row["batch"] for row in rows), number, stamp]
+            frame = [
+                draw_id,
+                rows[0]["strategy"],
+                rows[0]["strategy_fingerprint"],
+                target,
+                depth,
+                len(taken),
+                len(left),
+                seed,
+                strata.as_json(),
+                max(row["batch"] for row in rows),
+                number,
+                stamp,
+            ]
             transaction.insert(FRAMES, [frame])
-            transaction.insert(DRAWS, ([draw_id, row["claim_id"], target, row["k"], int(at), float(p), stamp] for row, at, p in zip(taken, stratum, probability, strict=True)))
-            write_text(path, "".join(f"{json.dumps(line(row, draw_id, target, depth), ensure_ascii=False)}\n" for row in taken))  # before the end: without its file no draw is kept
-        return Draw(draw_id, rows[0]["strategy"], rows[0]["strategy_fingerprint"], len(taken), len(left), strata, float(probability.min()), float(probability.max()), path)
+            transaction.insert(
+                DRAWS,
+                (
+                    [draw_id, row["claim_id"], target, row["k"], int(at), float(p), stamp]
+                    for row, at, p in zip(taken, stratum, probability, strict=True)
+                ),
+            )
+            write_text(
+                path,
+                "".join(
+                    f"{json.dumps(line(row, draw_id, target, depth), ensure_ascii=False)}\n"
+                    for row in taken
+                ),
+            )  # before the end: without its file no draw is kept
+        return Draw(
+            draw_id,
+            rows[0]["strategy"],
+            rows[0]["strategy_fingerprint"],
+            len(taken),
+            len(left),
+            strata,
+            float(probability.min()),
+            float(probability.max()),
+            path,
+        )
 
-    def _population(self, transaction: Transaction, strategy: str | None, fingerprint: str | None, target: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def _population(
+        self, transaction: Transaction, strategy: str | None, fingerprint: str | None, target: str
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Claims of the one fingerprint that is meant, and those of them that no draw has taken, by claim_id."""
-        where = {name: value for name, value in (("strategy", strategy), ("strategy_fingerprint", fingerprint)) if value is not None}
+        where = {
+            name: value
+            for name, value in (("strategy", strategy), ("strategy_fingerprint", fingerprint))
+            if value is not None
+        }
         rows = sorted(transaction.select(claims.TABLE, where), key=lambda row: row["claim_id"])
         found = sorted({(row["strategy"], row["strategy_fingerprint"]) for row in rows})
         if len({name for _, name in found}) > 1:
-            named = "; ".join(f"{quoted(name, 60)} {quoted(identity, 60)}" for name, identity in found[:10])
-            raise InputError(Problem("several_strategies", "claims of several fingerprints are there, and a draw is of one", field="--fingerprint", found=named, accepted="one of them"))
+            named = "; ".join(
+                f"{quoted(name, 60)} {quoted(identity, 60)}" for name, identity in found[:10]
+            )
+            raise InputError(
+                Problem(
+                    "several_strategies",
+                    "claims of several fingerprints are there, and a draw is of one",
+                    field="--fingerprint",
+                    found=named,
+                    accepted="one of them",
+                )
+            )
         taken = set(transaction.columns(DRAWS, {"target": target}, ["claim_id"])["claim_id"])
         return rows, [row for row in rows if row["claim_id"] not in taken]
 
@@ -121,7 +200,11 @@ class AuditStore:
         """Return the row of `audit_draws` of each (claim, target) that was drawn."""
         wanted = set(claim_ids)
         with self.sql.reading() as transaction:
-            rows = transaction.select(DRAWS) if len(wanted) > 1 else transaction.select(DRAWS, {"claim_id": sorted(wanted)})
+            rows = (
+                transaction.select(DRAWS)
+                if len(wanted) > 1
+                else transaction.select(DRAWS, {"claim_id": sorted(wanted)})
+            )
         return {(row["claim_id"], row["target"]): row for row in rows if row["claim_id"] in wanted}
 
     def frames(self) -> list[dict[str, Any]]:
@@ -137,7 +220,13 @@ class AuditStore:
 
 def _check(n: int, depth: int, seed: int, path: Path) -> None:
     wrong = [
-        Problem("bad_value", message, field=field, found=str(found), accepted=f"a whole number from {least} to {most}")
+        Problem(
+            "bad_value",
+            message,
+            field=field,
+            found=str(found),
+            accepted=f"a whole number from {least} to {most}",
+        )
         for message, field, found, least, most in (
             ("how many claims to draw", "--n", n, 1, MAX_DRAWN),
             ("how far down the auditor looks", "--depth", depth, 1, MAX_DEPTH),
@@ -146,16 +235,47 @@ def _check(n: int, depth: int, seed: int, path: Path) -> None:
         if not least <= found <= most
     ]
     if path.exists():
-        wrong.append(Problem("file_exists", "the file is there already, and may hold an auditor's work", file=str(path), field="--out", accepted="a file that does not exist"))
+        wrong.append(
+            Problem(
+                "file_exists",
+                "the file is there already, and may hold an auditor's work",
+                file=str(path),
+                field="--out",
+                accepted="a file that does not exist",
+            )
+        )
     if wrong:
         raise InputError(wrong)
 
 
-def _check_population(left: list[dict[str, Any]], risk: FloatArray, depth: int, *, stratified: bool) -> None:
+def _check_population(
+    left: list[dict[str, Any]], risk: FloatArray, depth: int, *, stratified: bool
+) -> None:
     if not left:
-        raise InputError(Problem("no_claims", "there is no claim that no draw has taken", accepted="claims of production traffic: rag-eval claim import"))
+        raise InputError(
+            Problem(
+                "no_claims",
+                "there is no claim that no draw has taken",
+                accepted="claims of production traffic: rag-eval claim import",
+            )
+        )
     deepest = max(row["k"] for row in left)
     if depth < deepest:
-        raise InputError(Problem("depth_too_small", f"the top {deepest} cannot be judged by looking at {depth}", field="--depth", found=str(depth), accepted=f"{deepest} or more"))
+        raise InputError(
+            Problem(
+                "depth_too_small",
+                f"the top {deepest} cannot be judged by looking at {depth}",
+                field="--depth",
+                found=str(depth),
+                accepted=f"{deepest} or more",
+            )
+        )
     if stratified and np.isnan(risk).all():
-        raise InputError(Problem("no_risk", "no claim came with a predicted miss rate", field="--stratify-by", accepted="lines of claims with miss_rate; or a draw without --stratify-by"))
+        raise InputError(
+            Problem(
+                "no_risk",
+                "no claim came with a predicted miss rate",
+                field="--stratify-by",
+                accepted="lines of claims with miss_rate; or a draw without --stratify-by",
+            )
+        )

@@ -49,15 +49,26 @@ class TermSpace:
 
     def queries(self, query_terms: Sequence[Sequence[int]]) -> "csr_array":
         """Counts of the known terms of queries, float32 [n, n_terms]."""
-        return _counts([[term for term in row if term < self.n_terms] for row in query_terms], self.n_terms)
+        return _counts(
+            [[term for term in row if term < self.n_terms] for row in query_terms], self.n_terms
+        )
 
 
 def _counts(rows: Sequence[Sequence[int]], n_terms: int) -> "csr_array":
     from scipy.sparse import csr_array
 
     lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
-    indices = np.fromiter((term for row in rows for term in row), dtype=np.int64, count=int(lengths.sum()))
-    matrix: Any = csr_array((np.ones(len(indices), dtype=np.float32), indices, np.concatenate([[0], np.cumsum(lengths)])), shape=(len(rows), n_terms))
+    indices = np.fromiter(
+        (term for row in rows for term in row), dtype=np.int64, count=int(lengths.sum())
+    )
+    matrix: Any = csr_array(
+        (
+            np.ones(len(indices), dtype=np.float32),
+            indices,
+            np.concatenate([[0], np.cumsum(lengths)]),
+        ),
+        shape=(len(rows), n_terms),
+    )
     matrix.sum_duplicates()
     matrix.sort_indices()
     return matrix

@@ -14,7 +14,12 @@ from rag_eval.uncertainty.model import MissRateModel
 from rag_eval.uncertainty.prior import Prior
 from rag_eval.uncertainty.scores import brier, squared_errors
 from rag_eval.uncertainty.validation import Validation, validate
-from rag_eval.uncertainty.wordings import WordingsModel, cross_validated_wordings, fit_wordings, from_json
+from rag_eval.uncertainty.wordings import (
+    WordingsModel,
+    cross_validated_wordings,
+    fit_wordings,
+    from_json,
+)
 
 Z: Final = 1.645
 """Standard errors by which the branch must be better."""
@@ -42,7 +47,14 @@ class Branch:
     folds: tuple[WordingsModel | None, ...]
     fold_of_group: Mapping[str, int]
 
-    def predict(self, signals: FloatArray, names: Sequence[str], misses: FloatArray, judged: FloatArray, group_ids: Sequence[str]) -> FloatArray:
+    def predict(
+        self,
+        signals: FloatArray,
+        names: Sequence[str],
+        misses: FloatArray,
+        judged: FloatArray,
+        group_ids: Sequence[str],
+    ) -> FloatArray:
         """Probability of a miss, float64 [n]; NaN for a wording without judged others. Parameters as in `WordingsModel.predict`."""
         fold = np.array([self.fold_of_group.get(group, -1) for group in group_ids], dtype=np.int64)
         result = np.full(len(signals), np.nan)
@@ -54,12 +66,20 @@ class Branch:
 
     def to_json(self) -> dict[str, Any]:
         """Write it as JSON, exactly."""
-        return {"whole": self.whole.to_json(), "folds": [None if fold is None else fold.to_json() for fold in self.folds], "fold_of_group": dict(self.fold_of_group)}
+        return {
+            "whole": self.whole.to_json(),
+            "folds": [None if fold is None else fold.to_json() for fold in self.folds],
+            "fold_of_group": dict(self.fold_of_group),
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Branch":
         """Read what `to_json` wrote."""
-        return cls(from_json(document["whole"]), tuple(None if fold is None else from_json(fold) for fold in document["folds"]), dict(document["fold_of_group"]))
+        return cls(
+            from_json(document["whole"]),
+            tuple(None if fold is None else from_json(fold) for fold in document["folds"]),
+            dict(document["fold_of_group"]),
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,11 +111,25 @@ class JudgedBranch:
 
     def to_json(self) -> dict[str, Any]:
         """Write figures and fits."""
-        return {"used": self.used, "brier_without": self.brier_without, "gain": self.gain, "gain_se": self.gain_se, "validation": self.validation.to_json(), "model": self.branch.to_json()}
+        return {
+            "used": self.used,
+            "brier_without": self.brier_without,
+            "gain": self.gain,
+            "gain_se": self.gain_se,
+            "validation": self.validation.to_json(),
+            "model": self.branch.to_json(),
+        }
 
 
 def fit_branch(
-    labelled: Labelled, model: MissRateModel, predictions: FloatArray, *, group_ids: Sequence[str], prior: Prior | None, checked_together: int, seed: int
+    labelled: Labelled,
+    model: MissRateModel,
+    predictions: FloatArray,
+    *,
+    group_ids: Sequence[str],
+    prior: Prior | None,
+    checked_together: int,
+    seed: int,
 ) -> JudgedBranch | None:
     """Fit and judge the branch; None while too few wordings have a history, or all of them missed or hit.
 
@@ -117,11 +151,25 @@ def fit_branch(
     if whole is None:
         return None
     fold = np.array([model.fold_of_group[group] for group in group_ids], dtype=np.int64)
-    folds = tuple(fit_wordings(labelled.take(fold != at), prior=prior, rng=rng) for at in range(int(fold.max()) + 1))
+    folds = tuple(
+        fit_wordings(labelled.take(fold != at), prior=prior, rng=rng)
+        for at in range(int(fold.max()) + 1)
+    )
     validation = validate(kept, own[:, known], checked_together=checked_together, seed=seed)
-    without = float(np.mean([brier(row, kept.missed, kept.weight) for row in predictions[:, known]]))
-    lower = (squared_errors(predictions[:, known], kept.missed) - squared_errors(own[:, known], kept.missed)).mean(axis=0)
+    without = float(
+        np.mean([brier(row, kept.missed, kept.weight) for row in predictions[:, known]])
+    )
+    lower = (
+        squared_errors(predictions[:, known], kept.missed)
+        - squared_errors(own[:, known], kept.missed)
+    ).mean(axis=0)
     _, group = np.unique(kept.group, return_inverse=True)
     gain = float(np.average(lower, weights=kept.weight))
     sums = np.bincount(group, weights=kept.weight * (lower - gain))
-    return JudgedBranch(Branch(whole, folds, model.fold_of_group), validation, without, gain, float(np.sqrt((sums**2).sum()) / kept.weight.sum()))
+    return JudgedBranch(
+        Branch(whole, folds, model.fold_of_group),
+        validation,
+        without,
+        gain,
+        float(np.sqrt((sums**2).sum()) / kept.weight.sum()),
+    )

@@ -33,7 +33,9 @@ def group_dependence(probability: FloatArray, missed: BoolArray, group: IntArray
     code, p, residual = code[order], probability[order], (missed - probability)[order]
     size = np.bincount(code)
     place = np.arange(len(code)) - np.repeat(np.cumsum(size) - size, size)
-    smaller = float((p * (size[code] - 1 - place)).sum())  # ascending inside the group: p is the smaller one of as many pairs as follow it
+    smaller = float(
+        (p * (size[code] - 1 - place)).sum()
+    )  # ascending inside the group: p is the smaller one of as many pairs as follow it
 
     def of_pairs(values: FloatArray) -> float:
         return float((np.bincount(code, values) ** 2).sum() - (values**2).sum()) / 2
@@ -42,7 +44,9 @@ def group_dependence(probability: FloatArray, missed: BoolArray, group: IntArray
     return float(np.clip(of_pairs(residual) / largest, 0, 1)) if largest > 1e-12 else 0.0  # noqa: PLR2004 - rounding
 
 
-def calibrated_outcomes(predicted: FloatArray, group: IntArray, dependence: float, seed: int, simulations: int) -> Iterator[BoolArray]:
+def calibrated_outcomes(
+    predicted: FloatArray, group: IntArray, dependence: float, seed: int, simulations: int
+) -> Iterator[BoolArray]:
     """Draw outcomes for which the predictions are calibrated, in blocks `[block, n]`.
 
     Parameters

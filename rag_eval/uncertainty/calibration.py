@@ -75,21 +75,42 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         """Write everything but the predictions."""
-        parts = {"model": self.model, "validation": self.validation, "heuristic_v0": self.heuristic, "leakage_gap": self.gap, "wordings": self.wordings}
+        parts = {
+            "model": self.model,
+            "validation": self.validation,
+            "heuristic_v0": self.heuristic,
+            "leakage_gap": self.gap,
+            "wordings": self.wordings,
+        }
         written = {name: None if part is None else part.to_json() for name, part in parts.items()}
-        conformal = {"conformal": [found.to_json() for found in self.conformal], "conformal_methods": self._methods()}
-        return {**written, "counts": dataclasses.asdict(self.counts), "learning_curve": [point.to_json() for point in self.curve], **conformal}
+        conformal = {
+            "conformal": [found.to_json() for found in self.conformal],
+            "conformal_methods": self._methods(),
+        }
+        return {
+            **written,
+            "counts": dataclasses.asdict(self.counts),
+            "learning_curve": [point.to_json() for point in self.curve],
+            **conformal,
+        }
 
     def _methods(self) -> dict[str, Any]:
         """Over how many questions each method gave its K; null with the reason where it gave none."""
         n = {found.method: found.n for found in self.conformal}
         reasons = {f"{method}_reason": why for method, why in self.conformal_absent.items()}
-        return {**{method: n.get(method) for method in get_args(Method)}, **reasons, "without_risk": self.without_risk}
+        return {
+            **{method: n.get(method) for method in get_args(Method)},
+            **reasons,
+            "without_risk": self.without_risk,
+        }
 
 
 def enough(counts: Counts) -> bool:
     """Whether there are outcomes enough to fit a calibrator: those of a provisional miss rate."""
-    return counts.groups >= PROVISIONAL_OUTCOMES and min(counts.groups_with_misses, counts.groups_with_hits) >= PROVISIONAL_EACH
+    return (
+        counts.groups >= PROVISIONAL_OUTCOMES
+        and min(counts.groups_with_misses, counts.groups_with_hits) >= PROVISIONAL_EACH
+    )
 
 
 def calibrate(
@@ -132,7 +153,19 @@ def calibrate(
 
     # thousands of products of small matrices: threads of a BLAS would only wait for one another
     with threadpool_limits(limits=1):
-        return _calibrate(labelled, heuristic, questions, group_ids=group_ids, prior=prior, target=target, k=k, checked_together=checked_together, seed=seed, unlabelled=unlabelled, question_rows=question_rows)
+        return _calibrate(
+            labelled,
+            heuristic,
+            questions,
+            group_ids=group_ids,
+            prior=prior,
+            target=target,
+            k=k,
+            checked_together=checked_together,
+            seed=seed,
+            unlabelled=unlabelled,
+            question_rows=question_rows,
+        )
 
 
 def _calibrate(
@@ -152,14 +185,37 @@ def _calibrate(
     counts = Counts.of(labelled)
     if not enough(counts):
         few = FEW.format(groups=counts.groups, misses=counts.groups_with_misses)
-        return Calibration(counts, None, None, None, None, (), None, **_conformal(questions, seed, few))
-    model = fit(labelled, prior=prior, group_ids=group_ids, seed=seed, target=target, k=k, unlabelled=unlabelled)
+        return Calibration(
+            counts, None, None, None, None, (), None, **_conformal(questions, seed, few)
+        )
+    model = fit(
+        labelled,
+        prior=prior,
+        group_ids=group_ids,
+        seed=seed,
+        target=target,
+        k=k,
+        unlabelled=unlabelled,
+    )
     predictions = cross_validated(labelled, prior=prior, repeats=REPEATS, seed=seed)
     validation = validate(labelled, predictions, checked_together=checked_together, seed=seed)
     leaky = cross_validated(labelled, prior=prior, repeats=LEAKY_REPEATS, seed=seed, folds="random")
-    random = float(np.mean([brier_skill(row, labelled.missed, labelled.group, labelled.weight) for row in leaky]))
+    random = float(
+        np.mean(
+            [brier_skill(row, labelled.missed, labelled.group, labelled.weight) for row in leaky]
+        )
+    )
     known = np.isfinite(heuristic)
-    baseline = validate(labelled.take(known), np.clip(heuristic[known], 0, 1)[None, :], checked_together=checked_together, seed=seed) if enough(Counts.of(labelled.take(known))) else None
+    baseline = (
+        validate(
+            labelled.take(known),
+            np.clip(heuristic[known], 0, 1)[None, :],
+            checked_together=checked_together,
+            seed=seed,
+        )
+        if enough(Counts.of(labelled.take(known)))
+        else None
+    )
 
     def refit(train: Labelled, test: Labelled) -> FloatArray:
         rng = np.random.default_rng(seed)
@@ -167,16 +223,40 @@ def _calibrate(
 
     sizes = [size for size in CURVE_SIZES if size <= 0.75 * len(labelled)]
     curve = learning_curve(labelled, refit, sizes, CURVE_DRAWS, seed)
-    found = _conformal(_with_risk(questions, question_rows, predictions.mean(axis=0)), seed, NO_RISKS)
-    wordings = fit_branch(labelled, model, predictions, group_ids=group_ids, prior=prior, checked_together=checked_together, seed=seed)
-    return Calibration(counts, model, predictions, validation, baseline, curve, leakage_gap(random, validation.skill.value), wordings=wordings, **found)
+    found = _conformal(
+        _with_risk(questions, question_rows, predictions.mean(axis=0)), seed, NO_RISKS
+    )
+    wordings = fit_branch(
+        labelled,
+        model,
+        predictions,
+        group_ids=group_ids,
+        prior=prior,
+        checked_together=checked_together,
+        seed=seed,
+    )
+    return Calibration(
+        counts,
+        model,
+        predictions,
+        validation,
+        baseline,
+        curve,
+        leakage_gap(random, validation.skill.value),
+        wordings=wordings,
+        **found,
+    )
 
 
-def _with_risk(questions: Questions | None, rows: IntArray | None, predicted: FloatArray) -> Questions | None:
+def _with_risk(
+    questions: Questions | None, rows: IntArray | None, predicted: FloatArray
+) -> Questions | None:
     """Fill in the predicted risks, NaN for questions without an outcome."""
     if questions is None or rows is None:
         return questions
-    return dataclasses.replace(questions, risk=np.where(rows < 0, np.nan, np.clip(predicted[rows], 0, 1)))
+    return dataclasses.replace(
+        questions, risk=np.where(rows < 0, np.nan, np.clip(predicted[rows], 0, 1))
+    )
 
 
 def _conformal(questions: Questions | None, seed: int, without_risks: str) -> dict[str, Any]:
@@ -189,5 +269,7 @@ def _conformal(questions: Questions | None, seed: int, without_risks: str) -> di
     return {
         "conformal": conformal_k(questions, seed=seed),
         "conformal_absent": absent,
-        "without_risk": len(questions.rank) if questions.risk is None else int(np.isnan(questions.risk).sum()),
+        "without_risk": len(questions.rank)
+        if questions.risk is None
+        else int(np.isnan(questions.risk).sum()),
     }

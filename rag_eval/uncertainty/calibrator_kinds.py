@@ -103,12 +103,27 @@ class Beta(_Pointwise):
     @classmethod
     def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> Self:
         """Maximum a posteriori."""
-        found = _non_negative(np.stack([np.ones_like(log_odds), -log_loss(log_odds, np.ones(1)), log_loss(log_odds, np.zeros(1))], axis=1), missed, weight)
+        found = _non_negative(
+            np.stack(
+                [
+                    np.ones_like(log_odds),
+                    -log_loss(log_odds, np.ones(1)),
+                    log_loss(log_odds, np.zeros(1)),
+                ],
+                axis=1,
+            ),
+            missed,
+            weight,
+        )
         return cls(float(found[0]), float(found[1]), float(found[2]))
 
     def apply(self, log_odds: FloatArray) -> FloatArray:
         """Probabilities."""
-        return sigmoid(self.intercept - self.a * log_loss(log_odds, np.ones(1)) + self.b * log_loss(log_odds, np.zeros(1)))
+        return sigmoid(
+            self.intercept
+            - self.a * log_loss(log_odds, np.ones(1))
+            + self.b * log_loss(log_odds, np.zeros(1))
+        )
 
     def parameters(self) -> dict[str, Any]:
         """Intercept, a and b."""
@@ -126,8 +141,12 @@ def _non_negative(design: FloatArray, missed: FloatArray, weight: FloatArray) ->
     for fixed in range(2 ** (q - 1)):
         free = np.array([True, *(not fixed >> j & 1 for j in range(q - 1))])
         found = np.zeros(q)
-        found[free] = solve(design[:, free], missed, weight[None], penalty[None, free], centre[free])[0]
-        value = float(weight @ log_loss(design @ found, missed) + 0.5 * penalty @ (found - centre) ** 2)
+        found[free] = solve(
+            design[:, free], missed, weight[None], penalty[None, free], centre[free]
+        )[0]
+        value = float(
+            weight @ log_loss(design @ found, missed) + 0.5 * penalty @ (found - centre) ** 2
+        )
         if (found[1:] >= 0).all() and value < lowest:
             best, lowest = found, value
     return best
@@ -176,7 +195,9 @@ class VennAbers:
 
     def bounds(self, log_odds: FloatArray) -> tuple[FloatArray, FloatArray]:
         """p0 and p1."""
-        return np.clip(self.low(log_odds), self.edge, 1 - self.edge), np.clip(self.high(log_odds), self.edge, 1 - self.edge)
+        return np.clip(self.low(log_odds), self.edge, 1 - self.edge), np.clip(
+            self.high(log_odds), self.edge, 1 - self.edge
+        )
 
     def parameters(self) -> dict[str, Any]:
         """Knots, p0 and p1."""
@@ -184,4 +205,8 @@ class VennAbers:
 
 
 def _listed(steps: Steps) -> dict[str, list[float]]:
-    return {"at": steps.at.tolist(), "between": steps.between.tolist(), "knots": steps.knots.tolist()}
+    return {
+        "at": steps.at.tolist(),
+        "between": steps.between.tolist(),
+        "knots": steps.knots.tolist(),
+    }

@@ -10,13 +10,32 @@ from typing import Any, Final
 import numpy as np
 
 from rag_eval.records.uncertainty import CalibratorName
-from rag_eval.uncertainty.calibrator_kinds import Beta, Calibrator, Isotonic, Platt, Uncalibrated, VennAbers
+from rag_eval.uncertainty.calibrator_kinds import (
+    Beta,
+    Calibrator,
+    Isotonic,
+    Platt,
+    Uncalibrated,
+    VennAbers,
+)
 from rag_eval.uncertainty.labelled import FloatArray, IntArray
 from rag_eval.uncertainty.ridge import log_loss
 from rag_eval.uncertainty.venn_abers import Steps
 
-KINDS: Final[Mapping[CalibratorName, type[Calibrator]]] = {"none": Uncalibrated, "platt": Platt, "beta": Beta, "isotonic": Isotonic, "venn_abers": VennAbers}
-FEWEST: Final[Mapping[CalibratorName, int]] = {"none": 0, "platt": 25, "beta": 100, "isotonic": 400, "venn_abers": 400}
+KINDS: Final[Mapping[CalibratorName, type[Calibrator]]] = {
+    "none": Uncalibrated,
+    "platt": Platt,
+    "beta": Beta,
+    "isotonic": Isotonic,
+    "venn_abers": VennAbers,
+}
+FEWEST: Final[Mapping[CalibratorName, int]] = {
+    "none": 0,
+    "platt": 25,
+    "beta": 100,
+    "isotonic": 400,
+    "venn_abers": 400,
+}
 """Outcomes under which a calibrator is not considered: isotonic and Venn-ABERS cost skill under 400."""
 NOISE = 2.0
 """Standard errors (over groups) by which the out-of-fold log loss must fall before a calibrator is switched on."""
@@ -24,7 +43,6 @@ NOISE = 2.0
 
 def _steps(listed: Mapping[str, Sequence[float]]) -> Steps:
     return Steps(np.array(listed["knots"]), np.array(listed["at"]), np.array(listed["between"]))
-
 
 
 def written(calibrator: Calibrator) -> dict[str, Any]:
@@ -50,7 +68,9 @@ def read(document: Mapping[str, Any]) -> Calibrator:
             raise ValueError(f"found calibrator {other!r}, accepted {', '.join(KINDS)}")
 
 
-def choose(log_odds: FloatArray, missed: FloatArray, weight: FloatArray, group: IntArray, fold: IntArray) -> Calibrator:
+def choose(
+    log_odds: FloatArray, missed: FloatArray, weight: FloatArray, group: IntArray, fold: IntArray
+) -> Calibrator:
     """Choose a calibrator by its out-of-fold log loss, and fit it to everything.
 
     Each is fitted on the other folds and judged on the one left out. It stands against none by the mean difference of log loss, summed by
@@ -82,7 +102,9 @@ def choose(log_odds: FloatArray, missed: FloatArray, weight: FloatArray, group: 
             held = fold == at
             if held.all():
                 break
-            value = KINDS[name].fit(log_odds[~held], missed[~held], weight[~held]).apply(log_odds[held])
+            value = (
+                KINDS[name].fit(log_odds[~held], missed[~held], weight[~held]).apply(log_odds[held])
+            )
             gain[held] = base[held] + np.log(np.where(missed[held] > 0, value, 1 - value))
         by_group = np.bincount(code, weights=weight * gain)
         if by_group.sum() > max(most, NOISE * float(np.sqrt((by_group**2).sum()))):

@@ -62,16 +62,37 @@ class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     query: Query = Field(description="the question as it was asked, 1 to 10,000 characters")
-    retrieved: Annotated[tuple[_Retrieved, ...], Field(max_length=MAX_RETRIEVED), BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)] = Field(
+    retrieved: Annotated[
+        tuple[_Retrieved, ...],
+        Field(max_length=MAX_RETRIEVED),
+        BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
+    ] = Field(
         description=f'a list of at most {MAX_RETRIEVED} of {{"id": "...", "score": number or null}}, best first'
     )
-    query_id: Id | None = Field(default=None, description="a text of 1 to 500 characters; default: named by its words")
-    group_id: Id | None = Field(default=None, description="what ties questions together, a text of 1 to 500 characters; default: equal words")
-    k: Annotated[int, Field(ge=1, le=MAX_RETRIEVED)] | None = Field(default=None, description=f"a whole number from 1 to {MAX_RETRIEVED}")
-    at: Moment | None = Field(default=None, description="ISO 8601 with its zone, such as 2026-01-31T12:00:00Z")
-    strategy: Id | None = Field(default=None, description="name of the strategy, a text of 1 to 500 characters")
-    strategy_fingerprint: Id | None = Field(default=None, description="identity of everything that decides its rankings, a text of 1 to 500 characters")
-    miss_rate: Unit | None = Field(default=None, description="the miss rate that was predicted when it was retrieved, from 0 to 1")
+    query_id: Id | None = Field(
+        default=None, description="a text of 1 to 500 characters; default: named by its words"
+    )
+    group_id: Id | None = Field(
+        default=None,
+        description="what ties questions together, a text of 1 to 500 characters; default: equal words",
+    )
+    k: Annotated[int, Field(ge=1, le=MAX_RETRIEVED)] | None = Field(
+        default=None, description=f"a whole number from 1 to {MAX_RETRIEVED}"
+    )
+    at: Moment | None = Field(
+        default=None, description="ISO 8601 with its zone, such as 2026-01-31T12:00:00Z"
+    )
+    strategy: Id | None = Field(
+        default=None, description="name of the strategy, a text of 1 to 500 characters"
+    )
+    strategy_fingerprint: Id | None = Field(
+        default=None,
+        description="identity of everything that decides its rankings, a text of 1 to 500 characters",
+    )
+    miss_rate: Unit | None = Field(
+        default=None,
+        description="the miss rate that was predicted when it was retrieved, from 0 to 1",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +104,14 @@ class Imported:
     masked: dict[str, int]
 
 
-def read_claims(path: Path, *, strategy: str | None = None, fingerprint: str | None = None, k: int = DEFAULT_K, now: dt.datetime) -> tuple[list[Claim], dict[str, int]]:
+def read_claims(
+    path: Path,
+    *,
+    strategy: str | None = None,
+    fingerprint: str | None = None,
+    k: int = DEFAULT_K,
+    now: dt.datetime,
+) -> tuple[list[Claim], dict[str, int]]:
     """Read and check a file of production traffic; personal data in the questions is masked.
 
     Parameters
@@ -110,7 +138,13 @@ def read_claims(path: Path, *, strategy: str | None = None, fingerprint: str | N
         line = record_of(_Line, row, problems, file=str(path), line=number)
         if line is None:
             continue
-        line = line.model_copy(update={"strategy": line.strategy or strategy, "strategy_fingerprint": line.strategy_fingerprint or fingerprint, "k": line.k or k})
+        line = line.model_copy(
+            update={
+                "strategy": line.strategy or strategy,
+                "strategy_fingerprint": line.strategy_fingerprint or fingerprint,
+                "k": line.k or k,
+            }
+        )
         if not _in_order(line, now, problems, {"file": str(path), "line": number}):
             continue
         text, counts = mask(line.query)
@@ -126,15 +160,43 @@ def read_claims(path: Path, *, strategy: str | None = None, fingerprint: str | N
 def _in_order(line: _Line, now: dt.datetime, problems: ProblemList, place: dict[str, Any]) -> bool:
     before = problems.n_errors
     if not line.query.strip():
-        problems.add("bad_value", "the question is blank", **place, field="query", accepted="the question as it was asked")
+        problems.add(
+            "bad_value",
+            "the question is blank",
+            **place,
+            field="query",
+            accepted="the question as it was asked",
+        )
     for name in ("strategy", "strategy_fingerprint"):
         if not getattr(line, name):
-            problems.add("missing_field", "neither the line nor an option says which strategy retrieved this", **place, field=name, accepted="the field, or --strategy and --fingerprint")
-    twice = [name for name, count in Counter(item.id for item in line.retrieved).items() if count > 1]
+            problems.add(
+                "missing_field",
+                "neither the line nor an option says which strategy retrieved this",
+                **place,
+                field=name,
+                accepted="the field, or --strategy and --fingerprint",
+            )
+    twice = [
+        name for name, count in Counter(item.id for item in line.retrieved).items() if count > 1
+    ]
     if twice:
-        problems.add("duplicate_id", "one document or chunk stands twice in the list", **place, field="retrieved", found=twice[0], accepted="each id once, at its best rank")
+        problems.add(
+            "duplicate_id",
+            "one document or chunk stands twice in the list",
+            **place,
+            field="retrieved",
+            found=twice[0],
+            accepted="each id once, at its best rank",
+        )
     if line.at is not None and line.at > now + AHEAD:
-        problems.add("bad_value", "a time that has not come yet", **place, field="at", found=utc_text(line.at), accepted=f"at most {utc_text(now)}")
+        problems.add(
+            "bad_value",
+            "a time that has not come yet",
+            **place,
+            field="at",
+            found=utc_text(line.at),
+            accepted=f"at most {utc_text(now)}",
+        )
     return problems.n_errors == before
 
 
@@ -169,30 +231,51 @@ class ClaimStore:
         self.sql = store
         store.create(TABLE)
 
-    def add(self, claims: list[Claim], masked: dict[str, int] | None = None, *, now: dt.datetime) -> Imported:
+    def add(
+        self, claims: list[Claim], masked: dict[str, int] | None = None, *, now: dt.datetime
+    ) -> Imported:
         """Add claims in one transaction; those that are there already are not added again."""
         stamp = utc_text(now)
         with self.sql.transaction(LOCK) as transaction:
             batch = max(transaction.columns(TABLE, None, ["batch"])["batch"], default=0) + 1
-            rows = ([*_values(claim), batch, stamp] for claim in sorted(claims, key=lambda claim: claim.claim_id))
+            rows = (
+                [*_values(claim), batch, stamp]
+                for claim in sorted(claims, key=lambda claim: claim.claim_id)
+            )
             added = len(transaction.insert_new(TABLE, rows, "claim_id"))
         return Imported(added, len(claims) - added, masked or {})
 
-    def claims(self, *, strategy: str | None = None, fingerprint: str | None = None, claim_ids: list[str] | None = None) -> list[dict[str, Any]]:
+    def claims(
+        self,
+        *,
+        strategy: str | None = None,
+        fingerprint: str | None = None,
+        claim_ids: list[str] | None = None,
+    ) -> list[dict[str, Any]]:
         """Return the rows of claims in the order of import; None keeps all."""
         given = {"strategy": strategy, "strategy_fingerprint": fingerprint, "claim_id": claim_ids}
         with self.sql.reading() as transaction:
-            rows = transaction.select(TABLE, {name: value for name, value in given.items() if value is not None})
+            rows = transaction.select(
+                TABLE, {name: value for name, value in given.items() if value is not None}
+            )
         return sorted(rows, key=lambda row: (row["batch"], row["at"] or "", row["claim_id"]))
 
     def by_id(self, claim_ids: set[str]) -> dict[str, dict[str, Any]]:
         """Return what names the claims among some ids: claim, question and its words, group, strategy and K."""
-        names, wanted = ["claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "k", "query"], sorted(claim_ids)
+        names, wanted = (
+            ["claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "k", "query"],
+            sorted(claim_ids),
+        )
         found: dict[str, dict[str, Any]] = {}
         with self.sql.reading() as transaction:
             for start in range(0, len(wanted), LOOKED_UP):
-                columns = transaction.columns(TABLE, {"claim_id": wanted[start : start + LOOKED_UP]}, names)
-                found |= {row[0]: dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)}
+                columns = transaction.columns(
+                    TABLE, {"claim_id": wanted[start : start + LOOKED_UP]}, names
+                )
+                found |= {
+                    row[0]: dict(zip(names, row, strict=True))
+                    for row in zip(*columns.values(), strict=True)
+                }
         return found
 
 

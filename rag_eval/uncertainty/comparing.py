@@ -15,7 +15,13 @@ from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.records.problems import InputError, Problem, quoted
 from rag_eval.uncertainty.figures import Figure, finite, mean_figure, skill_figure
 from rag_eval.uncertainty.labelled import FloatArray, IntArray
-from rag_eval.uncertainty.prediction_powered import Audited, PredictionPowered, powered_difference, powered_figure, powered_mean
+from rag_eval.uncertainty.prediction_powered import (
+    Audited,
+    PredictionPowered,
+    powered_difference,
+    powered_figure,
+    powered_mean,
+)
 from rag_eval.uncertainty.skill_difference import skill_difference
 
 Measure = Literal["observed", "raw", "calibrated", "powered", "brier", "skill"]
@@ -113,11 +119,28 @@ class Comparison:
 
 
 def _plain(entry: StrategyFigures | Difference) -> dict[str, Any]:
-    values = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry) if field.name != "powered_reason" or entry.powered_reason}
-    return {name: value._asdict() if isinstance(value, Figure) else value.to_json() if isinstance(value, PredictionPowered) else value for name, value in values.items()}
+    values = {
+        field.name: getattr(entry, field.name)
+        for field in dataclasses.fields(entry)
+        if field.name != "powered_reason" or entry.powered_reason
+    }
+    return {
+        name: value._asdict()
+        if isinstance(value, Figure)
+        else value.to_json()
+        if isinstance(value, PredictionPowered)
+        else value
+        for name, value in values.items()
+    }
 
 
-def compare(strategies: Sequence[Misses], group: IntArray, *, seed: int = 0, audited: Mapping[str, Audited] | None = None) -> Comparison:
+def compare(
+    strategies: Sequence[Misses],
+    group: IntArray,
+    *,
+    seed: int = 0,
+    audited: Mapping[str, Audited] | None = None,
+) -> Comparison:
     """Compare strategies on the same queries.
 
     Parameters
@@ -145,19 +168,37 @@ def compare(strategies: Sequence[Misses], group: IntArray, *, seed: int = 0, aud
     """
     names = [entry.name for entry in strategies]
     if len(names) < _LEAST or len(set(names)) < len(names):
-        raise InputError(Problem("bad_comparison", "A comparison needs two or more different strategies.", found=", ".join(map(quoted, names)) or "none", accepted="each strategy once"))
+        raise InputError(
+            Problem(
+                "bad_comparison",
+                "A comparison needs two or more different strategies.",
+                found=", ".join(map(quoted, names)) or "none",
+                accepted="each strategy once",
+            )
+        )
     for entry in strategies:
         _check(entry, group)
     live = audited or {name: Audited.nothing(NO_TRAFFIC) for name in names}
-    rows = [row for a, b in itertools.combinations(strategies, 2) for row in [*_pair(a, b, group, seed), _powered(live, a.name, b.name)]]
-    return Comparison(tuple(_figures(entry, group, seed, live[entry.name]) for entry in strategies), _adjusted(rows), len(group), len(np.unique(group)))
+    rows = [
+        row
+        for a, b in itertools.combinations(strategies, 2)
+        for row in [*_pair(a, b, group, seed), _powered(live, a.name, b.name)]
+    ]
+    return Comparison(
+        tuple(_figures(entry, group, seed, live[entry.name]) for entry in strategies),
+        _adjusted(rows),
+        len(group),
+        len(np.unique(group)),
+    )
 
 
 def _adjusted(rows: list[Difference]) -> tuple[Difference, ...]:
     """Adjust over all pairs, each measure by itself: the measures are different questions, and estimates differ nearly always."""
     for measure in dict.fromkeys(row.measure for row in rows):
         places = [at for at, row in enumerate(rows) if row.measure == measure]
-        adjusted = holm(np.array([rows[at].p for at in places], dtype=np.float64))  # None becomes NaN
+        adjusted = holm(
+            np.array([rows[at].p for at in places], dtype=np.float64)
+        )  # None becomes NaN
         for at, p in zip(places, adjusted.tolist(), strict=True):
             rows[at] = dataclasses.replace(rows[at], p_holm=finite(p))
     return tuple(rows)
@@ -166,7 +207,9 @@ def _adjusted(rows: list[Difference]) -> tuple[Difference, ...]:
 def _check(entry: Misses, group: IntArray) -> None:
     for part in (entry.missed, entry.calibrated, entry.raw):
         if part is not None and (part.shape != group.shape or ((part < 0) | (part > 1)).any()):
-            raise ValueError(f"strategy {quoted(entry.name)}: values must lie in [0, 1] (or be NaN), one a query; found shape {part.shape} for {len(group)} queries")
+            raise ValueError(
+                f"strategy {quoted(entry.name)}: values must lie in [0, 1] (or be NaN), one a query; found shape {part.shape} for {len(group)} queries"
+            )
 
 
 def _figures(entry: Misses, group: IntArray, seed: int, live: Audited) -> StrategyFigures:
@@ -193,11 +236,33 @@ def _pair(a: Misses, b: Misses, group: IntArray, seed: int) -> list[Difference]:
     rows = []
     for at, measure in enumerate(columns):
         n = int(both[:, at].sum())
-        delta = Figure(finite(found.delta[at]), finite(found.ci_low[at]), finite(found.ci_high[at]), n, int(found.n_groups[at]))
-        better, worse, tied = (int(part[at]) if n else None for part in (found.n_better, found.n_worse, found.n_tied))
-        rows.append(Difference(a.name, b.name, measure, delta, finite(found.p[at]), better, worse, tied, finite(found.minimum_detectable[at])))
+        delta = Figure(
+            finite(found.delta[at]),
+            finite(found.ci_low[at]),
+            finite(found.ci_high[at]),
+            n,
+            int(found.n_groups[at]),
+        )
+        better, worse, tied = (
+            int(part[at]) if n else None for part in (found.n_better, found.n_worse, found.n_tied)
+        )
+        rows.append(
+            Difference(
+                a.name,
+                b.name,
+                measure,
+                delta,
+                finite(found.p[at]),
+                better,
+                worse,
+                tied,
+                finite(found.minimum_detectable[at]),
+            )
+        )
     skill = skill_difference((a.calibrated, b.calibrated), (a.missed, b.missed), group, seed)
-    rows.append(Difference(a.name, b.name, "skill", skill.delta, skill.p, detectable=skill.detectable))
+    rows.append(
+        Difference(a.name, b.name, "skill", skill.delta, skill.p, detectable=skill.detectable)
+    )
     return rows
 
 

@@ -54,7 +54,9 @@ class Room:
         return {**dataclasses.asdict(self), "alarm": self.alarm}
 
 
-def complaint_room(rate: FloatArray, groups: Sequence[str], claim_ids: Sequence[str], complained: Collection[str]) -> dict[str, Room]:
+def complaint_room(
+    rate: FloatArray, groups: Sequence[str], claim_ids: Sequence[str], complained: Collection[str]
+) -> dict[str, Room]:
     """Hold complaints against stated miss rates, over every claim and over the third with the lowest rates (PARTS).
 
     Parameters
@@ -72,20 +74,35 @@ def complaint_room(rate: FloatArray, groups: Sequence[str], claim_ids: Sequence[
         Parts of different lengths, or rates outside [0, 1].
     """
     if not len(rate) == len(groups) == len(claim_ids):
-        raise ValueError(f"{len(rate)} rates, {len(groups)} groups, {len(claim_ids)} claims; accepted: as many of each")
+        raise ValueError(
+            f"{len(rate)} rates, {len(groups)} groups, {len(claim_ids)} claims; accepted: as many of each"
+        )
     if not ((rate >= 0) & (rate <= 1)).all():
         raise ValueError("stated miss rates must lie in [0, 1]")
-    code = np.unique(np.asarray(groups, dtype=object), return_inverse=True)[1] if len(rate) else np.zeros(0, dtype=np.int64)
+    code = (
+        np.unique(np.asarray(groups, dtype=object), return_inverse=True)[1]
+        if len(rate)
+        else np.zeros(0, dtype=np.int64)
+    )
     said = np.fromiter((claim in complained for claim in claim_ids), dtype=bool, count=len(rate))
     lowest = np.argsort(rate, kind="stable")[: len(rate) // 3]
-    return {name: _room(rate[rows], code[rows], said[rows]) for name, rows in zip(PARTS, (np.arange(len(rate)), lowest), strict=True)}
+    return {
+        name: _room(rate[rows], code[rows], said[rows])
+        for name, rows in zip(PARTS, (np.arange(len(rate)), lowest), strict=True)
+    }
 
 
 def _room(rate: FloatArray, code: npt.NDArray[np.int64], said: npt.NDArray[np.bool_]) -> Room:
     """Count by group: however its claims depend on each other, one of them is a miss with the sum of their probabilities at most."""
     there, place = np.unique(code, return_inverse=True)
     probability = np.minimum(np.bincount(place, weights=rate, minlength=len(there)), 1.0)
-    return Room(len(rate), len(there), len(np.unique(code[said])), float(probability.sum()), upper_bound(probability, LEVEL / len(PARTS)))
+    return Room(
+        len(rate),
+        len(there),
+        len(np.unique(code[said])),
+        float(probability.sum()),
+        upper_bound(probability, LEVEL / len(PARTS)),
+    )
 
 
 def upper_bound(probability: FloatArray, level: float) -> int:

@@ -89,12 +89,18 @@ def check(rank: FloatArray, group: IntArray, depth: int, level: float = 0.5) -> 
         outside (0, 1).
     """
     if rank.shape != group.shape or rank.ndim != 1:
-        raise ValueError(f"ranks have shape {rank.shape}, groups {group.shape}; accepted: one of each a question")
+        raise ValueError(
+            f"ranks have shape {rank.shape}, groups {group.shape}; accepted: one of each a question"
+        )
     if not 0 < level < 1 or depth < 1:
-        raise ValueError(f"level {level}, depth {depth}; accepted: a level between 0 and 1, a depth of 1 or more")
+        raise ValueError(
+            f"level {level}, depth {depth}; accepted: a level between 0 and 1, a depth of 1 or more"
+        )
     wrong = ~((rank >= 1) & ((rank <= depth) | np.isinf(rank)))
     if wrong.any():
-        raise ValueError(f"question {int(np.argmax(wrong))} has rank {rank[wrong][0]}; accepted: 1 to the depth {depth}, or inf where no gold is that high")
+        raise ValueError(
+            f"question {int(np.argmax(wrong))} has rank {rank[wrong][0]}; accepted: 1 to the depth {depth}, or inf where no gold is that high"
+        )
     if len(group) and group.min() < 0:
         raise ValueError("group codes must not be negative")
 
@@ -123,7 +129,9 @@ def fixed_k(rank: FloatArray, group: IntArray, depth: int, level: float) -> int 
     return int(found) if np.isfinite(found) else None
 
 
-def recall_k(gold_rank: FloatArray, gold_question: IntArray, group: IntArray, depth: int, level: float) -> int | None:
+def recall_k(
+    gold_rank: FloatArray, gold_question: IntArray, group: IntArray, depth: int, level: float
+) -> int | None:
     """Give the smallest K such that the expected recall@K of a new question is at least `level`.
 
     Parameters
@@ -144,5 +152,7 @@ def recall_k(gold_rank: FloatArray, gold_question: IntArray, group: IntArray, de
     """
     check(gold_rank, group[gold_question], depth, level)
     items = np.bincount(gold_question, minlength=len(group))
-    found = threshold(gold_rank, 1.0 / items[gold_question], new_group_mass(group[items > 0]), level)
+    found = threshold(
+        gold_rank, 1.0 / items[gold_question], new_group_mass(group[items > 0]), level
+    )
     return int(found) if np.isfinite(found) else None

@@ -10,7 +10,17 @@ import numpy as np
 
 from rag_eval.uncertainty.conformal import FloatArray, IntArray
 from rag_eval.uncertainty.conformal_risk import BINS
-from rag_eval.uncertainty.conformal_splits import BY_RISK, Method, Questions, Rule, SplitFigures, calibrated, divide, fitted, over_splits
+from rag_eval.uncertainty.conformal_splits import (
+    BY_RISK,
+    Method,
+    Questions,
+    Rule,
+    SplitFigures,
+    calibrated,
+    divide,
+    fitted,
+    over_splits,
+)
 from rag_eval.uncertainty.figures import Figure, finite, mean_figure
 
 LEVELS = (0.8, 0.9, 0.95)
@@ -82,19 +92,35 @@ class ConformalK:
     @property
     def attainable(self) -> bool:
         """Whether every K of the rule lies within the depth."""
-        return self.k is not None or self.factor is not None or (bool(self.bins) and all(part.k is not None for part in self.bins))
+        return (
+            self.k is not None
+            or self.factor is not None
+            or (bool(self.bins) and all(part.k is not None for part in self.bins))
+        )
 
     @property
     def text(self) -> str:
         """The sentence that goes with the number."""
         basis = f"an average over questions like these {self.n:,} ({self.n_groups:,} independent groups), for this strategy fingerprint and this gold; it promises nothing for a single question"
         if not self.attainable:
-            most = "is the mean recall of whole lists" if self.method == "recall" else "of the questions have gold anywhere in them"
+            most = (
+                "is the mean recall of whole lists"
+                if self.method == "recall"
+                else "of the questions have gold anywhere in them"
+            )
             held = "" if self.within_depth is None else f" ({self.within_depth:.1%} {most})"
-            where = " in every third of predicted risk" if self.bins and any(part.k is not None for part in self.bins) else ""
+            where = (
+                " in every third of predicted risk"
+                if self.bins and any(part.k is not None for part in self.bins)
+                else ""
+            )
             return f"A level of {self.level:.0%} is not attainable{where} within lists of {self.depth:,}{held}: {basis}."
         was = "was" if self.method == "recall" else "held for"
-        risky = "" if self.riskiest is None or self.riskiest.value is None else f"; in the riskiest third of the questions it {was} {self.riskiest.value:.1%}"
+        risky = (
+            ""
+            if self.riskiest is None or self.riskiest.value is None
+            else f"; in the riskiest third of the questions it {was} {self.riskiest.value:.1%}"
+        )
         return f"{self._rule()}: {basis}{risky}."
 
     def _rule(self) -> str:
@@ -111,13 +137,17 @@ class ConformalK:
         """Write everything as JSON values; what is not known is null."""
         plain = dataclasses.asdict(self)
         plain["curve"] = [{"risk": risk, "k": k} for risk, k in self.curve]
-        plain["bins"] = [{**dataclasses.asdict(part), "coverage": part.coverage._asdict()} for part in self.bins]
+        plain["bins"] = [
+            {**dataclasses.asdict(part), "coverage": part.coverage._asdict()} for part in self.bins
+        ]
         plain["coverage"] = self.coverage._asdict()
         plain["riskiest"] = None if self.riskiest is None else self.riskiest._asdict()
         return {**plain, "attainable": self.attainable, "text": self.text}
 
 
-def conformal_k(questions: Questions, levels: tuple[float, ...] = LEVELS, *, splits: int = SPLITS, seed: int = 0) -> tuple[ConformalK, ...]:
+def conformal_k(
+    questions: Questions, levels: tuple[float, ...] = LEVELS, *, splits: int = SPLITS, seed: int = 0
+) -> tuple[ConformalK, ...]:
     """Calibrate every method that there is data for at every level.
 
     Parameters
@@ -145,18 +175,37 @@ def conformal_k(questions: Questions, levels: tuple[float, ...] = LEVELS, *, spl
     by_risk = tuple(method for method in methods if method in BY_RISK)
     if not by_risk or known is questions:
         return _over(questions, methods, levels, splits, seed)
-    return _over(questions, methods[: -len(by_risk)], levels, splits, seed) + _over(known, by_risk, levels, splits, seed)
+    return _over(questions, methods[: -len(by_risk)], levels, splits, seed) + _over(
+        known, by_risk, levels, splits, seed
+    )
 
 
-def _over(questions: Questions, methods: tuple[Method, ...], levels: tuple[float, ...], splits: int, seed: int) -> tuple[ConformalK, ...]:
+def _over(
+    questions: Questions,
+    methods: tuple[Method, ...],
+    levels: tuple[float, ...],
+    splits: int,
+    seed: int,
+) -> tuple[ConformalK, ...]:
     """Calibrate some methods on all of these questions."""
     part = divide(questions.group, 0.0, np.random.default_rng(seed))
     scale = fitted(questions, part)
     figures = over_splits(questions, levels, splits, seed, methods)
-    return tuple(_result(questions, calibrated(questions, part, method, level, scale), level, figures[method, level], splits) for method, level in figures)
+    return tuple(
+        _result(
+            questions,
+            calibrated(questions, part, method, level, scale),
+            level,
+            figures[method, level],
+            splits,
+        )
+        for method, level in figures
+    )
 
 
-def _result(questions: Questions, rule: Rule, level: float, seen: SplitFigures, splits: int) -> ConformalK:
+def _result(
+    questions: Questions, rule: Rule, level: float, seen: SplitFigures, splits: int
+) -> ConformalK:
     deep = rule.depths(questions)
     one = rule.method in {"fixed", "recall"}
     adaptive = rule.method == "adaptive" and bool(np.isfinite(rule.k[0]))
@@ -176,7 +225,9 @@ def _result(questions: Questions, rule: Rule, level: float, seen: SplitFigures, 
         mean_k_held_out=finite(seen.mean_k),
         coverage=mean_figure(seen.covered, questions.group),
         coverage_by_group=_by_group(seen.covered, questions.group),
-        riskiest=None if bins is None else mean_figure(seen.covered[bins == BINS - 1], questions.group[bins == BINS - 1]),
+        riskiest=None
+        if bins is None
+        else mean_figure(seen.covered[bins == BINS - 1], questions.group[bins == BINS - 1]),
         share_unattainable=finite(seen.unattainable),
         within_depth=float(held.mean()) if len(held) else None,
         n=len(deep),
@@ -190,8 +241,14 @@ def _risk_bins(questions: Questions, rule: Rule, covered: FloatArray) -> tuple[R
         return ()
     bins = rule.scale.bin(questions.risk)
     edges = (0.0, *rule.scale.edges, 1.0)
-    shares = [mean_figure(covered[bins == place], questions.group[bins == place]) for place in range(len(edges) - 1)]
-    return tuple(RiskBin(edges[place], edges[place + 1], _whole(rule.k[place]), share) for place, share in enumerate(shares))
+    shares = [
+        mean_figure(covered[bins == place], questions.group[bins == place])
+        for place in range(len(edges) - 1)
+    ]
+    return tuple(
+        RiskBin(edges[place], edges[place + 1], _whole(rule.k[place]), share)
+        for place, share in enumerate(shares)
+    )
 
 
 def _curve(rule: Rule, depth: int) -> tuple[tuple[float, int], ...]:

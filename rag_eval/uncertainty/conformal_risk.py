@@ -19,7 +19,13 @@ import dataclasses
 
 import numpy as np
 
-from rag_eval.uncertainty.conformal import BoolArray, FloatArray, IntArray, new_group_mass, threshold
+from rag_eval.uncertainty.conformal import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    new_group_mass,
+    threshold,
+)
 
 EXPONENTS = tuple(round(0.1 * step, 1) for step in range(21))
 FITTED_AT = (0.8, 0.85, 0.875, 0.9, 0.925, 0.95)
@@ -55,7 +61,9 @@ class RiskScale:
 
     def bin(self, risk: FloatArray) -> IntArray:
         """Bin of each question, 0 = the least risky, -1 = its risk is not known, [n]."""
-        return np.where(np.isnan(risk), -1, np.searchsorted(np.asarray(self.edges), risk, side="right")).astype(np.int64)
+        return np.where(
+            np.isnan(risk), -1, np.searchsorted(np.asarray(self.edges), risk, side="right")
+        ).astype(np.int64)
 
 
 def thirds(risk: FloatArray) -> tuple[float, ...]:
@@ -75,7 +83,9 @@ def fit_exponent(rank: FloatArray, risk: FloatArray, depth: int) -> float:
     """
     if not len(rank):
         return 0.0
-    means = np.array([_mean_log_k(rank, RiskScale(exponent, ()).scale(risk), depth) for exponent in EXPONENTS])
+    means = np.array(
+        [_mean_log_k(rank, RiskScale(exponent, ()).scale(risk), depth) for exponent in EXPONENTS]
+    )
     return round(float(np.mean(np.asarray(EXPONENTS)[means <= means.min() + NEAR_BEST])), 2)
 
 
@@ -92,7 +102,9 @@ def depths(q: FloatArray | float, scale: FloatArray, depth: int) -> FloatArray:
     return deep
 
 
-def adaptive_factor(rank: FloatArray, risk: FloatArray, group: IntArray, scale: RiskScale, level: float) -> float:
+def adaptive_factor(
+    rank: FloatArray, risk: FloatArray, group: IntArray, scale: RiskScale, level: float
+) -> float:
     """Give the factor q of K(r) from calibration groups; inf where the level is not attainable within the depth.
 
     Parameters
@@ -104,7 +116,9 @@ def adaptive_factor(rank: FloatArray, risk: FloatArray, group: IntArray, scale: 
     level
         Share of questions to be covered.
     """
-    return threshold((rank - 1) / scale.scale(risk), np.ones(len(rank)), new_group_mass(group), level)
+    return threshold(
+        (rank - 1) / scale.scale(risk), np.ones(len(rank)), new_group_mass(group), level
+    )
 
 
 def bin_depths(rank: FloatArray, group: IntArray, bins: IntArray, level: float) -> FloatArray:
@@ -120,5 +134,7 @@ def bin_depths(rank: FloatArray, group: IntArray, bins: IntArray, level: float) 
     found = np.full(BINS, np.inf)
     for place in range(BINS):
         inside: BoolArray = bins == place
-        found[place] = threshold(rank[inside], np.ones(int(inside.sum())), new_group_mass(group[inside]), level)
+        found[place] = threshold(
+            rank[inside], np.ones(int(inside.sum())), new_group_mass(group[inside]), level
+        )
     return found

@@ -48,8 +48,14 @@ class Corp:
     def to_json(self) -> dict[str, Any]:
         """Write as a JSON object; the curve and the band as columns, to 6 digits."""
         parts = {name: getattr(self, name) for name in ("brier", "mcb", "dsc", "unc")}
-        curve = {name: getattr(self, name).round(_DIGITS).tolist() for name in ("predicted", "recalibrated")}
-        band = {name: getattr(self, f"band_{name}").round(_DIGITS).tolist() for name in ("at", "low", "high")}
+        curve = {
+            name: getattr(self, name).round(_DIGITS).tolist()
+            for name in ("predicted", "recalibrated")
+        }
+        band = {
+            name: getattr(self, f"band_{name}").round(_DIGITS).tolist()
+            for name in ("at", "low", "high")
+        }
         return {**parts, "curve": curve, "band": band}
 
 
@@ -72,7 +78,12 @@ def _pooled(levels: int, level: IntArray, missed: BoolArray, weight: FloatArray)
     return fitted[level]
 
 
-def corp(predicted: FloatArray, missed: BoolArray, weight: FloatArray, calibrated: Iterable[BoolArray] = ()) -> Corp:
+def corp(
+    predicted: FloatArray,
+    missed: BoolArray,
+    weight: FloatArray,
+    calibrated: Iterable[BoolArray] = (),
+) -> Corp:
     """Decompose the Brier score and trace the reliability curve with its consistency band.
 
     Parameters
@@ -89,14 +100,31 @@ def corp(predicted: FloatArray, missed: BoolArray, weight: FloatArray, calibrate
     """
     levels, level = _levels(predicted)
     recalibrated = _pooled(levels, level, missed, weight)
-    score, best = float(brier(predicted, missed, weight)), float(brier(recalibrated, missed, weight))
-    reference = float(brier(weighted_mean(missed.astype(np.float64), weight)[..., None], missed, weight))
+    score, best = (
+        float(brier(predicted, missed, weight)),
+        float(brier(recalibrated, missed, weight)),
+    )
+    reference = float(
+        brier(weighted_mean(missed.astype(np.float64), weight)[..., None], missed, weight)
+    )
     order = np.argsort(predicted, kind="stable")
     at, curve = predicted[order], recalibrated[order]
     changes = np.flatnonzero(np.diff(curve))
     corners = np.unique(np.concatenate([[0], changes, changes + 1, [len(curve) - 1]]))
     kept = order[np.unique(np.linspace(0, len(order) - 1, POINTS).round().astype(np.int64))]
     kept = kept[np.unique(predicted[kept], return_index=True)[1]]
-    rows = [_pooled(levels, level, outcomes, weight)[kept] for block in calibrated for outcomes in block]
+    rows = [
+        _pooled(levels, level, outcomes, weight)[kept] for block in calibrated for outcomes in block
+    ]
     low, high = np.quantile(np.stack(rows), BAND, axis=0) if rows else np.zeros((2, 0))
-    return Corp(score, score - best, reference - best, reference, at[corners], curve[corners], predicted[kept] if rows else np.zeros(0), low, high)
+    return Corp(
+        score,
+        score - best,
+        reference - best,
+        reference,
+        at[corners],
+        curve[corners],
+        predicted[kept] if rows else np.zeros(0),
+        low,
+        high,
+    )

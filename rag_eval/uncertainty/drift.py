@@ -25,7 +25,10 @@ MAX_TOLERANCE = 0.2
 _SHOWN = 700.0  # exp of more is no float
 
 Direction = Literal["more misses than predicted", "fewer misses than predicted"]
-DIRECTIONS: Final[tuple[Direction, Direction]] = ("more misses than predicted", "fewer misses than predicted")
+DIRECTIONS: Final[tuple[Direction, Direction]] = (
+    "more misses than predicted",
+    "fewer misses than predicted",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +62,16 @@ class Drift:
     sum_predicted: float = 0.0
     first_alarm_at: int | None = None
     direction: Direction | None = None
-    trace: FloatArray = dataclasses.field(default_factory=lambda: np.zeros((0, 2)), compare=False, repr=False)
+    trace: FloatArray = dataclasses.field(
+        default_factory=lambda: np.zeros((0, 2)), compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         """Refuse levels and tolerances that are none."""
         if not (0 < self.level < 1 and 0 <= self.tolerance <= MAX_TOLERANCE):
-            raise ValueError(f"level {self.level}, tolerance {self.tolerance}; accepted: a level between 0 and 1, a tolerance of 0 to {MAX_TOLERANCE}")
+            raise ValueError(
+                f"level {self.level}, tolerance {self.tolerance}; accepted: a level between 0 and 1, a tolerance of 0 to {MAX_TOLERANCE}"
+            )
 
     @property
     def alarm(self) -> bool:
@@ -88,11 +95,31 @@ class Drift:
 
     def to_json(self) -> dict[str, Any]:
         """Write the state and what it shows as JSON values."""
-        state = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "trace"}
+        state = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "trace"
+        }
         n_groups = len(self.groups)
-        means = {name: getattr(self, f"sum_{name}") / n_groups if n_groups else None for name in ("missed", "predicted")}
-        shown = {"alarm": self.alarm, "e_high": self.e_high, "e_low": self.e_low, "bar": self.bar, "n_groups": n_groups, "mean_missed": means["missed"], "mean_predicted": means["predicted"]}
-        return {**state, "wealth": [list(row) for row in self.wealth], "groups": list(self.groups), **shown}
+        means = {
+            name: getattr(self, f"sum_{name}") / n_groups if n_groups else None
+            for name in ("missed", "predicted")
+        }
+        shown = {
+            "alarm": self.alarm,
+            "e_high": self.e_high,
+            "e_low": self.e_low,
+            "bar": self.bar,
+            "n_groups": n_groups,
+            "mean_missed": means["missed"],
+            "mean_predicted": means["predicted"],
+        }
+        return {
+            **state,
+            "wealth": [list(row) for row in self.wealth],
+            "groups": list(self.groups),
+            **shown,
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Drift":
@@ -108,21 +135,46 @@ class Drift:
             groups = tuple(str(name) for name in value["groups"])
             at, direction = value["first_alarm_at"], value["direction"]
             sums = float(value["sum_missed"]), float(value["sum_predicted"])
-            state = cls(float(value["level"]), float(value["tolerance"]), (high, low), int(value["n"]), groups, *sums, None if at is None else int(at), direction)
+            state = cls(
+                float(value["level"]),
+                float(value["tolerance"]),
+                (high, low),
+                int(value["n"]),
+                groups,
+                *sums,
+                None if at is None else int(at),
+                direction,
+            )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise _unreadable(f"{type(error).__name__}: {error}") from error
-        if not (len(high) == len(low) == len(BETS) and len(set(groups)) == len(groups) and np.isfinite([*high, *low, *sums]).all()):
+        if not (
+            len(high) == len(low) == len(BETS)
+            and len(set(groups)) == len(groups)
+            and np.isfinite([*high, *low, *sums]).all()
+        ):
             raise _unreadable(f"{len(high)} and {len(low)} bets, {len(groups)} groups, sums {sums}")
-        if (at is None) != (direction is None) or direction not in (None, *DIRECTIONS) or not (state.first_alarm_at is None or 1 <= state.first_alarm_at <= len(groups)):
+        if (
+            (at is None) != (direction is None)
+            or direction not in (None, *DIRECTIONS)
+            or not (state.first_alarm_at is None or 1 <= state.first_alarm_at <= len(groups))
+        ):
             raise _unreadable(f"an alarm at {at} in the direction {direction}")
         return state
 
 
 def _unreadable(found: str) -> InputError:
-    return InputError(Problem("bad_drift_state", "The stored state of the drift watch cannot be read; start it anew from the outcomes.", found=found))
+    return InputError(
+        Problem(
+            "bad_drift_state",
+            "The stored state of the drift watch cannot be read; start it anew from the outcomes.",
+            found=found,
+        )
+    )
 
 
-def watch(predicted: FloatArray, missed: FloatArray, groups: Sequence[str], state: Drift | None = None) -> Drift:
+def watch(
+    predicted: FloatArray, missed: FloatArray, groups: Sequence[str], state: Drift | None = None
+) -> Drift:
     """Add outcomes, in the order in which they came, to a watch.
 
     Parameters
@@ -149,19 +201,27 @@ def watch(predicted: FloatArray, missed: FloatArray, groups: Sequence[str], stat
     before = Drift() if state is None else state
     y, p = np.asarray(missed, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     if not len(y) == len(p) == len(groups) or y.ndim != 1 or p.ndim != 1:
-        raise ValueError(f"{len(p)} predictions, {len(y)} outcomes, {len(groups)} groups; accepted: as many of each")
+        raise ValueError(
+            f"{len(p)} predictions, {len(y)} outcomes, {len(groups)} groups; accepted: as many of each"
+        )
     if not (((y >= 0) & (y <= 1)).all() and ((p >= 0) & (p <= 1)).all()):
         raise ValueError("predictions and outcomes must lie in [0, 1]")
     seen = set(before.groups)
     places: dict[str, int] = {}
-    code = np.fromiter((-1 if name in seen else places.setdefault(name, len(places)) for name in groups), dtype=np.int64, count=len(groups))
+    code = np.fromiter(
+        (-1 if name in seen else places.setdefault(name, len(places)) for name in groups),
+        dtype=np.int64,
+        count=len(groups),
+    )
     kept = code >= 0
     if not places:
         return dataclasses.replace(before, trace=np.zeros((0, 2)))
     size = np.bincount(code[kept])
     mean_missed, mean_predicted = (np.bincount(code[kept], part[kept]) / size for part in (y, p))
     excess = mean_missed - mean_predicted
-    gains = np.log1p(np.multiply.outer(np.stack([excess, -excess]) - before.tolerance, np.asarray(BETS)))
+    gains = np.log1p(
+        np.multiply.outer(np.stack([excess, -excess]) - before.tolerance, np.asarray(BETS))
+    )
     count = len(before.groups) + np.arange(len(places) + 1)
     wealth = staked(np.asarray(before.wealth), gains, -np.diff(unstaked(count)) / len(BETS))
     trace = log_capital(wealth, count[1:])

@@ -75,7 +75,9 @@ def resumed(kept: WatchState | None, fingerprint: str, now: str) -> WatchState:
     return WatchState(fingerprint, since=kept.demoted_at) if kept.demoted_at else kept
 
 
-def fed(state: WatchState, outcomes: "pd.DataFrame", known: Iterable[tuple[str, str]]) -> WatchState:
+def fed(
+    state: WatchState, outcomes: "pd.DataFrame", known: Iterable[tuple[str, str]]
+) -> WatchState:
     """Add outcomes that the state has not seen, in the order in which they came; feeding them again changes nothing.
 
     Parameters
@@ -89,11 +91,23 @@ def fed(state: WatchState, outcomes: "pd.DataFrame", known: Iterable[tuple[str, 
     """
     rows = outcomes[outcomes["at"] > state.since].sort_values(["at", "claim_id"], kind="stable")
     if state.fed and len(rows):
-        seen = {group for query, group in {*known, *zip(rows["query_id"], rows["group_id"], strict=True)} if question_mark(query) in state.fed}
+        seen = {
+            group
+            for query, group in {*known, *zip(rows["query_id"], rows["group_id"], strict=True)}
+            if question_mark(query) in state.fed
+        }
         rows = rows[~rows["group_id"].isin(seen)]
     if rows.empty:
         return state
     marks = {query: question_mark(query) for query in rows["query_id"].unique()}
-    name_of = {group: marks[query] for group, query in rows.groupby("group_id", sort=False)["query_id"].min().items()}
-    drift = watch(rows["predicted"].to_numpy(dtype=np.float64), rows["missed"].to_numpy(dtype=np.float64), [name_of[group] for group in rows["group_id"]], state.drift)
+    name_of = {
+        group: marks[query]
+        for group, query in rows.groupby("group_id", sort=False)["query_id"].min().items()
+    }
+    drift = watch(
+        rows["predicted"].to_numpy(dtype=np.float64),
+        rows["missed"].to_numpy(dtype=np.float64),
+        [name_of[group] for group in rows["group_id"]],
+        state.drift,
+    )
     return dataclasses.replace(state, drift=drift, fed=state.fed | frozenset(marks.values()))

@@ -64,7 +64,13 @@ def adjusted_level(checked_together: int) -> float:
 
 def simulations_for(checked_together: int) -> int:
     """How many simulations the adjusted level needs: 20 beyond it, between 2,000 and 10,000."""
-    return int(np.clip(math.ceil(_BEYOND / (1 - adjusted_level(checked_together))), MIN_SIMULATIONS, MAX_SIMULATIONS))
+    return int(
+        np.clip(
+            math.ceil(_BEYOND / (1 - adjusted_level(checked_together))),
+            MIN_SIMULATIONS,
+            MAX_SIMULATIONS,
+        )
+    )
 
 
 def limit(simulated: FloatArray, level: float) -> float:

@@ -52,19 +52,45 @@ def fit(
         No outcomes, or group ids that do not go with the group codes.
     """
     pairs = set(zip(group_ids, labelled.group.tolist(), strict=True))
-    if not pairs or not len(pairs) == len({group for group, _ in pairs}) == len({code for _, code in pairs}):
+    if not pairs or not len(pairs) == len({group for group, _ in pairs}) == len(
+        {code for _, code in pairs}
+    ):
         raise ValueError("accepted one group id for each group code, and at least one outcome")
     rng = np.random.default_rng(seed)
     fitted = fit_head(labelled, prior=prior, rng=rng, unlabelled=unlabelled)
     fold = grouped_folds(labelled.group, N_FOLDS, rng)
     several = len(pairs) > 1
-    folds = tuple(fit_head(labelled.take(fold != at), prior=prior, rng=rng, unlabelled=unlabelled).head for at in np.unique(fold)) if several else ()
+    folds = (
+        tuple(
+            fit_head(labelled.take(fold != at), prior=prior, rng=rng, unlabelled=unlabelled).head
+            for at in np.unique(fold)
+        )
+        if several
+        else ()
+    )
     fold_of_group = dict(sorted(zip(group_ids, fold.tolist(), strict=True))) if several else {}
     misses = int(labelled.missed.sum())
-    return MissRateModel(target, k, *fitted, folds, fold_of_group, prior.id if prior else "", len(labelled), len(pairs), misses)
+    return MissRateModel(
+        target,
+        k,
+        *fitted,
+        folds,
+        fold_of_group,
+        prior.id if prior else "",
+        len(labelled),
+        len(pairs),
+        misses,
+    )
 
 
-def from_prior(prior: Prior, names: Sequence[str], unlabelled: FloatArray, *, target: BinaryTarget = "miss_any", k: int = 10) -> MissRateModel:
+def from_prior(
+    prior: Prior,
+    names: Sequence[str],
+    unlabelled: FloatArray,
+    *,
+    target: BinaryTarget = "miss_any",
+    k: int = 10,
+) -> MissRateModel:
     """Build the estimator of a strategy without outcomes: its status can be `prior` and no more.
 
     Parameters
@@ -76,7 +102,9 @@ def from_prior(prior: Prior, names: Sequence[str], unlabelled: FloatArray, *, ta
     target, k
         What a miss is; the prior was fitted to `miss_any` at 10.
     """
-    return MissRateModel(target, k, *prior_head(prior, names, unlabelled), (), {}, prior.id, 0, 0, 0)
+    return MissRateModel(
+        target, k, *prior_head(prior, names, unlabelled), (), {}, prior.id, 0, 0, 0
+    )
 
 
 def cross_validated(
@@ -113,15 +141,25 @@ def cross_validated(
     """
     if len(np.unique(labelled.group)) < 2:  # noqa: PLR2004 -- one to fit, one to hold out
         raise ValueError("cross-validation needs outcomes of at least two groups")
-    given = labelled if folds == "grouped" else dataclasses.replace(labelled, group=np.arange(len(labelled), dtype=np.int64))
+    given = (
+        labelled
+        if folds == "grouped"
+        else dataclasses.replace(labelled, group=np.arange(len(labelled), dtype=np.int64))
+    )
     result = np.empty((repeats, len(given)))
     for repeat, rng in enumerate(np.random.default_rng(seed).spawn(repeats)):
-        fold = grouped_folds(given.group, n_folds, rng) if folds == "grouped" else random_folds(len(given), n_folds, rng)
+        fold = (
+            grouped_folds(given.group, n_folds, rng)
+            if folds == "grouped"
+            else random_folds(len(given), n_folds, rng)
+        )
         result[repeat] = _out_of_fold(given, fold, prior, rng)
     return result
 
 
-def _out_of_fold(labelled: Labelled, fold: IntArray, prior: Prior | None, rng: np.random.Generator) -> FloatArray:
+def _out_of_fold(
+    labelled: Labelled, fold: IntArray, prior: Prior | None, rng: np.random.Generator
+) -> FloatArray:
     result = np.empty(len(labelled))
     for at in np.unique(fold):
         held = fold == at

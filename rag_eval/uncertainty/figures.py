@@ -47,8 +47,13 @@ def mean_figure(values: FloatArray, group: IntArray, seed: int = 0) -> Figure:
     n, n_groups = int(there.sum()), len(np.unique(group[there]))
     if not n:
         return Figure(None, None, None, 0, 0)
-    value, low, high = (float(bound[0]) for bound in clustered_interval(np.clip(values[there], 0, 1), group[there], seed))
-    return Figure(value, finite(min(low, value)), finite(max(high, value)), n, n_groups)  # equal values: the mean of sums must not leave its interval by rounding
+    value, low, high = (
+        float(bound[0])
+        for bound in clustered_interval(np.clip(values[there], 0, 1), group[there], seed)
+    )
+    return Figure(
+        value, finite(min(low, value)), finite(max(high, value)), n, n_groups
+    )  # equal values: the mean of sums must not leave its interval by rounding
 
 
 def skill_of(brier: FloatArray, missed: FloatArray, n: FloatArray) -> FloatArray:
@@ -58,7 +63,9 @@ def skill_of(brier: FloatArray, missed: FloatArray, n: FloatArray) -> FloatArray
     """
     rate = missed / n
     base = rate * (1 - rate)
-    skill: FloatArray = 1 - np.divide(brier / n, base, out=np.full(np.shape(base), np.nan), where=base > _ROUNDING)
+    skill: FloatArray = 1 - np.divide(
+        brier / n, base, out=np.full(np.shape(base), np.nan), where=base > _ROUNDING
+    )
     return skill
 
 
@@ -72,22 +79,36 @@ def group_sums(columns: FloatArray, group: IntArray) -> FloatArray:
 
 def resampled(sums: FloatArray, seed: int, resamples: int = RESAMPLES) -> FloatArray:
     """Sums of resampled groups, [resamples, m]."""
-    return np.concatenate([weights @ sums for weights in resample_weights(len(sums), seed, resamples)])
+    return np.concatenate(
+        [weights @ sums for weights in resample_weights(len(sums), seed, resamples)]
+    )
 
 
-def bootstrap_bounds(value: float, drawn: FloatArray, n_groups: int) -> tuple[float | None, float | None]:
+def bootstrap_bounds(
+    value: float, drawn: FloatArray, n_groups: int
+) -> tuple[float | None, float | None]:
     """Percentile bounds, stretched as those of `clustered_interval`; None with a single group, or where most resamples have no value."""
     from scipy.stats import norm, t
 
     known = drawn[np.isfinite(drawn)]
     if n_groups < _FEW_GROUPS or len(known) < len(drawn) / 2 or not np.isfinite(value):
         return None, None
-    stretch = float(t.ppf(0.975, n_groups - 1) / norm.ppf(0.975)) * (n_groups / (n_groups - 1)) ** 0.5
+    stretch = (
+        float(t.ppf(0.975, n_groups - 1) / norm.ppf(0.975)) * (n_groups / (n_groups - 1)) ** 0.5
+    )
     low, high = np.quantile(known, _LEVELS)
-    return value - max(value - float(low), 0.0) * stretch, value + max(float(high) - value, 0.0) * stretch
+    return value - max(value - float(low), 0.0) * stretch, value + max(
+        float(high) - value, 0.0
+    ) * stretch
 
 
-def skill_figure(predicted: FloatArray, missed: FloatArray, group: IntArray, seed: int = 0, resamples: int = RESAMPLES) -> Figure:
+def skill_figure(
+    predicted: FloatArray,
+    missed: FloatArray,
+    group: IntArray,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Figure:
     """Brier skill of predictions over the queries that have both, with a bootstrap interval over groups.
 
     Parameters

@@ -13,17 +13,25 @@ NAMED = 5
 WORD_CHARS = 40
 
 
-def named_words(name: ExpansionName, question: str, uncovered: list[str], context: ExpansionContext) -> str:
+def named_words(
+    name: ExpansionName, question: str, uncovered: list[str], context: ExpansionContext
+) -> str:
     """Words of the question that a gap is about, quoted and few; empty for gaps that are about none."""
     if name in {"synonym", "hypernym", "negative_sampling"}:
         its = uncovered
     elif name == "code_pattern":
         n_terms = context.batch.space.n_terms
         runs = runs_of(question)
-        its = [run for run, row in zip(runs, context.words.table.query_terms(runs), strict=True) if is_identifier(run) or any(term >= n_terms for term in row)]
+        its = [
+            run
+            for run, row in zip(runs, context.words.table.query_terms(runs), strict=True)
+            if is_identifier(run) or any(term >= n_terms for term in row)
+        ]
     else:
         its = []
-    return ", ".join(f"“{quoted(word, WORD_CHARS)}”" for word in list(dict.fromkeys(filter(None, its)))[:NAMED])
+    return ", ".join(
+        f"“{quoted(word, WORD_CHARS)}”" for word in list(dict.fromkeys(filter(None, its)))[:NAMED]
+    )
 
 
 def sentence(name: ExpansionName, extent: float, k: int, named: str) -> str:

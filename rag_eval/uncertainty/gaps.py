@@ -48,11 +48,18 @@ class Gap:
     description: str
     severity: Severity
     mitigation: ExpansionName
-    miss_likelihood: Confidence = dataclasses.field(default_factory=lambda: Absent(reason="uncalibrated"))
+    miss_likelihood: Confidence = dataclasses.field(
+        default_factory=lambda: Absent(reason="uncalibrated")
+    )
 
     def as_json(self) -> dict[str, Any]:
         """Write as a JSON object."""
-        return {"description": self.description, "severity": self.severity, "mitigation": self.mitigation, "miss_likelihood": as_json(self.miss_likelihood)}
+        return {
+            "description": self.description,
+            "severity": self.severity,
+            "mitigation": self.mitigation,
+            "miss_likelihood": as_json(self.miss_likelihood),
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +92,25 @@ def semantic_gaps(context: ExpansionContext, which: IntArray, k: int = 10) -> li
     for row, question in enumerate(which.tolist()):
         text = context.questions[question]
         its = [
-            (SEVERITIES.index(severity), -place, Gap(sentence(name, float(extents[name][row]), k, named_words(name, text, [words.surface[term] for term in cover.uncovered[row]], context)), severity, name))
+            (
+                SEVERITIES.index(severity),
+                -place,
+                Gap(
+                    sentence(
+                        name,
+                        float(extents[name][row]),
+                        k,
+                        named_words(
+                            name,
+                            text,
+                            [words.surface[term] for term in cover.uncovered[row]],
+                            context,
+                        ),
+                    ),
+                    severity,
+                    name,
+                ),
+            )
             for place, name in enumerate(LEVELS)
             if (severity := _severity(name, float(extents[name][row]))) is not None
         ]
@@ -107,7 +132,16 @@ def _coverage(context: ExpansionContext, which: IntArray, k: int) -> _Coverage:
     asked.data = space.idf[asked.indices]
     known = np.asarray(asked.sum(axis=1)).ravel()
     most = float(space.idf.max(initial=1.0))
-    missing = np.array([len({term for term in batch.query_terms[place] if term >= space.n_terms}) for place in which.tolist()], dtype=np.float64) * most
+    missing = (
+        np.array(
+            [
+                len({term for term in batch.query_terms[place] if term >= space.n_terms})
+                for place in which.tolist()
+            ],
+            dtype=np.float64,
+        )
+        * most
+    )
     total = np.maximum(known + missing, 1e-9)
     rows = batch.rows[which, :k]
     held = np.zeros((len(which), rows.shape[1]))
@@ -124,31 +158,65 @@ def _coverage(context: ExpansionContext, which: IntArray, k: int) -> _Coverage:
     for row in range(len(which)):
         part = slice(left.indptr[row], left.indptr[row + 1])
         its, values = left.indices[part], left.data[part]
-        uncovered.append([int(term) for term, value in sorted(zip(its.tolist(), values.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0])) if value > 0])
+        uncovered.append(
+            [
+                int(term)
+                for term, value in sorted(
+                    zip(its.tolist(), values.tolist(), strict=True),
+                    key=lambda pair: (-pair[1], pair[0]),
+                )
+                if value > 0
+            ]
+        )
     first = held[:, 0] if held.shape[1] else np.zeros(len(which))
-    return _Coverage(np.asarray(union.sum(axis=1)).ravel() / total, held.max(axis=1, initial=0.0) / total, first / total, missing / total, uncovered)
+    return _Coverage(
+        np.asarray(union.sum(axis=1)).ravel() / total,
+        held.max(axis=1, initial=0.0) / total,
+        first / total,
+        missing / total,
+        uncovered,
+    )
 
 
-def _extents(context: ExpansionContext, which: IntArray, k: int, cover: _Coverage) -> dict[ExpansionName, FloatArray]:
+def _extents(
+    context: ExpansionContext, which: IntArray, k: int, cover: _Coverage
+) -> dict[ExpansionName, FloatArray]:
     """Extent of each gap in [0, 1], [n] each; NaN where it is not defined."""
     batch, words = context.batch, context.words
     rows, raw = batch.rows[which, :k], batch.raw[which, :k]
     there = rows >= 0
     none = np.full(len(which), np.nan)
-    last = np.take_along_axis(raw, np.maximum(there.sum(axis=1) - 1, 0)[:, None], axis=1)[:, 0] if rows.shape[1] else none
-    flat = np.where((there.sum(axis=1) > 1) & (raw[:, 0] > 0), last / np.where(raw[:, 0] > 0, raw[:, 0], 1.0), np.nan) if rows.shape[1] else none
+    last = (
+        np.take_along_axis(raw, np.maximum(there.sum(axis=1) - 1, 0)[:, None], axis=1)[:, 0]
+        if rows.shape[1]
+        else none
+    )
+    flat = (
+        np.where(
+            (there.sum(axis=1) > 1) & (raw[:, 0] > 0),
+            last / np.where(raw[:, 0] > 0, raw[:, 0], 1.0),
+            np.nan,
+        )
+        if rows.shape[1]
+        else none
+    )
     known = batch.known[which]
     idf = words.space.idf[known.indices] / max(float(words.space.idf.max(initial=1.0)), 1e-9)
     counts = np.diff(known.indptr)
     query = np.repeat(np.arange(len(which)), counts)
     mean = np.bincount(query, idf, minlength=len(which)) / np.maximum(counts, 1)
-    identifier = np.array([_share_of_identifiers(context.questions[place]) for place in which.tolist()])
+    identifier = np.array(
+        [_share_of_identifiers(context.questions[place]) for place in which.tolist()]
+    )
     return {
         "synonym": np.clip(1.0 - cover.union, 0.0, 1.0),
         "related_concept": np.clip(1.0 - cover.best, 0.0, 1.0),
         "code_pattern": np.maximum(cover.unknown, identifier * (1.0 - cover.first)),
-        "reformulation": none if batch.other_rows is None else 1.0 - _overlap(rows, batch.other_rows[which, :k]),
-        "hypernym": np.where(counts > 0, mean, np.nan) * np.clip(1.0 - cover.union, 0.0, 1.0) ** 0.5,
+        "reformulation": none
+        if batch.other_rows is None
+        else 1.0 - _overlap(rows, batch.other_rows[which, :k]),
+        "hypernym": np.where(counts > 0, mean, np.nan)
+        * np.clip(1.0 - cover.union, 0.0, 1.0) ** 0.5,
         "negative_sampling": _alike(words.chunk_vectors, rows) * (cover.union < 1.0),
         "hyponym": np.where(counts > 0, 1.0 - mean, np.nan) * flat,
     }
@@ -161,7 +229,9 @@ def _share_of_identifiers(question: str) -> float:
 
 def _overlap(rows: Rows, others: Rows) -> FloatArray:
     """Share of the shorter list that stands in the other."""
-    both = ((rows[:, :, None] == others[:, None, :]) & (rows >= 0)[:, :, None]).any(axis=2).sum(axis=1)
+    both = (
+        ((rows[:, :, None] == others[:, None, :]) & (rows >= 0)[:, :, None]).any(axis=2).sum(axis=1)
+    )
     size = np.minimum((rows >= 0).sum(axis=1), (others >= 0).sum(axis=1))
     return np.where(size > 0, both / np.maximum(size, 1), np.nan)
 

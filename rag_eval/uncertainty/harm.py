@@ -60,7 +60,10 @@ class Harm:
 
     def as_json(self) -> dict[str, Any]:
         """Write as a JSON object; what is not defined is null."""
-        return {name: None if isinstance(value, float) and np.isnan(value) else value for name, value in dataclasses.asdict(self).items()}
+        return {
+            name: None if isinstance(value, float) and np.isnan(value) else value
+            for name, value in dataclasses.asdict(self).items()
+        }
 
 
 def verdict(low: float, high: float) -> str:
@@ -70,7 +73,13 @@ def verdict(low: float, high: float) -> str:
     return HARMS if high < 0 else UNDECIDED
 
 
-def harm(rounds: Sequence[Rows], steps: Sequence[Step], recall: Callable[[Rows], FloatArray], groups: IntArray, seed: int = SEED) -> list[Harm]:
+def harm(
+    rounds: Sequence[Rows],
+    steps: Sequence[Step],
+    recall: Callable[[Rows], FloatArray],
+    groups: IntArray,
+    seed: int = SEED,
+) -> list[Harm]:
     """Account for all rounds (first) and for each strategy that was used.
 
     Parameters
@@ -86,19 +95,43 @@ def harm(rounds: Sequence[Rows], steps: Sequence[Step], recall: Callable[[Rows],
     """
     values = [recall(rows) for rows in rounds]
     eligible = ~np.isnan(values[0])
-    found = [_account(OVERALL, steps, np.where(eligible, values[0], np.nan), values[-1], eligible=eligible, groups=groups, seed=seed)]
+    found = [
+        _account(
+            OVERALL,
+            steps,
+            np.where(eligible, values[0], np.nan),
+            values[-1],
+            eligible=eligible,
+            groups=groups,
+            seed=seed,
+        )
+    ]
     for name in EXPANSIONS:
         own = [step for step in steps if step.strategy == name]
         if not own:
             continue
         before, after = np.full(len(eligible), np.nan), np.full(len(eligible), np.nan)
         for step in own:  # a strategy is tried at most once a question
-            before[step.question], after[step.question] = values[step.iteration - 1][step.question], values[step.iteration][step.question]
-        found.append(_account(name, own, before, after, eligible=eligible, groups=groups, seed=seed))
+            before[step.question], after[step.question] = (
+                values[step.iteration - 1][step.question],
+                values[step.iteration][step.question],
+            )
+        found.append(
+            _account(name, own, before, after, eligible=eligible, groups=groups, seed=seed)
+        )
     return found
 
 
-def _account(name: str, steps: Iterable[Step], before: FloatArray, after: FloatArray, *, eligible: np.ndarray, groups: IntArray, seed: int) -> Harm:
+def _account(
+    name: str,
+    steps: Iterable[Step],
+    before: FloatArray,
+    after: FloatArray,
+    *,
+    eligible: np.ndarray,
+    groups: IntArray,
+    seed: int,
+) -> Harm:
     counted = [step for step in steps if eligible[step.question]]
     paired = paired_comparison(after, before, groups, seed)
     low, high = float(paired.ci_low[0]), float(paired.ci_high[0])

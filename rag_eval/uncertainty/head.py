@@ -90,7 +90,10 @@ def from_json(document: Mapping[str, Any]) -> Head:
     """Read what `Head.to_json` wrote."""
     return Head(
         tuple(document["names"]),
-        Scaling(np.array(document["mean"], dtype=np.float64), np.array(document["scale"], dtype=np.float64)),
+        Scaling(
+            np.array(document["mean"], dtype=np.float64),
+            np.array(document["scale"], dtype=np.float64),
+        ),
         document["intercept"],
         np.array(document["coefficients"], dtype=np.float64),
         np.nan if document["penalty"] is None else document["penalty"],
@@ -112,14 +115,26 @@ def _problem(z: FloatArray, names: Sequence[str], prior: Prior | None) -> _Probl
     strength = np.repeat(PENALTIES[:, None], p, axis=1)
     ones, fixed = np.ones((n, 1)), np.ones((len(PENALTIES), 1))
     if prior is None:
-        return _Problem(np.hstack([ones, z]), np.hstack([fixed / INTERCEPT_SD**2, strength]), np.zeros(1 + p), np.eye(1 + p))
+        return _Problem(
+            np.hstack([ones, z]),
+            np.hstack([fixed / INTERCEPT_SD**2, strength]),
+            np.zeros(1 + p),
+            np.eye(1 + p),
+        )
     # the prior's sum is a column of its own: its factor is learned first, from few outcomes, the differences from it later
     known = prior.over(names)
     back = np.zeros((1 + p, 2 + p))
     back[0, 0] = 1
     back[1:, 1], back[1:, 2:] = known, np.eye(p)
-    penalty = np.hstack([fixed / max(prior.spread[0], INTERCEPT_SD) ** 2, fixed / SLOPE_SD**2, strength])
-    return _Problem(np.hstack([ones, (z @ known)[:, None], z]), penalty, np.array([prior.intercept, 1.0, *np.zeros(p)]), back)
+    penalty = np.hstack(
+        [fixed / max(prior.spread[0], INTERCEPT_SD) ** 2, fixed / SLOPE_SD**2, strength]
+    )
+    return _Problem(
+        np.hstack([ones, (z @ known)[:, None], z]),
+        penalty,
+        np.array([prior.intercept, 1.0, *np.zeros(p)]),
+        back,
+    )
 
 
 class Fitted(NamedTuple):
@@ -129,7 +144,14 @@ class Fitted(NamedTuple):
     covariance: FloatArray
 
 
-def fit_head(labelled: Labelled, *, prior: Prior | None, rng: np.random.Generator, unlabelled: FloatArray | None = None, calibrate: bool = True) -> Fitted:
+def fit_head(
+    labelled: Labelled,
+    *,
+    prior: Prior | None,
+    rng: np.random.Generator,
+    unlabelled: FloatArray | None = None,
+    calibrate: bool = True,
+) -> Fitted:
     """Fit one estimator: penalty and calibrator are chosen on inner grouped folds, by log loss.
 
     Parameters
@@ -147,28 +169,59 @@ def fit_head(labelled: Labelled, *, prior: Prior | None, rng: np.random.Generato
     """
     outcome = labelled.missed.astype(np.float64)
     weight = labelled.weight * (labelled.weight.sum() / (labelled.weight**2).sum())
-    scaled = scaling(labelled.signals if unlabelled is None else np.vstack([labelled.signals, unlabelled]))
+    scaled = scaling(
+        labelled.signals if unlabelled is None else np.vstack([labelled.signals, unlabelled])
+    )
     problem = _problem(scaled.z(labelled.signals), labelled.names, prior)
     fold = grouped_folds(labelled.group, INNER_FOLDS, rng)
     events = max(min(weight @ outcome, weight @ (1 - outcome)), 1.0)
-    chosen, log_odds = _choose_penalty(problem, outcome, weight, fold, FLOOR[prior is not None] / events)
+    chosen, log_odds = _choose_penalty(
+        problem, outcome, weight, fold, FLOOR[prior is not None] / events
+    )
     penalty = problem.penalty[chosen]
     found = solve(problem.design, outcome, weight[None], penalty[None], problem.centre)[0]
     # which penalty is right is uncertain itself: the interval is that of the next weaker one, or it would cover less than it says
     weaker = problem.penalty[min(chosen + 1, len(PENALTIES) - 1)]
-    spread = problem.back @ covariance(problem.design, outcome, weight=weight, penalty=weaker, coefficients=found, group=labelled.group) @ problem.back.T
-    calibrator = choose(log_odds, outcome, weight, labelled.group, fold) if calibrate else Uncalibrated()
+    spread = (
+        problem.back
+        @ covariance(
+            problem.design,
+            outcome,
+            weight=weight,
+            penalty=weaker,
+            coefficients=found,
+            group=labelled.group,
+        )
+        @ problem.back.T
+    )
+    calibrator = (
+        choose(log_odds, outcome, weight, labelled.group, fold) if calibrate else Uncalibrated()
+    )
     solution = problem.back @ found
-    return Fitted(Head(labelled.names, scaled, float(solution[0]), solution[1:], float(PENALTIES[chosen]), calibrator), spread)
+    return Fitted(
+        Head(
+            labelled.names,
+            scaled,
+            float(solution[0]),
+            solution[1:],
+            float(PENALTIES[chosen]),
+            calibrator,
+        ),
+        spread,
+    )
 
 
-def _choose_penalty(problem: _Problem, outcome: FloatArray, weight: FloatArray, fold: IntArray, least: float) -> tuple[int, FloatArray]:
+def _choose_penalty(
+    problem: _Problem, outcome: FloatArray, weight: FloatArray, fold: IntArray, least: float
+) -> tuple[int, FloatArray]:
     """Index of the penalty, at least `least`, with the lowest out-of-fold log loss (the strongest of equals), and its out-of-fold log-odds [n]."""
     n_folds, n_penalties = int(fold.max()) + 1, len(problem.penalty)
     if n_folds == 1:  # a single group: nothing can be held out, so the strongest penalty stands
         return 0, problem.design @ problem.centre
     train = np.repeat(fold[None, :] != np.arange(n_folds)[:, None], n_penalties, axis=0) * weight
-    found = solve(problem.design, outcome, train, np.tile(problem.penalty, (n_folds, 1)), problem.centre)
+    found = solve(
+        problem.design, outcome, train, np.tile(problem.penalty, (n_folds, 1)), problem.centre
+    )
     by_penalty = found.reshape(n_folds, n_penalties, -1)[fold]
     log_odds = np.einsum("nlq,nq->ln", by_penalty, problem.design)
     loss = (weight * log_loss(log_odds, outcome)).sum(axis=1)
@@ -192,6 +245,20 @@ def prior_head(prior: Prior, names: Sequence[str], unlabelled: FloatArray) -> Fi
     """
     scaled = scaling(unlabelled)
     spread = np.concatenate([prior.spread[:1], prior.spread_over(names)]) ** 2
-    variance = spread[0] + float((scaled.z(unlabelled) ** 2).mean(axis=0) @ spread[1:]) if len(unlabelled) else float(spread.sum())
+    variance = (
+        spread[0] + float((scaled.z(unlabelled) ** 2).mean(axis=0) @ spread[1:])
+        if len(unlabelled)
+        else float(spread.sum())
+    )
     kept = 1 / float(np.sqrt(1 + np.pi * variance / 8))
-    return Fitted(Head(tuple(names), scaled, kept * prior.intercept, kept * prior.over(names), np.nan, Uncalibrated()), np.diag(spread))
+    return Fitted(
+        Head(
+            tuple(names),
+            scaled,
+            kept * prior.intercept,
+            kept * prior.over(names),
+            np.nan,
+            Uncalibrated(),
+        ),
+        np.diag(spread),
+    )

@@ -54,6 +54,14 @@ def heuristic_v0(batch: RankedBatch, k: int = 10) -> FloatArray:
     in_tail = (held & (similarity >= TAIL[0]) & (similarity < TAIL[1])).sum(axis=1)
     near = (held & (similarity >= NEAR[0]) & (similarity < NEAR[1])).sum(axis=1)
     density = np.minimum(in_tail / np.maximum(count, 1), 0.5)
-    words = np.fromiter((len(set(terms)) for terms in batch.query_terms), dtype=np.float64, count=len(batch))
-    guess: FloatArray = np.minimum(CEILING, 0.3 * density + np.minimum(near / 10, 0.3) + 0.3 * HISTORY + 0.1 * np.minimum(1.0, words / 10))
+    words = np.fromiter(
+        (len(set(terms)) for terms in batch.query_terms), dtype=np.float64, count=len(batch)
+    )
+    guess: FloatArray = np.minimum(
+        CEILING,
+        0.3 * density
+        + np.minimum(near / 10, 0.3)
+        + 0.3 * HISTORY
+        + 0.1 * np.minimum(1.0, words / 10),
+    )
     return guess

@@ -28,7 +28,10 @@ EXPANSIONS_FRAME: Final = schema(
     found_unique_results=("int", "those that no earlier text of this question had retrieved"),
     confidence_before=("float", "retrieval confidence before this round"),
     confidence_after=("float", "and after merging"),
-    basis=("str", "calibrated | heuristic_v0@<the places of the list that it read>: where the confidence comes from"),
+    basis=(
+        "str",
+        "calibrated | heuristic_v0@<the places of the list that it read>: where the confidence comes from",
+    ),
     seconds=("float", "this query's share of the round's time, expanding and retrieving"),
     stopped=("str", "why the rounds ended after this one; empty where another follows"),
 )
@@ -53,7 +56,9 @@ class Step:
 
     def as_json(self) -> dict[str, Any]:
         """Write as a JSON object, without the question's row."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name != "question"}
+        return {
+            name: value for name, value in dataclasses.asdict(self).items() if name != "question"
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +112,16 @@ def expansions_frame(steps: Sequence[Step]) -> "pd.DataFrame":
     import pandas as pd
 
     kinds = {"int": "int64", "float": "float64", "str": "str"}
-    columns = {name: pd.Series([getattr(step, name) for step in steps], dtype=kinds[column.kind]) for name, column in EXPANSIONS_FRAME.columns.items()}
+    columns = {
+        name: pd.Series([getattr(step, name) for step in steps], dtype=kinds[column.kind])
+        for name, column in EXPANSIONS_FRAME.columns.items()
+    }
     return EXPANSIONS_FRAME.check(pd.DataFrame(columns))
 
 
 def steps_of(frame: "pd.DataFrame") -> tuple[Step, ...]:
     """Read an EXPANSIONS_FRAME back as steps."""
-    return tuple(Step(**{str(name): value for name, value in row.items()}) for row in frame.to_dict("records"))
+    return tuple(
+        Step(**{str(name): value for name, value in row.items()})
+        for row in frame.to_dict("records")
+    )

@@ -23,12 +23,23 @@ from rag_eval.uncertainty.audit_rows import DRAWS, FRAMES
 from rag_eval.uncertainty.outcome_rows import TABLE
 from rag_eval.uncertainty.sampling import from_json
 
-_JUDGED: Final = ("outcome_id", "claim_id", "target", "missed", "inclusion_probability", "supersedes")
+_JUDGED: Final = (
+    "outcome_id",
+    "claim_id",
+    "target",
+    "missed",
+    "inclusion_probability",
+    "supersedes",
+)
 
 
 @contextlib.contextmanager
 def _reading(store: SqlStore) -> Iterator[Transaction]:
-    for table in (claims.TABLE, DRAWS, FRAMES):  # only now: whoever has no audits needs none of them
+    for table in (
+        claims.TABLE,
+        DRAWS,
+        FRAMES,
+    ):  # only now: whoever has no audits needs none of them
         store.create(table)
     with store.reading() as transaction:
         yield transaction
@@ -49,7 +60,10 @@ def chances(store: SqlStore, fingerprint: str, target: str) -> dict[str, float]:
         Whose draws.
     """
     with _reading(store) as transaction:
-        return {claim: chance for claim, (chance, _) in _chances(transaction, fingerprint, target).items()}
+        return {
+            claim: chance
+            for claim, (chance, _) in _chances(transaction, fingerprint, target).items()
+        }
 
 
 def pooled(store: SqlStore, frame: pd.DataFrame) -> pd.DataFrame:
@@ -65,7 +79,9 @@ def pooled(store: SqlStore, frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     value = frame["inclusion_probability"].to_numpy(dtype=np.float64).copy()
     with _reading(store) as transaction:
-        for (fingerprint, target), part in frame[audited].groupby(["strategy_fingerprint", "target"]):
+        for (fingerprint, target), part in frame[audited].groupby(
+            ["strategy_fingerprint", "target"]
+        ):
             found = _chances(transaction, str(fingerprint), str(target))
             for row, claim in zip(part.index, part["claim_id"], strict=True):
                 chance, drawn = found.get(claim, (0.0, False))
@@ -73,31 +89,58 @@ def pooled(store: SqlStore, frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(inclusion_probability=value)
 
 
-def _chances(transaction: Transaction, fingerprint: str, target: str) -> dict[str, tuple[float, bool]]:
+def _chances(
+    transaction: Transaction, fingerprint: str, target: str
+) -> dict[str, tuple[float, bool]]:
     """Chance of each claim, and whether it was drawn."""
-    frames = sorted(transaction.select(FRAMES, {"strategy_fingerprint": fingerprint, "target": target}), key=lambda row: row["number"])
+    frames = sorted(
+        transaction.select(FRAMES, {"strategy_fingerprint": fingerprint, "target": target}),
+        key=lambda row: row["number"],
+    )
     if not frames:
         return {}
-    drawn = transaction.columns(DRAWS, {"draw_id": [row["draw_id"] for row in frames]}, ["claim_id", "draw_id"])
+    drawn = transaction.columns(
+        DRAWS, {"draw_id": [row["draw_id"] for row in frames]}, ["claim_id", "draw_id"]
+    )
     draw_of = dict(zip(drawn["claim_id"], drawn["draw_id"], strict=True))
-    judged = [draw_of[claim] for claim in _judged(transaction, fingerprint, target) & draw_of.keys()]
+    judged = [
+        draw_of[claim] for claim in _judged(transaction, fingerprint, target) & draw_of.keys()
+    ]
     share = np.array([judged.count(row["draw_id"]) / row["n"] for row in frames], dtype=np.float64)
     if not share.any():
         return {}
-    there = transaction.columns(claims.TABLE, {"strategy_fingerprint": fingerprint}, ["claim_id", "batch", "miss_rate"])
-    batch, risk = np.array(there["batch"], dtype=np.int64), np.array([np.nan if value is None else value for value in there["miss_rate"]], dtype=np.float64)
+    there = transaction.columns(
+        claims.TABLE, {"strategy_fingerprint": fingerprint}, ["claim_id", "batch", "miss_rate"]
+    )
+    batch, risk = (
+        np.array(there["batch"], dtype=np.int64),
+        np.array(
+            [np.nan if value is None else value for value in there["miss_rate"]], dtype=np.float64
+        ),
+    )
     left, chance = np.ones(len(batch)), np.zeros(len(batch))
     for frame, counted in zip(frames, share / share.max(), strict=True):
         strata = from_json(frame["strata"])
         taken = np.where(batch <= frame["batch"], strata.probability[strata.of(risk)], 0.0)
         chance += left * taken * counted
         left *= 1 - taken
-    return {claim: (value, claim in draw_of) for claim, value in zip(there["claim_id"], np.minimum(chance, 1.0).tolist(), strict=True)}
+    return {
+        claim: (value, claim in draw_of)
+        for claim, value in zip(there["claim_id"], np.minimum(chance, 1.0).tolist(), strict=True)
+    }
 
 
 def _judged(transaction: Transaction, fingerprint: str, target: str) -> set[str]:
     """Claims of which an audit's judgement stands that was drawn at random."""
-    found = transaction.columns(TABLE, {"strategy_fingerprint": fingerprint, "target": target, "gold_source": sorted(AUDITS)}, _JUDGED)
+    found = transaction.columns(
+        TABLE,
+        {"strategy_fingerprint": fingerprint, "target": target, "gold_source": sorted(AUDITS)},
+        _JUDGED,
+    )
     superseded = set(found["supersedes"])
     rows = zip(*(found[name] for name in _JUDGED), strict=True)
-    return {claim for name, claim, _, missed, probability, _ in rows if name not in superseded and missed is not None and probability is not None}
+    return {
+        claim
+        for name, claim, _, missed, probability, _ in rows
+        if name not in superseded and missed is not None and probability is not None
+    }

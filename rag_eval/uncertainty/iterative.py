@@ -29,7 +29,15 @@ Risk = Callable[[RankedBatch], tuple[FloatArray, str]]
 Search = Callable[[list[str]], Ranking]
 
 WEIGHTS: Final[Mapping[ExpansionName, float]] = MappingProxyType(
-    {"synonym": 0.6, "related_concept": 0.7, "reformulation": 0.4, "hypernym": 0.4, "hyponym": 0.25, "code_pattern": 1.0, "negative_sampling": 0.25}
+    {
+        "synonym": 0.6,
+        "related_concept": 0.7,
+        "reformulation": 0.4,
+        "hypernym": 0.4,
+        "hyponym": 0.25,
+        "code_pattern": 1.0,
+        "negative_sampling": 0.25,
+    }
 )
 """What an expansion's scores weigh in the merge where the first retrieval surely missed, the original's being 1; else times its estimated miss rate,
 because only what the first retrieval found can be lost. The weights were chosen on one half of SciFact's groups, the factor with a view to pandas_api too."""
@@ -38,7 +46,16 @@ because only what the first retrieval found can be lost. The weights were chosen
 class _Rounds:
     """The state of a batch while it is expanded."""
 
-    def __init__(self, first: Ranking, context: ExpansionContext, spec: Iterative, *, search: Search, risk: Risk, k: int) -> None:
+    def __init__(
+        self,
+        first: Ranking,
+        context: ExpansionContext,
+        spec: Iterative,
+        *,
+        search: Search,
+        risk: Risk,
+        k: int,
+    ) -> None:
         n = len(context.questions)
         self.spec, self.search, self.risk, self.k = spec, search, risk, k
         self.context, self.ranking = context, first
@@ -56,8 +73,13 @@ class _Rounds:
 
     def _judged(self) -> tuple[FloatArray, str]:
         missed, basis = self.risk(self.context.batch)
-        if missed.shape != (len(self.context.questions),) or not ((missed >= 0) & (missed <= 1)).all():
-            raise ValueError("risk: found values that are no probabilities of the batch's questions, accepted one in [0, 1] for each")
+        if (
+            missed.shape != (len(self.context.questions),)
+            or not ((missed >= 0) & (missed <= 1)).all()
+        ):
+            raise ValueError(
+                "risk: found values that are no probabilities of the batch's questions, accepted one in [0, 1] for each"
+            )
         return 1.0 - missed, basis
 
     def stop(self, places: IntArray, why: Stopped) -> None:
@@ -72,8 +94,15 @@ class _Rounds:
     def choose(self, active: IntArray) -> dict[int, tuple[ExpansionName, str]]:
         """Strategy and expanded text of each question that has a viable one, by the severity of its gaps."""
         queues = {
-            place: [gap.mitigation for gap in gaps if gap.mitigation in self.spec.expansions and gap.mitigation not in self.tried[place]]
-            for place, gaps in zip(active.tolist(), semantic_gaps(self.context, active, self.k), strict=True)
+            place: [
+                gap.mitigation
+                for gap in gaps
+                if gap.mitigation in self.spec.expansions
+                and gap.mitigation not in self.tried[place]
+            ]
+            for place, gaps in zip(
+                active.tolist(), semantic_gaps(self.context, active, self.k), strict=True
+            )
         }
         chosen: dict[int, tuple[ExpansionName, str]] = {}
         while queues:
@@ -83,7 +112,11 @@ class _Rounds:
             for place, queue in queues.items():
                 wanted.setdefault(queue.pop(0), []).append(place)
             for name, places in wanted.items():
-                for place, text in zip(places, STRATEGIES[name](self.context, np.array(places, dtype=np.int64)), strict=True):
+                for place, text in zip(
+                    places,
+                    STRATEGIES[name](self.context, np.array(places, dtype=np.int64)),
+                    strict=True,
+                ):
                     self.tried[place].add(name)
                     if text is None or text in self.asked[place]:
                         self.not_viable[name] += 1
@@ -96,7 +129,10 @@ class _Rounds:
         """Expand, retrieve and merge once for the questions that go on."""
         started = time.perf_counter()
         chosen = self.choose(active)
-        self.stop(np.array([place for place in active.tolist() if place not in chosen], dtype=np.int64), "no_viable_strategy")
+        self.stop(
+            np.array([place for place in active.tolist() if place not in chosen], dtype=np.int64),
+            "no_viable_strategy",
+        )
         if not chosen:
             return
         places = np.array(sorted(chosen), dtype=np.int64)
@@ -106,38 +142,72 @@ class _Rounds:
         seconds = (time.perf_counter() - started) / len(places)
         unique = self._unique(found, places)
         before = self.confidence
-        self._merge(found, places, np.array([WEIGHTS[chosen[place][0]] for place in places.tolist()]) * (1.0 - self.first[places]))
+        self._merge(
+            found,
+            places,
+            np.array([WEIGHTS[chosen[place][0]] for place in places.tolist()])
+            * (1.0 - self.first[places]),
+        )
         for at, place in enumerate(places.tolist()):
             name, text = chosen[place]
             self.asked[place].add(text)
             self.extra[place] += 1
             counts = int(found.found[at].sum()), int(unique[at])
-            self.steps.append(Step(place, iteration, name, self.context.questions[place], text, *counts, float(before[place]), float(self.confidence[place]), self.basis, seconds))
+            self.steps.append(
+                Step(
+                    place,
+                    iteration,
+                    name,
+                    self.context.questions[place],
+                    text,
+                    *counts,
+                    float(before[place]),
+                    float(self.confidence[place]),
+                    self.basis,
+                    seconds,
+                )
+            )
 
     def _unique(self, found: Ranking, places: IntArray) -> IntArray:
         """How many retrieved chunks no earlier list of the question has, [len(places)]."""
         seen = np.concatenate([part.rows[places] for part in self.lists], axis=1).astype(np.int64)
         width = int(max(seen.max(initial=0), found.rows.max(initial=0))) + 1
         own = np.arange(len(places), dtype=np.int64)[:, None] * width
-        counts: IntArray = (found.found & ~np.isin(own + found.rows, (own + seen)[seen >= 0])).sum(axis=1)
+        counts: IntArray = (found.found & ~np.isin(own + found.rows, (own + seen)[seen >= 0])).sum(
+            axis=1
+        )
         return counts
 
     def _merge(self, found: Ranking, places: IntArray, weights: FloatArray) -> None:
         n = len(self.context.questions)
         self.lists.append(spread(found, places, n))
         column = np.zeros((n, 1))
-        column[places, 0] = np.where(found.found.any(axis=1), weights, 0.0)  # a text that retrieved nothing, or failed, changes nothing
+        column[places, 0] = np.where(
+            found.found.any(axis=1), weights, 0.0
+        )  # a text that retrieved nothing, or failed, changes nothing
         self.weights = np.concatenate([self.weights, column], axis=1)
         changed = places[column[places, 0] > 0]
-        fused = merged([taken(part, changed) for part in self.lists], self.weights[changed], self.depth)
+        fused = merged(
+            [taken(part, changed) for part in self.lists], self.weights[changed], self.depth
+        )
         self.ranking = replaced(self.ranking, fused, changed)
-        batch = dataclasses.replace(self.context.batch, rows=self.ranking.rows, raw=self.ranking.raw, norm=self.ranking.norm)
+        batch = dataclasses.replace(
+            self.context.batch, rows=self.ranking.rows, raw=self.ranking.raw, norm=self.ranking.norm
+        )
         self.context = dataclasses.replace(self.context, batch=batch)
         self.rounds.append(self.ranking.rows)
         self.confidence, self.basis = self._judged()
 
 
-def iterate(first: Ranking, context: ExpansionContext, spec: Iterative, *, search: Search, risk: Risk, k: int = 10) -> Iterated:
+def iterate(
+    first: Ranking,
+    context: ExpansionContext,
+    spec: Iterative,
+    *,
+    search: Search,
+    risk: Risk,
+    k: int = 10,
+) -> Iterated:
     """Run the rounds over a batch of n questions.
 
     Parameters
@@ -178,6 +248,21 @@ def iterate(first: Ranking, context: ExpansionContext, spec: Iterative, *, searc
     state.stop(state.active(), "max_iterations")
     stopped = tuple(why or "max_iterations" for why in state.stopped)
     last = {step.question: at for at, step in enumerate(state.steps)}
-    steps = [dataclasses.replace(step, stopped=stopped[step.question]) if last[step.question] == at else step for at, step in enumerate(state.steps)]
+    steps = [
+        dataclasses.replace(step, stopped=stopped[step.question])
+        if last[step.question] == at
+        else step
+        for at, step in enumerate(state.steps)
+    ]
     steps.sort(key=lambda step: (step.question, step.iteration))
-    return Iterated(state.ranking, tuple(steps), stopped, state.first, state.confidence, state.basis, state.extra, tuple(state.rounds), dict(state.not_viable))
+    return Iterated(
+        state.ranking,
+        tuple(steps),
+        stopped,
+        state.first,
+        state.confidence,
+        state.basis,
+        state.extra,
+        tuple(state.rounds),
+        dict(state.not_viable),
+    )

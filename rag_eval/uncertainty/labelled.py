@@ -38,15 +38,35 @@ class Labelled:
 
     def __post_init__(self) -> None:
         """Refuse parts of different lengths, and weights that are no inverse probabilities."""
-        lengths = {"signals": len(self.signals), "missed": len(self.missed), "group": len(self.group), "weight": len(self.weight), "question": len(self.question)}
-        if len(set(lengths.values())) != 1 or self.signals.shape != (len(self.missed), len(self.names)):
-            raise ValueError(f"parts differ in length: {lengths}, signals {self.signals.shape}, names {len(self.names)}")
+        lengths = {
+            "signals": len(self.signals),
+            "missed": len(self.missed),
+            "group": len(self.group),
+            "weight": len(self.weight),
+            "question": len(self.question),
+        }
+        if len(set(lengths.values())) != 1 or self.signals.shape != (
+            len(self.missed),
+            len(self.names),
+        ):
+            raise ValueError(
+                f"parts differ in length: {lengths}, signals {self.signals.shape}, names {len(self.names)}"
+            )
         if len(self.weight) and not (np.isfinite(self.weight) & (self.weight >= 1)).all():
-            raise ValueError("weights must be finite and at least 1: they are inverse inclusion probabilities")
+            raise ValueError(
+                "weights must be finite and at least 1: they are inverse inclusion probabilities"
+            )
 
     def __len__(self) -> int:
         return len(self.missed)
 
     def take(self, rows: npt.NDArray[np.bool_] | IntArray) -> "Labelled":
         """Keep some rows, by mask or index."""
-        return Labelled(self.names, self.signals[rows], self.missed[rows], self.group[rows], self.weight[rows], self.question[rows])
+        return Labelled(
+            self.names,
+            self.signals[rows],
+            self.missed[rows],
+            self.group[rows],
+            self.weight[rows],
+            self.question[rows],
+        )

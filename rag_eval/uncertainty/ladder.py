@@ -48,7 +48,12 @@ class Counts:
     def of(cls, labelled: Labelled) -> "Counts":
         """Count outcomes."""
         group, missed = labelled.group, labelled.missed
-        return cls(len(labelled), len(np.unique(group)), len(np.unique(group[missed])), len(np.unique(group[~missed])))
+        return cls(
+            len(labelled),
+            len(np.unique(group)),
+            len(np.unique(group[missed])),
+            len(np.unique(group[~missed])),
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,8 +71,23 @@ class Checked:
     def from_json(cls, written: Mapping[str, Any]) -> "Checked":
         """Read them from `Validation.to_json`."""
         figures = {name: Figure.from_json(written[name]) for name in ("skill", "slope")}
-        errors = {name: CalibrationError(**{field.name: written[name][field.name] for field in dataclasses.fields(CalibrationError)}) for name in ("ece", "smece")}
-        return cls(written["n"], written["groups"], figures["skill"], figures["slope"], errors["ece"], errors["smece"])
+        errors = {
+            name: CalibrationError(
+                **{
+                    field.name: written[name][field.name]
+                    for field in dataclasses.fields(CalibrationError)
+                }
+            )
+            for name in ("ece", "smece")
+        }
+        return cls(
+            written["n"],
+            written["groups"],
+            figures["skill"],
+            figures["slope"],
+            errors["ece"],
+            errors["smece"],
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,7 +120,11 @@ class Standing:
 
     def to_json(self) -> dict[str, Any]:
         """Write as a JSON object."""
-        return {"status": self.status, "discounts": self.discounts, "conditions": [dataclasses.asdict(condition) for condition in self.conditions]}
+        return {
+            "status": self.status,
+            "discounts": self.discounts,
+            "conditions": [dataclasses.asdict(condition) for condition in self.conditions],
+        }
 
 
 def standing(
@@ -151,7 +175,13 @@ def standing(
         _at_least("outcomes", counts.groups, PROVISIONAL_OUTCOMES, "provisional"),
         _at_least("misses", counts.groups_with_misses, PROVISIONAL_EACH, "provisional"),
         _at_least("hits", counts.groups_with_hits, PROVISIONAL_EACH, "provisional"),
-        Condition("gold_of_others", not own_gold_only, "only from this strategy" if own_gold_only else "not only from this strategy", "not only from this strategy", "provisional"),
+        Condition(
+            "gold_of_others",
+            not own_gold_only,
+            "only from this strategy" if own_gold_only else "not only from this strategy",
+            "not only from this strategy",
+            "provisional",
+        ),
     )
     by_outcomes = all(condition.met for condition in provisional)
     conditions = (
@@ -163,10 +193,22 @@ def standing(
         _at_least("misses", counts.groups_with_misses, MEASURED_EACH, "measured"),
         _at_least("hits", counts.groups_with_hits, MEASURED_EACH, "measured"),
         *_validated(validation),
-        Condition("same_fingerprint", not fingerprint_changed, "changed" if fingerprint_changed else "unchanged", "unchanged", "stale"),
-        Condition("no_drift", not drift_alarm, "alarm" if drift_alarm else "no alarm", "no alarm", "stale"),
         Condition(
-            "recent", age_days is None or age_days <= stale_after_days, "no outcomes" if age_days is None else f"{age_days:.1f} days", f"at most {stale_after_days:g} days", "stale"
+            "same_fingerprint",
+            not fingerprint_changed,
+            "changed" if fingerprint_changed else "unchanged",
+            "unchanged",
+            "stale",
+        ),
+        Condition(
+            "no_drift", not drift_alarm, "alarm" if drift_alarm else "no alarm", "no alarm", "stale"
+        ),
+        Condition(
+            "recent",
+            age_days is None or age_days <= stale_after_days,
+            "no outcomes" if age_days is None else f"{age_days:.1f} days",
+            f"at most {stale_after_days:g} days",
+            "stale",
         ),
         *(() if base_changes is None else (_same_base(changes=base_changes),)),
     )
@@ -184,27 +226,73 @@ def _at_least(name: str, found: int, needed: int, status: Status) -> Condition:
 
 
 def _shipped_prior(missing: str, *, by_outcomes: bool) -> Condition:
-    found = f"{missing}, and outcomes instead" if missing and by_outcomes else missing or "there is one"
-    return Condition("shipped_prior", not missing or by_outcomes, found, "a shipped prior for this target, K and kind of strategy; or what provisional needs", "prior")
+    found = (
+        f"{missing}, and outcomes instead" if missing and by_outcomes else missing or "there is one"
+    )
+    return Condition(
+        "shipped_prior",
+        not missing or by_outcomes,
+        found,
+        "a shipped prior for this target, K and kind of strategy; or what provisional needs",
+        "prior",
+    )
 
 
 def _same_base(*, changes: bool) -> Condition:
     found = "changes with this run, and with it the next run's rankings" if changes else "unchanged"
-    return Condition("same_base_calibrator", not changes, found, "a base whose calibrator steers the next run as it did this one", "stale")
+    return Condition(
+        "same_base_calibrator",
+        not changes,
+        found,
+        "a base whose calibrator steers the next run as it did this one",
+        "stale",
+    )
 
 
 def _validated(validation: Validation | Checked | None) -> tuple[Condition, ...]:
     if validation is None:
-        return (Condition("validation", met=False, found="none", needed="grouped cross-validation", status="measured"),)
+        return (
+            Condition(
+                "validation",
+                met=False,
+                found="none",
+                needed="grouped cross-validation",
+                status="measured",
+            ),
+        )
     skill, slope = validation.skill, validation.slope.value
     return (
-        Condition("validation", met=True, found=f"{validation.n} outcomes in {validation.groups} groups", needed="grouped cross-validation", status="measured"),
-        Condition("skill", skill.low > 0, f"{skill.value:.3f}, low end of the 95 % interval {skill.low:.3f}", "low end above 0", "measured"),  # NaN is not above 0
+        Condition(
+            "validation",
+            met=True,
+            found=f"{validation.n} outcomes in {validation.groups} groups",
+            needed="grouped cross-validation",
+            status="measured",
+        ),
+        Condition(
+            "skill",
+            skill.low > 0,
+            f"{skill.value:.3f}, low end of the 95 % interval {skill.low:.3f}",
+            "low end above 0",
+            "measured",
+        ),  # NaN is not above 0
         _inside("ece", validation.ece),
         _inside("smece", validation.smece),
-        Condition("slope", SLOPE[0] <= slope <= SLOPE[1], "none that can be estimated" if math.isnan(slope) else f"{slope:.3f}", f"{SLOPE[0]} to {SLOPE[1]}", "measured"),
+        Condition(
+            "slope",
+            SLOPE[0] <= slope <= SLOPE[1],
+            "none that can be estimated" if math.isnan(slope) else f"{slope:.3f}",
+            f"{SLOPE[0]} to {SLOPE[1]}",
+            "measured",
+        ),
     )
 
 
 def _inside(name: str, error: CalibrationError) -> Condition:
-    return Condition(name, error.inside, f"{error.value:.4f}", f"at most {error.null_limit:.4f}, the limit of calibrated predictions", "measured")
+    return Condition(
+        name,
+        error.inside,
+        f"{error.value:.4f}",
+        f"at most {error.null_limit:.4f}, the limit of calibrated predictions",
+        "measured",
+    )

@@ -48,10 +48,15 @@ class LearningPoint:
 
     def to_json(self) -> dict[str, Any]:
         """Write as a JSON object, NaN as null."""
-        return {name: value if math.isfinite(value) else None for name, value in dataclasses.asdict(self).items()}
+        return {
+            name: value if math.isfinite(value) else None
+            for name, value in dataclasses.asdict(self).items()
+        }
 
 
-def learning_curve(labelled: Labelled, fitter: Fitter, sizes: Sequence[int], repeats: int, seed: int) -> tuple[LearningPoint, ...]:
+def learning_curve(
+    labelled: Labelled, fitter: Fitter, sizes: Sequence[int], repeats: int, seed: int
+) -> tuple[LearningPoint, ...]:
     """Brier skill on held-out groups by number of training outcomes.
 
     Parameters
@@ -78,28 +83,50 @@ def learning_curve(labelled: Labelled, fitter: Fitter, sizes: Sequence[int], rep
         held_out = place < round(HELD_OUT * n_groups)
         test, rest = labelled.take(held_out), np.flatnonzero(~held_out)
         rest = rest[np.argsort(place[rest], kind="stable")]
-        ends = np.flatnonzero(np.diff(place[rest], append=n_groups)) + 1  # where a group is complete
+        ends = (
+            np.flatnonzero(np.diff(place[rest], append=n_groups)) + 1
+        )  # where a group is complete
         for at, size in enumerate(sizes):
             enough = ends[ends >= size]
             if len(enough) and len(test):
                 train = labelled.take(rest[: enough[0]])
                 both = 0 < int(train.missed.sum()) < len(train)
                 predicted = fitter(train, test) if both else _smoothed_rate(train, len(test))
-                found[at].append((float(brier_skill(predicted, test.missed, test.group, test.weight)), len(train), len(test), not both))
+                found[at].append(
+                    (
+                        float(brier_skill(predicted, test.missed, test.group, test.weight)),
+                        len(train),
+                        len(test),
+                        not both,
+                    )
+                )
     return tuple(_point(size, draws) for size, draws in zip(sizes, found, strict=True))
 
 
 def _smoothed_rate(train: Labelled, n: int) -> FloatArray:
-    return np.full(n, (float(train.weight[train.missed].sum()) + 0.5) / (float(train.weight.sum()) + 1))
+    return np.full(
+        n, (float(train.weight[train.missed].sum()) + 0.5) / (float(train.weight.sum()) + 1)
+    )
 
 
 def _point(size: int, draws: list[tuple[float, int, int, bool]]) -> LearningPoint:
-    judged = np.array([draw for draw in draws if math.isfinite(draw[0])], dtype=np.float64).reshape(-1, 4)
+    judged = np.array([draw for draw in draws if math.isfinite(draw[0])], dtype=np.float64).reshape(
+        -1, 4
+    )
     if not len(judged):
         return LearningPoint(size, math.nan, math.nan, math.nan, math.nan, math.nan, 0, 0)
     low, high = np.quantile(judged[:, 0], [0.025, 0.975])
     skill, outcomes, held_out, without = judged.mean(axis=0)
-    return LearningPoint(size, float(outcomes), float(skill), float(low), float(high), float(held_out), len(judged), round(without * len(judged)))
+    return LearningPoint(
+        size,
+        float(outcomes),
+        float(skill),
+        float(low),
+        float(high),
+        float(held_out),
+        len(judged),
+        round(without * len(judged)),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,9 @@ MAX_LINES: Final = 100_000
 Record = TypeVar("Record", bound=BaseModel)
 
 
-def objects(path: Path, problems: ProblemList, *, accepted: str, field: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def objects(
+    path: Path, problems: ProblemList, *, accepted: str, field: str
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number and object of each line that is one; blank lines are passed over.
 
     Parameters
@@ -38,7 +40,15 @@ def objects(path: Path, problems: ProblemList, *, accepted: str, field: str) -> 
         `file_missing`.
     """
     if not path.is_file():
-        raise InputError(Problem("file_missing", "no such file", file=str(path), field=field, accepted=f"JSON lines: {accepted}"))
+        raise InputError(
+            Problem(
+                "file_missing",
+                "no such file",
+                file=str(path),
+                field=field,
+                accepted=f"JSON lines: {accepted}",
+            )
+        )
     count = size = 0
     with path.open("rb") as stream:
         for number, line in lines(stream, MAX_LINE_BYTES):
@@ -47,7 +57,13 @@ def objects(path: Path, problems: ProblemList, *, accepted: str, field: str) -> 
                 continue
             count += 1
             if count > MAX_LINES or size > MAX_FILE_BYTES:
-                problems.add("too_large", "the file is too large", file=str(path), line=number, accepted=f"at most {MAX_LINES} lines and {MAX_FILE_BYTES} bytes; cut it into several files")
+                problems.add(
+                    "too_large",
+                    "the file is too large",
+                    file=str(path),
+                    line=number,
+                    accepted=f"at most {MAX_LINES} lines and {MAX_FILE_BYTES} bytes; cut it into several files",
+                )
                 return
             row = object_of(line, strict=True)
             if isinstance(row, tuple):
@@ -56,17 +72,38 @@ def objects(path: Path, problems: ProblemList, *, accepted: str, field: str) -> 
                 yield number, row
 
 
-def record_of(kind: type[Record], row: dict[str, Any], problems: ProblemList, *, file: str | None, line: int | None) -> Record | None:
+def record_of(
+    kind: type[Record],
+    row: dict[str, Any],
+    problems: ProblemList,
+    *,
+    file: str | None,
+    line: int | None,
+) -> Record | None:
     """Make a record of a line's object; None, with every fault told, where it is none."""
     try:
         return kind.model_validate(row)
     except ValidationError as error:
         for item in error.errors(include_url=False):
             name = ".".join(str(part) for part in item["loc"])
-            code = {"missing": "missing_field", "extra_forbidden": "unknown_key"}.get(item["type"], "bad_value")
+            code = {"missing": "missing_field", "extra_forbidden": "unknown_key"}.get(
+                item["type"], "bad_value"
+            )
             found = None if code != "bad_value" or not item["loc"] else quoted(item["input"])
-            message = "no such key" if code == "unknown_key" else item["msg"].removeprefix("Value error, ")
-            problems.add(code, message, file=file, line=line, field=quoted(name) if name else None, found=found, accepted=_accepted(kind, item["loc"], code))
+            message = (
+                "no such key"
+                if code == "unknown_key"
+                else item["msg"].removeprefix("Value error, ")
+            )
+            problems.add(
+                code,
+                message,
+                file=file,
+                line=line,
+                field=quoted(name) if name else None,
+                found=found,
+                accepted=_accepted(kind, item["loc"], code),
+            )
         return None
 
 

@@ -34,11 +34,17 @@ def merged(lists: Sequence[Ranking], weights: FloatArray, depth: int) -> Ranking
     """
     n = len(weights)
     rows = np.concatenate([part.rows for part in lists], axis=1)
-    shares = np.concatenate([_scores(part) * weights[:, [at]] for at, part in enumerate(lists)], axis=1)
+    shares = np.concatenate(
+        [_scores(part) * weights[:, [at]] for at, part in enumerate(lists)], axis=1
+    )
     raws = np.concatenate([part.raw for part in lists], axis=1)
-    query, place = np.nonzero((rows >= 0) & (np.repeat(weights, [part.rows.shape[1] for part in lists], axis=1) > 0))
+    query, place = np.nonzero(
+        (rows >= 0) & (np.repeat(weights, [part.rows.shape[1] for part in lists], axis=1) > 0)
+    )
     width = int(rows.max(initial=0)) + 1
-    codes, inverse = np.unique(query.astype(np.int64) * width + rows[query, place], return_inverse=True)
+    codes, inverse = np.unique(
+        query.astype(np.int64) * width + rows[query, place], return_inverse=True
+    )
     sums = np.bincount(inverse, shares[query, place], minlength=len(codes))
     top = np.full(len(codes), -np.inf)
     np.maximum.at(top, inverse, raws[query, place])

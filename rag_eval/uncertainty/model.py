@@ -50,7 +50,9 @@ class MissRateModel:
     groups: int
     misses: int
 
-    def predict(self, signals: FloatArray, names: Sequence[str], group_ids: Sequence[str] | None = None) -> FloatArray:
+    def predict(
+        self, signals: FloatArray, names: Sequence[str], group_ids: Sequence[str] | None = None
+    ) -> FloatArray:
         """Probability of a miss.
 
         Parameters
@@ -74,7 +76,9 @@ class MissRateModel:
         """
         return self._each(signals, names, group_ids)[0]
 
-    def interval(self, signals: FloatArray, names: Sequence[str], group_ids: Sequence[str] | None = None) -> tuple[FloatArray, FloatArray]:
+    def interval(
+        self, signals: FloatArray, names: Sequence[str], group_ids: Sequence[str] | None = None
+    ) -> tuple[FloatArray, FloatArray]:
         """95 % interval of the probability, float64 [n] each: of the log-odds by the covariance of the coefficients, then calibrated.
 
         Parameters as in `predict`, whose value lies inside. It says how well the model knows the probability, not how the outcome varies.
@@ -82,22 +86,32 @@ class MissRateModel:
         value, low, high = self._each(signals, names, group_ids)
         return np.minimum(low, value), np.maximum(high, value)
 
-    def _each(self, signals: FloatArray, names: Sequence[str], group_ids: Sequence[str] | None) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _each(
+        self, signals: FloatArray, names: Sequence[str], group_ids: Sequence[str] | None
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Value, low and high, float64 [n] each."""
         fold = np.full(len(signals), -1)
         if group_ids is not None:
             if len(group_ids) != len(signals):
                 raise ValueError(f"{len(group_ids)} group ids for {len(signals)} rows of signals")
-            fold = np.array([self.fold_of_group.get(group, -1) for group in group_ids], dtype=np.int64)
+            fold = np.array(
+                [self.fold_of_group.get(group, -1) for group in group_ids], dtype=np.int64
+            )
         result = np.empty((3, len(signals)))
         for at in np.unique(fold):
             rows, fitted = fold == at, self.head if at < 0 else self.folds[at]
             z = fitted.ordered(signals[rows], names)
             log_odds = fitted.intercept + z @ fitted.coefficients
             design = np.hstack([np.ones((len(z), 1)), z])
-            reach = Z95 * np.sqrt(np.maximum(np.einsum("ni,ij,nj->n", design, self.covariance, design), 0.0))
+            reach = Z95 * np.sqrt(
+                np.maximum(np.einsum("ni,ij,nj->n", design, self.covariance, design), 0.0)
+            )
             calibrator = fitted.calibrator
-            result[:, rows] = calibrator.apply(log_odds), calibrator.bounds(log_odds - reach)[0], calibrator.bounds(log_odds + reach)[1]
+            result[:, rows] = (
+                calibrator.apply(log_odds),
+                calibrator.bounds(log_odds - reach)[0],
+                calibrator.bounds(log_odds + reach)[1],
+            )
         return result[0], result[1], result[2]
 
     def to_json(self) -> dict[str, Any]:

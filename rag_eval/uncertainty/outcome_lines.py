@@ -34,7 +34,14 @@ class Read:
 
 
 def read_outcomes(
-    path: Path, claims: ClaimStore, audits: AuditStore, *, now: dt.datetime, strategy: str | None = None, fingerprint: str | None = None, restore: bool = False
+    path: Path,
+    claims: ClaimStore,
+    audits: AuditStore,
+    *,
+    now: dt.datetime,
+    strategy: str | None = None,
+    fingerprint: str | None = None,
+    restore: bool = False,
 ) -> Read:
     """Read and check a file of outcomes.
 
@@ -57,12 +64,27 @@ def read_outcomes(
         No such file, or every fault of it with line, field, what was found and what is accepted.
     """
     problems, skipped = ProblemList(), 0
-    rows: list[tuple[int, dict[str, Any]]] = list(objects(path, problems, accepted=ACCEPTED, field="outcomes"))
+    rows: list[tuple[int, dict[str, Any]]] = list(
+        objects(path, problems, accepted=ACCEPTED, field="outcomes")
+    )
     named = {row["claim_id"] for _, row in rows if isinstance(row.get("claim_id"), str)}
-    reader = LineReader(claims, audits, named, problems, now=now, file=str(path), strategy=strategy, fingerprint=fingerprint)
+    reader = LineReader(
+        claims,
+        audits,
+        named,
+        problems,
+        now=now,
+        file=str(path),
+        strategy=strategy,
+        fingerprint=fingerprint,
+    )
     found: list[tuple[int, Outcome]] = []
     for number, row in rows:
-        if not restore and "draw_id" in row and all(row.get(name) is None or row[name] == "" for name in _UNFILLED):
+        if (
+            not restore
+            and "draw_id" in row
+            and all(row.get(name) is None or row[name] == "" for name in _UNFILLED)
+        ):
             skipped += 1
             continue
         outcome = reader.restored(row, number) if restore else reader.outcome(row, number)
@@ -75,7 +97,9 @@ def read_outcomes(
     return Read(_grouped([outcome for _, outcome in found], reader.own_group), skipped)
 
 
-def one_outcome(given: dict[str, Any], claims: ClaimStore, audits: AuditStore, *, now: dt.datetime) -> Outcome:
+def one_outcome(
+    given: dict[str, Any], claims: ClaimStore, audits: AuditStore, *, now: dt.datetime
+) -> Outcome:
     """Make an outcome of what a person said on the command line; the keys are those of a line.
 
     Raises
@@ -84,7 +108,14 @@ def one_outcome(given: dict[str, Any], claims: ClaimStore, audits: AuditStore, *
         Every fault with its field, what was found and what is accepted.
     """
     problems = ProblemList()
-    reader = LineReader(claims, audits, {given["claim_id"]} if "claim_id" in given else set(), problems, now=now, file=None)
+    reader = LineReader(
+        claims,
+        audits,
+        {given["claim_id"]} if "claim_id" in given else set(),
+        problems,
+        now=now,
+        file=None,
+    )
     made = reader.outcome(given)
     problems.raise_errors()
     if made is None:
@@ -92,7 +123,15 @@ def one_outcome(given: dict[str, Any], claims: ClaimStore, audits: AuditStore, *
     return made
 
 
-def correction(old: Outcome, *, missed: bool | None, now: dt.datetime, missed_content: str | None = None, agent_success: bool | None = None, note: str = "") -> Outcome:
+def correction(
+    old: Outcome,
+    *,
+    missed: bool | None,
+    now: dt.datetime,
+    missed_content: str | None = None,
+    agent_success: bool | None = None,
+    note: str = "",
+) -> Outcome:
     """Make what supersedes an outcome: the same claim with another judgement.
 
     Parameters
@@ -113,10 +152,19 @@ def correction(old: Outcome, *, missed: bool | None, now: dt.datetime, missed_co
     """
     content = shown(missed_content) if missed_content else old.missed_content if missed else None
     success = old.agent_success if agent_success is None else agent_success
-    changes = {"missed": missed, "missed_content": content, "agent_success": success, "note": shown(note, MAX_NOTE) if note else "", "at": now, "supersedes": old.outcome_id}
+    changes = {
+        "missed": missed,
+        "missed_content": content,
+        "agent_success": success,
+        "note": shown(note, MAX_NOTE) if note else "",
+        "at": now,
+        "supersedes": old.outcome_id,
+    }
     problems = ProblemList()
     name = outcome_id_of(old.claim_id, old.target, old.k, old.gold_source, old.outcome_id)
-    made = record_of(Outcome, {**dict(old), **changes, "outcome_id": name}, problems, file=None, line=None)
+    made = record_of(
+        Outcome, {**dict(old), **changes, "outcome_id": name}, problems, file=None, line=None
+    )
     problems.raise_errors()
     if made is None:
         raise ValueError("a correction without an outcome and without a problem")
@@ -128,16 +176,38 @@ def _once(found: list[tuple[int, Outcome]], problems: ProblemList, file: str) ->
     for number, outcome in found:
         if outcome.outcome_id in first:
             problems.add(
-                "duplicate_id", f"line {first[outcome.outcome_id]} judges the same claim, target, K and gold source", file=file, line=number, field="claim_id", found=outcome.claim_id, accepted="one line each"
+                "duplicate_id",
+                f"line {first[outcome.outcome_id]} judges the same claim, target, K and gold source",
+                file=file,
+                line=number,
+                field="claim_id",
+                found=outcome.claim_id,
+                accepted="one line each",
             )
         first.setdefault(outcome.outcome_id, number)
 
 
 def _grouped(outcomes: list[Outcome], own: set[str]) -> list[Outcome]:
     """Outcomes of whose group nothing was said, grouped over shared gold documents."""
-    pairs = [(outcome.query_id, document) for outcome in outcomes if outcome.outcome_id in own for document in outcome.gold_documents]
+    pairs = [
+        (outcome.query_id, document)
+        for outcome in outcomes
+        if outcome.outcome_id in own
+        for document in outcome.gold_documents
+    ]
     if not pairs:
         return outcomes
     queries = sorted({query for query, _ in pairs})
-    groups = dict(zip(queries, group_ids(queries, [query for query, _ in pairs], [document for _, document in pairs]), strict=True))
-    return [outcome.model_copy(update={"group_id": groups.get(outcome.query_id, outcome.group_id)}) if outcome.outcome_id in own else outcome for outcome in outcomes]
+    groups = dict(
+        zip(
+            queries,
+            group_ids(queries, [query for query, _ in pairs], [document for _, document in pairs]),
+            strict=True,
+        )
+    )
+    return [
+        outcome.model_copy(update={"group_id": groups.get(outcome.query_id, outcome.group_id)})
+        if outcome.outcome_id in own
+        else outcome
+        for outcome in outcomes
+    ]

@@ -48,8 +48,17 @@ TABLE: Final = TableSpec(
 
 def row_of(outcome: Outcome) -> Row:
     """Write an outcome as a row of the table."""
-    values = {**dict(outcome), "shown_value": outcome.shown.value, "shown_status": outcome.shown.status, "shown_calibrator": outcome.shown.calibrator}
-    values |= {"signals": dict(outcome.signals), "supersedes": outcome.supersedes or "", "at": utc_text(outcome.at)}
+    values = {
+        **dict(outcome),
+        "shown_value": outcome.shown.value,
+        "shown_status": outcome.shown.status,
+        "shown_calibrator": outcome.shown.calibrator,
+    }
+    values |= {
+        "signals": dict(outcome.signals),
+        "supersedes": outcome.supersedes or "",
+        "at": utc_text(outcome.at),
+    }
     return [values[name] for name in TABLE.column_names]
 
 
@@ -60,9 +69,13 @@ def utc_text(at: dt.datetime) -> str:
 
 def of_row(row: dict[str, Any]) -> Outcome:
     """Read an outcome from a row of the table."""
-    shown = Shown(value=row["shown_value"], status=row["shown_status"], calibrator=row["shown_calibrator"])
+    shown = Shown(
+        value=row["shown_value"], status=row["shown_status"], calibrator=row["shown_calibrator"]
+    )
     plain = {name: value for name, value in row.items() if not name.startswith("shown_")}
-    return Outcome.model_validate({**plain, "shown": shown, "supersedes": row["supersedes"] or None})
+    return Outcome.model_validate(
+        {**plain, "shown": shown, "supersedes": row["supersedes"] or None}
+    )
 
 
 def as_frame(columns: dict[str, list[Any]]) -> pd.DataFrame:
@@ -71,16 +84,24 @@ def as_frame(columns: dict[str, list[Any]]) -> pd.DataFrame:
     for name, column in RETRIEVAL_OUTCOMES.columns.items():
         values = columns[name]
         if column.kind == "float":
-            made[name] = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+            made[name] = np.array(
+                [np.nan if value is None else value for value in values], dtype=np.float64
+            )
         elif column.kind == "int":
             made[name] = np.array(values, dtype=np.int64)
         elif column.kind == "list":
             empty: Any = {} if name == "signals" else []
-            made[name] = pd.Series([empty if value is None else value for value in values], dtype=object)
+            made[name] = pd.Series(
+                [empty if value is None else value for value in values], dtype=object
+            )
         else:
-            made[name] = pd.Series(["" if value is None else value for value in values], dtype=object).astype(str)
+            made[name] = pd.Series(
+                ["" if value is None else value for value in values], dtype=object
+            ).astype(str)
     # sorted here: databases collate text in their own ways
-    return RETRIEVAL_OUTCOMES.check(pd.DataFrame(made).sort_values(["at", "outcome_id"], kind="stable", ignore_index=True))
+    return RETRIEVAL_OUTCOMES.check(
+        pd.DataFrame(made).sort_values(["at", "outcome_id"], kind="stable", ignore_index=True)
+    )
 
 
 def of_frame(frame: pd.DataFrame) -> list[Outcome]:
@@ -91,9 +112,18 @@ def of_frame(frame: pd.DataFrame) -> list[Outcome]:
 
     found = []
     for row in frame.to_dict("records"):
-        plain: dict[str, Any] = {str(name): known(value) if not isinstance(value, list | dict) else value for name, value in row.items()}
-        plain |= {name: None if plain[name] is None else bool(plain[name]) for name in ("missed", "agent_success")}
-        plain |= {"audit_depth": None if plain["audit_depth"] is None else int(plain["audit_depth"]), "note": row["note"]}
+        plain: dict[str, Any] = {
+            str(name): known(value) if not isinstance(value, list | dict) else value
+            for name, value in row.items()
+        }
+        plain |= {
+            name: None if plain[name] is None else bool(plain[name])
+            for name in ("missed", "agent_success")
+        }
+        plain |= {
+            "audit_depth": None if plain["audit_depth"] is None else int(plain["audit_depth"]),
+            "note": row["note"],
+        }
         found.append(of_row(plain))
     return found
 
@@ -101,10 +131,20 @@ def of_frame(frame: pd.DataFrame) -> list[Outcome]:
 def joined(frame: pd.DataFrame) -> pd.DataFrame:
     """Join the groups of outcomes whose questions share a known gold document, or that one question stands in; the smallest name stays."""
     own = frame[["group_id", "query_id"]].drop_duplicates()
-    linked = [(group, f"document {document}") for group, documents in zip(frame["group_id"], frame["gold_documents"], strict=True) for document in documents]
+    linked = [
+        (group, f"document {document}")
+        for group, documents in zip(frame["group_id"], frame["gold_documents"], strict=True)
+        for document in documents
+    ]
     if not linked and own["query_id"].is_unique:
         return frame
     linked += [(group, f"query {query}") for group, query in own.itertuples(index=False)]
     groups = sorted(set(frame["group_id"]))
-    found = dict(zip(groups, group_ids(groups, [group for group, _ in linked], [tie for _, tie in linked]), strict=True))
+    found = dict(
+        zip(
+            groups,
+            group_ids(groups, [group for group, _ in linked], [tie for _, tie in linked]),
+            strict=True,
+        )
+    )
     return frame.assign(group_id=frame["group_id"].map(found).astype(str))

@@ -25,11 +25,17 @@ def fit_rows(frame: pd.DataFrame) -> pd.DataFrame:
     pandas.DataFrame
         The same columns, `missed` bool, and `weight`, float64, 1 / inclusion probability (in what `OutcomeStore.current` gives that of any draw).
     """
-    kept = frame[frame["missed"].notna() & frame["inclusion_probability"].notna() & (frame["gold_source"] != "user_feedback")]
+    kept = frame[
+        frame["missed"].notna()
+        & frame["inclusion_probability"].notna()
+        & (frame["gold_source"] != "user_feedback")
+    ]
     key = ["claim_id", "target", "k"]
     largest = kept.groupby(key, sort=False)["inclusion_probability"].transform("max")
     order = kept["gold_source"].map(_THOROUGH).sort_values(kind="stable").index
-    kept = kept.assign(inclusion_probability=largest, weight=1 / largest, missed=kept["missed"].astype(bool))
+    kept = kept.assign(
+        inclusion_probability=largest, weight=1 / largest, missed=kept["missed"].astype(bool)
+    )
     return kept.loc[order].drop_duplicates(key).sort_index().reset_index(drop=True)
 
 
@@ -41,8 +47,16 @@ def first_judgements(history: pd.DataFrame) -> pd.DataFrame:
     history
         Every row of one target and K, as `OutcomeStore.history` gives them.
     """
-    kept = history[history["missed"].notna() & history["inclusion_probability"].notna() & (history["gold_source"] != "user_feedback")]
-    return kept.sort_values(["at", "outcome_id"], kind="stable").drop_duplicates("claim_id").reset_index(drop=True)
+    kept = history[
+        history["missed"].notna()
+        & history["inclusion_probability"].notna()
+        & (history["gold_source"] != "user_feedback")
+    ]
+    return (
+        kept.sort_values(["at", "outcome_id"], kind="stable")
+        .drop_duplicates("claim_id")
+        .reset_index(drop=True)
+    )
 
 
 def refuse_own_gold(frame: pd.DataFrame, strategy: str) -> None:
@@ -70,7 +84,9 @@ def refuse_own_gold(frame: pd.DataFrame, strategy: str) -> None:
                 f"the gold of all {len(own_rows)} outcomes of {quoted(strategy)} was judged from what {quoted(strategy)} itself retrieved. What it never retrieves could not "
                 "become gold, so its misses cannot show and a calibrator would learn that there are few",
                 field="gold_strategies",
-                found=", ".join(sorted({quoted(name) for names in judged_from for name in names})[:5]),
+                found=", ".join(
+                    sorted({quoted(name) for names in judged_from for name in names})[:5]
+                ),
                 accepted="outcomes whose gold depends on no strategy (gold_strategies is empty: qrels of a collection, a search of the corpus by hand), or was judged from other strategies' retrieval too",
             )
         )
@@ -85,7 +101,11 @@ def feedback_without_audit(frame: pd.DataFrame) -> pd.DataFrame:
     kept = standing_feedback(frame)
     kept = kept[~kept["claim_id"].isin(audited)].copy()
     kept["_first"] = kept["feedback"] != "something_missing"
-    return kept.sort_values(["_first", "at"], ascending=[True, False], kind="stable").drop(columns="_first").reset_index(drop=True)
+    return (
+        kept.sort_values(["_first", "at"], ascending=[True, False], kind="stable")
+        .drop(columns="_first")
+        .reset_index(drop=True)
+    )
 
 
 def standing_feedback(frame: pd.DataFrame) -> pd.DataFrame:

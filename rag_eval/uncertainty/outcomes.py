@@ -19,7 +19,18 @@ from rag_eval.uncertainty.outcome_rows import TABLE, as_frame, joined, of_row, r
 
 LOOKED_UP: Final = 10_000
 """Names looked up at once: databases bound the parameters of a statement."""
-_JUDGEMENT: Final = ("outcome_id", "claim_id", "strategy_fingerprint", "target", "k", "gold_source", "missed", "inclusion_probability", "supersedes", "note")
+_JUDGEMENT: Final = (
+    "outcome_id",
+    "claim_id",
+    "strategy_fingerprint",
+    "target",
+    "k",
+    "gold_source",
+    "missed",
+    "inclusion_probability",
+    "supersedes",
+    "note",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +89,14 @@ class OutcomeStore:
         ValueError
             An outcome does not have the name that follows from what it is.
         """
-        offered = {outcome.outcome_id: outcome if because is None else _for_reason(outcome, because) for outcome in outcomes}
+        offered = {
+            outcome.outcome_id: outcome if because is None else _for_reason(outcome, because)
+            for outcome in outcomes
+        }
         if any(not is_named(outcome) for outcome in offered.values()):
-            raise ValueError("an outcome_id does not follow from claim_id, target, k, gold_source and supersedes")
+            raise ValueError(
+                "an outcome_id does not follow from claim_id, target, k, gold_source and supersedes"
+            )
         with self.sql.transaction() as transaction:
             self._check_superseded(transaction, offered)
             added = _add(transaction, offered.values())
@@ -88,21 +104,56 @@ class OutcomeStore:
             chains = _Chains(transaction, there)
             differing = [outcome for outcome in there if chains.differs(outcome)]
             if because is not None and differing:
-                mended = {outcome.outcome_id: chains.correction(outcome) for outcome in differing if not chains.was_said(outcome)}
+                mended = {
+                    outcome.outcome_id: chains.correction(outcome)
+                    for outcome in differing
+                    if not chains.was_said(outcome)
+                }
                 added |= _add(transaction, mended.values())
-                differing = [outcome for outcome in differing if outcome.outcome_id not in mended or mended[outcome.outcome_id].outcome_id not in added]
+                differing = [
+                    outcome
+                    for outcome in differing
+                    if outcome.outcome_id not in mended
+                    or mended[outcome.outcome_id].outcome_id not in added
+                ]
         named = [name for name in offered if name in added]
-        return Recorded((*named, *sorted(added.difference(named))), tuple(outcome.outcome_id for outcome in there), {outcome.outcome_id: chains.last(outcome) for outcome in differing})
+        return Recorded(
+            (*named, *sorted(added.difference(named))),
+            tuple(outcome.outcome_id for outcome in there),
+            {outcome.outcome_id: chains.last(outcome) for outcome in differing},
+        )
 
     def _check_superseded(self, transaction: Transaction, offered: dict[str, Outcome]) -> None:
-        wanted = {outcome.supersedes: outcome for outcome in offered.values() if outcome.supersedes is not None}
-        found = {name: (*_key(outcome), outcome.strategy_fingerprint) for name, outcome in offered.items()}
+        wanted = {
+            outcome.supersedes: outcome
+            for outcome in offered.values()
+            if outcome.supersedes is not None
+        }
+        found = {
+            name: (*_key(outcome), outcome.strategy_fingerprint)
+            for name, outcome in offered.items()
+        }
         for row in _rows(_look_up(transaction, "outcome_id", wanted.keys() - found.keys())):
             found[row["outcome_id"]] = (*_row_key(row), row["strategy_fingerprint"])
-        wrong = [outcome for name, outcome in wanted.items() if found.get(name) != (*_key(outcome), outcome.strategy_fingerprint)]
+        wrong = [
+            outcome
+            for name, outcome in wanted.items()
+            if found.get(name) != (*_key(outcome), outcome.strategy_fingerprint)
+        ]
         if wrong:
             accepted = "the outcome_id of an outcome of the same claim, target, k, gold source and strategy"
-            raise InputError([Problem("unknown_outcome", "there is no such outcome to correct", field="supersedes", found=quoted(outcome.supersedes), accepted=accepted) for outcome in wrong[:100]])
+            raise InputError(
+                [
+                    Problem(
+                        "unknown_outcome",
+                        "there is no such outcome to correct",
+                        field="supersedes",
+                        found=quoted(outcome.supersedes),
+                        accepted=accepted,
+                    )
+                    for outcome in wrong[:100]
+                ]
+            )
 
     def current(
         self,
@@ -124,8 +175,18 @@ class OutcomeStore:
         strategy, strategy_fingerprint, target, k, gold_sources, claim_ids
             Keep these only; None keeps all.
         """
-        frame = self.history(strategy=strategy, strategy_fingerprint=strategy_fingerprint, target=target, k=k, gold_sources=gold_sources, claim_ids=claim_ids)
-        return pooled(self.sql, joined(frame[~frame["outcome_id"].isin(frame["supersedes"])].reset_index(drop=True)))
+        frame = self.history(
+            strategy=strategy,
+            strategy_fingerprint=strategy_fingerprint,
+            target=target,
+            k=k,
+            gold_sources=gold_sources,
+            claim_ids=claim_ids,
+        )
+        return pooled(
+            self.sql,
+            joined(frame[~frame["outcome_id"].isin(frame["supersedes"])].reset_index(drop=True)),
+        )
 
     def as_recorded(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of a frame as they were recorded, with those that they supersede and so on to the first of each chain, oldest first: they can be recorded anew."""
@@ -138,13 +199,23 @@ class OutcomeStore:
                 name = superseded[name]  # noqa: PLW2901 - along the chain
         return rows[rows["outcome_id"].isin(wanted)].reset_index(drop=True)
 
-    def history(self, *, claim_ids: Sequence[str] | None = None, gold_sources: Sequence[str] | None = None, **equal: Any) -> pd.DataFrame:
+    def history(
+        self,
+        *,
+        claim_ids: Sequence[str] | None = None,
+        gold_sources: Sequence[str] | None = None,
+        **equal: Any,
+    ) -> pd.DataFrame:
         """Return every row, superseded ones too, oldest first, groups and probabilities as they were recorded; the parameters are those of `current`."""
         where: dict[str, Any] = {name: value for name, value in equal.items() if value is not None}
         if gold_sources is not None:
             where["gold_source"] = list(gold_sources)
         with self.sql.reading() as transaction:
-            return as_frame(transaction.columns(TABLE, where) if claim_ids is None else _look_up(transaction, "claim_id", set(claim_ids), where, TABLE.column_names))
+            return as_frame(
+                transaction.columns(TABLE, where)
+                if claim_ids is None
+                else _look_up(transaction, "claim_id", set(claim_ids), where, TABLE.column_names)
+            )
 
     def outcome(self, outcome_id: str) -> Outcome:
         """Return one outcome by its name or the start of it.
@@ -157,11 +228,27 @@ class OutcomeStore:
         with self.sql.reading() as transaction:
             found = transaction.select(TABLE, {"outcome_id": outcome_id})
             if not found and outcome_id:
-                names = [name for name in transaction.columns(TABLE, None, ["outcome_id"])["outcome_id"] if name.startswith(outcome_id)]
+                names = [
+                    name
+                    for name in transaction.columns(TABLE, None, ["outcome_id"])["outcome_id"]
+                    if name.startswith(outcome_id)
+                ]
                 found = transaction.select(TABLE, {"outcome_id": names[:2]})
         if len(found) != 1:
-            message = "no outcome has this name" if not found else "several outcomes have names that begin so"
-            raise InputError(Problem("unknown_outcome", message, field="outcome_id", found=quoted(outcome_id), accepted="an outcome_id as rag-eval outcome list shows it, or its start"))
+            message = (
+                "no outcome has this name"
+                if not found
+                else "several outcomes have names that begin so"
+            )
+            raise InputError(
+                Problem(
+                    "unknown_outcome",
+                    message,
+                    field="outcome_id",
+                    found=quoted(outcome_id),
+                    accepted="an outcome_id as rag-eval outcome list shows it, or its start",
+                )
+            )
         return of_row(found[0])
 
 
@@ -185,7 +272,9 @@ class _Chains:
     def differs(self, offered: Outcome) -> bool:
         """Whether a judgement is not the one that stands; one whose inclusion probability is only known now differs too."""
         last = self._last[_key(offered)]
-        return last["missed"] is not offered.missed or (last["inclusion_probability"] is None and offered.inclusion_probability is not None)
+        return last["missed"] is not offered.missed or (
+            last["inclusion_probability"] is None and offered.inclusion_probability is not None
+        )
 
     def was_said(self, offered: Outcome) -> bool:
         """Whether the table already has what this reason led to."""
@@ -201,21 +290,40 @@ class _Chains:
 
 
 def _for_reason(outcome: Outcome, because: str) -> Outcome:
-    return outcome.model_copy(update={"note": (f"{because}: {outcome.note}" if outcome.note else because)[:MAX_NOTE]})
+    return outcome.model_copy(
+        update={"note": (f"{because}: {outcome.note}" if outcome.note else because)[:MAX_NOTE]}
+    )
 
 
 def _add(transaction: Transaction, outcomes: Iterable[Outcome]) -> set[str]:
     # one order for all writers, so that no two wait for each other
-    ordered = sorted(outcomes, key=lambda outcome: (outcome.claim_id, outcome.target, outcome.k, outcome.gold_source, outcome.outcome_id))
+    ordered = sorted(
+        outcomes,
+        key=lambda outcome: (
+            outcome.claim_id,
+            outcome.target,
+            outcome.k,
+            outcome.gold_source,
+            outcome.outcome_id,
+        ),
+    )
     return transaction.insert_new(TABLE, map(row_of, ordered), "outcome_id")
 
 
-def _look_up(transaction: Transaction, column: str, names: Iterable[str], where: dict[str, Any] | None = None, wanted: Sequence[str] = _JUDGEMENT) -> dict[str, list[Any]]:
+def _look_up(
+    transaction: Transaction,
+    column: str,
+    names: Iterable[str],
+    where: dict[str, Any] | None = None,
+    wanted: Sequence[str] = _JUDGEMENT,
+) -> dict[str, list[Any]]:
     """Columns of the rows that have one of some names."""
     ordered = sorted(names)
     found: dict[str, list[Any]] = {name: [] for name in wanted}
     for start in range(0, len(ordered), LOOKED_UP):
-        for name, values in transaction.columns(TABLE, {**(where or {}), column: ordered[start : start + LOOKED_UP]}, wanted).items():
+        for name, values in transaction.columns(
+            TABLE, {**(where or {}), column: ordered[start : start + LOOKED_UP]}, wanted
+        ).items():
             found[name] += values
     return found
 

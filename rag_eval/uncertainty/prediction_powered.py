@@ -108,14 +108,22 @@ def powered_figure(found: PredictionPowered | None) -> Figure:
     """Write an estimate as a figure with its denominators; one of nothing where there is none."""
     if found is None:
         return Figure(None, None, None, 0, 0)
-    return Figure(found.value, found.low, found.high, found.n_labelled + found.n_unlabelled, found.n_groups_labelled + found.n_groups_unlabelled)
+    return Figure(
+        found.value,
+        found.low,
+        found.high,
+        found.n_labelled + found.n_unlabelled,
+        found.n_groups_labelled + found.n_groups_unlabelled,
+    )
 
 
 def powered_mean(of: Audited) -> tuple["PredictionPowered | None", str]:
     """Estimate the miss rate of all claims; None with the reason where there is nothing to estimate from."""
     if of.reason:
         return None, of.reason
-    return prediction_powered(of.missed, of.predicted, np.unique(of.group, return_inverse=True)[1]), ""
+    return prediction_powered(
+        of.missed, of.predicted, np.unique(of.group, return_inverse=True)[1]
+    ), ""
 
 
 def powered_difference(a: Audited, b: Audited) -> tuple["PredictionPowered | None", str]:
@@ -127,11 +135,21 @@ def powered_difference(a: Audited, b: Audited) -> tuple["PredictionPowered | Non
     left, right = [of_a[query] for query in both], [of_b[query] for query in both]
     missed, predicted = a.missed[left] - b.missed[right], a.predicted[left] - b.predicted[right]
     if np.isnan(missed).all():
-        return None, f"of {len(both)} questions in the traffic of both strategies none was audited for both"
-    return prediction_powered(missed, predicted, np.unique([a.group[row] for row in left], return_inverse=True)[1], unit_range=False), ""
+        return (
+            None,
+            f"of {len(both)} questions in the traffic of both strategies none was audited for both",
+        )
+    return prediction_powered(
+        missed,
+        predicted,
+        np.unique([a.group[row] for row in left], return_inverse=True)[1],
+        unit_range=False,
+    ), ""
 
 
-def prediction_powered(outcome: FloatArray, predicted: FloatArray, group: IntArray, *, unit_range: bool = True) -> PredictionPowered:
+def prediction_powered(
+    outcome: FloatArray, predicted: FloatArray, group: IntArray, *, unit_range: bool = True
+) -> PredictionPowered:
     """Estimate the mean outcome of all queries.
 
     Parameters
@@ -152,7 +170,9 @@ def prediction_powered(outcome: FloatArray, predicted: FloatArray, group: IntArr
         Parts of different lengths.
     """
     if not outcome.shape == predicted.shape == group.shape or outcome.ndim != 1:
-        raise ValueError(f"outcomes {outcome.shape}, predictions {predicted.shape}, groups {group.shape}; accepted: one of each a query")
+        raise ValueError(
+            f"outcomes {outcome.shape}, predictions {predicted.shape}, groups {group.shape}; accepted: one of each a query"
+        )
     has, labelled = ~np.isnan(predicted), ~np.isnan(outcome)
     if labelled.any() and not (has & labelled).any():
         predicted, has = np.where(labelled, 0.0, np.nan), labelled
@@ -160,34 +180,69 @@ def prediction_powered(outcome: FloatArray, predicted: FloatArray, group: IntArr
     n, m = int(used.sum()), int(unlabelled.sum())
     codes, at = np.unique(group, return_inverse=True)
     with_label = np.bincount(at[used], minlength=len(codes)) > 0
-    n_groups, n_more = int(with_label.sum()), int((np.bincount(at[unlabelled], minlength=len(codes)) > 0)[~with_label].sum())
+    n_groups, n_more = (
+        int(with_label.sum()),
+        int((np.bincount(at[unlabelled], minlength=len(codes)) > 0)[~with_label].sum()),
+    )
     if n_groups < FEW_GROUPS:
         mean = float(outcome[used].mean()) if n else None
-        return PredictionPowered(mean, None, None, mean, None, None, 0.0, 0.0, n, m, n_groups, n_more)
+        return PredictionPowered(
+            mean, None, None, mean, None, None, 0.0, 0.0, n, m, n_groups, n_more
+        )
     mean_y, mean_f = float(outcome[used].mean()), float(predicted[used].mean())
     mean_u = float(predicted[unlabelled].mean()) if m else mean_f
     by_label = np.bincount(at[used], outcome[used] - mean_y, minlength=len(codes)) / n
     by_prediction = -np.bincount(at[used], predicted[used] - mean_f, minlength=len(codes)) / n
     if m:
-        by_prediction += np.bincount(at[unlabelled], predicted[unlabelled] - mean_u, minlength=len(codes)) / m
+        by_prediction += (
+            np.bincount(at[unlabelled], predicted[unlabelled] - mean_u, minlength=len(codes)) / m
+        )
     spread = float((by_prediction**2).sum())
-    power = float(np.clip(-(by_label * by_prediction).sum() / spread, 0, 1)) if m and spread > 0 else 0.0
+    power = (
+        float(np.clip(-(by_label * by_prediction).sum() / spread, 0, 1))
+        if m and spread > 0
+        else 0.0
+    )
     value = mean_y + power * (mean_u - mean_f)
-    variance, alone = (_variance(by_label + part * by_prediction, with_label) for part in (power, 0.0))
-    worth = max(alone / variance, 1.0) if variance > 0 else 1.0  # at a power of 0 the two are the same sum, but for rounding
-    kish = float(np.bincount(at[used], minlength=len(codes)).sum() ** 2 / (np.bincount(at[used], minlength=len(codes)) ** 2).sum())
+    variance, alone = (
+        _variance(by_label + part * by_prediction, with_label) for part in (power, 0.0)
+    )
+    worth = (
+        max(alone / variance, 1.0) if variance > 0 else 1.0
+    )  # at a power of 0 the two are the same sum, but for rounding
+    kish = float(
+        np.bincount(at[used], minlength=len(codes)).sum() ** 2
+        / (np.bincount(at[used], minlength=len(codes)) ** 2).sum()
+    )
     low, high = _interval(value, variance, kish * worth, n_groups, unit_range=unit_range)
     labels_low, labels_high = _interval(mean_y, alone, kish, n_groups, unit_range=unit_range)
     clipped = float(np.clip(value, 0, 1)) if unit_range else value
-    return PredictionPowered(clipped, low, high, mean_y, labels_low, labels_high, power, worth - 1, n, m, n_groups, n_more)
+    return PredictionPowered(
+        clipped,
+        low,
+        high,
+        mean_y,
+        labels_low,
+        labels_high,
+        power,
+        worth - 1,
+        n,
+        m,
+        n_groups,
+        n_more,
+    )
 
 
 def _variance(terms: FloatArray, with_label: "np.ndarray") -> float:
     n_groups = int(with_label.sum())
-    return float((terms[with_label] ** 2).sum() * n_groups / (n_groups - 2) + (terms[~with_label] ** 2).sum())
+    return float(
+        (terms[with_label] ** 2).sum() * n_groups / (n_groups - 2) + (terms[~with_label] ** 2).sum()
+    )
 
 
-def _interval(value: float, variance: float, kish: float, n_groups: int, *, unit_range: bool) -> tuple[float, float]:
+def _interval(
+    value: float, variance: float, kish: float, n_groups: int, *, unit_range: bool
+) -> tuple[float, float]:
     from scipy.stats import t
 
     z = float(t.ppf(0.975, n_groups - 1))

@@ -47,14 +47,27 @@ class Prior:
     def __post_init__(self) -> None:
         """Refuse parts of different lengths and figures that are none."""
         if not len(self.names) == len(self.coefficients) == len(self.spread) - 1:
-            raise ValueError(f"{len(self.names)} names, {len(self.coefficients)} coefficients, {len(self.spread)} spreads; accepted p, p and p + 1")
-        if not np.isfinite([self.intercept, *self.coefficients, *self.spread]).all() or min(self.spread) < 0:
+            raise ValueError(
+                f"{len(self.names)} names, {len(self.coefficients)} coefficients, {len(self.spread)} spreads; accepted p, p and p + 1"
+            )
+        if (
+            not np.isfinite([self.intercept, *self.coefficients, *self.spread]).all()
+            or min(self.spread) < 0
+        ):
             raise ValueError("coefficients, intercept and spread are finite, spreads 0 or more")
 
     @property
     def id(self) -> str:
         """Identity of its numbers."""
-        return digest({"coefficients": self.coefficients, "intercept": self.intercept, "names": self.names, "spread": self.spread}, 16)
+        return digest(
+            {
+                "coefficients": self.coefficients,
+                "intercept": self.intercept,
+                "names": self.names,
+                "spread": self.spread,
+            },
+            16,
+        )
 
     def over(self, names: Sequence[str]) -> FloatArray:
         """Coefficients in the order of other names, 0 for a signal that the prior does not know, float64 [len(names)]."""
@@ -72,7 +85,9 @@ class Prior:
         rows = zip(self.names, self.coefficients, self.spread[1:], strict=True)
         return {
             "intercept": {"value": self.intercept, "spread": self.spread[0]},
-            "coefficients": [{"signal": name, "value": value, "spread": spread} for name, value, spread in rows],
+            "coefficients": [
+                {"signal": name, "value": value, "spread": spread} for name, value, spread in rows
+            ],
             "provenance": dict(self.provenance),
         }
 

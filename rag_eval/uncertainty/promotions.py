@@ -117,14 +117,25 @@ def record_status(
             strategy_fingerprint=strategy_fingerprint,
             old_status=old,
             new_status=status,
-            figures_before=figures_before if figures_before is not None or last is None else last.figures_after,
+            figures_before=figures_before
+            if figures_before is not None or last is None
+            else last.figures_after,
             figures_after=figures,
             reasons=reasons,
             calibrator_id=calibrator_id,
             at=at.astimezone(dt.UTC).isoformat(timespec="seconds"),
         )
-        values = {**series.where(), **{field.name: getattr(change, field.name) for field in dataclasses.fields(change) if field.name != "series"}}
-        transaction.insert(MISS_RATE_PROMOTIONS, [[values[name] for name in MISS_RATE_PROMOTIONS.column_names]])
+        values = {
+            **series.where(),
+            **{
+                field.name: getattr(change, field.name)
+                for field in dataclasses.fields(change)
+                if field.name != "series"
+            },
+        }
+        transaction.insert(
+            MISS_RATE_PROMOTIONS, [[values[name] for name in MISS_RATE_PROMOTIONS.column_names]]
+        )
     return change
 
 
@@ -132,11 +143,21 @@ def promotions(store: SqlStore, series: Series | None = None) -> list[Promotion]
     """Return all changes, or those of one series, by series and number."""
     store.create(MISS_RATE_PROMOTIONS)
     with store.reading() as transaction:
-        rows = transaction.select(MISS_RATE_PROMOTIONS, series.where() if series else None, order=["dataset", "strategy", "target", "k", "number"])
+        rows = transaction.select(
+            MISS_RATE_PROMOTIONS,
+            series.where() if series else None,
+            order=["dataset", "strategy", "target", "k", "number"],
+        )
     return [_promotion(row) for row in rows]
 
 
 def _promotion(row: Mapping[str, Any]) -> Promotion:
     series = Series(row["dataset"], row["strategy"], row["target"], row["k"])
-    names = [field.name for field in dataclasses.fields(Promotion) if field.name not in {"series", "reasons"}]
-    return Promotion(series=series, reasons=tuple(row["reasons"] or ()), **{name: row[name] for name in names})
+    names = [
+        field.name
+        for field in dataclasses.fields(Promotion)
+        if field.name not in {"series", "reasons"}
+    ]
+    return Promotion(
+        series=series, reasons=tuple(row["reasons"] or ()), **{name: row[name] for name in names}
+    )

@@ -56,7 +56,9 @@ def document_tie(document: str) -> str:
     return f"document {document}"
 
 
-def question_groups(gold: Mapping[str, str], gold_ties: Iterable[tuple[str, str]], asked: Sequence[Asked]) -> QuestionGroups:
+def question_groups(
+    gold: Mapping[str, str], gold_ties: Iterable[tuple[str, str]], asked: Sequence[Asked]
+) -> QuestionGroups:
     """Join the gold's groups with those of other questions.
 
     The gold's groups alone stay what they are: two of them become one only where something that was asked has ties to both.
@@ -77,12 +79,28 @@ def question_groups(gold: Mapping[str, str], gold_ties: Iterable[tuple[str, str]
     ('q1', 'q2')
     """
     # "0" before "1": in a component the gold's names come first
-    pairs = [(f"1{one.group_id}", tie) for one in asked if one.query_id not in gold for tie in (words_tie(one.query_id), f"group {one.group_id}", *one.ties)]
-    pairs += [(f"0{gold[one.query_id]}", tie) for one in asked if one.query_id in gold for tie in one.ties]
+    pairs = [
+        (f"1{one.group_id}", tie)
+        for one in asked
+        if one.query_id not in gold
+        for tie in (words_tie(one.query_id), f"group {one.group_id}", *one.ties)
+    ]
+    pairs += [
+        (f"0{gold[one.query_id]}", tie) for one in asked if one.query_id in gold for tie in one.ties
+    ]
     wanted = {tie for _, tie in pairs}
     if wanted:
         pairs += [(f"0{gold[query]}", tie) for query, tie in gold_ties if tie in wanted]
         pairs += [(f"0{group}", f"group {group}") for group in set(gold.values())]
     nodes = sorted({*(node for node, _ in pairs), *(f"0{group}" for group in gold.values())})
-    found = dict(zip(nodes, group_ids(nodes, [node for node, _ in pairs], [tie for _, tie in pairs]), strict=True))
-    return QuestionGroups({query: found[f"0{group}"][1:] for query, group in gold.items()}, {node[1:]: name[1:] for node, name in found.items() if node.startswith("1")})
+    found = dict(
+        zip(
+            nodes,
+            group_ids(nodes, [node for node, _ in pairs], [tie for _, tie in pairs]),
+            strict=True,
+        )
+    )
+    return QuestionGroups(
+        {query: found[f"0{group}"][1:] for query, group in gold.items()},
+        {node[1:]: name[1:] for node, name in found.items() if node.startswith("1")},
+    )

@@ -22,7 +22,10 @@ def taken(part: Ranking, places: IntArray) -> Ranking:
 
 def spread(part: Ranking, places: IntArray, n: int) -> Ranking:
     """Lists of some of n questions as lists of all, empty elsewhere."""
-    made: dict[str, Any] = {name: np.full((n, *getattr(part, name).shape[1:]), fill, dtype=getattr(part, name).dtype) for name, fill in _PARTS.items()}
+    made: dict[str, Any] = {
+        name: np.full((n, *getattr(part, name).shape[1:]), fill, dtype=getattr(part, name).dtype)
+        for name, fill in _PARTS.items()
+    }
     for name, values in made.items():
         values[places] = getattr(part, name)
     return Ranking(**made)

@@ -32,15 +32,29 @@ class Figure:
 
     def to_json(self) -> dict[str, float | None]:
         """Write as a JSON object; NaN is null."""
-        return {name: value if math.isfinite(value) else None for name, value in dataclasses.asdict(self).items()}
+        return {
+            name: value if math.isfinite(value) else None
+            for name, value in dataclasses.asdict(self).items()
+        }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Figure":
         """Read back what `to_json` wrote."""
-        return cls(**{name: math.nan if value[name] is None else float(value[name]) for name in ("value", "low", "high")})
+        return cls(
+            **{
+                name: math.nan if value[name] is None else float(value[name])
+                for name in ("value", "low", "high")
+            }
+        )
 
 
-def group_intervals(figures: Callable[[FloatArray], FloatArray], group: IntArray, weight: FloatArray, seed: int, resamples: int = RESAMPLES) -> FloatArray:
+def group_intervals(
+    figures: Callable[[FloatArray], FloatArray],
+    group: IntArray,
+    weight: FloatArray,
+    seed: int,
+    resamples: int = RESAMPLES,
+) -> FloatArray:
     """95 % intervals of figures by resampling whole groups with replacement.
 
     Parameters
@@ -70,13 +84,21 @@ def group_intervals(figures: Callable[[FloatArray], FloatArray], group: IntArray
     if n_groups <= 1:
         return np.full((2, len(value)), np.nan)
     rows = max(1, _CELLS // len(code))
-    drawn = [figures(block[at : at + rows][:, code] * weight) for block in resample_weights(n_groups, seed, resamples) for at in range(0, len(block), rows)]
+    drawn = [
+        figures(block[at : at + rows][:, code] * weight)
+        for block in resample_weights(n_groups, seed, resamples)
+        for at in range(0, len(block), rows)
+    ]
     resampled = np.concatenate(drawn)
     stated = np.isnan(resampled).mean(axis=0) <= MAX_UNDEFINED
     ends = np.full((2, len(value)), np.nan)
     if stated.any():
-        stretch = float(t.ppf(0.975, n_groups - 1) / norm.ppf(0.975)) * np.sqrt(n_groups / (n_groups - 1))
-        ends[:, stated] = np.nanquantile(resampled[:, stated], [0.025, 0.975], axis=0, method="weibull")  # 95 % expected between the ends, not 95 % of B - 1 steps
+        stretch = float(t.ppf(0.975, n_groups - 1) / norm.ppf(0.975)) * np.sqrt(
+            n_groups / (n_groups - 1)
+        )
+        ends[:, stated] = np.nanquantile(
+            resampled[:, stated], [0.025, 0.975], axis=0, method="weibull"
+        )  # 95 % expected between the ends, not 95 % of B - 1 steps
         ends = value + (ends - value) * stretch
     return ends
 
@@ -92,6 +114,8 @@ def miss_rate(missed: BoolArray, group: IntArray, weight: FloatArray) -> Figure:
     if n_groups <= 1:
         return Figure(float(value), math.nan, math.nan)
     variance = ((misses - value * totals) ** 2).sum() * n_groups / (n_groups - 1) / total**2
-    size = effective_groups(np.array([value]), np.array([variance]), float(total**2 / (totals**2).sum()))
+    size = effective_groups(
+        np.array([value]), np.array([variance]), float(total**2 / (totals**2).sum())
+    )
     low, high = wilson(np.array([value]), size, float(norm.ppf(0.975)))
     return Figure(float(value), max(0.0, float(low[0])), min(1.0, float(high[0])))

@@ -22,11 +22,19 @@ def sigmoid(log_odds: FloatArray) -> FloatArray:
 
 def log_loss(log_odds: FloatArray, outcome: FloatArray) -> FloatArray:
     """Minus log likelihood of 0/1 outcomes, elementwise, from log-odds (no probability is formed, nothing is clipped)."""
-    loss: FloatArray = np.maximum(log_odds, 0) + np.log1p(np.exp(-np.abs(log_odds))) - outcome * log_odds
+    loss: FloatArray = (
+        np.maximum(log_odds, 0) + np.log1p(np.exp(-np.abs(log_odds))) - outcome * log_odds
+    )
     return loss
 
 
-def solve(design: FloatArray, outcome: FloatArray, weight: FloatArray, penalty: FloatArray, centre: FloatArray) -> FloatArray:
+def solve(
+    design: FloatArray,
+    outcome: FloatArray,
+    weight: FloatArray,
+    penalty: FloatArray,
+    centre: FloatArray,
+) -> FloatArray:
     """Minimise ``sum_i w_i log_loss_i + sum_j penalty_j (b_j - centre_j)^2 / 2`` by Newton steps with halving, m problems at once.
 
     Parameters
@@ -75,8 +83,12 @@ def solve(design: FloatArray, outcome: FloatArray, weight: FloatArray, penalty: 
         if not open_.any():
             return result
         active, at, step = active[open_], at[open_], step[open_]
-        result[active], value[active] = _descend(at, step, value[active], (design, outcome, weight[active], penalty[active], centre))
-    raise ArithmeticError(f"{len(active)} of {m} logistic regressions were not solved in {MAX_STEPS} steps")
+        result[active], value[active] = _descend(
+            at, step, value[active], (design, outcome, weight[active], penalty[active], centre)
+        )
+    raise ArithmeticError(
+        f"{len(active)} of {m} logistic regressions were not solved in {MAX_STEPS} steps"
+    )
 
 
 def _products(design: FloatArray) -> FloatArray:
@@ -91,14 +103,21 @@ def _products(design: FloatArray) -> FloatArray:
     return products.T
 
 
-def _objective(at: FloatArray, problem: tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]) -> FloatArray:
+def _objective(
+    at: FloatArray, problem: tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
+) -> FloatArray:
     design, outcome, weight, penalty, centre = problem
-    total: FloatArray = (weight * log_loss(at @ design.T, outcome)).sum(axis=1) + 0.5 * (penalty * (at - centre) ** 2).sum(axis=1)
+    total: FloatArray = (weight * log_loss(at @ design.T, outcome)).sum(axis=1) + 0.5 * (
+        penalty * (at - centre) ** 2
+    ).sum(axis=1)
     return total
 
 
 def _descend(
-    at: FloatArray, step: FloatArray, value: FloatArray, problem: tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
+    at: FloatArray,
+    step: FloatArray,
+    value: FloatArray,
+    problem: tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray],
 ) -> tuple[FloatArray, FloatArray]:
     """Take the Newton step, halved where it would not lower the objective."""
     factor = np.ones(len(at))
@@ -112,7 +131,15 @@ def _descend(
     return tried, found
 
 
-def covariance(design: FloatArray, outcome: FloatArray, *, weight: FloatArray, penalty: FloatArray, coefficients: FloatArray, group: IntArray) -> FloatArray:
+def covariance(
+    design: FloatArray,
+    outcome: FloatArray,
+    *,
+    weight: FloatArray,
+    penalty: FloatArray,
+    coefficients: FloatArray,
+    group: IntArray,
+) -> FloatArray:
     """Cluster-robust covariance of penalised coefficients, with the bias that the penalty brings.
 
     ``H^-1 (M + P) H^-1``: H the penalised Hessian, P the penalty, M the sum of squared group scores times G / (G - 1), with residuals
@@ -149,5 +176,7 @@ def covariance(design: FloatArray, outcome: FloatArray, *, weight: FloatArray, p
     leverage = weight * mean * (1 - mean) * np.einsum("ni,ij,nj->n", design, inverse, design)
     residual = (outcome - mean) / np.maximum(1 - leverage, 0.1)
     np.add.at(scores, code, (weight * residual)[:, None] * design)
-    whole: FloatArray = inverse @ (n_groups / max(n_groups - 1, 1) * scores.T @ scores + np.diag(penalty)) @ inverse
+    whole: FloatArray = (
+        inverse @ (n_groups / max(n_groups - 1, 1) * scores.T @ scores + np.diag(penalty)) @ inverse
+    )
     return whole

@@ -38,12 +38,18 @@ class Strata:
         """Stratum of each member, int64 [n]; NaN is no prediction."""
         if len(self.sizes) == 1:
             return np.zeros(len(risk), dtype=np.int64)
-        return np.where(np.isnan(risk), len(self.sizes) - 1, np.searchsorted(np.asarray(self.edges), risk, side="left")).astype(np.int64)
+        return np.where(
+            np.isnan(risk),
+            len(self.sizes) - 1,
+            np.searchsorted(np.asarray(self.edges), risk, side="left"),
+        ).astype(np.int64)
 
     @property
     def probability(self) -> FloatArray:
         """Share of each stratum that was drawn; 0 where it is empty."""
-        return np.asarray(self.drawn, dtype=np.float64) / np.maximum(np.asarray(self.sizes, dtype=np.float64), 1)
+        return np.asarray(self.drawn, dtype=np.float64) / np.maximum(
+            np.asarray(self.sizes, dtype=np.float64), 1
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Write as a JSON object."""
@@ -68,7 +74,10 @@ def allocation(n: int, sizes: Sequence[int], spread: Sequence[float]) -> list[in
     """
     given = [min(1, size) for size in sizes]
     for _ in range(min(n, sum(sizes)) - sum(given)):
-        gain = [size * sd / (had * (had + 1)) ** 0.5 if had < size else -1.0 for size, sd, had in zip(sizes, spread, given, strict=True)]
+        gain = [
+            size * sd / (had * (had + 1)) ** 0.5 if had < size else -1.0
+            for size, sd, had in zip(sizes, spread, given, strict=True)
+        ]
         given[gain.index(max(gain))] += 1
     return given
 
@@ -97,14 +106,27 @@ def sample(risk: FloatArray, n: int, seed: int, *, stratified: bool) -> tuple[In
     if not stratified or n < 2:  # noqa: PLR2004 - one member cannot come from two strata
         return rng.permutation(len(risk))[:n].astype(np.int64), Strata((), (len(risk),), (n,))
     known = risk[~np.isnan(risk)]
-    count = max(1, min(STRATA, n - 1))  # each stratum, that of no prediction too, has a member drawn
-    edges = np.unique(np.quantile(known, np.arange(1, count) / count)) if len(known) else np.empty(0)
+    count = max(
+        1, min(STRATA, n - 1)
+    )  # each stratum, that of no prediction too, has a member drawn
+    edges = (
+        np.unique(np.quantile(known, np.arange(1, count) / count)) if len(known) else np.empty(0)
+    )
     edges = edges[edges < known.max()] if len(known) else edges
     empty = Strata(tuple(edges.tolist()), (0,) * (len(edges) + 2), (0,) * (len(edges) + 2))
     stratum = empty.of(risk)
     sizes = np.bincount(stratum, minlength=len(empty.sizes))
-    mean = np.array([risk[stratum == at].mean() if at < len(sizes) - 1 and sizes[at] else 0.5 for at in range(len(sizes))])
+    mean = np.array(
+        [
+            risk[stratum == at].mean() if at < len(sizes) - 1 and sizes[at] else 0.5
+            for at in range(len(sizes))
+        ]
+    )
     mean = mean.clip(_LEAST_RISK, 1 - _LEAST_RISK)
     drawn = allocation(n, sizes.tolist(), np.sqrt(mean * (1 - mean)).tolist())
-    chosen = [rng.permutation(np.flatnonzero(stratum == at))[:take] for at, take in enumerate(drawn)]
-    return rng.permutation(np.concatenate(chosen)).astype(np.int64), Strata(empty.edges, tuple(sizes.tolist()), tuple(drawn))
+    chosen = [
+        rng.permutation(np.flatnonzero(stratum == at))[:take] for at, take in enumerate(drawn)
+    ]
+    return rng.permutation(np.concatenate(chosen)).astype(np.int64), Strata(
+        empty.edges, tuple(sizes.tolist()), tuple(drawn)
+    )

@@ -24,7 +24,9 @@ class Recalibration(NamedTuple):
 
 
 def _ratio(above: FloatArray, below: FloatArray) -> FloatArray:
-    above, below = np.broadcast_arrays(np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64))
+    above, below = np.broadcast_arrays(
+        np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
+    )
     ratio: FloatArray = np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0)
     return ratio
 
@@ -73,23 +75,35 @@ def base_rate_brier(missed: BoolArray, group: IntArray, weight: FloatArray) -> F
         `[...]`; NaN where a single group has weight.
     """
     order = np.argsort(group, kind="stable")
-    starts = np.flatnonzero(np.diff(group[order], prepend=group[order][0] - 1)) if len(group) else np.zeros(0, dtype=np.int64)
+    starts = (
+        np.flatnonzero(np.diff(group[order], prepend=group[order][0] - 1))
+        if len(group)
+        else np.zeros(0, dtype=np.int64)
+    )
     total = np.add.reduceat(weight[..., order], starts, axis=-1)
     misses = np.add.reduceat((weight * missed)[..., order], starts, axis=-1)
     others = total.sum(axis=-1, keepdims=True) - total
-    rate = _ratio(misses.sum(axis=-1, keepdims=True) - misses, np.where(others > 1e-9 * total, others, 0))  # rounding is no group
-    lost = np.where(total > 0, rate**2 * total - 2 * rate * misses + misses, 0)  # sum of w (rate - y)^2, as y^2 = y
+    rate = _ratio(
+        misses.sum(axis=-1, keepdims=True) - misses, np.where(others > 1e-9 * total, others, 0)
+    )  # rounding is no group
+    lost = np.where(
+        total > 0, rate**2 * total - 2 * rate * misses + misses, 0
+    )  # sum of w (rate - y)^2, as y^2 = y
     return _ratio(lost.sum(axis=-1), total.sum(axis=-1))
 
 
-def brier_skill(predicted: FloatArray, missed: BoolArray, group: IntArray, weight: FloatArray) -> FloatArray:
+def brier_skill(
+    predicted: FloatArray, missed: BoolArray, group: IntArray, weight: FloatArray
+) -> FloatArray:
     """Brier skill `[...]` = 1 - Brier / Brier of the base rate of the other groups (`base_rate_brier`); NaN where nothing or everything missed."""
     return 1 - _ratio(brier(predicted, missed, weight), base_rate_brier(missed, group, weight))
 
 
 def observed_expected(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
     """Observed misses over predicted ones, `[...]`."""
-    return _ratio(np.vecdot(missed.astype(np.float64), weight), np.vecdot(np.clip(predicted, CLIP, 1), weight))
+    return _ratio(
+        np.vecdot(missed.astype(np.float64), weight), np.vecdot(np.clip(predicted, CLIP, 1), weight)
+    )
 
 
 def auroc(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
@@ -110,8 +124,12 @@ def auroc(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> Float
     rises = ranked[..., 1:] > ranked[..., :-1]
     place = np.arange(shape[-1])
     edge = np.ones((*shape[:-1], 1), dtype=bool)
-    first = np.maximum.accumulate(np.where(np.concatenate([edge, rises], axis=-1), place, 0), axis=-1)
-    last = np.minimum.accumulate(np.where(np.concatenate([rises, edge], axis=-1), place, shape[-1])[..., ::-1], axis=-1)[..., ::-1]
+    first = np.maximum.accumulate(
+        np.where(np.concatenate([edge, rises], axis=-1), place, 0), axis=-1
+    )
+    last = np.minimum.accumulate(
+        np.where(np.concatenate([rises, edge], axis=-1), place, shape[-1])[..., ::-1], axis=-1
+    )[..., ::-1]
     below = np.take_along_axis(through - hits, first, axis=-1)
     within = np.take_along_axis(through, last, axis=-1) - below
     misses = weight * missed
@@ -165,8 +183,17 @@ def recalibration(predicted: FloatArray, missed: BoolArray, weight: FloatArray) 
         solvable = ~converged & (determinant > 1e-12 * total**2)
         safe = np.where(solvable, determinant, 1)
         # a step is held at 5: a separated sample runs away and stays unconverged instead of overflowing
-        level = level + np.where(solvable, np.clip((other * of_level - cross * of_slope) / safe, -5, 5), 0)
-        slope = slope + np.where(solvable, np.clip((own * of_slope - cross * of_level) / safe, -5, 5), 0)
-    known = converged & both & (np.abs(slope / scale) < 1 / CLIP) & (mean * (1 - mean) * weight > 0).any(axis=-1)
+        level = level + np.where(
+            solvable, np.clip((other * of_level - cross * of_slope) / safe, -5, 5), 0
+        )
+        slope = slope + np.where(
+            solvable, np.clip((own * of_slope - cross * of_level) / safe, -5, 5), 0
+        )
+    known = (
+        converged
+        & both
+        & (np.abs(slope / scale) < 1 / CLIP)
+        & (mean * (1 - mean) * weight > 0).any(axis=-1)
+    )
     slope = np.where(known, slope / scale, np.nan)
     return Recalibration(np.where(known, level - slope * centre, np.nan), slope)

@@ -8,7 +8,14 @@ import dataclasses
 import numpy as np
 
 from rag_eval.measures.paired import FEW_DIFFERING, FLIPS
-from rag_eval.uncertainty.figures import Figure, bootstrap_bounds, finite, group_sums, resampled, skill_of
+from rag_eval.uncertainty.figures import (
+    Figure,
+    bootstrap_bounds,
+    finite,
+    group_sums,
+    resampled,
+    skill_of,
+)
 from rag_eval.uncertainty.labelled import FloatArray, IntArray
 
 _ROUNDING = 1e-12
@@ -24,7 +31,12 @@ class SkillDifference:
     detectable: float | None = None
 
 
-def skill_difference(predicted: tuple[FloatArray, FloatArray], missed: tuple[FloatArray, FloatArray], group: IntArray, seed: int) -> SkillDifference:
+def skill_difference(
+    predicted: tuple[FloatArray, FloatArray],
+    missed: tuple[FloatArray, FloatArray],
+    group: IntArray,
+    seed: int,
+) -> SkillDifference:
     """Compare two forecasters of the misses of two strategies.
 
     Parameters
@@ -41,7 +53,9 @@ def skill_difference(predicted: tuple[FloatArray, FloatArray], missed: tuple[Flo
     Interval: bootstrap over groups. Test: under the null hypothesis a and b are exchangeable within a group, so they are swapped in random
     groups and the skills computed anew; ``p = (1 + swaps at least as extreme) / (1 + swaps)``.
     """
-    parts = np.column_stack([(predicted[0] - missed[0]) ** 2, missed[0], (predicted[1] - missed[1]) ** 2, missed[1]])
+    parts = np.column_stack(
+        [(predicted[0] - missed[0]) ** 2, missed[0], (predicted[1] - missed[1]) ** 2, missed[1]]
+    )
     there = ~np.isnan(parts).any(axis=1)
     if not there.any():
         return SkillDifference(Figure(None, None, None, 0, 0))
@@ -49,17 +63,28 @@ def skill_difference(predicted: tuple[FloatArray, FloatArray], missed: tuple[Flo
     n, n_groups = int(there.sum()), len(sums)
     value = float(_difference(sums.sum(axis=0)))
     differing = int((np.abs(sums[:, :2] - sums[:, 2:4]) > _ROUNDING).any(axis=1).sum())
-    if not np.isfinite(value) or differing < FEW_DIFFERING:  # too few to resample; an interval of no width would be a lie
+    if (
+        not np.isfinite(value) or differing < FEW_DIFFERING
+    ):  # too few to resample; an interval of no width would be a lie
         return SkillDifference(Figure(finite(value), None, None, n, n_groups))
     drawn = _difference(resampled(sums, seed))
     low, high = bootstrap_bounds(value, drawn, n_groups)
-    detectable = None if low is None else finite(_power_factor(n_groups) * float(np.nanstd(drawn)) * (n_groups / (n_groups - 1)) ** 0.5)
+    detectable = (
+        None
+        if low is None
+        else finite(
+            _power_factor(n_groups) * float(np.nanstd(drawn)) * (n_groups / (n_groups - 1)) ** 0.5
+        )
+    )
     return SkillDifference(Figure(value, low, high, n, n_groups), _swap_p(sums, seed), detectable)
 
 
 def _difference(sums: FloatArray) -> FloatArray:
     """Skill of a - skill of b from sums [..., 5]: squared errors and misses of a, of b, queries."""
-    return np.asarray(skill_of(sums[..., 0], sums[..., 1], sums[..., 4]) - skill_of(sums[..., 2], sums[..., 3], sums[..., 4]))
+    return np.asarray(
+        skill_of(sums[..., 0], sums[..., 1], sums[..., 4])
+        - skill_of(sums[..., 2], sums[..., 3], sums[..., 4])
+    )
 
 
 def _swap_p(sums: FloatArray, seed: int) -> float:
@@ -69,8 +94,15 @@ def _swap_p(sums: FloatArray, seed: int) -> float:
     bar = abs(float(_difference(total))) - _ROUNDING
     extreme, block = 0, max(1, _BLOCK // len(sums))
     for start in range(0, FLIPS, block):
-        moved = rng.integers(2, size=(min(block, FLIPS - start), len(sums)), dtype=np.int8).astype(np.float64) @ change
-        swapped = np.column_stack([total[:2] + moved, total[2:4] - moved, np.full(len(moved), total[4])])
+        moved = (
+            rng.integers(2, size=(min(block, FLIPS - start), len(sums)), dtype=np.int8).astype(
+                np.float64
+            )
+            @ change
+        )
+        swapped = np.column_stack(
+            [total[:2] + moved, total[2:4] - moved, np.full(len(moved), total[4])]
+        )
         extreme += int((np.abs(_difference(swapped)) >= bar).sum())
     return (1 + extreme) / (1 + FLIPS)
 

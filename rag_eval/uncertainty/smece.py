@@ -41,11 +41,18 @@ def smooth_ece(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> 
     left = np.minimum(place.astype(np.int64), GRID - 2)
     right_share = place - left
     n = len(predicted)
-    entries, rows, columns = np.concatenate([1 - right_share, right_share]), np.tile(np.arange(n), 2), np.concatenate([left, left + 1])
+    entries, rows, columns = (
+        np.concatenate([1 - right_share, right_share]),
+        np.tile(np.arange(n), 2),
+        np.concatenate([left, left + 1]),
+    )
     cells = csr_array((entries, (rows, columns)), shape=(n, GRID))
     outcomes = missed.reshape(-1, n)
     share = weight / weight.sum()
-    blocks = [_of_masses(((outcomes[at : at + _ROWS] - predicted) * share) @ cells) for at in range(0, len(outcomes), _ROWS)]
+    blocks = [
+        _of_masses(((outcomes[at : at + _ROWS] - predicted) * share) @ cells)
+        for at in range(0, len(outcomes), _ROWS)
+    ]
     return np.concatenate(blocks).reshape(missed.shape[:-1])
 
 
@@ -53,12 +60,18 @@ def _of_masses(masses: FloatArray) -> FloatArray:
     """Fixed point for each row of residual masses `[r, GRID]`."""
     from scipy.fft import dct, idct
 
-    spectrum = dct(masses.astype(np.float32), axis=-1, norm="ortho")  # single precision is 0.000001 here, and half the time
+    spectrum = dct(
+        masses.astype(np.float32), axis=-1, norm="ortho"
+    )  # single precision is 0.000001 here, and half the time
     decay = (-((np.pi * np.arange(GRID)) ** 2) / 2).astype(np.float32)
     low, high = np.zeros(len(masses)), np.ones(len(masses))
     for _ in range(_STEPS):
         width = (low + high) / 2
-        smoothed = idct(spectrum * np.exp(decay * (width[:, None] ** 2).astype(np.float32)), axis=-1, norm="ortho")
+        smoothed = idct(
+            spectrum * np.exp(decay * (width[:, None] ** 2).astype(np.float32)),
+            axis=-1,
+            norm="ortho",
+        )
         wider = np.abs(smoothed).sum(axis=-1, dtype=np.float64) > width
         low, high = np.where(wider, width, low), np.where(wider, high, width)
     return (low + high) / 2

@@ -16,11 +16,25 @@ from rag_eval.uncertainty.corp import Corp, corp, isotonic
 from rag_eval.uncertainty.ece import LEVEL, adjusted_level, ece, limit, simulations_for
 from rag_eval.uncertainty.labelled import Labelled
 from rag_eval.uncertainty.resampling import RESAMPLES, Figure, group_intervals, miss_rate
-from rag_eval.uncertainty.scores import auroc, base_rate_brier, log_losses, observed_expected, recalibration, squared_errors, weighted_mean
+from rag_eval.uncertainty.scores import (
+    auroc,
+    base_rate_brier,
+    log_losses,
+    observed_expected,
+    recalibration,
+    squared_errors,
+    weighted_mean,
+)
 from rag_eval.uncertainty.smece import smooth_ece
 
 HISTOGRAM_BINS = 20
-_BOUNDS = {"brier": (0.0, 1.0), "log_loss": (0.0, np.inf), "skill": (-np.inf, 1.0), "auroc": (0.0, 1.0), "observed_expected": (0.0, np.inf)}
+_BOUNDS = {
+    "brier": (0.0, 1.0),
+    "log_loss": (0.0, np.inf),
+    "skill": (-np.inf, 1.0),
+    "auroc": (0.0, 1.0),
+    "observed_expected": (0.0, np.inf),
+}
 _RESAMPLED = ("brier", "log_loss", "skill", "auroc", "intercept", "slope", "observed_expected")
 
 
@@ -52,10 +66,18 @@ class CalibrationError:
         return self.value <= self.null_limit
 
     @classmethod
-    def against(cls, value: float, simulated: FloatArray, checked_together: int) -> "CalibrationError":
+    def against(
+        cls, value: float, simulated: FloatArray, checked_together: int
+    ) -> "CalibrationError":
         """Hold a value against the simulated ones `[s]`."""
         p = (1 + int((simulated >= value).sum())) / (1 + len(simulated))
-        return cls(value, float(np.median(simulated)), limit(simulated, LEVEL), limit(simulated, adjusted_level(checked_together)), p)
+        return cls(
+            value,
+            float(np.median(simulated)),
+            limit(simulated, LEVEL),
+            limit(simulated, adjusted_level(checked_together)),
+            p,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +127,9 @@ class Validation:
 
     def to_json(self) -> dict[str, Any]:
         """Write as a JSON object; figures as {value, low, high}, NaN as null."""
-        return {field.name: _written(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return {
+            field.name: _written(getattr(self, field.name)) for field in dataclasses.fields(self)
+        }
 
 
 def _written(value: Any) -> Any:
@@ -118,7 +142,14 @@ def _written(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def validate(labelled: Labelled, predictions: FloatArray, *, checked_together: int, seed: int, resamples: int = RESAMPLES) -> Validation:
+def validate(
+    labelled: Labelled,
+    predictions: FloatArray,
+    *,
+    checked_together: int,
+    seed: int,
+    resamples: int = RESAMPLES,
+) -> Validation:
     """Judge out-of-fold predictions.
 
     Parameters
@@ -143,7 +174,9 @@ def validate(labelled: Labelled, predictions: FloatArray, *, checked_together: i
     outcomes and do not refit.
     """
     if predictions.ndim != 2 or predictions.shape[1] != len(labelled) or not predictions.size:  # noqa: PLR2004 - repeats x outcomes
-        raise ValueError(f"predictions {predictions.shape} for {len(labelled)} outcomes; accepted: [repeats, n], 1 or more of each")
+        raise ValueError(
+            f"predictions {predictions.shape} for {len(labelled)} outcomes; accepted: [repeats, n], 1 or more of each"
+        )
     if not ((predictions >= 0) & (predictions <= 1)).all():
         raise ValueError("predictions must be probabilities: finite, from 0 to 1")
     missed, weight = labelled.missed, labelled.weight
@@ -159,8 +192,12 @@ def validate(labelled: Labelled, predictions: FloatArray, *, checked_together: i
         repeats=len(predictions),
         miss_rate=miss_rate(missed, labelled.group, weight),
         corp=corp(averaged, missed, weight, simulated),
-        smece=CalibrationError.against(float(smooth_ece(averaged, missed, weight)), smooth, checked_together),
-        ece=CalibrationError.against(float(ece(averaged, missed, weight)), binned, checked_together),
+        smece=CalibrationError.against(
+            float(smooth_ece(averaged, missed, weight)), smooth, checked_together
+        ),
+        ece=CalibrationError.against(
+            float(ece(averaged, missed, weight)), binned, checked_together
+        ),
         repeat_variance=float(weighted_mean(predictions.var(axis=0), weight)),
         dependence=dependence,
         checked_together=checked_together,
@@ -179,19 +216,43 @@ def _counted(missed: BoolArray, group: IntArray) -> dict[str, Any]:
     }
 
 
-def _resampled(labelled: Labelled, predictions: FloatArray, averaged: FloatArray, seed: int, resamples: int) -> dict[str, Any]:
+def _resampled(
+    labelled: Labelled, predictions: FloatArray, averaged: FloatArray, seed: int, resamples: int
+) -> dict[str, Any]:
     missed, group = labelled.missed, labelled.group
-    squared, logarithmic = squared_errors(predictions, missed).mean(axis=0), log_losses(predictions, missed).mean(axis=0)
+    squared, logarithmic = (
+        squared_errors(predictions, missed).mean(axis=0),
+        log_losses(predictions, missed).mean(axis=0),
+    )
 
     def figures(weight: FloatArray) -> FloatArray:
         score, reference = weighted_mean(squared, weight), base_rate_brier(missed, group, weight)
-        skill = 1 - np.divide(score, reference, out=np.full(score.shape, np.nan), where=reference > 0)
+        skill = 1 - np.divide(
+            score, reference, out=np.full(score.shape, np.nan), where=reference > 0
+        )
         line = recalibration(averaged, missed, weight)
         ranks = auroc(averaged, missed, weight)
-        return np.stack([score, weighted_mean(logarithmic, weight), skill, ranks, line.intercept, line.slope, observed_expected(averaged, missed, weight)], axis=-1)
+        return np.stack(
+            [
+                score,
+                weighted_mean(logarithmic, weight),
+                skill,
+                ranks,
+                line.intercept,
+                line.slope,
+                observed_expected(averaged, missed, weight),
+            ],
+            axis=-1,
+        )
 
     values = figures(labelled.weight[None, :])[0]
     low, high = group_intervals(figures, group, labelled.weight, seed, resamples)
     least, most = np.array([_BOUNDS.get(name, (-np.inf, np.inf)) for name in _RESAMPLED]).T
-    low, high = np.clip(low, least, most), np.clip(high, least, most)  # an interval that is stretched must not leave what the figure can be
-    return {name: Figure(float(values[at]), float(low[at]), float(high[at])) for at, name in enumerate(_RESAMPLED)}
+    low, high = (
+        np.clip(low, least, most),
+        np.clip(high, least, most),
+    )  # an interval that is stretched must not leave what the figure can be
+    return {
+        name: Figure(float(values[at]), float(low[at]), float(high[at]))
+        for at, name in enumerate(_RESAMPLED)
+    }

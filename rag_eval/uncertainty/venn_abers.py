@@ -41,7 +41,9 @@ def _blocks(score: FloatArray, missed: FloatArray, weight: FloatArray) -> _Block
     each_w, each_y = np.bincount(code, weights=weight), np.bincount(code, weights=weight * missed)
     w, y = np.concatenate([[0.0], np.cumsum(each_w)]), np.concatenate([[0.0], np.cumsum(each_y)])
     start = _last_blocks(w.tolist(), y.tolist())
-    turned = _last_blocks([0.0, *np.cumsum(each_w[::-1])], [0.0, *np.cumsum((each_w - each_y)[::-1])])
+    turned = _last_blocks(
+        [0.0, *np.cumsum(each_w[::-1])], [0.0, *np.cumsum((each_w - each_y)[::-1])]
+    )
     end = len(knots) - np.array(turned, dtype=np.int64)[::-1]
     return _Blocks(knots, w, y, np.array(start, dtype=np.int64), end)
 
@@ -102,10 +104,14 @@ def venn_abers(score: FloatArray, missed: FloatArray, weight: FloatArray) -> tup
 def _with_one_more(blocks: _Blocks, outcome: float) -> Steps:
     """Isotonic value of one more outcome, for every place where it can fall: all places grow their block at once."""
     m = len(blocks.knots)
-    begin = np.concatenate([np.arange(m), np.arange(m + 1)])  # on a knot: that knot's outcomes are with it; between two: none are
+    begin = np.concatenate(
+        [np.arange(m), np.arange(m + 1)]
+    )  # on a knot: that knot's outcomes are with it; between two: none are
     finish = np.concatenate([np.arange(1, m + 1), np.arange(m + 1)])
     while True:
-        value = (blocks.missed[finish] - blocks.missed[begin] + outcome) / (blocks.weight[finish] - blocks.weight[begin] + 1)
+        value = (blocks.missed[finish] - blocks.missed[begin] + outcome) / (
+            blocks.weight[finish] - blocks.weight[begin] + 1
+        )
         left, right = blocks.start[begin], blocks.end[finish]
         grows_left = (begin > 0) & (_mean(blocks, left, begin) >= value)
         grows_right = (finish < m) & (_mean(blocks, finish, right) <= value)
@@ -117,5 +123,10 @@ def _with_one_more(blocks: _Blocks, outcome: float) -> Steps:
 def _mean(blocks: _Blocks, begin: IntArray, finish: IntArray) -> FloatArray:
     """Rate of misses from one place to another; NaN over no outcome."""
     weight = blocks.weight[finish] - blocks.weight[begin]
-    rate: FloatArray = np.divide(blocks.missed[finish] - blocks.missed[begin], weight, out=np.full(len(begin), np.nan), where=weight > 0)
+    rate: FloatArray = np.divide(
+        blocks.missed[finish] - blocks.missed[begin],
+        weight,
+        out=np.full(len(begin), np.nan),
+        where=weight > 0,
+    )
     return rate

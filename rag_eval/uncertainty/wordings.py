@@ -24,7 +24,9 @@ STRENGTHS: Final = np.geomspace(0.1, 100.0, 61)
 """Candidate strengths of the overall rate, in judged wordings."""
 
 
-def others(question: IntArray, missed: npt.NDArray[np.bool_], weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+def others(
+    question: IntArray, missed: npt.NDArray[np.bool_], weight: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Weighted misses and number of the other judged wordings of each wording's question, float64 [n] each.
 
     Parameters
@@ -35,9 +37,14 @@ def others(question: IntArray, missed: npt.NDArray[np.bool_], weight: FloatArray
         [n] outcome and weight of each wording.
     """
     _, code = np.unique(question, return_inverse=True)
-    misses, judged = np.bincount(code, weights=weight * missed)[code], np.bincount(code, weights=weight)[code]
+    misses, judged = (
+        np.bincount(code, weights=weight * missed)[code],
+        np.bincount(code, weights=weight)[code],
+    )
     alone = np.bincount(code)[code] == 1  # exact zeros: differences of sums are not
-    return np.where(alone, 0.0, np.maximum(misses - weight * missed, 0.0)), np.where(alone, 0.0, judged - weight)
+    return np.where(alone, 0.0, np.maximum(misses - weight * missed, 0.0)), np.where(
+        alone, 0.0, judged - weight
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +97,9 @@ class WordingsModel:
     n: int
     questions: int
 
-    def predict(self, signals: FloatArray, names: Sequence[str], misses: FloatArray, judged: FloatArray) -> FloatArray:
+    def predict(
+        self, signals: FloatArray, names: Sequence[str], misses: FloatArray, judged: FloatArray
+    ) -> FloatArray:
         """Probability of a miss.
 
         Parameters
@@ -111,15 +120,28 @@ class WordingsModel:
 
     def to_json(self) -> dict[str, Any]:
         """Write the model as JSON, exactly."""
-        return {"head": self.head.to_json(), "rate": self.shrinkage.rate, "strength": self.shrinkage.strength, "n": self.n, "questions": self.questions}
+        return {
+            "head": self.head.to_json(),
+            "rate": self.shrinkage.rate,
+            "strength": self.shrinkage.strength,
+            "n": self.n,
+            "questions": self.questions,
+        }
 
 
 def from_json(document: Mapping[str, Any]) -> WordingsModel:
     """Read what `WordingsModel.to_json` wrote."""
-    return WordingsModel(heads.from_json(document["head"]), Shrinkage(document["rate"], document["strength"]), document["n"], document["questions"])
+    return WordingsModel(
+        heads.from_json(document["head"]),
+        Shrinkage(document["rate"], document["strength"]),
+        document["n"],
+        document["questions"],
+    )
 
 
-def fit_wordings(labelled: Labelled, *, prior: Prior | None, rng: np.random.Generator) -> WordingsModel | None:
+def fit_wordings(
+    labelled: Labelled, *, prior: Prior | None, rng: np.random.Generator
+) -> WordingsModel | None:
     """Fit the estimator to the wordings that have a history; None where none has.
 
     Parameters
@@ -142,10 +164,21 @@ def fit_wordings(labelled: Labelled, *, prior: Prior | None, rng: np.random.Gene
 
 
 def _with_history(labelled: Labelled, history: FloatArray) -> Labelled:
-    return dataclasses.replace(labelled, names=(*labelled.names, HISTORY), signals=np.column_stack([labelled.signals, history]))
+    return dataclasses.replace(
+        labelled,
+        names=(*labelled.names, HISTORY),
+        signals=np.column_stack([labelled.signals, history]),
+    )
 
 
-def cross_validated_wordings(labelled: Labelled, *, prior: Prior | None, repeats: int = 20, n_folds: int = N_FOLDS, seed: int = 0) -> FloatArray:
+def cross_validated_wordings(
+    labelled: Labelled,
+    *,
+    prior: Prior | None,
+    repeats: int = 20,
+    n_folds: int = N_FOLDS,
+    seed: int = 0,
+) -> FloatArray:
     """Out-of-fold predictions, float64 [repeats, n]; NaN for a wording without a history.
 
     The model never saw a wording of the held-out questions; their other wordings serve as the history, as they would at night.
@@ -166,5 +199,7 @@ def cross_validated_wordings(labelled: Labelled, *, prior: Prior | None, repeats
             held = fold == at
             model = None if held.all() else fit_wordings(labelled.take(~held), prior=prior, rng=rng)
             if model is not None:
-                result[repeat, held] = model.predict(labelled.signals[held], labelled.names, misses[held], judged[held])
+                result[repeat, held] = model.predict(
+                    labelled.signals[held], labelled.names, misses[held], judged[held]
+                )
     return result

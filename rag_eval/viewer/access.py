@@ -74,7 +74,9 @@ class Hosts:
             return True
         if port != self.port and not (port is None and self.port in _DEFAULT_PORTS):
             return False
-        return name in LOOPBACK_NAMES or name in self.names or (self.addresses and _is_address(name))
+        return (
+            name in LOOPBACK_NAMES or name in self.names or (self.addresses and _is_address(name))
+        )
 
 
 def allowed_hosts(given: Iterable[str]) -> frozenset[tuple[str, int | None]]:
@@ -86,7 +88,17 @@ def allowed_hosts(given: Iterable[str]) -> frozenset[tuple[str, int | None]]:
         `bad_host`: one is no host name, with or without a port.
     """
     split = {host: split_host(host) for host in given}
-    wrong = [Problem("bad_host", "this is no host name", field="--allow-host", found=host, accepted="a name such as eval.example.org, or with its port: eval.example.org:8443") for host in split if split[host] is None]
+    wrong = [
+        Problem(
+            "bad_host",
+            "this is no host name",
+            field="--allow-host",
+            found=host,
+            accepted="a name such as eval.example.org, or with its port: eval.example.org:8443",
+        )
+        for host in split
+        if split[host] is None
+    ]
     if wrong:
         raise InputError(wrong)
     return frozenset(value for value in split.values() if value is not None)
@@ -94,7 +106,9 @@ def allowed_hosts(given: Iterable[str]) -> frozenset[tuple[str, int | None]]:
 
 def same(left: str, right: str) -> bool:
     """Compare secrets in a time that says nothing of where they differ."""
-    return secrets.compare_digest(left.encode("utf-8", "surrogatepass"), right.encode("utf-8", "surrogatepass"))
+    return secrets.compare_digest(
+        left.encode("utf-8", "surrogatepass"), right.encode("utf-8", "surrogatepass")
+    )
 
 
 class Access:
@@ -117,9 +131,19 @@ class Access:
 
     def __init__(self, token: str, port: int, clock: Callable[[], float] = time.monotonic) -> None:
         if not re.fullmatch(ACCEPTED, token):
-            raise InputError(Problem("bad_token", "the access token cannot be used", field="RAG_EVAL_VIEW_TOKEN or --token-file", found=f"{len(token)} characters", accepted="20 to 200 letters, digits, - _ . ~"))
+            raise InputError(
+                Problem(
+                    "bad_token",
+                    "the access token cannot be used",
+                    field="RAG_EVAL_VIEW_TOKEN or --token-file",
+                    found=f"{len(token)} characters",
+                    accepted="20 to 200 letters, digits, - _ . ~",
+                )
+            )
         self._token, self._clock = token, clock
-        self._session = secrets.token_urlsafe(32)  # not the token: a cookie that is read on the way opens nothing after the next start
+        self._session = secrets.token_urlsafe(
+            32
+        )  # not the token: a cookie that is read on the way opens nothing after the next start
         self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._lock = threading.Lock()
         self.cookie_name = f"rag_eval_view_{port}"
@@ -132,7 +156,9 @@ class Access:
     def signed_in(self, cookies: Iterable[str]) -> bool:
         """Whether one of the Cookie headers holds our cookie."""
         pairs = [pair.strip().partition("=") for header in cookies for pair in header.split(";")]
-        return any(name == self.cookie_name and same(value, self._session) for name, _, value in pairs)
+        return any(
+            name == self.cookie_name and same(value, self._session) for name, _, value in pairs
+        )
 
     def judge(self, given: str, address: str) -> Literal["right", "wrong", "wait"]:
         """Compare a token that was given; after `WRONG_TRIES` wrong ones within `WINDOW_S` seconds an address has to wait, whatever it gives."""
@@ -157,4 +183,8 @@ def network_of(address: str) -> str:
         found = ipaddress.ip_address(address)
     except ValueError:
         return ""
-    return str(found) if found.version == 4 else str(ipaddress.ip_network(f"{found}/64", strict=False).network_address)  # noqa: PLR2004 - the version's number
+    return (
+        str(found)
+        if found.version == 4
+        else str(ipaddress.ip_network(f"{found}/64", strict=False).network_address)
+    )  # noqa: PLR2004 - the version's number

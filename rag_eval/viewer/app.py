@@ -29,7 +29,10 @@ from rag_eval.viewer.security import REPORT_POLICY, Guard, Policy, refusal
 
 LOG = logging.getLogger("rag_eval.viewer")
 DEFAULT_PORT: Final = 7777
-_OWN, _REPORT = Path(__file__).parent / "assets", Path(rag_eval.reporting.html.__file__).parent / "assets"
+_OWN, _REPORT = (
+    Path(__file__).parent / "assets",
+    Path(rag_eval.reporting.html.__file__).parent / "assets",
+)
 ASSETS: Final = {
     "viewer.css": (_OWN, "text/css"),
     "explorer.css": (_REPORT, "text/css"),
@@ -57,8 +60,12 @@ class Viewer:
 
     def __init__(self, runs: KeptRuns, desk: FeedbackDesk | None, page_token: str) -> None:
         self._runs, self._desk, self._page_token = runs, desk, page_token
-        self._writer = ThreadPoolExecutor(1, "feedback")  # in line: whoever writes waits for no other of this process, and readers for none of them
-        self._printer = ThreadPoolExecutor(1, "report")  # pictures are drawn by one thread at a time
+        self._writer = ThreadPoolExecutor(
+            1, "feedback"
+        )  # in line: whoever writes waits for no other of this process, and readers for none of them
+        self._printer = ThreadPoolExecutor(
+            1, "report"
+        )  # pictures are drawn by one thread at a time
 
     @property
     def routes(self) -> list[Route]:
@@ -79,7 +86,9 @@ class Viewer:
         before = request.query_params.get("before")
         if before is not None and not RUN_ID.fullmatch(before):
             return refusal(400, "before: accepted is the id of a run.", request.scope)
-        return HTMLResponse(runs_page(self._runs.page(before), token=self._page_token, read_only=self._desk is None))
+        return HTMLResponse(
+            runs_page(self._runs.page(before), token=self._page_token, read_only=self._desk is None)
+        )
 
     def without_slash(self, request: Request) -> Response:
         """GET /runs/ID: addresses on the page are relative to the one that ends with a slash."""
@@ -89,13 +98,29 @@ class Viewer:
         """GET /runs/ID/."""
         run = self._run(request)
         claims = self._runs.artifact(run, CLAIMS) is not None
-        why = "This viewer is read-only: no feedback is taken." if self._desk is None else "" if claims else "This run keeps no claims, so feedback on it cannot be recorded."
+        why = (
+            "This viewer is read-only: no feedback is taken."
+            if self._desk is None
+            else ""
+            if claims
+            else "This run keeps no claims, so feedback on it cannot be recorded."
+        )
         explorer = self._runs.artifact(run, EXPLORER) is not None
-        return HTMLResponse(run_page(run, token=self._page_token, explorer=explorer, feedback=not why, why_no_feedback=why))
+        return HTMLResponse(
+            run_page(
+                run,
+                token=self._page_token,
+                explorer=explorer,
+                feedback=not why,
+                why_no_feedback=why,
+            )
+        )
 
     async def show_report(self, request: Request) -> Response:
         """GET /runs/ID/report: the report as it was written, or made of what is kept, in a sandbox."""
-        found = await asyncio.get_running_loop().run_in_executor(self._printer, lambda: self._runs.html(self._run(request)))
+        found = await asyncio.get_running_loop().run_in_executor(
+            self._printer, lambda: self._runs.html(self._run(request))
+        )
         return HTMLResponse(found, headers={"Content-Security-Policy": REPORT_POLICY})
 
     def explorer_part(self, request: Request) -> Response:
@@ -104,8 +129,14 @@ class Viewer:
         if found is None:
             return refusal(404, "The run keeps no such part.", request.scope)
         if takes_gzip(request.headers.getlist("accept-encoding")):
-            return Response(found, headers={"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}, media_type="application/json")
-        return Response(unpacked(found), headers={"Vary": "Accept-Encoding"}, media_type="application/json")
+            return Response(
+                found,
+                headers={"Content-Encoding": "gzip", "Vary": "Accept-Encoding"},
+                media_type="application/json",
+            )
+        return Response(
+            unpacked(found), headers={"Vary": "Accept-Encoding"}, media_type="application/json"
+        )
 
     def asset(self, request: Request) -> Response:
         """GET /assets/NAME."""
@@ -120,8 +151,14 @@ class Viewer:
         if self._desk is None:
             return refusal(403, "This viewer is read-only.", request.scope)
         said = read_said(await request.body())
-        given = await asyncio.get_running_loop().run_in_executor(self._writer, self._desk.take, said)
-        return Response(json.dumps({"outcome_id": given.outcome_id, "standing": given.standing}), 201, media_type="application/json")
+        given = await asyncio.get_running_loop().run_in_executor(
+            self._writer, self._desk.take, said
+        )
+        return Response(
+            json.dumps({"outcome_id": given.outcome_id, "standing": given.standing}),
+            201,
+            media_type="application/json",
+        )
 
     def _run(self, request: Request) -> Kept:
         found = self._runs.run(request.path_params["run_id"])
@@ -150,15 +187,27 @@ def _no_such_run(request: Request, _: Exception) -> Response:
 
 
 def _refused(request: Request, error: Exception) -> Response:
-    return refusal(error.status, error.message, request.scope) if isinstance(error, Refused) else refusal(500, "", request.scope)
+    return (
+        refusal(error.status, error.message, request.scope)
+        if isinstance(error, Refused)
+        else refusal(500, "", request.scope)
+    )
 
 
 def _unusable(request: Request, error: Exception) -> Response:
     """Answer for a kept run or a database that cannot be used; where it is and why is for the log."""
     LOG.error("%s", quoted(str(error), 1000))
     if request.method == "POST":
-        return refusal(503, "The store of outcomes or the kept run cannot be used; nothing was recorded. The server's log says why.", request.scope)
-    return refusal(409, "This kept run cannot be shown: it is damaged, or its report is of another version of rag-eval. The server's log says more; the other runs are not affected.", request.scope)
+        return refusal(
+            503,
+            "The store of outcomes or the kept run cannot be used; nothing was recorded. The server's log says why.",
+            request.scope,
+        )
+    return refusal(
+        409,
+        "This kept run cannot be shown: it is damaged, or its report is of another version of rag-eval. The server's log says more; the other runs are not affected.",
+        request.scope,
+    )
 
 
 def create_app(
@@ -199,11 +248,26 @@ def create_app(
     """
     if beyond_loopback and token is None:
         raise ValueError("a viewer that other machines can reach needs an access token")
-    hosts = Hosts(port, frozenset(name.lower() for name in names), allowed_hosts(allow_hosts), addresses=beyond_loopback)
-    policy = Policy(hosts, secrets.token_urlsafe(32), None if token is None else Access(token, port), read_only)
+    hosts = Hosts(
+        port,
+        frozenset(name.lower() for name in names),
+        allowed_hosts(allow_hosts),
+        addresses=beyond_loopback,
+    )
+    policy = Policy(
+        hosts, secrets.token_urlsafe(32), None if token is None else Access(token, port), read_only
+    )
     runs = KeptRuns(settings.home)
-    viewer = Viewer(runs, None if read_only else FeedbackDesk(runs, open_outcomes(settings)), "" if read_only else policy.page_token)
+    viewer = Viewer(
+        runs,
+        None if read_only else FeedbackDesk(runs, open_outcomes(settings)),
+        "" if read_only else policy.page_token,
+    )
     handlers = {_NoSuchRun: _no_such_run, Refused: _refused, InputError: _unusable}
-    app = Starlette(routes=viewer.routes, middleware=[Middleware(Guard, policy=policy)], exception_handlers=handlers)
+    app = Starlette(
+        routes=viewer.routes,
+        middleware=[Middleware(Guard, policy=policy)],
+        exception_handlers=handlers,
+    )
     app.router.redirect_slashes = False
     return app

@@ -16,7 +16,15 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rag_eval.corpus.outgoing import shown
-from rag_eval.records.outcomes import MAX_NOTE, MISSED_BY_FEEDBACK, Feedback, Id, Note, Outcome, Shown
+from rag_eval.records.outcomes import (
+    MAX_NOTE,
+    MISSED_BY_FEEDBACK,
+    Feedback,
+    Id,
+    Note,
+    Outcome,
+    Shown,
+)
 from rag_eval.records.uncertainty import GoldSource
 from rag_eval.reporting.html.untrusted import visible
 from rag_eval.settings import Settings
@@ -87,9 +95,14 @@ def read_said(body: bytes) -> Said:
     try:
         return Said.model_validate(value)
     except ValidationError as error:
-        named = {str(fault["loc"][0]) if fault["loc"] else "" for fault in error.errors(include_input=False, include_context=False, include_url=False)}
+        named = {
+            str(fault["loc"][0]) if fault["loc"] else ""
+            for fault in error.errors(include_input=False, include_context=False, include_url=False)
+        }
         faults = [f"{name}: {accepted}" for name, accepted in _ACCEPTED.items() if name in named]
-        other = [] if named <= _ACCEPTED.keys() else [f"no other fields than {', '.join(_ACCEPTED)}"]
+        other = (
+            [] if named <= _ACCEPTED.keys() else [f"no other fields than {', '.join(_ACCEPTED)}"]
+        )
         raise Refused(400, f"Accepted is {'; '.join(faults + other)}.") from None
 
 
@@ -101,7 +114,13 @@ def open_outcomes(settings: Settings) -> OutcomeStore:
     InputError
         The database cannot be used; no password is shown.
     """
-    return OutcomeStore(SqlStore(settings.home / FILE_NAME if settings.database_url is None else settings.database_url.get_secret_value()))
+    return OutcomeStore(
+        SqlStore(
+            settings.home / FILE_NAME
+            if settings.database_url is None
+            else settings.database_url.get_secret_value()
+        )
+    )
 
 
 class FeedbackDesk:
@@ -115,7 +134,12 @@ class FeedbackDesk:
         The time of an outcome.
     """
 
-    def __init__(self, runs: KeptRuns, store: OutcomeStore, clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC)) -> None:
+    def __init__(
+        self,
+        runs: KeptRuns,
+        store: OutcomeStore,
+        clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
+    ) -> None:
         self._runs, self._store, self._clock = runs, store, clock
 
     def take(self, said: Said) -> Given:
@@ -134,17 +158,28 @@ class FeedbackDesk:
             made = self._outcome(said, claim)
             standing = self._standing(made)
             if standing is not None:
-                if (standing.feedback, standing.note, standing.missed) == (made.feedback, made.note, made.missed):
+                if (standing.feedback, standing.note, standing.missed) == (
+                    made.feedback,
+                    made.note,
+                    made.missed,
+                ):
                     return Given(standing.outcome_id, "already_there")
                 made = new_outcome(**{**dict(made), "supersedes": standing.outcome_id})
             if made.outcome_id in self._store.record([made]).added:
                 return Given(made.outcome_id, "recorded")
-            if time.monotonic() > until:  # a row of this name is there now: somebody else superseded the same one first
-                raise Refused(503, "Too many others say something of this retrieval; nothing was recorded, try again.")
+            if (
+                time.monotonic() > until
+            ):  # a row of this name is there now: somebody else superseded the same one first
+                raise Refused(
+                    503,
+                    "Too many others say something of this retrieval; nothing was recorded, try again.",
+                )
 
     def _standing(self, made: Outcome) -> Outcome | None:
         """What readers' last word on the claim is."""
-        frame = self._store.history(target=made.target, k=made.k, gold_sources=[SOURCE], claim_ids=[made.claim_id])
+        frame = self._store.history(
+            target=made.target, k=made.k, gold_sources=[SOURCE], claim_ids=[made.claim_id]
+        )
         last = of_frame(frame[~frame["outcome_id"].isin(frame["supersedes"])])
         return last[0] if last else None
 
@@ -154,10 +189,18 @@ class FeedbackDesk:
             raise Refused(404, "There is no such run.")
         artifact = self._runs.artifact(run, CLAIMS)
         if artifact is None:
-            raise Refused(409, "This run keeps no claims, so feedback on it cannot be recorded; run the gold set again.")
+            raise Refused(
+                409,
+                "This run keeps no claims, so feedback on it cannot be recorded; run the gold set again.",
+            )
         # pages write out what cannot be seen in an id, and say it back so
-        frame = pd.read_parquet(artifact.path("claims.parquet"), filters=[(name, "==", getattr(said, name)) for name in ("seed", "strategy")])
-        wanted = frame["query_id"].map(visible).eq(said.query_id) & frame["paraphrase_id"].map(visible).eq(said.paraphrase_id)
+        frame = pd.read_parquet(
+            artifact.path("claims.parquet"),
+            filters=[(name, "==", getattr(said, name)) for name in ("seed", "strategy")],
+        )
+        wanted = frame["query_id"].map(visible).eq(said.query_id) & frame["paraphrase_id"].map(
+            visible
+        ).eq(said.paraphrase_id)
         rows: list[dict[str, Any]] = frame[wanted].to_dict("records")  # type: ignore[assignment]
         if len(rows) != 1:
             raise Refused(404, "The run has no such retrieval.")
@@ -166,13 +209,27 @@ class FeedbackDesk:
     def _outcome(self, said: Said, claim: dict[str, Any]) -> Outcome:
         stated = claim["miss_rate"]
         return new_outcome(
-            **{name: claim[name] for name in ("claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "target", "k")},
+            **{
+                name: claim[name]
+                for name in (
+                    "claim_id",
+                    "query_id",
+                    "group_id",
+                    "strategy",
+                    "strategy_fingerprint",
+                    "target",
+                    "k",
+                )
+            },
             missed=MISSED_BY_FEEDBACK[said.feedback],
             gold_source=SOURCE,
             gold_strategies=(said.strategy,),
-            shown=Shown(value=None if math.isnan(stated) else stated, status=claim["status"], calibrator=claim["calibrator"] or None),
+            shown=Shown(
+                value=None if math.isnan(stated) else stated,
+                status=claim["status"],
+                calibrator=claim["calibrator"] or None,
+            ),
             feedback=said.feedback,
             note=shown(said.note, MAX_NOTE) if said.note.strip() else "",
             at=self._clock(),
         )
-

@@ -14,7 +14,11 @@ from rag_eval.reporting.html.untrusted import visible
 from rag_eval.viewer.runs import Damaged, Estimate, Kept, Page
 
 _FOLDER: Final = Path(__file__).parent / "templates"
-_GATES: Final = {"pass": "passed", "fail": "failed", "insufficient_evidence": "without enough evidence"}
+_GATES: Final = {
+    "pass": "passed",
+    "fail": "failed",
+    "insufficient_evidence": "without enough evidence",
+}
 LEFT_OUT: Final = "–"
 
 
@@ -42,7 +46,9 @@ def estimate(found: Estimate | None) -> str:
     """
     if found is None:
         return LEFT_OUT
-    between = "" if found.low is None or found.high is None else f" [{found.low:.3f}, {found.high:.3f}]"
+    between = (
+        "" if found.low is None or found.high is None else f" [{found.low:.3f}, {found.high:.3f}]"
+    )
     return f"{found.value:.3f}{between}"
 
 
@@ -51,12 +57,21 @@ def gates(run: Kept) -> str:
 
     Only what there is; a dash where the gold set asks for none.
     """
-    return ", ".join(f"{number} {_GATES[status]}" for status, number in run.gates.items() if number) or LEFT_OUT
+    return (
+        ", ".join(f"{number} {_GATES[status]}" for status, number in run.gates.items() if number)
+        or LEFT_OUT
+    )
 
 
 @functools.cache
 def _environment() -> Environment:
-    made = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     made.filters |= {"visible": visible, "moment": moment, "estimate": estimate, "gates": gates}
     made.tests["damaged"] = lambda row: isinstance(row, Damaged)
     return made
@@ -87,5 +102,11 @@ def run_page(run: Kept, *, token: str, explorer: bool, feedback: bool, why_no_fe
     why_no_feedback
         Why not.
     """
-    return _page("run.html", run=run, token=token, explorer=explorer, feedback=feedback, why_no_feedback=why_no_feedback)
-
+    return _page(
+        "run.html",
+        run=run,
+        token=token,
+        explorer=explorer,
+        feedback=feedback,
+        why_no_feedback=why_no_feedback,
+    )

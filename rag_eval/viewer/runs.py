@@ -104,13 +104,22 @@ class KeptRuns:
         ids = [run_id for run_id in run_ids(self._home) if RUN_ID.fullmatch(run_id)]
         left = [run_id for run_id in ids if before is None or run_id < before]
         chosen = left[: -PER_PAGE - 1 : -1]
-        return Page(tuple(self._row(run_id) for run_id in chosen), len(ids), chosen[-1] if len(left) > len(chosen) else None)
+        return Page(
+            tuple(self._row(run_id) for run_id in chosen),
+            len(ids),
+            chosen[-1] if len(left) > len(chosen) else None,
+        )
 
     def _row(self, run_id: str) -> Kept | Damaged:
         try:
             return _kept(self._home, run_id, self._stamp(run_id))
         except (InputError, OSError) as error:
-            return Damaged(run_id, error.problems[0].message if isinstance(error, InputError) else "the file cannot be read")
+            return Damaged(
+                run_id,
+                error.problems[0].message
+                if isinstance(error, InputError)
+                else "the file cannot be read",
+            )
 
     def _stamp(self, run_id: str) -> tuple[int, int]:
         found = (self._home / "runs" / f"{run_id}.json").stat()
@@ -155,9 +164,25 @@ class KeptRuns:
         if stored is not None:
             return stored
         try:
-            return _built(self._home, run.run_id, self._stamp(run.run_id), run.artifacts.get(EXPLORER))
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, *_NOT_PACKED) as error:  # a report of its schema that says what no run says, or damaged questions
-            raise InputError(Problem("run_unreadable", "no page can be made of its report", file=str(self._home / "runs" / f"{run.run_id}.json"), found=f"{type(error).__name__}: {error}")) from error
+            return _built(
+                self._home, run.run_id, self._stamp(run.run_id), run.artifacts.get(EXPLORER)
+            )
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+            *_NOT_PACKED,
+        ) as error:  # a report of its schema that says what no run says, or damaged questions
+            raise InputError(
+                Problem(
+                    "run_unreadable",
+                    "no page can be made of its report",
+                    file=str(self._home / "runs" / f"{run.run_id}.json"),
+                    found=f"{type(error).__name__}: {error}",
+                )
+            ) from error
 
 
 def unpacked(part: bytes) -> bytes:
@@ -171,7 +196,13 @@ def unpacked(part: bytes) -> bytes:
     try:
         return gzip.decompress(part)
     except _NOT_PACKED as error:
-        raise InputError(Problem("run_unreadable", "a part of its questions is damaged", found=f"{type(error).__name__}: {error}")) from error
+        raise InputError(
+            Problem(
+                "run_unreadable",
+                "a part of its questions is damaged",
+                found=f"{type(error).__name__}: {error}",
+            )
+        ) from error
 
 
 def _bytes(path: Path) -> bytes | None:
@@ -185,7 +216,11 @@ def _bytes(path: Path) -> bytes | None:
 def _built(home: Path, run_id: str, stamp: tuple[int, int], explorer: str | None) -> bytes:  # noqa: ARG001 - the file's time and size say when to build it again
     from rag_eval.evaluation.html_steps import built_page
 
-    bundle = ArtifactStore(home / "artifacts").get(EXPLORER, explorer) if explorer is not None and _KEY.fullmatch(explorer) else None
+    bundle = (
+        ArtifactStore(home / "artifacts").get(EXPLORER, explorer)
+        if explorer is not None and _KEY.fullmatch(explorer)
+        else None
+    )
     return built_page(kept_run(home, run_id)["report"], bundle).html.encode()
 
 
@@ -193,10 +228,20 @@ def _built(home: Path, run_id: str, stamp: tuple[int, int], explorer: str | None
 def _kept(home: Path, run_id: str, stamp: tuple[int, int]) -> Kept:  # noqa: ARG001 - the file's time and size say when to read it again
     path = home / "runs" / f"{run_id}.json"
     kept = read_object(path)
-    if not isinstance(kept.get("report"), dict) or not isinstance(kept.get("artifacts"), dict) or not isinstance(kept.get("gold_set"), str):
-        raise InputError(Problem("run_unreadable", "not a run as it was kept", file=str(path), found=run_id))
+    if (
+        not isinstance(kept.get("report"), dict)
+        or not isinstance(kept.get("artifacts"), dict)
+        or not isinstance(kept.get("gold_set"), str)
+    ):
+        raise InputError(
+            Problem("run_unreadable", "not a run as it was kept", file=str(path), found=run_id)
+        )
     report, artifacts = _mapping(kept.get("report")), _mapping(kept.get("artifacts"))
-    gates = [str(_mapping(gate).get("status")) for gate in report["gates"]] if isinstance(report.get("gates"), list) else []
+    gates = (
+        [str(_mapping(gate).get("status")) for gate in report["gates"]]
+        if isinstance(report.get("gates"), list)
+        else []
+    )
     return Kept(
         run_id=run_id,
         gold_set=_text(kept.get("gold_set")),
@@ -212,12 +257,36 @@ def _kept(home: Path, run_id: str, stamp: tuple[int, int]) -> Kept:  # noqa: ARG
 
 def _recall(report: Mapping[str, Any]) -> Estimate | None:
     level = _mapping(report.get("evaluation")).get("level")
-    entries = [_mapping(entry) for entry in report["strategies"]] if isinstance(report.get("strategies"), list) else []
+    entries = (
+        [_mapping(entry) for entry in report["strategies"]]
+        if isinstance(report.get("strategies"), list)
+        else []
+    )
     own = next((entry for entry in entries if entry.get("name") == report.get("strategy")), {})
-    measures = [_mapping(measure) for measure in own["measures"]] if isinstance(own.get("measures"), list) else []
-    found = next((measure for measure in measures if measure.get("label") == MEASURE and measure.get("level") == level), {})
+    measures = (
+        [_mapping(measure) for measure in own["measures"]]
+        if isinstance(own.get("measures"), list)
+        else []
+    )
+    found = next(
+        (
+            measure
+            for measure in measures
+            if measure.get("label") == MEASURE and measure.get("level") == level
+        ),
+        {},
+    )
     value, n = _number(found.get("value")), _number(found.get("n_scored"))
-    return None if value is None else Estimate(value, _number(found.get("ci_low")), _number(found.get("ci_high")), None if n is None else int(n))
+    return (
+        None
+        if value is None
+        else Estimate(
+            value,
+            _number(found.get("ci_low")),
+            _number(found.get("ci_high")),
+            None if n is None else int(n),
+        )
+    )
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -24,9 +24,7 @@ MAX_BODY, MAX_HEAD = 16 * 1024, 16 * 1024
 BODY_SECONDS: Final = 10.0
 PAGE_HEADER: Final = "x-rag-eval-token"
 HEALTH, LOGIN = "/healthz", "/"
-CONTENT_SECURITY_POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+CONTENT_SECURITY_POLICY: Final = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 REPORT_POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "sandbox allow-scripts allow-downloads allow-popups allow-popups-to-escape-sandbox"
@@ -64,7 +62,9 @@ class Policy:
     read_only: bool = False
 
 
-def refusal(status: int, message: str, scope: Scope, headers: dict[str, str] | None = None) -> Response:
+def refusal(
+    status: int, message: str, scope: Scope, headers: dict[str, str] | None = None
+) -> Response:
     """Answer in a sentence that holds nothing of what was asked: JSON where something was to be recorded, else plain text."""
     if scope["method"] == "POST":
         return Response(json.dumps({"error": message}), status, headers, "application/json")
@@ -97,9 +97,16 @@ class Guard:
         try:
             await self._answer(scope, receive, sending)
         except Exception as error:  # noqa: BLE001 - whatever it is: the browser is told nothing of it, the log everything on one line
-            LOG.error("a request failed: %s: %s at %s", type(error).__name__, quoted(str(error), 500), _place(error))  # noqa: TRY400 - a traceback would hold untrusted text
+            LOG.error(
+                "a request failed: %s: %s at %s",
+                type(error).__name__,
+                quoted(str(error), 500),
+                _place(error),
+            )  # noqa: TRY400 - a traceback would hold untrusted text
             if not started:
-                await refusal(500, "This failed on the server; its log says why.", scope)(scope, receive, sending)
+                await refusal(500, "This failed on the server; its log says why.", scope)(
+                    scope, receive, sending
+                )
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = self._refused(scope)
@@ -116,12 +123,23 @@ class Guard:
     def _refused(self, scope: Scope) -> Response | None:
         headers, method = Headers(scope=scope), scope["method"]
         if method not in {"GET", "HEAD", "POST"}:
-            return refusal(405, "Only GET, HEAD and POST are answered.", scope, {"Allow": "GET, HEAD, POST"})
-        if len(scope["path"]) + len(scope["query_string"]) + sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEAD:
+            return refusal(
+                405, "Only GET, HEAD and POST are answered.", scope, {"Allow": "GET, HEAD, POST"}
+            )
+        if (
+            len(scope["path"])
+            + len(scope["query_string"])
+            + sum(len(name) + len(value) for name, value in scope["headers"])
+            > MAX_HEAD
+        ):
             return refusal(431, f"At most {MAX_HEAD} bytes of headers are read.", scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._policy.hosts.accepts(hosts[0]):
-            return refusal(403, "This host name is not one of this server; rag-eval view --allow-host allows another.", scope)
+            return refusal(
+                403,
+                "This host name is not one of this server; rag-eval view --allow-host allows another.",
+                scope,
+            )
         if _foreign(headers, method):
             return refusal(403, "Requests of other sites are not answered.", scope)
         if self._policy.access is not None and scope["path"] != HEALTH:
@@ -131,27 +149,51 @@ class Guard:
         return self._change_refused(scope, headers) if method == "POST" else None
 
     def _sign_in(self, access: Access, scope: Scope, headers: Headers) -> Response | None:
-        given = _GIVEN.fullmatch(scope["query_string"]) if scope["method"] == "GET" and scope["path"] == LOGIN else None
+        given = (
+            _GIVEN.fullmatch(scope["query_string"])
+            if scope["method"] == "GET" and scope["path"] == LOGIN
+            else None
+        )
         if given is not None:
             client = scope.get("client")
             verdict = access.judge(given[1].decode(), network_of(client[0]) if client else "")
             if verdict == "right":
                 return _signed_in(headers, access.cookie)
             if verdict == "wait":
-                return refusal(429, "Too many wrong access tokens; wait a minute.", scope, {"Retry-After": str(int(WINDOW_S))})
+                return refusal(
+                    429,
+                    "Too many wrong access tokens; wait a minute.",
+                    scope,
+                    {"Retry-After": str(int(WINDOW_S))},
+                )
         elif access.signed_in(headers.getlist("cookie")):
             return None
-        return refusal(401, "An access token is needed: open the link that rag-eval view printed. Who came by a link of another site and is signed in: press Enter in the address bar.", scope)
+        return refusal(
+            401,
+            "An access token is needed: open the link that rag-eval view printed. Who came by a link of another site and is signed in: press Enter in the address bar.",
+            scope,
+        )
 
     def _change_refused(self, scope: Scope, headers: Headers) -> Response | None:
         if self._policy.read_only:
             return refusal(403, "This viewer is read-only.", scope)
-        origin, site, host = headers.get("origin"), headers.get("sec-fetch-site"), headers["host"].lower()
-        if (origin is not None and origin.lower() not in {f"http://{host}", f"https://{host}"}) or (site is not None and site != "same-origin"):
+        origin, site, host = (
+            headers.get("origin"),
+            headers.get("sec-fetch-site"),
+            headers["host"].lower(),
+        )
+        if (origin is not None and origin.lower() not in {f"http://{host}", f"https://{host}"}) or (
+            site is not None and site != "same-origin"
+        ):
             return refusal(403, "Requests of other sites are not answered.", scope)
         if not same(headers.get(PAGE_HEADER, ""), self._policy.page_token):
-            return refusal(403, "This page is from an earlier start of the viewer; reload it.", scope)
-        if headers.get("content-type", "").lower().replace(" ", "") not in {"application/json", "application/json;charset=utf-8"}:
+            return refusal(
+                403, "This page is from an earlier start of the viewer; reload it.", scope
+            )
+        if headers.get("content-type", "").lower().replace(" ", "") not in {
+            "application/json",
+            "application/json;charset=utf-8",
+        }:
             return refusal(415, "The content type must be application/json.", scope)
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 9 or int(length) > MAX_BODY:  # noqa: PLR2004 - digits of a number worth reading
@@ -174,7 +216,11 @@ def _foreign(headers: Headers, method: str) -> bool:
     """Whether a page of another site asks, other than by a link that leads here (what such a page embeds could be measured, if not read)."""
     if headers.get("sec-fetch-site") in {None, "none", "same-origin"}:
         return False
-    return not (method == "GET" and headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document")
+    return not (
+        method == "GET"
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
+    )
 
 
 async def _body(receive: Receive) -> bytes | tuple[int, str] | None:
@@ -215,7 +261,9 @@ def _add_headers(message: Message) -> None:
     headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
     headers.setdefault("Cache-Control", "no-store")
     if headers["Content-Security-Policy"] != REPORT_POLICY:
-        headers["Cross-Origin-Opener-Policy"] = "same-origin"  # browsers refuse to open a page that has this and a sandbox
+        headers["Cross-Origin-Opener-Policy"] = (
+            "same-origin"  # browsers refuse to open a page that has this and a sandbox
+        )
 
 
 def _place(error: Exception) -> str:

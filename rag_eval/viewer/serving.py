@@ -27,7 +27,9 @@ def listen(host: str, port: int) -> socket.socket:
         `cannot_listen`: no such address of this machine, or the port is taken.
     """
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         made = socket.socket(family, kind)
     except (OSError, UnicodeError) as error:
         raise _cannot(host, port, error) from None
@@ -42,8 +44,18 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _cannot(host: str, port: int, error: Exception) -> InputError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-    return InputError(Problem("cannot_listen", f"the viewer cannot listen there: {reason}", field="--host, --port", found=f"{host} {port}", accepted="an address of this machine and a free port; --port 0 takes any"))
+    reason = (
+        error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+    )
+    return InputError(
+        Problem(
+            "cannot_listen",
+            f"the viewer cannot listen there: {reason}",
+            field="--host, --port",
+            found=f"{host} {port}",
+            accepted="an address of this machine and a free port; --port 0 takes any",
+        )
+    )
 
 
 def is_loopback(bound: socket.socket) -> bool:
@@ -69,7 +81,14 @@ def access_token(given: str | None, file: Path | None, *, needed: bool) -> tuple
             with file.open(encoding="ascii") as stream:
                 text = stream.read(MAX_TOKEN_FILE + 1)
         except (OSError, ValueError):
-            raise InputError(Problem("bad_token", "the file of the access token cannot be read", file=str(file), accepted="a text file that holds the token and nothing else")) from None
+            raise InputError(
+                Problem(
+                    "bad_token",
+                    "the file of the access token cannot be read",
+                    file=str(file),
+                    accepted="a text file that holds the token and nothing else",
+                )
+            ) from None
         return text.strip(), False
     if given is not None:
         return given, False
@@ -84,7 +103,15 @@ def address_of(bound: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
-def serve(settings: Settings, bound: socket.socket, *, read_only: bool, token: str | None, allow_hosts: list[str], ready: Callable[[], object]) -> None:
+def serve(
+    settings: Settings,
+    bound: socket.socket,
+    *,
+    read_only: bool,
+    token: str | None,
+    allow_hosts: list[str],
+    ready: Callable[[], object],
+) -> None:
     """Serve until the process is asked to end; `ready` is called when all is in order, right before.
 
     Raises
@@ -99,7 +126,15 @@ def serve(settings: Settings, bound: socket.socket, *, read_only: bool, token: s
 
     loopback = is_loopback(bound)
     names = () if loopback else (socket.gethostname(),)
-    app = create_app(settings, read_only=read_only, token=token, port=bound.getsockname()[1], names=names, allow_hosts=allow_hosts, beyond_loopback=not loopback)
+    app = create_app(
+        settings,
+        read_only=read_only,
+        token=token,
+        port=bound.getsockname()[1],
+        names=names,
+        allow_hosts=allow_hosts,
+        beyond_loopback=not loopback,
+    )
     config = uvicorn.Config(
         app,
         http="h11",  # bounds what is kept of a head that does not end

@@ -172,6 +172,20 @@ def test_any_text_is_judged(text):
     assert abstains(text) in {True, False}
 
 
-@pytest.mark.parametrize("piece", ["I cannot find the ", "the provided context ", "No relevant ", "based on the context the ", "any ", "[1]", "- ", "sorry, but "])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "I cannot find the ",
+        "the provided context ",
+        "No relevant ",
+        "based on the context the ",
+        "any ",
+        "[1]",
+        "- ",
+        "sorry, but ",
+    ],
+)
 def test_long_repetitions_come_to_an_end(piece):
-    assert not abstains(piece * (2000 // len(piece)))  # a pattern that backtracks without end would meet the suite's time limit
+    assert not abstains(
+        piece * (2000 // len(piece))
+    )  # a pattern that backtracks without end would meet the suite's time limit

@@ -21,7 +21,9 @@ from rag_eval.records.problems import InputError
 from rag_eval.settings import Endpoint
 
 KEY = "sk-this-must-never-be-seen-0123456789"
-EVIDENCE = "[guide.md:1-2] Indexes start at zero. They end at n.\nSlices do too.\n[api.md:7] Nothing else."
+EVIDENCE = (
+    "[guide.md:1-2] Indexes start at zero. They end at n.\nSlices do too.\n[api.md:7] Nothing else."
+)
 
 
 def asking(text=EVIDENCE):
@@ -36,7 +38,12 @@ def llm():
 
 def client(llm, model="good", cache=None, *, max_reply_bytes=100_000, **fields):
     settings = {"timeout_s": 5, "max_retries": 2, "api_key": KEY} | fields
-    return ChatClient(Endpoint(base_url=llm.base_url, model=model, **settings), cache, backoff_s=0.01, max_reply_bytes=max_reply_bytes)
+    return ChatClient(
+        Endpoint(base_url=llm.base_url, model=model, **settings),
+        cache,
+        backoff_s=0.01,
+        max_reply_bytes=max_reply_bytes,
+    )
 
 
 def code_of(chat, text=EVIDENCE):
@@ -48,11 +55,29 @@ def code_of(chat, text=EVIDENCE):
 def test_reply_text_and_usage_come_from_the_endpoint(llm):
     chat = client(llm, price_per_1k_tokens_in=2.0, price_per_1k_tokens_out=10.0)
     reply = chat.ask(asking())
-    assert json.loads(reply.text) == {"citations": ["guide.md:1-2"], "answer": "Indexes start at zero.", "deltaS": 0.3, "lambda": "convergent"}
-    assert (reply.tokens_in, reply.tokens_out, reply.cached, reply.retries, reply.finish_reason) == (19, 11, False, 0, "stop")
+    assert json.loads(reply.text) == {
+        "citations": ["guide.md:1-2"],
+        "answer": "Indexes start at zero.",
+        "deltaS": 0.3,
+        "lambda": "convergent",
+    }
+    assert (
+        reply.tokens_in,
+        reply.tokens_out,
+        reply.cached,
+        reply.retries,
+        reply.finish_reason,
+    ) == (19, 11, False, 0, "stop")
     assert reply.seconds > 0
     totals = chat.totals()
-    assert (totals.asked, totals.answered, totals.cached, totals.requests, totals.retries, totals.failed) == (1, 1, 0, 1, 0, {})
+    assert (
+        totals.asked,
+        totals.answered,
+        totals.cached,
+        totals.requests,
+        totals.retries,
+        totals.failed,
+    ) == (1, 1, 0, 1, 0, {})
     assert (totals.tokens_in, totals.tokens_out, totals.usage_missing) == (19, 11, 0)
     assert totals.cost == pytest.approx(0.019 * 2 + 0.011 * 10)
     assert totals.cost_per_1k(4) == pytest.approx(totals.cost * 250)
@@ -75,13 +100,25 @@ def test_request_carries_the_settings_and_nothing_about_the_machine(llm, monkeyp
     first, second = llm.received
     assert first.body == {
         "model": "good",
-        "messages": [{"role": "system", "content": "Answer from the evidence."}, {"role": "user", "content": EVIDENCE}],
+        "messages": [
+            {"role": "system", "content": "Answer from the evidence."},
+            {"role": "user", "content": EVIDENCE},
+        ],
         "temperature": 0.5,
         "max_tokens": 77,
         "seed": 3,
     }
     assert "seed" not in second.body
-    assert set(first.headers) == {"host", "accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "user-agent"}
+    assert set(first.headers) == {
+        "host",
+        "accept",
+        "accept-encoding",
+        "authorization",
+        "connection",
+        "content-length",
+        "content-type",
+        "user-agent",
+    }
     assert first.headers["authorization"] == f"Bearer {KEY}"
     assert first.headers["user-agent"] == "rag-eval"
 
@@ -90,7 +127,10 @@ def test_key_comes_from_the_named_variable_or_is_the_word_none(llm, monkeypatch)
     monkeypatch.setenv("MY_KEY", " sk-from-the-environment\n")
     client(llm, api_key=None, api_key_env="MY_KEY").ask(asking())
     client(llm, api_key=None).ask(asking())
-    assert [received.headers["authorization"] for received in llm.received] == ["Bearer sk-from-the-environment", "Bearer none"]
+    assert [received.headers["authorization"] for received in llm.received] == [
+        "Bearer sk-from-the-environment",
+        "Bearer none",
+    ]
     missing = code_of(client(llm, "unauthorized", api_key=None, api_key_env="NOT_SET_ANYWHERE"))
     assert "NOT_SET_ANYWHERE is not set" in str(missing)
 
@@ -102,7 +142,17 @@ def test_key_that_no_header_can_carry_is_refused_unseen(key):
     assert key not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["http://user:pass@host/v1", "http://host:99999/v1", "http:///v1", "http://host/v1?key=1", "http://höst/v1", "http://[::1/v1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:pass@host/v1",
+        "http://host:99999/v1",
+        "http:///v1",
+        "http://host/v1?key=1",
+        "http://höst/v1",
+        "http://[::1/v1",
+    ],
+)
 def test_address_that_is_none_is_refused_unseen(url):
     with pytest.raises(InputError) as caught:
         ChatClient(Endpoint(base_url=url, model="m"), None)
@@ -110,13 +160,21 @@ def test_address_that_is_none_is_refused_unseen(url):
     assert caught.value.problems[0].code == "bad_base_url"
 
 
-@pytest.mark.parametrize(("model", "retries"), [("burst_429", 2), ("burst_500:1", 1), ("half_reply:1", 1), ("drops:2", 2)])
+@pytest.mark.parametrize(
+    ("model", "retries"),
+    [("burst_429", 2), ("burst_500:1", 1), ("half_reply:1", 1), ("drops:2", 2)],
+)
 def test_passing_failures_are_retried_and_counted(llm, model, retries):
     chat = client(llm, model)
     reply = chat.ask(asking())
     assert (reply.retries, len(llm.received)) == (retries, retries + 1)
     totals = chat.totals()
-    assert (totals.requests, totals.retries, totals.answered, totals.failed) == (retries + 1, retries, 1, {})
+    assert (totals.requests, totals.retries, totals.answered, totals.failed) == (
+        retries + 1,
+        retries,
+        1,
+        {},
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +199,13 @@ def test_lasting_failures_end_with_their_code_after_the_retries(llm, model, code
     error = code_of(chat)
     assert (error.code, error.retries, len(llm.received)) == (code, requests - 1, requests)
     totals = chat.totals()
-    assert (totals.asked, totals.answered, totals.failed, totals.requests, totals.retries) == (1, 0, {code: 1}, requests, requests - 1)
+    assert (totals.asked, totals.answered, totals.failed, totals.requests, totals.retries) == (
+        1,
+        0,
+        {code: 1},
+        requests,
+        requests - 1,
+    )
     assert len(str(error)) < 500
     assert str(error).isprintable()
 
@@ -164,7 +228,13 @@ def test_time_outs_are_retried(llm):
 def test_nobody_listening_is_a_connection_error():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        chat = ChatClient(Endpoint(base_url=f"http://127.0.0.1:{unused.getsockname()[1]}/v1", model="m", max_retries=1), None, backoff_s=0.01)
+        chat = ChatClient(
+            Endpoint(
+                base_url=f"http://127.0.0.1:{unused.getsockname()[1]}/v1", model="m", max_retries=1
+            ),
+            None,
+            backoff_s=0.01,
+        )
         assert (error := code_of(chat)).code == "connection"
         assert error.retries == 1
 
@@ -219,7 +289,9 @@ def test_retry_after_is_kept_by_every_thread(caplog):
         caplog.clear()
     with FakeLLM(retry_after="0.4") as llm:
         chat = client(llm, "good")
-        waiting = threading.Thread(target=chat.ask, args=[asking("[[scenario=burst_429:1]]" + EVIDENCE)])
+        waiting = threading.Thread(
+            target=chat.ask, args=[asking("[[scenario=burst_429:1]]" + EVIDENCE)]
+        )
         waiting.start()
         while "event=chat.retry" not in caplog.text:  # said once the pause is set
             time.sleep(0.005)
@@ -233,7 +305,9 @@ def test_concurrency_stays_within_its_limit():
     with FakeLLM(delay_s=0.05) as llm:
         chat = client(llm, concurrency=3, timeout_s=20)
         with concurrent.futures.ThreadPoolExecutor(12) as pool:
-            replies = list(pool.map(lambda number: chat.ask(asking(f"{number}\n{EVIDENCE}")), range(24)))
+            replies = list(
+                pool.map(lambda number: chat.ask(asking(f"{number}\n{EVIDENCE}")), range(24))
+            )
         assert len(replies) == len(llm.received) == 24
         assert llm.max_in_flight == 3  # the limit is kept, and used
 
@@ -244,14 +318,19 @@ def test_starts_are_spaced_by_the_rate(llm):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: chat.ask(asking(f"{number}\n{EVIDENCE}")), range(8)))
     # a late arrival may come close to the next one, but none comes before its turn
-    assert all(at - start >= 0.1 * number - 0.001 for number, at in enumerate(sorted(received.at for received in llm.received)))
+    assert all(
+        at - start >= 0.1 * number - 0.001
+        for number, at in enumerate(sorted(received.at for received in llm.received))
+    )
 
 
 def test_retries_keep_to_the_rate_too(llm):
     chat = client(llm, "burst_500", requests_per_minute=300)
     start = time.monotonic()
     chat.ask(asking())
-    assert [received.at - start >= 0.2 * number - 0.001 for number, received in enumerate(llm.received)] == [True] * 3
+    assert [
+        received.at - start >= 0.2 * number - 0.001 for number, received in enumerate(llm.received)
+    ] == [True] * 3
 
 
 def test_cached_reply_costs_nothing_and_says_what_it_saved(llm, tmp_path):
@@ -263,7 +342,13 @@ def test_cached_reply_costs_nothing_and_says_what_it_saved(llm, tmp_path):
     resumed = later.ask(asking())
     assert len(llm.received) == 1
     assert again == resumed
-    assert (again.text, again.cached, again.tokens_in, again.tokens_out, again.seconds) == (paid.text, True, 0, 0, 0.0)
+    assert (again.text, again.cached, again.tokens_in, again.tokens_out, again.seconds) == (
+        paid.text,
+        True,
+        0,
+        0,
+        0.0,
+    )
     assert (first.totals().cached, first.totals().answered) == (1, 1)
     totals = later.totals()
     assert (totals.cached, totals.requests, totals.tokens_in, totals.cost) == (1, 0, 0, 0)
@@ -369,16 +454,32 @@ def test_key_is_shown_nowhere(llm, tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
     shown = []
     cache = ChatCache(tmp_path)
-    for model in ("good", "unauthorized", "burst_500:9", "drops", "not_json", "leaking", "oversized"):
+    for model in (
+        "good",
+        "unauthorized",
+        "burst_500:9",
+        "drops",
+        "not_json",
+        "leaking",
+        "oversized",
+    ):
         chat = client(llm, model, cache=cache, max_retries=1)
         shown += [repr(chat), repr(chat._endpoint), repr(chat.totals())]
         try:
             shown.append(repr(chat.ask(asking())))
         except ChatError as error:
             # neither shown nor hanging on it for a log that shows more
-            shown += [str(error), repr(error), "".join(traceback.format_exception(error)), repr(error.__cause__), repr(error.__context__)]
+            shown += [
+                str(error),
+                repr(error),
+                "".join(traceback.format_exception(error)),
+                repr(error.__cause__),
+                repr(error.__context__),
+            ]
     assert all(received.headers["authorization"] == f"Bearer {KEY}" for received in llm.received)
-    shown += [str(path.relative_to(tmp_path)) + path.read_text() for path in tmp_path.rglob("*.json")]
+    shown += [
+        str(path.relative_to(tmp_path)) + path.read_text() for path in tmp_path.rglob("*.json")
+    ]
     shown += [record.getMessage() + repr(record.__dict__) for record in caplog.records]
     assert "event=chat.retry code=server_error retry=1" in caplog.text
     assert "[key]" in "".join(shown)
@@ -406,13 +507,20 @@ for text in sys.argv[3:]:
 
 def test_openai_is_imported_for_the_first_request_only(llm, tmp_path):
     client(llm, cache=ChatCache(tmp_path)).ask(asking())
-    done = subprocess.run([sys.executable, "-c", SCRIPT, llm.base_url, str(tmp_path), EVIDENCE], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, llm.base_url, str(tmp_path), EVIDENCE],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.split() == ["True", "False", "False", "False"]
 
 
 def test_killed_run_finds_its_replies_again(llm, tmp_path):
     texts = [EVIDENCE, "two " + EVIDENCE, "[[scenario=hang]] " + EVIDENCE]
-    with subprocess.Popen([sys.executable, "-c", SCRIPT, llm.base_url, str(tmp_path), *texts]) as run:
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, llm.base_url, str(tmp_path), *texts]
+    ) as run:
         while len(llm.received) < 3:
             assert run.poll() is None
             time.sleep(0.02)

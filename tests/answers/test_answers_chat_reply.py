@@ -10,9 +10,37 @@ from rag_eval.answers.chat_reply import MAX_TOKENS, one_line, read_reply, refusa
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
-NAMES = st.sampled_from(["choices", "message", "content", "usage", "prompt_tokens", "completion_tokens", "finish_reason", "error", "refusal", "code", "type", "detail"])
-JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=3), inner, max_size=4), max_leaves=12)
-BODIES = st.binary() | JSON.map(lambda value: json.dumps(value).encode()) | st.just(b"[" * 20_000) | st.just(b'{"error":' * 5000) | st.just(b"1" * 5000)
+NAMES = st.sampled_from(
+    [
+        "choices",
+        "message",
+        "content",
+        "usage",
+        "prompt_tokens",
+        "completion_tokens",
+        "finish_reason",
+        "error",
+        "refusal",
+        "code",
+        "type",
+        "detail",
+    ]
+)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(NAMES | st.text(max_size=3), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+BODIES = (
+    st.binary()
+    | JSON.map(lambda value: json.dumps(value).encode())
+    | st.just(b"[" * 20_000)
+    | st.just(b'{"error":' * 5000)
+    | st.just(b"1" * 5000)
+)
 
 
 @settings(deadline=None)
@@ -41,13 +69,23 @@ def test_any_refusal_gets_a_code_and_a_line(status, header, body):
 
 def body_of(**changes):
     return json.dumps(
-        {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}} | changes
+        {
+            "choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+        }
+        | changes
     ).encode()
 
 
 def test_plain_reply():
     read = read_reply(body_of())
-    assert (read.text, read.finish_reason, read.tokens_in, read.tokens_out, read.usage_missing) == ("yes", "stop", 3, 1, False)
+    assert (read.text, read.finish_reason, read.tokens_in, read.tokens_out, read.usage_missing) == (
+        "yes",
+        "stop",
+        3,
+        1,
+        False,
+    )
 
 
 @pytest.mark.parametrize("tokens", [-1, True, 1.5, "3", None, 10**30, MAX_TOKENS + 1])
@@ -63,7 +101,10 @@ def test_nonsense_counts_are_nothing(tokens):
         ({"choices": [], "error": {"message": "overloaded"}}, "no choices: overloaded"),
         ({"choices": ["text"]}, "the first choice carries no message"),
         ({"choices": [{"message": {"content": ["a", "b"]}}]}, "content is list, not text"),
-        ({"choices": [{"message": {"content": None, "refusal": "I will not"}}]}, "content is null, not text: I will not"),
+        (
+            {"choices": [{"message": {"content": None, "refusal": "I will not"}}]},
+            "content is null, not text: I will not",
+        ),
     ],
 )
 def test_reply_without_text_says_why(changes, problem):
@@ -76,7 +117,10 @@ def test_empty_text_is_a_reply():
 
 
 def test_lone_surrogates_of_a_reply_become_writable():
-    assert read_reply(b'{"choices": [{"message": {"content": "a\\ud83db \\ud83d\\ude00"}}]}').text == "a?b 😀"
+    assert (
+        read_reply(b'{"choices": [{"message": {"content": "a\\ud83db \\ud83d\\ude00"}}]}').text
+        == "a?b 😀"
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +148,13 @@ def test_retry_after_as_number_and_date(header, seconds):
     [
         (429, "2", b"{}", "rate_limited", False),
         (429, "61", b"{}", "rate_limited", True),
-        (429, None, b'{"error": {"code": "insufficient_quota", "message": "pay"}}', "refused", True),
+        (
+            429,
+            None,
+            b'{"error": {"code": "insufficient_quota", "message": "pay"}}',
+            "refused",
+            True,
+        ),
         (500, None, b"", "server_error", False),
         (599, None, b"", "server_error", False),
         (408, None, b"", "timeout", False),

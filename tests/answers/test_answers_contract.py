@@ -17,11 +17,18 @@ from rag_eval.answers.replies import Parsed, Terms, parse_reply
 
 JSON = Terms("json", ("SUPPORTED",), analyze_only=True, max_reply_chars=20_000)
 JSON_GROUND = Terms("json", ("SUPPORTED",), analyze_only=False, max_reply_chars=20_000)
-VERDICT = Terms("verdict", ("SUPPORTED", "CONTRADICTED", "NOT FOUND"), analyze_only=True, max_reply_chars=20_000)
+VERDICT = Terms(
+    "verdict", ("SUPPORTED", "CONTRADICTED", "NOT FOUND"), analyze_only=True, max_reply_chars=20_000
+)
 VERDICT_GROUND = Terms("verdict", ("SUPPORTED",), analyze_only=False, max_reply_chars=20_000)
 
 WEST = "docs/capitals.md:2"
-GOOD = {"citations": [WEST], "answer": "Paris is the capital of France.", "deltaS": 0.3, "lambda": "convergent"}
+GOOD = {
+    "citations": [WEST],
+    "answer": "Paris is the capital of France.",
+    "deltaS": 0.3,
+    "lambda": "convergent",
+}
 GOOD_VERDICT = f"VERDICT=SUPPORTED\nCITATIONS={WEST}\nParis is the capital of France."
 
 
@@ -40,7 +47,12 @@ def outcome(text: str, terms: Terms) -> str:
         return parsed.code
     if parsed.outcome == "contract_error_reply":
         return "ok:contract_error_reply"
-    judged = judge(parsed.text, parsed.citations, evidence(), refusal_to=None if parsed.outcome == "answered" else "Where is Paris?")
+    judged = judge(
+        parsed.text,
+        parsed.citations,
+        evidence(),
+        refusal_to=None if parsed.outcome == "answered" else "Where is Paris?",
+    )
     return ",".join(fault.code for fault in judged.faults) or f"ok:{parsed.outcome}"
 
 
@@ -86,16 +98,36 @@ VALID_VERDICT = {
     "braces in the text": f"VERDICT=SUPPORTED\nCITATIONS={WEST}\n{{}} is empty.",
 }
 REFUSALS = [
-    (JSON, reply(citations=[], answer="INSUFFICIENT EVIDENCE: the population"), "ok:insufficient_evidence"),
+    (
+        JSON,
+        reply(citations=[], answer="INSUFFICIENT EVIDENCE: the population"),
+        "ok:insufficient_evidence",
+    ),
     (JSON, reply(answer="INSUFFICIENT EVIDENCE: the population"), "ok:insufficient_evidence"),
-    (JSON, reply(citations=["docs/none.md:1"], answer="INSUFFICIENT EVIDENCE: the population"), "unknown_snippet"),
+    (
+        JSON,
+        reply(citations=["docs/none.md:1"], answer="INSUFFICIENT EVIDENCE: the population"),
+        "unknown_snippet",
+    ),
     (JSON, "INSUFFICIENT EVIDENCE: the population", "ok:insufficient_evidence"),
     (JSON, "**INSUFFICIENT EVIDENCE**\n- the population", "ok:insufficient_evidence"),
     (JSON, "INSUFFICIENT EVIDENCE: the answer is not in the passages", "ok:insufficient_evidence"),
-    (JSON, "INSUFFICIENT EVIDENCE: the answer is Paris, 42 per cent, take aspirin.", "refusal_not_allowed"),
-    (JSON, reply(citations=[], answer="INSUFFICIENT EVIDENCE. Answer: Paris"), "refusal_not_allowed"),
+    (
+        JSON,
+        "INSUFFICIENT EVIDENCE: the answer is Paris, 42 per cent, take aspirin.",
+        "refusal_not_allowed",
+    ),
+    (
+        JSON,
+        reply(citations=[], answer="INSUFFICIENT EVIDENCE. Answer: Paris"),
+        "refusal_not_allowed",
+    ),
     (JSON, "INSUFFICIENT EVIDENCE: " + "the population " * 40, "refusal_not_allowed"),
-    (VERDICT, "VERDICT=INSUFFICIENT EVIDENCE\nCITATIONS=\nThe answer is Paris.", "refusal_not_allowed"),
+    (
+        VERDICT,
+        "VERDICT=INSUFFICIENT EVIDENCE\nCITATIONS=\nThe answer is Paris.",
+        "refusal_not_allowed",
+    ),
     (VERDICT_GROUND, "VERDICT=NOT FOUND\nCITATIONS=\nThe answer is Paris.", "refusal_not_allowed"),
     (VERDICT, "VERDICT=INSUFFICIENT EVIDENCE\nCITATIONS=\n\u2800__", "missing_gaps"),
     (JSON, "INSUFFICIENT EVIDENCE", "missing_gaps"),
@@ -110,16 +142,35 @@ REFUSALS = [
     (JSON_GROUND, "INSUFFICIENT EVIDENCE: the population", "refusal_not_allowed"),
     (JSON_GROUND, reply(citations=[], answer="NOT FOUND, but it is Paris."), "empty_citations"),
     (JSON_GROUND, reply(citations=[], answer="not found"), "empty_citations"),
-    (VERDICT, "VERDICT=INSUFFICIENT EVIDENCE\nCITATIONS=\nthe population", "ok:insufficient_evidence"),
-    (VERDICT, "VERDICT=INSUFFICIENT EVIDENCE\nCITATIONS=NONE\nINSUFFICIENT EVIDENCE: the population", "ok:insufficient_evidence"),
+    (
+        VERDICT,
+        "VERDICT=INSUFFICIENT EVIDENCE\nCITATIONS=\nthe population",
+        "ok:insufficient_evidence",
+    ),
+    (
+        VERDICT,
+        "VERDICT=INSUFFICIENT EVIDENCE\nCITATIONS=NONE\nINSUFFICIENT EVIDENCE: the population",
+        "ok:insufficient_evidence",
+    ),
     (VERDICT, "VERDICT=INSUFFICIENT EVIDENCE\nCITATIONS=\n", "missing_gaps"),
     (VERDICT, "VERDICT=INSUFFICIENT EVIDENCE\nCITATIONS=\nINSUFFICIENT EVIDENCE", "missing_gaps"),
     (VERDICT, "VERDICT=NOT FOUND\nCITATIONS=", "ok:not_found"),  # one of the allowed verdicts
     (VERDICT, f"VERDICT=SUPPORTED\nCITATIONS={WEST}\nNOT FOUND", "refusal_not_allowed"),
     (VERDICT_GROUND, "VERDICT=NOT FOUND\nCITATIONS=", "ok:not_found"),
-    (VERDICT_GROUND, "VERDICT=INSUFFICIENT EVIDENCE\nCITATIONS=\nthe population", "refusal_not_allowed"),
+    (
+        VERDICT_GROUND,
+        "VERDICT=INSUFFICIENT EVIDENCE\nCITATIONS=\nthe population",
+        "refusal_not_allowed",
+    ),
     (VERDICT_GROUND, "NOT FOUND", "ok:not_found"),
-    *((terms, json.dumps({"error": "no evidence for it", "fix": "index the atlas"}), "ok:contract_error_reply") for terms in (JSON, JSON_GROUND, VERDICT, VERDICT_GROUND)),
+    *(
+        (
+            terms,
+            json.dumps({"error": "no evidence for it", "fix": "index the atlas"}),
+            "ok:contract_error_reply",
+        )
+        for terms in (JSON, JSON_GROUND, VERDICT, VERDICT_GROUND)
+    ),
     (JSON, '```json\n{"fix": "index the atlas", "error": "none"}\n```', "ok:contract_error_reply"),
     (JSON, '{"error": "x"}', "missing_key"),
     (JSON, '{"error": "x", "fix": ""}', "wrong_type"),
@@ -163,7 +214,10 @@ BROKEN_JSON = [
     (reply().replace("0.3", "0." + "3" * 5000), "bad_number"),
     (reply().replace('"deltaS"', '"answer": "Berlin", "deltaS"'), "duplicate_key"),
     (reply().replace('"answer"', '"citations": [], "answer"'), "duplicate_key"),
-    (reply(citations=[{"token": WEST}]).replace('"token"', '"token": "x", "token"'), "duplicate_key"),
+    (
+        reply(citations=[{"token": WEST}]).replace('"token"', '"token": "x", "token"'),
+        "duplicate_key",
+    ),
     (_reordered("answer", "citations", "deltaS", "lambda"), "explained_before_cited"),
     (_reordered("answer", "deltaS", "lambda", "citations"), "explained_before_cited"),
     (_reordered("deltaS", "citations", "answer", "lambda"), "explained_before_cited"),
@@ -179,23 +233,95 @@ BROKEN_JSON = [
     ("{}", "missing_key"),
     *((without(key), "missing_key") for key in GOOD),
     *((reply(citations=value), "wrong_type") for value in (None, WEST, {}, 3, True)),
-    *((reply(answer=value), "wrong_type") for value in (None, 3, ["Paris"], {"text": "Paris"}, True)),
+    *(
+        (reply(answer=value), "wrong_type")
+        for value in (None, 3, ["Paris"], {"text": "Paris"}, True)
+    ),
     *((reply(deltaS=value), "wrong_type") for value in ("0.3", [0.3], True, {})),
     *((reply(**{"lambda": value}), "wrong_type") for value in (3, ["convergent"], True)),
     *((reply(deltaS=value), "bad_delta_s") for value in (-0.1, 1.1, 7)),
-    *((reply(**{"lambda": value}), "bad_lambda") for value in ("", "stable", "Convergent", "convergent ")),
-    *((reply(citations=[value]), "bad_citation") for value in (1, None, [], {}, True, "", " ", "docs/capitals.md", "docs/capitals.md:", ":2", "docs/capitals.md:0", "docs/capitals.md:3-2", "docs/capitals.md:-1")),
-    *((reply(citations=[value]), "bad_citation") for value in ("docs/capitals.md:two", "docs/capitals.md:2-", "docs/capitals.md:2:", "docs/capitals.md:9999999999", "a\nb:1", "docs/capitals.md:²", "x" * 3000 + ":1")),
-    *((reply(citations=[value]), "bad_citation") for value in ({"token": 1}, {"quote": "x"}, {"token": WEST, "quote": 1}, {"token": WEST, "line": 2}, {"token": WEST, "quote": None})),
+    *(
+        (reply(**{"lambda": value}), "bad_lambda")
+        for value in ("", "stable", "Convergent", "convergent ")
+    ),
+    *(
+        (reply(citations=[value]), "bad_citation")
+        for value in (
+            1,
+            None,
+            [],
+            {},
+            True,
+            "",
+            " ",
+            "docs/capitals.md",
+            "docs/capitals.md:",
+            ":2",
+            "docs/capitals.md:0",
+            "docs/capitals.md:3-2",
+            "docs/capitals.md:-1",
+        )
+    ),
+    *(
+        (reply(citations=[value]), "bad_citation")
+        for value in (
+            "docs/capitals.md:two",
+            "docs/capitals.md:2-",
+            "docs/capitals.md:2:",
+            "docs/capitals.md:9999999999",
+            "a\nb:1",
+            "docs/capitals.md:²",
+            "x" * 3000 + ":1",
+        )
+    ),
+    *(
+        (reply(citations=[value]), "bad_citation")
+        for value in (
+            {"token": 1},
+            {"quote": "x"},
+            {"token": WEST, "quote": 1},
+            {"token": WEST, "line": 2},
+            {"token": WEST, "quote": None},
+        )
+    ),
     (reply(citations=[f"d:{n}" for n in range(1, 300)]), "bad_citation"),
     (reply(citations=[WEST, "nonsense"]), "bad_citation"),
     (reply(citations=[f"{WEST}, docs/capitals.md:3"]), "bad_citation"),
     (reply(answer=""), "empty_answer"),
-    *((reply(answer=value), "empty_answer") for value in (" \n", "\u200b", "\u2800", "\u3164", "...", "!", "__", f"[{WEST}]", f"[{WEST}].")),
-    *((reply(citations=[{"token": WEST, "quote": value}]), "quote_mismatch") for value in (".", "P", "\u200b", "...", "P\u200b.", "—")),
+    *(
+        (reply(answer=value), "empty_answer")
+        for value in (
+            " \n",
+            "\u200b",
+            "\u2800",
+            "\u3164",
+            "...",
+            "!",
+            "__",
+            f"[{WEST}]",
+            f"[{WEST}].",
+        )
+    ),
+    *(
+        (reply(citations=[{"token": WEST, "quote": value}]), "quote_mismatch")
+        for value in (".", "P", "\u200b", "...", "P\u200b.", "—")
+    ),
     (reply(citations=[WEST, "docs/setup.md:2"]), "cross_section_reuse"),
     (reply(citations=[WEST, "docs/capitals.md:5"]), "cross_section_reuse"),
-    *((reply(answer=f"See {path}"), "path_not_in_evidence") for path in ("etc/passwd", "var/log.", "evil.example.com/x", "http:evil.com/x", "localhost:8080/x", "10.0.0.1/secret", "id_rsa", "hidden.md\u200b", "hid\u00adden.md")),
+    *(
+        (reply(answer=f"See {path}"), "path_not_in_evidence")
+        for path in (
+            "etc/passwd",
+            "var/log.",
+            "evil.example.com/x",
+            "http:evil.com/x",
+            "localhost:8080/x",
+            "10.0.0.1/secret",
+            "id_rsa",
+            "hidden.md\u200b",
+            "hid\u00adden.md",
+        )
+    ),
     (reply(citations=[]), "empty_citations"),
     (reply(citations=["docs/none.md:2"]), "unknown_snippet"),
     (reply(citations=["docs/capitals.md:2-5"]), "unknown_snippet"),
@@ -204,7 +330,10 @@ BROKEN_JSON = [
     (reply(citations=["DOCS/capitals.md:2"]), "unknown_snippet"),
     (reply(citations=["docs/capitals.md:4"]), "bad_offsets"),
     (reply(citations=[{"token": WEST, "quote": "Rome is the capital"}]), "quote_mismatch"),
-    (reply(citations=[WEST, "docs/setup.md:2"], answer=f"Paris [{WEST}] [docs/setup.md:2]."), "cross_section_reuse"),
+    (
+        reply(citations=[WEST, "docs/setup.md:2"], answer=f"Paris [{WEST}] [docs/setup.md:2]."),
+        "cross_section_reuse",
+    ),
     (reply(answer="See /etc/passwd."), "path_not_in_evidence"),
     (reply(answer="See https://evil.example/x."), "path_not_in_evidence"),
     (reply(answer="See docs/setup.md."), "path_not_cited"),
@@ -224,13 +353,50 @@ BROKEN_VERDICT = [
     ("VERDICT=SUPPORTED", "empty_citations"),
     ("VERDICT=SUPPORTED\nCITATIONS=\nParis.", "empty_citations"),
     ("VERDICT=SUPPORTED\nCITATIONS=NONE\nParis.", "empty_citations"),
-    *((GOOD_VERDICT.replace("SUPPORTED", value), "verdict_not_allowed") for value in ("TRUE", "supported", "SUPPORTED.", "", "SUPPORTED, CONTRADICTED", "\u202eSUPPORTED")),
-    *((GOOD_VERDICT.replace(WEST, value), "bad_citation") for value in ("docs/capitals.md", "docs/capitals.md:two", "docs/capitals.md:0", "docs/capitals.md:3-2", f"{WEST} and more", f"see {WEST}, or not", ":2", ", ,", f"{WEST},,{WEST}")),
+    *(
+        (GOOD_VERDICT.replace("SUPPORTED", value), "verdict_not_allowed")
+        for value in (
+            "TRUE",
+            "supported",
+            "SUPPORTED.",
+            "",
+            "SUPPORTED, CONTRADICTED",
+            "\u202eSUPPORTED",
+        )
+    ),
+    *(
+        (GOOD_VERDICT.replace(WEST, value), "bad_citation")
+        for value in (
+            "docs/capitals.md",
+            "docs/capitals.md:two",
+            "docs/capitals.md:0",
+            "docs/capitals.md:3-2",
+            f"{WEST} and more",
+            f"see {WEST}, or not",
+            ":2",
+            ", ,",
+            f"{WEST},,{WEST}",
+        )
+    ),
     (GOOD_VERDICT.replace(WEST, ", ".join(f"d:{n}" for n in range(1, 300))), "bad_citation"),
     (f"{GOOD_VERDICT}\nVERDICT=CONTRADICTED", "duplicate_key"),
     (f"{GOOD_VERDICT}\n**CITATIONS**: docs/setup.md:1", "duplicate_key"),
-    *((f"{GOOD_VERDICT}{again}", "duplicate_key") for again in ("\n- VERDICT=CONTRADICTED", "\n1. **Verdict**: CONTRADICTED", "\nverdict = CONTRADICTED", "\u2028VERDICT=CONTRADICTED", "\n> `VERDICT`: x", "\n\u200bVERDICT\uff1dx", "\n* CITATIONS: x")),
-    *((f"VERDICT=SUPPORTED\nCITATIONS={WEST}\n{value}", "empty_answer") for value in ("...", "\u200b", "\u2800")),
+    *(
+        (f"{GOOD_VERDICT}{again}", "duplicate_key")
+        for again in (
+            "\n- VERDICT=CONTRADICTED",
+            "\n1. **Verdict**: CONTRADICTED",
+            "\nverdict = CONTRADICTED",
+            "\u2028VERDICT=CONTRADICTED",
+            "\n> `VERDICT`: x",
+            "\n\u200bVERDICT\uff1dx",
+            "\n* CITATIONS: x",
+        )
+    ),
+    *(
+        (f"VERDICT=SUPPORTED\nCITATIONS={WEST}\n{value}", "empty_answer")
+        for value in ("...", "\u200b", "\u2800")
+    ),
     (GOOD_VERDICT.replace(WEST, f"{WEST}, docs/setup.md:2"), "cross_section_reuse"),
     (f"VERDICT=SUPPORTED\nCITATIONS={WEST}", "empty_answer"),
     (f"VERDICT=SUPPORTED\nCITATIONS={WEST}\n \n", "empty_answer"),
@@ -244,18 +410,34 @@ BROKEN_VERDICT = [
 
 
 def _all() -> list[tuple[str, Terms, str, str]]:
-    cases = [(f"json, valid: {name}", JSON, text, "ok:answered") for name, text in VALID_JSON.items()]
-    cases += [(f"verdict, valid: {name}", VERDICT, text, "ok:answered") for name, text in VALID_VERDICT.items()]
-    cases += [(f"refusal {number}", terms, text, code) for number, (terms, text, code) in enumerate(REFUSALS)]
-    cases += [(f"json, broken {number}: {code}", JSON, text, code) for number, (text, code) in enumerate(BROKEN_JSON)]
-    cases += [(f"verdict, broken {number}: {code}", VERDICT, text, code) for number, (text, code) in enumerate(BROKEN_VERDICT)]
+    cases = [
+        (f"json, valid: {name}", JSON, text, "ok:answered") for name, text in VALID_JSON.items()
+    ]
+    cases += [
+        (f"verdict, valid: {name}", VERDICT, text, "ok:answered")
+        for name, text in VALID_VERDICT.items()
+    ]
+    cases += [
+        (f"refusal {number}", terms, text, code)
+        for number, (terms, text, code) in enumerate(REFUSALS)
+    ]
+    cases += [
+        (f"json, broken {number}: {code}", JSON, text, code)
+        for number, (text, code) in enumerate(BROKEN_JSON)
+    ]
+    cases += [
+        (f"verdict, broken {number}: {code}", VERDICT, text, code)
+        for number, (text, code) in enumerate(BROKEN_VERDICT)
+    ]
     return cases
 
 
 KNOWN = _all()
 
 
-@pytest.mark.parametrize(("terms", "text", "expected"), [case[1:] for case in KNOWN], ids=[case[0] for case in KNOWN])
+@pytest.mark.parametrize(
+    ("terms", "text", "expected"), [case[1:] for case in KNOWN], ids=[case[0] for case in KNOWN]
+)
 def test_a_reply_gets_its_code(terms, text, expected):
     assert outcome(text, terms) == expected
 
@@ -281,43 +463,108 @@ def _keeps_the_json_contract(text: str) -> bool:
     if body.startswith("```"):
         body = re.sub(r"^```(?:json|JSON)?\s*|\s*```$", "", body)
     keys = []
-    value = json.loads(body, object_pairs_hook=lambda pairs: (keys.append([key for key, _ in pairs]), dict(pairs))[1])
+    value = json.loads(
+        body,
+        object_pairs_hook=lambda pairs: (keys.append([key for key, _ in pairs]), dict(pairs))[1],
+    )
     if sorted(value) == ["error", "fix"]:
         return all(isinstance(part, str) and part.strip() for part in value.values())
-    if keys[-1][0] != "citations" or sorted(keys[-1]) != ["answer", "citations", "deltaS", "lambda"]:
+    if keys[-1][0] != "citations" or sorted(keys[-1]) != [
+        "answer",
+        "citations",
+        "deltaS",
+        "lambda",
+    ]:
         return False
     delta_s = value["deltaS"]
-    typed = isinstance(value["answer"], str) and value["answer"].strip() and isinstance(value["citations"], list) and value["lambda"] in (None, "convergent", "divergent", "recursive", "chaotic")
-    if not typed or not (delta_s is None or (isinstance(delta_s, (int, float)) and not isinstance(delta_s, bool) and 0 <= delta_s <= 1)):
+    typed = (
+        isinstance(value["answer"], str)
+        and value["answer"].strip()
+        and isinstance(value["citations"], list)
+        and value["lambda"] in (None, "convergent", "divergent", "recursive", "chaotic")
+    )
+    if not typed or not (
+        delta_s is None
+        or (
+            isinstance(delta_s, (int, float))
+            and not isinstance(delta_s, bool)
+            and 0 <= delta_s <= 1
+        )
+    ):
         return False
     refused = re.match(r"\W*INSUFFICIENT EVIDENCE\W+\w", value["answer"])
     for citation in value["citations"]:
-        token, quote = (citation, "") if isinstance(citation, str) else (citation["token"], citation.get("quote", ""))
-        if not _token_is_known(token) or " ".join(quote.split()) not in " ".join(_SAYS[re.split(r":\d", token.strip("[]` "))[0]].split()):
+        token, quote = (
+            (citation, "")
+            if isinstance(citation, str)
+            else (citation["token"], citation.get("quote", ""))
+        )
+        if not _token_is_known(token) or " ".join(quote.split()) not in " ".join(
+            _SAYS[re.split(r":\d", token.strip("[]` "))[0]].split()
+        ):
             return False
-    return bool(value["citations"] or refused) and not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]", value["answer"])
+    return bool(value["citations"] or refused) and not re.search(
+        r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]", value["answer"]
+    )
 
 
 def _keeps_the_verdict_contract(text: str) -> bool:
-    lines = [line.strip().replace("*", "") for line in text.lstrip("\ufeff").strip().split("\n") if line.strip()]
+    lines = [
+        line.strip().replace("*", "")
+        for line in text.lstrip("\ufeff").strip().split("\n")
+        if line.strip()
+    ]
     if lines[0].startswith(("{", "```")):
         return _keeps_the_json_contract(text)
     first = re.fullmatch(r"(?:__)?VERDICT(?:__)?\s*[=:]\s*(.*)", lines[0])
-    second = re.fullmatch(r"(?:__)?CITATIONS(?:__)?\s*[=:]\s*(.*)", lines[1]) if len(lines) > 1 else None
-    if not first or not second or first[1].strip() not in (*VERDICT.verdicts, "INSUFFICIENT EVIDENCE"):
+    second = (
+        re.fullmatch(r"(?:__)?CITATIONS(?:__)?\s*[=:]\s*(.*)", lines[1]) if len(lines) > 1 else None
+    )
+    if (
+        not first
+        or not second
+        or first[1].strip() not in (*VERDICT.verdicts, "INSUFFICIENT EVIDENCE")
+    ):
         return False
-    tokens = [token for token in re.split(r"[,;]", second[1]) if token.strip() and token.strip().upper() != "NONE"]
+    tokens = [
+        token
+        for token in re.split(r"[,;]", second[1])
+        if token.strip() and token.strip().upper() != "NONE"
+    ]
     refused = first[1].strip() in ("NOT FOUND", "INSUFFICIENT EVIDENCE")
-    return all(_token_is_known(token) for token in tokens) and (refused or (bool(tokens) and len(lines) > 2))
+    return all(_token_is_known(token) for token in tokens) and (
+        refused or (bool(tokens) and len(lines) > 2)
+    )
 
 
 def keeps_the_contract(text: str, terms: Terms) -> bool:
     """Whether a reply keeps the contract, and names no file or address beyond its evidence."""
     if re.match(r"[\s*_`\"'\ufeff]*(NOT FOUND|INSUFFICIENT EVIDENCE)\b", text):
-        return (re.search(r"INSUFFICIENT EVIDENCE\W+\w", text) if terms.analyze_only else re.search(r"NOT FOUND", text)) is not None
-    kept = _keeps_the_json_contract(text) if terms.response_schema == "json" else _keeps_the_verdict_contract(text)
-    said = "\n".join([*_SAYS.values(), *_SAYS, *(f"https://example.org/{doc}" for doc in _SAYS), *(token for token in re.findall(r"[\w/.]+:\d+(?:-\d+)?", text) if _token_is_known(token))])
-    named = re.findall(r"https?://[^\s\"\])]+|(?<![\w/.])/?(?:[\w-]+/)*[\w-]+\.(?:md|py|yaml|sh)\b", text)
+        return (
+            re.search(r"INSUFFICIENT EVIDENCE\W+\w", text)
+            if terms.analyze_only
+            else re.search(r"NOT FOUND", text)
+        ) is not None
+    kept = (
+        _keeps_the_json_contract(text)
+        if terms.response_schema == "json"
+        else _keeps_the_verdict_contract(text)
+    )
+    said = "\n".join(
+        [
+            *_SAYS.values(),
+            *_SAYS,
+            *(f"https://example.org/{doc}" for doc in _SAYS),
+            *(
+                token
+                for token in re.findall(r"[\w/.]+:\d+(?:-\d+)?", text)
+                if _token_is_known(token)
+            ),
+        ]
+    )
+    named = re.findall(
+        r"https?://[^\s\"\])]+|(?<![\w/.])/?(?:[\w-]+/)*[\w-]+\.(?:md|py|yaml|sh)\b", text
+    )
     return kept and all(name.rstrip(".,") in said for name in named)
 
 
@@ -330,7 +577,36 @@ def test_the_independent_reading_accepts_the_valid_and_refuses_the_broken():
     assert not keeps_the_contract(GOOD_VERDICT.replace("SUPPORTED", "TRUE"), VERDICT)
 
 
-_PIECES = ['"', "{", "}", "[", "]", ":", ",", "\\", "\n", "0", "9", "-", "=", "*", "`", "é", "\x00", "\ud800", "NaN", "null", "/etc/passwd", "docs/none.md:2", "VERDICT=", "CITATIONS=", '"citations"', '"answer"', " ", "```"]
+_PIECES = [
+    '"',
+    "{",
+    "}",
+    "[",
+    "]",
+    ":",
+    ",",
+    "\\",
+    "\n",
+    "0",
+    "9",
+    "-",
+    "=",
+    "*",
+    "`",
+    "é",
+    "\x00",
+    "\ud800",
+    "NaN",
+    "null",
+    "/etc/passwd",
+    "docs/none.md:2",
+    "VERDICT=",
+    "CITATIONS=",
+    '"citations"',
+    '"answer"',
+    " ",
+    "```",
+]
 
 
 def _edited(text: str, rng: random.Random) -> str:
@@ -360,8 +636,14 @@ def _edited(text: str, rng: random.Random) -> str:
 
 def _random_edits(count: int) -> list[tuple[Terms, str]]:
     rng = random.Random(20240229)
-    sources = [*((JSON, text) for text in VALID_JSON.values()), *((VERDICT, text) for text in VALID_VERDICT.values())]
-    return [(terms, _edited(text, rng)) for terms, text in itertools.islice(itertools.cycle(sources), count)]
+    sources = [
+        *((JSON, text) for text in VALID_JSON.values()),
+        *((VERDICT, text) for text in VALID_VERDICT.values()),
+    ]
+    return [
+        (terms, _edited(text, rng))
+        for terms, text in itertools.islice(itertools.cycle(sources), count)
+    ]
 
 
 def test_no_random_edit_of_a_valid_reply_passes_that_breaks_the_contract():
@@ -380,19 +662,43 @@ def test_no_random_edit_of_a_valid_reply_passes_that_breaks_the_contract():
     assert len(codes) >= 15  # and the others break it in many ways
 
 
-_ANSWERS = ["Paris is the capital of France. Pip installs.", '巴黎 "is" it。好\\n', "So it is. See docs/capitals.md and/or ask, e.g. at 12:30 on 1/2.", f"Paris [{WEST}]. Berlin [docs/capitals.md:3]."]
-_CITED = [[WEST, "docs/capitals.md:3"], [{"token": WEST, "quote": "Paris is the  capital"}, "[docs/capitals.md:3]", "docs/setup.md:1-4"]]
+_ANSWERS = [
+    "Paris is the capital of France. Pip installs.",
+    '巴黎 "is" it。好\\n',
+    "So it is. See docs/capitals.md and/or ask, e.g. at 12:30 on 1/2.",
+    f"Paris [{WEST}]. Berlin [docs/capitals.md:3].",
+]
+_CITED = [
+    [WEST, "docs/capitals.md:3"],
+    [
+        {"token": WEST, "quote": "Paris is the  capital"},
+        "[docs/capitals.md:3]",
+        "docs/setup.md:1-4",
+    ],
+]
 _REST = [{"deltaS": 0, "lambda": "chaotic"}, {"deltaS": None, "lambda": None}]
-_WRITTEN = [json.dumps, lambda value: json.dumps(value, indent=1, ensure_ascii=False), lambda value: f"```json\n{json.dumps(value)}\n```"]
+_WRITTEN = [
+    json.dumps,
+    lambda value: json.dumps(value, indent=1, ensure_ascii=False),
+    lambda value: f"```json\n{json.dumps(value)}\n```",
+]
 _SPOILT = {  # what is done to a valid object -> its code
     "ok:answered": lambda good: good,
     "missing_key": lambda good: {key: value for key, value in good.items() if key != "lambda"},
     "unknown_key": lambda good: {**good, "confidence": 0.9},
-    "explained_before_cited": lambda good: {key: good[key] for key in ("answer", "citations", "deltaS", "lambda")},
+    "explained_before_cited": lambda good: {
+        key: good[key] for key in ("answer", "citations", "deltaS", "lambda")
+    },
     "empty_citations": lambda good: {**good, "citations": []},
     "bad_citation": lambda good: {**good, "citations": [*good["citations"], "docs/capitals.md"]},
-    "unknown_snippet": lambda good: {**good, "citations": [*good["citations"], "docs/capitals.md:3-5"]},
-    "quote_mismatch": lambda good: {**good, "citations": [*good["citations"], {"token": WEST, "quote": "Lyon"}]},
+    "unknown_snippet": lambda good: {
+        **good,
+        "citations": [*good["citations"], "docs/capitals.md:3-5"],
+    },
+    "quote_mismatch": lambda good: {
+        **good,
+        "citations": [*good["citations"], {"token": WEST, "quote": "Lyon"}],
+    },
     "bad_delta_s": lambda good: {**good, "deltaS": 1.5},
     "bad_lambda": lambda good: {**good, "lambda": "fine"},
     "wrong_type": lambda good: {**good, "answer": [good["answer"]]},
@@ -406,16 +712,33 @@ _SPOILT = {  # what is done to a valid object -> its code
 
 def test_every_way_of_breaking_every_valid_object_gets_its_code():
     """768 replies; what is wrong with each is known because it was done to a valid one."""
-    goods = [{"citations": cited, "answer": answer, **rest} for cited, answer, rest in itertools.product(_CITED, _ANSWERS, _REST)]
-    wrong = [(code, text) for good, (code, spoil), write in itertools.product(goods, _SPOILT.items(), _WRITTEN) if outcome(text := write(spoil(good)), JSON) != code]
+    goods = [
+        {"citations": cited, "answer": answer, **rest}
+        for cited, answer, rest in itertools.product(_CITED, _ANSWERS, _REST)
+    ]
+    wrong = [
+        (code, text)
+        for good, (code, spoil), write in itertools.product(goods, _SPOILT.items(), _WRITTEN)
+        if outcome(text := write(spoil(good)), JSON) != code
+    ]
     assert len(goods) * len(_SPOILT) * len(_WRITTEN) == 768
     assert wrong == []
 
 
 def test_four_hundred_replies_and_more_have_codes_known_by_construction():
     assert len(KNOWN) >= 180
-    assert {code for *_, code in KNOWN if not code.startswith("ok:")} >= set(CODES) - {code for code in CODES if code.startswith("chat_")} - {
-        "incomplete_reply", "contract_error_reply", "validator_failed", "validator_error", "prompt_too_long", "pattern_timeout", "retrieval_error", "no_output", "internal_error"
+    assert {code for *_, code in KNOWN if not code.startswith("ok:")} >= set(CODES) - {
+        code for code in CODES if code.startswith("chat_")
+    } - {
+        "incomplete_reply",
+        "contract_error_reply",
+        "validator_failed",
+        "validator_error",
+        "prompt_too_long",
+        "pattern_timeout",
+        "retrieval_error",
+        "no_output",
+        "internal_error",
     }  # those come from elsewhere than the reply's text
 
 
@@ -424,19 +747,62 @@ def test_any_text_is_read_without_an_exception(text, terms):
     assert isinstance(parse_reply(text, terms), (Parsed, Fault))
 
 
-@given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["citations", "answer", "deltaS", "lambda", "error", "fix", "token", "quote"]), inner, max_size=5), max_leaves=8))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["citations", "answer", "deltaS", "lambda", "error", "fix", "token", "quote"]
+                ),
+                inner,
+                max_size=5,
+            )
+        ),
+        max_leaves=8,
+    )
+)
 def test_any_json_value_is_read_without_an_exception(value):
     found = parse_reply(json.dumps(value), JSON)
-    assert isinstance(found, Fault) or found.outcome == "contract_error_reply" or keeps_the_contract(json.dumps(value), JSON) or found.outcome == "insufficient_evidence" or found.citations
+    assert (
+        isinstance(found, Fault)
+        or found.outcome == "contract_error_reply"
+        or keeps_the_contract(json.dumps(value), JSON)
+        or found.outcome == "insufficient_evidence"
+        or found.citations
+    )
 
 
 def test_hostile_lengths_are_read_in_linear_time():
     terms = Terms("verdict", ("SUPPORTED",), analyze_only=True, max_reply_chars=1_000_000)
-    for value in ("a:1 " * 200_000, "a:1," + " " * 500_000 + "x", ":" * 500_000, "a:" + "1" * 900_000, "[" * 500_000, "a" * 900_000, "a:1-" * 200_000):
-        assert outcome(f"VERDICT=SUPPORTED\nCITATIONS={value}\nParis.", terms) in {"bad_citation", "unknown_snippet"}
-    for text in ("{" * 900_000, "[" * 900_000, "`" * 900_000, "{ " * 400_000, "VERDICT=\n" * 100_000, "INSUFFICIENT EVIDENCE" + "." * 900_000, "*" * 900_000):
+    for value in (
+        "a:1 " * 200_000,
+        "a:1," + " " * 500_000 + "x",
+        ":" * 500_000,
+        "a:" + "1" * 900_000,
+        "[" * 500_000,
+        "a" * 900_000,
+        "a:1-" * 200_000,
+    ):
+        assert outcome(f"VERDICT=SUPPORTED\nCITATIONS={value}\nParis.", terms) in {
+            "bad_citation",
+            "unknown_snippet",
+        }
+    for text in (
+        "{" * 900_000,
+        "[" * 900_000,
+        "`" * 900_000,
+        "{ " * 400_000,
+        "VERDICT=\n" * 100_000,
+        "INSUFFICIENT EVIDENCE" + "." * 900_000,
+        "*" * 900_000,
+    ):
         assert isinstance(parse_reply(text, terms), Fault)
-        assert isinstance(parse_reply(text, Terms("json", (), analyze_only=True, max_reply_chars=1_000_000)), Fault)
+        assert isinstance(
+            parse_reply(text, Terms("json", (), analyze_only=True, max_reply_chars=1_000_000)),
+            Fault,
+        )
 
 
 def test_a_reply_of_ten_megabytes_costs_no_copy_of_it():
@@ -463,23 +829,41 @@ def test_every_code_says_what_it_means_and_what_mends_it():
 
 
 def test_codes_of_the_chat_have_their_own_names_and_unknown_ones_one():
-    for code in ("timeout", "connection", "rate_limited", "server_error", "refused", "malformed_reply", "reply_too_large"):
+    for code in (
+        "timeout",
+        "connection",
+        "rate_limited",
+        "server_error",
+        "refused",
+        "malformed_reply",
+        "reply_too_large",
+    ):
         assert chat_code(code) == f"chat_{code}"
     assert chat_code("teapot") == "chat_error"
 
 
 def test_what_a_good_reply_says_is_kept():
-    parsed = parse_reply(reply(citations=[{"token": "docs/capitals.md:1-3", "quote": "Paris"}]), JSON)
+    parsed = parse_reply(
+        reply(citations=[{"token": "docs/capitals.md:1-3", "quote": "Paris"}]), JSON
+    )
     assert isinstance(parsed, Parsed)
     assert (parsed.delta_s, parsed.lambda_state, parsed.verdict) == (0.3, "convergent", "")
-    assert [(item.doc_id, item.first, item.last, item.quote) for item in parsed.citations] == [("docs/capitals.md", 1, 3, "Paris")]
+    assert [(item.doc_id, item.first, item.last, item.quote) for item in parsed.citations] == [
+        ("docs/capitals.md", 1, 3, "Paris")
+    ]
     parsed = parse_reply(VALID_VERDICT["several"], VERDICT)
     assert isinstance(parsed, Parsed)
     assert parsed.verdict == "SUPPORTED"
-    assert [(item.doc_id, item.first, item.last) for item in parsed.citations] == [("docs/capitals.md", 2, 2), ("docs/capitals.md", 3, 3), ("docs/setup.md", 1, 3)]
+    assert [(item.doc_id, item.first, item.last) for item in parsed.citations] == [
+        ("docs/capitals.md", 2, 2),
+        ("docs/capitals.md", 3, 3),
+        ("docs/setup.md", 1, 3),
+    ]
 
 
 def test_a_document_whose_name_has_spaces_and_commas_can_be_cited():
-    parsed = parse_reply("VERDICT=SUPPORTED\nCITATIONS=My notes, part 1.md:2, b.md:3-4\nSo.", VERDICT)
+    parsed = parse_reply(
+        "VERDICT=SUPPORTED\nCITATIONS=My notes, part 1.md:2, b.md:3-4\nSo.", VERDICT
+    )
     assert isinstance(parsed, Parsed)
     assert [item.doc_id for item in parsed.citations] == ["My notes, part 1.md", "b.md"]

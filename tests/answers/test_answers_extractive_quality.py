@@ -2,7 +2,16 @@
 
 import numpy as np
 import pytest
-from answer_sets import auroc, auroc_interval, clapnq, lsa_embed, minilm_embed, precision_recall, scifact_evidence, xquad
+from answer_sets import (
+    auroc,
+    auroc_interval,
+    clapnq,
+    lsa_embed,
+    minilm_embed,
+    precision_recall,
+    scifact_evidence,
+    xquad,
+)
 from pandas_evidence import figures, pandas_evidence
 
 from rag_eval.answers.extractive import Extractive, TermWeights
@@ -31,7 +40,11 @@ def lexical(its):
 
 
 def embedded_default(its):
-    return Extractive(lsa_embed(its.background), embedding="lsa", term_weights=TermWeights.of_texts(its.background))
+    return Extractive(
+        lsa_embed(its.background),
+        embedding="lsa",
+        term_weights=TermWeights.of_texts(its.background),
+    )
 
 
 def with_model(its, minilm):
@@ -39,7 +52,11 @@ def with_model(its, minilm):
 
 
 def halves(its):
-    return {"all": np.ones(len(its.held_out), dtype=bool), "fitted": ~its.held_out, "held out": its.held_out}
+    return {
+        "all": np.ones(len(its.held_out), dtype=bool),
+        "fitted": ~its.held_out,
+        "held out": its.held_out,
+    }
 
 
 def check_sentences(its, extracts, least_precision, least_recall):
@@ -68,7 +85,9 @@ def test_clapnq_sentences_and_abstention_without_a_model(clapnq_set, answerer):
     model = answerer(clapnq_set)
     found = model.answer(clapnq_set.questions, clapnq_set.passages)
     check_sentences(clapnq_set, found, 0.58, 0.55)
-    check_abstention(model, clapnq_set.carried, signals(found), halves(clapnq_set), least=0.70, lower=0.65)
+    check_abstention(
+        model, clapnq_set.carried, signals(found), halves(clapnq_set), least=0.70, lower=0.65
+    )
 
 
 @pytest.mark.slow
@@ -76,13 +95,17 @@ def test_clapnq_with_minilm(clapnq_set, minilm):
     model = with_model(clapnq_set, minilm)
     found = model.answer(clapnq_set.questions, clapnq_set.passages)
     check_sentences(clapnq_set, found, 0.58, 0.58)
-    check_abstention(model, clapnq_set.carried, signals(found), halves(clapnq_set), least=0.80, lower=0.80)
+    check_abstention(
+        model, clapnq_set.carried, signals(found), halves(clapnq_set), least=0.80, lower=0.80
+    )
 
 
 def test_xquad_the_right_paragraph_is_told_from_the_nearest_wrong_one(xquad_sets):
     right, wrong = xquad_sets["xquad"], xquad_sets["xquad_wrong"]
     model = embedded_default(right)
-    signal = np.concatenate([signals(model.answer(its.questions, its.passages)) for its in (right, wrong)])
+    signal = np.concatenate(
+        [signals(model.answer(its.questions, its.passages)) for its in (right, wrong)]
+    )
     positive = np.repeat([True, False], len(right.questions))
     parts = {name: np.tile(rows, 2) for name, rows in halves(right).items()}
     check_abstention(model, positive, signal, parts, least=0.82, lower=0.82)
@@ -91,7 +114,9 @@ def test_xquad_the_right_paragraph_is_told_from_the_nearest_wrong_one(xquad_sets
 def test_the_signal_is_about_as_often_right_as_it_says(xquad_sets):
     its = xquad_sets["xquad_open"]
     found = embedded_default(its).answer(its.questions, its.passages)
-    precision, _ = precision_recall([type(one)(one.sentences[:1], one.signal, answered=one.answered) for one in found], its.gold)
+    precision, _ = precision_recall(
+        [type(one)(one.sentences[:1], one.signal, answered=one.answered) for one in found], its.gold
+    )
     sure = signals(found) >= 0.7
     unsure = (signals(found) < 0.4) & its.answerable
     assert its.held_out[sure].sum() > 100
@@ -126,7 +151,9 @@ def pandas_answers(evidence):
     return evidence.answerer().answer(evidence.variants["text"].tolist(), evidence.passages)
 
 
-def test_every_citation_of_pandas_api_is_valid_and_few_unanswerable_questions_are_answered(evidence, pandas_answers):
+def test_every_citation_of_pandas_api_is_valid_and_few_unanswerable_questions_are_answered(
+    evidence, pandas_answers
+):
     found = figures(evidence, pandas_answers)
     assert found["citation_validity"] == 1.0
     assert found["answered_unanswerable"] <= 3
@@ -136,10 +163,14 @@ def test_what_is_answered_of_pandas_api_is_better_than_what_is_not(evidence, pan
     all_of_them = figures(evidence, pandas_answers, ignore_refusals=True)
     assert all_of_them["cited"] >= 150
     assert all_of_them["citation_precision"] >= 0.07
-    assert figures(evidence, pandas_answers)["citation_precision"] > all_of_them["citation_precision"]
+    assert (
+        figures(evidence, pandas_answers)["citation_precision"] > all_of_them["citation_precision"]
+    )
 
 
 def test_half_of_the_citations_of_pandas_api_are_right(evidence, pandas_answers):
     found = figures(evidence, pandas_answers)
-    assert found["cited"] >= 10  # of 150 questions: most are refused, as their evidence lacks the gold
+    assert (
+        found["cited"] >= 10
+    )  # of 150 questions: most are refused, as their evidence lacks the gold
     assert found["citation_precision"] >= 0.50

@@ -57,11 +57,59 @@ PATHS = [
     ("文档/指南.md", ["文档/指南.md"]),
     ("server.log", ["server.log"]),
     ("localhost:8080", ["localhost:8080"]),
-    *((path, [path]) for path in ("etc/passwd", "var/log", "config/secrets", "home/alice", "evil.example.com/x", "http:evil.com/x", "localhost:8080/x", "10.0.0.1/secret", "ada@host.org/x")),
-    *((f"the {name}.", [name]) for name in ("Makefile", "Dockerfile", "id_rsa", ".env.production", "secret.env.local", "Server.log")),
-    *((text, ["hidden.md"]) for text in ("hidden.md\u200b", "\u2060hidden\u00ad.md", "hidden.md\u3164", "hidden.md。", "hidden.m\ufe0fd")),
+    *(
+        (path, [path])
+        for path in (
+            "etc/passwd",
+            "var/log",
+            "config/secrets",
+            "home/alice",
+            "evil.example.com/x",
+            "http:evil.com/x",
+            "localhost:8080/x",
+            "10.0.0.1/secret",
+            "ada@host.org/x",
+        )
+    ),
+    *(
+        (f"the {name}.", [name])
+        for name in (
+            "Makefile",
+            "Dockerfile",
+            "id_rsa",
+            ".env.production",
+            "secret.env.local",
+            "Server.log",
+        )
+    ),
+    *(
+        (text, ["hidden.md"])
+        for text in (
+            "hidden.md\u200b",
+            "\u2060hidden\u00ad.md",
+            "hidden.md\u3164",
+            "hidden.md。",
+            "hidden.m\ufe0fd",
+        )
+    ),
     # ordinary words
-    *((text, []) for text in ("home/office", "dev/prod", "root/row", "10.0.0.1/24", "df.info/df.describe", "Booking.com/Expedia.com", "process.env.HOME", "Math.log(x)", "a.m./p.m.", "a:12/3", "http: the", "etc.")),
+    *(
+        (text, [])
+        for text in (
+            "home/office",
+            "dev/prod",
+            "root/row",
+            "10.0.0.1/24",
+            "df.info/df.describe",
+            "Booking.com/Expedia.com",
+            "process.env.HOME",
+            "Math.log(x)",
+            "a.m./p.m.",
+            "a:12/3",
+            "http: the",
+            "etc.",
+        )
+    ),
     ("and/or", []),
     ("he/she", []),
     ("read/write access", []),
@@ -126,7 +174,18 @@ def test_paths_are_told_from_ordinary_words(text, expected):
 
 def test_verbatim_text_of_a_cited_item_passes_both_gates():
     """Of real documentation, full of addresses and file names: what stands in a cited item is known."""
-    for name in ("read_csv", "DataFrame", "read_parquet", "read_sql", "to_datetime", "merge", "concat", "read_excel", "HDFStore", "Series"):
+    for name in (
+        "read_csv",
+        "DataFrame",
+        "read_parquet",
+        "read_sql",
+        "to_datetime",
+        "merge",
+        "concat",
+        "read_excel",
+        "HDFStore",
+        "Series",
+    ):
         item = library().evidence(scored("api.rst", "s", getattr(pd, name).__doc__), "retrieve")
         assert item is not None
         assert path_faults(item.chunk.text, [item], [Citation("api.rst", 1, item.last_line)]) == []
@@ -143,7 +202,17 @@ def test_finding_paths_never_fails_and_finds_pieces_of_the_text(text):
 
 
 def test_finding_paths_in_hostile_text_takes_linear_time():
-    for text in ("a" * 200_000, "a:" * 100_000, "/" * 200_000, "a/" * 100_000, "." * 200_000, "a.b" * 70_000, "http://" * 30_000, "(" * 100_000 + "a.py", "_" * 200_000 + "x"):
+    for text in (
+        "a" * 200_000,
+        "a:" * 100_000,
+        "/" * 200_000,
+        "a/" * 100_000,
+        "." * 200_000,
+        "a.b" * 70_000,
+        "http://" * 30_000,
+        "(" * 100_000 + "a.py",
+        "_" * 200_000 + "x",
+    ):
         find_paths(text)  # a quadratic search would run into the suite's time limit
 
 
@@ -151,12 +220,24 @@ CASES = [
     # body, citations, codes
     ("Paris is the capital.", ["docs/capitals.md:2"], []),
     ("Paris is the capital.", ["docs/capitals.md:1-4"], []),
-    ("Paris is the capital.", ["docs/capitals.md:2", "docs/setup.md:1-4"], ["cross_section_reuse"]),  # an answer of one sentence
-    ("Paris is the capital. Pip installs.", ["docs/capitals.md:2", "docs/setup.md:1-4"], []),  # which sentence rests on which is not said
+    (
+        "Paris is the capital.",
+        ["docs/capitals.md:2", "docs/setup.md:1-4"],
+        ["cross_section_reuse"],
+    ),  # an answer of one sentence
+    (
+        "Paris is the capital. Pip installs.",
+        ["docs/capitals.md:2", "docs/setup.md:1-4"],
+        [],
+    ),  # which sentence rests on which is not said
     ("- Paris\n- Pip", ["docs/capitals.md:2", "docs/setup.md:1-4"], []),
     ("[docs/capitals.md:2]", ["docs/capitals.md:2"], ["empty_answer"]),
     ("Paris is the capital.", ["docs/capitals.md:7"], ["unknown_snippet"]),
-    ("Paris is the capital.", ["docs/capitals.md:4-5"], ["unknown_snippet"]),  # two items, and neither has both lines
+    (
+        "Paris is the capital.",
+        ["docs/capitals.md:4-5"],
+        ["unknown_snippet"],
+    ),  # two items, and neither has both lines
     ("Paris is the capital.", ["docs/other.md:1"], ["unknown_snippet"]),
     ("Paris is the capital.", ["capitals.md:2"], ["unknown_snippet"]),
     ("Paris is the capital.", ["docs/capitals.md:2", "docs/other.md:1"], ["unknown_snippet"]),
@@ -168,7 +249,11 @@ CASES = [
     ("It is in docs/capitals.md:3.", ["docs/capitals.md:2"], ["path_not_cited"]),
     ("It is in docs/capitals.md:99.", ["docs/capitals.md:2"], ["path_not_in_evidence"]),
     ("See https://example.org/docs/capitals.md.", ["docs/capitals.md:2"], []),
-    ("See https://example.org/docs/capitals.md?x=1", ["docs/capitals.md:2"], ["path_not_in_evidence"]),
+    (
+        "See https://example.org/docs/capitals.md?x=1",
+        ["docs/capitals.md:2"],
+        ["path_not_in_evidence"],
+    ),
     ("See https://evil.example/docs/capitals.md", ["docs/capitals.md:2"], ["path_not_in_evidence"]),
     ("Settings are in config/app.yaml.", ["docs/setup.md:3"], []),
     ("Settings are in config/app.yaml.", ["docs/setup.md:1"], []),  # in the text of a cited item
@@ -178,7 +263,11 @@ CASES = [
     ("Settings are in pp.yaml.", ["docs/setup.md:3"], ["path_not_in_evidence"]),
     ("Settings are in /config/app.yaml.", ["docs/setup.md:3"], ["path_not_in_evidence"]),
     ("Settings are in config/app.yaml.", ["docs/capitals.md:2"], ["path_not_cited"]),
-    ("Settings are in config/app.yaml and /etc/passwd.", ["docs/capitals.md:2"], ["path_not_in_evidence", "path_not_cited"]),
+    (
+        "Settings are in config/app.yaml and /etc/passwd.",
+        ["docs/capitals.md:2"],
+        ["path_not_in_evidence", "path_not_cited"],
+    ),
     ("Run ./run.sh", ["docs/setup.md:4"], []),
     ("Run run.sh", ["docs/setup.md:4"], []),
     ("Run ./stop.sh", ["docs/setup.md:4"], ["path_not_in_evidence"]),
@@ -187,10 +276,26 @@ CASES = [
     ("Use sort_values from api/frame.py.", ["api/frame.py:1"], []),
     (r"Use api\frame.py.", ["api/frame.py:1"], []),
     # inline marks
-    ("Paris [docs/capitals.md:2]. Pip [docs/setup.md:2].", ["docs/capitals.md:2", "docs/setup.md:2"], []),
-    ("Paris and pip [docs/capitals.md:2] [docs/setup.md:2].", ["docs/capitals.md:2", "docs/setup.md:2"], ["cross_section_reuse"]),
-    ("Paris and Rome [docs/capitals.md:2][docs/capitals.md:5].", ["docs/capitals.md:2", "docs/capitals.md:5"], ["cross_section_reuse"]),
-    ("Paris and Berlin [docs/capitals.md:2][docs/capitals.md:3].", ["docs/capitals.md:2", "docs/capitals.md:3"], []),
+    (
+        "Paris [docs/capitals.md:2]. Pip [docs/setup.md:2].",
+        ["docs/capitals.md:2", "docs/setup.md:2"],
+        [],
+    ),
+    (
+        "Paris and pip [docs/capitals.md:2] [docs/setup.md:2].",
+        ["docs/capitals.md:2", "docs/setup.md:2"],
+        ["cross_section_reuse"],
+    ),
+    (
+        "Paris and Rome [docs/capitals.md:2][docs/capitals.md:5].",
+        ["docs/capitals.md:2", "docs/capitals.md:5"],
+        ["cross_section_reuse"],
+    ),
+    (
+        "Paris and Berlin [docs/capitals.md:2][docs/capitals.md:3].",
+        ["docs/capitals.md:2", "docs/capitals.md:3"],
+        [],
+    ),
     ("Paris [docs/capitals.md:3].", ["docs/capitals.md:2"], ["path_not_cited"]),
     ("Paris [docs/none.md:3].", ["docs/capitals.md:2"], ["unknown_snippet"]),
 ]
@@ -202,7 +307,11 @@ def _citation(token):
     return Citation(doc, int(first), int(last or first))
 
 
-@pytest.mark.parametrize(("body", "cited", "codes"), CASES, ids=[f"{number}-{body[:30]}" for number, (body, _, _) in enumerate(CASES)])
+@pytest.mark.parametrize(
+    ("body", "cited", "codes"),
+    CASES,
+    ids=[f"{number}-{body[:30]}" for number, (body, _, _) in enumerate(CASES)],
+)
 def test_an_answer_is_held_against_its_evidence(body, cited, codes):
     judged = judge(body, [_citation(token) for token in cited], evidence())
     assert [fault.code for fault in judged.faults] == codes
@@ -214,7 +323,10 @@ def test_cited_lines_become_characters_of_the_document():
     (span,) = judged.citations
     assert (span.segment, span.evidence, span.doc_id) == (-1, 1, "docs/capitals.md")
     item = evidence(SOUTH, WEST)[1]
-    assert item.chunk.text[span.start - item.chunk.offsets.start : span.end - item.chunk.offsets.start] == "Berlin is the capital of Germany."
+    assert (
+        item.chunk.text[span.start - item.chunk.offsets.start : span.end - item.chunk.offsets.start]
+        == "Berlin is the capital of Germany."
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,13 +350,18 @@ def test_a_quote_must_stand_in_the_cited_lines(quote, code, text):
 
 
 def test_a_whitelisted_pair_of_sections_may_share_a_sentence():
-    body, cited = "Paris and pip [docs/capitals.md:2] [docs/setup.md:2].", [Citation("docs/capitals.md", 2, 2), Citation("docs/setup.md", 2, 2)]
+    body, cited = (
+        "Paris and pip [docs/capitals.md:2] [docs/setup.md:2].",
+        [Citation("docs/capitals.md", 2, 2), Citation("docs/setup.md", 2, 2)],
+    )
     assert not judge(body, cited, evidence(), cross_section_allowed=[(SETUP, WEST)]).faults
     assert judge(body, cited, evidence(), cross_section_allowed=[(SETUP, SOUTH)]).faults
 
 
 def test_marks_leave_the_text_and_number_its_sentences():
-    text, marks = unmarked("Paris is the capital [docs/capitals.md:2]. Rome lies on the Tiber. [docs/capitals.md:5-6] Done [1].")
+    text, marks = unmarked(
+        "Paris is the capital [docs/capitals.md:2]. Rome lies on the Tiber. [docs/capitals.md:5-6] Done [1]."
+    )
     assert text == "Paris is the capital. Rome lies on the Tiber. Done [1]."
     assert [(sentence, citation.first) for sentence, citation in marks] == [(0, 2), (1, 5)]
 
@@ -252,11 +369,16 @@ def test_marks_leave_the_text_and_number_its_sentences():
 def test_a_refusal_may_name_paths_of_the_question_only():
     refusal = "INSUFFICIENT EVIDENCE: what deploy/prod.yaml says"
     assert not path_faults(refusal, evidence(), [], "What does deploy/prod.yaml say?")
-    assert [fault.code for fault in path_faults(refusal, evidence(), [], "What is said?")] == ["path_not_in_evidence"]
+    assert [fault.code for fault in path_faults(refusal, evidence(), [], "What is said?")] == [
+        "path_not_in_evidence"
+    ]
 
 
 def test_an_answer_that_names_hundreds_of_paths_is_not_searched_for():
-    assert [fault.code for fault in path_faults(" ".join(f"f{n}.py" for n in range(600)), evidence(), [])] == ["path_not_cited"]
+    assert [
+        fault.code
+        for fault in path_faults(" ".join(f"f{n}.py" for n in range(600)), evidence(), [])
+    ] == ["path_not_cited"]
 
 
 @given(st.text(max_size=30), st.text(max_size=60))

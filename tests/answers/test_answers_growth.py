@@ -10,7 +10,16 @@ import time
 
 import pytest
 
-from rag_eval.answers import abstaining, events, gates, markers, paths, prompts, replies, reply_parts
+from rag_eval.answers import (
+    abstaining,
+    events,
+    gates,
+    markers,
+    paths,
+    prompts,
+    replies,
+    reply_parts,
+)
 from rag_eval.citations import live_index, quoted, traces
 from rag_eval.measures import content, phrases, retrieval_gap
 from rag_eval.records.problems import InputError
@@ -19,7 +28,11 @@ FLOOR = 0.2
 """Seconds of processor time below which a growth is noise."""
 MOST_GROWTH = 10
 
-TERMS = [replies.Terms(form, ("SUPPORTED",), analyze_only=analyze, max_reply_chars=10_000_000) for form in ("json", "verdict") for analyze in (True, False)]
+TERMS = [
+    replies.Terms(form, ("SUPPORTED",), analyze_only=analyze, max_reply_chars=10_000_000)
+    for form in ("json", "verdict")
+    for analyze in (True, False)
+]
 
 
 def _replies(text: str) -> None:
@@ -28,7 +41,11 @@ def _replies(text: str) -> None:
 
 
 def _trace(text: str) -> None:
-    for line in (text, f'ts=- qid="{text}', f"ts=- qid=- seg=0 deltaS=- lambda=- k=- store=- index_hash=- embed=- citations=[{text}"):
+    for line in (
+        text,
+        f'ts=- qid="{text}',
+        f"ts=- qid=- seg=0 deltaS=- lambda=- k=- store=- index_hash=- embed=- citations=[{text}",
+    ):
         with contextlib.suppress(InputError):
             traces.parse(line)
 
@@ -50,7 +67,9 @@ READERS = {
     "parse_reply, text": lambda text: _replies(f"VERDICT=SUPPORTED\nCITATIONS=a:1\n{text}"),
     "parse_reply, gaps": lambda text: _replies(f"INSUFFICIENT EVIDENCE{text}"),
     "parse_reply, fence": lambda text: _replies(f"```json{text}"),
-    "parse_reply, object": lambda text: _replies(json.dumps({"citations": [text], "answer": text, "deltaS": None, "lambda": None})),
+    "parse_reply, object": lambda text: _replies(
+        json.dumps({"citations": [text], "answer": text, "deltaS": None, "lambda": None})
+    ),
     "read_token": reply_parts.read_token,
     "refusal_in": lambda text: reply_parts.refusal_in(f"NOT FOUND{text}"),
     "read_markers": markers.read_markers,
@@ -64,9 +83,76 @@ READERS = {
 }
 PIECES = [
     *" \t\n\r\u2028\u00a0.,:;-_~/\\[](){}<>`*#\"'|=&@+%^$!?…01aA„“”«»「」『』–—•巴あ\u0301\u200b",
-    *("\r\n", "[ ", "\n ", "\n\n-", "\n- ", "1.", "1,", "a.", "a:", "a/", "a b ", "[1", "[1]", "[1, ", "[a:1]", "[a:1", "[a:", "[source ", "((", "](", "[1](", "a:1,", "a:1-", "://", "www.", "http://", "a("),
-    *("(a)", "\\\\a\\", '\\"', '","', "```", "` ", "„a", '"a"', "a_", "A.", "1,1", "*VERDICT", "VERDICT=\n", "\nVERDICT", "NOT FOUND ", "INSUFFICIENT EVIDENCE ", "the answer ", '{"a":', '{ "', "./", "a.py", "a.py:"),
-    *("a.py/", "a.com/", ".env.", "sorry, ", "based on ", "in the context, ", "the documents ", "[ 1 ", "[ 1 a ]", "1) ", "\n1)", "x. [1] ", "x. [a:1] ", "; ", " - "),
+    *(
+        "\r\n",
+        "[ ",
+        "\n ",
+        "\n\n-",
+        "\n- ",
+        "1.",
+        "1,",
+        "a.",
+        "a:",
+        "a/",
+        "a b ",
+        "[1",
+        "[1]",
+        "[1, ",
+        "[a:1]",
+        "[a:1",
+        "[a:",
+        "[source ",
+        "((",
+        "](",
+        "[1](",
+        "a:1,",
+        "a:1-",
+        "://",
+        "www.",
+        "http://",
+        "a(",
+    ),
+    *(
+        "(a)",
+        "\\\\a\\",
+        '\\"',
+        '","',
+        "```",
+        "` ",
+        "„a",
+        '"a"',
+        "a_",
+        "A.",
+        "1,1",
+        "*VERDICT",
+        "VERDICT=\n",
+        "\nVERDICT",
+        "NOT FOUND ",
+        "INSUFFICIENT EVIDENCE ",
+        "the answer ",
+        '{"a":',
+        '{ "',
+        "./",
+        "a.py",
+        "a.py:",
+    ),
+    *(
+        "a.py/",
+        "a.com/",
+        ".env.",
+        "sorry, ",
+        "based on ",
+        "in the context, ",
+        "the documents ",
+        "[ 1 ",
+        "[ 1 a ]",
+        "1) ",
+        "\n1)",
+        "x. [1] ",
+        "x. [a:1] ",
+        "; ",
+        " - ",
+    ),
 ]
 
 
@@ -82,7 +168,9 @@ def _taken(read, text: str) -> float:
 
 def _grows(read, length: int, before: str, piece: str, after: str) -> bool:
     """Whether the time grows faster than the text; measured again before it is said."""
-    whole, quarter = (before + piece * (size // len(piece)) + after for size in (length, length // 4))
+    whole, quarter = (
+        before + piece * (size // len(piece)) + after for size in (length, length // 4)
+    )
     for _ in range(3):
         longer = _taken(read, whole)
         if longer < FLOOR or longer < MOST_GROWTH * _taken(read, quarter):
@@ -91,7 +179,12 @@ def _grows(read, length: int, before: str, piece: str, after: str) -> bool:
 
 
 def _growing(name: str, length: int) -> list[tuple[str, str, str]]:
-    return [(before, piece, after) for piece in PIECES for before, after in (("", ""), ("[", "x")) if _grows(READERS[name], length, before, piece, after)]
+    return [
+        (before, piece, after)
+        for piece in PIECES
+        for before, after in (("", ""), ("[", "x"))
+        if _grows(READERS[name], length, before, piece, after)
+    ]
 
 
 @pytest.mark.slow

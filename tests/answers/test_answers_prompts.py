@@ -13,8 +13,13 @@ from rag_eval.answers.questions import Plan, Question, plan
 from rag_eval.records.answer_settings import AnswerOverride, Answers
 
 
-def planned(text: str = "What is the capital of France?", override: AnswerOverride | None = None, **options) -> Plan:
-    return plan(Question("q1", text, override), Answers.model_validate({"mode": "llm", "endpoint": "local", **options}))
+def planned(
+    text: str = "What is the capital of France?", override: AnswerOverride | None = None, **options
+) -> Plan:
+    return plan(
+        Question("q1", text, override),
+        Answers.model_validate({"mode": "llm", "endpoint": "local", **options}),
+    )
 
 
 def item(text: str, doc_id: str = "docs/x.md"):
@@ -25,11 +30,23 @@ def item(text: str, doc_id: str = "docs/x.md"):
 
 @pytest.mark.parametrize(
     ("quote_bypass", "has_evidence", "analyze_only"),
-    [("auto", True, True), ("auto", False, False), ("on", True, True), ("on", False, True), ("off", True, False), ("off", False, False)],
+    [
+        ("auto", True, True),
+        ("auto", False, False),
+        ("on", True, True),
+        ("on", False, True),
+        ("off", True, False),
+        ("off", False, False),
+    ],
 )
 @pytest.mark.parametrize("schema", ["json", "verdict"])
-def test_quote_bypass_chooses_the_prompt_and_its_refusal(quote_bypass, has_evidence, analyze_only, schema):
-    prompt = build_prompt(planned(quote_bypass=quote_bypass, response_schema=schema), evidence() if has_evidence else ())
+def test_quote_bypass_chooses_the_prompt_and_its_refusal(
+    quote_bypass, has_evidence, analyze_only, schema
+):
+    prompt = build_prompt(
+        planned(quote_bypass=quote_bypass, response_schema=schema),
+        evidence() if has_evidence else (),
+    )
     system = prompt.messages[0].content
     assert prompt.analyze_only is analyze_only
     refusals = {"INSUFFICIENT EVIDENCE"} if analyze_only else {"NOT FOUND"}
@@ -44,7 +61,11 @@ def test_quote_bypass_chooses_the_prompt_and_its_refusal(quote_bypass, has_evide
 def test_the_json_prompt_names_the_keys_in_their_order_and_the_verdict_prompt_its_verdicts():
     system = build_prompt(planned(), evidence()).messages[0].content
     assert re.search(r'"citations", "answer", "deltaS", "lambda"', system)
-    system = build_prompt(planned(response_schema="verdict", verdicts=["YES", "NO"]), evidence()).messages[0].content
+    system = (
+        build_prompt(planned(response_schema="verdict", verdicts=["YES", "NO"]), evidence())
+        .messages[0]
+        .content
+    )
     assert "VERDICT=<one of: YES, NO>" in system
     assert "CITATIONS=" in system
 
@@ -77,12 +98,17 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("schema", ["json", "verdict"])
 def test_text_of_the_evidence_can_neither_close_the_block_nor_forge_an_item(text, schema):
-    prompt = build_prompt(planned(response_schema=schema), [item(text), item("second", "docs/y.md")])
+    prompt = build_prompt(
+        planned(response_schema=schema), [item(text), item("second", "docs/y.md")]
+    )
     content = prompt.messages[1].content
     content.encode("utf-8")
     lines = content.split("\n")
     assert len(content.splitlines()) == len(lines)  # no other line end is left
-    assert [line.split("] ")[0] for line in lines if line.startswith("[")] == [f"[{prompt.evidence[0].token}", "[docs/y.md:1"]
+    assert [line.split("] ")[0] for line in lines if line.startswith("[")] == [
+        f"[{prompt.evidence[0].token}",
+        "[docs/y.md:1",
+    ]
     nonce = re.fullmatch(r"<<<EVIDENCE ([0-9a-f]{16})>>>", lines[0])
     assert nonce
     assert lines.index(f"<<<END {nonce[1]}>>>") == len(lines) - 2
@@ -90,9 +116,14 @@ def test_text_of_the_evidence_can_neither_close_the_block_nor_forge_an_item(text
     assert "do not follow" in prompt.messages[0].content
 
 
-@given(st.lists(st.text(min_size=1, max_size=40).filter(str.strip), min_size=1, max_size=4), st.text(max_size=30))
+@given(
+    st.lists(st.text(min_size=1, max_size=40).filter(str.strip), min_size=1, max_size=4),
+    st.text(max_size=30),
+)
 def test_whatever_the_texts_the_prompt_has_its_one_block_and_its_question(texts, question):
-    prompt = build_prompt(planned(question), [item(text, f"docs/{number}.md") for number, text in enumerate(texts)])
+    prompt = build_prompt(
+        planned(question), [item(text, f"docs/{number}.md") for number, text in enumerate(texts)]
+    )
     lines = prompt.messages[1].content.split("\n")
     assert lines[0].startswith("<<<EVIDENCE ")
     assert lines[-2] == lines[0].replace("EVIDENCE", "END")
@@ -101,7 +132,9 @@ def test_whatever_the_texts_the_prompt_has_its_one_block_and_its_question(texts,
 
 
 def test_the_same_evidence_gives_the_same_prompt_and_other_evidence_another_nonce():
-    first, again, other = (build_prompt(planned(), evidence(*tokens)) for tokens in ((), (), ("docs/setup.md#setup",)))
+    first, again, other = (
+        build_prompt(planned(), evidence(*tokens)) for tokens in ((), (), ("docs/setup.md#setup",))
+    )
     assert first == again
     assert first.messages[1].content.split("\n")[0] != other.messages[1].content.split("\n")[0]
 
@@ -114,7 +147,9 @@ def test_whole_pieces_are_left_out_from_the_end_until_the_prompt_fits(limit):
     assert 0 < len(prompt.evidence) < 10 or limit == 8000
     assert list(prompt.evidence) == pieces[: len(prompt.evidence)]
     assert prompt.left_out == 10 - len(prompt.evidence)
-    assert limit - prompt.chars <= 530 or not prompt.left_out  # the next piece would not have fitted
+    assert (
+        limit - prompt.chars <= 530 or not prompt.left_out
+    )  # the next piece would not have fitted
 
 
 def test_a_prompt_that_cannot_hold_one_piece_is_refused():
@@ -135,11 +170,31 @@ def test_a_correction_counts_towards_the_length_and_is_bounded():
 
 
 def test_a_question_overrides_the_gold_set():
-    own = AnswerOverride.model_validate({"answer_mode": "deterministic", "response_schema": "verdict", "verdicts": ["YES"], "top_k": 3, "schema_retry_attempts": 0, "preflights": [{"kind": "grep", "terms": ["x"]}]})
+    own = AnswerOverride.model_validate(
+        {
+            "answer_mode": "deterministic",
+            "response_schema": "verdict",
+            "verdicts": ["YES"],
+            "top_k": 3,
+            "schema_retry_attempts": 0,
+            "preflights": [{"kind": "grep", "terms": ["x"]}],
+        }
+    )
     found = planned(override=own)
-    assert (found.mode, found.response_schema, found.verdicts, found.top_k, found.schema_retry_attempts) == ("deterministic", "verdict", ("YES",), 3, 0)
+    assert (
+        found.mode,
+        found.response_schema,
+        found.verdicts,
+        found.top_k,
+        found.schema_retry_attempts,
+    ) == ("deterministic", "verdict", ("YES",), 3, 0)
     assert [step.kind for step in found.preflights] == ["grep"]
     plain = planned()
-    assert (plain.mode, plain.response_schema, plain.top_k, plain.schema_retry_attempts) == ("llm", "json", 10, 2)
+    assert (plain.mode, plain.response_schema, plain.top_k, plain.schema_retry_attempts) == (
+        "llm",
+        "json",
+        10,
+        2,
+    )
     assert planned(retry_on_schema_fail=False).schema_retry_attempts == 0
     assert dataclasses.replace(plain, top_k=3) != plain

@@ -5,7 +5,12 @@ import re
 
 import pytest
 
-from rag_eval.answers.recorded import RecordedAnswers, lines_span, recorded_answers, recorded_payloads
+from rag_eval.answers.recorded import (
+    RecordedAnswers,
+    lines_span,
+    recorded_answers,
+    recorded_payloads,
+)
 from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.corpus.recorded import read_outputs
@@ -21,10 +26,17 @@ def answer(tmp_path):
     def _answer(**values):
         path = tmp_path / "outputs.jsonl"
         filler = {"query_id": "other", "answer": "x", "contexts": ["some text"]}
-        path.write_text("\n".join(json.dumps(row) for row in ({"query_id": "q1", **values}, filler)), encoding="utf-8")
+        path.write_text(
+            "\n".join(json.dumps(row) for row in ({"query_id": "q1", **values}, filler)),
+            encoding="utf-8",
+        )
         spec = Recorded(loader="recorded", path="outputs.jsonl")
         loaded = load_corpus(spec, tmp_path)
-        maker = RecordedAnswers(loaded.documents, chunk_documents(loaded.documents, loaded.sections, spec.chunker), "external:x")
+        maker = RecordedAnswers(
+            loaded.documents,
+            chunk_documents(loaded.documents, loaded.sections, spec.chunker),
+            "external:x",
+        )
         return recorded_answers(["q1"], read_outputs(path), maker)[0]
 
     return _answer
@@ -43,7 +55,9 @@ def birds(tmp_path):
     def _answer(**values):
         path = tmp_path / "outputs.jsonl"
         path.write_text(json.dumps({"query_id": "q1", **values}), encoding="utf-8")
-        return recorded_answers(["q1"], read_outputs(path), RecordedAnswers(loaded.documents, chunks, "external:x"))[0]
+        return recorded_answers(
+            ["q1"], read_outputs(path), RecordedAnswers(loaded.documents, chunks, "external:x")
+        )[0]
 
     return _answer, loaded.documents, chunks
 
@@ -53,10 +67,23 @@ def spans(found):
 
 
 def test_markers_point_to_contexts(answer):
-    found = answer(answer="Terns fly far [2]. They eat fish [1][3]. Who knows [0].", contexts=["Fish.", {"id": "t", "text": "Terns."}])
+    found = answer(
+        answer="Terns fly far [2]. They eat fish [1][3]. Who knows [0].",
+        contexts=["Fish.", {"id": "t", "text": "Terns."}],
+    )
     assert found.text == "Terns fly far. They eat fish. Who knows."
-    assert spans(found) == [(0, 1, "t"), (1, 0, found.evidence[0].chunk.doc_id), (1, -1, "[3]"), (2, -1, "[0]")]
-    assert [(span.start, span.end) for span in found.citations] == [(0, 6), (0, 5), (-1, -1), (-1, -1)]
+    assert spans(found) == [
+        (0, 1, "t"),
+        (1, 0, found.evidence[0].chunk.doc_id),
+        (1, -1, "[3]"),
+        (2, -1, "[0]"),
+    ]
+    assert [(span.start, span.end) for span in found.citations] == [
+        (0, 6),
+        (0, 5),
+        (-1, -1),
+        (-1, -1),
+    ]
     assert (found.outcome, found.mode, found.top_k) == ("answered", "recorded", 2)
 
 
@@ -67,10 +94,26 @@ def test_the_same_context_twice_keeps_the_numbers_right(answer):
 
 
 def test_evidence_carries_its_payload(answer):
-    found = answer(answer="x", contexts=[{"doc_id": "a", "text": "one\ntwo\nthree", "score": 7.5, "url": "https://a.example"}, "plain"])
+    found = answer(
+        answer="x",
+        contexts=[
+            {"doc_id": "a", "text": "one\ntwo\nthree", "score": 7.5, "url": "https://a.example"},
+            "plain",
+        ],
+    )
     first, second = found.evidence
-    assert (first.token, first.first_line, first.last_line, first.kind) == ("a:1-3", 1, 3, "recorded")
-    assert (first.chunk.score_raw, first.chunk.score_norm, first.chunk.k_pos, first.chunk.source_url) == (7.5, 1.0, 1, "https://a.example")
+    assert (first.token, first.first_line, first.last_line, first.kind) == (
+        "a:1-3",
+        1,
+        3,
+        "recorded",
+    )
+    assert (
+        first.chunk.score_raw,
+        first.chunk.score_norm,
+        first.chunk.k_pos,
+        first.chunk.source_url,
+    ) == (7.5, 1.0, 1, "https://a.example")
     assert (second.chunk.score_raw, second.chunk.k_final) == (0.5, 2)
     assert first.chunk.tokens == 3
     assert first.chunk.rev
@@ -81,8 +124,16 @@ def test_outcomes(answer):
     assert answer(answer=None, error="timed out", contexts=contexts).codes == ("no_answer",)
     assert answer(answer=" [1] ", contexts=contexts).codes == ("empty_answer",)
     assert answer(answer="NOT FOUND", contexts=contexts).outcome == "not_found"
-    assert answer(answer="I don't have enough information to answer this [1].", contexts=contexts).outcome == "insufficient_evidence"
-    assert answer(answer="Nothing of use.", verdict="not found", contexts=contexts).outcome == "not_found"
+    assert (
+        answer(
+            answer="I don't have enough information to answer this [1].", contexts=contexts
+        ).outcome
+        == "insufficient_evidence"
+    )
+    assert (
+        answer(answer="Nothing of use.", verdict="not found", contexts=contexts).outcome
+        == "not_found"
+    )
     assert answer(answer="It is.", verdict="SUPPORTED", contexts=contexts).verdict == "SUPPORTED"
     assert answer(answer="It was not found in the wild.", contexts=contexts).outcome == "answered"
 
@@ -132,36 +183,62 @@ def test_stated_citations(answer, citation, expected):
 
 
 def test_quotes_and_segments_of_payloads_stay(answer):
-    (span,) = answer(answer="x", citations=[{"doc_id": "a.md", "quote": "four", "segment": 0}], contexts=CONTEXTS).citations
+    (span,) = answer(
+        answer="x", citations=[{"doc_id": "a.md", "quote": "four", "segment": 0}], contexts=CONTEXTS
+    ).citations
     assert (span.quote, span.segment) == ("four", 0)
 
 
 def test_what_markers_cite_already_is_not_counted_twice(answer):
-    assert spans(answer(answer="x [1].", citations=[1, 2, "a.md"], contexts=CONTEXTS)) == [(0, 0, "a.md"), (-1, 1, "b")]
-    assert len(answer(answer="x [1].", citations=["a.md:2"], contexts=CONTEXTS).citations) == 2  # finer than the marker
+    assert spans(answer(answer="x [1].", citations=[1, 2, "a.md"], contexts=CONTEXTS)) == [
+        (0, 0, "a.md"),
+        (-1, 1, "b"),
+    ]
+    assert (
+        len(answer(answer="x [1].", citations=["a.md:2"], contexts=CONTEXTS).citations) == 2
+    )  # finer than the marker
     assert spans(answer(answer="x [7].", citations=[7], contexts=CONTEXTS)) == [(0, -1, "[7]")]
 
 
 def test_ids_of_the_corpus_get_its_payload(birds):
     answer, documents, chunks = birds
     gulls = chunks[chunks["section_id"].str.contains("gulls")].iloc[0]
-    contexts = [{"id": gulls["chunk_id"], "text": gulls["text"]}, {"id": "birds.md", "text": "They eat fish."}, {"id": "birds.md", "text": "They eat bread."}, {"id": gulls["chunk_id"]}]
-    by_chunk, by_text, invented, by_id_alone = answer(answer="Gulls eat anything [1].", contexts=contexts).evidence
-    assert (by_chunk.chunk.doc_id, by_chunk.chunk.snippet_id, by_chunk.chunk.offsets.start) == ("birds.md", gulls["chunk_id"], gulls["start"])
+    contexts = [
+        {"id": gulls["chunk_id"], "text": gulls["text"]},
+        {"id": "birds.md", "text": "They eat fish."},
+        {"id": "birds.md", "text": "They eat bread."},
+        {"id": gulls["chunk_id"]},
+    ]
+    by_chunk, by_text, invented, by_id_alone = answer(
+        answer="Gulls eat anything [1].", contexts=contexts
+    ).evidence
+    assert (by_chunk.chunk.doc_id, by_chunk.chunk.snippet_id, by_chunk.chunk.offsets.start) == (
+        "birds.md",
+        gulls["chunk_id"],
+        gulls["start"],
+    )
     assert by_chunk.chunk.rev == documents["rev"][0]
     assert by_chunk.token == "birds.md:6-8"
     assert (by_text.chunk.text, by_text.token) == ("They eat fish.", "birds.md:4")
     assert by_text.chunk.snippet_id in set(chunks["chunk_id"])
-    assert invented.chunk.snippet_id not in set(chunks["chunk_id"])  # the corpus does not say this: a document of its own
+    assert invented.chunk.snippet_id not in set(
+        chunks["chunk_id"]
+    )  # the corpus does not say this: a document of its own
     assert invented.chunk.rev != documents["rev"][0]
     assert by_id_alone.chunk.text == gulls["text"]
     for piece in (by_chunk, by_text, by_id_alone):
-        assert documents["text"][0][piece.chunk.offsets.start : piece.chunk.offsets.end] == piece.chunk.text
+        assert (
+            documents["text"][0][piece.chunk.offsets.start : piece.chunk.offsets.end]
+            == piece.chunk.text
+        )
 
 
 def test_lines_of_a_text():
     text = "one\ntwo\n\nfour"
-    assert [lines_span(text, *lines) for lines in ((1, 1), (1, 2), (2, 4), (4, 4), (5, 5), (3, 3), (4, 5))] == [(0, 3), (0, 7), (4, 13), (9, 13), None, None, None]
+    assert [
+        lines_span(text, *lines)
+        for lines in ((1, 1), (1, 2), (2, 4), (4, 4), (5, 5), (3, 3), (4, 5))
+    ] == [(0, 3), (0, 7), (4, 13), (9, 13), None, None, None]
 
 
 def test_citations_of_real_systems(shared_data, tmp_path):
@@ -174,17 +251,36 @@ def test_citations_of_real_systems(shared_data, tmp_path):
                 continue
             seen.add(sample["question"])
             for system, given in sample["answers"].items():
-                numbered = [re.fullmatch(r"\[(\d+)\] (.*)", one, re.DOTALL) for one in given["attribution"]]
-                assert all(match and int(match[1]) == place for place, match in enumerate(numbered, start=1))
-                contexts = [{"id": f"{match[2].strip()}", "text": match[2].strip(), "url": match[2].strip()} for match in numbered]
-                rows.append({"query_id": f"{len(seen)}-{system}", "question": sample["question"], "answer": given["answer_string"], "contexts": contexts})
+                numbered = [
+                    re.fullmatch(r"\[(\d+)\] (.*)", one, re.DOTALL) for one in given["attribution"]
+                ]
+                assert all(
+                    match and int(match[1]) == place
+                    for place, match in enumerate(numbered, start=1)
+                )
+                contexts = [
+                    {"id": f"{match[2].strip()}", "text": match[2].strip(), "url": match[2].strip()}
+                    for match in numbered
+                ]
+                rows.append(
+                    {
+                        "query_id": f"{len(seen)}-{system}",
+                        "question": sample["question"],
+                        "answer": given["answer_string"],
+                        "contexts": contexts,
+                    }
+                )
                 expected += len(re.findall(r"\[\d+\]", given["answer_string"]))
     path = tmp_path / "outputs.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     spec = Recorded(loader="recorded", path="outputs.jsonl")
     loaded = load_corpus(spec, tmp_path)
     outputs = read_outputs(path)
-    maker = RecordedAnswers(loaded.documents, chunk_documents(loaded.documents, loaded.sections, spec.chunker), "external:x")
+    maker = RecordedAnswers(
+        loaded.documents,
+        chunk_documents(loaded.documents, loaded.sections, spec.chunker),
+        "external:x",
+    )
     answers = recorded_answers([output.query_id for output in outputs], outputs, maker)
     citations = [span for found in answers for span in found.citations]
     outside = [span for span in citations if span.evidence < 0]
@@ -195,26 +291,62 @@ def test_citations_of_real_systems(shared_data, tmp_path):
     assert {one.outcome for one in answers} == {"answered", "not_found"}
     assert not any(re.search(r"\[\d{1,3}\]", one.text) for one in answers)
     assert all(span.segment >= 0 for span in citations)
-    assert all(one.evidence[span.evidence].chunk.doc_id == span.doc_id for one in answers for span in one.citations if span.evidence >= 0)
+    assert all(
+        one.evidence[span.evidence].chunk.doc_id == span.doc_id
+        for one in answers
+        for span in one.citations
+        if span.evidence >= 0
+    )
     for output, one in zip(outputs, answers, strict=True):
         numbers = [int(number) for number in re.findall(r"\[(\d+)\]", output.answer)]
-        assert [span.evidence for span in one.citations] == [number - 1 if 1 <= number <= len(output.contexts) else -1 for number in numbers]
+        assert [span.evidence for span in one.citations] == [
+            number - 1 if 1 <= number <= len(output.contexts) else -1 for number in numbers
+        ]
 
 
 def test_payloads_that_the_system_states_stay_with_their_citation(tmp_path):
     path = tmp_path / "outputs.jsonl"
-    whole = {"doc_id": "a", "snippet_id": "a1", "rev": "7", "number": 1, "mine": "x", "offsets": {"start": 900, "end": 920, "unit": "char"}}
+    whole = {
+        "doc_id": "a",
+        "snippet_id": "a1",
+        "rev": "7",
+        "number": 1,
+        "mine": "x",
+        "offsets": {"start": 900, "end": 920, "unit": "char"},
+    }
     rows = [
-        {"query_id": "behind", "answer": "Terns fly [1].", "contexts": [{"doc_id": "a", "id": "a1", "text": "Terns fly."}], "citations": [whole, {"number": 1, "quote": ""}]},
-        {"query_id": "alone", "answer": "Terns fly.", "contexts": [{"doc_id": "a", "id": "a1", "text": "Terns fly."}], "citations": [{**whole, "number": None}, {"number": 1}]},
-        {"query_id": "tokens", "answer": "Terns fly [1].", "contexts": ["Terns fly."], "citations": ["1"]},
+        {
+            "query_id": "behind",
+            "answer": "Terns fly [1].",
+            "contexts": [{"doc_id": "a", "id": "a1", "text": "Terns fly."}],
+            "citations": [whole, {"number": 1, "quote": ""}],
+        },
+        {
+            "query_id": "alone",
+            "answer": "Terns fly.",
+            "contexts": [{"doc_id": "a", "id": "a1", "text": "Terns fly."}],
+            "citations": [{**whole, "number": None}, {"number": 1}],
+        },
+        {
+            "query_id": "tokens",
+            "answer": "Terns fly [1].",
+            "contexts": ["Terns fly."],
+            "citations": ["1"],
+        },
     ]
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     loaded = load_corpus(Recorded(loader="recorded", path="outputs.jsonl"), tmp_path)
-    maker = RecordedAnswers(loaded.documents, chunk_documents(loaded.documents, loaded.sections, Chunker(kind="whole")), "external:x")
+    maker = RecordedAnswers(
+        loaded.documents,
+        chunk_documents(loaded.documents, loaded.sections, Chunker(kind="whole")),
+        "external:x",
+    )
     outputs = read_outputs(path)
     found = recorded_payloads(["behind", "alone", "tokens"], outputs, maker)
-    assert {query_id: list(payloads) for query_id, payloads in found.items()} == {"behind": [0], "alone": [0]}
+    assert {query_id: list(payloads) for query_id, payloads in found.items()} == {
+        "behind": [0],
+        "alone": [0],
+    }
     assert found["alone"][0]["rev"] == "7"
     assert "mine" not in found["alone"][0]
     assert list(recorded_payloads(["alone"], outputs, maker)) == ["alone"]

@@ -10,8 +10,16 @@ CASES = [
     ("Terns fly far [1].", "Terns fly far.", [(0, 1)]),
     ("Terns fly far.[1]", "Terns fly far.", [(0, 1)]),
     ("Terns fly far. [1] They eat fish. [2]", "Terns fly far. They eat fish.", [(0, 1), (1, 2)]),
-    ("Terns fly far[1][2]. They eat fish[3].", "Terns fly far. They eat fish.", [(0, 1), (0, 2), (1, 3)]),
-    ("Terns fly far [1] [2]. They eat fish [1, 3].", "Terns fly far. They eat fish.", [(0, 1), (0, 2), (1, 1), (1, 3)]),
+    (
+        "Terns fly far[1][2]. They eat fish[3].",
+        "Terns fly far. They eat fish.",
+        [(0, 1), (0, 2), (1, 3)],
+    ),
+    (
+        "Terns fly far [1] [2]. They eat fish [1, 3].",
+        "Terns fly far. They eat fish.",
+        [(0, 1), (0, 2), (1, 1), (1, 3)],
+    ),
     ("Terns [1] fly far [ 2 ; 3 ].", "Terns fly far.", [(0, 1), (0, 2), (0, 3)]),
     ("[1] Terns fly far.\n[2] They eat fish.", "Terns fly far.\nThey eat fish.", [(0, 1), (1, 2)]),
     ("[1][2] Terns fly far. They eat fish.", "Terns fly far. They eat fish.", [(0, 1), (0, 2)]),
@@ -33,9 +41,13 @@ CASES = [
 
 @pytest.mark.parametrize(("answer", "text", "citations"), CASES)
 def test_markers(answer, text, citations):
-    if "```" in answer:  # a code block and its sentence are one to the splitter or two: the number is what is asked here
+    if (
+        "```" in answer
+    ):  # a code block and its sentence are one to the splitter or two: the number is what is asked here
         assert read_markers(answer).text == text
-        assert [number for _, number in read_markers(answer).citations] == [number for _, number in citations]
+        assert [number for _, number in read_markers(answer).citations] == [
+            number for _, number in citations
+        ]
         return
     marked = read_markers(answer)
     assert (marked.text, marked.citations) == (text, citations)
@@ -52,10 +64,25 @@ def test_no_text_is_lost_but_markers_and_blanks(answer):
     assert all(marked.text[start:end].strip() for start, end in marked.segments)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["Terns fly far", "They eat fish", "It rains"]), st.lists(st.integers(1, 99), min_size=1, max_size=4)), min_size=1, max_size=6), st.booleans())
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["Terns fly far", "They eat fish", "It rains"]),
+            st.lists(st.integers(1, 99), min_size=1, max_size=4),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.booleans(),
+)
 def test_every_sentence_keeps_its_numbers(parts, behind_the_dot):
     marks = ["".join(f"[{number}]" for number in numbers) for _, numbers in parts]
-    answer = " ".join(f"{text}.{mark}" if behind_the_dot else f"{text} {mark}." for (text, _), mark in zip(parts, marks, strict=True))
+    answer = " ".join(
+        f"{text}.{mark}" if behind_the_dot else f"{text} {mark}."
+        for (text, _), mark in zip(parts, marks, strict=True)
+    )
     marked = read_markers(answer)
     assert marked.text == " ".join(f"{text}." for text, _ in parts)
-    assert marked.citations == [(row, number) for row, (_, numbers) in enumerate(parts) for number in numbers]
+    assert marked.citations == [
+        (row, number) for row, (_, numbers) in enumerate(parts) for number in numbers
+    ]

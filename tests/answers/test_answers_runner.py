@@ -22,7 +22,15 @@ WEST = "docs/capitals.md:2"
 
 
 def reply(citations=(WEST,), answer="Paris is the capital of France.", **changes) -> str:
-    return json.dumps({"citations": list(citations), "answer": answer, "deltaS": 0.2, "lambda": "convergent", **changes})
+    return json.dumps(
+        {
+            "citations": list(citations),
+            "answer": answer,
+            "deltaS": 0.2,
+            "lambda": "convergent",
+            **changes,
+        }
+    )
 
 
 GOOD = reply()
@@ -58,16 +66,42 @@ class FirstLines:
     def _one(self, question, passages):
         assert [passage.rank for passage in passages] == list(range(1, len(passages) + 1))
         texts = [passage.text for passage in passages]
-        sentences = tuple(_Sentence(number, text.index("\n") + 1 if "\n" in text else 0, len(text.rstrip())) for number, text in enumerate(texts[:2]))
+        sentences = tuple(
+            _Sentence(number, text.index("\n") + 1 if "\n" in text else 0, len(text.rstrip()))
+            for number, text in enumerate(texts[:2])
+        )
         return _Extract(sentences, 0.25 if "moon" in question else 0.75, "moon" not in question)
 
 
-def run(questions, config=None, *, chat=None, sink=None, stored=None, recorded=None, ranking=None, extract=None, **options) -> AnswerRun:
+def run(
+    questions,
+    config=None,
+    *,
+    chat=None,
+    sink=None,
+    stored=None,
+    recorded=None,
+    ranking=None,
+    extract=None,
+    **options,
+) -> AnswerRun:
     corpus = library()
-    settings = Answers.model_validate({"mode": "llm", "endpoint": "local", **(config or {}), **options})
-    asked = [Question(f"q{number}", text) if isinstance(text, str) else text for number, text in enumerate(questions)]
+    settings = Answers.model_validate(
+        {"mode": "llm", "endpoint": "local", **(config or {}), **options}
+    )
+    asked = [
+        Question(f"q{number}", text) if isinstance(text, str) else text
+        for number, text in enumerate(questions)
+    ]
     store = None if stored is None else stored.append
-    tools = Tools(corpus, ranking or Ranking(corpus), extract=extract or FirstLines(), chat=chat, recorded=recorded, store=store)
+    tools = Tools(
+        corpus,
+        ranking or Ranking(corpus),
+        extract=extract or FirstLines(),
+        chat=chat,
+        recorded=recorded,
+        store=store,
+    )
     return answer_questions(asked, settings, tools, sink)
 
 
@@ -83,28 +117,57 @@ def names(found: AnswerRun) -> list[str]:
 
 def test_a_good_reply_is_an_answer_with_the_characters_it_cites():
     answer, found, chat = one(GOOD)
-    assert (answer.outcome, answer.codes, answer.text, answer.attempts, answer.top_k) == ("answered", (), "Paris is the capital of France.", 1, 10)
+    assert (answer.outcome, answer.codes, answer.text, answer.attempts, answer.top_k) == (
+        "answered",
+        (),
+        "Paris is the capital of France.",
+        1,
+        10,
+    )
     assert (answer.delta_s, answer.lambda_state, answer.verdict) == (0.2, "convergent", "")
     assert (answer.tokens_in, answer.tokens_out, answer.seconds) == (10, 5, 0.5)
     (span,) = answer.citations
     assert library().text(span.doc_id)[span.start : span.end] == "Paris is the capital of France."
     assert answer.evidence[span.evidence].token == "docs/capitals.md:1-4"
-    assert names(found) == ["run.start", "preflight.step.start", "question.chat.prepare", "question.done", "run.done"]
+    assert names(found) == [
+        "run.start",
+        "preflight.step.start",
+        "question.chat.prepare",
+        "question.done",
+        "run.done",
+    ]
     assert len(chat.asked) == 1
     assert found.counts["outcome.answered"] == 1
 
 
 def test_the_two_line_form_gives_a_verdict():
-    answer, *_ = one(f"VERDICT: **SUPPORTED**\nCITATIONS: {WEST}\nParis is the capital of France.", response_schema="verdict")
-    assert (answer.outcome, answer.verdict, answer.text) == ("answered", "SUPPORTED", "Paris is the capital of France.")
+    answer, *_ = one(
+        f"VERDICT: **SUPPORTED**\nCITATIONS: {WEST}\nParis is the capital of France.",
+        response_schema="verdict",
+    )
+    assert (answer.outcome, answer.verdict, answer.text) == (
+        "answered",
+        "SUPPORTED",
+        "Paris is the capital of France.",
+    )
 
 
 @pytest.mark.parametrize(
     ("said", "options", "outcome", "text"),
     [
-        (reply([], "INSUFFICIENT EVIDENCE: the year"), {}, "insufficient_evidence", "INSUFFICIENT EVIDENCE: the year"),
+        (
+            reply([], "INSUFFICIENT EVIDENCE: the year"),
+            {},
+            "insufficient_evidence",
+            "INSUFFICIENT EVIDENCE: the year",
+        ),
         (reply([], "**NOT FOUND**."), {"quote_bypass": "off"}, "not_found", "NOT FOUND"),
-        ('{"error": "no atlas", "fix": "index one"}', {}, "contract_error_reply", "error: no atlas; fix: index one"),
+        (
+            '{"error": "no atlas", "fix": "index one"}',
+            {},
+            "contract_error_reply",
+            "error: no atlas; fix: index one",
+        ),
         ("VERDICT=NOT FOUND\nCITATIONS=", {"response_schema": "verdict"}, "not_found", "NOT FOUND"),
     ],
 )
@@ -128,14 +191,27 @@ def test_a_broken_form_is_asked_for_again_with_what_was_wrong():
 
 def test_what_stays_broken_fails_with_its_codes_and_no_text():
     answer, found, chat = one(BROKEN)
-    assert (answer.outcome, answer.codes, answer.text, answer.citations, answer.attempts) == ("failed", ("not_json",), "", (), 3)
+    assert (answer.outcome, answer.codes, answer.text, answer.citations, answer.attempts) == (
+        "failed",
+        ("not_json",),
+        "",
+        (),
+        3,
+    )
     assert found.counts["code.not_json"] == 1
     assert found.rejected[-1]["reply"] == BROKEN
     assert "question.chat.schema_retry.satisfied" not in names(found)
     assert len(chat.asked) == 3
 
 
-@pytest.mark.parametrize(("options", "attempts"), [({"retry_on_schema_fail": False}, 1), ({"schema_retry_attempts": 0}, 1), ({"schema_retry_attempts": 4}, 5)])
+@pytest.mark.parametrize(
+    ("options", "attempts"),
+    [
+        ({"retry_on_schema_fail": False}, 1),
+        ({"schema_retry_attempts": 0}, 1),
+        ({"schema_retry_attempts": 4}, 5),
+    ],
+)
 def test_the_number_of_retries_is_the_gold_sets(options, attempts):
     answer, *_ = one(BROKEN, **options)
     assert answer.attempts == attempts
@@ -146,7 +222,13 @@ def test_the_number_of_retries_is_the_gold_sets(options, attempts):
     [
         (reply([{"token": WEST, "quote": "Rome"}]), "quote_mismatch"),
         (reply(answer="See docs/setup.md."), "path_not_cited"),
-        (reply([WEST, "docs/capitals.md:5"], answer=f"Paris and Rome [{WEST}] [docs/capitals.md:5]."), "cross_section_reuse"),
+        (
+            reply(
+                [WEST, "docs/capitals.md:5"],
+                answer=f"Paris and Rome [{WEST}] [docs/capitals.md:5].",
+            ),
+            "cross_section_reuse",
+        ),
         (reply(answer=f"[{WEST}]"), "empty_answer"),
         (Reply(GOOD, 1, 1, finish_reason="length"), "incomplete_reply"),
         (Reply("x" * 30_000, 1, 1, finish_reason="length"), "reply_too_long"),
@@ -160,7 +242,13 @@ def test_gates_that_a_better_reply_could_pass_are_retried(said, code):
 
 def test_a_fabricated_citation_leads_to_a_rerun_over_more_evidence():
     ranking = Ranking(library())
-    answer, found, chat = one(FABRICATED, reply(["docs/capitals.md:5"], "Rome is the capital of Italy."), top_k=1, adaptive_top_k=[1, 5], ranking=ranking)
+    answer, found, chat = one(
+        FABRICATED,
+        reply(["docs/capitals.md:5"], "Rome is the capital of Italy."),
+        top_k=1,
+        adaptive_top_k=[1, 5],
+        ranking=ranking,
+    )
     assert (answer.outcome, answer.attempts, answer.top_k) == ("answered", 2, 5)
     assert [top_k for _, top_k in ranking.calls] == [1, 5]
     assert found.counts["adaptive_reruns"] == 1
@@ -168,19 +256,31 @@ def test_a_fabricated_citation_leads_to_a_rerun_over_more_evidence():
     assert "docs/capitals.md:5-6" not in chat.asked[0][1][1].content
     assert "docs/capitals.md:5-6" in chat.asked[1][1][1].content
     assert [artifact["parameters"] for artifact in found.preflights] == [{"top_k": 1}, {"top_k": 5}]
-    assert [item.token for item in answer.evidence] == ["docs/capitals.md:1-4", "docs/capitals.md:5-6"]
+    assert [item.token for item in answer.evidence] == [
+        "docs/capitals.md:1-4",
+        "docs/capitals.md:5-6",
+    ]
 
 
 def test_what_stays_fabricated_fails_when_the_ladder_ends():
     answer, found, _ = one(FABRICATED, top_k=1, adaptive_top_k=[2, 3])
-    assert (answer.outcome, answer.codes, answer.attempts, answer.top_k) == ("failed", ("unknown_snippet",), 3, 3)
+    assert (answer.outcome, answer.codes, answer.attempts, answer.top_k) == (
+        "failed",
+        ("unknown_snippet",),
+        3,
+        3,
+    )
     assert found.counts["adaptive_reruns"] == 2
     answer, *_ = one(FABRICATED, adaptive_top_k=[])
     assert (answer.outcome, answer.attempts) == ("failed", 1)
 
 
 def test_no_rerun_where_top_k_changes_nothing():
-    answer, *_ = one(FABRICATED, preflights=[{"kind": "section", "sections": ["docs/capitals.md#west"]}], adaptive_top_k=[20])
+    answer, *_ = one(
+        FABRICATED,
+        preflights=[{"kind": "section", "sections": ["docs/capitals.md#west"]}],
+        adaptive_top_k=[20],
+    )
     assert (answer.outcome, answer.codes, answer.attempts) == ("failed", ("unknown_snippet",), 1)
 
 
@@ -189,7 +289,18 @@ def test_a_model_that_obeys_an_instruction_in_the_evidence_does_not_pass():
     assert (answer.outcome, answer.codes, answer.text) == ("failed", ("path_not_in_evidence",), "")
 
 
-@pytest.mark.parametrize("code", ["timeout", "connection", "rate_limited", "server_error", "refused", "malformed_reply", "reply_too_large"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "timeout",
+        "connection",
+        "rate_limited",
+        "server_error",
+        "refused",
+        "malformed_reply",
+        "reply_too_large",
+    ],
+)
 def test_a_chat_that_fails_fails_the_question(code):
     answer, found, _ = one(ChatError(code, "it\nbroke event=run.start", retries=4))
     assert (answer.outcome, answer.codes, answer.attempts) == ("failed", (f"chat_{code}",), 1)
@@ -204,7 +315,16 @@ def test_what_a_failed_chat_cost_before_is_kept():
 
 def test_one_questions_failures_never_stop_another():
     texts = [f"capital {number}" for number in range(8)]
-    scripts = [GOOD, BROKEN, ChatError("timeout", "late"), RuntimeError("a defect"), FABRICATED, '{"error": "a", "fix": "b"}', "\x00" * 50, GOOD]
+    scripts = [
+        GOOD,
+        BROKEN,
+        ChatError("timeout", "late"),
+        RuntimeError("a defect"),
+        FABRICATED,
+        '{"error": "a", "fix": "b"}',
+        "\x00" * 50,
+        GOOD,
+    ]
     chat = ScriptedChat({text: [script] for text, script in zip(texts, scripts, strict=True)})
     found = run(texts, chat=chat, adaptive_top_k=[])
     assert [(answer.query_id, answer.outcome, answer.codes) for answer in found.answers] == [
@@ -244,7 +364,9 @@ def test_answers_and_events_stand_in_the_order_of_the_questions_whatever_comes_f
     assert [answer.query_id for answer in first.answers] == [f"q{number}" for number in range(12)]
     assert first == second
     done = [line for line in first.events if line.startswith("event=question.done")]
-    assert [re.search(r"query_id=(\S+)", line)[1] for line in done] == [f"q{number}" for number in range(12)]
+    assert [re.search(r"query_id=(\S+)", line)[1] for line in done] == [
+        f"q{number}" for number in range(12)
+    ]
 
 
 def test_questions_are_asked_side_by_side_within_the_bound():
@@ -255,7 +377,12 @@ def test_questions_are_asked_side_by_side_within_the_bound():
 
 def test_empty_evidence_ends_not_found_without_asking_the_model():
     answer, found, chat = one(GOOD, question="zzz")
-    assert (answer.outcome, answer.text, answer.attempts, answer.evidence) == ("not_found", "NOT FOUND", 0, ())
+    assert (answer.outcome, answer.text, answer.attempts, answer.evidence) == (
+        "not_found",
+        "NOT FOUND",
+        0,
+        (),
+    )
     assert chat.asked == []
     assert "preflight.step.filtered_to_zero" in names(found)
 
@@ -264,7 +391,15 @@ def test_empty_evidence_ends_not_found_without_asking_the_model():
 def test_strict_evidence_aborts_before_any_model_is_asked(mode):
     chat, extract, stored, sink = ScriptedChat({ASK: [GOOD]}), FirstLines(), [], Events()
     with pytest.raises(EmptyEvidenceError, match=r"no evidence for 1 questions: q1") as caught:
-        run([ASK, "zzz"], chat=chat, extract=extract, stored=stored, sink=sink, strict_fail_on_empty_evidence=True, mode=mode)
+        run(
+            [ASK, "zzz"],
+            chat=chat,
+            extract=extract,
+            stored=stored,
+            sink=sink,
+            strict_fail_on_empty_evidence=True,
+            mode=mode,
+        )
     assert caught.value.query_ids == ("q1",)
     assert (chat.asked, extract.calls, len(stored)) == ([], 0, 2)
     assert sink.lines[-1] == "event=run.aborted reason=empty_evidence questions=1"
@@ -278,8 +413,16 @@ def test_deterministic_answers_are_verbatim_sentences_each_with_its_citation():
     assert answered.outcome == "answered"
     assert answered.text == " ".join(span.quote for span in answered.citations)
     assert [span.segment for span in answered.citations] == [0, 1]
-    assert all(library().text(span.doc_id)[span.start : span.end] == span.quote for span in answered.citations)
-    assert (abstained.outcome, abstained.text, abstained.citations, abstained.signal) == ("not_found", "NOT FOUND", (), 0.25)
+    assert all(
+        library().text(span.doc_id)[span.start : span.end] == span.quote
+        for span in answered.citations
+    )
+    assert (abstained.outcome, abstained.text, abstained.citations, abstained.signal) == (
+        "not_found",
+        "NOT FOUND",
+        (),
+        0.25,
+    )
     assert (empty.outcome, empty.signal) == ("not_found", None)
 
 
@@ -295,14 +438,21 @@ def _own(query_id: str, text: str, **override) -> Question:
 
 def test_each_question_may_have_its_own_mode_schema_and_retries():
     recorded = Answer("c", "recorded", "answered", text="Recorded.")
-    chat = ScriptedChat({"capital France b": [f"VERDICT=YES\nCITATIONS={WEST}\nYes."], "capital d": [BROKEN]})
+    chat = ScriptedChat(
+        {"capital France b": [f"VERDICT=YES\nCITATIONS={WEST}\nYes."], "capital d": [BROKEN]}
+    )
     questions = [
         _own("a", "capital a", answer_mode="deterministic"),
         _own("b", "capital France b", response_schema="verdict", verdicts=["YES", "NO"], top_k=1),
         _own("c", "capital c", answer_mode="recorded"),
         _own("d", "capital d", schema_retry_attempts=0),
         _own("e", "capital e", answer_mode="recorded"),
-        _own("f", "zzz", preflights=[{"kind": "section", "sections": ["docs/setup.md#setup"]}], answer_mode="deterministic"),
+        _own(
+            "f",
+            "zzz",
+            preflights=[{"kind": "section", "sections": ["docs/setup.md#setup"]}],
+            answer_mode="deterministic",
+        ),
     ]
     found = run(questions, chat=chat, recorded={"c": recorded})
     a, b, c, d, e, f = found.answers
@@ -318,7 +468,12 @@ def test_each_question_may_have_its_own_mode_schema_and_retries():
 def test_a_mode_that_is_not_available_is_named_with_what_is():
     with pytest.raises(InputError) as caught:
         run([ASK, _own("q9", "x", answer_mode="recorded")])
-    assert [(problem.code, problem.found, problem.accepted) for problem in caught.value.problems] == [("mode_not_available", "llm", "deterministic"), ("mode_not_available", "recorded", "deterministic")]
+    assert [
+        (problem.code, problem.found, problem.accepted) for problem in caught.value.problems
+    ] == [
+        ("mode_not_available", "llm", "deterministic"),
+        ("mode_not_available", "recorded", "deterministic"),
+    ]
 
 
 BAN = {"validators": [{"name": "ban_regex", "patterns": ["Paris"]}]}
@@ -333,8 +488,18 @@ def test_a_domain_validator_is_asked_and_its_message_given_back():
 
 def test_a_domain_validator_also_judges_the_other_modes_and_fails_them():
     recorded = {"r": Answer("r", "recorded", "answered", text="Paris.")}
-    found = run([_own("d", "capital", answer_mode="deterministic"), _own("r", "capital", answer_mode="recorded"), _own("m", "the moon", answer_mode="deterministic")], BAN, recorded=recorded)
-    assert [(answer.outcome, answer.codes, answer.text) for answer in found.answers[:2]] == [("failed", ("validator_failed",), "")] * 2
+    found = run(
+        [
+            _own("d", "capital", answer_mode="deterministic"),
+            _own("r", "capital", answer_mode="recorded"),
+            _own("m", "the moon", answer_mode="deterministic"),
+        ],
+        BAN,
+        recorded=recorded,
+    )
+    assert [(answer.outcome, answer.codes, answer.text) for answer in found.answers[:2]] == [
+        ("failed", ("validator_failed",), "")
+    ] * 2
     assert found.answers[2].outcome == "not_found"
     assert [row["query_id"] for row in found.rejected] == ["d", "r"]
 
@@ -361,7 +526,11 @@ def test_evidence_that_does_not_fit_the_prompt_fails_the_question():
 def test_evidence_left_out_of_the_prompt_cannot_be_cited():
     roomy, found, chat = one(GOOD)
     chars = sum(len(message.content) for message in chat.asked[0][1])
-    answer, found, _ = one(reply(["docs/capitals.md:5"], "Rome is the capital of Italy."), max_prompt_chars=chars - 1, adaptive_top_k=[])
+    answer, found, _ = one(
+        reply(["docs/capitals.md:5"], "Rome is the capital of Italy."),
+        max_prompt_chars=chars - 1,
+        adaptive_top_k=[],
+    )
     assert len(answer.evidence) == len(roomy.evidence) - 1
     assert answer.codes == ("unknown_snippet",)
     assert any("left_out=1" in line for line in found.events)
@@ -370,7 +539,12 @@ def test_evidence_left_out_of_the_prompt_cannot_be_cited():
 def test_artifacts_are_stored_in_order_and_events_reach_the_sink():
     stored, seen = [], []
     sink = Events(seen.append)
-    found = run([ASK, "capital of Italy"], chat=ScriptedChat({ASK: [GOOD], "capital of Italy": [GOOD]}), stored=stored, sink=sink)
+    found = run(
+        [ASK, "capital of Italy"],
+        chat=ScriptedChat({ASK: [GOOD], "capital of Italy": [GOOD]}),
+        stored=stored,
+        sink=sink,
+    )
     assert [artifact["query_id"] for artifact in stored] == ["q0", "q1"]
     assert stored == list(found.preflights)
     assert seen == sink.lines == list(found.events)

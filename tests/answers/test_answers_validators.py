@@ -25,7 +25,9 @@ def use(name: str, **options) -> ValidatorUse:
 
 
 def messages(body: str, *uses: ValidatorUse) -> list[str]:
-    return [f"{name} {fault.code}" for name, fault in validate(candidate(body), load_validators(uses))]
+    return [
+        f"{name} {fault.code}" for name, fault in validate(candidate(body), load_validators(uses))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,9 @@ def messages(body: str, *uses: ValidatorUse) -> list[str]:
     ],
 )
 def test_ban_regex(options, body, rejected):
-    assert messages(body, use("ban_regex", **options)) == (["ban_regex validator_failed"] if rejected else [])
+    assert messages(body, use("ban_regex", **options)) == (
+        ["ban_regex validator_failed"] if rejected else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,12 +60,20 @@ def test_ban_regex(options, body, rejected):
 )
 def test_require_min_inline_regex_count(options, body, rejected):
     name = "require_min_inline_regex_count"
-    assert messages(body, use(name, **options)) == ([f"{name} validator_failed"] if rejected else [])
+    assert messages(body, use(name, **options)) == (
+        [f"{name} validator_failed"] if rejected else []
+    )
 
 
 def test_the_message_says_what_is_wanted():
-    (found,) = validate(candidate("a"), load_validators([use("require_min_inline_regex_count", pattern="b+", min_count=2)]))
-    assert found[1].message == "require_min_inline_regex_count: the answer must match b+ at least 2 times, and does 0 times."
+    (found,) = validate(
+        candidate("a"),
+        load_validators([use("require_min_inline_regex_count", pattern="b+", min_count=2)]),
+    )
+    assert (
+        found[1].message
+        == "require_min_inline_regex_count: the answer must match b+ at least 2 times, and does 0 times."
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,11 +83,23 @@ def test_the_message_says_what_is_wanted():
         ("ban_regex", {"patterns": []}, "answers.validators.ban_regex.patterns"),
         ("ban_regex", {"patterns": "TODO"}, "answers.validators.ban_regex.patterns"),
         ("ban_regex", {"patterns": [""]}, "answers.validators.ban_regex.patterns.0"),
-        ("ban_regex", {"patterns": ["a"], "ignorecase": True}, "answers.validators.ban_regex.ignorecase"),
+        (
+            "ban_regex",
+            {"patterns": ["a"], "ignorecase": True},
+            "answers.validators.ban_regex.ignorecase",
+        ),
         ("ban_regex", {"patterns": ["("]}, "answers.validators.ban_regex"),
         ("ban_regex", {"patterns": ["(?:a{1000}){1000}"]}, "answers.validators.ban_regex"),
-        ("require_min_inline_regex_count", {"pattern": "a", "min_count": 0}, "answers.validators.require_min_inline_regex_count.min_count"),
-        ("require_min_inline_regex_count", {"pattern": "[", "min_count": 1}, "answers.validators.require_min_inline_regex_count"),
+        (
+            "require_min_inline_regex_count",
+            {"pattern": "a", "min_count": 0},
+            "answers.validators.require_min_inline_regex_count.min_count",
+        ),
+        (
+            "require_min_inline_regex_count",
+            {"pattern": "[", "min_count": 1},
+            "answers.validators.require_min_inline_regex_count",
+        ),
     ],
 )
 def test_options_that_make_no_sense_are_named(name, options, field):
@@ -89,7 +113,12 @@ def test_unknown_validators_are_named_all_at_once_with_what_is_installed():
     with pytest.raises(InputError) as caught:
         load_validators([use("ban_regexp", patterns=["a"]), use("no_such"), use("ban_regex")])
     first, second, third = caught.value.problems
-    assert (first.code, first.found, second.code, third.code) == ("unknown_validator", "ban_regexp", "unknown_validator", "bad_validator_options")
+    assert (first.code, first.found, second.code, third.code) == (
+        "unknown_validator",
+        "ban_regexp",
+        "unknown_validator",
+        "bad_validator_options",
+    )
     assert "did you mean ban_regex?" in first.message
     assert first.accepted is not None
     assert {"ban_regex", "require_min_inline_regex_count"} <= set(first.accepted.split(", "))
@@ -99,8 +128,18 @@ def test_a_validator_that_raises_rejects_the_answer_and_the_next_is_still_asked(
     def broken(_):
         raise ZeroDivisionError("boom")
 
-    found = validate(candidate("x"), [Validator("broken", broken), Validator("strict", lambda _: "no."), Validator("kind", lambda _: None)])
-    assert [(name, fault.code) for name, fault in found] == [("broken", "validator_error"), ("strict", "validator_failed")]
+    found = validate(
+        candidate("x"),
+        [
+            Validator("broken", broken),
+            Validator("strict", lambda _: "no."),
+            Validator("kind", lambda _: None),
+        ],
+    )
+    assert [(name, fault.code) for name, fault in found] == [
+        ("broken", "validator_error"),
+        ("strict", "validator_failed"),
+    ]
     assert "boom" in found[0][1].message
 
 
@@ -111,10 +150,14 @@ def test_a_pattern_that_backtracks_for_ever_is_stopped():
     with pytest.raises(PatternTimeoutError):
         pattern.found_in(["ok", "a" * 60 + "b"], seconds=0.05)
     assert TimedPattern("a+$").found_in(["b", "aaa", ""]) == [1]
-    assert messages("a" * 60 + "b", use("ban_regex", patterns=[r"(a|a)*$"])) == ["ban_regex validator_error"]
+    assert messages("a" * 60 + "b", use("ban_regex", patterns=[r"(a|a)*$"])) == [
+        "ban_regex validator_error"
+    ]
 
 
-@pytest.mark.parametrize("pattern", ["(", "[z-a]", "a{100001}", "(?:a{1000}){1000}", r"\p{nonsense}", "(?P<a>"])
+@pytest.mark.parametrize(
+    "pattern", ["(", "[z-a]", "a{100001}", "(?:a{1000}){1000}", r"\p{nonsense}", "(?P<a>"]
+)
 def test_patterns_that_do_not_compile_are_refused(pattern):
     with pytest.raises(BadPatternError):
         TimedPattern(pattern)
@@ -141,13 +184,26 @@ def test_a_validator_of_a_package_of_its_own_is_found_by_its_entry_point(tmp_pat
     """The package is built and unpacked without a network, apart from this environment."""
     source, wheels, site = tmp_path / "source", tmp_path / "wheels", tmp_path / "site"
     shutil.copytree(project_root / "tests" / "validator_package", source)
-    built = subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)], cwd=source, capture_output=True, text=True)
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)],
+        cwd=source,
+        capture_output=True,
+        text=True,
+    )
     assert built.returncode == 0, built.stderr
     (wheel,) = wheels.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    paths = os.pathsep.join([str(site), str(project_root), *filter(None, [os.environ.get("PYTHONPATH")])])
-    asked = subprocess.run([sys.executable, "-c", ASK], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+    paths = os.pathsep.join(
+        [str(site), str(project_root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", ASK],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
     assert asked.returncode == 0, asked.stderr
     assert json.loads(asked.stdout) == [
         [],

@@ -32,7 +32,9 @@ def chromium() -> str:
     """Path of the browser: RAG_EVAL_CHROMIUM, else the first of BROWSERS on the path."""
     found = NAMED or next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None or not Path(found).is_file():
-        absent(f"no browser: {NAMED or ', '.join(BROWSERS)} not found; install chromium or name one in RAG_EVAL_CHROMIUM")
+        absent(
+            f"no browser: {NAMED or ', '.join(BROWSERS)} not found; install chromium or name one in RAG_EVAL_CHROMIUM"
+        )
     return str(found)
 
 
@@ -45,7 +47,10 @@ def browser(chromium: str) -> Iterator[object]:
     from playwright.sync_api import sync_playwright
 
     # root may not use the sandbox; the resolver answers nothing, so that a page that asked for something far away could not get it
-    arguments = ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    arguments = [
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
+        *(["--no-sandbox"] if os.geteuid() == 0 else []),
+    ]
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=chromium, args=arguments)
         yield started
@@ -67,7 +72,11 @@ def visit(browser) -> Iterator[Callable[..., Visit]]:
         made.close()
 
 
-LOOKS = {f"{'390' if narrow else '1440'}-{'dark' if dark else 'light'}": {"narrow": narrow, "dark": dark} for narrow in (False, True) for dark in (False, True)}
+LOOKS = {
+    f"{'390' if narrow else '1440'}-{'dark' if dark else 'light'}": {"narrow": narrow, "dark": dark}
+    for narrow in (False, True)
+    for dark in (False, True)
+}
 
 
 @pytest.fixture(params=LOOKS)
@@ -88,7 +97,11 @@ def picture() -> Callable[[Visit, str], None]:
 
     def take(seen: Visit, name: str) -> None:
         if SCREENSHOTS:
-            look = next(label for label, options in LOOKS.items() if options == {"narrow": seen.narrow, "dark": seen.dark})
+            look = next(
+                label
+                for label, options in LOOKS.items()
+                if options == {"narrow": seen.narrow, "dark": seen.dark}
+            )
             Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
             seen.page.screenshot(path=Path(SCREENSHOTS) / f"{name}-{look}.png", full_page=True)
 
@@ -99,7 +112,9 @@ def picture() -> Callable[[Visit, str], None]:
 def axe() -> str:
     """Source of axe-core, which `make test-all` brings from npm."""
     if not AXE.is_file():
-        absent("axe-core is not installed: npm ci --ignore-scripts in tests/browser, or make test-all")
+        absent(
+            "axe-core is not installed: npm ci --ignore-scripts in tests/browser, or make test-all"
+        )
     return AXE.read_text(encoding="utf-8")
 
 
@@ -115,7 +130,9 @@ def _evaluated(factory: pytest.TempPathFactory, name: str) -> Evaluated:
             for number, write in enumerate(NIGHTS[name]):
                 write(root / "gold_sets")
                 ran = hostile_project.command(root, "run", name)
-                assert ran.returncode in {0, 2}, f"night {number} of {name}: exit {ran.returncode}\n{ran.stdout[-3000:]}\n{ran.stderr[-6000:]}"
+                assert ran.returncode in {0, 2}, (
+                    f"night {number} of {name}: exit {ran.returncode}\n{ran.stdout[-3000:]}\n{ran.stderr[-6000:]}"
+                )
                 assert "Traceback" not in ran.stdout + ran.stderr
             (root / "done").touch()
     return Evaluated(root, name)

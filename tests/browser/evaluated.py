@@ -16,7 +16,21 @@ from typing import Any
 import hostile_project
 
 ROOT = Path(__file__).resolve().parents[2]
-PANELS = ("verdict", "denominators", "measures", "miss-rates", "stability", "recall", "citations", "trust", "slices", "history", "cost", "methods", "explorer")
+PANELS = (
+    "verdict",
+    "denominators",
+    "measures",
+    "miss-rates",
+    "stability",
+    "recall",
+    "citations",
+    "trust",
+    "slices",
+    "history",
+    "cost",
+    "methods",
+    "explorer",
+)
 """In the order of the page."""
 
 
@@ -42,14 +56,22 @@ class Evaluated:
     @property
     def explorer(self) -> dict[str, Any]:
         """Parts of the explorer's data as the page holds them: name -> JSON."""
-        found = re.findall(r'<script type="application/octet-stream\+base64" id="bundle-([\w-]+)">([^<]*)</script>', self.page.read_text(encoding="utf-8"))
+        found = re.findall(
+            r'<script type="application/octet-stream\+base64" id="bundle-([\w-]+)">([^<]*)</script>',
+            self.page.read_text(encoding="utf-8"),
+        )
         return {name: json.loads(gzip.decompress(base64.b64decode(text))) for name, text in found}
 
     @property
     def questions(self) -> list[dict[str, Any]]:
         """What lies behind each question, in the order of the gold set."""
         parts = self.explorer
-        return [question for name in sorted(parts) if name.startswith("questions-") for question in parts[name]]
+        return [
+            question
+            for name in sorted(parts)
+            if name.startswith("questions-")
+            for question in parts[name]
+        ]
 
     @property
     def report(self) -> dict[str, Any]:
@@ -58,7 +80,9 @@ class Evaluated:
 
 def _pandas(words: Callable[[str], str]) -> Callable[[Path], None]:
     def write(gold_sets: Path) -> None:
-        shutil.copytree(ROOT / "gold_sets" / "pandas_api", gold_sets / "pandas_api", dirs_exist_ok=True)
+        shutil.copytree(
+            ROOT / "gold_sets" / "pandas_api", gold_sets / "pandas_api", dirs_exist_ok=True
+        )
         path = gold_sets / "pandas_api" / "gold_set.yaml"
         path.write_text(words(path.read_text(encoding="utf-8")), encoding="utf-8")
 
@@ -67,12 +91,17 @@ def _pandas(words: Callable[[str], str]) -> Callable[[Path], None]:
 
 def _worse(text: str) -> str:
     """Configuration of a night whose lexical strategies weigh words badly, so that the next night differs in both directions."""
-    changed = text.replace("kind: bm25}", "kind: bm25, k1: 4.0, b: 1.0}").replace("kind: bm25, expand", "kind: bm25, k1: 4.0, b: 1.0, expand")
+    changed = text.replace("kind: bm25}", "kind: bm25, k1: 4.0, b: 1.0}").replace(
+        "kind: bm25, expand", "kind: bm25, k1: 4.0, b: 1.0, expand"
+    )
     assert changed.count("k1: 4.0") == 2
     return changed
 
 
 NIGHTS: dict[str, tuple[Callable[[Path], object], ...]] = {
-    "hostile": (lambda folder: hostile_project.write(folder, 0), lambda folder: hostile_project.write(folder, 1)),
+    "hostile": (
+        lambda folder: hostile_project.write(folder, 0),
+        lambda folder: hostile_project.write(folder, 1),
+    ),
     "pandas_api": (_pandas(_worse), _pandas(lambda text: text)),
 }

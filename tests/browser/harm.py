@@ -72,10 +72,21 @@ def accessibility(seen: Any, axe: str, within: str = "html") -> list[str]:
     The engine is run by evaluation, which the page's policy does not reach; the page is opened `unguarded` for what it loads itself.
     """
     seen.page.evaluate(axe)
-    found = seen.page.evaluate("async (within) => (await axe.run(document.querySelector(within), {resultTypes: ['violations']})).violations.filter((v) => ['serious', 'critical'].includes(v.impact))", within)
-    return [f"{rule['impact']} {rule['id']}: {rule['help']} ({len(rule['nodes'])}): " + "; ".join(str(node["target"]) + " " + node["html"][:100] for node in rule["nodes"][:3]) for rule in found]
+    found = seen.page.evaluate(
+        "async (within) => (await axe.run(document.querySelector(within), {resultTypes: ['violations']})).violations.filter((v) => ['serious', 'critical'].includes(v.impact))",
+        within,
+    )
+    return [
+        f"{rule['impact']} {rule['id']}: {rule['help']} ({len(rule['nodes'])}): "
+        + "; ".join(str(node["target"]) + " " + node["html"][:100] for node in rule["nodes"][:3])
+        for rule in found
+    ]
 
 
 def plain(text: str) -> str:
     """White space evened out, and whatever way a character that cannot be seen is written, a question mark in its place."""
-    return " ".join(re.sub(r"\[U\+[0-9A-F]{4,6}\]|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}|\\x[0-9a-f]{2}", "?", text).split())
+    return " ".join(
+        re.sub(
+            r"\[U\+[0-9A-F]{4,6}\]|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}|\\x[0-9a-f]{2}", "?", text
+        ).split()
+    )

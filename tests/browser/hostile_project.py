@@ -76,7 +76,18 @@ ADDRESSES = (
 )
 """Source addresses; of these only http and https ones may be links."""
 
-NAMES = ("__proto__", "constructor", "toString", "hasOwnProperty", "valueOf", "prototype", "__defineGetter__", "length", "then", "NaN")
+NAMES = (
+    "__proto__",
+    "constructor",
+    "toString",
+    "hasOwnProperty",
+    "valueOf",
+    "prototype",
+    "__defineGetter__",
+    "length",
+    "then",
+    "NaN",
+)
 """Ids and tags that a lookup in a plain object would take for its own."""
 
 QUERY_IDS = (
@@ -101,7 +112,23 @@ QUERY_IDS = (
 )
 """Query ids that the files allow: no white space, no slashes, no controls. The last ones are written otherwise where they are shown, two of them alike."""
 
-_SYLLABLES = ("ba", "de", "fi", "go", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu")
+_SYLLABLES = (
+    "ba",
+    "de",
+    "fi",
+    "go",
+    "hu",
+    "ka",
+    "le",
+    "mi",
+    "no",
+    "pu",
+    "ra",
+    "se",
+    "ti",
+    "vo",
+    "zu",
+)
 LOUD_EVERY, LOUD_ALWAYS, LOUD_LATER = 6, 3, 0
 """Of every so many topics, which is missed in all nights and which is lost in the second."""
 N_PLAIN = 6
@@ -130,14 +157,21 @@ answers: {mode: recorded, recorded: outputs.jsonl, strategy: mine}
 def subject(number: int) -> str:
     """Three made-up words that only this topic has."""
     n = len(_SYLLABLES)
-    first, second, third = _SYLLABLES[number % n], _SYLLABLES[number // n % n], _SYLLABLES[(7 * number + 3) % n]
+    first, second, third = (
+        _SYLLABLES[number % n],
+        _SYLLABLES[number // n % n],
+        _SYLLABLES[(7 * number + 3) % n],
+    )
     return f"{first}{second}rok {second}{third}lim {third}{first}dast"
 
 
 def topics() -> list[tuple[str, str]]:
     """(query id, payload) of every question with gold: each payload once, under ids that are hostile themselves as far as files allow."""
     ids = [*NAMES, *QUERY_IDS]
-    return [(ids[number] if number < len(ids) else f"topic-{number}", payload) for number, payload in enumerate(PAYLOADS.values())]
+    return [
+        (ids[number] if number < len(ids) else f"topic-{number}", payload)
+        for number, payload in enumerate(PAYLOADS.values())
+    ]
 
 
 def fact(number: int, payload: str) -> str:
@@ -146,39 +180,99 @@ def fact(number: int, payload: str) -> str:
 
 
 def _document(number: int, payload: str) -> dict[str, object]:
-    name = NAMES[number] if number < len(NAMES) else f"doc <b onclick=window.__pwned=50>{number}</b> ' \" & {{{{7*7}}}}"
+    name = (
+        NAMES[number]
+        if number < len(NAMES)
+        else f"doc <b onclick=window.__pwned=50>{number}</b> ' \" & {{{{7*7}}}}"
+    )
     text = f"{payload} opens the page of {subject(number)}.\n\n\U0001f469\u200d\U0001f467 {fact(number, payload)} More of it: {payload}\n\nNothing else of {subject(number)} is said here, lone \ud800 surrogate."
     url = ADDRESSES[number % len(ADDRESSES)]
-    section = f"{name}#{payload[:40]}" if payload.isprintable() and "/" not in payload and "\\" not in payload else None
-    return {"_id": name, "title": f"{payload[:300]} title", "text": text, "metadata": {"url": url, "author": payload[:200], "section_id": section}}
+    section = (
+        f"{name}#{payload[:40]}"
+        if payload.isprintable() and "/" not in payload and "\\" not in payload
+        else None
+    )
+    return {
+        "_id": name,
+        "title": f"{payload[:300]} title",
+        "text": text,
+        "metadata": {"url": url, "author": payload[:200], "section_id": section},
+    }
 
 
 def _decoys(number: int, payload: str, night: int) -> list[dict[str, object]]:
     """Documents that no gold names. Of some topics a dozen speak louder of it than the gold does, which is missed; of some others from the second night on."""
     loud = number % LOUD_EVERY == LOUD_ALWAYS or (night > 0 and number % LOUD_EVERY == LOUD_LATER)
-    texts = [f"How long is {subject(number)} kept, how long, {subject(number)}, in case {again}" for again in range(12)] if loud else [f"Others say of {subject(number)}: {payload}"]
+    texts = (
+        [
+            f"How long is {subject(number)} kept, how long, {subject(number)}, in case {again}"
+            for again in range(12)
+        ]
+        if loud
+        else [f"Others say of {subject(number)}: {payload}"]
+    )
     url = ADDRESSES[-1 - number % len(ADDRESSES)]
-    return [{"_id": f"decoy\u202e-{number}-{again}", "title": "=1+1", "text": text, "metadata": {"url": url}} for again, text in enumerate(texts)]
+    return [
+        {
+            "_id": f"decoy\u202e-{number}-{again}",
+            "title": "=1+1",
+            "text": text,
+            "metadata": {"url": url},
+        }
+        for again, text in enumerate(texts)
+    ]
 
 
 def _documents(night: int) -> list[dict[str, object]]:
-    held = [row for number, (_, payload) in enumerate(topics()) for row in (_document(number, payload), *_decoys(number, payload, night))]
-    return [*held, {"_id": "endless", "title": "A" * 1_000_000, "text": f"{subject(0)} " + "W" * 1_000_000, "metadata": {"url": "https://example.org/" + "a" * 100_000}}]
+    held = [
+        row
+        for number, (_, payload) in enumerate(topics())
+        for row in (_document(number, payload), *_decoys(number, payload, night))
+    ]
+    return [
+        *held,
+        {
+            "_id": "endless",
+            "title": "A" * 1_000_000,
+            "text": f"{subject(0)} " + "W" * 1_000_000,
+            "metadata": {"url": "https://example.org/" + "a" * 100_000},
+        },
+    ]
 
 
 def _questions() -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for number, (query_id, payload) in enumerate(topics()):
         tags = [NAMES[number % len(NAMES)], payload[:200], "all <b>of</b> them"]
-        rows.append({"query_id": query_id, "text": f"How long is the {subject(number)} kept {payload}", "answerable": True, "tags": tags})
-    rows += [{"query_id": f"open-{n}", "text": f"Who paints <i>{n}</i> {'=1+1' * n}?", "answerable": False, "tags": ["__proto__"]} for n in range(N_PLAIN)]
+        rows.append(
+            {
+                "query_id": query_id,
+                "text": f"How long is the {subject(number)} kept {payload}",
+                "answerable": True,
+                "tags": tags,
+            }
+        )
+    rows += [
+        {
+            "query_id": f"open-{n}",
+            "text": f"Who paints <i>{n}</i> {'=1+1' * n}?",
+            "answerable": False,
+            "tags": ["__proto__"],
+        }
+        for n in range(N_PLAIN)
+    ]
     return rows
 
 
 def _wordings() -> list[dict[str, object]]:
     named = ("__proto__", "<img-src=x-onerror=alert(1)>")
     return [
-        {"query_id": query_id, "paraphrase_id": named[again], "text": f"{payload} {('days of', 'keep')[again]} {subject(number)}", "source": payload[:100]}
+        {
+            "query_id": query_id,
+            "paraphrase_id": named[again],
+            "text": f"{payload} {('days of', 'keep')[again]} {subject(number)}",
+            "source": payload[:100],
+        }
         for number, (query_id, payload) in enumerate(topics())
         for again in range(1 + number % 2)
     ]
@@ -188,13 +282,45 @@ def _outputs() -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for number, (query_id, payload) in enumerate(topics()):
         document = _document(number, payload)
-        own = {"doc_id": document["_id"], "text": str(document["text"]), "url": ADDRESSES[number % len(ADDRESSES)], "title": payload[:200]}
-        other = {"doc_id": f"own-{payload[:20]}" if payload.isprintable() and "/" not in payload and "\\" not in payload else f"own-{number}", "text": f"{payload} of a system of one's own", "score": 9e15}
-        quoted = {"doc_id": document["_id"], "quote": fact(number, payload), "source_url": "javascript:window.__pwned=60", "offsets": {"start": 0, "end": 10, "unit": "char"}}
+        own = {
+            "doc_id": document["_id"],
+            "text": str(document["text"]),
+            "url": ADDRESSES[number % len(ADDRESSES)],
+            "title": payload[:200],
+        }
+        other = {
+            "doc_id": f"own-{payload[:20]}"
+            if payload.isprintable() and "/" not in payload and "\\" not in payload
+            else f"own-{number}",
+            "text": f"{payload} of a system of one's own",
+            "score": 9e15,
+        }
+        quoted = {
+            "doc_id": document["_id"],
+            "quote": fact(number, payload),
+            "source_url": "javascript:window.__pwned=60",
+            "offsets": {"start": 0, "end": 10, "unit": "char"},
+        }
         text = f"{payload} It is kept for {number + 2} days [1]. {payload} [7]."
         contexts = [other, own] if number % 4 == 3 else [own, other]
-        rows.append({"query_id": query_id, "question": f"How long is the {subject(number)} kept {payload}", "answer": text, "contexts": contexts, "citations": [quoted, f"token {payload[:100]}"]})
-    rows += [{"query_id": f"open-{n}", "question": "?", "answer": "NOT FOUND" if n % 2 else f"It is <b>{n}</b> [1]", "contexts": [{"text": "<b>none</b>"}]} for n in range(N_PLAIN)]
+        rows.append(
+            {
+                "query_id": query_id,
+                "question": f"How long is the {subject(number)} kept {payload}",
+                "answer": text,
+                "contexts": contexts,
+                "citations": [quoted, f"token {payload[:100]}"],
+            }
+        )
+    rows += [
+        {
+            "query_id": f"open-{n}",
+            "question": "?",
+            "answer": "NOT FOUND" if n % 2 else f"It is <b>{n}</b> [1]",
+            "contexts": [{"text": "<b>none</b>"}],
+        }
+        for n in range(N_PLAIN)
+    ]
     return rows
 
 
@@ -208,7 +334,10 @@ def write(folder: Path, night: int = 0) -> Path:
     (gold / "collection").mkdir(parents=True, exist_ok=True)
     named = [str(_document(number, payload)["_id"]) for number, (_, payload) in enumerate(topics())]
     pairs = list(zip(topics(), named, strict=True))
-    answers = [{"query_id": query_id, "doc_id": name, "anchors": [{"quote": fact(number, payload)}]} for number, ((query_id, payload), name) in enumerate(pairs)]
+    answers = [
+        {"query_id": query_id, "doc_id": name, "anchors": [{"quote": fact(number, payload)}]}
+        for number, ((query_id, payload), name) in enumerate(pairs)
+    ]
     files = {
         "gold_set.yaml": CONFIG,
         "collection/corpus.jsonl": _lines(_documents(night)),
@@ -216,15 +345,31 @@ def write(folder: Path, night: int = 0) -> Path:
         "paraphrases.jsonl": _lines(_wordings()),
         "outputs.jsonl": _lines(_outputs()),
         "answers.jsonl": _lines(answers),
-        "qrels.tsv": "query-id\tcorpus-id\tscore\n" + "".join(f"{query_id}\t{name}\t1\n" for (query_id, _), name in pairs),
+        "qrels.tsv": "query-id\tcorpus-id\tscore\n"
+        + "".join(f"{query_id}\t{name}\t1\n" for (query_id, _), name in pairs),
     }
     for name, text in files.items():
         (gold / name).write_text(text, encoding="utf-8")
     return gold
 
 
-def command(root: Path, *arguments: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+def command(
+    root: Path, *arguments: str, env: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
     """Run the command line as a process of its own, apart from the surroundings of the machine; failing is the caller's business."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
-    kept = {"RAG_EVAL_LATENCY_QUERIES": "2", "RAG_EVAL_HOME": str(root / "home"), "RAG_EVAL_REPORTS": str(root / "reports"), "RAG_EVAL_GOLD_SETS": str(root / "gold_sets")}
-    return subprocess.run([sys.executable, "-m", "rag_eval.cli", *arguments], capture_output=True, text=True, timeout=900, env={**clean, **kept, **(env or {})}, cwd=root, check=False)
+    kept = {
+        "RAG_EVAL_LATENCY_QUERIES": "2",
+        "RAG_EVAL_HOME": str(root / "home"),
+        "RAG_EVAL_REPORTS": str(root / "reports"),
+        "RAG_EVAL_GOLD_SETS": str(root / "gold_sets"),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "rag_eval.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        env={**clean, **kept, **(env or {})},
+        cwd=root,
+        check=False,
+    )

@@ -41,9 +41,29 @@ class Viewer:
 
     def start(self, *options: str) -> None:
         """Start it, and wait until it says where it is."""
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
-        command = [sys.executable, "-u", "-m", "rag_eval.cli", "view", "--port", "0", "--home", str(self.home), *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=clean, cwd=self.root)
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")
+        }
+        command = [
+            sys.executable,
+            "-u",
+            "-m",
+            "rag_eval.cli",
+            "view",
+            "--port",
+            "0",
+            "--home",
+            str(self.home),
+            *options,
+        ]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=clean,
+            cwd=self.root,
+        )
         self.said: list[str] = []
         known = threading.Event()
 

@@ -10,7 +10,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 def test_the_engine_finds_what_is_wrong(visit, axe, tmp_path):
     path = tmp_path / "page.html"
-    path.write_text('<!doctype html><html><title></title><img src="data:image/gif;base64,R0lGODlhAQABAAAAACw="><p style="color:#ccc;background:#fff">faint</p><button></button>', encoding="utf-8")
+    path.write_text(
+        '<!doctype html><html><title></title><img src="data:image/gif;base64,R0lGODlhAQABAAAAACw="><p style="color:#ccc;background:#fff">faint</p><button></button>',
+        encoding="utf-8",
+    )
     found = "\n".join(accessibility(visit(path, unguarded=True), axe))
     for rule in ("html-has-lang", "document-title", "image-alt", "color-contrast", "button-name"):
         assert rule in found
@@ -23,8 +26,14 @@ def test_the_report(evaluated, visit, axe, look):
 
 
 def test_an_open_question(evaluated, visit, axe, look):
-    question = next(question for question in evaluated.questions if question["marks"] and question["answer"])
-    seen = visit(evaluated.page.as_uri() + f"#explorer?size=20&open={quote(question['id'], safe='')}&show=*", **look, unguarded=True)
+    question = next(
+        question for question in evaluated.questions if question["marks"] and question["answer"]
+    )
+    seen = visit(
+        evaluated.page.as_uri() + f"#explorer?size=20&open={quote(question['id'], safe='')}&show=*",
+        **look,
+        unguarded=True,
+    )
     seen.page.locator("#ex-detail[data-state=ready]").wait_for()
     seen.page.locator("#explorer summary").first.click()
     assert accessibility(seen, axe, "#panel-explorer") == []

@@ -34,16 +34,25 @@ def opened(visit):
 
 
 def ids(page):
-    return page.locator("#ex-table > tbody > tr.ex-row").evaluate_all("(rows) => rows.map((row) => Number(row.dataset.index))")
+    return page.locator("#ex-table > tbody > tr.ex-row").evaluate_all(
+        "(rows) => rows.map((row) => Number(row.dataset.index))"
+    )
 
 
 def cells(page, column):
-    return [text.strip() for text in page.locator(f'#ex-table > tbody > tr.ex-row > [data-column="{column}"]').all_inner_texts()]
+    return [
+        text.strip()
+        for text in page.locator(
+            f'#ex-table > tbody > tr.ex-row > [data-column="{column}"]'
+        ).all_inner_texts()
+    ]
 
 
 def figures(page, column):
     """Numbers of a column; NaN where the cell says why there is none."""
-    found = [re.match(r"[+−-]?\d+(?:\.\d+)?", text.replace(",", "")) for text in cells(page, column)]
+    found = [
+        re.match(r"[+−-]?\d+(?:\.\d+)?", text.replace(",", "")) for text in cells(page, column)
+    ]
     return [float(match[0].replace("−", "-")) if match else math.nan for match in found]
 
 
@@ -71,7 +80,9 @@ def test_largest_regressions_come_first(evaluated, opened):
     order = ids(page)
     shown = [change[at] for at in order]
     assert shown[0] == min(value for value in change if value is not None)
-    assert [value for value in shown if value is not None] == sorted(value for value in shown if value is not None)
+    assert [value for value in shown if value is not None] == sorted(
+        value for value in shown if value is not None
+    )
     assert None not in shown[: sum(value is not None for value in shown)]
     assert figures(page, "change")[0] == pytest.approx(shown[0], abs=5e-4)
     assert summary["previous"] == evaluated.report["previous"]["run_id"]
@@ -83,10 +94,18 @@ def test_largest_regressions_come_first(evaluated, opened):
 def test_what_fell_and_rose_is_what_the_report_compares(evaluated, opened):
     """The report's comparison with the previous run was made by another part of the program: it counts the same questions."""
     page, report = opened(evaluated), evaluated.report
-    delta = next(delta for delta in report["previous"]["deltas"] if delta["strategy"] == report["strategy"] and delta["measure"] == "R@10")
+    delta = next(
+        delta
+        for delta in report["previous"]["deltas"]
+        if delta["strategy"] == report["strategy"] and delta["measure"] == "R@10"
+    )
     page.select_option("#ex-size", "200")
     change = [value for value in figures(page, "change") if not math.isnan(value)]
-    assert (sum(value < 0 for value in change), sum(value > 0 for value in change), sum(value == 0 for value in change)) == (delta["n_worse"], delta["n_better"], delta["n_tied"])
+    assert (
+        sum(value < 0 for value in change),
+        sum(value > 0 for value in change),
+        sum(value == 0 for value in change),
+    ) == (delta["n_worse"], delta["n_better"], delta["n_tied"])
     assert sum(change) / len(change) == pytest.approx(delta["delta"], abs=1e-3)
 
 
@@ -101,7 +120,10 @@ def test_every_column_sorts_both_ways(evaluated, opened, column):
         head.get_by_role("button").click()
         direction = head.get_attribute("aria-sort")
         seen.add(direction)
-        shown = [math.inf if text == "none" else number for text, number in zip(cells(page, column), figures(page, column), strict=True)]
+        shown = [
+            math.inf if text == "none" else number
+            for text, number in zip(cells(page, column), figures(page, column), strict=True)
+        ]
         if column == "citations":
             shown = [eval_share(text) for text in cells(page, column)]
         said = [value for value in shown if not math.isnan(value)]
@@ -152,7 +174,13 @@ def test_filters_leave_what_they_say(evaluated, opened):
 
     word = questions["text"][7].split()[2].lower()
     page.fill("#ex-search", word)
-    check([at for at in everything if word in f"{questions['id'][at]}\n{questions['text'][at]}".lower()])
+    check(
+        [
+            at
+            for at in everything
+            if word in f"{questions['id'][at]}\n{questions['text'][at]}".lower()
+        ]
+    )
     for number in (0, len(summary["tags"]) - 1):
         page.select_option("#ex-tag", index=1 + number)
         check([at for at in everything if number in questions["tags"][at]])
@@ -162,9 +190,16 @@ def test_filters_leave_what_they_say(evaluated, opened):
     for strategy in range(len(summary["strategies"])):
         page.select_option("#ex-strategy", index=strategy)
         page.check("#ex-missed")
-        missed = [at for at in everything if questions["value"][strategy][at] is not None and not ((questions["first"][strategy][at] or math.inf) <= K)]
+        missed = [
+            at
+            for at in everything
+            if questions["value"][strategy][at] is not None
+            and not ((questions["first"][strategy][at] or math.inf) <= K)
+        ]
         assert sorted(all_ids(page)) == missed
-        assert all(value == 0 for value in figures(page, "hits") if not math.isnan(value)) or any(n > 1 for n in questions["wordings"])
+        assert all(value == 0 for value in figures(page, "hits") if not math.isnan(value)) or any(
+            n > 1 for n in questions["wordings"]
+        )
         page.uncheck("#ex-missed")
     page.fill("#ex-search", "no question says this, ever")
     assert ids(page) == []
@@ -174,7 +209,10 @@ def test_filters_leave_what_they_say(evaluated, opened):
 def test_filters_together_are_all_meant(pandas_api, opened):
     page, summary = opened(pandas_api), pandas_api.explorer["summary"]
     questions, primary = summary["questions"], summary["primary"]
-    tag = max(range(len(summary["tags"])), key=lambda number: sum(number in tags for tags in questions["tags"]))
+    tag = max(
+        range(len(summary["tags"])),
+        key=lambda number: sum(number in tags for tags in questions["tags"]),
+    )
     page.select_option("#ex-tag", index=1 + tag)
     page.check("#ex-missed")
     page.check("#ex-changed")
@@ -188,23 +226,40 @@ def test_filters_together_are_all_meant(pandas_api, opened):
 def test_a_question_opens_down_to_its_evidence(evaluated, opened):
     page, summary, questions = opened(evaluated), evaluated.explorer["summary"], evaluated.questions
     page.select_option("#ex-size", "200")
-    at = next(at for at, question in enumerate(questions) if len(question["wordings"]) > 1 and question["marks"] and question["answer"] and question["answer"]["citations"])
+    at = next(
+        at
+        for at, question in enumerate(questions)
+        if len(question["wordings"]) > 1
+        and question["marks"]
+        and question["answer"]
+        and question["answer"]["citations"]
+    )
     question = questions[at]
     detail = unfold(page, at)
     # wordings
     assert detail.locator("#ex-wordings-table tbody tr").count() == len(question["wordings"])
     for wording in question["wordings"]:
-        assert plain(wording["text"])[:60] in plain(detail.locator("#ex-wordings-table").inner_text())
+        assert plain(wording["text"])[:60] in plain(
+            detail.locator("#ex-wordings-table").inner_text()
+        )
     # ranked evidence of the primary strategy, best first, with scores, badges and the miss rate with what it has earned
     run = next(run for run in question["runs"] if run["s"] == summary["primary"] and run["w"] == 0)
     units = detail.locator("article.ex-run li.ex-unit")
     assert units.count() == len(run["c"]) > 0
-    assert [int(text.split()[-1]) for text in detail.locator(".ex-rank").all_inner_texts()] == list(range(1, len(run["c"]) + 1))
-    scores = [float(re.search(r"[−-]?[\d.]+", text)[0].replace("−", "-")) for text in detail.locator(".ex-score").all_inner_texts()]
+    assert [int(text.split()[-1]) for text in detail.locator(".ex-rank").all_inner_texts()] == list(
+        range(1, len(run["c"]) + 1)
+    )
+    scores = [
+        float(re.search(r"[−-]?[\d.]+", text)[0].replace("−", "-"))
+        for text in detail.locator(".ex-score").all_inner_texts()
+    ]
     assert scores == sorted(scores, reverse=True)
     assert len(set(scores)) > 1
     for place in range(units.count()):
-        assert re.search(r"clean|warning|blocked|not screened|trust", units.nth(place).locator(".ex-trust").inner_text())
+        assert re.search(
+            r"clean|warning|blocked|not screened|trust",
+            units.nth(place).locator(".ex-trust").inner_text(),
+        )
         assert ("ex-hit" in units.nth(place).get_attribute("class").split()) == (place in run["h"])
     facts = detail.locator("article.ex-run dl").inner_text()
     assert summary["statuses"][run["miss"][3]] in facts
@@ -219,7 +274,9 @@ def test_a_question_opens_down_to_its_evidence(evaluated, opened):
         assert said == {1: "correct", 0: "not correct", None: "not judged"}[citation["correct"]]
     # another wording, and all strategies beside each other
     detail.locator("#ex-wordings-table input").nth(1).check()
-    page.locator(f"article.ex-run[data-wording={json.dumps(question['wordings'][1]['id'])}]").first.wait_for()
+    page.locator(
+        f"article.ex-run[data-wording={json.dumps(question['wordings'][1]['id'])}]"
+    ).first.wait_for()
     page.select_option("#ex-show", label="all side by side")
     page.locator("article.ex-run").nth(len(summary["strategies"]) - 1).wait_for()
     assert page.locator("article.ex-run").count() == len(summary["strategies"])
@@ -235,11 +292,17 @@ def test_marks_stand_over_the_gold(evaluated, opened):
         detail = unfold(page, at)
         page.select_option("#ex-show", label="all side by side")
         page.locator("article.ex-run").nth(1).wait_for()
-        quotes = [plain(gold["quote"]).removesuffix("…") for gold in questions[at]["gold"] if gold["quote"]]
+        quotes = [
+            plain(gold["quote"]).removesuffix("…")
+            for gold in questions[at]["gold"]
+            if gold["quote"]
+        ]
         for mark in detail.locator("mark").all_inner_texts():
             text = plain(mark)
             assert text
-            assert any(text[:80] in quote or quote[:80] in text or text[-60:] in quote for quote in quotes), (text, quotes)
+            assert any(
+                text[:80] in quote or quote[:80] in text or text[-60:] in quote for quote in quotes
+            ), (text, quotes)
             checked += 1
         page.locator("#ex-close").click()
     assert checked > 5
@@ -275,8 +338,15 @@ def test_every_hostile_question_opens_as_text(hostile, opened, visit):
         page.locator("article.ex-run").nth(2).wait_for()
         assert harm(page) == [], question["id"]
         assert overflow(page) == [], question["id"]
-        links = detail.locator("a[href]:not(#ex-link)").evaluate_all("(all) => all.map((a) => [a.href, a.target, a.rel])")
-        assert all(re.match(r"https?://(?:www\.)?example\.org/", href) and target == "_blank" and "noopener" in rel for href, target, rel in links), links
+        links = detail.locator("a[href]:not(#ex-link)").evaluate_all(
+            "(all) => all.map((a) => [a.href, a.target, a.rel])"
+        )
+        assert all(
+            re.match(r"https?://(?:www\.)?example\.org/", href)
+            and target == "_blank"
+            and "noopener" in rel
+            for href, target, rel in links
+        ), links
         if at < len(hostile_project.topics()):
             payload = plain(visible(plain(hostile_project.topics()[at][1])))[:40]
             assert payload[:30] in plain(detail.inner_text()), question["id"]
@@ -300,7 +370,9 @@ def test_keyboard_alone_is_enough(pandas_api, opened):
     page = opened(pandas_api)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
-    reached = page.evaluate("[...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex]')].filter((e) => e.tabIndex > 0).length")
+    reached = page.evaluate(
+        "[...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex]')].filter((e) => e.tabIndex > 0).length"
+    )
     assert reached == 0  # the order of the page is the order of the keys
     page.locator("#ex-search").focus()
     page.keyboard.type("column")
@@ -310,10 +382,22 @@ def test_keyboard_alone_is_enough(pandas_api, opened):
     walked = []
     for _ in range(40):
         page.keyboard.press("Tab")
-        walked.append(page.evaluate("document.activeElement.id || document.activeElement.className || document.activeElement.closest('th')?.dataset.column || ''"))
+        walked.append(
+            page.evaluate(
+                "document.activeElement.id || document.activeElement.className || document.activeElement.closest('th')?.dataset.column || ''"
+            )
+        )
         if walked[-1] == "ex-open":
             break
-    assert {"ex-strategy", "ex-tag", "ex-status", "ex-missed", "ex-reset", "question", "change"} <= set(walked)
+    assert {
+        "ex-strategy",
+        "ex-tag",
+        "ex-status",
+        "ex-missed",
+        "ex-reset",
+        "question",
+        "change",
+    } <= set(walked)
     assert walked[-1] == "ex-open"
     assert focus_shows(page)
     at = page.evaluate("Number(document.activeElement.closest('tr').dataset.index)")
@@ -327,13 +411,18 @@ def test_keyboard_alone_is_enough(pandas_api, opened):
     assert sum(inside) >= 4
     page.locator("#ex-wordings-table input").first.focus()
     page.keyboard.press("ArrowDown")
-    page.wait_for_function("document.querySelector('article.ex-run').dataset.wording !== 'original'")
+    page.wait_for_function(
+        "document.querySelector('article.ex-run').dataset.wording !== 'original'"
+    )
     page.keyboard.press("Escape")
     assert page.locator("#ex-detail").count() == 0
     assert page.evaluate("Number(document.activeElement.closest('tr').dataset.index)") == at
     page.locator('#ex-table thead th[data-column="miss"] button').focus()
     page.keyboard.press("Enter")
-    assert page.locator('#ex-table thead th[data-column="miss"]').get_attribute("aria-sort") == "descending"
+    assert (
+        page.locator('#ex-table thead th[data-column="miss"]').get_attribute("aria-sort")
+        == "descending"
+    )
     page.locator("#ex-missed").focus()
     page.keyboard.press("Space")
     assert page.locator("#ex-missed").is_checked()
@@ -346,7 +435,9 @@ def test_keyboard_alone_is_enough(pandas_api, opened):
 
 def focus_shows(page):
     """Whether what has the focus looks otherwise than without it."""
-    return page.evaluate("(() => { const s = getComputedStyle(document.activeElement); return (s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1) || s.boxShadow !== 'none'; })()")
+    return page.evaluate(
+        "(() => { const s = getComputedStyle(document.activeElement); return (s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1) || s.boxShadow !== 'none'; })()"
+    )
 
 
 def test_an_address_leads_to_a_question(hostile, opened):
@@ -358,7 +449,17 @@ def test_an_address_leads_to_a_question(hostile, opened):
         assert page.locator("#ex-detail .ex-id").first.inner_text() == query_id
 
 
-@pytest.mark.parametrize("fragment", ["#explorer?open=nobody&sort=__proto__&tag=constructor2&page=1e99&size=-1", "#explorer?%E0%A4%A", "#explorer?strategy=__proto__&status=constructor&w=__proto__&open=__proto__&show=constructor", "#explorer?q=" + quote("<img src=x onerror=alert(1)>"), "#panel-nowhere", "#explorer?tag=__proto__&missed=1"])
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        "#explorer?open=nobody&sort=__proto__&tag=constructor2&page=1e99&size=-1",
+        "#explorer?%E0%A4%A",
+        "#explorer?strategy=__proto__&status=constructor&w=__proto__&open=__proto__&show=constructor",
+        "#explorer?q=" + quote("<img src=x onerror=alert(1)>"),
+        "#panel-nowhere",
+        "#explorer?tag=__proto__&missed=1",
+    ],
+)
 def test_an_address_that_asks_for_nothing_known_is_harmless(hostile, visit, fragment):
     seen = visit(hostile.page.as_uri() + fragment)
     seen.page.locator("#explorer[data-state=ready]").wait_for()
@@ -368,21 +469,45 @@ def test_an_address_that_asks_for_nothing_known_is_harmless(hostile, visit, frag
 
 
 def test_an_open_question_fits(evaluated, picture, visit, look):
-    at = next(at for at, question in enumerate(evaluated.questions) if question["marks"] and question["answer"])
-    seen = visit(evaluated.page.as_uri() + f"#explorer?size=20&open={quote(evaluated.questions[at]['id'], safe='')}", **look)
+    at = next(
+        at
+        for at, question in enumerate(evaluated.questions)
+        if question["marks"] and question["answer"]
+    )
+    seen = visit(
+        evaluated.page.as_uri()
+        + f"#explorer?size=20&open={quote(evaluated.questions[at]['id'], safe='')}",
+        **look,
+    )
     seen.page.locator("#ex-detail[data-state=ready]").wait_for()
     assert overflow(seen.page) == []
     if look["narrow"]:
-        small = seen.page.locator("#explorer").get_by_role("button").evaluate_all("(all) => all.filter((b) => b.offsetParent && b.getBoundingClientRect().height < 24).map((b) => b.id || b.className)")
+        small = (
+            seen.page.locator("#explorer")
+            .get_by_role("button")
+            .evaluate_all(
+                "(all) => all.filter((b) => b.offsetParent && b.getBoundingClientRect().height < 24).map((b) => b.id || b.className)"
+            )
+        )
         assert small == []
     picture(seen, f"explorer-{evaluated.name}")
     seen.check_quiet()
 
 
-@pytest.mark.parametrize(("name", "harmful"), [("summary", "!!!!"), ("summary", "QUJD"), ("questions-0000", "H4sIAAAAAAAC/w=="), ("chunks-0000", "QUJD")])
+@pytest.mark.parametrize(
+    ("name", "harmful"),
+    [
+        ("summary", "!!!!"),
+        ("summary", "QUJD"),
+        ("questions-0000", "H4sIAAAAAAAC/w=="),
+        ("chunks-0000", "QUJD"),
+    ],
+)
 def test_damaged_data_are_said_in_a_sentence(hostile, visit, tmp_path, name, harmful):
     path = tmp_path / "index.html"
-    text, n = re.subn(rf'(id="bundle-{name}">)[^<]*', rf"\g<1>{harmful}", hostile.page.read_text(encoding="utf-8"))
+    text, n = re.subn(
+        rf'(id="bundle-{name}">)[^<]*', rf"\g<1>{harmful}", hostile.page.read_text(encoding="utf-8")
+    )
     assert n == 1
     path.write_text(text, encoding="utf-8")
     seen = visit(path)
@@ -408,9 +533,24 @@ def test_a_browser_without_unpacking_is_told(pandas_api, visit):
 def test_what_is_shown_of_a_source_is_bounded(evaluated):
     """No text of a source in the page has more than 200 characters, written-out ones counted as one."""
     parts = evaluated.explorer
-    texts = [text for name, part in parts.items() if name.startswith("chunks-") for text in part["text"] if text is not None]
-    texts += [mark["text"] for question in evaluated.questions for mark in question["marks"].values()]
-    texts += [item["quote"] for question in evaluated.questions for item in itertools.chain(question["gold"], (question["answer"] or {}).get("citations", ())) if item["quote"]]
+    texts = [
+        text
+        for name, part in parts.items()
+        if name.startswith("chunks-")
+        for text in part["text"]
+        if text is not None
+    ]
+    texts += [
+        mark["text"] for question in evaluated.questions for mark in question["marks"].values()
+    ]
+    texts += [
+        item["quote"]
+        for question in evaluated.questions
+        for item in itertools.chain(
+            question["gold"], (question["answer"] or {}).get("citations", ())
+        )
+        if item["quote"]
+    ]
     assert len(texts) > 50
     assert max(len(re.sub(r"\[U\+[0-9A-F]{4,6}\]", "?", text)) for text in texts) <= 200
 
@@ -428,11 +568,27 @@ def test_a_rank_that_counts_otherwise_than_the_list_says_so(pandas_api, opened):
     questions, strategies = pandas_api.questions, pandas_api.explorer["summary"]["strategies"]
 
     def first(wanted):
-        return next((at, run) for at, question in enumerate(questions) for run in question["runs"] if run["w"] == 0 and run["first"] and run["first"] <= 10 and len(run["c"]) == 10 and wanted(run))
+        return next(
+            (at, run)
+            for at, question in enumerate(questions)
+            for run in question["runs"]
+            if run["w"] == 0
+            and run["first"]
+            and run["first"] <= 10
+            and len(run["c"]) == 10
+            and wanted(run)
+        )
 
-    for wanted, words in ((lambda run: not run["h"], "after those shown"), (lambda run: run["h"] and run["h"][0] + 1 > run["first"], "below"), (lambda run: run["h"] and run["h"][0] + 1 == run["first"], None)):
+    for wanted, words in (
+        (lambda run: not run["h"], "after those shown"),
+        (lambda run: run["h"] and run["h"][0] + 1 > run["first"], "below"),
+        (lambda run: run["h"] and run["h"][0] + 1 == run["first"], None),
+    ):
         at, run = first(wanted)
-        page = opened(pandas_api, f"#explorer?size=200&open={quote(questions[at]['id'], safe='')}&show={quote(strategies[run['s']], safe='')}")
+        page = opened(
+            pandas_api,
+            f"#explorer?size=200&open={quote(questions[at]['id'], safe='')}&show={quote(strategies[run['s']], safe='')}",
+        )
         page.locator("#ex-detail[data-state=ready]").wait_for()
         told = page.locator("#ex-detail .ex-run .ex-facts").first.inner_text()
         assert f"#{run['first']}" in told

@@ -22,7 +22,9 @@ GUILTY = {
 @pytest.mark.parametrize("name", GUILTY)
 def test_what_no_page_may_do_is_seen(visit, tmp_path, name):
     path = tmp_path / "page.html"
-    path.write_text(f"<!doctype html><html lang=en><title>x</title>{GUILTY[name]}<p>text", encoding="utf-8")
+    path.write_text(
+        f"<!doctype html><html lang=en><title>x</title>{GUILTY[name]}<p>text", encoding="utf-8"
+    )
     seen = visit(path)
     seen.page.wait_for_timeout(200)
     with pytest.raises(AssertionError):
@@ -38,7 +40,10 @@ def test_a_page_that_does_nothing_is_quiet(visit, tmp_path):
 @pytest.mark.parametrize("name", ["script", "image", "vector_image", "leaving"])
 def test_payloads_run_where_nothing_stops_them(visit, tmp_path, name):
     path = tmp_path / "page.html"
-    path.write_text(f"<!doctype html><html lang=en><title>x</title><div>{PAYLOADS[name]}</div>", encoding="utf-8")
+    path.write_text(
+        f"<!doctype html><html lang=en><title>x</title><div>{PAYLOADS[name]}</div>",
+        encoding="utf-8",
+    )
     seen = visit(path)
     seen.page.wait_for_function("window.__pwned !== undefined")
 

@@ -29,7 +29,9 @@ def ready(seen):
 
 def open_all(page):
     """Unfold everything that is folded."""
-    page.evaluate("document.querySelectorAll('section[data-panel] details').forEach((e) => { e.open = true; })")
+    page.evaluate(
+        "document.querySelectorAll('section[data-panel] details').forEach((e) => { e.open = true; })"
+    )
 
 
 def saved(page, button):
@@ -37,12 +39,16 @@ def saved(page, button):
     name = f"{button.get_attribute('data-name')}.{button.get_attribute('data-format')}"
     for _ in range(8):
         try:
-            with page.expect_download(lambda download: download.suggested_filename == name, timeout=2_000) as coming:
+            with page.expect_download(
+                lambda download: download.suggested_filename == name, timeout=2_000
+            ) as coming:
                 button.click()
         except TimeoutError:
             continue
         return coming.value
-    raise AssertionError("nothing was saved: " + button.evaluate("(e) => e.outerHTML + e.parentElement.innerText"))
+    raise AssertionError(
+        "nothing was saved: " + button.evaluate("(e) => e.outerHTML + e.parentElement.innerText")
+    )
 
 
 @pytest.fixture(params=[False, True], ids=["light", "dark"])
@@ -53,14 +59,21 @@ def dark(request):
 def test_page_is_one_file_of_bounded_size(evaluated):
     assert 100_000 < evaluated.page.stat().st_size <= LIMIT
     text = evaluated.page.read_text(encoding="utf-8")
-    assert not re.search(r"""<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)\s*=\s*["']?(?!data:)""", text)
-    assert "@import" not in re.sub(r"<script type=\"application[^>]*>[^<]*", "", text).split("<body", 1)[0]
+    assert not re.search(
+        r"""<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)\s*=\s*["']?(?!data:)""", text
+    )
+    assert (
+        "@import"
+        not in re.sub(r"<script type=\"application[^>]*>[^<]*", "", text).split("<body", 1)[0]
+    )
 
 
 def test_opens_quietly_with_every_panel(evaluated, visit, dark):
     seen = ready(visit(evaluated.page, dark=dark))
     panels = seen.page.locator("section[data-panel]")
-    assert [panels.nth(n).get_attribute("data-panel") for n in range(panels.count())] == list(PANELS)
+    assert [panels.nth(n).get_attribute("data-panel") for n in range(panels.count())] == list(
+        PANELS
+    )
     for name in PANELS:
         panel = seen.page.locator(f"#panel-{name}")
         assert panel.is_visible()
@@ -68,12 +81,16 @@ def test_opens_quietly_with_every_panel(evaluated, visit, dark):
         assert seen.page.locator(f"#{labelled}").inner_text().strip()
         assert len(panel.inner_text().strip()) > 80, name
         assert panel.bounding_box()["height"] > 60, name
-        odd = panel.locator("td, dd, data, text").evaluate_all("(all) => all.map((e) => e.textContent.trim()).filter((text) => ['NaN', 'nan', 'None', 'null', 'inf', '[object Object]'].includes(text))")
+        odd = panel.locator("td, dd, data, text").evaluate_all(
+            "(all) => all.map((e) => e.textContent.trim()).filter((text) => ['NaN', 'nan', 'None', 'null', 'inf', '[object Object]'].includes(text))"
+        )
         assert [text for text in odd if text not in hostile_project.NAMES] == [], name
     for name in WITH_PICTURES:
         picture = seen.page.locator(f"#panel-{name} svg").first
         assert picture.bounding_box()["width"] > 200
-        assert seen.page.locator(f"#panel-{name} svg").first.evaluate("(e) => e.querySelector('title')?.textContent || e.getAttribute('aria-label') || ''")
+        assert seen.page.locator(f"#panel-{name} svg").first.evaluate(
+            "(e) => e.querySelector('title')?.textContent || e.getAttribute('aria-label') || ''"
+        )
     assert harm(seen.page) == []
     seen.check_quiet()
 
@@ -86,7 +103,11 @@ def test_themes_differ_and_follow_the_system(evaluated, visit):
     colours = set()
     for dark in (False, True):
         seen = visit(evaluated.page, dark=dark)
-        colours.add(seen.page.evaluate("getComputedStyle(document.body).backgroundColor + getComputedStyle(document.body).color"))
+        colours.add(
+            seen.page.evaluate(
+                "getComputedStyle(document.body).backgroundColor + getComputedStyle(document.body).color"
+            )
+        )
         # pictures are of the page's theme: text in them stands out from the page
         assert seen.page.evaluate(CONTRAST) == []
     assert len(colours) == 2
@@ -134,7 +155,9 @@ def test_tables_come_out_as_the_files_of_the_run(evaluated, visit):
     open_all(seen.page)
     got = {}
     for label in ("CSV", "LaTeX"):
-        buttons = seen.page.locator("section[data-panel]").get_by_role("button", name=re.compile(rf"\b{label}\b"))
+        buttons = seen.page.locator("section[data-panel]").get_by_role(
+            "button", name=re.compile(rf"\b{label}\b")
+        )
         assert buttons.count() == sum(name.endswith(".csv") for name in files)
         for n in range(buttons.count()):
             download = saved(seen.page, buttons.nth(n))
@@ -149,7 +172,12 @@ def test_exported_tables_run_nothing_where_they_are_opened(evaluated):
     for path in (evaluated.folder / "tables").glob("*.csv"):
         with path.open(encoding="utf-8", newline="") as stream:
             cells = [cell for row in csv.reader(stream) for cell in row]
-        risky = [cell for cell in cells if re.match(r"\s*[=+@\t\r-]", cell) and not re.fullmatch(r"[+-]?[\d.]+(?:e[+-]?\d+)?", cell)]
+        risky = [
+            cell
+            for cell in cells
+            if re.match(r"\s*[=+@\t\r-]", cell)
+            and not re.fullmatch(r"[+-]?[\d.]+(?:e[+-]?\d+)?", cell)
+        ]
         assert risky == [], path.name
     for path in (evaluated.folder / "tables").glob("*.tex"):
         text = path.read_text(encoding="utf-8")
@@ -159,26 +187,50 @@ def test_exported_tables_run_nothing_where_they_are_opened(evaluated):
 
 def test_prints_every_panel(evaluated, visit, tmp_path):
     seen = ready(visit(evaluated.page))
-    headings = [seen.page.locator(f"#{seen.page.locator(f'#panel-{name}').get_attribute('aria-labelledby')}").inner_text().strip() for name in PANELS]
+    headings = [
+        seen.page.locator(
+            f"#{seen.page.locator(f'#panel-{name}').get_attribute('aria-labelledby')}"
+        )
+        .inner_text()
+        .strip()
+        for name in PANELS
+    ]
     seen.page.emulate_media(media="print")
     seen.page.set_viewport_size({"width": PRINTED_PX, "height": 1123})
     assert overflow(seen.page) == []
     for name in PANELS:
         assert seen.page.locator(f"#panel-{name}").is_visible(), name
     # what is folded on the screen is on paper; the explorer's help, which explains controls, is not
-    folded = seen.page.locator("section[data-panel]:not(#panel-explorer) details").evaluate_all("(all) => all.flatMap((e) => [...e.children].slice(1)).filter((e) => !e.checkVisibility()).length")
+    folded = seen.page.locator("section[data-panel]:not(#panel-explorer) details").evaluate_all(
+        "(all) => all.flatMap((e) => [...e.children].slice(1)).filter((e) => !e.checkVisibility()).length"
+    )
     assert folded == 0
     document = seen.page.pdf(format="A4", tagged=True, outline=True)
-    titles = {_pdf_text(title) for title in re.findall(rb"/Title\s*(\((?:\\.|[^\\)])*\)|<[0-9A-Fa-f]*>)", document)}
-    assert [heading for heading in headings if not any(heading.casefold() in title.casefold() for title in titles)] == []
+    titles = {
+        _pdf_text(title)
+        for title in re.findall(rb"/Title\s*(\((?:\\.|[^\\)])*\)|<[0-9A-Fa-f]*>)", document)
+    }
+    assert [
+        heading
+        for heading in headings
+        if not any(heading.casefold() in title.casefold() for title in titles)
+    ] == []
     assert len(re.findall(rb"/Type\s*/Page\b(?!s)", document)) >= 4
     seen.check_quiet()
 
 
 def _pdf_text(raw):
     """Text of a PDF string, literal or in hexadecimal digits."""
-    data = bytes.fromhex(raw[1:-1].decode()) if raw.startswith(b"<") else re.sub(rb"\\(.)", rb"\1", raw[1:-1])
-    return data.decode("utf-16") if data.startswith((b"\xfe\xff", b"\xff\xfe")) else data.decode("latin-1")
+    data = (
+        bytes.fromhex(raw[1:-1].decode())
+        if raw.startswith(b"<")
+        else re.sub(rb"\\(.)", rb"\1", raw[1:-1])
+    )
+    return (
+        data.decode("utf-16")
+        if data.startswith((b"\xfe\xff", b"\xff\xfe"))
+        else data.decode("latin-1")
+    )
 
 
 def test_reads_without_scripts(evaluated, visit):
@@ -196,7 +248,19 @@ def test_reads_without_scripts(evaluated, visit):
 def test_every_figure_names_its_place(evaluated, visit):
     """The page's figures are those of the JSON, by the place each of them names; the walk over all of them needs no browser and is another test's."""
     seen = visit(evaluated.page)
-    for name in ("verdict", "denominators", "measures", "miss-rates", "stability", "recall", "citations", "trust", "slices", "history", "cost"):
+    for name in (
+        "verdict",
+        "denominators",
+        "measures",
+        "miss-rates",
+        "stability",
+        "recall",
+        "citations",
+        "trust",
+        "slices",
+        "history",
+        "cost",
+    ):
         assert seen.page.locator(f"#panel-{name} data[data-at]").count() >= 1, name
 
 

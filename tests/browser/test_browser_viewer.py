@@ -35,7 +35,9 @@ def say(form, label, note=""):
     form.locator("textarea").fill(note)
     form.get_by_role("button", name="Record").click()
     told = form.locator("[aria-live]")
-    form.page.wait_for_function("(e) => e.textContent && e.textContent !== 'Sending…'", arg=told.element_handle())
+    form.page.wait_for_function(
+        "(e) => e.textContent && e.textContent !== 'Sending…'", arg=told.element_handle()
+    )
     return told.inner_text()
 
 
@@ -100,13 +102,24 @@ def test_feedback_is_an_outcome_when_the_page_says_so(pandas_api, serve, visit):
     assert len(held) == 1
     question, strategy = pandas_api.questions[3], pandas_api.report["strategy"]
     assert held[0]["outcome_id"] in told
-    assert (held[0]["query_id"], held[0]["strategy"], held[0]["gold_source"], held[0]["feedback"]) == (question["id"], strategy, "user_feedback", "something_missing")
+    assert (
+        held[0]["query_id"],
+        held[0]["strategy"],
+        held[0]["gold_source"],
+        held[0]["feedback"],
+    ) == (question["id"], strategy, "user_feedback", "something_missing")
     assert held[0]["note"] == "the page about joins"
     assert held[0]["missed"] is True
     assert held[0]["inclusion_probability"] is None
     # what was shown to the reader stands with it
-    run = next(run for run in question["runs"] if run["s"] == pandas_api.explorer["summary"]["primary"] and run["w"] == 0)
-    assert held[0]["shown"]["value"] == pytest.approx(run["miss"][0], abs=5e-4)  # the page holds fewer digits
+    run = next(
+        run
+        for run in question["runs"]
+        if run["s"] == pandas_api.explorer["summary"]["primary"] and run["w"] == 0
+    )
+    assert held[0]["shown"]["value"] == pytest.approx(
+        run["miss"][0], abs=5e-4
+    )  # the page holds fewer digits
     # the same again adds nothing, another opinion takes its place
     assert "before" in say(form, "Something is missing", "the page about joins")
     assert len(viewer.outcomes(everything=True)) == 1
@@ -138,7 +151,9 @@ def test_feedback_is_taken_on_every_hostile_question(hostile, serve, visit):
             wrong[query_id] = told
         seen.page.locator("#ex-close").click()
     assert wrong == {}
-    assert {row["query_id"] for row in viewer.outcomes()} == {query_id for query_id, _ in hostile_project.topics()}
+    assert {row["query_id"] for row in viewer.outcomes()} == {
+        query_id for query_id, _ in hostile_project.topics()
+    }
     seen.check_quiet()
 
 
@@ -193,7 +208,15 @@ def test_read_only_offers_and_takes_nothing(hostile, serve, visit):
 
 def _body(evaluated, at=0):
     question = evaluated.questions[at]
-    return {"run_id": evaluated.report["run_id"], "query_id": question["id"], "paraphrase_id": "original", "seed": question["runs"][0]["seed"], "strategy": evaluated.report["strategy"], "feedback": "something_missing", "note": ""}
+    return {
+        "run_id": evaluated.report["run_id"],
+        "query_id": question["id"],
+        "paraphrase_id": "original",
+        "seed": question["runs"][0]["seed"],
+        "strategy": evaluated.report["strategy"],
+        "feedback": "something_missing",
+        "note": "",
+    }
 
 
 ATTACK = """<!doctype html><html lang=en><title>another site</title>
@@ -229,14 +252,25 @@ window.attack = async () => {
 """
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"], ids=["cross-site", "same-site-other-port"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1"], ids=["cross-site", "same-site-other-port"]
+)
 def test_another_origin_can_neither_write_nor_read(hostile, serve, visit, tmp_path, host):
     viewer = serve(hostile)
     body = json.dumps(_body(hostile))
-    page = ATTACK.replace("BODY_START", quote_attribute(body[:-2] + ', "x": "')).replace("BODY_END", '"}').replace("BODY", json.dumps(body).replace("</", "<\\/"))
+    page = (
+        ATTACK.replace("BODY_START", quote_attribute(body[:-2] + ', "x": "'))
+        .replace("BODY_END", '"}')
+        .replace("BODY", json.dumps(body).replace("</", "<\\/"))
+    )
     folder = tmp_path / "attack"
     folder.mkdir()
-    (folder / "index.html").write_text(page.replace("ADDRESS", viewer.address.rstrip("/")).replace("RUN", hostile.report["run_id"]), encoding="utf-8")
+    (folder / "index.html").write_text(
+        page.replace("ADDRESS", viewer.address.rstrip("/")).replace(
+            "RUN", hostile.report["run_id"]
+        ),
+        encoding="utf-8",
+    )
     handler = functools.partial(_Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -246,7 +280,14 @@ def test_another_origin_can_neither_write_nor_read(hostile, serve, visit, tmp_pa
             seen = go(visit, viewer)
             statuses = []
             other = seen.context.new_page()
-            other.on("response", lambda response: statuses.append((response.request.method, response.status)) if response.url.startswith(viewer.address) else None)
+            other.on(
+                "response",
+                lambda response: (
+                    statuses.append((response.request.method, response.status))
+                    if response.url.startswith(viewer.address)
+                    else None
+                ),
+            )
             other.goto(f"http://{host}:{server.server_address[1]}/index.html")
             tried = other.evaluate("window.attack()")
         finally:
@@ -279,7 +320,9 @@ def test_the_stored_report_is_shown_and_can_change_nothing(evaluated, serve, vis
     assert harm(seen.page) == []
     seen.check_quiet()
     # its origin is nobody's: it can neither read a page of the viewer nor send feedback
-    found = seen.page.evaluate("async () => { try { return (await fetch('/runs/')).status } catch (error) { return String(error.name) } }")
+    found = seen.page.evaluate(
+        "async () => { try { return (await fetch('/runs/')).status } catch (error) { return String(error.name) } }"
+    )
     assert found == "TypeError"
     assert seen.page.evaluate("self.origin") == "null"
     assert viewer.outcomes() == []
@@ -324,4 +367,9 @@ def test_the_next_calibration_names_the_feedback(pandas_api, serve, visit):
 
 def _fits(text):
     """Statuses and figures of a calibration's table, line by line, without feedback."""
-    return [line for line in text.splitlines() if re.search(r"\b(?:prior|provisional|measured|uncalibrated|stale)\b", line) and "feedback" not in line.lower()]
+    return [
+        line
+        for line in text.splitlines()
+        if re.search(r"\b(?:prior|provisional|measured|uncalibrated|stale)\b", line)
+        and "feedback" not in line.lower()
+    ]

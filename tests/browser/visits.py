@@ -31,14 +31,32 @@ class Visit:
         Script that runs before any of the page's.
     """
 
-    def __init__(self, browser: Any, address: str | Path, *, dark: bool = False, narrow: bool = False, javascript: bool = True, unguarded: bool = False, before: str = "", **options: Any) -> None:
+    def __init__(
+        self,
+        browser: Any,
+        address: str | Path,
+        *,
+        dark: bool = False,
+        narrow: bool = False,
+        javascript: bool = True,
+        unguarded: bool = False,
+        before: str = "",
+        **options: Any,
+    ) -> None:
         self.address = address.as_uri() if isinstance(address, Path) else address
         self.narrow, self.dark, self.javascript = narrow, dark, javascript
         self.requests: list[str] = []
         self.messages: list[str] = []
         self.dialogs: list[str] = []
         self.context = browser.new_context(
-            viewport=NARROW if narrow else WIDE, color_scheme="dark" if dark else "light", java_script_enabled=javascript, bypass_csp=unguarded, has_touch=narrow, reduced_motion="reduce", accept_downloads=True, **options
+            viewport=NARROW if narrow else WIDE,
+            color_scheme="dark" if dark else "light",
+            java_script_enabled=javascript,
+            bypass_csp=unguarded,
+            has_touch=narrow,
+            reduced_motion="reduce",
+            accept_downloads=True,
+            **options,
         )
         self.context.on("page", self._watch)
         self.page = self.context.new_page()
@@ -49,7 +67,14 @@ class Visit:
     def _watch(self, page: Any) -> None:
         """Write down what a page of this context does, also one that was opened by another."""
         page.on("request", lambda request: self.requests.append(request.url))
-        page.on("console", lambda message: self.messages.append(f"{message.type}: {message.text}") if message.type in {"error", "warning", "assert"} else None)
+        page.on(
+            "console",
+            lambda message: (
+                self.messages.append(f"{message.type}: {message.text}")
+                if message.type in {"error", "warning", "assert"}
+                else None
+            ),
+        )
         page.on("pageerror", lambda error: self.messages.append(f"pageerror: {error}"))
         page.on("crash", lambda _: self.messages.append("the page crashed"))
         page.on("dialog", self._dialog)
@@ -63,8 +88,14 @@ class Visit:
         own = urlsplit(self.address)
         asked = [(url, urlsplit(url)) for url in self.requests if not url.startswith(HARMLESS)]
         if own.scheme == "file":
-            return [url for url, parts in asked if (parts.scheme, parts.path, parts.query) != (own.scheme, own.path, own.query)]
-        return [url for url, parts in asked if (parts.scheme, parts.netloc) != (own.scheme, own.netloc)]
+            return [
+                url
+                for url, parts in asked
+                if (parts.scheme, parts.path, parts.query) != (own.scheme, own.path, own.query)
+            ]
+        return [
+            url for url, parts in asked if (parts.scheme, parts.netloc) != (own.scheme, own.netloc)
+        ]
 
     def check_quiet(self) -> None:
         """Nothing was said, nobody was asked, nothing was run that is not the page's own."""
@@ -73,7 +104,9 @@ class Visit:
         assert self.dialogs == []
         assert len(self.context.pages) == 1
         if self.javascript:
-            found = self.page.evaluate("({pwned: window.__pwned === undefined ? null : String(window.__pwned), polluted: ({}).polluted === undefined, refused: window.__written})")
+            found = self.page.evaluate(
+                "({pwned: window.__pwned === undefined ? null : String(window.__pwned), polluted: ({}).polluted === undefined, refused: window.__written})"
+            )
             assert found == {"pwned": None, "polluted": True, "refused": []}
 
     def close(self) -> None:

@@ -29,7 +29,10 @@ def longest(text, source):
 
 
 def test_copies_are_cut_for_each_source_and_own_words_stay():
-    left = uncopied(f"{OWN} {SOURCE} {OWN} {OTHER} {OWN}", [Source("a", SOURCE), Source("b", OTHER), Source("b", OTHER[50:])])
+    left = uncopied(
+        f"{OWN} {SOURCE} {OWN} {OTHER} {OWN}",
+        [Source("a", SOURCE), Source("b", OTHER), Source("b", OTHER[50:])],
+    )
     assert left.text.count(OWN) == 3
     assert left.text.count("…") == 2
     assert left.used == {"a": 199, "b": 199}
@@ -53,11 +56,16 @@ def test_two_hundred_characters_stay_whole():
 
 def test_white_space_and_ascii_case_do_not_hide_a_copy():
     hidden = SOURCE.upper().replace(" ", "\u00a0\n ")
-    assert longest(uncopied(hidden, [Source("a", SOURCE)]).text.lower().replace("\u00a0", " "), SOURCE) <= 200
+    assert (
+        longest(uncopied(hidden, [Source("a", SOURCE)]).text.lower().replace("\u00a0", " "), SOURCE)
+        <= 200
+    )
 
 
 def test_a_short_quote_is_a_copy_and_a_few_equal_words_are_not():
-    assert copies("he said: It never rains. And left", [Source("a", "It never rains.")])["a"].sum() == len("It never rains.")
+    assert copies("he said: It never rains. And left", [Source("a", "It never rains.")])[
+        "a"
+    ].sum() == len("It never rains.")
     assert copies("for example, this", [Source("a", "for example, " + SOURCE)]) == {}
     assert copies("a", [Source("a", "a")]) == {}
     assert copies("", [Source("a", SOURCE)]) == {}
@@ -69,7 +77,9 @@ def test_marks_stay_with_their_letters():
     assert "e…" not in left.text or left.text.endswith("e\u0301…")
 
 
-@given(st.lists(st.tuples(st.integers(0, 700), st.integers(0, 400)), max_size=5), st.text(max_size=40))
+@given(
+    st.lists(st.tuples(st.integers(0, 700), st.integers(0, 400)), max_size=5), st.text(max_size=40)
+)
 def test_nothing_longer_than_a_snippet_is_left_of_any_source(pieces, own):
     text = own.join(SOURCE[start : start + length] for start, length in pieces)
     assert longest(uncopied(text, [Source("a", SOURCE)]).text, SOURCE) <= 200 + SHORTEST
@@ -90,20 +100,46 @@ def test_the_work_grows_with_the_length():
         return min(times)
 
     seconds(1000)
-    assert seconds(160_000) < 24 * max(seconds(20_000), 0.002)  # eight times the text; squared growth would be sixty-four times
+    assert seconds(160_000) < 24 * max(
+        seconds(20_000), 0.002
+    )  # eight times the text; squared growth would be sixty-four times
 
 
-TEXT = "Jobs that fail are tried again three times, " + "and then once more " * 20 + "before anybody is told."
+TEXT = (
+    "Jobs that fail are tried again three times, "
+    + "and then once more " * 20
+    + "before anybody is told."
+)
 
 
 @pytest.fixture
 def live():
     text = f"{TEXT} Write to jane.doe@" + "example.org for more."
-    return LiveIndex({"d": text}, {"d": "r"}, {"d": Place("d", 0, len(text))}, {"c": Place("d", 0, len(text), "d")}, index_hashes=["i"], analyzer="english")
+    return LiveIndex(
+        {"d": text},
+        {"d": "r"},
+        {"d": Place("d", 0, len(text))},
+        {"c": Place("d", 0, len(text), "d")},
+        index_hashes=["i"],
+        analyzer="english",
+    )
 
 
 def record(start, end, **more):
-    payload = {"doc_id": "d", "section_id": "d", "snippet_id": "c", "source_url": "file", "offsets": {"start": start, "end": end, "unit": "char"}, "tokens": 9, "index_hash": "i", "embed_model": "", "analyzer": "english", "rev": "r", "score_raw": 1.0, "k_pos": 1}
+    payload = {
+        "doc_id": "d",
+        "section_id": "d",
+        "snippet_id": "c",
+        "source_url": "file",
+        "offsets": {"start": start, "end": end, "unit": "char"},
+        "tokens": 9,
+        "index_hash": "i",
+        "embed_model": "",
+        "analyzer": "english",
+        "rev": "r",
+        "score_raw": 1.0,
+        "k_pos": 1,
+    }
     return {**payload, **more}
 
 
@@ -132,8 +168,12 @@ def test_a_masked_quote_is_held_against_the_masked_text(live):
     start = text.index("Write")
     masked = mask(text[start:]).text
     assert validate([record(start, len(text), quote=masked)], live).codes == ("ok",)
-    assert validate([record(start, len(text), quote=masked[:-1])], live).codes == ("quote_mismatch",)
-    assert validate([record(0, 30, quote="[key" + "█" * 26)], live).codes == ("quote_mismatch",)  # covers what is no secret
+    assert validate([record(start, len(text), quote=masked[:-1])], live).codes == (
+        "quote_mismatch",
+    )
+    assert validate([record(0, 30, quote="[key" + "█" * 26)], live).codes == (
+        "quote_mismatch",
+    )  # covers what is no secret
 
 
 def test_beginnings():

@@ -9,9 +9,27 @@ from rag_eval.citations.live_index import word_spans
 from rag_eval.citations.matching import Spans, Words, coverage, match_citations
 
 N_QUERIES, N_DOCS = 3, 3
-spans = st.lists(st.tuples(st.integers(0, N_QUERIES - 1), st.integers(-1, N_DOCS - 1), st.integers(-1, 30), st.integers(-1, 30)), max_size=8)
-gold_spans = st.lists(st.tuples(st.integers(0, N_QUERIES - 1), st.integers(0, N_DOCS - 1), st.integers(0, 20), st.integers(1, 12)), max_size=6)
-texts = st.lists(st.text(alphabet="ab  .é", min_size=0, max_size=40), min_size=N_DOCS, max_size=N_DOCS)
+spans = st.lists(
+    st.tuples(
+        st.integers(0, N_QUERIES - 1),
+        st.integers(-1, N_DOCS - 1),
+        st.integers(-1, 30),
+        st.integers(-1, 30),
+    ),
+    max_size=8,
+)
+gold_spans = st.lists(
+    st.tuples(
+        st.integers(0, N_QUERIES - 1),
+        st.integers(0, N_DOCS - 1),
+        st.integers(0, 20),
+        st.integers(1, 12),
+    ),
+    max_size=6,
+)
+texts = st.lists(
+    st.text(alphabet="ab  .é", min_size=0, max_size=40), min_size=N_DOCS, max_size=N_DOCS
+)
 
 
 def made(rows):
@@ -32,7 +50,12 @@ def reference(cited, valid, gold, owed):
 
         def hits(one, other):
             a, b = characters(*one[2:]), characters(*other[2:])
-            return one[1] == other[1] >= 0 and bool(a) and bool(b) and 2 * len(a & b) >= min(len(a), len(b))
+            return (
+                one[1] == other[1] >= 0
+                and bool(a)
+                and bool(b)
+                and 2 * len(a & b) >= min(len(a), len(b))
+            )
 
         correct = sum(ok and any(hits(row, other) for other in golden) for row, ok in mine)
         matched = sum(any(ok and hits(row, other) for row, ok in mine) for other in golden)
@@ -52,13 +75,21 @@ def reference(cited, valid, gold, owed):
 
 def reference_coverage(cited, valid, gold, documents):
     def tokens(row):
-        found = word_spans(documents[row[1]]) if row[1] >= 0 and row[2] >= 0 and row[3] > row[2] else []
-        return {(row[1], place) for place, (start, end) in enumerate(found) if start < row[3] and row[2] < end}
+        found = (
+            word_spans(documents[row[1]]) if row[1] >= 0 and row[2] >= 0 and row[3] > row[2] else []
+        )
+        return {
+            (row[1], place)
+            for place, (start, end) in enumerate(found)
+            if start < row[3] and row[2] < end
+        }
 
     rows = []
     for query in range(N_QUERIES):
         anchor = set().union(*(tokens(row) for row in gold if row[0] == query))
-        mine = set().union(*(tokens(row) for row, ok in zip(cited, valid, strict=True) if ok and row[0] == query))
+        mine = set().union(
+            *(tokens(row) for row, ok in zip(cited, valid, strict=True) if ok and row[0] == query)
+        )
         rows.append(len(anchor & mine) / len(anchor) if anchor else float("nan"))
     return np.array(rows)
 
@@ -70,15 +101,37 @@ def test_equals_the_slow_reference(cited, gold, documents, data):
     valid = data.draw(st.lists(st.booleans(), min_size=len(cited), max_size=len(cited)))
     owed = data.draw(st.lists(st.booleans(), min_size=N_QUERIES, max_size=N_QUERIES))
     found = match_citations(made(cited), valid, made(gold), N_QUERIES, owed)
-    columns = (found.n_cited, found.n_valid, found.n_correct, found.n_gold, found.n_gold_matched, found.n_due, found.precision, found.recall, found.match_rate, found.validity_rate)
+    columns = (
+        found.n_cited,
+        found.n_valid,
+        found.n_correct,
+        found.n_gold,
+        found.n_gold_matched,
+        found.n_due,
+        found.precision,
+        found.recall,
+        found.match_rate,
+        found.validity_rate,
+    )
     np.testing.assert_allclose(np.stack(columns, axis=1), reference(cited, valid, gold, owed))
-    np.testing.assert_allclose(coverage(made(cited), valid, made(gold), Words.of(documents), N_QUERIES), reference_coverage(cited, valid, gold, documents))
+    np.testing.assert_allclose(
+        coverage(made(cited), valid, made(gold), Words.of(documents), N_QUERIES),
+        reference_coverage(cited, valid, gold, documents),
+    )
 
 
 def test_half_of_the_shorter_one_is_enough_and_less_is_not():
     gold = made([(0, 0, 100, 110)])
-    for cited, right in ((0, 105), True), ((0, 104), False), ((0, 1000), True), ((103, 104), True), ((110, 120), False):
-        assert match_citations(made([(0, 0, *cited)]), [True], gold, 1, [True]).n_correct[0] == right
+    for cited, right in (
+        ((0, 105), True),
+        ((0, 104), False),
+        ((0, 1000), True),
+        ((103, 104), True),
+        ((110, 120), False),
+    ):
+        assert (
+            match_citations(made([(0, 0, *cited)]), [True], gold, 1, [True]).n_correct[0] == right
+        )
 
 
 def test_fabricated_invalid_wrong_and_missing_citations_stay_in_the_denominator():
@@ -100,7 +153,9 @@ def test_a_question_without_gold_has_no_precision_but_keeps_its_counts():
 def test_coverage_counts_a_token_once():
     words = Words.of(["one two three four five six"])
     gold = made([(0, 0, 0, 13), (0, 0, 4, 18)])
-    assert coverage(made([(0, 0, 4, 7), (0, 0, 5, 13), (0, 0, 4, 7)]), [True] * 3, gold, words, 1)[0] == pytest.approx(2 / 4)
+    assert coverage(made([(0, 0, 4, 7), (0, 0, 5, 13), (0, 0, 4, 7)]), [True] * 3, gold, words, 1)[
+        0
+    ] == pytest.approx(2 / 4)
     assert coverage(made([(0, 0, 0, 99)]), [False], gold, words, 1)[0] == 0
     assert np.isnan(coverage(made([(0, 0, 0, 99)]), [True], made([(0, 0, 3, 4)]), words, 1)[0])
 

@@ -42,12 +42,16 @@ def framework(module):
 
 
 def langchain(fields, **more):
-    return framework("langchain_core.documents").Document(page_content=TEXT, metadata=fields, **more)
+    return framework("langchain_core.documents").Document(
+        page_content=TEXT, metadata=fields, **more
+    )
 
 
 def llama_index(fields, score=0.75, **more):
     schema = framework("llama_index.core.schema")
-    return schema.NodeWithScore(node=schema.TextNode(text=TEXT, metadata=fields, **more), score=score)
+    return schema.NodeWithScore(
+        node=schema.TextNode(text=TEXT, metadata=fields, **more), score=score
+    )
 
 
 def semantic_kernel(record, score=0.75):
@@ -65,7 +69,9 @@ MAKERS = {
 def made(request):
     """Payload of a result of a framework, from the fields that stand in it and those that are given."""
     make, project = MAKERS[request.param]
-    return lambda fields, given=None: project(make(fields), {"k_pos": 1} if given is None else given)
+    return lambda fields, given=None: project(
+        make(fields), {"k_pos": 1} if given is None else given
+    )
 
 
 def codes(caught):
@@ -78,12 +84,31 @@ def test_fields_under_their_own_names(made):
 
 
 def test_optional_fields_come_along_and_others_stay_behind(made):
-    assert made({**FIELDS, "page": 3, "score_norm": 0.5, "rerank_score": 2.0, "k_final": 1, "colour": "red"}) == {**WHOLE, "page": 3, "score_norm": 0.5, "rerank_score": 2.0, "k_final": 1}
+    assert made(
+        {**FIELDS, "page": 3, "score_norm": 0.5, "rerank_score": 2.0, "k_final": 1, "colour": "red"}
+    ) == {**WHOLE, "page": 3, "score_norm": 0.5, "rerank_score": 2.0, "k_final": 1}
 
 
 def test_what_is_given_fills_and_never_overrides(made):
-    said = {name: value for name, value in FIELDS.items() if name not in {"index_hash", "analyzer", "embed_model"}}
-    assert made(said, {"k_pos": 1, "index_hash": "faiss:1", "analyzer": "english-porter-1", "embed_model": "", "rev": "other", "score_raw": 0.1}) == WHOLE
+    said = {
+        name: value
+        for name, value in FIELDS.items()
+        if name not in {"index_hash", "analyzer", "embed_model"}
+    }
+    assert (
+        made(
+            said,
+            {
+                "k_pos": 1,
+                "index_hash": "faiss:1",
+                "analyzer": "english-porter-1",
+                "embed_model": "",
+                "rev": "other",
+                "score_raw": 0.1,
+            },
+        )
+        == WHOLE
+    )
 
 
 @pytest.mark.parametrize("name", REQUIRED)
@@ -98,12 +123,22 @@ def test_a_missing_field_is_an_error_with_its_code(request, made, name, value):
         return
     with pytest.raises(InputError) as caught:
         made(fields)
-    assert codes(caught) == ["bad_offsets" if name == "offsets" and value not in (..., None) else f"missing_{name}"]
+    assert codes(caught) == [
+        "bad_offsets" if name == "offsets" and value not in (..., None) else f"missing_{name}"
+    ]
     assert caught.value.problems[0].field == name
 
 
 def test_an_empty_text_is_as_missing_as_none(made):
-    for name in ("doc_id", "section_id", "snippet_id", "source_url", "index_hash", "analyzer", "rev"):
+    for name in (
+        "doc_id",
+        "section_id",
+        "snippet_id",
+        "source_url",
+        "index_hash",
+        "analyzer",
+        "rev",
+    ):
         with pytest.raises(InputError) as caught:
             made({**FIELDS, name: " "})
         assert codes(caught) == [f"missing_{name}"]
@@ -112,11 +147,36 @@ def test_an_empty_text_is_as_missing_as_none(made):
 def test_everything_that_is_missing_is_named_at_once(made):
     with pytest.raises(InputError) as caught:
         made({"doc_id": "retries.md", "snippet_id": "s2"}, {})
-    assert codes(caught) == [*(f"missing_{name}" for name in REQUIRED if name not in {"doc_id", "snippet_id"}), "trace_incomplete"]
+    assert codes(caught) == [
+        *(f"missing_{name}" for name in REQUIRED if name not in {"doc_id", "snippet_id"}),
+        "trace_incomplete",
+    ]
 
 
 @pytest.mark.parametrize("project", [from_langchain, from_llama_index, from_semantic_kernel])
-@pytest.mark.parametrize("nonsense", [None, 3, "text", WHOLE, [WHOLE], type("Document", (), {"page_content": TEXT, "metadata": FIELDS, "id": "s2", "node": None, "score": 1.0, "record": FIELDS})()], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        None,
+        3,
+        "text",
+        WHOLE,
+        [WHOLE],
+        type(
+            "Document",
+            (),
+            {
+                "page_content": TEXT,
+                "metadata": FIELDS,
+                "id": "s2",
+                "node": None,
+                "score": 1.0,
+                "record": FIELDS,
+            },
+        )(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
 def test_what_only_looks_like_a_result_is_refused(project, nonsense):
     with pytest.raises(TypeError, match=f"found {type(nonsense).__name__}, accepted"):
         project(nonsense)
@@ -130,23 +190,43 @@ def test_a_result_of_another_framework_is_refused():
 
 
 def test_langchain_keeps_some_fields_in_places_of_its_own():
-    said = {name: value for name, value in FIELDS.items() if name not in {"snippet_id", "source_url", "offsets"}}
+    said = {
+        name: value
+        for name, value in FIELDS.items()
+        if name not in {"snippet_id", "source_url", "offsets"}
+    }
     document = langchain({**said, "source": FIELDS["source_url"], "start_index": 18}, id="s2")
     assert from_langchain(document, 0.75, {"k_pos": 1}) == WHOLE
     with pytest.raises(InputError) as caught:
         from_langchain(document, given={"k_pos": 1})
     assert codes(caught) == ["missing_score"]
     with pytest.raises(InputError) as caught:
-        from_langchain(langchain({**said, "source": FIELDS["source_url"], "start_index": "18"}, id="s2"), 0.75, {"k_pos": 1})
+        from_langchain(
+            langchain({**said, "source": FIELDS["source_url"], "start_index": "18"}, id="s2"),
+            0.75,
+            {"k_pos": 1},
+        )
     assert codes(caught) == ["bad_offsets"]
 
 
 def test_llama_index_keeps_some_fields_in_places_of_its_own():
     schema = framework("llama_index.core.schema")
     source = schema.RelatedNodeInfo(node_id="retries.md")
-    said = {name: value for name, value in FIELDS.items() if name not in {"snippet_id", "doc_id", "offsets"}}
-    node = {"id_": "s2", "start_char_idx": 18, "end_char_idx": 18 + len(TEXT), "relationships": {schema.NodeRelationship.SOURCE: source}}
-    assert from_llama_index(llama_index({**said, "page_label": "iv"}, **node), {"k_pos": 1}) == {**WHOLE, "page": "iv"}
+    said = {
+        name: value
+        for name, value in FIELDS.items()
+        if name not in {"snippet_id", "doc_id", "offsets"}
+    }
+    node = {
+        "id_": "s2",
+        "start_char_idx": 18,
+        "end_char_idx": 18 + len(TEXT),
+        "relationships": {schema.NodeRelationship.SOURCE: source},
+    }
+    assert from_llama_index(llama_index({**said, "page_label": "iv"}, **node), {"k_pos": 1}) == {
+        **WHOLE,
+        "page": "iv",
+    }
     with pytest.raises(InputError) as caught:
         from_llama_index(llama_index(said, score=None, **node), {"k_pos": 1})
     assert codes(caught) == ["missing_score"]
@@ -174,7 +254,9 @@ class Model(pydantic.BaseModel):
 Row = dataclasses.make_dataclass("Row", REQUIRED)
 
 
-@pytest.mark.parametrize("record", [Model(**FIELDS), Row(**FIELDS), FIELDS], ids=["pydantic", "dataclass", "mapping"])
+@pytest.mark.parametrize(
+    "record", [Model(**FIELDS), Row(**FIELDS), FIELDS], ids=["pydantic", "dataclass", "mapping"]
+)
 def test_semantic_kernel_records_of_every_kind(record):
     assert from_semantic_kernel(semantic_kernel(record), {"k_pos": 1}) == WHOLE
     with pytest.raises(InputError) as caught:
@@ -189,7 +271,11 @@ def test_semantic_kernel_text_results_know_only_their_link():
     assert from_semantic_kernel(result, given) == WHOLE
     with pytest.raises(InputError) as caught:
         from_semantic_kernel(result)
-    assert codes(caught) == [*(f"missing_{name}" for name in REQUIRED if name != "source_url"), "missing_score", "trace_incomplete"]
+    assert codes(caught) == [
+        *(f"missing_{name}" for name in REQUIRED if name != "source_url"),
+        "missing_score",
+        "trace_incomplete",
+    ]
     with pytest.raises(InputError) as caught:
         from_semantic_kernel(text_search.TextSearchResult(value=TEXT), given)
     assert codes(caught) == ["missing_source_url"]

@@ -18,22 +18,37 @@ from rag_eval.settings import Settings
 def ran(project):
     """A home with one kept run, and citations that its own port hands out."""
     assert project.invoke("run", "tiny").exit_code == 0
-    port = open_port(open_gold_set(project.gold, Settings.model_validate({"home": project.home, "reports": project.reports})))
+    port = open_port(
+        open_gold_set(
+            project.gold,
+            Settings.model_validate({"home": project.home, "reports": project.reports}),
+        )
+    )
     records = []
     for kind in ("bm25", "vector"):
-        result = port.retrieve("How often is a failed job tried again?", RetrievalOptions(top_k=2, strategy=kind))
-        records += [{**payload(chunk), "query_id": "again", "segment": -1, "quote": chunk.text} for chunk in result.chunks]
+        result = port.retrieve(
+            "How often is a failed job tried again?", RetrievalOptions(top_k=2, strategy=kind)
+        )
+        records += [
+            {**payload(chunk), "query_id": "again", "segment": -1, "quote": chunk.text}
+            for chunk in result.chunks
+        ]
     return project, records
 
 
 def written(path, lines):
-    path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    path.write_text(
+        "".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines),
+        encoding="utf-8",
+    )
     return path
 
 
 def test_citations_of_the_run_itself_are_ok(ran):
     project, records = ran
-    result = validate_file(written(project.root / "citations.jsonl", records), live_index(project.home)[0])
+    result = validate_file(
+        written(project.root / "citations.jsonl", records), live_index(project.home)[0]
+    )
     assert result.passed
     assert result.verdicts.counts["ok"] == len(records) == 4
     assert validate_file(result.path, live_index(project.home, "tiny")[0]).passed
@@ -42,15 +57,35 @@ def test_citations_of_the_run_itself_are_ok(ran):
 def test_offenders_are_named_with_their_lines(ran):
     project, records = ran
     good = records[0]
-    lines = [good, "\n", {**good, "quote": "Never said."}, "{not json\n", "[1]\n", {**good, "rev": "old", "index_hash": "\u001b[31m old"}, {"query_id": "again"}]
-    result = validate_file(written(project.root / "citations.jsonl", lines), live_index(project.home)[0])
+    lines = [
+        good,
+        "\n",
+        {**good, "quote": "Never said."},
+        "{not json\n",
+        "[1]\n",
+        {**good, "rev": "old", "index_hash": "\u001b[31m old"},
+        {"query_id": "again"},
+    ]
+    result = validate_file(
+        written(project.root / "citations.jsonl", lines), live_index(project.home)[0]
+    )
     assert not result.passed
     assert result.lines == (1, 3, 6, 7)
-    assert result.verdicts.codes == ("ok", "quote_mismatch", "mismatch_index_hash", "empty_citations")
-    assert [(problem.code, problem.line) for problem in result.problems] == [("bad_json", 4), ("not_an_object", 5)]
+    assert result.verdicts.codes == (
+        "ok",
+        "quote_mismatch",
+        "mismatch_index_hash",
+        "empty_citations",
+    )
+    assert [(problem.code, problem.line) for problem in result.problems] == [
+        ("bad_json", 4),
+        ("not_an_object", 5),
+    ]
     text = "\n".join(verdict_lines(result))
     assert "line 3: quote_mismatch [quote] found Never said." in text
-    assert "line 6: mismatch_index_hash [index_hash] found \\u001b[31m old; also rev_mismatch" in text
+    assert (
+        "line 6: mismatch_index_hash [index_hash] found \\u001b[31m old; also rev_mismatch" in text
+    )
     assert "line 7: empty_citations" in text
     assert "citations.jsonl:4: error bad_json" in text
     assert "1 of 3 tried   fix: index again, or answer again" in text
@@ -59,14 +94,22 @@ def test_offenders_are_named_with_their_lines(ran):
 
 def test_a_broken_line_alone_fails_the_file(ran):
     project, records = ran
-    assert not validate_file(written(project.root / "citations.jsonl", [records[0], "{\n"]), live_index(project.home)[0]).passed
+    assert not validate_file(
+        written(project.root / "citations.jsonl", [records[0], "{\n"]), live_index(project.home)[0]
+    ).passed
 
 
 def test_without_a_home_it_says_what_was_not_tried(ran):
     project, records = ran
-    result = validate_file(written(project.root / "citations.jsonl", [{**records[0], "rev": "old"}]))
+    result = validate_file(
+        written(project.root / "citations.jsonl", [{**records[0], "rev": "old"}])
+    )
     assert result.passed
-    assert any("rev_mismatch" in line for line in verdict_lines(result) if line.startswith("not tried without a live index"))
+    assert any(
+        "rev_mismatch" in line
+        for line in verdict_lines(result)
+        if line.startswith("not tried without a live index")
+    )
 
 
 @pytest.mark.parametrize("content", ["", "\n\n"])
@@ -85,7 +128,9 @@ def test_a_file_that_is_not_there_is_an_error_and_no_verdict(tmp_path):
 
 
 def test_what_is_shown_is_bounded(tmp_path):
-    result = validate_file(written(tmp_path / "citations.jsonl", [{"doc_id": "\ud800" * 5000, "rev": 3}] * 500))
+    result = validate_file(
+        written(tmp_path / "citations.jsonl", [{"doc_id": "\ud800" * 5000, "rev": 3}] * 500)
+    )
     lines = verdict_lines(result)
     assert sum(line.startswith("  line ") for line in lines) == MAX_OFFENDERS
     assert max(map(len, lines)) < 1000
@@ -96,7 +141,9 @@ def test_rules_are_passed_on(tmp_path):
     rows = [{"section_id": name, "query_id": "q", "segment": 0} for name in "AB"]
     path = written(tmp_path / "citations.jsonl", rows)
     assert validate_file(path).verdicts.counts["cross_section_reuse"] == 1
-    assert validate_file(path, rules=Rules((("A", "B"),))).verdicts.counts["cross_section_reuse"] == 0
+    assert (
+        validate_file(path, rules=Rules((("A", "B"),))).verdicts.counts["cross_section_reuse"] == 0
+    )
 
 
 def test_homes_without_a_whole_run_are_refused(ran, tmp_path):
@@ -109,7 +156,11 @@ def test_homes_without_a_whole_run_are_refused(ran, tmp_path):
     assert caught.value.problems[0].code == "run_not_found"
     (kept,) = (project.home / "runs").glob("*.json")
     whole = json.loads(kept.read_text(encoding="utf-8"))
-    for artifacts, code in (({}, "run_incomplete"), ({**whole["artifacts"], "corpus": "0" * 16}, "run_incomplete"), (None, "run_unreadable")):
+    for artifacts, code in (
+        ({}, "run_incomplete"),
+        ({**whole["artifacts"], "corpus": "0" * 16}, "run_incomplete"),
+        (None, "run_unreadable"),
+    ):
         kept.write_text(json.dumps({**whole, "artifacts": artifacts}), encoding="utf-8")
         with pytest.raises(InputError) as caught:
             live_index(project.home)

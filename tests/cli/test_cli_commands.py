@@ -17,7 +17,9 @@ from rag_eval.cli import app
 from rag_eval.reporting.metrics_report import content_hash, dumps
 from rag_eval.storage.locking import home_lock
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # raised inside MLflow's own SQLAlchemy models
 
 COMMANDS = sorted(typer.main.get_command(app).commands)
 ESCAPES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -28,7 +30,11 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202e"
 def test_every_command_has_help_and_so_has_every_option(command):
     found = typer.main.get_command(app).commands[command]
     assert found.help
-    nameless = [parameter.name for parameter in found.params if not getattr(parameter, "help", None) and parameter.name != "help"]
+    nameless = [
+        parameter.name
+        for parameter in found.params
+        if not getattr(parameter, "help", None) and parameter.name != "help"
+    ]
     assert not nameless
     assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
 
@@ -52,8 +58,17 @@ def test_run_prints_the_report_and_where_it_is(project):
     assert report["run_id"] in result.stdout
     assert str(project.reports / "tiny" / "retrieval-metrics.json") in result.stdout
     assert "3/4" in result.stdout  # scored of attempted
-    assert (project.reports / "retrieval-metrics.json").read_bytes() == (project.reports / "tiny" / "retrieval-metrics.json").read_bytes()
-    assert {path.name for path in (project.reports / "tiny").iterdir()} >= {"measures.csv", "per-query.csv", "per-query.parquet", "qrels.trec", "run-bm25.trec", "run-vector.trec"}
+    assert (project.reports / "retrieval-metrics.json").read_bytes() == (
+        project.reports / "tiny" / "retrieval-metrics.json"
+    ).read_bytes()
+    assert {path.name for path in (project.reports / "tiny").iterdir()} >= {
+        "measures.csv",
+        "per-query.csv",
+        "per-query.parquet",
+        "qrels.trec",
+        "run-bm25.trec",
+        "run-vector.trec",
+    }
 
 
 @pytest.mark.slow
@@ -62,7 +77,9 @@ def test_only_the_whole_primary_gold_set_is_published(project, monkeypatch):
     published = (project.reports / "retrieval-metrics.json").read_bytes()
     project.invoke("run", "tiny", "--strategy", "bm25")
     assert (project.reports / "retrieval-metrics.json").read_bytes() == published
-    assert not (project.reports / "tiny" / "run-vector.trec").exists(), "a ranking of the earlier run stands beside the new report"
+    assert not (project.reports / "tiny" / "run-vector.trec").exists(), (
+        "a ranking of the earlier run stands beside the new report"
+    )
     monkeypatch.setenv("RAG_EVAL_PRIMARY_GOLD_SET", "another")
     project.invoke("run", "tiny")
     assert (project.reports / "retrieval-metrics.json").read_bytes() == published
@@ -86,7 +103,12 @@ def test_output_without_a_terminal_has_no_escape_codes(project):
 @pytest.mark.slow
 def test_output_on_a_narrow_or_an_ascii_screen(project):
     project.invoke("run", "tiny")
-    for env in ({"COLUMNS": "20"}, {"COLUMNS": "wide"}, {"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
+    for env in (
+        {"COLUMNS": "20"},
+        {"COLUMNS": "wide"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ):
         done = project.process("show", env=env)
         assert (done.returncode, done.stderr) == (0, "")
         assert "recall" in done.stdout or "R@10" in done.stdout
@@ -96,7 +118,9 @@ def test_output_on_a_narrow_or_an_ascii_screen(project):
 def test_strategies_can_be_chosen(project):
     assert project.invoke("run", "tiny", "--strategy", "vector").exit_code == 0
     assert [entry["name"] for entry in project.report()["strategies"]] == ["vector"]
-    assert project.invoke("run", "tiny", "--strategy", "vector", "--strategy", "bm25").exit_code == 0
+    assert (
+        project.invoke("run", "tiny", "--strategy", "vector", "--strategy", "bm25").exit_code == 0
+    )
     assert [entry["name"] for entry in project.report()["strategies"]] == ["bm25", "vector"]
     refused = project.invoke("run", "tiny", "--strategy", "bm52")
     assert refused.exit_code == 1
@@ -108,7 +132,11 @@ def test_any_beir_folder_runs_without_configuration(project):
     result = project.invoke("run", "--beir", str(folder), "--split", "test", "--strategy", "bm25")
     assert result.exit_code == 0, result.stderr
     report = project.report("collection-test")
-    assert (report["gold"]["name"], report["gold"]["version"], report["gold"]["n_queries"]) == ("collection", "test", 3)
+    assert (report["gold"]["name"], report["gold"]["version"], report["gold"]["n_queries"]) == (
+        "collection",
+        "test",
+        3,
+    )
     assert report["evaluation"]["k"] == [1, 5, 10, 20, 100]
 
 
@@ -122,7 +150,15 @@ def test_nothing_to_run_is_an_error_that_says_what_to_do(project):
 def test_lint_lists_everything_and_fails_on_errors_only(project):
     assert project.invoke("lint").exit_code == 0
     assert "tiny: 0 errors, 2 warnings" in project.invoke("lint", "tiny").stdout
-    (project.gold / "queries.jsonl").write_text(jsonl([{**QUERIES[0], "text": ""}, *QUERIES[1:], {"query_id": "more", "text": "What else?", "answerable": True}]))
+    (project.gold / "queries.jsonl").write_text(
+        jsonl(
+            [
+                {**QUERIES[0], "text": ""},
+                *QUERIES[1:],
+                {"query_id": "more", "text": "What else?", "answerable": True},
+            ]
+        )
+    )
     result = project.invoke("lint", "tiny")
     assert result.exit_code == 1
     assert re.search(r"queries\.jsonl:1: error empty_text", result.stdout)
@@ -141,7 +177,9 @@ def test_from_a_folder_of_documents_to_a_report(project):
     assert "draft_question" in linted.stdout
     assert project.invoke("run", "mine").exit_code == 1
     queries = project.root / "gold_sets" / "mine" / "queries.jsonl"
-    queries.write_text(queries.read_text().replace('"draft"', ""))  # what an editor would do to each row
+    queries.write_text(
+        queries.read_text().replace('"draft"', "")
+    )  # what an editor would do to each row
     linted = project.invoke("lint", "mine")
     assert linted.exit_code == 0, linted.stdout
     result = project.invoke("run", "mine")
@@ -152,7 +190,9 @@ def test_from_a_folder_of_documents_to_a_report(project):
     assert "target_exists" in again.stderr
 
 
-@pytest.mark.parametrize("name", ["../outside", "a/b", "", ".hidden", "x" * 65, "na me", "a\x1b[31m"])
+@pytest.mark.parametrize(
+    "name", ["../outside", "a/b", "", ".hidden", "x" * 65, "na me", "a\x1b[31m"]
+)
 def test_init_takes_a_name_and_no_path(project, name):
     result = project.invoke("init", name, "--docs", str(project.corpus))
     assert result.exit_code == 1
@@ -183,7 +223,9 @@ def test_runs_of_the_same_gold_are_compared_question_by_question(project):
 @pytest.mark.slow
 def test_runs_of_different_gold_are_not_compared(project):
     project.invoke("run", "tiny")
-    (project.gold / "queries.jsonl").write_text(jsonl([{**QUERIES[0], "text": "When are results deleted?"}, *QUERIES[1:]]))
+    (project.gold / "queries.jsonl").write_text(
+        jsonl([{**QUERIES[0], "text": "When are results deleted?"}, *QUERIES[1:]])
+    )
     project.invoke("run", "tiny")
     result = project.invoke("compare", "latest", "previous")
     assert result.exit_code == 1
@@ -196,13 +238,33 @@ def test_show_gives_the_run_again_and_its_json_is_the_file(project):
     assert shown.exit_code == 0
     assert shown.stdout.strip() in ran.stdout
     report = project.report()
-    for name in ("latest", report["run_id"], report["run_id"][:18], str(project.reports / "tiny" / "retrieval-metrics.json"), str(project.reports / "tiny")):
+    for name in (
+        "latest",
+        report["run_id"],
+        report["run_id"][:18],
+        str(project.reports / "tiny" / "retrieval-metrics.json"),
+        str(project.reports / "tiny"),
+    ):
         result = project.invoke("show", name, "--json")
         assert result.exit_code == 0, result.stderr
-        assert result.stdout == (project.reports / "tiny" / "retrieval-metrics.json").read_text(encoding="utf-8")
+        assert result.stdout == (project.reports / "tiny" / "retrieval-metrics.json").read_text(
+            encoding="utf-8"
+        )
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "no JSON", '{"run_id": NaN}', "[" * 100_000, '{"schema_version": 1, "run_id": "x", "content_hash": "y"}', "\ud800"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "no JSON",
+        '{"run_id": NaN}',
+        "[" * 100_000,
+        '{"schema_version": 1, "run_id": "x", "content_hash": "y"}',
+        "\ud800",
+    ],
+)
 def test_what_is_no_report_is_refused(project, text):
     path = project.root / "retrieval-metrics.json"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -231,34 +293,60 @@ def test_a_run_that_is_not_there(project, name):
 
 
 def gated(floor: str, gates: str) -> str:
-    return CONFIG.replace("gates: {required: [], advisory: [acceptance], min_queries: 50}", f"acceptance: {{{floor}}}\ngates: {gates}")
+    return CONFIG.replace(
+        "gates: {required: [], advisory: [acceptance], min_queries: 50}",
+        f"acceptance: {{{floor}}}\ngates: {gates}",
+    )
 
 
 @pytest.mark.slow
 def test_a_required_gate_that_fails_ends_with_status_2_after_the_report(project):
-    (project.gold / "gold_set.yaml").write_text(gated('recall_at_10: ">= 2.0"', "{required: [acceptance], advisory: [], min_queries: 1}"))
+    (project.gold / "gold_set.yaml").write_text(
+        gated('recall_at_10: ">= 2.0"', "{required: [acceptance], advisory: [], min_queries: 1}")
+    )
     result = project.invoke("run", "tiny")
     assert result.exit_code == 2
     assert "acceptance.recall_at_10" in result.stderr
     gate = project.report()["gates"][0]
-    assert (gate["status"], gate["required"], gate["reason_code"]) == ("fail", True, "value_not_met")
+    assert (gate["status"], gate["required"], gate["reason_code"]) == (
+        "fail",
+        True,
+        "value_not_met",
+    )
     assert project.process("run", "tiny").returncode == 2
 
 
 @pytest.mark.parametrize(
     ("floor", "gates", "status", "exit_code"),
     [
-        ('recall_at_10: ">= 0.0"', "{required: [acceptance], advisory: [], min_queries: 1}", "pass", 0),
+        (
+            'recall_at_10: ">= 0.0"',
+            "{required: [acceptance], advisory: [], min_queries: 1}",
+            "pass",
+            0,
+        ),
         ('recall_at_10: ">= 2.0"', "{advisory: [acceptance], min_queries: 1}", "fail", 0),
-        ('recall_at_10: ">= 0.0"', "{required: [acceptance], advisory: [], min_queries: 50}", "insufficient_evidence", 2),
-        ('faithfulness: ">= 0.0"', "{required: [acceptance], advisory: [], min_queries: 1}", "insufficient_evidence", 2),
+        (
+            'recall_at_10: ">= 0.0"',
+            "{required: [acceptance], advisory: [], min_queries: 50}",
+            "insufficient_evidence",
+            2,
+        ),
+        (
+            'faithfulness: ">= 0.0"',
+            "{required: [acceptance], advisory: [], min_queries: 1}",
+            "insufficient_evidence",
+            2,
+        ),
     ],
 )
 @pytest.mark.slow
 def test_gates_decide_the_exit_status(project, floor, gates, status, exit_code):
     (project.gold / "gold_set.yaml").write_text(gated(floor, gates))
     assert project.invoke("run", "tiny").exit_code == exit_code
-    assert [gate["status"] for gate in project.report()["gates"] if gate["gate"] == "acceptance"] == [status]
+    assert [
+        gate["status"] for gate in project.report()["gates"] if gate["gate"] == "acceptance"
+    ] == [status]
 
 
 @pytest.mark.slow
@@ -277,7 +365,9 @@ def test_a_second_run_at_the_same_time_is_refused_and_the_first_ends(project):
     import subprocess
 
     command = [sys.executable, "-m", "rag_eval.cli", *project.arguments("run", "tiny")]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=project.root) as first:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=project.root
+    ) as first:
         while not (project.home / "lock").is_file() or not (project.home / "lock").read_text():
             assert first.poll() is None
             time.sleep(0.01)
@@ -298,7 +388,13 @@ def test_a_file_in_the_place_of_a_folder(project, place):
 
 @pytest.mark.parametrize(
     ("settings", "says"),
-    [("home = [", "settings.toml"), ("nothing = 1", "[nothing]"), ("latency_queries = 0", "[latency_queries]"), ('rerankers = {x = "rm -rf /"}', "[rerankers.x]"), ("home = 1\0", "settings.toml")],
+    [
+        ("home = [", "settings.toml"),
+        ("nothing = 1", "[nothing]"),
+        ("latency_queries = 0", "[latency_queries]"),
+        ('rerankers = {x = "rm -rf /"}', "[rerankers.x]"),
+        ("home = 1\0", "settings.toml"),
+    ],
 )
 def test_settings_that_cannot_be_used(project, monkeypatch, settings, says):
     monkeypatch.delenv("RAG_EVAL_LATENCY_QUERIES")
@@ -317,14 +413,30 @@ def test_a_setting_in_the_environment_that_cannot_be_used(project, monkeypatch):
 
 
 def test_hostile_texts_do_not_reach_the_terminal_raw(project):
-    (project.gold / "queries.jsonl").write_text(jsonl([{**QUERIES[0], "text": f"How long {HOSTILE} do results stay?", "tags": [HOSTILE]}, *QUERIES[1:]]))
-    (project.corpus / "bad.md").write_text(f"---\ntitle: '{HOSTILE[-1]}'\nsource_url: '{HOSTILE[-1]}'\n---\n# {HOSTILE} [bold red]markup[/]\n\nResults {HOSTILE} stay.\n")
+    (project.gold / "queries.jsonl").write_text(
+        jsonl(
+            [
+                {**QUERIES[0], "text": f"How long {HOSTILE} do results stay?", "tags": [HOSTILE]},
+                *QUERIES[1:],
+            ]
+        )
+    )
+    (project.corpus / "bad.md").write_text(
+        f"---\ntitle: '{HOSTILE[-1]}'\nsource_url: '{HOSTILE[-1]}'\n---\n# {HOSTILE} [bold red]markup[/]\n\nResults {HOSTILE} stay.\n"
+    )
     (project.gold / "gold_set.yaml").write_text(CONFIG + 'version_note: "x"\n')
     for command in (("lint", "tiny"), ("run", "tiny")):
         assert not ESCAPES.search(project.invoke(*command).output)
-    (project.gold / "gold_set.yaml").write_text(CONFIG.replace("version: 1", 'version: "[red]\\u202e1[/]"'))
-    linted, ran, shown, as_json = (project.invoke(*command) for command in (("lint", "tiny"), ("run", "tiny"), ("show",), ("show", "--json")))
-    assert (linted.exit_code, ran.exit_code, shown.exit_code, as_json.exit_code) == (0, 0, 0, 0), ran.stderr
+    (project.gold / "gold_set.yaml").write_text(
+        CONFIG.replace("version: 1", 'version: "[red]\\u202e1[/]"')
+    )
+    linted, ran, shown, as_json = (
+        project.invoke(*command)
+        for command in (("lint", "tiny"), ("run", "tiny"), ("show",), ("show", "--json"))
+    )
+    assert (linted.exit_code, ran.exit_code, shown.exit_code, as_json.exit_code) == (0, 0, 0, 0), (
+        ran.stderr
+    )
     for result in (linted, ran, shown, as_json):
         assert not ESCAPES.search(result.output)
     assert "[red]" in shown.stdout  # shown as it stands, not as markup
@@ -332,7 +444,9 @@ def test_hostile_texts_do_not_reach_the_terminal_raw(project):
 
 @pytest.mark.parametrize("name", [HOSTILE, "two\nlines", "a/../b", "[red]x[/]"])
 def test_hostile_strategy_names_are_refused(project, name):
-    (project.gold / "gold_set.yaml").write_text(CONFIG.replace("name: bm25", f"name: {json.dumps(name)}"))
+    (project.gold / "gold_set.yaml").write_text(
+        CONFIG.replace("name: bm25", f"name: {json.dumps(name)}")
+    )
     result = project.invoke("run", "tiny")
     assert result.exit_code == 1
     assert "gold_set.yaml:8" in result.stderr
@@ -342,24 +456,46 @@ def test_hostile_strategy_names_are_refused(project, name):
 def test_a_hostile_report_of_somebody_else_is_shown_escaped(project):
     project.invoke("run", "tiny")
     report = project.report()
-    report["gold"]["name"] = report["index"]["rev"] = report["stability"]["embedding"] = report["gates"][:1] and HOSTILE
+    report["gold"]["name"] = report["index"]["rev"] = report["stability"]["embedding"] = (
+        report["gates"][:1] and HOSTILE
+    )
     for entry in report["strategies"]:
         entry["name"] = entry["name"] + HOSTILE
     report["strategy"] += HOSTILE
-    report["stability"]["strategies"] = {name + HOSTILE: entry for name, entry in report["stability"]["strategies"].items()}
+    report["stability"]["strategies"] = {
+        name + HOSTILE: entry for name, entry in report["stability"]["strategies"].items()
+    }
     for row in report["comparisons"]:
         row["measure"] = f"R@10{HOSTILE}"
     report["run_id"] = HOSTILE
     report["content_hash"] = content_hash(report)
     path = project.root / "retrieval-metrics.json"
     path.write_text(dumps(report))
-    (project.root / "per-query.parquet").write_bytes((project.reports / "tiny" / "per-query.parquet").read_bytes())
-    for command in (("show", str(path)), ("show", str(path), "--json"), ("compare", str(path), str(path))):
+    (project.root / "per-query.parquet").write_bytes(
+        (project.reports / "tiny" / "per-query.parquet").read_bytes()
+    )
+    for command in (
+        ("show", str(path)),
+        ("show", str(path), "--json"),
+        ("compare", str(path), str(path)),
+    ):
         assert not ESCAPES.search(project.invoke(*command).output)
 
 
 def test_the_reports_say_nothing_of_the_machine(project, monkeypatch):
     monkeypatch.setenv("RAG_EVAL_HOME", str(Path("elsewhere")))
-    assert CliRunner().invoke(app, ["run", "tiny", "--gold-sets", "gold_sets", "--reports", "out"], catch_exceptions=False).exit_code == 0
+    assert (
+        CliRunner()
+        .invoke(
+            app,
+            ["run", "tiny", "--gold-sets", "gold_sets", "--reports", "out"],
+            catch_exceptions=False,
+        )
+        .exit_code
+        == 0
+    )
     assert (project.root / "elsewhere" / "artifacts").is_dir()
-    assert str(project.root) not in (project.root / "out" / "tiny" / "retrieval-metrics.json").read_text()
+    assert (
+        str(project.root)
+        not in (project.root / "out" / "tiny" / "retrieval-metrics.json").read_text()
+    )

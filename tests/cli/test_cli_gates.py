@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 from rag_eval.cli import app
 from rag_eval.reporting.metrics_report import content_hash, dumps
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # raised inside MLflow's own SQLAlchemy models
 
 FILES = {"gate-verdict.xml", "gate-verdict.md", "gate-verdict.sarif"}
 GATES = "gates: {required: [], advisory: [acceptance], min_queries: 50}"
@@ -48,7 +50,13 @@ def failed(project, stores):
         for folder in (project.home, project.reports):
             shutil.copytree(stores / folder.name, folder)
         return project
-    assert configured(project, "gates: {required: [acceptance], advisory: [trust, stability], min_queries: 2}\nacceptance: {mrr: '>= 0.99', recall_at_5: '>= 0.01'}").exit_code == 2
+    assert (
+        configured(
+            project,
+            "gates: {required: [acceptance], advisory: [trust, stability], min_queries: 2}\nacceptance: {mrr: '>= 0.99', recall_at_5: '>= 0.01'}",
+        ).exit_code
+        == 2
+    )
     for folder in (project.home, project.reports):
         shutil.copytree(folder, stores / folder.name)
     return project
@@ -59,7 +67,11 @@ def test_every_command_of_a_group_has_help_and_so_has_every_option():
     assert sorted(group.commands) == ["accept", "show"]
     for name, command in group.commands.items():
         assert command.help
-        assert [parameter.name for parameter in command.params if not getattr(parameter, "help", None) and parameter.name != "help"] == []
+        assert [
+            parameter.name
+            for parameter in command.params
+            if not getattr(parameter, "help", None) and parameter.name != "help"
+        ] == []
         assert call("baseline", name, "--help").exit_code == 0
     top = call("--help").stdout
     assert "gate " in top
@@ -76,12 +88,23 @@ def test_a_failed_required_gate_is_exit_2_and_every_file_says_so(failed):
     assert {path.name for path in folder.iterdir()} >= FILES
     assert junit(folder).get("failures") == "1"
     assert "❌" in (folder / "gate-verdict.md").read_text(encoding="utf-8")
-    assert [one["level"] for one in json.loads((folder / "gate-verdict.sarif").read_text(encoding="utf-8"))["runs"][0]["results"]].count("error") == 1
+    assert [
+        one["level"]
+        for one in json.loads((folder / "gate-verdict.sarif").read_text(encoding="utf-8"))["runs"][
+            0
+        ]["results"]
+    ].count("error") == 1
     assert gate(failed, "tiny").exit_code == 2
 
 
 def test_advisory_gates_fail_nothing(project):
-    assert configured(project, "gates: {required: [acceptance], advisory: [trust, stability], min_queries: 2}\nacceptance: {recall_at_5: '>= 0.01'}").exit_code == 0
+    assert (
+        configured(
+            project,
+            "gates: {required: [acceptance], advisory: [trust, stability], min_queries: 2}\nacceptance: {recall_at_5: '>= 0.01'}",
+        ).exit_code
+        == 0
+    )
     result = gate(project)
     assert result.exit_code == 0
     root = junit(project.reports / "tiny")
@@ -89,7 +112,10 @@ def test_advisory_gates_fail_nothing(project):
 
 
 def test_a_required_gate_without_evidence_fails_closed(project):
-    configured(project, "gates: {required: [acceptance], advisory: [], min_queries: 50}\nacceptance: {recall_at_5: '>= 0.01'}")
+    configured(
+        project,
+        "gates: {required: [acceptance], advisory: [], min_queries: 50}\nacceptance: {recall_at_5: '>= 0.01'}",
+    )
     result = gate(project)
     assert result.exit_code == 2
     assert junit(project.reports / "tiny").find(".//failure").get("type") == "too_few_queries"
@@ -114,7 +140,13 @@ def test_what_cannot_be_judged_is_exit_1_and_writes_nothing(failed):
     folder = failed.reports / "tiny"
     for name in FILES:
         (folder / name).unlink()
-    for arguments in (["../tiny"], ["none"], ["--run", "none"], ["--run", failed.root / "none.json"], ["another", "--run", "latest"]):
+    for arguments in (
+        ["../tiny"],
+        ["none"],
+        ["--run", "none"],
+        ["--run", failed.root / "none.json"],
+        ["another", "--run", "latest"],
+    ):
         result = gate(failed, *arguments)
         assert result.exit_code == 1, arguments
         assert "error" in result.stderr
@@ -126,7 +158,9 @@ def test_what_cannot_be_judged_is_exit_1_and_writes_nothing(failed):
     (folder / "retrieval-metrics.json").write_text(dumps(report)[:-200], encoding="utf-8")
     assert gate(failed).exit_code == 1
     many = {**report, "gates": report["gates"] * 400}
-    (folder / "retrieval-metrics.json").write_text(dumps({**many, "content_hash": content_hash(many)}), encoding="utf-8")
+    (folder / "retrieval-metrics.json").write_text(
+        dumps({**many, "content_hash": content_hash(many)}), encoding="utf-8"
+    )
     refused = gate(failed)
     assert (refused.exit_code, "too_many_gates" in refused.stderr) == (1, True)
     assert not FILES & {path.name for path in folder.iterdir()}
@@ -161,7 +195,19 @@ def test_a_baseline_from_acceptance_to_what_is_shown(failed):
     assert "no run was accepted" in call("baseline", "show", *home).stdout
     refused = call("baseline", "accept", "--who", "Ada", "--why", "good", *home)
     assert (refused.exit_code, "gates_failed" in refused.stderr) == (1, True)
-    accepted = call("baseline", "accept", failed.report()["run_id"], "--who", "Ada", "--why", "known and [b]agreed[/b]", "--force", "--gold-set", "tiny", *home)
+    accepted = call(
+        "baseline",
+        "accept",
+        failed.report()["run_id"],
+        "--who",
+        "Ada",
+        "--why",
+        "known and [b]agreed[/b]",
+        "--force",
+        "--gold-set",
+        "tiny",
+        *home,
+    )
     assert accepted.exit_code == 0, accepted.stderr
     assert "baselines" in accepted.stdout
     shown = call("baseline", "show", "--gold-set", "tiny", *home).stdout
@@ -174,6 +220,17 @@ def test_a_baseline_from_acceptance_to_what_is_shown(failed):
 def test_a_mistyped_command_is_no_failed_gate(failed):
     import subprocess
 
-    for arguments in (["gate", "--none"], ["baseline", "accept"], ["baseline", "none"], ["gate", "a", "b"]):
-        done = subprocess.run([sys.executable, "-m", "rag_eval.cli", *arguments], capture_output=True, text=True, timeout=100, cwd=failed.root)
+    for arguments in (
+        ["gate", "--none"],
+        ["baseline", "accept"],
+        ["baseline", "none"],
+        ["gate", "a", "b"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "rag_eval.cli", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            cwd=failed.root,
+        )
         assert done.returncode == 1, arguments

@@ -37,67 +37,152 @@ def fine(*arguments, **options):
 
 
 def listed(*arguments, **options):
-    return [json.loads(line) for line in fine("outcome", "list", "--json", *arguments, **options).stdout.splitlines()]
+    return [
+        json.loads(line)
+        for line in fine("outcome", "list", "--json", *arguments, **options).stdout.splitlines()
+    ]
 
 
 def traffic(tmp_path, n=20, **more):
     path = tmp_path / "traffic.jsonl"
-    path.write_text(jsonl({"query": f"question {number}", "retrieved": [{"id": f"d{number}", "score": 1.0}], **more} for number in range(n)), encoding="utf-8")
+    path.write_text(
+        jsonl(
+            {
+                "query": f"question {number}",
+                "retrieved": [{"id": f"d{number}", "score": 1.0}],
+                **more,
+            }
+            for number in range(n)
+        ),
+        encoding="utf-8",
+    )
     return path
 
 
-@pytest.mark.parametrize(("name", "commands"), [("outcome", ["add", "export", "import", "list"]), ("claim", ["import", "list"]), ("audit", ["draw", "list"])])
+@pytest.mark.parametrize(
+    ("name", "commands"),
+    [
+        ("outcome", ["add", "export", "import", "list"]),
+        ("claim", ["import", "list"]),
+        ("audit", ["draw", "list"]),
+    ],
+)
 def test_every_command_of_the_groups_has_help_and_so_has_every_option(name, commands):
     group = typer.main.get_command(app).commands[name]
     assert sorted(group.commands) == commands
     for command in group.commands.values():
         assert command.help
-        assert [parameter.name for parameter in command.params if not getattr(parameter, "help", None) and parameter.name != "help"] == []
+        assert [
+            parameter.name
+            for parameter in command.params
+            if not getattr(parameter, "help", None) and parameter.name != "help"
+        ] == []
         assert CliRunner().invoke(app, [name, command.name, "--help"]).exit_code == 0
 
 
 def test_from_traffic_to_audited_outcomes(tmp_path):
     path = traffic(tmp_path)
-    assert "20 claims imported, 0 were there already; masked: nothing" in fine("claim", "import", path, *NAMED).stdout
-    assert "0 claims imported, 20 were there already" in fine("claim", "import", path, *NAMED).stdout
+    assert (
+        "20 claims imported, 0 were there already; masked: nothing"
+        in fine("claim", "import", path, *NAMED).stdout
+    )
+    assert (
+        "0 claims imported, 20 were there already" in fine("claim", "import", path, *NAMED).stdout
+    )
     assert "20 of 20 claims in 20 groups" in fine("claim", "list").stdout
     drawn = fine("audit", "draw", "--n", "5", "--seed", "3", "--depth", "20")
-    assert "5 of 20 claims of bm25, each drawn with probability 0.25, written to audit.jsonl" in drawn.stdout
-    assert call("audit", "draw", "--n", "5", "--seed", "3", "--depth", "20").exit_code == 1  # an auditor's work is not overwritten
-    rows = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text(encoding="utf-8").splitlines()]
-    (tmp_path / "audit.jsonl").write_text(jsonl([{**rows[0], "missed": True, "gold_source": "human", "missed_content": "it"}, *rows[1:]]), encoding="utf-8")
-    assert "1 outcomes recorded, 0 were there already, 4 lines not judged yet" in fine("outcome", "import", "audit.jsonl").stdout
-    assert "0 outcomes recorded, 1 were there already, 4 lines not judged yet" in fine("outcome", "import", "audit.jsonl").stdout
+    assert (
+        "5 of 20 claims of bm25, each drawn with probability 0.25, written to audit.jsonl"
+        in drawn.stdout
+    )
+    assert (
+        call("audit", "draw", "--n", "5", "--seed", "3", "--depth", "20").exit_code == 1
+    )  # an auditor's work is not overwritten
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "audit.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    (tmp_path / "audit.jsonl").write_text(
+        jsonl(
+            [{**rows[0], "missed": True, "gold_source": "human", "missed_content": "it"}, *rows[1:]]
+        ),
+        encoding="utf-8",
+    )
+    assert (
+        "1 outcomes recorded, 0 were there already, 4 lines not judged yet"
+        in fine("outcome", "import", "audit.jsonl").stdout
+    )
+    assert (
+        "0 outcomes recorded, 1 were there already, 4 lines not judged yet"
+        in fine("outcome", "import", "audit.jsonl").stdout
+    )
     assert "1/5" in fine("audit", "list").stdout
     shown = fine("outcome", "list").stdout
     assert "human (0.25)" in shown
-    assert "1 of 1 outcomes; judged 1 in 1 groups, missed 1; 1 with a known probability can fit a calibrator" in shown
-    assert fine("audit", "draw", "--n", "5", "--seed", "3", "--depth", "20", "--out", "more.jsonl").stdout.count("5 of 15 claims") == 1
+    assert (
+        "1 of 1 outcomes; judged 1 in 1 groups, missed 1; 1 with a known probability can fit a calibrator"
+        in shown
+    )
+    assert (
+        fine(
+            "audit", "draw", "--n", "5", "--seed", "3", "--depth", "20", "--out", "more.jsonl"
+        ).stdout.count("5 of 15 claims")
+        == 1
+    )
 
 
 def test_draws_by_risk_need_a_predicted_miss_rate(tmp_path):
     fine("claim", "import", traffic(tmp_path), *NAMED)
-    refused = call("audit", "draw", "--n", "5", "--seed", "1", "--depth", "20", "--stratify-by", "risk")
+    refused = call(
+        "audit", "draw", "--n", "5", "--seed", "1", "--depth", "20", "--stratify-by", "risk"
+    )
     assert (refused.exit_code, "no_risk" in refused.stderr) == (1, True)
     fine("claim", "import", traffic(tmp_path, miss_rate=0.3), *NAMED, home="other")
-    assert "drawn with probability" in fine("audit", "draw", "--n", "5", "--seed", "1", "--depth", "20", "--stratify-by", "risk", home="other").stdout
+    assert (
+        "drawn with probability"
+        in fine(
+            "audit",
+            "draw",
+            "--n",
+            "5",
+            "--seed",
+            "1",
+            "--depth",
+            "20",
+            "--stratify-by",
+            "risk",
+            home="other",
+        ).stdout
+    )
 
 
 def test_one_judgement_is_added_corrected_and_taken_back():
     said = ("outcome", "add", "--query", "What is NaN?", *NAMED)
-    first = fine(*said, "--missed", "--missed-content", "ask jane.doe@example.org").stdout.split()[-1]
+    first = fine(*said, "--missed", "--missed-content", "ask jane.doe@example.org").stdout.split()[
+        -1
+    ]
     assert fine(*said, "--missed").stdout == f"already there: {first}\n"
     refused = call(*said, "--hit")
     assert (refused.exit_code, first in refused.stderr) == (1, True)
-    second = fine("outcome", "add", "--correct", first[:10], "--hit", "--note", "looked again").stdout.split()[-1]
+    second = fine(
+        "outcome", "add", "--correct", first[:10], "--hit", "--note", "looked again"
+    ).stdout.split()[-1]
     late = call("outcome", "add", "--correct", first)
     assert (late.exit_code, second in late.stderr) == (1, True)
-    assert [(row["outcome_id"], row["missed"], row["supersedes"], row["missed_content"]) for row in listed()] == [(second, False, first, None)]
+    assert [
+        (row["outcome_id"], row["missed"], row["supersedes"], row["missed_content"])
+        for row in listed()
+    ] == [(second, False, first, None)]
     fine("outcome", "add", "--correct", second)
     assert "taken back" in fine("outcome", "list").stdout
     assert [row["missed"] for row in listed("--all")] == [True, False, None]
     assert listed("--all")[0]["missed_content"].startswith("ask [email█")
-    for other in (("--hit", "--query", "another"), ("--hit", "--k", "5"), ("--hit", "--independent"), ("--hit", "--missed-content", "nothing is missed")):
+    for other in (
+        ("--hit", "--query", "another"),
+        ("--hit", "--k", "5"),
+        ("--hit", "--independent"),
+        ("--hit", "--missed-content", "nothing is missed"),
+    ):
         assert call("outcome", "add", "--correct", second, *other).exit_code == 1
     absent = call("outcome", "add", "--correct", "0123", "--hit")
     assert (absent.exit_code, "unknown_outcome" in absent.stderr) == (1, True)
@@ -111,8 +196,23 @@ def test_one_judgement_is_added_corrected_and_taken_back():
         (("--query", "x", *NAMED), "missed is needed"),
         (("--query", "x", *NAMED, "--missed", "--gold-source", "deep_audit"), "[audit_depth]"),
         (("--query", "x", *NAMED, "--hit", "--missed-content", "y"), "belongs to a miss"),
-        (("--query", "x", *NAMED, "--missed", "--gold-source", "user_feedback", "--feedback", "evidence_not_relevant"), "[missed]"),
-        (("--query", "x", *NAMED, "--gold-source", "user_feedback", "--feedback", "bad"), "[feedback]"),
+        (
+            (
+                "--query",
+                "x",
+                *NAMED,
+                "--missed",
+                "--gold-source",
+                "user_feedback",
+                "--feedback",
+                "evidence_not_relevant",
+            ),
+            "[missed]",
+        ),
+        (
+            ("--query", "x", *NAMED, "--gold-source", "user_feedback", "--feedback", "bad"),
+            "[feedback]",
+        ),
         (("--claim", "a b", *NAMED, "--missed"), "[claim_id]"),
         (("--query", "x", *NAMED, "--missed", "--k", "0"), "[k]"),
     ],
@@ -126,7 +226,16 @@ def test_a_judgement_that_cannot_be_is_told_with_its_field(arguments, said):
 def test_feedback_calls_for_an_audit_of_its_claim(tmp_path):
     fine("claim", "import", traffic(tmp_path, n=2), *NAMED)
     claim_id = json.loads(fine("claim", "list", "--json").stdout.splitlines()[0])["claim_id"]
-    fine("outcome", "add", "--claim", claim_id, "--gold-source", "user_feedback", "--feedback", "evidence_not_relevant")
+    fine(
+        "outcome",
+        "add",
+        "--claim",
+        claim_id,
+        "--gold-source",
+        "user_feedback",
+        "--feedback",
+        "evidence_not_relevant",
+    )
     assert [row["missed"] for row in listed()] == [None]
     waiting = fine("audit", "list", "--feedback").stdout
     assert claim_id in waiting
@@ -139,21 +248,42 @@ def test_feedback_calls_for_an_audit_of_its_claim(tmp_path):
 
 def test_an_export_is_restored_whole_and_tables_read_it(tmp_path):
     for number in range(3):
-        fine("outcome", "add", "--query", f"=question {number}", "--query-id", f"=q{number}", *NAMED, "--missed", "--gold-document", f"d{number // 2}")
+        fine(
+            "outcome",
+            "add",
+            "--query",
+            f"=question {number}",
+            "--query-id",
+            f"=q{number}",
+            *NAMED,
+            "--missed",
+            "--gold-document",
+            f"d{number // 2}",
+        )
     first = listed()[0]["outcome_id"]
     fine("outcome", "add", "--correct", first, "--hit")
     fine("outcome", "export", "all.jsonl", "--all")
-    assert fine("outcome", "import", "all.jsonl", "--restore", home="other").stdout.startswith("4 outcomes recorded, 0")
+    assert fine("outcome", "import", "all.jsonl", "--restore", home="other").stdout.startswith(
+        "4 outcomes recorded, 0"
+    )
     fine("outcome", "export", "again.jsonl", "--all", home="other")
     assert (tmp_path / "all.jsonl").read_bytes() == (tmp_path / "again.jsonl").read_bytes()
-    assert fine("outcome", "import", "all.jsonl", "--restore").stdout.startswith("0 outcomes recorded, 4")
-    for name, more in (("now.csv", ""), ("now.parquet", ""), ("now.jsonl", ", and 1 that they supersede")):
+    assert fine("outcome", "import", "all.jsonl", "--restore").stdout.startswith(
+        "0 outcomes recorded, 4"
+    )
+    for name, more in (
+        ("now.csv", ""),
+        ("now.parquet", ""),
+        ("now.jsonl", ", and 1 that they supersede"),
+    ):
         assert fine("outcome", "export", name).stdout == f"3 outcomes written to {name}{more}\n"
     table = pd.read_parquet(tmp_path / "now.parquet")
     assert sorted(table["missed"]) == [0.0, 1.0, 1.0]
     with (tmp_path / "now.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert [row["query_id"] for row in rows] == [f"'{name}" for name in table["query_id"]]  # no spreadsheet runs it
+    assert [row["query_id"] for row in rows] == [
+        f"'{name}" for name in table["query_id"]
+    ]  # no spreadsheet runs it
     refused = call("outcome", "export", "now.xlsx")
     assert (refused.exit_code, ".csv, .jsonl, .parquet" in refused.stderr) == (1, True)
     assert not (tmp_path / "now.xlsx").exists()
@@ -162,16 +292,44 @@ def test_an_export_is_restored_whole_and_tables_read_it(tmp_path):
 
 def test_what_stands_is_restored_with_what_it_corrected(tmp_path):
     for number in range(3):
-        fine("outcome", "add", "--query", f"question {number}", "--query-id", f"q{number}", *NAMED, "--missed", "--gold-document", f"d{number // 2}")
-    fine("outcome", "add", "--query", "question 9", "--query-id", "q9", "--strategy", "other", "--fingerprint", "f2", "--hit")
+        fine(
+            "outcome",
+            "add",
+            "--query",
+            f"question {number}",
+            "--query-id",
+            f"q{number}",
+            *NAMED,
+            "--missed",
+            "--gold-document",
+            f"d{number // 2}",
+        )
+    fine(
+        "outcome",
+        "add",
+        "--query",
+        "question 9",
+        "--query-id",
+        "q9",
+        "--strategy",
+        "other",
+        "--fingerprint",
+        "f2",
+        "--hit",
+    )
     for judgement in ("--hit", "--missed"):
         stands = next(row["outcome_id"] for row in listed() if row["query_id"] == "q1")
         fine("outcome", "add", "--correct", stands, judgement)
     for filters, n in ((), 4), (("--strategy", "bm25"), 3), (("--fingerprint", "f2"), 1):
         name = f"now-{n}.jsonl"
         more = ", and 2 that they supersede" if n > 1 else ""
-        assert fine("outcome", "export", name, *filters).stdout == f"{n} outcomes written to {name}{more}\n"
-        assert fine("outcome", "import", name, "--restore", home=f"home-{n}").stdout.startswith(f"{n + 2 * (n > 1)} outcomes recorded, 0")
+        assert (
+            fine("outcome", "export", name, *filters).stdout
+            == f"{n} outcomes written to {name}{more}\n"
+        )
+        assert fine("outcome", "import", name, "--restore", home=f"home-{n}").stdout.startswith(
+            f"{n + 2 * (n > 1)} outcomes recorded, 0"
+        )
         assert listed(*filters, home=f"home-{n}") == listed(*filters)
         fine("outcome", "export", f"again-{n}.jsonl", home=f"home-{n}")
         assert (tmp_path / f"again-{n}.jsonl").read_bytes() == (tmp_path / name).read_bytes()
@@ -183,29 +341,71 @@ def test_a_strategy_that_was_renamed_brings_what_its_corrections_supersede(tmp_p
     old = json.loads((tmp_path / "all.jsonl").read_text(encoding="utf-8"))
     fine("outcome", "add", "--correct", old["outcome_id"], "--hit")
     fine("outcome", "export", "all.jsonl", "--all")
-    rows = [{**row, "strategy": "renamed"} if row["supersedes"] else row for row in map(json.loads, (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines())]
+    rows = [
+        {**row, "strategy": "renamed"} if row["supersedes"] else row
+        for row in map(
+            json.loads, (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines()
+        )
+    ]
     (tmp_path / "all.jsonl").write_text(jsonl(rows), encoding="utf-8")
     fine("outcome", "import", "all.jsonl", "--restore", home="other")
     fine("outcome", "export", "renamed.jsonl", "--strategy", "renamed", home="other")
-    assert fine("outcome", "import", "renamed.jsonl", "--restore", home="third").stdout.startswith("2 outcomes recorded")
+    assert fine("outcome", "import", "renamed.jsonl", "--restore", home="third").stdout.startswith(
+        "2 outcomes recorded"
+    )
     assert listed(home="third") == listed(home="other")
 
 
 def test_nothing_of_a_file_reaches_the_terminal_as_it_stands(tmp_path):
     bad = tmp_path / "bad.jsonl"
-    bad.write_text(jsonl([{"query": "x", "retrieved": [], HOSTILE: 1, "k": HOSTILE}]), encoding="utf-8")
-    for arguments in (("claim", "import", bad, *NAMED), ("outcome", "import", bad, *NAMED), ("outcome", "import", bad, "--restore")):
+    bad.write_text(
+        jsonl([{"query": "x", "retrieved": [], HOSTILE: 1, "k": HOSTILE}]), encoding="utf-8"
+    )
+    for arguments in (
+        ("claim", "import", bad, *NAMED),
+        ("outcome", "import", bad, *NAMED),
+        ("outcome", "import", bad, "--restore"),
+    ):
         result = call(*arguments)
         assert result.exit_code == 1
         assert f"{bad}:1: error" in result.stderr
         assert not ESCAPES.search(result.stderr)
     good = tmp_path / "good.jsonl"
-    good.write_text(jsonl([{"query": HOSTILE + "x" * 500, "retrieved": [{"id": HOSTILE, "score": 1}], "strategy": HOSTILE, "strategy_fingerprint": HOSTILE}]), encoding="utf-8")
+    good.write_text(
+        jsonl(
+            [
+                {
+                    "query": HOSTILE + "x" * 500,
+                    "retrieved": [{"id": HOSTILE, "score": 1}],
+                    "strategy": HOSTILE,
+                    "strategy_fingerprint": HOSTILE,
+                }
+            ]
+        ),
+        encoding="utf-8",
+    )
     fine("claim", "import", good)
     claim_id = json.loads(fine("claim", "list", "--json").stdout)["claim_id"]
-    fine("outcome", "add", "--claim", claim_id, "--missed", "--missed-content", HOSTILE + "y" * 500, "--note", HOSTILE)
+    fine(
+        "outcome",
+        "add",
+        "--claim",
+        claim_id,
+        "--missed",
+        "--missed-content",
+        HOSTILE + "y" * 500,
+        "--note",
+        HOSTILE,
+    )
     drawn = fine("audit", "draw", "--n", "1", "--seed", "1", "--depth", "10")
-    for result in (drawn, fine("claim", "list"), fine("outcome", "list"), fine("audit", "list"), fine("claim", "list", "--json"), fine("outcome", "list", "--json")):
+    for result in (
+        drawn,
+        fine("claim", "list"),
+        fine("outcome", "list"),
+        fine("audit", "list"),
+        fine("claim", "list", "--json"),
+        fine("outcome", "list", "--json"),
+    ):
         assert not ESCAPES.search(result.stdout)
         assert "x" * 201 not in result.stdout
         assert "y" * 201 not in result.stdout

@@ -20,8 +20,14 @@ COMMANDS = ["allow", "keygen", "list", "manifest", "show", "sign"]
 
 
 def trust(project, *arguments):
-    places = () if arguments[0] == "keygen" else ("--home", project.home, "--gold-sets", project.gold.parent)
-    result = CliRunner().invoke(app, ["trust", *map(str, (*arguments, *places))], catch_exceptions=False)
+    places = (
+        ()
+        if arguments[0] == "keygen"
+        else ("--home", project.home, "--gold-sets", project.gold.parent)
+    )
+    result = CliRunner().invoke(
+        app, ["trust", *map(str, (*arguments, *places))], catch_exceptions=False
+    )
     assert "Traceback" not in result.output
     return result
 
@@ -52,7 +58,11 @@ def test_every_command_and_option_has_help():
     assert sorted(group.commands) == COMMANDS
     for name, command in group.commands.items():
         assert command.help
-        assert [parameter.name for parameter in command.params if not getattr(parameter, "help", None) and parameter.name != "help"] == []
+        assert [
+            parameter.name
+            for parameter in command.params
+            if not getattr(parameter, "help", None) and parameter.name != "help"
+        ] == []
         assert CliRunner().invoke(app, ["trust", name, "--help"]).exit_code == 0
 
 
@@ -61,7 +71,10 @@ def test_every_command_and_option_has_help():
 
 def test_a_list_says_how_many_of_how_many_and_why(project):
     clean = trust(project, "list")
-    assert (clean.exit_code, clean.stdout.strip()) == (0, "tiny: 0 of 9 chunks blocked, 0 warned about")
+    assert (clean.exit_code, clean.stdout.strip()) == (
+        0,
+        "tiny: 0 of 9 chunks blocked, 0 warned about",
+    )
     assert rows(project) == []
     plant(project)
     result = trust(project, "list")
@@ -70,8 +83,21 @@ def test_a_list_says_how_many_of_how_many_and_why(project):
     assert "pattern.override_instructions" in re.sub(r"\s", "", result.stdout)
     assert ATTACK not in result.stdout
     (row,) = rows(project)
-    assert set(row) == {"verdict", "chunk_id", "doc_id", "source_url", "trust", "reasons", "allowed_by"}
-    assert (row["verdict"], row["doc_id"], row["trust"], row["allowed_by"]) == ("blocked", "planted.md", None, "")
+    assert set(row) == {
+        "verdict",
+        "chunk_id",
+        "doc_id",
+        "source_url",
+        "trust",
+        "reasons",
+        "allowed_by",
+    }
+    assert (row["verdict"], row["doc_id"], row["trust"], row["allowed_by"]) == (
+        "blocked",
+        "planted.md",
+        None,
+        "",
+    )
     assert row["chunk_id"][:12] in re.sub(r"\s", "", result.stdout)
 
 
@@ -79,27 +105,51 @@ def test_warnings_are_listed_when_they_are_asked_for_and_after_what_is_blocked(p
     configured(project, "{domains: [docs.example.org]}")
     plant(project)
     for name in ("storage.md", "zebra.md"):
-        (project.corpus / name).write_text(f"---\nurl: https://pages.elsewhere.test/a\n---\n\n{DOCUMENTS['storage.md']}", encoding="utf-8")
+        (project.corpus / name).write_text(
+            f"---\nurl: https://pages.elsewhere.test/a\n---\n\n{DOCUMENTS['storage.md']}",
+            encoding="utf-8",
+        )
     assert [row["verdict"] for row in rows(project)] == ["blocked"]
     found = rows(project, "--warnings")
     assert {row["verdict"] for row in found} == {"blocked", "warning"}
     assert found[0]["verdict"] == "blocked"
-    told = {row["doc_id"]: [code for code in row["reasons"] if code.startswith("domain.")] for row in found}
+    told = {
+        row["doc_id"]: [code for code in row["reasons"] if code.startswith("domain.")]
+        for row in found
+    }
     assert told["storage.md"] == told["zebra.md"] == ["domain.not_listed"]
-    assert {tuple(codes) for name, codes in told.items() if name not in {"storage.md", "zebra.md"}} == {("domain.no_address",)}
+    assert {
+        tuple(codes) for name, codes in told.items() if name not in {"storage.md", "zebra.md"}
+    } == {("domain.no_address",)}
     assert {row["trust"] for row in found} == {0.0}
 
 
 def test_a_chunk_is_shown_with_factors_findings_and_a_bounded_piece_of_its_text(project):
-    plant(project, f"---\nurl: https://docs.example.org/p\nauthor: Ann\ndate: 2020-01-01\n---\n\n{ATTACK} " + "lamp " * 50 + "LAST\n")
+    plant(
+        project,
+        f"---\nurl: https://docs.example.org/p\nauthor: Ann\ndate: 2020-01-01\n---\n\n{ATTACK} "
+        + "lamp " * 50
+        + "LAST\n",
+    )
     configured(project, "{domains: [docs.example.org]}")
     (row,) = rows(project)
     result = trust(project, "show", row["chunk_id"][:8])
     assert result.exit_code == 0, result.output
     shown = result.stdout
-    for part in (row["chunk_id"], "blocked", "planted.md", "https://docs.example.org/p", "trust     0.280", "domain: state allowed, points 0.4", "freshness: state dated", "pattern.override_instructions at characters"):
+    for part in (
+        row["chunk_id"],
+        "blocked",
+        "planted.md",
+        "https://docs.example.org/p",
+        "trust     0.280",
+        "domain: state allowed, points 0.4",
+        "freshness: state dated",
+        "pattern.override_instructions at characters",
+    ):
         assert part in shown, part
-    (text,) = [line.removeprefix("text      ") for line in shown.splitlines() if line.startswith("text")]
+    (text,) = [
+        line.removeprefix("text      ") for line in shown.splitlines() if line.startswith("text")
+    ]
     assert text.startswith(ATTACK)
     assert len(text) == 200
     assert "LAST" not in shown
@@ -125,7 +175,11 @@ def test_a_clean_chunk_can_be_shown_too(project):
     ids=["controls", "markup", "megabyte", "tags", "comment"],
 )
 def test_documents_cannot_speak_to_the_terminal(project, hostile):
-    plant(project, f'---\ntitle: "t\\e[31m [red]"\nurl: "https://docs.example.org/[red]\\e[31m"\nauthor: "[b]x\\a"\n---\n\n{hostile}\n', "[red]\u202ex[&].md")
+    plant(
+        project,
+        f'---\ntitle: "t\\e[31m [red]"\nurl: "https://docs.example.org/[red]\\e[31m"\nauthor: "[b]x\\a"\n---\n\n{hostile}\n',
+        "[red]\u202ex[&].md",
+    )
     listed = trust(project, "list", "--warnings")
     assert listed.exit_code == 0, listed.output
     assert not set(listed.output) & HOSTILE
@@ -142,7 +196,10 @@ def test_documents_cannot_speak_to_the_terminal(project, hostile):
         assert "[bold red]loud[/bold red]" in trust(project, "show", found[0]["chunk_id"]).stdout
 
 
-@pytest.mark.parametrize("given", ["", "zz", "0123456789abcdef0123456789abcdef", "[red]\x1b[31m" + "y" * 5000, "../../etc"])
+@pytest.mark.parametrize(
+    "given",
+    ["", "zz", "0123456789abcdef0123456789abcdef", "[red]\x1b[31m" + "y" * 5000, "../../etc"],
+)
 def test_an_id_that_no_chunk_has_is_told(project, given):
     plant(project)
     for arguments in (("show", given), ("allow", given, "--who", "Ann", "--why", "fine")):
@@ -158,7 +215,9 @@ def test_the_start_of_several_ids_is_told(project):
         plant(project, f"{ATTACK} Page {number}.\n", f"planted{number}.md")
     ids = [row["chunk_id"] for row in rows(project)]
     first = next(name[0] for name in ids if sum(other.startswith(name[0]) for other in ids) > 1)
-    shown = problem(trust(project, "allow", first, "--who", "Ann", "--why", "fine"), "unknown_chunk")
+    shown = problem(
+        trust(project, "allow", first, "--who", "Ann", "--why", "fine"), "unknown_chunk"
+    )
     assert re.search(r"(\d+) chunks of tiny", shown).group(1) not in {"0", "1"}
     assert not (project.gold / FILE_NAME).exists()
 
@@ -169,39 +228,91 @@ def test_the_start_of_several_ids_is_told(project):
 def test_allowing_is_told_recorded_and_taken_back(project):
     plant(project)
     (row,) = rows(project)
-    done = trust(project, "allow", row["chunk_id"][:12], "--who", " Ann ", "--why", "quoted [b]here[/b]\x1b[31m\nand there")
+    done = trust(
+        project,
+        "allow",
+        row["chunk_id"][:12],
+        "--who",
+        " Ann ",
+        "--why",
+        "quoted [b]here[/b]\x1b[31m\nand there",
+    )
     assert done.exit_code == 0, done.output
     assert f"allowed: {row['chunk_id']} of planted.md" in done.stdout
     assert FILE_NAME in done.stdout
     assert "the next run" in done.stdout
     (decision,) = read_decisions(project.gold)
-    assert (decision.chunk_id, decision.doc_id, decision.action, decision.who) == (row["chunk_id"], "planted.md", "allow", "Ann")
+    assert (decision.chunk_id, decision.doc_id, decision.action, decision.who) == (
+        row["chunk_id"],
+        "planted.md",
+        "allow",
+        "Ann",
+    )
     assert list(decision.reasons) == row["reasons"]
     (now,) = rows(project)
-    assert (now["verdict"], now["allowed_by"], now["reasons"]) == ("warning", "Ann", ["allowed", *row["reasons"]])
+    assert (now["verdict"], now["allowed_by"], now["reasons"]) == (
+        "warning",
+        "Ann",
+        ["allowed", *row["reasons"]],
+    )
     assert "(allowed by Ann)" in re.sub(r"\s+", " ", trust(project, "list").stdout)
     shown = trust(project, "show", row["chunk_id"]).stdout
     assert "warning, allowed by Ann" in shown
     assert "by Ann: quoted [b]here[/b]" in shown
     assert not set(shown) & HOSTILE
 
-    assert "allowed by Ann" in problem(trust(project, "allow", row["chunk_id"], "--who", "Bob", "--why", "too"), "not_blocked")
-    back = trust(project, "allow", row["chunk_id"], "--who", "Bob", "--why", "not quoted after all", "--revoke")
+    assert "allowed by Ann" in problem(
+        trust(project, "allow", row["chunk_id"], "--who", "Bob", "--why", "too"), "not_blocked"
+    )
+    back = trust(
+        project,
+        "allow",
+        row["chunk_id"],
+        "--who",
+        "Bob",
+        "--why",
+        "not quoted after all",
+        "--revoke",
+    )
     assert (back.exit_code, "no longer allowed" in back.stdout) == (0, True)
     assert [row["verdict"] for row in rows(project)] == ["blocked"]
     assert "revoke" in trust(project, "show", row["chunk_id"]).stdout
-    problem(trust(project, "allow", row["chunk_id"], "--who", "Bob", "--why", "twice", "--revoke"), "not_allowed")
+    problem(
+        trust(project, "allow", row["chunk_id"], "--who", "Bob", "--why", "twice", "--revoke"),
+        "not_allowed",
+    )
     assert [one.action for one in read_decisions(project.gold)] == ["allow", "revoke"]
 
 
 @pytest.mark.parametrize(
     ("who", "why"),
-    [("", "fine"), ("   ", "fine"), ("Ann", ""), ("Ann", " \n\t"), ("w" * 201, "fine"), ("Ann", "w" * 2001), ("Ann", "fi\udcffne"), ("A\ud800nn", "fine")],
-    ids=["no who", "blank who", "no why", "blank why", "long who", "long why", "no text", "no name"],
+    [
+        ("", "fine"),
+        ("   ", "fine"),
+        ("Ann", ""),
+        ("Ann", " \n\t"),
+        ("w" * 201, "fine"),
+        ("Ann", "w" * 2001),
+        ("Ann", "fi\udcffne"),
+        ("A\ud800nn", "fine"),
+    ],
+    ids=[
+        "no who",
+        "blank who",
+        "no why",
+        "blank why",
+        "long who",
+        "long why",
+        "no text",
+        "no name",
+    ],
 )
 def test_a_decision_needs_who_and_why(project, who, why):
     plant(project)
-    shown = problem(trust(project, "allow", rows(project)[0]["chunk_id"], "--who", who, "--why", why), "bad_decision")
+    shown = problem(
+        trust(project, "allow", rows(project)[0]["chunk_id"], "--who", who, "--why", why),
+        "bad_decision",
+    )
     assert "--who" in shown or "--why" in shown
     assert not (project.gold / FILE_NAME).exists()
 
@@ -209,29 +320,45 @@ def test_a_decision_needs_who_and_why(project, who, why):
 def test_a_long_reason_in_any_letters_can_be_read_again(project):
     plant(project)
     (row,) = rows(project)
-    assert trust(project, "allow", row["chunk_id"], "--who", "名" * 200, "--why", "\U0001f600" * 2000).exit_code == 0
+    assert (
+        trust(
+            project, "allow", row["chunk_id"], "--who", "名" * 200, "--why", "\U0001f600" * 2000
+        ).exit_code
+        == 0
+    )
     assert rows(project)[0]["allowed_by"] == "名" * 200
     assert trust(project, "list").exit_code == 0
 
 
 def test_a_chunk_that_is_not_blocked_needs_no_permission(project):
     configured(project, "{domains: [docs.example.org]}")
-    (project.corpus / "storage.md").write_text(f"---\nurl: https://pages.elsewhere.test/a\n---\n\n{DOCUMENTS['storage.md']}", encoding="utf-8")
+    (project.corpus / "storage.md").write_text(
+        f"---\nurl: https://pages.elsewhere.test/a\n---\n\n{DOCUMENTS['storage.md']}",
+        encoding="utf-8",
+    )
     row = rows(project, "--warnings")[0]
-    assert "warning" in problem(trust(project, "allow", row["chunk_id"], "--who", "Ann", "--why", "fine"), "not_blocked")
+    assert "warning" in problem(
+        trust(project, "allow", row["chunk_id"], "--who", "Ann", "--why", "fine"), "not_blocked"
+    )
 
 
 def test_a_list_of_what_is_allowed_that_cannot_be_read_ends_every_command(project):
     plant(project)
     (row,) = rows(project)
     (project.gold / FILE_NAME).write_text('{"chunk_id": "\x1b[31m"}\n', encoding="utf-8")
-    for arguments in (("list",), ("show", row["chunk_id"]), ("allow", row["chunk_id"], "--who", "Ann", "--why", "fine")):
+    for arguments in (
+        ("list",),
+        ("show", row["chunk_id"]),
+        ("allow", row["chunk_id"], "--who", "Ann", "--why", "fine"),
+    ):
         assert f"{FILE_NAME}:1" in problem(trust(project, *arguments), "bad_decision")
 
 
 def test_an_unknown_gold_set_is_told(project):
     for arguments in (("list",), ("show", "abc"), ("manifest",)):
-        assert "tiny" in problem(trust(project, *arguments, "--gold-set", "../tiny"), "unknown_gold_set")
+        assert "tiny" in problem(
+            trust(project, *arguments, "--gold-set", "../tiny"), "unknown_gold_set"
+        )
 
 
 # --- keys, signatures, manifests
@@ -284,10 +411,19 @@ def test_documents_are_signed_with_a_key_that_the_gold_set_names(project, key):
     assert rows(project, "--warnings") == []
     (project.corpus / "alerts.md").write_text(DOCUMENTS["alerts.md"] + "More.\n", encoding="utf-8")
     found = rows(project)
-    assert {(row["doc_id"], tuple(row["reasons"])) for row in found} == {("alerts.md", ("signature.invalid",))}
+    assert {(row["doc_id"], tuple(row["reasons"])) for row in found} == {
+        ("alerts.md", ("signature.invalid",))
+    }
 
 
-@pytest.mark.parametrize(("content", "code"), [(None, "missing_file"), ("secret words", "bad_private_key"), ("x" * 20_000, "bad_private_key")])
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (None, "missing_file"),
+        ("secret words", "bad_private_key"),
+        ("x" * 20_000, "bad_private_key"),
+    ],
+)
 def test_a_file_that_is_no_key_is_told_and_not_shown(project, key, content, code):
     configured(project, f"{{keys: {{release: '{key[1]}'}}}}")
     path = project.root / "other.pem"
@@ -313,9 +449,15 @@ def test_a_manifest_is_written_signed_and_its_old_signature_goes(project, key):
     assert (manifest.read_bytes(), signature.read_bytes()) == first
     configured(project, f"{{keys: {{release: '{public}'}}, manifest: manifest.json}}")
     (project.corpus / "alerts.md").write_text("# Alerts\n\nOther.\n", encoding="utf-8")
-    assert {(row["doc_id"], tuple(row["reasons"])) for row in rows(project)} == {("alerts.md", ("manifest.changed",))}
+    assert {(row["doc_id"], tuple(row["reasons"])) for row in rows(project)} == {
+        ("alerts.md", ("manifest.changed",))
+    }
     unsigned = trust(project, "manifest")
-    assert (", signed" in unsigned.stdout, "no run accepts it" in unsigned.stdout, signature.exists()) == (False, True, False)
+    assert (
+        ", signed" in unsigned.stdout,
+        "no run accepts it" in unsigned.stdout,
+        signature.exists(),
+    ) == (False, True, False)
     assert "manifest.json" in problem(trust(project, "list"), "unsigned_manifest")
     assert trust(project, "manifest", "--key", path).exit_code == 0
     assert rows(project) == []

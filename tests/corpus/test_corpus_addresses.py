@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from rag_eval.corpus.addresses import MAX_DOMAIN_CHARS, domain_of, masked, without_user
 
-HOST = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*|[0-9a-f:.]+|python:[A-Za-z_][A-Za-z0-9_]*")
+HOST = re.compile(
+    r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*|[0-9a-f:.]+|python:[A-Za-z_][A-Za-z0-9_]*"
+)
 LONG = ".".join(["a" * 63] * 3)
 
 
@@ -59,10 +61,18 @@ def test_no_domain(address):
 
 
 def hosts():
-    return st.text(st.sampled_from("aZ09-_.:@[]\\%/?# \t\u00df\u0130\u3002\uff0e\u2100\u0430\ud800\u200d\ufffd\x00"), max_size=40)
+    return st.text(
+        st.sampled_from(
+            "aZ09-_.:@[]\\%/?# \t\u00df\u0130\u3002\uff0e\u2100\u0430\ud800\u200d\ufffd\x00"
+        ),
+        max_size=40,
+    )
 
 
-@given(st.sampled_from(["https://", "HTTP://", "ftp://", "python:", "//", ""]), st.one_of(hosts(), st.text(st.characters(), max_size=300)))
+@given(
+    st.sampled_from(["https://", "HTTP://", "ftp://", "python:", "//", ""]),
+    st.one_of(hosts(), st.text(st.characters(), max_size=300)),
+)
 @example("https://", "a" * 100_000)
 @example("https://", "\u00fc" * 100_000)
 @example("https://", "@" * 100_000)
@@ -75,14 +85,26 @@ def test_any_text_has_a_domain_of_a_known_form_or_none(scheme, rest):
     masked(scheme + rest)
 
 
-@given(st.text("abcXYZ:!$&'*%20.\u00fc", max_size=30), st.sampled_from(["https", "postgresql+psycopg", "ftp"]))
+@given(
+    st.text("abcXYZ:!$&'*%20.\u00fc", max_size=30),
+    st.sampled_from(["https", "postgresql+psycopg", "ftp"]),
+)
 def test_user_and_password_leave_the_address_and_the_domain_stays(user, scheme):
     address = f"{scheme}://{user}@example.org:80/a@b?c@d"
     assert without_user(address) == f"{scheme}://example.org:80/a@b?c@d"
     assert domain_of(without_user(address)) == ("" if scheme.startswith("p") else "example.org")
 
 
-@pytest.mark.parametrize("address", ["https://example.org/@jane", "https://example.org?u=a@b", "guide/a@b.md", "mailto:jane@example.org", "//example.org/a@b"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://example.org/@jane",
+        "https://example.org?u=a@b",
+        "guide/a@b.md",
+        "mailto:jane@example.org",
+        "//example.org/a@b",
+    ],
+)
 def test_what_is_no_user_stays(address):
     assert without_user(address) == address
 
@@ -90,10 +112,22 @@ def test_what_is_no_user_stays(address):
 @pytest.mark.parametrize(
     ("address", "shown", "counts"),
     [
-        ("https://example.org/u/jane@example.org", "https://example.org/u/[email██████████", {"email": 1}),
-        ("https://example.org/u?mail=jane%40example.org&b=%2F", "https://example.org/u?mail=[email██████████&b=/", {"email": 1}),
+        (
+            "https://example.org/u/jane@example.org",
+            "https://example.org/u/[email██████████",
+            {"email": 1},
+        ),
+        (
+            "https://example.org/u?mail=jane%40example.org&b=%2F",
+            "https://example.org/u?mail=[email██████████&b=/",
+            {"email": 1},
+        ),
         ("tel:+1 415 555 0123", "tel:[phone█████████", {"phone": 1}),
-        ("https://example.org/?n=4111%201111%201111%201111&m=a@example.org", "https://example.org/?n=[card██████████████&m=[email███████", {"card": 1, "email": 1}),
+        (
+            "https://example.org/?n=4111%201111%201111%201111&m=a@example.org",
+            "https://example.org/?n=[card██████████████&m=[email███████",
+            {"card": 1, "email": 1},
+        ),
         ("https://example.org/a%20b%0Ac", "https://example.org/a%20b%0Ac", {}),
     ],
 )
@@ -102,4 +136,7 @@ def test_personal_data_is_masked_percent_encoded_or_not(address, shown, counts):
 
 
 def test_no_line_end_comes_out_of_a_decoded_address():
-    assert masked("https://example.org/%0A%0D%00%7f/jane%40example.org").address == "https://example.org/%0A%0D%00%7f/[email██████████"
+    assert (
+        masked("https://example.org/%0A%0D%00%7f/jane%40example.org").address
+        == "https://example.org/%0A%0D%00%7f/[email██████████"
+    )

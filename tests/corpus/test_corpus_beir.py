@@ -19,7 +19,9 @@ SPEC = Beir(loader="beir", path="data")
 
 def write(base, *lines, name="corpus.jsonl"):
     (base / "data").mkdir(exist_ok=True)
-    data = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+    data = b"\n".join(
+        line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines
+    )
     (base / "data" / name).write_bytes(data)
     return base
 
@@ -33,7 +35,12 @@ def problems(base, spec=SPEC):
 def test_reads_documents_sections_and_revisions(tmp_path):
     write(
         tmp_path,
-        {"_id": "b", "title": "B", "text": "second", "metadata": {"section_id": "book/2", "url": "https://example.org/b"}},
+        {
+            "_id": "b",
+            "title": "B",
+            "text": "second",
+            "metadata": {"section_id": "book/2", "url": "https://example.org/b"},
+        },
         {"_id": "a", "text": "mail x@example.org"},
         b"",
         {"_id": "c", "title": "C", "text": "", "metadata": None},
@@ -43,9 +50,17 @@ def test_reads_documents_sections_and_revisions(tmp_path):
     assert documents["doc_id"].tolist() == ["a", "b", "c"]
     assert documents["title"].tolist() == ["", "B", "C"]
     assert documents["names"].tolist() == [["a"], ["b"], ["c"]]
-    assert documents["source_url"].tolist() == ["corpus.jsonl#a", "https://example.org/b", "corpus.jsonl#c"]
+    assert documents["source_url"].tolist() == [
+        "corpus.jsonl#a",
+        "https://example.org/b",
+        "corpus.jsonl#c",
+    ]
     assert documents["text"][0] == "mail [email███████"
-    assert documents["content_hash"].tolist() == [text_hash(text) for text in documents["text"]] == documents["rev"].tolist()
+    assert (
+        documents["content_hash"].tolist()
+        == [text_hash(text) for text in documents["text"]]
+        == documents["rev"].tolist()
+    )
     assert SECTIONS.check(corpus.sections)["section_id"].tolist() == ["a", "book/2", "c"]
     assert corpus.masked == {"card": 0, "email": 1, "iban": 0, "key": 0, "phone": 0}
     assert corpus.loader == "beir"
@@ -65,18 +80,29 @@ def test_corpus_rev_depends_on_content_not_on_order(tmp_path):
 
 
 def test_masking_can_be_turned_off(tmp_path):
-    corpus = load_corpus(Beir(loader="beir", path="data", mask_pii=False), write(tmp_path, {"_id": "a", "text": "x@example.org"}))
+    corpus = load_corpus(
+        Beir(loader="beir", path="data", mask_pii=False),
+        write(tmp_path, {"_id": "a", "text": "x@example.org"}),
+    )
     assert (corpus.documents["text"][0], corpus.masked) == ("x@example.org", {})
 
 
 def test_lone_surrogates_become_replacement_characters_of_the_same_length(tmp_path):
-    corpus = load_corpus(SPEC, write(tmp_path, b'{"_id": "a", "title": "\\ud800t", "text": "x\\udfffy \\ud83d\\ude00"}'))
+    corpus = load_corpus(
+        SPEC,
+        write(tmp_path, b'{"_id": "a", "title": "\\ud800t", "text": "x\\udfffy \\ud83d\\ude00"}'),
+    )
     assert (corpus.documents["title"][0], corpus.documents["text"][0]) == ("\ufffdt", "x\ufffdy 😀")
 
 
 def test_byte_order_mark_is_passed_over_at_the_start_only(tmp_path):
-    assert len(load_corpus(SPEC, write(tmp_path, b'\xef\xbb\xbf{"_id": "a", "text": "x"}')).documents) == 1
-    assert problems(write(tmp_path, b'{"_id": "a", "text": "x"}', b'\xef\xbb\xbf{"_id": "b", "text": "x"}')) == [("bad_json", 2, None)]
+    assert (
+        len(load_corpus(SPEC, write(tmp_path, b'\xef\xbb\xbf{"_id": "a", "text": "x"}')).documents)
+        == 1
+    )
+    assert problems(
+        write(tmp_path, b'{"_id": "a", "text": "x"}', b'\xef\xbb\xbf{"_id": "b", "text": "x"}')
+    ) == [("bad_json", 2, None)]
 
 
 def test_every_bad_line_is_named(tmp_path):
@@ -110,7 +136,12 @@ def test_every_bad_line_is_named(tmp_path):
 
 
 def test_a_duplicate_names_both_lines_across_files(tmp_path):
-    write(write(tmp_path, {"_id": "a", "text": "x"}), {"_id": "z", "text": "x"}, {"_id": "a", "text": "y"}, name="more.jsonl")
+    write(
+        write(tmp_path, {"_id": "a", "text": "x"}),
+        {"_id": "z", "text": "x"},
+        {"_id": "a", "text": "y"},
+        name="more.jsonl",
+    )
     with pytest.raises(InputError, match=r"more\.jsonl:2: error duplicate_id .*corpus\.jsonl:1"):
         load_corpus(Beir(loader="beir", path="data", extra=("more.jsonl",)), tmp_path)
 
@@ -130,7 +161,11 @@ def test_hundred_problems_are_listed_and_the_rest_counted(tmp_path):
 def test_too_long_lines_are_refused_and_the_next_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(beir, "MAX_LINE_BYTES", 100)
     long = {"_id": "a", "text": "x" * 500}
-    assert problems(write(tmp_path, long, {"_id": "b", "text": "x"}, b"{", long)) == [("too_long", 1, None), ("bad_json", 3, None), ("too_long", 4, None)]
+    assert problems(write(tmp_path, long, {"_id": "b", "text": "x"}, b"{", long)) == [
+        ("too_long", 1, None),
+        ("bad_json", 3, None),
+        ("too_long", 4, None),
+    ]
 
 
 @pytest.mark.parametrize("lines", [(), (b"",), (b"\xef\xbb\xbf",), (b"\n \n",)])
@@ -149,7 +184,10 @@ def test_missing_files_are_named(tmp_path):
 
 def test_identity_follows_content_and_not_the_chunker(tmp_path):
     first = identify(SPEC, write(tmp_path, {"_id": "a", "text": "x"}))
-    assert first == identify(SPEC.model_copy(update={"chunker": SPEC.chunker.model_copy(update={"max_tokens": 9})}), tmp_path)
+    assert first == identify(
+        SPEC.model_copy(update={"chunker": SPEC.chunker.model_copy(update={"max_tokens": 9})}),
+        tmp_path,
+    )
     assert first != identify(SPEC.model_copy(update={"mask_pii": False}), tmp_path)
     assert first != identify(SPEC, write(tmp_path, {"_id": "a", "text": "y"}))
 
@@ -158,7 +196,17 @@ def test_identity_does_not_parse(tmp_path):
     assert identify(SPEC, write(tmp_path, b"not json"))
 
 
-@given(st.lists(st.binary(max_size=40) | st.builds(lambda i, t: json.dumps({"_id": i, "text": t}).encode(), st.text(max_size=5), st.text(max_size=9)), max_size=6))
+@given(
+    st.lists(
+        st.binary(max_size=40)
+        | st.builds(
+            lambda i, t: json.dumps({"_id": i, "text": t}).encode(),
+            st.text(max_size=5),
+            st.text(max_size=9),
+        ),
+        max_size=6,
+    )
+)
 def test_any_bytes_give_documents_or_problems(tmp_path_factory, lines):
     base: Path = tmp_path_factory.mktemp("beir")
     write(base, *lines)
@@ -170,6 +218,8 @@ def test_any_bytes_give_documents_or_problems(tmp_path_factory, lines):
 
 
 def test_public_data(shared_data):
-    corpus = load_corpus(Beir(loader="beir", path=str(shared_data / "xquad"), extra=("distractors.jsonl",)), Path())
+    corpus = load_corpus(
+        Beir(loader="beir", path=str(shared_data / "xquad"), extra=("distractors.jsonl",)), Path()
+    )
     assert len(corpus.documents) == 936
     assert "Super_Bowl_50/0" in set(corpus.sections["section_id"])

@@ -21,13 +21,26 @@ SECTIONERS = {
 
 
 def corpus(text, kind="text", title="t"):
-    row = {"doc_id": "d", "title": title, "text": text, "rev": "1", "content_hash": text_hash(text), "source_url": "u", "kind": kind, "names": ["d"]}
-    found = pd.DataFrame(SECTIONERS[kind](text), columns=["section_id", "title", "start", "end"]).assign(doc_id="d")
+    row = {
+        "doc_id": "d",
+        "title": title,
+        "text": text,
+        "rev": "1",
+        "content_hash": text_hash(text),
+        "source_url": "u",
+        "kind": kind,
+        "names": ["d"],
+    }
+    found = pd.DataFrame(
+        SECTIONERS[kind](text), columns=["section_id", "title", "start", "end"]
+    ).assign(doc_id="d")
     return pd.DataFrame([row]), found
 
 
 def cut(text, chunker="text", max_tokens=8, overlap=0, sectioner="text"):
-    return chunk_documents(*corpus(text, sectioner), Chunker(kind=chunker, max_tokens=max_tokens, overlap=overlap)).sort_values(["start", "end"])
+    return chunk_documents(
+        *corpus(text, sectioner), Chunker(kind=chunker, max_tokens=max_tokens, overlap=overlap)
+    ).sort_values(["start", "end"])
 
 
 PARTS = st.sampled_from(
@@ -49,7 +62,9 @@ def test_invariants(text, chunker_kind, kind, max_tokens, overlap):
     chunker = Chunker(kind=chunker_kind, max_tokens=max_tokens, overlap=overlap)
     chunks = chunk_documents(documents, found, chunker)
     CHUNKS.check(chunks)
-    assert list(zip(chunks["section_id"], chunks["chunk_id"], strict=True)) == sorted(zip(chunks["section_id"], chunks["chunk_id"], strict=True))
+    assert list(zip(chunks["section_id"], chunks["chunk_id"], strict=True)) == sorted(
+        zip(chunks["section_id"], chunks["chunk_id"], strict=True)
+    )
     assert chunks["chunk_id"].is_unique
     ordered = chunks.sort_values(["start", "end"])
     covered = [False] * len(text)
@@ -60,7 +75,9 @@ def test_invariants(text, chunker_kind, kind, max_tokens, overlap):
         assert row.tokens <= max_tokens or chunker_kind == "whole"
         assert row.text_hash == text_hash(("t " + row.text).strip())
         section = next(s for s in found.itertuples() if s.section_id == row.section_id)
-        first = row.start + len(row.text) - len(row.text.lstrip())  # `whole` keeps blank lines before the first heading, which lie in no section
+        first = (
+            row.start + len(row.text) - len(row.text.lstrip())
+        )  # `whole` keeps blank lines before the first heading, which lie in no section
         assert section.start <= first < section.end
         covered[row.start : row.end] = [True] * (row.end - row.start)
     assert all(done or character.isspace() for done, character in zip(covered, text, strict=True))
@@ -97,12 +114,18 @@ def test_no_documents_give_an_empty_frame():
 
 def test_a_document_without_sections_is_one_section_under_its_own_id():
     documents, found = corpus("one two")
-    assert chunk_documents(documents, found[:0], Chunker(kind="text"))["section_id"].tolist() == ["d"]
+    assert chunk_documents(documents, found[:0], Chunker(kind="text"))["section_id"].tolist() == [
+        "d"
+    ]
 
 
 def test_text_packs_paragraphs_then_sentences():
     text = "One two three. Four five.\n\nSix seven.\n\nA b c d e f. G h i j k l."
-    assert cut(text)["text"].tolist() == ["One two three. Four five.\n\nSix seven.", "A b c d e f.", "G h i j k l."]
+    assert cut(text)["text"].tolist() == [
+        "One two three. Four five.\n\nSix seven.",
+        "A b c d e f.",
+        "G h i j k l.",
+    ]
 
 
 def test_overlap_repeats_whole_words_of_the_chunk_before():
@@ -117,11 +140,17 @@ def test_overlap_repeats_whole_words_of_the_chunk_before():
 
 def test_markdown_keeps_fences_whole_and_headings_with_what_follows():
     text = "# Head\n\none two three\n\n```\na b\n\nc d e\n```\n\n- f g\n- h i\n"
-    assert cut(text, "markdown", sectioner="markdown")["text"].tolist() == ["# Head\n\none two three", "```\na b\n\nc d e\n```", "- f g\n- h i"]
+    assert cut(text, "markdown", sectioner="markdown")["text"].tolist() == [
+        "# Head\n\none two three",
+        "```\na b\n\nc d e\n```",
+        "- f g\n- h i",
+    ]
 
 
 def test_markdown_never_joins_sections():
-    chunks = chunk_documents(*corpus("# A\nx\n## B\ny\n", "markdown"), Chunker(kind="markdown", max_tokens=100))
+    chunks = chunk_documents(
+        *corpus("# A\nx\n## B\ny\n", "markdown"), Chunker(kind="markdown", max_tokens=100)
+    )
     assert chunks["section_id"].tolist() == ["d#a", "d#a/b"]
 
 
@@ -144,16 +173,34 @@ def test_chunk_ids_are_content_addressed():
     chunker = Chunker(kind="text", max_tokens=8)
     first = chunk_documents(*corpus("same text"), chunker)["chunk_id"][0]
     assert first == chunk_documents(*corpus("same text"), chunker)["chunk_id"][0]
-    assert first != chunk_documents(*corpus("same text "), chunker)["chunk_id"][0]  # another content hash
-    assert first != chunk_documents(*corpus("same text"), Chunker(kind="text", max_tokens=9))["chunk_id"][0]
+    assert (
+        first != chunk_documents(*corpus("same text "), chunker)["chunk_id"][0]
+    )  # another content hash
+    assert (
+        first
+        != chunk_documents(*corpus("same text"), Chunker(kind="text", max_tokens=9))["chunk_id"][0]
+    )
 
 
 def test_chunks_hash_depends_on_content_title_and_chunker_but_not_on_row_order():
     chunker = Chunker(kind="sentence")
     chunks = chunk_documents(*corpus("One. Two. Three."), chunker)
     assert chunks_hash(chunks, chunker) == chunks_hash(chunks.iloc[::-1], chunker)
-    others = [chunks.iloc[1:], chunk_documents(*corpus("One. Two. Three.", title="u"), chunker), chunk_documents(*corpus("One. Two. Four."), chunker)]
-    assert len({chunks_hash(chunks, chunker), chunks_hash(chunks, Chunker(kind="sentence", max_tokens=9)), *(chunks_hash(o, chunker) for o in others)}) == 5
+    others = [
+        chunks.iloc[1:],
+        chunk_documents(*corpus("One. Two. Three.", title="u"), chunker),
+        chunk_documents(*corpus("One. Two. Four."), chunker),
+    ]
+    assert (
+        len(
+            {
+                chunks_hash(chunks, chunker),
+                chunks_hash(chunks, Chunker(kind="sentence", max_tokens=9)),
+                *(chunks_hash(o, chunker) for o in others),
+            }
+        )
+        == 5
+    )
 
 
 @pytest.mark.parametrize("part", ["a_", "word ", "\n", ". ", "# a\n", "- a\n", ">", "中。"])

@@ -70,11 +70,23 @@ def test_written_times_are_read_back_as_the_day_in_utc(moment):
         expected = ""
     assert day_of(moment) == expected
     offset = moment.utcoffset()
-    if offset is not None and not offset.total_seconds() % 60:  # seconds in offsets are not ISO 8601
+    if (
+        offset is not None and not offset.total_seconds() % 60
+    ):  # seconds in offsets are not ISO 8601
         assert day_of(moment.isoformat()) == expected
 
 
-@given(st.one_of(st.text(max_size=80), st.integers(), st.floats(), st.binary(), st.none(), st.booleans(), st.text("0123456789-:T Z+.W", max_size=40)))
+@given(
+    st.one_of(
+        st.text(max_size=80),
+        st.integers(),
+        st.floats(),
+        st.binary(),
+        st.none(),
+        st.booleans(),
+        st.text("0123456789-:T Z+.W", max_size=40),
+    )
+)
 def test_anything_is_a_day_or_nothing(value):
     assert re.fullmatch(r"(?!0000)\d{4}-\d\d-\d\d|", day_of(value), re.ASCII)
 

@@ -17,7 +17,11 @@ SPEC = Folder(loader="folder", path="corpus")
 
 @pytest.fixture
 def base(tmp_path):
-    write(tmp_path, "guide/a.md", "---\ntitle: The A\nurl: https://example.org/a\n---\n# Head\n\ntext\n")
+    write(
+        tmp_path,
+        "guide/a.md",
+        "---\ntitle: The A\nurl: https://example.org/a\n---\n# Head\n\ntext\n",
+    )
     write(tmp_path, "b.md", "intro\r\n\r\n# B head\r\n\r\n## Part\r\nx\r\n")
     write(tmp_path, "plain-notes.txt", "just text")
     return tmp_path
@@ -32,8 +36,19 @@ def write(base, name, content):
 def git(base, *arguments):
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
-    identity = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false", "-c", "init.defaultBranch=main")
-    return subprocess.run(["git", *identity, *arguments], cwd=base, check=True, capture_output=True, text=True).stdout.strip()
+    identity = (
+        "-c",
+        "user.name=Test",
+        "-c",
+        "user.email=test@example.org",
+        "-c",
+        "commit.gpgsign=false",
+        "-c",
+        "init.defaultBranch=main",
+    )
+    return subprocess.run(
+        ["git", *identity, *arguments], cwd=base, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def commit(base, message):
@@ -59,14 +74,28 @@ def test_titles_ids_sections_and_addresses(base):
     assert documents.index.tolist() == ["b.md", "guide/a.md", "plain-notes.txt"]
     assert documents["title"].tolist() == ["B head", "The A", "plain-notes"]
     assert documents["kind"].tolist() == ["markdown", "markdown", "text"]
-    assert documents["source_url"].tolist() == ["corpus/b.md", "https://example.org/a", "corpus/plain-notes.txt"]
-    assert corpus.sections["section_id"].tolist() == ["b.md", "b.md#b-head", "b.md#b-head/part", "guide/a.md#head", "plain-notes.txt"]
+    assert documents["source_url"].tolist() == [
+        "corpus/b.md",
+        "https://example.org/a",
+        "corpus/plain-notes.txt",
+    ]
+    assert corpus.sections["section_id"].tolist() == [
+        "b.md",
+        "b.md#b-head",
+        "b.md#b-head/part",
+        "guide/a.md#head",
+        "plain-notes.txt",
+    ]
     assert documents["text"]["b.md"].count("\r\n") == 6
     assert (documents["rev"] == documents["content_hash"]).all()  # no checkout
 
 
 def test_headings_and_titles_are_masked_before_they_become_ids(base):
-    write(base, "c.md", "---\ntitle: ask jane@example.org\nauthor: joe@example.org\n---\n# Mail joe@example.org\n")
+    write(
+        base,
+        "c.md",
+        "---\ntitle: ask jane@example.org\nauthor: joe@example.org\n---\n# Mail joe@example.org\n",
+    )
     corpus = load_corpus(SPEC, base)
     stored = corpus.documents.to_json() + corpus.sections.to_json()
     assert "@example.org" not in stored
@@ -123,7 +152,9 @@ def test_a_corpus_that_lacks_a_file_of_the_commit_is_dirty(base, gone, staged):
     assert set(corpus.documents["rev"]) == {head}  # those that are left are as committed
 
 
-@pytest.mark.parametrize("gone", ["outside.md", "corpus/table.csv", "corpus/.hidden.md", "corpus/never-committed.md"])
+@pytest.mark.parametrize(
+    "gone", ["outside.md", "corpus/table.csv", "corpus/.hidden.md", "corpus/never-committed.md"]
+)
 def test_a_deleted_file_that_the_corpus_never_had_says_nothing(base, gone):
     git(base, "init", "-q")
     for name in ("outside.md", "corpus/table.csv", "corpus/.hidden.md"):
@@ -137,7 +168,21 @@ def test_a_deleted_file_that_the_corpus_never_had_says_nothing(base, gone):
     assert load_corpus(SPEC, base).corpus_rev == head
 
 
-@pytest.mark.parametrize("pattern", ["*.md", "**/*.md", "guide/*", "guide/**/*.md", "**/guide/*.md", "**/*/[!b].md", "*", "?.md", "**/**/a.md", "**/guide/**/*"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*.md",
+        "**/*.md",
+        "guide/*",
+        "guide/**/*.md",
+        "**/guide/*.md",
+        "**/*/[!b].md",
+        "*",
+        "?.md",
+        "**/**/a.md",
+        "**/guide/**/*",
+    ],
+)
 def test_deleted_files_are_chosen_as_present_ones_are(base, pattern):
     git(base, "init", "-q")
     commit(base, "one")
@@ -225,17 +270,23 @@ def test_a_linked_folder_that_leads_out_is_not_read(base):
     (base / "other" / "x.md").write_text("# x")
     (base / "corpus" / "link").symlink_to(base / "other", target_is_directory=True)
     assert len(load_corpus(SPEC, base).documents) == 3
-    assert problems(base, Folder(loader="folder", path="corpus", pattern=("*/*.md",))) == [("outside_folder", "link/x.md", None)]
+    assert problems(base, Folder(loader="folder", path="corpus", pattern=("*/*.md",))) == [
+        ("outside_folder", "link/x.md", None)
+    ]
 
 
 @pytest.mark.parametrize("pattern", ["../*.md", "/etc/*", "a/../../*.md", ""])
 def test_patterns_stay_in_the_folder(base, pattern):
-    assert problems(base, Folder(loader="folder", path="corpus", pattern=(pattern,))) == [("bad_pattern", None, None)]
+    assert problems(base, Folder(loader="folder", path="corpus", pattern=(pattern,))) == [
+        ("bad_pattern", None, None)
+    ]
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python 3.13 reads ** inside a name as *")
 def test_a_pattern_that_python_refuses_is_an_error(base):
-    assert problems(base, Folder(loader="folder", path="corpus", pattern=("a**b",))) == [("bad_pattern", None, None)]
+    assert problems(base, Folder(loader="folder", path="corpus", pattern=("a**b",))) == [
+        ("bad_pattern", None, None)
+    ]
 
 
 def test_an_empty_or_missing_folder_is_an_error(tmp_path):

@@ -17,7 +17,9 @@ def base(tmp_path):
     data.to_csv(tmp_path / "d.csv", index=False)
     data.to_parquet(tmp_path / "d.parquet")
     data.save_to_disk(tmp_path / "saved")
-    datasets.DatasetDict({"train": data, "test": data.select([0])}).save_to_disk(tmp_path / "splits")
+    datasets.DatasetDict({"train": data, "test": data.select([0])}).save_to_disk(
+        tmp_path / "splits"
+    )
     (tmp_path / "folder").mkdir()
     data.to_json(tmp_path / "folder" / "train.jsonl")
     return tmp_path
@@ -77,7 +79,9 @@ def test_changed_files_are_read_again(base):
 
 
 def test_identity_of_hub_data_is_name_and_revision(base):
-    assert identify(spec("owner/name", revision="a"), base) != identify(spec("owner/name", revision="b"), base)
+    assert identify(spec("owner/name", revision="a"), base) != identify(
+        spec("owner/name", revision="b"), base
+    )
     assert identify(spec("saved"), base) != identify(spec("splits"), base)
 
 

@@ -40,8 +40,20 @@ def ids(found):
 def test_sections_follow_headings_outside_fences_with_exact_offsets(newline):
     text = GUIDE.replace("\n", newline)
     found = sections.of_markdown("g.md", "G", text)
-    assert ids(found) == ["g.md", "g.md#the-guide-to-x_y", "g.md#the-guide-to-x_y/installing", "g.md#the-guide-to-x_y/installing-2", "g.md#other-link"]
-    assert [section.title for section in found] == ["G", "The Guide to x_y", "Installing", "Installing", "Other link"]
+    assert ids(found) == [
+        "g.md",
+        "g.md#the-guide-to-x_y",
+        "g.md#the-guide-to-x_y/installing",
+        "g.md#the-guide-to-x_y/installing-2",
+        "g.md#other-link",
+    ]
+    assert [section.title for section in found] == [
+        "G",
+        "The Guide to x_y",
+        "Installing",
+        "Installing",
+        "Other link",
+    ]
     assert "".join(text[section.start : section.end] for section in found) == text
     assert text[found[2].start :].startswith("## Installing")
     assert text[found[3].start :].startswith("Installing" + newline + "---")
@@ -87,7 +99,27 @@ def test_yaml_that_nests_without_end_is_no_front_matter():
     assert markdown.front_matter("---\n" + "[" * 20_000 + "\n---\n") == ({}, 0)
 
 
-LINES = st.sampled_from(["# a", "## b", "# a", "```", "text", "", "- x", "    code", "> # q", "===", "---", "| a | b |", "<!--", "-->", "\t", "é\u2028x", "\x0bv"])
+LINES = st.sampled_from(
+    [
+        "# a",
+        "## b",
+        "# a",
+        "```",
+        "text",
+        "",
+        "- x",
+        "    code",
+        "> # q",
+        "===",
+        "---",
+        "| a | b |",
+        "<!--",
+        "-->",
+        "\t",
+        "é\u2028x",
+        "\x0bv",
+    ]
+)
 
 
 @given(st.lists(st.tuples(LINES, st.sampled_from(["\n", "\r\n", "\r"]))))
@@ -132,14 +164,23 @@ More.
 def test_numpydoc_sections(newline):
     text = DOCSTRING.replace("\n", newline)
     found = sections.of_numpydoc("p.f", "p.f", text)
-    assert ids(found) == ["p.f#summary", "p.f#parameters", "p.f#see-also", "p.f#examples", "p.f#examples-2"]
+    assert ids(found) == [
+        "p.f#summary",
+        "p.f#parameters",
+        "p.f#see-also",
+        "p.f#examples",
+        "p.f#examples-2",
+    ]
     assert "".join(text[s.start : s.end] for s in found) == text
     assert found[0].title == "p.f"
     assert text[found[1].start : found[1].end].startswith("Parameters")
 
 
 def test_a_rule_of_another_length_underlines_nothing():
-    assert ids(sections.of_numpydoc("f", "", "A.\n\nNotes\n------------\nx\n\nab\n---\n")) == ["f#summary", "f#ab"]
+    assert ids(sections.of_numpydoc("f", "", "A.\n\nNotes\n------------\nx\n\nab\n---\n")) == [
+        "f#summary",
+        "f#ab",
+    ]
 
 
 def test_a_docstring_that_begins_with_a_heading_has_no_empty_summary():

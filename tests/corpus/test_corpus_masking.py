@@ -14,8 +14,15 @@ HEX = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b"
 # put together here so that no scanner takes the tests for a leak
 GITHUB = "gh" + "p_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
 AWS = "AK" + "IAIOSFODNN7EXAMPLE"
-JWT = "ey" + "JhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
-PEM = "-----BEGIN RSA PRIVATE" + " KEY-----\r\nMIIEpAIBAAKCAQEA04up8hoqzS1+\r\nAPIB0RhjXyObwHQnOzhAk5Bd\r\n-----END RSA PRIVATE" + " KEY-----"
+JWT = (
+    "ey"
+    + "JhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
+)
+PEM = (
+    "-----BEGIN RSA PRIVATE"
+    + " KEY-----\r\nMIIEpAIBAAKCAQEA04up8hoqzS1+\r\nAPIB0RhjXyObwHQnOzhAk5Bd\r\n-----END RSA PRIVATE"
+    + " KEY-----"
+)
 
 HITS = [
     ("email", "jane.doe@example.org", "jane.doe@example.org"),
@@ -73,7 +80,9 @@ def test_hit_is_covered_and_the_rest_stays(name, text, hit):
     assert len(masked.text) == len(text)
     covered = masked.text[at : at + len(hit)]
     assert set(covered) <= set(f"[{name}{masking.FILL}\r\n")
-    assert [i for i, c in enumerate(covered) if c in "\r\n"] == [i for i, c in enumerate(hit) if c in "\r\n"]
+    assert [i for i, c in enumerate(covered) if c in "\r\n"] == [
+        i for i, c in enumerate(hit) if c in "\r\n"
+    ]
 
 
 @pytest.mark.parametrize("text", MISSES)
@@ -103,18 +112,44 @@ def test_capitals_that_grow_when_lowered_do_not_shift_what_is_covered():
 
 
 def test_every_pattern_has_a_name_and_a_reason():
-    assert {pattern.name for pattern in masking.PATTERNS} == {"email", "phone", "card", "iban", "key"} == set(masking.NAMES)
+    assert (
+        {pattern.name for pattern in masking.PATTERNS}
+        == {"email", "phone", "card", "iban", "key"}
+        == set(masking.NAMES)
+    )
     assert all(len(pattern.rationale) > 40 for pattern in masking.PATTERNS)
 
 
-PARTS = [hit for _, _, hit in HITS] + ["@", ".", "+", "-", " ", "\n", "\r\n", "1", "23", "(", ")", "a", "é", "\ud800", "token", "=", "eyJ", "İ", "[email██"]
+PARTS = [hit for _, _, hit in HITS] + [
+    "@",
+    ".",
+    "+",
+    "-",
+    " ",
+    "\n",
+    "\r\n",
+    "1",
+    "23",
+    "(",
+    ")",
+    "a",
+    "é",
+    "\ud800",
+    "token",
+    "=",
+    "eyJ",
+    "İ",
+    "[email██",
+]
 
 
 @given(st.lists(st.sampled_from(PARTS) | st.text(max_size=3)).map("".join))
 def test_length_and_line_ends(text):
     masked = mask(text)
     assert len(masked.text) == len(text)
-    assert [(i, c) for i, c in enumerate(masked.text) if c in "\r\n"] == [(i, c) for i, c in enumerate(text) if c in "\r\n"]
+    assert [(i, c) for i, c in enumerate(masked.text) if c in "\r\n"] == [
+        (i, c) for i, c in enumerate(text) if c in "\r\n"
+    ]
     assert sum(masked.counts.values()) == 0 or masked.text != text
 
 
@@ -128,7 +163,10 @@ def test_masked_text_has_nothing_more_to_mask(text):
 def test_luhn_finds_every_single_wrong_digit(digits):
     check = next(c for c in "0123456789" if pii_checks.luhn(digits + c))
     number = digits + check
-    assert not any(pii_checks.luhn(number[:i] + str((int(number[i]) + 1) % 10) + number[i + 1 :]) for i in range(len(number)))
+    assert not any(
+        pii_checks.luhn(number[:i] + str((int(number[i]) + 1) % 10) + number[i + 1 :])
+        for i in range(len(number))
+    )
 
 
 HOSTILE = [
@@ -159,6 +197,15 @@ def test_public_data_has_only_true_hits(shared_data):
     """The eight abstracts of SciFact give the authors' own addresses and phone numbers; XQuAD has none."""
     found, documents = _hits(shared_data / "scifact" / "corpus.jsonl")
     assert found == {"email": 11, "phone": 3}
-    assert documents == {"10827901", "15969637", "18333304", "3743071", "39291138", "4890578", "5650232", "7324039"}
+    assert documents == {
+        "10827901",
+        "15969637",
+        "18333304",
+        "3743071",
+        "39291138",
+        "4890578",
+        "5650232",
+        "7324039",
+    }
     for name in ("corpus.jsonl", "distractors.jsonl", "queries.jsonl"):
         assert _hits(shared_data / "xquad" / name) == ({}, set())

@@ -45,12 +45,29 @@ def test_a_cut_text_ends_in_an_ellipsis_within_the_limit():
 def test_no_escape_and_no_letter_is_parted():
     assert snippet("abc\u202edef", 8) == "abc…"  # the escape of six would not fit
     assert snippet("abce\u0301\u0302xyz", 5) == "abc…"
-    assert snippet("e" + "\u0301" * 50, 5) == "e" + "\u0301" * 3 + ELLIPSIS  # marks alone fill the line
+    assert (
+        snippet("e" + "\u0301" * 50, 5) == "e" + "\u0301" * 3 + ELLIPSIS
+    )  # marks alone fill the line
     with pytest.raises(ValueError, match="accepted 1 or more"):
         snippet("a", 0)
 
 
-@pytest.mark.parametrize("character", ["\x1b", "\u202e", "\u200b", "\u2066", "\ufeff", "\U000e0041", "\ufe0f", "\u3164", "\ud83d", "\x85" + "\x00", "\u00ad"])
+@pytest.mark.parametrize(
+    "character",
+    [
+        "\x1b",
+        "\u202e",
+        "\u200b",
+        "\u2066",
+        "\ufeff",
+        "\U000e0041",
+        "\ufe0f",
+        "\u3164",
+        "\ud83d",
+        "\x85" + "\x00",
+        "\u00ad",
+    ],
+)
 def test_what_does_not_show_itself_is_written_out(character):
     line = snippet(f"a{character}b")
     assert character not in line
@@ -62,10 +79,21 @@ def test_a_value_is_masked_before_the_text_is_cut():
         line = shown("x" * (start - 1) + " " + EMAIL)
         assert 198 <= len(line) <= 200  # no blank before the ellipsis
         assert "jane" not in line
-    assert shown(" " * 50_000 + EMAIL) == ""  # far beyond what is looked at, nothing is shown either
+    assert (
+        shown(" " * 50_000 + EMAIL) == ""
+    )  # far beyond what is looked at, nothing is shown either
 
 
-@pytest.mark.parametrize("place", [f"https://example.org/people/{EMAIL}", f"https://example.org/?to={EMAIL.replace('@', '%40')}&x=1", "https://example.org/call/+4915112345678", f"https://example.org/pay?card={CARD.replace(' ', '')}", "docs/guide.md"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        f"https://example.org/people/{EMAIL}",
+        f"https://example.org/?to={EMAIL.replace('@', '%40')}&x=1",
+        "https://example.org/call/+4915112345678",
+        f"https://example.org/pay?card={CARD.replace(' ', '')}",
+        "docs/guide.md",
+    ],
+)
 def test_addresses(place):
     line = shown_address(place)
     assert ("example.org" in line) == ("example.org" in place)
@@ -101,7 +129,15 @@ def test_masking_what_percent_signs_hide_keeps_the_length_and_is_done_once(text)
     assert masked_text(masked) == masked
 
 
-@pytest.mark.parametrize("encoded", [EMAIL.replace("@", "%40"), EMAIL.replace("@", "%40").replace(".", "%2E"), CARD.replace(" ", "%20"), "%2B49%2030%201234567"])
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        EMAIL.replace("@", "%40"),
+        EMAIL.replace("@", "%40").replace(".", "%2E"),
+        CARD.replace(" ", "%20"),
+        "%2B49%2030%201234567",
+    ],
+)
 def test_a_value_behind_percent_signs_is_masked_where_it_stands(encoded):
     text = f"100 % of it: see https://example.org/a%20b?to={encoded}&x=%41 and go"
     masked = masked_text(text)

@@ -13,7 +13,9 @@ from rag_eval.corpus.loading import identify, load_corpus
 from rag_eval.records.gold_set import PackageDocs
 from rag_eval.records.problems import InputError
 
-PANDAS = PackageDocs(loader="package_docs", package="pandas", modules=("pandas", "pandas.api.typing"), min_chars=150)
+PANDAS = PackageDocs(
+    loader="package_docs", package="pandas", modules=("pandas", "pandas.api.typing"), min_chars=150
+)
 
 INIT = '''
 """Package."""
@@ -134,7 +136,11 @@ def test_modules_exclude_and_min_chars(shelf):
 
 @pytest.mark.parametrize(
     ("options", "code"),
-    [({"modules": ("shelf.gone",)}, "not_importable"), ({"modules": ("json",)}, "foreign_module"), ({"min_chars": 999}, "empty_corpus")],
+    [
+        ({"modules": ("shelf.gone",)}, "not_importable"),
+        ({"modules": ("json",)}, "foreign_module"),
+        ({"min_chars": 999}, "empty_corpus"),
+    ],
 )
 def test_what_cannot_be_walked_is_an_error(shelf, options, code):
     with pytest.raises(InputError, match=code):
@@ -177,8 +183,15 @@ def test_pandas():
     assert first.corpus_rev == f"pandas=={pd.__version__}"
     assert sum(first.masked.values()) == 0
     names = {name: row.doc_id for row in first.documents.itertuples() for name in row.names}
-    assert names["pandas.Series.str.lower"] == "pandas.CategoricalIndex.str.lower"  # no name ends with StringMethods.lower: the first by alphabet
+    assert (
+        names["pandas.Series.str.lower"] == "pandas.CategoricalIndex.str.lower"
+    )  # no name ends with StringMethods.lower: the first by alphabet
     assert names["pandas.DataFrame.ffill"] == "pandas.DataFrame.ffill"
     assert names["pandas.Series.isnull"] in {"pandas.Series.isnull", "pandas.Series.isna"}
-    assert {"pandas.read_csv#summary", "pandas.read_csv#parameters", "pandas.read_csv#see-also", "pandas.read_csv#examples"} <= set(first.sections["section_id"])
+    assert {
+        "pandas.read_csv#summary",
+        "pandas.read_csv#parameters",
+        "pandas.read_csv#see-also",
+        "pandas.read_csv#examples",
+    } <= set(first.sections["section_id"])
     assert len(first.documents) > 1000

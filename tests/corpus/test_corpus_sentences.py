@@ -10,7 +10,10 @@ from rag_eval.corpus import sentences
 
 CASES = [
     ("One. Two! Three? Four… Five", ["One.", "Two!", "Three?", "Four…", "Five"]),
-    ("Dr. Smith weighs 3.5 kg, e.g. in Fig. 2. He left.", ["Dr. Smith weighs 3.5 kg, e.g. in Fig. 2.", "He left."]),
+    (
+        "Dr. Smith weighs 3.5 kg, e.g. in Fig. 2. He left.",
+        ["Dr. Smith weighs 3.5 kg, e.g. in Fig. 2.", "He left."],
+    ),
     ("Shown by Lee et al. in 1999. Done.", ["Shown by Lee et al. in 1999.", "Done."]),
     ("Apples, pears, etc. Then more.", ["Apples, pears, etc.", "Then more."]),
     ("J. R. Tolkien wrote it. So did I. Yes.", ["J. R. Tolkien wrote it.", "So did I.", "Yes."]),
@@ -31,13 +34,19 @@ def test_cases(text, expected):
     assert [text[start:end] for start, end in sentences.spans(text)] == expected
 
 
-@given(st.text(alphabet='abA1. !?…"\')(\n\r。\t\u2003é', max_size=60), st.integers(0, 10), st.integers(0, 10))
+@given(
+    st.text(alphabet="abA1. !?…\"')(\n\r。\t\u2003é", max_size=60),
+    st.integers(0, 10),
+    st.integers(0, 10),
+)
 def test_sentences_are_ordered_and_cover_all_but_white_space(text, before, after):
     low, high = min(before, len(text)), max(min(before, len(text)), len(text) - after)
     found = sentences.spans(text, low, high)
     assert all(low <= start < end <= high for start, end in found)
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(found))
-    assert "".join("".join(text[start:end].split()) for start, end in found) == "".join(text[low:high].split())
+    assert "".join("".join(text[start:end].split()) for start, end in found) == "".join(
+        text[low:high].split()
+    )
     assert all(text[start:end] == text[start:end].strip() for start, end in found)
 
 

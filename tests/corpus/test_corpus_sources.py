@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.corpus import distributions
-from rag_eval.corpus.authors import MAX_CHARS, MAX_NAMES, MAX_SHOWN_CHARS, author_hash, author_of, named, one_line
+from rag_eval.corpus.authors import (
+    MAX_CHARS,
+    MAX_NAMES,
+    MAX_SHOWN_CHARS,
+    author_hash,
+    author_of,
+    named,
+    one_line,
+)
 from rag_eval.corpus.loading import identify, load_corpus, source_bytes
 from rag_eval.records.gold_set import Beir, Folder, HuggingFace, PackageDocs, Recorded
 from rag_eval.records.problems import InputError
@@ -34,9 +42,25 @@ def write(base, name, content):
 def git(base, *arguments, at="2024-03-01T12:00:00+00:00"):
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
-    identity = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false", "-c", "init.defaultBranch=main")
+    identity = (
+        "-c",
+        "user.name=Test",
+        "-c",
+        "user.email=test@example.org",
+        "-c",
+        "commit.gpgsign=false",
+        "-c",
+        "init.defaultBranch=main",
+    )
     dates = {"GIT_AUTHOR_DATE": "2020-01-01T00:00:00+00:00", "GIT_COMMITTER_DATE": at}
-    return subprocess.run(["git", *identity, *arguments], cwd=base, check=True, capture_output=True, text=True, env=os.environ | dates).stdout.strip()
+    return subprocess.run(
+        ["git", *identity, *arguments],
+        cwd=base,
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | dates,
+    ).stdout.strip()
 
 
 def commit(base, at):
@@ -68,14 +92,28 @@ def agree(spec, base):
     corpus, again = load_corpus(spec, base), source_bytes(spec, base)
     assert list(corpus.sources.columns) == list(SOURCES.columns)
     assert corpus.sources["doc_id"].tolist() == corpus.documents["doc_id"].tolist() == list(again)
-    assert corpus.sources["source_hash"].tolist() == [hashlib.sha256(data).hexdigest() for data in again.values()]
+    assert corpus.sources["source_hash"].tolist() == [
+        hashlib.sha256(data).hexdigest() for data in again.values()
+    ]
     return again
 
 
 def test_front_matter_of_files(tmp_path):
-    write(tmp_path, "a.md", "---\nauthor: Jane Doe\ndate: 2024-01-31\nupdated: 2024-02-01T23:30:00-02:00\nurl: https://Example.org/a\n---\nx\n")
-    write(tmp_path, "b.md", "+++\nauthors = ['Jane Doe', 'Joe Bloggs']\nlast_modified = 2023-05-06\nmodified = 2022-01-01T00:00:00Z\n+++\nx\n")
-    write(tmp_path, "c.md", "---\nauthors:\n- name: Jane Doe\n  email: jane@example.org\n- 7\n---\nx\n")
+    write(
+        tmp_path,
+        "a.md",
+        "---\nauthor: Jane Doe\ndate: 2024-01-31\nupdated: 2024-02-01T23:30:00-02:00\nurl: https://Example.org/a\n---\nx\n",
+    )
+    write(
+        tmp_path,
+        "b.md",
+        "+++\nauthors = ['Jane Doe', 'Joe Bloggs']\nlast_modified = 2023-05-06\nmodified = 2022-01-01T00:00:00Z\n+++\nx\n",
+    )
+    write(
+        tmp_path,
+        "c.md",
+        "---\nauthors:\n- name: Jane Doe\n  email: jane@example.org\n- 7\n---\nx\n",
+    )
     write(tmp_path, "d.txt", "---\nauthor: Jane\ndate: 2024-01-31\n---\nx\n")
     corpus = load_corpus(FOLDER, tmp_path)
     assert corpus.sources["author"].tolist() == ["Jane Doe", "Jane Doe, Joe Bloggs", "Jane Doe", ""]
@@ -93,7 +131,12 @@ def test_dates_that_cannot_be_read_are_counted_and_cost_nothing_else(tmp_path):
     git(tmp_path, "init", "-q")
     commit(tmp_path, "2025-06-07T00:00:00+00:00")
     corpus = load_corpus(FOLDER, tmp_path)
-    assert corpus.sources["date"].tolist() == ["", "2024-01-31", "2025-06-07", ""]  # what is stated but cannot be read is not the commit's
+    assert corpus.sources["date"].tolist() == [
+        "",
+        "2024-01-31",
+        "2025-06-07",
+        "",
+    ]  # what is stated but cannot be read is not the commit's
     assert corpus.documents["title"][0] == "Kept"
     assert corpus.unreadable_dates == 4
 
@@ -104,14 +147,23 @@ def test_files_that_say_no_date_have_that_of_their_commit(tmp_path):
     write(tmp_path, "c.md", "---\ndate: 2001-02-03\n---\n# C\n")
     git(tmp_path, "init", "-q")
     commit(tmp_path, "2024-03-01T23:30:00-02:00")
-    assert dates(tmp_path) == {"a.md": "2024-03-02", "b.txt": "2024-03-02", "c.md": "2001-02-03"}  # the committer's day in UTC
+    assert dates(tmp_path) == {
+        "a.md": "2024-03-02",
+        "b.txt": "2024-03-02",
+        "c.md": "2001-02-03",
+    }  # the committer's day in UTC
     write(tmp_path, "b.txt", "bb")
     commit(tmp_path, "2024-05-01T00:00:00+00:00")
     assert dates(tmp_path) == {"a.md": "2024-03-02", "b.txt": "2024-05-01", "c.md": "2001-02-03"}
     write(tmp_path, "a.md", "# AA\n")
     write(tmp_path, "c.md", "---\ndate: 2002-02-03\n---\n# C\n")
     write(tmp_path, "new.txt", "n")
-    assert dates(tmp_path) == {"a.md": "", "b.txt": "2024-05-01", "c.md": "2002-02-03", "new.txt": ""}
+    assert dates(tmp_path) == {
+        "a.md": "",
+        "b.txt": "2024-05-01",
+        "c.md": "2002-02-03",
+        "new.txt": "",
+    }
     assert load_corpus(FOLDER, tmp_path).unreadable_dates == 0
 
 
@@ -152,7 +204,10 @@ def test_the_first_commit_of_a_shallow_clone_dates_nothing(tmp_path):
     seen = [(identify(FOLDER, clone), dates(clone))]
     git(clone, "fetch", "-q", "--unshallow")
     seen.append((identify(FOLDER, clone), dates(clone)))
-    assert [found for _, found in seen] == [{"a.txt": "", "b.txt": ""}, {"a.txt": "2001-01-01", "b.txt": "2024-03-01"}]
+    assert [found for _, found in seen] == [
+        {"a.txt": "", "b.txt": ""},
+        {"a.txt": "2001-01-01", "b.txt": "2024-03-01"},
+    ]
     assert seen[0][0] != seen[1][0]
 
 
@@ -164,7 +219,10 @@ def test_bytes_of_files_are_the_files(tmp_path):
 
 
 def test_bytes_of_lines_are_the_lines(tmp_path):
-    lines = [b'{"_id":"b","text":"\\ud800 x@example.org","metadata":{"url":"https://example.org"}}', b' {"_id": "a", "text": ""}\t']
+    lines = [
+        b'{"_id":"b","text":"\\ud800 x@example.org","metadata":{"url":"https://example.org"}}',
+        b' {"_id": "a", "text": ""}\t',
+    ]
     write(tmp_path, "corpus.jsonl", b"\xef\xbb\xbf" + lines[0] + b"\r\n\n" + lines[1])
     assert agree(BEIR, tmp_path) == {"a": lines[1], "b": lines[0]}
 
@@ -185,28 +243,56 @@ def test_any_changed_byte_changes_the_hash(tmp_path_factory, content, data):
     [
         ({}, "", "", 0),
         ({"author": "Jane", "authors": ["Joe"], "date": "2024-01-31"}, "Jane", "2024-01-31", 0),
-        ({"author": "", "authors": ["Joe", None, "", "Ann"], "published": "2024-01-31", "updated": "2024-02-01 10:00:00"}, "Joe, Ann", "2024-02-01", 0),
+        (
+            {
+                "author": "",
+                "authors": ["Joe", None, "", "Ann"],
+                "published": "2024-01-31",
+                "updated": "2024-02-01 10:00:00",
+            },
+            "Joe, Ann",
+            "2024-02-01",
+            0,
+        ),
         ({"author": 7, "timestamp": 1706745600}, "", "2024-02-01", 0),
-        ({"author": {"name": "Jane"}, "last_modified": "2999-01-01", "date": False}, "Jane", "2999-01-01", 1),
+        (
+            {"author": {"name": "Jane"}, "last_modified": "2999-01-01", "date": False},
+            "Jane",
+            "2999-01-01",
+            1,
+        ),
         ({"authors": [["Jane"]], "date": {}, "timestamp": 1706745600000}, "", "", 2),
     ],
 )
 def test_metadata_of_lines(tmp_path, metadata, author, date, unreadable):
     corpus = loaded(tmp_path, **metadata)
-    assert (only(corpus)["author"], only(corpus)["date"], corpus.unreadable_dates) == (author, date, unreadable)
+    assert (only(corpus)["author"], only(corpus)["date"], corpus.unreadable_dates) == (
+        author,
+        date,
+        unreadable,
+    )
 
 
 def test_authors_and_addresses_are_masked_and_compared_unmasked(tmp_path):
-    corpus = loaded(tmp_path, author="Jane <jane@example.org>", url="https://me:secret@mail.example.org/jane@example.org?card=4111111111111111")
+    corpus = loaded(
+        tmp_path,
+        author="Jane <jane@example.org>",
+        url="https://me:secret@mail.example.org/jane@example.org?card=4111111111111111",
+    )
     source, document = only(corpus), corpus.documents.to_dict("records")[0]
     assert source["author"] == "Jane <[email██████████>"
     assert source["author_hash"] == hashlib.sha256(b"jane <jane@example.org>").hexdigest()
     assert source["domain"] == "mail.example.org"
-    assert document["source_url"] == "https://mail.example.org/[email██████████?card=[card███████████"
+    assert (
+        document["source_url"] == "https://mail.example.org/[email██████████?card=[card███████████"
+    )
     assert (corpus.masked["email"], corpus.masked["card"]) == (1, 1)  # those of the documents frame
     plain = load_corpus(BEIR.model_copy(update={"mask_pii": False}), tmp_path)
     assert only(plain) == source | {"author": "Jane <jane@example.org>"}
-    assert plain.documents["source_url"][0] == "https://mail.example.org/jane@example.org?card=4111111111111111"
+    assert (
+        plain.documents["source_url"][0]
+        == "https://mail.example.org/jane@example.org?card=4111111111111111"
+    )
 
 
 def test_shown_authors_are_one_short_line(tmp_path):
@@ -222,7 +308,11 @@ def test_shown_authors_are_one_short_line(tmp_path):
 
 @given(st.text(max_size=60))
 def test_names_compare_without_case_and_white_space(name):
-    assert author_hash(f" {name}\n") == author_hash(name.replace(" ", " \t ")) == author_hash(name.casefold())
+    assert (
+        author_hash(f" {name}\n")
+        == author_hash(name.replace(" ", " \t "))
+        == author_hash(name.casefold())
+    )
     assert bool(author_hash(name)) == bool(name.strip())
     assert one_line(one_line(name)) == one_line(name)
     assert one_line(name).isprintable()
@@ -231,7 +321,12 @@ def test_names_compare_without_case_and_white_space(name):
 def test_names_are_bounded():
     assert named(["n"] * 1000).count("n") == MAX_NAMES
     assert len(named(["n" * 1000] * 1000)) == MAX_CHARS
-    assert author_of({"author": None, "authors": ("A", {"name": 1}, {"name": "B"})}, ("author", "authors")) == "A, B"
+    assert (
+        author_of(
+            {"author": None, "authors": ("A", {"name": 1}, {"name": "B"})}, ("author", "authors")
+        )
+        == "A, B"
+    )
 
 
 def test_columns_of_data_sets(tmp_path):
@@ -250,17 +345,34 @@ def test_columns_of_data_sets(tmp_path):
     datasets.Dataset.from_dict(table).to_parquet(tmp_path / "d.parquet")
 
     def spec(date, **more):
-        return HuggingFace(loader="hf_datasets", path="d.parquet", url_column="link", author_column="by", date_column=date, **more)
+        return HuggingFace(
+            loader="hf_datasets",
+            path="d.parquet",
+            url_column="link",
+            author_column="by",
+            date_column=date,
+            **more,
+        )
 
     corpus = load_corpus(spec("when"), tmp_path)
-    assert corpus.documents["source_url"].tolist() == ["https://example.org/1", "d.parquet#2", "d.parquet#3"]
+    assert corpus.documents["source_url"].tolist() == [
+        "https://example.org/1",
+        "d.parquet#2",
+        "d.parquet#3",
+    ]
     assert corpus.sources["domain"].tolist() == ["example.org", "", ""]
     assert corpus.sources["author"].tolist() == ["Jane, Joe", "", ""]
     assert corpus.sources["date"].tolist() == ["2024-01-31", "", "2024-02-01"]
     assert agree(spec("when"), tmp_path)["2"] == '{"id":"2","text":"two ü","title":""}'.encode()
-    for column, days, unreadable in (("day", ["2024-01-31", "", ""], 0), ("said", ["2024-02-01", "", ""], 1), ("seconds", ["2024-02-01", "", ""], 0)):
+    for column, days, unreadable in (
+        ("day", ["2024-01-31", "", ""], 0),
+        ("said", ["2024-02-01", "", ""], 1),
+        ("seconds", ["2024-02-01", "", ""], 0),
+    ):
         found = load_corpus(spec(column), tmp_path)
-        assert (found.sources["date"].tolist(), found.unreadable_dates) == (days, unreadable), column
+        assert (found.sources["date"].tolist(), found.unreadable_dates) == (days, unreadable), (
+            column
+        )
     with pytest.raises(InputError) as caught:
         load_corpus(spec("never", title_column="head"), tmp_path)
     assert [(problem.code, problem.field, problem.found) for problem in caught.value.problems] == [
@@ -274,18 +386,28 @@ def test_columns_of_data_sets(tmp_path):
     [
         ("Author: Jane Doe\nMaintainer: Joe\nAuthor-email: Ann <ann@example.org>\n", "Jane Doe"),
         ("Author: UNKNOWN\nMaintainer: Joe\nAuthor-email: Ann <ann@example.org>\n", "Joe"),
-        ('Author-email: "Doe, Ann" <ann@example.org>, bob@example.org, Zo\u00eb <zoe@example.org>\n', "Doe, Ann, Zo\u00eb"),
-        ("Author-email: bob@example.org\nMaintainer-email: The Shelf Team <team@example.org>\n", "The Shelf Team"),
+        (
+            'Author-email: "Doe, Ann" <ann@example.org>, bob@example.org, Zo\u00eb <zoe@example.org>\n',
+            "Doe, Ann, Zo\u00eb",
+        ),
+        (
+            "Author-email: bob@example.org\nMaintainer-email: The Shelf Team <team@example.org>\n",
+            "The Shelf Team",
+        ),
         ("", ""),
     ],
 )
 def test_packages_have_the_author_of_their_metadata(tmp_path, monkeypatch, metadata, author):
     package = tmp_path / "shelf_by"
     package.mkdir()
-    (package / "__init__.py").write_text('"""A package."""\n__all__ = ["f"]\n\n\ndef f():\n    """Do \u00fc."""\n', encoding="utf-8")
+    (package / "__init__.py").write_text(
+        '"""A package."""\n__all__ = ["f"]\n\n\ndef f():\n    """Do \u00fc."""\n', encoding="utf-8"
+    )
     info = tmp_path / "shelf_by-1.2.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: shelf-by\nVersion: 1.2\n{metadata}", encoding="utf-8")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: shelf-by\nVersion: 1.2\n{metadata}", encoding="utf-8"
+    )
     (info / "RECORD").write_text("shelf_by/__init__.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
     spec = PackageDocs(loader="package_docs", package="shelf_by")
@@ -295,7 +417,9 @@ def test_packages_have_the_author_of_their_metadata(tmp_path, monkeypatch, metad
     assert set(corpus.sources["domain"]) == {"python:shelf_by"}
     assert set(corpus.sources["date"]) == {""}
     before = identify(spec, Path())
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf-by\nVersion: 1.2\nAuthor: Another\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: shelf-by\nVersion: 1.2\nAuthor: Another\n"
+    )
     assert identify(spec, Path()) != before
 
 
@@ -304,13 +428,21 @@ def test_the_standard_library_names_no_author():
 
 
 def test_recorded_contexts_say_an_address_at_most(tmp_path):
-    contexts = [{"id": "a", "text": "one", "url": "https://me:pw@example.org/a"}, {"id": "b", "text": "two"}, {"id": "b", "text": "three"}]
-    (tmp_path / "outputs.jsonl").write_text(json.dumps({"query_id": "q", "answer": None, "contexts": contexts}) + "\n")
+    contexts = [
+        {"id": "a", "text": "one", "url": "https://me:pw@example.org/a"},
+        {"id": "b", "text": "two"},
+        {"id": "b", "text": "three"},
+    ]
+    (tmp_path / "outputs.jsonl").write_text(
+        json.dumps({"query_id": "q", "answer": None, "contexts": contexts}) + "\n"
+    )
     corpus = load_corpus(RECORDED, tmp_path)
     assert agree(RECORDED, tmp_path) == {"a": b"\none", "b": b"\nthree\n\ntwo"}
     assert corpus.documents["source_url"].tolist() == ["https://example.org/a", "outputs.jsonl#b"]
     assert corpus.sources["domain"].tolist() == ["example.org", ""]
-    assert set(corpus.sources["author"]) | set(corpus.sources["date"]) | set(corpus.sources["author_hash"]) == {""}
+    assert set(corpus.sources["author"]) | set(corpus.sources["date"]) | set(
+        corpus.sources["author_hash"]
+    ) == {""}
 
 
 def test_reading_again_refuses_what_loading_refuses(tmp_path):

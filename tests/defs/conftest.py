@@ -19,7 +19,13 @@ class Project:
     def __init__(self, root: Path, smoke: Path) -> None:
         self.folder = root / "gold_sets" / "smoke"
         shutil.copytree(smoke, self.folder)
-        self.settings = Settings(home=root / "home", reports=root / "reports", gold_sets=root / "gold_sets", primary_gold_set="smoke", latency_queries=3)
+        self.settings = Settings(
+            home=root / "home",
+            reports=root / "reports",
+            gold_sets=root / "gold_sets",
+            primary_gold_set="smoke",
+            latency_queries=3,
+        )
 
     def change(self, old: str, new: str, file: str = "gold_set.yaml") -> None:
         path = self.folder / file
@@ -28,15 +34,26 @@ class Project:
         path.write_text(text.replace(old, new), encoding="utf-8")
 
     def report(self, folder: str = "smoke") -> dict:
-        return json.loads((self.settings.reports / folder / "retrieval-metrics.json").read_text(encoding="utf-8"))
+        return json.loads(
+            (self.settings.reports / folder / "retrieval-metrics.json").read_text(encoding="utf-8")
+        )
 
     def known(self, name: str = "smoke"):
-        return next(gold_set for gold_set in known_gold_sets(self.settings.gold_sets) if gold_set.name == name)
+        return next(
+            gold_set
+            for gold_set in known_gold_sets(self.settings.gold_sets)
+            if gold_set.name == name
+        )
 
-    def run(self, instance: dg.DagsterInstance, selection=None, *, gold_set: str = "smoke", **resources) -> dg.ExecuteInProcessResult:
+    def run(
+        self, instance: dg.DagsterInstance, selection=None, *, gold_set: str = "smoke", **resources
+    ) -> dg.ExecuteInProcessResult:
         job = build_definitions(self.settings, resources).resolve_job_def(names.JOB)
         return job.execute_in_process(
-            partition_key=gold_set, instance=instance, raise_on_error=False, asset_selection=selection or self.known(gold_set).assets
+            partition_key=gold_set,
+            instance=instance,
+            raise_on_error=False,
+            asset_selection=selection or self.known(gold_set).assets,
         )
 
 

@@ -16,22 +16,46 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),
 ]
 
-DETERMINISTIC = "answers: {mode: deterministic, top_k: 5, preflights: [{kind: retrieve}, {kind: grep}]}"
+DETERMINISTIC = (
+    "answers: {mode: deterministic, top_k: 5, preflights: [{kind: retrieve}, {kind: grep}]}"
+)
 UNUSED = "Bananas are yellow fruit from Ecuador."
 
 
 def materialized(result) -> dict[str, dict]:
-    return {"/".join(event.asset_key.path): {name: value.value for name, value in event.materialization.metadata.items()} for event in result.get_asset_materialization_events()}
+    return {
+        "/".join(event.asset_key.path): {
+            name: value.value for name, value in event.materialization.metadata.items()
+        }
+        for event in result.get_asset_materialization_events()
+    }
 
 
 def record_outputs(project) -> list[str]:
     """Answers of some other system: all take a sentence of the corpus, but for the first, which uses nothing of what it was given."""
-    queries = [json.loads(line) for line in (project.folder / "queries.jsonl").read_text(encoding="utf-8").splitlines() if line]
+    queries = [
+        json.loads(line)
+        for line in (project.folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()
+        if line
+    ]
     path = min((project.folder / "corpus").rglob("*.md"))
-    passage = next(line for line in path.read_text(encoding="utf-8").splitlines() if line.endswith(".") and len(line) > 30)
+    passage = next(
+        line
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.endswith(".") and len(line) > 30
+    )
     context = {"doc_id": path.relative_to(project.folder / "corpus").as_posix(), "text": passage}
-    rows = [{"query_id": row["query_id"], "answer": UNUSED if place == 0 else f"{passage} [1]", "contexts": [context]} for place, row in enumerate(queries)]
-    (project.folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    rows = [
+        {
+            "query_id": row["query_id"],
+            "answer": UNUSED if place == 0 else f"{passage} [1]",
+            "contexts": [context],
+        }
+        for place, row in enumerate(queries)
+    ]
+    (project.folder / "mine.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+    )
     project.change(DETERMINISTIC, "answers: {mode: recorded, recorded: mine.jsonl}")
     return [row["query_id"] for row in queries]
 
@@ -43,33 +67,54 @@ def test_the_job_answers_cites_and_warns(project, instance, tmp_path):
     assert result.success  # a warning ends nothing
     made = materialized(result)
     assert {"answers/answers", "answers/citations", "measures/answer_measures"} <= set(made)
-    (check,) = [check for check in result.get_asset_check_evaluations() if check.check_name == names.RETRIEVAL_GAP.name]
+    (check,) = [
+        check
+        for check in result.get_asset_check_evaluations()
+        if check.check_name == names.RETRIEVAL_GAP.name
+    ]
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert check.asset_key == names.ANSWER_MEASURES
-    assert (check.metadata["n_checked"].value, check.metadata["n_flagged"].value) == (len(query_ids), 1)
+    assert (check.metadata["n_checked"].value, check.metadata["n_flagged"].value) == (
+        len(query_ids),
+        1,
+    )
     (row,) = [record.data for record in check.metadata["flagged"].records]
     assert (row["query_id"], row["answer"]) == (query_ids[0], UNUSED)
     report = project.report()
-    assert [flagged["query_id"] for flagged in report["answers"]["gap"]["flagged"]] == [query_ids[0]]
+    assert [flagged["query_id"] for flagged in report["answers"]["gap"]["flagged"]] == [
+        query_ids[0]
+    ]
     assert made["reporting/retrieval_metrics_report"]["content_hash"] == report["content_hash"]
     # the command line finds the same
-    settings = project.settings.model_copy(update={"home": tmp_path / "other", "reports": tmp_path / "other-reports"})
-    assert evaluate(open_gold_set(project.folder, settings), primary=False).report["content_hash"] == report["content_hash"]
+    settings = project.settings.model_copy(
+        update={"home": tmp_path / "other", "reports": tmp_path / "other-reports"}
+    )
+    assert (
+        evaluate(open_gold_set(project.folder, settings), primary=False).report["content_hash"]
+        == report["content_hash"]
+    )
     again = materialized(project.run(instance))
-    assert all(again[name]["reused"] for name in ("answers/answers", "answers/citations", "measures/answer_measures"))
+    assert all(
+        again[name]["reused"]
+        for name in ("answers/answers", "answers/citations", "measures/answer_measures")
+    )
 
 
 @pytest.mark.slow
 def test_traces_of_the_job(project, instance):
     assert project.run(instance).success
-    log = (project.settings.reports / "smoke" / "traces.log").read_text(encoding="utf-8").splitlines()
+    log = (
+        (project.settings.reports / "smoke" / "traces.log").read_text(encoding="utf-8").splitlines()
+    )
     assert len(log) >= project.report()["answers"]["n_questions"]
     assert (project.settings.home / "rag_eval.db").is_file()
 
 
 @pytest.mark.slow
 def test_a_database_that_cannot_be_used_does_not_fail_the_job(project, instance):
-    project.settings = project.settings.model_copy(update={"database_url": SecretStr("postgresql://me:s3cr3t-pw@127.0.0.1:9/db")})
+    project.settings = project.settings.model_copy(
+        update={"database_url": SecretStr("postgresql://me:s3cr3t-pw@127.0.0.1:9/db")}
+    )
     result = project.run(instance)
     assert result.success
     said = materialized(result)["reporting/retrieval_metrics_report"]["trace_error"]
@@ -86,9 +131,17 @@ def test_a_contract_that_must_hold_fails_the_job_last(project, instance):
     result = project.run(instance)
     assert not result.success
     assert "reporting/retrieval_metrics_report" in materialized(result)
-    (event,) = [event for event in result.all_events if event.is_step_failure and event.step_key == "reporting__gate_verdict"]
+    (event,) = [
+        event
+        for event in result.all_events
+        if event.is_step_failure and event.step_key == "reporting__gate_verdict"
+    ]
     assert "answer_contract" in event.step_failure_data.user_failure_data.description
-    (check,) = [check for check in result.get_asset_check_evaluations() if check.check_name == "answer_contract"]
+    (check,) = [
+        check
+        for check in result.get_asset_check_evaluations()
+        if check.check_name == "answer_contract"
+    ]
     assert not check.passed
 
 
@@ -98,8 +151,15 @@ def test_without_answers_the_assets_are_left_out_and_the_report_says_why(project
     assert result.success
     made = materialized(result)
     assert not any("answer" in name or "citation" in name for name in made)
-    assert names.RETRIEVAL_GAP.name not in {check.check_name for check in result.get_asset_check_evaluations()}
+    assert names.RETRIEVAL_GAP.name not in {
+        check.check_name for check in result.get_asset_check_evaluations()
+    }
     report = project.report()
     assert report["groundedness"] is report["faithfulness"] is None
-    assert report["groundedness_reason"] == report["answers"]["reason"] == report["citations"]["reason"] == "the gold set configures no answers"
+    assert (
+        report["groundedness_reason"]
+        == report["answers"]["reason"]
+        == report["citations"]["reason"]
+        == "the gold set configures no answers"
+    )
     assert report["faithfulness_reason"]

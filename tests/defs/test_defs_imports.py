@@ -11,19 +11,54 @@ import pytest
 from rag_eval.settings import TELEMETRY_OFF
 
 HEAVY = (
-    *("chromadb", "mlflow", "ragas", "datasets", "bm25s", "rank_bm25", "openai", "onnxruntime", "sklearn", "scipy", "ir_measures", "matplotlib"),
+    *(
+        "chromadb",
+        "mlflow",
+        "ragas",
+        "datasets",
+        "bm25s",
+        "rank_bm25",
+        "openai",
+        "onnxruntime",
+        "sklearn",
+        "scipy",
+        "ir_measures",
+        "matplotlib",
+    ),
     *("pandas", "numpy", "pyarrow", "tokenizers"),
 )
 
 
 # mlflow takes these for a test run and is silent by itself
-CI_SIGNS = ("PYTEST_CURRENT_TEST", "CI", "GITHUB_ACTIONS", "TF_BUILD", "BITBUCKET_BUILD_NUMBER", "JENKINS_URL", "GITLAB_CI", "TRAVIS", "CIRCLECI")
+CI_SIGNS = (
+    "PYTEST_CURRENT_TEST",
+    "CI",
+    "GITHUB_ACTIONS",
+    "TF_BUILD",
+    "BITBUCKET_BUILD_NUMBER",
+    "JENKINS_URL",
+    "GITLAB_CI",
+    "TRAVIS",
+    "CIRCLECI",
+)
 
 
 def fresh(code: str, root: Path, **environment: str) -> str:
     """Run code in a new process without any switch of ours set; its last line of output."""
-    kept = {name: value for name, value in os.environ.items() if name not in TELEMETRY_OFF and name not in CI_SIGNS}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, env={**kept, **environment}, check=False, timeout=120)
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in TELEMETRY_OFF and name not in CI_SIGNS
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env={**kept, **environment},
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()[-1]
 
@@ -43,7 +78,11 @@ LIBRARIES = {
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize(("switch", "off"), [("telemetry_off()", "True"), ("pass", "False")], ids=["switched off", "left alone"])
+@pytest.mark.parametrize(
+    ("switch", "off"),
+    [("telemetry_off()", "True"), ("pass", "False")],
+    ids=["switched off", "left alone"],
+)
 def test_library_says_whether_its_telemetry_is_off(project_root, library, switch, off):
     code = f"import warnings; warnings.simplefilter('ignore')\nfrom rag_eval.settings import telemetry_off\n{switch}\n{LIBRARIES[library]}"
     assert fresh(code, project_root) == off

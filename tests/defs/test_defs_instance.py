@@ -17,7 +17,12 @@ PREPARE = "import sys, pathlib; from rag_eval.defs.instance import prepare_home;
 
 def test_several_processes_at_once_leave_one_whole_home(tmp_path, project_root):
     home = tmp_path / "dagster"
-    children = [subprocess.Popen([sys.executable, "-c", PREPARE, str(home)], cwd=project_root, stderr=subprocess.PIPE) for _ in range(3)]
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", PREPARE, str(home)], cwd=project_root, stderr=subprocess.PIPE
+        )
+        for _ in range(3)
+    ]
     for child in children:
         _, errors = child.communicate(timeout=120)
         assert child.returncode == 0, errors.decode()
@@ -57,15 +62,25 @@ def test_lineage_shows_runs_from_the_command_line_like_runs_of_the_job(project, 
     evaluation = open_gold_set(project.folder, project.settings)
     outcome = evaluate(evaluation, primary=True)
     written = report_materializations(home, evaluation, outcome.report, outcome.mlflow_run)
-    assert report_materializations(home, evaluation, outcome.report, outcome.mlflow_run) == written  # a second run is no trouble
+    assert (
+        report_materializations(home, evaluation, outcome.report, outcome.mlflow_run) == written
+    )  # a second run is no trouble
     project.run(instance)
     with dg.DagsterInstance.from_config(str(home)) as opened:
         for key in project.known().assets:
             told = opened.get_latest_materialization_event(key).asset_materialization
             by_job = instance.get_latest_materialization_event(key).asset_materialization
             assert told.partition == by_job.partition == "smoke"
-            plots = {"recall_plot", "flip_plot", "trace_error", "reliability", "learning_curve"}  # what only the job does within the asset
-            assert set(told.metadata) - {"started_from", "promotions"} == set(by_job.metadata) - plots  # the first of the two is who sees a status change
+            plots = {
+                "recall_plot",
+                "flip_plot",
+                "trace_error",
+                "reliability",
+                "learning_curve",
+            }  # what only the job does within the asset
+            assert (
+                set(told.metadata) - {"started_from", "promotions"} == set(by_job.metadata) - plots
+            )  # the first of the two is who sees a status change
             if key != names.MLFLOW_RECORD:
                 assert told.tags["dagster/data_version"] == by_job.tags["dagster/data_version"]
             assert told.tags["dagster/code_version"] == by_job.tags["dagster/code_version"]

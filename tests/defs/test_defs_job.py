@@ -19,7 +19,9 @@ pytestmark = [
 
 def materialized(result) -> dict[str, dict]:
     return {
-        "/".join(event.asset_key.path): {name: value.value for name, value in event.materialization.metadata.items()}
+        "/".join(event.asset_key.path): {
+            name: value.value for name, value in event.materialization.metadata.items()
+        }
         for event in result.get_asset_materialization_events()
     }
 
@@ -29,7 +31,9 @@ def checks(result) -> dict[str, bool]:
 
 
 def failure(result, step: str):
-    (event,) = [event for event in result.all_events if event.is_step_failure and event.step_key == step]
+    (event,) = [
+        event for event in result.all_events if event.is_step_failure and event.step_key == step
+    ]
     return event.step_failure_data.user_failure_data
 
 
@@ -39,16 +43,29 @@ def test_job_gives_what_the_command_line_gives(project, instance, tmp_path):
     made = materialized(result)
     assert set(made) == {"/".join(key.path) for key in project.known().assets}
     assert not any(entry["reused"] for entry in made.values())
-    assert made["retrieval/hybrid"]["index_hash"] == made["corpus/corpus_index"]["index_hash"] == project.report()["index"]["hash"]
+    assert (
+        made["retrieval/hybrid"]["index_hash"]
+        == made["corpus/corpus_index"]["index_hash"]
+        == project.report()["index"]["hash"]
+    )
     assert made["retrieval/hybrid"]["gold_hash"] == project.report()["gold"]["hash"]
     by_job = project.report()["content_hash"]
     assert made["reporting/retrieval_metrics_report"]["content_hash"] == by_job
-    assert (project.settings.reports / "retrieval-metrics.json").read_bytes() == (project.settings.reports / "smoke" / "retrieval-metrics.json").read_bytes()
+    assert (project.settings.reports / "retrieval-metrics.json").read_bytes() == (
+        project.settings.reports / "smoke" / "retrieval-metrics.json"
+    ).read_bytes()
     for name in ("recall.png", "flips.png"):
-        assert (project.settings.home / "plots" / "smoke" / name).read_bytes().startswith(b"\x89PNG")
+        assert (
+            (project.settings.home / "plots" / "smoke" / name).read_bytes().startswith(b"\x89PNG")
+        )
 
-    settings = project.settings.model_copy(update={"home": tmp_path / "other", "reports": tmp_path / "other-reports"})
-    assert evaluate(open_gold_set(project.folder, settings), primary=False).report["content_hash"] == by_job
+    settings = project.settings.model_copy(
+        update={"home": tmp_path / "other", "reports": tmp_path / "other-reports"}
+    )
+    assert (
+        evaluate(open_gold_set(project.folder, settings), primary=False).report["content_hash"]
+        == by_job
+    )
 
 
 def test_second_run_reuses_and_checks_say_what_they_saw(project, instance):
@@ -57,23 +74,39 @@ def test_second_run_reuses_and_checks_say_what_they_saw(project, instance):
     result = project.run(instance)
     assert result.success
     made = materialized(result)
-    computed = {"uncertainty/calibrated_miss_rates", "reporting/retrieval_metrics_report", "reporting/html_report", "reporting/mlflow_record", "reporting/gate_verdict"}
+    computed = {
+        "uncertainty/calibrated_miss_rates",
+        "reporting/retrieval_metrics_report",
+        "reporting/html_report",
+        "reporting/mlflow_record",
+        "reporting/gate_verdict",
+    }
     assert {name for name, entry in made.items() if not entry["reused"]} == computed
     assert project.report()["content_hash"] == first
     seen = checks(result)
     assert all(seen[key.name] for key in names.BLOCKING)
     assert seen["acceptance_recall_at_5"] is False  # twelve questions are too few to say
-    (check,) = [check for check in result.get_asset_check_evaluations() if check.check_name == "acceptance_recall_at_5"]
+    (check,) = [
+        check
+        for check in result.get_asset_check_evaluations()
+        if check.check_name == "acceptance_recall_at_5"
+    ]
     assert check.severity == dg.AssetCheckSeverity.WARN
     assert check.metadata["status"].value == "insufficient_evidence"
     latest = instance.get_latest_data_version_record(names.CORPUS_CHUNKS, partition_key="smoke")
-    assert latest.asset_materialization.tags["dagster/data_version"] == made["corpus/corpus_chunks"]["artifact"].rsplit("/", 1)[-1]
+    assert (
+        latest.asset_materialization.tags["dagster/data_version"]
+        == made["corpus/corpus_chunks"]["artifact"].rsplit("/", 1)[-1]
+    )
 
 
 def test_required_gate_fails_the_run_after_everything_is_written(project, instance):
     lines = (project.folder / "gold_set.yaml").read_text(encoding="utf-8").splitlines()
     lines = [line for line in lines if not line.startswith(("gates:", "acceptance:"))]
-    lines += ['acceptance: {recall_at_5: ">= 1.01"}', "gates: {required: [acceptance], advisory: [], min_queries: 1}"]
+    lines += [
+        'acceptance: {recall_at_5: ">= 1.01"}',
+        "gates: {required: [acceptance], advisory: [], min_queries: 1}",
+    ]
     (project.folder / "gold_set.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     result = project.run(instance)
     assert not result.success
@@ -96,7 +129,9 @@ def test_gold_with_errors_stops_before_retrieval_and_shows_the_problems(project,
     assert "gold/gold_variants" not in made
     assert not any(name.startswith(("retrieval/", "measures/", "reporting/")) for name in made)
     assert not project.settings.reports.exists()
-    (check,) = [check for check in result.get_asset_check_evaluations() if check.check_name == "gold_lint"]
+    (check,) = [
+        check for check in result.get_asset_check_evaluations() if check.check_name == "gold_lint"
+    ]
     assert not check.passed
     assert check.severity == dg.AssetCheckSeverity.ERROR
     rows = [record.data for record in check.metadata["problems"].records]
@@ -119,7 +154,11 @@ def test_strategy_of_another_gold_set_fails_clearly(project, instance):
     text = (other / "gold_set.yaml").read_text(encoding="utf-8")
     (project.folder.parent / "smoke").mkdir()
     (project.folder.parent / "smoke" / "gold_set.yaml").write_text(text, encoding="utf-8")
-    lines = [line for line in text.replace("name: smoke", "name: other").splitlines() if "name: vector" not in line]
+    lines = [
+        line
+        for line in text.replace("name: smoke", "name: other").splitlines()
+        if "name: vector" not in line
+    ]
     (other / "gold_set.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     result = project.run(instance, [names.strategy_key("vector")], gold_set="other")
     assert not result.success
@@ -134,14 +173,21 @@ def test_broken_configuration_fails_its_own_run_with_file_and_line(project, inst
     assert not result.success
     ended = failure(result, "corpus__corpus_snapshot")
     (row,) = [record.data for record in ended.metadata["problems"].records]
-    assert (row["code"], row["field"], row["accepted"].count("depth")) == ("unknown_key", "depht", 1)
+    assert (row["code"], row["field"], row["accepted"].count("depth")) == (
+        "unknown_key",
+        "depht",
+        1,
+    )
     assert materialized(result) == {}
 
 
 def test_mlflow_record_and_verdict_work_on_the_report_that_is_there(project, instance):
     selection = [names.MLFLOW_RECORD, names.GATE_VERDICT]
     result = project.run(instance, selection)
-    assert "materialize retrieval_metrics_report first" in failure(result, "reporting__mlflow_record").description
+    assert (
+        "materialize retrieval_metrics_report first"
+        in failure(result, "reporting__mlflow_record").description
+    )
     project.run(instance)
     result = project.run(instance, selection)
     assert result.success
@@ -151,7 +197,9 @@ def test_mlflow_record_and_verdict_work_on_the_report_that_is_there(project, ins
 def test_run_holds_the_home_and_releases_it(project, instance):
     with home_lock(project.settings.home):
         result = project.run(instance, [names.CORPUS_SNAPSHOT])
-        assert "another run is writing here" in failure(result, "corpus__corpus_snapshot").description
+        assert (
+            "another run is writing here" in failure(result, "corpus__corpus_snapshot").description
+        )
     assert project.run(instance, [names.CORPUS_SNAPSHOT]).success
     with home_lock(project.settings.home):
         pass
@@ -159,8 +207,13 @@ def test_run_holds_the_home_and_releases_it(project, instance):
 
 def test_resource_can_be_replaced_by_a_plain_object(project, instance):
     evaluations = Evaluations(project.settings)
-    assert project.run(instance, [names.CORPUS_SNAPSHOT, names.CORPUS_CHUNKS], evaluations=evaluations).success
+    assert project.run(
+        instance, [names.CORPUS_SNAPSHOT, names.CORPUS_CHUNKS], evaluations=evaluations
+    ).success
     assert evaluations.open("smoke") is evaluations.open("smoke")
-    with pytest.raises(InputError, match="another run is writing"), home_lock(project.settings.home):
+    with (
+        pytest.raises(InputError, match="another run is writing"),
+        home_lock(project.settings.home),
+    ):
         pass
     evaluations.close()

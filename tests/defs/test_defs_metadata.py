@@ -4,12 +4,31 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from rag_eval.defs.metadata import MAX_ROWS, clear_failures, column_schema, histogram, native, problems_metadata, table
+from rag_eval.defs.metadata import (
+    MAX_ROWS,
+    clear_failures,
+    column_schema,
+    histogram,
+    native,
+    problems_metadata,
+    table,
+)
 from rag_eval.records.frames import CHUNKS
 from rag_eval.records.problems import InputError, Problem
 
 
-@pytest.mark.parametrize(("value", "expected"), [(np.int64(3), 3), (np.float32(0.5), 0.5), (np.bool_(1), True), (float("nan"), None), (np.inf, None), ("x", "x"), (None, None)])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.int64(3), 3),
+        (np.float32(0.5), 0.5),
+        (np.bool_(1), True),
+        (float("nan"), None),
+        (np.inf, None),
+        ("x", "x"),
+        (None, None),
+    ],
+)
 def test_native(value, expected):
     found = native(value)
     assert found == expected
@@ -17,16 +36,39 @@ def test_native(value, expected):
 
 
 def test_table_is_short_and_typed():
-    rows = [{"name": f"r{at}", "value": np.float64(at) if at else float("nan"), "n": np.int64(at), "all": at % 2 == 0} for at in range(80)]
+    rows = [
+        {
+            "name": f"r{at}",
+            "value": np.float64(at) if at else float("nan"),
+            "n": np.int64(at),
+            "all": at % 2 == 0,
+        }
+        for at in range(80)
+    ]
     made = table(("name", "value", "n", "all", "absent"), rows)
     assert len(made.records) == MAX_ROWS
-    assert made.records[0].data == {"name": "r0", "value": None, "n": 0, "all": True, "absent": None}
-    assert {column.name: column.type for column in made.schema.columns} == {"name": "string", "value": "float", "n": "int", "all": "bool", "absent": "string"}
+    assert made.records[0].data == {
+        "name": "r0",
+        "value": None,
+        "n": 0,
+        "all": True,
+        "absent": None,
+    }
+    assert {column.name: column.type for column in made.schema.columns} == {
+        "name": "string",
+        "value": "float",
+        "n": "int",
+        "all": "bool",
+        "absent": "string",
+    }
     dg.MaterializeResult(metadata={"table": made})
 
 
 def test_problems_show_errors_first_and_become_a_failure():
-    problems = [Problem("late", "w", severity="warning"), *[Problem(f"p{at}", "e", file="f", line=at) for at in range(60)]]
+    problems = [
+        Problem("late", "w", severity="warning"),
+        *[Problem(f"p{at}", "e", file="f", line=at) for at in range(60)],
+    ]
     found = problems_metadata(problems)
     assert (found["n_errors"], found["n_warnings"]) == (60, 1)
     assert len(found["problems"].records) == MAX_ROWS

@@ -35,11 +35,17 @@ def kept(tmp_path):
 
 def test_the_password_of_the_tracking_server_is_kept_nowhere(project, kept, monkeypatch, capfd):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    project.settings = project.settings.model_copy(update={"tracking_uri": f"http://bob:{PASSWORD}@127.0.0.1:1/"})
+    project.settings = project.settings.model_copy(
+        update={"tracking_uri": f"http://bob:{PASSWORD}@127.0.0.1:1/"}
+    )
     instance, holds = kept
     result = project.run(instance)
     assert not result.success
-    (event,) = [event for event in result.all_events if event.is_step_failure and event.step_key == "reporting__mlflow_record"]
+    (event,) = [
+        event
+        for event in result.all_events
+        if event.is_step_failure and event.step_key == "reporting__mlflow_record"
+    ]
     assert "MLflow did not record this run" in event.step_failure_data.user_failure_data.description
     assert "127.0.0.1" in event.step_failure_data.user_failure_data.description
     assert holds("MLflow did not record this run")  # what is kept is looked through
@@ -49,10 +55,17 @@ def test_the_password_of_the_tracking_server_is_kept_nowhere(project, kept, monk
 
 
 def test_what_an_error_quotes_is_kept_masked_without_its_cause():
-    problem = Problem("bad_target", "the target does not exist", field="doc_id", found=f"{EMAIL} of https://example.org/?to={EMAIL.replace('@', '%40')}")
+    problem = Problem(
+        "bad_target",
+        "the target does not exist",
+        field="doc_id",
+        found=f"{EMAIL} of https://example.org/?to={EMAIL.replace('@', '%40')}",
+    )
     with pytest.raises(dg.Failure) as failed, clear_failures():
         raise InputError(problem)
-    stored = "".join(traceback.format_exception(failed.value))  # Dagster stores an error with all its causes
+    stored = "".join(
+        traceback.format_exception(failed.value)
+    )  # Dagster stores an error with all its causes
     assert "[email" in stored
     assert EMAIL.partition("@")[2] not in stored
     (row,) = failed.value.metadata["problems"].records

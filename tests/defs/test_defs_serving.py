@@ -46,7 +46,14 @@ class Servers:
         environment = child_environment(project.settings)
         del environment["DAGSTER_HOME"]
         code = SERVE.format(dagster=free_port(0), mlflow=free_port(0))
-        self.process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=root, env=environment)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=root,
+            env=environment,
+        )
         self.lines = []
         for line in self.process.stdout:
             self.lines.append(line)
@@ -54,7 +61,9 @@ class Servers:
                 break
         text = "".join(self.lines)
         assert self.process.poll() is None, text
-        self.dagster, self.mlflow, self.viewer = (re.search(rf"{name} +(http://\S+)", text)[1] for name in ("Dagster", "MLflow", "Viewer"))
+        self.dagster, self.mlflow, self.viewer = (
+            re.search(rf"{name} +(http://\S+)", text)[1] for name in ("Dagster", "MLflow", "Viewer")
+        )
         self.family = psutil.Process(self.process.pid).children(recursive=True)
 
     def end(self, number=None):
@@ -75,7 +84,9 @@ def servers(project, project_root):
 
 
 def fetch(address, data=None):
-    request = urllib.request.Request(address, data=data, headers={"Content-Type": "application/json"})  # noqa: S310 - our own loopback address
+    request = urllib.request.Request(
+        address, data=data, headers={"Content-Type": "application/json"}
+    )  # noqa: S310 - our own loopback address
     with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310 - our own loopback address
         return reply.read().decode()
 
@@ -96,7 +107,11 @@ def test_servers_answer_and_end_on_a_signal(servers, number):
 
 @pytest.mark.slow
 def test_all_end_when_one_dies_and_it_is_named(servers):
-    victim = next(child for child in servers.family if "mlflow" in " ".join(child.cmdline()) and child.ppid() == servers.process.pid)
+    victim = next(
+        child
+        for child in servers.family
+        if "mlflow" in " ".join(child.cmdline()) and child.ppid() == servers.process.pid
+    )
     os.kill(victim.pid, signal.SIGKILL)
     rest = servers.end()
     assert servers.process.returncode == 1
@@ -109,6 +124,14 @@ def test_server_that_does_not_start_is_told_with_its_log(project, project_root):
     environment = child_environment(project.settings) | {"RAG_EVAL_TRACKING_URI": "nonsense://"}
     code = SERVE.format(dagster=free_port(0), mlflow=free_port(0))
     started = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=project_root, env=environment, check=False, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=project_root,
+        env=environment,
+        check=False,
+        timeout=200,
+    )
     assert done.returncode == 1, (done.stdout, time.monotonic() - started)
     assert "mlflow ended with status" in done.stdout

@@ -18,14 +18,22 @@ def test_every_command_is_in_the_readme(readme):
     from rag_eval.cli import app
 
     group = typer.main.get_command(app)
-    missing = [name for name, command in group.commands.items() if f"| `rag-eval {name}` | {command.help.splitlines()[0]} |" not in readme]
+    missing = [
+        name
+        for name, command in group.commands.items()
+        if f"| `rag-eval {name}` | {command.help.splitlines()[0]} |" not in readme
+    ]
     assert missing == [], "run `make docs`"
 
 
 def test_every_setting_is_in_the_readme(readme):
     from rag_eval.settings import Settings
 
-    assert [name for name in Settings.model_fields if not name.startswith("feature_") and f"`{name}`" not in readme] == []
+    assert [
+        name
+        for name in Settings.model_fields
+        if not name.startswith("feature_") and f"`{name}`" not in readme
+    ] == []
 
 
 def test_make_targets_named_in_the_readme_exist(readme, project_root):
@@ -37,5 +45,11 @@ def test_make_targets_named_in_the_readme_exist(readme, project_root):
 
 @pytest.mark.slow
 def test_the_readme_shows_what_a_fresh_run_prints(project_root):
-    done = subprocess.run([sys.executable, "docs/make_readme.py", "--check"], cwd=project_root, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(project_root)})
+    done = subprocess.run(
+        [sys.executable, "docs/make_readme.py", "--check"],
+        cwd=project_root,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(project_root)},
+    )
     assert done.returncode == 0, done.stderr

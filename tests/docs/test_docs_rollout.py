@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 from rag_eval.cli import app
 from rag_eval.evaluation.rollout_evidence import file_evidence
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # raised inside MLflow's own SQLAlchemy models
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +26,13 @@ def blocks(text, language):
 
 def test_the_commands_run_as_they_stand(text, project):
     project.gold.rename(project.gold.parent / "handbook")
-    (project.gold.parent / "handbook" / "gold_set.yaml").write_text(CONFIG.replace("name: tiny", "name: handbook"), encoding="utf-8")
+    (project.gold.parent / "handbook" / "gold_set.yaml").write_text(
+        CONFIG.replace("name: tiny", "name: handbook"), encoding="utf-8"
+    )
     (project.root / "pairs.jsonl").write_text(blocks(text, "json")[0], encoding="utf-8")
-    commands = [line.removeprefix("$ rag-eval ") for line in blocks(text, "console")[0].splitlines()]
+    commands = [
+        line.removeprefix("$ rag-eval ") for line in blocks(text, "console")[0].splitlines()
+    ]
     assert len(commands) == 6
     for command in commands:
         result = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
@@ -37,7 +43,11 @@ def test_the_example_of_evidence_is_evidence(text, tmp_path):
     path = tmp_path / "pairs.jsonl"
     path.write_text(blocks(text, "json")[0], encoding="utf-8")
     found = file_evidence(path)
-    assert (found.current.tolist(), found.candidate.tolist(), len(set(found.groups.tolist()))) == ([1, 0.5], [1, 1], 2)
+    assert (found.current.tolist(), found.candidate.tolist(), len(set(found.groups.tolist()))) == (
+        [1, 0.5],
+        [1, 1],
+        2,
+    )
 
 
 def test_the_example_of_an_assignment_runs(text):
@@ -49,7 +59,9 @@ def test_the_example_of_an_assignment_runs(text):
 
 def test_every_reason_is_explained(text, project_root):
     folder = project_root / "rag_eval"
-    code = (folder / "gates" / "rollout_decision.py").read_text(encoding="utf-8") + (folder / "evaluation" / "rollouts.py").read_text(encoding="utf-8")
+    code = (folder / "gates" / "rollout_decision.py").read_text(encoding="utf-8") + (
+        folder / "evaluation" / "rollouts.py"
+    ).read_text(encoding="utf-8")
     reasons = set(re.findall(r'Reason\("(\w+)"', code))
     assert len(reasons) >= 8
     assert [reason for reason in sorted(reasons) if f"`{reason}`" not in text] == []

@@ -37,7 +37,17 @@ FAILING = {
     "slow_headers": "chat_timeout",
     "unauthorized": "chat_refused",
 }
-ANSWERED = ("good", "schema_breaking", "burst_429", "burst_500", "half_reply:1", "drops:1", "hang:1", "no_usage", "bad_usage")
+ANSWERED = (
+    "good",
+    "schema_breaking",
+    "burst_429",
+    "burst_500",
+    "half_reply:1",
+    "drops:1",
+    "hang:1",
+    "no_usage",
+    "bad_usage",
+)
 
 
 def wording(scenario: str) -> str:
@@ -53,7 +63,9 @@ def plain_passages(messages):
     found = []
     for token, text in passages_of(messages):
         lines = [re.sub(r"^\d+\| ?", "", line) for line in text.split("\n")]
-        found.append((token, "\n".join(line for line in lines if line and not line.startswith("#"))))
+        found.append(
+            (token, "\n".join(line for line in lines if line and not line.startswith("#")))
+        )
     return [(token, text) for token, text in found if text]
 
 
@@ -67,17 +79,45 @@ def llm():
 def ask(project, monkeypatch):
     """Configure answers by a model, with questions of one's own, and run."""
 
-    def run(server, questions=None, answers=None, exit_code=0, *, model="good", more="", **endpoint):
-        chosen = {"base_url": server.base_url, "model": model, "api_key": KEY, "timeout_s": TIMEOUT_S, "max_retries": RETRIES, "concurrency": 8} | endpoint
+    def run(
+        server, questions=None, answers=None, exit_code=0, *, model="good", more="", **endpoint
+    ):
+        chosen = {
+            "base_url": server.base_url,
+            "model": model,
+            "api_key": KEY,
+            "timeout_s": TIMEOUT_S,
+            "max_retries": RETRIES,
+            "concurrency": 8,
+        } | endpoint
         monkeypatch.setenv("RAG_EVAL_ENDPOINTS", json.dumps({"local": chosen}))
         part = {"mode": "llm", "endpoint": "local", "top_k": 3} | (answers or {})
-        (project.gold / "gold_set.yaml").write_text(CONFIG.replace("answers: {mode: deterministic, top_k: 5}", f"answers: {json.dumps(part)}") + more, encoding="utf-8")
+        (project.gold / "gold_set.yaml").write_text(
+            CONFIG.replace(
+                "answers: {mode: deterministic, top_k: 5}", f"answers: {json.dumps(part)}"
+            )
+            + more,
+            encoding="utf-8",
+        )
         if questions is not None:
-            rows = [{"query_id": query_id, "answerable": True, **(row if isinstance(row, dict) else {"text": row})} for query_id, row in questions.items()]
+            rows = [
+                {
+                    "query_id": query_id,
+                    "answerable": True,
+                    **(row if isinstance(row, dict) else {"text": row}),
+                }
+                for query_id, row in questions.items()
+            ]
             (project.gold / "queries.jsonl").write_text(jsonl(rows), encoding="utf-8")
             (project.gold / "paraphrases.jsonl").write_text("", encoding="utf-8")
             (project.gold / "answers.jsonl").write_text("", encoding="utf-8")
-            (project.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{row['query_id']}\tretries.md\t1\n" for row in rows if row["answerable"]), encoding="utf-8")
+            (project.gold / "qrels.tsv").write_text(
+                "query-id\tcorpus-id\tscore\n"
+                + "".join(
+                    f"{row['query_id']}\tretries.md\t1\n" for row in rows if row["answerable"]
+                ),
+                encoding="utf-8",
+            )
         result = project.invoke("run", "tiny")
         assert result.exit_code == exit_code, result.output
         assert "Traceback" not in result.output
@@ -87,7 +127,10 @@ def ask(project, monkeypatch):
 
 
 def lines(project, name):
-    return [json.loads(line) for line in (project.reports / "tiny" / name).read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (project.reports / "tiny" / name).read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def by_id(project):
@@ -96,12 +139,23 @@ def by_id(project):
 
 def events(project, query_id=None):
     found = (project.reports / "tiny" / "events.log").read_text(encoding="ascii").splitlines()
-    assert all(re.fullmatch(r"event=[a-z0-9_.]+( [a-z0-9_]+=(\"[^\"\\]*(?:\\.[^\"\\]*)*\"|\S+))*", line) for line in found)
-    return [line.split(" ")[0].removeprefix("event=") for line in found if query_id is None or f" query_id={query_id} " in f"{line} "]
+    assert all(
+        re.fullmatch(r"event=[a-z0-9_.]+( [a-z0-9_]+=(\"[^\"\\]*(?:\\.[^\"\\]*)*\"|\S+))*", line)
+        for line in found
+    )
+    return [
+        line.split(" ")[0].removeprefix("event=")
+        for line in found
+        if query_id is None or f" query_id={query_id} " in f"{line} "
+    ]
 
 
 def figure(report, name):
-    return next(record for record in [*report["answers"]["measures"], *report["citations"]["measures"]] if record["name"] == name)
+    return next(
+        record
+        for record in [*report["answers"]["measures"], *report["citations"]["measures"]]
+        if record["name"] == name
+    )
 
 
 def sound(project):
@@ -110,8 +164,14 @@ def sound(project):
     found = lines(project, "answers.jsonl")
     assert report["answers"]["n_questions"] == len(found)
     assert report["answers"]["outcomes"] == dict(Counter(row["outcome"] for row in found))
-    assert report["answers"]["codes"] == dict(Counter(code for row in found for code in dict.fromkeys(row["codes"])))
-    assert report["citations"]["n_citations"] == len(lines(project, "citations.jsonl")) == sum(len(row["citations"]) for row in found)
+    assert report["answers"]["codes"] == dict(
+        Counter(code for row in found for code in dict.fromkeys(row["codes"]))
+    )
+    assert (
+        report["citations"]["n_citations"]
+        == len(lines(project, "citations.jsonl"))
+        == sum(len(row["citations"]) for row in found)
+    )
     for row in found:  # what is answered keeps the contract: it says something, cites what it was given, and nothing is held against it
         if row["outcome"] == "answered":
             assert row["text"]
@@ -128,11 +188,19 @@ def test_every_kind_of_server_side_by_side(project, ask, llm):
     scenarios = [*FAILING, *ANSWERED]
     result = ask(llm, {name_of(scenario): wording(scenario) for scenario in scenarios})
     report, found = sound(project), by_id(project)
-    assert {name: found[name_of(name)]["outcome"] for name in FAILING} == {name: "contract_error_reply" if name == "error_reply" else "failed" for name in FAILING}
-    assert {name: found[name_of(name)]["codes"] for name in FAILING} == {name: [code] for name, code in FAILING.items()}
-    assert {name: found[name_of(name)]["outcome"] for name in ANSWERED} == dict.fromkeys(ANSWERED, "answered")
+    assert {name: found[name_of(name)]["outcome"] for name in FAILING} == {
+        name: "contract_error_reply" if name == "error_reply" else "failed" for name in FAILING
+    }
+    assert {name: found[name_of(name)]["codes"] for name in FAILING} == {
+        name: [code] for name, code in FAILING.items()
+    }
+    assert {name: found[name_of(name)]["outcome"] for name in ANSWERED} == dict.fromkeys(
+        ANSWERED, "answered"
+    )
     # all were shown the same evidence, so whoever answered said the same, however rough the way was
-    assert {found[name_of(name)]["text"] for name in ANSWERED} == {"A failed job is tried three more times."}
+    assert {found[name_of(name)]["text"] for name in ANSWERED} == {
+        "A failed job is tried three more times."
+    }
     # what a rejected reply said is not passed on as an answer
     assert {found[name_of(name)]["text"] for name in FAILING if name != "error_reply"} == {""}
     assert "contradicts itself" in found["error_reply"]["text"]
@@ -140,20 +208,44 @@ def test_every_kind_of_server_side_by_side(project, ask, llm):
     attempts = {name: found[name_of(name)]["attempts"] for name in scenarios}
     assert attempts["schema_breaking"] == 2
     assert attempts["always_breaking"] == attempts["fabricating_cited_quote"] == 3
-    assert attempts["fabricating"] == 2  # asked again over more evidence, once: adaptive_top_k has one step
-    assert {attempts[name] for name in (*(name for name in FAILING if FAILING[name].startswith("chat_")), "good", "burst_429", "error_reply")} == {1}
+    assert (
+        attempts["fabricating"] == 2
+    )  # asked again over more evidence, once: adaptive_top_k has one step
+    assert {
+        attempts[name]
+        for name in (
+            *(name for name in FAILING if FAILING[name].startswith("chat_")),
+            "good",
+            "burst_429",
+            "error_reply",
+        )
+    } == {1}
     outcomes = report["answers"]["outcomes"]
-    assert outcomes == {"answered": len(ANSWERED), "failed": len(FAILING) - 1, "contract_error_reply": 1}
+    assert outcomes == {
+        "answered": len(ANSWERED),
+        "failed": len(FAILING) - 1,
+        "contract_error_reply": 1,
+    }
     failure = figure(report, "failure_rate")
     assert failure["value"] == pytest.approx(len(FAILING) / len(scenarios))
     # every citation of an answer is valid, and each failed question counts as one that is not
     validity, ok = figure(report, "citation_validity_rate"), report["citations"]["codes"]["ok"]
-    assert (validity["value"], validity["n_units"], validity["n_failed"]) == (pytest.approx(ok / (ok + len(FAILING))), ok + len(FAILING), len(FAILING))
+    assert (validity["value"], validity["n_units"], validity["n_failed"]) == (
+        pytest.approx(ok / (ok + len(FAILING))),
+        ok + len(FAILING),
+        len(FAILING),
+    )
     assert report["citations"]["codes"] == {"ok": len(ANSWERED)}
     assert report["answers"]["usage"]["requests"] == len(llm.received)
-    assert report["gates"] == [gate for gate in report["gates"] if gate["id"] != "answer_contract"]  # nobody asked for it
+    assert report["gates"] == [
+        gate for gate in report["gates"] if gate["id"] != "answer_contract"
+    ]  # nobody asked for it
     # events: one end for each question, in their order, and what happened on the way
-    done = re.findall(r"^event=question\.done query_id=(\S+)", (project.reports / "tiny" / "events.log").read_text(encoding="ascii"), re.MULTILINE)
+    done = re.findall(
+        r"^event=question\.done query_id=(\S+)",
+        (project.reports / "tiny" / "events.log").read_text(encoding="ascii"),
+        re.MULTILINE,
+    )
     assert done == [name_of(scenario) for scenario in scenarios]
     assert (events(project)[0], events(project)[-1]) == ("run.start", "run.done")
     assert "question.chat.schema_retry.satisfied" in events(project, "schema_breaking")
@@ -163,15 +255,26 @@ def test_every_kind_of_server_side_by_side(project, ask, llm):
     assert "Answer" in result.stdout
     secret_is_nowhere(project, result)
     # what was rejected is said to the model and to nobody else
-    assert FABRICATED_TOKEN in next(row.prompt for row in llm.received if row.scenario == "fabricating" and "was rejected" in row.prompt)
-    assert FABRICATED_TOKEN not in (project.reports / "tiny" / "answers.jsonl").read_text(encoding="utf-8")
+    assert FABRICATED_TOKEN in next(
+        row.prompt
+        for row in llm.received
+        if row.scenario == "fabricating" and "was rejected" in row.prompt
+    )
+    assert FABRICATED_TOKEN not in (project.reports / "tiny" / "answers.jsonl").read_text(
+        encoding="utf-8"
+    )
 
 
 def secret_is_nowhere(project, *results):
     for result in results:
         assert KEY not in result.output
         assert KEY not in result.stderr
-    files = [path for folder in (project.home, project.reports) for path in folder.rglob("*") if path.is_file()]
+    files = [
+        path
+        for folder in (project.home, project.reports)
+        for path in folder.rglob("*")
+        if path.is_file()
+    ]
     assert len(files) > 20
     for path in files:
         assert KEY.encode() not in path.read_bytes(), path
@@ -179,25 +282,35 @@ def secret_is_nowhere(project, *results):
 
 @pytest.mark.parametrize("schema", ["json", "verdict"])
 def test_a_good_model_and_what_it_leaves_behind(project, ask, llm, schema):
-    extra = {"response_schema": "verdict", "verdicts": ["PASS", "FAIL"]} if schema == "verdict" else {}
+    extra = (
+        {"response_schema": "verdict", "verdicts": ["PASS", "FAIL"]} if schema == "verdict" else {}
+    )
     result = ask(llm, answers=extra, price_per_1k_tokens_in=2.0, price_per_1k_tokens_out=4.0)
     report, found = sound(project), by_id(project)
     assert report["answers"]["outcomes"] == {"answered": 3, "not_found": 1}
     assert report["answers"]["modes"] == ["llm"]
     assert report["answers"]["model"] == "good"
     assert found["again"]["text"] == "A failed job is tried three more times."
-    assert {row["verdict"] for row in found.values()} == ({"PASS", ""} if schema == "verdict" else {""})
+    assert {row["verdict"] for row in found.values()} == (
+        {"PASS", ""} if schema == "verdict" else {""}
+    )
     assert figure(report, "groundedness")["value"] == report["groundedness"] == pytest.approx(1.0)
     assert figure(report, "citation_validity_rate")["value"] == 1.0
     assert figure(report, "failure_rate")["value"] == 0.0
     # "price" shares no word with the corpus: NOT FOUND, and nobody was asked
-    assert (figure(report, "abstention_rate")["value"], figure(report, "answered_anyway")["value"]) == (1.0, 0.0)
+    assert (
+        figure(report, "abstention_rate")["value"],
+        figure(report, "answered_anyway")["value"],
+    ) == (1.0, 0.0)
     usage = report["answers"]["usage"]
     assert (usage["requests"], usage["retries"], usage["cached"]) == (3, 0, 0)
     assert usage["cost"] == pytest.approx((2 * usage["tokens_in"] + 4 * usage["tokens_out"]) / 1000)
     assert sum(row["tokens_in"] for row in found.values()) == usage["tokens_in"] > 0
     assert llm.received[0].headers["authorization"] == f"Bearer {KEY}"
-    assert all(row["tokens"] and row["rev"] and row["index_hash"] == report["index"]["hash"] for row in lines(project, "citations.jsonl"))
+    assert all(
+        row["tokens"] and row["rev"] and row["index_hash"] == report["index"]["hash"]
+        for row in lines(project, "citations.jsonl")
+    )
     assert {row["kind"] for row in lines(project, "preflights.jsonl")} == {"retrieve"}
     assert "requests" not in result.stderr
     secret_is_nowhere(project, result)
@@ -205,11 +318,18 @@ def test_a_good_model_and_what_it_leaves_behind(project, ask, llm, schema):
 
 @pytest.mark.slow
 def test_a_second_run_asks_nothing_and_finds_the_same(project, ask, llm):
-    questions = {"one": ASK, "two": "How long do results stay on the disk?", "three": wording("schema_breaking")}
+    questions = {
+        "one": ASK,
+        "two": "How long do results stay on the disk?",
+        "three": wording("schema_breaking"),
+    }
     ask(llm, questions)
     first, asked = project.report(), len(llm.received)
     assert asked == first["answers"]["usage"]["requests"] == 4
-    answered = {name: (project.reports / "tiny" / name).read_bytes() for name in ("answers.jsonl", "citations.jsonl", "preflights.jsonl")}
+    answered = {
+        name: (project.reports / "tiny" / name).read_bytes()
+        for name in ("answers.jsonl", "citations.jsonl", "preflights.jsonl")
+    }
     ask(llm, questions)
     second = sound(project)
     assert len(llm.received) == asked
@@ -217,12 +337,20 @@ def test_a_second_run_asks_nothing_and_finds_the_same(project, ask, llm):
     assert second["run_id"] != first["run_id"]
     assert second["answers"]["usage"]["cached"] == asked
     assert second["answers"]["usage"]["requests"] == 0
-    assert {name: (project.reports / "tiny" / name).read_bytes() for name in ("citations.jsonl", "preflights.jsonl")} == {name: answered[name] for name in ("citations.jsonl", "preflights.jsonl")}
+    assert {
+        name: (project.reports / "tiny" / name).read_bytes()
+        for name in ("citations.jsonl", "preflights.jsonl")
+    } == {name: answered[name] for name in ("citations.jsonl", "preflights.jsonl")}
 
 
 @pytest.mark.slow
 def test_what_failed_is_asked_again_and_nothing_else(project, ask, llm):
-    questions = {"well": ASK, "stuck": wording("hang:3"), "broken": wording("burst_500:3"), "other": "How long do results stay on the disk?"}
+    questions = {
+        "well": ASK,
+        "stuck": wording("hang:3"),
+        "broken": wording("burst_500:3"),
+        "other": "How long do results stay on the disk?",
+    }
     ask(llm, questions)
     assert {name: (row["outcome"], row["codes"]) for name, row in by_id(project).items()} == {
         "well": ("answered", []),
@@ -243,25 +371,45 @@ def test_what_failed_is_asked_again_and_nothing_else(project, ask, llm):
 @pytest.mark.slow
 def test_an_order_in_the_corpus_is_not_an_answer(project, ask, llm):
     text = (project.corpus / "retries.md").read_text(encoding="utf-8")
-    (project.corpus / "retries.md").write_text(text.replace("A failed job is tried three more times.", f"A failed job is tried three more times. {ORDER}"), encoding="utf-8")
+    (project.corpus / "retries.md").write_text(
+        text.replace(
+            "A failed job is tried three more times.",
+            f"A failed job is tried three more times. {ORDER}",
+        ),
+        encoding="utf-8",
+    )
     questions = {"obeys": wording("obeying"), "neatly": wording("obeying_in_form"), "well": ASK}
     unguarded = "trust: {quarantine: false}\n"  # the guard would keep the order out of every prompt
     ask(llm, questions, more=unguarded)
     found = by_id(project)
     sound(project)
-    assert (found["obeys"]["outcome"], found["obeys"]["codes"], found["obeys"]["text"]) == ("failed", ["not_json"], "")
+    assert (found["obeys"]["outcome"], found["obeys"]["codes"], found["obeys"]["text"]) == (
+        "failed",
+        ["not_json"],
+        "",
+    )
     assert found["well"]["text"] == "A failed job is tried three more times."
     # the order stood within the fence that the contract calls data, in every prompt
     for row in llm.received:
         nonce = re.search(r"^<<<EVIDENCE (\w+)>>>$", row.prompt, re.MULTILINE)[1]
-        block = row.prompt.split(f"\n<<<EVIDENCE {nonce}>>>\n")[1].split(f"\n<<<END {nonce}>>>\n")[0]
+        block = row.prompt.split(f"\n<<<EVIDENCE {nonce}>>>\n")[1].split(f"\n<<<END {nonce}>>>\n")[
+            0
+        ]
         assert ORDER in block
     # obedience that keeps to the form cites what it was told: only a rule of the domain can tell, and fails it
     assert found["neatly"]["text"] == "OWNED"
-    ask(llm, questions, {"validators": [{"name": "ban_regex", "patterns": [r"\bowned\b"], "ignore_case": True}]}, more=unguarded)
+    ask(
+        llm,
+        questions,
+        {"validators": [{"name": "ban_regex", "patterns": [r"\bowned\b"], "ignore_case": True}]},
+        more=unguarded,
+    )
     found = by_id(project)
     sound(project)
-    assert (found["neatly"]["outcome"], found["neatly"]["codes"]) == ("failed", ["validator_failed"])
+    assert (found["neatly"]["outcome"], found["neatly"]["codes"]) == (
+        "failed",
+        ["validator_failed"],
+    )
     assert found["well"]["outcome"] == "answered"
 
 
@@ -271,14 +419,21 @@ def test_fail_closed_ends_with_2_after_everything_is_written(project, ask, llm):
     result = ask(llm, questions, {"fail_closed": True}, exit_code=2)
     report = sound(project)
     gate = next(gate for gate in report["gates"] if gate["id"] == "answer_contract")
-    assert (gate["status"], gate["required"], gate["reason_code"]) == ("fail", True, "contract_broken")
+    assert (gate["status"], gate["required"], gate["reason_code"]) == (
+        "fail",
+        True,
+        "contract_broken",
+    )
     assert (gate["evidence"]["value"], gate["evidence"]["codes"]) == (1, {"unknown_snippet": 1})
     assert "required gates failed: answer_contract" in result.stderr
     assert (project.reports / "tiny" / "traces.log").is_file()
     ask(llm, {"well": ASK, "no": wording("refuses_in_form")}, {"fail_closed": True})
     report = sound(project)
     assert report["answers"]["outcomes"] == {"answered": 1, "insufficient_evidence": 1}
-    assert next(gate for gate in report["gates"] if gate["id"] == "answer_contract")["status"] == "pass"
+    assert (
+        next(gate for gate in report["gates"] if gate["id"] == "answer_contract")["status"]
+        == "pass"
+    )
 
 
 @pytest.mark.slow
@@ -287,11 +442,20 @@ def test_without_evidence_nothing_is_asked(project, ask, llm):
     answers = {"preflights": [{"kind": "retrieve"}], "strategy": "bm25"}
     ask(llm, questions, answers)
     found = by_id(project)
-    assert (found["nothing"]["outcome"], found["nothing"]["text"], found["nothing"]["attempts"]) == ("not_found", "NOT FOUND", 0)
+    assert (
+        found["nothing"]["outcome"],
+        found["nothing"]["text"],
+        found["nothing"]["attempts"],
+    ) == ("not_found", "NOT FOUND", 0)
     assert found["well"]["outcome"] == "answered"
     assert len(llm.received) == 1
     (project.reports / "tiny" / "retrieval-metrics.json").unlink()
-    result = ask(llm, questions | {"third": "How long do results stay on the disk?"}, answers | {"strict_fail_on_empty_evidence": True}, exit_code=1)
+    result = ask(
+        llm,
+        questions | {"third": "How long do results stay on the disk?"},
+        answers | {"strict_fail_on_empty_evidence": True},
+        exit_code=1,
+    )
     assert len(llm.received) == 1
     assert not (project.reports / "tiny" / "retrieval-metrics.json").exists()
     assert "empty_evidence" in result.stderr
@@ -304,7 +468,11 @@ def test_a_question_may_want_it_otherwise(project, ask, llm):
     questions = {
         "plain": ASK,
         "no-model": {"text": ASK + " now", "answer_mode": "deterministic"},
-        "verdict": {"text": ASK + " indeed", "response_schema": "verdict", "verdicts": ["TRUE", "FALSE"]},
+        "verdict": {
+            "text": ASK + " indeed",
+            "response_schema": "verdict",
+            "verdicts": ["TRUE", "FALSE"],
+        },
         "by-name": {"text": ASK + " then", "preflights": [{"kind": "grep", "terms": ["midnight"]}]},
         "whole": {"text": ASK + " well", "preflights": [{"kind": "section", "max_sections": 1}]},
         "patient": {"text": wording("schema_breaking:1") + " patient", "schema_retry_attempts": 1},
@@ -313,13 +481,21 @@ def test_a_question_may_want_it_otherwise(project, ask, llm):
     ask(llm, questions)
     report, found = sound(project), by_id(project)
     assert {name: (row["mode"], row["outcome"]) for name, row in found.items()} == {
-        name: ("deterministic" if name == "no-model" else "llm", "failed" if name == "hasty" else "answered") for name in questions
+        name: (
+            "deterministic" if name == "no-model" else "llm",
+            "failed" if name == "hasty" else "answered",
+        )
+        for name in questions
     }
     assert report["answers"]["modes"] == ["deterministic", "llm"]
     assert found["verdict"]["verdict"] == "TRUE"
     assert found["by-name"]["text"] == "Results older than thirty days are deleted at midnight."
-    assert {row["kind"] for row in lines(project, "preflights.jsonl") if row["query_id"] == "by-name"} == {"grep"}
-    assert {row["kind"] for row in lines(project, "preflights.jsonl") if row["query_id"] == "whole"} == {"section"}
+    assert {
+        row["kind"] for row in lines(project, "preflights.jsonl") if row["query_id"] == "by-name"
+    } == {"grep"}
+    assert {
+        row["kind"] for row in lines(project, "preflights.jsonl") if row["query_id"] == "whole"
+    } == {"section"}
     assert (found["patient"]["attempts"], found["hasty"]["attempts"]) == (2, 1)
     assert "now" not in " ".join(row.prompt.splitlines()[-1] for row in llm.received)
     assert found["no-model"]["tokens_in"] == 0
@@ -328,13 +504,25 @@ def test_a_question_may_want_it_otherwise(project, ask, llm):
 @pytest.mark.slow
 def test_validators_of_the_domain(project, ask, llm):
     count = {"name": "require_min_inline_regex_count", "pattern": "times", "min_count": 1}
-    ask(llm, {"counted": ASK, "lacks": "How long do results stay on the disk?"}, {"validators": [count]})
+    ask(
+        llm,
+        {"counted": ASK, "lacks": "How long do results stay on the disk?"},
+        {"validators": [count]},
+    )
     found = by_id(project)
     sound(project)
     assert found["counted"]["outcome"] == "answered"
-    assert (found["lacks"]["outcome"], found["lacks"]["codes"], found["lacks"]["attempts"]) == ("failed", ["validator_failed"], 3)
+    assert (found["lacks"]["outcome"], found["lacks"]["codes"], found["lacks"]["attempts"]) == (
+        "failed",
+        ["validator_failed"],
+        3,
+    )
     asked = len(llm.received)
-    for wrong, said in (({"name": "ban_regexp"}, "ban_regex, require_min_inline_regex_count"), ({"name": "ban_regex", "patterns": ["("]}, "bad_validator_options"), ({"name": "ban_regex", "pattern": "x"}, "bad_validator_options")):
+    for wrong, said in (
+        ({"name": "ban_regexp"}, "ban_regex, require_min_inline_regex_count"),
+        ({"name": "ban_regex", "patterns": ["("]}, "bad_validator_options"),
+        ({"name": "ban_regex", "pattern": "x"}, "bad_validator_options"),
+    ):
         result = ask(llm, None, {"validators": [wrong]}, exit_code=1)
         assert said in result.stderr
     assert len(llm.received) == asked
@@ -351,11 +539,16 @@ def test_an_endpoint_that_no_setting_enables(project, ask, llm):
 
 
 @pytest.mark.slow
-def test_endpoints_from_settings_toml_with_the_key_in_the_environment(project, ask, llm, monkeypatch):
+def test_endpoints_from_settings_toml_with_the_key_in_the_environment(
+    project, ask, llm, monkeypatch
+):
     ask(llm, {"well": ASK})
     monkeypatch.delenv("RAG_EVAL_ENDPOINTS")
     monkeypatch.setenv("MY_OWN_KEY", KEY + "-2")
-    (project.root / "settings.toml").write_text(f'[endpoints.local]\nbase_url = "{llm.base_url}"\nmodel = "good"\napi_key_env = "MY_OWN_KEY"\ntemperature = 0.5\n', encoding="utf-8")
+    (project.root / "settings.toml").write_text(
+        f'[endpoints.local]\nbase_url = "{llm.base_url}"\nmodel = "good"\napi_key_env = "MY_OWN_KEY"\ntemperature = 0.5\n',
+        encoding="utf-8",
+    )
     result = project.invoke("run", "tiny")
     assert result.exit_code == 0, result.output
     assert llm.received[-1].headers["authorization"] == f"Bearer {KEY}-2"
@@ -365,17 +558,37 @@ def test_endpoints_from_settings_toml_with_the_key_in_the_environment(project, a
 
 @pytest.mark.slow
 def test_a_key_that_the_endpoint_gives_back_is_not_passed_on(project, ask, llm):
-    result = ask(llm, {"leaks": wording("leaking"), "refused": wording("unauthorized"), "well": ASK})
-    assert {name: row["outcome"] for name, row in by_id(project).items()} == {"leaks": "failed", "refused": "failed", "well": "answered"}
+    result = ask(
+        llm, {"leaks": wording("leaking"), "refused": wording("unauthorized"), "well": ASK}
+    )
+    assert {name: row["outcome"] for name, row in by_id(project).items()} == {
+        "leaks": "failed",
+        "refused": "failed",
+        "well": "answered",
+    }
     secret_is_nowhere(project, result)
 
 
 @pytest.mark.slow
 def test_the_two_line_form_is_held_to_its_contract_too(project, ask, llm):
-    scenarios = ("good", "schema_breaking", "always_breaking", "fabricating", "refuses_in_form", "refuses", "error_reply")
-    ask(llm, {scenario: wording(scenario) for scenario in scenarios}, {"response_schema": "verdict", "verdicts": ["PASS", "FAIL"]})
+    scenarios = (
+        "good",
+        "schema_breaking",
+        "always_breaking",
+        "fabricating",
+        "refuses_in_form",
+        "refuses",
+        "error_reply",
+    )
+    ask(
+        llm,
+        {scenario: wording(scenario) for scenario in scenarios},
+        {"response_schema": "verdict", "verdicts": ["PASS", "FAIL"]},
+    )
     sound(project)
-    assert {name: (row["outcome"], row["codes"], row["verdict"]) for name, row in by_id(project).items()} == {
+    assert {
+        name: (row["outcome"], row["codes"], row["verdict"]) for name, row in by_id(project).items()
+    } == {
         "good": ("answered", [], "PASS"),
         "schema_breaking": ("answered", [], "PASS"),
         "always_breaking": ("failed", ["missing_verdict"], ""),
@@ -389,7 +602,14 @@ def test_the_two_line_form_is_held_to_its_contract_too(project, ask, llm):
 @pytest.mark.slow
 def test_made_up_words_in_quotation_marks_are_seen_by_the_measures(project, ask, llm):
     """A quote that a citation states is held against its lines; what merely stands in quotation marks is no citation, and only unsupported."""
-    ask(llm, {"marks": wording("fabricating_quote"), "cited": wording("fabricating_cited_quote"), "well": ASK})
+    ask(
+        llm,
+        {
+            "marks": wording("fabricating_quote"),
+            "cited": wording("fabricating_cited_quote"),
+            "well": ASK,
+        },
+    )
     found = by_id(project)
     assert (found["cited"]["outcome"], found["cited"]["codes"]) == ("failed", ["quote_mismatch"])
     assert (found["marks"]["outcome"], found["marks"]["citations"][0]["quote"]) == ("answered", "")

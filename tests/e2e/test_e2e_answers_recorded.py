@@ -17,15 +17,42 @@ HOSTILE = "a\nevent=run.start \x1b[31m\x07\u202egnp\u2066 <script>alert(1)</scri
 FACT = "A failed job is tried three more times."
 PAUSE = "The pause between two tries doubles each time."
 OUTPUTS = [
-    {"query_id": "again", "question": "How often is a failed job tried again?", "answer": f"{FACT} [1] {PAUSE} [2]", "contexts": [{"doc_id": "retries.md", "text": FACT}, {"doc_id": "pause.md", "text": PAUSE}]},
-    {"query_id": "night", "question": "Can alerts be silent at night?", "answer": "Yes, they wait [3].", "contexts": [{"doc_id": "alerts.md", "text": "Quiet hours hold every alert back until morning."}]},
-    {"query_id": "price", "question": "What does a licence cost?", "answer": "NOT FOUND", "contexts": [{"doc_id": "alerts.md", "text": "Quiet hours hold every alert back until morning."}]},
-    {"query_id": "none", "question": "What is the answer?", "answer": None, "error": "timeout", "contexts": []},
+    {
+        "query_id": "again",
+        "question": "How often is a failed job tried again?",
+        "answer": f"{FACT} [1] {PAUSE} [2]",
+        "contexts": [{"doc_id": "retries.md", "text": FACT}, {"doc_id": "pause.md", "text": PAUSE}],
+    },
+    {
+        "query_id": "night",
+        "question": "Can alerts be silent at night?",
+        "answer": "Yes, they wait [3].",
+        "contexts": [
+            {"doc_id": "alerts.md", "text": "Quiet hours hold every alert back until morning."}
+        ],
+    },
+    {
+        "query_id": "price",
+        "question": "What does a licence cost?",
+        "answer": "NOT FOUND",
+        "contexts": [
+            {"doc_id": "alerts.md", "text": "Quiet hours hold every alert back until morning."}
+        ],
+    },
+    {
+        "query_id": "none",
+        "question": "What is the answer?",
+        "answer": None,
+        "error": "timeout",
+        "contexts": [],
+    },
 ]
 
 
 def command(*arguments, exit_code=0):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    result = CliRunner().invoke(
+        app, [str(argument) for argument in arguments], catch_exceptions=False
+    )
     assert result.exit_code == exit_code, result.output
     assert "Traceback" not in result.output
     return result
@@ -33,7 +60,9 @@ def command(*arguments, exit_code=0):
 
 def printable(text):
     """Nothing that a terminal would obey, and nothing that turns a line around."""
-    return all(char == "\n" or unicodedata.category(char) not in {"Cc", "Cf", "Cs"} for char in text)
+    return all(
+        char == "\n" or unicodedata.category(char) not in {"Cc", "Cf", "Cs"} for char in text
+    )
 
 
 @pytest.fixture
@@ -58,11 +87,17 @@ def run_recorded(project, folder, exit_code=0):
 
 
 def figures(report):
-    return {record["name"]: record for record in [*report["answers"]["measures"], *report["citations"]["measures"]]}
+    return {
+        record["name"]: record
+        for record in [*report["answers"]["measures"], *report["citations"]["measures"]]
+    }
 
 
 def lines(project, name, folder):
-    return [json.loads(line) for line in (project.reports / folder / name).read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (project.reports / folder / name).read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def answers(project, folder="my-system"):
@@ -85,12 +120,23 @@ def test_a_folder_of_outputs_is_enough(project, system):
         "none": ("failed", ["no_answer"]),
     }
     assert found["again"]["text"] == f"{FACT} {PAUSE}"
-    assert [(cited["segment"], cited["doc_id"]) for cited in found["again"]["citations"]] == [(0, "retries.md"), (1, "pause.md")]
+    assert [(cited["segment"], cited["doc_id"]) for cited in found["again"]["citations"]] == [
+        (0, "retries.md"),
+        (1, "pause.md"),
+    ]
     assert report["citations"]["codes"] == {"ok": 2, "unknown_snippet": 1}  # [3] of one context
     measured = figures(report)
-    assert measured["citation_validity_rate"]["value"] == pytest.approx(2 / 4)  # and the question without an answer is a miss
+    assert measured["citation_validity_rate"]["value"] == pytest.approx(
+        2 / 4
+    )  # and the question without an answer is a miss
     assert measured["groundedness"]["value"] == report["groundedness"]
-    for name in ("citation_precision", "citation_recall", "coverage", "abstention_rate", "answered_anyway"):  # nobody has judged anything
+    for name in (
+        "citation_precision",
+        "citation_recall",
+        "coverage",
+        "abstention_rate",
+        "answered_anyway",
+    ):  # nobody has judged anything
         assert measured[name]["value"] is None
         assert measured[name]["value_reason"]
     assert measured["failure_rate"]["value"] == 0.25
@@ -104,28 +150,70 @@ def test_a_folder_of_outputs_is_enough(project, system):
 
 @pytest.mark.slow
 def test_gold_beside_the_outputs_judges_them(project, system):
-    queries = [{"query_id": row["query_id"], "text": row["question"], "answerable": row["query_id"] != "price"} for row in OUTPUTS]
+    queries = [
+        {
+            "query_id": row["query_id"],
+            "text": row["question"],
+            "answerable": row["query_id"] != "price",
+        }
+        for row in OUTPUTS
+    ]
     gold = [{"query_id": "again", "doc_id": "retries.md", "anchors": [{"quote": FACT}]}]
-    folder = system(OUTPUTS, queries_jsonl=jsonl(queries), qrels_tsv="query-id\tcorpus-id\tscore\nagain\tretries.md\t1\nnight\talerts.md\t1\n", answers_jsonl=jsonl(gold))
+    folder = system(
+        OUTPUTS,
+        queries_jsonl=jsonl(queries),
+        qrels_tsv="query-id\tcorpus-id\tscore\nagain\tretries.md\t1\nnight\talerts.md\t1\n",
+        answers_jsonl=jsonl(gold),
+    )
     run_recorded(project, folder)
     report, measured = project.report("my-system"), figures(project.report("my-system"))
     assert first_fault(report) is None
     assert report["recallAt10"] == 1.0
-    assert (measured["citation_precision"]["value"], measured["citation_recall"]["value"]) == (0.5, 1.0)
+    assert (measured["citation_precision"]["value"], measured["citation_recall"]["value"]) == (
+        0.5,
+        1.0,
+    )
     assert measured["coverage"]["value"] == 1.0
-    assert (measured["abstention_rate"]["value"], measured["answered_anyway"]["value"]) == (1.0, 0.0)
+    assert (measured["abstention_rate"]["value"], measured["answered_anyway"]["value"]) == (
+        1.0,
+        0.0,
+    )
 
 
 def test_hostile_text_is_data_everywhere(project, system):
     rows = [
-        {"query_id": "q", "question": HOSTILE, "answer": f"{HOSTILE} [1]", "contexts": [{"doc_id": "\u202ed <b>", "text": f"Text. {HOSTILE}", "url": f"http://x/{HOSTILE}"}]},
-        {"query_id": "p", "question": "plain?", "answer": "Plain.", "contexts": ["Plain."], "citations": [
-            {"doc_id": f"../../etc/{HOSTILE}\ud800", "snippet_id": HOSTILE, "quote": f"{HOSTILE}\x00", "segment": 0, "rev": {"a": {"b": {"c": [HOSTILE]}}}, "tokens": 10**400, "index_hash": "x" * 100_000, HOSTILE: 1},
-            f"{HOSTILE}:1-2",
-        ]},
+        {
+            "query_id": "q",
+            "question": HOSTILE,
+            "answer": f"{HOSTILE} [1]",
+            "contexts": [
+                {"doc_id": "\u202ed <b>", "text": f"Text. {HOSTILE}", "url": f"http://x/{HOSTILE}"}
+            ],
+        },
+        {
+            "query_id": "p",
+            "question": "plain?",
+            "answer": "Plain.",
+            "contexts": ["Plain."],
+            "citations": [
+                {
+                    "doc_id": f"../../etc/{HOSTILE}\ud800",
+                    "snippet_id": HOSTILE,
+                    "quote": f"{HOSTILE}\x00",
+                    "segment": 0,
+                    "rev": {"a": {"b": {"c": [HOSTILE]}}},
+                    "tokens": 10**400,
+                    "index_hash": "x" * 100_000,
+                    HOSTILE: 1,
+                },
+                f"{HOSTILE}:1-2",
+            ],
+        },
         {"query_id": "n", "question": "null?", "answer": None, "error": HOSTILE, "contexts": []},
     ]
-    result = run_recorded(project, system(rows), exit_code=2)  # the guard blocks it, and the system returned it
+    result = run_recorded(
+        project, system(rows), exit_code=2
+    )  # the guard blocks it, and the system returned it
     assert printable(result.stdout)
     assert printable(result.stderr)
     report = project.report("my-system")
@@ -134,13 +222,19 @@ def test_hostile_text_is_data_everywhere(project, system):
     assert report["answers"]["outcomes"] == {"answered": 2, "failed": 1}
     assert report["citations"]["n_citations"] == 3
     for name in ("events.log", "traces.log"):
-        log = (project.reports / "my-system" / name).read_bytes().decode("ascii" if name == "events.log" else "utf-8")
+        log = (
+            (project.reports / "my-system" / name)
+            .read_bytes()
+            .decode("ascii" if name == "events.log" else "utf-8")
+        )
         assert log.count("\n") == len(log.splitlines())
         assert printable(log)
         assert [line[:15] for line in log.splitlines()].count("event=run.start") <= 1
     traces = (project.reports / "my-system" / "traces.log").read_text(encoding="utf-8").splitlines()
     assert [parse(line)["qid"] for line in traces] == ["q", "p", "p", "n"]
-    assert sum(path.stat().st_size for path in project.reports.rglob("*.jsonl")) < 100_000  # a text of 100,000 characters is cut
+    assert (
+        sum(path.stat().st_size for path in project.reports.rglob("*.jsonl")) < 100_000
+    )  # a text of 100,000 characters is cut
     for query_id in ("q", "p", "n"):
         shown = explain(project, query_id)
         assert printable(shown.stdout)
@@ -148,10 +242,22 @@ def test_hostile_text_is_data_everywhere(project, system):
     checked = command("validate", project.reports / "my-system" / "citations.jsonl", exit_code=2)
     assert printable(checked.stdout)
     # ids that would break a path, a line or a command are refused with their line
-    bad = [{"query_id": f"q{number}", "answer": "x", "contexts": [{"doc_id": name, "text": "t"}]} for number, name in enumerate(["../up", "a\n", "a\x1b[31m"])]
-    refused = run_recorded(project, system([*bad, {"query_id": HOSTILE, "answer": "x", "contexts": ["t"]}]), exit_code=1)
+    bad = [
+        {"query_id": f"q{number}", "answer": "x", "contexts": [{"doc_id": name, "text": "t"}]}
+        for number, name in enumerate(["../up", "a\n", "a\x1b[31m"])
+    ]
+    refused = run_recorded(
+        project,
+        system([*bad, {"query_id": HOSTILE, "answer": "x", "contexts": ["t"]}]),
+        exit_code=1,
+    )
     assert printable(refused.stderr)
-    assert [number for number in (1, 2, 3, 4) if f"outputs.jsonl:{number}" in refused.stderr] == [1, 2, 3, 4], refused.stderr
+    assert [number for number in (1, 2, 3, 4) if f"outputs.jsonl:{number}" in refused.stderr] == [
+        1,
+        2,
+        3,
+        4,
+    ], refused.stderr
 
 
 # over a corpus
@@ -159,7 +265,10 @@ def test_hostile_text_is_data_everywhere(project, system):
 
 def over_corpus(project, rows, exit_code=0, extra=None):
     part = {"mode": "recorded", "recorded": "mine.jsonl", "top_k": 5, **(extra or {})}
-    (project.gold / "gold_set.yaml").write_text(CONFIG.replace("answers: {mode: deterministic, top_k: 5}", f"answers: {json.dumps(part)}"), encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        CONFIG.replace("answers: {mode: deterministic, top_k: 5}", f"answers: {json.dumps(part)}"),
+        encoding="utf-8",
+    )
     (project.gold / "mine.jsonl").write_text(jsonl(rows), encoding="utf-8")
     result = project.invoke("run", "tiny")
     assert result.exit_code == exit_code, result.output
@@ -171,20 +280,40 @@ def own_payloads(project):
     assert project.invoke("run", "tiny").exit_code == 0
     found = {}
     for row in lines(project, "citations.jsonl", "tiny"):
-        payload = {name: value for name, value in row.items() if name not in {"query_id", "in_evidence"}}
+        payload = {
+            name: value for name, value in row.items() if name not in {"query_id", "in_evidence"}
+        }
         found.setdefault(row["query_id"], []).append(payload)
     return found
 
 
-CONTEXTS = {"again": [{"doc_id": "retries.md", "text": FACT}], "keep": [{"doc_id": "storage.md", "text": "Results older than thirty days are deleted at midnight."}]}
+CONTEXTS = {
+    "again": [{"doc_id": "retries.md", "text": FACT}],
+    "keep": [
+        {"doc_id": "storage.md", "text": "Results older than thirty days are deleted at midnight."}
+    ],
+}
 
 
 @pytest.mark.slow
 def test_recorded_answers_over_a_corpus(project):
     rows = [
         {"query_id": "again", "answer": f"{FACT} [1]", "contexts": CONTEXTS["again"]},
-        {"query_id": "keep", "answer": "Thirty days [1].", "contexts": CONTEXTS["keep"], "tokens_in": 10, "tokens_out": 2, "seconds": 0.5},
-        {"query_id": "night", "answer": "Bananas are yellow fruit from Ecuador.", "contexts": [{"doc_id": "alerts.md", "text": "Quiet hours hold every alert back until morning."}]},
+        {
+            "query_id": "keep",
+            "answer": "Thirty days [1].",
+            "contexts": CONTEXTS["keep"],
+            "tokens_in": 10,
+            "tokens_out": 2,
+            "seconds": 0.5,
+        },
+        {
+            "query_id": "night",
+            "answer": "Bananas are yellow fruit from Ecuador.",
+            "contexts": [
+                {"doc_id": "alerts.md", "text": "Quiet hours hold every alert back until morning."}
+            ],
+        },
     ]
     over_corpus(project, rows)
     report, found = project.report(), answers(project, "tiny")
@@ -204,7 +333,9 @@ def test_recorded_answers_over_a_corpus(project):
 
 @pytest.mark.slow
 def test_a_strategy_that_was_left_out_gives_no_evidence(project):
-    (project.gold / "gold_set.yaml").write_text(CONFIG.replace("answers: {", "answers: {strategy: bm25, "), encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        CONFIG.replace("answers: {", "answers: {strategy: bm25, "), encoding="utf-8"
+    )
     assert project.invoke("run", "tiny").exit_code == 0
     assert project.report()["answers"]["strategy"] == "bm25"
     result = project.invoke("run", "tiny", "--strategy", "vector")
@@ -235,20 +366,49 @@ BROKEN = {
 def test_stated_payloads_are_what_is_validated(project):
     (payload, *_) = own_payloads(project)["again"]
     contexts = [{"doc_id": payload["doc_id"], "id": payload["snippet_id"], "text": ""}]
-    queries = [{"query_id": code, "text": "How often is a failed job tried again?", "answerable": True} for code in ("fine", *BROKEN)]
+    queries = [
+        {"query_id": code, "text": "How often is a failed job tried again?", "answerable": True}
+        for code in ("fine", *BROKEN)
+    ]
     (project.gold / "queries.jsonl").write_text(jsonl(queries), encoding="utf-8")
-    for name, text in (("paraphrases.jsonl", ""), ("answers.jsonl", ""), ("qrels.tsv", "query-id\tcorpus-id\tscore\n" + "".join(f"{row['query_id']}\tretries.md\t1\n" for row in queries))):
+    for name, text in (
+        ("paraphrases.jsonl", ""),
+        ("answers.jsonl", ""),
+        (
+            "qrels.tsv",
+            "query-id\tcorpus-id\tscore\n"
+            + "".join(f"{row['query_id']}\tretries.md\t1\n" for row in queries),
+        ),
+    ):
         (project.gold / name).write_text(text, encoding="utf-8")
     rows = [{"query_id": "fine", "answer": FACT, "contexts": contexts, "citations": [payload]}]
-    rows += [{"query_id": code, "answer": FACT, "contexts": contexts, "citations": [{**change(payload), "segment": 0}]} for code, change in BROKEN.items() if change]
+    rows += [
+        {
+            "query_id": code,
+            "answer": FACT,
+            "contexts": contexts,
+            "citations": [{**change(payload), "segment": 0}],
+        }
+        for code, change in BROKEN.items()
+        if change
+    ]
     rows += [{"query_id": "empty_citations", "answer": FACT, "contexts": contexts, "citations": []}]
     over_corpus(project, rows)
     report = project.report()
     records = lines(project, "citations.jsonl", "tiny")
-    result = command("validate", project.reports / "tiny" / "citations.jsonl", "--index", project.home, exit_code=2)
+    result = command(
+        "validate",
+        project.reports / "tiny" / "citations.jsonl",
+        "--index",
+        project.home,
+        exit_code=2,
+    )
     first = {}
     for number, record in enumerate(records, 1):
-        shown = next((line for line in result.stdout.splitlines() if line.startswith(f"  line {number}: ")), f"line {number}: ok")
+        shown = next(
+            (line for line in result.stdout.splitlines() if line.startswith(f"  line {number}: ")),
+            f"line {number}: ok",
+        )
         first[record["query_id"]] = shown.split(": ", 1)[1].split(" ")[0].rstrip(";")
     assert first == {"fine": "ok", **{code: code for code, change in BROKEN.items() if change}}
     # the run and the command agree, and a record is what the system stated
@@ -266,10 +426,29 @@ def test_stated_payloads_are_what_is_validated(project):
 def test_another_analyzer_ends_the_run(project):
     (payload, *_) = own_payloads(project)["again"]
     contexts = [{"doc_id": payload["doc_id"], "id": payload["snippet_id"], "text": ""}]
-    over_corpus(project, [{"query_id": "again", "answer": FACT, "contexts": contexts, "citations": [payload]}])
+    over_corpus(
+        project,
+        [{"query_id": "again", "answer": FACT, "contexts": contexts, "citations": [payload]}],
+    )
     report = (project.reports / "tiny" / "retrieval-metrics.json").read_bytes()
-    outputs = next(path for path in project.gold.rglob("*.jsonl") if '"contexts"' in path.read_text(encoding="utf-8"))
-    outputs.write_text(jsonl([{"query_id": "again", "answer": FACT, "contexts": contexts, "citations": [{**payload, "analyzer": "lucene-german"}]}]), encoding="utf-8")
+    outputs = next(
+        path
+        for path in project.gold.rglob("*.jsonl")
+        if '"contexts"' in path.read_text(encoding="utf-8")
+    )
+    outputs.write_text(
+        jsonl(
+            [
+                {
+                    "query_id": "again",
+                    "answer": FACT,
+                    "contexts": contexts,
+                    "citations": [{**payload, "analyzer": "lucene-german"}],
+                }
+            ]
+        ),
+        encoding="utf-8",
+    )
     result = project.invoke("run", "tiny")
     assert result.exit_code == 1
     for part in ("analyzer_mismatch [analyzer]", "lucene-german", "again", "no report was written"):
@@ -282,15 +461,32 @@ def test_payloads_of_a_run_come_back_valid(project):
     found = own_payloads(project)
     rows = []
     for query_id, payloads in found.items():
-        contexts = [{"doc_id": payload["doc_id"], "id": payload["snippet_id"], "text": ""} for payload in payloads]
-        rows.append({"query_id": query_id, "answer": " ".join(payload["quote"] for payload in payloads), "contexts": contexts, "citations": payloads})
+        contexts = [
+            {"doc_id": payload["doc_id"], "id": payload["snippet_id"], "text": ""}
+            for payload in payloads
+        ]
+        rows.append(
+            {
+                "query_id": query_id,
+                "answer": " ".join(payload["quote"] for payload in payloads),
+                "contexts": contexts,
+                "citations": payloads,
+            }
+        )
     over_corpus(project, rows)
     report = project.report()
     assert report["citations"]["codes"] == {"ok": sum(map(len, found.values()))}
     command("validate", project.reports / "tiny" / "citations.jsonl", "--index", project.home)
     (row,) = [row for row in rows if row["query_id"] == "again"]
     # of two units the rarer one is at fault; two sections for one sentence are
-    row["citations"] = [{**row["citations"][0], "segment": 0, "offsets": {"start": 1, "end": 3, "unit": "token"}, "quote": None}]
+    row["citations"] = [
+        {
+            **row["citations"][0],
+            "segment": 0,
+            "offsets": {"start": 1, "end": 3, "unit": "token"},
+            "quote": None,
+        }
+    ]
     over_corpus(project, rows)
     assert project.report()["citations"]["codes"].get("mixed_units") == 1
 
@@ -298,8 +494,20 @@ def test_payloads_of_a_run_come_back_valid(project):
 @pytest.mark.slow
 def test_without_a_corpus_a_payload_shows_what_it_shows_by_itself(project, system):
     whole = {
-        "doc_id": "retries.md", "section_id": "s1", "snippet_id": "c1", "source_url": "https://x/retries", "offsets": {"start": 4000, "end": 4000 + len(FACT), "unit": "char"}, "tokens": 8,
-        "index_hash": "mine:1", "embed_model": "mine", "analyzer": "mine", "rev": "7", "score_raw": 3.5, "k_pos": 1, "k_final": 1, "segment": 0,
+        "doc_id": "retries.md",
+        "section_id": "s1",
+        "snippet_id": "c1",
+        "source_url": "https://x/retries",
+        "offsets": {"start": 4000, "end": 4000 + len(FACT), "unit": "char"},
+        "tokens": 8,
+        "index_hash": "mine:1",
+        "embed_model": "mine",
+        "analyzer": "mine",
+        "rev": "7",
+        "score_raw": 3.5,
+        "k_pos": 1,
+        "k_final": 1,
+        "segment": 0,
     }
     contexts = [{"doc_id": "retries.md", "id": "c1", "text": FACT}]
     variants = {
@@ -312,12 +520,41 @@ def test_without_a_corpus_a_payload_shows_what_it_shows_by_itself(project, syste
         "misquoted": [{**whole, "quote": "Never said."}],
         "by-number": [{"number": 1}],
     }
-    rows = [{"query_id": name, "question": "?", "answer": FACT, "contexts": contexts, "citations": cited} for name, cited in variants.items()]
-    rows.append({"query_id": "marked", "question": "?", "answer": f"{FACT} [1]", "contexts": contexts, "citations": [without(whole, "analyzer")]})
+    rows = [
+        {
+            "query_id": name,
+            "question": "?",
+            "answer": FACT,
+            "contexts": contexts,
+            "citations": cited,
+        }
+        for name, cited in variants.items()
+    ]
+    rows.append(
+        {
+            "query_id": "marked",
+            "question": "?",
+            "answer": f"{FACT} [1]",
+            "contexts": contexts,
+            "citations": [without(whole, "analyzer")],
+        }
+    )
     run_recorded(project, system(rows))
-    codes = Counter({"ok": 3, "missing_rev": 1, "bad_offsets": 1, "missing_score": 1, "unknown_snippet": 1, "quote_mismatch": 1, "missing_analyzer": 1})
+    codes = Counter(
+        {
+            "ok": 3,
+            "missing_rev": 1,
+            "bad_offsets": 1,
+            "missing_score": 1,
+            "unknown_snippet": 1,
+            "quote_mismatch": 1,
+            "missing_analyzer": 1,
+        }
+    )
     assert project.report("my-system")["citations"]["codes"] == codes
-    assert project.report("my-system")["citations"]["n_citations"] == 9  # a marker and the payload behind it are one citation
+    assert (
+        project.report("my-system")["citations"]["n_citations"] == 9
+    )  # a marker and the payload behind it are one citation
 
 
 # explain, validate
@@ -344,7 +581,9 @@ def test_explain_reads_like_a_page(project, system):
 
 @pytest.mark.slow
 def test_explain_without_answers_says_so(project):
-    (project.gold / "gold_set.yaml").write_text(CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", ""), encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", ""), encoding="utf-8"
+    )
     assert project.invoke("run", "tiny").exit_code == 0
     assert "nothing_to_explain" in explain(project, "again", exit_code=1).stderr
 
@@ -366,17 +605,27 @@ def test_validate_what_a_run_wrote_and_what_was_broken_since(project):
     assert "ok" in command("validate", path, "--index", project.home, "--gold-set", "tiny").stdout
     rows = lines(project, "citations.jsonl", "tiny")
     other = project.root / "mine.jsonl"
-    other.write_text(jsonl([rows[0], {**rows[0], "quote": "Never said."}]) + "{\n" + jsonl([without(rows[0], "rev")]), encoding="utf-8")
+    other.write_text(
+        jsonl([rows[0], {**rows[0], "quote": "Never said."}])
+        + "{\n"
+        + jsonl([without(rows[0], "rev")]),
+        encoding="utf-8",
+    )
     shown = command("validate", other, "--index", project.home, exit_code=2).stdout
     assert "line 2: quote_mismatch" in shown
     assert "mine.jsonl:3: error bad_json" in shown
     assert "line 4: missing_rev" in shown
     # the corpus moves on: what was right is no longer the revision
-    (project.corpus / "retries.md").write_text("# Retries\n\n## Count\n\nA failed job is tried twice.\n", encoding="utf-8")
+    (project.corpus / "retries.md").write_text(
+        "# Retries\n\n## Count\n\nA failed job is tried twice.\n", encoding="utf-8"
+    )
     (project.gold / "answers.jsonl").write_text("", encoding="utf-8")
     kept = project.root / "kept.jsonl"
     kept.write_bytes(path.read_bytes())
     assert project.invoke("run", "tiny").exit_code == 0
     assert "rev_mismatch" in command("validate", kept, "--index", project.home, exit_code=2).stdout
-    assert "run_not_found" in command("validate", kept, "--index", project.root / "nowhere", exit_code=1).stderr
+    assert (
+        "run_not_found"
+        in command("validate", kept, "--index", project.root / "nowhere", exit_code=1).stderr
+    )
     command("validate", project.root / "absent.jsonl", exit_code=1)

@@ -57,8 +57,14 @@ def outside(project, monkeypatch):
     """Configure external strategies beside bm25 and run them."""
 
     def run(strategies, sources=None, extra="", limits=QUICK, exit_code=0):
-        lines = "".join(f"  - {{name: {name}, kind: external, {where}}}\n" for name, where in strategies.items())
-        (project.gold / "gold_set.yaml").write_text(CONFIG.replace("  - {name: vector, kind: vector, embedding: {model: lsa-8}}\n", lines) + extra, encoding="utf-8")
+        lines = "".join(
+            f"  - {{name: {name}, kind: external, {where}}}\n" for name, where in strategies.items()
+        )
+        (project.gold / "gold_set.yaml").write_text(
+            CONFIG.replace("  - {name: vector, kind: vector, embedding: {model: lsa-8}}\n", lines)
+            + extra,
+            encoding="utf-8",
+        )
         monkeypatch.setenv("RAG_EVAL_SOURCES", json.dumps(sources or {}))
         monkeypatch.setenv("RAG_EVAL_EXTERNAL", json.dumps(limits))
         result = project.invoke("run", "tiny")
@@ -76,11 +82,20 @@ def entries(project):
 
 
 def measure(entry, label="R@5", level="document"):
-    return next(record for record in entry["measures"] if (record["label"], record["level"]) == (label, level))
+    return next(
+        record
+        for record in entry["measures"]
+        if (record["label"], record["level"]) == (label, level)
+    )
 
 
 def write_run(project, name="mine.trec"):
-    rows = ["keep Q0 storage.md 1 2.0 t", "keep Q0 alerts.md 2 1.0 t", "again Q0 alerts.md 1 2.0 t", "again Q0 retries.md 2 1.0 t"]
+    rows = [
+        "keep Q0 storage.md 1 2.0 t",
+        "keep Q0 alerts.md 2 1.0 t",
+        "again Q0 alerts.md 1 2.0 t",
+        "again Q0 retries.md 2 1.0 t",
+    ]
     (project.gold / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
@@ -101,19 +116,35 @@ def test_all_sources_beside_bm25(project, service, outside, monkeypatch):
     inner(project, monkeypatch)
     write_run(project)
     sources = {"search": service.url(), "port": "own_port:Own"}
-    result = outside({"http": "source: search", "ported": "source: port", "trec": "run_file: mine.trec"}, sources)
+    result = outside(
+        {"http": "source: search", "ported": "source: port", "trec": "run_file: mine.trec"}, sources
+    )
     found = entries(project)
-    assert {name: (entry["n_runs"], entry["n_failed"]) for name, entry in found.items()} == {"bm25": (6, 0), "http": (6, 0), "ported": (6, 0), "trec": (N_ORIGINALS, 0)}
+    assert {name: (entry["n_runs"], entry["n_failed"]) for name, entry in found.items()} == {
+        "bm25": (6, 0),
+        "http": (6, 0),
+        "ported": (6, 0),
+        "trec": (N_ORIGINALS, 0),
+    }
     assert all(not entry.get("failures") for entry in found.values())
-    assert {name: found[name]["source"]["kind"] for name in ("http", "ported", "trec")} == {"http": "http", "ported": "import", "trec": "run_file"}
-    assert all(re.fullmatch(r"external:[0-9a-f]{32}", found[name]["index_hash"]) for name in ("http", "ported", "trec"))
+    assert {name: found[name]["source"]["kind"] for name in ("http", "ported", "trec")} == {
+        "http": "http",
+        "ported": "import",
+        "trec": "run_file",
+    }
+    assert all(
+        re.fullmatch(r"external:[0-9a-f]{32}", found[name]["index_hash"])
+        for name in ("http", "ported", "trec")
+    )
     # the port brings our own chunks in our own order: every figure at every level is that of bm25, delta_s too
     assert found["ported"]["measures"] == found["bm25"]["measures"]
     stability = project.report()["stability"]["strategies"]
     assert stability["ported"] == stability["bm25"]
     # HTTP brings texts that are found in the documents: all levels are measured
     assert all(level["measured"] for level in found["http"]["levels"].values())
-    assert measure(found["http"], level="span")["value"] == 0.5  # "number of retries" shares no word with the quoted sentence
+    assert (
+        measure(found["http"], level="span")["value"] == 0.5
+    )  # "number of retries" shares no word with the quoted sentence
     assert measure(found["http"])["n_scored"] == 3
     # a run file of names: documents are judged, spans are not, and nobody calls that 0
     assert found["trec"]["source"]["wordings"] == "original"
@@ -133,10 +164,17 @@ def test_all_sources_beside_bm25(project, service, outside, monkeypatch):
     assert rows[("bm25", "http")] is None
     assert rows[("bm25", "trec")] == N_ORIGINALS
     exported = (project.reports / "tiny" / "run-trec.trec").read_text(encoding="utf-8").splitlines()
-    assert [line.split()[:4] for line in exported] == [["keep", "Q0", "storage.md", "1"], ["keep", "Q0", "alerts.md", "2"], ["again", "Q0", "alerts.md", "1"], ["again", "Q0", "retries.md", "2"]]
+    assert [line.split()[:4] for line in exported] == [
+        ["keep", "Q0", "storage.md", "1"],
+        ["keep", "Q0", "alerts.md", "2"],
+        ["again", "Q0", "alerts.md", "1"],
+        ["again", "Q0", "retries.md", "2"],
+    ]
     assert "Dagster did not record" not in result.stderr
     for entry in found.values():  # what MLflow is given
-        assert all(isinstance(value, float) for value in strategy_metrics(entry, "document").values())
+        assert all(
+            isinstance(value, float) for value in strategy_metrics(entry, "document").values()
+        )
 
 
 def test_our_own_export_comes_back_as_the_same_figures(project, outside):
@@ -148,12 +186,21 @@ def test_our_own_export_comes_back_as_the_same_figures(project, outside):
     (project.gold / "paraphrases.jsonl").write_text("", encoding="utf-8")
     outside({"mine": "run_file: mine.trec"})
     found = entries(project)
-    documents = [[record for record in found[name]["measures"] if record["level"] == "document"] for name in ("bm25", "mine")]
+    documents = [
+        [record for record in found[name]["measures"] if record["level"] == "document"]
+        for name in ("bm25", "mine")
+    ]
     assert documents[0] == documents[1]
 
 
 def test_faults_are_counted_by_code_and_end_nothing(project, service, outside):
-    faults = {"down": "server_error", "html": "malformed_reply", "types": "bad_id", "oversized": "reply_too_large", "half": "connection"}
+    faults = {
+        "down": "server_error",
+        "html": "malformed_reply",
+        "types": "bad_id",
+        "oversized": "reply_too_large",
+        "half": "connection",
+    }
     strategies = {f"f-{fault}": f"source: s-{fault}" for fault in faults}
     sources = {f"s-{fault}": service.url(fault=fault, on="night") for fault in faults}
     result = outside(strategies, sources, limits={**QUICK, "max_reply_bytes": 100_000})
@@ -175,24 +222,48 @@ def test_a_service_that_is_down_fails_every_query_and_the_run_ends(project, serv
     result = outside({"down": "source: down", "gone": "source: gone"}, sources)
     found = entries(project)
     for name, code in (("down", "server_error"), ("gone", "connection")):
-        assert (found[name]["n_failed"], found[name]["n_runs"], found[name]["failures"]) == (N_WORDINGS, N_WORDINGS, {code: N_WORDINGS})
+        assert (found[name]["n_failed"], found[name]["n_runs"], found[name]["failures"]) == (
+            N_WORDINGS,
+            N_WORDINGS,
+            {code: N_WORDINGS},
+        )
         assert found[name]["latency_ms"]["p50"] is None
         recall = measure(found[name])
-        assert (recall["value"], recall["n_scored"], recall["n_failed"], recall["n_ineligible"]) == (0.0, 3, 3, 1)
-        for observed in project.report()["uncertainty"]["strategies"][name]["observed"].values():  # a question without gold is not missed
-            assert (observed["value"], observed["n_scored"], observed["n_ineligible"]) == (1.0, 3, 1)
+        assert (
+            recall["value"],
+            recall["n_scored"],
+            recall["n_failed"],
+            recall["n_ineligible"],
+        ) == (0.0, 3, 3, 1)
+        for observed in project.report()["uncertainty"]["strategies"][name][
+            "observed"
+        ].values():  # a question without gold is not missed
+            assert (observed["value"], observed["n_scored"], observed["n_ineligible"]) == (
+                1.0,
+                3,
+                1,
+            )
         assert measure(found[name], level="span")["value"] is None
-        assert found[name]["levels"]["span"] == {"measured": False, "reason": "nothing was retrieved that the corpus knows, so nothing has a place in its document"}
+        assert found[name]["levels"]["span"] == {
+            "measured": False,
+            "reason": "nothing was retrieved that the corpus knows, so nothing has a place in its document",
+        }
         assert f"{name}: 6 of 6 retrievals FAILED" in result.stdout
     assert "6 failed" in result.stderr
 
 
 @pytest.mark.slow
-def test_a_service_killed_in_the_middle_fails_the_rest_and_the_next_run_asks_again(project, outside):
+def test_a_service_killed_in_the_middle_fails_the_rest_and_the_next_run_asks_again(
+    project, outside
+):
     service = ServiceProcess(project.corpus)
     try:
         # one query finds out whether a version is stated, three wordings are answered, then the process kills itself
-        outside({"mine": "source: mine"}, {"mine": service.url(die_after=4)}, limits={**QUICK, "concurrency": 1})
+        outside(
+            {"mine": "source: mine"},
+            {"mine": service.url(die_after=4)},
+            limits={**QUICK, "concurrency": 1},
+        )
         service.process.wait(timeout=10)
         first = entries(project)["mine"]
         assert (first["n_failed"], first["failures"]) == (3, {"connection": 3})
@@ -206,11 +277,16 @@ def test_a_service_killed_in_the_middle_fails_the_rest_and_the_next_run_asks_aga
 
 
 @pytest.mark.slow
-def test_equal_replies_give_equal_content_and_a_stated_version_is_not_asked_again(project, service, outside):
+def test_equal_replies_give_equal_content_and_a_stated_version_is_not_asked_again(
+    project, service, outside
+):
     plain, stated = service.url(), service.url(version="v7")
     hashes, asked = [], []
     for _ in range(2):
-        outside({"plain": "source: plain", "stated": "source: stated"}, {"plain": plain, "stated": stated})
+        outside(
+            {"plain": "source: plain", "stated": "source: stated"},
+            {"plain": plain, "stated": stated},
+        )
         hashes.append(project.report()["content_hash"])
         asked.append((service.asked(plain), service.asked(stated)))
     assert hashes[0] == hashes[1]
@@ -218,7 +294,10 @@ def test_equal_replies_give_equal_content_and_a_stated_version_is_not_asked_agai
     assert asked[1][1] == asked[0][1] + 1  # the one that asks for the version
     assert project.report()["reused"]["runs"] == {"bm25": True, "plain": False, "stated": True}
     assert entries(project)["stated"]["source"]["version"] == "v7"
-    outside({"plain": "source: plain", "stated": "source: stated"}, {"plain": plain, "stated": service.url(version="v8")})
+    outside(
+        {"plain": "source: plain", "stated": "source: stated"},
+        {"plain": plain, "stated": service.url(version="v8")},
+    )
     assert project.report()["reused"]["runs"]["stated"] is False
     assert project.report()["content_hash"] != hashes[0]
 
@@ -239,24 +318,44 @@ def test_a_port_whose_batch_breaks_fails_only_the_culprit(project, outside, monk
     entry = entries(project)["mine"]
     assert (entry["n_failed"], entry["failures"]) == (1, {"raised": 1})
     assert entry["first_failure"] == "raised: RuntimeError: no\\u001b[31m index"
-    assert measure(entry)["value"] == pytest.approx(measure(entries(project)["bm25"])["value"] - 1 / 3)
+    assert measure(entry)["value"] == pytest.approx(
+        measure(entries(project)["bm25"])["value"] - 1 / 3
+    )
 
 
 def test_documents_by_name_and_unknown_ones(project, service, outside):
-    sources = {"ids": service.url(fault="ids"), "unknown": service.url(fault="unknown"), "empty": service.url(fault="empty")}
-    result = outside({"ids": "source: ids", "unknown": "source: unknown", "empty": "source: empty"}, sources)
+    sources = {
+        "ids": service.url(fault="ids"),
+        "unknown": service.url(fault="unknown"),
+        "empty": service.url(fault="empty"),
+    }
+    result = outside(
+        {"ids": "source: ids", "unknown": "source: unknown", "empty": "source: empty"}, sources
+    )
     found = entries(project)
     assert measure(found["ids"])["value"] == 1.0
     assert measure(found["ids"], level="section")["value"] is None
-    assert (measure(found["unknown"])["value"], found["unknown"]["n_empty"], found["unknown"]["source"]["n_unknown"]) == (0.0, 0, 1)
+    assert (
+        measure(found["unknown"])["value"],
+        found["unknown"]["n_empty"],
+        found["unknown"]["source"]["n_unknown"],
+    ) == (0.0, 0, 1)
     assert "unknown: 1 retrieved documents are not in the corpus" in result.stdout
-    assert (measure(found["empty"])["value"], found["empty"]["n_empty"], found["empty"]["n_failed"]) == (0.0, N_WORDINGS, 0)
+    assert (
+        measure(found["empty"])["value"],
+        found["empty"]["n_empty"],
+        found["empty"]["n_failed"],
+    ) == (0.0, N_WORDINGS, 0)
 
 
 @pytest.mark.slow
 def test_levels_that_only_some_measure_are_not_compared(project, service, outside):
     sources = {"ids": service.url(fault="ids"), "search": service.url()}
-    result = outside({"ids": "source: ids", "http": "source: search"}, sources, extra="level: span\nprimary: http\n")
+    result = outside(
+        {"ids": "source: ids", "http": "source: search"},
+        sources,
+        extra="level: span\nprimary: http\n",
+    )
     assert {(row["a"], row["b"]) for row in project.report()["comparisons"]} == {("bm25", "http")}
     assert "ids: not measured at the span level" in result.stdout
 
@@ -264,10 +363,16 @@ def test_levels_that_only_some_measure_are_not_compared(project, service, outsid
 @pytest.mark.slow
 def test_an_external_strategy_alone_and_as_the_primary(project, service, outside):
     (project.gold / "gold_set.yaml").write_text("", encoding="utf-8")
-    result = outside({"mine": "source: mine"}, {"mine": service.url(fault="down")}, extra="primary: mine\n")
+    result = outside(
+        {"mine": "source: mine"}, {"mine": service.url(fault="down")}, extra="primary: mine\n"
+    )
     assert project.report()["recallAt10"] == 0.0
     assert "delta_s -" in result.stdout
-    text = (project.gold / "gold_set.yaml").read_text(encoding="utf-8").replace("  - {name: bm25, kind: bm25}\n", "")
+    text = (
+        (project.gold / "gold_set.yaml")
+        .read_text(encoding="utf-8")
+        .replace("  - {name: bm25, kind: bm25}\n", "")
+    )
     (project.gold / "gold_set.yaml").write_text(text, encoding="utf-8")
     assert project.invoke("run", "tiny").exit_code == 0
     assert list(entries(project)) == ["mine"]
@@ -276,13 +381,24 @@ def test_an_external_strategy_alone_and_as_the_primary(project, service, outside
 
 
 def test_a_name_that_no_setting_enables_lists_those_that_are(project, outside):
-    result = outside({"mine": "source: nope"}, {"search": "http://127.0.0.1:9/search", "port": "own_port:Own"}, exit_code=1)
+    result = outside(
+        {"mine": "source: nope"},
+        {"search": "http://127.0.0.1:9/search", "port": "own_port:Own"},
+        exit_code=1,
+    )
     assert "unknown_source" in result.stderr
     assert "port, search" in result.stderr
     assert "RAG_EVAL_SOURCES" in result.stderr
 
 
-@pytest.mark.parametrize(("row", "code"), [("keep Q0 storage.md 1", "bad_columns"), ("keep Q0 storage.md 1 inf t", "bad_number"), ("else Q0 storage.md 1 1 t", "other_queries")])
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        ("keep Q0 storage.md 1", "bad_columns"),
+        ("keep Q0 storage.md 1 inf t", "bad_number"),
+        ("else Q0 storage.md 1 1 t", "other_queries"),
+    ],
+)
 def test_a_run_file_at_fault_ends_the_run_with_its_lines(project, outside, row, code):
     (project.gold / "mine.trec").write_text(row + "\n", encoding="utf-8")
     result = outside({"mine": "run_file: mine.trec"}, exit_code=1)
@@ -294,21 +410,50 @@ def test_sources_from_settings_toml(project, service, outside, monkeypatch):
     outside({"mine": "source: search"}, {"search": service.url()})
     monkeypatch.delenv("RAG_EVAL_SOURCES")
     monkeypatch.delenv("RAG_EVAL_EXTERNAL")
-    (project.root / "settings.toml").write_text(f'[sources]\nsearch = "{service.url()}"\n\n[external]\nconcurrency = 2\n', encoding="utf-8")
+    (project.root / "settings.toml").write_text(
+        f'[sources]\nsearch = "{service.url()}"\n\n[external]\nconcurrency = 2\n', encoding="utf-8"
+    )
     assert project.invoke("run", "tiny").exit_code == 0
     assert entries(project)["mine"]["n_failed"] == 0
 
 
 def test_recorded_contexts_are_a_ranking_of_the_original_wordings(project, outside):
     outputs = [
-        {"query_id": "keep", "answer": "a", "contexts": [{"doc_id": "storage.md", "text": "Results older than thirty days are deleted at midnight."}]},
-        {"query_id": "again", "answer": "a", "contexts": [{"doc_id": "alerts.md", "text": "x"}, {"doc_id": "retries.md", "text": "A failed job is tried three more times."}, {"doc_id": "retries.md", "text": "The pause between two tries doubles each time."}]},
+        {
+            "query_id": "keep",
+            "answer": "a",
+            "contexts": [
+                {
+                    "doc_id": "storage.md",
+                    "text": "Results older than thirty days are deleted at midnight.",
+                }
+            ],
+        },
+        {
+            "query_id": "again",
+            "answer": "a",
+            "contexts": [
+                {"doc_id": "alerts.md", "text": "x"},
+                {"doc_id": "retries.md", "text": "A failed job is tried three more times."},
+                {"doc_id": "retries.md", "text": "The pause between two tries doubles each time."},
+            ],
+        },
         {"query_id": "night", "answer": None, "error": "down", "contexts": []},
     ]
-    (project.gold / "outputs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in outputs), encoding="utf-8")
+    (project.gold / "outputs.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in outputs), encoding="utf-8"
+    )
     outside({"mine": "recorded: outputs.jsonl"})
     entry = entries(project)["mine"]
-    assert (entry["n_runs"], entry["n_failed"], entry["failures"]) == (N_ORIGINALS, 2, {"not_recorded": 1, "recorded_error": 1})
-    assert (entry["source"]["kind"], entry["source"]["wordings"], entry["source"]["n_placed"]) == ("recorded", "original", 3)
+    assert (entry["n_runs"], entry["n_failed"], entry["failures"]) == (
+        N_ORIGINALS,
+        2,
+        {"not_recorded": 1, "recorded_error": 1},
+    )
+    assert (entry["source"]["kind"], entry["source"]["wordings"], entry["source"]["n_placed"]) == (
+        "recorded",
+        "original",
+        3,
+    )
     assert measure(entry)["value"] == pytest.approx(2 / 3)
     assert measure(entry, "RR")["value"] == pytest.approx((1 + 1 / 2 + 0) / 3)

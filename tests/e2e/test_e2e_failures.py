@@ -5,7 +5,9 @@ import json
 import pytest
 from cli_project import CONFIG, QUERIES
 
-RERANK = CONFIG.replace("{name: bm25, kind: bm25}", "{name: bm25, kind: bm25, rerank: {kind: mine, depth: 5}}")
+RERANK = CONFIG.replace(
+    "{name: bm25, kind: bm25}", "{name: bm25, kind: bm25, rerank: {kind: mine, depth: 5}}"
+)
 
 
 @pytest.fixture
@@ -37,23 +39,44 @@ def test_a_failing_query_is_counted_and_scores_zero(project, reranked):
     found = entry(project)
     assert (found["n_failed"], entry(project, "vector")["n_failed"]) == (1, 0)
     assert found["first_failure"] == "RuntimeError: down \\u001b[31m"
-    recall = next(record for record in found["measures"] if record["label"] == "R@10" and record["level"] == "document")
+    recall = next(
+        record
+        for record in found["measures"]
+        if record["label"] == "R@10" and record["level"] == "document"
+    )
     assert recall["n_failed"] == 1
     assert recall["n_scored"] == recall["n_attempted"] - recall["n_ineligible"]
     assert "\x1b" not in result.output
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scores", ["[[float('nan')] * len(row) for row in texts]", "[[1.0] for row in texts]", "[]"], ids=["NaN", "too few", "none"])
+@pytest.mark.parametrize(
+    "scores",
+    ["[[float('nan')] * len(row) for row in texts]", "[[1.0] for row in texts]", "[]"],
+    ids=["NaN", "too few", "none"],
+)
 def test_a_reranker_that_answers_nonsense_fails_every_query(project, reranked, scores):
-    result = reranked(f"class Mine:\n    name = 'mine'\n    def scores(self, queries, texts):\n        return {scores}\n")
+    result = reranked(
+        f"class Mine:\n    name = 'mine'\n    def scores(self, queries, texts):\n        return {scores}\n"
+    )
     assert result.exit_code == 0, result.stderr
     assert entry(project)["n_failed"] == entry(project)["n_runs"] - entry(project)["n_empty"]
-    assert next(record for record in entry(project)["measures"] if record["label"] == "RR")["value"] == 0
+    assert (
+        next(record for record in entry(project)["measures"] if record["label"] == "RR")["value"]
+        == 0
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", ["", "import nothing_of_this_name\n", "class Mine:\n    def __init__(self):\n        raise OSError('no model')\n"], ids=["missing", "import", "start"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "import nothing_of_this_name\n",
+        "class Mine:\n    def __init__(self):\n        raise OSError('no model')\n",
+    ],
+    ids=["missing", "import", "start"],
+)
 def test_a_reranker_that_cannot_be_loaded_is_an_error_of_the_settings(project, reranked, code):
     result = reranked(code)
     assert result.exit_code == 1
@@ -63,8 +86,14 @@ def test_a_reranker_that_cannot_be_loaded_is_an_error_of_the_settings(project, r
 
 def test_a_required_gate_rests_on_the_groups_that_were_scored(project):
     """Two of the questions have a quoted anchor; a floor at the span level needs five groups."""
-    text = CONFIG.replace("required: []", "required: [acceptance]").replace("advisory: [acceptance]", "advisory: []").replace("min_queries: 50", "min_queries: 5")
-    (project.gold / "gold_set.yaml").write_text(text + 'level: span\nacceptance: {success_at_10: ">= 0.0"}\n', encoding="utf-8")
+    text = (
+        CONFIG.replace("required: []", "required: [acceptance]")
+        .replace("advisory: [acceptance]", "advisory: []")
+        .replace("min_queries: 50", "min_queries: 5")
+    )
+    (project.gold / "gold_set.yaml").write_text(
+        text + 'level: span\nacceptance: {success_at_10: ">= 0.0"}\n', encoding="utf-8"
+    )
     assert project.invoke("run", "tiny").exit_code == 2
     gate = project.report()["gates"][0]
     assert (gate["status"], gate["reason_code"]) == ("insufficient_evidence", "too_few_queries")
@@ -84,7 +113,13 @@ def test_one_scored_group_has_no_interval_and_is_shown_so(project):
 @pytest.mark.slow
 def test_compare_names_what_was_configured_otherwise(project):
     project.invoke("run", "tiny")
-    (project.gold / "gold_set.yaml").write_text(CONFIG.replace("{name: bm25, kind: bm25}", "{name: bm25, kind: bm25, rerank: {kind: mmr, lambda: 0.1, embedding: {model: lsa-8}}}").replace("depth: 20", "depth: 6"), encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        CONFIG.replace(
+            "{name: bm25, kind: bm25}",
+            "{name: bm25, kind: bm25, rerank: {kind: mmr, lambda: 0.1, embedding: {model: lsa-8}}}",
+        ).replace("depth: 20", "depth: 6"),
+        encoding="utf-8",
+    )
     project.invoke("run", "tiny")
     shown = project.invoke("compare", "latest", "previous").stdout
     assert "DIFFERENT configuration of bm25: rerank" in shown
@@ -95,7 +130,10 @@ def test_compare_names_what_was_configured_otherwise(project):
 def test_show_reads_the_file_it_is_given(project):
     project.invoke("run", "tiny")
     alone = project.root / "alone.json"
-    alone.write_text((project.reports / "tiny" / "retrieval-metrics.json").read_text(encoding="utf-8"), encoding="utf-8")
+    alone.write_text(
+        (project.reports / "tiny" / "retrieval-metrics.json").read_text(encoding="utf-8"),
+        encoding="utf-8",
+    )
     assert project.invoke("show", str(alone)).exit_code == 0
     refused = project.invoke("compare", str(alone), "latest")
     assert (refused.exit_code, "run_incomplete" in refused.stderr) == (1, True)
@@ -108,7 +146,9 @@ def test_show_reads_the_file_it_is_given(project):
 
 @pytest.mark.slow
 def test_masking_off_is_shown_everywhere(project):
-    (project.gold / "gold_set.yaml").write_text(CONFIG.replace("chunker:", "mask_pii: false, chunker:"), encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        CONFIG.replace("chunker:", "mask_pii: false, chunker:"), encoding="utf-8"
+    )
     result = project.invoke("run", "tiny")
     assert result.exit_code == 0
     assert "masking of personal data is OFF" in result.stdout

@@ -11,7 +11,11 @@ from ragas_fake_server import FakeJudge
 from rag_eval.reporting.metrics_report import first_fault
 
 # ragas 0.4 reads a file of its own without closing it, and warns about its own names
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning",
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
 
 KEY = "sk-judge-do-not-show"
 IMPORTS = """
@@ -28,11 +32,20 @@ finally:
 def judged(project, monkeypatch):
     def run(behaviour="good", rate=1.0, exit_code=0):
         with FakeJudge(behaviour) as judge:
-            endpoint = {"base_url": judge.base_url, "model": "judge-1", "api_key": KEY, "max_retries": 0, "timeout_s": 20}
+            endpoint = {
+                "base_url": judge.base_url,
+                "model": "judge-1",
+                "api_key": KEY,
+                "max_retries": 0,
+                "timeout_s": 20,
+            }
             monkeypatch.setenv("RAG_EVAL_ENDPOINTS", json.dumps({"judge": endpoint}))
             monkeypatch.setenv("RAG_EVAL_RAGAS_ENDPOINT", "judge")
             monkeypatch.setenv("FEATURE_RAGAS_EVAL", "1")
-            (project.gold / "gold_set.yaml").write_text(CONFIG.replace("top_k: 5}", f"top_k: 5, ragas_sample_rate: {rate}}}"), encoding="utf-8")
+            (project.gold / "gold_set.yaml").write_text(
+                CONFIG.replace("top_k: 5}", f"top_k: 5, ragas_sample_rate: {rate}}}"),
+                encoding="utf-8",
+            )
             result = project.invoke("run", "tiny")
             assert result.exit_code == exit_code, result.output
             assert "Traceback" not in result.output
@@ -50,9 +63,20 @@ def test_the_judge_is_asked_and_its_verdict_is_in_the_report(project, judged):
     report = project.report()
     assert first_fault(report) is None
     found = report["answers"]["faithfulness"]
-    assert report["faithfulness"] == found["value"] == 1.0  # extracted sentences stand in their evidence
-    assert (found["n_attempted"], found["n_scored"], found["n_sampled"], found["failures"]) == (4, answered(report), answered(report), {})
-    assert (found["model"], found["sample_rate"], report["features"]["FEATURE_RAGAS_EVAL"]) == ("judge-1", 1.0, True)
+    assert (
+        report["faithfulness"] == found["value"] == 1.0
+    )  # extracted sentences stand in their evidence
+    assert (found["n_attempted"], found["n_scored"], found["n_sampled"], found["failures"]) == (
+        4,
+        answered(report),
+        answered(report),
+        {},
+    )
+    assert (found["model"], found["sample_rate"], report["features"]["FEATURE_RAGAS_EVAL"]) == (
+        "judge-1",
+        1.0,
+        True,
+    )
     assert asked == 2 * answered(report)
     assert KEY not in result.output
     first = report["content_hash"]
@@ -94,8 +118,18 @@ def test_nothing_sampled_and_no_endpoint(project, judged, monkeypatch):
 
 @pytest.mark.slow
 def test_without_the_flag_ragas_is_not_imported(project):
-    done = subprocess.run([sys.executable, "-c", IMPORTS, *project.arguments("run", "tiny")], capture_output=True, text=True, timeout=200, cwd=project.root, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS, *project.arguments("run", "tiny")],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=project.root,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "heavy: []"
     report = project.report()
-    assert (report["faithfulness"], report["faithfulness_reason"]) == (None, "FEATURE_RAGAS_EVAL is off")
+    assert (report["faithfulness"], report["faithfulness_reason"]) == (
+        None,
+        "FEATURE_RAGAS_EVAL is off",
+    )

@@ -34,8 +34,22 @@ class Undisturbed(NamedTuple):
 
 
 def start(root: Path, home: str) -> "subprocess.Popen[bytes]":
-    env = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")} | {"RAG_EVAL_PRIMARY_GOLD_SET": "smoke"}
-    command = [sys.executable, "-m", "rag_eval.cli", "run", "smoke", "--gold-sets", str(root / "gold_sets"), "--home", str(root / home), "--reports", str(root / f"{home}-reports")]
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")
+    } | {"RAG_EVAL_PRIMARY_GOLD_SET": "smoke"}
+    command = [
+        sys.executable,
+        "-m",
+        "rag_eval.cli",
+        "run",
+        "smoke",
+        "--gold-sets",
+        str(root / "gold_sets"),
+        "--home",
+        str(root / home),
+        "--reports",
+        str(root / f"{home}-reports"),
+    ]
     with (root / f"{home}.log").open("ab") as log:
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, cwd=root, env=env)
 
@@ -61,7 +75,10 @@ def finished(root: Path, home: str) -> str:
     assert "warning" not in log.read_text()[before:]
     reports = root / f"{home}-reports"
     assert not list((root / home).rglob(".partial-*"))
-    top, own = (json.loads((folder / "retrieval-metrics.json").read_text(encoding="utf-8")) for folder in (reports, reports / "smoke"))
+    top, own = (
+        json.loads((folder / "retrieval-metrics.json").read_text(encoding="utf-8"))
+        for folder in (reports, reports / "smoke")
+    )
     assert top == own
     return own["content_hash"]
 
@@ -71,10 +88,16 @@ def undisturbed(tmp_path_factory, project_root) -> Undisturbed:
     root = tmp_path_factory.mktemp("kill")
     shutil.copytree(project_root / "gold_sets" / "smoke", root / "gold_sets" / "smoke")
     began = time.monotonic()
-    side_by_side = [start(root, home) for home in ("first", "second")]  # as the runs that are killed are, which is slower than alone
-    assert [process.wait(timeout=900) for process in side_by_side] == [0, 0], (root / "first.log").read_text()
+    side_by_side = [
+        start(root, home) for home in ("first", "second")
+    ]  # as the runs that are killed are, which is slower than alone
+    assert [process.wait(timeout=900) for process in side_by_side] == [0, 0], (
+        root / "first.log"
+    ).read_text()
     seconds = time.monotonic() - began
-    report = json.loads((root / "first-reports" / "smoke" / "retrieval-metrics.json").read_text(encoding="utf-8"))
+    report = json.loads(
+        (root / "first-reports" / "smoke" / "retrieval-metrics.json").read_text(encoding="utf-8")
+    )
     return Undisturbed(root, report["content_hash"], seconds)
 
 
@@ -107,7 +130,9 @@ def test_killed_in_fresh_homes(undisturbed):
             struck += [result for result in pool.map(once, batch) if result is not None]
     assert len(struck) == KILLS, f"only {len(struck)} of {ATTEMPTS} runs were struck"
     assert {content_hash for _, content_hash in struck} == {undisturbed.content_hash}
-    assert len({reached for reached, _ in struck}) >= 3  # they struck different stages, not one moment twenty times
+    assert (
+        len({reached for reached, _ in struck}) >= 3
+    )  # they struck different stages, not one moment twenty times
 
 
 def test_killed_again_and_again_in_one_home(undisturbed):

@@ -42,11 +42,18 @@ def told(number):
 
 def recorded(number):
     contexts = [{"doc_id": f"d{number}.md", "text": body(number), "url": address(number)}]
-    return {"query_id": f"q{number}", "question": f"How is lamp{number} rotated?", "answer": told(number), "contexts": contexts}
+    return {
+        "query_id": f"q{number}",
+        "question": f"How is lamp{number} rotated?",
+        "answer": told(number),
+        "contexts": contexts,
+    }
 
 
 def command(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    result = CliRunner().invoke(
+        app, [str(argument) for argument in arguments], catch_exceptions=False
+    )
     assert "Traceback" not in result.output
     return result
 
@@ -64,13 +71,42 @@ def folder_project(project, *, mask_pii, answers):
     for path in project.corpus.glob("*"):
         path.unlink()
     for number in range(N):
-        (project.corpus / f"d{number}.md").write_text(f"---\ntitle: Lamp{number}\nauthor: Jane\nurl: {address(number)}\n---\n\n# Lamp{number}\n\n{body(number)}\n", encoding="utf-8")
-    (project.gold / "queries.jsonl").write_text(jsonl([{"query_id": f"q{n}", "text": f"How is lamp{n} rotated?", "answerable": True} for n in range(N)]), encoding="utf-8")
+        (project.corpus / f"d{number}.md").write_text(
+            f"---\ntitle: Lamp{number}\nauthor: Jane\nurl: {address(number)}\n---\n\n# Lamp{number}\n\n{body(number)}\n",
+            encoding="utf-8",
+        )
+    (project.gold / "queries.jsonl").write_text(
+        jsonl(
+            [
+                {"query_id": f"q{n}", "text": f"How is lamp{n} rotated?", "answerable": True}
+                for n in range(N)
+            ]
+        ),
+        encoding="utf-8",
+    )
     (project.gold / "paraphrases.jsonl").unlink()
-    (project.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}.md\t1\n" for n in range(N)), encoding="utf-8")
-    value = PHONE if mask_pii == "false" else "every morning"  # a piece of a source that begins behind what says what it is
-    (project.gold / "answers.jsonl").write_text(jsonl([{"query_id": "q3", "doc_id": "d3.md", "anchors": [{"quote": f"{value} every day." if mask_pii == "false" else value}]}]), encoding="utf-8")
-    (project.gold / "outputs.jsonl").write_text(jsonl([recorded(n) for n in range(N)]), encoding="utf-8")
+    (project.gold / "qrels.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}.md\t1\n" for n in range(N)),
+        encoding="utf-8",
+    )
+    value = (
+        PHONE if mask_pii == "false" else "every morning"
+    )  # a piece of a source that begins behind what says what it is
+    (project.gold / "answers.jsonl").write_text(
+        jsonl(
+            [
+                {
+                    "query_id": "q3",
+                    "doc_id": "d3.md",
+                    "anchors": [{"quote": f"{value} every day." if mask_pii == "false" else value}],
+                }
+            ]
+        ),
+        encoding="utf-8",
+    )
+    (project.gold / "outputs.jsonl").write_text(
+        jsonl([recorded(n) for n in range(N)]), encoding="utf-8"
+    )
     (project.gold / "gold_set.yaml").write_text(
         f"""\
 name: tiny
@@ -94,11 +130,19 @@ def run_and_print(project, monkeypatch, *arguments):
     monkeypatch.delenv("RAG_EVAL_TRACKING_URI")
     ran = project.invoke("run", *arguments)
     assert ran.exit_code in {0, 2}, ran.output
-    printed = [ran, command("show", "--home", project.home), command("show", "--json", "--home", project.home)]
+    printed = [
+        ran,
+        command("show", "--home", project.home),
+        command("show", "--json", "--home", project.home),
+    ]
     printed += [command("explain", f"q{n}", "--home", project.home) for n in range(N)]
     file = project.root / "printed.txt"
     file.write_text("\n".join(one.output for one in printed), encoding="utf-8")
-    stores = [project.home / name for name in ("mlflow.db", "mlartifacts", "dagster") if (project.home / name).exists()]
+    stores = [
+        project.home / name
+        for name in ("mlflow.db", "mlartifacts", "dagster")
+        if (project.home / name).exists()
+    ]
     assert len(stores) >= 2
     return [project.reports, file, *stores]
 
@@ -108,17 +152,27 @@ def test_recorded_outputs_that_repeat_what_only_their_context_labels(project, mo
     place.mkdir()
     (place / "outputs.jsonl").write_text(jsonl([recorded(n) for n in range(N)]), encoding="utf-8")
     places = run_and_print(project, monkeypatch, "--recorded", str(place))
-    report = json.loads((project.reports / "alone" / "retrieval-metrics.json").read_text(encoding="utf-8"))
+    report = json.loads(
+        (project.reports / "alone" / "retrieval-metrics.json").read_text(encoding="utf-8")
+    )
     flagged = report["answers"]["gap"]["flagged"]
     assert len(flagged) == N
     assert all("Bananas ripen" in row["answer"] and FILL in row["answer"] for row in flagged)
     held = report["trust"]["poisoning"]["quarantined"]
-    assert [row["source_url"].startswith("https://example.org/d2?to=[email") for row in held] == [True]
+    assert [row["source_url"].startswith("https://example.org/d2?to=[email") for row in held] == [
+        True
+    ]
     assert found_in(places) == set()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mask_pii", "answers"), [("false", "{mode: deterministic, top_k: 5}"), ("true", "{mode: recorded, recorded: outputs.jsonl}")])
+@pytest.mark.parametrize(
+    ("mask_pii", "answers"),
+    [
+        ("false", "{mode: deterministic, top_k: 5}"),
+        ("true", "{mode: recorded, recorded: outputs.jsonl}"),
+    ],
+)
 def test_a_folder_and_what_the_guard_prints_of_it(project, monkeypatch, mask_pii, answers):
     folder_project(project, mask_pii=mask_pii, answers=answers)
     places = run_and_print(project, monkeypatch, "tiny")
@@ -129,7 +183,9 @@ def test_a_folder_and_what_the_guard_prints_of_it(project, monkeypatch, mask_pii
     assert held["source_url"].startswith("https://example.org/d2?to=[email")
     shown = command("trust", "show", held["chunk_id"], *more).output
     assert "api_key = [" in shown
-    (project.root / "trust.txt").write_text(listed + command("trust", "list", "--warnings", *more).output + shown, encoding="utf-8")
+    (project.root / "trust.txt").write_text(
+        listed + command("trust", "list", "--warnings", *more).output + shown, encoding="utf-8"
+    )
     assert found_in([*places, project.root / "trust.txt"]) == set()
 
 
@@ -140,7 +196,9 @@ def test_the_password_of_the_tracking_server_is_not_printed(project, monkeypatch
     ran = project.invoke("run", "tiny")
     assert "MLflow did not record this run" in ran.output
     assert "127.0.0.1" in ran.output
-    assert {name for name, text in outputs(project.reports, project.home) if password in text} == set()
+    assert {
+        name for name, text in outputs(project.reports, project.home) if password in text
+    } == set()
     assert password not in ran.output
 
 
@@ -148,8 +206,14 @@ def test_the_password_of_the_tracking_server_is_not_printed(project, monkeypatch
     ("name", "value"),
     [
         ("CHROMA_URL", "ftp://bob:S3cretPw@host:8000"),
-        ("ENDPOINTS", '{"writer": {"base_url": "https://example.org/v1", "api_key": "S3cretPw", "modle": "m"}}'),
-        ("ENDPOINTS", '{"writer": {"base_url": "ftp://bob:S3cretPw@example.org/v1", "model": "m"}}'),
+        (
+            "ENDPOINTS",
+            '{"writer": {"base_url": "https://example.org/v1", "api_key": "S3cretPw", "modle": "m"}}',
+        ),
+        (
+            "ENDPOINTS",
+            '{"writer": {"base_url": "ftp://bob:S3cretPw@example.org/v1", "model": "m"}}',
+        ),
         ("SOURCES", '{"mine": "ftp://bob:S3cretPw@example.org/search"}'),
         ("SOURCES", '{"mine": ["https://bob:S3cretPw@example.org/search"]}'),
     ],

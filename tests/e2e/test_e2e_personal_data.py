@@ -3,7 +3,22 @@
 import json
 
 import pytest
-from personal_data import EVERY, N_EACH, address, beir, body, copied, jsonl, leaked, markdown, output, outputs, question, sentence, values
+from personal_data import (
+    EVERY,
+    N_EACH,
+    address,
+    beir,
+    body,
+    copied,
+    jsonl,
+    leaked,
+    markdown,
+    output,
+    outputs,
+    question,
+    sentence,
+    values,
+)
 from typer.testing import CliRunner
 
 from rag_eval.cli import app
@@ -63,7 +78,9 @@ class Leaky:
 
 
 def command(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    result = CliRunner().invoke(
+        app, [str(argument) for argument in arguments], catch_exceptions=False
+    )
     assert "Traceback" not in result.output
     return result
 
@@ -78,34 +95,72 @@ def personal(project, monkeypatch):
         for number in range(N_EACH):
             (project.corpus / f"d{number}.md").write_text(markdown(number), encoding="utf-8")
         (project.gold / "collection").mkdir()
-        (project.gold / "collection" / "corpus.jsonl").write_text(jsonl([beir(number) for number in range(N_EACH)]), encoding="utf-8")
+        (project.gold / "collection" / "corpus.jsonl").write_text(
+            jsonl([beir(number) for number in range(N_EACH)]), encoding="utf-8"
+        )
         name = "d{}.md" if "folder" in corpus else "d{}"
-        (project.gold / "queries.jsonl").write_text(jsonl([{"query_id": f"q{n}", "text": question(n), "answerable": True} for n in range(N_EACH)]), encoding="utf-8")
+        (project.gold / "queries.jsonl").write_text(
+            jsonl(
+                [
+                    {"query_id": f"q{n}", "text": question(n), "answerable": True}
+                    for n in range(N_EACH)
+                ]
+            ),
+            encoding="utf-8",
+        )
         (project.gold / "paraphrases.jsonl").unlink()
-        (project.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\t{name.format(n)}\t1\n" for n in range(N_EACH)), encoding="utf-8")
+        (project.gold / "qrels.tsv").write_text(
+            "query-id\tcorpus-id\tscore\n"
+            + "".join(f"q{n}\t{name.format(n)}\t1\n" for n in range(N_EACH)),
+            encoding="utf-8",
+        )
         anchor = sentence(3) if recorded else mask(sentence(3)).text
-        (project.gold / "answers.jsonl").write_text(jsonl([{"query_id": "q3", "doc_id": name.format(3), "anchors": [{"quote": anchor}]}]), encoding="utf-8")
+        (project.gold / "answers.jsonl").write_text(
+            jsonl([{"query_id": "q3", "doc_id": name.format(3), "anchors": [{"quote": anchor}]}]),
+            encoding="utf-8",
+        )
         place = project.root / "alone" if recorded else project.gold
         place.mkdir(exist_ok=True)
-        (place / "outputs.jsonl").write_text(jsonl([output(n, body(n) if recorded else markdown(n)) for n in range(N_EACH)]), encoding="utf-8")
-        (project.gold / "gold_set.yaml").write_text(CONFIG.format(corpus=corpus, answers=answers, primary=primary, more=more), encoding="utf-8")
+        (place / "outputs.jsonl").write_text(
+            jsonl([output(n, body(n) if recorded else markdown(n)) for n in range(N_EACH)]),
+            encoding="utf-8",
+        )
+        (project.gold / "gold_set.yaml").write_text(
+            CONFIG.format(corpus=corpus, answers=answers, primary=primary, more=more),
+            encoding="utf-8",
+        )
         (project.root / "leaky_port.py").write_text(PORT, encoding="utf-8")
         monkeypatch.syspath_prepend(str(project.root))
         monkeypatch.delitem(__import__("sys").modules, "leaky_port", raising=False)
         monkeypatch.delenv("RAG_EVAL_TRACKING_URI")
         monkeypatch.setenv("RAG_EVAL_SOURCES", json.dumps({"leaky": "leaky_port:Leaky"}))
         # recorded outputs alone, with no corpus: what they hold is the corpus, and it is not masked in the home
-        ran = project.invoke("run", "--recorded", str(place)) if recorded else project.invoke("run", "tiny")
-        assert ran.exit_code in ({0, 2} if recorded else {0}), ran.output  # a gate that is not measured may be required there
+        ran = (
+            project.invoke("run", "--recorded", str(place))
+            if recorded
+            else project.invoke("run", "tiny")
+        )
+        assert ran.exit_code in ({0, 2} if recorded else {0}), (
+            ran.output
+        )  # a gate that is not measured may be required there
         reports = project.reports / ("alone" if recorded else "tiny")
-        printed = [ran, command("show", "--home", project.home), command("show", "--json", "--home", project.home)]
+        printed = [
+            ran,
+            command("show", "--home", project.home),
+            command("show", "--json", "--home", project.home),
+        ]
         printed += [command("explain", f"q{n}", "--home", project.home) for n in (0, 3, 7, 8)]
-        printed += [command("validate", reports / "citations.jsonl", "--index", project.home), command("validate", reports / "citations.jsonl")]
+        printed += [
+            command("validate", reports / "citations.jsonl", "--index", project.home),
+            command("validate", reports / "citations.jsonl"),
+        ]
         text = "\n".join(one.output for one in printed)
         printed_file = project.root / "printed.txt"
         printed_file.write_text(text, encoding="utf-8")
         assert len([path for path in reports.iterdir() if path.stat().st_size]) >= 8
-        stores = [project.home / name for name in OUTSIDE if not (recorded and name == "dagster")]  # what is no gold set of the project has no lineage
+        stores = [
+            project.home / name for name in OUTSIDE if not (recorded and name == "dagster")
+        ]  # what is no gold set of the project has no lineage
         assert all(store.exists() for store in stores)
         return reports, [project.reports, printed_file, *stores], text
 
@@ -118,7 +173,11 @@ def lines(path):
 
 def check_nothing_leaves(places):
     assert leaked(outputs(*places)) == set()
-    sources = [form for n in range(N_EACH) for form in (markdown(n), mask(markdown(n)).text, body(n), mask(body(n)).text)]
+    sources = [
+        form
+        for n in range(N_EACH)
+        for form in (markdown(n), mask(markdown(n)).text, body(n), mask(body(n)).text)
+    ]
     assert copied(outputs(*places), sources) == set()
 
 
@@ -135,7 +194,10 @@ def check_files(project, reports):
     assert result.verdicts.tried["quote_mismatch"] >= N_EACH // 2
     cut = [row for row in result.records if "quote_chars" in row]
     assert cut
-    assert all(row["quote_chars"] > len(row.get("quote", "")) and row.get("quote", "…").endswith("…") for row in cut)
+    assert all(
+        row["quote_chars"] > len(row.get("quote", "")) and row.get("quote", "…").endswith("…")
+        for row in cut
+    )
     return answers
 
 
@@ -149,14 +211,22 @@ def test_the_values_are_two_hundred_and_all_would_be_masked():
 
 @pytest.mark.slow
 def test_deterministic_answers_over_a_folder_and_a_retriever_that_masks_nothing(project, personal):
-    reports, places, printed = personal(primary="leaky", more="  - {name: leaky, kind: external, source: leaky}\n")
+    reports, places, printed = personal(
+        primary="leaky", more="  - {name: leaky, kind: external, source: leaky}\n"
+    )
     check_nothing_leaves(places)
     answers = check_files(project, reports)
-    long = [row for row in answers if any(cited.get("quote_chars", 0) > 200 for cited in row["citations"])]
+    long = [
+        row
+        for row in answers
+        if any(cited.get("quote_chars", 0) > 200 for cited in row["citations"])
+    ]
     assert long
     assert all("…" in row["text"] for row in long)
     assert any(FILL in row["text"] for row in answers)
-    assert {cited["source_url"] for row in answers for cited in row["citations"]} & {shown_address(address(n)) for n in range(N_EACH)}
+    assert {cited["source_url"] for row in answers for cited in row["citations"]} & {
+        shown_address(address(n)) for n in range(N_EACH)
+    }
     assert "https://example.org/" in printed  # the link stands beside what is shown
     units = [text for name, text in outputs(*project.home.glob("artifacts/run/*/units.parquet"))]
     assert units
@@ -165,10 +235,19 @@ def test_deterministic_answers_over_a_folder_and_a_retriever_that_masks_nothing(
 
 @pytest.mark.slow
 def test_recorded_answers_that_copy_their_contexts(project, personal):
-    reports, places, _ = personal(answers="{mode: recorded, recorded: outputs.jsonl}", more="  - {name: mine, kind: external, recorded: outputs.jsonl}\n", primary="mine")
+    reports, places, _ = personal(
+        answers="{mode: recorded, recorded: outputs.jsonl}",
+        more="  - {name: mine, kind: external, recorded: outputs.jsonl}\n",
+        primary="mine",
+    )
     check_nothing_leaves(places)
     answers = check_files(project, reports)
-    assert all(row["text"].startswith("It is said that The ") and "…" in row["text"] and " Ask " in row["text"] for row in answers)
+    assert all(
+        row["text"].startswith("It is said that The ")
+        and "…" in row["text"]
+        and " Ask " in row["text"]
+        for row in answers
+    )
 
 
 @pytest.mark.slow

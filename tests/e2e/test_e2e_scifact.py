@@ -4,18 +4,24 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # raised inside MLflow's own SQLAlchemy models
 
 
 def figures(report, strategy):
     entry = next(entry for entry in report["strategies"] if entry["name"] == strategy)
-    return {record["label"]: record for record in entry["measures"] if record["level"] == "document"}
+    return {
+        record["label"]: record for record in entry["measures"] if record["level"] == "document"
+    }
 
 
 def run(project, shared_data, *more):
     result = project.invoke("run", "--beir", str(shared_data / "scifact"), "--split", "test", *more)
     assert result.exit_code == 0, result.stderr
-    return json.loads((project.reports / "scifact-test" / "retrieval-metrics.json").read_text(encoding="utf-8"))
+    return json.loads(
+        (project.reports / "scifact-test" / "retrieval-metrics.json").read_text(encoding="utf-8")
+    )
 
 
 @pytest.mark.slow
@@ -30,9 +36,13 @@ def test_bm25_gives_the_figures_of_anserini(project, shared_data):
 
 @pytest.mark.slow
 def test_minilm_vectors_give_the_figures_of_mteb(project, shared_data):
-    report = run(project, shared_data, "--vectors", str(shared_data / "embeddings" / "all-MiniLM-L6-v2.npz"))
+    report = run(
+        project, shared_data, "--vectors", str(shared_data / "embeddings" / "all-MiniLM-L6-v2.npz")
+    )
     found = figures(report, "vector")
     assert found["nDCG@10"]["value"] == pytest.approx(0.6451, abs=0.0005)
     assert found["R@10"]["value"] == pytest.approx(0.7833, abs=0.0005)
     assert found["R@100"]["value"] == pytest.approx(0.9250, abs=0.0005)
-    assert figures(report, "hybrid")["nDCG@10"]["value"] > max(found["nDCG@10"]["value"], figures(report, "bm25")["nDCG@10"]["value"])
+    assert figures(report, "hybrid")["nDCG@10"]["value"] > max(
+        found["nDCG@10"]["value"], figures(report, "bm25")["nDCG@10"]["value"]
+    )

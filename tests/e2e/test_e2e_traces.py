@@ -37,7 +37,13 @@ def log_of(project):
 
 
 def answers_of(project):
-    return {row["query_id"]: row for row in map(json.loads, (project.reports / "tiny" / "answers.jsonl").read_text(encoding="utf-8").splitlines())}
+    return {
+        row["query_id"]: row
+        for row in map(
+            json.loads,
+            (project.reports / "tiny" / "answers.jsonl").read_text(encoding="utf-8").splitlines(),
+        )
+    }
 
 
 def agree(project, found):
@@ -66,9 +72,13 @@ def agree(project, found):
     assert {trace.strategy for trace in found} == {report["answers"]["strategy"]}
     assert {trace.qid for trace in found} == set(answers)
     for query_id, answer in answers.items():
-        own = sorted((trace for trace in found if trace.qid == query_id), key=lambda trace: trace.seg)
+        own = sorted(
+            (trace for trace in found if trace.qid == query_id), key=lambda trace: trace.seg
+        )
         assert sum(len(trace.citations) for trace in own) == len(answer["citations"])
-        assert [trace.seg for trace in own] == sorted({cited["segment"] for cited in answer["citations"]} or {0})
+        assert [trace.seg for trace in own] == sorted(
+            {cited["segment"] for cited in answer["citations"]} or {0}
+        )
         for trace in own:
             assert len(trace.citations) == len(trace.scores) == len(trace.kpos) == len(trace.kfinal)
             assert bool(trace.section_id) == bool(trace.rev) == bool(trace.citations)
@@ -88,9 +98,17 @@ def test_lines_rows_and_report_agree(project, database):
     assert len(read_traces(store)) == 2 * len(found)
     agree(project, read_traces(store, run_id=project.report()["run_id"]))
     if isinstance(database, str):
-        names = [row[0] for row in postgres_server.execute(database, "SELECT column_name FROM information_schema.columns WHERE table_name = 'rag_traces' ORDER BY ordinal_position")]
+        names = [
+            row[0]
+            for row in postgres_server.execute(
+                database,
+                "SELECT column_name FROM information_schema.columns WHERE table_name = 'rag_traces' ORDER BY ordinal_position",
+            )
+        ]
         assert not (project.home / "rag_eval.db").exists()
-        assert postgres_server.execute(database, "SELECT count(*) FROM rag_traces WHERE citations::jsonb ->> 0 IS NOT NULL")[0][0] == 2 * sum(bool(trace.citations) for trace in found)
+        assert postgres_server.execute(
+            database, "SELECT count(*) FROM rag_traces WHERE citations::jsonb ->> 0 IS NOT NULL"
+        )[0][0] == 2 * sum(bool(trace.citations) for trace in found)
     else:
         with sqlite3.connect(database) as connection:
             names = [row[1] for row in connection.execute("PRAGMA table_info(rag_traces)")]
@@ -100,9 +118,24 @@ def test_lines_rows_and_report_agree(project, database):
 
 def test_values_that_would_forge_a_line_are_one_line_and_one_row(project, database):
     hostile = "a b\nts=2026-01-01T00:00:00Z qid=forged seg=0 \x1b[31m'); DROP TABLE rag_traces; --\x00\ud800"
-    rows = [{"query_id": "again", "answer": "A failed job is tried three more times.", "contexts": [{"doc_id": "retries.md", "text": "A failed job is tried three more times."}], "citations": [{"doc_id": hostile, "snippet_id": "s"}, {"number": 1}]}]
+    rows = [
+        {
+            "query_id": "again",
+            "answer": "A failed job is tried three more times.",
+            "contexts": [
+                {"doc_id": "retries.md", "text": "A failed job is tried three more times."}
+            ],
+            "citations": [{"doc_id": hostile, "snippet_id": "s"}, {"number": 1}],
+        }
+    ]
     (project.gold / "mine.jsonl").write_text(jsonl(rows), encoding="utf-8")
-    (project.gold / "gold_set.yaml").write_text(CONFIG.replace("answers: {mode: deterministic, top_k: 5}", "answers: {mode: recorded, recorded: mine.jsonl}"), encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        CONFIG.replace(
+            "answers: {mode: deterministic, top_k: 5}",
+            "answers: {mode: recorded, recorded: mine.jsonl}",
+        ),
+        encoding="utf-8",
+    )
     result = project.invoke("run", "tiny")
     assert result.exit_code == 0, result.output
     assert "traces were not written" not in result.stderr
@@ -113,7 +146,14 @@ def test_values_that_would_forge_a_line_are_one_line_and_one_row(project, databa
     assert any("forged" in name for trace in found for name in trace.citations)
 
 
-@pytest.mark.parametrize("place", ["postgresql://me:s3cr3t-pw@127.0.0.1:{port}/db", "mysql://me:s3cr3t-pw@127.0.0.1/db", "not an address s3cr3t-pw"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "postgresql://me:s3cr3t-pw@127.0.0.1:{port}/db",
+        "mysql://me:s3cr3t-pw@127.0.0.1/db",
+        "not an address s3cr3t-pw",
+    ],
+)
 def test_a_database_that_cannot_be_used_leaves_the_report(project, monkeypatch, place):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -127,7 +167,12 @@ def test_a_database_that_cannot_be_used_leaves_the_report(project, monkeypatch, 
     assert "s3cr3t-pw" not in result.stderr
     assert project.report()["run_id"]
     assert len(log_of(project)) >= 4  # the lines do not need the database
-    for path in (path for folder in (project.home, project.reports) for path in folder.rglob("*") if path.is_file()):
+    for path in (
+        path
+        for folder in (project.home, project.reports)
+        for path in folder.rglob("*")
+        if path.is_file()
+    ):
         assert b"s3cr3t-pw" not in path.read_bytes(), path
 
 
@@ -137,11 +182,15 @@ def test_without_answers_or_by_choice_no_lines(project, monkeypatch):
     assert log_of(project)
     monkeypatch.setenv("RAG_EVAL_TRACE_LOG", "false")
     assert project.invoke("run", "tiny").exit_code == 0
-    assert not (project.reports / "tiny" / "traces.log").exists()  # lines of an earlier run do not stand beside this report
+    assert not (
+        project.reports / "tiny" / "traces.log"
+    ).exists()  # lines of an earlier run do not stand beside this report
     monkeypatch.delenv("RAG_EVAL_TRACE_LOG")
     assert project.invoke("run", "tiny").exit_code == 0
     before = len(read_traces(SqlStore(project.home / "rag_eval.db")))
-    (project.gold / "gold_set.yaml").write_text(CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", ""), encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", ""), encoding="utf-8"
+    )
     assert project.invoke("run", "tiny").exit_code == 0
     assert not (project.reports / "tiny" / "traces.log").exists()
     assert len(read_traces(SqlStore(project.home / "rag_eval.db"))) == before

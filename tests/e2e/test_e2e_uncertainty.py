@@ -14,7 +14,9 @@ from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.outcomes import OutcomeStore
 from rag_eval.uncertainty.promotions import promotions
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # raised inside MLflow's own SQLAlchemy models
 
 ACCEPTED = ("calibrators", "accepted", "tiny")
 
@@ -38,11 +40,19 @@ def outcomes_of(project):
 
 
 def climbed(project, name="bm25"):
-    return [(change.old_status, change.new_status) for change in promotions(SqlStore(project.home / "rag_eval.db")) if change.series.strategy == name]
+    return [
+        (change.old_status, change.new_status)
+        for change in promotions(SqlStore(project.home / "rag_eval.db"))
+        if change.series.strategy == name
+    ]
 
 
 def unmet_of(entry, status):
-    return [one["name"] for one in entry["standing"]["conditions"] if one["status"] == status and not one["met"]]
+    return [
+        one["name"]
+        for one in entry["standing"]["conditions"]
+        if one["status"] == status and not one["met"]
+    ]
 
 
 def by_claim(project):
@@ -53,19 +63,33 @@ def test_what_a_night_learns_the_next_night_says(missing, tracking_store):
     first = night(missing)
     assert "absent -> provisional" in first.stdout
     entry = stated(missing)
-    assert (entry["status"], entry["outcomes"]["added"], entry["outcomes"]["n_missed"], entry["n_absent"]) == ("prior", 120, 40, 0)
+    assert (
+        entry["status"],
+        entry["outcomes"]["added"],
+        entry["outcomes"]["n_missed"],
+        entry["n_absent"],
+    ) == ("prior", 120, 40, 0)
     assert entry["observed"]["miss_any"]["value"] == pytest.approx(1 / made.MISSED_OF)
     assert entry["stated"]["value"] is None
     assert "prior" in entry["stated"]["reason"]
     known = calibrated(missing)
-    assert (known["status"], known["counts"]["groups"], known["counts"]["groups_with_misses"]) == ("provisional", made.N, made.N // made.MISSED_OF)
+    assert (known["status"], known["counts"]["groups"], known["counts"]["groups_with_misses"]) == (
+        "provisional",
+        made.N,
+        made.N // made.MISSED_OF,
+    )
     assert known["promotion"]["new_status"] == "provisional"
     assert known["validation"]["skill"]["value"] > 0.3
     assert known["heuristic_v0"]["skill"]["value"] < known["validation"]["skill"]["value"]
     answered = [line["answer"] for line in lines(missing) if "answer" in line]
     assert len(answered) == made.N
     assert {answer["calibrated_confidence"]["kind"] for answer in answered} == {"absent"}
-    assert all(answer["final_confidence"]["value"] < answer["synthesis_confidence"]["value"] for answer in answered if answer["final_confidence"]["kind"] == "derived" and answer["synthesis_confidence"]["value"] > 0)
+    assert all(
+        answer["final_confidence"]["value"] < answer["synthesis_confidence"]["value"]
+        for answer in answered
+        if answer["final_confidence"]["kind"] == "derived"
+        and answer["synthesis_confidence"]["value"] > 0
+    )
     before = missing.report()["content_hash"]
 
     second = night(missing)
@@ -79,24 +103,36 @@ def test_what_a_night_learns_the_next_night_says(missing, tracking_store):
     assert climbed(missing) == [("absent", "provisional")]
     found = lines(missing)
     lost = {f"q{number:02d}" for number in range(made.N) if made.is_lost(number)}
-    rates = {side: [line["miss_rate"]["value"] for line in found if (line["query_id"] in lost) is side] for side in (True, False)}
+    rates = {
+        side: [line["miss_rate"]["value"] for line in found if (line["query_id"] in lost) is side]
+        for side in (True, False)
+    }
     assert min(rates[True]) > max(rates[False])
     for line in found:
         if "answer" in line:
             assert line["answer"]["calibrated_confidence"]["kind"] == "derived"
-            assert line["answer"]["calibrated_confidence"]["value"] <= line["answer"]["synthesis_confidence"]["value"]
+            assert (
+                line["answer"]["calibrated_confidence"]["value"]
+                <= line["answer"]["synthesis_confidence"]["value"]
+            )
     assert entry["stated"]["value"] == pytest.approx(1 / made.MISSED_OF, abs=0.1)
 
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=tracking_store)
     experiment = client.get_experiment_by_name("rag_eval/tiny")
-    runs = client.search_runs([experiment.experiment_id], f"tags.`rag_eval.run_id` = '{missing.report()['run_id']}'")
+    runs = client.search_runs(
+        [experiment.experiment_id], f"tags.`rag_eval.run_id` = '{missing.report()['run_id']}'"
+    )
     child = next(run for run in runs if run.data.params.get("miss_rate_status") == "provisional")
-    assert {"brier", "brier_skill", "auroc", "smece", "ece", "miss_any_at_10", "outcomes"} <= set(child.data.metrics)
+    assert {"brier", "brier_skill", "auroc", "smece", "ece", "miss_any_at_10", "outcomes"} <= set(
+        child.data.metrics
+    )
     assert child.data.metrics["miss_any_at_10"] == pytest.approx(1 / made.MISSED_OF)
     parent = next(run for run in runs if "mlflow.parentRunId" not in run.data.tags)
-    assert {"reliability.png", "learning-curve.png"} <= {item.path for item in client.list_artifacts(parent.info.run_id)}
+    assert {"reliability.png", "learning-curve.png"} <= {
+        item.path for item in client.list_artifacts(parent.info.run_id)
+    }
     assert (missing.reports / "tiny" / "reliability.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -107,14 +143,21 @@ def refused(project, code, reports=None):
     assert "no report was written" in result.stderr
     assert "Traceback" not in result.output + result.stderr
     if reports is not None:
-        assert {path.name: path.read_bytes() for path in (project.reports / "tiny").iterdir()} == reports
+        assert {
+            path.name: path.read_bytes() for path in (project.reports / "tiny").iterdir()
+        } == reports
 
 
 def test_few_questions_stay_uncalibrated_and_a_damaged_choice_is_told(project):
     night(project)
     for name in ("bm25", "vector"):
         entry, known = stated(project, name), calibrated(project, name)
-        assert (entry["status"], entry["calibrator"], known["status"], known["calibrator"]) == ("uncalibrated", "heuristic_v0", "uncalibrated", None)
+        assert (entry["status"], entry["calibrator"], known["status"], known["calibrator"]) == (
+            "uncalibrated",
+            "heuristic_v0",
+            "uncalibrated",
+            None,
+        )
         assert "50" in entry["reason"]
         assert known["calibrator_reason"]
         assert climbed(project, name) == [("absent", "uncalibrated")]
@@ -125,7 +168,12 @@ def test_few_questions_stay_uncalibrated_and_a_damaged_choice_is_told(project):
     assert not (project.reports / "tiny" / "reliability.png").exists()
     path = project.home.joinpath(*ACCEPTED, "bm25", "miss_any@10.json")
     path.parent.mkdir(parents=True)
-    for damage in (b"", b"{}", b"\xff\xfe", b'{"calibrator_id": "../../x", "strategy_fingerprint": "x", "status": "measured", "at": ""}'):
+    for damage in (
+        b"",
+        b"{}",
+        b"\xff\xfe",
+        b'{"calibrator_id": "../../x", "strategy_fingerprint": "x", "status": "measured", "at": ""}',
+    ):
         path.write_bytes(damage)
         refused(project, "accepted_damaged")
 
@@ -133,8 +181,15 @@ def test_few_questions_stay_uncalibrated_and_a_damaged_choice_is_told(project):
 @pytest.mark.slow
 def test_where_no_prior_speaks_none_is_announced(missing):
     """Of 60 questions 20 are judged, at a K that no shipped prior knows: the next night says what this one announced."""
-    (missing.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{number:02d}\td{number:02d}.md\t1\n" for number in range(20)), encoding="utf-8")
-    asked = [{"query_id": f"q{number:02d}", "text": made.question(number), "answerable": number < 20} for number in range(made.N)]
+    (missing.gold / "qrels.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n"
+        + "".join(f"q{number:02d}\td{number:02d}.md\t1\n" for number in range(20)),
+        encoding="utf-8",
+    )
+    asked = [
+        {"query_id": f"q{number:02d}", "text": made.question(number), "answerable": number < 20}
+        for number in range(made.N)
+    ]
     (missing.gold / "queries.jsonl").write_text(jsonl(asked), encoding="utf-8")
     configure(missing, more="uncertainty: {k: 5}\n")
     told = night(missing)
@@ -142,34 +197,73 @@ def test_where_no_prior_speaks_none_is_announced(missing):
         known = calibrated(missing)
         assert (known["status"], unmet_of(known, "prior")) == ("uncalibrated", ["shipped_prior"])
         night(missing)
-        assert (stated(missing)["status"], stated(missing)["calibrator"]) == ("uncalibrated", "heuristic_v0")
+        assert (stated(missing)["status"], stated(missing)["calibrator"]) == (
+            "uncalibrated",
+            "heuristic_v0",
+        )
     assert climbed(missing) == [("absent", "uncalibrated")]
     assert "bm25 is uncalibrated from the next run on" in told.stdout
     assert "prior from the next run on" not in told.stdout
     made.gold(missing)  # with outcomes of its own it needs no prior
     night(missing)
-    assert (calibrated(missing)["status"], unmet_of(calibrated(missing), "prior")) == ("provisional", [])
+    assert (calibrated(missing)["status"], unmet_of(calibrated(missing), "prior")) == (
+        "provisional",
+        [],
+    )
     night(missing)
-    assert (stated(missing)["status"], stated(missing)["calibrator"]) == ("provisional", calibrated(missing)["calibrator"])
+    assert (stated(missing)["status"], stated(missing)["calibrator"]) == (
+        "provisional",
+        calibrated(missing)["calibrator"],
+    )
 
 
 HOSTILE = "\x1b[31m\x1b]8;;http://x\x07[bold red]alert[/] [link=file:///etc/passwd]\r\nforged line\u2028\u202e <script>alert(1)</script> ${{7*7}} %s '); DROP TABLE retrieval_outcomes; --"
 
 
 def test_markup_and_control_characters_stay_data(project):
-    queries = [{"query_id": "keep", "text": f"{HOSTILE} How long do results stay?", "answerable": True}, {"query_id": "[red]q[blink]", "text": "failed job " + "x" * 19_900, "answerable": True}]
+    queries = [
+        {"query_id": "keep", "text": f"{HOSTILE} How long do results stay?", "answerable": True},
+        {"query_id": "[red]q[blink]", "text": "failed job " + "x" * 19_900, "answerable": True},
+    ]
     (project.gold / "queries.jsonl").write_text(jsonl(queries), encoding="utf-8")
-    (project.gold / "paraphrases.jsonl").write_text(jsonl([{"query_id": "keep", "paraphrase_id": "[bold]p", "text": "[blink]deletion[/blink] of old results \x1b[2J", "source": "hand"}]), encoding="utf-8")
-    (project.corpus / "[bold]storage[blink].md").write_text(f"# {HOSTILE}\n\nResults stay on the disk. {HOSTILE}\n", encoding="utf-8")
-    (project.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nkeep\t[bold]storage[blink].md\t1\n[red]q[blink]\tretries.md\t1\n", encoding="utf-8")
+    (project.gold / "paraphrases.jsonl").write_text(
+        jsonl(
+            [
+                {
+                    "query_id": "keep",
+                    "paraphrase_id": "[bold]p",
+                    "text": "[blink]deletion[/blink] of old results \x1b[2J",
+                    "source": "hand",
+                }
+            ]
+        ),
+        encoding="utf-8",
+    )
+    (project.corpus / "[bold]storage[blink].md").write_text(
+        f"# {HOSTILE}\n\nResults stay on the disk. {HOSTILE}\n", encoding="utf-8"
+    )
+    (project.gold / "qrels.tsv").write_text(
+        "query-id\tcorpus-id\tscore\nkeep\t[bold]storage[blink].md\t1\n[red]q[blink]\tretries.md\t1\n",
+        encoding="utf-8",
+    )
     (project.gold / "answers.jsonl").write_text("", encoding="utf-8")
-    (project.gold / "gold_set.yaml").write_text((project.gold / "gold_set.yaml").read_text(encoding="utf-8").replace("gates:", "  - {name: rounds, kind: iterative, base: bm25, min_recall: 1.0}\ngates:"), encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        (project.gold / "gold_set.yaml")
+        .read_text(encoding="utf-8")
+        .replace(
+            "gates:", "  - {name: rounds, kind: iterative, base: bm25, min_recall: 1.0}\ngates:"
+        ),
+        encoding="utf-8",
+    )
     result = night(project)
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u2028\u202e]", result.stdout + result.stderr)
     text = (project.reports / "tiny" / "uncertain-retrievals.jsonl").read_text(encoding="utf-8")
     assert not re.search(r"[^\n\x20-\x7e]", text)
     assert len(text) < 2_000_000
-    assert max(len(step["expanded"]) for line in lines(project) for step in line["query_expansions"]) <= 201
+    assert (
+        max(len(step["expanded"]) for line in lines(project) for step in line["query_expansions"])
+        <= 201
+    )
     assert {line["query_id"] for line in lines(project)} == {"keep", "[red]q[blink]"}
     standing = outcomes_of(project).current()
     assert set(standing["query_id"]) == {"keep", "[red]q[blink]"}
@@ -177,38 +271,71 @@ def test_markup_and_control_characters_stay_data(project):
 
 def test_an_iterative_strategy_alone_brings_its_base(project):
     config = (project.gold / "gold_set.yaml").read_text(encoding="utf-8")
-    (project.gold / "gold_set.yaml").write_text(config.replace("gates:", "  - {name: rounds, kind: iterative, base: bm25, min_recall: 1.0, max_iterations: 2, max_expansions: 1}\ngates:"), encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        config.replace(
+            "gates:",
+            "  - {name: rounds, kind: iterative, base: bm25, min_recall: 1.0, max_iterations: 2, max_expansions: 1}\ngates:",
+        ),
+        encoding="utf-8",
+    )
     night(project, "--strategy", "rounds")
     report = project.report()
     assert [entry["name"] for entry in report["strategies"]] == ["bm25", "rounds"]
     found = report["uncertainty"]["iterative"]["rounds"]
-    assert (found["base"], found["basis"]) == ("bm25", "heuristic_v0@9")  # the loop's heuristic reads the whole list, here of 9 chunks
-    assert {step["basis"] for line in lines(project) for step in line["iterations"]} == {"heuristic_v0@9"}
+    assert (found["base"], found["basis"]) == (
+        "bm25",
+        "heuristic_v0@9",
+    )  # the loop's heuristic reads the whole list, here of 9 chunks
+    assert {step["basis"] for line in lines(project) for step in line["iterations"]} == {
+        "heuristic_v0@9"
+    }
     steps = [line["iterations"] for line in lines(project) if line["strategy"] == "rounds"]
     assert any(steps)
     assert max(map(len, steps)) <= 1
-    assert all(line["iterations"] == line["query_expansions"] == [] for line in lines(project) if line["strategy"] == "bm25")
-    judged = [line for line in lines(project) if line["strategy"] == "rounds" and line["query_id"] != "price"]  # that one has no answer to miss
+    assert all(
+        line["iterations"] == line["query_expansions"] == []
+        for line in lines(project)
+        if line["strategy"] == "bm25"
+    )
+    judged = [
+        line
+        for line in lines(project)
+        if line["strategy"] == "rounds" and line["query_id"] != "price"
+    ]  # that one has no answer to miss
     assert found["accounts"][0]["triggered"] == sum(bool(line["iterations"]) for line in judged)
     assert sum(found["stops"].values()) == 6
 
 
 def test_without_answers_no_confidence_of_answers(project):
     config = (project.gold / "gold_set.yaml").read_text(encoding="utf-8")
-    (project.gold / "gold_set.yaml").write_text(config.replace("answers: {mode: deterministic, top_k: 5}\n", ""), encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        config.replace("answers: {mode: deterministic, top_k: 5}\n", ""), encoding="utf-8"
+    )
     night(project)
-    assert project.report()["uncertainty"]["answers"] == {"value": None, "reason": "the gold set configures no answers"}
+    assert project.report()["uncertainty"]["answers"] == {
+        "value": None,
+        "reason": "the gold set configures no answers",
+    }
     assert not any("answer" in line for line in lines(project))
 
 
 @pytest.mark.slow
-def test_a_calibrator_that_is_not_as_it_was_written_ends_the_run_before_anything_is_written(missing):
+def test_a_calibrator_that_is_not_as_it_was_written_ends_the_run_before_anything_is_written(
+    missing,
+):
     night(missing)
     known = calibrated(missing)
     body = missing.home / "calibrators" / f"{known['calibrator']}.json"
     kept = body.read_bytes()
     reports = {path.name: path.read_bytes() for path in (missing.reports / "tiny").iterdir()}
-    for damage in (kept.replace(b'"k":10', b'"k":11'), kept[:-20], b"[]", b"\xff\xfe", b'{"calibrator_id": NaN}', b'{"calibrator_id": "\\ud800"}'):
+    for damage in (
+        kept.replace(b'"k":10', b'"k":11'),
+        kept[:-20],
+        b"[]",
+        b"\xff\xfe",
+        b'{"calibrator_id": NaN}',
+        b'{"calibrator_id": "\\ud800"}',
+    ):
         assert damage != kept
         body.write_bytes(damage)
         refused(missing, "calibrator_damaged", reports)
@@ -221,10 +348,18 @@ def test_a_damaged_database_costs_the_outcomes_and_not_the_report(project):
     (project.home / "rag_eval.db").write_bytes(b"no database at all" * 100)
     result = night(project)
     assert "can neither be read nor written" in calibrated(project)["refused"]
-    assert stated(project)["outcomes"] == {"added": 0, "already_there": 0, "n_claims": 6, "n_judged": 5, "n_missed": stated(project)["outcomes"]["n_missed"]}
+    assert stated(project)["outcomes"] == {
+        "added": 0,
+        "already_there": 0,
+        "n_claims": 6,
+        "n_judged": 5,
+        "n_missed": stated(project)["outcomes"]["n_missed"],
+    }
     assert str(project.root) not in json.dumps(project.report())
     assert "is not calibrated" in result.stdout
-    told = call(project, "calibrate", "--gold-set", "tiny", "--gold-sets", project.gold.parent, exit_code=1)
+    told = call(
+        project, "calibrate", "--gold-set", "tiny", "--gold-sets", project.gold.parent, exit_code=1
+    )
     assert "database_failed" in told.output + told.stderr
 
 
@@ -238,19 +373,40 @@ def test_another_index_makes_stale_for_a_night_and_is_earned_back(missing):
     path.write_text(f"{kept}\nIt was painted green.\n", encoding="utf-8")
     changed = night(missing)
     entry = stated(missing)
-    assert (entry["status"], entry["calibrator"].split(":")[0], entry["outcomes"]["added"]) == ("stale", "prior", 120)
+    assert (entry["status"], entry["calibrator"].split(":")[0], entry["outcomes"]["added"]) == (
+        "stale",
+        "prior",
+        120,
+    )
     assert entry["fingerprint"] != old["fingerprint"]
     assert "no longer holds" in entry["reason"]
-    assert {line["answer"]["calibrated_confidence"]["kind"] for line in lines(missing) if "answer" in line} == {"absent"}
-    assert climbed(missing) == [("absent", "provisional"), ("provisional", "stale"), ("stale", "provisional")]
+    assert {
+        line["answer"]["calibrated_confidence"]["kind"]
+        for line in lines(missing)
+        if "answer" in line
+    } == {"absent"}
+    assert climbed(missing) == [
+        ("absent", "provisional"),
+        ("provisional", "stale"),
+        ("stale", "provisional"),
+    ]
     assert "stale -> provisional" in changed.stdout
     night(missing)
     assert (stated(missing)["status"], stated(missing)["outcomes"]["added"]) == ("provisional", 0)
-    path.write_text(kept, encoding="utf-8")  # the old index again: its outcomes are still there, its calibrator has to be accepted anew
+    path.write_text(
+        kept, encoding="utf-8"
+    )  # the old index again: its outcomes are still there, its calibrator has to be accepted anew
     night(missing)
-    assert (stated(missing)["status"], stated(missing)["fingerprint"], stated(missing)["outcomes"]["added"]) == ("stale", old["fingerprint"], 0)
+    assert (
+        stated(missing)["status"],
+        stated(missing)["fingerprint"],
+        stated(missing)["outcomes"]["added"],
+    ) == ("stale", old["fingerprint"], 0)
     night(missing)
-    assert (stated(missing)["status"], stated(missing)["calibrator"]) == ("provisional", old["calibrator"])
+    assert (stated(missing)["status"], stated(missing)["calibrator"]) == (
+        "provisional",
+        old["calibrator"],
+    )
     assert climbed(missing)[-2:] == [("provisional", "stale"), ("stale", "provisional")]
 
 
@@ -267,11 +423,16 @@ def test_gold_that_changes_supersedes_and_so_does_gold_that_changes_back(missing
         owners = set(store.current(claim_ids=sorted(changed))["query_id"])
         assert owners == {"q01"}
         assert stated(missing)["outcomes"]["added"] == (0 if again else len(changed))
-        assert stated(missing)["outcomes"]["already_there"] == 120 - stated(missing)["outcomes"]["added"]
+        assert (
+            stated(missing)["outcomes"]["already_there"]
+            == 120 - stated(missing)["outcomes"]["added"]
+        )
     assert calibrated(missing)["counts"]["outcomes"] == 120
     history = store.history(claim_ids=sorted(changed))
     assert len(history) == 2 * len(changed)
-    assert set(history.loc[history["supersedes"] != "", "supersedes"]) == set(history.loc[history["supersedes"] == "", "outcome_id"])
+    assert set(history.loc[history["supersedes"] != "", "supersedes"]) == set(
+        history.loc[history["supersedes"] == "", "outcome_id"]
+    )
     for back in ({}, {1: 0}, {}):
         made.gold(missing, only_gold=back)
         night(missing)
@@ -279,21 +440,39 @@ def test_gold_that_changes_supersedes_and_so_does_gold_that_changes_back(missing
         assert set(was.index[was != standing]) == (changed if back else set())
         n = len(store.history())
         night(missing)
-        assert len(store.history()) == n  # a repeated night adds nothing, however often the gold went back and forth
+        assert (
+            len(store.history()) == n
+        )  # a repeated night adds nothing, however often the gold went back and forth
     # what a person corrected stays as the person left it
     claim = min(changed)
     standing = store.current(claim_ids=[claim]).iloc[0]
-    call(missing, "outcome", "add", "--correct", standing["outcome_id"], "--hit" if standing["missed"] else "--missed", "--note", "looked at it myself")
+    call(
+        missing,
+        "outcome",
+        "add",
+        "--correct",
+        standing["outcome_id"],
+        "--hit" if standing["missed"] else "--missed",
+        "--note",
+        "looked at it myself",
+    )
     night(missing)
     assert store.current(claim_ids=[claim]).iloc[0]["missed"] != standing["missed"]
 
 
 @pytest.mark.slow
 def test_rounds_are_told_accounted_for_and_steered_by_what_was_earned(missing):
-    configure(missing, "{name: rounds, kind: iterative, base: bm25, max_iterations: 2, max_expansions: 3}", made.BM25, made.VECTOR)
+    configure(
+        missing,
+        "{name: rounds, kind: iterative, base: bm25, max_iterations: 2, max_expansions: 3}",
+        made.BM25,
+        made.VECTOR,
+    )
     night(missing)
     assert missing.report()["uncertainty"]["iterative"]["rounds"]["basis"] == "heuristic_v0@20"
-    entry = calibrated(missing, "rounds")  # its base learned in this night, so that the next one's rankings are others
+    entry = calibrated(
+        missing, "rounds"
+    )  # its base learned in this night, so that the next one's rankings are others
     assert (entry["status"], entry["promotion"]["new_status"]) == ("stale", "stale")
     assert unmet_of(entry, "stale") == ["same_base_calibrator"]
     night(missing)
@@ -306,13 +485,21 @@ def test_rounds_are_told_accounted_for_and_steered_by_what_was_earned(missing):
     widened = [line for line in history if line["iterations"]]
     assert widened
     for line in widened:
-        assert [step["iteration"] for step in line["iterations"]] == list(range(1, len(line["iterations"]) + 1))
+        assert [step["iteration"] for step in line["iterations"]] == list(
+            range(1, len(line["iterations"]) + 1)
+        )
         assert line["iterations"][-1]["stopped"]
         assert len(line["query_expansions"]) == len(line["iterations"])
         assert all(step["confidence_before"] < 0.7 for step in line["iterations"])
     whole = found["accounts"][0]
-    assert (whole["questions"], whole["triggered"], whole["extra_queries"]) == (120, len(widened), sum(len(line["iterations"]) for line in widened))
-    assert whole["recovered"] > whole["lost"]  # the words of each bay's company lead to what is lost
+    assert (whole["questions"], whole["triggered"], whole["extra_queries"]) == (
+        120,
+        len(widened),
+        sum(len(line["iterations"]) for line in widened),
+    )
+    assert (
+        whole["recovered"] > whole["lost"]
+    )  # the words of each bay's company lead to what is lost
     assert sum(found["stops"].values()) == 120
     night(missing)
     assert stated(missing, "rounds")["status"] == "provisional"
@@ -329,17 +516,30 @@ def test_outcomes_that_people_bring_change_the_next_calibration(missing):
     night(missing)
     before, entry = calibrated(missing), stated(missing)
     rows = [
-        {"query": f"asked by a person, number {number}", "strategy": "bm25", "strategy_fingerprint": entry["fingerprint"], "missed": number % 2 == 0, "gold_source": "qrels", "inclusion_probability": 1.0}
+        {
+            "query": f"asked by a person, number {number}",
+            "strategy": "bm25",
+            "strategy_fingerprint": entry["fingerprint"],
+            "missed": number % 2 == 0,
+            "gold_source": "qrels",
+            "inclusion_probability": 1.0,
+        }
         for number in range(15)
     ]
     for number, row in enumerate(rows[:12]):
         row["signals"] = {"tail_ratio": number / 12, "idf_mean": 3.0}
     (missing.root / "more.jsonl").write_text(jsonl(rows), encoding="utf-8")
-    assert "15 outcomes recorded" in call(missing, "outcome", "import", missing.root / "more.jsonl").stdout
+    assert (
+        "15 outcomes recorded"
+        in call(missing, "outcome", "import", missing.root / "more.jsonl").stdout
+    )
     night(missing)
     after = calibrated(missing)
     assert (before["counts"]["outcomes"], after["counts"]["outcomes"]) == (120, 132)
-    assert (before["n_without_signals"], after["n_without_signals"]) == (0, 3)  # of which nothing is known but the outcome
+    assert (before["n_without_signals"], after["n_without_signals"]) == (
+        0,
+        3,
+    )  # of which nothing is known but the outcome
     assert after["counts"]["groups"] == before["counts"]["groups"] + 12
     assert after["calibrator"] != before["calibrator"]
     night(missing)
@@ -354,8 +554,25 @@ def test_gold_from_nobody_but_the_strategy_is_refused_and_told(missing):
     fingerprint = stated(missing)["fingerprint"]
     (missing.home / "rag_eval.db").unlink()
     (missing.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n", encoding="utf-8")
-    (missing.gold / "queries.jsonl").write_text(jsonl({"query_id": f"q{number:02d}", "text": made.question(number), "answerable": False} for number in range(made.N)), encoding="utf-8")
-    rows = [{"query": f"asked {n}", "strategy": "bm25", "strategy_fingerprint": fingerprint, "missed": n % 3 == 0, "gold_source": "llm_judge", "inclusion_probability": 1.0, "signals": {"idf_mean": 3.0}} for n in range(60)]
+    (missing.gold / "queries.jsonl").write_text(
+        jsonl(
+            {"query_id": f"q{number:02d}", "text": made.question(number), "answerable": False}
+            for number in range(made.N)
+        ),
+        encoding="utf-8",
+    )
+    rows = [
+        {
+            "query": f"asked {n}",
+            "strategy": "bm25",
+            "strategy_fingerprint": fingerprint,
+            "missed": n % 3 == 0,
+            "gold_source": "llm_judge",
+            "inclusion_probability": 1.0,
+            "signals": {"idf_mean": 3.0},
+        }
+        for n in range(60)
+    ]
     (missing.root / "own.jsonl").write_text(jsonl(rows), encoding="utf-8")
     call(missing, "outcome", "import", missing.root / "own.jsonl")
     result = night(missing)
@@ -365,7 +582,9 @@ def test_gold_from_nobody_but_the_strategy_is_refused_and_told(missing):
     assert entry["calibrator"] is None
     assert entry["status"] not in {"provisional", "measured"}
     assert "is not calibrated" in result.stdout
-    condition = next(one for one in entry["standing"]["conditions"] if one["name"] == "gold_of_others")
+    condition = next(
+        one for one in entry["standing"]["conditions"] if one["name"] == "gold_of_others"
+    )
     assert not condition["met"]
 
 
@@ -373,7 +592,9 @@ def test_gold_from_nobody_but_the_strategy_is_refused_and_told(missing):
 @pytest.mark.parametrize("chunks", ["ours", "theirs"])
 def test_outside_retrievers_have_miss_rates_too(missing, monkeypatch, chunks):
     place = "None" if chunks == "theirs" else "found"
-    (missing.root / "outside_port.py").write_text(PORT.format(root=str(missing.root), place=place), encoding="utf-8")
+    (missing.root / "outside_port.py").write_text(
+        PORT.format(root=str(missing.root), place=place), encoding="utf-8"
+    )
     monkeypatch.syspath_prepend(str(missing.root))
     monkeypatch.delitem(__import__("sys").modules, "outside_port", raising=False)
     monkeypatch.setenv("RAG_EVAL_SOURCES", json.dumps({"port": "outside_port:Port"}))
@@ -387,9 +608,14 @@ def test_outside_retrievers_have_miss_rates_too(missing, monkeypatch, chunks):
     night(missing)
     assert stated(missing, "outside")["outcomes"]["added"] == 120
     assert calibrated(missing, "outside")["status"] == "provisional"
-    assert stated(missing, "outside")["observed"]["miss_any"]["value"] == pytest.approx(stated(missing)["observed"]["miss_any"]["value"])
+    assert stated(missing, "outside")["observed"]["miss_any"]["value"] == pytest.approx(
+        stated(missing)["observed"]["miss_any"]["value"]
+    )
     night(missing)
-    assert (stated(missing, "outside")["status"], stated(missing, "outside")["outcomes"]["added"]) == ("provisional", 0)
+    assert (
+        stated(missing, "outside")["status"],
+        stated(missing, "outside")["outcomes"]["added"],
+    ) == ("provisional", 0)
     own = [line for line in lines(missing) if line["strategy"] == "outside"]
     assert {line["uncertainty"]["semantic_gaps"] is None for line in own} == {chunks == "theirs"}
     if chunks == "theirs":
@@ -434,14 +660,31 @@ def test_retrievals_that_failed_have_no_miss_rate_and_no_outcome(missing, monkey
     monkeypatch.syspath_prepend(str(missing.root))
     monkeypatch.delitem(__import__("sys").modules, "failing_rerank", raising=False)
     monkeypatch.setenv("RAG_EVAL_RERANKERS", json.dumps({"mine": "failing_rerank:Mine"}))
-    configure(missing, "{name: bm25, kind: bm25, rerank: {kind: mine, depth: 10}}", "{name: rounds, kind: iterative, base: bm25, min_recall: 1.0}")
+    configure(
+        missing,
+        "{name: bm25, kind: bm25, rerank: {kind: mine, depth: 10}}",
+        "{name: rounds, kind: iterative, base: bm25, min_recall: 1.0}",
+    )
     night(missing)
     for name in ("bm25", "rounds"):
         entry = stated(missing, name)
-        assert (entry["n_claims"], entry["n_absent"], entry["outcomes"]["n_judged"]) == (120, 2, 118)
-        failed = [line for line in lines(missing) if line["strategy"] == name and line["miss_rate"]["status"] == "absent"]
+        assert (entry["n_claims"], entry["n_absent"], entry["outcomes"]["n_judged"]) == (
+            120,
+            2,
+            118,
+        )
+        failed = [
+            line
+            for line in lines(missing)
+            if line["strategy"] == name and line["miss_rate"]["status"] == "absent"
+        ]
         assert {line["query_id"] for line in failed} == {"q01"}
-        assert all(line["miss_rate"]["value"] is None and line["retrieval_confidence"]["kind"] == "absent" and line["documents"] == [] for line in failed)
+        assert all(
+            line["miss_rate"]["value"] is None
+            and line["retrieval_confidence"]["kind"] == "absent"
+            and line["documents"] == []
+            for line in failed
+        )
     night(missing)
     assert {line["miss_rate"]["status"] for line in lines(missing)} >= {"absent", "provisional"}
 
@@ -453,27 +696,58 @@ def vectors_file(project, path):
     from rag_eval.evaluation.corpus_steps import corpus_chunks
     from rag_eval.storage.hashing import text_hash
 
-    evaluation = open_gold_set(project.gold, Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent))
+    evaluation = open_gold_set(
+        project.gold,
+        Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent),
+    )
     chunks = corpus_chunks(evaluation).frame("chunks")
-    texts = [f"{title} {text}".strip() for title, text in zip(chunks["title"], chunks["text"], strict=True)] if "title" in chunks else chunks["text"].tolist()
-    asked = [json.loads(line)["text"] for name in ("queries", "paraphrases") for line in (project.gold / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    texts = (
+        [
+            f"{title} {text}".strip()
+            for title, text in zip(chunks["title"], chunks["text"], strict=True)
+        ]
+        if "title" in chunks
+        else chunks["text"].tolist()
+    )
+    asked = [
+        json.loads(line)["text"]
+        for name in ("queries", "paraphrases")
+        for line in (project.gold / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     names = sorted({text_hash(text) for text in [*texts, *chunks["text"], *asked]})
-    np.savez(path, sha256=np.array(names), vectors=np.random.default_rng(3).normal(size=(len(names), 8)).astype(np.float32))
+    np.savez(
+        path,
+        sha256=np.array(names),
+        vectors=np.random.default_rng(3).normal(size=(len(names), 8)).astype(np.float32),
+    )
 
 
 def test_vectors_of_a_file_know_no_other_words_and_that_is_told(project):
     vectors_file(project, project.gold / "own.npz")
-    config = (project.gold / "gold_set.yaml").read_text(encoding="utf-8").replace("{model: lsa-8}", "{vectors: own.npz}")
+    config = (
+        (project.gold / "gold_set.yaml")
+        .read_text(encoding="utf-8")
+        .replace("{model: lsa-8}", "{vectors: own.npz}")
+    )
     (project.gold / "gold_set.yaml").write_text(config, encoding="utf-8")
     night(project)
     claims = [
-        {"query": "something that was never asked before", "strategy": name, "strategy_fingerprint": stated(project, name)["fingerprint"], "retrieved": [{"id": "storage.md", "score": 1.0}], "at": "2026-01-31T12:00:00Z"}
+        {
+            "query": "something that was never asked before",
+            "strategy": name,
+            "strategy_fingerprint": stated(project, name)["fingerprint"],
+            "retrieved": [{"id": "storage.md", "score": 1.0}],
+            "at": "2026-01-31T12:00:00Z",
+        }
         for name in ("bm25", "vector")
     ]
     (project.root / "traffic.jsonl").write_text(jsonl(claims), encoding="utf-8")
     call(project, "claim", "import", project.root / "traffic.jsonl")
     night(project)  # what the file has no vector for is left out, and no run fails of it
-    (project.gold / "gold_set.yaml").write_text(config.replace("gates:", "  - {name: rounds, kind: iterative, base: vector}\ngates:"), encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        config.replace("gates:", "  - {name: rounds, kind: iterative, base: vector}\ngates:"),
+        encoding="utf-8",
+    )
     refused(project, "reads its vectors from a file")
 
 
@@ -483,15 +757,21 @@ def test_a_run_of_a_part_decides_nothing_for_later_nights(missing):
     configure(missing, made.BM25, made.VECTOR)
     vectors_file(missing, missing.root / "other.npz")
     night(missing)
-    accepted = {path: path.read_bytes() for path in missing.home.joinpath(*ACCEPTED).rglob("*.json")}
+    accepted = {
+        path: path.read_bytes() for path in missing.home.joinpath(*ACCEPTED).rglob("*.json")
+    }
     assert len(accepted) == 2
     for part in (("--strategy", "bm25"), ("--vectors", str(missing.root / "other.npz"))):
         result = night(missing, *part)
-        assert stated(missing)["status"] == "provisional"  # it speaks as the nights before have earned it
+        assert (
+            stated(missing)["status"] == "provisional"
+        )  # it speaks as the nights before have earned it
         assert "decides nothing for later runs" in calibrated(missing)["calibrator_reason"]
         assert "decides nothing for later runs" in result.stdout
         assert calibrated(missing)["promotion"] is None
-        assert {path: path.read_bytes() for path in missing.home.joinpath(*ACCEPTED).rglob("*.json")} == accepted
+        assert {
+            path: path.read_bytes() for path in missing.home.joinpath(*ACCEPTED).rglob("*.json")
+        } == accepted
     night(missing)
     assert {stated(missing, name)["status"] for name in ("bm25", "vector")} == {"provisional"}
     assert climbed(missing, "bm25") == climbed(missing, "vector") == [("absent", "provisional")]
@@ -502,11 +782,15 @@ def test_a_beir_folder_has_miss_rates_too(project):
     folder = project.make_beir()
     result = project.invoke("run", "--beir", str(folder))
     assert result.exit_code == 0, result.output
-    name = next(path.name for path in project.reports.iterdir() if path.name.startswith("collection"))
+    name = next(
+        path.name for path in project.reports.iterdir() if path.name.startswith("collection")
+    )
     made.fits(project, name)
     report = project.report(name)
     assert set(report["uncertainty"]["strategies"]) == {"bm25", "vector", "hybrid"}
-    assert {entry["status"] for entry in report["uncertainty"]["strategies"].values()} == {"uncalibrated"}
+    assert {entry["status"] for entry in report["uncertainty"]["strategies"].values()} == {
+        "uncalibrated"
+    }
     assert {line["miss_rate"]["gold_source"] for line in lines(project, name)} == {None}
     assert len(DOCUMENTS) == report["uncertainty"]["corpus_coverage"]["documents_indexed"]["n"]
 
@@ -525,19 +809,33 @@ def test_a_run_that_stopped_before_its_calibration_is_taken_up_again(missing, mo
     import subprocess
     import sys
 
-    died = subprocess.run([sys.executable, "-c", program, *missing.arguments("run", "tiny")], capture_output=True, text=True, timeout=300, cwd=missing.root, check=False)
+    died = subprocess.run(
+        [sys.executable, "-c", program, *missing.arguments("run", "tiny")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=missing.root,
+        check=False,
+    )
     assert died.returncode == -signal.SIGKILL, died.stderr
     assert not (missing.reports / "tiny").exists()
     assert len(outcomes_of(missing).current()) == 120
     night(missing)
-    assert (stated(missing)["status"], stated(missing)["outcomes"]["added"], stated(missing)["outcomes"]["already_there"]) == ("prior", 0, 120)
+    assert (
+        stated(missing)["status"],
+        stated(missing)["outcomes"]["added"],
+        stated(missing)["outcomes"]["already_there"],
+    ) == ("prior", 0, 120)
     taken_up = calibrated(missing)["calibrator"]
     assert climbed(missing) == [("absent", "provisional")]
     for path in (missing.home / "rag_eval.db", *missing.home.glob("rag_eval.db-*")):
         path.unlink(missing_ok=True)
     night(missing)
     assert calibrated(missing)["calibrator"] == taken_up
-    evaluation = open_gold_set(missing.gold, Settings(home=missing.home, reports=missing.reports, gold_sets=missing.gold.parent))
+    evaluation = open_gold_set(
+        missing.gold,
+        Settings(home=missing.home, reports=missing.reports, gold_sets=missing.gold.parent),
+    )
     assert evaluation.config.uncertainty.k == 10
 
 
@@ -551,23 +849,51 @@ def test_the_job_says_what_the_command_line_says(missing, tmp_path):
 
     for _ in range(2):
         night(missing)
-    settings = Settings(home=tmp_path / "job-home", reports=tmp_path / "job-reports", gold_sets=missing.gold.parent, primary_gold_set="tiny", latency_queries=2)
-    known = next(gold_set for gold_set in known_gold_sets(settings.gold_sets) if gold_set.name == "tiny")
+    settings = Settings(
+        home=tmp_path / "job-home",
+        reports=tmp_path / "job-reports",
+        gold_sets=missing.gold.parent,
+        primary_gold_set="tiny",
+        latency_queries=2,
+    )
+    known = next(
+        gold_set for gold_set in known_gold_sets(settings.gold_sets) if gold_set.name == "tiny"
+    )
     with dg.DagsterInstance.ephemeral() as instance:
         for _ in range(2):
-            result = build_definitions(settings, {}).resolve_job_def(names.JOB).execute_in_process(partition_key="tiny", instance=instance, raise_on_error=False, asset_selection=known.assets)
+            result = (
+                build_definitions(settings, {})
+                .resolve_job_def(names.JOB)
+                .execute_in_process(
+                    partition_key="tiny",
+                    instance=instance,
+                    raise_on_error=False,
+                    asset_selection=known.assets,
+                )
+            )
             assert result.success
-        told = {key: instance.get_latest_materialization_event(key).asset_materialization.metadata for key in known.assets}
-    by_job = json.loads((settings.reports / "tiny" / "retrieval-metrics.json").read_text(encoding="utf-8"))
+        told = {
+            key: instance.get_latest_materialization_event(key).asset_materialization.metadata
+            for key in known.assets
+        }
+    by_job = json.loads(
+        (settings.reports / "tiny" / "retrieval-metrics.json").read_text(encoding="utf-8")
+    )
     by_hand = missing.report()
     assert by_job["content_hash"] == by_hand["content_hash"]
     for part in ("uncertainty", "calibration"):
         assert without(by_job[part]) == without(by_hand[part])
-    assert (settings.reports / "tiny" / "uncertain-retrievals.jsonl").read_bytes() == (missing.reports / "tiny" / "uncertain-retrievals.jsonl").read_bytes()
+    assert (settings.reports / "tiny" / "uncertain-retrievals.jsonl").read_bytes() == (
+        missing.reports / "tiny" / "uncertain-retrievals.jsonl"
+    ).read_bytes()
     assert told[names.MISS_RATE_CLAIMS]["stated"].records[0].data["status"] == "provisional"
     assert told[names.RETRIEVAL_OUTCOMES]["outcomes"].records[0].data["already_there"] == 120
-    assert told[names.MISS_RATE_CALIBRATION]["calibration"].records[0].data["status"] == "provisional"
-    assert {row.data["name"] for row in told[names.MISS_RATE_CALIBRATION]["conditions_not_met"].records} >= {"outcomes"}
+    assert (
+        told[names.MISS_RATE_CALIBRATION]["calibration"].records[0].data["status"] == "provisional"
+    )
+    assert {
+        row.data["name"] for row in told[names.MISS_RATE_CALIBRATION]["conditions_not_met"].records
+    } >= {"outcomes"}
     assert told[names.CALIBRATED_MISS_RATES]["observed"].records[0].data["n_scored"] == made.N
     assert {"reliability", "learning_curve"} <= set(told[names.MISS_RATE_CALIBRATION])
 
@@ -599,13 +925,26 @@ def test_outcomes_live_in_postgresql_as_they_do_in_sqlite(missing, server, monke
     assert stated(missing)["outcomes"]["added"] == 120
     assert stated(missing)["status"] == "provisional"  # the calibrator lies in the home
     store = OutcomeStore(SqlStore(address))
-    kept = ["outcome_id", "claim_id", "missed", "group_id", "signals", "gold_source", "inclusion_probability"]
-    by_name = [frame[kept].sort_values("outcome_id", ignore_index=True) for frame in (in_sqlite, store.current())]
+    kept = [
+        "outcome_id",
+        "claim_id",
+        "missed",
+        "group_id",
+        "signals",
+        "gold_source",
+        "inclusion_probability",
+    ]
+    by_name = [
+        frame[kept].sort_values("outcome_id", ignore_index=True)
+        for frame in (in_sqlite, store.current())
+    ]
     assert by_name[0].equals(by_name[1])
     assert calibrated(missing)["calibrator"] == calibrator
     night(missing)
     assert stated(missing)["outcomes"]["added"] == 0
-    assert [(change.old_status, change.new_status) for change in promotions(SqlStore(address))] == [("absent", "provisional")]
+    assert [(change.old_status, change.new_status) for change in promotions(SqlStore(address))] == [
+        ("absent", "provisional")
+    ]
     # a database that is gone costs no report
     monkeypatch.setenv("RAG_EVAL_DATABASE_URL", "postgresql://me:s3cr3t-pw@127.0.0.1:9/db")
     result = night(missing)
@@ -623,15 +962,44 @@ def test_personal_data_of_questions_does_not_leave(project):
 
     folder = project.root / "people"
     (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text(jsonl([beir(number) for number in range(N_EACH)]), encoding="utf-8")
-    (folder / "queries.jsonl").write_text(jsonl({"_id": f"q{n}", "text": f"whose are {' and '.join(values(n).values())}"} for n in range(N_EACH)), encoding="utf-8")
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(N_EACH)), encoding="utf-8")
+    (folder / "corpus.jsonl").write_text(
+        jsonl([beir(number) for number in range(N_EACH)]), encoding="utf-8"
+    )
+    (folder / "queries.jsonl").write_text(
+        jsonl(
+            {"_id": f"q{n}", "text": f"whose are {' and '.join(values(n).values())}"}
+            for n in range(N_EACH)
+        ),
+        encoding="utf-8",
+    )
+    (folder / "qrels" / "test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(N_EACH)),
+        encoding="utf-8",
+    )
     config = f"name: tiny\nversion: 1\ncorpus: {{loader: beir, path: {folder}, chunker: {{kind: text, max_tokens: 64}}}}\nk: [1, 5, 10]\ndepth: 20\nseeds: [13]\nnightly: false\nstrategies:\n"
-    (project.gold / "gold_set.yaml").write_text(config + f"  - {made.BM25}\n  - {{name: rounds, kind: iterative, base: bm25, min_recall: 1.0}}\n" + made.GATES, encoding="utf-8")
-    (project.gold / "queries.jsonl").write_text(jsonl({"query_id": f"q{n}", "text": f"whose are {' and '.join(values(n).values())}", "answerable": True} for n in range(N_EACH)), encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        config
+        + f"  - {made.BM25}\n  - {{name: rounds, kind: iterative, base: bm25, min_recall: 1.0}}\n"
+        + made.GATES,
+        encoding="utf-8",
+    )
+    (project.gold / "queries.jsonl").write_text(
+        jsonl(
+            {
+                "query_id": f"q{n}",
+                "text": f"whose are {' and '.join(values(n).values())}",
+                "answerable": True,
+            }
+            for n in range(N_EACH)
+        ),
+        encoding="utf-8",
+    )
     for name in ("paraphrases.jsonl", "answers.jsonl"):
         (project.gold / name).write_text("", encoding="utf-8")
-    (project.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(N_EACH)), encoding="utf-8")
+    (project.gold / "qrels.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(N_EACH)),
+        encoding="utf-8",
+    )
     result = night(project)
     assert any(line["query_expansions"] for line in lines(project))
     for path in (project.reports / "tiny").iterdir():
@@ -646,18 +1014,36 @@ def test_personal_data_of_questions_does_not_leave(project):
 @pytest.mark.slow
 def test_words_of_a_megabyte_are_cut(project):
     word = "w" * 1_000_000
-    (project.corpus / "long.md").write_text(f"# Long\n\n{word} results {word[:500_000]}\n", encoding="utf-8")
-    queries = [{"query_id": "keep", "text": f"results {'w' * 19_000}", "answerable": True}, {"query_id": "again", "text": "How often is a failed job tried again?", "answerable": True}]
+    (project.corpus / "long.md").write_text(
+        f"# Long\n\n{word} results {word[:500_000]}\n", encoding="utf-8"
+    )
+    queries = [
+        {"query_id": "keep", "text": f"results {'w' * 19_000}", "answerable": True},
+        {"query_id": "again", "text": "How often is a failed job tried again?", "answerable": True},
+    ]
     (project.gold / "queries.jsonl").write_text(jsonl(queries), encoding="utf-8")
     for name in ("paraphrases.jsonl", "answers.jsonl"):
         (project.gold / name).write_text("", encoding="utf-8")
-    (project.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nkeep\tlong.md\t1\nagain\tretries.md\t1\n", encoding="utf-8")
+    (project.gold / "qrels.tsv").write_text(
+        "query-id\tcorpus-id\tscore\nkeep\tlong.md\t1\nagain\tretries.md\t1\n", encoding="utf-8"
+    )
     config = (project.gold / "gold_set.yaml").read_text(encoding="utf-8")
-    (project.gold / "gold_set.yaml").write_text(config.replace("gates:", "  - {name: rounds, kind: iterative, base: bm25, min_recall: 1.0}\ngates:"), encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        config.replace(
+            "gates:", "  - {name: rounds, kind: iterative, base: bm25, min_recall: 1.0}\ngates:"
+        ),
+        encoding="utf-8",
+    )
     result = night(project)
     assert any(row["doc_id"] == "long.md" for line in lines(project) for row in line["documents"])
     assert (project.reports / "tiny" / "uncertain-retrievals.jsonl").stat().st_size < 200_000
     assert len(result.output) < 50_000
-    (project.gold / "queries.jsonl").write_text(jsonl([{**queries[0], "text": word}]), encoding="utf-8")
+    (project.gold / "queries.jsonl").write_text(
+        jsonl([{**queries[0], "text": word}]), encoding="utf-8"
+    )
     told = project.invoke("run", "tiny")  # a question of this length is no question
-    assert (told.exit_code, "text_too_long" in told.stderr, len(told.stderr) < 2_000) == (1, True, True)
+    assert (told.exit_code, "text_too_long" in told.stderr, len(told.stderr) < 2_000) == (
+        1,
+        True,
+        True,
+    )

@@ -4,7 +4,10 @@ import json
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # raised inside MLflow's own SQLAlchemy models
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]  # raised inside MLflow's own SQLAlchemy models
 
 CONFIG = """\
 name: xquad
@@ -25,16 +28,25 @@ nightly: false
 def evaluated(project, shared_data, *, chunker, level, vectors=True):
     folder = project.root / "gold_sets" / "xquad"
     folder.mkdir()
-    text = CONFIG.format(path=json.dumps(str(shared_data / "xquad")), chunker=chunker, level=level, vectors=json.dumps(str(shared_data / "embeddings" / "all-MiniLM-L6-v2.npz")))
+    text = CONFIG.format(
+        path=json.dumps(str(shared_data / "xquad")),
+        chunker=chunker,
+        level=level,
+        vectors=json.dumps(str(shared_data / "embeddings" / "all-MiniLM-L6-v2.npz")),
+    )
     if not vectors:
-        text = "".join(line for line in text.splitlines(keepends=True) if "kind: vector" not in line)
+        text = "".join(
+            line for line in text.splitlines(keepends=True) if "kind: vector" not in line
+        )
     (folder / "gold_set.yaml").write_text(text)
     result = project.invoke("run", "xquad")
     assert result.exit_code == 0, result.stderr
     return project.report("xquad")
 
 
-@pytest.mark.timeout(900)  # two strategies are calibrated on 10,710 outcomes each: minutes, and more beside another suite
+@pytest.mark.timeout(
+    900
+)  # two strategies are calibrated on 10,710 outcomes each: minutes, and more beside another suite
 def test_whole_paragraphs(project, shared_data):
     report = evaluated(project, shared_data, chunker="whole", level="document")
     gold = report["gold"]
@@ -48,7 +60,11 @@ def test_whole_paragraphs(project, shared_data):
         assert flips["ci_low"] < flips["value"] < flips["ci_high"]
         assert 0.005 < flips["ci_high"] - flips["ci_low"] < 0.2
     # 240 paragraphs are an easy haystack; with one sentence a chunk a third of the questions change
-    assert 0.03 < report["stability"]["strategies"]["bm25"]["hit_changes_with_wording"]["hit_at_5"]["value"] < 0.5
+    assert (
+        0.03
+        < report["stability"]["strategies"]["bm25"]["hit_changes_with_wording"]["hit_at_5"]["value"]
+        < 0.5
+    )
 
 
 def test_single_sentences(project, shared_data):
@@ -62,5 +78,9 @@ def test_single_sentences(project, shared_data):
     assert len(stability["flip_matrix"]["wordings"]) == 9
     by_wording = stability["recall_at_10_by_wording"]
     assert by_wording["worst"]["value"] < by_wording["mean"]["value"] < by_wording["best"]["value"]
-    levels = {record["level"]: record["value"] for record in report["strategies"][0]["measures"] if record["label"] == "R@5"}
+    levels = {
+        record["level"]: record["value"]
+        for record in report["strategies"][0]["measures"]
+        if record["label"] == "R@5"
+    }
     assert levels["document"] > levels["span"]

@@ -16,7 +16,20 @@ SCORE = st.floats(-5, 5)
 COUNT = st.integers(0, 50)
 CHUNKS = st.builds(
     ScoredChunk,
-    **dict.fromkeys(("doc_id", "section_id", "snippet_id", "source_url", "index_hash", "embed_model", "analyzer", "rev", "text"), TEXT),
+    **dict.fromkeys(
+        (
+            "doc_id",
+            "section_id",
+            "snippet_id",
+            "source_url",
+            "index_hash",
+            "embed_model",
+            "analyzer",
+            "rev",
+            "text",
+        ),
+        TEXT,
+    ),
     offsets=st.builds(Offsets, COUNT, COUNT),
     tokens=COUNT,
     score_raw=SCORE,
@@ -25,8 +38,23 @@ CHUNKS = st.builds(
     k_final=COUNT,
     rerank_score=st.none() | SCORE,
 )
-EVIDENCE = st.builds(Evidence, token=TEXT, chunk=CHUNKS, kind=st.sampled_from(["retrieve", "grep", "section", "recorded"]), first_line=COUNT, last_line=COUNT)
-SPANS = st.builds(CitedSpan, segment=st.integers(-1, 5), evidence=st.integers(-1, 5), doc_id=TEXT, start=st.integers(-1, 50), end=st.integers(-1, 50), quote=TEXT)
+EVIDENCE = st.builds(
+    Evidence,
+    token=TEXT,
+    chunk=CHUNKS,
+    kind=st.sampled_from(["retrieve", "grep", "section", "recorded"]),
+    first_line=COUNT,
+    last_line=COUNT,
+)
+SPANS = st.builds(
+    CitedSpan,
+    segment=st.integers(-1, 5),
+    evidence=st.integers(-1, 5),
+    doc_id=TEXT,
+    start=st.integers(-1, 50),
+    end=st.integers(-1, 50),
+    quote=TEXT,
+)
 ANSWERS = st.builds(
     Answer,
     query_id=TEXT,
@@ -62,5 +90,7 @@ def test_durations_are_no_part_of_what_is_kept():
 
 
 def test_an_answer_without_anything_is_kept_too(tmp_path):
-    made = ArtifactStore(tmp_path).memo("answers", "k", lambda: to_frames([Answer("q", "llm", "failed", ("chat_timeout",))]))
+    made = ArtifactStore(tmp_path).memo(
+        "answers", "k", lambda: to_frames([Answer("q", "llm", "failed", ("chat_timeout",))])
+    )
     assert from_artifact(made)[0].codes == ("chat_timeout",)

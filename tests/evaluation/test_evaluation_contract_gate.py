@@ -23,7 +23,11 @@ def config(gates=None, answers=None):
 
 
 def made(**outcomes):
-    return {"outcomes": outcomes, "n_questions": sum(outcomes.values()), "codes": {"unknown_snippet": outcomes.get("failed", 0)}}
+    return {
+        "outcomes": outcomes,
+        "n_questions": sum(outcomes.values()),
+        "codes": {"unknown_snippet": outcomes.get("failed", 0)},
+    }
 
 
 def test_nobody_asked():
@@ -46,7 +50,9 @@ def test_fail_closed_requires_that_every_answer_kept_the_contract(outcomes, stat
 
 def test_it_can_be_advisory_and_says_when_there_are_no_answers():
     found = contract_gate(config(gates={"required": [], "advisory": ["answer_contract"]}), ABSENT)
-    assert [(gate.status, gate.required, gate.evidence["reason"]) for gate in found] == [("insufficient_evidence", False, ABSENT["reason"])]
+    assert [(gate.status, gate.required, gate.evidence["reason"]) for gate in found] == [
+        ("insufficient_evidence", False, ABSENT["reason"])
+    ]
 
 
 def test_more_evidence_than_is_retrieved_is_refused():

@@ -31,11 +31,25 @@ def missing(project):
 def ask(project, numbers):
     """Put further questions, like those that find their documents in all but the order of words; the gold says that another document was meant."""
     found = [number for number in range(made.N) if not made.is_lost(number)]
-    parts = {name: (project.gold / name).read_text(encoding="utf-8") for name in ("queries.jsonl", "paraphrases.jsonl", "qrels.tsv")}
+    parts = {
+        name: (project.gold / name).read_text(encoding="utf-8")
+        for name in ("queries.jsonl", "paraphrases.jsonl", "qrels.tsv")
+    }
     for number in numbers:
         name, word = f"shifted{number}", made.word(found[number])
-        parts["queries.jsonl"] += jsonl([{"query_id": name, "text": f"found where is {word}", "answerable": True}])
-        parts["paraphrases.jsonl"] += jsonl([{"query_id": name, "paraphrase_id": "terse", "text": f"valve {word} the place of", "source": "hand"}])
+        parts["queries.jsonl"] += jsonl(
+            [{"query_id": name, "text": f"found where is {word}", "answerable": True}]
+        )
+        parts["paraphrases.jsonl"] += jsonl(
+            [
+                {
+                    "query_id": name,
+                    "paraphrase_id": "terse",
+                    "text": f"valve {word} the place of",
+                    "source": "hand",
+                }
+            ]
+        )
         parts["qrels.tsv"] += f"{name}\td{found[number - 1]:02d}.md\t1\n"
     for name, text in parts.items():
         (project.gold / name).write_text(text, encoding="utf-8")
@@ -54,7 +68,12 @@ def alone(project):
     """Whether the outcomes that any one calibrator had stated rates for would have raised the alarm: all that a watch can see that a refit restarts."""
     frame = outcome_store(opened(project).evaluation).current()
     frame = frame[frame["shown_status"] == "provisional"]
-    return {name: watch(part["shown_value"].to_numpy(), part["missed"].to_numpy(), part["query_id"].tolist()).alarm for name, part in frame.groupby("shown_calibrator")}
+    return {
+        name: watch(
+            part["shown_value"].to_numpy(), part["missed"].to_numpy(), part["query_id"].tolist()
+        ).alarm
+        for name, part in frame.groupby("shown_calibrator")
+    }
 
 
 @pytest.mark.slow
@@ -72,16 +91,27 @@ def test_a_shift_is_noticed_over_nights_with_a_refit_in_each(missing):
     assert len(fed) > 2
     assert len(set(calibrators)) == len(calibrators)
     assert not any(alone(missing).values())
-    assert (entry["status"], entry["promotion"]["new_status"], entry["drift"]["direction"]) == ("stale", "stale", "more misses than predicted")
+    assert (entry["status"], entry["promotion"]["new_status"], entry["drift"]["direction"]) == (
+        "stale",
+        "stale",
+        "more misses than predicted",
+    )
     assert accepted_calibrator(missing.home, *PLACE).status == "stale"
     assert state_of(missing).demoted_at
     after = calibrated(missing)  # earned back by all outcomes, and watched anew
-    assert (after["status"], after["drift"]["alarm"], after["drift"]["n_groups"], after["promotion"]["new_status"]) == ("provisional", False, 0, "provisional")
+    assert (
+        after["status"],
+        after["drift"]["alarm"],
+        after["drift"]["n_groups"],
+        after["promotion"]["new_status"],
+    ) == ("provisional", False, 0, "provisional")
     assert after["drift"]["since"] == state_of(missing).since != ""
     assert calibrated(missing)["drift"]["n_groups"] == 0
 
 
-def test_a_night_that_was_killed_counts_once_a_partial_one_not_at_all_and_damage_is_told(missing, monkeypatch):
+def test_a_night_that_was_killed_counts_once_a_partial_one_not_at_all_and_damage_is_told(
+    missing, monkeypatch
+):
     calibrated(missing)
     assert state_of(missing) is None  # a watch that has seen nothing leaves nothing
     ask(missing, range(3))
@@ -116,7 +146,9 @@ def test_a_night_that_was_killed_counts_once_a_partial_one_not_at_all_and_damage
     assert path.read_bytes() == whole
 
     path.write_bytes(whole[:-30])
-    told = call(missing, "calibrate", "--gold-set", "tiny", "--gold-sets", missing.gold.parent, exit_code=1)
+    told = call(
+        missing, "calibrate", "--gold-set", "tiny", "--gold-sets", missing.gold.parent, exit_code=1
+    )
     assert "drift_damaged" in told.output + told.stderr
     assert "Traceback" not in told.output + told.stderr
     path.unlink()
@@ -143,14 +175,18 @@ def test_another_index_starts_another_watch(missing):
     assert changed["fingerprint"] != old["fingerprint"]
     assert changed["drift"]["n"] == 0
     path.write_text(was, encoding="utf-8")
-    assert calibrated(missing)["drift"]["n"] == 0  # what the first watch had counted is not counted again
+    assert (
+        calibrated(missing)["drift"]["n"] == 0
+    )  # what the first watch had counted is not counted again
     assert state_of(missing).fingerprint == old["fingerprint"]
 
 
 def test_audits_of_traffic_are_watched_by_the_calibrator_that_had_not_seen_them(missing):
     calibrated(missing)
     found = [number for number in range(made.N) if not made.is_lost(number)]
-    claims = [(f"the {made.word(number)} is found where", [f"d{number:02d}.md"], {}) for number in found]
+    claims = [
+        (f"the {made.word(number)} is found where", [f"d{number:02d}.md"], {}) for number in found
+    ]
     bring(missing, "bm25", claims)
     audit(missing, "bm25", 20, lambda _: True)
     entry = calibrated(missing)
@@ -160,15 +196,28 @@ def test_audits_of_traffic_are_watched_by_the_calibrator_that_had_not_seen_them(
     assert (entry["drift"]["alarm"], entry["status"]) == (True, "stale")
     assert entry["counts"]["outcomes"] == 140
     assert state_of(missing).demoted_at
-    audit(missing, "bm25", 4, lambda _: False)  # watched by nobody: what states miss rates now is not the calibrator
+    audit(
+        missing, "bm25", 4, lambda _: False
+    )  # watched by nobody: what states miss rates now is not the calibrator
     after = calibrated(missing)
-    assert (after["status"], after["drift"]["n"], after["drift"]["alarm"]) == ("provisional", 0, False)
+    assert (after["status"], after["drift"]["n"], after["drift"]["alarm"]) == (
+        "provisional",
+        0,
+        False,
+    )
 
 
 @pytest.mark.slow
 def test_audits_that_fitted_the_calibrator_are_never_watched(missing):
     found = [number for number in range(made.N) if not made.is_lost(number)]
-    bring(missing, "bm25", [(f"the {made.word(number)} is found where", [f"d{number:02d}.md"], {}) for number in found])
+    bring(
+        missing,
+        "bm25",
+        [
+            (f"the {made.word(number)} is found where", [f"d{number:02d}.md"], {})
+            for number in found
+        ],
+    )
     audit(missing, "bm25", 10, lambda _: False)
     assert calibrated(missing)["counts"]["outcomes"] == 130  # fits the first calibrator
     for _ in range(2):

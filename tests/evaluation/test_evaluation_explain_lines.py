@@ -9,13 +9,38 @@ HOSTILE = "\x1b[31mred\nevent=run.start \u202e[bold]<script>"
 
 
 def chunk(text="Jobs are kept for 30 days."):
-    return ScoredChunk("storage.md", "storage.md#kept", "abc", "file", Offsets(0, len(text)), 6, "bm25s:1", "", "english", "rev", text, 3.0, 0.9, k_pos=2, k_final=1)
+    return ScoredChunk(
+        "storage.md",
+        "storage.md#kept",
+        "abc",
+        "file",
+        Offsets(0, len(text)),
+        6,
+        "bm25s:1",
+        "",
+        "english",
+        "rev",
+        text,
+        3.0,
+        0.9,
+        k_pos=2,
+        k_final=1,
+    )
 
 
 def explained(**changes):
     text = changes.pop("text", "Jobs are kept for 30 days.")
     answer = Answer(
-        "keep", "deterministic", "answered", text=text, citations=(CitedSpan(0, 0, "storage.md", 0, 26, text), CitedSpan(1, -1, "ghost.md", -1, -1)), evidence=(Evidence("storage.md:1-3", chunk(text), "retrieve", 1, 3),), signal=0.71
+        "keep",
+        "deterministic",
+        "answered",
+        text=text,
+        citations=(
+            CitedSpan(0, 0, "storage.md", 0, 26, text),
+            CitedSpan(1, -1, "ghost.md", -1, -1),
+        ),
+        evidence=(Evidence("storage.md:1-3", chunk(text), "retrieve", 1, 3),),
+        signal=0.71,
     )
     base = Explanation(
         run_id="r1",
@@ -24,12 +49,20 @@ def explained(**changes):
         question="How long are jobs kept?",
         answerable=True,
         answer=answer,
-        verdicts=(CitationVerdict("ok", "", correct=True), CitationVerdict("unknown_snippet", "snippet_id", correct=False)),
+        verdicts=(
+            CitationVerdict("ok", "", correct=True),
+            CitationVerdict("unknown_snippet", "snippet_id", correct=False),
+        ),
         targets=("storage.md",),
-        spans=(GoldSpan("storage.md", 0, 26, text, cited=True), GoldSpan("alerts.md", 4, 9, "other", cited=False)),
+        spans=(
+            GoldSpan("storage.md", 0, 26, text, cited=True),
+            GoldSpan("alerts.md", 4, 9, "other", cited=False),
+        ),
         measures={"coverage": 0.5, "groundedness": 1.0, "supported": 1.0, "gap_reason": "cited"},
     )
-    return Explanation(**{**{name: getattr(base, name) for name in base.__dataclass_fields__}, **changes})
+    return Explanation(
+        **{**{name: getattr(base, name) for name in base.__dataclass_fields__}, **changes}
+    )
 
 
 def test_it_says_what_was_asked_answered_cited_and_right():
@@ -49,7 +82,18 @@ def test_it_says_what_was_asked_answered_cited_and_right():
 
 def test_a_question_that_the_corpus_does_not_answer():
     answer = Answer("keep", "deterministic", "not_found", text="NOT FOUND", signal=0.1)
-    shown = "\n".join(explanation_lines(explained(answerable=False, answer=answer, verdicts=(), spans=(), targets=(), measures={"coverage": None, "groundedness": None, "gap_reason": "acknowledged"})))
+    shown = "\n".join(
+        explanation_lines(
+            explained(
+                answerable=False,
+                answer=answer,
+                verdicts=(),
+                spans=(),
+                targets=(),
+                measures={"coverage": None, "groundedness": None, "gap_reason": "acknowledged"},
+            )
+        )
+    )
     assert "not found: NOT FOUND" in shown
     assert "NOT FOUND is right" in shown
     assert "none" in shown
@@ -69,7 +113,13 @@ def test_a_source_is_shown_as_a_snippet_only():
 def test_an_answer_in_its_own_words_is_shown_and_what_it_copies_is_cut():
     source = " ".join(f"source{number}" for number in range(100))
     own = " ".join(f"own{number}" for number in range(100))
-    answer = Answer("keep", "llm", "answered", text=f"{own} {source} {own}", evidence=(Evidence("storage.md:1", chunk(source), "retrieve", 1, 1),))
+    answer = Answer(
+        "keep",
+        "llm",
+        "answered",
+        text=f"{own} {source} {own}",
+        evidence=(Evidence("storage.md:1", chunk(source), "retrieve", 1, 1),),
+    )
     lines = explanation_lines(explained(answer=answer, verdicts=(), spans=()))
     shown = next(line for line in lines if "own1 " in line)
     assert shown.count(own) == 2
@@ -81,9 +131,23 @@ def test_an_answer_in_its_own_words_is_shown_and_what_it_copies_is_cut():
 
 def test_personal_data_shows_nowhere_and_the_address_stands_beside_the_source():
     value = "jane.doe@" + "example.org"
-    lines = explanation_lines(explained(text=f"Write to {value} now.", question=f"Who is {value}?", spans=(GoldSpan("a.md", 0, 9, value, cited=False, source_url=f"https://example.org/{value}"),)))
+    lines = explanation_lines(
+        explained(
+            text=f"Write to {value} now.",
+            question=f"Who is {value}?",
+            spans=(
+                GoldSpan(
+                    "a.md", 0, 9, value, cited=False, source_url=f"https://example.org/{value}"
+                ),
+            ),
+        )
+    )
     shown = "\n".join(lines)
     assert value not in shown
     assert "[email" in next(line for line in lines if "Who is" in line)
-    assert sum(line.endswith("  file") for line in lines) == 2  # the citation and the piece of evidence
-    assert any(line.endswith("  https://example.org/[email" + "█" * (len(value) - 6)) for line in lines)
+    assert (
+        sum(line.endswith("  file") for line in lines) == 2
+    )  # the citation and the piece of evidence
+    assert any(
+        line.endswith("  https://example.org/[email" + "█" * (len(value) - 6)) for line in lines
+    )

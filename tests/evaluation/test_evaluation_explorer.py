@@ -24,13 +24,21 @@ from rag_eval.reporting.metrics_report import finish
 from rag_eval.settings import Settings
 
 VECTOR = "  - {name: vector, kind: vector, embedding: {model: lsa-8}}\n"
-SEEDS = CONFIG.replace("seeds: [13]", "seeds: [13, 29]").replace("{model: lsa-8}}", "{model: lsa-8}, search: approximate, rerank: {kind: mmr}}")
-HOSTILE = "<script>alert(1)</script> \u202etxt\u200b {{7*7}} ${1} onerror=alert(1) jane.doe@example.org " + "w" * 1_000_000
+SEEDS = CONFIG.replace("seeds: [13]", "seeds: [13, 29]").replace(
+    "{model: lsa-8}}", "{model: lsa-8}, search: approximate, rerank: {kind: mmr}}"
+)
+HOSTILE = (
+    "<script>alert(1)</script> \u202etxt\u200b {{7*7}} ${1} onerror=alert(1) jane.doe@example.org "
+    + "w" * 1_000_000
+)
 
 
 def runs_of(project, config=CONFIG):
     (project.gold / "gold_set.yaml").write_text(config, encoding="utf-8")
-    evaluation = open_gold_set(project.gold, Settings(home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"))
+    evaluation = open_gold_set(
+        project.gold,
+        Settings(home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"),
+    )
     return Runs(evaluation, IndexOpener(evaluation))
 
 
@@ -42,14 +50,38 @@ class Read:
         for name, part in self.parts.items():
             schema = explorer_schema(name.split("-")[0].removesuffix(".json.gz"))
             jsonschema.Draft202012Validator.check_schema(schema)
-            assert [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(part)] == []
+            assert [
+                error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(part)
+            ] == []
         self.summary = self.parts["summary.json.gz"]
-        self.questions = [question for name, part in self.parts.items() if name.startswith("questions-") for question in part]
+        self.questions = [
+            question
+            for name, part in self.parts.items()
+            if name.startswith("questions-")
+            for question in part
+        ]
         chunks = [part for name, part in self.parts.items() if name.startswith("chunks-")]
-        self.chunks = {column: [value for part in chunks for value in part[column]] for column in ("doc", "section", "title", "text", "source", "link", "trust", "verdict", "reasons")}
+        self.chunks = {
+            column: [value for part in chunks for value in part[column]]
+            for column in (
+                "doc",
+                "section",
+                "title",
+                "text",
+                "source",
+                "link",
+                "trust",
+                "verdict",
+                "reasons",
+            )
+        }
         assert len({len(values) for values in self.chunks.values()}) == 1
         assert self.summary["n_chunks"] == len(self.chunks["doc"])
-        assert self.summary["n_questions"] == len(self.questions) == len(self.summary["questions"]["id"])
+        assert (
+            self.summary["n_questions"]
+            == len(self.questions)
+            == len(self.summary["questions"]["id"])
+        )
         assert [question["id"] for question in self.questions] == self.summary["questions"]["id"]
 
     def question(self, query_id):
@@ -65,15 +97,26 @@ def read(runs):
 
 
 def close(found, value):
-    return (found is None and math.isnan(value)) or (found is not None and found == pytest.approx(value, rel=1e-5, abs=1e-9))
+    return (found is None and math.isnan(value)) or (
+        found is not None and found == pytest.approx(value, rel=1e-5, abs=1e-9)
+    )
 
 
 def check_against_measures(runs, found):
     """Values, first ranks, hits and counts recomputed from the ranking's own per-query frame, run by run."""
     level = runs.evaluation.config.level
     frame = ranking_measures(runs).frame("per_query")
-    frame = frame[frame["level"] == level].set_index(["strategy", "query_id", "paraphrase_id", "seed"]).sort_index()
-    claims = miss_rate_claims(runs).frame("claims").set_index(["strategy", "query_id", "paraphrase_id", "seed"]).sort_index()
+    frame = (
+        frame[frame["level"] == level]
+        .set_index(["strategy", "query_id", "paraphrase_id", "seed"])
+        .sort_index()
+    )
+    claims = (
+        miss_rate_claims(runs)
+        .frame("claims")
+        .set_index(["strategy", "query_id", "paraphrase_id", "seed"])
+        .sort_index()
+    )
     summary, names = found.summary, found.summary["strategies"]
     for at, question in enumerate(found.questions):
         by_strategy = {name: [] for name in names}
@@ -86,19 +129,38 @@ def check_against_measures(runs, found):
             assert len(run["c"]) == len(run["x"])
             assert run["failed"] == int(row["failed"])
             claim = claims.loc[(name, question["id"], wording, run["seed"])]
-            assert run["miss"][0] is None if math.isnan(claim["miss_rate"]) else run["miss"][0] == pytest.approx(claim["miss_rate"], rel=1e-3)
+            assert (
+                run["miss"][0] is None
+                if math.isnan(claim["miss_rate"])
+                else run["miss"][0] == pytest.approx(claim["miss_rate"], rel=1e-3)
+            )
             assert summary["statuses"][run["miss"][3]] == claim["status"]
             assert run["miss"][4] == claim["calibrator"]
             # the first relevant unit stands where the first relevant item does, but for units of items that were met before
             assert (not run["h"]) or run["first"] <= run["h"][0] + 1
-            assert bool(run["h"]) or run["first"] is None or run["first"] > len({found.chunks["doc"][unit] for unit in run["c"]}) or level == "section"
+            assert (
+                bool(run["h"])
+                or run["first"] is None
+                or run["first"] > len({found.chunks["doc"][unit] for unit in run["c"]})
+                or level == "section"
+            )
         for place, name in enumerate(names):
             rows = by_strategy[name]
-            values = [row["recall_at_10"] for _, _, row in rows if not math.isnan(row["recall_at_10"])]
+            values = [
+                row["recall_at_10"] for _, _, row in rows if not math.isnan(row["recall_at_10"])
+            ]
             columns = summary["questions"]
             assert close(columns["value"][place][at], np.mean(values) if values else math.nan)
             assert columns["runs"][place][at] == len(rows)
-            assert columns["hits"][place][at] == (sum(row["success_at_10"] for _, _, row in rows if not math.isnan(row["success_at_10"])) if values else None)
+            assert columns["hits"][place][at] == (
+                sum(
+                    row["success_at_10"]
+                    for _, _, row in rows
+                    if not math.isnan(row["success_at_10"])
+                )
+                if values
+                else None
+            )
             first = [run for wording, run, _ in rows if wording == "original"][:1]
             assert columns["first"][place][at] == (first[0]["first"] if first else None)
 
@@ -114,25 +176,40 @@ def test_every_retrieval_says_what_the_measures_say(project, config):
     assert found.summary["previous"] is None
     assert "no earlier run" in found.summary["previous_reason"]
     assert {None} == {value for row in found.summary["questions"]["change"] for value in row}
-    assert found.summary["texts"] == {"kept": found.summary["n_chunks"], "of": found.summary["n_chunks"]}
-    assert {run["seed"] for question in found.questions for run in question["runs"] if run["s"] == 0} == {13}
-    assert {run["seed"] for question in found.questions for run in question["runs"] if run["s"] == 1} == ({13, 29} if config is SEEDS else {13})
+    assert found.summary["texts"] == {
+        "kept": found.summary["n_chunks"],
+        "of": found.summary["n_chunks"],
+    }
+    assert {
+        run["seed"] for question in found.questions for run in question["runs"] if run["s"] == 0
+    } == {13}
+    assert {
+        run["seed"] for question in found.questions for run in question["runs"] if run["s"] == 1
+    } == ({13, 29} if config is SEEDS else {13})
 
 
 def hits_by_hand(runs, name, question, wording, seed):
     """Places of relevant chunks among the first ten, from the frames of the stages."""
     gold, level = runs.gold, runs.evaluation.config.level
-    variant = gold.variants.index[(gold.variants["query_id"] == question) & (gold.variants["paraphrase_id"] == wording)][0]
+    variant = gold.variants.index[
+        (gold.variants["query_id"] == question) & (gold.variants["paraphrase_id"] == wording)
+    ][0]
     rows = runs.rows(name)[seed][variant][:10]
     chunks = runs.chunks.iloc[rows[rows >= 0]]
     if level == "span":
         spans = gold_variants(runs.evaluation).frame("spans")
         carried = gold_variants(runs.evaluation).frame("span_chunks")
-        carriers = set(carried.loc[carried["span"].isin(spans.index[spans["query_id"] == question]), "chunk"])
+        carriers = set(
+            carried.loc[carried["span"].isin(spans.index[spans["query_id"] == question]), "chunk"]
+        )
         return [place for place, row in enumerate(rows) if row in carriers]
     qrels = gold_variants(runs.evaluation).frame(f"qrels_{level}")
     good = set(qrels.loc[(qrels["query_id"] == question) & (qrels["gain"] > 0), "item_id"])
-    return [place for place, item in enumerate(chunks["doc_id" if level == "document" else "section_id"]) if item in good]
+    return [
+        place
+        for place, item in enumerate(chunks["doc_id" if level == "document" else "section_id"])
+        if item in good
+    ]
 
 
 @pytest.mark.parametrize("config", LEVELS.values(), ids=LEVELS.keys())
@@ -143,7 +220,9 @@ def test_hits_are_what_scoring_judges_relevant(project, config):
     for question in found.questions:
         for run in question["runs"]:
             name = found.summary["strategies"][run["s"]]
-            assert run["h"] == hits_by_hand(runs, name, question["id"], question["wordings"][run["w"]]["id"], run["seed"])
+            assert run["h"] == hits_by_hand(
+                runs, name, question["id"], question["wordings"][run["w"]]["id"], run["seed"]
+            )
             flagged += len(run["h"])
     assert flagged
 
@@ -177,33 +256,65 @@ def test_unanswerable_questions_and_answers_are_told_apart(project):
         assert all(citation["code"] == "ok" for citation in question["answer"]["citations"])
     cited = found.question("again")["answer"]
     assert columns["cited"][columns["id"].index("again")] == len(cited["citations"])
-    assert columns["correct"][columns["id"].index("again")] == sum(citation["correct"] for citation in cited["citations"])
+    assert columns["correct"][columns["id"].index("again")] == sum(
+        citation["correct"] for citation in cited["citations"]
+    )
 
 
 def test_without_answers_and_spans_there_are_none(project):
     (project.gold / "answers.jsonl").unlink()
-    found = read(runs_of(project, CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", "level: span\n")))
+    found = read(
+        runs_of(
+            project, CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", "level: span\n")
+        )
+    )
     columns = found.summary["questions"]
     assert {question["answer"] is None for question in found.questions} == {True}
-    assert columns["outcome"] == columns["cited"] == columns["correct"] == columns["groundedness"] == [None] * 4
+    assert (
+        columns["outcome"]
+        == columns["cited"]
+        == columns["correct"]
+        == columns["groundedness"]
+        == [None] * 4
+    )
     assert {value for row in columns["value"] for value in row} == {None}
     assert {value for row in columns["state"] for value in row} == {None}
     assert all(run["h"] == [] for question in found.questions for run in question["runs"])
 
 
-RUN_FILE = ["keep Q0 storage.md 1 2.0 t", "keep Q0 nowhere.md 2 1.0 t", "again Q0 alerts.md 1 2.0 t", "again Q0 retries.md 2 1.0 t"]
+RUN_FILE = [
+    "keep Q0 storage.md 1 2.0 t",
+    "keep Q0 nowhere.md 2 1.0 t",
+    "again Q0 alerts.md 1 2.0 t",
+    "again Q0 retries.md 2 1.0 t",
+]
 
 
 def test_units_of_a_run_file_stand_behind_the_chunks(project):
     (project.gold / "mine.trec").write_text("\n".join(RUN_FILE) + "\n", encoding="utf-8")
-    runs = runs_of(project, CONFIG.replace(VECTOR, "  - {name: mine, kind: external, run_file: mine.trec}\n") + "trust: {domains: [example.org]}\n")
+    runs = runs_of(
+        project,
+        CONFIG.replace(VECTOR, "  - {name: mine, kind: external, run_file: mine.trec}\n")
+        + "trust: {domains: [example.org]}\n",
+    )
     found = read(runs)
     check_against_measures(runs, found)
     ran = [run for question in found.questions for run in question["runs"] if run["s"] == 1]
     own = {unit for run in ran for unit in run["c"]}
-    chunks = {unit for question in found.questions for run in question["runs"] if run["s"] == 0 for unit in run["c"]}
+    chunks = {
+        unit
+        for question in found.questions
+        for run in question["runs"]
+        if run["s"] == 0
+        for unit in run["c"]
+    }
     assert min(own) > max(chunks)
-    assert {found.chunks["doc"][unit] for unit in own} == {"storage.md", "nowhere.md", "alerts.md", "retries.md"}
+    assert {found.chunks["doc"][unit] for unit in own} == {
+        "storage.md",
+        "nowhere.md",
+        "alerts.md",
+        "retries.md",
+    }
     first = next(run for run in found.question("again")["runs"] if run["s"] == 1)
     assert first["h"] == [1]
     assert {run["w"] for run in ran} == {0}  # the file has the original wordings only
@@ -212,14 +323,36 @@ def test_units_of_a_run_file_stand_behind_the_chunks(project):
 
 def outputs():
     fact = "A failed job is tried three more times."
-    contexts = [{"doc_id": "retries.md", "text": fact}, {"doc_id": "retries.md", "text": DOCUMENTS["retries.md"][12:80]}, {"doc_id": "elsewhere.md", "text": HOSTILE[:900_000]}]
-    rows = [{"query_id": "again", "question": QUERIES[1]["text"], "answer": fact, "contexts": contexts}]
-    return jsonl([*rows, {"query_id": "keep", "question": QUERIES[0]["text"], "answer": None, "error": "timeout", "contexts": []}])
+    contexts = [
+        {"doc_id": "retries.md", "text": fact},
+        {"doc_id": "retries.md", "text": DOCUMENTS["retries.md"][12:80]},
+        {"doc_id": "elsewhere.md", "text": HOSTILE[:900_000]},
+    ]
+    rows = [
+        {"query_id": "again", "question": QUERIES[1]["text"], "answer": fact, "contexts": contexts}
+    ]
+    return jsonl(
+        [
+            *rows,
+            {
+                "query_id": "keep",
+                "question": QUERIES[0]["text"],
+                "answer": None,
+                "error": "timeout",
+                "contexts": [],
+            },
+        ]
+    )
 
 
 def test_recorded_contexts_are_chunks_of_ours_or_units_of_their_own(project):
     (project.gold / "outputs.jsonl").write_text(outputs(), encoding="utf-8")
-    found = read(runs_of(project, CONFIG.replace(VECTOR, "  - {name: theirs, kind: external, recorded: outputs.jsonl}\n")))
+    found = read(
+        runs_of(
+            project,
+            CONFIG.replace(VECTOR, "  - {name: theirs, kind: external, recorded: outputs.jsonl}\n"),
+        )
+    )
     runs = [run for run in found.question("again")["runs"] if run["s"] == 1]
     texts = [found.chunks["text"][unit] for unit in runs[0]["c"]]
     assert texts[0].startswith("A failed job") or texts[0] in found.chunks["text"]
@@ -233,8 +366,13 @@ def test_recorded_contexts_are_chunks_of_ours_or_units_of_their_own(project):
 
 
 def test_hostile_texts_are_masked_bounded_and_written_out(project):
-    (project.corpus / "storage.md").write_text(DOCUMENTS["storage.md"] + f"\n## Odd\n\n{HOSTILE}\n", encoding="utf-8")
-    queries = [{**QUERIES[0], "text": f"{HOSTILE}?"[:900], "tags": ["__proto__", "<b>", "\u202etag"]}, *QUERIES[1:]]
+    (project.corpus / "storage.md").write_text(
+        DOCUMENTS["storage.md"] + f"\n## Odd\n\n{HOSTILE}\n", encoding="utf-8"
+    )
+    queries = [
+        {**QUERIES[0], "text": f"{HOSTILE}?"[:900], "tags": ["__proto__", "<b>", "\u202etag"]},
+        *QUERIES[1:],
+    ]
     (project.gold / "queries.jsonl").write_text(jsonl(queries), encoding="utf-8")
     found = read(runs_of(project))
     written = json.dumps(found.parts, ensure_ascii=False)
@@ -283,7 +421,10 @@ def test_changes_are_against_the_newest_kept_run(project):
     assert "20260102T000000000Z-00000000" in found.summary["previous_reason"]
     after, earlier = (part.summary["questions"]["value"] for part in (found, before))
     for change, now, then in zip(found.summary["questions"]["change"], after, earlier, strict=True):
-        assert change == [None if a is None else pytest.approx(a - b, abs=1e-5) for a, b in zip(now, then, strict=True)]
+        assert change == [
+            None if a is None else pytest.approx(a - b, abs=1e-5)
+            for a, b in zip(now, then, strict=True)
+        ]
     # another previous run with other figures is another explorer, of the same parts
     kept(project, new, "20260103T000000000Z-00000000")
     again = read(runs_of(project))
@@ -294,13 +435,21 @@ def test_changes_are_against_the_newest_kept_run(project):
 
 def edited(old, new):
     """Change the kept run; `place` is its file and the folder of its ranking."""
-    return lambda place: place[0].write_text(place[0].read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    return lambda place: place[0].write_text(
+        place[0].read_text(encoding="utf-8").replace(old, new), encoding="utf-8"
+    )
 
 
 DAMAGES = {
     "other gold": (edited('"hash": "', '"hash": "0'), "other gold"),
-    "artifact gone": (lambda place: place[1].rename(place[1].with_name("gone")), "no longer in the home"),
-    "artifact damaged": (lambda place: (place[1] / "per_query.parquet").write_bytes(b"PAR1"), "cannot be read"),
+    "artifact gone": (
+        lambda place: place[1].rename(place[1].with_name("gone")),
+        "no longer in the home",
+    ),
+    "artifact damaged": (
+        lambda place: (place[1] / "per_query.parquet").write_bytes(b"PAR1"),
+        "cannot be read",
+    ),
     "no key": (edited('"ranking": "', '"ranking": "../../'), "passed over"),
 }
 
@@ -336,13 +485,22 @@ def test_a_page_takes_as_many_texts_as_fit_the_first_ranked_first(project):
     found = Read(parts)
     there = [at for at, text in enumerate(found.chunks["text"]) if text is not None]
     assert 0 < len(there) == found.summary["texts"]["kept"] < found.summary["n_chunks"]
-    first = {run["c"][0] for question in found.questions for run in question["runs"] if run["w"] == 0 and run["c"]}
+    first = {
+        run["c"][0]
+        for question in found.questions
+        for run in question["runs"]
+        if run["w"] == 0 and run["c"]
+    }
     assert len(there) < len(first) or first <= set(there)
     assert len(there) >= len(first) or set(there) <= first
-    assert {name: part for name, part in parts.items() if name.startswith("questions-")} == {name: part for name, part in whole.items() if name.startswith("questions-")}
+    assert {name: part for name, part in parts.items() if name.startswith("questions-")} == {
+        name: part for name, part in whole.items() if name.startswith("questions-")
+    }
 
 
-@pytest.mark.parametrize(("n", "limit"), [(1, 2_300_000), (1000, 2_300_000), (1001, 2_302_300), (10_000, 23_000_000)])
+@pytest.mark.parametrize(
+    ("n", "limit"), [(1, 2_300_000), (1000, 2_300_000), (1001, 2_302_300), (10_000, 23_000_000)]
+)
 def test_the_limit_grows_with_the_questions(n, limit):
     assert bytes_for(n) == limit
 
@@ -350,7 +508,9 @@ def test_the_limit_grows_with_the_questions(n, limit):
 def test_schemas_are_closed(project):
     found = read(runs_of(project))
     for name, part in found.parts.items():
-        check = jsonschema.Draft202012Validator(explorer_schema(name.split("-")[0].removesuffix(".json.gz")))
+        check = jsonschema.Draft202012Validator(
+            explorer_schema(name.split("-")[0].removesuffix(".json.gz"))
+        )
         more = [{**part[0], "more": 1}] if isinstance(part, list) else {**part, "more": 1}
         assert list(check.iter_errors(more))
 
@@ -364,11 +524,31 @@ def test_outputs_of_a_system_of_its_own_keep_to_the_format(project):
     folder.mkdir()
     fact = "A failed job is tried three more times."
     rows = [
-        {"query_id": "again", "question": "How often?", "answer": f"{fact} [1]", "contexts": [{"doc_id": "retries.md", "text": fact, "url": "https://example.org/jane.doe@example.org"}, {"doc_id": "odd", "text": f"A. {HOSTILE[:5000]}", "url": "javascript:alert(1)"}]},
-        {"query_id": "none", "question": "What is the answer?", "answer": None, "error": "timeout", "contexts": []},
+        {
+            "query_id": "again",
+            "question": "How often?",
+            "answer": f"{fact} [1]",
+            "contexts": [
+                {
+                    "doc_id": "retries.md",
+                    "text": fact,
+                    "url": "https://example.org/jane.doe@example.org",
+                },
+                {"doc_id": "odd", "text": f"A. {HOSTILE[:5000]}", "url": "javascript:alert(1)"},
+            ],
+        },
+        {
+            "query_id": "none",
+            "question": "What is the answer?",
+            "answer": None,
+            "error": "timeout",
+            "contexts": [],
+        },
     ]
     (folder / "outputs.jsonl").write_text(jsonl(rows), encoding="utf-8")
-    settings = Settings(home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets")
+    settings = Settings(
+        home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"
+    )
     evaluation = open_recorded(folder, settings)
     found = read(Runs(evaluation, IndexOpener(evaluation)))
     assert found.summary["questions"]["answerable"] == [None, None]
@@ -382,7 +562,9 @@ def test_outputs_of_a_system_of_its_own_keep_to_the_format(project):
 
 def whole(project, runs, run_id):
     """Keep a run with everything of its report that a later one compares."""
-    report = finish(report_body(runs.evaluation, runs.opened, runs), dt.datetime.now(dt.UTC)) | {"run_id": run_id}
+    report = finish(report_body(runs.evaluation, runs.opened, runs), dt.datetime.now(dt.UTC)) | {
+        "run_id": run_id
+    }
     return keep_run(runs.evaluation, report, artifact_keys(runs))
 
 
@@ -392,10 +574,16 @@ def test_a_previous_run_that_is_not_comparable_says_what_changed(project):
     new = runs_of(project)
     summary = read(new).summary
     assert summary["previous_comparable"] is False
-    reported = history_parts(new, finish(report_body(new.evaluation, new.opened, new), dt.datetime.now(dt.UTC)), artifact_keys(new))["previous"]
+    reported = history_parts(
+        new,
+        finish(report_body(new.evaluation, new.opened, new), dt.datetime.now(dt.UTC)),
+        artifact_keys(new),
+    )["previous"]
     assert summary["previous_changes"] == reported["reasons"]
     assert reported["reason_codes"] == ["index_changed", "configuration_changed"]
-    assert {value for row in summary["questions"]["change"] for value in row} - {None}  # the gold is the same: the figures stay
+    assert {value for row in summary["questions"]["change"] for value in row} - {
+        None
+    }  # the gold is the same: the figures stay
     whole(project, new, "20260102T000000000Z-00000000")
     again = read(runs_of(project)).summary
     assert (again["previous_comparable"], again["previous_changes"]) == (True, [])

@@ -14,7 +14,12 @@ from rag_eval.evaluation.explorer_packing import nullable, packed, rounded, unpa
 from rag_eval.evaluation.explorer_texts import address, line, marked
 from rag_eval.reporting.html.untrusted import visible
 
-HOSTILE = st.text(st.one_of(st.characters(), st.sampled_from(" \n\t\u202e\u200b\ud800\u0301\u00ad\ufe0fa@.x1234567890-")), max_size=700)
+HOSTILE = st.text(
+    st.one_of(
+        st.characters(), st.sampled_from(" \n\t\u202e\u200b\ud800\u0301\u00ad\ufe0fa@.x1234567890-")
+    ),
+    max_size=700,
+)
 WORDS = st.text(st.sampled_from("abc de\nf ü"), max_size=900)
 
 
@@ -27,7 +32,9 @@ def test_a_line_is_the_masked_snippet_with_everything_visible(text, limit):
     assert len(line(text, limit)) <= limit
 
 
-@given(st.text(max_size=200), st.sampled_from(["https://example.org/", "javascript:", "python:", ""]))
+@given(
+    st.text(max_size=200), st.sampled_from(["https://example.org/", "javascript:", "python:", ""])
+)
 @example("people/jane.doe@example.org", "https://example.org/")
 @example("a?tel=+44%2020%207946%200958", "https://example.org/")
 def test_an_address_is_masked_and_followed_only_as_it_stands(path, start):
@@ -41,7 +48,10 @@ def test_an_address_is_masked_and_followed_only_as_it_stands(path, start):
 
 
 def test_an_address_without_personal_data_is_a_link():
-    assert address("https://example.org/a?b=c") == ("https://example.org/a?b=c", "https://example.org/a?b=c")
+    assert address("https://example.org/a?b=c") == (
+        "https://example.org/a?b=c",
+        "https://example.org/a?b=c",
+    )
     assert address("javascript:alert(1)") == ("javascript:alert(1)", "")
     assert address("https://example.org/jane.doe@example.org")[1] == ""
 
@@ -49,11 +59,16 @@ def test_an_address_without_personal_data_is_a_link():
 @st.composite
 def texts_with_spans(draw, alphabet):
     text = draw(st.text(alphabet, min_size=1, max_size=900))
-    spans = draw(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), min_size=1, max_size=4))
+    spans = draw(
+        st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), min_size=1, max_size=4)
+    )
     return text, [(min(a, b), max(a, b)) for a, b in spans]
 
 
-@given(texts_with_spans(st.one_of(st.characters(), st.sampled_from(" \n\u202e\u200b\ud800\u0301ab@"))), st.sampled_from([20, 200]))
+@given(
+    texts_with_spans(st.one_of(st.characters(), st.sampled_from(" \n\u202e\u200b\ud800\u0301ab@"))),
+    st.sampled_from([20, 200]),
+)
 def test_a_window_is_bounded_visible_and_its_marks_lie_in_it(made, limit):
     text, spans = made
     window, at = marked(text, spans, limit)
@@ -70,7 +85,9 @@ def test_a_window_is_bounded_visible_and_its_marks_lie_in_it(made, limit):
 def test_what_is_marked_is_the_span(made):
     text, spans = made
     window, at = marked(text, spans)
-    whole = [(start, min(end, len(text))) for start, end in sorted(spans) if start < min(end, len(text))]
+    whole = [
+        (start, min(end, len(text))) for start, end in sorted(spans) if start < min(end, len(text))
+    ]
     assert bool(at) == bool(whole)
     if whole:
         start, end = whole[0]
@@ -107,7 +124,13 @@ def test_a_span_behind_the_text_marks_nothing():
     assert marked("short", [(7, 9)]) == ("short", [])
 
 
-@given(st.lists(st.one_of(st.floats(-1e300, 1e300), st.sampled_from([math.nan, math.inf, -math.inf])), max_size=20), st.sampled_from([4, 6]))
+@given(
+    st.lists(
+        st.one_of(st.floats(-1e300, 1e300), st.sampled_from([math.nan, math.inf, -math.inf])),
+        max_size=20,
+    ),
+    st.sampled_from([4, 6]),
+)
 def test_rounding_gives_the_nearest_short_decimal(values, digits):
     found = rounded(values, digits)
     for before, after in zip(values, found.tolist(), strict=True):
@@ -116,11 +139,16 @@ def test_rounding_gives_the_nearest_short_decimal(values, digits):
         else:
             assert after == pytest.approx(before, rel=0.5000001 * 10 ** (1 - digits), abs=0)
             assert float(f"{after:.{digits}g}") == after
-    assert rounded(found, digits).tolist() == pytest.approx(found.tolist(), rel=0, abs=0, nan_ok=True)
+    assert rounded(found, digits).tolist() == pytest.approx(
+        found.tolist(), rel=0, abs=0, nan_ok=True
+    )
 
 
 def test_numbers_are_short_and_what_is_absent_is_null():
-    assert json.dumps(nullable([[1.0, 0.123456789], [np.nan, np.inf]])) == "[[1, 0.123457], [null, null]]"
+    assert (
+        json.dumps(nullable([[1.0, 0.123456789], [np.nan, np.inf]]))
+        == "[[1, 0.123457], [null, null]]"
+    )
     assert nullable([2.5e-17, 123456789.0], 4) == [2.5e-17, 123500000]
 
 

@@ -13,14 +13,26 @@ from rag_eval.retrieval.ranking import ranking
 
 def units(*rows):
     frame = pd.DataFrame(rows, columns=["doc_id", "section_id", "start", "end", "chunk", "known"])
-    return frame.astype({"doc_id": "str", "section_id": "str", "start": "int64", "end": "int64", "chunk": "int64", "known": "bool"}).assign(unit_id=frame["doc_id"], text="")
+    return frame.astype(
+        {
+            "doc_id": "str",
+            "section_id": "str",
+            "start": "int64",
+            "end": "int64",
+            "chunk": "int64",
+            "known": "bool",
+        }
+    ).assign(unit_id=frame["doc_id"], text="")
 
 
 class Gold:
     """The two frames of a gold artifact that are read here."""
 
     def __init__(self, spans, span_chunks):
-        self.frames = {"spans": pd.DataFrame(spans, columns=["doc_id", "start", "end"]), "span_chunks": pd.DataFrame(span_chunks, columns=["span", "chunk"], dtype="int64")}
+        self.frames = {
+            "spans": pd.DataFrame(spans, columns=["doc_id", "start", "end"]),
+            "span_chunks": pd.DataFrame(span_chunks, columns=["span", "chunk"], dtype="int64"),
+        }
 
     def frame(self, name):
         return self.frames[name]
@@ -32,13 +44,28 @@ def carried(gold, frame):
 
 def test_half_of_the_shorter_carries_and_less_does_not():
     gold = Gold([("a", 100, 200), ("b", 0, 10)], [])
-    found = carried(gold, units(("a", "s", 150, 400, -1, True), ("a", "s", 151, 400, -1, True), ("a", "s", 120, 130, -1, True), ("b", "s", 0, 900, -1, True), ("c", "s", 0, 10, -1, True), ("a", "", -1, -1, -1, True)))
+    found = carried(
+        gold,
+        units(
+            ("a", "s", 150, 400, -1, True),
+            ("a", "s", 151, 400, -1, True),
+            ("a", "s", 120, 130, -1, True),
+            ("b", "s", 0, 900, -1, True),
+            ("c", "s", 0, 10, -1, True),
+            ("a", "", -1, -1, -1, True),
+        ),
+    )
     assert found == [(0, 0), (0, 2), (1, 3)]
 
 
 def test_a_unit_that_is_our_chunk_carries_what_the_chunk_carries():
     gold = Gold([("a", 100, 200), ("a", 0, 5)], [(0, 7), (1, 3)])
-    found = carried(gold, units(("a", "s", 0, 10, 3, True), ("a", "s", 199, 300, 7, True), ("a", "s", 90, 150, -1, True)))
+    found = carried(
+        gold,
+        units(
+            ("a", "s", 0, 10, 3, True), ("a", "s", 199, 300, 7, True), ("a", "s", 90, 150, -1, True)
+        ),
+    )
     assert found == [(0, 1), (0, 2), (1, 0)]
 
 
@@ -48,20 +75,44 @@ def test_gold_without_spans_and_rankings_without_units_carry_nothing():
 
 
 def test_units_of_unknown_sections_are_sections_of_their_own():
-    assert units_for_gold(units(("a", "", -1, -1, -1, True), ("a", "", -1, -1, -1, True), ("a", "a#b", 0, 1, -1, True)))["section_id"].tolist() == ["\x000", "\x001", "a#b"]
+    assert units_for_gold(
+        units(
+            ("a", "", -1, -1, -1, True), ("a", "", -1, -1, -1, True), ("a", "a#b", 0, 1, -1, True)
+        )
+    )["section_id"].tolist() == ["\x000", "\x001", "a#b"]
 
 
 def placed(n_placed, n_without, n_unknown=0):
-    frame = units(*[("a", "s", 0, 9, -1, True)] * n_placed, *[("a", "", -1, -1, -1, True)] * n_without, *[("x", "", -1, -1, -1, False)] * n_unknown)
+    frame = units(
+        *[("a", "s", 0, 9, -1, True)] * n_placed,
+        *[("a", "", -1, -1, -1, True)] * n_without,
+        *[("x", "", -1, -1, -1, False)] * n_unknown,
+    )
     rows = np.arange(len(frame), dtype=np.int32)[None, :]
     raw = np.zeros(rows.shape)
     return Placed(ranking(rows, raw, raw, np.array([len(frame)])), frame, np.ones(1, dtype=bool))
 
 
-@pytest.mark.parametrize(("n_placed", "n_without", "n_unknown", "measured"), [(95, 5, 0, True), (94, 6, 0, False), (19, 1, 80, True), (0, 3, 0, False), (0, 0, 4, False), (0, 0, 0, False)])
-def test_levels_need_places_of_nearly_all_that_was_retrieved(n_placed, n_without, n_unknown, measured):
+@pytest.mark.parametrize(
+    ("n_placed", "n_without", "n_unknown", "measured"),
+    [
+        (95, 5, 0, True),
+        (94, 6, 0, False),
+        (19, 1, 80, True),
+        (0, 3, 0, False),
+        (0, 0, 4, False),
+        (0, 0, 0, False),
+    ],
+)
+def test_levels_need_places_of_nearly_all_that_was_retrieved(
+    n_placed, n_without, n_unknown, measured
+):
     reasons = unmeasured_levels(placed(n_placed, n_without, n_unknown))
-    assert ("span" not in reasons, "section" not in reasons, "document" in reasons) == (measured, measured, False)
+    assert ("span" not in reasons, "section" not in reasons, "document" in reasons) == (
+        measured,
+        measured,
+        False,
+    )
     if n_without and not measured:
         assert f"{n_without} of {n_placed + n_without} retrieved" in reasons["span"]
 
@@ -73,10 +124,21 @@ class Queries:
 
 
 def scores():
-    values = {"document": np.array([[1.0], [0.0], [0.5]]), "section": np.array([[1.0], [0.0], [0.5]])}
+    values = {
+        "document": np.array([[1.0], [0.0], [0.5]]),
+        "section": np.array([[1.0], [0.0], [0.5]]),
+    }
     upper = {"document": np.ones((3, 1))}
     labels = {"document": ("R@10",), "section": ("R@10",)}
-    return Scores(labels, values, upper, np.zeros((3, 10), dtype=np.int64), np.arange(3), np.full(3, 13), np.array([False, True, False]))
+    return Scores(
+        labels,
+        values,
+        upper,
+        np.zeros((3, 10), dtype=np.int64),
+        np.arange(3),
+        np.full(3, 13),
+        np.array([False, True, False]),
+    )
 
 
 def test_a_wording_that_was_not_run_is_neither_a_miss_nor_a_failure():
@@ -91,7 +153,9 @@ def test_a_wording_that_was_not_run_is_neither_a_miss_nor_a_failure():
 def test_both_sides_of_a_comparison_are_cut_to_the_wordings_of_both():
     whole = scores()
     assert whole.per_query("document", 2, Queries())[:, 0].tolist() == [0.5, 0.5]
-    assert whole.per_query("document", 2, Queries(), np.array([True, False, True]))[:, 0].tolist() == [1.0, 0.5]
+    assert whole.per_query("document", 2, Queries(), np.array([True, False, True]))[
+        :, 0
+    ].tolist() == [1.0, 0.5]
 
 
 def test_progress_says_how_many_failed_so_far():

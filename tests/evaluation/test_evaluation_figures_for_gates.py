@@ -7,10 +7,14 @@ from rag_eval.evaluation.report_steps import figures_for_gates
 from rag_eval.gates.floors import floor_gates
 from rag_eval.records.gold_set import GoldSetConfig
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # raised inside MLflow's own SQLAlchemy models
 
 FROM = "---\nurl: https://{}/{}\n---\n\n"
-TRUST = "trust: {domains: [example.org], unlisted: allow}\nacceptance: {avg_trust_score: '>= 0.01'}\n"
+TRUST = (
+    "trust: {domains: [example.org], unlisted: allow}\nacceptance: {avg_trust_score: '>= 0.01'}\n"
+)
 CONFIGURED = CONFIG.replace("advisory: [acceptance]", "advisory: [acceptance, stability]") + TRUST
 
 
@@ -19,8 +23,14 @@ def report(project):
     """One wording a question; two of the three documents come from the listed domain."""
     (project.gold / "paraphrases.jsonl").unlink()
     (project.gold / "gold_set.yaml").write_text(CONFIGURED, encoding="utf-8")
-    for name, host in (("storage.md", "example.org"), ("retries.md", "example.org"), ("alerts.md", "example.net")):
-        (project.corpus / name).write_text(FROM.format(host, name) + DOCUMENTS[name], encoding="utf-8")
+    for name, host in (
+        ("storage.md", "example.org"),
+        ("retries.md", "example.org"),
+        ("alerts.md", "example.net"),
+    ):
+        (project.corpus / name).write_text(
+            FROM.format(host, name) + DOCUMENTS[name], encoding="utf-8"
+        )
     assert project.invoke("run", "tiny").exit_code == 0
     return project.report()
 
@@ -40,17 +50,31 @@ def config(floor, min_queries):
 def test_a_floor_on_trust_is_held_by_the_bound_and_needs_enough_questions(report):
     gates = {gate["id"]: gate for gate in report["gates"]}
     few = gates["acceptance.avg_trust_score"]
-    assert (few["status"], few["reason_code"], few["evidence"]["min_queries"]) == ("insufficient_evidence", "too_few_queries", 50)
+    assert (few["status"], few["reason_code"], few["evidence"]["min_queries"]) == (
+        "insufficient_evidence",
+        "too_few_queries",
+        50,
+    )
     figure = figures_for_gates(report, "document")["avg_trust_score"]
     assert figure["ci_low"] < figure["value"] == report["avgTrustScore"]
     between = (figure["ci_low"] + figure["value"]) / 2
-    for floor, status, code in ((between, "fail", "bound_not_met"), (figure["ci_low"] / 2, "pass", "met")):
+    for floor, status, code in (
+        (between, "fail", "bound_not_met"),
+        (figure["ci_low"] / 2, "pass", "met"),
+    ):
         (found,) = floor_gates(config(f">= {floor:.6f}", 2), figures_for_gates(report, "document"))
-        assert (found.status, found.reason_code, found.evidence["n_groups"]) == (status, code, figure["n_groups"])
+        assert (found.status, found.reason_code, found.evidence["n_groups"]) == (
+            status,
+            code,
+            figure["n_groups"],
+        )
 
 
 def test_without_a_second_wording_the_stability_gate_says_that_this_is_why(report):
     gate = next(gate for gate in report["gates"] if gate["id"] == "stability.convergent_hit")
     assert (gate["status"], gate["reason_code"]) == ("insufficient_evidence", "not_measured")
     assert "no question has a second wording" in gate["evidence"]["reason"]
-    assert gate["evidence"]["reason"] == report["stability"]["strategies"]["bm25"]["convergent_and_hit"]["value_reason"]
+    assert (
+        gate["evidence"]["reason"]
+        == report["stability"]["strategies"]["bm25"]["convergent_and_hit"]["value_reason"]
+    )

@@ -17,7 +17,9 @@ from rag_eval.evaluation.past_runs import Past, keep_summary, past_run, past_run
 from rag_eval.reporting.metrics_report import content_hash, first_fault, schema
 from rag_eval.reporting.null_reasons import with_reasons
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # raised inside MLflow's own SQLAlchemy models
 
 
 def unexplained(value, path="", key="", owner=None):
@@ -25,8 +27,20 @@ def unexplained(value, path="", key="", owner=None):
     if value is None:
         told = owner.get(f"{key}_reason") or (key == "value" and owner.get("reason"))
         return [] if told else [path]
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [found for name, part in parts for found in unexplained(part, f"{path}/{name}", name, value if isinstance(value, dict) else {})]
+    parts = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    return [
+        found
+        for name, part in parts
+        for found in unexplained(
+            part, f"{path}/{name}", name, value if isinstance(value, dict) else {}
+        )
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +64,18 @@ def ran(project, stores):
     else:
         for folder in (project.home, project.reports):
             shutil.copytree(stores / folder.name, folder)
-    (project.printed_first, project.first), (project.printed, project.second) = json.loads((stores / "done.json").read_text(encoding="utf-8"))
+    (project.printed_first, project.first), (project.printed, project.second) = json.loads(
+        (stores / "done.json").read_text(encoding="utf-8")
+    )
     return project
 
 
 @pytest.fixture
 def kept(ran):
     """What was kept of the first run."""
-    return json.loads((ran.home / "runs" / f"{ran.first['run_id']}.json").read_text(encoding="utf-8"))
+    return json.loads(
+        (ran.home / "runs" / f"{ran.first['run_id']}.json").read_text(encoding="utf-8")
+    )
 
 
 def read(home, **more):
@@ -73,7 +91,10 @@ def write(home, kept, run_id=None):
 
 def test_a_first_run_has_no_past(ran):
     report = ran.first
-    assert [(entry["run_id"], entry["is_this"], entry["comparable"]) for entry in report["history"]["runs"]] == [(report["run_id"], True, None)]
+    assert [
+        (entry["run_id"], entry["is_this"], entry["comparable"])
+        for entry in report["history"]["runs"]
+    ] == [(report["run_id"], True, None)]
     assert report["previous"] is None
     assert "no run" in report["previous_reason"]
     assert "previous run" not in ran.printed_first
@@ -85,18 +106,36 @@ def test_a_second_run_stands_after_the_first_and_finds_the_same(ran):
     first, second = ran.first, ran.second
     assert second["content_hash"] == first["content_hash"] == content_hash(second)
     entries = second["history"]["runs"]
-    assert [(entry["run_id"], entry["is_this"], entry["comparable"]) for entry in entries] == [(first["run_id"], False, None), (second["run_id"], True, True)]
+    assert [(entry["run_id"], entry["is_this"], entry["comparable"]) for entry in entries] == [
+        (first["run_id"], False, None),
+        (second["run_id"], True, True),
+    ]
     for entry, report in zip(entries, (first, second), strict=True):
-        assert (entry["timestamp"], entry["gold_hash"], entry["rev"]) == (report["timestamp"], report["gold"]["hash"], report["index"]["rev"])
-        assert (entry["index_hash"], entry["chunks_hash"]) == (report["index"]["hash"], report["index"]["chunks_hash"])
+        assert (entry["timestamp"], entry["gold_hash"], entry["rev"]) == (
+            report["timestamp"],
+            report["gold"]["hash"],
+            report["index"]["rev"],
+        )
+        assert (entry["index_hash"], entry["chunks_hash"]) == (
+            report["index"]["hash"],
+            report["index"]["chunks_hash"],
+        )
         for strategy in report["strategies"]:
             shown = entry["strategies"][strategy["name"]]
             for key, label in (("recall", "R@10"), ("mrr", "RR")):
-                record = next(record for record in strategy["measures"] if (record["label"], record["level"]) == (label, "document"))
-                assert {name: shown[key][name] for name in ("value", "ci_low", "ci_high", "n_scored")} == {name: record[name] for name in ("value", "ci_low", "ci_high", "n_scored")}
+                record = next(
+                    record
+                    for record in strategy["measures"]
+                    if (record["label"], record["level"]) == (label, "document")
+                )
+                assert {
+                    name: shown[key][name] for name in ("value", "ci_low", "ci_high", "n_scored")
+                } == {name: record[name] for name in ("value", "ci_low", "ci_high", "n_scored")}
             observed = report["uncertainty"]["strategies"][strategy["name"]]["observed"]["miss_any"]
             assert shown["miss_any"]["value"] == observed["value"]
-            assert shown["status"] == report["calibration"]["strategies"][strategy["name"]]["status"]
+            assert (
+                shown["status"] == report["calibration"]["strategies"][strategy["name"]]["status"]
+            )
             assert shown["latency_p95_ms"] == strategy["latency_ms"]["p95"]
     assert first_fault(second) is None
     assert unexplained({key: second[key] for key in ("history", "previous")}) == []
@@ -122,7 +161,19 @@ def test_a_run_is_read_whole_once(ran):
     assert read(ran.home) == again  # from the summary that says so
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"version": 1}', b'{"version": 1, "of": %s, "run": {"run_id": 7}, "reason": null}', b'{"version": 1, "of": %s, "run": null, "reason": 5}'])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"version": 1}',
+        b'{"version": 1, "of": %s, "run": {"run_id": 7}, "reason": null}',
+        b'{"version": 1, "of": %s, "run": null, "reason": 5}',
+    ],
+)
 def test_a_damaged_summary_is_made_anew(ran, damage):
     before = read(ran.home)
     path = ran.home / "runs" / f"{ran.first['run_id']}.summary"
@@ -135,7 +186,10 @@ def test_a_damaged_summary_is_made_anew(ran, damage):
 def test_a_summary_s_reason_is_bounded_and_masked(ran):
     path = ran.home / "runs" / f"{ran.first['run_id']}.summary"
     body = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**body, "run": None, "reason": "jane.doe@example.org\n" + "x" * 5000}), encoding="utf-8")
+    path.write_text(
+        json.dumps({**body, "run": None, "reason": "jane.doe@example.org\n" + "x" * 5000}),
+        encoding="utf-8",
+    )
     (entry,) = read(ran.home).unreadable
     assert len(entry["reason"]) < 300
     assert entry["reason"].isprintable()
@@ -156,18 +210,47 @@ def damaged(part, value):
 DAMAGES = {
     "no report": (damaged(["report"], None), ""),
     "a list": (damaged(["report"], []), ""),
-    "a figure that is a text": (damaged(["report", "strategies", 0, "measures", 0, "level"], []), None),
-    "an impossible rate": (lambda kept: next(r for r in kept["report"]["strategies"][0]["measures"] if r["label"] == "R@10" and r["level"] == "document").update(value=1.5), "value"),
-    "a truth value for a rate": (lambda kept: next(r for r in kept["report"]["strategies"][0]["measures"] if r["label"] == "RR" and r["level"] == "document").update(ci_low=True), "ci_low"),
+    "a figure that is a text": (
+        damaged(["report", "strategies", 0, "measures", 0, "level"], []),
+        None,
+    ),
+    "an impossible rate": (
+        lambda kept: next(
+            r
+            for r in kept["report"]["strategies"][0]["measures"]
+            if r["label"] == "R@10" and r["level"] == "document"
+        ).update(value=1.5),
+        "value",
+    ),
+    "a truth value for a rate": (
+        lambda kept: next(
+            r
+            for r in kept["report"]["strategies"][0]["measures"]
+            if r["label"] == "RR" and r["level"] == "document"
+        ).update(ci_low=True),
+        "ci_low",
+    ),
     "too many digits": (damaged(["report", "gold", "n_groups"], 10**40), "n_groups"),
     "less than none": (damaged(["report", "gold", "n_groups"], -1), "n_groups"),
-    "another run's id": (damaged(["report", "run_id"], "20200101T000000000Z-00000000"), "another run"),
+    "another run's id": (
+        damaged(["report", "run_id"], "20200101T000000000Z-00000000"),
+        "another run",
+    ),
     "no id": (damaged(["report", "run_id"], "../../etc"), "run_id"),
     "markup for a hash": (damaged(["report", "index", "hash"], "<script>"), "index_hash"),
     "markup for a time": (damaged(["report", "timestamp"], "<b>"), "timestamp"),
-    "markup for a name": (damaged(["report", "strategies", 0, "name"], "<b onload=x>"), "strategies"),
-    "a status of its own": (damaged(["report", "calibration", "strategies", "bm25", "status"], "excellent"), "status"),
-    "a key that leaves the home": (damaged(["artifacts", "ranking"], "../../../etc/passwd"), "ranking"),
+    "markup for a name": (
+        damaged(["report", "strategies", 0, "name"], "<b onload=x>"),
+        "strategies",
+    ),
+    "a status of its own": (
+        damaged(["report", "calibration", "strategies", "bm25", "status"], "excellent"),
+        "status",
+    ),
+    "a key that leaves the home": (
+        damaged(["artifacts", "ranking"], "../../../etc/passwd"),
+        "ranking",
+    ),
     "no artifacts": (damaged(["artifacts"], 7), ""),
     "no gold set": (damaged(["gold_set"], 5), "gold_set"),
 }
@@ -189,7 +272,19 @@ def test_a_damaged_run_is_named_and_the_others_stand(ran, kept, change, said):
     assert said in entry["reason"]
 
 
-@pytest.mark.parametrize("content", [b"", b"null", b"{", b"\xff\xfe", b'{"report": NaN}', b'{"report": 1e999}', b"[" * 100_000, b'{"report": ' + b"9" * 10_000 + b"}"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"null",
+        b"{",
+        b"\xff\xfe",
+        b'{"report": NaN}',
+        b'{"report": 1e999}',
+        b"[" * 100_000,
+        b'{"report": ' + b"9" * 10_000 + b"}",
+    ],
+)
 def test_bytes_that_are_no_run_are_named(ran, content):
     (ran.home / "runs" / "20200101T000000000Z-00000000.json").write_bytes(content)
     past = read(ran.home)
@@ -205,7 +300,9 @@ def test_a_folder_a_dead_link_and_a_long_name_are_named(ran):
     past = read(ran.home)
     assert len(past.runs) == 2
     assert len(past.unreadable) == past.n_unreadable == 3
-    assert all(len(entry["run_id"]) < 150 and entry["run_id"].isprintable() for entry in past.unreadable)
+    assert all(
+        len(entry["run_id"]) < 150 and entry["run_id"].isprintable() for entry in past.unreadable
+    )
 
 
 def test_the_newest_are_shown_and_the_others_counted(tmp_path, kept):
@@ -216,7 +313,11 @@ def test_the_newest_are_shown_and_the_others_counted(tmp_path, kept):
     past = read(tmp_path, limit=3)
     assert [run.run_id[:8] for run in past.runs] == ["20250104", "20250105", "20250107"]
     assert (past.n_left_out, past.unreadable) == (3, [])
-    assert [run.run_id[:8] for run in read(tmp_path, before="20250104T", limit=3).runs] == ["20250101", "20250102", "20250103"]
+    assert [run.run_id[:8] for run in read(tmp_path, before="20250104T", limit=3).runs] == [
+        "20250101",
+        "20250102",
+        "20250103",
+    ]
 
 
 def test_a_run_of_an_earlier_version_lacks_parts_and_says_so(tmp_path, kept):
@@ -252,37 +353,93 @@ def test_each_thing_that_differs_is_named_once(kept):
     cases = {
         "gold_changed": {"gold_hash": other},
         "chunks_changed": {"chunks_hash": other},
-        "index_changed": {"strategies": {"bm25": bm25.model_copy(update={"index_hash": f"bm25s:{other}"}), "vector": vector}},
-        "configuration_changed": {"strategies": {"bm25": bm25, "vector": vector.model_copy(update={"configuration": other})}},
+        "index_changed": {
+            "strategies": {
+                "bm25": bm25.model_copy(update={"index_hash": f"bm25s:{other}"}),
+                "vector": vector,
+            }
+        },
+        "configuration_changed": {
+            "strategies": {
+                "bm25": bm25,
+                "vector": vector.model_copy(update={"configuration": other}),
+            }
+        },
         "strategies_changed": {"strategies": {"bm25": bm25, "hybrid": vector}},
         "code_changed": {"code": other},
     }
     for code, update in cases.items():
         assert list(changes(one, one.model_copy(update=update))) == [code]
         assert list(changes(one.model_copy(update=update), one)) == [code]
-    assert list(changes(one, one.model_copy(update={"settings": other}))) == ["configuration_changed"]
-    everything = {"gold_hash": other, "chunks_hash": other, "settings": other, "code": other, "strategies": {"bm25": bm25.model_copy(update={"index_hash": f"bm25s:{other}"})}}
+    assert list(changes(one, one.model_copy(update={"settings": other}))) == [
+        "configuration_changed"
+    ]
+    everything = {
+        "gold_hash": other,
+        "chunks_hash": other,
+        "settings": other,
+        "code": other,
+        "strategies": {"bm25": bm25.model_copy(update={"index_hash": f"bm25s:{other}"})},
+    }
     assert tuple(changes(one, one.model_copy(update=everything))) == CODES
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | st.sampled_from(["document", "measured", "R@10", "bm25", "0" * 32]), lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=5), part, max_size=3), max_leaves=5)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5)
+    | st.sampled_from(["document", "measured", "R@10", "bm25", "0" * 32]),
+    lambda part: (
+        st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=5), part, max_size=3)
+    ),
+    max_leaves=5,
+)
 
 
 def places(value, path=()):
     yield path
-    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, part in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         yield from places(part, (*path, key))
 
 
-READ = ("gold", "index", "evaluation", "strategies", "calibration", "uncertainty", "gates", "code", "run_id", "timestamp")
+READ = (
+    "gold",
+    "index",
+    "evaluation",
+    "strategies",
+    "calibration",
+    "uncertainty",
+    "gates",
+    "code",
+    "run_id",
+    "timestamp",
+)
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_whatever_is_changed_the_history_keeps_its_schema(kept, tmp_path, data):
-    spoiled = {"gold_set": "tiny", "artifacts": dict(kept["artifacts"]), "report": {key: copy.deepcopy(kept["report"][key]) for key in READ}}
+    spoiled = {
+        "gold_set": "tiny",
+        "artifacts": dict(kept["artifacts"]),
+        "report": {key: copy.deepcopy(kept["report"][key]) for key in READ},
+    }
     part = data.draw(st.sampled_from(READ))
-    *path, last = data.draw(st.sampled_from([("report", part, *place) for place in places(spoiled["report"][part])]))
+    *path, last = data.draw(
+        st.sampled_from([("report", part, *place) for place in places(spoiled["report"][part])])
+    )
     at = spoiled
     for key in path:
         at = at[key]
@@ -294,7 +451,11 @@ def test_whatever_is_changed_the_history_keeps_its_schema(kept, tmp_path, data):
     assert isinstance(found, str) == bool(past.unreadable)
     whole = schema()
     shown = with_reasons(history(past, past_run(kept)))
-    errors = list(jsonschema.Draft202012Validator({**whole["properties"]["history"], "$defs": whole["$defs"]}).iter_errors(shown))
+    errors = list(
+        jsonschema.Draft202012Validator(
+            {**whole["properties"]["history"], "$defs": whole["$defs"]}
+        ).iter_errors(shown)
+    )
     assert not errors
     assert unexplained(shown) == []
     assert all(math.isfinite(value) for value in numbers(shown))
@@ -303,5 +464,7 @@ def test_whatever_is_changed_the_history_keeps_its_schema(kept, tmp_path, data):
 def numbers(value):
     if isinstance(value, float):
         yield value
-    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    for part in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
         yield from numbers(part)

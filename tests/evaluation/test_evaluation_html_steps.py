@@ -12,11 +12,17 @@ from rag_eval.evaluation.measure_steps import Runs
 from rag_eval.evaluation.report_steps import load_run, retrieval_metrics_report
 from rag_eval.settings import Settings
 
-pytestmark = [pytest.mark.usefixtures("pages"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # raised inside MLflow's own SQLAlchemy models
+pytestmark = [
+    pytest.mark.usefixtures("pages"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]  # raised inside MLflow's own SQLAlchemy models
 
 
 def reopened(project):
-    evaluation = open_gold_set(project.gold, Settings(home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"))
+    evaluation = open_gold_set(
+        project.gold,
+        Settings(home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"),
+    )
     opened = IndexOpener(evaluation)
     return evaluation, opened, Runs(evaluation, opened)
 
@@ -69,4 +75,7 @@ def test_questions_and_report_name_the_same_run_before_although_a_clock_was_wron
     report = project.report()
     assert report["previous"]["run_id"] == before
     bundle = bundle_of(reopened(project)[2], report)
-    assert json.loads(gzip.decompress(bundle.path("summary.json.gz").read_bytes()))["previous"] == before
+    assert (
+        json.loads(gzip.decompress(bundle.path("summary.json.gz").read_bytes()))["previous"]
+        == before
+    )

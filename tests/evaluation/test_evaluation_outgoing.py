@@ -11,12 +11,35 @@ SOURCE = " ".join(f"word{number}" for number in range(100))
 
 
 def item(text=SOURCE, doc_id="a.md", url="https://example.org/a"):
-    chunk = ScoredChunk(doc_id, f"{doc_id}#s", f"snippet-{doc_id}", url, Offsets(0, len(text)), 6, "bm25s:1", "", "english", "rev", text, 3.0, 0.9, k_pos=2, k_final=1)
+    chunk = ScoredChunk(
+        doc_id,
+        f"{doc_id}#s",
+        f"snippet-{doc_id}",
+        url,
+        Offsets(0, len(text)),
+        6,
+        "bm25s:1",
+        "",
+        "english",
+        "rev",
+        text,
+        3.0,
+        0.9,
+        k_pos=2,
+        k_final=1,
+    )
     return Evidence(f"{doc_id}:1", chunk, "retrieve", 1, 1)
 
 
 def answer(text, citations, evidence=None):
-    return Answer("q", "llm", "answered", text=text, citations=tuple(citations), evidence=tuple(evidence or (item(),)))
+    return Answer(
+        "q",
+        "llm",
+        "answered",
+        text=text,
+        citations=tuple(citations),
+        evidence=tuple(evidence or (item(),)),
+    )
 
 
 def span(start, end, evidence=0, text=SOURCE, doc_id="a.md"):
@@ -35,7 +58,11 @@ def test_quotes_and_text_share_what_may_be_shown_of_a_source():
     assert first.chars == 120
     assert first.text == SOURCE[300:349] + "…"
     assert (second.text, second.chars) == ("", 100)
-    other = Outgoing(answer("short", [span(0, 150), span(0, 150, 1, doc_id="b.md")], (item(), item(doc_id="b.md"))))
+    other = Outgoing(
+        answer(
+            "short", [span(0, 150), span(0, 150, 1, doc_id="b.md")], (item(), item(doc_id="b.md"))
+        )
+    )
     assert [quote.chars for quote in other.quotes] == [None, None]
 
 
@@ -50,14 +77,28 @@ def test_a_deterministic_answer_shows_the_beginning_of_what_it_quotes():
 
 
 def test_records_keep_their_ids_and_offsets():
-    found = Outgoing(answer(SOURCE, [span(0, len(SOURCE)), CitedSpan(0, -1, f"says {VALUE}: {SOURCE}", -1, -1)]))
-    stated = {"query_id": "q", "doc_id": "a.md", "snippet_id": "snippet-a.md", "offsets": {"start": 0, "end": 9, "unit": "char"}, "quote": SOURCE, "source_url": f"https://example.org/{VALUE}", "page": f"of {VALUE} {SOURCE}"}
+    found = Outgoing(
+        answer(SOURCE, [span(0, len(SOURCE)), CitedSpan(0, -1, f"says {VALUE}: {SOURCE}", -1, -1)])
+    )
+    stated = {
+        "query_id": "q",
+        "doc_id": "a.md",
+        "snippet_id": "snippet-a.md",
+        "offsets": {"start": 0, "end": 9, "unit": "char"},
+        "quote": SOURCE,
+        "source_url": f"https://example.org/{VALUE}",
+        "page": f"of {VALUE} {SOURCE}",
+    }
     line = outgoing_record(stated, found, 0)
-    assert {name: line[name] for name in ("query_id", "doc_id", "snippet_id", "offsets")} == {name: stated[name] for name in ("query_id", "doc_id", "snippet_id", "offsets")}
+    assert {name: line[name] for name in ("query_id", "doc_id", "snippet_id", "offsets")} == {
+        name: stated[name] for name in ("query_id", "doc_id", "snippet_id", "offsets")
+    }
     assert line["quote_chars"] == len(SOURCE)
     assert VALUE not in str(line)
     assert SOURCE[:201] not in str(line)
-    fabricated = outgoing_record({"query_id": "q", "in_evidence": False, "doc_id": f"says {VALUE}: {SOURCE}"}, found, 1)
+    fabricated = outgoing_record(
+        {"query_id": "q", "in_evidence": False, "doc_id": f"says {VALUE}: {SOURCE}"}, found, 1
+    )
     assert len(fabricated["doc_id"]) <= 200
     assert VALUE not in fabricated["doc_id"]
     assert found.quotes[1].source_url is None
@@ -65,16 +106,39 @@ def test_records_keep_their_ids_and_offsets():
 
 def test_rejected_replies_and_preflights():
     found = Outgoing(answer("x", []))
-    row = outgoing_row({"query_id": "q", "reply": f"{VALUE} {SOURCE}", "messages": [f"no {VALUE}"], "codes": ["schema"]}, found)
+    row = outgoing_row(
+        {
+            "query_id": "q",
+            "reply": f"{VALUE} {SOURCE}",
+            "messages": [f"no {VALUE}"],
+            "codes": ["schema"],
+        },
+        found,
+    )
     assert VALUE not in str(row)
     assert SOURCE[:201] not in row["reply"]
     assert row["codes"] == ["schema"]
-    assert outgoing_row({"query_id": "q", "question": f"who is {VALUE}"}, None)["question"].startswith("who is [email")
+    assert outgoing_row({"query_id": "q", "question": f"who is {VALUE}"}, None)[
+        "question"
+    ].startswith("who is [email")
 
 
 def test_the_report_masks_what_it_says_and_keeps_its_hashes():
-    warning = {"code": "c", "message": "m", "file": "f", "line": 1, "field": None, "found": f"{VALUE} {SOURCE}", "accepted": None, "severity": "warning"}
-    body = {"gold": {"hash": "4111111111111111", "warnings": [warning]}, "strategies": [{"first_failure": f"raised: {VALUE}"}], "n": 1}
+    warning = {
+        "code": "c",
+        "message": "m",
+        "file": "f",
+        "line": 1,
+        "field": None,
+        "found": f"{VALUE} {SOURCE}",
+        "accepted": None,
+        "severity": "warning",
+    }
+    body = {
+        "gold": {"hash": "4111111111111111", "warnings": [warning]},
+        "strategies": [{"first_failure": f"raised: {VALUE}"}],
+        "n": 1,
+    }
     left = outgoing_body(body)
     assert left["gold"]["hash"] == "4111111111111111"
     assert len(left["gold"]["warnings"][0]["found"]) <= 200

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from rag_eval.measures.overlap import shared_share
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # raised inside MLflow's own SQLAlchemy models
 
 LISTS = st.lists(st.integers(0, 11), unique=True, max_size=6)
 
@@ -27,7 +29,9 @@ def test_the_share_is_that_of_sets(pairs):
     found = shared_share(rows([a for a, _ in pairs]), rows([b for _, b in pairs]))
     expected = [len(set(a) & set(b)) / max(len(a), len(b)) if a or b else np.nan for a, b in pairs]
     np.testing.assert_allclose(found, expected)
-    np.testing.assert_allclose(found, shared_share(rows([b for _, b in pairs]), rows([a for a, _ in pairs])))
+    np.testing.assert_allclose(
+        found, shared_share(rows([b for _, b in pairs]), rows([a for a, _ in pairs]))
+    )
 
 
 def test_lists_of_different_questions_are_refused():
@@ -35,22 +39,41 @@ def test_lists_of_different_questions_are_refused():
         shared_share([[1]], [[1], [2]])
 
 
-@pytest.mark.parametrize(("level", "unit"), [("document", "document"), ("section", "section"), ("span", "section")])
+@pytest.mark.parametrize(
+    ("level", "unit"), [("document", "document"), ("section", "section"), ("span", "section")]
+)
 def test_pairs_are_those_of_the_stored_runs(project, level, unit):
     (project.gold / "gold_set.yaml").write_text(
-        CONFIG.replace("depth: 20", f"depth: 20\nlevel: {level}").replace("  - {name: vector", "  - {name: again, kind: bm25, k1: 0.1}\n  - {name: vector").replace("seeds: [13]", "seeds: [29, 13]"), encoding="utf-8"
+        CONFIG.replace("depth: 20", f"depth: 20\nlevel: {level}")
+        .replace("  - {name: vector", "  - {name: again, kind: bm25, k1: 0.1}\n  - {name: vector")
+        .replace("seeds: [13]", "seeds: [29, 13]"),
+        encoding="utf-8",
     )
     assert project.invoke("run", "tiny").exit_code == 0
     report = project.report()
     found = report["overlap"]
     assert (found["k"], found["unit"], found["level"]) == (10, unit, level)
-    assert [(pair["a"], pair["b"]) for pair in found["pairs"]] == [("bm25", "again"), ("bm25", "vector"), ("again", "vector")]
+    assert [(pair["a"], pair["b"]) for pair in found["pairs"]] == [
+        ("bm25", "again"),
+        ("bm25", "vector"),
+        ("again", "vector"),
+    ]
     frame = pd.read_parquet(project.reports / "tiny" / "per-query.parquet")
-    frame = frame[(frame["level"] == level) & (frame["paraphrase_id"] == "original") & (frame["seed"] == 29)]
-    hit = {name: part.set_index("query_id")["success_at_10"] for name, part in frame.groupby("strategy")}
+    frame = frame[
+        (frame["level"] == level) & (frame["paraphrase_id"] == "original") & (frame["seed"] == 29)
+    ]
+    hit = {
+        name: part.set_index("query_id")["success_at_10"]
+        for name, part in frame.groupby("strategy")
+    }
     for pair in found["pairs"]:
         one, two = hit[pair["a"]].dropna(), hit[pair["b"]].dropna()
-        assert pair["n"] == len(one) == len(two) == pair["both"] + pair["only_a"] + pair["only_b"] + pair["neither"]
+        assert (
+            pair["n"]
+            == len(one)
+            == len(two)
+            == pair["both"] + pair["only_a"] + pair["only_b"] + pair["neither"]
+        )
         assert pair["both"] == int(((one == 1) & (two == 1)).sum())
         assert pair["only_a"] == int(((one == 1) & (two == 0)).sum())
         assert pair["only_b"] == int(((one == 0) & (two == 1)).sum())
@@ -58,10 +81,23 @@ def test_pairs_are_those_of_the_stored_runs(project, level, unit):
         return
     lists = {}
     for name in ("bm25", "again", "vector"):
-        run = pd.read_csv(project.reports / "tiny" / f"run-{name}.trec", sep=r"\s+", header=None, names=["query", "q0", "doc", "rank", "score", "tag"])
-        lists[name] = {query: set(part.sort_values("rank")["doc"].head(10)) for query, part in run.groupby("query")}
+        run = pd.read_csv(
+            project.reports / "tiny" / f"run-{name}.trec",
+            sep=r"\s+",
+            header=None,
+            names=["query", "q0", "doc", "rank", "score", "tag"],
+        )
+        lists[name] = {
+            query: set(part.sort_values("rank")["doc"].head(10))
+            for query, part in run.groupby("query")
+        }
     for pair in found["pairs"]:
         a, b = lists[pair["a"]], lists[pair["b"]]
-        shares = [len(a.get(query, set()) & b.get(query, set())) / max(len(a.get(query, ())), len(b.get(query, ()))) for query in {*a, *b} if "terse" not in query]
+        shares = [
+            len(a.get(query, set()) & b.get(query, set()))
+            / max(len(a.get(query, ())), len(b.get(query, ())))
+            for query in {*a, *b}
+            if "terse" not in query
+        ]
         assert pair["overlap"]["value"] == pytest.approx(np.mean(shares))
         assert pair["overlap"]["n_scored"] == len(shares)

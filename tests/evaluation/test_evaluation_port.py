@@ -11,7 +11,9 @@ from rag_eval.settings import Settings
 @pytest.fixture
 def opened(project_root, tmp_path):
     def open_with(**settings):
-        given = Settings.model_validate({"home": tmp_path / "home", "reports": tmp_path / "reports", **settings})
+        given = Settings.model_validate(
+            {"home": tmp_path / "home", "reports": tmp_path / "reports", **settings}
+        )
         return open_port(open_gold_set(project_root / "gold_sets" / "smoke", given))
 
     return open_with
@@ -23,7 +25,9 @@ def test_serves_every_kind_and_bm25_by_default(opened):
     assert port.stats().default_strategy == "bm25"
     assert set(port.stats().index_hashes) == {"bm25", "vector", "hybrid"}
     for kind in ("bm25", "vector", "hybrid"):
-        result = port.retrieve("What happens to a job that fails?", RetrievalOptions(top_k=3, strategy=kind))
+        result = port.retrieve(
+            "What happens to a job that fails?", RetrievalOptions(top_k=3, strategy=kind)
+        )
         assert [chunk.k_final for chunk in result.chunks] == [1, 2, 3]
 
 
@@ -34,7 +38,9 @@ def test_the_flag_makes_hybrid_the_default(opened):
 def test_every_chunk_carries_its_citation(opened, project_root):
     port = opened()
     for chunk in port.retrieve("retry a job", RetrievalOptions(top_k=5)).chunks:
-        text = (project_root / "gold_sets" / "smoke" / "corpus" / chunk.doc_id).read_text(encoding="utf-8")
+        text = (project_root / "gold_sets" / "smoke" / "corpus" / chunk.doc_id).read_text(
+            encoding="utf-8"
+        )
         assert text[chunk.offsets.start : chunk.offsets.end] == chunk.text
         assert chunk.index_hash == port.stats().index_hashes["bm25"]
         assert chunk.rev

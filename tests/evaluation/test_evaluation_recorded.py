@@ -19,7 +19,18 @@ from rag_eval.settings import Settings
 def outputs(tmp_path):
     folder = tmp_path / "my system"
     folder.mkdir()
-    rows = [{"query_id": f"q{number}", "question": f"what is thing {number}?", "answer": f"It is {number} [1].", "contexts": [f"thing {number} is {number}", {"doc_id": "a.md", "text": f"passage {number % 2} of a"}]} for number in range(4)]
+    rows = [
+        {
+            "query_id": f"q{number}",
+            "question": f"what is thing {number}?",
+            "answer": f"It is {number} [1].",
+            "contexts": [
+                f"thing {number} is {number}",
+                {"doc_id": "a.md", "text": f"passage {number % 2} of a"},
+            ],
+        }
+        for number in range(4)
+    ]
     (folder / "outputs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return folder / "outputs.jsonl"
 
@@ -38,25 +49,41 @@ def test_the_file_of_outputs_is_found(outputs):
     (folder / "other.jsonl").write_text("", encoding="utf-8")
     with pytest.raises(InputError) as several:
         outputs_file(folder)
-    assert (several.value.problems[0].code, several.value.problems[0].found) == ("several_outputs", "mine.jsonl, other.jsonl")
+    assert (several.value.problems[0].code, several.value.problems[0].found) == (
+        "several_outputs",
+        "mine.jsonl, other.jsonl",
+    )
     with pytest.raises(InputError) as none:
         outputs_file(folder / "nowhere")
     assert none.value.problems[0].code == "no_outputs"
 
 
 def test_without_gold_every_ranking_measure_is_ineligible(outputs, settings):
-    config = recorded_configuration(outputs) | {"strategies": ({"name": "bm25", "kind": "bm25"},)}  # any strategy: what is asked is the gold
+    config = recorded_configuration(outputs) | {
+        "strategies": ({"name": "bm25", "kind": "bm25"},)
+    }  # any strategy: what is asked is the gold
     evaluation = Evaluation(GoldSetConfig.model_validate(config), outputs.parent, settings)
     about = gold_variants(evaluation).json("about")
-    assert (about["n_queries"], about["n_judged"], about["n_answerable_unknown"], about["n_spans"]) == (4, 0, 4, 0)
+    assert (
+        about["n_queries"],
+        about["n_judged"],
+        about["n_answerable_unknown"],
+        about["n_spans"],
+    ) == (4, 0, 4, 0)
     runs = Runs(evaluation, IndexOpener(evaluation))
     (measured,) = ranking_measures(runs).json("about")["strategies"]
     assert {record["value"] for record in measured["measures"]} == {None}
-    assert {(record["n_attempted"], record["n_ineligible"], record["n_scored"]) for record in measured["measures"]} == {(4, 4, 0)}
+    assert {
+        (record["n_attempted"], record["n_ineligible"], record["n_scored"])
+        for record in measured["measures"]
+    } == {(4, 4, 0)}
     assert stability_measures(runs).json("about")["strategies"]["bm25"]["delta_s"]["n_scored"] == 4
 
 
-@pytest.mark.skipif("External" not in repr(Strategy), reason="the external strategy is not among those a gold set may name yet")
+@pytest.mark.skipif(
+    "External" not in repr(Strategy),
+    reason="the external strategy is not among those a gold set may name yet",
+)
 def test_recorded_outputs_open(outputs, settings):
     evaluation = open_recorded(outputs.parent, settings)
     assert evaluation.config.name == "my-system"

@@ -14,7 +14,10 @@ from rag_eval.records.problems import InputError
 from rag_eval.settings import Settings
 from rag_eval.storage.locking import home_lock
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # raised inside MLflow's own SQLAlchemy models
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]  # raised inside MLflow's own SQLAlchemy models
 
 MANY = 700
 MANY_CONFIG = """\
@@ -33,7 +36,9 @@ nightly: false
 
 
 def settings_of(project):
-    return Settings(home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets")
+    return Settings(
+        home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"
+    )
 
 
 def planned(project, **more):
@@ -52,7 +57,13 @@ def production(project, plan, name="pairs.jsonl", *, n=4000, lost=0.0, below=1.0
         place = assignment(query, plan.plan_id)
         hit = at % 5 != 0
         if place < below:
-            rows.append({"query": query, "current": hit, "candidate": hit and (at * 7919 % 1000) / 1000 >= lost})
+            rows.append(
+                {
+                    "query": query,
+                    "current": hit,
+                    "candidate": hit and (at * 7919 % 1000) / 1000 >= lost,
+                }
+            )
     path = project.root / name
     path.write_text(jsonl(rows), encoding="utf-8")
     return path
@@ -85,12 +96,20 @@ def test_from_ten_to_a_hundred_percent_and_no_further(project):
         found = decided(project, evidence=production(project, plan, f"night{at}.jsonl"))
         assert (found.action, found.share) == ("promote", share), found.reasons
         assert found.figures["n_new_groups"] >= needed
-        assert (found.figures["n_given"], found.figures["n_assigned"]) == (4000, found.figures["n_questions"])
+        assert (found.figures["n_given"], found.figures["n_assigned"]) == (
+            4000,
+            found.figures["n_questions"],
+        )
         shares.append(found.next_share)
     assert shares == [0.5, 1.0, None]
     with pytest.raises(InputError, match=r"rollout_ended.*promoted"):
         decided(project, evidence=production(project, plan, "night4.jsonl"))
-    assert [event.event for event in read_record(project.home, "tiny", "vector").events] == ["planned", "decided", "decided", "decided"]
+    assert [event.event for event in read_record(project.home, "tiny", "vector").events] == [
+        "planned",
+        "decided",
+        "decided",
+        "decided",
+    ]
     assert planned(project).plan_id != plan.plan_id  # after the end a new one may begin
 
 
@@ -103,15 +122,27 @@ def test_the_same_evidence_promotes_once(project):
     other.write_text("\n".join(reversed(lines)) + "\n", encoding="utf-8")
     for again in (path, other):
         found = decided(project, evidence=again)
-        assert (found.action, found.reasons[0][0], found.next_share) == ("hold", "evidence_seen", None)
+        assert (found.action, found.reasons[0][0], found.next_share) == (
+            "hold",
+            "evidence_seen",
+            None,
+        )
     assert any("look 2 at this stage" in note for note in found.notes)
 
 
 def test_one_question_under_many_groups_decides_nothing(project):
     plan = planned(project, detect=0.5)
-    asked = next(query for query in map(str, range(1000)) if assignment(query, plan.plan_id) < STAGES[0])
+    asked = next(
+        query for query in map(str, range(1000)) if assignment(query, plan.plan_id) < STAGES[0]
+    )
     path = project.root / "one.jsonl"
-    path.write_text(jsonl({"query": asked, "current": at % 3 == 0, "candidate": True, "group": f"session{at}"} for at in range(1040)), encoding="utf-8")
+    path.write_text(
+        jsonl(
+            {"query": asked, "current": at % 3 == 0, "candidate": True, "group": f"session{at}"}
+            for at in range(1040)
+        ),
+        encoding="utf-8",
+    )
     found = decided(project, evidence=path, dry_run=True)
     assert (found.action, found.reasons[0][0]) == ("hold", "too_few_questions")
     assert (found.figures["n_questions"], found.figures["n_groups"]) == (1040, 1)
@@ -142,7 +173,14 @@ def test_a_worse_candidate_is_rolled_back_and_that_is_the_end(project):
 def test_only_questions_of_the_stage_are_looked_at(project):
     """Beyond 10 % the candidate loses everything; at 10 % that is nobody's loss yet."""
     plan = planned(project, detect=0.5)
-    rows = [{"query": f"q{at}", "current": at % 5 != 0, "candidate": at % 5 != 0 and assignment(f"q{at}", plan.plan_id) < 0.1} for at in range(3000)]
+    rows = [
+        {
+            "query": f"q{at}",
+            "current": at % 5 != 0,
+            "candidate": at % 5 != 0 and assignment(f"q{at}", plan.plan_id) < 0.1,
+        }
+        for at in range(3000)
+    ]
     path = project.root / "pairs.jsonl"
     path.write_text(jsonl(rows), encoding="utf-8")
     found = decided(project, evidence=path)
@@ -152,7 +190,10 @@ def test_only_questions_of_the_stage_are_looked_at(project):
 
 def test_a_dry_run_writes_nothing_and_needs_no_lock(project):
     plan = planned(project, detect=0.5)
-    path, before = production(project, plan), record_path(project.home, "tiny", "vector").read_bytes()
+    path, before = (
+        production(project, plan),
+        record_path(project.home, "tiny", "vector").read_bytes(),
+    )
     with home_lock(project.home):
         found = decided(project, evidence=path, dry_run=True)
         with pytest.raises(InputError, match="home_busy"):
@@ -167,7 +208,11 @@ def test_one_rollout_of_a_candidate_at_a_time(project):
         planned(project)
     second = planned(project, restart=True)
     record = read_record(project.home, "tiny", "vector")
-    assert [(event.event, event.plan_id) for event in record.events] == [("planned", first.plan_id), ("abandoned", first.plan_id), ("planned", second.plan_id)]
+    assert [(event.event, event.plan_id) for event in record.events] == [
+        ("planned", first.plan_id),
+        ("abandoned", first.plan_id),
+        ("planned", second.plan_id),
+    ]
     assert standing(record).plan == second
 
 
@@ -208,7 +253,19 @@ def test_what_cannot_be_decided_is_refused(project):
     assert len(read_record(project.home, "tiny", "vector").events) == 1
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema_version": 2}', '{"schema_version": 1, "gold_set": "tiny", "candidate": "other", "events": []}', "\ud800", "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"schema_version": 2}',
+        '{"schema_version": 1, "gold_set": "tiny", "candidate": "other", "events": []}',
+        "\ud800",
+        "[" * 100_000,
+    ],
+)
 def test_a_record_of_another_hand_is_refused_and_left_alone(project, text):
     path = record_path(project.home, "tiny", "vector")
     path.parent.mkdir(parents=True)
@@ -236,12 +293,22 @@ def test_other_gold_is_refused_and_another_index_is_named(project):
     assert "too few questions" in plan.basis.sentence
     assert plan.index_hashes["bm25"].startswith("bm25s:")
     found = decided(project)
-    assert (found.action, found.reasons[0][0], found.notes, found.evidence.kind) == ("hold", "too_few_questions", (), "run")
+    assert (found.action, found.reasons[0][0], found.notes, found.evidence.kind) == (
+        "hold",
+        "too_few_questions",
+        (),
+        "run",
+    )
     (project.corpus / "more.md").write_text("# More\n\nSomething else.\n", encoding="utf-8")
     assert project.invoke("run", "tiny").exit_code == 0
     found = decided(project)
-    assert [note.startswith(f"DIFFERENT index of {name}: planned with {plan.index_hashes[name][:8]}") for name, note in zip(("bm25", "vector"), found.notes, strict=True)] == [True, True]
-    (project.gold / "queries.jsonl").write_text(jsonl([{**QUERIES[0], "text": "When do results go?"}, *QUERIES[1:]]), encoding="utf-8")
+    assert [
+        note.startswith(f"DIFFERENT index of {name}: planned with {plan.index_hashes[name][:8]}")
+        for name, note in zip(("bm25", "vector"), found.notes, strict=True)
+    ] == [True, True]
+    (project.gold / "queries.jsonl").write_text(
+        jsonl([{**QUERIES[0], "text": "When do results go?"}, *QUERIES[1:]]), encoding="utf-8"
+    )
     assert project.invoke("run", "tiny").exit_code == 0
     with pytest.raises(InputError, match=r"gold_differs.*--restart"):
         decided(project)
@@ -252,12 +319,19 @@ def test_other_gold_is_refused_and_another_index_is_named(project):
 
 def test_the_feature_flags_stand_in_the_report(project, monkeypatch):
     assert project.invoke("run", "tiny", "--strategy", "bm25").exit_code == 0
-    assert project.report()["features"] == {"FEATURE_HYBRID_RETRIEVAL": False, "FEATURE_RAGAS_EVAL": False}
+    assert project.report()["features"] == {
+        "FEATURE_HYBRID_RETRIEVAL": False,
+        "FEATURE_RAGAS_EVAL": False,
+    }
     for flag in ("FEATURE_HYBRID_RETRIEVAL", "FEATURE_RAGAS_EVAL"):
         monkeypatch.setenv(flag, "1")
-        (project.gold / "gold_set.yaml").write_text(CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", ""), encoding="utf-8")
+        (project.gold / "gold_set.yaml").write_text(
+            CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", ""), encoding="utf-8"
+        )
         assert project.invoke("run", "tiny", "--strategy", "bm25").exit_code == 0
-        assert project.report()["features"] == {name: name == flag for name in ("FEATURE_HYBRID_RETRIEVAL", "FEATURE_RAGAS_EVAL")}
+        assert project.report()["features"] == {
+            name: name == flag for name in ("FEATURE_HYBRID_RETRIEVAL", "FEATURE_RAGAS_EVAL")
+        }
         monkeypatch.delenv(flag)
     planned(project)
     with pytest.raises(InputError, match=r"strategy_missing.*vector"):
@@ -271,11 +345,24 @@ def many(project):
     (folder / "corpus").mkdir(parents=True)
     ids = [f"q{at}" for at in range(MANY)]
     for at in range(MANY):
-        (folder / "corpus" / f"d{at}.md").write_text(f"# Item{at}\n\nThe value of item{at} is documented.\n", encoding="utf-8")
+        (folder / "corpus" / f"d{at}.md").write_text(
+            f"# Item{at}\n\nThe value of item{at} is documented.\n", encoding="utf-8"
+        )
     (folder / "gold_set.yaml").write_text(MANY_CONFIG, encoding="utf-8")
-    (folder / "queries.jsonl").write_text(jsonl({"query_id": one, "text": f"value of item{one[1:]}", "answerable": True} for one in ids), encoding="utf-8")
-    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{one}\td{one[1:]}.md\t1\n" for one in ids), encoding="utf-8")
-    (folder / "worse.trec").write_text("".join(f"{one} Q0 d{one[1:]}.md 1 1 x\n" for one in ids if int(one[1:]) % 3), encoding="utf-8")
+    (folder / "queries.jsonl").write_text(
+        jsonl(
+            {"query_id": one, "text": f"value of item{one[1:]}", "answerable": True} for one in ids
+        ),
+        encoding="utf-8",
+    )
+    (folder / "qrels.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n" + "".join(f"{one}\td{one[1:]}.md\t1\n" for one in ids),
+        encoding="utf-8",
+    )
+    (folder / "worse.trec").write_text(
+        "".join(f"{one} Q0 d{one[1:]}.md 1 1 x\n" for one in ids if int(one[1:]) % 3),
+        encoding="utf-8",
+    )
     assert project.invoke("run", "many").exit_code == 0
     return project
 
@@ -290,7 +377,11 @@ def test_a_gold_set_that_is_large_enough_decides_by_its_own_runs(many):
     assert (found.action, found.next_share, found.figures["n_given"]) == ("promote", 0.5, MANY)
     assert found.figures["n_questions"] == plan.stages[0].gold_questions
     again = decide_rollout(settings, "many", "same")[1]
-    assert (again.action, again.reasons[0][0], again.figures["n_questions"]) == ("hold", "evidence_seen", plan.stages[1].gold_questions)
+    assert (again.action, again.reasons[0][0], again.figures["n_questions"]) == (
+        "hold",
+        "evidence_seen",
+        plan.stages[1].gold_questions,
+    )
     assert many.invoke("run", "many").exit_code == 0
     repeated = decide_rollout(settings, "many", "same")[1]
     assert repeated.evidence.name != again.evidence.name

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from rag_eval.evaluation.slices_steps import MAX_TAGS, content_words, length_slices, tag_slices
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside MLflow's own SQLAlchemy models
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # raised inside MLflow's own SQLAlchemy models
 
 TAGS = st.lists(st.lists(st.sampled_from(["a", "b", "c", "ä <b>", ""]), max_size=4), max_size=12)
 
@@ -22,7 +24,9 @@ def test_tags_are_the_most_frequent_and_hold_exactly_their_questions(tags, limit
     n_tags, found = tag_slices(tags, limit)
     counts = {tag: sum(tag in row for row in tags) for tag in {tag for row in tags for tag in row}}
     assert n_tags == len(counts)
-    assert [part.name for part in found] == sorted(counts, key=lambda tag: (-counts[tag], tag))[:limit]
+    assert [part.name for part in found] == sorted(counts, key=lambda tag: (-counts[tag], tag))[
+        :limit
+    ]
     for part in found:
         assert part.member.tolist() == [part.name in row for row in tags]
 
@@ -54,7 +58,9 @@ def test_equal_thirds_where_the_lengths_allow_it():
 
 
 def test_content_words_are_the_terms_of_the_analyzer():
-    assert content_words(["How is the pause of a job set?", "", "the of", "sort_values", "首都是"]).tolist() == [4, 0, 0, 2, 2]
+    assert content_words(
+        ["How is the pause of a job set?", "", "the of", "sort_values", "首都是"]
+    ).tolist() == [4, 0, 0, 2, 2]
 
 
 def by_name(report):
@@ -64,7 +70,12 @@ def by_name(report):
 @pytest.fixture
 def sliced(project):
     """A run of questions in few groups, with two tags and one that is left alone."""
-    rows = [{**row, "tags": tags} for row, tags in zip(QUERIES, (["storage", "old"], ["old", "old"], [], ["old"]), strict=True)]
+    rows = [
+        {**row, "tags": tags}
+        for row, tags in zip(
+            QUERIES, (["storage", "old"], ["old", "old"], [], ["old"]), strict=True
+        )
+    ]
     (project.gold / "queries.jsonl").write_text(jsonl(rows), encoding="utf-8")
     assert project.invoke("run", "tiny").exit_code == 0
     return project
@@ -85,42 +96,76 @@ def test_figures_are_those_of_the_per_query_table(sliced):
             wanted = means.loc[strategy].loc[ids]
             assert figure["value"] == pytest.approx(wanted["recall_at_10"].mean())
             assert figure["miss"]["value"] == pytest.approx(1 - wanted["success_at_10"].mean())
-            assert (figure["n_attempted"], figure["n_scored"], figure["n_ineligible"]) == (len(ids), int(wanted["recall_at_10"].notna().sum()), int(wanted["recall_at_10"].isna().sum()))
+            assert (figure["n_attempted"], figure["n_scored"], figure["n_ineligible"]) == (
+                len(ids),
+                int(wanted["recall_at_10"].notna().sum()),
+                int(wanted["recall_at_10"].isna().sum()),
+            )
     assert found["tag", "storage"]["strategies"]["bm25"]["ci_low"] is None
-    assert found["tag", "storage"]["strategies"]["bm25"]["ci_low_reason"] == "one group of questions gives no interval"
+    assert (
+        found["tag", "storage"]["strategies"]["bm25"]["ci_low_reason"]
+        == "one group of questions gives no interval"
+    )
     assert report["slices"]["n_tags"] == 2
     assert report["slices"]["n_tags_left_out"] == 0
 
 
 def test_the_answerable_slice_is_what_the_report_says_of_the_whole(sliced):
     report = sliced.report()
-    found, unanswerable = by_name(report)["answerability", "answerable"], by_name(report)["answerability", "unanswerable"]
+    found, unanswerable = (
+        by_name(report)["answerability", "answerable"],
+        by_name(report)["answerability", "unanswerable"],
+    )
     for entry in report["strategies"]:
-        whole = next(record for record in entry["measures"] if (record["label"], record["level"]) == ("R@10", "document"))
+        whole = next(
+            record
+            for record in entry["measures"]
+            if (record["label"], record["level"]) == ("R@10", "document")
+        )
         seen = report["uncertainty"]["strategies"][entry["name"]]["observed"]["miss_any"]
         shown = found["strategies"][entry["name"]]
         for key in ("value", "ci_low", "ci_high", "n_scored", "n_groups"):
             assert shown[key] == whole[key]
             assert shown["miss"][key] == seen[key]
-        for figure in (unanswerable["strategies"][entry["name"]], unanswerable["strategies"][entry["name"]]["miss"]):
+        for figure in (
+            unanswerable["strategies"][entry["name"]],
+            unanswerable["strategies"][entry["name"]]["miss"],
+        ):
             assert figure["value"] is None
             assert "no gold" in figure["value_reason"]
     rates = {record["name"]: record for record in report["answers"]["measures"]}
     for part, name in ((found, "refused_answerable"), (unanswerable, "abstention_rate")):
-        assert {key: part["abstention"][key] for key in ("value", "ci_low", "ci_high", "n_scored", "n_groups")} == {key: rates[name][key] for key in ("value", "ci_low", "ci_high", "n_scored", "n_groups")}
+        assert {
+            key: part["abstention"][key]
+            for key in ("value", "ci_low", "ci_high", "n_scored", "n_groups")
+        } == {
+            key: rates[name][key] for key in ("value", "ci_low", "ci_high", "n_scored", "n_groups")
+        }
 
 
 def test_without_answers_abstention_is_null_and_says_why(project):
-    (project.gold / "gold_set.yaml").write_text(CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", ""), encoding="utf-8")
-    (project.gold / "queries.jsonl").write_text(jsonl({**row, "tags": [f"tag {at}-{n}" for n in range(20)]} for at, row in enumerate(QUERIES)), encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", ""), encoding="utf-8"
+    )
+    (project.gold / "queries.jsonl").write_text(
+        jsonl(
+            {**row, "tags": [f"tag {at}-{n}" for n in range(20)]} for at, row in enumerate(QUERIES)
+        ),
+        encoding="utf-8",
+    )
     assert project.invoke("run", "tiny").exit_code == 0
     report = project.report()
-    assert by_name(report)["answerability", "unanswerable"]["abstention"] == {"value": None, "reason": "the gold set configures no answers"}
+    assert by_name(report)["answerability", "unanswerable"]["abstention"] == {
+        "value": None,
+        "reason": "the gold set configures no answers",
+    }
     assert (report["slices"]["n_tags"], report["slices"]["n_tags_left_out"]) == (80, 80 - MAX_TAGS)
     assert sum(part["kind"] == "tag" for part in report["slices"]["by"]) == MAX_TAGS
 
 
 def test_personal_data_in_a_tag_is_masked(project):
-    (project.gold / "queries.jsonl").write_text(jsonl({**row, "tags": ["jane.doe@example.org"]} for row in QUERIES), encoding="utf-8")
+    (project.gold / "queries.jsonl").write_text(
+        jsonl({**row, "tags": ["jane.doe@example.org"]} for row in QUERIES), encoding="utf-8"
+    )
     assert project.invoke("run", "tiny").exit_code == 0
     assert "jane.doe" not in json.dumps(project.report()["slices"])

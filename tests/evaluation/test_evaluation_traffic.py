@@ -37,23 +37,67 @@ def missing(project):
 def opened(project):
     from rag_eval.settings import Settings
 
-    evaluation = open_gold_set(project.gold, Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent, latency_queries=1))
+    evaluation = open_gold_set(
+        project.gold,
+        Settings(
+            home=project.home,
+            reports=project.reports,
+            gold_sets=project.gold.parent,
+            latency_queries=1,
+        ),
+    )
     return Runs(evaluation, IndexOpener(evaluation))
 
 
 def bring(project, name, claims):
     """Import claims (query, ids, and more fields of a line) of a strategy as it stands."""
-    rows = [{"query": query, "retrieved": [{"id": one, "score": 1.0} for one in ids], "at": AT, **more} for query, ids, more in claims]
+    rows = [
+        {"query": query, "retrieved": [{"id": one, "score": 1.0} for one in ids], "at": AT, **more}
+        for query, ids, more in claims
+    ]
     (project.root / "traffic.jsonl").write_text(jsonl(rows), encoding="utf-8")
-    call(project, "claim", "import", project.root / "traffic.jsonl", "--strategy", name, "--fingerprint", fingerprint_of(opened(project), name))
+    call(
+        project,
+        "claim",
+        "import",
+        project.root / "traffic.jsonl",
+        "--strategy",
+        name,
+        "--fingerprint",
+        fingerprint_of(opened(project), name),
+    )
 
 
 def audit(project, name, n, missed):
     """Draw claims of a strategy at random and judge every one."""
     path = project.root / f"audit-{name}-{n}.jsonl"
-    call(project, "audit", "draw", "--n", str(n), "--seed", "1", "--depth", "20", "--strategy", name, "--out", path)
+    call(
+        project,
+        "audit",
+        "draw",
+        "--n",
+        str(n),
+        "--seed",
+        "1",
+        "--depth",
+        "20",
+        "--strategy",
+        name,
+        "--out",
+        path,
+    )
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    told = [{**row, "missed": missed(row["query"]), "gold_source": "human", "audit_depth": 20, "gold_strategies": [], **({"missed_content": "it"} if missed(row["query"]) else {})} for row in rows]
+    told = [
+        {
+            **row,
+            "missed": missed(row["query"]),
+            "gold_source": "human",
+            "audit_depth": 20,
+            "gold_strategies": [],
+            **({"missed_content": "it"} if missed(row["query"]) else {}),
+        }
+        for row in rows
+    ]
     path.write_text(jsonl(told), encoding="utf-8")
     call(project, "outcome", "import", path)
 
@@ -67,14 +111,20 @@ def shown(found):
 def test_traffic_counts_as_much_for_who_speaks_as_for_what_is_announced(project):
     """Six questions are too few for the prior's z-scores, 44 more of production traffic are enough, and not one fewer."""
     for n, status in ((43, "uncalibrated"), (44, "prior")):
-        bring(project, "bm25", [(f"how is job {at} tried again", ["retries.md"], {}) for at in range(n)])
+        bring(
+            project,
+            "bm25",
+            [(f"how is job {at} tried again", ["retries.md"], {}) for at in range(n)],
+        )
         runs = opened(project)
         n_own = int((~strategy_signals(runs, "bm25").frame("signals")["failed"]).sum())
         assert (n_own, len(traffic(runs, "bm25").frame)) == (6, n)
         claims = miss_rate_claims(runs)
         assert set(claims.frame("claims").query("strategy == 'bm25'")["status"]) == {status}
         known = miss_rate_calibration(runs)["bm25"]
-        counted = next(one for one in known["standing"]["conditions"] if one["name"] == "queries_for_z_scores")
+        counted = next(
+            one for one in known["standing"]["conditions"] if one["name"] == "queries_for_z_scores"
+        )
         assert (known["status"], counted["found"]) == (status, str(6 + n))
 
 
@@ -86,13 +136,32 @@ def test_a_list_that_production_cut_short_has_the_signals_of_the_whole_list(miss
     rows, variants = runs.rows(name)[13], runs.gold.variants["text"].tolist()
     of = [at for at in range(len(variants)) if (rows[at] >= 0).any()][:12]
     documents, chunks = runs.opened().table.doc_ids, runs.opened().table.chunk_ids
-    bring(missing, name, [(variants[at], [(documents if at % 2 else chunks)[rows[at][0]]], {}) for at in of])
+    bring(
+        missing,
+        name,
+        [(variants[at], [(documents if at % 2 else chunks)[rows[at][0]]], {}) for at in of],
+    )
     found = traffic(opened(missing), name)
-    assert (len(found.frame), found.n_unknown, found.n_differing, found.reason) == (len(of), 0, 0, "")
-    whole = strategy_signals(runs, name).frame("signals").set_index("variant")[list(SIGNALS)].to_numpy()[of]
-    alone = [at for at, signal in enumerate(SIGNALS) if not signal.startswith(("wordings", "consensus"))]  # no claim is known to be another's wording
+    assert (len(found.frame), found.n_unknown, found.n_differing, found.reason) == (
+        len(of),
+        0,
+        0,
+        "",
+    )
+    whole = (
+        strategy_signals(runs, name)
+        .frame("signals")
+        .set_index("variant")[list(SIGNALS)]
+        .to_numpy()[of]
+    )
+    alone = [
+        at for at, signal in enumerate(SIGNALS) if not signal.startswith(("wordings", "consensus"))
+    ]  # no claim is known to be another's wording
     assert np.isnan(np.delete(found.signals, alone, axis=1)).all()
-    mine, gold = (sorted(map(tuple, np.nan_to_num(part[:, alone], nan=-1).round(6).tolist())) for part in (found.signals, whole))
+    mine, gold = (
+        sorted(map(tuple, np.nan_to_num(part[:, alone], nan=-1).round(6).tolist()))
+        for part in (found.signals, whole)
+    )
     assert mine == gold
 
 
@@ -116,11 +185,19 @@ def test_claims_of_something_else_are_counted_and_left_out(missing):
     assert found.signals.shape == (3, len(SIGNALS))
     calibrated = calibrate_gold_set(runs.evaluation)
     json.dumps(calibration_json(calibrated), allow_nan=False)
-    assert calibrated.traffic["bm25"] == {"counted": 3, "n_unknown": 2, "n_differing": 2, "reason": found.reason}
+    assert calibrated.traffic["bm25"] == {
+        "counted": 3,
+        "n_unknown": 2,
+        "n_differing": 2,
+        "reason": found.reason,
+    }
     text = shown(calibrated)
     assert "3 claims of production traffic counted in" in text
     assert f"2 claims of production traffic left out, they say nothing here: {found.reason}" in text
-    assert "2 claims of production traffic left out, nothing of their first K is what this strategy retrieves now" in text
+    assert (
+        "2 claims of production traffic left out, nothing of their first K is what this strategy retrieves now"
+        in text
+    )
 
 
 def test_without_claims_nothing_is_said_of_them(missing):
@@ -132,20 +209,45 @@ def test_without_claims_nothing_is_said_of_them(missing):
 def vectors_file(project, path):
     """Vectors of all that a run asks for, and of nothing else."""
     chunks = corpus_chunks(opened(project).evaluation).frame("chunks")
-    asked = [json.loads(line)["text"] for name in ("queries", "paraphrases") for line in (project.gold / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
-    titled = [f"{title} {text}".strip() for title, text in zip(chunks["title"], chunks["text"], strict=True)]
+    asked = [
+        json.loads(line)["text"]
+        for name in ("queries", "paraphrases")
+        for line in (project.gold / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    titled = [
+        f"{title} {text}".strip()
+        for title, text in zip(chunks["title"], chunks["text"], strict=True)
+    ]
     names = sorted({text_hash(text) for text in [*titled, *chunks["text"], *asked]})
-    np.savez(path, sha256=np.array(names), vectors=np.random.default_rng(3).normal(size=(len(names), 8)).astype(np.float32))
+    np.savez(
+        path,
+        sha256=np.array(names),
+        vectors=np.random.default_rng(3).normal(size=(len(names), 8)).astype(np.float32),
+    )
 
 
 def test_questions_that_a_file_of_vectors_does_not_have_are_no_traffic_and_no_error(project):
     vectors_file(project, project.gold / "own.npz")
     path = project.gold / "gold_set.yaml"
-    path.write_text(path.read_text(encoding="utf-8").replace("{model: lsa-8}", "{vectors: own.npz}"), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("{model: lsa-8}", "{vectors: own.npz}"),
+        encoding="utf-8",
+    )
     for name in ("bm25", "vector"):  # the second retriever of bm25 is by the same vectors
-        bring(project, name, [("was it deleted at midnight", ["storage.md"], {}), ("number of retries", ["retries.md"], {})])
+        bring(
+            project,
+            name,
+            [
+                ("was it deleted at midnight", ["storage.md"], {}),
+                ("number of retries", ["retries.md"], {}),
+            ],
+        )
         found = traffic(opened(project), name)
-        assert (len(found.frame), found.n_unknown, found.reason) == (1, 1, "1 with questions that the file of vectors has none for")
+        assert (len(found.frame), found.n_unknown, found.reason) == (
+            1,
+            1,
+            "1 with questions that the file of vectors has none for",
+        )
         assert np.isfinite(found.signals).any()
 
 
@@ -178,26 +280,52 @@ def asked(missing):
     made.configure(missing, made.BM25, made.VECTOR, more="")
     for name in NAMES:
         runs = opened(missing)
-        rows, documents = runs.opened().strategies[name].search(ASKED, 10, 13).rows, runs.opened().table.doc_ids
-        bring(missing, name, [(text, [documents[row] for row in rows[at] if row >= 0], {}) for at, text in enumerate(ASKED)])
+        rows, documents = (
+            runs.opened().strategies[name].search(ASKED, 10, 13).rows,
+            runs.opened().table.doc_ids,
+        )
+        bring(
+            missing,
+            name,
+            [
+                (text, [documents[row] for row in rows[at] if row >= 0], {})
+                for at, text in enumerate(ASKED)
+            ],
+        )
     return missing
 
 
 @pytest.mark.slow
 def test_without_audits_there_is_no_powered_estimate(asked):
     csv, latex = asked.root / "compare.csv", asked.root / "compare.tex"
-    text = call(asked, "calibrate", "compare", *NAMES, "--gold-set", "tiny", "--gold-sets", asked.gold.parent, "--csv", csv, "--latex", latex).stdout
+    text = call(
+        asked,
+        "calibrate",
+        "compare",
+        *NAMES,
+        "--gold-set",
+        "tiny",
+        "--gold-sets",
+        asked.gold.parent,
+        "--csv",
+        csv,
+        "--latex",
+        latex,
+    ).stdout
     found = compare_strategies(opened(asked).evaluation, NAMES)
     assert found.n == 60
     assert [entry.powered for entry in found.strategies] == [None, None]
     assert [entry.powered_reason for entry in found.strategies] == [
-        f"none of the 40 claims of production traffic of {name} has an audit with a known inclusion probability for miss_any@10" for name in NAMES
+        f"none of the 40 claims of production traffic of {name} has an audit with a known inclusion probability for miss_any@10"
+        for name in NAMES
     ]
     told = " ".join(text.split())
     for entry in found.strategies:
         assert told.count(entry.powered_reason) == 1
         assert entry.powered_reason in csv.read_text(encoding="utf-8")
-    assert latex.read_text(encoding="utf-8").count("% No powered estimate: none of the 40 claims") == len(NAMES)
+    assert latex.read_text(encoding="utf-8").count(
+        "% No powered estimate: none of the 40 claims"
+    ) == len(NAMES)
 
 
 @pytest.mark.slow
@@ -207,8 +335,17 @@ def test_powered_estimates_need_a_simple_random_sample_of_the_traffic(asked):
     found = compare_strategies(opened(asked).evaluation, NAMES)
     assert found.n == 60  # the gold questions, whatever the traffic
     for entry in found.strategies:
-        assert (entry.observed.n, entry.calibrated.n, entry.raw.n, entry.brier.n) == (60, 60, 60, 60)
-        assert (entry.powered.n_labelled, entry.powered.n_unlabelled, entry.powered_reason) == (25, 15, "")
+        assert (entry.observed.n, entry.calibrated.n, entry.raw.n, entry.brier.n) == (
+            60,
+            60,
+            60,
+            60,
+        )
+        assert (entry.powered.n_labelled, entry.powered.n_unlabelled, entry.powered_reason) == (
+            25,
+            15,
+            "",
+        )
         assert 0 <= entry.powered.low <= entry.powered.value <= entry.powered.high <= 1
     pair = next(row for row in found.differences if row.measure == "powered")
     assert pair.delta.n == 40
@@ -217,19 +354,33 @@ def test_powered_estimates_need_a_simple_random_sample_of_the_traffic(asked):
 
     audit(asked, "bm25", 5, LOST.__contains__)  # of the same claims: two draws are one sample of 30
     both = compare_strategies(opened(asked).evaluation, NAMES)
-    assert (both.strategies[0].powered.n_labelled, both.strategies[0].powered.n_unlabelled) == (30, 10)
+    assert (both.strategies[0].powered.n_labelled, both.strategies[0].powered.n_unlabelled) == (
+        30,
+        10,
+    )
     assert both.strategies[1].powered == found.strategies[1].powered
 
     later = [f"in which place is {made.word(number)} kept" for number in range(4)]
-    bring(asked, "bm25", [(text, [], {}) for text in later])  # nothing was retrieved, so nothing of it comes back
-    assert compare_strategies(opened(asked).evaluation, NAMES).strategies[0].powered == both.strategies[0].powered
+    bring(
+        asked, "bm25", [(text, [], {}) for text in later]
+    )  # nothing was retrieved, so nothing of it comes back
+    assert (
+        compare_strategies(opened(asked).evaluation, NAMES).strategies[0].powered
+        == both.strategies[0].powered
+    )
     bring(asked, "bm25", [(text, [f"d{number:02d}.md"], {}) for number, text in enumerate(later)])
     came = compare_strategies(opened(asked).evaluation, NAMES).strategies[0]
     assert came.powered is None
-    assert came.powered_reason == "4 of the 44 claims of production traffic of bm25 came in after the last draw that was judged: those audited are no sample of all of them"
+    assert (
+        came.powered_reason
+        == "4 of the 44 claims of production traffic of bm25 came in after the last draw that was judged: those audited are no sample of all of them"
+    )
     audit(asked, "bm25", 9, LOST.__contains__)
     unequal = compare_strategies(opened(asked).evaluation, NAMES)
     assert unequal.strategies[0].powered is None
     assert "unequal probabilities, 0.5 to 0.875" in unequal.strategies[0].powered_reason
     assert unequal.strategies[1].powered == found.strategies[1].powered
-    assert next(row for row in unequal.differences if row.measure == "powered").powered_reason == unequal.strategies[0].powered_reason
+    assert (
+        next(row for row in unequal.differences if row.measure == "powered").powered_reason
+        == unequal.strategies[0].powered_reason
+    )

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.evaluation.batch_steps import stored_ranking
-from rag_eval.evaluation.calibrator_files import Accepted, accept_calibrator, accepted_calibrator, keep_calibrator, read_calibrator
+from rag_eval.evaluation.calibrator_files import (
+    Accepted,
+    accept_calibrator,
+    accepted_calibrator,
+    keep_calibrator,
+    read_calibrator,
+)
 from rag_eval.evaluation.claim_steps import _others
 from rag_eval.evaluation.corpus_coverage import covered
 from rag_eval.evaluation.fingerprints import accepted
@@ -17,16 +23,26 @@ from rag_eval.records.problems import InputError
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.settings import Settings
 
-SPANS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(0, 15)), max_size=30)
+SPANS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(0, 15)), max_size=30
+)
 
 
 def chunks(spans):
-    return pd.DataFrame({"doc_id": [name for name, _, _ in spans], "start": [start for _, start, _ in spans], "end": [start + length for _, start, length in spans]}).astype({"start": "int64", "end": "int64"})
+    return pd.DataFrame(
+        {
+            "doc_id": [name for name, _, _ in spans],
+            "start": [start for _, start, _ in spans],
+            "end": [start + length for _, start, length in spans],
+        }
+    ).astype({"start": "int64", "end": "int64"})
 
 
 @given(SPANS)
 def test_covered_counts_every_character_once(spans):
-    assert covered(chunks(spans)) == len({(name, at) for name, start, length in spans for at in range(start, start + length)})
+    assert covered(chunks(spans)) == len(
+        {(name, at) for name, start, length in spans for at in range(start, start + length)}
+    )
 
 
 def test_covered_does_not_depend_on_the_order_of_chunks():
@@ -35,31 +51,56 @@ def test_covered_does_not_depend_on_the_order_of_chunks():
     assert covered(chunks([])) == 0
 
 
-HISTORY = st.lists(st.tuples(st.sampled_from(["q1", "q2", "q3"]), st.booleans(), st.sampled_from([1.0, 2.5, 40.0])), max_size=12)
+HISTORY = st.lists(
+    st.tuples(
+        st.sampled_from(["q1", "q2", "q3"]), st.booleans(), st.sampled_from([1.0, 2.5, 40.0])
+    ),
+    max_size=12,
+)
 
 
 @given(HISTORY, st.integers(0, 3))
 def test_others_leave_the_claim_itself_out(rows, n_new):
     history = pd.DataFrame(
-        {"claim_id": [f"c{at}" for at in range(len(rows))], "query_id": [row[0] for row in rows], "missed": np.array([row[1] for row in rows], dtype=bool), "weight": np.array([row[2] for row in rows], dtype=np.float64)}
+        {
+            "claim_id": [f"c{at}" for at in range(len(rows))],
+            "query_id": [row[0] for row in rows],
+            "missed": np.array([row[1] for row in rows], dtype=bool),
+            "weight": np.array([row[2] for row in rows], dtype=np.float64),
+        }
     )
-    asked = [(row[0], f"c{at}") for at, row in enumerate(rows)] + [("q1", f"new{at}") for at in range(n_new)] + [("nobody", "new")]
+    asked = (
+        [(row[0], f"c{at}") for at, row in enumerate(rows)]
+        + [("q1", f"new{at}") for at in range(n_new)]
+        + [("nobody", "new")]
+    )
     misses, judged = _others(history, [query for query, _ in asked], [claim for _, claim in asked])
     for at, (query, claim) in enumerate(asked):
-        others = [(missed, weight) for number, (owner, missed, weight) in enumerate(rows) if owner == query and f"c{number}" != claim]
+        others = [
+            (missed, weight)
+            for number, (owner, missed, weight) in enumerate(rows)
+            if owner == query and f"c{number}" != claim
+        ]
         assert judged[at] == pytest.approx(sum(weight for _, weight in others))
         assert misses[at] == pytest.approx(sum(weight for missed, weight in others if missed))
     assert (misses <= judged + 1e-9).all()
 
 
-BODY = {"schema_version": 1, "strategy": "bm25", "model": {"coefficients": [0.1, -2.5e-17, 1e300], "names": ["ä", "s_K/s_1"]}, "fitted_at": "2026-01-01T00:00:00+00:00"}
+BODY = {
+    "schema_version": 1,
+    "strategy": "bm25",
+    "model": {"coefficients": [0.1, -2.5e-17, 1e300], "names": ["ä", "s_K/s_1"]},
+    "fitted_at": "2026-01-01T00:00:00+00:00",
+}
 
 
 def test_a_calibrator_comes_back_as_it_was_and_its_name_does_not_say_when(tmp_path):
     name = keep_calibrator(tmp_path, BODY)
     assert read_calibrator(tmp_path, name) == {**BODY, "calibrator_id": name}
     assert keep_calibrator(tmp_path, {**BODY, "fitted_at": "2027-01-01T00:00:00+00:00"}) == name
-    assert read_calibrator(tmp_path, name)["fitted_at"] == BODY["fitted_at"]  # the first of equal ones stays
+    assert (
+        read_calibrator(tmp_path, name)["fitted_at"] == BODY["fitted_at"]
+    )  # the first of equal ones stays
     assert keep_calibrator(tmp_path, {**BODY, "strategy": "vector"}) != name
 
 
@@ -87,7 +128,9 @@ def test_a_damaged_calibrator_is_an_input_error(tmp_path, damage):
     assert caught.value.problems[0].code == "calibrator_damaged"
 
 
-@pytest.mark.parametrize("name", ["", "../../etc/passwd", "0" * 15, "0" * 32, "A" * 32, "0" * 32 + "\n"])
+@pytest.mark.parametrize(
+    "name", ["", "../../etc/passwd", "0" * 15, "0" * 32, "A" * 32, "0" * 32 + "\n"]
+)
 def test_no_calibrator_of_that_name(tmp_path, name):
     with pytest.raises(InputError) as caught:
         read_calibrator(tmp_path, name)
@@ -95,24 +138,62 @@ def test_no_calibrator_of_that_name(tmp_path, name):
 
 
 def test_what_was_accepted_is_read_back_and_damage_is_told(tmp_path):
-    choice = Accepted(calibrator_id="0" * 32, strategy_fingerprint="f", status="provisional", at="2026-01-01T00:00:00+00:00")
+    choice = Accepted(
+        calibrator_id="0" * 32,
+        strategy_fingerprint="f",
+        status="provisional",
+        at="2026-01-01T00:00:00+00:00",
+    )
     assert accepted_calibrator(tmp_path, "tiny", "bm25", "miss_any", 10) is None
     accept_calibrator(tmp_path, "tiny", "bm25", "miss_any", 10, accepted=choice)
     assert accepted_calibrator(tmp_path, "tiny", "bm25", "miss_any", 10) == choice
     assert accepted_calibrator(tmp_path, "tiny", "bm25", "miss_some", 10) is None
     assert accepted_calibrator(tmp_path, "tiny", "bm25", "miss_any", 5) is None
     path = tmp_path / "calibrators" / "accepted" / "tiny" / "bm25" / "miss_any@10.json"
-    for damage in (b"", b"[]", b"\xff\xfe", b"[" * 100_000, path.read_bytes().replace(b"provisional", b"perfect"), path.read_bytes().replace(b"{", b'{"more": 1, ')):
+    for damage in (
+        b"",
+        b"[]",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        path.read_bytes().replace(b"provisional", b"perfect"),
+        path.read_bytes().replace(b"{", b'{"more": 1, '),
+    ):
         path.write_bytes(damage)
         with pytest.raises(InputError) as caught:
             accepted_calibrator(tmp_path, "tiny", "bm25", "miss_any", 10)
         assert caught.value.problems[0].code == "accepted_damaged"
 
 
-@pytest.mark.parametrize(("earned", "spoken"), [("uncalibrated", "absent"), ("prior", "absent"), ("provisional", "stale"), ("measured", "stale"), ("stale", "stale")])
-def test_what_had_earned_nothing_does_not_go_stale_with_another_fingerprint(project, earned, spoken):
-    evaluation = open_gold_set(project.gold, Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent))
-    accept_calibrator(project.home, "tiny", "bm25", "miss_any", 10, accepted=Accepted(calibrator_id="0" * 32, strategy_fingerprint="before", status=earned, at="2026-01-01T00:00:00+00:00"))
+@pytest.mark.parametrize(
+    ("earned", "spoken"),
+    [
+        ("uncalibrated", "absent"),
+        ("prior", "absent"),
+        ("provisional", "stale"),
+        ("measured", "stale"),
+        ("stale", "stale"),
+    ],
+)
+def test_what_had_earned_nothing_does_not_go_stale_with_another_fingerprint(
+    project, earned, spoken
+):
+    evaluation = open_gold_set(
+        project.gold,
+        Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent),
+    )
+    accept_calibrator(
+        project.home,
+        "tiny",
+        "bm25",
+        "miss_any",
+        10,
+        accepted=Accepted(
+            calibrator_id="0" * 32,
+            strategy_fingerprint="before",
+            status=earned,
+            at="2026-01-01T00:00:00+00:00",
+        ),
+    )
     assert accepted(evaluation, "bm25", "now").status == spoken
 
 
@@ -135,5 +216,7 @@ def test_a_stored_ranking_is_the_one_that_was_found(first, second):
     for seed, ranking in ((13, first), (29, second)):
         read = stored_ranking(frame, seed, 4, 5)
         for field in ("rows", "raw", "norm", "k_pos", "rerank"):
-            np.testing.assert_array_equal(getattr(read, field), getattr(ranking, field), err_msg=field)
+            np.testing.assert_array_equal(
+                getattr(read, field), getattr(ranking, field), err_msg=field
+            )
         np.testing.assert_array_equal(read.found, ranking.found)

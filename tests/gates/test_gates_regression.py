@@ -20,7 +20,11 @@ def changed(n, sets, shares, seed, *, fixed):
     before[:hits] = 1
     now = before.copy()
     for at in range(sets):
-        won, lost = (round(share * n) for share in shares) if fixed else rng.multinomial(n, [*shares, 1 - sum(shares)])[:2]
+        won, lost = (
+            (round(share * n) for share in shares)
+            if fixed
+            else rng.multinomial(n, [*shares, 1 - sum(shares)])[:2]
+        )
         now[rng.choice(hits, min(lost, hits), replace=False), at] = 0
         now[hits + rng.choice(n - hits, min(won, n - hits), replace=False), at] = 1
     return before, now
@@ -28,7 +32,14 @@ def changed(n, sets, shares, seed, *, fixed):
 
 def alarms(n, sets, shares, seed, *, fixed, min_queries=50):
     before, now = changed(n, sets, shares, seed, fixed=fixed)
-    verdicts = judge_drops(before, now, np.arange(n), max_relative_drop=0.05, min_queries=min_queries, higher=[True] * sets)
+    verdicts = judge_drops(
+        before,
+        now,
+        np.arange(n),
+        max_relative_drop=0.05,
+        min_queries=min_queries,
+        higher=[True] * sets,
+    )
     return [code for _, code, _ in verdicts]
 
 
@@ -47,14 +58,23 @@ def test_as_many_won_as_lost_alarms_one_time_in_twenty_at_most(fixed):
 
 def test_twenty_questions_tell_nothing_however_bad():
     before, now = np.ones((20, 1)), np.zeros((20, 1))
-    ((status, code, evidence),) = judge_drops(before, now, np.arange(20), max_relative_drop=0.05, min_queries=50, higher=[True])
-    assert (status, code, evidence["n_groups"], evidence["min_queries"]) == ("insufficient_evidence", "too_few_queries", 20, 50)
+    ((status, code, evidence),) = judge_drops(
+        before, now, np.arange(20), max_relative_drop=0.05, min_queries=50, higher=[True]
+    )
+    assert (status, code, evidence["n_groups"], evidence["min_queries"]) == (
+        "insufficient_evidence",
+        "too_few_queries",
+        20,
+        50,
+    )
     assert set(alarms(20, 50, WON_AND_LOST, 7, fixed=True)) == {"too_few_queries"}
 
 
 def test_groups_count_and_not_questions():
     before, now = np.ones((100, 1)), np.zeros((100, 1))
-    ((_, code, evidence),) = judge_drops(before, now, np.arange(100) // 5, max_relative_drop=0.05, min_queries=50, higher=[True])
+    ((_, code, evidence),) = judge_drops(
+        before, now, np.arange(100) // 5, max_relative_drop=0.05, min_queries=50, higher=[True]
+    )
     assert (code, evidence["n_scored"], evidence["n_groups"]) == ("too_few_queries", 100, 20)
 
 
@@ -64,10 +84,19 @@ def test_a_sure_but_small_drop_and_a_large_but_unsure_one_pass():
     now[:, 0] -= np.linspace(0.02, 0.03, 400)  # 3 % of 0.8, everywhere: sure and small
     now[:, 1] += np.random.default_rng(1).choice([-0.8, 0.2], 400, p=[0.24, 0.76])
     now[:, 1] += 0.75 - now[:, 1].mean()
-    ((_, small, told), _) = judge_drops(before, now, np.arange(400), max_relative_drop=0.05, min_queries=50, higher=[True, True])
+    ((_, small, told), _) = judge_drops(
+        before, now, np.arange(400), max_relative_drop=0.05, min_queries=50, higher=[True, True]
+    )
     assert small == "no_regression"
     assert told["ci_high"] < 0
-    ((_, unsure, wide),) = judge_drops(before[:60, 1:], now[:60, 1:] - now[:60, 1:].mean() + 0.75, np.arange(60), max_relative_drop=0.05, min_queries=50, higher=[True])
+    ((_, unsure, wide),) = judge_drops(
+        before[:60, 1:],
+        now[:60, 1:] - now[:60, 1:].mean() + 0.75,
+        np.arange(60),
+        max_relative_drop=0.05,
+        min_queries=50,
+        higher=[True],
+    )
     assert unsure == "no_regression"
     assert wide["relative_drop"] >= 0.05
     assert wide["ci_high"] > 0
@@ -75,38 +104,63 @@ def test_a_sure_but_small_drop_and_a_large_but_unsure_one_pass():
 
 def test_exactly_the_share_counts_whatever_the_last_bit_says():
     before = np.full((200, 1), 0.8)
-    ((_, code, evidence),) = judge_drops(before, before * 0.95, np.arange(200), max_relative_drop=0.05, min_queries=50, higher=[True])
+    ((_, code, evidence),) = judge_drops(
+        before, before * 0.95, np.arange(200), max_relative_drop=0.05, min_queries=50, higher=[True]
+    )
     assert (code, evidence["n_worse"]) == ("regression", 200)
-    ((_, code, _),) = judge_drops(before, before * 0.951, np.arange(200), max_relative_drop=0.05, min_queries=50, higher=[True])
+    ((_, code, _),) = judge_drops(
+        before,
+        before * 0.951,
+        np.arange(200),
+        max_relative_drop=0.05,
+        min_queries=50,
+        higher=[True],
+    )
     assert code == "no_regression"
 
 
 def test_a_measure_that_improves_as_it_falls():
     before, now = np.full((100, 1), 0.4), np.full((100, 1), 0.3)
     before[::2] += 0.01
-    ((_, fallen, evidence),) = judge_drops(before, now, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[False])
-    assert (fallen, evidence["n_better"], evidence["relative_drop"] < 0) == ("no_regression", 100, True)
-    ((_, risen, evidence),) = judge_drops(now, before, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[False])
+    ((_, fallen, evidence),) = judge_drops(
+        before, now, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[False]
+    )
+    assert (fallen, evidence["n_better"], evidence["relative_drop"] < 0) == (
+        "no_regression",
+        100,
+        True,
+    )
+    ((_, risen, evidence),) = judge_drops(
+        now, before, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[False]
+    )
     assert (risen, evidence["n_worse"], evidence["ci_low"] > 0) == ("regression", 100, True)
 
 
 def test_nothing_to_lose_is_no_drop_and_something_out_of_nothing_is_one():
     zeros, ones = np.zeros((60, 1)), np.ones((60, 1))
-    ((_, code, evidence),) = judge_drops(zeros, zeros, np.arange(60), max_relative_drop=0.05, min_queries=50, higher=[True])
+    ((_, code, evidence),) = judge_drops(
+        zeros, zeros, np.arange(60), max_relative_drop=0.05, min_queries=50, higher=[True]
+    )
     assert code == "no_regression"
     assert "relative_drop" not in evidence
-    ((_, code, _),) = judge_drops(zeros, ones, np.arange(60), max_relative_drop=0.05, min_queries=50, higher=[False])
+    ((_, code, _),) = judge_drops(
+        zeros, ones, np.arange(60), max_relative_drop=0.05, min_queries=50, higher=[False]
+    )
     assert code == "regression"
 
 
 def test_questions_that_are_no_longer_scored_are_not_taken_for_kept():
     before, now = np.ones((100, 1)), np.ones((100, 1))
     now[:5] = np.nan
-    ((status, code, evidence),) = judge_drops(before, now, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[True])
+    ((status, code, evidence),) = judge_drops(
+        before, now, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[True]
+    )
     assert (status, code) == ("insufficient_evidence", "not_measured")
     assert "5 of 100" in evidence["reason"]
     now[4] = 1
-    ((_, code, evidence),) = judge_drops(before, now, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[True])
+    ((_, code, evidence),) = judge_drops(
+        before, now, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[True]
+    )
     assert (code, evidence["n_unpaired"], evidence["n_scored"]) == ("no_regression", 4, 96)
 
 
@@ -117,7 +171,12 @@ def config(**gates):
             "corpus": {"loader": "folder", "path": "."},
             "k": [10],
             "strategies": [{"name": "bm25", "kind": "bm25"}],
-            "gates": {"required": [], "advisory": ["regression"], "regression": ["recall_at_10"], **gates},
+            "gates": {
+                "required": [],
+                "advisory": ["regression"],
+                "regression": ["recall_at_10"],
+                **gates,
+            },
         }
     )
 
@@ -125,21 +184,44 @@ def config(**gates):
 def frame(values, strategy="bm25", **more):
     """Two wordings a question, of which the second is 0.2 lower."""
     n = len(values)
-    rows = pd.DataFrame({"strategy": strategy, "level": "document", "query_id": [f"q{at:03}" for at in range(n)], "group_id": [f"g{at:03}" for at in range(n)], "recall_at_10": values, **more})
+    rows = pd.DataFrame(
+        {
+            "strategy": strategy,
+            "level": "document",
+            "query_id": [f"q{at:03}" for at in range(n)],
+            "group_id": [f"g{at:03}" for at in range(n)],
+            "recall_at_10": values,
+            **more,
+        }
+    )
     second = rows.assign(recall_at_10=rows["recall_at_10"] - 0.2)
     other_level = rows.assign(level="span", recall_at_10=0.0)
     return pd.concat([rows, second, other_level], ignore_index=True)
 
 
 def measured(values, *, gold="a" * 32, index="bm25s:1", strategy="bm25", code="c1", **more):
-    return MeasuredRun("run", gold, frame(values, strategy, **more), {strategy: index}, {"chunks": "k", "corpus": "r", "code": code})
+    return MeasuredRun(
+        "run",
+        gold,
+        frame(values, strategy, **more),
+        {strategy: index},
+        {"chunks": "k", "corpus": "r", "code": code},
+    )
 
 
 def test_the_means_of_questions_are_compared_at_the_headline_level():
     before = measured(np.full(80, 0.9))
     (found,) = regression_gates(config(), before, measured(np.full(80, 0.6)))
-    assert (found.id, found.status, found.reason_code, found.required) == ("regression.recall_at_10", "fail", "regression", False)
-    assert (found.evidence["baseline"], found.evidence["now"]) == (pytest.approx(0.8), pytest.approx(0.5))
+    assert (found.id, found.status, found.reason_code, found.required) == (
+        "regression.recall_at_10",
+        "fail",
+        "regression",
+        False,
+    )
+    assert (found.evidence["baseline"], found.evidence["now"]) == (
+        pytest.approx(0.8),
+        pytest.approx(0.5),
+    )
     assert found.evidence["relative_drop"] == pytest.approx(0.375)
     assert (found.evidence["n_scored"], found.evidence["baseline_run"]) == (80, "run")
     (same,) = regression_gates(config(required=["regression"], advisory=[]), before, before)
@@ -148,16 +230,25 @@ def test_the_means_of_questions_are_compared_at_the_headline_level():
 
 
 def test_what_differs_is_named_and_judged_all_the_same():
-    (found,) = regression_gates(config(), measured(np.ones(80)), measured(np.ones(80), index="bm25s:2", code="\x1b[2J"))
+    (found,) = regression_gates(
+        config(), measured(np.ones(80)), measured(np.ones(80), index="bm25s:2", code="\x1b[2J")
+    )
     assert found.status == "pass"
-    assert found.evidence["different"] == {"index": {"before": "bm25s:1", "now": "bm25s:2"}, "code": {"before": "c1", "now": "\\u001b[2J"}}
+    assert found.evidence["different"] == {
+        "index": {"before": "bm25s:1", "now": "bm25s:2"},
+        "code": {"before": "c1", "now": "\\u001b[2J"},
+    }
 
 
 def test_questions_are_paired_by_name_whatever_their_order():
     rng = np.random.default_rng(3)
     before = measured(rng.random(90))
     shuffled = before.per_query.sample(frac=1, random_state=4).reset_index(drop=True)
-    (found,) = regression_gates(config(), before, MeasuredRun("", before.gold_hash, shuffled, before.index_hashes, before.identity))
+    (found,) = regression_gates(
+        config(),
+        before,
+        MeasuredRun("", before.gold_hash, shuffled, before.index_hashes, before.identity),
+    )
     assert found.evidence["n_tied"] == 90
 
 
@@ -179,8 +270,13 @@ def test_without_evidence_it_never_passes(before, code):
 
 
 def test_a_measure_that_neither_run_has_is_not_measured_and_the_others_are():
-    found = regression_gates(config(regression=["recall_at_10", "delta_s"]), measured(np.ones(80)), measured(np.ones(80)))
-    assert [(gate.id, gate.reason_code) for gate in found] == [("regression.recall_at_10", "no_regression"), ("regression.delta_s", "not_measured")]
+    found = regression_gates(
+        config(regression=["recall_at_10", "delta_s"]), measured(np.ones(80)), measured(np.ones(80))
+    )
+    assert [(gate.id, gate.reason_code) for gate in found] == [
+        ("regression.recall_at_10", "no_regression"),
+        ("regression.delta_s", "not_measured"),
+    ]
 
 
 def test_nobody_asked():
@@ -197,8 +293,21 @@ def test_delta_s_stands_beside_the_ranking_measures():
             "failed": [False, False, False, True, True, False],
         }
     )
-    per_run = pd.DataFrame({"strategy": "bm25", "query_id": ["a", "b"], "paraphrase_id": "original", "seed": 1, "delta_s": [0.2, 0.5]})
+    per_run = pd.DataFrame(
+        {
+            "strategy": "bm25",
+            "query_id": ["a", "b"],
+            "paraphrase_id": "original",
+            "seed": 1,
+            "delta_s": [0.2, 0.5],
+        }
+    )
     found = with_delta_s(rows, per_run)
-    assert found["delta_s"].tolist()[:4] == [0.2, 0.2, 0.5, 1.0]  # one seed stands for all; a failed retrieval counts as 1
+    assert found["delta_s"].tolist()[:4] == [
+        0.2,
+        0.2,
+        0.5,
+        1.0,
+    ]  # one seed stands for all; a failed retrieval counts as 1
     assert found["delta_s"].isna().tolist()[4:] == [True, True]
     assert with_delta_s(rows, None) is rows

@@ -9,8 +9,17 @@ from rag_eval.records.gold_set import PAIRED_MEASURES, GoldSetConfig
 
 
 def config(*names, level="document", k=(1, 5)):
-    head = {"name": "g", "corpus": {"loader": "folder", "path": "."}, "k": list(k), "depth": 50, "level": level, "strategies": [{"name": "bm25", "kind": "bm25"}]}
-    return GoldSetConfig.model_validate({**head, **({"gates": {"regression": list(names)}} if names else {})})
+    head = {
+        "name": "g",
+        "corpus": {"loader": "folder", "path": "."},
+        "k": list(k),
+        "depth": 50,
+        "level": level,
+        "strategies": [{"name": "bm25", "kind": "bm25"}],
+    }
+    return GoldSetConfig.model_validate(
+        {**head, **({"gates": {"regression": list(names)}} if names else {})}
+    )
 
 
 @pytest.mark.parametrize("level", ["document", "section", "span"])
@@ -26,7 +35,11 @@ def test_all_that_is_measured_of_a_question_is_accepted(level):
     [
         ("recal_at_10", "document", "no such measure; did you mean recall_at_10?"),
         ("recall_at_7", "document", "no such measure; did you mean recall_at_"),
-        ("citation_match_rate", "document", "not measured question by question; accepted are mrr, ndcg_at_10, delta_s"),
+        (
+            "citation_match_rate",
+            "document",
+            "not measured question by question; accepted are mrr, ndcg_at_10, delta_s",
+        ),
         ("latency_p95_ms", "document", "not measured question by question"),
         ("judged_at_5", "span", "no such measure"),
         ("", "document", "no such measure"),

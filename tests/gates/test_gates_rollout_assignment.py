@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from rag_eval.gates.rollout_assignment import STAGES, assignment, assignments, on_candidate, same_question, stage_before
+from rag_eval.gates.rollout_assignment import (
+    STAGES,
+    assignment,
+    assignments,
+    on_candidate,
+    same_question,
+    stage_before,
+)
 
 SALT, OTHER = "0" * 32, "1" * 32
 QUESTIONS = [f"How do I set option {at}?" for at in range(20_000)]
@@ -32,10 +39,15 @@ def test_another_salt_assigns_independently():
 
 
 def test_the_share_is_kept_and_each_stage_holds_the_one_before():
-    on = [{question for question in QUESTIONS if on_candidate(question, SALT, share)} for share in STAGES]
+    on = [
+        {question for question in QUESTIONS if on_candidate(question, SALT, share)}
+        for share in STAGES
+    ]
     assert on[0] < on[1] < on[2] == set(QUESTIONS)
     for share, those in zip(STAGES[:2], on[:2], strict=True):
-        assert len(those) == pytest.approx(share * len(QUESTIONS), abs=4 * np.sqrt(len(QUESTIONS) * share * (1 - share)))
+        assert len(those) == pytest.approx(
+            share * len(QUESTIONS), abs=4 * np.sqrt(len(QUESTIONS) * share * (1 - share))
+        )
 
 
 def test_a_known_place():
@@ -47,7 +59,9 @@ def test_a_known_place():
     assert assignments([], "s").shape == (0,)
 
 
-@given(st.text(max_size=60), st.sampled_from(["NFC", "NFD"]), st.sampled_from([" ", "\t", "\n \u00a0"]))
+@given(
+    st.text(max_size=60), st.sampled_from(["NFC", "NFD"]), st.sampled_from([" ", "\t", "\n \u00a0"])
+)
 def test_spelling_of_white_space_case_and_composition_does_not_matter(query, form, space):
     other = f"{space}{unicodedata.normalize(form, query)}{space}"
     assert same_question(same_question(query)) == same_question(query)
@@ -57,7 +71,9 @@ def test_spelling_of_white_space_case_and_composition_does_not_matter(query, for
 
 def test_case_and_inner_white_space_do_not_matter_and_words_do():
     assert same_question("STRASSE  zur\u00fcck") == same_question("stra\u00dfe zuru\u0308ck ")
-    assert same_question("\u03b1\u0345\u0301") == same_question("\u1fb4")  # a mark that folds to a letter must be composed before it does
+    assert same_question("\u03b1\u0345\u0301") == same_question(
+        "\u1fb4"
+    )  # a mark that folds to a letter must be composed before it does
     assert assignment("sort values", SALT) != assignment("sort value s", SALT)
     assert 0 <= assignment("\ud800", SALT) < 1  # what JSON may hold and UTF-8 may not
 

@@ -27,8 +27,18 @@ def test_a_candidate_that_is_as_good_is_promoted_with_its_figures():
     found = decide(*outcomes(400, won=4, lost=4), needed=300)
     assert (found.action, codes(found)) == ("promote", ["not_worse", "enough_questions"])
     figures = found.figures
-    assert (figures["n_questions"], figures["n_groups"], figures["n_new_groups"], figures["needed"]) == (400, 400, 400, 300)
-    assert (figures["current"], figures["candidate"], figures["difference"], figures["degradation"]) == (0.8, 0.8, 0, 0)
+    assert (
+        figures["n_questions"],
+        figures["n_groups"],
+        figures["n_new_groups"],
+        figures["needed"],
+    ) == (400, 400, 400, 300)
+    assert (
+        figures["current"],
+        figures["candidate"],
+        figures["difference"],
+        figures["degradation"],
+    ) == (0.8, 0.8, 0, 0)
     assert (figures["n_better"], figures["n_worse"], figures["n_tied"]) == (4, 4, 392)
     assert figures["current_low"] < 0.8 < figures["current_high"]
     assert figures["ci_low"] < 0 < figures["ci_high"]
@@ -60,7 +70,9 @@ def test_much_worse_but_not_sure_is_held_with_what_is_possible():
     assert found.figures["ci_high"] > 0
     assert (found.action, codes(found)) == ("hold", ["not_excluded"])
     assert "still allows" in found.reasons[0].sentence
-    assert "more independent questions would exclude" not in found.reasons[0].sentence  # not if it is as seen
+    assert (
+        "more independent questions would exclude" not in found.reasons[0].sentence
+    )  # not if it is as seen
 
 
 def test_how_many_more_questions_would_do():
@@ -78,7 +90,11 @@ def test_enough_questions_count_only_where_they_are_new():
     current, candidate, groups = outcomes(400)
     fresh = np.arange(400) < 50
     found = decide(current, candidate, groups, 100, fresh=fresh)
-    assert (found.action, codes(found), found.figures["n_new_groups"]) == ("hold", ["more_questions"], 50)
+    assert (found.action, codes(found), found.figures["n_new_groups"]) == (
+        "hold",
+        ["more_questions"],
+        50,
+    )
     assert decide(current, candidate, groups, 50, fresh=fresh).action == "promote"
 
 
@@ -87,17 +103,26 @@ def test_under_the_minimum_nothing_is_decided(n):
     found = decide(np.ones(n), np.zeros(n), np.arange(n), needed=100)
     assert (found.action, codes(found)) == ("hold", ["too_few_questions"])
     assert str(MIN_GROUPS) in found.reasons[0].sentence
-    assert decide(np.ones(MIN_GROUPS), np.zeros(MIN_GROUPS), np.arange(MIN_GROUPS), needed=100).action == "roll_back"
+    assert (
+        decide(np.ones(MIN_GROUPS), np.zeros(MIN_GROUPS), np.arange(MIN_GROUPS), needed=100).action
+        == "roll_back"
+    )
 
 
 def test_groups_count_and_not_questions():
     current, candidate, groups = outcomes(290, lost=100)
     found = decide(current, candidate, groups // 10, needed=5)
-    assert (found.action, found.figures["n_groups"], found.figures["n_questions"]) == ("hold", 29, 290)
+    assert (found.action, found.figures["n_groups"], found.figures["n_questions"]) == (
+        "hold",
+        29,
+        290,
+    )
 
 
 def test_strategies_that_did_not_differ_are_promoted_by_enough_questions_only():
-    assert decide(*outcomes(50), needed=30).action == "hold"  # none of 50 does not exclude one in twenty
+    assert (
+        decide(*outcomes(50), needed=30).action == "hold"
+    )  # none of 50 does not exclude one in twenty
     assert decide(*outcomes(120), needed=30).action == "promote"
 
 
@@ -115,9 +140,20 @@ def test_questions_without_the_candidate_could_all_be_lost():
 def test_a_measure_that_improves_as_it_falls():
     current = np.full(200, 0.4) + np.linspace(-0.1, 0.1, 200)
     rule = Rule(higher_is_better=False)
-    worse, better = decide(current, current * 1.2, np.arange(200), 100, rule), decide(current, current * 0.8, np.arange(200), 100, rule)
-    assert (worse.action, worse.figures["degradation"], worse.figures["n_worse"]) == ("roll_back", pytest.approx(0.2), 200)
-    assert (better.action, better.figures["degradation"], better.figures["n_better"]) == ("promote", pytest.approx(-0.2), 200)
+    worse, better = (
+        decide(current, current * 1.2, np.arange(200), 100, rule),
+        decide(current, current * 0.8, np.arange(200), 100, rule),
+    )
+    assert (worse.action, worse.figures["degradation"], worse.figures["n_worse"]) == (
+        "roll_back",
+        pytest.approx(0.2),
+        200,
+    )
+    assert (better.action, better.figures["degradation"], better.figures["n_better"]) == (
+        "promote",
+        pytest.approx(-0.2),
+        200,
+    )
     few = current.copy()
     few[:5] = 0.9
     found = decide(current, few, np.arange(200), 100, rule).figures
@@ -129,20 +165,28 @@ def test_a_current_strategy_that_scores_nothing():
     nothing = np.zeros(100)
     found = decide(nothing, nothing, np.arange(100), needed=30)
     assert (found.action, codes(found), found.figures["degradation"]) == ("hold", ["no_base"], None)
-    assert decide(nothing, nothing + 0.5, np.arange(100), 30, Rule(higher_is_better=False)).action == "roll_back"
+    assert (
+        decide(nothing, nothing + 0.5, np.arange(100), 30, Rule(higher_is_better=False)).action
+        == "roll_back"
+    )
 
 
 def test_values_beyond_one_are_no_rates():
     rng = np.random.default_rng(2)
     current = rng.uniform(2, 5, 300)
-    assert decide(current, current + rng.normal(0, 0.2, 300), np.arange(300), 100).action == "promote"
+    assert (
+        decide(current, current + rng.normal(0, 0.2, 300), np.arange(300), 100).action == "promote"
+    )
     assert decide(current, current * 0.8, np.arange(300), 100).action == "roll_back"
 
 
 def test_the_order_of_questions_and_the_names_of_groups_change_nothing_of_the_verdict():
     current, candidate, groups = outcomes(300, won=10, lost=25)
     order = np.random.default_rng(1).permutation(300)
-    one, other = decide(current, candidate, groups, 100), decide(current[order], candidate[order], groups[order] * 7, 100)
+    one, other = (
+        decide(current, candidate, groups, 100),
+        decide(current[order], candidate[order], groups[order] * 7, 100),
+    )
     assert one.action == other.action
     assert one.figures["degradation"] == pytest.approx(other.figures["degradation"])
     assert one == decide(current, candidate, groups, 100)
@@ -164,7 +208,11 @@ def simulated(n, won, lost, seed, *, needed, sets=400):
         current = rng.random(n) < BASE
         draw = rng.random(n)
         candidate = np.where(current, draw >= lost / BASE, draw < won / (1 - BASE))
-        actions.append(decide(current.astype(float), candidate.astype(float), np.arange(n), needed, resamples=1000).action)
+        actions.append(
+            decide(
+                current.astype(float), candidate.astype(float), np.arange(n), needed, resamples=1000
+            ).action
+        )
     return {action: actions.count(action) / sets for action in ("promote", "hold", "roll_back")}
 
 
@@ -202,4 +250,6 @@ def test_a_degradation_at_the_limit_is_promoted_one_time_in_twenty_at_most(n):
 @pytest.mark.slow
 def test_an_equal_candidate_is_promoted_with_the_planned_power():
     n = questions_needed(math.sqrt(0.08) / BASE, 0.05, 0.8)
-    assert simulated(n, 0.04, 0.04, 8, needed=n)["promote"] == pytest.approx(0.8, abs=3 * math.sqrt(0.8 * 0.2 / 400))
+    assert simulated(n, 0.04, 0.04, 8, needed=n)["promote"] == pytest.approx(
+        0.8, abs=3 * math.sqrt(0.8 * 0.2 / 400)
+    )

@@ -8,42 +8,144 @@ GOOD = {"query_id": "q0", "text": "How far does it fly?", "answerable": True}
 GOOD_PARAPHRASE = {"query_id": "q0", "paraphrase_id": "p1", "text": "flight range"}
 
 
-def _lint(make_gold, corpus_frames, query, *, qrels="q1\ta.md\t1\n", answers=None, paraphrases=None):
-    given = [{"query_id": "q1", "paraphrase_id": "p1", "text": "something of its own"}] if paraphrases is None else paraphrases
+def _lint(
+    make_gold, corpus_frames, query, *, qrels="q1\ta.md\t1\n", answers=None, paraphrases=None
+):
+    given = (
+        [{"query_id": "q1", "paraphrase_id": "p1", "text": "something of its own"}]
+        if paraphrases is None
+        else paraphrases
+    )
     folder = make_gold([GOOD, query], "q0\ta.md\t1\n" + qrels, answers, [GOOD_PARAPHRASE, *given])
     frames = corpus_frames(TEXTS)
-    return [(problem.code, problem.severity, problem.file.rsplit("/", 1)[1], problem.line) for problem in lint(read_gold(folder), frames.documents, frames.sections)]
+    return [
+        (problem.code, problem.severity, problem.file.rsplit("/", 1)[1], problem.line)
+        for problem in lint(read_gold(folder), frames.documents, frames.sections)
+    ]
 
 
 def test_a_good_set_has_no_objection(make_gold, corpus_frames):
-    assert _lint(make_gold, corpus_frames, {"query_id": "q1", "text": "What is it?", "answerable": True}) == []
+    assert (
+        _lint(
+            make_gold, corpus_frames, {"query_id": "q1", "text": "What is it?", "answerable": True}
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
     ("query", "more", "expected"),
     [
-        pytest.param({"text": "a", "answerable": None}, {}, ("wrong_type", "error", "queries.jsonl", 2), id="flag is null"),
-        pytest.param({"text": "a"}, {}, ("missing_answerable", "error", "queries.jsonl", 2), id="flag missing"),
-        pytest.param({"text": "  ", "answerable": True}, {}, ("empty_text", "error", "queries.jsonl", 2), id="empty question"),
-        pytest.param({"text": "a\x1b[C", "answerable": True}, {}, ("control_character", "warning", "queries.jsonl", 2), id="control character"),
-        pytest.param({"text": "a", "answerable": True, "tags": ["draft"]}, {}, ("draft_question", "error", "queries.jsonl", 2), id="draft"),
-        pytest.param({"text": "a", "answerable": True}, {"qrels": ""}, ("answerable_without_target", "error", "queries.jsonl", 2), id="no target"),
-        pytest.param({"text": "a", "answerable": True}, {"qrels": "q1\ta.md\t0\n"}, ("answerable_without_target", "error", "queries.jsonl", 2), id="only judged 0"),
-        pytest.param({"text": "a", "answerable": False}, {}, ("unanswerable_with_target", "error", "queries.jsonl", 2), id="unanswerable with target"),
-        pytest.param({"text": "a", "answerable": True}, {"qrels": "q1\tgone.md\t1\n"}, ("dangling_target", "error", "qrels.tsv", 3), id="target gone"),
-        pytest.param({"text": "a", "answerable": True}, {"answers": [{"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "zz"}]}]}, ("anchor_not_found", "error", "answers.jsonl", 1), id="no such quote"),
-        pytest.param({"text": "a", "answerable": True}, {"answers": [{"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "f"}]}]}, ("anchor_ambiguous", "error", "answers.jsonl", 1), id="quote found twice"),
-        pytest.param({"text": "a", "answerable": True}, {"answers": [{"query_id": "q1", "decoy": {"doc_id": "a.md"}}]}, ("decoy_is_target", "error", "answers.jsonl", 1), id="decoy is a target"),
+        pytest.param(
+            {"text": "a", "answerable": None},
+            {},
+            ("wrong_type", "error", "queries.jsonl", 2),
+            id="flag is null",
+        ),
+        pytest.param(
+            {"text": "a"},
+            {},
+            ("missing_answerable", "error", "queries.jsonl", 2),
+            id="flag missing",
+        ),
+        pytest.param(
+            {"text": "  ", "answerable": True},
+            {},
+            ("empty_text", "error", "queries.jsonl", 2),
+            id="empty question",
+        ),
+        pytest.param(
+            {"text": "a\x1b[C", "answerable": True},
+            {},
+            ("control_character", "warning", "queries.jsonl", 2),
+            id="control character",
+        ),
+        pytest.param(
+            {"text": "a", "answerable": True, "tags": ["draft"]},
+            {},
+            ("draft_question", "error", "queries.jsonl", 2),
+            id="draft",
+        ),
         pytest.param(
             {"text": "a", "answerable": True},
-            {"qrels": "q1\ta.md\t1\nq1\tb.md\t0\n", "answers": [{"query_id": "q1", "doc_id": "b.md", "anchors": [{"quote": "gulls"}]}]},
+            {"qrels": ""},
+            ("answerable_without_target", "error", "queries.jsonl", 2),
+            id="no target",
+        ),
+        pytest.param(
+            {"text": "a", "answerable": True},
+            {"qrels": "q1\ta.md\t0\n"},
+            ("answerable_without_target", "error", "queries.jsonl", 2),
+            id="only judged 0",
+        ),
+        pytest.param(
+            {"text": "a", "answerable": False},
+            {},
+            ("unanswerable_with_target", "error", "queries.jsonl", 2),
+            id="unanswerable with target",
+        ),
+        pytest.param(
+            {"text": "a", "answerable": True},
+            {"qrels": "q1\tgone.md\t1\n"},
+            ("dangling_target", "error", "qrels.tsv", 3),
+            id="target gone",
+        ),
+        pytest.param(
+            {"text": "a", "answerable": True},
+            {"answers": [{"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "zz"}]}]},
+            ("anchor_not_found", "error", "answers.jsonl", 1),
+            id="no such quote",
+        ),
+        pytest.param(
+            {"text": "a", "answerable": True},
+            {"answers": [{"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "f"}]}]},
+            ("anchor_ambiguous", "error", "answers.jsonl", 1),
+            id="quote found twice",
+        ),
+        pytest.param(
+            {"text": "a", "answerable": True},
+            {"answers": [{"query_id": "q1", "decoy": {"doc_id": "a.md"}}]},
+            ("decoy_is_target", "error", "answers.jsonl", 1),
+            id="decoy is a target",
+        ),
+        pytest.param(
+            {"text": "a", "answerable": True},
+            {
+                "qrels": "q1\ta.md\t1\nq1\tb.md\t0\n",
+                "answers": [{"query_id": "q1", "doc_id": "b.md", "anchors": [{"quote": "gulls"}]}],
+            },
             ("contradicting_judgement", "error", "answers.jsonl", 1),
             id="anchor in a document judged 0",
         ),
-        pytest.param({"text": "a", "answerable": True}, {"paraphrases": []}, ("missing_paraphrases", "warning", "queries.jsonl", 2), id="no paraphrase"),
-        pytest.param({"text": "What IS it", "answerable": True}, {"paraphrases": [{"query_id": "q1", "paraphrase_id": "p", "text": "  what is: it?"}]}, ("paraphrase_equals_question", "error", "paraphrases.jsonl", 2), id="paraphrase is the question"),
-        pytest.param({"text": "a", "answerable": True}, {"paraphrases": [{"query_id": "q1", "paraphrase_id": p, "text": t} for p, t in (("p1", "b c"), ("p2", "B, c!"))]}, ("paraphrases_equal", "error", "paraphrases.jsonl", 3), id="equal paraphrases"),
-        pytest.param({"text": "a", "answerable": True}, {"paraphrases": [{"query_id": "q1", "paraphrase_id": "p", "text": " "}]}, ("empty_text", "error", "paraphrases.jsonl", 2), id="empty paraphrase"),
+        pytest.param(
+            {"text": "a", "answerable": True},
+            {"paraphrases": []},
+            ("missing_paraphrases", "warning", "queries.jsonl", 2),
+            id="no paraphrase",
+        ),
+        pytest.param(
+            {"text": "What IS it", "answerable": True},
+            {"paraphrases": [{"query_id": "q1", "paraphrase_id": "p", "text": "  what is: it?"}]},
+            ("paraphrase_equals_question", "error", "paraphrases.jsonl", 2),
+            id="paraphrase is the question",
+        ),
+        pytest.param(
+            {"text": "a", "answerable": True},
+            {
+                "paraphrases": [
+                    {"query_id": "q1", "paraphrase_id": p, "text": t}
+                    for p, t in (("p1", "b c"), ("p2", "B, c!"))
+                ]
+            },
+            ("paraphrases_equal", "error", "paraphrases.jsonl", 3),
+            id="equal paraphrases",
+        ),
+        pytest.param(
+            {"text": "a", "answerable": True},
+            {"paraphrases": [{"query_id": "q1", "paraphrase_id": "p", "text": " "}]},
+            ("empty_text", "error", "paraphrases.jsonl", 2),
+            id="empty paraphrase",
+        ),
     ],
 )
 def test_each_objection_has_its_place(make_gold, corpus_frames, query, more, expected):
@@ -51,19 +153,31 @@ def test_each_objection_has_its_place(make_gold, corpus_frames, query, more, exp
 
 
 def test_duplicate_ids_are_listed_with_everything_else(make_gold, corpus_frames):
-    found = _lint(make_gold, corpus_frames, {"query_id": "q0", "text": "again", "answerable": True}, qrels="q0\tgone\t1\n", paraphrases=[])
+    found = _lint(
+        make_gold,
+        corpus_frames,
+        {"query_id": "q0", "text": "again", "answerable": True},
+        qrels="q0\tgone\t1\n",
+        paraphrases=[],
+    )
     assert [code for code, *_ in found] == ["duplicate_id", "few_queries", "dangling_target"]
 
 
 def test_dangling_target_suggests_a_name(make_gold, corpus_frames):
     frames = corpus_frames({"guide/install.md": "# First\nx\n", "other.md": "y"})
     folder = make_gold([GOOD], "q0\tguide/instal.md\t1\nq0\tguide/install.md#frist\t1\n")
-    accepted = [problem.accepted for problem in lint(read_gold(folder), frames.documents, frames.sections) if problem.code == "dangling_target"]
+    accepted = [
+        problem.accepted
+        for problem in lint(read_gold(folder), frames.documents, frames.sections)
+        if problem.code == "dangling_target"
+    ]
     assert "did you mean guide/install.md?" in accepted[0]
     assert "did you mean guide/install.md#first?" in accepted[1]
 
 
-def test_plain_beir_needs_no_flags_and_gets_one_warning_for_all_paraphrases(shared_data, corpus_frames):
+def test_plain_beir_needs_no_flags_and_gets_one_warning_for_all_paraphrases(
+    shared_data, corpus_frames
+):
     frames = corpus_frames({"d": "x"})
     gold = load_beir_gold(shared_data / "xquad", "test")
     codes = {problem.code: problem for problem in lint(gold, frames.documents, frames.sections)}
@@ -72,7 +186,10 @@ def test_plain_beir_needs_no_flags_and_gets_one_warning_for_all_paraphrases(shar
     assert codes["paraphrase_equals_question"].message.startswith("1896 of 9520")
 
 
-@pytest.mark.parametrize(("one", "other"), [("Was ist das?", "WAS  ist das"), ("ﬁle", "file"), ("Straße", "STRASSE"), ("a-b", "a b")])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("Was ist das?", "WAS  ist das"), ("ﬁle", "file"), ("Straße", "STRASSE"), ("a-b", "a b")],
+)
 def test_fold_takes_case_punctuation_and_forms_away(one, other):
     assert fold(one) == fold(other)
 

@@ -15,7 +15,17 @@ def folder(tmp_path):
     def _write(*rows):
         folder = tmp_path / "mine"
         folder.mkdir(exist_ok=True)
-        lines = [json.dumps({"query_id": f"q{number}", "text": f"What is {number}?", "answerable": False, **values}) for number, values in enumerate(rows, start=1)]
+        lines = [
+            json.dumps(
+                {
+                    "query_id": f"q{number}",
+                    "text": f"What is {number}?",
+                    "answerable": False,
+                    **values,
+                }
+            )
+            for number, values in enumerate(rows, start=1)
+        ]
         (folder / "queries.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return folder
 
@@ -23,14 +33,35 @@ def folder(tmp_path):
 
 
 def config(**answers):
-    return GoldSetConfig.model_validate({"name": "mine", "corpus": {"loader": "folder", "path": "docs"}, "strategies": [{"name": "bm25", "kind": "bm25"}], **({"answers": answers} if answers else {})})
+    return GoldSetConfig.model_validate(
+        {
+            "name": "mine",
+            "corpus": {"loader": "folder", "path": "docs"},
+            "strategies": [{"name": "bm25", "kind": "bm25"}],
+            **({"answers": answers} if answers else {}),
+        }
+    )
 
 
 def test_overrides_are_carried_by_query(folder):
-    values = {"answer_mode": "deterministic", "preflights": [{"kind": "retrieve", "top_k": 3}, {"kind": "grep", "terms": ["isna"]}], "response_schema": "verdict", "verdicts": ["YES", "NOT FOUND"], "top_k": 5, "schema_retry_attempts": 0}
+    values = {
+        "answer_mode": "deterministic",
+        "preflights": [{"kind": "retrieve", "top_k": 3}, {"kind": "grep", "terms": ["isna"]}],
+        "response_schema": "verdict",
+        "verdicts": ["YES", "NOT FOUND"],
+        "top_k": 5,
+        "schema_retry_attempts": 0,
+    }
     gold = load_gold(folder({}, values, {"top_k": None, "metadata": {"top_k": "x"}}))
     assert gold.overrides == {
-        "q2": AnswerOverride(answer_mode="deterministic", preflights=(Retrieve(kind="retrieve", top_k=3), Grep(kind="grep", terms=("isna",))), response_schema="verdict", verdicts=("YES", "NOT FOUND"), top_k=5, schema_retry_attempts=0)
+        "q2": AnswerOverride(
+            answer_mode="deterministic",
+            preflights=(Retrieve(kind="retrieve", top_k=3), Grep(kind="grep", terms=("isna",))),
+            response_schema="verdict",
+            verdicts=("YES", "NOT FOUND"),
+            top_k=5,
+            schema_retry_attempts=0,
+        )
     }
     assert gold.queries["query_id"].tolist() == ["q1", "q2", "q3"]
 
@@ -56,8 +87,20 @@ FAULTS = [
     ({"preflights": []}, "bad_value", "preflights", "[]", "kind"),
     ({"preflights": [{"kind": "ask"}]}, "bad_value", "preflights[0]", "ask", "grep"),
     ({"preflights": [{"terms": ["a"]}]}, "missing_key", "preflights[0]", "terms", "kind"),
-    ({"preflights": [{"kind": "grep", "max_hits": 0}]}, "bad_value", "preflights[0].max_hits", "0", "1"),
-    ({"preflights": [{"kind": "grep", "depth": 3}]}, "unknown_key", "preflights[0].depth", "3", "kind"),
+    (
+        {"preflights": [{"kind": "grep", "max_hits": 0}]},
+        "bad_value",
+        "preflights[0].max_hits",
+        "0",
+        "1",
+    ),
+    (
+        {"preflights": [{"kind": "grep", "depth": 3}]},
+        "unknown_key",
+        "preflights[0].depth",
+        "3",
+        "kind",
+    ),
 ]
 
 
@@ -75,20 +118,38 @@ def test_a_fault_names_its_place(folder, case):
 
 def test_all_faults_at_once(folder):
     gold = read_gold(folder({"top_k": 0, "response_schema": "xml"}, {"answer_mode": "magic"}))
-    assert [(problem.line, problem.field) for problem in gold.problems] == [(1, "response_schema"), (1, "top_k"), (2, "answer_mode")]
+    assert [(problem.line, problem.field) for problem in gold.problems] == [
+        (1, "response_schema"),
+        (1, "top_k"),
+        (2, "answer_mode"),
+    ]
     assert gold.overrides == {}
     assert len(gold.queries) == 2
 
 
 def test_a_mode_needs_what_the_configuration_lacks(folder):
-    place = folder({"answer_mode": "llm"}, {"answer_mode": "recorded"}, {"answer_mode": "deterministic"})
+    place = folder(
+        {"answer_mode": "llm"}, {"answer_mode": "recorded"}, {"answer_mode": "deterministic"}
+    )
     with pytest.raises(InputError) as caught:
         load_gold(place, config(mode="deterministic"))
-    assert [(problem.code, problem.line, problem.field) for problem in caught.value.problems] == [("unmet_override", 1, "answer_mode"), ("unmet_override", 2, "answer_mode")]
+    assert [(problem.code, problem.line, problem.field) for problem in caught.value.problems] == [
+        ("unmet_override", 1, "answer_mode"),
+        ("unmet_override", 2, "answer_mode"),
+    ]
     assert "endpoint" in caught.value.problems[0].accepted
-    assert len(load_gold(place, config(mode="llm", endpoint="mine", recorded="outputs.jsonl")).overrides) == 3
+    assert (
+        len(
+            load_gold(
+                place, config(mode="llm", endpoint="mine", recorded="outputs.jsonl")
+            ).overrides
+        )
+        == 3
+    )
 
 
 def test_overrides_without_answers_are_a_warning(folder):
     gold = load_gold(folder({"top_k": 3}), config())
-    assert [(problem.code, problem.severity, problem.field) for problem in gold.problems] == [("unmet_override", "warning", "top_k")]
+    assert [(problem.code, problem.severity, problem.field) for problem in gold.problems] == [
+        ("unmet_override", "warning", "top_k")
+    ]

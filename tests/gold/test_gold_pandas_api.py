@@ -28,13 +28,20 @@ def words(text):
 
 def wordings(gold):
     paraphrases = gold.paraphrases.groupby("query_id")["text"].apply(list)
-    return {query: [text, *paraphrases[query]] for query, text in zip(gold.queries["query_id"], gold.queries["text"], strict=True)}
+    return {
+        query: [text, *paraphrases[query]]
+        for query, text in zip(gold.queries["query_id"], gold.queries["text"], strict=True)
+    }
 
 
 def targets(gold, corpus):
     """Query -> rows of the documents that answer it."""
     row_of = {name: row for row, names in enumerate(corpus.documents["names"]) for name in names}
-    return gold.judgements.assign(row=gold.judgements["target"].map(row_of)).groupby("query_id")[["target", "row"]].agg(list)
+    return (
+        gold.judgements.assign(row=gold.judgements["target"].map(row_of))
+        .groupby("query_id")[["target", "row"]]
+        .agg(list)
+    )
 
 
 def test_counts(shipped):
@@ -59,7 +66,11 @@ def test_half_of_the_questions_avoid_the_words_of_the_targets_name(shipped):
     texts = dict(zip(gold.queries["query_id"], gold.queries["text"], strict=True))
     avoid = 0
     for query, names in found["target"].items():
-        name_stems = {stem(word) for name in names for word in words(name.rsplit(".", 1)[-1].replace("_", " "))}
+        name_stems = {
+            stem(word)
+            for name in names
+            for word in words(name.rsplit(".", 1)[-1].replace("_", " "))
+        }
         avoid += not name_stems & {stem(word) for word in words(texts[query])}
     assert avoid / len(found) >= 0.5
 
@@ -73,7 +84,13 @@ def test_no_wording_quotes_its_docstring(shipped):
         return {tuple(found[at : at + QUOTE_WORDS]) for at in range(len(found) - QUOTE_WORDS + 1)}
 
     asked = wordings(gold)
-    quoting = {query for query, rows in targets(gold, corpus)["row"].items() for row in rows for text in asked[query] if shingles(text) & shingles(documents[int(row)])}
+    quoting = {
+        query
+        for query, rows in targets(gold, corpus)["row"].items()
+        for row in rows
+        for text in asked[query]
+        if shingles(text) & shingles(documents[int(row)])
+    }
     assert quoting == set()
 
 
@@ -82,5 +99,10 @@ def test_wordings_of_a_question_are_different_in_their_words(shipped):
     alike = []
     for query, texts in wordings(gold).items():
         bags = [{stem(word) for word in words(text)} for text in texts]
-        alike += [query for at, a in enumerate(bags) for b in bags[at + 1 :] if len(a & b) / len(a | b) > 0.6]
+        alike += [
+            query
+            for at, a in enumerate(bags)
+            for b in bags[at + 1 :]
+            if len(a & b) / len(a | b) > 0.6
+        ]
     assert alike == []

@@ -12,9 +12,23 @@ from rag_eval.gold.resolving import resolve
 from rag_eval.records.gold_set import GoldSetConfig
 from rag_eval.records.problems import InputError
 
-CONFIG = GoldSetConfig.model_validate({"name": "mine", "corpus": {"loader": "recorded", "path": "outputs.jsonl"}, "strategies": [{"name": "bm25", "kind": "bm25"}]})
+CONFIG = GoldSetConfig.model_validate(
+    {
+        "name": "mine",
+        "corpus": {"loader": "recorded", "path": "outputs.jsonl"},
+        "strategies": [{"name": "bm25", "kind": "bm25"}],
+    }
+)
 OUTPUTS = [
-    {"query_id": "q1", "question": "What?", "answer": "x", "contexts": [{"id": "a.md", "text": "First of a."}, {"id": "a.md", "text": "First of a. Second of a."}]},
+    {
+        "query_id": "q1",
+        "question": "What?",
+        "answer": "x",
+        "contexts": [
+            {"id": "a.md", "text": "First of a."},
+            {"id": "a.md", "text": "First of a. Second of a."},
+        ],
+    },
     {"query_id": "q2", "answer": None, "contexts": ["Another text."]},
     {"user_input": "How?", "query_id": "q3", "response": "y", "reference": "z"},
 ]
@@ -23,10 +37,17 @@ OUTPUTS = [
 @pytest.fixture
 def folder(tmp_path):
     def _write(outputs=OUTPUTS, **files):
-        for name, rows in {"outputs.jsonl": outputs, **{f"{name}.jsonl": rows for name, rows in files.items() if name != "qrels"}}.items():
+        for name, rows in {
+            "outputs.jsonl": outputs,
+            **{f"{name}.jsonl": rows for name, rows in files.items() if name != "qrels"},
+        }.items():
             (tmp_path / name).write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
         if "qrels" in files:
-            (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{query}\t{doc}\t1\n" for query, doc in files["qrels"]), encoding="utf-8")
+            (tmp_path / "qrels.tsv").write_text(
+                "query-id\tcorpus-id\tscore\n"
+                + "".join(f"{query}\t{doc}\t1\n" for query, doc in files["qrels"]),
+                encoding="utf-8",
+            )
         return tmp_path
 
     return _write
@@ -53,32 +74,72 @@ def test_questions_come_from_the_outputs(folder):
 
 def test_the_gold_is_the_questions_not_the_answers(folder):
     before = load_gold(folder(), CONFIG).gold_hash
-    assert load_gold(folder([{**row, "seconds": 1} if "answer" in row else row for row in OUTPUTS]), CONFIG).gold_hash == before
-    assert load_gold(folder([{**OUTPUTS[0], "question": "Which?"}, *OUTPUTS[1:]]), CONFIG).gold_hash != before
+    assert (
+        load_gold(
+            folder([{**row, "seconds": 1} if "answer" in row else row for row in OUTPUTS]), CONFIG
+        ).gold_hash
+        == before
+    )
+    assert (
+        load_gold(folder([{**OUTPUTS[0], "question": "Which?"}, *OUTPUTS[1:]]), CONFIG).gold_hash
+        != before
+    )
 
 
 def test_what_was_not_retrieved_stays_in_the_denominator(folder):
-    quotes = [{"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "First of a."}, {"quote": "Third of a"}, {"quote": "Fifth of a"}]}, {"query_id": "q2", "doc_id": "gone.md", "anchors": [{"quote": "Gone."}]}]
-    problems, found, chunks = resolved(folder(answers=quotes, qrels=[("q3", "gone.md"), ("q1", "a.md#fourth")]))
+    quotes = [
+        {
+            "query_id": "q1",
+            "doc_id": "a.md",
+            "anchors": [{"quote": "First of a."}, {"quote": "Third of a"}, {"quote": "Fifth of a"}],
+        },
+        {"query_id": "q2", "doc_id": "gone.md", "anchors": [{"quote": "Gone."}]},
+    ]
+    problems, found, chunks = resolved(
+        folder(answers=quotes, qrels=[("q3", "gone.md"), ("q1", "a.md#fourth")])
+    )
     assert {problem.severity for problem in problems} == {"warning"}
     document = found.qrels["document"]
-    assert sorted(zip(document["query_id"], document["item_id"], strict=True)) == [("q1", "a.md"), ("q2", "gone.md"), ("q3", "gone.md")]
+    assert sorted(zip(document["query_id"], document["item_id"], strict=True)) == [
+        ("q1", "a.md"),
+        ("q2", "gone.md"),
+        ("q3", "gone.md"),
+    ]
     assert len(found.spans) == 4
     carried = found.span_chunks
     assert set(found.spans["query_id"].iloc[carried["span"]]) == {"q1"}
-    assert carried["span"].nunique() == 1  # the quote that stands in a passage; those that were missed have no chunk
+    assert (
+        carried["span"].nunique() == 1
+    )  # the quote that stands in a passage; those that were missed have no chunk
     assert set(chunks["doc_id"].iloc[carried["chunk"]]) == {"a.md"}
 
 
 def test_offsets_of_a_document_known_by_passages_say_nothing(folder):
-    problems, _, _ = resolved(folder(answers=[{"query_id": "q1", "doc_id": "a.md", "spans": [{"start": 0, "end": 3, "unit": "char"}]}]))
+    problems, _, _ = resolved(
+        folder(
+            answers=[
+                {
+                    "query_id": "q1",
+                    "doc_id": "a.md",
+                    "spans": [{"start": 0, "end": 3, "unit": "char"}],
+                }
+            ]
+        )
+    )
     assert [problem.code for problem in problems if problem.severity == "error"] == ["bad_offsets"]
 
 
 def test_outputs_and_questions_that_do_not_match_are_named(folder):
-    gold = read_gold(folder(queries=[{"query_id": "q1", "text": "What?"}, {"query_id": "q9", "text": "Who?"}]), CONFIG)
+    gold = read_gold(
+        folder(queries=[{"query_id": "q1", "text": "What?"}, {"query_id": "q9", "text": "Who?"}]),
+        CONFIG,
+    )
     assert gold.queries["query_id"].tolist() == ["q1", "q9"]
-    assert [(problem.code, problem.severity, problem.line) for problem in gold.problems] == [("unknown_query", "warning", 2), ("unknown_query", "warning", 3), ("missing_output", "warning", 2)]
+    assert [(problem.code, problem.severity, problem.line) for problem in gold.problems] == [
+        ("unknown_query", "warning", 2),
+        ("unknown_query", "warning", 3),
+        ("missing_output", "warning", 2),
+    ]
 
 
 def test_broken_outputs_are_broken_gold(folder):

@@ -17,7 +17,10 @@ TEXTS = {
 
 
 def _q(*ids: str, answerable: bool = True) -> list[dict]:
-    return [{"query_id": query_id, "text": f"{query_id}?", "answerable": answerable, "tags": []} for query_id in ids]
+    return [
+        {"query_id": query_id, "text": f"{query_id}?", "answerable": answerable, "tags": []}
+        for query_id in ids
+    ]
 
 
 def _pairs(frame: pd.DataFrame) -> dict[tuple[str, str], int]:
@@ -26,18 +29,33 @@ def _pairs(frame: pd.DataFrame) -> dict[tuple[str, str], int]:
 
 def test_several_names_of_one_document_collapse_to_the_highest_grade(make_gold, corpus_frames):
     frames = corpus_frames(TEXTS, {"a.md": ["alpha", "the-alpha"]})
-    resolved = resolve(load_gold(make_gold(_q("q1", "q2"), "q1\talpha\t1\nq1\ta.md\t2\nq2\tthe-alpha\t1\n")), *frames)
+    resolved = resolve(
+        load_gold(make_gold(_q("q1", "q2"), "q1\talpha\t1\nq1\ta.md\t2\nq2\tthe-alpha\t1\n")),
+        *frames,
+    )
     assert _pairs(resolved.qrels["document"]) == {("q1", "a.md"): 2, ("q2", "a.md"): 1}
-    assert resolved.gold.queries["group_id"].tolist() == ["q1", "q1"], "two names of one document join their questions"
+    assert resolved.gold.queries["group_id"].tolist() == ["q1", "q1"], (
+        "two names of one document join their questions"
+    )
 
 
 def test_sections_by_id_alias_and_heading(make_gold, corpus_frames):
     frames = corpus_frames(TEXTS, {"a.md": ["alpha"]})
     qrels = "q1\ta.md#food\t2\nq2\talpha#nest\t1\nq3\talpha#Food\t1\nq4\ta.md#gone\t1\n"
     resolved = resolve(load_gold(make_gold(_q("q1", "q2", "q3", "q4"), qrels)), *frames)
-    assert _pairs(resolved.qrels["section"]) == {("q1", "a.md#food"): 2, ("q2", "a.md#nest"): 1, ("q3", "a.md#food"): 1}
-    assert _pairs(resolved.qrels["document"]) == {("q1", "a.md"): 2, ("q2", "a.md"): 1, ("q3", "a.md"): 1}
-    assert [(problem.code, problem.line) for problem in resolved.problems] == [("dangling_target", 5)]
+    assert _pairs(resolved.qrels["section"]) == {
+        ("q1", "a.md#food"): 2,
+        ("q2", "a.md#nest"): 1,
+        ("q3", "a.md#food"): 1,
+    }
+    assert _pairs(resolved.qrels["document"]) == {
+        ("q1", "a.md"): 2,
+        ("q2", "a.md"): 1,
+        ("q3", "a.md"): 1,
+    }
+    assert [(problem.code, problem.line) for problem in resolved.problems] == [
+        ("dangling_target", 5)
+    ]
 
 
 def test_a_document_name_with_a_hash_is_a_document(make_gold, corpus_frames):
@@ -48,23 +66,33 @@ def test_a_document_name_with_a_hash_is_a_document(make_gold, corpus_frames):
 
 
 def test_a_document_of_one_section_is_that_section(make_gold, corpus_frames):
-    resolved = resolve(load_gold(make_gold(_q("q1", "q2"), "q1\tb.md\t3\nq2\ta.md\t1\n")), *corpus_frames(TEXTS))
+    resolved = resolve(
+        load_gold(make_gold(_q("q1", "q2"), "q1\tb.md\t3\nq2\ta.md\t1\n")), *corpus_frames(TEXTS)
+    )
     assert _pairs(resolved.qrels["section"]) == {("q1", "b.md"): 3}
 
 
 def test_anchor_gives_span_section_and_document(make_gold, corpus_frames):
-    answers = [{"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "A scrape in the sand."}]}]
+    answers = [
+        {"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "A scrape in the sand."}]}
+    ]
     resolved = resolve(load_gold(make_gold(_q("q1"), answers=answers)), *corpus_frames(TEXTS))
     start = TEXTS["a.md"].index("A scrape")
-    assert resolved.spans[["doc_id", "start", "end"]].to_numpy().tolist() == [["a.md", start, start + 21]]
+    assert resolved.spans[["doc_id", "start", "end"]].to_numpy().tolist() == [
+        ["a.md", start, start + 21]
+    ]
     assert _pairs(resolved.qrels["section"]) == {("q1", "a.md#nest"): 1}
     assert _pairs(resolved.qrels["document"]) == {("q1", "a.md"): 1}
     assert _pairs(resolved.qrels["span"]) == {("q1", resolved.spans["span_id"][0]): 1}
 
 
 def test_explicit_grade_wins_over_the_anchor(make_gold, corpus_frames):
-    answers = [{"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "A scrape in the sand."}]}]
-    resolved = resolve(load_gold(make_gold(_q("q1"), "q1\ta.md\t0\n", answers)), *corpus_frames(TEXTS))
+    answers = [
+        {"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "A scrape in the sand."}]}
+    ]
+    resolved = resolve(
+        load_gold(make_gold(_q("q1"), "q1\ta.md\t0\n", answers)), *corpus_frames(TEXTS)
+    )
     assert _pairs(resolved.qrels["document"]) == {("q1", "a.md"): 0}
 
 
@@ -73,39 +101,71 @@ def test_explicit_grade_wins_over_the_anchor(make_gold, corpus_frames):
     [
         ({"doc_id": "a.md", "anchors": [{"quote": "no such words"}]}, "anchor_not_found"),
         ({"doc_id": "a.md", "anchors": [{"quote": "Terns eat fish"}]}, "anchor_ambiguous"),
-        ({"doc_id": "a.md", "section_id": "a.md#nest", "anchors": [{"quote": "Terns eat fish."}]}, "anchor_not_found"),
-        ({"doc_id": "a.md", "section_id": "c.md#gamma", "anchors": [{"quote": "A scrape"}]}, "section_of_other_document"),
+        (
+            {
+                "doc_id": "a.md",
+                "section_id": "a.md#nest",
+                "anchors": [{"quote": "Terns eat fish."}],
+            },
+            "anchor_not_found",
+        ),
+        (
+            {"doc_id": "a.md", "section_id": "c.md#gamma", "anchors": [{"quote": "A scrape"}]},
+            "section_of_other_document",
+        ),
         ({"doc_id": "zz.md", "anchors": [{"quote": "x"}]}, "dangling_target"),
-        ({"doc_id": "a.md", "section_id": "a.md#zz", "anchors": [{"quote": "A scrape"}]}, "dangling_target"),
+        (
+            {"doc_id": "a.md", "section_id": "a.md#zz", "anchors": [{"quote": "A scrape"}]},
+            "dangling_target",
+        ),
         ({"doc_id": "a.md", "spans": [{"start": 5, "end": 9_999, "unit": "char"}]}, "bad_offsets"),
-        ({"doc_id": "a.md", "answers": [{"text": "Terns eat", "start": 0, "end": 9}]}, "offset_mismatch"),
+        (
+            {"doc_id": "a.md", "answers": [{"text": "Terns eat", "start": 0, "end": 9}]},
+            "offset_mismatch",
+        ),
         ({"doc_id": "a.md", "decoy": {"doc_id": "zz.md"}}, "dangling_target"),
     ],
 )
 def test_faults_of_anchors(make_gold, corpus_frames, row, code):
-    resolved = resolve(load_gold(make_gold(_q("q0", "q1"), answers=[{"query_id": "q0", "doc_id": "b.md"}, {"query_id": "q1", **row}])), *corpus_frames(TEXTS))
+    resolved = resolve(
+        load_gold(
+            make_gold(
+                _q("q0", "q1"),
+                answers=[{"query_id": "q0", "doc_id": "b.md"}, {"query_id": "q1", **row}],
+            )
+        ),
+        *corpus_frames(TEXTS),
+    )
     assert [(problem.code, problem.line) for problem in resolved.problems] == [(code, 2)]
     assert len(resolved.spans) == 0
     assert resolved.problems[0].file.endswith("answers.jsonl")
 
 
 def test_offsets_that_masking_moved_are_found_by_their_text(make_gold, corpus_frames):
-    answers = [{"query_id": "q1", "doc_id": "a.md", "answers": [{"text": "scrape", "start": 1, "end": 7}]}]
+    answers = [
+        {"query_id": "q1", "doc_id": "a.md", "answers": [{"text": "scrape", "start": 1, "end": 7}]}
+    ]
     resolved = resolve(load_gold(make_gold(_q("q1"), answers=answers)), *corpus_frames(TEXTS))
     assert resolved.spans["start"].tolist() == [TEXTS["a.md"].index("scrape")]
 
 
 def test_other_white_space_is_named(make_gold, corpus_frames):
     answers = [{"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "Food Terns"}]}]
-    problem = resolve(load_gold(make_gold(_q("q1"), answers=answers)), *corpus_frames(TEXTS)).problems[0]
+    problem = resolve(
+        load_gold(make_gold(_q("q1"), answers=answers)), *corpus_frames(TEXTS)
+    ).problems[0]
     assert "other white space" in problem.found
 
 
 def test_beir_evidence_adds_no_documents(tmp_path, corpus_frames):
     (tmp_path / "qrels").mkdir()
-    (tmp_path / "queries.jsonl").write_text('{"_id": "1", "text": "a"}\n{"_id": "2", "text": "other split"}\n')
+    (tmp_path / "queries.jsonl").write_text(
+        '{"_id": "1", "text": "a"}\n{"_id": "2", "text": "other split"}\n'
+    )
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\ta.md\t1\n")
-    (tmp_path / "evidence.jsonl").write_text('{"query_id": "1", "doc_id": "b.md", "spans": [{"start": 0, "end": 5}]}\n{"query_id": "2", "doc_id": "zz", "spans": [{"start": 0, "end": 5}]}\n')
+    (tmp_path / "evidence.jsonl").write_text(
+        '{"query_id": "1", "doc_id": "b.md", "spans": [{"start": 0, "end": 5}]}\n{"query_id": "2", "doc_id": "zz", "spans": [{"start": 0, "end": 5}]}\n'
+    )
     gold = load_beir_gold(tmp_path, "test")
     resolved = resolve(gold, *corpus_frames(TEXTS))
     assert gold.queries["query_id"].tolist() == ["1"]
@@ -115,16 +175,26 @@ def test_beir_evidence_adds_no_documents(tmp_path, corpus_frames):
 
 
 def test_span_that_no_chunk_touches(make_gold, corpus_frames):
-    answers = [{"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "A scrape in the sand."}]}]
+    answers = [
+        {"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "A scrape in the sand."}]}
+    ]
     frames = corpus_frames(TEXTS)
-    resolved = resolve(load_gold(make_gold(_q("q1"), answers=answers)), frames.documents, frames.sections, frames.chunks[frames.chunks["doc_id"] != "a.md"])
+    resolved = resolve(
+        load_gold(make_gold(_q("q1"), answers=answers)),
+        frames.documents,
+        frames.sections,
+        frames.chunks[frames.chunks["doc_id"] != "a.md"],
+    )
     assert [problem.code for problem in resolved.problems] == ["span_without_chunk"]
 
 
 def test_an_empty_corpus_leaves_everything_dangling(make_gold, corpus_frames):
     frames = corpus_frames(TEXTS)
     answers = [{"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "A scrape"}]}]
-    resolved = resolve(load_gold(make_gold(_q("q1"), "q1\tb.md\t1\n", answers)), *(frame.iloc[:0] for frame in frames))
+    resolved = resolve(
+        load_gold(make_gold(_q("q1"), "q1\tb.md\t1\n", answers)),
+        *(frame.iloc[:0] for frame in frames),
+    )
     assert [problem.code for problem in resolved.problems] == ["dangling_target"] * 2
     assert [len(frame) for frame in resolved.qrels.values()] == [0, 0, 0]
 
@@ -132,10 +202,24 @@ def test_an_empty_corpus_leaves_everything_dangling(make_gold, corpus_frames):
 def test_nested_sections_give_the_innermost(make_gold, corpus_frames):
     frames = corpus_frames({"a.md": "x" * 30 + "needle" + "y" * 30})
     nested = pd.DataFrame(
-        {"section_id": ["a#all", "a#one", "a#two"], "doc_id": "a.md", "title": ["all", "one", "two"], "start": [0, 5, 25], "end": [66, 20, 50]}
+        {
+            "section_id": ["a#all", "a#one", "a#two"],
+            "doc_id": "a.md",
+            "title": ["all", "one", "two"],
+            "start": [0, 5, 25],
+            "end": [66, 20, 50],
+        }
     )
-    answers = [{"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "needle"}]}, {"query_id": "q2", "doc_id": "a.md", "spans": [{"start": 21, "end": 24}]}]
-    resolved = resolve(load_gold(make_gold(_q("q1", "q2"), answers=answers)), frames.documents, nested, frames.chunks)
+    answers = [
+        {"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "needle"}]},
+        {"query_id": "q2", "doc_id": "a.md", "spans": [{"start": 21, "end": 24}]},
+    ]
+    resolved = resolve(
+        load_gold(make_gold(_q("q1", "q2"), answers=answers)),
+        frames.documents,
+        nested,
+        frames.chunks,
+    )
     assert _pairs(resolved.qrels["section"]) == {("q1", "a#two"): 1, ("q2", "a#all"): 1}
 
 
@@ -145,8 +229,15 @@ intervals = st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.integers(1,
 def _brute(spans, chunks):
     found = []
     for row, (document, start, end) in enumerate(spans):
-        common = [min(end, last) - max(start, first) if document == other else 0 for other, first, last in chunks]
-        enough = [place for place, (_, first, last) in enumerate(chunks) if common[place] > 0 and common[place] * 2 >= min(end - start, last - first)]
+        common = [
+            min(end, last) - max(start, first) if document == other else 0
+            for other, first, last in chunks
+        ]
+        enough = [
+            place
+            for place, (_, first, last) in enumerate(chunks)
+            if common[place] > 0 and common[place] * 2 >= min(end - start, last - first)
+        ]
         if not enough and max(common, default=0) > 0:
             enough = [common.index(max(common))]
         found.extend((row, place) for place in enough)
@@ -156,22 +247,41 @@ def _brute(spans, chunks):
 @settings(deadline=None)
 @given(spans=st.lists(intervals, max_size=8), chunks=st.lists(intervals, max_size=12))
 def test_carrying_chunks_equal_the_definition(spans, chunks):
-    spans, chunks = ([(document, start, start + length) for document, start, length in rows] for rows in (spans, chunks))
-    frames = [pd.DataFrame(rows, columns=["doc_id", "start", "end"]).astype({"doc_id": "str", "start": "int64", "end": "int64"}) for rows in (spans, chunks)]
-    assert [tuple(row) for row in carrying_chunks(*frames).to_numpy().tolist()] == _brute(spans, chunks)
+    spans, chunks = (
+        [(document, start, start + length) for document, start, length in rows]
+        for rows in (spans, chunks)
+    )
+    frames = [
+        pd.DataFrame(rows, columns=["doc_id", "start", "end"]).astype(
+            {"doc_id": "str", "start": "int64", "end": "int64"}
+        )
+        for rows in (spans, chunks)
+    ]
+    assert [tuple(row) for row in carrying_chunks(*frames).to_numpy().tolist()] == _brute(
+        spans, chunks
+    )
 
 
 def test_public_sets_resolve_whole(shared_data, corpus_frames):
     rows = pd.read_json(shared_data / "xquad" / "corpus.jsonl", lines=True)
     frames = corpus_frames(dict(zip(rows["_id"], rows["text"], strict=True)), size=300)
-    whole = frames.documents[["doc_id", "title"]].assign(section_id=frames.documents["doc_id"], start=0, end=frames.documents["text"].str.len())
+    whole = frames.documents[["doc_id", "title"]].assign(
+        section_id=frames.documents["doc_id"], start=0, end=frames.documents["text"].str.len()
+    )
     gold = load_beir_gold(shared_data / "xquad", "test")
     resolved = resolve(gold, frames.documents, whole, frames.chunks)
-    assert (len(gold.queries), len(gold.paraphrases), gold.queries["group_id"].nunique()) == (1190, 9520, 240)
+    assert (len(gold.queries), len(gold.paraphrases), gold.queries["group_id"].nunique()) == (
+        1190,
+        9520,
+        240,
+    )
     assert resolved.problems == ()
     texts = frames.documents.set_index("doc_id")["text"]
     quotes = gold.anchors.set_index("query_id")["quote"]
-    assert all(texts[span.doc_id][span.start : span.end] == quotes[span.query_id] for span in resolved.spans.itertuples())
+    assert all(
+        texts[span.doc_id][span.start : span.end] == quotes[span.query_id]
+        for span in resolved.spans.itertuples()
+    )
     assert len(resolved.spans) == 1190
     assert set(resolved.span_chunks["span"]) == set(range(1190))
 
@@ -185,7 +295,11 @@ def test_scifact_splits(shared_data):
 
 def test_resolving_leaves_the_gold_set_alone(make_gold, corpus_frames):
     gold = load_gold(make_gold(_q("q1", "q2"), "q1\ta.md\t1\nq2\talpha\t1\n"))
-    before = {field.name: getattr(gold, field.name).copy() for field in dataclasses.fields(gold) if isinstance(getattr(gold, field.name), pd.DataFrame)}
+    before = {
+        field.name: getattr(gold, field.name).copy()
+        for field in dataclasses.fields(gold)
+        if isinstance(getattr(gold, field.name), pd.DataFrame)
+    }
     resolve(gold, *corpus_frames(TEXTS, {"a.md": ["alpha"]}))
     for name, frame in before.items():
         pd.testing.assert_frame_equal(getattr(gold, name), frame)
@@ -193,12 +307,26 @@ def test_resolving_leaves_the_gold_set_alone(make_gold, corpus_frames):
 
 def test_a_collection_keeps_judgements_of_documents_it_lacks(tmp_path, corpus_frames):
     frames = corpus_frames(TEXTS)
-    write = {"queries.jsonl": '{"_id": "q1", "text": "one"}\n{"_id": "q2", "text": "two"}\n', "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\ta.md\t1\nq1\tgone\t1\nq2\tgone\t2\n"}
+    write = {
+        "queries.jsonl": '{"_id": "q1", "text": "one"}\n{"_id": "q2", "text": "two"}\n',
+        "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\ta.md\t1\nq1\tgone\t1\nq2\tgone\t2\n",
+    }
     for name, text in write.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     resolved = resolve(load_beir_gold(tmp_path, "test"), *frames)
-    assert _pairs(resolved.qrels["document"]) == {("q1", "a.md"): 1, ("q1", "gone"): 1, ("q2", "gone"): 2}
-    assert [(problem.code, problem.severity, problem.line) for problem in resolved.problems] == [("dangling_target", "warning", 3), ("dangling_target", "warning", 4)]
-    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tgone\t1\nq2\tgone\t2\n", encoding="utf-8")
-    assert [problem.severity for problem in resolve(load_beir_gold(tmp_path, "test"), *frames).problems] == ["error", "error"]
+    assert _pairs(resolved.qrels["document"]) == {
+        ("q1", "a.md"): 1,
+        ("q1", "gone"): 1,
+        ("q2", "gone"): 2,
+    }
+    assert [(problem.code, problem.severity, problem.line) for problem in resolved.problems] == [
+        ("dangling_target", "warning", 3),
+        ("dangling_target", "warning", 4),
+    ]
+    (tmp_path / "qrels" / "test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\nq1\tgone\t1\nq2\tgone\t2\n", encoding="utf-8"
+    )
+    assert [
+        problem.severity for problem in resolve(load_beir_gold(tmp_path, "test"), *frames).problems
+    ] == ["error", "error"]

@@ -14,7 +14,14 @@ from rag_eval.records.problems import InputError
 def test_new_gold_set_loads_and_lint_names_every_draft(smoke, smoke_frames, tmp_path):
     target = tmp_path / "gold_sets" / "manual"
     written = init_gold_set(target, smoke / "corpus")
-    assert [path.name for path in written] == ["README.md", "answers.jsonl", "gold_set.yaml", "paraphrases.jsonl", "qrels.tsv", "queries.jsonl"]
+    assert [path.name for path in written] == [
+        "README.md",
+        "answers.jsonl",
+        "gold_set.yaml",
+        "paraphrases.jsonl",
+        "qrels.tsv",
+        "queries.jsonl",
+    ]
     assert list(discover(tmp_path / "gold_sets")) == ["manual"]
     config = load_config(target)
     assert isinstance(config.corpus, Folder)
@@ -37,18 +44,29 @@ def test_edited_draft_is_no_objection(smoke, smoke_frames, tmp_path):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows[0] |= {"text": "What does it cost?", "tags": []}
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    drafts = [problem for problem in lint(load_gold(target), smoke_frames.documents, smoke_frames.sections) if problem.code == "draft_question"]
+    drafts = [
+        problem
+        for problem in lint(load_gold(target), smoke_frames.documents, smoke_frames.sections)
+        if problem.code == "draft_question"
+    ]
     assert len(drafts) == MAX_DRAFTS - 1
 
 
 def test_untrusted_headings_stay_data(tmp_path):
-    docs = tmp_path / "do'cs: \"x\" #1"
+    docs = tmp_path / 'do\'cs: "x" #1'
     docs.mkdir()
-    (docs / "a.md").write_text('# T\n## "quoted", {braces} & <b>tags</b>\n## tab\there\n## same\n## same\n')
+    (docs / "a.md").write_text(
+        '# T\n## "quoted", {braces} & <b>tags</b>\n## tab\there\n## same\n## same\n'
+    )
     init_gold_set(tmp_path / "mine", docs)
     gold = load_gold(tmp_path / "mine")
-    assert gold.queries["text"].tolist() == ['What do the documents say about "quoted", {braces} & tags?', "What do the documents say about tab here?"]
-    assert (tmp_path / "mine" / load_config(tmp_path / "mine").corpus.path).resolve() == docs.resolve()
+    assert gold.queries["text"].tolist() == [
+        'What do the documents say about "quoted", {braces} & tags?',
+        "What do the documents say about tab here?",
+    ]
+    assert (
+        tmp_path / "mine" / load_config(tmp_path / "mine").corpus.path
+    ).resolve() == docs.resolve()
 
 
 def test_documents_without_headings_give_their_names(tmp_path):
@@ -63,7 +81,13 @@ def test_documents_without_headings_give_their_names(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "docs", "code"),
-    [("taken", "docs", "target_exists"), ("bad name", "docs", "bad_name"), ("..", "docs", "target_exists"), ("new", "nowhere", "missing_folder"), ("new", "empty", "no_documents")],
+    [
+        ("taken", "docs", "target_exists"),
+        ("bad name", "docs", "bad_name"),
+        ("..", "docs", "target_exists"),
+        ("new", "nowhere", "missing_folder"),
+        ("new", "empty", "no_documents"),
+    ],
 )
 def test_refusals_leave_nothing_behind(tmp_path, name, docs, code):
     for folder in ("docs", "empty", "sets/taken"):
@@ -130,9 +154,18 @@ def test_drafts_name_the_sections_of_the_corpus_and_lint_sees_only_drafts(tmp_pa
     gold = load_gold(tmp_path / "mine")
     corpus = load_corpus(load_config(tmp_path / "mine").corpus, tmp_path / "mine")
     question = dict(zip(gold.queries["query_id"], gold.queries["text"], strict=True))
-    asked = {target: question[query_id] for query_id, target in zip(gold.judgements["query_id"], gold.judgements["target"], strict=True)}
+    asked = {
+        target: question[query_id]
+        for query_id, target in zip(
+            gold.judgements["query_id"], gold.judgements["target"], strict=True
+        )
+    }
     assert set(asked) <= set(corpus.sections["section_id"])
-    assert {target.removeprefix("a.md#guide/"): text for target, text in asked.items() if target.startswith("a.md")} == {
+    assert {
+        target.removeprefix("a.md#guide/"): text
+        for target, text in asked.items()
+        if target.startswith("a.md")
+    } == {
         "why-does-it-ring-31mtwice": "Why does it ring [31mtwice?",
         "retries-and-back-offpause": "What do the documents say about Retries , and & back-off/pause?",
         "retries-and-back-offpause/ask-email": "What do the documents say about Ask [email██████████?",
@@ -140,4 +173,7 @@ def test_drafts_name_the_sections_of_the_corpus_and_lint_sees_only_drafts(tmp_pa
         "code-and-c": "What do the documents say about code and C++?",
         "under": "What do the documents say about Under?",
     }
-    assert {problem.code for problem in lint(gold, corpus.documents, corpus.sections)} == {"draft_question", "missing_paraphrases"}
+    assert {problem.code for problem in lint(gold, corpus.documents, corpus.sections)} == {
+        "draft_question",
+        "missing_paraphrases",
+    }

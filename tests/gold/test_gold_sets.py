@@ -26,7 +26,10 @@ def test_discover_is_sorted_and_skips_what_is_no_gold_set(tmp_path):
     for name in ("beta", "alpha", ".hidden"):
         _configure(tmp_path / name)
     (tmp_path / "notes").mkdir()
-    assert list(discover(tmp_path).items()) == [("alpha", tmp_path / "alpha"), ("beta", tmp_path / "beta")]
+    assert list(discover(tmp_path).items()) == [
+        ("alpha", tmp_path / "alpha"),
+        ("beta", tmp_path / "beta"),
+    ]
 
 
 def test_discover_does_not_read_the_files(tmp_path):
@@ -57,16 +60,26 @@ def test_beir_gold_beside_its_corpus(tmp_path):
     (data / "qrels").mkdir(parents=True)
     (data / "queries.jsonl").write_text('{"_id": "1", "text": "a"}\n{"_id": "2", "text": "b"}\n')
     (data / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n2\td\t1\n")
-    _configure(tmp_path / "sets" / "mine", "{loader: beir, path: ../../data}", "split: dev\nversion: 7\n")
+    _configure(
+        tmp_path / "sets" / "mine", "{loader: beir, path: ../../data}", "split: dev\nversion: 7\n"
+    )
     gold = load_gold(tmp_path / "sets" / "mine")
-    assert (gold.name, gold.version, gold.layout, gold.queries["query_id"].tolist()) == ("mine", "7", "beir", ["2"])
+    assert (gold.name, gold.version, gold.layout, gold.queries["query_id"].tolist()) == (
+        "mine",
+        "7",
+        "beir",
+        ["2"],
+    )
     assert gold.queries["answerable"].tolist() == [True]
     # a folder with one split needs no configuration
     assert load_gold(data).judgements["target"].tolist() == ["d"]
     (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\td\t1\n")
     with pytest.raises(InputError) as caught:
         load_gold(data)
-    assert (caught.value.problems[0].code, caught.value.problems[0].accepted) == ("missing_split", "dev, test")
+    assert (caught.value.problems[0].code, caught.value.problems[0].accepted) == (
+        "missing_split",
+        "dev, test",
+    )
 
 
 def test_trec_topics(tmp_path):
@@ -80,8 +93,23 @@ def test_trec_topics(tmp_path):
 
 
 def test_unknown_keys_of_a_question_are_left_out(make_gold):
-    gold = load_gold(make_gold([{"_id": "q1", "text": "a", "answerable": False, "tags": ["x"], "metadata": {"a": [1]}, "level": "span"}]))
-    assert QUERIES.check(gold.queries).to_dict("records") == [{"query_id": "q1", "text": "a", "answerable": False, "tags": ["x"], "group_id": "q1"}]
+    gold = load_gold(
+        make_gold(
+            [
+                {
+                    "_id": "q1",
+                    "text": "a",
+                    "answerable": False,
+                    "tags": ["x"],
+                    "metadata": {"a": [1]},
+                    "level": "span",
+                }
+            ]
+        )
+    )
+    assert QUERIES.check(gold.queries).to_dict("records") == [
+        {"query_id": "q1", "text": "a", "answerable": False, "tags": ["x"], "group_id": "q1"}
+    ]
 
 
 def test_gold_hash_covers_the_files_and_not_the_strategies(smoke, tmp_path):
@@ -94,7 +122,9 @@ def test_gold_hash_covers_the_files_and_not_the_strategies(smoke, tmp_path):
     assert load_gold(copy).gold_hash == first
     config.write_text(config.read_text().replace("version: 1", "version: 2"))
     second = load_gold(copy).gold_hash
-    (copy / "paraphrases.jsonl").write_text((copy / "paraphrases.jsonl").read_text().replace("hot backup", "live backup"))
+    (copy / "paraphrases.jsonl").write_text(
+        (copy / "paraphrases.jsonl").read_text().replace("hot backup", "live backup")
+    )
     assert len({first, second, load_gold(copy).gold_hash}) == 3
 
 
@@ -115,28 +145,51 @@ def _union_find(queries, pairs):
         for other, second in pairs:
             if first == second and one in parent and other in parent:
                 parent[root(one)] = root(other)
-    members = {query: sorted(other for other in queries if root(other) == root(query)) for query in queries}
+    members = {
+        query: sorted(other for other in queries if root(other) == root(query)) for query in queries
+    }
     return [members[query][0] for query in queries]
 
 
 @settings(deadline=None)
-@given(queries=st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), pairs=st.lists(st.tuples(st.sampled_from("abcdefghz"), st.sampled_from("12345")), max_size=10))
+@given(
+    queries=st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8),
+    pairs=st.lists(st.tuples(st.sampled_from("abcdefghz"), st.sampled_from("12345")), max_size=10),
+)
 def test_groups_are_connected_components(queries, pairs):
-    assert group_ids(queries, [query for query, _ in pairs], [document for _, document in pairs]) == _union_find(queries, pairs)
+    assert group_ids(
+        queries, [query for query, _ in pairs], [document for _, document in pairs]
+    ) == _union_find(queries, pairs)
 
 
 def test_not_relevant_documents_join_nobody(make_gold):
-    rows = [{"query_id": query_id, "text": query_id, "answerable": True} for query_id in ("q1", "q2", "q3")]
+    rows = [
+        {"query_id": query_id, "text": query_id, "answerable": True}
+        for query_id in ("q1", "q2", "q3")
+    ]
     gold = load_gold(make_gold(rows, "q1\ta\t1\nq2\ta\t0\nq2\tb\t1\nq3\tb#x\t1\n"))
     assert gold.queries["group_id"].tolist() == ["q1", "q2", "q2"]
 
 
 def test_variants_are_ordered(make_gold):
-    rows = [{"query_id": query_id, "text": f"{query_id}?", "answerable": query_id == "z"} for query_id in ("z", "a")]
-    others = [{"query_id": query_id, "paraphrase_id": other, "text": f"{query_id}{other}"} for query_id, other in (("a", "p2"), ("z", "p10"), ("a", "p1"), ("z", "A"))]
+    rows = [
+        {"query_id": query_id, "text": f"{query_id}?", "answerable": query_id == "z"}
+        for query_id in ("z", "a")
+    ]
+    others = [
+        {"query_id": query_id, "paraphrase_id": other, "text": f"{query_id}{other}"}
+        for query_id, other in (("a", "p2"), ("z", "p10"), ("a", "p1"), ("z", "A"))
+    ]
     frame = variants(load_gold(make_gold(rows, "z\td\t1\n", paraphrases=others)))
     pd.testing.assert_frame_equal(frame, VARIANTS.check(frame))
-    assert list(zip(frame["query_id"], frame["paraphrase_id"], strict=True)) == [("z", "original"), ("z", "A"), ("z", "p10"), ("a", "original"), ("a", "p1"), ("a", "p2")]
+    assert list(zip(frame["query_id"], frame["paraphrase_id"], strict=True)) == [
+        ("z", "original"),
+        ("z", "A"),
+        ("z", "p10"),
+        ("a", "original"),
+        ("a", "p1"),
+        ("a", "p2"),
+    ]
     assert frame["text"].tolist() == ["z?", "zA", "zp10", "a?", "ap1", "ap2"]
     assert frame["answerable"].tolist() == [True] * 3 + [False] * 3
     assert frame["group_id"].tolist() == ["z"] * 3 + ["a"] * 3

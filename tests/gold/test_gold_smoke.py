@@ -15,15 +15,28 @@ def test_smoke_counts(smoke):
     gold = load_gold(smoke)
     assert (gold.name, gold.version, gold.layout) == ("smoke", "1", "own")
     assert len(gold.queries) == 12
-    assert list(gold.queries.loc[~gold.queries["answerable"], "query_id"]) == ["slack", "windows-service"]
+    assert list(gold.queries.loc[~gold.queries["answerable"], "query_id"]) == [
+        "slack",
+        "windows-service",
+    ]
     assert gold.paraphrases.groupby("query_id").size().eq(2).all()
     assert len(gold.decoys) == 3
 
 
 def test_smoke_configuration(smoke):
     config = load_config(smoke)
-    assert [strategy.name for strategy in config.strategies] == ["bm25", "vector", "hybrid", "hybrid-rrf-mmr"]
-    assert (config.k, config.depth, config.nightly, config.primary_strategy) == ((1, 3, 5), 20, False, "hybrid")
+    assert [strategy.name for strategy in config.strategies] == [
+        "bm25",
+        "vector",
+        "hybrid",
+        "hybrid-rrf-mmr",
+    ]
+    assert (config.k, config.depth, config.nightly, config.primary_strategy) == (
+        (1, 3, 5),
+        20,
+        False,
+        "hybrid",
+    )
 
 
 def test_smoke_resolves_on_every_level(smoke, smoke_frames):
@@ -33,12 +46,17 @@ def test_smoke_resolves_on_every_level(smoke, smoke_frames):
     assert set(resolved.span_chunks["span"]) == set(range(10))
     document = resolved.qrels["document"].set_index(["query_id", "item_id"])["gain"]
     assert document["missed-while-down", "schedules.md"] == 2
-    assert ("missed-while-down", "storage.md") not in document.index, "a section that does not answer says nothing about its document"
+    assert ("missed-while-down", "storage.md") not in document.index, (
+        "a section that does not answer says nothing about its document"
+    )
     section = resolved.qrels["section"].set_index(["query_id", "item_id"])["gain"]
     assert section["missed-while-down", "storage.md#restore"] == 0
     texts = smoke_frames.documents.set_index("doc_id")["text"]
     spans = resolved.spans.set_index("query_id")
-    assert texts["workers.md"][spans.loc["worker-count", "start"] : spans.loc["worker-count", "end"]] == "The default is one slot for each processor core."
+    assert (
+        texts["workers.md"][spans.loc["worker-count", "start"] : spans.loc["worker-count", "end"]]
+        == "The default is one slot for each processor core."
+    )
     assert resolved.decoys.to_dict("records") == [
         {"query_id": "stuck-task", "doc_id": "retries.md", "section_id": "retries.md#overdue-runs"},
         {"query_id": "password-for-job", "doc_id": "jobs.md", "section_id": ""},
@@ -51,4 +69,6 @@ def test_smoke_variants(smoke):
     assert len(frame) == 36
     assert list(frame["paraphrase_id"][:3]) == ["original", "situation", "terse"]
     # three questions are answered by workers.md and two by retries.md: each is one unit of inference
-    assert frame.groupby("group_id")["query_id"].nunique().loc[["gpu-only", "no-repeat-bad-input"]].tolist() == [3, 2]
+    assert frame.groupby("group_id")["query_id"].nunique().loc[
+        ["gpu-only", "no-repeat-bad-input"]
+    ].tolist() == [3, 2]

@@ -24,7 +24,9 @@ def results(draw):
         rows.append(
             {
                 "outcome": outcome,
-                "codes": draw(st.lists(st.sampled_from(["schema", "provenance"]), unique=True)) if outcome == "failed" else [],
+                "codes": draw(st.lists(st.sampled_from(["schema", "provenance"]), unique=True))
+                if outcome == "failed"
+                else [],
                 "answerable": draw(st.booleans()),
                 "known": draw(st.booleans()),
                 "group": draw(st.integers(0, 5)),
@@ -45,8 +47,24 @@ def results(draw):
 
 def as_results(rows) -> AnswerResults:
     names = AnswerResults.__dataclass_fields__
-    whole = {"group", "n_cited", "n_valid", "n_correct", "n_gold", "n_matched", "tokens_in", "tokens_out"}
-    return AnswerResults(**{name: np.array([row[name] for row in rows], dtype=np.int64) if name in whole else [row[name] for row in rows] for name in names})
+    whole = {
+        "group",
+        "n_cited",
+        "n_valid",
+        "n_correct",
+        "n_gold",
+        "n_matched",
+        "tokens_in",
+        "tokens_out",
+    }
+    return AnswerResults(
+        **{
+            name: np.array([row[name] for row in rows], dtype=np.int64)
+            if name in whole
+            else [row[name] for row in rows]
+            for name in names
+        }
+    )
 
 
 def answered(row):
@@ -84,17 +102,41 @@ def unanswerable(row):
 # which questions count, their numerators and their denominators, one question at a time
 DEFINITIONS = {
     "coverage": (with_gold, lambda row: row["coverage"] if answered(row) else 0, one),
-    "citation_precision": (lambda row: with_gold(row) or unanswerable(row), lambda row: row["n_correct"] if row["answerable"] and not failed(row) else 0, cited),
-    "citation_recall": (with_gold, lambda row: row["n_matched"] if answered(row) else 0, lambda row: row["n_gold"]),
-    "citation_match_rate": (with_gold, lambda row: row["n_correct"] if answered(row) else 0, lambda row: max(cited(row), 1)),
+    "citation_precision": (
+        lambda row: with_gold(row) or unanswerable(row),
+        lambda row: row["n_correct"] if row["answerable"] and not failed(row) else 0,
+        cited,
+    ),
+    "citation_recall": (
+        with_gold,
+        lambda row: row["n_matched"] if answered(row) else 0,
+        lambda row: row["n_gold"],
+    ),
+    "citation_match_rate": (
+        with_gold,
+        lambda row: row["n_correct"] if answered(row) else 0,
+        lambda row: max(cited(row), 1),
+    ),
     "citation_validity_rate": (every, lambda row: 0 if failed(row) else row["n_valid"], cited),
-    "groundedness": (lambda row: failed(row) or (answered(row) and not math.isnan(row["groundedness"])), lambda row: 0 if failed(row) else row["groundedness"], one),
-    "supported_share": (lambda row: answered(row) or failed(row), lambda row: 0 if failed(row) else row["supported"], one),
+    "groundedness": (
+        lambda row: failed(row) or (answered(row) and not math.isnan(row["groundedness"])),
+        lambda row: 0 if failed(row) else row["groundedness"],
+        one,
+    ),
+    "supported_share": (
+        lambda row: answered(row) or failed(row),
+        lambda row: 0 if failed(row) else row["supported"],
+        one,
+    ),
     "abstention_rate": (unanswerable, abstained, one),
     "answered_anyway": (unanswerable, answered, one),
     "refused_answerable": (lambda row: row["known"] and row["answerable"], abstained, one),
     "failure_rate": (every, failed, one),
-    "cost_per_1k": (every, lambda row: 1000 * (row["tokens_in"] / 1000 * 0.5 + row["tokens_out"] / 1000 * 2), one),
+    "cost_per_1k": (
+        every,
+        lambda row: 1000 * (row["tokens_in"] / 1000 * 0.5 + row["tokens_out"] / 1000 * 2),
+        one,
+    ),
     "failure_rate_schema": (every, lambda row: "schema" in row["codes"], one),
     "failure_rate_provenance": (every, lambda row: "provenance" in row["codes"], one),
 }
@@ -110,11 +152,23 @@ def slow(rows, label):
 @settings(max_examples=60, deadline=None)
 @given(results())
 def test_every_measure_is_what_its_definition_says(rows):
-    records = answer_measures(as_results(rows), 3, price_per_1k_tokens_in=0.5, price_per_1k_tokens_out=2.0, resamples=QUICK)
-    assert {record.label for record in records} >= {f"failure_rate_{code}" for row in rows for code in row["codes"]}
+    records = answer_measures(
+        as_results(rows),
+        3,
+        price_per_1k_tokens_in=0.5,
+        price_per_1k_tokens_out=2.0,
+        resamples=QUICK,
+    )
+    assert {record.label for record in records} >= {
+        f"failure_rate_{code}" for row in rows for code in row["codes"]
+    }
     for record in records:
         top, bottom, scored = slow(rows, record.label)
-        assert (record.n_attempted, record.n_scored, record.n_ineligible) == (len(rows), len(scored), len(rows) - len(scored))
+        assert (record.n_attempted, record.n_scored, record.n_ineligible) == (
+            len(rows),
+            len(scored),
+            len(rows) - len(scored),
+        )
         assert record.n_units == bottom
         assert record.n_failed == sum(map(failed, scored))
         assert record.n_groups == len({row["group"] for row in scored})
@@ -131,50 +185,107 @@ def test_every_measure_is_what_its_definition_says(rows):
 
 
 def row(**changes):
-    plain = {"outcome": "answered", "codes": [], "answerable": True, "known": True, "group": 0, "n_cited": 2, "n_valid": 2, "n_correct": 2, "n_gold": 2, "n_matched": 2}
-    return plain | {"coverage": 1.0, "groundedness": 1.0, "supported": 1.0, "tokens_in": 10, "tokens_out": 5} | changes
+    plain = {
+        "outcome": "answered",
+        "codes": [],
+        "answerable": True,
+        "known": True,
+        "group": 0,
+        "n_cited": 2,
+        "n_valid": 2,
+        "n_correct": 2,
+        "n_gold": 2,
+        "n_matched": 2,
+    }
+    return (
+        plain
+        | {"coverage": 1.0, "groundedness": 1.0, "supported": 1.0, "tokens_in": 10, "tokens_out": 5}
+        | changes
+    )
 
 
 def by_label(rows, **how):
-    return {record.label: record for record in answer_measures(as_results([item | {"group": at} for at, item in enumerate(rows)]), 1, resamples=QUICK, **how)}
+    return {
+        record.label: record
+        for record in answer_measures(
+            as_results([item | {"group": at} for at, item in enumerate(rows)]),
+            1,
+            resamples=QUICK,
+            **how,
+        )
+    }
 
 
-@pytest.mark.parametrize("outcome", ["failed", "contract_error_reply", "not_found", "insufficient_evidence"])
+@pytest.mark.parametrize(
+    "outcome", ["failed", "contract_error_reply", "not_found", "insufficient_evidence"]
+)
 def test_what_is_not_answered_is_a_miss_and_never_dropped(outcome):
-    found = by_label([row(), row(outcome=outcome, n_cited=0, n_valid=0, n_correct=0, n_matched=0, coverage=math.nan)])
+    found = by_label(
+        [
+            row(),
+            row(outcome=outcome, n_cited=0, n_valid=0, n_correct=0, n_matched=0, coverage=math.nan),
+        ]
+    )
     for label in ("coverage", "citation_recall"):
         assert (found[label].value, found[label].n_scored) == (0.5, 2)
     assert found["citation_match_rate"].value == pytest.approx(2 / 3)  # two made, one missing
-    broken = outcome in {"failed", "contract_error_reply"}  # a broken contract is a miss in every rate, a refusal is no citation
+    broken = outcome in {
+        "failed",
+        "contract_error_reply",
+    }  # a broken contract is a miss in every rate, a refusal is no citation
     expected = (pytest.approx(2 / 3), 2, 0) if broken else (1.0, 1, 1)
-    assert (found["citation_precision"].value, found["citation_precision"].n_scored, found["citation_precision"].n_ineligible) == expected
+    assert (
+        found["citation_precision"].value,
+        found["citation_precision"].n_scored,
+        found["citation_precision"].n_ineligible,
+    ) == expected
     assert found["citation_validity_rate"].value == expected[0]
     assert found["groundedness"].value == (0.5 if broken else 1.0)
 
 
 def test_right_citations_of_a_rejected_answer_do_not_help_it():
     found = by_label([row(outcome="failed", codes=["provenance"])])
-    assert (found["citation_match_rate"].value, found["citation_recall"].value, found["coverage"].value) == (0, 0, 0)
+    assert (
+        found["citation_match_rate"].value,
+        found["citation_recall"].value,
+        found["coverage"].value,
+    ) == (0, 0, 0)
     assert (found["failure_rate"].value, found["failure_rate_provenance"].value) == (1, 1)
 
 
 def test_unanswerable_questions_have_nothing_to_cite():
-    found = by_label([row(answerable=False), row(answerable=False, outcome="not_found", n_cited=0, n_valid=0, n_correct=0)])
+    found = by_label(
+        [
+            row(answerable=False),
+            row(answerable=False, outcome="not_found", n_cited=0, n_valid=0, n_correct=0),
+        ]
+    )
     assert math.isnan(found["coverage"].value)
-    assert (found["coverage"].n_ineligible, found["coverage"].reason) == (2, "no answerable question has a gold span")
+    assert (found["coverage"].n_ineligible, found["coverage"].reason) == (
+        2,
+        "no answerable question has a gold span",
+    )
     assert (found["abstention_rate"].value, found["answered_anyway"].value) == (0.5, 0.5)
     assert found["refused_answerable"].reason == "no question is answerable"
 
 
 def test_what_an_unanswerable_question_cites_is_wrong():
-    found = by_label([row(), row(answerable=False, n_gold=0, n_matched=0, n_correct=0, coverage=math.nan)])
+    found = by_label(
+        [row(), row(answerable=False, n_gold=0, n_matched=0, n_correct=0, coverage=math.nan)]
+    )
     assert (found["citation_precision"].value, found["citation_precision"].n_units) == (0.5, 4)
     assert found["citation_match_rate"].value == 1.0
 
 
 def test_where_nobody_knows_whether_a_question_can_be_answered_nothing_is_judged():
     found = by_label([row(known=False, n_gold=0, n_matched=0, n_correct=0, coverage=math.nan)])
-    for label in ("citation_precision", "abstention_rate", "answered_anyway", "refused_answerable", "coverage"):
+    for label in (
+        "citation_precision",
+        "abstention_rate",
+        "answered_anyway",
+        "refused_answerable",
+        "coverage",
+    ):
         assert math.isnan(found[label].value)
         assert found[label].reason
     assert found["citation_validity_rate"].value == 1.0
@@ -182,7 +293,12 @@ def test_where_nobody_knows_whether_a_question_can_be_answered_nothing_is_judged
 
 def test_cost_needs_prices():
     assert by_label([row()])["cost_per_1k"].reason == "no prices are configured"
-    assert by_label([row()], price_per_1k_tokens_in=1.0, price_per_1k_tokens_out=2.0)["cost_per_1k"].value == 20.0
+    assert (
+        by_label([row()], price_per_1k_tokens_in=1.0, price_per_1k_tokens_out=2.0)[
+            "cost_per_1k"
+        ].value
+        == 20.0
+    )
     assert by_label([row()], price_per_1k_tokens_in=0.0)["cost_per_1k"].value == 0.0
 
 
@@ -233,8 +349,12 @@ def test_intervals_of_ratios_cover_as_often_as_they_say(p, n_groups, correlation
     scale = (1 - correlation) / correlation
     for draw in range(draws):
         wholes = 1 + rng.poisson(1.5, n_groups)
-        parts = rng.binomial(wholes[:, None], rng.beta(p * scale, (1 - p) * scale, (n_groups, columns)))
+        parts = rng.binomial(
+            wholes[:, None], rng.beta(p * scale, (1 - p) * scale, (n_groups, columns))
+        )
         found = ratio_interval(parts, wholes, np.arange(n_groups), draw, resamples=1000)
         covered += int(((found.low <= p) & (p <= found.high)).sum())
     share = covered / (columns * draws)
-    assert 0.93 <= share <= (0.975 if p <= 0.9 else 0.99), share  # 0.971 at p = 0.9, 50 groups, little correlation: on the safe side
+    assert 0.93 <= share <= (0.975 if p <= 0.9 else 0.99), (
+        share
+    )  # 0.971 at p = 0.9, 50 groups, little correlation: on the safe side

@@ -14,7 +14,9 @@ from rag_eval.measures.intervals import clustered_interval
 from rag_eval.measures.paired import paired_comparison
 
 RUNS = 6
-GRID = [(n, icc, p) for n in (50, 108, 300) for icc in (0.3, 0.8) for p in (0.5, 0.8, 0.9, 0.95, 0.98)]
+GRID = [
+    (n, icc, p) for n in (50, 108, 300) for icc in (0.3, 0.8) for p in (0.5, 0.8, 0.9, 0.95, 0.98)
+]
 
 
 def gold_sets(n, icc, p, sets, seed=7):
@@ -24,7 +26,9 @@ def gold_sets(n, icc, p, sets, seed=7):
 
 
 def coverage(n, icc, p, sets, resamples=10_000):
-    found = clustered_interval(gold_sets(n, icc, p, sets), np.arange(n), seed=11, resamples=resamples)
+    found = clustered_interval(
+        gold_sets(n, icc, p, sets), np.arange(n), seed=11, resamples=resamples
+    )
     return float(((found.low <= p) & (p <= found.high)).mean())
 
 
@@ -57,7 +61,9 @@ def test_runs_as_if_independent_cover_far_too_little(icc, worth):
     half = 1.96 * np.sqrt(mean * (1 - mean) / (RUNS * n))
     share = float((np.abs(mean - p) <= half).mean())
     assert share < 0.85
-    assert mean.var() / (p * (1 - p) / n) == pytest.approx(1 / worth, rel=0.1), "the generator has the correlation it says"
+    assert mean.var() / (p * (1 - p) / n) == pytest.approx(1 / worth, rel=0.1), (
+        "the generator has the correlation it says"
+    )
 
 
 @pytest.mark.slow
@@ -85,7 +91,9 @@ def test_groups_of_several_queries_keep_the_coverage(p):
     found = clustered_interval(rng.binomial(RUNS, rates) / RUNS, groups, seed=3, resamples=2000)
     share = ((found.low <= p) & (p <= found.high)).mean()
     assert 0.925 <= share <= 0.985
-    alone = clustered_interval(rng.binomial(RUNS, rates) / RUNS, np.arange(len(groups)), seed=3, resamples=2000)
+    alone = clustered_interval(
+        rng.binomial(RUNS, rates) / RUNS, np.arange(len(groups)), seed=3, resamples=2000
+    )
     assert ((alone.low <= p) & (p <= alone.high)).mean() < share - 0.05
 
 
@@ -102,7 +110,10 @@ def test_paired_interval_and_test_keep_their_level(n):
     """Two strategies of equal quality on the same questions: the interval holds 0 and the test rejects 5 % of the time."""
     rng = np.random.default_rng(21)
     rate = rng.beta(1.6, 0.4, size=(n, 2000))
-    a, b = (rng.binomial(RUNS, np.clip(rate + rng.normal(0, 0.1, rate.shape), 0, 1)) / RUNS for _ in range(2))
+    a, b = (
+        rng.binomial(RUNS, np.clip(rate + rng.normal(0, 0.1, rate.shape), 0, 1)) / RUNS
+        for _ in range(2)
+    )
     found = paired_comparison(a, b, np.arange(n), seed=2, flips=1000, resamples=1000)
     assert 0.93 <= ((found.ci_low <= 0) & (found.ci_high >= 0)).mean() <= 0.97
     assert 0.035 <= (found.p <= 0.05).mean() <= 0.065
@@ -116,9 +127,16 @@ def test_strategies_that_differ_on_few_queries(n, rate, won):
     """The bootstrap alone covers 86 % here. Equal strategies (won = 0.5) are not told apart more often than 1 time in 20."""
     rng = np.random.default_rng(31)
     size = (n, 3000)
-    difference = (rng.random(size) < rate) * np.where(rng.random(size) < won, 1.0, -1.0) * rng.integers(1, RUNS + 1, size=size) / RUNS
+    difference = (
+        (rng.random(size) < rate)
+        * np.where(rng.random(size) < won, 1.0, -1.0)
+        * rng.integers(1, RUNS + 1, size=size)
+        / RUNS
+    )
     truth = rate * (2 * won - 1) * (RUNS + 1) / 2 / RUNS
-    found = paired_comparison(difference, np.zeros(size), np.arange(n), seed=2, flips=500, resamples=1000)
+    found = paired_comparison(
+        difference, np.zeros(size), np.arange(n), seed=2, flips=500, resamples=1000
+    )
     assert ((found.ci_low <= truth) & (truth <= found.ci_high)).mean() >= 0.92
     if won == 0.5:
         assert (found.p <= 0.05).mean() <= 0.06
@@ -126,8 +144,20 @@ def test_strategies_that_differ_on_few_queries(n, rate, won):
 
 def test_minimum_detectable_difference_is_detected_four_times_in_five():
     rng = np.random.default_rng(22)
-    n, shift, sd = 100, 0.28, 1.0  # (1.98 + 0.85) / sqrt(100) = 0.283 for differences of standard deviation 1
+    n, shift, sd = (
+        100,
+        0.28,
+        1.0,
+    )  # (1.98 + 0.85) / sqrt(100) = 0.283 for differences of standard deviation 1
     difference = rng.normal(shift, sd, size=(n, 2000))
-    found = paired_comparison(difference, np.zeros_like(difference), np.arange(n), seed=2, flips=500, resamples=50, unit_range=False)
+    found = paired_comparison(
+        difference,
+        np.zeros_like(difference),
+        np.arange(n),
+        seed=2,
+        flips=500,
+        resamples=50,
+        unit_range=False,
+    )
     assert np.median(found.minimum_detectable) == pytest.approx(shift, abs=0.01)
     assert (found.p <= 0.05).mean() == pytest.approx(0.8, abs=0.04)

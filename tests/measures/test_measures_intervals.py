@@ -28,7 +28,9 @@ def test_same_seed_same_bytes_and_measures_do_not_disturb_each_other():
     assert not np.array_equal(first.low, other.low)
     for column in range(3):
         alone = clustered_interval(values[:, column], groups, seed=1)
-        np.testing.assert_allclose([alone.low[0], alone.high[0]], [first.low[column], first.high[column]], rtol=1e-12)
+        np.testing.assert_allclose(
+            [alone.low[0], alone.high[0]], [first.low[column], first.high[column]], rtol=1e-12
+        )
 
 
 def test_bootstrap_equals_resampling_one_group_at_a_time():
@@ -38,7 +40,12 @@ def test_bootstrap_equals_resampling_one_group_at_a_time():
     quantiles = bootstrap_quantiles(totals.sums, totals.counts, 5, 500, (0.025, 0.975))
     weights = np.concatenate(list(resample_weights(20, 5, 500)))
     assert (weights.sum(axis=1) == 20).all()
-    slow = [np.concatenate([np.tile(values[groups == g], int(times)) for g, times in enumerate(row)]).mean() for row in weights]
+    slow = [
+        np.concatenate(
+            [np.tile(values[groups == g], int(times)) for g, times in enumerate(row)]
+        ).mean()
+        for row in weights
+    ]
     np.testing.assert_allclose(quantiles[:, 0], np.quantile(slow, [0.025, 0.975]))
 
 
@@ -47,7 +54,9 @@ def test_blocks_hold_every_resample_and_every_measure(monkeypatch):
     monkeypatch.setattr("rag_eval.measures.bootstrap._CELLS", 300)
     assert sum(len(block) for block in resample_weights(10, 1, 100)) == 100
     quantiles = bootstrap_quantiles(sums, np.ones(10), 1, 100, (0.1, 0.9))
-    expected = np.quantile(np.concatenate(list(resample_weights(10, 1, 100))) @ sums / 10, (0.1, 0.9), axis=0)
+    expected = np.quantile(
+        np.concatenate(list(resample_weights(10, 1, 100))) @ sums / 10, (0.1, 0.9), axis=0
+    )
     np.testing.assert_allclose(quantiles, expected)
 
 
@@ -74,7 +83,9 @@ def test_wilson_equals_its_definition():
     """The bounds are the rates at which the observed one is z standard deviations away."""
     z, value, n = float(norm.ppf(0.975)), np.array([0.1, 0.5, 0.97]), np.array([20.0, 50.5, 300.0])
     for bound in wilson(value, n, z):
-        np.testing.assert_allclose(np.abs(value - bound) / np.sqrt(bound * (1 - bound) / n), z, rtol=1e-9)
+        np.testing.assert_allclose(
+            np.abs(value - bound) / np.sqrt(bound * (1 - bound) / n), z, rtol=1e-9
+        )
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(1, 30))

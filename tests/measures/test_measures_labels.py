@@ -25,14 +25,32 @@ def test_names_translate_both_ways(screen, machine):
     assert label(machine) == screen
 
 
-@given(st.sampled_from(["R", "Success", "P", "RR", "nDCG", "AP", "Judged"]), st.integers(1, 999_999))
+@given(
+    st.sampled_from(["R", "Success", "P", "RR", "nDCG", "AP", "Judged"]), st.integers(1, 999_999)
+)
 @settings(deadline=None)
 def test_every_cutoff_survives_the_round_trip(name, k):
     assert label(machine_name(f"{name}@{k}")) == f"{name}@{k}"
     assert parse_label(f"{name}@{k}") == (name, k)
 
 
-@pytest.mark.parametrize("bad", ["R", "P", "Success", "R@0", "R@-1", "R@1.5", "recall_at_10", "R@10 ", "R(rel=2)@10", "", "Foo@3", "R@010"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "R",
+        "P",
+        "Success",
+        "R@0",
+        "R@-1",
+        "R@1.5",
+        "recall_at_10",
+        "R@10 ",
+        "R(rel=2)@10",
+        "",
+        "Foo@3",
+        "R@010",
+    ],
+)
 def test_other_labels_are_refused_with_what_is_accepted(bad):
     with pytest.raises(InputError) as caught:
         machine_name(bad)
@@ -40,7 +58,9 @@ def test_other_labels_are_refused_with_what_is_accepted(bad):
     assert "nDCG@k" in caught.value.problems[0].accepted
 
 
-@pytest.mark.parametrize("bad", ["recall", "R@10", "recall_at_0", "recall_at_", "delta_s", "mrr_at_x"])
+@pytest.mark.parametrize(
+    "bad", ["recall", "R@10", "recall_at_0", "recall_at_", "delta_s", "mrr_at_x"]
+)
 def test_other_machine_names_are_refused(bad):
     with pytest.raises(InputError) as caught:
         label(bad)
@@ -57,8 +77,24 @@ def test_labels_are_those_of_ir_measures():
 
 
 def test_sweep_names_every_k():
-    assert sweep([1, 5]) == ("R@1", "R@5", "Success@1", "Success@5", "P@1", "P@5", "Judged@1", "Judged@5", "RR", "nDCG@10")
+    assert sweep([1, 5]) == (
+        "R@1",
+        "R@5",
+        "Success@1",
+        "Success@5",
+        "P@1",
+        "P@5",
+        "Judged@1",
+        "Judged@5",
+        "RR",
+        "nDCG@10",
+    )
 
 
 def test_judged_stands_beside_measures_with_the_same_cutoff():
-    assert [judged_label(name) for name in ("R@10", "RR", "Judged@10", "delta_s")] == ["Judged@10", "Judged", None, None]
+    assert [judged_label(name) for name in ("R@10", "RR", "Judged@10", "delta_s")] == [
+        "Judged@10",
+        "Judged",
+        None,
+        None,
+    ]

@@ -20,7 +20,9 @@ def slow_rbo(a, b, p):
     def x(d):
         return len(set(short[:d]) & set(long[:d]))
 
-    total = sum(x(d) / d * p**d for d in range(1, m + 1)) + sum(x(s) * (d - s) / (s * d) * p**d for d in range(s + 1, m + 1))
+    total = sum(x(d) / d * p**d for d in range(1, m + 1)) + sum(
+        x(s) * (d - s) / (s * d) * p**d for d in range(s + 1, m + 1)
+    )
     return (1 - p) / p * total + ((x(m) - x(s)) / m + x(s) / s) * p**m
 
 
@@ -77,7 +79,10 @@ def test_pairs_beyond_one_block_are_all_counted(monkeypatch):
 
 
 def test_ann_recall_is_the_share_of_the_exact_list():
-    approximate, exact = [[1, 2, 3], [3, 2, 9], [1, -1, -1], [1, 2, 3]], [[3, 2, 1], [1, 2, 3], [1, 2, -1], [-1, -1, -1]]
+    approximate, exact = (
+        [[1, 2, 3], [3, 2, 9], [1, -1, -1], [1, 2, 3]],
+        [[3, 2, 1], [1, 2, 3], [1, 2, -1], [-1, -1, -1]],
+    )
     np.testing.assert_allclose(ann_recall(approximate, exact, 3), [1, 2 / 3, 1 / 2, math.nan])
     np.testing.assert_allclose(ann_recall(approximate, exact, 1), [0, 0, 1, math.nan])
 

@@ -11,7 +11,12 @@ from rag_eval.measures.paired import holm, paired_comparison, sign_flip_p
 
 def test_sign_flips_approach_the_exact_test():
     sums = np.array([0.3, 0.1, -0.05, 0.4, 0.2, 0.15, -0.1, 0.25])
-    exact = np.mean([abs(np.dot(signs, sums)) >= abs(sums.sum()) - 1e-12 for signs in itertools.product((-1, 1), repeat=8)])
+    exact = np.mean(
+        [
+            abs(np.dot(signs, sums)) >= abs(sums.sum()) - 1e-12
+            for signs in itertools.product((-1, 1), repeat=8)
+        ]
+    )
     assert sign_flip_p(sums[:, None], seed=3, flips=50_000)[0] == pytest.approx(exact, abs=0.005)
 
 
@@ -23,8 +28,13 @@ def test_p_is_never_zero_and_one_without_a_difference():
 
 
 def test_direction_counts_and_delta():
-    a, b = np.array([[0.5, 2.0], [1.0, 3.0], [0.2, 1.0], [math.nan, 5.0]]), np.array([[0.5, 3.0], [0.5, 2.0], [0.6, 2.0], [0.1, 5.0]])
-    found = paired_comparison(a, b, np.arange(4), seed=1, higher_is_better=[True, False], unit_range=[True, False])
+    a, b = (
+        np.array([[0.5, 2.0], [1.0, 3.0], [0.2, 1.0], [math.nan, 5.0]]),
+        np.array([[0.5, 3.0], [0.5, 2.0], [0.6, 2.0], [0.1, 5.0]]),
+    )
+    found = paired_comparison(
+        a, b, np.arange(4), seed=1, higher_is_better=[True, False], unit_range=[True, False]
+    )
     np.testing.assert_allclose(found.delta, [0.1 / 3, -0.25])
     assert found.n_better.tolist() == [1, 2]
     assert found.n_worse.tolist() == [1, 1]
@@ -37,7 +47,9 @@ def test_swapping_the_strategies_mirrors_everything():
     rng = np.random.default_rng(6)
     a, b, groups = rng.random(80), rng.random(80), rng.integers(0, 60, 80)
     one, other = paired_comparison(a, b, groups, seed=4), paired_comparison(b, a, groups, seed=4)
-    np.testing.assert_allclose([one.delta, one.ci_low, one.ci_high], [-other.delta, -other.ci_high, -other.ci_low])
+    np.testing.assert_allclose(
+        [one.delta, one.ci_low, one.ci_high], [-other.delta, -other.ci_high, -other.ci_low]
+    )
     assert one.p == other.p
     assert (one.n_better, one.n_worse) == (other.n_worse, other.n_better)
     assert one.minimum_detectable == pytest.approx(other.minimum_detectable)
@@ -53,7 +65,10 @@ def test_equal_strategies_are_not_certain_to_be_equal():
 
 def test_nothing_scored_by_both_is_nan_and_one_group_has_no_interval():
     nothing = paired_comparison([math.nan, 1.0], [1.0, math.nan], [0, 1], seed=1)
-    assert all(math.isnan(part[0]) for part in (nothing.delta, nothing.ci_low, nothing.p, nothing.minimum_detectable))
+    assert all(
+        math.isnan(part[0])
+        for part in (nothing.delta, nothing.ci_low, nothing.p, nothing.minimum_detectable)
+    )
     assert (nothing.n_better[0], nothing.n_groups[0]) == (0, 0)
     single = paired_comparison([1.0, 1.0], [0.0, 0.5], [3, 3], seed=1)
     assert (single.delta[0], single.n_groups[0], single.p[0]) == (0.75, 1, 1)
@@ -62,9 +77,13 @@ def test_nothing_scored_by_both_is_nan_and_one_group_has_no_interval():
 
 def test_queries_of_a_group_flip_together():
     """Sixty queries in three groups give no p under 2 / 8."""
-    found = paired_comparison(np.ones(60), np.linspace(0, 0.5, 60), np.repeat([0, 1, 2], 20), seed=1)
+    found = paired_comparison(
+        np.ones(60), np.linspace(0, 0.5, 60), np.repeat([0, 1, 2], 20), seed=1
+    )
     assert found.p[0] == pytest.approx(0.25, abs=0.02)
-    assert paired_comparison(np.ones(60), np.linspace(0, 0.5, 60), np.arange(60), seed=1).p[0] < 0.001
+    assert (
+        paired_comparison(np.ones(60), np.linspace(0, 0.5, 60), np.arange(60), seed=1).p[0] < 0.001
+    )
 
 
 @given(st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), max_size=12))
@@ -76,7 +95,11 @@ def test_holm_equals_its_definition(p):
         if math.isnan(value):
             assert math.isnan(ours)
         else:
-            steps = [min(1, (len(tested) - i) * smaller) for i, smaller in enumerate(tested) if smaller <= value]
+            steps = [
+                min(1, (len(tested) - i) * smaller)
+                for i, smaller in enumerate(tested)
+                if smaller <= value
+            ]
             assert ours == pytest.approx(max(steps))
 
 

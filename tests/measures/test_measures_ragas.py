@@ -12,13 +12,25 @@ import pytest
 from ragas_fake_server import FakeJudge
 
 from rag_eval.measures.levels import Spans, span_recall
-from rag_eval.measures.ragas_bridge import Limits, Sample, faithfulness, faithfulness_record, is_sampled, single_turn_samples
+from rag_eval.measures.ragas_bridge import (
+    Limits,
+    Sample,
+    faithfulness,
+    faithfulness_record,
+    is_sampled,
+    single_turn_samples,
+)
 from rag_eval.measures.ranking import Qrels, score_rankings
 
 CONTEXT = ("The Eiffel Tower stands in Paris. It was completed in 1889.",)
 SAMPLES = [
     Sample("all", "Where is it?", "The Eiffel Tower stands in Paris.", CONTEXT),
-    Sample("half", "Where is it?", "The Eiffel Tower stands in Paris. Elephants never forget anything.", CONTEXT),
+    Sample(
+        "half",
+        "Where is it?",
+        "The Eiffel Tower stands in Paris. Elephants never forget anything.",
+        CONTEXT,
+    ),
     Sample("none", "Where is it?", "Elephants never forget anything.", CONTEXT),
 ]
 QUICK = Limits(attempts=1, timeout_s=20)
@@ -30,7 +42,12 @@ def ask(judge, samples=SAMPLES, **how):
     import openai
 
     how = {"limits": QUICK} | how
-    return faithfulness(samples, lambda: openai.AsyncOpenAI(base_url=judge.base_url, api_key="fake", max_retries=1), "judge", **how)
+    return faithfulness(
+        samples,
+        lambda: openai.AsyncOpenAI(base_url=judge.base_url, api_key="fake", max_retries=1),
+        "judge",
+        **how,
+    )
 
 
 def test_a_good_judge_is_believed():
@@ -39,14 +56,29 @@ def test_a_good_judge_is_believed():
         assert found.value.tolist() == [1.0, 0.5, 0.0]
         assert found.failure == ["", "", ""]
         assert len(judge.requests) == 6
-        assert all(request["response_format"]["type"] == "json_object" for request in judge.requests)
+        assert all(
+            request["response_format"]["type"] == "json_object" for request in judge.requests
+        )
         assert all(request["model"] == "judge" for request in judge.requests)
     record = faithfulness_record(found, [0, 1, 2], 1, 200)
-    assert (record.value, record.n_scored, record.n_failed, record.n_groups, record.reason) == (0.5, 3, 0, 3, "")
+    assert (record.value, record.n_scored, record.n_failed, record.n_groups, record.reason) == (
+        0.5,
+        3,
+        0,
+        3,
+        "",
+    )
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "failure"), [("no_statements", "nan"), ("garbage", "invalid_reply"), ("wrong_schema", "invalid_reply"), ("busy", "rate_limited"), ("down", "refused")]
+    ("behaviour", "failure"),
+    [
+        ("no_statements", "nan"),
+        ("garbage", "invalid_reply"),
+        ("wrong_schema", "invalid_reply"),
+        ("busy", "rate_limited"),
+        ("down", "refused"),
+    ],
 )
 def test_a_bad_judge_is_counted(behaviour, failure):
     with FakeJudge(behaviour) as judge:
@@ -55,7 +87,12 @@ def test_a_bad_judge_is_counted(behaviour, failure):
     assert found.failure == [failure, failure]
     record = faithfulness_record(found, [0, 1], 1, 200)
     assert math.isnan(record.value)
-    assert (record.n_attempted, record.n_scored, record.n_failed, record.reason) == (2, 0, 2, f"every call of the judge failed: {failure} 2")
+    assert (record.n_attempted, record.n_scored, record.n_failed, record.reason) == (
+        2,
+        0,
+        2,
+        f"every call of the judge failed: {failure} 2",
+    )
 
 
 def test_a_busy_moment_is_waited_out():
@@ -66,7 +103,9 @@ def test_a_busy_moment_is_waited_out():
 
 def test_a_slow_judge_times_out():
     with FakeJudge("slow") as judge:
-        assert ask(judge, SAMPLES[:1], limits=Limits(attempts=1, timeout_s=0.2)).failure == ["timeout"]
+        assert ask(judge, SAMPLES[:1], limits=Limits(attempts=1, timeout_s=0.2)).failure == [
+            "timeout"
+        ]
 
 
 def test_no_more_are_asked_at_once_than_allowed_and_a_running_loop_does_not_matter():
@@ -81,7 +120,11 @@ def test_no_more_are_asked_at_once_than_allowed_and_a_running_loop_does_not_matt
 def test_samples_start_at_the_allowed_pace():
     with FakeJudge() as judge:
         found = ask(judge, SAMPLES, limits=Limits(requests_per_minute=300, timeout_s=20))
-        first = [at for at, request in zip(judge.started, judge.requests, strict=True) if "statements based on a given context" not in request["messages"][-1]["content"]]
+        first = [
+            at
+            for at, request in zip(judge.started, judge.requests, strict=True)
+            if "statements based on a given context" not in request["messages"][-1]["content"]
+        ]
     assert found.value.tolist() == [1.0, 0.5, 0.0]
     assert len(first) == 3
     assert first[-1] - first[0] > 0.5  # two gaps of 0.4 s, less what the way to the server takes
@@ -89,7 +132,15 @@ def test_samples_start_at_the_allowed_pace():
 
 def test_what_cannot_be_judged_is_not_asked():
     with FakeJudge() as judge:
-        found = ask(judge, [Sample("a", "Where?", "", CONTEXT), Sample("b", "Where?", "There.", ()), Sample("c", "Where?", None, CONTEXT), Sample("d", " ", "There.", CONTEXT)])
+        found = ask(
+            judge,
+            [
+                Sample("a", "Where?", "", CONTEXT),
+                Sample("b", "Where?", "There.", ()),
+                Sample("c", "Where?", None, CONTEXT),
+                Sample("d", " ", "There.", CONTEXT),
+            ],
+        )
         assert not judge.requests
     assert not found.eligible.any()
     assert faithfulness_record(found, range(4), 1, 200).reason == "no answer was in the sample"
@@ -113,7 +164,9 @@ def test_without_a_sample_ragas_is_not_imported(project_root):
         "bridge.faithfulness([bridge.Sample('q', 'Why?', 'So.', ('So it is.',))], None, 'm', rate=0)\n"
         "print(sorted({'ragas', 'openai', 'instructor', 'langchain_core'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=project_root, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=project_root, timeout=120
+    )
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
 
 
@@ -127,11 +180,20 @@ def ragas():
 
 
 def test_the_export_is_what_ragas_reads(ragas):
-    samples = [*SAMPLES, Sample("q", "Wo?\n", "Da – „dort“.", CONTEXT, "Dort.", ("Dort ist es.",), ("c1", "c2"), ("c1",))]
+    samples = [
+        *SAMPLES,
+        Sample(
+            "q", "Wo?\n", "Da – „dort“.", CONTEXT, "Dort.", ("Dort ist es.",), ("c1", "c2"), ("c1",)
+        ),
+    ]
     lines = single_turn_samples(samples).splitlines()
     read = [ragas.dataset_schema.SingleTurnSample(**json.loads(line)) for line in lines]
     assert [item.user_input for item in read] == [sample.user_input for sample in samples]
-    assert (read[-1].response, read[-1].reference, read[-1].retrieved_context_ids) == ("Da – „dort“.", "Dort.", ["c1", "c2"])
+    assert (read[-1].response, read[-1].reference, read[-1].retrieved_context_ids) == (
+        "Da – „dort“.",
+        "Dort.",
+        ["c1", "c2"],
+    )
     assert read[0].reference is None
     assert list(json.loads(lines[-1])) == sorted(json.loads(lines[-1]))
 
@@ -148,7 +210,13 @@ def test_recall_of_chunks_is_that_of_ragas(ragas):
         warnings.simplefilter("ignore")
         metric = ragas.metrics.IDBasedContextRecall()
         theirs = [
-            asyncio.run(metric.single_turn_ascore(ragas.dataset_schema.SingleTurnSample(retrieved_context_ids=ranked.tolist(), reference_context_ids=items.tolist())))
+            asyncio.run(
+                metric.single_turn_ascore(
+                    ragas.dataset_schema.SingleTurnSample(
+                        retrieved_context_ids=ranked.tolist(), reference_context_ids=items.tolist()
+                    )
+                )
+            )
             for ranked, items in zip(rankings, gold, strict=True)
         ]
     np.testing.assert_allclose(ours, theirs)

@@ -14,7 +14,22 @@ from rag_eval.measures.labels import parse_label
 from rag_eval.measures.ranking import Qrels, relevant_ranks, score_rankings
 from rag_eval.records.problems import InputError
 
-LABELS = ("R@1", "R@3", "R@10", "Success@2", "RR", "RR@3", "nDCG@3", "nDCG", "P@3", "P@10", "AP", "AP@3", "Judged@3", "Judged")
+LABELS = (
+    "R@1",
+    "R@3",
+    "R@10",
+    "Success@2",
+    "RR",
+    "RR@3",
+    "nDCG@3",
+    "nDCG",
+    "P@3",
+    "P@10",
+    "AP",
+    "AP@3",
+    "Judged@3",
+    "Judged",
+)
 
 
 def slow(label, ranking, gold):  # noqa: PLR0911 - one return a measure
@@ -47,9 +62,20 @@ def slow(label, ranking, gold):  # noqa: PLR0911 - one return a measure
 @st.composite
 def cases(draw):
     n_queries = draw(st.integers(1, 4))
-    golds = [draw(st.dictionaries(st.integers(0, 14), st.integers(-1, 3), max_size=8)) for _ in range(n_queries)]
+    golds = [
+        draw(st.dictionaries(st.integers(0, 14), st.integers(-1, 3), max_size=8))
+        for _ in range(n_queries)
+    ]
     depth = draw(st.integers(0, 12))
-    runs = draw(st.lists(st.tuples(st.integers(0, n_queries - 1), st.lists(st.integers(0, 14), unique=True, max_size=depth)), max_size=8))
+    runs = draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, n_queries - 1),
+                st.lists(st.integers(0, 14), unique=True, max_size=depth),
+            ),
+            max_size=8,
+        )
+    )
     return golds, runs, depth
 
 
@@ -59,7 +85,11 @@ def arrays(golds, runs, depth, code=lambda item: item):
         items[row, : len(ranking)] = [code(item) for item in ranking]
     triples = [(q, code(item), gain) for q, gold in enumerate(golds) for item, gain in gold.items()]
     columns = np.array(triples, dtype=np.int64).reshape(-1, 3).T
-    return items, Qrels.from_rows(*columns, len(golds)), np.array([q for q, _ in runs], dtype=np.int64)
+    return (
+        items,
+        Qrels.from_rows(*columns, len(golds)),
+        np.array([q for q, _ in runs], dtype=np.int64),
+    )
 
 
 @given(cases())
@@ -67,7 +97,9 @@ def arrays(golds, runs, depth, code=lambda item: item):
 def test_equals_the_definition_written_out(case):
     golds, runs, _ = case
     ours = score_rankings(*arrays(*case), LABELS)
-    expected = np.array([[slow(label, ranking, golds[q]) for label in LABELS] for q, ranking in runs]).reshape(len(runs), len(LABELS))
+    expected = np.array(
+        [[slow(label, ranking, golds[q]) for label in LABELS] for q, ranking in runs]
+    ).reshape(len(runs), len(LABELS))
     np.testing.assert_allclose(ours, expected, atol=1e-6)
 
 
@@ -75,14 +107,19 @@ def test_equals_the_definition_written_out(case):
 @settings(max_examples=60, deadline=None)
 def test_codes_are_only_names(case, random):
     codes = random.sample(range(1_000_000), 15)
-    np.testing.assert_array_equal(score_rankings(*arrays(*case), LABELS), score_rankings(*arrays(*case, code=codes.__getitem__), LABELS))
+    np.testing.assert_array_equal(
+        score_rankings(*arrays(*case), LABELS),
+        score_rankings(*arrays(*case, code=codes.__getitem__), LABELS),
+    )
 
 
 @given(cases())
 @settings(max_examples=60, deadline=None)
 def test_bounds_and_monotone_recall(case):
     ks = range(1, 13)
-    scores = score_rankings(*arrays(*case), [f"R@{k}" for k in ks] + [f"Success@{k}" for k in ks] + list(LABELS))
+    scores = score_rankings(
+        *arrays(*case), [f"R@{k}" for k in ks] + [f"Success@{k}" for k in ks] + list(LABELS)
+    )
     scores = scores[~np.isnan(scores).any(axis=1)]
     assert ((scores >= 0) & (scores <= 1 + 1e-12)).all()
     assert (np.diff(scores[:, :12], axis=1) >= 0).all()
@@ -97,10 +134,30 @@ def test_equals_ir_measures_called_naively_on_frames():
     gains = rng.integers(0, 4, size=judged.shape)
     gains[:, 0] = 2
     query = np.arange(n)
-    ours = score_rankings(items, Qrels.from_rows(np.repeat(query, 12), judged.ravel(), gains.ravel(), n), query, LABELS)
-    measures = [getattr(ir_measures, name) if k is None else getattr(ir_measures, name) @ k for name, k in map(parse_label, LABELS)]
-    qrels = pd.DataFrame({"query_id": np.repeat(query, 12).astype(str), "doc_id": judged.ravel().astype(str), "relevance": gains.ravel()})
-    run = pd.DataFrame({"query_id": np.repeat(query, depth).astype(str), "doc_id": items.ravel().astype(str), "score": np.tile(np.arange(depth, 0, -1.0), n)})
+    ours = score_rankings(
+        items,
+        Qrels.from_rows(np.repeat(query, 12), judged.ravel(), gains.ravel(), n),
+        query,
+        LABELS,
+    )
+    measures = [
+        getattr(ir_measures, name) if k is None else getattr(ir_measures, name) @ k
+        for name, k in map(parse_label, LABELS)
+    ]
+    qrels = pd.DataFrame(
+        {
+            "query_id": np.repeat(query, 12).astype(str),
+            "doc_id": judged.ravel().astype(str),
+            "relevance": gains.ravel(),
+        }
+    )
+    run = pd.DataFrame(
+        {
+            "query_id": np.repeat(query, depth).astype(str),
+            "doc_id": items.ravel().astype(str),
+            "score": np.tile(np.arange(depth, 0, -1.0), n),
+        }
+    )
     naive = np.full(ours.shape, np.nan)
     for metric in ir_measures.iter_calc(measures, qrels, run):
         naive[int(metric.query_id), LABELS.index(str(metric.measure))] = metric.value
@@ -132,7 +189,13 @@ def test_same_item_in_many_rankings_of_many_queries():
     """Seeds repeat rankings: equal rankings are scored once, and the values still belong to their own rows."""
     qrels = Qrels.from_rows([0, 1, 1], [3, 3, 4], [1, 1, 1], 2)
     items = np.array([[3, 5], [3, 5], [5, 3], [3, 5], [4, 3]])
-    assert score_rankings(items, qrels, [0, 0, 0, 1, 1], ["RR", "R@2"]).tolist() == [[1, 1], [1, 1], [0.5, 1], [1, 0.5], [1, 1]]
+    assert score_rankings(items, qrels, [0, 0, 0, 1, 1], ["RR", "R@2"]).tolist() == [
+        [1, 1],
+        [1, 1],
+        [0.5, 1],
+        [1, 0.5],
+        [1, 1],
+    ]
 
 
 def test_defective_input_is_refused():
@@ -158,8 +221,14 @@ def test_precision_bounds_hold_every_completion_of_the_judgements(case, k):
     for row, (q, ranking) in enumerate(runs):
         value = slow(f"P@{k}", ranking, golds[q])
         # all unjudged items relevant, the query's eligibility decided by the real judgements
-        full = math.nan if math.isnan(value) else sum(golds[q].get(item, 1) > 0 for item in ranking[:k]) / k
-        np.testing.assert_allclose([bounds.value[row], bounds.low[row], bounds.high[row]], [value, value, full])
+        full = (
+            math.nan
+            if math.isnan(value)
+            else sum(golds[q].get(item, 1) > 0 for item in ranking[:k]) / k
+        )
+        np.testing.assert_allclose(
+            [bounds.value[row], bounds.low[row], bounds.high[row]], [value, value, full]
+        )
 
 
 def test_precision_bounds_refuse_no_cutoff():
@@ -167,13 +236,28 @@ def test_precision_bounds_refuse_no_cutoff():
         precision_bounds([[1]], Qrels.from_rows([0], [1], [1], 1), [0], 0)
 
 
-@given(st.lists(st.tuples(st.lists(st.integers(0, 7), unique=True, max_size=6), st.integers(0, 2)), max_size=6), st.lists(st.dictionaries(st.integers(0, 7), st.integers(-1, 2)), min_size=3, max_size=3))
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 7), unique=True, max_size=6), st.integers(0, 2)),
+        max_size=6,
+    ),
+    st.lists(st.dictionaries(st.integers(0, 7), st.integers(-1, 2)), min_size=3, max_size=3),
+)
 def test_every_relevant_item_has_its_rank(runs, gold):
     rankings = np.full((len(runs), 6), -1)
     for row, (items, _) in enumerate(runs):
         rankings[row, : len(items)] = items
     judged = [(query, item, gain) for query, of in enumerate(gold) for item, gain in of.items()]
-    qrels = Qrels.from_rows(*(np.array([row[column] for row in judged], dtype=np.int64) for column in range(3)), 3)
-    owner, rank = relevant_ranks(rankings, qrels, np.array([query for _, query in runs], dtype=np.int64))
+    qrels = Qrels.from_rows(
+        *(np.array([row[column] for row in judged], dtype=np.int64) for column in range(3)), 3
+    )
+    owner, rank = relevant_ranks(
+        rankings, qrels, np.array([query for _, query in runs], dtype=np.int64)
+    )
     found = sorted(zip(owner.tolist(), rank.tolist(), strict=True))
-    assert found == sorted((row, items.index(item) + 1.0 if item in items else np.inf) for row, (items, query) in enumerate(runs) for item, gain in gold[query].items() if gain > 0)
+    assert found == sorted(
+        (row, items.index(item) + 1.0 if item in items else np.inf)
+        for row, (items, query) in enumerate(runs)
+        for item, gain in gold[query].items()
+        if gain > 0
+    )

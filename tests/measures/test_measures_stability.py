@@ -39,12 +39,26 @@ def test_delta_s_at_its_ends():
 @settings(deadline=None)
 def test_delta_s_ignores_the_length_of_the_vectors(scale):
     rng = np.random.default_rng(2)
-    queries, chunks, top = rng.normal(size=(4, 3)), rng.normal(size=(9, 3)), [[0, 1], [2, 3], [4, 5], [6, 7]]
-    np.testing.assert_allclose(delta_s(queries, chunks, top), delta_s(queries * scale, chunks * scale, top), atol=1e-9)
+    queries, chunks, top = (
+        rng.normal(size=(4, 3)),
+        rng.normal(size=(9, 3)),
+        [[0, 1], [2, 3], [4, 5], [6, 7]],
+    )
+    np.testing.assert_allclose(
+        delta_s(queries, chunks, top), delta_s(queries * scale, chunks * scale, top), atol=1e-9
+    )
 
 
 def test_zones_at_their_edges():
-    assert zones([0, 0.399, 0.40, 0.599, 0.60, 1, math.nan]).tolist() == ["stable", "stable", "transitional", "transitional", "risk", "risk", "undefined"]
+    assert zones([0, 0.399, 0.40, 0.599, 0.60, 1, math.nan]).tolist() == [
+        "stable",
+        "stable",
+        "transitional",
+        "transitional",
+        "risk",
+        "risk",
+        "undefined",
+    ]
 
 
 def test_anchor_and_decoy_equally_close():
@@ -83,12 +97,20 @@ def test_states_by_their_definition(hits, rbo, state, reason):
 
 
 def test_every_reason_says_what_to_look_at():
-    assert all(text.endswith(".") and ("look" in text.lower() or "add" in text.lower()) for _, text in LAMBDA_REASONS.values())
+    assert all(
+        text.endswith(".") and ("look" in text.lower() or "add" in text.lower())
+        for _, text in LAMBDA_REASONS.values()
+    )
 
 
 def test_convergent_and_hit_is_what_gates_count():
     hits = np.array([[[1, 1]], [[0, 0]], [[1, math.nan]], [[1, 1]]])
-    assert lambda_states(hits, [0.9, 0.9, math.nan, 0.3]).convergent_and_hit.tolist() == [True, False, False, False]
+    assert lambda_states(hits, [0.9, 0.9, math.nan, 0.3]).convergent_and_hit.tolist() == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_all_patterns_of_two_by_two_are_decided():

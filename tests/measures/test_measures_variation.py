@@ -3,7 +3,12 @@ import math
 import numpy as np
 import pytest
 
-from rag_eval.measures.variation import flip_matrix, seeds_change_nothing, variance_shares, wording_range
+from rag_eval.measures.variation import (
+    flip_matrix,
+    seeds_change_nothing,
+    variance_shares,
+    wording_range,
+)
 
 NAN = math.nan
 
@@ -11,7 +16,11 @@ NAN = math.nan
 def nested(rng, shape, sd):
     """Values with known standard deviations of question, wording and seed."""
     q, w, s = shape
-    return rng.normal(0, sd[0], (q, 1, 1)) + rng.normal(0, sd[1], (q, w, 1)) + rng.normal(0, sd[2], (q, w, s))
+    return (
+        rng.normal(0, sd[0], (q, 1, 1))
+        + rng.normal(0, sd[1], (q, w, 1))
+        + rng.normal(0, sd[2], (q, w, s))
+    )
 
 
 @pytest.mark.parametrize("ragged", [False, True])
@@ -22,7 +31,9 @@ def test_shares_recover_the_components_they_were_made_of(ragged):
         values[rng.random(values.shape) < 0.3] = NAN
         values[:50] = NAN
     shares = variance_shares(values)
-    np.testing.assert_allclose([shares.query, shares.paraphrase, shares.seed], np.array([4, 1, 0.25]) / 5.25, atol=0.02)
+    np.testing.assert_allclose(
+        [shares.query, shares.paraphrase, shares.seed], np.array([4, 1, 0.25]) / 5.25, atol=0.02
+    )
     assert shares.n_runs == np.count_nonzero(~np.isnan(values))
     assert shares.n_queries == np.count_nonzero(~np.isnan(values).all(axis=(1, 2)))
 
@@ -45,14 +56,19 @@ def test_identical_seeds_have_no_share():
     assert variance_shares(values).seed == 0
 
 
-@pytest.mark.parametrize("values", [np.full((3, 2, 2), 0.1), np.full((3, 2, 2), NAN), np.empty((0, 2, 2)), np.zeros((2, 2, 2))])
+@pytest.mark.parametrize(
+    "values",
+    [np.full((3, 2, 2), 0.1), np.full((3, 2, 2), NAN), np.empty((0, 2, 2)), np.zeros((2, 2, 2))],
+)
 def test_nothing_varies(values):
     shares = variance_shares(values)
     assert all(math.isnan(part) for part in (shares.query, shares.paraphrase, shares.seed))
 
 
 def test_flip_matrix_has_its_denominators():
-    hits = np.array([[[1, 1], [0, 0], [1, 1]], [[1, 1], [1, 0], [NAN, NAN]], [[0, NAN], [1, NAN], [0, 0]]])
+    hits = np.array(
+        [[[1, 1], [0, 0], [1, 1]], [[1, 1], [1, 0], [NAN, NAN]], [[0, NAN], [1, NAN], [0, 0]]]
+    )
     share, n = flip_matrix(hits)
     np.testing.assert_allclose(share, [[0, 2.5 / 3, 0], [2.5 / 3, 0, 1], [0, 1, 0]])
     assert n.tolist() == [[3, 3, 2], [3, 3, 2], [2, 2, 2]]

@@ -112,4 +112,8 @@ def turns(size):
     return "".join(found)[:size]
 
 
-TEXTS = {name: (lambda size, name=name: adversarial(name, size)) for name in REPEATED} | {"nested": nested, "mixed": mixed, "turns": turns}
+TEXTS = {name: (lambda size, name=name: adversarial(name, size)) for name in REPEATED} | {
+    "nested": nested,
+    "mixed": mixed,
+    "turns": turns,
+}

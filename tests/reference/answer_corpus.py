@@ -18,7 +18,11 @@ DOCS = {
     "docs/setup.md": "# Setup\nInstall it with pip.\nSettings live in config/app.yaml.\nRun ./run.sh to start.\n",
     "api/frame.py": "def sort_values(by):\n    '''Sort by a column.'''\n    return by\n",
 }
-SECTION_LINES = {"docs/capitals.md": [("west", 1, 4), ("south", 5, 6)], "docs/setup.md": [("setup", 1, 4)], "api/frame.py": [("frame", 1, 3)]}
+SECTION_LINES = {
+    "docs/capitals.md": [("west", 1, 4), ("south", 5, 6)],
+    "docs/setup.md": [("setup", 1, 4)],
+    "api/frame.py": [("frame", 1, 3)],
+}
 
 
 def _place(text: str, first: int, last: int) -> tuple[int, int]:
@@ -27,7 +31,10 @@ def _place(text: str, first: int, last: int) -> tuple[int, int]:
     return start, start + len("\n".join(lines[first - 1 : last]))
 
 
-def library(docs: dict[str, str] | None = None, sections: dict[str, list[tuple[str, int, int]]] | None = None) -> Library:
+def library(
+    docs: dict[str, str] | None = None,
+    sections: dict[str, list[tuple[str, int, int]]] | None = None,
+) -> Library:
     """One chunk for each section."""
     docs = DOCS if docs is None else docs
     sections = SECTION_LINES if sections is None else sections
@@ -45,11 +52,19 @@ def library(docs: dict[str, str] | None = None, sections: dict[str, list[tuple[s
             }
         )
     )
-    rows = [(f"{doc}#{name}", doc, name, *_place(docs[doc], first, last)) for doc, parts in sections.items() for name, first, last in parts]
-    spans = pd.DataFrame(rows, columns=["section_id", "doc_id", "title", "start", "end"]).astype({"start": np.int64, "end": np.int64})
+    rows = [
+        (f"{doc}#{name}", doc, name, *_place(docs[doc], first, last))
+        for doc, parts in sections.items()
+        for name, first, last in parts
+    ]
+    spans = pd.DataFrame(rows, columns=["section_id", "doc_id", "title", "start", "end"]).astype(
+        {"start": np.int64, "end": np.int64}
+    )
     chunks = spans.assign(
         chunk_id=[digest(list(row)) for row in rows],
-        tokens=np.array([count_tokens(docs[row[1]][row[3] : row[4]]) for row in rows], dtype=np.int64),
+        tokens=np.array(
+            [count_tokens(docs[row[1]][row[3] : row[4]]) for row in rows], dtype=np.int64
+        ),
         text=[docs[row[1]][row[3] : row[4]] for row in rows],
         text_hash=[text_hash(docs[row[1]][row[3] : row[4]]) for row in rows],
     )
@@ -60,7 +75,21 @@ def library(docs: dict[str, str] | None = None, sections: dict[str, list[tuple[s
 def scored(doc_id: str, section: str, text: str, start: int = 0, rank: int = 1) -> ScoredChunk:
     """A chunk as a ranking gives it."""
     return ScoredChunk(
-        doc_id, f"{doc_id}#{section}", digest([doc_id, start, text]), f"https://example.org/{doc_id}", Offsets(start, start + len(text)), count_tokens(text), "bm25s:0", "", ANALYZER, f"rev-{doc_id}", text, 1.0, 1.0, rank, rank
+        doc_id,
+        f"{doc_id}#{section}",
+        digest([doc_id, start, text]),
+        f"https://example.org/{doc_id}",
+        Offsets(start, start + len(text)),
+        count_tokens(text),
+        "bm25s:0",
+        "",
+        ANALYZER,
+        f"rev-{doc_id}",
+        text,
+        1.0,
+        1.0,
+        rank,
+        rank,
     )
 
 
@@ -77,9 +106,17 @@ class Ranking:
 
     def _one(self, query: str, top_k: int) -> RetrievalResult:
         words = set(query.lower().strip("?").split())
-        shared = [len(words & set(text.lower().replace(".", " ").replace("\n", " ").split())) for text in self.corpus.texts]
-        rows = sorted((row for row, count in enumerate(shared) if count), key=lambda row: (-shared[row], row))[:top_k]
-        chunks = tuple(self.corpus.payload(row, rank=rank, score_raw=float(shared[row]), score_norm=1.0 / rank) for rank, row in enumerate(rows, 1))
+        shared = [
+            len(words & set(text.lower().replace(".", " ").replace("\n", " ").split()))
+            for text in self.corpus.texts
+        ]
+        rows = sorted(
+            (row for row, count in enumerate(shared) if count), key=lambda row: (-shared[row], row)
+        )[:top_k]
+        chunks = tuple(
+            self.corpus.payload(row, rank=rank, score_raw=float(shared[row]), score_norm=1.0 / rank)
+            for rank, row in enumerate(rows, 1)
+        )
         return RetrievalResult(chunks, RetrievalMetadata("words", 0.0, len(chunks)))
 
 
@@ -87,7 +124,12 @@ def evidence(*tokens: str) -> tuple[Evidence, ...]:
     """Evidence of the small corpus by section, for example `docs/capitals.md#west`; all of it by default."""
     corpus = library()
     rows = {str(section): row for row, section in enumerate(corpus.chunks["section_id"].tolist())}
-    found = [corpus.evidence(corpus.payload(rows[token], rank=rank, score_raw=1.0, score_norm=1.0), "retrieve") for rank, token in enumerate(tokens or list(rows), 1)]
+    found = [
+        corpus.evidence(
+            corpus.payload(rows[token], rank=rank, score_raw=1.0, score_norm=1.0), "retrieve"
+        )
+        for rank, token in enumerate(tokens or list(rows), 1)
+    ]
     return tuple(item for item in found if item is not None)
 
 
@@ -97,7 +139,10 @@ class ScriptedChat:
     A reply is a text, a Reply, an exception, or a function of the messages.
     """
 
-    def __init__(self, scripts: dict[str, Sequence[str | Reply | Exception | Callable[[Sequence[Message]], str]]]) -> None:
+    def __init__(
+        self,
+        scripts: dict[str, Sequence[str | Reply | Exception | Callable[[Sequence[Message]], str]]],
+    ) -> None:
         self.scripts = {key: list(value) for key, value in scripts.items()}
         self.asked: list[tuple[str, tuple[Message, ...]]] = []
         self._lock = threading.Lock()
@@ -112,7 +157,11 @@ class ScriptedChat:
             raise reply
         if callable(reply):
             reply = reply(messages)
-        return reply if isinstance(reply, Reply) else Reply(reply, tokens_in=10, tokens_out=5, seconds=0.5)
+        return (
+            reply
+            if isinstance(reply, Reply)
+            else Reply(reply, tokens_in=10, tokens_out=5, seconds=0.5)
+        )
 
     def count(self, question: str) -> int:
         """How often a question was asked."""

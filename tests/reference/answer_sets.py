@@ -54,7 +54,11 @@ def _indexed(row: dict) -> str:
 
 def clapnq(data: Path) -> AnswerSet:
     """300 answerable questions with what any of their annotators selected, then 300 unanswerable ones, each with one passage."""
-    rows = [row for part in ("answerable", "unanswerable") for row in _lines(data / "clapnq" / f"clapnq_dev_{part}.jsonl")]
+    rows = [
+        row
+        for part in ("answerable", "unanswerable")
+        for row in _lines(data / "clapnq" / f"clapnq_dev_{part}.jsonl")
+    ]
     gold, passages = [], []
     for row in rows:
         source = row["passages"][0]
@@ -68,7 +72,15 @@ def clapnq(data: Path) -> AnswerSet:
         gold.append(spans)
         passages.append([Passage(source["text"], source["title"])])
     held_out = np.array([second_half(row["id"]) for row in rows])
-    return AnswerSet("clapnq", [row["input"] for row in rows], passages, gold, held_out, [_indexed(row["passages"][0]) for row in rows], np.arange(len(rows)) < len(rows) // 2)
+    return AnswerSet(
+        "clapnq",
+        [row["input"] for row in rows],
+        passages,
+        gold,
+        held_out,
+        [_indexed(row["passages"][0]) for row in rows],
+        np.arange(len(rows)) < len(rows) // 2,
+    )
 
 
 def scifact_evidence(data: Path) -> AnswerSet:
@@ -77,7 +89,9 @@ def scifact_evidence(data: Path) -> AnswerSet:
     claims = {row["_id"]: row["text"] for row in _lines(data / "scifact" / "queries.jsonl")}
     spans: dict[tuple[str, str, str], list[tuple[int, int, int]]] = {}
     for row in _lines(data / "scifact" / "evidence.jsonl"):
-        spans.setdefault((row["split"], row["query_id"], row["doc_id"]), []).extend((0, span["start"], span["end"]) for span in row["spans"])
+        spans.setdefault((row["split"], row["query_id"], row["doc_id"]), []).extend(
+            (0, span["start"], span["end"]) for span in row["spans"]
+        )
     return AnswerSet(
         "scifact",
         [claims[claim] for _, claim, _ in spans],
@@ -97,16 +111,27 @@ def scifact_open(data: Path) -> AnswerSet:
     splits: dict[str, str] = {}
     for row in _lines(data / "scifact" / "evidence.jsonl"):
         splits[row["query_id"]] = row["split"]
-        spans.setdefault(row["query_id"], {}).setdefault(place[row["doc_id"]], []).extend((span["start"], span["end"]) for span in row["spans"])
+        spans.setdefault(row["query_id"], {}).setdefault(place[row["doc_id"]], []).extend(
+            (span["start"], span["end"]) for span in row["spans"]
+        )
     background = [_indexed(row) for row in corpus]
     found = _bm25(background, [claims[claim] for claim in spans])
     passages = [
-        [Passage(corpus[row]["text"], corpus[row]["title"], score, rank) for rank, (row, score) in enumerate(zip(rows, scores, strict=True), start=1) if row >= 0]
+        [
+            Passage(corpus[row]["text"], corpus[row]["title"], score, rank)
+            for rank, (row, score) in enumerate(zip(rows, scores, strict=True), start=1)
+            if row >= 0
+        ]
         for rows, scores in zip(found.rows.tolist(), found.norm.tolist(), strict=True)
     ]
-    gold = [[(at, *span) for at, row in enumerate(rows) for span in its.get(row, [])] for rows, its in zip(found.rows.tolist(), spans.values(), strict=True)]
+    gold = [
+        [(at, *span) for at, row in enumerate(rows) for span in its.get(row, [])]
+        for rows, its in zip(found.rows.tolist(), spans.values(), strict=True)
+    ]
     held_out = np.array([splits[claim] != "train" for claim in spans])
-    return AnswerSet("scifact_open", [claims[claim] for claim in spans], passages, gold, held_out, background)
+    return AnswerSet(
+        "scifact_open", [claims[claim] for claim in spans], passages, gold, held_out, background
+    )
 
 
 def _bm25(background: list[str], questions: list[str]):
@@ -117,7 +142,11 @@ def _bm25(background: list[str], questions: list[str]):
 
 def xquad(data: Path) -> dict[str, AnswerSet]:
     """Four readings of the English questions: the right paragraph, the nearest wrong one, ten retrieved ones, ten without the right one."""
-    corpus = [row for part in ("corpus", "distractors") for row in _lines(data / "xquad" / f"{part}.jsonl")]
+    corpus = [
+        row
+        for part in ("corpus", "distractors")
+        for row in _lines(data / "xquad" / f"{part}.jsonl")
+    ]
     place = {row["_id"]: i for i, row in enumerate(corpus)}
     questions = {row["_id"]: row["text"] for row in _lines(data / "xquad" / "queries.jsonl")}
     answers = _lines(data / "xquad" / "answers.jsonl")
@@ -129,44 +158,89 @@ def xquad(data: Path) -> dict[str, AnswerSet]:
     norms = found.norm.tolist()
 
     def passages(rows: list[int], scores: list[float]) -> list[Passage]:
-        return [Passage(corpus[row]["text"], corpus[row]["title"], score, rank) for rank, (row, score) in enumerate(zip(rows, scores, strict=False), start=1)]
+        return [
+            Passage(corpus[row]["text"], corpus[row]["title"], score, rank)
+            for rank, (row, score) in enumerate(zip(rows, scores, strict=False), start=1)
+        ]
 
     def gold(rows: list[list[int]]) -> list[list[tuple[int, int, int]]]:
-        return [[(its.index(doc), answer["start"], answer["end"]) for answer in row["answers"]] if doc in its else [] for its, doc, row in zip(rows, right, answers, strict=True)]
+        return [
+            [(its.index(doc), answer["start"], answer["end"]) for answer in row["answers"]]
+            if doc in its
+            else []
+            for its, doc, row in zip(rows, right, answers, strict=True)
+        ]
 
     readings = {
         "xquad": [[doc] for doc in right],
-        "xquad_wrong": [[next(row for row in its if row != doc)] for its, doc in zip(ranked, right, strict=True)],
+        "xquad_wrong": [
+            [next(row for row in its if row != doc)] for its, doc in zip(ranked, right, strict=True)
+        ],
         "xquad_open": ranked,
-        "xquad_open_wrong": [[row for row in its if row != doc] for its, doc in zip(ranked, right, strict=True)],
+        "xquad_open_wrong": [
+            [row for row in its if row != doc] for its, doc in zip(ranked, right, strict=True)
+        ],
     }
     held_out = np.array([second_half(row["doc_id"]) for row in answers])
     return {
-        name: AnswerSet(name, asked, [passages(its, score) for its, score in zip(rows, norms, strict=True)], gold(rows), held_out, background) for name, rows in readings.items()
+        name: AnswerSet(
+            name,
+            asked,
+            [passages(its, score) for its, score in zip(rows, norms, strict=True)],
+            gold(rows),
+            held_out,
+            background,
+        )
+        for name, rows in readings.items()
     }
 
 
 def is_right(start: int, end: int, spans: list[tuple[int, int]]) -> bool:
     """Whether a cited span overlaps a gold span by half of the shorter one."""
-    return any(2 * (min(end, high) - max(start, low)) >= min(end - start, high - low) for low, high in spans)
+    return any(
+        2 * (min(end, high) - max(start, low)) >= min(end - start, high - low)
+        for low, high in spans
+    )
 
 
 def candidate_labels(pool: Pool, gold: list[list[tuple[int, int, int]]]) -> np.ndarray:
     """Whether each candidate of a pool is right."""
     passage = pool.passage_of_pair[pool.pair_of]
-    rows = zip(pool.question_of.tolist(), passage.tolist(), pool.starts.tolist(), pool.ends.tolist(), strict=True)
-    return np.array([is_right(start, end, [(low, high) for place, low, high in gold[question] if place == at]) for question, at, start, end in rows], dtype=bool)
+    rows = zip(
+        pool.question_of.tolist(),
+        passage.tolist(),
+        pool.starts.tolist(),
+        pool.ends.tolist(),
+        strict=True,
+    )
+    return np.array(
+        [
+            is_right(
+                start, end, [(low, high) for place, low, high in gold[question] if place == at]
+            )
+            for question, at, start, end in rows
+        ],
+        dtype=bool,
+    )
 
 
-def precision_recall(extracts: list, gold: list[list[tuple[int, int, int]]]) -> tuple[np.ndarray, np.ndarray]:
+def precision_recall(
+    extracts: list, gold: list[list[tuple[int, int, int]]]
+) -> tuple[np.ndarray, np.ndarray]:
     """Per question: share of the cited sentences that are right, and share of the gold spans that a cited sentence matches; NaN without gold."""
     precision, recall = np.full(len(gold), np.nan), np.full(len(gold), np.nan)
     for i, (extract, spans) in enumerate(zip(extracts, gold, strict=True)):
         if not spans:
             continue
         cited = [(its.passage, its.start, its.end) for its in extract.sentences]
-        right = [is_right(start, end, [(low, high) for place, low, high in spans if place == at]) for at, start, end in cited]
-        matched = [is_right(low, high, [(start, end) for place, start, end in cited if place == at]) for at, low, high in spans]
+        right = [
+            is_right(start, end, [(low, high) for place, low, high in spans if place == at])
+            for at, start, end in cited
+        ]
+        matched = [
+            is_right(low, high, [(start, end) for place, start, end in cited if place == at])
+            for at, low, high in spans
+        ]
         precision[i], recall[i] = (np.mean(right) if right else 0.0), np.mean(matched)
     return precision, recall
 
@@ -175,7 +249,9 @@ def lsa_embed(background: list[str], dimensions: int = 256):
     """The embedded default, fitted on a corpus."""
     analyzer = Analyzer()
     rows = analyzer.index(background)
-    return lsa.LsaEmbedder(lsa.fit(rows, list(analyzer.vocabulary), dimensions), "reference", dimensions).embed
+    return lsa.LsaEmbedder(
+        lsa.fit(rows, list(analyzer.vocabulary), dimensions), "reference", dimensions
+    ).embed
 
 
 def minilm_embed():
@@ -207,10 +283,15 @@ def auroc(positive: np.ndarray, score: np.ndarray) -> float:
     return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * m))
 
 
-def auroc_interval(positive: np.ndarray, score: np.ndarray, resamples: int = 2000) -> tuple[float, float]:
+def auroc_interval(
+    positive: np.ndarray, score: np.ndarray, resamples: int = 2000
+) -> tuple[float, float]:
     """95 % interval: percentile bootstrap over questions, positives and negatives apart."""
     rng = np.random.default_rng(13)
     high, low = score[positive], score[~positive]
     labels = np.repeat([True, False], [len(high), len(low)])
-    drawn = [auroc(labels, np.concatenate([rng.choice(high, len(high)), rng.choice(low, len(low))])) for _ in range(resamples)]
+    drawn = [
+        auroc(labels, np.concatenate([rng.choice(high, len(high)), rng.choice(low, len(low))]))
+        for _ in range(resamples)
+    ]
     return tuple(float(value) for value in np.quantile(drawn, (0.025, 0.975)))

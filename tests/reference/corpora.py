@@ -17,7 +17,11 @@ from rag_eval.storage.artifacts import ArtifactStore
 from rag_eval.storage.hashing import digest, text_hash
 
 
-def chunks_frame(texts: Sequence[str], ids: Sequence[tuple[str, str]] | None = None, titles: Sequence[str] | None = None) -> pd.DataFrame:
+def chunks_frame(
+    texts: Sequence[str],
+    ids: Sequence[tuple[str, str]] | None = None,
+    titles: Sequence[str] | None = None,
+) -> pd.DataFrame:
     """CHUNKS frame of (section_id, chunk_id) and texts, in the one order."""
     ids = [(f"doc{i:05d}", f"chunk{i:05d}") for i in range(len(texts))] if ids is None else ids
     titles = [""] * len(texts) if titles is None else titles
@@ -31,7 +35,13 @@ def chunks_frame(texts: Sequence[str], ids: Sequence[tuple[str, str]] | None = N
             "tokens": np.array([len(text.split()) for text in texts], dtype=np.int64),
             "title": pd.Series(list(titles), dtype="str"),
             "text": pd.Series(list(texts), dtype="str"),
-            "text_hash": pd.Series([text_hash(f"{title} {text}".strip()) for title, text in zip(titles, texts, strict=True)], dtype="str"),
+            "text_hash": pd.Series(
+                [
+                    text_hash(f"{title} {text}".strip())
+                    for title, text in zip(titles, texts, strict=True)
+                ],
+                dtype="str",
+            ),
         }
     )
     return CHUNKS.check(frame.sort_values(["section_id", "chunk_id"], ignore_index=True))
@@ -84,7 +94,14 @@ def made_ranking(lists: Sequence[Sequence[tuple[int, float]]], width: int) -> Ra
         for place, (row, score) in enumerate(part):
             rows[query, place], norm[query, place] = row, score
     k_pos = np.where(rows >= 0, np.arange(1, width + 1), 0).astype(np.int32)
-    return Ranking(rows, norm, norm, k_pos, np.full(rows.shape, np.nan), (rows >= 0).sum(axis=1).astype(np.int64))
+    return Ranking(
+        rows,
+        norm,
+        norm,
+        k_pos,
+        np.full(rows.shape, np.nan),
+        (rows >= 0).sum(axis=1).astype(np.int64),
+    )
 
 
 class SciFact(NamedTuple):
@@ -98,7 +115,10 @@ class SciFact(NamedTuple):
 
 def scifact(folder: Path) -> SciFact:
     """BEIR SciFact, one chunk a document, with its test queries."""
-    documents = [json.loads(line) for line in (folder / "scifact" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]
+    documents = [
+        json.loads(line)
+        for line in (folder / "scifact" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     frame = chunks_frame(
         [document["text"] for document in documents],
         [(document["_id"], digest(document["_id"])) for document in documents],
@@ -110,6 +130,14 @@ def scifact(folder: Path) -> SciFact:
         texts[query["_id"]] = query["text"]
     with (folder / "scifact" / "qrels" / "test.tsv").open(encoding="utf-8", newline="") as stream:
         judged = list(csv.reader(stream, delimiter="\t"))[1:]
-    qrels = pd.DataFrame({"query_id": [row[0] for row in judged], "doc_id": [row[1] for row in judged], "relevance": [int(row[2]) for row in judged]})
+    qrels = pd.DataFrame(
+        {
+            "query_id": [row[0] for row in judged],
+            "doc_id": [row[1] for row in judged],
+            "relevance": [int(row[2]) for row in judged],
+        }
+    )
     query_ids = sorted(set(qrels["query_id"]))
-    return SciFact(ChunkTable(frame, "scifact"), qrels, query_ids, [texts[query] for query in query_ids])
+    return SciFact(
+        ChunkTable(frame, "scifact"), qrels, query_ids, [texts[query] for query in query_ids]
+    )

@@ -32,12 +32,21 @@ class Index:
         self.sections = []
         for path in sorted(folder.glob("*.md")):
             for text in re.split(r"\n(?=## )", path.read_text(encoding="utf-8")):
-                self.sections.append((path.name, text.strip(), set(re.findall(r"\w+", text.lower()))))
+                self.sections.append(
+                    (path.name, text.strip(), set(re.findall(r"\w+", text.lower())))
+                )
 
     def search(self, query: str, top_k: int) -> list[dict]:
         words = set(re.findall(r"\w+", query.lower()))
-        scored = sorted(((len(words & terms), name, text) for name, text, terms in self.sections), key=lambda row: (-row[0], row[1], row[2]))
-        return [{"doc_id": name, "text": text, "score": float(score)} for score, name, text in scored[:top_k] if score]
+        scored = sorted(
+            ((len(words & terms), name, text) for name, text, terms in self.sections),
+            key=lambda row: (-row[0], row[1], row[2]),
+        )
+        return [
+            {"doc_id": name, "text": text, "score": float(score)}
+            for score, name, text in scored[:top_k]
+            if score
+        ]
 
 
 class Service(ThreadingHTTPServer):
@@ -57,12 +66,22 @@ class Service(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     server: Service
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # headers and body are sent apart; waiting to join them would cost 40 ms
+    disable_nagle_algorithm = (
+        True  # headers and body are sent apart; waiting to join them would cost 40 ms
+    )
 
     def log_message(self, *_) -> None:
         pass
 
-    def reply(self, body: bytes, status: int = 200, *, kind: str = "application/json", length: int | None = None, **headers: str) -> None:
+    def reply(
+        self,
+        body: bytes,
+        status: int = 200,
+        *,
+        kind: str = "application/json",
+        length: int | None = None,
+        **headers: str,
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body) if length is None else length))
@@ -73,14 +92,25 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         server = self.server
-        self.reply(json.dumps({"asked": server.asked, "queries": server.queries, "sent": server.sent, "most_active": server.most_active}).encode())
+        self.reply(
+            json.dumps(
+                {
+                    "asked": server.asked,
+                    "queries": server.queries,
+                    "sent": server.sent,
+                    "most_active": server.most_active,
+                }
+            ).encode()
+        )
 
     def do_POST(self) -> None:
         server = self.server
         try:
             with server.lock:
                 server.active[self.path] += 1
-                server.most_active[self.path] = max(server.most_active[self.path], server.active[self.path])
+                server.most_active[self.path] = max(
+                    server.most_active[self.path], server.active[self.path]
+                )
             self.answer()
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
@@ -96,11 +126,17 @@ class Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             self.server.asked[self.path] += 1
             self.server.queries[f"{self.path} {query}"] += 1
-            self.nth, self.nth_of_query = self.server.asked[self.path], self.server.queries[f"{self.path} {query}"]
+            self.nth, self.nth_of_query = (
+                self.server.asked[self.path],
+                self.server.queries[f"{self.path} {query}"],
+            )
         time.sleep(float(options.get("delay", 0)))
         if self.nth > int(options.get("die_after", 10**9)):
             os.kill(os.getpid(), signal.SIGKILL)
-        found = {"chunks": self.server.index.search(query, top_k), **({"version": options["version"]} if "version" in options else {})}
+        found = {
+            "chunks": self.server.index.search(query, top_k),
+            **({"version": options["version"]} if "version" in options else {}),
+        }
         fault = options.get("fault") if options.get("on", "") in query else None
         self.good = json.dumps(found).encode()
         getattr(self, f"fault_{fault}", self.fault_none)()
@@ -180,7 +216,18 @@ class Handler(BaseHTTPRequestHandler):
     def fault_ids(self) -> None:
         """Documents by name alone: no text, no place."""
         chunks = json.loads(self.good)["chunks"]
-        self.reply(json.dumps({"chunks": [{"id": name, "score": -at} for at, name in enumerate(dict.fromkeys(chunk["doc_id"] for chunk in chunks))]}).encode())
+        self.reply(
+            json.dumps(
+                {
+                    "chunks": [
+                        {"id": name, "score": -at}
+                        for at, name in enumerate(
+                            dict.fromkeys(chunk["doc_id"] for chunk in chunks)
+                        )
+                    ]
+                }
+            ).encode()
+        )
 
     def fault_empty(self) -> None:
         self.reply(b'{"chunks": []}')

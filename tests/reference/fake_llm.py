@@ -75,7 +75,12 @@ def prompt_of(messages: Messages) -> str:
 def passages_of(messages: Messages) -> Passages:
     """Lines of user messages that start with `[token] `, each with what follows up to the next one or an empty line."""
     text = "\n".join(message["content"] for message in messages if message["role"] == "user")
-    return [(found[1], found[2].strip()) for found in re.finditer(r"^\[([^\]\n]+)\] (.*?)(?=^\[[^\]\n]+\] |^\s*$|\Z)", text, re.MULTILINE | re.DOTALL)]
+    return [
+        (found[1], found[2].strip())
+        for found in re.finditer(
+            r"^\[([^\]\n]+)\] (.*?)(?=^\[[^\]\n]+\] |^\s*$|\Z)", text, re.MULTILINE | re.DOTALL
+        )
+    ]
 
 
 def is_two_line(messages: Messages) -> bool:
@@ -120,7 +125,9 @@ class FakeLLM:
         self._seen: dict[tuple[str, str], int] = {}
         self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.fake = self
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
 
     @property
     def base_url(self) -> str:
@@ -144,11 +151,15 @@ class FakeLLM:
         """Note a request; returns what to play and how often this conversation's first message was asked in it before."""
         named = re.search(r"\[\[scenario=([\w:]+)\]\]", prompt_of(body["messages"]))
         scenario = named[1] if named else body["model"]
-        first = next((message["content"] for message in body["messages"] if message["role"] == "user"), "")
+        first = next(
+            (message["content"] for message in body["messages"] if message["role"] == "user"), ""
+        )
         with self.lock:
             self._in_flight += 1
             self.max_in_flight = max(self.max_in_flight, self._in_flight)
-            self.received.append(Received(time.monotonic(), scenario, body, headers, self._in_flight))
+            self.received.append(
+                Received(time.monotonic(), scenario, body, headers, self._in_flight)
+            )
             before = self._seen.get((scenario, first), 0)
             self._seen[scenario, first] = before + 1
         return scenario, before
@@ -162,35 +173,67 @@ class FakeLLM:
         passages = self.passages(messages)
         token, text = passages[0] if passages else ("", "")
         sentence = first_sentence(text)
-        order = re.search(r"(?i)ignore (?:all |your |the |previous |prior )*instructions[^\n]*?\bsay\s+[\"']?(\w+)", "\n".join(text for _, text in passages))
+        order = re.search(
+            r"(?i)ignore (?:all |your |the |previous |prior )*instructions[^\n]*?\bsay\s+[\"']?(\w+)",
+            "\n".join(text for _, text in passages),
+        )
         told = before > 0 or sum(message["role"] == "user" for message in messages) > 1
         texts = {
             "always_breaking": f"I think that {sentence}",
             "schema_breaking": None if told else f"Sure! Here is what I found: {sentence}",
             "fabricating": self._in_form(FABRICATED_TOKEN, sentence or "It is so.", messages),
-            "fabricating_quote": self._in_form(token, 'The documentation says: "The moon is made of green cheese."', messages),
-            "fabricating_cited_quote": self._in_form(token, "The moon is made of green cheese.", messages, quote="The moon is made of green cheese."),
+            "fabricating_quote": self._in_form(
+                token, 'The documentation says: "The moon is made of green cheese."', messages
+            ),
+            "fabricating_cited_quote": self._in_form(
+                token,
+                "The moon is made of green cheese.",
+                messages,
+                quote="The moon is made of green cheese.",
+            ),
             "obeying": order and order[1],
             "obeying_in_form": order and self._in_form(token, order[1], messages),
-            "error_reply": json.dumps({"error": "the evidence contradicts itself", "fix": "remove the older revision"}),
+            "error_reply": json.dumps(
+                {"error": "the evidence contradicts itself", "fix": "remove the older revision"}
+            ),
             "refuses": "INSUFFICIENT EVIDENCE",
             "refuses_in_form": self._refusal(messages),
         }
-        refusal = "INSUFFICIENT EVIDENCE" if "INSUFFICIENT EVIDENCE" in prompt_of(messages) else "NOT FOUND"
-        return texts.get(name) or (self._in_form(token, sentence, messages) if passages else refusal)
+        refusal = (
+            "INSUFFICIENT EVIDENCE"
+            if "INSUFFICIENT EVIDENCE" in prompt_of(messages)
+            else "NOT FOUND"
+        )
+        return texts.get(name) or (
+            self._in_form(token, sentence, messages) if passages else refusal
+        )
 
     def _in_form(self, token: str, sentence: str, messages: Messages, quote: str = "") -> str:
         if self.two_line(messages):
             return f"VERDICT={self.verdict(messages)}\nCITATIONS={token}\n\n{sentence}"
         cited = {"token": token, "quote": quote} if quote else token
-        return json.dumps({"citations": [cited], "answer": sentence, "deltaS": 0.3, "lambda": "convergent"}, ensure_ascii=False)
+        return json.dumps(
+            {"citations": [cited], "answer": sentence, "deltaS": 0.3, "lambda": "convergent"},
+            ensure_ascii=False,
+        )
 
     def _refusal(self, messages: Messages) -> str:
-        words = "INSUFFICIENT EVIDENCE" if "INSUFFICIENT EVIDENCE" in prompt_of(messages) else "NOT FOUND"
+        words = (
+            "INSUFFICIENT EVIDENCE"
+            if "INSUFFICIENT EVIDENCE" in prompt_of(messages)
+            else "NOT FOUND"
+        )
         gaps = "how much it costs" if words != "NOT FOUND" else ""
         if self.two_line(messages):
             return f"VERDICT={words}\nCITATIONS=\n\n{gaps}"
-        return json.dumps({"citations": [], "answer": f"{words}: {gaps}" if gaps else words, "deltaS": None, "lambda": None})
+        return json.dumps(
+            {
+                "citations": [],
+                "answer": f"{words}: {gaps}" if gaps else words,
+                "deltaS": None,
+                "lambda": None,
+            }
+        )
 
 
 class _Server(ThreadingHTTPServer):
@@ -211,8 +254,14 @@ def completion(text: object, messages: Messages, model: str) -> dict:
         "object": "chat.completion",
         "created": 0,
         "model": model,
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": words, "completion_tokens": tokens, "total_tokens": words + tokens},
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        ],
+        "usage": {
+            "prompt_tokens": words,
+            "completion_tokens": tokens,
+            "total_tokens": words + tokens,
+        },
     }
 
 
@@ -239,7 +288,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != "/v1/chat/completions":
             self.reply(404, {"error": {"message": f"no such path {self.path}"}})
             return
-        scenario, before = self.fake.begin(body, {name.lower(): value for name, value in self.headers.items()})
+        scenario, before = self.fake.begin(
+            body, {name.lower(): value for name, value in self.headers.items()}
+        )
         self.open = True
         name, _, times = scenario.partition(":")
         limit = int(times) if times else 2 if name.startswith("burst") else sys.maxsize
@@ -262,7 +313,15 @@ class _Handler(BaseHTTPRequestHandler):
             play()
             return
         if name not in SCENARIOS:
-            self.reply(404, {"error": {"message": f"The model `{name}` does not exist", "code": "model_not_found"}})
+            self.reply(
+                404,
+                {
+                    "error": {
+                        "message": f"The model `{name}` does not exist",
+                        "code": "model_not_found",
+                    }
+                },
+            )
             return
         self.fake.stopping.wait(self.fake.delay_s)
         self.reply(200, self.plain)
@@ -270,26 +329,56 @@ class _Handler(BaseHTTPRequestHandler):
     def reply(self, status: int, value: object, headers: Sequence[tuple[str, str]] = ()) -> None:
         self.raw(status, json.dumps(value).encode(), headers)
 
-    def raw(self, status: int, data: bytes, headers: Sequence[tuple[str, str]] = (), length: int | None = None) -> None:
+    def raw(
+        self,
+        status: int,
+        data: bytes,
+        headers: Sequence[tuple[str, str]] = (),
+        length: int | None = None,
+    ) -> None:
         self.finished()
         self.send_response(status)
-        for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(data) if length is None else length)), *headers):
+        for name, value in (
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(data) if length is None else length)),
+            *headers,
+        ):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
 
     def play_burst_429(self) -> None:
         headers = [] if self.fake.retry_after is None else [("Retry-After", self.fake.retry_after)]
-        self.reply(429, {"error": {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}}, headers)
+        self.reply(
+            429,
+            {
+                "error": {
+                    "message": "Rate limit reached",
+                    "type": "requests",
+                    "code": "rate_limit_exceeded",
+                }
+            },
+            headers,
+        )
 
     def play_burst_500(self) -> None:
         self.raw(500, b"<html>Internal Server Error</html>")
 
     def play_unauthorized(self) -> None:
-        self.reply(401, {"error": {"message": f"Incorrect API key provided: {self.headers['Authorization']}\n\x1b[31m" + "x" * 5000}})
+        self.reply(
+            401,
+            {
+                "error": {
+                    "message": f"Incorrect API key provided: {self.headers['Authorization']}\n\x1b[31m"
+                    + "x" * 5000
+                }
+            },
+        )
 
     def play_leaking(self) -> None:
-        self.reply(200, completion(f"Your header was {self.headers['Authorization']}", [], "leaking"))
+        self.reply(
+            200, completion(f"Your header was {self.headers['Authorization']}", [], "leaking")
+        )
 
     def play_hang(self) -> None:
         self.fake.stopping.wait(20)
@@ -313,13 +402,30 @@ class _Handler(BaseHTTPRequestHandler):
         self.reply(200, {**self.plain, "choices": []})
 
     def play_null_content(self) -> None:
-        self.reply(200, {**self.plain, "choices": [{"index": 0, "message": {"role": "assistant", "content": None, "refusal": "I must not."}}]})
+        self.reply(
+            200,
+            {
+                **self.plain,
+                "choices": [
+                    {
+                        "index": 0,
+                        "message": {"role": "assistant", "content": None, "refusal": "I must not."},
+                    }
+                ],
+            },
+        )
 
     def play_no_usage(self) -> None:
         self.reply(200, {name: value for name, value in self.plain.items() if name != "usage"})
 
     def play_bad_usage(self) -> None:
-        self.reply(200, {**self.plain, "usage": {"prompt_tokens": -5, "completion_tokens": True, "total_tokens": 10**30}})
+        self.reply(
+            200,
+            {
+                **self.plain,
+                "usage": {"prompt_tokens": -5, "completion_tokens": True, "total_tokens": 10**30},
+            },
+        )
 
     def play_oversized(self) -> None:
         self.send_response(200)

@@ -48,24 +48,46 @@ def question(number: int, wording: int = 0) -> str:
     if is_lost(number):
         bay = BAYS[number // MISSED_OF % len(BAYS)]
         return f"which valve belongs to {bay}" if wording == 0 else f"the key of {bay}"
-    return f"where is {word(number)} found" if wording == 0 else f"place of the valve {word(number)}"
+    return (
+        f"where is {word(number)} found" if wording == 0 else f"place of the valve {word(number)}"
+    )
 
 
 def gold(project: Project, *, only_gold: dict[int, int] | None = None) -> None:
     """Write questions and judgements; `only_gold` gives some questions another document."""
     given = only_gold or {}
-    (project.gold / "queries.jsonl").write_text(jsonl({"query_id": f"q{number:02d}", "text": question(number), "answerable": True} for number in range(N)), encoding="utf-8")
-    (project.gold / "paraphrases.jsonl").write_text(
-        jsonl({"query_id": f"q{number:02d}", "paraphrase_id": "terse", "text": question(number, 1), "source": "hand"} for number in range(N)), encoding="utf-8"
+    (project.gold / "queries.jsonl").write_text(
+        jsonl(
+            {"query_id": f"q{number:02d}", "text": question(number), "answerable": True}
+            for number in range(N)
+        ),
+        encoding="utf-8",
     )
-    rows = "".join(f"q{number:02d}\td{given.get(number, number):02d}.md\t1\n" for number in range(N))
+    (project.gold / "paraphrases.jsonl").write_text(
+        jsonl(
+            {
+                "query_id": f"q{number:02d}",
+                "paraphrase_id": "terse",
+                "text": question(number, 1),
+                "source": "hand",
+            }
+            for number in range(N)
+        ),
+        encoding="utf-8",
+    )
+    rows = "".join(
+        f"q{number:02d}\td{given.get(number, number):02d}.md\t1\n" for number in range(N)
+    )
     (project.gold / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}", encoding="utf-8")
     (project.gold / "answers.jsonl").write_text("", encoding="utf-8")
 
 
 def configure(project: Project, *strategies: str, more: str = ANSWERS, extra: str = "") -> None:
     head = "name: tiny\nversion: 1\ncorpus: {loader: folder, path: corpus, chunker: {kind: markdown, max_tokens: 64}}\nk: [1, 5, 10]\ndepth: 20\nseeds: [13]\nnightly: false\nstrategies:\n"
-    (project.gold / "gold_set.yaml").write_text(head + "".join(f"  - {one}\n" for one in strategies or (BM25,)) + GATES + more + extra, encoding="utf-8")
+    (project.gold / "gold_set.yaml").write_text(
+        head + "".join(f"  - {one}\n" for one in strategies or (BM25,)) + GATES + more + extra,
+        encoding="utf-8",
+    )
 
 
 def make(project: Project) -> None:
@@ -94,7 +116,14 @@ def night(project: Project, *more: str, exit_code: int = 0) -> Result:
 def fits(project: Project, name: str = "tiny") -> None:
     report = project.report(name)
     assert first_fault(report) is None
-    assert list(nulls_without_reason({"uncertainty": report["uncertainty"], "calibration": report["calibration"]})) == []
+    assert (
+        list(
+            nulls_without_reason(
+                {"uncertainty": report["uncertainty"], "calibration": report["calibration"]}
+            )
+        )
+        == []
+    )
     found = lines(project, name)
     validator = jsonschema.Draft202012Validator(uncertain_line_schema())
     assert [error.message for line in found for error in validator.iter_errors(line)] == []
@@ -102,7 +131,9 @@ def fits(project: Project, name: str = "tiny") -> None:
     assert len(found) == sum(entry["n_claims"] for entry in stated.values())
     for line in found:
         if line["miss_rate"]["status"] not in {"provisional", "measured"} and "answer" in line:
-            assert line["answer"]["calibrated_confidence"]["kind"] == "absent"  # nothing unearned discounts
+            assert (
+                line["answer"]["calibrated_confidence"]["kind"] == "absent"
+            )  # nothing unearned discounts
         if line["miss_rate"]["calibrator"] == "heuristic_v0":
             assert line["miss_rate"]["status"] in {"uncalibrated", "stale", "absent"}
 
@@ -111,7 +142,12 @@ def nulls_without_reason(value: Any, path: str = "") -> Iterator[str]:
     if isinstance(value, dict):
         for key, part in value.items():
             alone = key == "value" and "reason" in value
-            if part is None and f"{key}_reason" not in value and not alone and key not in NOT_FIGURES:
+            if (
+                part is None
+                and f"{key}_reason" not in value
+                and not alone
+                and key not in NOT_FIGURES
+            ):
                 yield f"{path}.{key}"
             yield from nulls_without_reason(part, f"{path}.{key}")
     elif isinstance(value, list):
@@ -121,6 +157,8 @@ def nulls_without_reason(value: Any, path: str = "") -> Iterator[str]:
 
 def call(project: Project, *words: str | Path, exit_code: int | None = 0) -> Result:
     """Another command of the tool, over the same home."""
-    result = CliRunner().invoke(app, [*map(str, words), "--home", str(project.home)], catch_exceptions=False)
+    result = CliRunner().invoke(
+        app, [*map(str, words), "--home", str(project.home)], catch_exceptions=False
+    )
     assert exit_code is None or result.exit_code == exit_code, result.output
     return result

@@ -35,7 +35,13 @@ class Evidence:
 
     def answerer(self, **options) -> Extractive:
         """The embedded default: words, the strategy's synonyms and the corpus's own LSA."""
-        return Extractive(self.embed, embedding="lsa", term_weights=self.term_weights, expansion=self.expansion, **options)
+        return Extractive(
+            self.embed,
+            embedding="lsa",
+            term_weights=self.term_weights,
+            expansion=self.expansion,
+            **options,
+        )
 
     def spans(self, question: int, extract: Extract) -> list[tuple[str, int, int]]:
         """Cited spans in their documents."""
@@ -47,49 +53,103 @@ class Evidence:
         return found
 
 
-def pandas_evidence(root: Path, home: Path, *, strategy: str | None = None, top_k: int | None = None, original: bool = True) -> Evidence:
+def pandas_evidence(
+    root: Path,
+    home: Path,
+    *,
+    strategy: str | None = None,
+    top_k: int | None = None,
+    original: bool = True,
+) -> Evidence:
     """Retrieve for the questions of pandas_api, as it is configured where nothing else is said."""
-    settings = Settings(home=home, reports=home / "reports", gold_sets=root / "gold_sets", tracking_uri="refused://")
+    settings = Settings(
+        home=home, reports=home / "reports", gold_sets=root / "gold_sets", tracking_uri="refused://"
+    )
     evaluation = open_gold_set(root / "gold_sets" / "pandas_api", settings)
     config = evaluation.config
     strategy, top_k = strategy or config.primary_strategy, top_k or config.answers.top_k
-    expand = getattr(next(spec for spec in config.strategies if spec.name == strategy), "expand", None)
+    expand = getattr(
+        next(spec for spec in config.strategies if spec.name == strategy), "expand", None
+    )
     gold = gold_variants(evaluation)
     variants = gold.frame("variants")
-    variants = variants[(variants["paraphrase_id"] == "original") == original].reset_index(drop=True)
-    chunks, documents = admitted_chunks(evaluation).frame("chunks"), corpus_snapshot(evaluation).frame("documents")
+    variants = variants[(variants["paraphrase_id"] == "original") == original].reset_index(
+        drop=True
+    )
+    chunks, documents = (
+        admitted_chunks(evaluation).frame("chunks"),
+        corpus_snapshot(evaluation).frame("documents"),
+    )
     ready = IndexOpener(evaluation)().strategies
     ranking = ready[strategy].search(variants["text"].tolist(), top_k, evaluation.config.seeds[0])
     rows = [[row for row in its if row >= 0] for its in ranking.rows.tolist()]
     titles, texts = chunks["title"].tolist(), chunks["text"].tolist()
     passages = [
-        [Passage(texts[row], titles[row], score, rank) for rank, (row, score) in enumerate(zip(its, scores, strict=False), start=1)]
+        [
+            Passage(texts[row], titles[row], score, rank)
+            for rank, (row, score) in enumerate(zip(its, scores, strict=False), start=1)
+        ]
         for its, scores in zip(rows, ranking.norm.tolist(), strict=True)
     ]
-    spans = {query: list(zip(its["doc_id"], its["start"], its["end"], strict=True)) for query, its in gold.frame("spans").groupby("query_id")}
+    spans = {
+        query: list(zip(its["doc_id"], its["start"], its["end"], strict=True))
+        for query, its in gold.frame("spans").groupby("query_id")
+    }
     source = ready["vector"].source
-    weights = TermWeights.of_texts([f"{title} {text}" for title, text in zip(titles, texts, strict=True)])
+    weights = TermWeights.of_texts(
+        [f"{title} {text}" for title, text in zip(titles, texts, strict=True)]
+    )
     by_id = dict(zip(documents["doc_id"], documents["text"], strict=True))
-    return Evidence(variants, chunks, by_id, passages, rows, [spans.get(query, []) for query in variants["query_id"]], source.embedder.embed, weights, Expansion.load(expand) if expand else None)
+    return Evidence(
+        variants,
+        chunks,
+        by_id,
+        passages,
+        rows,
+        [spans.get(query, []) for query in variants["query_id"]],
+        source.embedder.embed,
+        weights,
+        Expansion.load(expand) if expand else None,
+    )
 
 
-def figures(evidence: Evidence, extracts: Sequence[Extract], *, ignore_refusals: bool = False) -> dict[str, object]:
+def figures(
+    evidence: Evidence, extracts: Sequence[Extract], *, ignore_refusals: bool = False
+) -> dict[str, object]:
     """Citation precision, recall, match rate and validity over all questions, with what was refused and what could have been found."""
     cited, right, matched, valid = (np.zeros(len(extracts)) for _ in range(4))
     for i, extract in enumerate(extracts):
         spans = evidence.spans(i, extract) if extract.answered or ignore_refusals else []
         gold = evidence.gold[i]
         cited[i] = len(spans)
-        right[i] = sum(is_right(start, end, [(low, high) for name, low, high in gold if name == doc]) for doc, start, end in spans)
-        matched[i] = sum(is_right(low, high, [(start, end) for doc, start, end in spans if doc == name]) for name, low, high in gold)
-        valid[i] = sum(0 <= start < end <= len(evidence.texts[doc]) and bool(evidence.texts[doc][start:end].strip()) for doc, start, end in spans)
+        right[i] = sum(
+            is_right(start, end, [(low, high) for name, low, high in gold if name == doc])
+            for doc, start, end in spans
+        )
+        matched[i] = sum(
+            is_right(low, high, [(start, end) for doc, start, end in spans if doc == name])
+            for name, low, high in gold
+        )
+        valid[i] = sum(
+            0 <= start < end <= len(evidence.texts[doc])
+            and bool(evidence.texts[doc][start:end].strip())
+            for doc, start, end in spans
+        )
     due = np.array([len(gold) for gold in evidence.gold], dtype=float)
     answerable = due > 0
     reachable = [
-        any(evidence.chunks["doc_id"].iloc[row] == doc and evidence.chunks["start"].iloc[row] < end and evidence.chunks["end"].iloc[row] > start for row in rows for doc, start, end in gold)
+        any(
+            evidence.chunks["doc_id"].iloc[row] == doc
+            and evidence.chunks["start"].iloc[row] < end
+            and evidence.chunks["end"].iloc[row] > start
+            for row in rows
+            for doc, start, end in gold
+        )
         for rows, gold in zip(evidence.rows, evidence.gold, strict=True)
     ]
-    expected = np.where(answerable, np.maximum(cited, 1), cited)  # an answerable question without a citation owes one
+    expected = np.where(
+        answerable, np.maximum(cited, 1), cited
+    )  # an answerable question without a citation owes one
     groups = pd.factorize(evidence.variants["group_id"])[0]
     # ratio of sums: a question that cites nothing weighs nothing
     low, high = ratio_interval(right, cited, groups)
@@ -108,11 +168,15 @@ def figures(evidence: Evidence, extracts: Sequence[Extract], *, ignore_refusals:
     }
 
 
-def ratio_interval(values: np.ndarray, counts: np.ndarray, groups: np.ndarray) -> tuple[float | None, float | None]:
+def ratio_interval(
+    values: np.ndarray, counts: np.ndarray, groups: np.ndarray
+) -> tuple[float | None, float | None]:
     """95 % bootstrap interval over groups of sum(values) / sum(counts); groups without a count are left out."""
     sums, sizes = np.bincount(groups, weights=values), np.bincount(groups, weights=counts)
     kept = sizes > 0
     if not kept.any():
         return None, None
-    low, high = bootstrap_quantiles(sums[kept][:, None], sizes[kept], 13, 10_000, (0.025, 0.975))[:, 0]
+    low, high = bootstrap_quantiles(sums[kept][:, None], sizes[kept], 13, 10_000, (0.025, 0.975))[
+        :, 0
+    ]
     return float(low), float(high)

@@ -12,7 +12,13 @@ from rag_eval.reporting.html.figures import Cursor
 from rag_eval.reporting.html.page import Page
 from rag_eval.reporting.html.templating import render
 
-HOSTILE = ("<script>alert(1)</script>", "$x$ & \\frac{1}{2}", "</svg><img src=x onerror=y>", "=SUM(A1)", "n" * 1000)
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "$x$ & \\frac{1}{2}",
+    "</svg><img src=x onerror=y>",
+    "=SUM(A1)",
+    "n" * 1000,
+)
 HIDDEN = "a\u202eb\x00c"
 _FIGURE = re.compile(r'<data value="([^"]*)" data-at="([^"]*)">')
 _TEXT = re.compile(r'<bdi data-at="([^"]*)">')
@@ -37,7 +43,9 @@ def rendered(name: str, report: dict[str, Any]):
     names = [table.name for table in panel.tables]
     assert len(set(names)) == len(names)
     for table in panel.tables:
-        assert [column.key for column in table.columns] == [column.key.lower() for column in table.columns]
+        assert [column.key for column in table.columns] == [
+            column.key.lower() for column in table.columns
+        ]
         assert table.csv().startswith(table.columns[0].key)
         assert table.csv().count("\n") >= len(table.rows)
         assert r"\toprule" in table.tex()
@@ -72,9 +80,14 @@ def only(report: dict[str, Any], name: str) -> dict[str, Any]:
     found["strategy"] = name
     found["strategies"] = [entry for entry in found["strategies"] if entry["name"] == name]
     for part in ("uncertainty", "calibration", "stability"):
-        found[part]["strategies"] = {key: entry for key, entry in found[part]["strategies"].items() if key == name}
+        found[part]["strategies"] = {
+            key: entry for key, entry in found[part]["strategies"].items() if key == name
+        }
     found["uncertainty"]["iterative"] = {}
-    found["calibration"] |= {"comparison": None, "comparison_reason": "1 strategies have outcomes enough; a comparison needs two"}
+    found["calibration"] |= {
+        "comparison": None,
+        "comparison_reason": "1 strategies have outcomes enough; a comparison needs two",
+    }
     found["overlap"]["pairs"] = []
     return found
 
@@ -90,5 +103,7 @@ def many(report: dict[str, Any], name: str, count: int) -> dict[str, Any]:
         found[part]["strategies"] = {one: copy.deepcopy(of) for one in names}
     found["strategy"] = names[0]
     pair = copy.deepcopy(report["overlap"]["pairs"][0])
-    found["overlap"]["pairs"] = [{**pair, "a": a, "b": b} for place, a in enumerate(names) for b in names[place + 1 :]]
+    found["overlap"]["pairs"] = [
+        {**pair, "a": a, "b": b} for place, a in enumerate(names) for b in names[place + 1 :]
+    ]
     return found

@@ -18,7 +18,18 @@ RUN = 200
 
 
 def _luhn(head: str) -> str:
-    return next(head + digit for digit in string.digits if sum(value - 9 if value > 9 else value for value in [int(c) * (2 if place % 2 else 1) for place, c in enumerate(reversed(head + digit))]) % 10 == 0)
+    return next(
+        head + digit
+        for digit in string.digits
+        if sum(
+            value - 9 if value > 9 else value
+            for value in [
+                int(c) * (2 if place % 2 else 1) for place, c in enumerate(reversed(head + digit))
+            ]
+        )
+        % 10
+        == 0
+    )
 
 
 def _iban(number: int) -> str:
@@ -34,15 +45,28 @@ def _card(number: int) -> str:
 
 
 def _key(number: int) -> str:
-    letters = "".join((string.ascii_letters + string.digits)[(7 * place + 11 * number) % 62] for place in range(34))
-    return (f"gh{'p'}_{letters}7Z", f"A{'KIA'}{letters.upper()[:14]}Q7", f"s{'k'}-{letters[:24]}9a", f"hf{'_'}{letters}8B")[number % 4]
+    letters = "".join(
+        (string.ascii_letters + string.digits)[(7 * place + 11 * number) % 62]
+        for place in range(34)
+    )
+    return (
+        f"gh{'p'}_{letters}7Z",
+        f"A{'KIA'}{letters.upper()[:14]}Q7",
+        f"s{'k'}-{letters[:24]}9a",
+        f"hf{'_'}{letters}8B",
+    )[number % 4]
 
 
 def values(number: int) -> dict[str, str]:
     """Five values of one document, each of another kind."""
     return {
         "email": f"vorname.name{number}@" + f"abteilung{number}.example.org",
-        "phone": (f"+49 30 {1234500 + number}", f"(0{300 + number}) 55{1000 + number}0", f"+1 (415) 555-{1000 + number}", f"415-555-{2000 + number}")[number % 4],
+        "phone": (
+            f"+49 30 {1234500 + number}",
+            f"(0{300 + number}) 55{1000 + number}0",
+            f"+1 (415) 555-{1000 + number}",
+            f"415-555-{2000 + number}",
+        )[number % 4],
         "card": _card(number),
         "iban": _iban(number),
         "key": _key(number),
@@ -50,7 +74,18 @@ def values(number: int) -> dict[str, str]:
 
 
 EVERY = [value for number in range(N_EACH) for value in values(number).values()]
-WORDS = ("meadow", "copper", "lantern", "harvest", "violin", "granite", "orchard", "compass", "feather", "harbour")
+WORDS = (
+    "meadow",
+    "copper",
+    "lantern",
+    "harvest",
+    "violin",
+    "granite",
+    "orchard",
+    "compass",
+    "feather",
+    "harbour",
+)
 
 
 def subject(number: int) -> str:
@@ -78,7 +113,12 @@ def body(number: int) -> str:
 def address(number: int) -> str:
     """Address of a document, with a value in it in one of several ways."""
     held = values(number)
-    return (f"https://example.org/people/{held['email']}", f"https://example.org/d{number}?to={held['email'].replace('@', '%40')}", f"https://example.org/d{number}?card={held['card'].replace(' ', '')}&x=1", f"https://example.org/k/{held['key']}#top")[number % 4]
+    return (
+        f"https://example.org/people/{held['email']}",
+        f"https://example.org/d{number}?to={held['email'].replace('@', '%40')}",
+        f"https://example.org/d{number}?card={held['card'].replace(' ', '')}&x=1",
+        f"https://example.org/k/{held['key']}#top",
+    )[number % 4]
 
 
 def markdown(number: int) -> str:
@@ -88,21 +128,48 @@ def markdown(number: int) -> str:
 
 
 def beir(number: int) -> dict[str, object]:
-    return {"_id": f"d{number}", "title": f"Service of {values(number)['email']}", "text": body(number), "metadata": {"url": address(number), "author": values(number)["email"]}}
+    return {
+        "_id": f"d{number}",
+        "title": f"Service of {values(number)['email']}",
+        "text": body(number),
+        "metadata": {"url": address(number), "author": values(number)["email"]},
+    }
 
 
 def question(number: int) -> str:
-    return f"Who looks after the {subject(number)} service and can be called when the {subject(number)} service is broken on a weekend?" + (f" Is it {values(number)['email']}?" if number % 5 == 0 else "")
+    return (
+        f"Who looks after the {subject(number)} service and can be called when the {subject(number)} service is broken on a weekend?"
+        + (f" Is it {values(number)['email']}?" if number % 5 == 0 else "")
+    )
 
 
 def output(number: int, document: str) -> dict[str, object]:
     """What a system of one's own says: it copies the source, quotes it, and gives its place in a document's text."""
     text, care = body(number), sentence(number)
     start = document.index(care)
-    payload = {"doc_id": f"d{number}.md", "quote": care, "source_url": address(number), "offsets": {"start": start, "end": start + len(care), "unit": "char"}}
-    contexts = [{"doc_id": f"d{number}.md", "id": f"part-{number}", "text": text, "url": address(number), "title": f"of {values(number)['email']}"}]
+    payload = {
+        "doc_id": f"d{number}.md",
+        "quote": care,
+        "source_url": address(number),
+        "offsets": {"start": start, "end": start + len(care), "unit": "char"},
+    }
+    contexts = [
+        {
+            "doc_id": f"d{number}.md",
+            "id": f"part-{number}",
+            "text": text,
+            "url": address(number),
+            "title": f"of {values(number)['email']}",
+        }
+    ]
     answer = f"It is said that {care} Ask {values(number)['phone'].removeprefix('+')} or {values(number)['email']} [1]."
-    return {"query_id": f"q{number}", "question": question(number), "answer": answer, "contexts": contexts, "citations": [payload, f"as {values(number)['email']} says: {care}"]}
+    return {
+        "query_id": f"q{number}",
+        "question": question(number),
+        "answer": answer,
+        "contexts": contexts,
+        "citations": [payload, f"as {values(number)['email']} says: {care}"],
+    }
 
 
 def _texts(path: Path) -> Iterator[str]:
@@ -112,7 +179,9 @@ def _texts(path: Path) -> Iterator[str]:
         return
     raw = path.read_bytes().decode("utf-8", "replace")
     yield raw
-    yield re.sub(r"\\u([0-9a-fA-F]{4})|\\n", lambda match: chr(int(match[1], 16)) if match[1] else " ", raw)
+    yield re.sub(
+        r"\\u([0-9a-fA-F]{4})|\\n", lambda match: chr(int(match[1], 16)) if match[1] else " ", raw
+    )
 
 
 def outputs(*places: Path) -> Iterator[tuple[str, str]]:
@@ -149,10 +218,16 @@ def copied(found: Iterator[tuple[str, str]], sources: list[str]) -> set[tuple[st
     wholes = {piece for source in plain_sources for _, piece in _windows(source, RUN + 1)}
     seen = set()
     for name, text in found:
-        plain = " ".join(re.sub(r"\n {5,}(?=\S)", "\n| ", text).split())  # an address at the end of one line of `explain` is no part of the next
+        plain = " ".join(
+            re.sub(r"\n {5,}(?=\S)", "\n| ", text).split()
+        )  # an address at the end of one line of `explain` is no part of the next
         for at, block in _windows(plain, RUN // 2, RUN // 2):
             if block in halves:
-                seen |= {(name, piece) for _, piece in _windows(plain[max(0, at - RUN) : at + 2 * RUN], RUN + 1) if piece in wholes}
+                seen |= {
+                    (name, piece)
+                    for _, piece in _windows(plain[max(0, at - RUN) : at + 2 * RUN], RUN + 1)
+                    if piece in wholes
+                }
     return seen
 
 

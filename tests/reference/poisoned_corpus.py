@@ -22,13 +22,18 @@ from rag_eval.trust.restating import restates
 HOST = "xquad.example"
 UNTRUSTED, LOOKALIKE = "untrusted.example", "xquad.examp1e"
 TOP, DEPTH = 5, 100
-STRATEGIES = (Bm25(name="bm25", kind="bm25"), Vector(name="lsa", kind="vector", embedding=Embedding(model="lsa-256")))
+STRATEGIES = (
+    Bm25(name="bm25", kind="bm25"),
+    Vector(name="lsa", kind="vector", embedding=Embedding(model="lsa-256")),
+)
 
 FORMS: dict[str, Callable[[str, str], str]] = {
     "question. passage": lambda question, passage: f"{question}. {passage}",
     "question passage": lambda question, passage: f"{question} {passage}",
     "question? passage": lambda question, passage: f"{question}? {passage}",
-    "Question? passage": lambda question, passage: f"{question[:1].upper()}{question[1:]}? {passage}",
+    "Question? passage": lambda question, passage: (
+        f"{question[:1].upper()}{question[1:]}? {passage}"
+    ),
     "## question": lambda question, passage: f"## {question}\n\n{passage}",
     "passage": lambda _, passage: passage,
 }
@@ -70,13 +75,25 @@ def json_lines(path: Path) -> list[dict]:
 def attack(data: Path, form: str, source: str, per_target: int = 5) -> Attack:
     """Plant `per_target` passages for each target question; none for `per_target` 0."""
     documents = json_lines(data / "xquad" / "corpus.jsonl")
-    targets = list(json.loads((data / "poisonedrag" / "nq.json").read_text(encoding="utf-8")).values())
-    planted = [(number, FORMS[form](target["question"], passage)) for number, target in enumerate(targets) for passage in target["adv_texts"][:per_target]]
+    targets = list(
+        json.loads((data / "poisonedrag" / "nq.json").read_text(encoding="utf-8")).values()
+    )
+    planted = [
+        (number, FORMS[form](target["question"], passage))
+        for number, target in enumerate(targets)
+        for passage in target["adv_texts"][:per_target]
+    ]
     asked = {query["_id"]: query["text"] for query in json_lines(data / "xquad" / "queries.jsonl")}
-    judged = [line.split("\t")[:2] for line in (data / "xquad" / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    judged = [
+        line.split("\t")[:2]
+        for line in (data / "xquad" / "qrels" / "test.tsv")
+        .read_text(encoding="utf-8")
+        .splitlines()[1:]
+    ]
     return Attack(
         [document["text"] for document in documents] + [text for _, text in planted],
-        [document["_id"] for document in documents] + [f"zz-{row:04d}" for row in range(len(planted))],
+        [document["_id"] for document in documents]
+        + [f"zz-{row:04d}" for row in range(len(planted))],
         [HOST] * len(documents) + [source] * len(planted),
         np.array([True] * len(documents) + [False] * len(planted)),
         [target["question"] for target in targets],
@@ -86,7 +103,9 @@ def attack(data: Path, form: str, source: str, per_target: int = 5) -> Attack:
     )
 
 
-def outcome(its: Attack, spec: Bm25 | Vector, folder: Path, *, guard: str = "", allowlist: bool = True) -> Outcome:
+def outcome(
+    its: Attack, spec: Bm25 | Vector, folder: Path, *, guard: str = "", allowlist: bool = True
+) -> Outcome:
     """Retrieve for all questions.
 
     Parameters
@@ -108,23 +127,45 @@ def outcome(its: Attack, spec: Bm25 | Vector, folder: Path, *, guard: str = "", 
         found = floods(its.texts, its.sources, vouched=vouched)
         kept[found.loc[found["severity"] == "blocked", "row"].to_numpy()] = False
     rows = np.flatnonzero(kept)
-    chunks = table([its.texts[row] for row in rows], [(its.doc_ids[row], f"chunk-{its.doc_ids[row]}") for row in rows])
+    chunks = table(
+        [its.texts[row] for row in rows],
+        [(its.doc_ids[row], f"chunk-{its.doc_ids[row]}") for row in rows],
+    )
     row_of = {document: row for row, document in enumerate(its.doc_ids)}
     original = np.array([row_of[document] for document in chunks.doc_ids])
     queries = its.targets + its.clean
-    ranked = ReadyStrategy(spec, StrategyIndex(chunks, places(folder))).search(queries, min(DEPTH, len(rows))).rows
+    ranked = (
+        ReadyStrategy(spec, StrategyIndex(chunks, places(folder)))
+        .search(queries, min(DEPTH, len(rows)))
+        .rows
+    )
     held = ranked >= 0
     if "restates" in guard:
         of = [its.sources[row] for row in original]
         marks = None if vouched is None else vouched[original]
-        blocked = restates(queries, chunks.texts, titles=[""] * len(of), doc_ids=chunks.doc_ids, sources=of, vouched=marks).blocked.toarray()
+        blocked = restates(
+            queries,
+            chunks.texts,
+            titles=[""] * len(of),
+            doc_ids=chunks.doc_ids,
+            sources=of,
+            vouched=marks,
+        ).blocked.toarray()
         held &= ~blocked[np.arange(len(queries))[:, None], np.maximum(ranked, 0)]
     shown = held & (np.cumsum(held, axis=1) <= TOP)
     documents = original[np.maximum(ranked, 0)]
     n = len(its.targets)
     planted = np.where(shown[:n], its.target_of[documents[:n]], -1)
-    hits = np.stack([(planted >= 0).any(axis=1), (planted == np.arange(n)[:, None]).any(axis=1)], axis=1).astype(float)
+    hits = np.stack(
+        [(planted >= 0).any(axis=1), (planted == np.arange(n)[:, None]).any(axis=1)], axis=1
+    ).astype(float)
     wanted = np.array([row_of[document] for document in its.relevant])
     recall = (shown[n:] & (documents[n:] == wanted[:, None])).any(axis=1).mean()
     bounds = clustered_interval(hits, np.arange(n), seed=13)
-    return Outcome(float(bounds.value[0]), float(bounds.high[0]), float(bounds.value[1]), float(bounds.high[1]), float(recall))
+    return Outcome(
+        float(bounds.value[0]),
+        float(bounds.high[0]),
+        float(bounds.value[1]),
+        float(bounds.high[1]),
+        float(recall),
+    )

@@ -24,7 +24,11 @@ SECONDS_TO_START = 60
 
 def binary(name: str) -> str | None:
     """Path of a server program: on the PATH, or the newest where Debian keeps them."""
-    debian = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: (len(path.parts[4]), path.parts[4]), reverse=True)
+    debian = sorted(
+        Path("/usr/lib/postgresql").glob(f"*/bin/{name}"),
+        key=lambda path: (len(path.parts[4]), path.parts[4]),
+        reverse=True,
+    )
     return shutil.which(name) or (str(debian[0]) if debian else None)
 
 
@@ -70,16 +74,40 @@ def _start(data: Path, how: dict[str, object]) -> tuple["subprocess.Popen[bytes]
 
     for _ in range(TRIES):  # another process may take the port first
         port = free_port()
-        options = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB", "max_connections": 40}
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "port": port,
+            "unix_socket_directories": "",
+            "fsync": "off",
+            "full_page_writes": "off",
+            "shared_buffers": "32MB",
+            "max_connections": 40,
+        }
         with (data.parent / "log").open("ab") as log:
-            server = subprocess.Popen([binary("postgres"), "-D", str(data), *(f"--{name}={value}" for name, value in options.items())], stdout=log, stderr=log, cwd=data.parent, **how)
+            server = subprocess.Popen(
+                [
+                    binary("postgres"),
+                    "-D",
+                    str(data),
+                    *(f"--{name}={value}" for name, value in options.items()),
+                ],
+                stdout=log,
+                stderr=log,
+                cwd=data.parent,
+                **how,
+            )
         until = time.monotonic() + SECONDS_TO_START
         while server.poll() is None and time.monotonic() < until:
-            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(address(port), connect_timeout=5):
+            with (
+                contextlib.suppress(psycopg.OperationalError),
+                psycopg.connect(address(port), connect_timeout=5),
+            ):
                 return server, port
             time.sleep(0.05)
         _stop(server)
-    raise RuntimeError(f"PostgreSQL did not start: {(data.parent / 'log').read_text(errors='replace')[-2000:]}")
+    raise RuntimeError(
+        f"PostgreSQL did not start: {(data.parent / 'log').read_text(errors='replace')[-2000:]}"
+    )
 
 
 def _stop(server: "subprocess.Popen[bytes]") -> None:
@@ -97,18 +125,35 @@ def running() -> Iterator[str]:
     """Address of a server's first database; the server is stopped and its folder removed at the end, whatever happened."""
     initdb = binary("initdb")
     if initdb is None or binary("postgres") is None:
-        pytest.skip("PostgreSQL's programs initdb and postgres are not installed (Debian: apt-get install postgresql)")
+        pytest.skip(
+            "PostgreSQL's programs initdb and postgres are not installed (Debian: apt-get install postgresql)"
+        )
     pytest.importorskip("psycopg")
     how = account()
-    folder = Path(tempfile.mkdtemp(prefix="rag-eval-postgres-"))  # not a pytest folder: those are closed to other users
+    folder = Path(
+        tempfile.mkdtemp(prefix="rag-eval-postgres-")
+    )  # not a pytest folder: those are closed to other users
     try:
         secret = folder / "password"
         secret.write_text(PASSWORD)
         if how:
             for path in (folder, secret):
                 os.chown(path, how["user"], how["group"])
-        command = [initdb, "-D", str(folder / "data"), "-U", USER, f"--pwfile={secret}", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"]
-        made = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder, check=False, **how)
+        command = [
+            initdb,
+            "-D",
+            str(folder / "data"),
+            "-U",
+            USER,
+            f"--pwfile={secret}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+        ]
+        made = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, cwd=folder, check=False, **how
+        )
         if made.returncode:
             raise RuntimeError(f"initdb failed: {made.stderr}")
         server, port = _start(folder / "data", how)

@@ -26,9 +26,20 @@ def content_words(text: str) -> set[str]:
 def judge(prompt: str) -> dict:
     asked = last_input(prompt)
     if "answer" in asked:
-        return {"statements": [part for part in re.split(r"(?<=[.!?])\s+", asked["answer"]) if part]}
+        return {
+            "statements": [part for part in re.split(r"(?<=[.!?])\s+", asked["answer"]) if part]
+        }
     known = content_words(asked["context"])
-    return {"statements": [{"statement": statement, "reason": "words", "verdict": int(content_words(statement) <= known)} for statement in asked["statements"]]}
+    return {
+        "statements": [
+            {
+                "statement": statement,
+                "reason": "words",
+                "verdict": int(content_words(statement) <= known),
+            }
+            for statement in asked["statements"]
+        ]
+    }
 
 
 class FakeJudge:
@@ -55,8 +66,15 @@ class FakeJudge:
         self._thread.join()
 
     def reply(self, body: dict) -> tuple[int, str]:
-        status = {"busy": 429, "down": 500}.get(self.behaviour, 429 if self.behaviour == "busy_once" and len(self.requests) == 1 else 200)
-        bad = {"garbage": "I would say NaN.", "wrong_schema": json.dumps({"score": "NaN"}), "no_statements": json.dumps({"statements": []})}
+        status = {"busy": 429, "down": 500}.get(
+            self.behaviour,
+            429 if self.behaviour == "busy_once" and len(self.requests) == 1 else 200,
+        )
+        bad = {
+            "garbage": "I would say NaN.",
+            "wrong_schema": json.dumps({"score": "NaN"}),
+            "no_statements": json.dumps({"statements": []}),
+        }
         if self.behaviour == "slow":
             time.sleep(1)
         return status, bad.get(self.behaviour) or json.dumps(judge(body["messages"][-1]["content"]))
@@ -78,8 +96,17 @@ class FakeJudge:
                 message = {"role": "assistant", "content": text}
                 usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
                 choice = {"index": 0, "message": message, "finish_reason": "stop"}
-                answer = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"], "choices": [choice], "usage": usage}
-                payload = json.dumps(answer if status == 200 else {"error": {"message": "no", "type": "fake"}}).encode()
+                answer = {
+                    "id": "1",
+                    "object": "chat.completion",
+                    "created": 0,
+                    "model": body["model"],
+                    "choices": [choice],
+                    "usage": usage,
+                }
+                payload = json.dumps(
+                    answer if status == 200 else {"error": {"message": "no", "type": "fake"}}
+                ).encode()
                 try:
                     self.send_response(status)
                     self.send_header("Content-Type", "application/json")

@@ -9,7 +9,9 @@ Ranked = list[tuple[int, float]]
 
 def best(scores: Sequence[float | None], ids: Ids, depth: int, decimals: int = 6) -> Ranked:
     """Chunks by (score desc, section_id asc, snippet_id asc); a score of None is no candidate."""
-    rounded = [(row, round(score, decimals)) for row, score in enumerate(scores) if score is not None]
+    rounded = [
+        (row, round(score, decimals)) for row, score in enumerate(scores) if score is not None
+    ]
     return sorted(rounded, key=lambda item: (-item[1], ids[item[0]]))[:depth]
 
 
@@ -27,16 +29,29 @@ def min_max(scores: Sequence[float]) -> list[float]:
     return [1.0 if high == low else (score - low) / (high - low) for score in scores]
 
 
-def cosines(query: Sequence[float], vectors: Sequence[Sequence[float]], allowed: Sequence[bool] | None = None) -> list[float | None]:
+def cosines(
+    query: Sequence[float],
+    vectors: Sequence[Sequence[float]],
+    allowed: Sequence[bool] | None = None,
+) -> list[float | None]:
     """Dot products with unit vectors; nothing for a zero query, a zero vector or a chunk that is not allowed."""
     if not any(query):
         return [None] * len(vectors)
     return [
-        sum(a * b for a, b in zip(query, vector, strict=True)) if any(vector) and (allowed is None or allowed[row]) else None for row, vector in enumerate(vectors)
+        sum(a * b for a, b in zip(query, vector, strict=True))
+        if any(vector) and (allowed is None or allowed[row])
+        else None
+        for row, vector in enumerate(vectors)
     ]
 
 
-def lucene_bm25(query: Sequence[int], documents: Sequence[Sequence[int]], k1: float, b: float, allowed: Sequence[bool] | None = None) -> list[float | None]:
+def lucene_bm25(
+    query: Sequence[int],
+    documents: Sequence[Sequence[int]],
+    k1: float,
+    b: float,
+    allowed: Sequence[bool] | None = None,
+) -> list[float | None]:
     """BM25 as Lucene has it, without its constant factor (k1 + 1); no candidate without a common term."""
     average = sum(len(document) for document in documents) / len(documents)
     result: list[float | None] = []
@@ -55,7 +70,13 @@ def lucene_bm25(query: Sequence[int], documents: Sequence[Sequence[int]], k1: fl
     return result
 
 
-def okapi_bm25(query: Sequence[int], documents: Sequence[Sequence[int]], k1: float, b: float, epsilon: float = 0.25) -> list[float]:
+def okapi_bm25(
+    query: Sequence[int],
+    documents: Sequence[Sequence[int]],
+    k1: float,
+    b: float,
+    epsilon: float = 0.25,
+) -> list[float]:
     """BM25Okapi of rank-bm25: unsmoothed idf, negative ones lifted to epsilon times the mean idf over the vocabulary."""
     average = sum(len(document) for document in documents) / len(documents)
     raw = {}
@@ -66,7 +87,10 @@ def okapi_bm25(query: Sequence[int], documents: Sequence[Sequence[int]], k1: flo
     idf = {term: value if value >= 0 else epsilon * mean for term, value in raw.items()}
     return [
         sum(
-            idf.get(term, 0.0) * document.count(term) * (k1 + 1) / (document.count(term) + k1 * (1 - b + b * len(document) / average))
+            idf.get(term, 0.0)
+            * document.count(term)
+            * (k1 + 1)
+            / (document.count(term) + k1 * (1 - b + b * len(document) / average))
             for term in query
             if term in document
         )
@@ -74,19 +98,33 @@ def okapi_bm25(query: Sequence[int], documents: Sequence[Sequence[int]], k1: flo
     ]
 
 
-def weighted(lexical: Ranked, vector: Ranked, ids: Ids, *, alpha: float, beta: float, depth: int) -> Ranked:
+def weighted(
+    lexical: Ranked, vector: Ranked, ids: Ids, *, alpha: float, beta: float, depth: int
+) -> Ranked:
     """(alpha * lexical + beta * vector) / (alpha + beta) over the union of two lists of (row, normalised score)."""
     left, right = dict(lexical), dict(vector)
     total = alpha + beta
-    scores = [left.get(row, 0.0) * (alpha / total) + right.get(row, 0.0) * (beta / total) if row in left or row in right else None for row in range(len(ids))]
+    scores = [
+        left.get(row, 0.0) * (alpha / total) + right.get(row, 0.0) * (beta / total)
+        if row in left or row in right
+        else None
+        for row in range(len(ids))
+    ]
     return best(scores, ids, depth, 9)
 
 
 def reciprocal_rank(lexical: Ranked, vector: Ranked, ids: Ids, k: int, depth: int) -> Ranked:
     """Sum of 1 / (k + rank) over two lists, divided by its maximum 2 / (k + 1)."""
-    ranks = [{row: place for place, (row, _) in enumerate(part, start=1)} for part in (lexical, vector)]
+    ranks = [
+        {row: place for place, (row, _) in enumerate(part, start=1)} for part in (lexical, vector)
+    ]
     top = 2.0 / (k + 1)
-    scores = [sum(1.0 / (k + part[row]) / top for part in ranks if row in part) if any(row in part for part in ranks) else None for row in range(len(ids))]
+    scores = [
+        sum(1.0 / (k + part[row]) / top for part in ranks if row in part)
+        if any(row in part for part in ranks)
+        else None
+        for row in range(len(ids))
+    ]
     return best(scores, ids, depth, 9)
 
 
@@ -97,7 +135,13 @@ def mmr(candidates: Ranked, vectors: Sequence[Sequence[float]], lambda_: float) 
     while left:
         values = []
         for row, norm in left:
-            likeness = max((sum(a * b for a, b in zip(vectors[row], vectors[other], strict=True)) for other, _ in chosen), default=0.0)
+            likeness = max(
+                (
+                    sum(a * b for a, b in zip(vectors[row], vectors[other], strict=True))
+                    for other, _ in chosen
+                ),
+                default=0.0,
+            )
             values.append(round(lambda_ * norm - (1 - lambda_) * likeness, 6))
         place = values.index(max(values))
         chosen.append((left.pop(place)[0], values[place]))

@@ -14,7 +14,11 @@ class ServiceProcess:
 
     def __init__(self, corpus: Path, port: int = 0) -> None:
         script = Path(__file__).with_name("example_service.py")
-        self.process = subprocess.Popen([sys.executable, str(script), "--corpus", str(corpus), "--port", str(port)], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), "--corpus", str(corpus), "--port", str(port)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
 

@@ -17,7 +17,11 @@ class Corpus:
 
     def idf(self, term):
         holding = sum(term in chunk for chunk in self.chunks)
-        return math.log(1 + (self.n - holding + 0.5) / (holding + 0.5)) if term < self.n_terms else self.nowhere
+        return (
+            math.log(1 + (self.n - holding + 0.5) / (holding + 0.5))
+            if term < self.n_terms
+            else self.nowhere
+        )
 
     def bm25(self, query, chunk):
         """By the query's summed idf; NaN for a query without terms."""
@@ -35,11 +39,17 @@ class Corpus:
         if not terms:
             return NAN
         union = {term for chunk in chunks for term in self.chunks[chunk]}
-        return sum(self.idf(term) ** power for term in terms & union) / sum(self.idf(term) ** power for term in terms)
+        return sum(self.idf(term) ** power for term in terms & union) / sum(
+            self.idf(term) ** power for term in terms
+        )
 
 
 def cosine(query, chunk):
-    return NAN if query is None or not any(query) else sum(a * b for a, b in zip(query, chunk, strict=True))
+    return (
+        NAN
+        if query is None or not any(query)
+        else sum(a * b for a, b in zip(query, chunk, strict=True))
+    )
 
 
 def numbers(values):
@@ -95,14 +105,27 @@ def agreement(rows, other, depth, other_depth, k):
     rank = rows.index(other[0]) + 1 if other[0] in rows else depth + 1
     back = other.index(rows[0]) + 1 if rows[0] in other else other_depth + 1
     rbo = sum(w * a for w, a in zip(weights, shared, strict=True)) / sum(weights)
-    return dict(zip(names, (shared[-1], rbo, math.log(rank), math.log(back), float(rows[0] == other[0])), strict=True))
+    return dict(
+        zip(
+            names,
+            (shared[-1], rbo, math.log(rank), math.log(back), float(rows[0] == other[0])),
+            strict=True,
+        )
+    )
 
 
 def standardised(values):
     some = numbers(values)
     spread = statistics.pstdev(some) if len(some) > 1 else 0.0
     # equal numbers differ in their last bits once they were averaged
-    return [value if math.isnan(value) else (value - statistics.mean(some)) / spread if spread > 1e-12 else 0.0 for value in values]
+    return [
+        value
+        if math.isnan(value)
+        else (value - statistics.mean(some)) / spread
+        if spread > 1e-12
+        else 0.0
+        for value in values
+    ]
 
 
 def candidates(corpus, query, lists, near_by, k):
@@ -116,22 +139,38 @@ def candidates(corpus, query, lists, near_by, k):
     fused = [sum(numbers(pair)) if numbers(pair) else NAN for pair in pairs]
     found = {
         "lexical_other": best([corpus.bm25(query, chunk) for chunk in other[:k]]),
-        "cosine_other": best([NAN if vectors is None else cosine(vector, vectors[chunk]) for chunk in other[:k]]),
+        "cosine_other": best(
+            [NAN if vectors is None else cosine(vector, vectors[chunk]) for chunk in other[:k]]
+        ),
         "lexical_crowd": best(lexical, k),
         "fused_gap": difference(best(fused), best(fused, 2)),
     }
     inside = min(k, len(rows))
-    for name, scores in (("beyond_lexical", lexical), ("beyond_cosine", near), ("beyond_fused", fused)):
+    for name, scores in (
+        ("beyond_lexical", lexical),
+        ("beyond_cosine", near),
+        ("beyond_fused", fused),
+    ):
         found[name] = difference(best(scores[inside:]), best(scores[:inside]))
     return found
 
 
 def specificity(corpus, query, vector, vectors):
     idf = [corpus.idf(term) for term in set(query)]
-    found = {"length": math.log(1 + len(query)), "idf_mean": NAN, "idf_max": NAN, "unknown": NAN, "generic": NAN}
+    found = {
+        "length": math.log(1 + len(query)),
+        "idf_mean": NAN,
+        "idf_max": NAN,
+        "unknown": NAN,
+        "generic": NAN,
+    }
     if idf:
         strange = sum(term >= corpus.n_terms for term in set(query)) / len(idf)
-        found |= {"idf_mean": statistics.mean(idf) / corpus.nowhere, "idf_max": max(idf) / corpus.nowhere, "unknown": strange}
+        found |= {
+            "idf_mean": statistics.mean(idf) / corpus.nowhere,
+            "idf_max": max(idf) / corpus.nowhere,
+            "unknown": strange,
+        }
     if vectors is not None:
         centre = [statistics.mean(column) for column in zip(*vectors, strict=True)]
         found["generic"] = cosine(vector, [value / math.hypot(*centre) for value in centre])
@@ -139,7 +178,10 @@ def specificity(corpus, query, vector, vectors):
 
 
 def tfidf(corpus, chunk):
-    weights = {term: (1 + math.log(corpus.chunks[chunk].count(term))) * corpus.idf(term) for term in set(corpus.chunks[chunk])}
+    weights = {
+        term: (1 + math.log(corpus.chunks[chunk].count(term))) * corpus.idf(term)
+        for term in set(corpus.chunks[chunk])
+    }
     norm = math.sqrt(sum(weight**2 for weight in weights.values()))
     return [weights.get(term, 0.0) / norm if norm else 0.0 for term in range(corpus.n_terms)]
 
@@ -147,15 +189,23 @@ def tfidf(corpus, chunk):
 def coherence(corpus, rows, vectors):
     rows = rows[:10]
     ours = [tfidf(corpus, chunk) if vectors is None else vectors[chunk] for chunk in rows]
-    pairs = [sum(a * b for a, b in zip(x, y, strict=True)) for i, x in enumerate(ours) for y in ours[:i]]
+    pairs = [
+        sum(a * b for a, b in zip(x, y, strict=True)) for i, x in enumerate(ours) for y in ours[:i]
+    ]
     mixed = {}
     for chunk in rows:
         terms = corpus.chunks[chunk]
         for term in terms:
             mixed[term] = mixed.get(term, 0.0) + 1 / len(terms)
     whole = sum(mixed.values())
-    clarity = sum(share / whole * math.log(share / whole / (corpus.total.count(term) / len(corpus.total))) for term, share in mixed.items())
-    return {"coherence": statistics.mean(pairs) if pairs else NAN, "clarity": clarity if mixed else NAN}
+    clarity = sum(
+        share / whole * math.log(share / whole / (corpus.total.count(term) / len(corpus.total)))
+        for term, share in mixed.items()
+    )
+    return {
+        "coherence": statistics.mean(pairs) if pairs else NAN,
+        "clarity": clarity if mixed else NAN,
+    }
 
 
 def wordings(lists, norms, own, k):
@@ -164,20 +214,32 @@ def wordings(lists, norms, own, k):
     if len(lists) < 2 or not lists[own]:
         return dict.fromkeys(names, NAN)
     mine = lists[own][:k]
-    overlap = statistics.mean(len(set(mine) & set(other[:k])) / len(mine) for place, other in enumerate(lists) if place != own)
+    overlap = statistics.mean(
+        len(set(mine) & set(other[:k])) / len(mine)
+        for place, other in enumerate(lists)
+        if place != own
+    )
     scores = {}
     for rows, norm in zip(lists, norms, strict=True):
         for chunk, score in list(zip(rows, norm, strict=True))[:100]:
             scores[chunk] = scores.get(chunk, 0.0) + score / len(lists)
     crowd = best(scores.values(), k)
     missed = max(scores.values()) - max(scores[chunk] for chunk in mine if chunk in scores)
-    return dict(zip(names, (overlap, max(scores.values()), 0.0 if math.isnan(crowd) else crowd, missed), strict=True))
+    return dict(
+        zip(
+            names,
+            (overlap, max(scores.values()), 0.0 if math.isnan(crowd) else crowd, missed),
+            strict=True,
+        )
+    )
 
 
 def clustering(rows, document, k):
     if not rows or document is None or len(set(document)) == len(document):
         return {"same_document": NAN}
-    return {"same_document": sum(document[row] == document[rows[0]] for row in rows[:k]) / len(rows[:k])}
+    return {
+        "same_document": sum(document[row] == document[rows[0]] for row in rows[:k]) / len(rows[:k])
+    }
 
 
 def signals_of(batch, chunks, n_terms, k):
@@ -185,12 +247,25 @@ def signals_of(batch, chunks, n_terms, k):
     corpus, result = Corpus(chunks, n_terms), []
     vectors = None if batch.chunk_vectors is None else batch.chunk_vectors.tolist()
     for i, query in enumerate(batch.query_terms):
-        rows, raw = ([value for value, row in zip(part[i].tolist(), batch.rows[i], strict=True) if row >= 0] for part in (batch.rows, batch.raw))
-        other = [] if batch.other_rows is None else [row for row in batch.other_rows[i].tolist() if row >= 0]
+        rows, raw = (
+            [value for value, row in zip(part[i].tolist(), batch.rows[i], strict=True) if row >= 0]
+            for part in (batch.rows, batch.raw)
+        )
+        other = (
+            []
+            if batch.other_rows is None
+            else [row for row in batch.other_rows[i].tolist() if row >= 0]
+        )
         vector = None if vectors is None else batch.query_vectors[i].tolist()
-        together = [] if batch.question is None else [j for j, code in enumerate(batch.question) if code == batch.question[i]]
+        together = (
+            []
+            if batch.question is None
+            else [j for j, code in enumerate(batch.question) if code == batch.question[i]]
+        )
         lists = [[row for row in batch.rows[j].tolist() if row >= 0] for j in together]
-        norms = [batch.norm[j].tolist()[: len(rows_)] for j, rows_ in zip(together, lists, strict=True)]
+        norms = [
+            batch.norm[j].tolist()[: len(rows_)] for j, rows_ in zip(together, lists, strict=True)
+        ]
         other_depth = 0 if batch.other_rows is None else batch.other_rows.shape[1]
         result.append(
             score_shape(raw, batch.rows.shape[1], k)
@@ -214,4 +289,6 @@ def heuristic(raw, rows, query, k, *, cosine_scores):
     scores = [min(1.0, max(0.0, score)) for score in scores]
     density = min(0.5, sum(0.3 <= score < 0.5 for score in scores) / len(scores)) if scores else 0.0
     near = sum(0.25 <= score < 0.35 for score in scores)
-    return min(0.9, 0.3 * density + min(near / 10, 0.3) + 0.3 * 0.3 + 0.1 * min(1.0, len(set(query)) / 10))
+    return min(
+        0.9, 0.3 * density + min(near / 10, 0.3) + 0.3 * 0.3 + 0.1 * min(1.0, len(set(query)) / 10)
+    )

@@ -29,10 +29,26 @@ _TOKEN = re.compile(r'<meta name="rag-eval-token" content="([^"]+)">')
 def evaluate(root: Path, tracking: str) -> Project:
     """Evaluate the tiny gold set once."""
     project = Project(root)
-    project.gold.joinpath("gold_set.yaml").write_text(project.gold.joinpath("gold_set.yaml").read_text().replace("answers: {mode: deterministic, top_k: 5}\n", ""))
+    project.gold.joinpath("gold_set.yaml").write_text(
+        project.gold.joinpath("gold_set.yaml")
+        .read_text()
+        .replace("answers: {mode: deterministic, top_k: 5}\n", "")
+    )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
-    more = {"RAG_EVAL_TRACKING_URI": tracking, "RAG_EVAL_LATENCY_QUERIES": "2", "RAG_EVAL_PRIMARY_GOLD_SET": "tiny"}
-    done = subprocess.run([sys.executable, "-m", "rag_eval.cli", *project.arguments("run", "tiny")], capture_output=True, text=True, timeout=200, env={**clean, **more}, cwd=root, check=False)
+    more = {
+        "RAG_EVAL_TRACKING_URI": tracking,
+        "RAG_EVAL_LATENCY_QUERIES": "2",
+        "RAG_EVAL_PRIMARY_GOLD_SET": "tiny",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "rag_eval.cli", *project.arguments("run", "tiny")],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**clean, **more},
+        cwd=root,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return project
 
@@ -46,7 +62,9 @@ class Viewed:
         self.file = next((self.home / "runs").glob("*.json"))
         self.run_id = self.file.stem
         kept = self.kept()
-        self.claims = self.home / "artifacts" / "claims" / kept["artifacts"]["claims"] / "claims.parquet"
+        self.claims = (
+            self.home / "artifacts" / "claims" / kept["artifacts"]["claims"] / "claims.parquet"
+        )
         self.explorer = self.home / "artifacts" / "explorer" / kept["artifacts"]["explorer"]
 
     @property
@@ -70,9 +88,16 @@ class Viewed:
 
     def client(self, **how: Any) -> TestClient:
         """Ask in this process; errors of the application are answers."""
-        return TestClient(create_app(self.settings, **how), base_url=OURS, raise_server_exceptions=False, follow_redirects=False)
+        return TestClient(
+            create_app(self.settings, **how),
+            base_url=OURS,
+            raise_server_exceptions=False,
+            follow_redirects=False,
+        )
 
-    def said(self, feedback: str = "something_missing", note: str = "", **more: Any) -> dict[str, Any]:
+    def said(
+        self, feedback: str = "something_missing", note: str = "", **more: Any
+    ) -> dict[str, Any]:
         return {"run_id": self.run_id, **RETRIEVAL, "feedback": feedback, "note": note, **more}
 
     def outcomes(self) -> OutcomeStore:
@@ -91,16 +116,45 @@ def page_token(client: "httpx.Client") -> str:
 
 def give(client: "httpx.Client", body: Any, **headers: str) -> httpx.Response:
     """Send feedback as our own page does."""
-    return client.post("/feedback", content=json.dumps(body), headers={"Content-Type": "application/json", "X-Rag-Eval-Token": page_token(client), "Origin": str(client.base_url).rstrip("/"), "Sec-Fetch-Site": "same-origin", **headers})
+    return client.post(
+        "/feedback",
+        content=json.dumps(body),
+        headers={
+            "Content-Type": "application/json",
+            "X-Rag-Eval-Token": page_token(client),
+            "Origin": str(client.base_url).rstrip("/"),
+            "Sec-Fetch-Site": "same-origin",
+            **headers,
+        },
+    )
 
 
 class Server:
     """`rag-eval view` as a process of its own, on any free port."""
 
     def __init__(self, home: Path, *more: str, env: dict[str, str] | None = None) -> None:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
-        command = [sys.executable, "-m", "rag_eval.cli", "view", "--home", str(home), "--port", "0", *more]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**clean, "PYTHONUNBUFFERED": "1", **(env or {})}, cwd=home)
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "rag_eval.cli",
+            "view",
+            "--home",
+            str(home),
+            "--port",
+            "0",
+            *more,
+        ]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**clean, "PYTHONUNBUFFERED": "1", **(env or {})},
+            cwd=home,
+        )
         assert self.process.stdout is not None
         self.said: list[str] = []
         while not self.said or not self.said[-1].startswith("Ctrl-C"):

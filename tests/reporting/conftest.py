@@ -13,7 +13,9 @@ def first_night(tmp_path_factory) -> dict[str, Any]:
     """Report of two strategies that miss a third of their questions and of an iterative one over the first; nobody may change it."""
     project = Project(tmp_path_factory.mktemp("panels"))
     missing_project.make(project)
-    missing_project.configure(project, missing_project.BM25, missing_project.VECTOR, missing_project.ITERATIVE)
+    missing_project.configure(
+        project, missing_project.BM25, missing_project.VECTOR, missing_project.ITERATIVE
+    )
     missing_project.night(project)
     return project.report()
 

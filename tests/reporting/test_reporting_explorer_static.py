@@ -66,7 +66,10 @@ def test_scripts_keep_to_themselves_and_are_strict(name: str) -> None:
 
 def test_the_explorer_fetches_from_its_own_server_only_and_links_tell_nothing() -> None:
     code = source("explorer.js")
-    assert re.findall(r"fetch\(([^,]+),", code) == ["root.dataset.base + 'explorer/' + name + '.json'", "'/feedback'"]
+    assert re.findall(r"fetch\(([^,]+),", code) == [
+        "root.dataset.base + 'explorer/' + name + '.json'",
+        "'/feedback'",
+    ]
     assert code.count("href: address") == 1
     assert "href: address, target: '_blank', rel: 'noopener noreferrer nofollow'" in code
 
@@ -86,12 +89,19 @@ def test_styles_ask_for_no_file(name: str) -> None:
         ("STATUSES", STATUSES),
         ("STATES", tuple({state for state, _ in LAMBDA_REASONS.values()})),
         ("OUTCOMES", OUTCOMES),
-        ("CODES", tuple(code for code in CODES if not code.startswith("missing_") or code == "missing_score")),
+        (
+            "CODES",
+            tuple(
+                code for code in CODES if not code.startswith("missing_") or code == "missing_score"
+            ),
+        ),
         ("SAYINGS", get_args(Feedback)),
     ],
 )
 def test_every_name_of_the_data_is_explained(table: str, names: tuple[str, ...]) -> None:
-    body = re.search(rf"const {table} = (?:new Map\()?\[\n(.*?)\n  \]", source("explorer.js"), re.DOTALL)
+    body = re.search(
+        rf"const {table} = (?:new Map\()?\[\n(.*?)\n  \]", source("explorer.js"), re.DOTALL
+    )
     assert body is not None
     assert set(re.findall(r"^    \['(\w+)', '", body[1], re.MULTILINE)) == set(names)
 
@@ -107,13 +117,17 @@ def test_scripts_parse(name: str, tmp_path: Path) -> None:
         pytest.skip("node is not installed: the script is not parsed here")
     script = tmp_path / name
     script.write_text(source(name), encoding="utf-8")
-    done = subprocess.run([node, "--check", str(script)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [node, "--check", str(script)], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_a_stale_number_is_not_said_to_be_calibrated():
     """Under `stale` speaks the shipped prior as well: nothing says that the number was calibrated on whatever."""
-    (said,) = re.findall(r"\['stale', '([^']*)'\]", (ASSETS / "explorer.js").read_text(encoding="utf-8"))
+    (said,) = re.findall(
+        r"\['stale', '([^']*)'\]", (ASSETS / "explorer.js").read_text(encoding="utf-8")
+    )
     assert not said.startswith("calibrated")
     assert "no longer holds" in said
     assert "prior" in said

@@ -19,7 +19,9 @@ def report():
 
 
 def rows(panel, name):
-    return list(csv.DictReader(io.StringIO(next(each for each in panel.tables if each.name == name).csv())))
+    return list(
+        csv.DictReader(io.StringIO(next(each for each in panel.tables if each.name == name).csv()))
+    )
 
 
 def test_runs_gates_and_differences(report):
@@ -27,15 +29,30 @@ def test_runs_gates_and_differences(report):
     assert markup.count('<svg class="plot"') == 6
     found = rows(panel, "history")
     assert [row["run"][:8] for row in found] == ["20260104", "20260103", "20260102", "20260101"]
-    assert [row["comparable"] for row in found] == ["comparable", "not comparable", "not comparable", "first"]
-    assert (found[0]["recall"], found[0]["recall_low"], found[0]["scored"], found[0]["status"], found[0]["failed"]) == ("0.53", "0.4", "20", "provisional", "1")
+    assert [row["comparable"] for row in found] == [
+        "comparable",
+        "not comparable",
+        "not comparable",
+        "first",
+    ]
+    assert (
+        found[0]["recall"],
+        found[0]["recall_low"],
+        found[0]["scored"],
+        found[0]["status"],
+        found[0]["failed"],
+    ) == ("0.53", "0.4", "20", "provisional", "1")
     assert rows(panel, "previous-differences")[0]["delta"] == "0.02"
     assert '<span class="chip pass">comparable</span>' in markup
 
 
 def test_breaks_are_named_in_every_picture(report):
     _, markup = panel_reports.check(history, report)
-    drawn = [picture for picture in re.findall(r'<svg class="plot".*?</svg>', markup, re.DOTALL) if "history-previous-title" not in picture]
+    drawn = [
+        picture
+        for picture in re.findall(r'<svg class="plot".*?</svg>', markup, re.DOTALL)
+        if "history-previous-title" not in picture
+    ]
     assert len(drawn) == 5
     assert all(">index, gold</text>" in picture and ">code</text>" in picture for picture in drawn)
 
@@ -68,17 +85,34 @@ def test_one_run_begins_the_history():
 
 def test_a_report_without_history_says_so(report):
     for part in ({}, {"history": {"runs": []}}, {"history": None}):
-        bare = {key: value for key, value in report.items() if key not in {"history", "previous"}} | part
+        bare = {
+            key: value for key, value in report.items() if key not in {"history", "previous"}
+        } | part
         assert "holds no history" in panel_reports.check(history, bare)[1]
 
 
 def test_old_runs_lack_parts_and_some_cannot_be_read(report):
     for night in report["history"]["runs"][:2]:
         for entry in night["strategies"].values():
-            entry |= {"skill": None, "skill_reason": "the run does not say it", "smece": None, "smece_reason": "likewise", "status": None, "status_reason": "likewise", "recall": None, "recall_reason": "likewise", "latency_p95_ms": None, "latency_p95_ms_reason": "likewise"}
+            entry |= {
+                "skill": None,
+                "skill_reason": "the run does not say it",
+                "smece": None,
+                "smece_reason": "likewise",
+                "status": None,
+                "status_reason": "likewise",
+                "recall": None,
+                "recall_reason": "likewise",
+                "latency_p95_ms": None,
+                "latency_p95_ms_reason": "likewise",
+            }
         night |= {"rev": None, "rev_reason": "likewise"}
     del report["history"]["runs"][2]["strategies"]["bm25"]
-    report["history"] |= {"n_left_out": 7, "n_unreadable": 1, "unreadable": [{"run_id": "<b>", "reason": "not a run as it was kept"}]}
+    report["history"] |= {
+        "n_left_out": 7,
+        "n_unreadable": 1,
+        "unreadable": [{"run_id": "<b>", "reason": "not a run as it was kept"}],
+    }
     panel, markup = panel_reports.check(history, report)
     assert "<code><bdi" in markup
     assert "not a run as it was kept" in markup
@@ -87,7 +121,13 @@ def test_old_runs_lack_parts_and_some_cannot_be_read(report):
 
 
 def test_differences_that_cannot_be_paired_say_why(report):
-    report["previous"] |= {"deltas": None, "deltas_reason": "judged by different gold", "comparable": False, "reason_codes": ["gold_changed"], "reasons": ["the gold differs"]}
+    report["previous"] |= {
+        "deltas": None,
+        "deltas_reason": "judged by different gold",
+        "comparable": False,
+        "reason_codes": ["gold_changed"],
+        "reasons": ["the gold differs"],
+    }
     panel, markup = panel_reports.check(history, report)
     assert "No paired differences:" in markup
     assert "judged by different gold" in markup
@@ -96,7 +136,9 @@ def test_differences_that_cannot_be_paired_say_why(report):
 
 
 def test_sixty_nights_of_twelve_strategies():
-    panel, markup = panel_reports.check(history, panel_reports.full(tuple(f"s{at}" for at in range(12)), nights=60))
+    panel, markup = panel_reports.check(
+        history, panel_reports.full(tuple(f"s{at}" for at in range(12)), nights=60)
+    )
     assert len(rows(panel, "history")) == 30
     assert "The table holds the newest thirty" in markup
     assert len(markup) < 300_000
@@ -114,7 +156,9 @@ def test_hostile_texts_are_shown_and_do_nothing(report, text):
 def test_the_index_beside_a_figure_is_the_one_that_it_was_measured_on(report):
     own = f"bm25s:{'a' * 32}"
     for at, night in enumerate(report["history"]["runs"]):
-        night["index_hash"] = f"hybrid:{at:032x}"  # of the strategy that was the primary one that night
+        night["index_hash"] = (
+            f"hybrid:{at:032x}"  # of the strategy that was the primary one that night
+        )
         night["strategies"]["bm25"]["index_hash"] = own
     del report["history"]["runs"][0]["strategies"]["bm25"]
     panel, markup = panel_reports.check(history, report)

@@ -17,7 +17,11 @@ from rag_eval.reporting.html.panels import method_words, methods
 from rag_eval.settings import Settings
 from rag_eval.uncertainty import conformal_splits, drift, ece, resampling
 
-DEFINED = {definition.term: f"{definition.text} {definition.formula}" for _, part in method_words.PARTS for definition in part}
+DEFINED = {
+    definition.term: f"{definition.text} {definition.formula}"
+    for _, part in method_words.PARTS
+    for definition in part
+}
 
 
 @pytest.fixture
@@ -32,22 +36,76 @@ def said(report):
 @pytest.mark.parametrize(
     ("term", "constants"),
     [
-        ("delta_s", [f"{stability.STABLE_BELOW:.2f}", f"{stability.TRANSITIONAL_BELOW:.2f}", stability.DELTA_S_TARGET, stability.SAME_DISTANCE]),
+        (
+            "delta_s",
+            [
+                f"{stability.STABLE_BELOW:.2f}",
+                f"{stability.TRANSITIONAL_BELOW:.2f}",
+                stability.DELTA_S_TARGET,
+                stability.SAME_DISTANCE,
+            ],
+        ),
         ("lambda", [stability.RBO_CHAOTIC, stability.RBO_CONVERGENT, f"hit@{ALWAYS_K}"]),
-        ("Groundedness", [groundedness._NO_NAME, f"x {groundedness._NUMBER_MISSING} where", {3: "three"}[windows.WINDOW], f"from {groundedness.SUPPORTED}"]),
+        (
+            "Groundedness",
+            [
+                groundedness._NO_NAME,
+                f"x {groundedness._NUMBER_MISSING} where",
+                {3: "three"}[windows.WINDOW],
+                f"from {groundedness.SUPPORTED}",
+            ],
+        ),
         ("Final and calibrated confidence", [f"{MIN_MISSED} groups"]),
-        ("ECE and its null", [f"every {ece.MIN_PER_BIN} outcomes", f"at most {ece.MAX_BINS}", f"{ece.LEVEL}^(1/m)"]),
+        (
+            "ECE and its null",
+            [f"every {ece.MIN_PER_BIN} outcomes", f"at most {ece.MAX_BINS}", f"{ece.LEVEL}^(1/m)"],
+        ),
         ("Slope and intercept", [f"{ladder.SLOPE[0]} to {ladder.SLOPE[1]}"]),
         (
             "Status ladder",
-            [f"at least {ladder.PRIOR_QUERIES} questions", f"at least {ladder.PROVISIONAL_OUTCOMES} groups", f"at least {ladder.PROVISIONAL_EACH} each", f"at least {ladder.MEASURED_OUTCOMES} groups", f"at least {ladder.MEASURED_EACH} each", f"{ladder.SLOPE[0]} to {ladder.SLOPE[1]}"],
+            [
+                f"at least {ladder.PRIOR_QUERIES} questions",
+                f"at least {ladder.PROVISIONAL_OUTCOMES} groups",
+                f"at least {ladder.PROVISIONAL_EACH} each",
+                f"at least {ladder.MEASURED_OUTCOMES} groups",
+                f"at least {ladder.MEASURED_EACH} each",
+                f"{ladder.SLOPE[0]} to {ladder.SLOPE[1]}",
+            ],
         ),
-        ("Drift watch", [f"{drift.TOLERANCE * 100:.0f} points", f"{drift.LEVEL * 100:.0f} %", f"2 / {drift.LEVEL} = {2 / drift.LEVEL:.0f}"]),
-        ("Intervals", [f"{intervals.FEW_GROUPS} groups", intervals.NEAR_BOUNDARY, 1 - intervals.NEAR_BOUNDARY, f"{intervals.RESAMPLES:,}", f"{intervals._PSEUDO_GROUPS} / K"]),
-        ("Intervals of calibration figures", [f"{resampling.RESAMPLES:,}", f"{resampling.MAX_UNDEFINED * 100:.0f} %"]),
+        (
+            "Drift watch",
+            [
+                f"{drift.TOLERANCE * 100:.0f} points",
+                f"{drift.LEVEL * 100:.0f} %",
+                f"2 / {drift.LEVEL} = {2 / drift.LEVEL:.0f}",
+            ],
+        ),
+        (
+            "Intervals",
+            [
+                f"{intervals.FEW_GROUPS} groups",
+                intervals.NEAR_BOUNDARY,
+                1 - intervals.NEAR_BOUNDARY,
+                f"{intervals.RESAMPLES:,}",
+                f"{intervals._PSEUDO_GROUPS} / K",
+            ],
+        ),
+        (
+            "Intervals of calibration figures",
+            [f"{resampling.RESAMPLES:,}", f"{resampling.MAX_UNDEFINED * 100:.0f} %"],
+        ),
         ("Paired differences", [f"{paired.FLIPS:,}", f"fewer than {paired.FEW_DIFFERING} groups"]),
         ("Gates", [f"under {MIN_JUDGED}"]),
-        ("Trust", [f"{trust_records.DOMAIN_WEIGHT} allowed domain", f"{trust_records.SIGNATURE_WEIGHT} valid signature", f"{trust_records.AUTHOR_WEIGHT} known author", f"max({trust_records.STALE}", trust_records.YEAR_DAYS]),
+        (
+            "Trust",
+            [
+                f"{trust_records.DOMAIN_WEIGHT} allowed domain",
+                f"{trust_records.SIGNATURE_WEIGHT} valid signature",
+                f"{trust_records.AUTHOR_WEIGHT} known author",
+                f"max({trust_records.STALE}",
+                trust_records.YEAR_DAYS,
+            ],
+        ),
         ("Conformal K and its coverage", [{1 / 3: "a third"}[conformal_splits.TEST_SHARE]]),
     ],
 )
@@ -58,13 +116,41 @@ def test_constants_of_the_definitions_are_those_of_the_code(term, constants):
 
 def test_every_measure_of_the_page_is_defined():
     words = " ".join(DEFINED) + " ".join(DEFINED.values())
-    for name in ("R@k", "Success@k", "RR", "nDCG@k", "P@k", "Judged@k", "delta_s", "lambda", "Coverage", "Citation precision", "Citation recall", "match rate", "Groundedness", "miss_any@K", "miss_some@K", "miss_frac@K", "Brier", "CORP", "smECE", "null", "Slope", "Conformal", "Trust", "Holm", "Smallest detectable"):
+    for name in (
+        "R@k",
+        "Success@k",
+        "RR",
+        "nDCG@k",
+        "P@k",
+        "Judged@k",
+        "delta_s",
+        "lambda",
+        "Coverage",
+        "Citation precision",
+        "Citation recall",
+        "match rate",
+        "Groundedness",
+        "miss_any@K",
+        "miss_some@K",
+        "miss_frac@K",
+        "Brier",
+        "CORP",
+        "smECE",
+        "null",
+        "Slope",
+        "Conformal",
+        "Trust",
+        "Holm",
+        "Smallest detectable",
+    ):
         assert name in words, name
     assert bootstrap.resample_weights.__doc__ is not None
 
 
 def test_the_command_repeats_the_run_with_its_features_and_its_day(report):
-    assert said(report) == "FEATURE_RAGAS_EVAL=true RAG_EVAL_TRUST_AS_OF=2026-01-02 rag-eval run tiny"
+    assert (
+        said(report) == "FEATURE_RAGAS_EVAL=true RAG_EVAL_TRUST_AS_OF=2026-01-02 rag-eval run tiny"
+    )
 
 
 def test_the_variables_of_the_command_are_read_by_the_settings(report, monkeypatch):
@@ -75,7 +161,10 @@ def test_the_variables_of_the_command_are_read_by_the_settings(report, monkeypat
     assert str(found.trust_as_of) == report["trust"]["as_of"]
 
 
-@pytest.mark.parametrize("name", [*panel_reports.HOSTILE, "a; rm -rf ~", "$(id)", "`id`", "it's", "two\nlines", "--home=/"])
+@pytest.mark.parametrize(
+    "name",
+    [*panel_reports.HOSTILE, "a; rm -rf ~", "$(id)", "`id`", "it's", "two\nlines", "--home=/"],
+)
 def test_no_name_becomes_a_command(report, name):
     report["gold"]["name"] = name
     report["trust"]["as_of"] = "$(id)"
@@ -109,7 +198,10 @@ def test_a_plain_folder_is_named_by_its_option(report):
 def test_a_report_that_lacks_parts(report):
     del report["features"], report["uncertainty"]
     report["strategies"] = report["strategies"][:1]
-    report["strategies"][0] |= {"embed_model": "lsa-8@1", "configuration": {"name": "bm25", "of": {"empty": [], "none": None, "flag": True}}}
+    report["strategies"][0] |= {
+        "embed_model": "lsa-8@1",
+        "configuration": {"name": "bm25", "of": {"empty": [], "none": None, "flag": True}},
+    }
     _, markup = panel_reports.check(methods, report)
     assert "not estimated" in markup
     assert "lsa-8@1" in markup

@@ -7,21 +7,46 @@ from html import unescape
 import pytest
 from panel_pages import HIDDEN, HOSTILE, many, only, renamed, rendered, titles
 
-UNFITTED = {"validation": None, "heuristic_v0": None, "leakage_gap": None, "estimator": None, "other_wordings": None, "calibrator": None}
+UNFITTED = {
+    "validation": None,
+    "heuristic_v0": None,
+    "leakage_gap": None,
+    "estimator": None,
+    "other_wordings": None,
+    "calibrator": None,
+}
 
 
 def rows(panel, name):
-    return list(csv.DictReader(io.StringIO(next(table for table in panel.tables if table.name == name).csv())))
+    return list(
+        csv.DictReader(
+            io.StringIO(next(table for table in panel.tables if table.name == name).csv())
+        )
+    )
 
 
 def unfitted(report, status="absent"):
     for entry in report["calibration"]["strategies"].values():
-        entry.update(UNFITTED | {f"{key}_reason": "2 distinct groups with outcomes: too few to fit a calibrator" for key in UNFITTED})
+        entry.update(
+            UNFITTED
+            | {
+                f"{key}_reason": "2 distinct groups with outcomes: too few to fit a calibrator"
+                for key in UNFITTED
+            }
+        )
         entry.update({"learning_curve": [], "conformal": [], "status": status})
         entry["standing"]["status"] = status
     for entry in report["uncertainty"]["strategies"].values():
-        entry |= {"status": status, "stated": {"value": None, "reason": f"the stated miss rates are {status}"}, "reason": "no outcomes yet; 6 queries, the prior needs 50", "riskiest": []}
-    report["calibration"] |= {"comparison": None, "comparison_reason": "0 strategies have outcomes enough"}
+        entry |= {
+            "status": status,
+            "stated": {"value": None, "reason": f"the stated miss rates are {status}"},
+            "reason": "no outcomes yet; 6 queries, the prior needs 50",
+            "riskiest": [],
+        }
+    report["calibration"] |= {
+        "comparison": None,
+        "comparison_reason": "0 strategies have outcomes enough",
+    }
     return report
 
 
@@ -29,25 +54,45 @@ def test_everything_that_was_calibrated_stands_there(report):
     panel, html = rendered("miss_rates", report)
     assert [row["strategy"] for row in rows(panel, "miss-rates")] == ["bm25", "vector", "rounds"]
     found, about = rows(panel, "miss-rate-quality"), report["calibration"]["strategies"]
-    assert [(row["strategy"], row["predictor"]) for row in found][:2] == [("bm25", "calibrated"), ("bm25", "heuristic_v0")]
+    assert [(row["strategy"], row["predictor"]) for row in found][:2] == [
+        ("bm25", "calibrated"),
+        ("bm25", "heuristic_v0"),
+    ]
     assert float(found[0]["skill"]) == about["bm25"]["validation"]["skill"]["value"]
     assert float(found[0]["ece_limit"]) == about["bm25"]["validation"]["ece"]["null_limit"]
     assert float(found[1]["auroc_high"]) == about["bm25"]["heuristic_v0"]["auroc"]["high"]
-    assert {"Observed against stated miss rates", "Learning curves", "Observed, calibrated and uncalibrated miss rates"} <= set(titles(html))
-    assert sum(title.startswith("Reliability of predicted miss rates") for title in titles(html)) == 3
+    assert {
+        "Observed against stated miss rates",
+        "Learning curves",
+        "Observed, calibrated and uncalibrated miss rates",
+    } <= set(titles(html))
+    assert (
+        sum(title.startswith("Reliability of predicted miss rates") for title in titles(html)) == 3
+    )
     assert 'class="chip provisional"' in html
     assert "Iterative retrieval" in html
     assert about["bm25"]["conformal"][0]["text"] in html.replace("&#39;", "'")
-    assert "one K, for expected recall" in {row["rule"] for row in rows(panel, "conformal-k") if row["strategy"] == "bm25"}
+    assert "one K, for expected recall" in {
+        row["rule"] for row in rows(panel, "conformal-k") if row["strategy"] == "bm25"
+    }
 
 
 def test_a_status_says_what_the_next_one_needs(report):
     panel, html = rendered("miss_rates", report)
-    unmet = [one for one in report["calibration"]["strategies"]["bm25"]["standing"]["conditions"] if not one["met"]]
+    unmet = [
+        one
+        for one in report["calibration"]["strategies"]["bm25"]["standing"]["conditions"]
+        if not one["met"]
+    ]
     assert unmet
-    assert rows(panel, "miss-rate-status")[0]["missing"].startswith(f"{unmet[0]['status']} needs {unmet[0]['name']}: {unmet[0]['needed']}, found {unmet[0]['found']}")
+    assert rows(panel, "miss-rate-status")[0]["missing"].startswith(
+        f"{unmet[0]['status']} needs {unmet[0]['name']}: {unmet[0]['needed']}, found {unmet[0]['found']}"
+    )
     every = rows(panel, "miss-rate-conditions")
-    assert len(every) == sum(len(entry["standing"]["conditions"]) for entry in report["calibration"]["strategies"].values())
+    assert len(every) == sum(
+        len(entry["standing"]["conditions"])
+        for entry in report["calibration"]["strategies"].values()
+    )
     assert {row["met"] for row in every} == {"met", "unmet"}
     assert "needs independent groups with outcomes" in html
 
@@ -57,8 +102,14 @@ def test_only_the_limit_says_whether_an_error_is_one(report):
     entry["ece"] |= {"value": 0.3, "null_limit": 0.1, "inside": False}
     entry["smece"] |= {"value": 0.3, "null_limit": 0.4, "inside": True}
     _, html = rendered("miss_rates", report)
-    assert 'class="limited over"><data value="0.3" data-at="/calibration/strategies/bm25/validation/ece/value">' in html
-    assert 'class="limited"><data value="0.3" data-at="/calibration/strategies/bm25/validation/smece/value">' in html
+    assert (
+        'class="limited over"><data value="0.3" data-at="/calibration/strategies/bm25/validation/ece/value">'
+        in html
+    )
+    assert (
+        'class="limited"><data value="0.3" data-at="/calibration/strategies/bm25/validation/smece/value">'
+        in html
+    )
 
 
 @pytest.mark.parametrize("status", ["absent", "uncalibrated", "prior", "stale"])
@@ -67,7 +118,9 @@ def test_nothing_is_shown_that_is_not_known(report, status):
     assert f'class="chip {status}"' in html
     assert html.count("too few to fit a calibrator") >= 1
     assert "0 strategies have outcomes enough" in html
-    assert not {"miss-rate-quality", "leakage-gap", "miss-rates-compared", "other-wordings"} & {table.name for table in panel.tables}
+    assert not {"miss-rate-quality", "leakage-gap", "miss-rates-compared", "other-wordings"} & {
+        table.name for table in panel.tables
+    }
     assert titles(html) == []
     assert rows(panel, "miss-rates")[0]["stated"] == ""
 
@@ -75,7 +128,12 @@ def test_nothing_is_shown_that_is_not_known(report, status):
 def test_nulls_within_a_calibration_show_their_reason(report):
     entry = report["calibration"]["strategies"]["bm25"]
     for key in ("skill", "slope", "auroc"):
-        entry["validation"][key] = {"value": None, "low": None, "high": None, "value_reason": "every outcome was a miss"}
+        entry["validation"][key] = {
+            "value": None,
+            "low": None,
+            "high": None,
+            "value_reason": "every outcome was a miss",
+        }
     entry["validation"]["smece"] |= {"value": None, "value_reason": "nothing to compute it from"}
     entry["heuristic_v0"] = None
     entry["heuristic_v0_reason"] = "too few outcomes with a heuristic"
@@ -83,21 +141,60 @@ def test_nulls_within_a_calibration_show_their_reason(report):
         point |= {"skill": None, "low": None, "high": None}
     panel, html = rendered("miss_rates", report)
     assert "every outcome was a miss" in html
-    assert [row["predictor"] for row in rows(panel, "miss-rate-quality") if row["strategy"] == "bm25"] == ["calibrated"]
+    assert [
+        row["predictor"] for row in rows(panel, "miss-rate-quality") if row["strategy"] == "bm25"
+    ] == ["calibrated"]
 
 
 def test_alarms_promotions_refusals_and_feedback(report):
     entry = report["calibration"]["strategies"]["bm25"]
-    entry["drift"] |= {"alarm": True, "n": 40, "n_groups": 31, "first_alarm_at": 17, "direction": "more misses than predicted", "mean_missed": 0.5, "mean_predicted": 0.25, "e_high": 123456.5}
-    entry["promotion"] = {"old_status": "provisional", "new_status": "stale", "at": "2026-01-02T03:04:05+00:00"}
+    entry["drift"] |= {
+        "alarm": True,
+        "n": 40,
+        "n_groups": 31,
+        "first_alarm_at": 17,
+        "direction": "more misses than predicted",
+        "mean_missed": 0.5,
+        "mean_predicted": 0.25,
+        "e_high": 123456.5,
+    }
+    entry["promotion"] = {
+        "old_status": "provisional",
+        "new_status": "stale",
+        "at": "2026-01-02T03:04:05+00:00",
+    }
     entry["refused"] = "gold comes only from this strategy <b>"
-    entry["feedback"] |= {"n_claims": 3, "something_missing": 2, "nothing_missing": 1, "audits_due": 2, "contradicts_gold": {"n_claims": 1, "n_questions": 1, "query_ids": [HOSTILE[0]]}}
+    entry["feedback"] |= {
+        "n_claims": 3,
+        "something_missing": 2,
+        "nothing_missing": 1,
+        "audits_due": 2,
+        "contradicts_gold": {"n_claims": 1, "n_questions": 1, "query_ids": [HOSTILE[0]]},
+    }
     panel, html = rendered("miss_rates", report)
     assert rows(panel, "miss-rate-drift")[0]["first"] == "17"
     assert ">alarm</span>" in html
-    assert rows(panel, "miss-rate-promotions")[:1] == [{"strategy": "bm25", "before": "provisional", "now": "stale", "at": "2026-01-02T03:04:05+00:00"}]
+    assert rows(panel, "miss-rate-promotions")[:1] == [
+        {
+            "strategy": "bm25",
+            "before": "provisional",
+            "now": "stale",
+            "at": "2026-01-02T03:04:05+00:00",
+        }
+    ]
     assert "gold comes only from this strategy &lt;b&gt;" in html
-    assert rows(panel, "feedback") == [{"strategy": "bm25", "n_claims": "3", "something_missing": "2", "evidence_not_relevant": "0", "nothing_missing": "1", "audits_due": "2", "contradicts_gold": "1", "queries": HOSTILE[0]}]
+    assert rows(panel, "feedback") == [
+        {
+            "strategy": "bm25",
+            "n_claims": "3",
+            "something_missing": "2",
+            "evidence_not_relevant": "0",
+            "nothing_missing": "1",
+            "audits_due": "2",
+            "contradicts_gold": "1",
+            "queries": HOSTILE[0],
+        }
+    ]
     assert "&lt;script&gt;" in html
 
 
@@ -107,19 +204,34 @@ def test_feedback_of_nobody_is_said(report):
 
 
 def test_feedback_on_an_earlier_index_stands_apart(report):
-    said = {"n_claims": 2, "something_missing": 1, "evidence_not_relevant": 0, "nothing_missing": 1, "audits_due": 1}
+    said = {
+        "n_claims": 2,
+        "something_missing": 1,
+        "evidence_not_relevant": 0,
+        "nothing_missing": 1,
+        "audits_due": 1,
+    }
     report["calibration"]["strategies"]["vector"]["feedback"]["earlier"] = said
     panel, html = rendered("miss_rates", report)
-    assert rows(panel, "feedback-earlier") == [{"strategy": "vector", **{name: str(value) for name, value in said.items()}}]
+    assert rows(panel, "feedback-earlier") == [
+        {"strategy": "vector", **{name: str(value) for name, value in said.items()}}
+    ]
     assert not any(table.name in {"feedback", "feedback-watch"} for table in panel.tables)
     assert "Nothing was said of the retrievals of this index and configuration" in html
     assert "No feedback on" not in html
-    report["calibration"]["strategies"]["bm25"]["feedback"] |= {"n_claims": 3, "something_missing": 3}
+    report["calibration"]["strategies"]["bm25"]["feedback"] |= {
+        "n_claims": 3,
+        "something_missing": 3,
+    }
     panel, html = rendered("miss_rates", report)
     assert [row["n_claims"] for row in rows(panel, "feedback")] == ["3"]
     assert [row["n_claims"] for row in rows(panel, "feedback-earlier")] == ["2"]
-    del report["calibration"]["strategies"]["vector"]["feedback"]["earlier"]  # a report of an older version
-    assert not any(table.name == "feedback-earlier" for table in rendered("miss_rates", report)[0].tables)
+    del report["calibration"]["strategies"]["vector"]["feedback"][
+        "earlier"
+    ]  # a report of an older version
+    assert not any(
+        table.name == "feedback-earlier" for table in rendered("miss_rates", report)[0].tables
+    )
 
 
 def test_a_report_of_an_older_version_has_none(report):
@@ -135,12 +247,39 @@ def test_a_report_of_an_older_version_has_none(report):
 def test_conformal_k_in_every_shape(report):
     rule = report["calibration"]["strategies"]["bm25"]["conformal"][0]
     share = {"value": 0.75, "low": 0.5, "high": 0.875, "n": 60, "n_groups": 60}
-    known = {**rule, "depth": 1234, "coverage": share, "riskiest": None, "riskiest_reason": "no risk is known", "attainable": True, "bins": [], "curve": [], "k": None, "mean_k": 52.0}
-    bins = [{"risk_low": 0.0, "risk_high": 0.5, "k": 4, "coverage": share}, {"risk_low": 0.5, "risk_high": 1.0, "k": None, "k_reason": "no", "coverage": share}]
+    known = {
+        **rule,
+        "depth": 1234,
+        "coverage": share,
+        "riskiest": None,
+        "riskiest_reason": "no risk is known",
+        "attainable": True,
+        "bins": [],
+        "curve": [],
+        "k": None,
+        "mean_k": 52.0,
+    }
+    bins = [
+        {"risk_low": 0.0, "risk_high": 0.5, "k": 4, "coverage": share},
+        {"risk_low": 0.5, "risk_high": 1.0, "k": None, "k_reason": "no", "coverage": share},
+    ]
     report["calibration"]["strategies"]["bm25"]["conformal"] = [
         {**known, "method": "fixed", "k": 52, "level": 0.8},
-        {**known, "method": "adaptive", "curve": [{"risk": 0.1, "k": 3}, {"risk": 0.9, "k": 100}], "mean_k": 72.25, "level": 0.8},
-        {**known, "method": "mondrian", "bins": bins, "attainable": False, "level": 0.8, "mean_k": None},
+        {
+            **known,
+            "method": "adaptive",
+            "curve": [{"risk": 0.1, "k": 3}, {"risk": 0.9, "k": 100}],
+            "mean_k": 72.25,
+            "level": 0.8,
+        },
+        {
+            **known,
+            "method": "mondrian",
+            "bins": bins,
+            "attainable": False,
+            "level": 0.8,
+            "mean_k": None,
+        },
         {**known, "method": "fixed", "k": None, "mean_k": None, "attainable": False, "level": 0.95},
     ]
     panel, html = rendered("miss_rates", report)
@@ -157,15 +296,23 @@ def test_no_k_says_why_and_questions_left_out_are_counted(report):
     _, html = rendered("miss_rates", report)
     assert "No K" not in html
     assert "leaves out questions" not in html
-    first, second = (report["calibration"]["strategies"][name]["conformal_methods"] for name in ("bm25", "vector"))
+    first, second = (
+        report["calibration"]["strategies"][name]["conformal_methods"]
+        for name in ("bm25", "vector")
+    )
     assert set(first) == {"fixed", "recall", "adaptive", "mondrian", "without_risk"}
     first |= {"adaptive": 55, "mondrian": 55, "without_risk": 1234}
     second |= {"adaptive": None, "adaptive_reason": "too <few>", "without_risk": 60}
     _, html = rendered("miss_rates", report)
     assert "too &lt;few&gt;" in html
     assert html.count("K by predicted risk of") == 1
-    assert '<data value="1234" data-at="/calibration/strategies/bm25/conformal_methods/without_risk">' in html
-    assert 'data-at="/calibration/strategies/vector/conformal_methods/without_risk"' not in html  # it has no K by risk that could leave any out
+    assert (
+        '<data value="1234" data-at="/calibration/strategies/bm25/conformal_methods/without_risk">'
+        in html
+    )
+    assert (
+        'data-at="/calibration/strategies/vector/conformal_methods/without_risk"' not in html
+    )  # it has no K by risk that could leave any out
     for entry in report["calibration"]["strategies"].values():
         del entry["conformal_methods"]  # a report of an older version
     _, html = rendered("miss_rates", report)
@@ -204,4 +351,6 @@ def test_two_observed_rates_say_what_each_counts(report):
         assert "as first put" in captions[name], name
         assert "first seed" in captions[name], name
     assert "every wording and seed" in captions["miss-rates"]
-    assert html.index("as it was first put, under the first seed") < html.index('data-table="miss-rates"')
+    assert html.index("as it was first put, under the first seed") < html.index(
+        'data-table="miss-rates"'
+    )

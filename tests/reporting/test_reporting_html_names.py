@@ -16,7 +16,14 @@ from rag_eval.reporting.plots import new_figure
 LONG = "w" * 64
 
 
-@pytest.mark.parametrize("names", [["bm25", "vector", "hybrid"], [LONG[:24], "m" * 24, "bm25"], ["a_strategy_of_two_parts", "another_of_three_parts", "rrf"]])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["bm25", "vector", "hybrid"],
+        [LONG[:24], "m" * 24, "bm25"],
+        ["a_strategy_of_two_parts", "another_of_three_parts", "rrf"],
+    ],
+)
 def test_a_legend_is_no_wider_than_its_picture(names):
     with drawing():
         figure = new_figure(WIDTH, 3.0)
@@ -33,7 +40,14 @@ def test_a_legend_is_no_wider_than_its_picture(names):
 def test_names_are_cut_in_the_forest_plot_and_whole_in_the_table():
     report = panel_reports.full()
     old = report["strategy"]
-    report |= {"strategy": LONG, "comparisons": [], "strategies": [copy.deepcopy(entry) | ({"name": LONG} if entry["name"] == old else {}) for entry in report["strategies"]]}
+    report |= {
+        "strategy": LONG,
+        "comparisons": [],
+        "strategies": [
+            copy.deepcopy(entry) | ({"name": LONG} if entry["name"] == old else {})
+            for entry in report["strategies"]
+        ],
+    }
     page = Page(Cursor(report))
     made = measures.panel(page)
     drawn = re.findall(r"<text[^>]*>([^<]*)</text>", str(made.context["forest"]))
@@ -41,4 +55,9 @@ def test_names_are_cut_in_the_forest_plot_and_whole_in_the_table():
     assert max(map(len, drawn)) <= 24
     assert f">{LONG}</bdi>" in str(made.tables[0].html())
     assert "long" in str(page.swatch(LONG)).split('"')[1].split()
-    assert "long" not in str(page.swatch(next(name for name in page.strategies if name != LONG))).split('"')[1].split()
+    assert (
+        "long"
+        not in str(page.swatch(next(name for name in page.strategies if name != LONG)))
+        .split('"')[1]
+        .split()
+    )

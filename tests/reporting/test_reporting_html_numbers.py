@@ -11,7 +11,28 @@ from rag_eval.reporting.html import page as pages
 from rag_eval.reporting.html.figures import Cursor, absent, interval, number, written
 from rag_eval.reporting.html.page import build
 
-FREE = {"h2", "h3", "button", "summary", "code", "caption", "figcaption", "thead", "abbr", "style", "script", "title", "desc", "pre", "dt", "nav", "header", "footer", "option", "label"}
+FREE = {
+    "h2",
+    "h3",
+    "button",
+    "summary",
+    "code",
+    "caption",
+    "figcaption",
+    "thead",
+    "abbr",
+    "style",
+    "script",
+    "title",
+    "desc",
+    "pre",
+    "dt",
+    "nav",
+    "header",
+    "footer",
+    "option",
+    "label",
+}
 """Elements of words: names of measures, hashes, definitions. Everything else holds digits only as a figure or a text of the report."""
 VOID = {"meta", "br", "link", "input", "hr", "img", "col"}
 WORDS = {"prose", "label", "absent"}
@@ -40,7 +61,10 @@ class Walk(HTMLParser):
         place = next((attrs for tag, attrs in reversed(self.open) if "data-at" in attrs), None)
         if place is not None:
             (self.figures if "value" in place else self.texts).append((place, data))
-        elif re.search(r"\d", NAME.sub("", data)) and not any(tag in FREE or tag == "svg" or WORDS & set((attrs.get("class") or "").split()) for tag, attrs in self.open):
+        elif re.search(r"\d", NAME.sub("", data)) and not any(
+            tag in FREE or tag == "svg" or WORDS & set((attrs.get("class") or "").split())
+            for tag, attrs in self.open
+        ):
             self.stray.append((self.open[-1][0], data.strip()[:120]))
 
 
@@ -73,7 +97,10 @@ def test_every_figure_is_the_one_in_the_report(walked):
         assert json.loads(place["value"]) == value, place
         digits = len(text.split(".")[1].split()[0]) if "." in text else 0
         shown, scale = plain_number(text.replace(" %", "")), 100 if "%" in text else 1
-        assert shown == pytest.approx(abs(value) * scale if "−" in text and shown > 0 else value * scale, abs=0.5001 * 10**-digits), (place, text)
+        assert shown == pytest.approx(
+            abs(value) * scale if "−" in text and shown > 0 else value * scale,
+            abs=0.5001 * 10**-digits,
+        ), (place, text)
 
 
 def test_every_text_of_the_report_is_the_one_in_the_report(walked):
@@ -102,7 +129,9 @@ def test_figures_in_pictures_are_ticks_or_figures_of_the_report(walked):
             numbers.add(value)
 
     collect(report)
-    rounded = {f"{value:.{digits}f}" for value in numbers for digits in (0, 1, 2, 3)} | {f"{value:,}" for value in numbers if isinstance(value, int)}
+    rounded = {f"{value:.{digits}f}" for value in numbers for digits in (0, 1, 2, 3)} | {
+        f"{value:,}" for value in numbers if isinstance(value, int)
+    }
     for picture in re.findall(r'<svg class="plot".*?</svg>', html, re.DOTALL):
         for text in re.findall(r"<text[^>]*>([^<]*)</text>", picture):
             said = text.strip().replace("−", "-")
@@ -127,7 +156,13 @@ def test_how_figures_are_written():
     assert written(-0.0004, 3) == "0.000"
     assert written(-0.126, 3) == "−0.126"
     assert written(0.1234, 3, percent=True) == "12.3 %"
-    cursor = Cursor({"a": [{"value": 0.5, "ci_low": 0.25, "ci_high": None, "b/c~": 2}], "x": None, "x_reason": "off <b>"})
+    cursor = Cursor(
+        {
+            "a": [{"value": 0.5, "ci_low": 0.25, "ci_high": None, "b/c~": 2}],
+            "x": None,
+            "x_reason": "off <b>",
+        }
+    )
     assert str(number(cursor["a"][0]["b/c~"])) == '<data value="2" data-at="/a/0/b~1c~0">2</data>'
     assert "[" not in str(interval(cursor["a"][0]))
     assert "off &lt;b&gt;" in str(number(cursor["x"]))

@@ -10,22 +10,43 @@ CURVES = {"Recall@K at document level", "Recall@K at section level", "Recall@K a
 
 
 def rows(panel, name):
-    return list(csv.DictReader(io.StringIO(next(table for table in panel.tables if table.name == name).csv())))
+    return list(
+        csv.DictReader(
+            io.StringIO(next(table for table in panel.tables if table.name == name).csv())
+        )
+    )
 
 
 def measured(report, name, label, level):
     entry = next(entry for entry in report["strategies"] if entry["name"] == name)
-    return next(record for record in entry["measures"] if record["label"] == label and record["level"] == level)
+    return next(
+        record
+        for record in entry["measures"]
+        if record["label"] == label and record["level"] == level
+    )
 
 
 def test_every_level_has_its_curve_and_its_rows(report):
     panel, html = rendered("recall", report)
-    there = {f"Recall@K at {record['level']} level" for entry in report["strategies"] for record in entry["measures"] if record["label"] == "R@1" and record["value"] is not None}
+    there = {
+        f"Recall@K at {record['level']} level"
+        for entry in report["strategies"]
+        for record in entry["measures"]
+        if record["label"] == "R@1" and record["value"] is not None
+    }
     assert there == CURVES & set(titles(html))
     assert there
-    found = next(row for row in rows(panel, "recall") if row["strategy"] == "vector" and row["level"] == "document")
+    found = next(
+        row
+        for row in rows(panel, "recall")
+        if row["strategy"] == "vector" and row["level"] == "document"
+    )
     record = measured(report, "vector", "R@5", "document")
-    assert [float(found[key]) for key in ("r_at_5", "r_at_5_low", "r_at_5_high")] == [record["value"], record["ci_low"], record["ci_high"]]
+    assert [float(found[key]) for key in ("r_at_5", "r_at_5_low", "r_at_5_high")] == [
+        record["value"],
+        record["ci_low"],
+        record["ci_high"],
+    ]
     assert int(found["questions"]) == record["n_scored"]
 
 
@@ -34,8 +55,15 @@ def test_a_level_that_could_not_be_measured_says_why(report):
         if entry["name"] == "vector":
             for record in entry["measures"]:
                 if record["level"] == "section":
-                    record |= {"value": None, "ci_low": None, "ci_high": None, "value_reason": "the source names no section for 9 of 9 retrieved units <b>"}
-            entry["measures"] = [record for record in entry["measures"] if record["level"] != "span"]
+                    record |= {
+                        "value": None,
+                        "ci_low": None,
+                        "ci_high": None,
+                        "value_reason": "the source names no section for 9 of 9 retrieved units <b>",
+                    }
+            entry["measures"] = [
+                record for record in entry["measures"] if record["level"] != "span"
+            ]
     _, html = rendered("recall", report)
     assert "section level: " in html
     assert "9 of 9 retrieved units &lt;b&gt;" in html
@@ -45,7 +73,12 @@ def test_a_level_that_could_not_be_measured_says_why(report):
 def test_no_recall_at_all_is_said(report):
     for entry in report["strategies"]:
         for record in entry["measures"]:
-            record |= {"value": None, "ci_low": None, "ci_high": None, "value_reason": "no question was scored"}
+            record |= {
+                "value": None,
+                "ci_low": None,
+                "ci_high": None,
+                "value_reason": "no question was scored",
+            }
     _, html = rendered("recall", report)
     assert "No recall was measured at any level" in html
     assert not CURVES & set(titles(html))
@@ -53,16 +86,30 @@ def test_no_recall_at_all_is_said(report):
 
 def test_one_k_that_is_not_ten(report):
     for entry in report["strategies"]:
-        entry["measures"] = [record for record in entry["measures"] if record["label"] in {"R@5", "RR"}]
+        entry["measures"] = [
+            record for record in entry["measures"] if record["label"] in {"R@5", "RR"}
+        ]
     panel, html = rendered("recall", report)
     assert "Recall@K at document level" in titles(html)
-    assert set(rows(panel, "recall")[0]) == {"strategy", "level", "r_at_5", "r_at_5_low", "r_at_5_high", "questions", "groups"}
+    assert set(rows(panel, "recall")[0]) == {
+        "strategy",
+        "level",
+        "r_at_5",
+        "r_at_5_low",
+        "r_at_5_high",
+        "questions",
+        "groups",
+    }
 
 
 def test_overlap_says_what_each_pair_finds(report):
     panel, html = rendered("recall", report)
     pair, row = report["overlap"]["pairs"][0], rows(panel, "overlap")[0]
-    assert [row[key] for key in ("a", "b", "both", "only_a", "only_b", "neither", "questions")] == [pair["a"], pair["b"], *(str(pair[key]) for key in ("both", "only_a", "only_b", "neither", "n"))]
+    assert [row[key] for key in ("a", "b", "both", "only_a", "only_b", "neither", "questions")] == [
+        pair["a"],
+        pair["b"],
+        *(str(pair[key]) for key in ("both", "only_a", "only_b", "neither", "n")),
+    ]
     assert row["overlap"] == str(pair["overlap"]["value"])
     assert "What two strategies find" in titles(html)
 

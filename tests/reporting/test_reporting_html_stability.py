@@ -9,13 +9,24 @@ from panel_pages import HIDDEN, HOSTILE, many, only, renamed, rendered, titles
 
 
 def rows(panel, name):
-    return list(csv.DictReader(io.StringIO(next(table for table in panel.tables if table.name == name).csv())))
+    return list(
+        csv.DictReader(
+            io.StringIO(next(table for table in panel.tables if table.name == name).csv())
+        )
+    )
 
 
 def wordings(report, count, name="w"):
     for entry in report["stability"]["strategies"].values():
-        share = [[None if one == other == 0 else abs(one - other) / count for other in range(count)] for one in range(count)]
-        entry["flip_matrix"] = {"wordings": [f"{name}{at}" for at in range(count)], "share": share, "n": [[60] * count for _ in range(count)]}
+        share = [
+            [None if one == other == 0 else abs(one - other) / count for other in range(count)]
+            for one in range(count)
+        ]
+        entry["flip_matrix"] = {
+            "wordings": [f"{name}{at}" for at in range(count)],
+            "share": share,
+            "n": [[60] * count for _ in range(count)],
+        }
     return report
 
 
@@ -28,9 +39,15 @@ def test_everything_that_was_measured_stands_there(report):
     assert float(found["variance_query"]) == about["variance_shares"]["query"]
     assert float(rows(panel, "delta-s")[0]["delta_s_low"]) == about["delta_s"]["ci_low"]
     assert rows(panel, "delta-s")[0]["target"] == about["delta_s"]["target"]
-    assert int(rows(panel, "lambda-states")[0]["convergent_n"]) == about["lambda"]["convergent"]["n"]
+    assert (
+        int(rows(panel, "lambda-states")[0]["convergent_n"]) == about["lambda"]["convergent"]["n"]
+    )
     assert [row["one"] for row in rows(panel, "flips") if row["strategy"] == "bm25"] == ["original"]
-    assert {"Semantic distance with its zones", "Recall of the worst, mean and best wording", "Flips between wordings, bm25"} <= set(titles(html))
+    assert {
+        "Semantic distance with its zones",
+        "Recall of the worst, mean and best wording",
+        "Flips between wordings, bm25",
+    } <= set(titles(html))
     assert about["reasons"]
     assert all(one["cause"] in html.replace("&#39;", "'") for one in about["reasons"].values())
 
@@ -38,17 +55,38 @@ def test_everything_that_was_measured_stands_there(report):
 def test_what_seeds_change_is_said(report):
     entries = report["stability"]["strategies"]
     entries["bm25"]["seeds_change_nothing"], entries["vector"]["seeds_change_nothing"] = True, False
-    entries["rounds"] |= {"seeds_change_nothing": None, "seeds_change_nothing_reason": "one seed was configured"}
+    entries["rounds"] |= {
+        "seeds_change_nothing": None,
+        "seeds_change_nothing_reason": "one seed was configured",
+    }
     _, html = rendered("stability", report)
-    assert html.index("Another seed gives the same lists") < html.index("The seed changes the lists of") < html.index("one seed was configured")
+    assert (
+        html.index("Another seed gives the same lists")
+        < html.index("The seed changes the lists of")
+        < html.index("one seed was configured")
+    )
 
 
 def test_one_wording_has_nothing_to_flip(report):
     wordings(report, 1)
     for entry in report["stability"]["strategies"].values():
-        entry["variance_shares"] = {key: value for name in ("query", "paraphrase", "seed") for key, value in ((name, None), (f"{name}_reason", "too few questions"))}
-        for record in (*entry["hit_changes_with_wording"].values(), *entry["recall_at_10_by_wording"].values(), entry["rbo"], entry["convergent_and_hit"]):
-            record |= {"value": None, "ci_low": None, "ci_high": None, "value_reason": "no question has several wordings"}
+        entry["variance_shares"] = {
+            key: value
+            for name in ("query", "paraphrase", "seed")
+            for key, value in ((name, None), (f"{name}_reason", "too few questions"))
+        }
+        for record in (
+            *entry["hit_changes_with_wording"].values(),
+            *entry["recall_at_10_by_wording"].values(),
+            entry["rbo"],
+            entry["convergent_and_hit"],
+        ):
+            record |= {
+                "value": None,
+                "ci_low": None,
+                "ci_high": None,
+                "value_reason": "no question has several wordings",
+            }
     panel, html = rendered("stability", report)
     assert "there is nothing to flip" in html
     assert "no question has several wordings" in html
@@ -71,7 +109,12 @@ def test_a_matrix_that_cannot_be_read_is_a_table_of_the_worst_pairs(report):
 def test_what_could_not_be_compared_says_why(report):
     entry = report["stability"]["strategies"]["vector"]["delta_s"]
     for record in (entry, entry["to_anchor"], entry["to_decoy"]):
-        record |= {"value": None, "ci_low": None, "ci_high": None, "value_reason": "7 of 9 retrieved units are no chunks of this corpus"}
+        record |= {
+            "value": None,
+            "ci_low": None,
+            "ci_high": None,
+            "value_reason": "7 of 9 retrieved units are no chunks of this corpus",
+        }
     _, html = rendered("stability", report)
     assert "7 of 9 retrieved units are no chunks of this corpus" in html
     assert "Semantic distance with its zones" in titles(html)
@@ -102,16 +145,42 @@ def apart(report, shared):
     """150 questions of which 18 have no gold and a decoy, and `shared` have both."""
     for entry in report["stability"]["strategies"].values():
         about = entry["delta_s"]
-        about["to_anchor"] |= {"value": 0.56, "ci_low": 0.53, "ci_high": 0.58, "n_attempted": 150, "n_scored": 132, "n_groups": 113}
-        about["to_decoy"] |= {"value": 0.58, "ci_low": 0.48, "ci_high": 0.67, "n_attempted": 150, "n_scored": 18 + shared, "n_groups": 18 + shared}
-        about["anchor_and_decoy_equally_close"] |= {"value": 0.1 if shared else None, "ci_low": None, "ci_high": None, "n_scored": shared, "n_attempted": 150, "n_groups": shared} | ({} if shared else {"value_reason": "no question was scored"})
+        about["to_anchor"] |= {
+            "value": 0.56,
+            "ci_low": 0.53,
+            "ci_high": 0.58,
+            "n_attempted": 150,
+            "n_scored": 132,
+            "n_groups": 113,
+        }
+        about["to_decoy"] |= {
+            "value": 0.58,
+            "ci_low": 0.48,
+            "ci_high": 0.67,
+            "n_attempted": 150,
+            "n_scored": 18 + shared,
+            "n_groups": 18 + shared,
+        }
+        about["anchor_and_decoy_equally_close"] |= {
+            "value": 0.1 if shared else None,
+            "ci_low": None,
+            "ci_high": None,
+            "n_scored": shared,
+            "n_attempted": 150,
+            "n_groups": shared,
+        } | ({} if shared else {"value_reason": "no question was scored"})
     return report
 
 
 def test_each_distance_stands_with_its_own_questions(report):
     panel, html = rendered("stability", apart(report, 0))
     row = rows(panel, "delta-s")[0]
-    assert (row["to_anchor_n"], row["to_anchor_groups"], row["to_decoy_n"], row["to_decoy_groups"]) == ("132", "113", "18", "18")
+    assert (
+        row["to_anchor_n"],
+        row["to_anchor_groups"],
+        row["to_decoy_n"],
+        row["to_decoy_groups"],
+    ) == ("132", "113", "18", "18")
     for key in ("to_anchor", "to_decoy"):
         assert f'data-at="/stability/strategies/bm25/delta_s/{key}/n_scored"' in html
 
@@ -123,4 +192,7 @@ def test_distances_of_different_questions_are_not_held_against_each_other(report
     _, html = rendered("stability", apart(report, 5))
     assert "share no question" not in html
     assert "as close to the decoy as to the gold do not tell them apart" in html
-    assert 'data-at="/stability/strategies/bm25/delta_s/anchor_and_decoy_equally_close/n_scored"' in html
+    assert (
+        'data-at="/stability/strategies/bm25/delta_s/anchor_and_decoy_equally_close/n_scored"'
+        in html
+    )

@@ -15,7 +15,12 @@ from rag_eval.reporting.html.tables import Column, Number, Table, Words, plain
 
 
 def table(*names):
-    return Table("t", "caption", [Column("name", "name", figures=False), Column("other", "other", figures=False)], [[Words(name), Words("x")] for name in names])
+    return Table(
+        "t",
+        "caption",
+        [Column("name", "name", figures=False), Column("other", "other", figures=False)],
+        [[Words(name), Words("x")] for name in names],
+    )
 
 
 @pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
@@ -31,7 +36,10 @@ def test_no_cell_is_an_argument_of_the_line_break_before_it(name):
     text = table("first", name).tex()
     after = [part.lstrip() for part in text.split(r"\\")[1:]]
     assert not any(part.startswith(("[", "*")) for part in after)
-    assert not any(part.startswith(("[", "*")) for part in (line.lstrip() for line in text.split(r"\midrule")[1].splitlines()))
+    assert not any(
+        part.startswith(("[", "*"))
+        for part in (line.lstrip() for line in text.split(r"\midrule")[1].splitlines())
+    )
 
 
 def beyond_ascii(text):
@@ -42,7 +50,10 @@ def test_every_sign_of_the_projects_own_words_is_a_command_of_latex():
     text = "σ² wordings, Δs − 0.5 – 1 ≤ x ≥ y ± z × w · v → u ← t… “said” ‘so’ µ § α₁ “”"
     made = tex(text)
     assert beyond_ascii(made) == set()
-    assert r"\ensuremath{\sigma}\ensuremath{^{2}} wordings, \ensuremath{\Delta}s \ensuremath{-} 0.5 -- 1 \ensuremath{\leq} x" in made
+    assert (
+        r"\ensuremath{\sigma}\ensuremath{^{2}} wordings, \ensuremath{\Delta}s \ensuremath{-} 0.5 -- 1 \ensuremath{\leq} x"
+        in made
+    )
     assert "``said'' `so'" in made
     assert "$$" not in made
 
@@ -60,7 +71,12 @@ def test_every_latex_table_of_a_page_is_ascii_but_for_names_of_data(report):
 def dashes(*reasons, means=""):
     """A table with a row a reason, all of it a dash."""
     report = Cursor({str(at): {"x": None, "x_reason": reason} for at, reason in enumerate(reasons)})
-    return Table("t", "caption", [Column("name", "name", figures=False), Column("x", "<x>", means)], [[Words("row"), Number(report[str(at)]["x"])] for at in range(len(reasons))])
+    return Table(
+        "t",
+        "caption",
+        [Column("name", "name", figures=False), Column("x", "<x>", means)],
+        [[Words("row"), Number(report[str(at)]["x"])] for at in range(len(reasons))],
+    )
 
 
 def visible_text(markup):

@@ -16,25 +16,60 @@ def report():
 
 
 def rows(panel, name):
-    return list(csv.DictReader(io.StringIO(next(each for each in panel.tables if each.name == name).csv())))
+    return list(
+        csv.DictReader(io.StringIO(next(each for each in panel.tables if each.name == name).csv()))
+    )
 
 
 def test_everything_is_there(report):
     panel, markup = panel_reports.check(trust, report)
-    assert {each.name for each in panel.tables} == {"trust-retrieved", "trust-states", "trust-reasons", "quarantined", "blocked-retrieved", "trust-filter"}
+    assert {each.name for each in panel.tables} == {
+        "trust-retrieved",
+        "trust-states",
+        "trust-reasons",
+        "quarantined",
+        "blocked-retrieved",
+        "trust-filter",
+    }
     assert markup.count('<svg class="plot"') == 3
-    assert rows(panel, "trust-retrieved")[0] == {"strategy": "bm25", "trust": "0.62", "trust_low": "0.4", "trust_high": "0.6", "n": "20", "groups": "17", "retrieved": "440", "blocked": "4", "warned": "7", "dropped": "1"}
+    assert rows(panel, "trust-retrieved")[0] == {
+        "strategy": "bm25",
+        "trust": "0.62",
+        "trust_low": "0.4",
+        "trust_high": "0.6",
+        "n": "20",
+        "groups": "17",
+        "retrieved": "440",
+        "blocked": "4",
+        "warned": "7",
+        "dropped": "1",
+    }
     assert rows(panel, "trust-filter")[1]["delta"] == "-0.02"
     assert rows(panel, "blocked-retrieved")[0]["rank"] == "3"
-    assert [row["code"] for row in rows(panel, "trust-reasons")] == ["topic_shift.inside_document", "pattern.reply_instruction"]  # the most first
-    for place in ("/trust/poisoning/manifest/n_changed", "/trust/poisoning/at_retrieval/n_blocked_pairs", "/trust/filter/n_below", "/trust/scores/mean"):
+    assert [row["code"] for row in rows(panel, "trust-reasons")] == [
+        "topic_shift.inside_document",
+        "pattern.reply_instruction",
+    ]  # the most first
+    for place in (
+        "/trust/poisoning/manifest/n_changed",
+        "/trust/poisoning/at_retrieval/n_blocked_pairs",
+        "/trust/filter/n_below",
+        "/trust/scores/mean",
+    ):
         assert place in {each for _, each in panel_reports.figures(markup)}
 
 
 def test_every_state_and_check_has_its_words():
-    known = {"domain_state": records.DomainState, "signature_state": records.SignatureState, "author_state": records.AuthorState, "freshness_state": records.FreshnessState}
+    known = {
+        "domain_state": records.DomainState,
+        "signature_state": records.SignatureState,
+        "author_state": records.AuthorState,
+        "freshness_state": records.FreshnessState,
+    }
     assert set(trust_words.FACTORS) == set(known)
-    assert set(trust_words.STATES) == {(name, state) for name, states in known.items() for state in states.__args__}
+    assert set(trust_words.STATES) == {
+        (name, state) for name, states in known.items() for state in states.__args__
+    }
     assert set(records.CHECKS) < set(trust_words.CHECKS)
 
 
@@ -46,11 +81,24 @@ def test_a_report_without_notes(report):
 def test_nothing_configured_and_nothing_found(report):
     report["trust"]["scores"] = {"value": None, "reason": "nobody is trusted"}
     report["trust"]["filter"] = {"value": None, "reason": "no trust.threshold is configured"}
-    report["trust"]["poisoning"] |= {"manifest": {"value": None, "reason": "no trust.manifest is configured"}, "reasons": {}, "quarantined": [], "n_blocked": 0, "quarantine": False}
+    report["trust"]["poisoning"] |= {
+        "manifest": {"value": None, "reason": "no trust.manifest is configured"},
+        "reasons": {},
+        "quarantined": [],
+        "n_blocked": 0,
+        "quarantine": False,
+    }
     for found in report["trust"]["retrieved"].values():
         found |= {"blocked": [], "avg_trust": panel_reports.estimate(None)}
     panel, markup = panel_reports.check(trust, report)
-    for reason in ("nobody is trusted", "no trust.threshold is configured", "no trust.manifest is configured", "No check found anything", "No document is blocked", "off: blocked chunks are reported"):
+    for reason in (
+        "nobody is trusted",
+        "no trust.threshold is configured",
+        "no trust.manifest is configured",
+        "No check found anything",
+        "No document is blocked",
+        "off: blocked chunks are reported",
+    ):
         assert reason in markup
     assert {each.name for each in panel.tables} == {"trust-retrieved", "trust-states"}
     assert "<svg" not in markup
@@ -65,15 +113,26 @@ def test_a_filter_that_changes_nothing_is_drawn(report):
 
 @pytest.mark.parametrize("text", panel_reports.HOSTILE)
 def test_hostile_texts_are_shown_and_do_nothing(report, text):
-    report["trust"]["poisoning"]["quarantined"] = [{"chunk_id": text, "doc_id": text, "source_url": text, "reasons": [text]}]
+    report["trust"]["poisoning"]["quarantined"] = [
+        {"chunk_id": text, "doc_id": text, "source_url": text, "reasons": [text]}
+    ]
     report["trust"]["poisoning"]["manifest"]["gone"] = [text]
     report["trust"]["poisoning"]["reasons"] = {text: 1}
     report["trust"]["notes"] = [text]
-    report["trust"]["retrieved"]["bm25"]["blocked"][0] |= {"doc_id": text, "query_id": text, "reasons": [text]}
+    report["trust"]["retrieved"]["bm25"]["blocked"][0] |= {
+        "doc_id": text,
+        "query_id": text,
+        "reasons": [text],
+    }
     panel, _ = panel_reports.check(trust, report)
-    assert rows(panel, "quarantined")[0]["source"].lstrip("'")[:5] == rows(panel, "quarantined")[0]["document"].lstrip("'")[:5]
+    assert (
+        rows(panel, "quarantined")[0]["source"].lstrip("'")[:5]
+        == rows(panel, "quarantined")[0]["document"].lstrip("'")[:5]
+    )
 
 
 def test_twelve_strategies():
-    panel, _ = panel_reports.check(trust, panel_reports.full(tuple(f"strategy_{at}" for at in range(12))))
+    panel, _ = panel_reports.check(
+        trust, panel_reports.full(tuple(f"strategy_{at}" for at in range(12)))
+    )
     assert len(rows(panel, "trust-retrieved")) == 12

@@ -13,7 +13,14 @@ from rag_eval.reporting.html.page import Page
 from rag_eval.reporting.html.panels import verdict
 from rag_eval.reporting.html.templating import render
 
-GATE = {"id": "recall", "required": True, "severity": "block", "status": "pass", "reason_code": "ok", "evidence": {"accepted": "at least 0.5", "value": 0.6}}
+GATE = {
+    "id": "recall",
+    "required": True,
+    "severity": "block",
+    "status": "pass",
+    "reason_code": "ok",
+    "evidence": {"accepted": "at least 0.5", "value": 0.6},
+}
 
 
 @pytest.fixture
@@ -21,9 +28,27 @@ def report():
     found = panel_reports.full()
     found["gates"] = [copy.deepcopy(GATE)]
     record = panel_reports.estimate
-    uncertainty = {"k": 10, "target": "miss_any", "strategies": {name: {"observed": {"miss_any": record(0.3)}} for name in (entry["name"] for entry in found["strategies"])}}
-    head = {"groundedness": 0.9, "avgTrustScore": 0.62, "poisonedBlocked": 4, "content_hash": "c" * 32, "uncertainty": uncertainty}
-    return {**found, **head, "gold": {"hash": "g" * 32, "version": "1", "name": "tiny"}, "index": {**found["index"], "hash": "i" * 32, "rev": "r"}}
+    uncertainty = {
+        "k": 10,
+        "target": "miss_any",
+        "strategies": {
+            name: {"observed": {"miss_any": record(0.3)}}
+            for name in (entry["name"] for entry in found["strategies"])
+        },
+    }
+    head = {
+        "groundedness": 0.9,
+        "avgTrustScore": 0.62,
+        "poisonedBlocked": 4,
+        "content_hash": "c" * 32,
+        "uncertainty": uncertainty,
+    }
+    return {
+        **found,
+        **head,
+        "gold": {"hash": "g" * 32, "version": "1", "name": "tiny"},
+        "index": {**found["index"], "hash": "i" * 32, "rev": "r"},
+    }
 
 
 def shown(report):
@@ -49,14 +74,28 @@ def test_a_run_of_which_no_gate_is_required_does_not_pass_one(report):
 
 def test_groundedness_and_trust_stand_with_interval_and_denominator(report):
     markup = shown(report)
-    at = next(place for place, each in enumerate(report["answers"]["measures"]) if each["name"] == "groundedness")
+    at = next(
+        place
+        for place, each in enumerate(report["answers"]["measures"])
+        if each["name"] == "groundedness"
+    )
     primary = report["strategy"]
-    for name, place in (("groundedness of answers", f"/answers/measures/{at}"), ("average trust", f"/trust/retrieved/{primary}/avg_trust")):
-        assert all(f'data-at="{place}/{key}"' in card(markup, name) for key in ("value", "ci_low", "ci_high", "n_scored", "n_attempted", "n_groups")), name
+    for name, place in (
+        ("groundedness of answers", f"/answers/measures/{at}"),
+        ("average trust", f"/trust/retrieved/{primary}/avg_trust"),
+    ):
+        assert all(
+            f'data-at="{place}/{key}"' in card(markup, name)
+            for key in ("value", "ci_low", "ci_high", "n_scored", "n_attempted", "n_groups")
+        ), name
 
 
 def test_without_answers_the_dash_says_why(report):
-    report |= {"answers": {"value": None, "reason": "the gold set configures no answers"}, "groundedness": None, "groundedness_reason": "the gold set configures no answers"}
+    report |= {
+        "answers": {"value": None, "reason": "the gold set configures no answers"},
+        "groundedness": None,
+        "groundedness_reason": "the gold set configures no answers",
+    }
     assert "the gold set configures no answers" in card(shown(report), "groundedness")
 
 
@@ -65,10 +104,25 @@ def test_blocked_chunks_are_out_of_all_and_a_guard_that_only_reports_says_what_i
     assert 'data-at="/trust/poisoning/n_chunks"' in card(shown(report), "poisoned")
     assert "quarantine is off" not in shown(report)
     report["trust"]["poisoning"] |= {"quarantine": False, "n_blocked": 7}
-    assert re.search(r'found: <data value="7" data-at="/trust/poisoning/n_blocked">', card(shown(report), "poisoned"))
+    assert re.search(
+        r'found: <data value="7" data-at="/trust/poisoning/n_blocked">',
+        card(shown(report), "poisoned"),
+    )
 
 
-DROP = {"accepted": "relative drop < 0.05, or not told from none", "measure": "mrr", "baseline": 0.43, "now": 0.411, "baseline_run": "20260101T000000000Z-00000000", "relative_drop": 0.0442, "value": -0.019, "ci_low": -0.045, "ci_high": 0.004, "n_groups": 113, "n_scored": 132}
+DROP = {
+    "accepted": "relative drop < 0.05, or not told from none",
+    "measure": "mrr",
+    "baseline": 0.43,
+    "now": 0.411,
+    "baseline_run": "20260101T000000000Z-00000000",
+    "relative_drop": 0.0442,
+    "value": -0.019,
+    "ci_low": -0.045,
+    "ci_high": 0.004,
+    "n_groups": 113,
+    "n_scored": 132,
+}
 DIFFERENT = {"index": {"before": "bm25s:aaaa", "now": "bm25s:bbbb"}}
 
 
@@ -78,22 +132,51 @@ def gates(report):
 
 
 def test_a_drop_stands_beside_the_drop_that_is_accepted(report):
-    report["gates"] = [{"id": "regression.mrr", "gate": "regression", "required": False, "severity": "P2", "status": "pass", "reason_code": "no_regression", "evidence": DROP | {"different": DIFFERENT}}]
+    report["gates"] = [
+        {
+            "id": "regression.mrr",
+            "gate": "regression",
+            "required": False,
+            "severity": "P2",
+            "status": "pass",
+            "reason_code": "no_regression",
+            "evidence": DROP | {"different": DIFFERENT},
+        }
+    ]
     markup, place = shown(report), "/gates/0/evidence"
     found = re.search(r'<tr><th scope="row">.*?</tr>', markup)[0]
-    order = [found.index(f'data-at="{place}/{key}"') for key in ("relative_drop", "value", "ci_low", "ci_high", "accepted")]
+    order = [
+        found.index(f'data-at="{place}/{key}"')
+        for key in ("relative_drop", "value", "ci_low", "ci_high", "accepted")
+    ]
     assert order == sorted(order)
     assert "drop <data" in found
     assert "+0.004" in found
     assert f'data-at="{place}/baseline_run">20260101T000000000Z-00000000' in markup
     assert all(f'data-at="{place}/different/index/{when}"' in markup for when in ("before", "now"))
     row = gates(report)
-    assert (row["found"], row["difference"], row["difference_low"], row["difference_high"], row["baseline_run"]) == ("0.0442", "-0.019", "-0.045", "0.004", DROP["baseline_run"])
+    assert (
+        row["found"],
+        row["difference"],
+        row["difference_low"],
+        row["difference_high"],
+        row["baseline_run"],
+    ) == ("0.0442", "-0.019", "-0.045", "0.004", DROP["baseline_run"])
     assert "bm25s:aaaa" in row["different"]
 
 
 def test_a_baseline_of_nothing_has_a_difference_and_no_drop(report):
-    report["gates"] = [{"id": "regression.mrr", "gate": "regression", "required": False, "severity": "P2", "status": "pass", "reason_code": "no_regression", "evidence": {key: value for key, value in DROP.items() if key != "relative_drop"}}]
+    report["gates"] = [
+        {
+            "id": "regression.mrr",
+            "gate": "regression",
+            "required": False,
+            "severity": "P2",
+            "status": "pass",
+            "reason_code": "no_regression",
+            "evidence": {key: value for key, value in DROP.items() if key != "relative_drop"},
+        }
+    ]
     markup = shown(report)
     assert "difference <span" in markup
     assert "drop <data" not in markup
@@ -103,7 +186,17 @@ def test_a_baseline_of_nothing_has_a_difference_and_no_drop(report):
 def test_the_terminal_shows_what_a_drop_is_held_against(report):
     from rag_eval.reporting.terminal import gates_table, regression_lines
 
-    report["gates"] = [{"id": "regression.mrr", "gate": "regression", "required": False, "severity": "P2", "status": "pass", "reason_code": "no_regression", "evidence": DROP | {"different": DIFFERENT}}]
+    report["gates"] = [
+        {
+            "id": "regression.mrr",
+            "gate": "regression",
+            "required": False,
+            "severity": "P2",
+            "status": "pass",
+            "reason_code": "no_regression",
+            "evidence": DROP | {"different": DIFFERENT},
+        }
+    ]
     assert list(gates_table(report).columns[2].cells) == ["drop 0.044\ndiff. -0.019 [-0.04, +0.00]"]
     (line,) = regression_lines(report)
     assert "20260101T000000000Z-00000000" in line

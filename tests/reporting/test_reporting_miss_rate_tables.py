@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rag_eval.reporting.miss_rate_tables import COLUMNS, differences_table, latex_text, strategies_table, to_latex, write_comparison_csv
+from rag_eval.reporting.miss_rate_tables import (
+    COLUMNS,
+    differences_table,
+    latex_text,
+    strategies_table,
+    to_latex,
+    write_comparison_csv,
+)
 from rag_eval.uncertainty.comparing import Misses, compare
 from rag_eval.uncertainty.prediction_powered import Audited
 
@@ -22,10 +29,14 @@ def comparison():
     group = np.repeat(np.arange(80), 2)
     p = rng.beta(1, 3, 160)
     judged = np.arange(160) < 100
-    misses = [Misses(name, np.where(judged, rng.random(160) < p, np.nan), p, p / 2) for name in NAMES]
+    misses = [
+        Misses(name, np.where(judged, rng.random(160) < p, np.nan), p, p / 2) for name in NAMES
+    ]
     names = tuple(map(str, range(160)))
     live = [Audited(names, names, tuple(map(str, group)), one.missed, p) for one in misses[:2]]
-    return compare(misses, group, audited=dict(zip(NAMES, [*live, Audited.nothing(REASON)], strict=True)))
+    return compare(
+        misses, group, audited=dict(zip(NAMES, [*live, Audited.nothing(REASON)], strict=True))
+    )
 
 
 def shown(table, width=120):
@@ -39,7 +50,10 @@ def test_the_terminal_shows_every_figure_with_interval_and_denominator(compariso
     assert max(map(len, text.splitlines())) <= 120
     assert "160 judged queries in 80 independent groups" in text
     for entry in comparison.strategies:
-        assert f"{entry.observed.value:.3f} [{entry.observed.low:.3f}, {entry.observed.high:.3f}]" in text
+        assert (
+            f"{entry.observed.value:.3f} [{entry.observed.low:.3f}, {entry.observed.high:.3f}]"
+            in text
+        )
         assert f"{entry.skill.value:.3f} [{entry.skill.low:.3f}, {entry.skill.high:.3f}]" in text
     assert "100 in 50 groups" in text
     assert "100 audited + 60 not" in text
@@ -69,16 +83,27 @@ def test_the_csv_holds_all_and_starts_no_formula(comparison, tmp_path):
     assert len(rows) == 3 * 6 + 3 * 6
     assert not any(value.startswith("=") for row in rows for value in row.values())
     found = {(row["a"], row["b"], row["measure"]): row for row in rows}
-    difference = next(row for row in comparison.differences if (row.a, row.b, row.measure) == ("bm25", NAMES[2], "brier"))
+    difference = next(
+        row
+        for row in comparison.differences
+        if (row.a, row.b, row.measure) == ("bm25", NAMES[2], "brier")
+    )
     line = found["bm25", NAMES[2], "brier"]
     assert float(line["value"]) == difference.delta.value
     assert float(line["p_holm"]) == difference.p_holm
     assert int(line["n_better"]) == difference.n_better
     powered = found["bm25", "", "powered"]
     assert float(powered["extra_labels"]) == comparison.strategies[0].powered.extra_labels
-    assert powered["reason"] == found["bm25", f"'{NAMES[1]}", "powered"]["reason"] == ""  # what a spreadsheet would run is quoted
+    assert (
+        powered["reason"] == found["bm25", f"'{NAMES[1]}", "powered"]["reason"] == ""
+    )  # what a spreadsheet would run is quoted
     for absent in (found[NAMES[2], "", "powered"], found["bm25", NAMES[2], "powered"]):
-        assert (absent["value"], absent["extra_labels"], absent["n"], absent["reason"]) == ("", "", "0", REASON)
+        assert (absent["value"], absent["extra_labels"], absent["n"], absent["reason"]) == (
+            "",
+            "",
+            "0",
+            REASON,
+        )
     assert found[NAMES[2], "", "observed"]["reason"] == ""
     assert found["bm25", "", "observed"]["p"] == ""
 
@@ -88,7 +113,11 @@ def test_the_latex_has_rows_of_one_width_and_escaped_names(comparison):
     tables = re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, re.DOTALL)
     assert [columns for columns, _ in tables] == ["llrr", "llrrrr"]
     for columns, body in tables:
-        assert [body.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [1, 3, 1]
+        assert [body.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [
+            1,
+            3,
+            1,
+        ]
         rows = [line for line in body.splitlines() if line.endswith("\\\\")]
         assert len(rows) == 1 + 18
         for row in rows:
@@ -99,7 +128,9 @@ def test_the_latex_has_rows_of_one_width_and_escaped_names(comparison):
     assert r"50\%\_hybrid \& \textbackslash{}input\{x\}" in text
     assert "=HYPERLINK(1) {[}red{]}v" in text
     assert "\\input{" not in text
-    assert [line for line in text.splitlines() if line.startswith("% No powered")] == [f"% No powered estimate: {latex_text(REASON, 600)}"]
+    assert [line for line in text.splitlines() if line.startswith("% No powered")] == [
+        f"% No powered estimate: {latex_text(REASON, 600)}"
+    ]
     assert "misses, powered & -- & -- " in text
 
 

@@ -27,27 +27,109 @@ def parsed(data):
     return ET.fromstring(data)  # noqa: S314 - what was just written here
 
 
-def gate(name="acceptance.mrr", status="pass", *, required=True, code="met", gate="acceptance", severity="P2", **evidence):
-    return {"id": name, "gate": gate, "severity": severity, "required": required, "status": status, "reason_code": code, "evidence": evidence}
+def gate(
+    name="acceptance.mrr",
+    status="pass",
+    *,
+    required=True,
+    code="met",
+    gate="acceptance",
+    severity="P2",
+    **evidence,
+):
+    return {
+        "id": name,
+        "gate": gate,
+        "severity": severity,
+        "required": required,
+        "status": status,
+        "reason_code": code,
+        "evidence": evidence,
+    }
 
 
 def rows(*gates, name="tiny"):
-    return verdict_rows({"gold": {"name": name}, "run_id": "20260101T000000000Z-0123abcd", "timestamp": "2026-01-01T00:00:00Z", "content_hash": "a" * 64, "gates": list(gates)})
+    return verdict_rows(
+        {
+            "gold": {"name": name},
+            "run_id": "20260101T000000000Z-0123abcd",
+            "timestamp": "2026-01-01T00:00:00Z",
+            "content_hash": "a" * 64,
+            "gates": list(gates),
+        }
+    )
 
 
 MIXED = (
-    gate("trust", gate="trust", severity="P1", required=False, status="insufficient_evidence", code="not_measured", reason="nothing says whom to trust"),
-    gate("acceptance.mrr", measure="mrr", value=0.7, ci_low=0.61, ci_high=0.8, accepted=">= 0.6", n_scored=90, n_groups=80),
-    gate("stability.delta_s", "fail", gate="stability", required=False, code="bound_not_met", measure="delta_s", value=0.4, ci_high=0.5, ci_low=0.3, accepted="<= 0.45"),
-    gate("poisoning", "fail", gate="poisoning", severity="P0", code="blocked_retrieved", measure="blocked", value=2, n_scored=900, accepted="<= 0"),
-    gate("regression.mrr", "insufficient_evidence", gate="regression", code="no_baseline", measure="mrr", reason="no baseline"),
+    gate(
+        "trust",
+        gate="trust",
+        severity="P1",
+        required=False,
+        status="insufficient_evidence",
+        code="not_measured",
+        reason="nothing says whom to trust",
+    ),
+    gate(
+        "acceptance.mrr",
+        measure="mrr",
+        value=0.7,
+        ci_low=0.61,
+        ci_high=0.8,
+        accepted=">= 0.6",
+        n_scored=90,
+        n_groups=80,
+    ),
+    gate(
+        "stability.delta_s",
+        "fail",
+        gate="stability",
+        required=False,
+        code="bound_not_met",
+        measure="delta_s",
+        value=0.4,
+        ci_high=0.5,
+        ci_low=0.3,
+        accepted="<= 0.45",
+    ),
+    gate(
+        "poisoning",
+        "fail",
+        gate="poisoning",
+        severity="P0",
+        code="blocked_retrieved",
+        measure="blocked",
+        value=2,
+        n_scored=900,
+        accepted="<= 0",
+    ),
+    gate(
+        "regression.mrr",
+        "insufficient_evidence",
+        gate="regression",
+        code="no_baseline",
+        measure="mrr",
+        reason="no baseline",
+    ),
 )
 
 
 def test_required_failures_come_first_and_fail_the_verdict():
     verdict = rows(*MIXED)
-    assert [row.id for row in verdict.rows] == ["poisoning", "regression.mrr", "trust", "acceptance.mrr", "stability.delta_s"]
-    assert [row.outcome for row in verdict.rows] == ["failure", "failure", "note", "pass", "warning"]
+    assert [row.id for row in verdict.rows] == [
+        "poisoning",
+        "regression.mrr",
+        "trust",
+        "acceptance.mrr",
+        "stability.delta_s",
+    ]
+    assert [row.outcome for row in verdict.rows] == [
+        "failure",
+        "failure",
+        "note",
+        "pass",
+        "warning",
+    ]
     assert (verdict.failed, verdict.passed) == (("poisoning", "regression.mrr"), False)
     assert verdict.headline == "FAILED: 1 of 3 required and 0 of 2 advisory gates passed"
     assert rows(MIXED[1]).headline == "passed: 1 of 1 required gates passed"
@@ -56,9 +138,27 @@ def test_required_failures_come_first_and_fail_the_verdict():
 
 
 def test_evidence_has_its_interval_and_what_it_is_counted_over():
-    assert rows(*MIXED).rows[3].evidence == "mrr 0.7 [0.61, 0.8], accepted >= 0.6; 90 scored in 80 groups"
-    drop = {"measure": "mrr", "baseline": 0.8, "now": 0.72, "value": -0.08, "ci_low": -0.13, "ci_high": -0.03, "relative_drop": 0.1, "n_better": 4, "n_worse": 20, "n_tied": 176, "n_scored": 200, "n_groups": 200}
-    told = evidence_text({**drop, "minimum_detectable": 0.067, "different": {"index": {"before": "a", "now": "b"}}})
+    assert (
+        rows(*MIXED).rows[3].evidence
+        == "mrr 0.7 [0.61, 0.8], accepted >= 0.6; 90 scored in 80 groups"
+    )
+    drop = {
+        "measure": "mrr",
+        "baseline": 0.8,
+        "now": 0.72,
+        "value": -0.08,
+        "ci_low": -0.13,
+        "ci_high": -0.03,
+        "relative_drop": 0.1,
+        "n_better": 4,
+        "n_worse": 20,
+        "n_tied": 176,
+        "n_scored": 200,
+        "n_groups": 200,
+    }
+    told = evidence_text(
+        {**drop, "minimum_detectable": 0.067, "different": {"index": {"before": "a", "now": "b"}}}
+    )
     assert told == (
         "mrr 0.72 against 0.8: difference -0.080 [-0.130, -0.030], relative drop 10.0 % (4 better, 20 worse, 176 tied); 200 scored in 200 groups; different (index (before a, now b)); minimum_detectable 0.067"
     )
@@ -68,7 +168,12 @@ def test_evidence_has_its_interval_and_what_it_is_counted_over():
 def test_junit_counts_what_it_shows():
     root = parsed(junit_xml(rows(*MIXED)))
     suite = root.find("testsuite")
-    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {"tests": "5", "failures": "2", "errors": "0", "skipped": "2"}
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "5",
+        "failures": "2",
+        "errors": "0",
+        "skipped": "2",
+    }
     found = {case.get("name"): [part.tag for part in case] for case in suite.iter("testcase")}
     assert found == {
         "poisoning": ["failure", "system-out"],
@@ -78,7 +183,11 @@ def test_junit_counts_what_it_shows():
         "stability.delta_s": ["skipped", "system-out"],
     }
     failure = suite.find("testcase[@name='poisoning']/failure")
-    assert (failure.get("type"), failure.get("message"), "2, accepted <= 0; 900 scored" in failure.text) == ("blocked_retrieved", "P0 fail: blocked_retrieved", True)
+    assert (
+        failure.get("type"),
+        failure.get("message"),
+        "2, accepted <= 0; 900 scored" in failure.text,
+    ) == ("blocked_retrieved", "P0 fail: blocked_retrieved", True)
 
 
 def sarif_faults(log):
@@ -87,17 +196,32 @@ def sarif_faults(log):
     (run,) = log["runs"]
     driver = run["tool"]["driver"]
     ids = [rule["id"] for rule in driver["rules"]]
-    faults += ["driver.name"] * (not driver["name"]) + ["rule ids are not unique"] * (len(set(ids)) != len(ids))
+    faults += ["driver.name"] * (not driver["name"]) + ["rule ids are not unique"] * (
+        len(set(ids)) != len(ids)
+    )
     faults += ["rule text"] * any(not rule["shortDescription"]["text"] for rule in driver["rules"])
-    faults += ["rule level"] * any(rule["defaultConfiguration"]["level"] not in {"none", "note", "warning", "error"} for rule in driver["rules"])
+    faults += ["rule level"] * any(
+        rule["defaultConfiguration"]["level"] not in {"none", "note", "warning", "error"}
+        for rule in driver["rules"]
+    )
     for result in run["results"]:
         faults += ["message"] * (not result["message"]["text"])
         faults += ["ruleIndex"] * (ids[result["ruleIndex"]] != result["ruleId"])
-        faults += ["level"] * (result["kind"] != "fail" or result["level"] not in {"note", "warning", "error"})  # any other kind has the level none
+        faults += ["level"] * (
+            result["kind"] != "fail" or result["level"] not in {"note", "warning", "error"}
+        )  # any other kind has the level none
         (place,) = result["locations"]
-        faults += ["uri"] * (not re.fullmatch(r"[A-Za-z0-9._-]+", place["physicalLocation"]["artifactLocation"]["uri"]))
+        faults += ["uri"] * (
+            not re.fullmatch(
+                r"[A-Za-z0-9._-]+", place["physicalLocation"]["artifactLocation"]["uri"]
+            )
+        )
         faults += ["region"] * (place["physicalLocation"]["region"]["startLine"] < 1)
-        faults += ["fingerprint"] * (not all(isinstance(part, str) and part for part in result["partialFingerprints"].values()))
+        faults += ["fingerprint"] * (
+            not all(
+                isinstance(part, str) and part for part in result["partialFingerprints"].values()
+            )
+        )
     return faults
 
 
@@ -105,7 +229,12 @@ def test_sarif_has_a_rule_for_every_gate_and_a_result_for_every_one_that_did_not
     log = json.loads(sarif(rows(*MIXED)))
     assert sarif_faults(log) == []
     run = log["runs"][0]
-    assert {result["ruleId"]: result["level"] for result in run["results"]} == {"poisoning": "error", "regression.mrr": "error", "trust": "note", "stability.delta_s": "warning"}
+    assert {result["ruleId"]: result["level"] for result in run["results"]} == {
+        "poisoning": "error",
+        "regression.mrr": "error",
+        "trust": "note",
+        "stability.delta_s": "warning",
+    }
     assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} == {gate["id"] for gate in MIXED}
     again = json.loads(sarif(rows(*MIXED, name="other")))["runs"][0]
     assert run["results"][0]["partialFingerprints"] != again["results"][0]["partialFingerprints"]
@@ -117,12 +246,36 @@ def cells(text):
     """The rendered table, and every kind of token there is besides it."""
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     inline = [token for token in tokens if token.type == "inline"]
-    kinds = {child.type for token in inline for child in token.children} | {token.type for token in tokens if token.type in {"html_block", "fence", "code_block", "blockquote_open", "bullet_list_open", "hr"}}
-    return sum(token.type == "tr_open" for token in tokens), sum(token.type == "td_open" for token in tokens), kinds, [child.content for token in inline for child in token.children if child.type == "text"]
+    kinds = {child.type for token in inline for child in token.children} | {
+        token.type
+        for token in tokens
+        if token.type
+        in {"html_block", "fence", "code_block", "blockquote_open", "bullet_list_open", "hr"}
+    }
+    return (
+        sum(token.type == "tr_open" for token in tokens),
+        sum(token.type == "td_open" for token in tokens),
+        kinds,
+        [child.content for token in inline for child in token.children if child.type == "text"],
+    )
 
 
 def hostile_rows(text):
-    return rows(gate(text, "fail", code="c", measure=text, value=1.0, accepted=text, reason=text, examples=[{text: [text] * 3}] * 3, **{text: text}), gate("b", "insufficient_evidence", required=False, reason=text), name=text)
+    return rows(
+        gate(
+            text,
+            "fail",
+            code="c",
+            measure=text,
+            value=1.0,
+            accepted=text,
+            reason=text,
+            examples=[{text: [text] * 3}] * 3,
+            **{text: text},
+        ),
+        gate("b", "insufficient_evidence", required=False, reason=text),
+        name=text,
+    )
 
 
 def only_ours(text):
@@ -134,7 +287,19 @@ def only_ours(text):
     assert all("@" not in part and "<" not in part and "evil" not in part for part in texts)
     data = junit_xml(verdict)
     root = parsed(data)
-    assert [element.tag for element in root.iter()] == ["testsuites", "testsuite", "properties", "property", "property", "testcase", "failure", "system-out", "testcase", "skipped", "system-out"]
+    assert [element.tag for element in root.iter()] == [
+        "testsuites",
+        "testsuite",
+        "properties",
+        "property",
+        "property",
+        "testcase",
+        "failure",
+        "system-out",
+        "testcase",
+        "skipped",
+        "system-out",
+    ]
     assert not NOT_XML.search(data.decode())
     log = json.loads(sarif(verdict))
     assert sarif_faults(log) == []
@@ -142,7 +307,9 @@ def only_ours(text):
     assert "](" not in message
     assert not re.search(r"(?<!\{)\{(?:\{\{)*(?!\{)\d", message)
     for form in (table, data.decode(), sarif(verdict)):
-        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", form)
+        assert not re.search(
+            r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", form
+        )
         assert len(form) < 40_000
 
 
@@ -153,18 +320,43 @@ def test_texts_of_a_report_stay_texts():
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.text(st.sampled_from("|`\\<>@#[](){}&*_~!\n\r\t \x00\x1b\u202e\ud800\ufffeab1:/.-"), max_size=60))
+@given(
+    st.text(
+        st.sampled_from("|`\\<>@#[](){}&*_~!\n\r\t \x00\x1b\u202e\ud800\ufffeab1:/.-"), max_size=60
+    )
+)
 def test_no_mix_of_signs_means_anything(text):
     only_ours(text)
 
 
 def test_numbers_that_are_no_counts():
     for value in (10**400, -(10**400), 1e308, True, [10**400], {"a": {"b": {"c": {"d": 1}}}}):
-        assert len(evidence_text({"measure": "m", "value": value, "n_scored": value, "relative_drop": value, "baseline": value, "now": value, "ci_low": value, "ci_high": value})) < 1100
+        assert (
+            len(
+                evidence_text(
+                    {
+                        "measure": "m",
+                        "value": value,
+                        "n_scored": value,
+                        "relative_drop": value,
+                        "baseline": value,
+                        "now": value,
+                        "ci_low": value,
+                        "ci_high": value,
+                    }
+                )
+            )
+            < 1100
+        )
 
 
 def test_a_long_verdict_is_cut_and_says_so():
-    verdict = rows(*(gate(f"g{at}", "fail" if at == 900 else "pass", measure="x" * 500) for at in range(MAX_GATES)))
+    verdict = rows(
+        *(
+            gate(f"g{at}", "fail" if at == 900 else "pass", measure="x" * 500)
+            for at in range(MAX_GATES)
+        )
+    )
     text = markdown(verdict)
     assert len(text.encode()) < 2**20
     assert f"{MAX_GATES - MAX_LINES} more gates are not shown" in text
@@ -186,14 +378,31 @@ def test_the_table_reads_no_markup_of_a_report():
 
 def test_the_files_stand_beside_each_other_and_are_the_same_again(tmp_path):
     paths = write_verdict(rows(*MIXED), tmp_path / "new")
-    assert [path.name for path in paths] == ["gate-verdict.xml", "gate-verdict.md", "gate-verdict.sarif"]
+    assert [path.name for path in paths] == [
+        "gate-verdict.xml",
+        "gate-verdict.md",
+        "gate-verdict.sarif",
+    ]
     before = [path.read_bytes() for path in paths]
     write_verdict(rows(*MIXED), tmp_path / "new")
     assert [path.read_bytes() for path in paths] == before
     assert {path.name for path in (tmp_path / "new").iterdir()} == {path.name for path in paths}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "nul", '{"a": NaN}', '{"a": 1e999}', '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", '{"a": ' + "9" * 10_000 + "}", "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        "nul",
+        '{"a": NaN}',
+        '{"a": 1e999}',
+        '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}",
+        '{"a": ' + "9" * 10_000 + "}",
+        "\xff",
+    ],
+)
 def test_what_is_no_json_object_is_refused(tmp_path, text):
     path = tmp_path / "retrieval-metrics.json"
     path.write_bytes(text.encode("latin-1"))
@@ -203,7 +412,12 @@ def test_what_is_no_json_object_is_refused(tmp_path, text):
 
 def test_what_is_no_whole_report_is_refused(tmp_path):
     path = tmp_path / "r.json"
-    for report in ({}, {"schema_version": 1}, {"schema_version": 2}, {"schema_version": 1, "gates": [], "content_hash": content_hash({"gates": []})}):
+    for report in (
+        {},
+        {"schema_version": 1},
+        {"schema_version": 2},
+        {"schema_version": 1, "gates": [], "content_hash": content_hash({"gates": []})},
+    ):
         with pytest.raises(InputError, match="run_unreadable"):
             whole_report(report, path)
     with pytest.raises(InputError, match="run_not_found"):

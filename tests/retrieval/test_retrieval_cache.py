@@ -40,7 +40,9 @@ def wanted(texts):
 
 def test_each_distinct_text_is_embedded_once(tmp_path):
     embedder, cache, counts = Counting(), EmbeddingCache(tmp_path, "m"), []
-    vectors, use = embed_cached(lambda: embedder, cache, ["b", "a", "b", "c"], advance=counts.append)
+    vectors, use = embed_cached(
+        lambda: embedder, cache, ["b", "a", "b", "c"], advance=counts.append
+    )
     assert np.array_equal(vectors, wanted(["b", "a", "b", "c"]))
     assert embedder.asked == ["b", "a", "c"]
     assert (use.needed, use.embedded, sum(counts)) == (3, 3, 4)
@@ -73,7 +75,10 @@ def test_another_model_has_another_cache(tmp_path):
 
 
 def segments(tmp_path):
-    return sorted(path.name for path in EmbeddingCache(tmp_path, "other").folder.parent.glob("*/segment-*.npz"))
+    return sorted(
+        path.name
+        for path in EmbeddingCache(tmp_path, "other").folder.parent.glob("*/segment-*.npz")
+    )
 
 
 def test_many_segments_are_merged_without_loss(tmp_path):
@@ -96,10 +101,19 @@ def test_merging_loses_nothing_when_one_segment_holds_every_key_already(tmp_path
         cache.add([text_hash(text)], wanted([text]))
     smallest = min(path.name for path in cache.folder.glob("segment-*.npz"))
     orders = itertools.permutations(texts)
-    whole = next(some for some in orders if f"segment-{lines_hash([text_hash(text) for text in some])}.npz" < smallest)
-    cache.add([text_hash(text) for text in whole], wanted(whole))  # it is read first, so its order is the merged one's
+    whole = next(
+        some
+        for some in orders
+        if f"segment-{lines_hash([text_hash(text) for text in some])}.npz" < smallest
+    )
+    cache.add(
+        [text_hash(text) for text in whole], wanted(whole)
+    )  # it is read first, so its order is the merged one's
     for _ in range(2):
-        assert np.array_equal(EmbeddingCache(tmp_path, "m").vectors([text_hash(text) for text in texts]), wanted(texts))
+        assert np.array_equal(
+            EmbeddingCache(tmp_path, "m").vectors([text_hash(text) for text in texts]),
+            wanted(texts),
+        )
     assert len(segments(tmp_path)) == 1
 
 
@@ -107,7 +121,10 @@ def test_two_caches_of_one_model_lose_nothing_of_each_other(tmp_path):
     one, other = EmbeddingCache(tmp_path, "m"), EmbeddingCache(tmp_path, "m")
     embed_cached(Counting, one, ["a", "b"])
     embed_cached(Counting, other, ["b", "c"])
-    assert np.array_equal(EmbeddingCache(tmp_path, "m").vectors([text_hash(text) for text in "abc"]), wanted(["a", "b", "c"]))
+    assert np.array_equal(
+        EmbeddingCache(tmp_path, "m").vectors([text_hash(text) for text in "abc"]),
+        wanted(["a", "b", "c"]),
+    )
 
 
 def test_a_reader_survives_a_merge_beside_it(tmp_path, monkeypatch):
@@ -128,7 +145,9 @@ def test_a_reader_survives_a_merge_beside_it(tmp_path, monkeypatch):
     monkeypatch.setattr(module.np, "load", load_while_another_merges)
     reader = EmbeddingCache(tmp_path, "m")
     assert len(seen) == 3
-    assert np.array_equal(reader.vectors([text_hash(text) for text in "fedcba"]), wanted(list("fedcba")))
+    assert np.array_equal(
+        reader.vectors([text_hash(text) for text in "fedcba"]), wanted(list("fedcba"))
+    )
 
 
 _KILLED = """
@@ -157,9 +176,18 @@ module.embed_cached(lambda: embedder, module.EmbeddingCache(Path(sys.argv[1]), "
 
 
 @pytest.mark.parametrize("moment", ["embedding", "writing"])
-def test_a_run_that_is_killed_leaves_a_usable_cache_and_loses_one_block(tmp_path, project_root, moment):
-    path = os.pathsep.join(str(project_root / folder) for folder in (".", "tests/reference", "tests/retrieval"))
-    done = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), moment], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+def test_a_run_that_is_killed_leaves_a_usable_cache_and_loses_one_block(
+    tmp_path, project_root, moment
+):
+    path = os.pathsep.join(
+        str(project_root / folder) for folder in (".", "tests/reference", "tests/retrieval")
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(tmp_path), moment],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     embedder = Counting()
     texts = [f"text {i}" for i in range(100)]

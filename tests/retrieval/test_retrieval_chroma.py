@@ -40,31 +40,52 @@ def store(tmp_path):
 
 
 def kept(store, name):
-    found = store._client.get_collection(name, embedding_function=None).get(include=["embeddings", "metadatas"])
-    return {chunk: (vector, meta["doc_id"]) for chunk, vector, meta in zip(found["ids"], found["embeddings"], found["metadatas"], strict=True)}
+    found = store._client.get_collection(name, embedding_function=None).get(
+        include=["embeddings", "metadatas"]
+    )
+    return {
+        chunk: (vector, meta["doc_id"])
+        for chunk, vector, meta in zip(
+            found["ids"], found["embeddings"], found["metadatas"], strict=True
+        )
+    }
 
 
 def test_sync_adds_keeps_and_removes(store):
     counts = []
-    assert store.sync("model", IDS[:10], VECTORS[:10], DOCS[:10], counts.append) == SyncReport(added=10, removed=0, kept=0)
+    assert store.sync("model", IDS[:10], VECTORS[:10], DOCS[:10], counts.append) == SyncReport(
+        added=10, removed=0, kept=0
+    )
     assert sum(counts) == 10
-    assert store.sync("model", IDS[:10], VECTORS[:10], DOCS[:10]) == SyncReport(added=0, removed=0, kept=10)
-    assert store.sync("model", IDS[4:13], VECTORS[4:13], DOCS[4:13]) == SyncReport(added=3, removed=4, kept=6)
+    assert store.sync("model", IDS[:10], VECTORS[:10], DOCS[:10]) == SyncReport(
+        added=0, removed=0, kept=10
+    )
+    assert store.sync("model", IDS[4:13], VECTORS[4:13], DOCS[4:13]) == SyncReport(
+        added=3, removed=4, kept=6
+    )
     assert store.ids("model") == set(IDS[4:13])
     there = kept(store, "model")
     for row in range(4, 13):
         assert np.abs(there[IDS[row]][0] - VECTORS[row]).max() < 1e-6
         assert there[IDS[row]][1] == DOCS[row]
-    assert store.sync("model", [], np.zeros((0, 16), dtype=np.float32), []) == SyncReport(added=0, removed=9, kept=0)
+    assert store.sync("model", [], np.zeros((0, 16), dtype=np.float32), []) == SyncReport(
+        added=0, removed=9, kept=0
+    )
     assert store.ids("model") == set()
     assert store.sync("empty", [], np.zeros((0, 16), dtype=np.float32), []) == SyncReport(0, 0, 0)
 
 
 def test_a_chunk_that_is_indexed_under_another_text_gets_its_new_vector(store):
     store.sync("model", IDS[:3], VECTORS[:3], DOCS[:3], text_hashes=["a", "b", "c"])
-    assert store.sync("model", IDS[:3], VECTORS[10:13], DOCS[:3], text_hashes=["a", "B", "c"]) == SyncReport(added=1, removed=0, kept=2)
+    assert store.sync(
+        "model", IDS[:3], VECTORS[10:13], DOCS[:3], text_hashes=["a", "B", "c"]
+    ) == SyncReport(added=1, removed=0, kept=2)
     there = kept(store, "model")
-    assert [np.abs(there[IDS[row]][0] - VECTORS[row]).max() < 1e-6 for row in range(3)] == [True, False, True]
+    assert [np.abs(there[IDS[row]][0] - VECTORS[row]).max() < 1e-6 for row in range(3)] == [
+        True,
+        False,
+        True,
+    ]
     assert np.abs(there[IDS[1]][0] - VECTORS[11]).max() < 1e-6
 
 
@@ -90,17 +111,31 @@ def test_what_is_stored_is_there_when_opened_again(store, tmp_path):
 
 def test_a_graph_over_a_small_corpus_is_exact(store):
     assert store.build("graph", IDS, VECTORS, DOCS, seed=13)
-    queries = np.concatenate([random_vectors(20, seed=1), np.zeros((1, 16), dtype=np.float32), VECTORS[5:6]])
+    queries = np.concatenate(
+        [random_vectors(20, seed=1), np.zeros((1, 16), dtype=np.float32), VECTORS[5:6]]
+    )
     for depth in (1, 10, N, 3 * N):
-        found, exact = store.search("graph", queries, depth, ROW), ExactSearch(VECTORS).search(queries, depth)
+        found, exact = (
+            store.search("graph", queries, depth, ROW),
+            ExactSearch(VECTORS).search(queries, depth),
+        )
         assert found.rows.shape == exact.rows.shape
         for query in range(len(queries)):
             left, right = listed(found, query), listed(exact, query)
             assert {row for row, _ in left} == {row for row, _ in right}
-            assert np.abs(np.array([score for _, score in left]) - np.array([score for _, score in right])).max(initial=0) <= 2e-6
-            assert [(-score, row) for row, score in left] == sorted((-score, row) for row, score in left)
+            assert (
+                np.abs(
+                    np.array([score for _, score in left]) - np.array([score for _, score in right])
+                ).max(initial=0)
+                <= 2e-6
+            )
+            assert [(-score, row) for row, score in left] == sorted(
+                (-score, row) for row, score in left
+            )
             norms = [norm for _, norm in listed(found, query, "norm")]
-            assert norms == pytest.approx([norm for _, norm in listed(exact, query, "norm")], abs=1e-4)
+            assert norms == pytest.approx(
+                [norm for _, norm in listed(exact, query, "norm")], abs=1e-4
+            )
         assert not found.found[20].any()
 
 
@@ -109,7 +144,9 @@ def test_zero_vectors_are_not_found_in_a_graph(store):
     assert store.ids("graph") == set(IDS) - {IDS[7], IDS[150]}
     assert not store.build("graph", IDS, VECTORS, DOCS, seed=13)
     store.build("blank", IDS[:3], np.zeros((3, 16), dtype=np.float32), DOCS[:3], seed=13)
-    assert not store.search("blank", VECTORS[:2], 3, {chunk: ROW[chunk] for chunk in IDS[:3]}).found.any()
+    assert not store.search(
+        "blank", VECTORS[:2], 3, {chunk: ROW[chunk] for chunk in IDS[:3]}
+    ).found.any()
 
 
 def test_search_in_a_graph_keeps_to_what_is_allowed(store):
@@ -117,7 +154,10 @@ def test_search_in_a_graph_keeps_to_what_is_allowed(store):
     allowed = np.zeros(N, dtype=bool)
     allowed[[3, 7, 40, 41, 299]] = True
     queries = random_vectors(4, seed=2)
-    found, exact = store.search("graph", queries, 10, ROW, allowed), ExactSearch(VECTORS).search(queries, 10, allowed)
+    found, exact = (
+        store.search("graph", queries, 10, ROW, allowed),
+        ExactSearch(VECTORS).search(queries, 10, allowed),
+    )
     assert np.array_equal(found.rows, exact.rows)
     assert {row for row, _ in listed(found, 0)} == {3, 40, 41, 299}
     for none in (np.zeros(N, dtype=bool), np.arange(N) == 7):
@@ -130,7 +170,10 @@ def test_the_seed_is_the_order_of_insertion(store, monkeypatch):
 
     def watched(self, name, ids, vectors, doc_ids, *rest):
         orders[name] = list(ids)
-        assert all(np.array_equal(vector, VECTORS[ROW[chunk]]) for chunk, vector in zip(ids, vectors, strict=True))
+        assert all(
+            np.array_equal(vector, VECTORS[ROW[chunk]])
+            for chunk, vector in zip(ids, vectors, strict=True)
+        )
         assert [DOCS[ROW[chunk]] for chunk in ids] == list(doc_ids)
         return sync(self, name, ids, vectors, doc_ids, *rest)
 
@@ -139,17 +182,31 @@ def test_the_seed_is_the_order_of_insertion(store, monkeypatch):
         assert store.build(name, IDS, VECTORS, DOCS, seed=seed)
     assert orders["g-s13"] == orders["again-s13"]
     assert orders["g-s13"] != orders["g-s29"]
-    assert sorted(orders["g-s13"]) == sorted(orders["g-s29"]) == sorted(set(IDS) - {IDS[7], IDS[150]})
-    assert store._client.get_collection("g-s29", embedding_function=None).metadata == {"complete": True, "seed": 29}
+    assert (
+        sorted(orders["g-s13"]) == sorted(orders["g-s29"]) == sorted(set(IDS) - {IDS[7], IDS[150]})
+    )
+    assert store._client.get_collection("g-s29", embedding_function=None).metadata == {
+        "complete": True,
+        "seed": 29,
+    }
 
 
 def test_a_finished_graph_is_left_alone_and_a_half_built_one_is_built_anew(store):
-    store.sync("graph", IDS[:50], VECTORS[:50], DOCS[:50])  # what a killed build leaves: chunks, and no mark that it is complete
+    store.sync(
+        "graph", IDS[:50], VECTORS[:50], DOCS[:50]
+    )  # what a killed build leaves: chunks, and no mark that it is complete
     assert store.build("graph", IDS, VECTORS, DOCS, seed=13)
     assert len(store.ids("graph")) == N - 2
     assert not store.build("graph", IDS, VECTORS, DOCS, seed=13)
-    store.sync("whole", [chunk for chunk in IDS if VECTORS[ROW[chunk]].any()], VECTORS[VECTORS.any(axis=1)], DOCS[: N - 2])
-    assert store.build("whole", IDS, VECTORS, DOCS, seed=13)  # every chunk there, but the mark never written
+    store.sync(
+        "whole",
+        [chunk for chunk in IDS if VECTORS[ROW[chunk]].any()],
+        VECTORS[VECTORS.any(axis=1)],
+        DOCS[: N - 2],
+    )
+    assert store.build(
+        "whole", IDS, VECTORS, DOCS, seed=13
+    )  # every chunk there, but the mark never written
 
 
 def test_the_same_graph_answers_the_same_every_time(store, tmp_path):
@@ -195,8 +252,15 @@ getattr(store, sys.argv[2])("graph", IDS, VECTORS, DOCS, **({"seed": 13} if sys.
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["build", "sync"])
 def test_a_killed_build_or_sync_is_mended_by_the_next(tmp_path, project_root, what):
-    path = os.pathsep.join(str(project_root / folder) for folder in (".", "tests/reference", "tests/retrieval"))
-    done = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), what], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    path = os.pathsep.join(
+        str(project_root / folder) for folder in (".", "tests/reference", "tests/retrieval")
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(tmp_path), what],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     store = ChromaStore(tmp_path)
     if what == "build":
@@ -220,7 +284,16 @@ def server(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [str(program), "run", "--path", str(tmp_path / "server"), "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        str(program),
+        "run",
+        "--path",
+        str(tmp_path / "server"),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             for _ in range(600):
@@ -244,7 +317,10 @@ def exercise(one):
     assert one.collections() == ["g-s13", "model"]
     assert one.drop("model", set()) == ["model"]
     queries = random_vectors(10, seed=5)
-    return [one.search("g-s13", queries, 10, ROW, mask).rows.tolist() for mask in (None, np.arange(N) % 3 == 0)]
+    return [
+        one.search("g-s13", queries, 10, ROW, mask).rows.tolist()
+        for mask in (None, np.arange(N) % 3 == 0)
+    ]
 
 
 _REMOTE = """
@@ -260,8 +336,15 @@ assert ChromaStore(Path(sys.argv[1]), sys.argv[2]).collections() == ["g-s13"]
 @pytest.mark.slow
 def test_a_server_is_used_like_the_embedded_store(server, store, tmp_path, project_root):
     """In a process of its own: Chroma's client never closes its connections, and here an unclosed socket is an error."""
-    path = os.pathsep.join(str(project_root / folder) for folder in (".", "tests/reference", "tests/retrieval"))
-    done = subprocess.run([sys.executable, "-c", _REMOTE, str(tmp_path / "unused"), server], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    path = os.pathsep.join(
+        str(project_root / folder) for folder in (".", "tests/reference", "tests/retrieval")
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", _REMOTE, str(tmp_path / "unused"), server],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "unused").exists()
     assert json.loads(done.stdout) == exercise(store)

@@ -15,7 +15,10 @@ from rag_eval.retrieval.chroma_residue import clear_unused
 from rag_eval.retrieval.embedding.base import unit
 
 GARBAGE = b"\xbe" * 8  # the C library below fills what it hands out with the complement of 65
-needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to fill the memory it hands out")
+needs_glibc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc",
+    reason="only glibc can be told to fill the memory it hands out",
+)
 
 BARE = """
 import sys
@@ -53,11 +56,17 @@ os._exit(0)
 def filled(code, *arguments):
     """Run with every piece of memory that is handed out filled with garbage."""
     env = os.environ | {"GLIBC_TUNABLES": "glibc.malloc.perturb=65"}
-    subprocess.run([sys.executable, "-c", code, *map(str, arguments)], check=True, env=env, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], check=True, env=env, timeout=120
+    )
 
 
 def with_garbage(folder):
-    return [path.name for path in sorted(folder.rglob("*")) if path.is_file() and GARBAGE in path.read_bytes()]
+    return [
+        path.name
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and GARBAGE in path.read_bytes()
+    ]
 
 
 @needs_glibc
@@ -105,7 +114,10 @@ def stored(tmp_path):
 def test_what_is_in_use_is_left_and_what_is_not_is_cleared(tmp_path, stored):
     found, answers = stored
     folder = graph(tmp_path)
-    whole = {name: (folder / name).read_bytes() for name in ("data_level0.bin", "length.bin", "header.bin")}
+    whole = {
+        name: (folder / name).read_bytes()
+        for name in ("data_level0.bin", "length.bin", "header.bin")
+    }
     used = struct.unpack_from("<iQQQQ", whole["header.bin"])[3]
     assert used == 1200
     for name in ("data_level0.bin", "length.bin"):
@@ -144,7 +156,9 @@ def test_files_that_were_cut_short_have_nothing_to_clear(tmp_path, stored):
 
 
 @pytest.mark.parametrize("damage", ["layout", "short"])
-def test_a_header_that_is_not_understood_is_an_error_and_nothing_is_touched(tmp_path, stored, damage):
+def test_a_header_that_is_not_understood_is_an_error_and_nothing_is_touched(
+    tmp_path, stored, damage
+):
     folder = graph(tmp_path)
     header = bytearray((folder / "header.bin").read_bytes())
     if damage == "layout":

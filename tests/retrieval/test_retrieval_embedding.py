@@ -23,7 +23,15 @@ from rag_eval.retrieval.embedding.source import EmbeddingSource
 from rag_eval.retrieval.embedding.vectors_file import FileEmbedder, read_vectors
 from rag_eval.storage.hashing import text_hash
 
-TEXTS = ["graph tree index", "graph graph query", "vector index tree", "the and of", "", "query vector vector", "graph tree index"]
+TEXTS = [
+    "graph tree index",
+    "graph graph query",
+    "vector index tree",
+    "the and of",
+    "",
+    "query vector vector",
+    "graph tree index",
+]
 
 
 def assert_unit_or_zero(vectors):
@@ -38,7 +46,11 @@ def lsa(texts, dimensions=4):
 
 
 def test_unit_scales_rows_and_leaves_zero_rows():
-    assert unit(np.array([[3.0, 4.0], [0.0, 0.0], [-2.0, 0.0]])).tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0, 0], [-1, 0]]
+    assert unit(np.array([[3.0, 4.0], [0.0, 0.0], [-2.0, 0.0]])).tolist() == [
+        [pytest.approx(0.6), pytest.approx(0.8)],
+        [0, 0],
+        [-1, 0],
+    ]
     assert unit(np.zeros((0, 3))).shape == (0, 3)
     assert unit(np.ones((1, 2))).dtype == np.float32
 
@@ -70,12 +82,21 @@ def test_lsa_is_what_truncated_svd_gives():
 
     random = np.random.default_rng(1)
     texts = [" ".join(f"word{i}" for i in random.integers(0, 90, size=20)) for _ in range(120)]
-    weights = TfidfVectorizer(analyzer=terms, sublinear_tf=True, vocabulary=list(dict.fromkeys(t for text in texts for t in terms(text)))).fit_transform(texts)
-    wanted = unit(TruncatedSVD(n_components=20, random_state=0).fit_transform(weights.astype(np.float32)))
+    weights = TfidfVectorizer(
+        analyzer=terms,
+        sublinear_tf=True,
+        vocabulary=list(dict.fromkeys(t for text in texts for t in terms(text))),
+    ).fit_transform(texts)
+    wanted = unit(
+        TruncatedSVD(n_components=20, random_state=0).fit_transform(weights.astype(np.float32))
+    )
     assert np.abs(lsa(texts, 20).embed(texts) - wanted).max() < 1e-5
 
 
-@pytest.mark.parametrize("texts", [["graph"], ["graph", "graph"], ["graph tree"], ["graph tree", "vector"], ["the"], [""], []])
+@pytest.mark.parametrize(
+    "texts",
+    [["graph"], ["graph", "graph"], ["graph tree"], ["graph tree", "vector"], ["the"], [""], []],
+)
 def test_lsa_of_almost_nothing(texts):
     embedder = lsa(texts, 256)
     vectors = embedder.embed([*texts, "graph", "unheard"])
@@ -87,7 +108,15 @@ def test_lsa_of_almost_nothing(texts):
     assert not vectors[-1].any()
 
 
-@given(st.lists(st.lists(st.sampled_from(["graph", "tree", "the", "index", "query", "vector"]), max_size=9).map(" ".join), max_size=12), st.integers(1, 8))
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from(["graph", "tree", "the", "index", "query", "vector"]), max_size=9
+        ).map(" ".join),
+        max_size=12,
+    ),
+    st.integers(1, 8),
+)
 def test_lsa_of_any_corpus_is_finite_and_the_same_again_one_by_one(texts, dimensions):
     first, second = lsa(texts, dimensions), lsa(texts, dimensions)
     vectors = first.embed(texts)
@@ -98,7 +127,12 @@ def test_lsa_of_any_corpus_is_finite_and_the_same_again_one_by_one(texts, dimens
 
 
 def test_the_name_of_a_fit_depends_on_the_texts_their_order_and_the_size():
-    names = [fit_hash(["a", "b"], 4), fit_hash(["b", "a"], 4), fit_hash(["a"], 4), fit_hash(["a", "b"], 5)]
+    names = [
+        fit_hash(["a", "b"], 4),
+        fit_hash(["b", "a"], 4),
+        fit_hash(["a"], 4),
+        fit_hash(["a", "b"], 5),
+    ]
     assert len(set(names)) == 4
 
 
@@ -111,7 +145,9 @@ def test_a_stored_fit_is_used_again_with_the_same_vectors(tmp_path):
     assert np.array_equal(second.query_vectors(["graph", "vector tree"]), queries)
     assert second.use.embedded == 0
     assert np.array_equal(second.query_vectors(["graph", "vector tree"], cached=False), queries)
-    assert [path.name for path in (tmp_path / "artifacts" / "lsa").iterdir()] == [fit_hash(first.table.text_hashes, 4)]
+    assert [path.name for path in (tmp_path / "artifacts" / "lsa").iterdir()] == [
+        fit_hash(first.table.text_hashes, 4)
+    ]
 
 
 # MiniLM
@@ -157,10 +193,25 @@ def test_minilm_gives_the_published_vectors(minilm, shared_data):
     with np.load(shared_data / "embeddings" / "all-MiniLM-L6-v2.npz") as archive:
         row = {key: i for i, key in enumerate(archive["sha256"].astype(str).tolist())}
         vectors = archive["vectors"]
-    documents = [json.loads(line) for line in (shared_data / "scifact" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()[:5000:400]]
-    queries = [json.loads(line) for line in (shared_data / "xquad" / "queries.jsonl").read_text(encoding="utf-8").splitlines()[::100]]
-    texts = [f"{document['title']} {document['text']}".strip() for document in documents] + [query["text"] for query in queries]
-    assert np.abs(minilm.embed(texts) - vectors[[row[text_hash(text)] for text in texts]]).max() <= 1e-5
+    documents = [
+        json.loads(line)
+        for line in (shared_data / "scifact" / "corpus.jsonl")
+        .read_text(encoding="utf-8")
+        .splitlines()[:5000:400]
+    ]
+    queries = [
+        json.loads(line)
+        for line in (shared_data / "xquad" / "queries.jsonl")
+        .read_text(encoding="utf-8")
+        .splitlines()[::100]
+    ]
+    texts = [f"{document['title']} {document['text']}".strip() for document in documents] + [
+        query["text"] for query in queries
+    ]
+    assert (
+        np.abs(minilm.embed(texts) - vectors[[row[text_hash(text)] for text in texts]]).max()
+        <= 1e-5
+    )
 
 
 def test_minilm_does_not_depend_on_what_else_is_in_the_batch(minilm):
@@ -189,7 +240,12 @@ def test_a_model_that_is_not_there_and_cannot_be_had_is_an_input_error(tmp_path,
         "except InputError as error:\n    print(error)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(project_root)}
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert "error model_unavailable" in done.stdout, done.stderr
     assert "lsa-256" in done.stdout
 
@@ -209,16 +265,25 @@ VECTORS = np.array([[3, 4], [0, 2], [1, 0]], dtype=np.float32)
 def test_a_vectors_file_is_looked_up_by_text(tmp_path):
     embedder = FileEmbedder(write(tmp_path / "v.npz", sha256=KEYS, vectors=VECTORS))
     assert embedder.dimensions == 2
-    assert embedder.embed(["three", "one", "three"]) == pytest.approx(np.array([[1, 0], [0.6, 0.8], [1, 0]]))
+    assert embedder.embed(["three", "one", "three"]) == pytest.approx(
+        np.array([[1, 0], [0.6, 0.8], [1, 0]])
+    )
     assert embedder.embed([]).shape == (0, 2)
-    names, vectors = read_vectors(write(tmp_path / "bytes.npz", sha256=KEYS.astype("S64"), vectors=VECTORS.astype(np.float64)))
+    names, vectors = read_vectors(
+        write(tmp_path / "bytes.npz", sha256=KEYS.astype("S64"), vectors=VECTORS.astype(np.float64))
+    )
     assert names == KEYS.tolist()
     assert vectors.dtype == np.float32
 
 
 def test_unit_vectors_of_a_file_are_taken_to_the_last_bit(tmp_path):
     vectors = unit(np.random.default_rng(0).normal(size=(3, 384)))
-    assert np.array_equal(FileEmbedder(write(tmp_path / "v.npz", sha256=KEYS, vectors=vectors)).embed(["one", "two", "three"]), vectors)
+    assert np.array_equal(
+        FileEmbedder(write(tmp_path / "v.npz", sha256=KEYS, vectors=vectors)).embed(
+            ["one", "two", "three"]
+        ),
+        vectors,
+    )
 
 
 def changed(row, value):
@@ -228,22 +293,62 @@ def changed(row, value):
 
 
 BAD_FILES = {
-    "nan": ({"sha256": KEYS, "vectors": changed(1, np.nan)}, "vectors_not_finite", "first in row 1"),
-    "infinite": ({"sha256": KEYS, "vectors": changed(2, np.inf)}, "vectors_not_finite", "first in row 2"),
-    "one vector too few": ({"sha256": KEYS, "vectors": VECTORS[:2]}, "vectors_bad_shape", "3 hashes"),
+    "nan": (
+        {"sha256": KEYS, "vectors": changed(1, np.nan)},
+        "vectors_not_finite",
+        "first in row 1",
+    ),
+    "infinite": (
+        {"sha256": KEYS, "vectors": changed(2, np.inf)},
+        "vectors_not_finite",
+        "first in row 2",
+    ),
+    "one vector too few": (
+        {"sha256": KEYS, "vectors": VECTORS[:2]},
+        "vectors_bad_shape",
+        "3 hashes",
+    ),
     "flat": ({"sha256": KEYS, "vectors": VECTORS.ravel()}, "vectors_bad_shape", "(6,)"),
     "no dimension": ({"sha256": KEYS, "vectors": VECTORS[:, :0]}, "vectors_bad_shape", "(3, 0)"),
-    "whole numbers": ({"sha256": KEYS, "vectors": VECTORS.astype(np.int64)}, "vectors_bad_shape", "int64"),
-    "complex": ({"sha256": KEYS, "vectors": VECTORS.astype(np.complex64)}, "vectors_bad_shape", "complex64"),
+    "whole numbers": (
+        {"sha256": KEYS, "vectors": VECTORS.astype(np.int64)},
+        "vectors_bad_shape",
+        "int64",
+    ),
+    "complex": (
+        {"sha256": KEYS, "vectors": VECTORS.astype(np.complex64)},
+        "vectors_bad_shape",
+        "complex64",
+    ),
     "no vectors": ({"sha256": KEYS}, "vectors_part_missing", "['sha256']"),
     "no hashes": ({"vectors": VECTORS}, "vectors_part_missing", "['vectors']"),
     "nothing": ({}, "vectors_part_missing", "[]"),
-    "hashes are numbers": ({"sha256": np.arange(3), "vectors": VECTORS}, "vectors_bad_keys", "int64"),
-    "hashes in a table": ({"sha256": KEYS[None, :], "vectors": VECTORS}, "vectors_bad_keys", "(1, 3)"),
-    "short hash": ({"sha256": np.array([*KEYS[:2], "abc"]), "vectors": VECTORS}, "vectors_bad_keys", "abc"),
-    "upper case": ({"sha256": np.array([key.upper() for key in KEYS]), "vectors": VECTORS}, "vectors_bad_keys", KEYS[0].upper()),
+    "hashes are numbers": (
+        {"sha256": np.arange(3), "vectors": VECTORS},
+        "vectors_bad_keys",
+        "int64",
+    ),
+    "hashes in a table": (
+        {"sha256": KEYS[None, :], "vectors": VECTORS},
+        "vectors_bad_keys",
+        "(1, 3)",
+    ),
+    "short hash": (
+        {"sha256": np.array([*KEYS[:2], "abc"]), "vectors": VECTORS},
+        "vectors_bad_keys",
+        "abc",
+    ),
+    "upper case": (
+        {"sha256": np.array([key.upper() for key in KEYS]), "vectors": VECTORS},
+        "vectors_bad_keys",
+        KEYS[0].upper(),
+    ),
     "twice": ({"sha256": KEYS[[0, 1, 0]], "vectors": VECTORS}, "vectors_duplicate", "1 of 3"),
-    "objects": ({"sha256": KEYS.astype(object), "vectors": VECTORS}, "vectors_unreadable", "pickle"),
+    "objects": (
+        {"sha256": KEYS.astype(object), "vectors": VECTORS},
+        "vectors_unreadable",
+        "pickle",
+    ),
 }
 
 
@@ -279,7 +384,9 @@ def test_a_truncated_and_a_damaged_npz_are_refused(tmp_path):
     with pytest.raises(InputError, match="vectors_unreadable"):
         read_vectors(path)
     place = whole.index(VECTORS.tobytes())
-    path.write_bytes(whole[:place] + b"\x01" + whole[place + 1 :])  # the zip's own checksum no longer fits
+    path.write_bytes(
+        whole[:place] + b"\x01" + whole[place + 1 :]
+    )  # the zip's own checksum no longer fits
     with pytest.raises(InputError, match="vectors_unreadable"):
         read_vectors(path)
     np.savez_compressed(path, sha256=KEYS, vectors=VECTORS)
@@ -323,7 +430,9 @@ def test_a_source_reads_its_file_from_the_folder_of_the_gold_set(tmp_path):
     with pytest.raises(InputError, match="vectors_incomplete"):
         source.query_vectors(["four"])
     with pytest.raises(InputError, match="vectors_missing"):
-        EmbeddingSource(Embedding(vectors="no.npz"), table(["one"]), places(tmp_path)).chunk_vectors()
+        EmbeddingSource(
+            Embedding(vectors="no.npz"), table(["one"]), places(tmp_path)
+        ).chunk_vectors()
 
 
 # Chroma's functions
@@ -335,7 +444,11 @@ def letters(monkeypatch):
     from chromadb.api.types import EmbeddingFunction
     from chromadb.utils import embedding_functions
 
-    monkeypatch.setattr(embedding_functions, "known_embedding_functions", dict(embedding_functions.known_embedding_functions))
+    monkeypatch.setattr(
+        embedding_functions,
+        "known_embedding_functions",
+        dict(embedding_functions.known_embedding_functions),
+    )
     calls = []
 
     class Letters(EmbeddingFunction):
@@ -344,7 +457,12 @@ def letters(monkeypatch):
 
         def __call__(self, input):  # noqa: A002 - Chroma's own name
             calls.append(list(input))
-            return [np.array([text.count(chr(ord("a") + i)) for i in range(self.count)], dtype=np.float32) for text in input]
+            return [
+                np.array(
+                    [text.count(chr(ord("a") + i)) for i in range(self.count)], dtype=np.float32
+                )
+                for text in input
+            ]
 
         @staticmethod
         def name():
@@ -367,7 +485,9 @@ def test_a_chroma_function_by_name(letters):
     embedder = ChromaFunctionEmbedder("letters", {"count": 2})
     vectors = embedder.embed(["aaab", "b", "zzz", *["a"] * 100])
     assert vectors.dtype == np.float32
-    assert vectors[:3] == pytest.approx(np.array([[3, 1], [0, 1], [0, 0]]) / np.array([[10**0.5], [1], [1]]))
+    assert vectors[:3] == pytest.approx(
+        np.array([[3, 1], [0, 1], [0, 0]]) / np.array([[10**0.5], [1], [1]])
+    )
     assert_unit_or_zero(vectors)
     assert embedder.dimensions == 2
     assert [len(batch) for batch in letters] == [64, 39]
@@ -379,19 +499,32 @@ def test_a_source_with_a_chroma_function_embeds_nothing_twice(letters, tmp_path)
     source.chunk_vectors()
     source.query_vectors(["b", "a", "a"])
     source.query_vectors(["a", "b"])
-    assert [text for batch in letters for text in batch] == ["ab", "b", "b", "a"]  # "b" as a document and as a question
+    assert [text for batch in letters for text in batch] == [
+        "ab",
+        "b",
+        "b",
+        "a",
+    ]  # "b" as a document and as a question
     assert source.model == source.embedder.model
     EmbeddingSource(spec, table(["ab", "b"]), places(tmp_path)).chunk_vectors()
     assert len(letters) == 2
-    EmbeddingSource(Embedding(model="chroma:letters", config={"count": 3}), table(["ab"]), places(tmp_path)).chunk_vectors()
+    EmbeddingSource(
+        Embedding(model="chroma:letters", config={"count": 3}), table(["ab"]), places(tmp_path)
+    ).chunk_vectors()
     assert len(letters) == 3
 
 
 def test_questions_are_embedded_as_the_model_embeds_questions(letters, tmp_path, monkeypatch):
     from chromadb.utils import embedding_functions
 
-    monkeypatch.setattr(embedding_functions.known_embedding_functions["letters"], "embed_query", lambda _, texts: [np.array([0.0, 1.0], dtype=np.float32) for _ in texts])
-    source = EmbeddingSource(Embedding(model="chroma:letters", config={"count": 2}), table(["a"]), places(tmp_path))
+    monkeypatch.setattr(
+        embedding_functions.known_embedding_functions["letters"],
+        "embed_query",
+        lambda _, texts: [np.array([0.0, 1.0], dtype=np.float32) for _ in texts],
+    )
+    source = EmbeddingSource(
+        Embedding(model="chroma:letters", config={"count": 2}), table(["a"]), places(tmp_path)
+    )
     assert source.chunk_vectors().tolist() == [[1.0, 0.0]]
     for cached in (True, False):
         assert source.query_vectors(["a"], cached=cached).tolist() == [[0.0, 1.0]]

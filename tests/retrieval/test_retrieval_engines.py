@@ -24,7 +24,9 @@ FLOAT32 = 2e-5
 TERMS = st.lists(st.integers(0, N_TERMS - 1), max_size=5)
 CORPUS = st.lists(TERMS, min_size=1, max_size=40).filter(any)
 QUERIES = st.lists(st.lists(st.integers(0, N_TERMS + 2), max_size=5), min_size=1, max_size=4)
-PARAMETERS = st.sampled_from([(0.9, 0.4), (1.5, 0.75), (0.0, 0.5), (1.2, 0.0), (1.2, 1.0), (0.0, 1.0)])
+PARAMETERS = st.sampled_from(
+    [(0.9, 0.4), (1.5, 0.75), (0.0, 0.5), (1.2, 0.0), (1.2, 1.0), (0.0, 1.0)]
+)
 
 
 def ids_of(count):
@@ -39,7 +41,9 @@ def vectors_and_queries(draw):
     distinct = draw(st.lists(vector, min_size=1, max_size=6))
     vectors = draw(st.lists(st.sampled_from(distinct), min_size=1, max_size=60))
     queries = draw(st.lists(vector, min_size=1, max_size=4))
-    allowed = draw(st.none() | st.lists(st.booleans(), min_size=len(vectors), max_size=len(vectors)))
+    allowed = draw(
+        st.none() | st.lists(st.booleans(), min_size=len(vectors), max_size=len(vectors))
+    )
     return vectors, queries, allowed
 
 
@@ -47,12 +51,16 @@ def vectors_and_queries(draw):
 def test_exact_search(case, depth):
     vectors, queries, allowed = case
     engine = ExactSearch(np.array(vectors, dtype=np.float32))
-    found = engine.search(np.array(queries, dtype=np.float32), depth, None if allowed is None else np.array(allowed))
+    found = engine.search(
+        np.array(queries, dtype=np.float32), depth, None if allowed is None else np.array(allowed)
+    )
     for query, vector in enumerate(queries):
         scores = reference.cosines(vector, vectors, allowed)
         wanted = reference.best(scores, ids_of(len(vectors)), depth)
         assert listed(found, query) == wanted
-        assert [norm for _, norm in listed(found, query, "norm")] == reference.min_max([score for _, score in wanted])
+        assert [norm for _, norm in listed(found, query, "norm")] == reference.min_max(
+            [score for _, score in wanted]
+        )
         assert found.candidates[query] == sum(score is not None for score in scores)
 
 
@@ -78,29 +86,42 @@ def test_exact_search_gives_equal_chunks_equal_scores_wherever_they_stand():
         kept = [(-score, row) for row, score in listed(found, query)]
         assert kept == sorted(kept)
         assert len({score for score, _ in kept}) == len({int(places[row]) for _, row in kept})
-    assert np.array_equal(ExactSearch(distinct[places]).search(queries, 100).rows, found.rows[:, :100])
+    assert np.array_equal(
+        ExactSearch(distinct[places]).search(queries, 100).rows, found.rows[:, :100]
+    )
 
 
 def test_exact_search_agrees_with_double_precision():
     random = np.random.default_rng(7)
-    vectors, queries = (unit(random.normal(size=(count, 384)).astype(np.float32)) for count in (5000, 20))
+    vectors, queries = (
+        unit(random.normal(size=(count, 384)).astype(np.float32)) for count in (5000, 20)
+    )
     exact = queries.astype(np.float64) @ vectors.astype(np.float64).T
     found = ExactSearch(vectors).search(queries, 50)
-    assert np.abs(np.take_along_axis(exact, found.rows.astype(np.int64), axis=1) - found.raw).max() < 1e-6
+    assert (
+        np.abs(np.take_along_axis(exact, found.rows.astype(np.int64), axis=1) - found.raw).max()
+        < 1e-6
+    )
     assert (np.sort(exact, axis=1)[:, -50] - found.raw[:, -1] < 2e-6).all()
 
 
 def test_exact_search_with_blocks_smaller_than_the_batch(monkeypatch):
     random = np.random.default_rng(11)
-    vectors, queries = (unit(random.normal(size=(count, 8)).astype(np.float32)) for count in (300, 25))
+    vectors, queries = (
+        unit(random.normal(size=(count, 8)).astype(np.float32)) for count in (300, 25)
+    )
     whole = ExactSearch(vectors).search(queries, 20)
     monkeypatch.setattr("rag_eval.retrieval.dense.BLOCK_BYTES", 4 * 300 * 7)
     assert np.array_equal(ExactSearch(vectors).search(queries, 20).rows, whole.rows)
 
 
 def test_exact_search_over_no_chunk_and_for_no_query():
-    assert ExactSearch(np.zeros((0, 4), dtype=np.float32)).search(np.ones((2, 4), dtype=np.float32), 10).rows.shape == (2, 0)
-    assert ExactSearch(np.eye(4, dtype=np.float32)).search(np.zeros((0, 4), dtype=np.float32), 3).rows.shape == (0, 3)
+    assert ExactSearch(np.zeros((0, 4), dtype=np.float32)).search(
+        np.ones((2, 4), dtype=np.float32), 10
+    ).rows.shape == (2, 0)
+    assert ExactSearch(np.eye(4, dtype=np.float32)).search(
+        np.zeros((0, 4), dtype=np.float32), 3
+    ).rows.shape == (0, 3)
 
 
 def assert_like(found, query, wanted, documents, depth):
@@ -121,22 +142,35 @@ def assert_like(found, query, wanted, documents, depth):
 @given(CORPUS, QUERIES, PARAMETERS, st.integers(1, 60), st.data())
 def test_bm25s_is_lucene_bm25(documents, queries, parameters, depth, data):
     k1, b = parameters
-    allowed = data.draw(st.none() | st.lists(st.booleans(), min_size=len(documents), max_size=len(documents)))
-    found = Bm25s(documents, N_TERMS, k1=k1, b=b).search(queries, depth, None if allowed is None else np.array(allowed))
+    allowed = data.draw(
+        st.none() | st.lists(st.booleans(), min_size=len(documents), max_size=len(documents))
+    )
+    found = Bm25s(documents, N_TERMS, k1=k1, b=b).search(
+        queries, depth, None if allowed is None else np.array(allowed)
+    )
     for query, terms in enumerate(queries):
         wanted = reference.lucene_bm25(terms, documents, k1, b, allowed)
         assert_like(found, query, wanted, documents, depth)
-        assert [norm for _, norm in listed(found, query, "norm")] == reference.by_top([score for _, score in listed(found, query)])
+        assert [norm for _, norm in listed(found, query, "norm")] == reference.by_top(
+            [score for _, score in listed(found, query)]
+        )
 
 
 @given(CORPUS, QUERIES, PARAMETERS, st.integers(1, 60), st.data())
 def test_rank_bm25_is_its_formula(documents, queries, parameters, depth, data):
     k1, b = parameters
-    allowed = data.draw(st.none() | st.lists(st.booleans(), min_size=len(documents), max_size=len(documents)))
-    found = RankBm25(documents, N_TERMS, k1=k1, b=b).search(queries, depth, None if allowed is None else np.array(allowed))
+    allowed = data.draw(
+        st.none() | st.lists(st.booleans(), min_size=len(documents), max_size=len(documents))
+    )
+    found = RankBm25(documents, N_TERMS, k1=k1, b=b).search(
+        queries, depth, None if allowed is None else np.array(allowed)
+    )
     for query, terms in enumerate(queries):
         scores = reference.okapi_bm25(terms, documents, max(k1, 1e-9), b)
-        sure = [None if score <= 1e-9 or (allowed is not None and not allowed[row]) else score for row, score in enumerate(scores)]
+        sure = [
+            None if score <= 1e-9 or (allowed is not None and not allowed[row]) else score
+            for row, score in enumerate(scores)
+        ]
         assert_like(found, query, sure, documents, depth)
 
 
@@ -163,12 +197,22 @@ def test_the_two_engines_agree_where_the_formulas_do():
     random = np.random.default_rng(2)
     documents = [random.integers(0, 400, size=random.integers(3, 30)).tolist() for _ in range(300)]
     queries = [[term] for term in range(400)]
-    ours, theirs = (engine(documents, 400, k1=1.2, b=0.75).search(queries, 300) for engine in ENGINES)
+    ours, theirs = (
+        engine(documents, 400, k1=1.2, b=0.75).search(queries, 300) for engine in ENGINES
+    )
     for query in range(400):
         left, right = listed(ours, query), listed(theirs, query)
-        assert {row for row, _ in left} == {row for row, _ in right} == {row for row, document in enumerate(documents) if query in document}
+        assert (
+            {row for row, _ in left}
+            == {row for row, _ in right}
+            == {row for row, document in enumerate(documents) if query in document}
+        )
         df = len(left)
-        factor = (1.2 + 1) * math.log((300 - df + 0.5) / (df + 0.5)) / math.log(1 + (300 - df + 0.5) / (df + 0.5))
+        factor = (
+            (1.2 + 1)
+            * math.log((300 - df + 0.5) / (df + 0.5))
+            / math.log(1 + (300 - df + 0.5) / (df + 0.5))
+        )
         scores = dict(right)
         for row, score in left:
             assert scores[row] == pytest.approx(score * factor, rel=2e-5)
@@ -190,7 +234,9 @@ def test_nothing_known_in_the_query_gives_an_empty_ranking(engine):
 @pytest.mark.parametrize("texts", [[], [""], ["the and", "of the"]])
 def test_a_corpus_without_any_term_is_searched_and_gives_nothing(engine, texts):
     chunks = table(texts)
-    found = engine(chunks.terms, chunks.n_terms, k1=0.9, b=0.4).search(chunks.query_terms(["alpha", ""]), 10)
+    found = engine(chunks.terms, chunks.n_terms, k1=0.9, b=0.4).search(
+        chunks.query_terms(["alpha", ""]), 10
+    )
     assert found.rows.shape == (2, len(texts))
     assert not found.found.any()
 
@@ -198,19 +244,50 @@ def test_a_corpus_without_any_term_is_searched_and_gives_nothing(engine, texts):
 def test_more_equal_chunks_than_the_margin_come_by_row():
     chunks = table(["alpha"] * 200 + ["alpha alpha"] + ["beta"] * 30)
     index = Bm25s(chunks.terms, chunks.n_terms, k1=0.9, b=0.0)
-    assert [row for row, _ in listed(index.search(chunks.query_terms(["alpha"]), 10), 0)] == [200, *range(9)]
+    assert [row for row, _ in listed(index.search(chunks.query_terms(["alpha"]), 10), 0)] == [
+        200,
+        *range(9),
+    ]
     allowed = np.ones(231, dtype=bool)
     allowed[[0, 2, 200]] = False
-    assert [row for row, _ in listed(index.search(chunks.query_terms(["alpha"]), 10, allowed), 0)] == [1, *range(3, 12)]
+    assert [
+        row for row, _ in listed(index.search(chunks.query_terms(["alpha"]), 10, allowed), 0)
+    ] == [1, *range(3, 12)]
 
 
-@given(st.permutations([("Z", "1"), ("a", "10"), ("a", "9"), ("é", "0"), ("a", "B"), ("a", "b"), ("a#x", "2"), ("a-b", "3"), ("ab", ""), ("𝒳", "4"), ("\uffee", "5")]))
+@given(
+    st.permutations(
+        [
+            ("Z", "1"),
+            ("a", "10"),
+            ("a", "9"),
+            ("é", "0"),
+            ("a", "B"),
+            ("a", "b"),
+            ("a#x", "2"),
+            ("a-b", "3"),
+            ("ab", ""),
+            ("𝒳", "4"),
+            ("\uffee", "5"),
+        ]
+    )
+)
 def test_ties_are_broken_by_the_ids_as_strings(ids):
     chunks = table(["alpha"] * len(ids), ids)
     wanted = sorted(ids)
-    rows = listed(Bm25s(chunks.terms, chunks.n_terms, k1=0.9, b=0.4).search(chunks.query_terms(["alpha"]), 20), 0)
+    rows = listed(
+        Bm25s(chunks.terms, chunks.n_terms, k1=0.9, b=0.4).search(
+            chunks.query_terms(["alpha"]), 20
+        ),
+        0,
+    )
     assert [(chunks.frame["section_id"][row], chunks.chunk_ids[row]) for row, _ in rows] == wanted
-    rows = listed(ExactSearch(np.ones((len(ids), 1), dtype=np.float32)).search(np.ones((1, 1), dtype=np.float32), 20), 0)
+    rows = listed(
+        ExactSearch(np.ones((len(ids), 1), dtype=np.float32)).search(
+            np.ones((1, 1), dtype=np.float32), 20
+        ),
+        0,
+    )
     assert [(chunks.frame["section_id"][row], chunks.chunk_ids[row]) for row, _ in rows] == wanted
 
 

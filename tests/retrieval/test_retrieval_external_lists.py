@@ -11,11 +11,28 @@ from rag_eval.retrieval.external import Failure, Retrieved
 from rag_eval.retrieval.external_lists import items_of, match_lists
 from rag_eval.retrieval.external_run_file import read_run
 
-KEYS = [("keep", "original"), ("keep", "terse"), ("a/b", "original"), ("a", "original"), ("a", "b"), ("with space", "original")]
+KEYS = [
+    ("keep", "original"),
+    ("keep", "terse"),
+    ("a/b", "original"),
+    ("a", "original"),
+    ("a", "b"),
+    ("with space", "original"),
+]
 
 
 def variants(keys=KEYS):
-    return VARIANTS.check(pd.DataFrame({"query_id": [q for q, _ in keys], "paraphrase_id": [p for _, p in keys], "text": ["x"] * len(keys), "group_id": ["g"] * len(keys), "answerable": [True] * len(keys)}))
+    return VARIANTS.check(
+        pd.DataFrame(
+            {
+                "query_id": [q for q, _ in keys],
+                "paraphrase_id": [p for _, p in keys],
+                "text": ["x"] * len(keys),
+                "group_id": ["g"] * len(keys),
+                "answerable": [True] * len(keys),
+            }
+        )
+    )
 
 
 @pytest.fixture
@@ -33,24 +50,44 @@ def names(items):
 
 
 def test_rows_are_ordered_by_score_then_rank_then_name(read):
-    found = read("keep Q0 c 9 1.5 tag\nkeep Q0 a 2 1.5 tag\nkeep Q0 b 1 7e0 tag\nkeep Q0 d 2 1.5 tag\n")
+    found = read(
+        "keep Q0 c 9 1.5 tag\nkeep Q0 a 2 1.5 tag\nkeep Q0 b 1 7e0 tag\nkeep Q0 d 2 1.5 tag\n"
+    )
     assert names(found["keep", "original"]) == ["b", "a", "d", "c"]
 
 
 def test_wordings_by_qid(read):
-    found = read("keep/terse Q0 d 1 1 t\na/b Q0 d 1 1 t\na Q0 d 1 1 t\nwith%20space Q0 d 1 1 t\nkeep/original Q0 d 1 1 t\nother Q0 d 1 1 t\n")
-    assert set(found) == {("keep", "terse"), ("a/b", "original"), ("a", "original"), ("with space", "original"), ("keep", "original"), ("other", "")}
+    found = read(
+        "keep/terse Q0 d 1 1 t\na/b Q0 d 1 1 t\na Q0 d 1 1 t\nwith%20space Q0 d 1 1 t\nkeep/original Q0 d 1 1 t\nother Q0 d 1 1 t\n"
+    )
+    assert set(found) == {
+        ("keep", "terse"),
+        ("a/b", "original"),
+        ("a", "original"),
+        ("with space", "original"),
+        ("keep", "original"),
+        ("other", ""),
+    }
 
 
 def test_a_name_that_two_wordings_share_is_refused(read):
     with pytest.raises(InputError) as raised:
-        read("x/y/z Q0 d 1 1 t\n", [("x", "original"), ("x", "y/z"), ("x/y", "original"), ("x/y", "z")])
-    assert [(problem.code, problem.line) for problem in raised.value.problems] == [("ambiguous_query", 1)]
+        read(
+            "x/y/z Q0 d 1 1 t\n",
+            [("x", "original"), ("x", "y/z"), ("x/y", "original"), ("x/y", "z")],
+        )
+    assert [(problem.code, problem.line) for problem in raised.value.problems] == [
+        ("ambiguous_query", 1)
+    ]
 
 
 def test_every_line_at_fault_is_named(read):
     with pytest.raises(InputError) as raised:
-        read(b"keep Q0 d 1 1\nkeep Q0 d x 1 t\nkeep Q0 d 1 nan t\nkeep Q0 ok 1 2 t\nkeep Q0 ok 2 1 t\nkeep Q0 \xff 1 1 t\nkeep Q0 " + b"d" * 2000 + b" 1 1 t\n")
+        read(
+            b"keep Q0 d 1 1\nkeep Q0 d x 1 t\nkeep Q0 d 1 nan t\nkeep Q0 ok 1 2 t\nkeep Q0 ok 2 1 t\nkeep Q0 \xff 1 1 t\nkeep Q0 "
+            + b"d" * 2000
+            + b" 1 1 t\n"
+        )
     assert [(problem.code, problem.line) for problem in raised.value.problems] == [
         ("bad_columns", 1),
         ("bad_number", 2),
@@ -62,7 +99,10 @@ def test_every_line_at_fault_is_named(read):
     assert all(problem.file.endswith("mine.trec") for problem in raised.value.problems)
 
 
-@pytest.mark.parametrize(("text", "code"), [("", "empty_file"), ("\n\n", "empty_file"), ("nobody Q0 d 1 1 t\n", "other_queries")])
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("", "empty_file"), ("\n\n", "empty_file"), ("nobody Q0 d 1 1 t\n", "other_queries")],
+)
 def test_files_that_say_nothing(read, text, code):
     with pytest.raises(InputError) as raised:
         read(text)
@@ -70,16 +110,31 @@ def test_files_that_say_nothing(read, text, code):
 
 
 def test_wordings_without_rows_retrieved_nothing(read):
-    found = match_lists(read("keep/terse Q0 d 1 1 t\nkeep Q0 d 1 1 t\nkeep Q0 e 2 0 t\nother Q0 e 2 0 t\n"), variants(), 1, missing="empty")
+    found = match_lists(
+        read("keep/terse Q0 d 1 1 t\nkeep Q0 d 1 1 t\nkeep Q0 e 2 0 t\nother Q0 e 2 0 t\n"),
+        variants(),
+        1,
+        missing="empty",
+    )
     assert found.wordings == "all"
     assert [len(outcome.items) for outcome in found.outcomes] == [1, 1, 0, 0, 0, 0]
-    assert found.notes == ["4 of 6 wordings have no row and count as having retrieved nothing", "1 rankings belong to no question of the gold set and were left out"]
+    assert found.notes == [
+        "4 of 6 wordings have no row and count as having retrieved nothing",
+        "1 rankings belong to no question of the gold set and were left out",
+    ]
 
 
 def test_a_run_without_any_paraphrase_is_of_the_original_wordings(read):
     found = match_lists(read("keep Q0 d 1 1 t\n"), variants(), 5, missing="empty")
     assert found.wordings == "original"
-    assert [outcome is None for outcome in found.outcomes] == [False, True, False, False, True, False]
+    assert [outcome is None for outcome in found.outcomes] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
     assert "original wordings only" in found.notes[0]
     assert found.notes[1].startswith("3 of 4 ")
 
@@ -92,11 +147,43 @@ def test_recorded_lists_lack_questions_by_failing():
     assert found.outcomes[2].code == "not_recorded"
     assert [item.score for item in found.outcomes[0].items] == [1.0, 0.5]
     assert items_of([("", 1.0, "x")]).code == "bad_id"
-    assert match_lists({("keep", "original"): items_of([("", 1.0, "x")])}, variants(), 5, missing="failed").outcomes[0].code == "bad_id"
+    assert (
+        match_lists(
+            {("keep", "original"): items_of([("", 1.0, "x")])}, variants(), 5, missing="failed"
+        )
+        .outcomes[0]
+        .code
+        == "bad_id"
+    )
     assert len(items_of([("d", 1.0, "one"), ("d", 2.0, "two")])) == 2
 
 
-@given(st.lists(st.lists(st.sampled_from(["keep", "keep/terse", "Q0", "d1", "d2", "1", "2", "0.5", "nan", "1e999", "-3", "tag", "%", "é"]), max_size=7), max_size=6))
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from(
+                [
+                    "keep",
+                    "keep/terse",
+                    "Q0",
+                    "d1",
+                    "d2",
+                    "1",
+                    "2",
+                    "0.5",
+                    "nan",
+                    "1e999",
+                    "-3",
+                    "tag",
+                    "%",
+                    "é",
+                ]
+            ),
+            max_size=7,
+        ),
+        max_size=6,
+    )
+)
 def test_any_file_is_rankings_or_problems(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("run") / "any.trec"
     path.write_text("\n".join(" ".join(row) for row in rows), encoding="utf-8")

@@ -6,13 +6,35 @@ import numpy as np
 import pytest
 
 from rag_eval.records.problems import InputError
-from rag_eval.records.retrieval import Offsets, RetrievalMetadata, RetrievalResult, RetrievalStats, ScoredChunk
+from rag_eval.records.retrieval import (
+    Offsets,
+    RetrievalMetadata,
+    RetrievalResult,
+    RetrievalStats,
+    ScoredChunk,
+)
 from rag_eval.retrieval.external import Failure, QueryError, Retrieved
 from rag_eval.retrieval.external_port import BATCH, PortSource, load_port
 
 
 def chunk(name="a.md", score=1.0, **changes):
-    values = {"doc_id": name, "section_id": "", "snippet_id": f"{name}-1", "source_url": "", "offsets": Offsets(0, 0), "tokens": 1, "index_hash": "", "embed_model": "", "analyzer": "", "rev": "", "text": "words", "score_raw": score, "score_norm": 1.0, "k_pos": 1, "k_final": 1}
+    values = {
+        "doc_id": name,
+        "section_id": "",
+        "snippet_id": f"{name}-1",
+        "source_url": "",
+        "offsets": Offsets(0, 0),
+        "tokens": 1,
+        "index_hash": "",
+        "embed_model": "",
+        "analyzer": "",
+        "rev": "",
+        "text": "words",
+        "score_raw": score,
+        "score_norm": 1.0,
+        "k_pos": 1,
+        "k_final": 1,
+    }
     return ScoredChunk(**{**values, **changes})
 
 
@@ -33,7 +55,9 @@ class Port:
         return self.answer(query)
 
     def batch_retrieve(self, queries, options):  # noqa: ARG002 - likewise
-        return [self.answer(query) for query in queries] if self.batch is None else self.batch(queries)
+        return (
+            [self.answer(query) for query in queries] if self.batch is None else self.batch(queries)
+        )
 
     def stats(self):
         return RetrievalStats(3, 9, "rev7", "hash", {"mine": "bm25:1"}, "bm25")
@@ -48,9 +72,22 @@ def codes(found):
 
 
 def test_results_become_items():
-    found = ask(Port(lambda _: result(chunk("a.md", np.float32(2), offsets=Offsets(1, 4)), chunk("b.md", snippet_id=""))))
+    found = ask(
+        Port(
+            lambda _: result(
+                chunk("a.md", np.float32(2), offsets=Offsets(1, 4)), chunk("b.md", snippet_id="")
+            )
+        )
+    )
     first, second = found[0].items
-    assert (first.id, first.doc_id, first.text, first.start, first.end, first.score) == ("a.md-1", "a.md", "words", 1, 4, 2.0)
+    assert (first.id, first.doc_id, first.text, first.start, first.end, first.score) == (
+        "a.md-1",
+        "a.md",
+        "words",
+        1,
+        4,
+        2.0,
+    )
     assert (second.id, second.doc_id, second.start) == ("", "b.md", -1)
 
 
@@ -68,7 +105,11 @@ def test_a_batch_that_raises_is_asked_one_by_one():
     assert port.alone == 3
 
 
-@pytest.mark.parametrize("batch", [lambda _: [], lambda _: None, lambda _: [result(chunk())] * 2, lambda _: iter([])], ids=["none", "nothing", "short", "iterator"])
+@pytest.mark.parametrize(
+    "batch",
+    [lambda _: [], lambda _: None, lambda _: [result(chunk())] * 2, lambda _: iter([])],
+    ids=["none", "nothing", "short", "iterator"],
+)
 def test_a_batch_of_another_length_is_asked_one_by_one(batch):
     port = Port(batch=batch)
     assert codes(ask(port)) == ["ok"] * 3
@@ -106,7 +147,11 @@ def test_a_property_that_raises_and_an_exit_fail_alone():
             raise SystemExit(3)
         return result(chunk())
 
-    assert codes(ask(Port(lambda query: Nasty() if query == "two" else result(chunk())))) == ["ok", "raised", "ok"]
+    assert codes(ask(Port(lambda query: Nasty() if query == "two" else result(chunk())))) == [
+        "ok",
+        "raised",
+        "ok",
+    ]
     assert codes(ask(Port(leave))) == ["ok", "raised", "ok"]
     with pytest.raises(QueryError):
         PortSource(Port(leave)).ask_one("two", 3)

@@ -49,7 +49,15 @@ def chunk(**changes):
         (chunk(id="a\nqid=forged"), "bad_id"),
         (chunk(section_id="\ud800"), "bad_id"),
         (chunk(id=10**30), "bad_id"),
-        ({"chunks": [{"id": "a", "score": 1, "text": "x"}, {"id": "a", "score": 1, "text": "y"}]}, "duplicate_id"),
+        (
+            {
+                "chunks": [
+                    {"id": "a", "score": 1, "text": "x"},
+                    {"id": "a", "score": 1, "text": "y"},
+                ]
+            },
+            "duplicate_id",
+        ),
         ({"chunks": [CHUNK, CHUNK]}, "duplicate_id"),
         (chunk(score=None), "bad_score"),
         (chunk(score="1"), "bad_score"),
@@ -71,9 +79,33 @@ def test_faults_have_their_codes(value, expected):
 
 
 def test_what_is_read():
-    found = code({"version": "v7", "more": 1, "chunks": [{"id": 7, "doc_id": "a", "section_id": "a#b", "text": "x\ud800", "offsets": {"start": 2, "end": 9}, "score": 2, "extra": {}}]})
+    found = code(
+        {
+            "version": "v7",
+            "more": 1,
+            "chunks": [
+                {
+                    "id": 7,
+                    "doc_id": "a",
+                    "section_id": "a#b",
+                    "text": "x\ud800",
+                    "offsets": {"start": 2, "end": 9},
+                    "score": 2,
+                    "extra": {},
+                }
+            ],
+        }
+    )
     item = found.items[0]
-    assert (item.id, item.doc_id, item.section_id, item.text, item.start, item.end, item.score) == ("7", "a", "a#b", "x?", 2, 9, 2.0)
+    assert (item.id, item.doc_id, item.section_id, item.text, item.start, item.end, item.score) == (
+        "7",
+        "a",
+        "a#b",
+        "x?",
+        2,
+        9,
+        2.0,
+    )
     assert found.version == "v7"
     assert code(chunk(text=None)).items[0].text == ""
     assert code(chunk(offsets={"start": 1, "end": 3, "unit": "token"})).items[0].start == -1
@@ -86,10 +118,26 @@ def test_one_document_may_stand_several_times_with_other_texts_or_places():
 
 
 def test_more_than_asked_for_is_cut_before_it_is_judged():
-    assert len(code({"chunks": [{**CHUNK, "doc_id": f"d{n}"} for n in range(9)] + [None]}, top_k=4).items) == 4
+    assert (
+        len(
+            code(
+                {"chunks": [{**CHUNK, "doc_id": f"d{n}"} for n in range(9)] + [None]}, top_k=4
+            ).items
+        )
+        == 4
+    )
 
 
-BROKEN_BYTES = [b"", b"{", b"\xff\xfe", b'{"chunks": [{"doc_id": "a", "score": NaN}]}', b'{"chunks": [{"doc_id": "a", "score": Infinity}]}', b"[" * 100_000, b"1" * 5000, b"<html>"]
+BROKEN_BYTES = [
+    b"",
+    b"{",
+    b"\xff\xfe",
+    b'{"chunks": [{"doc_id": "a", "score": NaN}]}',
+    b'{"chunks": [{"doc_id": "a", "score": Infinity}]}',
+    b"[" * 100_000,
+    b"1" * 5000,
+    b"<html>",
+]
 
 
 @pytest.mark.parametrize("data", BROKEN_BYTES, ids=range(len(BROKEN_BYTES)))
@@ -100,9 +148,34 @@ def test_bytes_that_are_no_json(data):
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4), max_leaves=12)
-KEYS = st.sampled_from(["id", "chunk_id", "snippet_id", "doc_id", "section_id", "text", "score", "offsets", "start", "end"])
-CHUNKS = st.lists(st.dictionaries(KEYS, JSON | st.dictionaries(st.sampled_from(["start", "end", "unit"]), SCALARS), max_size=8) | JSON, max_size=5)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+KEYS = st.sampled_from(
+    [
+        "id",
+        "chunk_id",
+        "snippet_id",
+        "doc_id",
+        "section_id",
+        "text",
+        "score",
+        "offsets",
+        "start",
+        "end",
+    ]
+)
+CHUNKS = st.lists(
+    st.dictionaries(
+        KEYS, JSON | st.dictionaries(st.sampled_from(["start", "end", "unit"]), SCALARS), max_size=8
+    )
+    | JSON,
+    max_size=5,
+)
 
 
 @given(JSON | st.fixed_dictionaries({"chunks": CHUNKS, "version": JSON}))

@@ -31,11 +31,18 @@ def frames():
             "names": [["guide.md", "the guide"], ["notes.txt"]],
         }
     )
-    rows = [(section.section_id, "guide.md", section.title, section.start, section.end) for section in of_markdown("guide.md", "Guide", GUIDE)]
+    rows = [
+        (section.section_id, "guide.md", section.title, section.start, section.end)
+        for section in of_markdown("guide.md", "Guide", GUIDE)
+    ]
     rows.append(("notes.txt", "notes.txt", "", 0, len(NOTES)))
     sections = pd.DataFrame(rows, columns=["section_id", "doc_id", "title", "start", "end"])
     documents, sections = DOCUMENTS.check(documents), SECTIONS.check(sections)
-    return documents, sections, chunk_documents(documents, sections, Chunker(kind="markdown", max_tokens=64))
+    return (
+        documents,
+        sections,
+        chunk_documents(documents, sections, Chunker(kind="markdown", max_tokens=64)),
+    )
 
 
 CORPUS = frames()
@@ -43,7 +50,18 @@ CHUNKS = CORPUS[2]
 
 
 def item(**given):
-    return Item(**{"id": "", "doc_id": "", "section_id": "", "text": "", "start": -1, "end": -1, "score": 1.0, **given})
+    return Item(
+        **{
+            "id": "",
+            "doc_id": "",
+            "section_id": "",
+            "text": "",
+            "start": -1,
+            "end": -1,
+            "score": 1.0,
+            **given,
+        }
+    )
 
 
 def placed(*items):
@@ -56,19 +74,53 @@ def placed(*items):
 def test_our_own_chunk_wins_over_everything_said_beside_it():
     chunk = CHUNKS.iloc[1]
     (unit,) = placed(item(id=chunk["chunk_id"], doc_id="elsewhere", text="other", start=0, end=3))
-    assert (unit["chunk"], unit["doc_id"], unit["section_id"], unit["start"], unit["end"], unit["text"]) == (1, chunk["doc_id"], chunk["section_id"], chunk["start"], chunk["end"], chunk["text"])
+    assert (
+        unit["chunk"],
+        unit["doc_id"],
+        unit["section_id"],
+        unit["start"],
+        unit["end"],
+        unit["text"],
+    ) == (1, chunk["doc_id"], chunk["section_id"], chunk["start"], chunk["end"], chunk["text"])
 
 
-@pytest.mark.parametrize("named", [{"doc_id": "guide.md"}, {"id": "guide.md"}, {"id": "the guide"}, {"id": "x17", "doc_id": "the guide"}, {"id": "the%20guide"}])
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"doc_id": "guide.md"},
+        {"id": "guide.md"},
+        {"id": "the guide"},
+        {"id": "x17", "doc_id": "the guide"},
+        {"id": "the%20guide"},
+    ],
+)
 def test_documents_by_id_name_and_encoded_name(named):
     (unit,) = placed(item(**named))
-    assert (unit["doc_id"], unit["known"], unit["section_id"], unit["start"], unit["chunk"]) == ("guide.md", True, "", -1, -1)
+    assert (unit["doc_id"], unit["known"], unit["section_id"], unit["start"], unit["chunk"]) == (
+        "guide.md",
+        True,
+        "",
+        -1,
+        -1,
+    )
 
 
-@pytest.mark.parametrize("named", [{"section_id": "guide.md#guide/use"}, {"id": "guide.md#guide/use"}, {"doc_id": "guide.md", "section_id": "guide.md#guide/use"}, {"doc_id": "guide.md", "id": "guide.md#guide/use"}])
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"section_id": "guide.md#guide/use"},
+        {"id": "guide.md#guide/use"},
+        {"doc_id": "guide.md", "section_id": "guide.md#guide/use"},
+        {"doc_id": "guide.md", "id": "guide.md#guide/use"},
+    ],
+)
 def test_sections_by_id(named):
     (unit,) = placed(item(**named))
-    assert (unit["doc_id"], unit["section_id"], unit["start"]) == ("guide.md", "guide.md#guide/use", -1)
+    assert (unit["doc_id"], unit["section_id"], unit["start"]) == (
+        "guide.md",
+        "guide.md#guide/use",
+        -1,
+    )
 
 
 def test_a_section_of_another_document_says_nothing():
@@ -79,10 +131,23 @@ def test_a_section_of_another_document_says_nothing():
 def test_offsets_give_place_and_section():
     start = GUIDE.index("the  installer")
     (unit,) = placed(item(doc_id="guide.md", start=start, end=start + 14))
-    assert (unit["start"], unit["end"], unit["section_id"], unit["text"]) == (start, start + 14, "guide.md#guide/install", "the  installer")
+    assert (unit["start"], unit["end"], unit["section_id"], unit["text"]) == (
+        start,
+        start + 14,
+        "guide.md#guide/install",
+        "the  installer",
+    )
 
 
-@pytest.mark.parametrize("text", ["Run the  installer\nand wait.", "Run the installer and wait.", "  the\tinstaller   and\n\nwait", "nstaller\nand wai"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Run the  installer\nand wait.",
+        "Run the installer and wait.",
+        "  the\tinstaller   and\n\nwait",
+        "nstaller\nand wai",
+    ],
+)
 def test_a_text_is_found_exactly_or_with_its_white_space_evened_out(text):
     (unit,) = placed(item(doc_id="guide.md", text=text))
     assert unit["section_id"] == "guide.md#guide/install"
@@ -91,14 +156,22 @@ def test_a_text_is_found_exactly_or_with_its_white_space_evened_out(text):
 
 
 def test_offsets_beyond_the_document_give_way_to_the_text():
-    first, second = placed(item(doc_id="notes.txt", text="plain note", start=5, end=9999), item(doc_id="notes.txt", start=5, end=9999))
+    first, second = placed(
+        item(doc_id="notes.txt", text="plain note", start=5, end=9999),
+        item(doc_id="notes.txt", start=5, end=9999),
+    )
     assert (first["start"], first["end"]) == (4, 14)
     assert second["start"] == -1
 
 
 def test_a_text_that_is_not_there_has_no_place():
     (unit,) = placed(item(doc_id="guide.md", text="nowhere"))
-    assert (unit["start"], unit["section_id"], unit["known"], unit["text"]) == (-1, "", True, "nowhere")
+    assert (unit["start"], unit["section_id"], unit["known"], unit["text"]) == (
+        -1,
+        "",
+        True,
+        "nowhere",
+    )
 
 
 def test_a_document_of_one_section_is_that_section():
@@ -114,12 +187,21 @@ def test_the_very_place_of_a_chunk_is_that_chunk():
 
 def test_unknown_documents_stand_under_their_own_names():
     first, second = placed(item(doc_id="elsewhere.md", text="x"), item(id="other"))
-    assert [(unit["doc_id"], unit["known"], unit["start"]) for unit in (first, second)] == [("elsewhere.md", False, -1), ("other", False, -1)]
+    assert [(unit["doc_id"], unit["known"], unit["start"]) for unit in (first, second)] == [
+        ("elsewhere.md", False, -1),
+        ("other", False, -1),
+    ]
 
 
 def test_equal_things_are_one_unit_and_keep_their_best_place():
     outcomes = [
-        Retrieved((item(doc_id="guide.md", text="wait", score=3), item(doc_id="the guide", text=" wait ", score=2), item(doc_id="notes.txt", score=1))),
+        Retrieved(
+            (
+                item(doc_id="guide.md", text="wait", score=3),
+                item(doc_id="the guide", text=" wait ", score=2),
+                item(doc_id="notes.txt", score=1),
+            )
+        ),
         Failure("timeout", "timeout: too late"),
         None,
         Retrieved(()),
@@ -133,7 +215,10 @@ def test_equal_things_are_one_unit_and_keep_their_best_place():
     assert found.ran.tolist() == [True, True, False, True]
 
 
-@given(st.lists(st.sampled_from(["", " ", "\n", "  \t", "a", "bc", "déf", "\u2003"]), max_size=30), st.data())
+@given(
+    st.lists(st.sampled_from(["", " ", "\n", "  \t", "a", "bc", "déf", "\u2003"]), max_size=30),
+    st.data(),
+)
 def test_even_text_leads_back_to_its_source(parts, data):
     source = "".join(parts)
     even = Even(source)
@@ -144,8 +229,29 @@ def test_even_text_leads_back_to_its_source(parts, data):
         assert source[even.source(at)] == even.text[at]
 
 
-NAMES = st.sampled_from(["", "guide.md", "the guide", "notes.txt", "guide.md#guide/use", "nowhere", CHUNKS["chunk_id"].iloc[0], "%E4%FF", "a%20b"])
-ITEMS = st.builds(item, id=NAMES, doc_id=NAMES, section_id=NAMES, text=st.sampled_from(["", "wait", "Press the button.", "zzz", GUIDE]), start=st.integers(-1, 200), end=st.integers(-1, 200), score=st.floats(-1e9, 1e9))
+NAMES = st.sampled_from(
+    [
+        "",
+        "guide.md",
+        "the guide",
+        "notes.txt",
+        "guide.md#guide/use",
+        "nowhere",
+        CHUNKS["chunk_id"].iloc[0],
+        "%E4%FF",
+        "a%20b",
+    ]
+)
+ITEMS = st.builds(
+    item,
+    id=NAMES,
+    doc_id=NAMES,
+    section_id=NAMES,
+    text=st.sampled_from(["", "wait", "Press the button.", "zzz", GUIDE]),
+    start=st.integers(-1, 200),
+    end=st.integers(-1, 200),
+    score=st.floats(-1e9, 1e9),
+)
 
 
 @given(st.lists(st.lists(ITEMS.filter(lambda one: one.name), max_size=6), max_size=4))
@@ -166,16 +272,34 @@ def test_any_items_give_a_ranking_over_whole_units(lists):
 def test_a_text_that_says_something_else_than_its_place_is_kept_beside_it():
     start, chunk = GUIDE.index("the  installer"), CHUNKS.iloc[1]
     there = {"doc_id": "guide.md", "start": start, "end": start + 14}
-    same = placed(item(**there), item(**there, text=" "), item(**there, text="the installer"), item(**there, text="installer"), item(id=chunk["chunk_id"], text=chunk["text"]))
+    same = placed(
+        item(**there),
+        item(**there, text=" "),
+        item(**there, text="the installer"),
+        item(**there, text="installer"),
+        item(id=chunk["chunk_id"], text=chunk["text"]),
+    )
     assert [unit["returned"] for unit in same] == [""] * 5
-    other = placed(item(**there, text="Ask jane.doe@example.org"), item(id=chunk["chunk_id"], text="other"))
+    other = placed(
+        item(**there, text="Ask jane.doe@example.org"), item(id=chunk["chunk_id"], text="other")
+    )
     assert [unit["returned"] for unit in other] == ["Ask [email██████████████", "other"]
-    assert [(unit["text"], unit["chunk"]) for unit in other] == [("the  installer", -1), (chunk["text"], 1)]
+    assert [(unit["text"], unit["chunk"]) for unit in other] == [
+        ("the  installer", -1),
+        (chunk["text"], 1),
+    ]
 
 
 def test_other_words_for_a_place_take_no_second_place_and_are_all_kept():
     there = {"doc_id": "guide.md", "start": 0, "end": 7}
-    first = Retrieved((item(**there, score=3), item(**there, text="evil", score=2), item(doc_id="notes.txt", score=1), item(**there, text="worse", score=0)))
+    first = Retrieved(
+        (
+            item(**there, score=3),
+            item(**there, text="evil", score=2),
+            item(doc_id="notes.txt", score=1),
+            item(**there, text="worse", score=0),
+        )
+    )
     found = place_all([first, Retrieved((item(**there),))], Placer(*CORPUS), 4)
     assert found.ranking.rows.tolist() == [[0, 1, -1, -1], [2, -1, -1, -1]]
     assert found.ranking.raw[0, :2].tolist() == [3.0, 1.0]

@@ -18,7 +18,11 @@ BASE = {
 }
 CHANGES = {
     "bm25": [{"k1": 1.2}, {"b": 0.75}, {"engine": "rank-bm25"}],
-    "vector": [{"search": "approximate"}, {"embedding": Embedding(model="lsa-128")}, {"embedding": Embedding(model="all-MiniLM-L6-v2")}],
+    "vector": [
+        {"search": "approximate"},
+        {"embedding": Embedding(model="lsa-128")},
+        {"embedding": Embedding(model="all-MiniLM-L6-v2")},
+    ],
     "hybrid": [
         {"k1": 1.2},
         {"b": 0.75},
@@ -35,7 +39,11 @@ HASHES = [text_hash("one"), text_hash("two")]
 
 
 def hash_of(spec, tmp_path, chunks_hash="chunks", text_hashes=HASHES):
-    model = "" if isinstance(spec, Bm25) else identity.embed_model(spec.embedding, text_hashes, tmp_path)
+    model = (
+        ""
+        if isinstance(spec, Bm25)
+        else identity.embed_model(spec.embedding, text_hashes, tmp_path)
+    )
     return identity.index_hash(spec, chunks_hash, model)
 
 
@@ -68,8 +76,18 @@ def test_the_chunks_the_analyzer_and_the_engine_count(kind, tmp_path, monkeypatc
 
 
 def test_the_engine_stands_before_the_colon(tmp_path):
-    specs = [*BASE.values(), BASE["bm25"].model_copy(update={"engine": "rank-bm25"}), BASE["vector"].model_copy(update={"search": "approximate"})]
-    assert [hash_of(spec, tmp_path).split(":")[0] for spec in specs] == ["bm25s", "exact", "hybrid", "rank-bm25", "chroma-hnsw"]
+    specs = [
+        *BASE.values(),
+        BASE["bm25"].model_copy(update={"engine": "rank-bm25"}),
+        BASE["vector"].model_copy(update={"search": "approximate"}),
+    ]
+    assert [hash_of(spec, tmp_path).split(":")[0] for spec in specs] == [
+        "bm25s",
+        "exact",
+        "hybrid",
+        "rank-bm25",
+        "chroma-hnsw",
+    ]
     assert all(len(hash_of(spec, tmp_path).split(":")[1]) == 32 for spec in specs)
 
 
@@ -78,7 +96,11 @@ def test_a_fitted_model_is_named_with_its_fit_and_a_pretrained_one_is_not(tmp_pa
     fit = identity.embed_model(lsa, HASHES, tmp_path)
     assert fit.startswith("lsa-256@")
     assert fit != identity.embed_model(lsa, HASHES[:1], tmp_path)
-    assert identity.embed_model(minilm, HASHES, tmp_path) == identity.embed_model(minilm, [], tmp_path) == "all-MiniLM-L6-v2"
+    assert (
+        identity.embed_model(minilm, HASHES, tmp_path)
+        == identity.embed_model(minilm, [], tmp_path)
+        == "all-MiniLM-L6-v2"
+    )
 
 
 def test_a_vectors_file_is_named_by_its_content(tmp_path):
@@ -86,12 +108,17 @@ def test_a_vectors_file_is_named_by_its_content(tmp_path):
     assert identity.embed_model(file, HASHES, tmp_path) == "vectors-file@missing"
     np.savez(tmp_path / "vectors.npz", sha256=np.array(HASHES), vectors=np.eye(2, dtype=np.float32))
     first = identity.embed_model(file, HASHES, tmp_path)
-    np.savez(tmp_path / "vectors.npz", sha256=np.array(HASHES), vectors=-np.eye(2, dtype=np.float32))
+    np.savez(
+        tmp_path / "vectors.npz", sha256=np.array(HASHES), vectors=-np.eye(2, dtype=np.float32)
+    )
     assert identity.embed_model(file, HASHES, tmp_path) not in {first, "vectors-file@missing"}
 
 
 def test_a_chroma_function_is_named_with_its_configuration(tmp_path):
-    one, other = (identity.embed_model(Embedding(model="chroma:x", config={"dim": dim}), [], tmp_path) for dim in (1, 2))
+    one, other = (
+        identity.embed_model(Embedding(model="chroma:x", config={"dim": dim}), [], tmp_path)
+        for dim in (1, 2)
+    )
     assert one != other
     assert one.startswith("chroma:x@")
 
@@ -99,12 +126,17 @@ def test_a_chroma_function_is_named_with_its_configuration(tmp_path):
 @pytest.mark.parametrize("model", ["lsa-8"])
 def test_the_name_given_before_loading_is_the_name_of_what_is_loaded(tmp_path, model):
     chunks = table(["graph tree", "tree vector"])
-    strategy = ReadyStrategy(Vector(name="a", kind="vector", embedding=Embedding(model=model)), StrategyIndex(chunks, places(tmp_path)))
+    strategy = ReadyStrategy(
+        Vector(name="a", kind="vector", embedding=Embedding(model=model)),
+        StrategyIndex(chunks, places(tmp_path)),
+    )
     assert strategy.source.embedder.model == strategy.embed_model
 
 
 def test_the_depth_asked_for_does_not_count(tmp_path):
-    strategy = ReadyStrategy(BASE["bm25"], StrategyIndex(table(["graph tree", "tree vector"]), places(tmp_path)))
+    strategy = ReadyStrategy(
+        BASE["bm25"], StrategyIndex(table(["graph tree", "tree vector"]), places(tmp_path))
+    )
     before = strategy.index_hash
     strategy.search(["graph"], 1)
     strategy.search(["graph"], 100)

@@ -48,7 +48,10 @@ FROZEN = {
         "total_candidates": "int",
         "trust_scores": "collections.abc.Mapping[str, float] = <factory>",
     },
-    "RetrievalResult": {"chunks": "tuple[rag_eval.records.retrieval.ScoredChunk, ...]", "metadata": "rag_eval.records.retrieval.RetrievalMetadata"},
+    "RetrievalResult": {
+        "chunks": "tuple[rag_eval.records.retrieval.ScoredChunk, ...]",
+        "metadata": "rag_eval.records.retrieval.RetrievalMetadata",
+    },
     "RetrievalStats": {
         "n_documents": "int",
         "n_chunks": "int",
@@ -59,8 +62,18 @@ FROZEN = {
     },
 }
 METHODS = {
-    "retrieve": {"self": None, "query": str, "options": port.RetrievalOptions, "return": port.RetrievalResult},
-    "batch_retrieve": {"self": None, "queries": "collections.abc.Sequence[str]", "options": port.RetrievalOptions, "return": list[port.RetrievalResult]},
+    "retrieve": {
+        "self": None,
+        "query": str,
+        "options": port.RetrievalOptions,
+        "return": port.RetrievalResult,
+    },
+    "batch_retrieve": {
+        "self": None,
+        "queries": "collections.abc.Sequence[str]",
+        "options": port.RetrievalOptions,
+        "return": list[port.RetrievalResult],
+    },
     "stats": {"self": None, "return": port.RetrievalStats},
 }
 
@@ -69,7 +82,9 @@ def field_text(field):
     kind = inspect.formatannotation(field.type)
     if kind.startswith("Optional["):
         kind = f"typing.{kind}"
-    kind = kind.replace("Optional[Literal", "Optional[typing.Literal").replace("typing.typing.", "typing.")
+    kind = kind.replace("Optional[Literal", "Optional[typing.Literal").replace(
+        "typing.typing.", "typing."
+    )
     if kind.startswith("Literal["):
         kind = f"typing.{kind}"
     if field.default_factory is not dataclasses.MISSING:
@@ -79,23 +94,37 @@ def field_text(field):
 
 def test_the_types_are_frozen():
     types = {name: value for name, value in vars(port).items() if dataclasses.is_dataclass(value)}
-    assert {name: {field.name: field_text(field) for field in dataclasses.fields(value)} for name, value in types.items()} == FROZEN
+    assert {
+        name: {field.name: field_text(field) for field in dataclasses.fields(value)}
+        for name, value in types.items()
+    } == FROZEN
     assert all(value.__dataclass_params__.frozen for value in types.values())
 
 
 @pytest.mark.parametrize("holder", [RetrievalPort, RetrievalService])
 def test_the_methods_are_frozen(holder):
     assert RetrievalPort.__annotations__ == {"version": int}
-    public = {name for name, value in vars(RetrievalPort).items() if inspect.isfunction(value) and not name.startswith("_")}
+    public = {
+        name
+        for name, value in vars(RetrievalPort).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
     assert public == set(METHODS)
     for name, wanted in METHODS.items():
         signature = inspect.signature(getattr(holder, name))
         assert list(signature.parameters) == [key for key in wanted if key != "return"]
-        assert all(parameter.default is inspect.Parameter.empty for parameter in signature.parameters.values())
-        assert inspect.formatannotation(signature.return_annotation) == inspect.formatannotation(wanted["return"])
+        assert all(
+            parameter.default is inspect.Parameter.empty
+            for parameter in signature.parameters.values()
+        )
+        assert inspect.formatannotation(signature.return_annotation) == inspect.formatannotation(
+            wanted["return"]
+        )
         for key, kind in wanted.items():
             if key not in {"self", "return"}:
-                assert inspect.formatannotation(signature.parameters[key].annotation) == (kind if isinstance(kind, str) else inspect.formatannotation(kind))
+                assert inspect.formatannotation(signature.parameters[key].annotation) == (
+                    kind if isinstance(kind, str) else inspect.formatannotation(kind)
+                )
 
 
 TEXTS = ["graph tree", "graph graph", "tree vector", "vector index", "index graph vector"]
@@ -111,16 +140,36 @@ def ready(tmp_path_factory):
     index = StrategyIndex(chunks, places(folder), ChromaStore(folder / "chroma"))
     embedding = Embedding(model="lsa-4")
     source = index.source(embedding)
-    index.chroma.build(index.graph_name(source.model, 29), chunks.chunk_ids, source.chunk_vectors(), chunks.doc_ids, seed=29)
+    index.chroma.build(
+        index.graph_name(source.model, 29),
+        chunks.chunk_ids,
+        source.chunk_vectors(),
+        chunks.doc_ids,
+        seed=29,
+    )
     return {
-        "bm25": ReadyStrategy(Bm25(name="lexical", kind="bm25", rerank=Rerank(kind="mmr", depth=2, embedding=embedding)), index),
-        "vector": ReadyStrategy(Vector(name="near", kind="vector", embedding=embedding, search="approximate"), index),
+        "bm25": ReadyStrategy(
+            Bm25(
+                name="lexical", kind="bm25", rerank=Rerank(kind="mmr", depth=2, embedding=embedding)
+            ),
+            index,
+        ),
+        "vector": ReadyStrategy(
+            Vector(name="near", kind="vector", embedding=embedding, search="approximate"), index
+        ),
         "hybrid": ReadyStrategy(Hybrid(name="both", kind="hybrid", embedding=embedding), index),
     }
 
 
 def service(ready, **options):
-    return RetrievalService(ready, documents_frame(ready["bm25"].index.table.frame), corpus_rev="rev7", default="bm25", seed=29, **options)
+    return RetrievalService(
+        ready,
+        documents_frame(ready["bm25"].index.table.frame),
+        corpus_rev="rev7",
+        default="bm25",
+        seed=29,
+        **options,
+    )
 
 
 def test_the_service_is_a_port(ready):
@@ -134,15 +183,36 @@ def test_every_chunk_carries_the_whole_citation_payload(ready):
     assert sorted(chunk.k_pos for chunk in result.chunks) == [1, 2, 3]
     assert [chunk.rerank_score is None for chunk in result.chunks] == [False, False, True]
     first = result.chunks[0]
-    assert (first.doc_id, first.section_id, first.snippet_id, first.text) == ("a", "a#one", "c1", "graph tree")
-    assert (first.source_url, first.rev, first.analyzer, first.embed_model) == ("https://example.org/a", "rev-a", ANALYZER, "")
-    assert (first.offsets.start, first.offsets.end, first.offsets.unit, first.tokens) == (0, len("graph tree"), "char", 2)
+    assert (first.doc_id, first.section_id, first.snippet_id, first.text) == (
+        "a",
+        "a#one",
+        "c1",
+        "graph tree",
+    )
+    assert (first.source_url, first.rev, first.analyzer, first.embed_model) == (
+        "https://example.org/a",
+        "rev-a",
+        ANALYZER,
+        "",
+    )
+    assert (first.offsets.start, first.offsets.end, first.offsets.unit, first.tokens) == (
+        0,
+        len("graph tree"),
+        "char",
+        2,
+    )
     assert first.index_hash == ready["bm25"].index_hash
     assert first.score_norm == 1.0
     assert first.score_raw > 0
     for chunk in result.chunks:
         for field in dataclasses.fields(chunk):
-            assert type(getattr(chunk, field.name)) in {str, int, float, port.Offsets, type(None)}, field.name
+            assert type(getattr(chunk, field.name)) in {
+                str,
+                int,
+                float,
+                port.Offsets,
+                type(None),
+            }, field.name
     assert result.metadata.strategy == "lexical"
     assert result.metadata.duration > 0
     assert result.metadata.total_candidates == 4
@@ -152,12 +222,18 @@ def test_every_chunk_carries_the_whole_citation_payload(ready):
 @pytest.mark.parametrize("kind", ["bm25", "vector", "hybrid"])
 def test_batch_and_single_are_alike_but_for_the_time(ready, kind):
     queries = ["graph tree", "", "unheard", "vector index", "graph tree"]
-    together = service(ready, trust=TRUST).batch_retrieve(queries, RetrievalOptions(top_k=4, strategy=kind))
+    together = service(ready, trust=TRUST).batch_retrieve(
+        queries, RetrievalOptions(top_k=4, strategy=kind)
+    )
     assert len(together) == len(queries)
     for query, result in zip(queries, together, strict=True):
-        alone = service(ready, trust=TRUST).retrieve(query, RetrievalOptions(top_k=4, strategy=kind))
+        alone = service(ready, trust=TRUST).retrieve(
+            query, RetrievalOptions(top_k=4, strategy=kind)
+        )
         assert alone.chunks == result.chunks
-        assert dataclasses.replace(alone.metadata, duration=0) == dataclasses.replace(result.metadata, duration=0)
+        assert dataclasses.replace(alone.metadata, duration=0) == dataclasses.replace(
+            result.metadata, duration=0
+        )
     assert service(ready).batch_retrieve([], RetrievalOptions()) == []
 
 
@@ -165,14 +241,21 @@ def test_filters_apply_before_ranks_are_given(ready):
     port_ = service(ready)
 
     def found(**filters):
-        return [chunk.snippet_id for chunk in port_.retrieve("graph vector", RetrievalOptions(filters=filters, strategy="hybrid")).chunks]
+        return [
+            chunk.snippet_id
+            for chunk in port_.retrieve(
+                "graph vector", RetrievalOptions(filters=filters, strategy="hybrid")
+            ).chunks
+        ]
 
     assert set(found(doc_id="a")) == {"c1", "c2"}
     assert set(found(doc_id=["a", "c"])) == {"c1", "c2", "c5"}
     assert found(section_id="b#one") == ["c3"]
     assert found(doc_id="b", section_id=("b#two", "c")) == ["c4"]
     assert found(doc_id="unheard") == found(doc_id=[]) == found(doc_id="a", section_id="c") == []
-    first = port_.retrieve("graph vector", RetrievalOptions(filters={"doc_id": "b"}, strategy="vector")).chunks[0]
+    first = port_.retrieve(
+        "graph vector", RetrievalOptions(filters={"doc_id": "b"}, strategy="vector")
+    ).chunks[0]
     assert (first.k_pos, first.k_final, first.score_norm) == (1, 1, 1.0)
     with pytest.raises(ValueError, match="found 'title', accepted doc_id, section_id"):
         found(title="x")
@@ -180,10 +263,19 @@ def test_filters_apply_before_ranks_are_given(ready):
 
 def test_trust_filters_and_is_reported(ready):
     port_ = service(ready, trust=TRUST)
-    result = port_.retrieve("graph tree vector index", RetrievalOptions(trust_threshold=0.5, strategy="hybrid"))
+    result = port_.retrieve(
+        "graph tree vector index", RetrievalOptions(trust_threshold=0.5, strategy="hybrid")
+    )
     assert {chunk.snippet_id for chunk in result.chunks} == {"c1", "c3", "c4"}
     assert result.metadata.trust_scores == {"c1": 0.9, "c3": 0.5, "c4": 0.7}
-    assert len(port_.retrieve("graph tree vector index", RetrievalOptions(trust_threshold=0.0, strategy="hybrid")).chunks) == 5
+    assert (
+        len(
+            port_.retrieve(
+                "graph tree vector index", RetrievalOptions(trust_threshold=0.0, strategy="hybrid")
+            ).chunks
+        )
+        == 5
+    )
     assert port_.retrieve("graph", RetrievalOptions(trust_threshold=1.0)).chunks == ()
 
 
@@ -197,10 +289,21 @@ def test_a_strategy_that_is_not_served_is_an_error(ready):
     with pytest.raises(ValueError, match="found hybrid, accepted bm25"):
         service(only).retrieve("graph", RetrievalOptions(strategy="hybrid"))
     with pytest.raises(ValueError, match="found vector, accepted bm25"):
-        RetrievalService(only, documents_frame(ready["bm25"].index.table.frame), corpus_rev="", default="vector")
+        RetrievalService(
+            only, documents_frame(ready["bm25"].index.table.frame), corpus_rev="", default="vector"
+        )
 
 
-@pytest.mark.parametrize("wrong", [{"top_k": 0}, {"top_k": -3}, {"trust_threshold": 1.1}, {"trust_threshold": -0.1}, {"trust_threshold": float("nan")}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"top_k": 0},
+        {"top_k": -3},
+        {"trust_threshold": 1.1},
+        {"trust_threshold": -0.1},
+        {"trust_threshold": float("nan")},
+    ],
+)
 def test_options_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))}: found .* accepted"):
         RetrievalOptions(**wrong)
@@ -208,6 +311,11 @@ def test_options_out_of_range_are_refused(wrong):
 
 def test_stats(ready):
     stats = service(ready).stats()
-    assert (stats.n_documents, stats.n_chunks, stats.corpus_rev, stats.default_strategy) == (3, 5, "rev7", "bm25")
+    assert (stats.n_documents, stats.n_chunks, stats.corpus_rev, stats.default_strategy) == (
+        3,
+        5,
+        "rev7",
+        "bm25",
+    )
     assert stats.chunks_hash == ready["bm25"].index.table.chunks_hash
     assert stats.index_hashes == {strategy.name: strategy.index_hash for strategy in ready.values()}

@@ -20,7 +20,9 @@ def ids_of(count):
 
 
 def dense_of(lists):
-    return np.array([[-np.inf if score is None else score for score in row] for row in lists], dtype=np.float32)
+    return np.array(
+        [[-np.inf if score is None else score for score in row] for row in lists], dtype=np.float32
+    )
 
 
 @st.composite
@@ -34,7 +36,11 @@ def test_select_is_the_sorted_head(lists, depth):
     rows, scores = select(dense_of(lists), depth)
     assert rows.shape == scores.shape == (len(lists), min(depth, len(lists[0])))
     for query, wanted in enumerate(lists):
-        found = [(row, score) for row, score in zip(rows[query].tolist(), scores[query].tolist(), strict=True) if row >= 0]
+        found = [
+            (row, score)
+            for row, score in zip(rows[query].tolist(), scores[query].tolist(), strict=True)
+            if row >= 0
+        ]
         assert found == reference.best(wanted, ids_of(len(wanted)), depth)
         assert np.isneginf(scores[query, len(found) :]).all()
 
@@ -47,13 +53,22 @@ def test_more_ties_at_the_cut_than_the_margin_holds(depth, extra, seed):
     tied[2, : tied.shape[1] // 2] = -np.inf
     rows, _ = select(tied, depth)
     assert rows[0].tolist() == list(range(depth))
-    assert rows[1].tolist() == [row for row, _ in reference.best(tied[1].tolist(), ids_of(tied.shape[1]), depth)]
-    assert rows[2].tolist() == [row for row, _ in reference.best([None if np.isneginf(x) else x for x in tied[2].tolist()], ids_of(tied.shape[1]), depth)] + [-1] * (
-        depth - min(depth, int(np.isfinite(tied[2]).sum()))
-    )
+    assert rows[1].tolist() == [
+        row for row, _ in reference.best(tied[1].tolist(), ids_of(tied.shape[1]), depth)
+    ]
+    assert rows[2].tolist() == [
+        row
+        for row, _ in reference.best(
+            [None if np.isneginf(x) else x for x in tied[2].tolist()], ids_of(tied.shape[1]), depth
+        )
+    ] + [-1] * (depth - min(depth, int(np.isfinite(tied[2]).sum())))
 
 
-@given(dense_scores(st.one_of(TIED, st.floats(-1e12, 1e12, allow_nan=False))), st.integers(1, 70), st.randoms(use_true_random=False))
+@given(
+    dense_scores(st.one_of(TIED, st.floats(-1e12, 1e12, allow_nan=False))),
+    st.integers(1, 70),
+    st.randoms(use_true_random=False),
+)
 def test_order_does_not_depend_on_the_order_given(lists, depth, random):
     scores = np.array([[-np.inf if score is None else score for score in row] for row in lists])
     rows = np.broadcast_to(np.arange(scores.shape[1], dtype=np.int32), scores.shape)
@@ -64,7 +79,11 @@ def test_order_does_not_depend_on_the_order_given(lists, depth, random):
     assert np.array_equal(first[1], second[1])
     assert first[0].dtype == np.int32
     for query in range(len(lists)):
-        kept = [(-score, row) for row, score in zip(first[0][query].tolist(), first[1][query].tolist(), strict=True) if row >= 0]
+        kept = [
+            (-score, row)
+            for row, score in zip(first[0][query].tolist(), first[1][query].tolist(), strict=True)
+            if row >= 0
+        ]
         assert kept == sorted(kept)
 
 
@@ -90,13 +109,19 @@ def test_normalisation(lists):
         assert lowest[query].tolist() == [0.0 if score is None else next(wanted) for score in row]
         found = [score for score in row if score is not None and score >= 0]
         wanted = iter(reference.by_top(found))
-        assert top[query].tolist() == [0.0 if score is None or score < 0 else next(wanted) for score in row]
+        assert top[query].tolist() == [
+            0.0 if score is None or score < 0 else next(wanted) for score in row
+        ]
 
 
 def test_normalisation_of_nothing():
     nothing = np.full((2, 0), -np.inf)
     assert scale_min_max(nothing).shape == scale_by_top(nothing).shape == (2, 0)
-    assert scale_min_max(np.full((1, 3), -np.inf)).tolist() == scale_by_top(np.full((1, 3), -np.inf)).tolist() == [[0.0, 0.0, 0.0]]
+    assert (
+        scale_min_max(np.full((1, 3), -np.inf)).tolist()
+        == scale_by_top(np.full((1, 3), -np.inf)).tolist()
+        == [[0.0, 0.0, 0.0]]
+    )
 
 
 @st.composite
@@ -106,31 +131,58 @@ def two_rankings(draw):
 
     def one():
         rows = draw(st.permutations(range(count)))[: draw(st.integers(0, width))]
-        norms = sorted(draw(st.lists(st.sampled_from([0.0, 0.125, 0.5, 1.0 / 3, 1.0]), min_size=len(rows), max_size=len(rows))), reverse=True)
+        norms = sorted(
+            draw(
+                st.lists(
+                    st.sampled_from([0.0, 0.125, 0.5, 1.0 / 3, 1.0]),
+                    min_size=len(rows),
+                    max_size=len(rows),
+                )
+            ),
+            reverse=True,
+        )
         return list(zip(rows, norms, strict=True))
 
     pairs = draw(st.integers(1, 3))
     return count, width, [one() for _ in range(pairs)], [one() for _ in range(pairs)]
 
 
-@given(two_rankings(), st.sampled_from([(0.5, 0.5), (1.0, 0.0), (0.0, 1.0), (0.3, 0.9)]), st.integers(1, 70))
+@given(
+    two_rankings(),
+    st.sampled_from([(0.5, 0.5), (1.0, 0.0), (0.0, 1.0), (0.3, 0.9)]),
+    st.integers(1, 70),
+)
 def test_weighted_fusion(rankings, weights, depth):
     count, width, lexical, vector = rankings
-    fused = weighted(made_ranking(lexical, width), made_ranking(vector, width), alpha=weights[0], beta=weights[1], depth=depth)
+    fused = weighted(
+        made_ranking(lexical, width),
+        made_ranking(vector, width),
+        alpha=weights[0],
+        beta=weights[1],
+        depth=depth,
+    )
     for query, (left, right) in enumerate(zip(lexical, vector, strict=True)):
-        wanted = reference.weighted(left, right, ids_of(count), alpha=weights[0], beta=weights[1], depth=depth)
+        wanted = reference.weighted(
+            left, right, ids_of(count), alpha=weights[0], beta=weights[1], depth=depth
+        )
         assert listed(fused, query) == listed(fused, query, "norm") == wanted
         assert fused.candidates[query] == len({row for row, _ in left + right})
-        assert fused.k_pos[query].tolist() == [place if place <= len(wanted) else 0 for place in range(1, fused.rows.shape[1] + 1)]
+        assert fused.k_pos[query].tolist() == [
+            place if place <= len(wanted) else 0 for place in range(1, fused.rows.shape[1] + 1)
+        ]
         assert all(0 <= score <= 1 for _, score in wanted)
 
 
 @given(two_rankings(), st.integers(1, 100), st.integers(1, 70))
 def test_reciprocal_rank_fusion(rankings, k, depth):
     count, width, lexical, vector = rankings
-    fused = reciprocal_rank(made_ranking(lexical, width), made_ranking(vector, width), k=k, depth=depth)
+    fused = reciprocal_rank(
+        made_ranking(lexical, width), made_ranking(vector, width), k=k, depth=depth
+    )
     for query, (left, right) in enumerate(zip(lexical, vector, strict=True)):
-        assert listed(fused, query) == reference.reciprocal_rank(left, right, ids_of(count), k, depth)
+        assert listed(fused, query) == reference.reciprocal_rank(
+            left, right, ids_of(count), k, depth
+        )
 
 
 def test_fusion_of_a_ranking_with_itself_keeps_it():
@@ -148,12 +200,16 @@ GRID = st.sampled_from([-0.5, 0.0, 0.25, 0.5])
 @given(two_rankings(), st.sampled_from([0.0, 0.25, 0.7, 1.0]), st.integers(1, 40), st.data())
 def test_mmr(rankings, lambda_, depth, data):
     count, width, lists, _ = rankings
-    vectors = data.draw(st.lists(st.lists(GRID, min_size=3, max_size=3), min_size=count, max_size=count))
+    vectors = data.draw(
+        st.lists(st.lists(GRID, min_size=3, max_size=3), min_size=count, max_size=count)
+    )
     first = made_ranking(lists, width)
     found = mmr(first, np.array(vectors, dtype=np.float32), lambda_=lambda_, depth=depth)
     for query, candidates in enumerate(lists):
         chosen = reference.mmr(candidates[:depth], vectors, lambda_)
-        assert [row for row, _ in listed(found, query)] == [row for row, _ in chosen] + [row for row, _ in candidates[depth:]]
+        assert [row for row, _ in listed(found, query)] == [row for row, _ in chosen] + [
+            row for row, _ in candidates[depth:]
+        ]
         assert found.rerank[query, : len(chosen)].tolist() == [value for _, value in chosen]
         assert np.isnan(found.rerank[query, len(chosen) :]).all()
         place_before = {row: place for place, (row, _) in enumerate(candidates, start=1)}
@@ -172,14 +228,29 @@ def test_an_outside_reranker_orders_the_head_and_keeps_the_tail():
     assert np.isnan(found.rerank[0, 3])
 
 
-@pytest.mark.parametrize("given_scores", [[[1.0]], [[1.0, float("nan")]], [[1.0, float("inf")]], [[1.0, 2.0, 3.0]], [], [[1.0, 2.0], []]])
+@pytest.mark.parametrize(
+    "given_scores",
+    [
+        [[1.0]],
+        [[1.0, float("nan")]],
+        [[1.0, float("inf")]],
+        [[1.0, 2.0, 3.0]],
+        [],
+        [[1.0, 2.0], []],
+    ],
+)
 def test_a_reranker_that_answers_wrongly_is_refused(given_scores):
     with pytest.raises(ValueError, match=r"reranker|zip"):
         by_scores(made_ranking([[(1, 1.0), (0, 0.5)]], 2), given_scores, depth=5)
 
 
 def test_cut_keeps_the_head():
-    whole = ranking(np.array([[3, 1, -1]], dtype=np.int32), np.array([[2.0, 1.0, -np.inf]]), np.array([[1.0, 0.5, 0.0]]), np.array([2]))
+    whole = ranking(
+        np.array([[3, 1, -1]], dtype=np.int32),
+        np.array([[2.0, 1.0, -np.inf]]),
+        np.array([[1.0, 0.5, 0.0]]),
+        np.array([2]),
+    )
     assert whole.cut(1).rows.tolist() == [[3]]
     assert whole.cut(9) is whole
     assert whole.raw.tolist() == [[2.0, 1.0, 0.0]]

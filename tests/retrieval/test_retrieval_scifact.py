@@ -30,7 +30,9 @@ def test_bm25_gives_the_published_figures(scifact_data, tmp_path):
 
 def test_minilm_vectors_give_the_published_figures(scifact_data, shared_data, tmp_path):
     embedding = Embedding(vectors=str(shared_data / "embeddings" / "all-MiniLM-L6-v2.npz"))
-    found = measured(scifact_data, Vector(name="vector", kind="vector", embedding=embedding), tmp_path)
+    found = measured(
+        scifact_data, Vector(name="vector", kind="vector", embedding=embedding), tmp_path
+    )
     assert found[nDCG @ 10] == pytest.approx(0.6451, abs=0.0005)
     assert found[R @ 10] == pytest.approx(0.7833, abs=0.0005)
     assert found[R @ 100] == pytest.approx(0.9250, abs=0.0005)

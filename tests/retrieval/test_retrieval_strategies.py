@@ -29,16 +29,39 @@ STRATEGIES = [
     Vector(name="approximate", kind="vector", embedding=LSA, search="approximate"),
     Hybrid(name="hybrid", kind="hybrid", embedding=LSA),
     Hybrid(name="hybrid-rrf", kind="hybrid", embedding=LSA, fusion="rrf", engine="rank-bm25"),
-    Hybrid(name="hybrid-approximate", kind="hybrid", embedding=LSA, search="approximate", alpha=0.3, beta=1.0, rerank=Rerank(kind="shortest_first", depth=5)),
+    Hybrid(
+        name="hybrid-approximate",
+        kind="hybrid",
+        embedding=LSA,
+        search="approximate",
+        alpha=0.3,
+        beta=1.0,
+        rerank=Rerank(kind="shortest_first", depth=5),
+    ),
 ]
-WORDS = [f"{stem}{i}" for stem in ("graph", "tree", "query", "index", "vector", "chunk") for i in range(20)]
-QUERIES = ["graph1 tree2", "", "the and of", "unheard", *[" ".join(WORDS[i : i + 3]) for i in range(0, 117, 5)], "graph1 graph1 graph1", "graph1 tree2"]
+WORDS = [
+    f"{stem}{i}"
+    for stem in ("graph", "tree", "query", "index", "vector", "chunk")
+    for i in range(20)
+]
+QUERIES = [
+    "graph1 tree2",
+    "",
+    "the and of",
+    "unheard",
+    *[" ".join(WORDS[i : i + 3]) for i in range(0, 117, 5)],
+    "graph1 graph1 graph1",
+    "graph1 tree2",
+]
 
 
 def texts():
     random = np.random.default_rng(17)
     weights = 1 / np.arange(1, len(WORDS) + 1)
-    written = [" ".join(random.choice(WORDS, size=random.integers(1, 25), p=weights / weights.sum())) for _ in range(240)]
+    written = [
+        " ".join(random.choice(WORDS, size=random.integers(1, 25), p=weights / weights.sum()))
+        for _ in range(240)
+    ]
     return written + written[:40] + ["", "the and"]  # duplicates, and chunks without any term
 
 
@@ -46,9 +69,17 @@ def texts():
 def index(tmp_path_factory):
     folder = tmp_path_factory.mktemp("strategies")
     rerankers = {"shortest_first": "rerankers:ShortestFirst", "ready": "rerankers:READY"}
-    index = StrategyIndex(table(texts()), places(folder), ChromaStore(folder / "chroma"), rerankers, prefix="test.")
+    index = StrategyIndex(
+        table(texts()), places(folder), ChromaStore(folder / "chroma"), rerankers, prefix="test."
+    )
     source = index.source(LSA)
-    index.chroma.build(index.graph_name(source.model, SEED), index.table.chunk_ids, source.chunk_vectors(), index.table.doc_ids, seed=SEED)
+    index.chroma.build(
+        index.graph_name(source.model, SEED),
+        index.table.chunk_ids,
+        source.chunk_vectors(),
+        index.table.doc_ids,
+        seed=SEED,
+    )
     return index
 
 
@@ -59,7 +90,10 @@ def strategy(request, index):
 
 def assert_same(one, other, query_of_one, query_of_other, depth):
     for name in ("rows", "raw", "norm", "k_pos", "rerank"):
-        left, right = getattr(one, name)[query_of_one, :depth], getattr(other, name)[query_of_other, :depth]
+        left, right = (
+            getattr(one, name)[query_of_one, :depth],
+            getattr(other, name)[query_of_other, :depth],
+        )
         assert np.array_equal(left, right, equal_nan=left.dtype.kind == "f"), name
 
 
@@ -73,7 +107,13 @@ def test_a_query_alone_ranks_as_in_a_batch(strategy, cached):
 
 
 def test_the_first_ten_of_a_hundred_are_the_first_ten(strategy):
-    assert_same(strategy.search(QUERIES, 10, SEED), strategy.search(QUERIES, 100, SEED), slice(None), slice(None), 10)
+    assert_same(
+        strategy.search(QUERIES, 10, SEED),
+        strategy.search(QUERIES, 100, SEED),
+        slice(None),
+        slice(None),
+        10,
+    )
 
 
 def test_scores_are_normalised_and_ordered(strategy):
@@ -84,11 +124,18 @@ def test_scores_are_normalised_and_ordered(strategy):
         assert len({row for row, _ in pairs}) == len(pairs)
         assert all(0 <= norm <= 1 for _, norm in pairs)
         if strategy.spec.rerank is None:
-            assert [(-norm, row) for row, norm in pairs] == sorted((-norm, row) for row, norm in pairs)
+            assert [(-norm, row) for row, norm in pairs] == sorted(
+                (-norm, row) for row, norm in pairs
+            )
             assert not pairs or pairs[0][1] == 1.0 or isinstance(strategy.spec, Hybrid)
         reranked = ~np.isnan(found.rerank[query, : len(pairs)])
-        assert reranked.sum() == (min(len(pairs), strategy.spec.rerank.depth) if strategy.spec.rerank else 0)
-        assert sorted(found.k_pos[query, : len(pairs)].tolist()) == list(range(1, len(pairs) + 1)) or len(pairs) == 100
+        assert reranked.sum() == (
+            min(len(pairs), strategy.spec.rerank.depth) if strategy.spec.rerank else 0
+        )
+        assert (
+            sorted(found.k_pos[query, : len(pairs)].tolist()) == list(range(1, len(pairs) + 1))
+            or len(pairs) == 100
+        )
 
 
 def test_a_query_without_a_known_term_retrieves_nothing(strategy):
@@ -103,7 +150,9 @@ def test_only_allowed_chunks_are_ranked(strategy):
     found = strategy.search(QUERIES, 100, SEED, allowed=allowed)
     assert found.found.any()
     assert allowed[found.rows[found.found]].all()
-    assert not strategy.search(QUERIES, 10, SEED, allowed=np.zeros(len(allowed), dtype=bool)).found.any()
+    assert not strategy.search(
+        QUERIES, 10, SEED, allowed=np.zeros(len(allowed), dtype=bool)
+    ).found.any()
 
 
 def test_a_depth_beyond_the_corpus_gives_the_corpus_at_most(strategy):
@@ -117,7 +166,9 @@ def test_no_query_is_no_ranking(strategy):
 
 
 def test_strategies_share_engines_and_vectors(index):
-    first, second = (ReadyStrategy(Hybrid(name=name, kind="hybrid", embedding=LSA), index) for name in ("a", "b"))
+    first, second = (
+        ReadyStrategy(Hybrid(name=name, kind="hybrid", embedding=LSA), index) for name in ("a", "b")
+    )
     first.search(QUERIES, 10)
     assert first.source is second.source
     assert index.lexical(first.spec) is index.lexical(second.spec)
@@ -126,26 +177,43 @@ def test_strategies_share_engines_and_vectors(index):
 def test_a_ready_reranker_is_used_as_it_is(index):
     spec = Bm25(name="ready", kind="bm25", rerank=Rerank(kind="ready", depth=7))
     other = Bm25(name="class", kind="bm25", rerank=Rerank(kind="shortest_first", depth=7))
-    assert_same(ReadyStrategy(spec, index).search(QUERIES, 20), ReadyStrategy(other, index).search(QUERIES, 20), slice(None), slice(None), 20)
+    assert_same(
+        ReadyStrategy(spec, index).search(QUERIES, 20),
+        ReadyStrategy(other, index).search(QUERIES, 20),
+        slice(None),
+        slice(None),
+        20,
+    )
 
 
 def test_a_reranker_that_the_settings_do_not_enable_is_refused(index):
-    strategy = ReadyStrategy(Bm25(name="bm25", kind="bm25", rerank=Rerank(kind="unheard_of")), index)
+    strategy = ReadyStrategy(
+        Bm25(name="bm25", kind="bm25", rerank=Rerank(kind="unheard_of")), index
+    )
     with pytest.raises(InputError, match="unheard_of") as caught:
         strategy.search(["graph1"], 10)
     assert caught.value.problems[0].code == "unknown_reranker"
     assert "mmr, ready, shortest_first" in caught.value.problems[0].accepted
 
 
-@pytest.mark.parametrize("written", [["graph"], ["graph", "graph"], ["graph tree"], ["the"], [""], [], ["graph", "the", ""]])
+@pytest.mark.parametrize(
+    "written",
+    [["graph"], ["graph", "graph"], ["graph tree"], ["the"], [""], [], ["graph", "the", ""]],
+)
 def test_corpora_of_almost_nothing(tmp_path, written):
     index = StrategyIndex(table(written), places(tmp_path))
     for spec in STRATEGIES:
-        if getattr(spec, "search", "exact") == "exact" and not (spec.rerank and spec.rerank.kind == "shortest_first"):
+        if getattr(spec, "search", "exact") == "exact" and not (
+            spec.rerank and spec.rerank.kind == "shortest_first"
+        ):
             found = ReadyStrategy(spec, index).search(["graph", "", "unheard"], 10)
             assert not found.found[1:].any(), spec.name
-            if not spec.name.startswith(("rank-bm25", "hybrid")) and any("graph" in text for text in written):
-                assert sorted(row for row, _ in listed(found, 0)) == [row for row, text in enumerate(written) if "graph" in text], spec.name
+            if not spec.name.startswith(("rank-bm25", "hybrid")) and any(
+                "graph" in text for text in written
+            ):
+                assert sorted(row for row, _ in listed(found, 0)) == [
+                    row for row, text in enumerate(written) if "graph" in text
+                ], spec.name
 
 
 _OTHER_PROCESS = """
@@ -168,9 +236,16 @@ print(json.dumps(found))
 
 
 def test_another_process_with_another_hash_seed_ranks_alike(index, tmp_path, project_root):
-    path = os.pathsep.join(str(project_root / folder) for folder in (".", "tests/reference", "tests/retrieval"))
+    path = os.pathsep.join(
+        str(project_root / folder) for folder in (".", "tests/reference", "tests/retrieval")
+    )
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "4711"}
-    done = subprocess.run([sys.executable, "-c", _OTHER_PROCESS, str(tmp_path)], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _OTHER_PROCESS, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     there = json.loads(done.stdout)
     assert len(there) == 9
@@ -178,5 +253,12 @@ def test_another_process_with_another_hash_seed_ranks_alike(index, tmp_path, pro
         if spec.name in there:
             ready = ReadyStrategy(spec, index)
             found = ready.search(QUERIES, 50)
-            here = digest([found.rows.tolist(), found.raw.tolist(), found.norm.tolist(), np.nan_to_num(found.rerank, nan=-9).tolist()])
+            here = digest(
+                [
+                    found.rows.tolist(),
+                    found.raw.tolist(),
+                    found.norm.tolist(),
+                    np.nan_to_num(found.rerank, nan=-9).tolist(),
+                ]
+            )
             assert there[spec.name] == [ready.index_hash, here]

@@ -27,7 +27,11 @@ SMALL = Expansion.parse(
             "ignored": ["please", "more"],
             "entries": [
                 {"terms": ["throw away", "discard"], "means": ["drop"], "weight": 0.5},
-                {"terms": ["twice", "more than once"], "means": ["duplicate", "drop_duplicates"], "weight": 0.8},
+                {
+                    "terms": ["twice", "more than once"],
+                    "means": ["duplicate", "drop_duplicates"],
+                    "weight": 0.8,
+                },
                 {"terms": ["rows into columns"], "means": ["pivot"], "weight": 0.6},
                 {"terms": ["columns into rows"], "means": ["melt"], "weight": 0.6},
                 {"terms": ["away"], "means": ["distance"], "weight": 0.4},
@@ -36,7 +40,17 @@ SMALL = Expansion.parse(
     ),
     "small",
 )
-DOCUMENTS = ["drop rows", "throw a ball away", "drop duplicates of rows", "the distance of two points", "pivot a table", "melt a table", "rows and columns", "nothing of it", "duplicate twice"]
+DOCUMENTS = [
+    "drop rows",
+    "throw a ball away",
+    "drop duplicates of rows",
+    "the distance of two points",
+    "pivot a table",
+    "melt a table",
+    "rows and columns",
+    "nothing of it",
+    "duplicate twice",
+]
 LENGTHS = [len(terms(text)) for text in DOCUMENTS]
 
 
@@ -54,9 +68,13 @@ def test_a_list_is_sound(expansion):
             assert phrase == phrase.strip()
         for term in entry.terms:
             words = len(term.replace("-", " ").replace("/", " ").split())
-            assert len(terms(term)) > 1 or words == 1, f"{term}: stop words leave one word, which would match far too much"
+            assert len(terms(term)) > 1 or words == 1, (
+                f"{term}: stop words leave one word, which would match far too much"
+            )
             assert len(terms(term)) <= 8
-            pairs.update((tuple(terms(term)), tuple(terms(mean))) for mean in dict.fromkeys(entry.means))
+            pairs.update(
+                (tuple(terms(term)), tuple(terms(mean))) for mean in dict.fromkeys(entry.means)
+            )
     assert not [pair for pair, count in pairs.items() if count > 1]
     assert not [pair for pair in pairs if pair[0] == pair[1]]
 
@@ -80,7 +98,14 @@ def test_no_other_list_is_known():
 
 @pytest.mark.parametrize(
     "entry",
-    [{"terms": [], "means": ["b"], "weight": 0.5}, {"terms": ["a"], "means": ["b"], "weight": 0}, {"terms": ["a"], "means": ["b"], "weight": 1.1}, {"terms": ["a"], "means": [1], "weight": 1}, {"terms": ["a"], "means": ["b"]}, "a"],
+    [
+        {"terms": [], "means": ["b"], "weight": 0.5},
+        {"terms": ["a"], "means": ["b"], "weight": 0},
+        {"terms": ["a"], "means": ["b"], "weight": 1.1},
+        {"terms": ["a"], "means": [1], "weight": 1},
+        {"terms": ["a"], "means": ["b"]},
+        "a",
+    ],
 )
 def test_a_malformed_list_is_refused(entry):
     with pytest.raises(ValidationError, match=r"entries\.0"):
@@ -110,7 +135,13 @@ def test_a_question_is_widened(question, wanted):
 
 
 def test_questions_are_widened_alike_alone_and_together():
-    questions = ["Which cells are blank?", "running total of sales", "blank", "throw away lines that turn up twice", "x"]
+    questions = [
+        "Which cells are blank?",
+        "running total of sales",
+        "blank",
+        "throw away lines that turn up twice",
+        "x",
+    ]
     together = LISTS[0].expand(questions)
     assert together == [LISTS[0].expand([question])[0] for question in questions]
     assert dict(together[0])["miss"] > 0
@@ -119,7 +150,14 @@ def test_questions_are_widened_alike_alone_and_together():
     assert together[4] == []
 
 
-@given(st.lists(st.sampled_from(["throw", "away", "rows", "columns", "twice", "more", "once", "than", "ball"]), max_size=12))
+@given(
+    st.lists(
+        st.sampled_from(
+            ["throw", "away", "rows", "columns", "twice", "more", "once", "than", "ball"]
+        ),
+        max_size=12,
+    )
+)
 def test_every_term_of_a_question_is_in_one_phrase(words):
     analyzer = Analyzer()
     bound = SMALL.bind(analyzer)
@@ -138,7 +176,11 @@ def engine(texts=DOCUMENTS):
 def scores(query, *, allowed=None, widened=True):
     chunks, bm25, bound = engine()
     rows = chunks.query_terms([query])
-    found = bm25.search_expanded(rows, bound, 20, allowed) if widened else bm25.search(rows, 20, allowed)
+    found = (
+        bm25.search_expanded(rows, bound, 20, allowed)
+        if widened
+        else bm25.search(rows, 20, allowed)
+    )
     return dict(listed(found, 0))
 
 
@@ -148,12 +190,16 @@ def idf(n_with):
 
 
 def test_a_question_without_synonyms_scores_as_plain_bm25():
-    assert scores("rows of points") == pytest.approx(scores("rows of points", widened=False), abs=2e-6)
+    assert scores("rows of points") == pytest.approx(
+        scores("rows of points", widened=False), abs=2e-6
+    )
 
 
 def test_a_synonym_counts_its_weight_and_never_as_rarer_than_its_word():
     drop = scores("drop", widened=False)
-    assert scores("discard") == pytest.approx({row: 0.5 * score for row, score in drop.items()}, abs=2e-6)  # unknown to the corpus: no limit
+    assert scores("discard") == pytest.approx(
+        {row: 0.5 * score for row, score in drop.items()}, abs=2e-6
+    )  # unknown to the corpus: no limit
     twice, duplicate = scores("twice", widened=False), scores("duplicate", widened=False)
     both = [row for row in duplicate if row in scores("drop", widened=False)]
     found = scores("twice")
@@ -162,13 +208,25 @@ def test_a_synonym_counts_its_weight_and_never_as_rarer_than_its_word():
         if row in both:
             parts.append(0.8 * (duplicate[row] + drop[row]) / 2)
         assert found[row] == pytest.approx(math.hypot(*parts), abs=3e-6)
-    limited = scores("rows into columns")  # "rows" stands in three documents, "pivot" in one: its idf counts as that of "columns", which is one too
+    limited = scores(
+        "rows into columns"
+    )  # "rows" stands in three documents, "pivot" in one: its idf counts as that of "columns", which is one too
     pivot = scores("pivot", widened=False)
-    assert limited[4] == pytest.approx(2 * 0.6 * pivot[4] * min(1, max(idf(1), idf(3)) / idf(1)), abs=3e-6)
+    assert limited[4] == pytest.approx(
+        2 * 0.6 * pivot[4] * min(1, max(idf(1), idf(3)) / idf(1)), abs=3e-6
+    )
 
 
 def test_ignored_words_count_only_as_part_of_a_phrase():
-    assert scores("please nothing") == scores("nothing", widened=False) == {7: pytest.approx(idf(1) / (1 + 0.9 * (0.6 + 0.4 * 1 / (sum(LENGTHS) / len(LENGTHS)))), abs=2e-6)}
+    assert (
+        scores("please nothing")
+        == scores("nothing", widened=False)
+        == {
+            7: pytest.approx(
+                idf(1) / (1 + 0.9 * (0.6 + 0.4 * 1 / (sum(LENGTHS) / len(LENGTHS)))), abs=2e-6
+            )
+        }
+    )
     assert scores("please") == {}
     assert 2 in scores("more than once, please")
 
@@ -192,7 +250,9 @@ def test_only_allowed_chunks_are_ranked():
 
 def test_blocks_do_not_matter(monkeypatch):
     chunks, bm25, bound = engine(DOCUMENTS * 20)
-    queries = chunks.query_terms(["throw away twice", "", "discard", "unheard", "rows into columns"] * 5)
+    queries = chunks.query_terms(
+        ["throw away twice", "", "discard", "unheard", "rows into columns"] * 5
+    )
     whole = bm25.search_expanded(queries, bound, 30)
     monkeypatch.setattr("rag_eval.retrieval.lexical.BLOCK_BYTES", 8 * len(chunks) * 3)
     parts = bm25.search_expanded(queries, bound, 30)
@@ -212,7 +272,13 @@ def test_corpora_of_almost_nothing(written):
 # strategies
 
 
-TEXTS = ["Remove missing values with dropna.", "Draw a bar plot.", "Return duplicate rows.", "Cumulative sum, cumsum, over an axis.", "blank verse"]
+TEXTS = [
+    "Remove missing values with dropna.",
+    "Draw a bar plot.",
+    "Return duplicate rows.",
+    "Cumulative sum, cumsum, over an axis.",
+    "blank verse",
+]
 
 
 @pytest.fixture
@@ -221,26 +287,48 @@ def index(tmp_path):
 
 
 def test_a_strategy_finds_what_only_a_synonym_names(index):
-    plain, widened = (ReadyStrategy(Bm25(name="b", kind="bm25", expand=expand), index) for expand in (None, "data-terms"))
+    plain, widened = (
+        ReadyStrategy(Bm25(name="b", kind="bm25", expand=expand), index)
+        for expand in (None, "data-terms")
+    )
     questions = ["running total", "which lines stand there twice", "blank cells"]
     assert not plain.search(questions, 5).found[:2].any()
     found = widened.search(questions, 5)
     assert found.rows[:2, 0].tolist() == [3, 2]
     assert {row for row, _ in listed(found, 2)} >= {0, 4}
     assert np.array_equal(widened.search(questions[1:2], 5).raw[0], found.raw[1])
-    hybrid = ReadyStrategy(Hybrid(name="h", kind="hybrid", expand="data-terms", alpha=1, beta=0, embedding={"model": "lsa-2"}), index)
+    hybrid = ReadyStrategy(
+        Hybrid(
+            name="h",
+            kind="hybrid",
+            expand="data-terms",
+            alpha=1,
+            beta=0,
+            embedding={"model": "lsa-2"},
+        ),
+        index,
+    )
     assert hybrid.search(questions, 5).rows[:2, 0].tolist() == [3, 2]
 
 
 def test_the_index_hash_carries_the_list_and_is_as_before_without():
     for kind, more in ((Bm25, {"kind": "bm25"}), (Hybrid, {"kind": "hybrid"})):
-        plain, silent, widened = (kind(name="s", **more, **expand) for expand in ({}, {"expand": None}, {"expand": "data-terms"}))
-        assert index_hash(plain, "c", "m") == index_hash(silent, "c", "m") != index_hash(widened, "c", "m")
+        plain, silent, widened = (
+            kind(name="s", **more, **expand)
+            for expand in ({}, {"expand": None}, {"expand": "data-terms"})
+        )
+        assert (
+            index_hash(plain, "c", "m")
+            == index_hash(silent, "c", "m")
+            != index_hash(widened, "c", "m")
+        )
 
 
 @pytest.mark.parametrize(("kind", "spec"), [("bm25", Bm25), ("hybrid", Hybrid)])
 def test_the_configuration_refuses_what_cannot_expand(kind, spec):
-    with pytest.raises(ValidationError, match="expand: works with engine bm25s only, and the engine is rank-bm25"):
+    with pytest.raises(
+        ValidationError, match="expand: works with engine bm25s only, and the engine is rank-bm25"
+    ):
         spec(name="s", kind=kind, engine="rank-bm25", expand="data-terms")
     with pytest.raises(ValidationError, match="data-terms"):
         spec(name="s", kind=kind, expand="other")

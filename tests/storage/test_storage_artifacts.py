@@ -25,7 +25,11 @@ def store(tmp_path):
 
 
 def everything(store):
-    return sorted(path.relative_to(store.root).as_posix() for path in store.root.rglob("*")) if store.root.exists() else []
+    return (
+        sorted(path.relative_to(store.root).as_posix() for path in store.root.rglob("*"))
+        if store.root.exists()
+        else []
+    )
 
 
 def test_parts_come_back_as_they_were(store):
@@ -41,11 +45,23 @@ def test_parts_come_back_as_they_were(store):
     )
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
     value = {"b": [1, 2.5, None, True], "a": {"ü": "\u2028"}}
-    made = store.memo("stage", "key", lambda: {"frame": frame, "array": array, "value": value, "empty": frame.iloc[:0], "none": np.zeros((0, 3))})
+    made = store.memo(
+        "stage",
+        "key",
+        lambda: {
+            "frame": frame,
+            "array": array,
+            "value": value,
+            "empty": frame.iloc[:0],
+            "none": np.zeros((0, 3)),
+        },
+    )
     assert not made.reused
     for artifact in (made, store.get("stage", "key"), store.memo("stage", "key", dict)):
         back = artifact.frame("frame")
-        pd.testing.assert_frame_equal(back.drop(columns="names"), frame.drop(columns="names").reset_index(drop=True))
+        pd.testing.assert_frame_equal(
+            back.drop(columns="names"), frame.drop(columns="names").reset_index(drop=True)
+        )
         assert [list(names) for names in back["names"]] == frame["names"].tolist()
         assert artifact.frame("empty").columns.tolist() == frame.columns.tolist()
         assert len(artifact.frame("empty")) == 0
@@ -61,7 +77,18 @@ def test_parts_come_back_as_they_were(store):
     assert store.get("stage", "key").reused
 
 
-@given(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(st.characters(codec="utf-8")))))
+@given(
+    st.dictionaries(
+        st.text(st.characters(codec="utf-8"), max_size=5),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(),
+            st.floats(allow_nan=False, allow_infinity=False),
+            st.text(st.characters(codec="utf-8")),
+        ),
+    )
+)
 def test_any_json_comes_back(tmp_path_factory, value):
     store = ArtifactStore(tmp_path_factory.mktemp("store"))
     assert store.memo("s", "k", lambda: {"value": value}).json("value") == value
@@ -76,7 +103,11 @@ def test_what_is_there_is_not_made_again(store):
 
     assert store.get("stage", "key") is None
     assert [store.memo("stage", "key", make).json("value") for _ in range(3)] == [1, 1, 1]
-    assert [store.memo("stage", "key", make).reused, store.memo("stage", "other", make).reused, store.memo("other", "key", make).reused] == [True, False, False]
+    assert [
+        store.memo("stage", "key", make).reused,
+        store.memo("stage", "other", make).reused,
+        store.memo("other", "key", make).reused,
+    ] == [True, False, False]
     assert len(calls) == 3
 
 
@@ -97,7 +128,13 @@ def test_a_maker_that_raises_leaves_nothing(store, error):
 
 @pytest.mark.parametrize(
     "bad",
-    [{"value": float("nan")}, {"value": object()}, {"value": "\ud800"}, {"array": np.array([{}], dtype=object)}, {"frame": pd.DataFrame({"x": [object()]})}],
+    [
+        {"value": float("nan")},
+        {"value": object()},
+        {"value": "\ud800"},
+        {"array": np.array([{}], dtype=object)},
+        {"frame": pd.DataFrame({"x": [object()]})},
+    ],
 )
 def test_a_part_that_cannot_be_written_leaves_nothing(store, bad):
     with pytest.raises(Exception, match=r".+"):
@@ -127,7 +164,12 @@ def test_a_neighbour_that_was_faster_wins(store):
         return {"value": "ours"}
 
     assert store.memo("stage", "key", make).json("value") == "the neighbour's"
-    assert everything(store) == ["stage", "stage/key", "stage/key/artifact.json", "stage/key/value.json"]
+    assert everything(store) == [
+        "stage",
+        "stage/key",
+        "stage/key/artifact.json",
+        "stage/key/value.json",
+    ]
 
 
 def _make_at_once(root, number, ready, start):
@@ -142,7 +184,10 @@ def _make_at_once(root, number, ready, start):
 def test_two_processes_may_make_one_key_at_once(store):
     context = multiprocessing.get_context("spawn")
     ready, start = context.Semaphore(0), context.Event()
-    writers = [context.Process(target=_make_at_once, args=(store.root, number, ready, start)) for number in range(2)]
+    writers = [
+        context.Process(target=_make_at_once, args=(store.root, number, ready, start))
+        for number in range(2)
+    ]
     for writer in writers:
         writer.start()
     for _ in writers:
@@ -179,7 +224,12 @@ artifacts.ArtifactStore(Path(sys.argv[1])).memo("stage", "key", make)
 @pytest.mark.parametrize("moment", ["making", "writing", "flushing"])
 def test_a_killed_writer_leaves_nothing_that_looks_whole(store, project_root, moment):
     environment = {**os.environ, "PYTHONPATH": str(project_root)}
-    done = subprocess.run([sys.executable, "-c", _KILLED, str(store.root), moment], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(store.root), moment],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert store.get("stage", "key") is None
     left = 0 if moment == "making" else 1
@@ -208,11 +258,17 @@ def test_whatever_moment_a_writer_is_killed_at(tmp_path, project_root):
     environment = {**os.environ, "PYTHONPATH": str(project_root)}
     for attempt in range(8):
         store = ArtifactStore(tmp_path / str(attempt))
-        with subprocess.Popen([sys.executable, "-c", _KILLED_ANYWHERE, str(store.root)], env=environment, stdout=subprocess.PIPE) as writer:
+        with subprocess.Popen(
+            [sys.executable, "-c", _KILLED_ANYWHERE, str(store.root)],
+            env=environment,
+            stdout=subprocess.PIPE,
+        ) as writer:
             writer.stdout.readline()
             time.sleep(0.05 + 0.013 * attempt)
             writer.kill()
-        found = [path.name for path in (store.root / "stage").iterdir() if not path.name.startswith(".")]
+        found = [
+            path.name for path in (store.root / "stage").iterdir() if not path.name.startswith(".")
+        ]
         assert found
         for key in found:
             artifact = store.get("stage", key)
@@ -226,7 +282,11 @@ def test_sweeping_a_store_that_is_not_there(store):
 
 
 def test_a_part_may_be_written_as_it_comes(tmp_path):
-    made = ArtifactStore(tmp_path).memo("lines", "k", lambda: {"a.jsonl": (f"{number}\n".encode() for number in range(3)), "about": {"n": 3}})
+    made = ArtifactStore(tmp_path).memo(
+        "lines",
+        "k",
+        lambda: {"a.jsonl": (f"{number}\n".encode() for number in range(3)), "about": {"n": 3}},
+    )
     assert made.path("a.jsonl").read_bytes() == b"0\n1\n2\n"
 
 
@@ -239,13 +299,24 @@ def test_a_part_that_fails_half_way_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="half way"):
         store.memo("lines", "k", lambda: {"a.jsonl": lines()})
     assert store.get("lines", "k") is None
-    assert store.memo("lines", "k", lambda: {"a.jsonl": iter([b"two\n"])}).path("a.jsonl").read_bytes() == b"two\n"
+    assert (
+        store.memo("lines", "k", lambda: {"a.jsonl": iter([b"two\n"])}).path("a.jsonl").read_bytes()
+        == b"two\n"
+    )
 
 
 def test_a_part_may_be_the_file_of_another_artifact_and_takes_its_place_only_once(tmp_path):
     store = ArtifactStore(tmp_path)
     large = store.memo("parts", "k", lambda: {"large.bin": b"x" * 1000, "array": np.arange(3)})
-    night = store.memo("bundle", "k", lambda: {"summary": {"night": 1}, "large.bin": large.path("large.bin"), "array.npy": large.path("array.npy")})
+    night = store.memo(
+        "bundle",
+        "k",
+        lambda: {
+            "summary": {"night": 1},
+            "large.bin": large.path("large.bin"),
+            "array.npy": large.path("array.npy"),
+        },
+    )
     assert night.path("large.bin").samefile(large.path("large.bin"))
     shutil.rmtree(large.folder)  # the other one may go
     assert night.path("large.bin").read_bytes() == b"x" * 1000

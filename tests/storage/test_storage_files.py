@@ -52,7 +52,10 @@ def test_a_writer_that_is_killed_leaves_the_old_file(tmp_path, project_root):
         "import os, signal, sys, pathlib\nfrom rag_eval.storage.atomic import atomic_path\n"
         "with atomic_path(pathlib.Path(sys.argv[1])) as partial:\n    partial.write_text('half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "a.txt")], env={**os.environ, "PYTHONPATH": str(project_root)})
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "a.txt")],
+        env={**os.environ, "PYTHONPATH": str(project_root)},
+    )
     assert done.returncode == -signal.SIGKILL
     assert (tmp_path / "a.txt").read_text() == "old"
 
@@ -69,7 +72,12 @@ with home_lock(pathlib.Path(sys.argv[1])):
 @pytest.fixture
 def holder(tmp_path, project_root):
     environment = {**os.environ, "PYTHONPATH": str(project_root)}
-    with subprocess.Popen([sys.executable, "-c", _HOLDER, str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, str(tmp_path)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
@@ -96,7 +104,11 @@ def test_a_killed_holder_leaves_no_lock(tmp_path, holder):
 def test_the_lock_is_freed_when_the_work_ends_or_fails(tmp_path):
     with pytest.raises(RuntimeError), home_lock(tmp_path):
         raise RuntimeError
-    with home_lock(tmp_path), pytest.raises(InputError, match=f"held by process {os.getpid()}"), home_lock(tmp_path):
+    with (
+        home_lock(tmp_path),
+        pytest.raises(InputError, match=f"held by process {os.getpid()}"),
+        home_lock(tmp_path),
+    ):
         pass
     with home_lock(tmp_path):
         pass
@@ -112,8 +124,14 @@ def test_a_lock_that_fails_otherwise_is_not_called_held(tmp_path, monkeypatch):
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -137,7 +155,12 @@ def test_different_values_have_different_hashes(one, other):
 
 @given(JSON, st.integers(1, 64))
 def test_a_digest_is_the_head_of_sha256(value, length):
-    assert digest(value, length) == hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:length]
+    assert (
+        digest(value, length)
+        == hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[
+            :length
+        ]
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {"a": [-float("inf")]}])
@@ -147,7 +170,10 @@ def test_numbers_that_json_lacks_are_refused(value):
 
 
 def test_a_digest_is_the_same_in_every_version():
-    assert digest({"b": 1, "a": [1.5, "ü", None]}) == hashlib.sha256('{"a":[1.5,"ü",null],"b":1}'.encode()).hexdigest()[:32]
+    assert (
+        digest({"b": 1, "a": [1.5, "ü", None]})
+        == hashlib.sha256('{"a":[1.5,"ü",null],"b":1}'.encode()).hexdigest()[:32]
+    )
     assert digest("\ud800") != digest("\ud801")
 
 

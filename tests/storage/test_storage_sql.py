@@ -16,7 +16,13 @@ from rag_eval.storage.sql_tables import BATCH, ColumnSpec, TableSpec
 
 NOTES = TableSpec(
     "notes",
-    (ColumnSpec("id", "integer", required=True), ColumnSpec("deltaS", "float"), ColumnSpec("text", "text"), ColumnSpec("done", "boolean"), ColumnSpec("more", "json")),
+    (
+        ColumnSpec("id", "integer", required=True),
+        ColumnSpec("deltaS", "float"),
+        ColumnSpec("text", "text"),
+        ColumnSpec("done", "boolean"),
+        ColumnSpec("more", "json"),
+    ),
     indexes=(("id",), ("text", "id")),
 )
 INT64 = 2**63 - 1
@@ -30,7 +36,11 @@ def server():
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request, tmp_path) -> str:
-    return f"sqlite:///{tmp_path}/store.db" if request.param == "sqlite" else postgres_server.new_database(request.getfixturevalue("server"))
+    return (
+        f"sqlite:///{tmp_path}/store.db"
+        if request.param == "sqlite"
+        else postgres_server.new_database(request.getfixturevalue("server"))
+    )
 
 
 @pytest.fixture
@@ -53,19 +63,38 @@ def notes(store: SqlStore, where=None) -> list[dict[str, object]]:
 def columns(store: SqlStore, table: str) -> list[str]:
     import sqlalchemy
 
-    with sqlalchemy.create_engine(store._engine.url, poolclass=sqlalchemy.NullPool).connect() as connection:
+    with sqlalchemy.create_engine(
+        store._engine.url, poolclass=sqlalchemy.NullPool
+    ).connect() as connection:
         return [column["name"] for column in sqlalchemy.inspect(connection).get_columns(table)]
 
 
 def run_script(project_root: Path, script: str, *arguments: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen([sys.executable, "-c", script, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(project_root)})
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(project_root)},
+    )
 
 
 def test_rows_come_back_with_their_types_and_columns_in_order(store):
-    add(store, (INT64, 0.1, "naïve\n'\"", True, {"a": [1, 2.5, None, "ü"]}), (-INT64 - 1, None, None, None, None))
+    add(
+        store,
+        (INT64, 0.1, "naïve\n'\"", True, {"a": [1, 2.5, None, "ü"]}),
+        (-INT64 - 1, None, None, None, None),
+    )
     assert notes(store) == [
         {"id": -INT64 - 1, "deltaS": None, "text": None, "done": None, "more": None},
-        {"id": INT64, "deltaS": 0.1, "text": "naïve\n'\"", "done": True, "more": {"a": [1, 2.5, None, "ü"]}},
+        {
+            "id": INT64,
+            "deltaS": 0.1,
+            "text": "naïve\n'\"",
+            "done": True,
+            "more": {"a": [1, 2.5, None, "ü"]},
+        },
     ]
     assert notes(store)[1]["done"] is True
     assert columns(store, "notes") == ["id", "deltaS", "text", "done", "more"]
@@ -74,17 +103,40 @@ def test_rows_come_back_with_their_types_and_columns_in_order(store):
 def test_values_that_one_of_the_databases_cannot_hold_become_the_same_in_both(store):
     nan, infinity = float("nan"), float("inf")
     hostile = "a\x00b\ud800c"
-    add(store, (1, nan, hostile, False, [hostile, "\\u0000", nan, {"x": (infinity, 1.5)}]), (2, -infinity, "", False, []), (3, -0.0, None, None, None))
+    add(
+        store,
+        (1, nan, hostile, False, [hostile, "\\u0000", nan, {"x": (infinity, 1.5)}]),
+        (2, -infinity, "", False, []),
+        (3, -0.0, None, None, None),
+    )
     first, second, third = notes(store)
     assert str(third["deltaS"]) == "0.0"
-    assert first == {"id": 1, "deltaS": None, "text": "a\ufffdb\ufffdc", "done": False, "more": ["a\ufffdb\ufffdc", "\\u0000", None, {"x": [None, 1.5]}]}
+    assert first == {
+        "id": 1,
+        "deltaS": None,
+        "text": "a\ufffdb\ufffdc",
+        "done": False,
+        "more": ["a\ufffdb\ufffdc", "\\u0000", None, {"x": [None, 1.5]}],
+    }
     assert second == {"id": 2, "deltaS": None, "text": "", "done": False, "more": []}
     assert notes(store, {"text": hostile}) == [first]
 
 
-@pytest.mark.parametrize("text", ["'; DROP TABLE notes; --", '"; DROP TABLE notes; --', "%s %(id)s :id ? {0}", "\\'; DELETE FROM notes; --", "a\r\n\x1b[31m\u202e\u2028", "x" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'; DROP TABLE notes; --",
+        '"; DROP TABLE notes; --',
+        "%s %(id)s :id ? {0}",
+        "\\'; DELETE FROM notes; --",
+        "a\r\n\x1b[31m\u202e\u2028",
+        "x" * 100_000,
+    ],
+)
 def test_hostile_text_is_only_ever_a_value(store, text):
-    if len(text) > 2_600:  # this table indexes its text; the index of a long one is not what is tested
+    if (
+        len(text) > 2_600
+    ):  # this table indexes its text; the index of a long one is not what is tested
         text_table = TableSpec("unindexed", (ColumnSpec("text", "text"),))
         store.create(text_table)
         with store.transaction() as transaction:
@@ -100,7 +152,10 @@ def test_hostile_text_is_only_ever_a_value(store, text):
 
 
 def test_where_takes_one_value_several_none_or_null(store):
-    add(store, *((number, None, "even" if number % 2 == 0 else None, True, None) for number in range(6)))
+    add(
+        store,
+        *((number, None, "even" if number % 2 == 0 else None, True, None) for number in range(6)),
+    )
     assert [row["id"] for row in notes(store, {"id": {1, 4, 9}})] == [1, 4]
     assert [row["id"] for row in notes(store, {"id": [2, 3], "text": "even"})] == [2]
     assert [row["id"] for row in notes(store, {"text": None})] == [1, 3, 5]
@@ -130,7 +185,13 @@ def test_a_block_that_raises_leaves_nothing(store):
 def test_many_rows_go_in_batches(store):
     count = 2 * BATCH + 1
     with store.transaction() as transaction:
-        assert transaction.insert(NOTES, ((number, number / 2, f"text {number}", True, [number]) for number in range(count))) == count
+        assert (
+            transaction.insert(
+                NOTES,
+                ((number, number / 2, f"text {number}", True, [number]) for number in range(count)),
+            )
+            == count
+        )
     rows = notes(store)
     assert [row["id"] for row in rows] == list(range(count))
     assert rows[-1]["more"] == [count - 1]
@@ -159,7 +220,9 @@ def test_a_table_with_other_columns_is_refused_and_both_are_named(store, place, 
     (problem,) = caught.value.problems
     assert problem.code == "table_differs"
     assert "id BIGINT, deltaS DOUBLE" in problem.found
-    assert problem.accepted.startswith(f"{other.columns[0].name} {'BIGINT' if other.columns[0].kind == 'integer' else 'TEXT'}")
+    assert problem.accepted.startswith(
+        f"{other.columns[0].name} {'BIGINT' if other.columns[0].kind == 'integer' else 'TEXT'}"
+    )
     assert postgres_server.quote(postgres_server.PASSWORD, safe="") not in str(caught.value)
 
 
@@ -178,7 +241,13 @@ for run in range(5):
 
 
 def test_processes_that_start_at_once_all_write(place, project_root):
-    where = os.pathsep.join([str(project_root), str(project_root / "tests" / "storage"), str(project_root / "tests" / "reference")])
+    where = os.pathsep.join(
+        [
+            str(project_root),
+            str(project_root / "tests" / "storage"),
+            str(project_root / "tests" / "reference"),
+        ]
+    )
     writers = [run_script(where, _WRITER, place, f"writer {number}") for number in range(8)]
     for writer in writers:
         assert writer.stdout.readline() == "ready\n", writer.stderr.read()
@@ -188,7 +257,9 @@ def test_processes_that_start_at_once_all_write(place, project_root):
     results = [(*writer.communicate(), writer.returncode) for writer in writers]
     assert [result[2] for result in results] == [0] * 8, results
     store = SqlStore(place)
-    assert [row["id"] for row in notes(store)] == list(range(8 * 5 * 50))  # each saw all that the others had written
+    assert [row["id"] for row in notes(store)] == list(
+        range(8 * 5 * 50)
+    )  # each saw all that the others had written
 
 
 def test_threads_share_a_store(store):
@@ -226,7 +297,13 @@ with store.transaction("notes") as transaction:
 
 def test_a_writer_that_is_killed_leaves_the_old_rows_and_no_lock(store, place, project_root):
     add(store, (1, None, "old", None, None), (2, None, "old", None, None))
-    where = os.pathsep.join([str(project_root), str(project_root / "tests" / "storage"), str(project_root / "tests" / "reference")])
+    where = os.pathsep.join(
+        [
+            str(project_root),
+            str(project_root / "tests" / "storage"),
+            str(project_root / "tests" / "reference"),
+        ]
+    )
     with run_script(where, _HALF, place) as writer:
         assert writer.stdout.readline() == "half\n", writer.stderr.read()
         assert [row["text"] for row in notes(store)] == ["old", "old"]
@@ -249,7 +326,10 @@ def test_sqlite_keeps_a_write_ahead_log_and_makes_its_folder(tmp_path):
 
 def test_a_wrong_password_is_told_without_any_password(server):
     for password in ("wr0ng@secret", ""):
-        url = server.replace(postgres_server.quote(postgres_server.PASSWORD, safe=""), postgres_server.quote(password, safe=""))
+        url = server.replace(
+            postgres_server.quote(postgres_server.PASSWORD, safe=""),
+            postgres_server.quote(password, safe=""),
+        )
         with pytest.raises(InputError) as caught:
             SqlStore(url).create(NOTES)
         (problem,) = caught.value.problems
@@ -293,7 +373,12 @@ def test_a_driver_that_repeats_the_password_is_not_quoted():
 def test_a_connection_refused_its_write_ahead_log_tries_again(tmp_path):
     # what SQLite now and then does, without waiting, to processes that open a new file at once
     path = tmp_path / "store.db"
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as holder, contextlib.closing(sqlite3.connect(path, timeout=0)) as connection:
+    with (
+        contextlib.closing(
+            sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        ) as holder,
+        contextlib.closing(sqlite3.connect(path, timeout=0)) as connection,
+    ):
         holder.execute("BEGIN IMMEDIATE")
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             connection.execute("PRAGMA journal_mode=WAL")
@@ -332,4 +417,9 @@ def test_a_table_is_declared_without_contradiction():
 
 def test_sqlalchemy_is_not_imported_to_declare_a_table(project_root):
     script = "import sys, rag_eval.storage.sql, rag_eval.citations.traces\nsys.exit(any(name.partition('.')[0] in {'sqlalchemy', 'psycopg'} for name in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(project_root)}).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(project_root)}
+        ).returncode
+        == 0
+    )

@@ -9,7 +9,12 @@ from rag_eval.records.problems import InputError
 from rag_eval.storage.sql import SqlStore
 from rag_eval.storage.sql_tables import BATCH, ColumnSpec, TableSpec
 
-COLUMNS = (ColumnSpec("id", "text", required=True), ColumnSpec("a", "integer", required=True), ColumnSpec("b", "text", required=True), ColumnSpec("more", "json"))
+COLUMNS = (
+    ColumnSpec("id", "text", required=True),
+    ColumnSpec("a", "integer", required=True),
+    ColumnSpec("b", "text", required=True),
+    ColumnSpec("more", "json"),
+)
 PAIRS = TableSpec("pairs", COLUMNS, indexes=(("a",),), unique=(("id",), ("a", "b")))
 
 
@@ -21,7 +26,11 @@ def server():
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def store(request, tmp_path) -> SqlStore:
-    store = SqlStore(f"sqlite:///{tmp_path}/store.db" if request.param == "sqlite" else postgres_server.new_database(request.getfixturevalue("server")))
+    store = SqlStore(
+        f"sqlite:///{tmp_path}/store.db"
+        if request.param == "sqlite"
+        else postgres_server.new_database(request.getfixturevalue("server"))
+    )
     store.create(PAIRS)
     return store
 
@@ -38,10 +47,14 @@ def ids(store):
 
 def test_only_what_is_new_under_every_unique_index_is_added(store):
     assert add(store, ("x", 1, "b", {"k": [1, None]}), ("y", 1, "c", None)) == {"x", "y"}
-    assert add(store, ("x", 9, "new", None), ("z", 1, "b", None), ("w", 2, "b", None), ("w", 2, "b", None)) == {"w"}
+    assert add(
+        store, ("x", 9, "new", None), ("z", 1, "b", None), ("w", 2, "b", None), ("w", 2, "b", None)
+    ) == {"w"}
     assert ids(store) == ["w", "x", "y"]
     with store.reading() as transaction:
-        assert transaction.select(PAIRS, {"id": "x"}) == [{"id": "x", "a": 1, "b": "b", "more": {"k": [1, None]}}]
+        assert transaction.select(PAIRS, {"id": "x"}) == [
+            {"id": "x", "a": 1, "b": "b", "more": {"k": [1, None]}}
+        ]
     assert add(store) == set()
 
 

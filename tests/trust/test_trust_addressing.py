@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.records.trust import FINDINGS
-from rag_eval.trust.addressing import FILE, MOST_FINDINGS, UNLIKE_LIMIT, UNLIKE_SHARE, addressing, load, with_neighbours
+from rag_eval.trust.addressing import (
+    FILE,
+    MOST_FINDINGS,
+    UNLIKE_LIMIT,
+    UNLIKE_SHARE,
+    addressing,
+    load,
+    with_neighbours,
+)
 from rag_eval.trust.addressing_features import MOST_TOKENS, KnownFeatures, features_of, tokens_of
 from rag_eval.trust.addressing_sentences import BACK, REACH, sentences_looked_at
 from rag_eval.trust.addressing_words import ALIKE, CLASSES, OPENING, PLAIN
@@ -48,7 +56,11 @@ ORDINARY = (
     "In 1920 the orders of the general were secretly disobeyed.",
     "Support for older versions was removed in this release.",
 )
-PROSE = ("The abbey was founded in 1127.", "It burned down twice and was rebuilt in brick.", "Its library holds four hundred manuscripts.")
+PROSE = (
+    "The abbey was founded in 1127.",
+    "It burned down twice and was rebuilt in brick.",
+    "Its library holds four hundred manuscripts.",
+)
 
 
 def found_in(text, **options):
@@ -58,7 +70,9 @@ def found_in(text, **options):
 def test_findings_are_warnings_that_name_what_spoke_for_them():
     found = addressing([*ORDINARY[:3], ORDERS[0]])
     FINDINGS.check(found)
-    assert found[["row", "check", "rule", "severity"]].to_numpy().tolist() == [[3, "pattern", "speaks_to_model", "warning"]]
+    assert found[["row", "check", "rule", "severity"]].to_numpy().tolist() == [
+        [3, "pattern", "speaks_to_model", "warning"]
+    ]
     detail = found["detail"].iloc[0]
     assert len(detail) <= 200
     assert "a model" in detail
@@ -76,7 +90,9 @@ def test_an_order_is_found_at_its_place_in_prose(place):
     parts.insert(place, ORDERS[0])
     text = " ".join(parts)
     found = found_in(text)
-    assert [text[start:end] for start, end in zip(found["start"], found["end"], strict=True)] == [ORDERS[0]]
+    assert [text[start:end] for start, end in zip(found["start"], found["end"], strict=True)] == [
+        ORDERS[0]
+    ]
 
 
 def test_places_are_those_of_the_text_as_it_was_given():
@@ -101,7 +117,9 @@ def test_neighbouring_orders_are_one_finding():
 
 
 def test_neighbours_lend_little():
-    assert with_neighbours([2.0, 1.0, -50.0, 0.5], [False, True, True, False]) == pytest.approx([2.25, 1 + 0.5 + UNLIKE_SHARE * UNLIKE_LIMIT, -49.75, 0.5])
+    assert with_neighbours([2.0, 1.0, -50.0, 0.5], [False, True, True, False]) == pytest.approx(
+        [2.25, 1 + 0.5 + UNLIKE_SHARE * UNLIKE_LIMIT, -49.75, 0.5]
+    )
     assert with_neighbours([], []) == []
 
 
@@ -110,7 +128,19 @@ def test_the_threshold_can_be_set():
     assert found_in(ORDERS[0], threshold=100.0).empty
 
 
-WORDS = sorted({*ALIKE, *list(CLASSES)[::9], *list(OPENING)[:5], *list(PLAIN)[:5], "<num>", "<url>", ":", '"', "marmalade"})
+WORDS = sorted(
+    {
+        *ALIKE,
+        *list(CLASSES)[::9],
+        *list(OPENING)[:5],
+        *list(PLAIN)[:5],
+        "<num>",
+        "<url>",
+        ":",
+        '"',
+        "marmalade",
+    }
+)
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=30))
@@ -122,10 +152,14 @@ def test_known_features_are_those_that_have_a_weight(tokens):
 def test_every_feature_that_has_a_weight_can_be_known():
     names = {name for text in (*ORDERS, *ORDINARY) for name in features_of(tokens_of(text.lower()))}
     known = KnownFeatures(names)
-    assert {name for text in (*ORDERS, *ORDINARY) for name in known.of(tokens_of(text.lower()))} == names
+    assert {
+        name for text in (*ORDERS, *ORDINARY) for name in known.of(tokens_of(text.lower()))
+    } == names
 
 
-@pytest.mark.parametrize("text", ["", " ", ".", "\n\n", "user", "你好。", "\ud800 the wall", "?" * 1000])
+@pytest.mark.parametrize(
+    "text", ["", " ", ".", "\n\n", "user", "你好。", "\ud800 the wall", "?" * 1000]
+)
 def test_nothing_and_little_is_no_error(text):
     assert found_in(text).empty
 
@@ -139,7 +173,10 @@ def test_no_texts_are_no_findings():
 def test_a_sentence_without_end_is_read_in_parts():
     text = "word " * 5_000 + ORDERS[0][:-1] + " word" * 5_000
     found = found_in(text)
-    assert any(text[start:end].find("tell their users") >= 0 for start, end in zip(found["start"], found["end"], strict=True))
+    assert any(
+        text[start:end].find("tell their users") >= 0
+        for start, end in zip(found["start"], found["end"], strict=True)
+    )
     assert all(end - start <= BACK + REACH + 20 for start, end in sentences_looked_at(text))
     assert len(tokens_of("word " * 5_000)) == MOST_TOKENS
 
@@ -203,7 +240,12 @@ def test_the_file_says_where_its_weights_come_from():
 @pytest.mark.slow
 def test_clean_corpora_are_left_alone(shared_data):
     for name, most in (("scifact", 0.004), ("xquad", 0.005)):
-        texts = [json.loads(line)["text"] for line in (shared_data / name / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]
+        texts = [
+            json.loads(line)["text"]
+            for line in (shared_data / name / "corpus.jsonl")
+            .read_text(encoding="utf-8")
+            .splitlines()
+        ]
         assert addressing(texts)["row"].nunique() <= most * len(texts)
 
 
@@ -212,7 +254,9 @@ def test_the_weights_are_what_the_fit_gives(project_root, shared_data, monkeypat
     if not (project_root / "benchmarks" / "fit_addressing.py").is_file():
         pytest.skip("the benchmarks are not beside the tests")
     monkeypatch.syspath_prepend(str(project_root / "benchmarks"))
-    spec = importlib.util.spec_from_file_location("fit_addressing", project_root / "benchmarks" / "fit_addressing.py")
+    spec = importlib.util.spec_from_file_location(
+        "fit_addressing", project_root / "benchmarks" / "fit_addressing.py"
+    )
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "fit_addressing", module)
     spec.loader.exec_module(module)
@@ -223,4 +267,6 @@ def test_the_weights_are_what_the_fit_gives(project_root, shared_data, monkeypat
     weights, bias = module.fitted(rows, np.ones(len(rows.features), dtype=bool))
     assert bias == pytest.approx(document["bias"], abs=0.01)
     assert weights.keys() == document["weights"].keys()
-    assert [weights[name] for name in sorted(weights)] == pytest.approx([document["weights"][name] for name in sorted(weights)], abs=0.01)
+    assert [weights[name] for name in sorted(weights)] == pytest.approx(
+        [document["weights"][name] for name in sorted(weights)], abs=0.01
+    )

@@ -9,13 +9,28 @@ import pytest
 from pydantic import ValidationError
 
 from rag_eval.records.problems import InputError
-from rag_eval.trust.allowing import FILE_NAME, MAX_LINE, Decision, allowed_chunks, read_decisions, record_decision
+from rag_eval.trust.allowing import (
+    FILE_NAME,
+    MAX_LINE,
+    Decision,
+    allowed_chunks,
+    read_decisions,
+    record_decision,
+)
 
 AT = dt.datetime(2026, 3, 1, 12, 30, tzinfo=dt.UTC)
 
 
 def decision(chunk_id="c1", action="allow", who="Ann", **more):
-    return Decision(chunk_id=chunk_id, doc_id=more.pop("doc_id", "d.md"), action=action, who=who, why=more.pop("why", "it quotes an attack"), at=more.pop("at", AT), **more)
+    return Decision(
+        chunk_id=chunk_id,
+        doc_id=more.pop("doc_id", "d.md"),
+        action=action,
+        who=who,
+        why=more.pop("why", "it quotes an attack"),
+        at=more.pop("at", AT),
+        **more,
+    )
 
 
 def who_allows(folder):
@@ -23,7 +38,19 @@ def who_allows(folder):
 
 
 def line(**changes):
-    return json.dumps({"schema_version": 1, "chunk_id": "c1", "doc_id": "d", "action": "allow", "who": "Ann", "why": "fine", "reasons": [], "at": "2026-03-01T12:30:00Z", **changes})
+    return json.dumps(
+        {
+            "schema_version": 1,
+            "chunk_id": "c1",
+            "doc_id": "d",
+            "action": "allow",
+            "who": "Ann",
+            "why": "fine",
+            "reasons": [],
+            "at": "2026-03-01T12:30:00Z",
+            **changes,
+        }
+    )
 
 
 def test_without_a_file_nothing_is_allowed(tmp_path):
@@ -33,7 +60,11 @@ def test_without_a_file_nothing_is_allowed(tmp_path):
 
 
 def test_a_decision_comes_back_as_it_was_made(tmp_path):
-    made = decision(doc_id="ü/\u202e\n.md", why='"why"\n\x1b[31m ' + "w" * 1900, reasons=("pattern.x", "hidden.y"))
+    made = decision(
+        doc_id="ü/\u202e\n.md",
+        why='"why"\n\x1b[31m ' + "w" * 1900,
+        reasons=("pattern.x", "hidden.y"),
+    )
     path = record_decision(tmp_path, made)
     assert path == tmp_path / FILE_NAME
     assert read_decisions(tmp_path) == [made]
@@ -45,13 +76,23 @@ def test_a_decision_comes_back_as_it_was_made(tmp_path):
 
 def test_lines_are_only_ever_added_and_the_later_one_counts(tmp_path):
     before = b""
-    for chunk_id, action, who in (("c1", "allow", "Ann"), ("c2", "allow", "Bob"), ("c1", "revoke", "Bob"), ("c1", "allow", "Cy"), ("c2", "revoke", "Cy")):
+    for chunk_id, action, who in (
+        ("c1", "allow", "Ann"),
+        ("c2", "allow", "Bob"),
+        ("c1", "revoke", "Bob"),
+        ("c1", "allow", "Cy"),
+        ("c2", "revoke", "Cy"),
+    ):
         now = record_decision(tmp_path, decision(chunk_id, action, who)).read_bytes()
         assert now.startswith(before)
         assert now.count(b"\n") == before.count(b"\n") + 1
         before = now
     assert who_allows(tmp_path) == {"c1": "Cy"}
-    assert [(one.chunk_id, one.action, one.who) for one in read_decisions(tmp_path)][2] == ("c1", "revoke", "Bob")
+    assert [(one.chunk_id, one.action, one.who) for one in read_decisions(tmp_path)][2] == (
+        "c1",
+        "revoke",
+        "Bob",
+    )
 
 
 def test_a_revocation_of_what_nobody_allowed_changes_nothing(tmp_path):
@@ -87,7 +128,10 @@ def test_a_line_without_its_end_is_ended_before_the_next(tmp_path, end):
         (line(source_hash="A" * 64), "source_hash"),
         (line(source_hash="a" * 64 + "\n"), "source_hash"),
         (line(reasons=["r"] * 101), "reasons"),
-        (json.dumps({key: value for key, value in json.loads(line()).items() if key != "who"}), "who"),
+        (
+            json.dumps({key: value for key, value in json.loads(line()).items() if key != "who"}),
+            "who",
+        ),
         ('{"chunk_id": "\\ud800"}', "line"),
     ],
 )
@@ -125,13 +169,21 @@ def test_a_line_that_is_too_long_is_not_parsed_nor_shown(tmp_path):
 
 
 def test_the_longest_decision_that_is_accepted_can_be_read_again(tmp_path):
-    made = decision("c" * 200, who="w" * 200, why="\U0001f600" * 250, doc_id="d" * 1000, reasons=tuple("pattern." + "r" * 30 for _ in range(30)))
+    made = decision(
+        "c" * 200,
+        who="w" * 200,
+        why="\U0001f600" * 250,
+        doc_id="d" * 1000,
+        reasons=tuple("pattern." + "r" * 30 for _ in range(30)),
+    )
     record_decision(tmp_path, made)
     assert read_decisions(tmp_path) == [made]
 
 
 def test_a_decision_in_letters_that_take_twelve_bytes_each_can_be_read_again(tmp_path):
-    made = decision("c" * 200, who="\U0001f600" * 200, why="\U0001f600" * 2000, doc_id="\U0001f600" * 1000)
+    made = decision(
+        "c" * 200, who="\U0001f600" * 200, why="\U0001f600" * 2000, doc_id="\U0001f600" * 1000
+    )
     record_decision(tmp_path, made)
     assert read_decisions(tmp_path) == [made]
 
@@ -144,7 +196,9 @@ def test_no_decision_is_written_that_could_not_be_read_again(tmp_path):
     assert who_allows(tmp_path) == {"c1": "Ann"}
 
 
-@pytest.mark.parametrize("changes", [{"who": ""}, {"why": ""}, {"chunk_id": ""}, {"action": "permit"}])
+@pytest.mark.parametrize(
+    "changes", [{"who": ""}, {"why": ""}, {"chunk_id": ""}, {"action": "permit"}]
+)
 def test_a_decision_without_who_why_or_what_cannot_be_made(changes):
     with pytest.raises(ValidationError):
         decision(**changes)
@@ -161,8 +215,17 @@ for number in range(n):
 
 def test_two_processes_that_decide_at_once_lose_nothing(tmp_path):
     n = 40
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), who, str(n)], stderr=subprocess.PIPE, text=True) for who in ("Ann", "Bob")]
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), who, str(n)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for who in ("Ann", "Bob")
+    ]
     ends = [(writer.communicate(timeout=100)[1], writer.returncode) for writer in writers]
     assert [code for _, code in ends] == [0, 0], ends
-    assert who_allows(tmp_path) == {f"{who}-{number}": who for who in ("Ann", "Bob") for number in range(n)}
+    assert who_allows(tmp_path) == {
+        f"{who}-{number}": who for who in ("Ann", "Bob") for number in range(n)
+    }
     assert len(read_decisions(tmp_path)) == 2 * n

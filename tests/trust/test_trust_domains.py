@@ -174,18 +174,34 @@ def test_the_note_names_the_rule(domain, by):
 
 def test_states_keep_the_order_and_name_missing_information():
     domains = ["", "wikipedla.org", f"{WIKI}.org", "", "evil.com", "wikipedla.org"]
-    assert domain_states(domains, ALLOWED) == ["unknown", "lookalike", "allowed", "unknown", "not_listed", "lookalike"]
+    assert domain_states(domains, ALLOWED) == [
+        "unknown",
+        "lookalike",
+        "allowed",
+        "unknown",
+        "not_listed",
+        "lookalike",
+    ]
     assert domain_states(domains, ()) == ["not_configured"] * 6
-    assert lookalike_notes(judge_domains(domains, ALLOWED)) == {"wikipedla.org": f"imitates {WIKI}.org: letters that look alike"}
+    assert lookalike_notes(judge_domains(domains, ALLOWED)) == {
+        "wikipedla.org": f"imitates {WIKI}.org: letters that look alike"
+    }
 
 
 def test_a_wildcard_does_not_allow_what_it_hangs_on():
-    assert domain_states(["example.net", "a.example.net", "b.a.example.net"], ["*.example.net"]) == ["not_listed", "allowed", "allowed"]
-    assert domain_states(["a.example.net", "www.example.net"], ["example.net"]) == ["not_listed", "allowed"]
+    assert domain_states(
+        ["example.net", "a.example.net", "b.a.example.net"], ["*.example.net"]
+    ) == ["not_listed", "allowed", "allowed"]
+    assert domain_states(["a.example.net", "www.example.net"], ["example.net"]) == [
+        "not_listed",
+        "allowed",
+    ]
 
 
 def test_a_wildcard_on_a_suffix_makes_no_look_alikes_of_those_who_own_it():
-    assert domain_states(["github.com", "github.io", "a.github.io", "a.github.io.evil.com"], ["*.github.io"]) == ["not_listed", "not_listed", "allowed", "lookalike"]
+    assert domain_states(
+        ["github.com", "github.io", "a.github.io", "a.github.io.evil.com"], ["*.github.io"]
+    ) == ["not_listed", "not_listed", "allowed", "lookalike"]
 
 
 def test_an_international_name_on_the_list_is_imitated_by_its_plain_form():
@@ -216,7 +232,16 @@ def test_hosts_are_split_before_their_suffix(host, below, name, suffix):
 
 @pytest.mark.parametrize(
     ("a", "b", "limit", "distance"),
-    [("abcde", "abcde", 2, 0), ("abcde", "abdce", 2, 1), ("abcde", "bacde", 2, 1), ("abcde", "vwxyz", 2, 3), ("ca", "abc", 3, 3), ("", "ab", 2, 2), ("abcdef", "abc", 2, 3), ("python", "pyhton", 1, 1)],
+    [
+        ("abcde", "abcde", 2, 0),
+        ("abcde", "abdce", 2, 1),
+        ("abcde", "bacde", 2, 1),
+        ("abcde", "vwxyz", 2, 3),
+        ("ca", "abc", 3, 3),
+        ("", "ab", 2, 2),
+        ("abcdef", "abc", 2, 3),
+        ("python", "pyhton", 1, 1),
+    ],
 )
 def test_edit_distance_of_known_pairs(a, b, limit, distance):
     assert edit_distance(a, b, limit) == distance
@@ -227,7 +252,11 @@ def _slow_distance(a: str, b: str) -> int:
     table = {(i, j): max(i, j) for i in range(len(a) + 1) for j in range(len(b) + 1)}
     for i in range(1, len(a) + 1):
         for j in range(1, len(b) + 1):
-            table[i, j] = min(table[i - 1, j] + 1, table[i, j - 1] + 1, table[i - 1, j - 1] + (a[i - 1] != b[j - 1]))
+            table[i, j] = min(
+                table[i - 1, j] + 1,
+                table[i, j - 1] + 1,
+                table[i - 1, j - 1] + (a[i - 1] != b[j - 1]),
+            )
             if i > 1 and j > 1 and a[i - 1] == b[j - 2] and a[i - 2] == b[j - 1]:
                 table[i, j] = min(table[i, j], table[i - 2, j - 2] + 1)
     return table[len(a), len(b)]
@@ -245,14 +274,47 @@ def test_every_name_within_the_edits_is_found(name, data):
         at = data.draw(st.integers(0, len(other) - 2))
         letter = data.draw(st.sampled_from("dmwt"))
         swapped = other[:at] + other[at + 1] + other[at] + other[at + 2 :]
-        other = data.draw(st.sampled_from([other[:at] + letter + other[at:], other[:at] + letter + other[at + 1 :], other[:at] + other[at + 1 :], swapped]))
+        other = data.draw(
+            st.sampled_from(
+                [
+                    other[:at] + letter + other[at:],
+                    other[:at] + letter + other[at + 1 :],
+                    other[:at] + other[at + 1 :],
+                    swapped,
+                ]
+            )
+        )
     # a letter put between two that were swapped is three edits: a part is not edited twice
     assume(_slow_distance(other, name) <= most)
-    assert domain_states([f"{other}.com"], [f"{name}.com"]) == ["allowed" if other == name else "lookalike"]
+    assert domain_states([f"{other}.com"], [f"{name}.com"]) == [
+        "allowed" if other == name else "lookalike"
+    ]
 
 
-@given(st.lists(st.text(max_size=80), max_size=5), st.lists(st.sampled_from([*ALLOWED, "*.a", "a", "xn--a", "xn--", "*.co.uk"]), max_size=6))
-@example(["xn--", "xn--.xn--9", "xn--" + "9" * 60, "..", ".", "\ud800", "xn--\ud800.com", "\u3002", "a" * 300, "-", "--.--", ":", "[", "\u0130.com", "python:"], [f"{WIKI}.org"])
+@given(
+    st.lists(st.text(max_size=80), max_size=5),
+    st.lists(st.sampled_from([*ALLOWED, "*.a", "a", "xn--a", "xn--", "*.co.uk"]), max_size=6),
+)
+@example(
+    [
+        "xn--",
+        "xn--.xn--9",
+        "xn--" + "9" * 60,
+        "..",
+        ".",
+        "\ud800",
+        "xn--\ud800.com",
+        "\u3002",
+        "a" * 300,
+        "-",
+        "--.--",
+        ":",
+        "[",
+        "\u0130.com",
+        "python:",
+    ],
+    [f"{WIKI}.org"],
+)
 def test_no_domain_breaks_it(domains, allowlist):
     states = domain_states(domains, allowlist)
     assert len(states) == len(domains)
@@ -262,7 +324,11 @@ def test_no_domain_breaks_it(domains, allowlist):
 @given(st.text("ab.-x\u0430", max_size=30))
 def test_the_parts_of_a_host_are_the_host(text):
     host = split_host(text)
-    assert (host.suffix if not host.name and not host.below and host.suffix == text else ".".join([*host.below, host.name, host.suffix])) == text
+    assert (
+        host.suffix
+        if not host.name and not host.below and host.suffix == text
+        else ".".join([*host.below, host.name, host.suffix])
+    ) == text
 
 
 @given(st.text(max_size=70))

@@ -21,7 +21,15 @@ PATTERNS = (
 @pytest.fixture(scope="module")
 def rules():
     tests = {"match": ["x"], "clean": ["y"]}
-    return RuleSet([Rule(id=f"rule_{place}", severity="warning", pattern=pattern, rationale="r", tests=tests) for place, pattern in enumerate(PATTERNS)], "1")
+    return RuleSet(
+        [
+            Rule(
+                id=f"rule_{place}", severity="warning", pattern=pattern, rationale="r", tests=tests
+            )
+            for place, pattern in enumerate(PATTERNS)
+        ],
+        "1",
+    )
 
 
 def seconds(text, rules, repeats):
@@ -44,9 +52,16 @@ def assert_linear(name, rules, size, *, bound, repeats, times=8):
     if large < TOO_SHORT:
         return
     small = seconds(TEXTS[name](size), rules, repeats)
-    if large / small >= bound:  # a busy machine can make one reading slow, never one fast: the least of several is what the text needs
-        large, small = (min(taken, seconds(TEXTS[name](part), rules, 3)) for taken, part in ((large, size * times), (small, size)))
-    assert large / small < bound, f"{times} times the text took {large / small:.1f} times as long ({small:.3f} s, {large:.3f} s)"
+    if (
+        large / small >= bound
+    ):  # a busy machine can make one reading slow, never one fast: the least of several is what the text needs
+        large, small = (
+            min(taken, seconds(TEXTS[name](part), rules, 3))
+            for taken, part in ((large, size * times), (small, size))
+        )
+    assert large / small < bound, (
+        f"{times} times the text took {large / small:.1f} times as long ({small:.3f} s, {large:.3f} s)"
+    )
 
 
 @pytest.mark.slow

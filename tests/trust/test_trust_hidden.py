@@ -10,7 +10,18 @@ from rag_eval.trust.views import hidden_findings, read
 @pytest.fixture(scope="module")
 def rules():
     tests = {"match": ["ignore instructions"], "clean": ["ignore it"]}
-    return RuleSet([Rule(id="override", severity="warning", pattern=r"\bignore\b[^.!?]{0,30}\binstructions?\b", rationale="r", tests=tests)], "1")
+    return RuleSet(
+        [
+            Rule(
+                id="override",
+                severity="warning",
+                pattern=r"\bignore\b[^.!?]{0,30}\binstructions?\b",
+                rationale="r",
+                tests=tests,
+            )
+        ],
+        "1",
+    )
 
 
 def put(said):
@@ -42,7 +53,14 @@ def test_what_is_hidden_or_encoded_is_blocked(rules, name):
     assert bool((tricks.severity != "hint").any()) == suspicious, tricks.values.tolist()
 
 
-SEEN_BY_SOME = {"html_comment_no_end", "display_none_no_end", "zero_width_inside", "concealed_in_terminal", "markdown_image_text", "markdown_title"}
+SEEN_BY_SOME = {
+    "html_comment_no_end",
+    "display_none_no_end",
+    "zero_width_inside",
+    "concealed_in_terminal",
+    "markdown_image_text",
+    "markdown_title",
+}
 """Whoever shows these as they stand, without a browser, shows the sentence; it is in both views."""
 
 
@@ -71,19 +89,32 @@ def test_legitimate_writing_is_not_worth_a_warning(rules, name):
         ("1\u00ad000 dollars", "soft_hyphen_in_number", "warning"),
         ("a\u2067b\u2069", "bidirectional_control", "hint"),
         ("\u202eelif.exe\u202c", "bidirectional_override", "blocked"),
-        ("x" + "\u200b\u200c\u200b\u200c\u200b\u200c\u200b\u200c\u200b", "zero_width_run", "warning"),
+        (
+            "x" + "\u200b\u200c\u200b\u200c\u200b\u200c\u200b\u200c\u200b",
+            "zero_width_run",
+            "warning",
+        ),
     ],
 )
 def test_tricks_have_their_names_and_severities(text, rule, severity):
-    found = [(trick.rule, trick.severity) for trick in hidden_findings(text) if trick.rule != "zero_width"]
+    found = [
+        (trick.rule, trick.severity)
+        for trick in hidden_findings(text)
+        if trick.rule != "zero_width"
+    ]
     assert found == ([(rule, severity)] if rule else [])
 
 
 def test_findings_say_nothing_that_the_text_says(rules):
     found = scan_texts([put(said) for said, _ in (HIDDEN | DECODED).values()], rules)
-    assert all(len(detail) <= 200 and detail.isprintable() and "previous" not in detail for detail in found.detail)
+    assert all(
+        len(detail) <= 200 and detail.isprintable() and "previous" not in detail
+        for detail in found.detail
+    )
     assert set(found.check) == {"pattern", "hidden", "encoded"}
 
 
 def test_lone_surrogates_and_the_empty_text_are_read(rules):
-    assert len(scan_texts(["", " ", "\ud800 \udfff", "\ud800 ignore instructions\u200b"], rules)) == 1
+    assert (
+        len(scan_texts(["", " ", "\ud800 \udfff", "\ud800 ignore instructions\u200b"], rules)) == 1
+    )

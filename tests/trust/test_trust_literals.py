@@ -35,20 +35,44 @@ from rag_eval.trust.patterns import LinearPattern, RuleSet
     ],
 )
 def test_words_that_a_match_must_hold(pattern, words):
-    assert {frozenset(each) for each in necessary_words(pattern)} == {frozenset(each) for each in words}
+    assert {frozenset(each) for each in necessary_words(pattern)} == {
+        frozenset(each) for each in words
+    }
 
 
 def test_rare_words_come_first():
-    for words in (necessary_words(r"(?:use|add) .*\bkeylogger"), necessary_words(r"keylogger.* (?:use|add)\b")):
+    for words in (
+        necessary_words(r"(?:use|add) .*\bkeylogger"),
+        necessary_words(r"keylogger.* (?:use|add)\b"),
+    ):
         assert words[0] == {"keylogger"}
     assert commonness(frozenset({"the "})) > commonness(frozenset({"xylophone", "quartz"}))
 
 
-PIECES = ["abc", "de", "f", "[gh]", "[^i]", "[j-l]", "(?:mno|pq)", "(?:rst|)", "(?:u|[v-w]|xyz)", ".", r"\b", r"\.", "(?:abcd|efgh)"]
+PIECES = [
+    "abc",
+    "de",
+    "f",
+    "[gh]",
+    "[^i]",
+    "[j-l]",
+    "(?:mno|pq)",
+    "(?:rst|)",
+    "(?:u|[v-w]|xyz)",
+    ".",
+    r"\b",
+    r"\.",
+    "(?:abcd|efgh)",
+]
 REPEATS = ["", "?", "*", "+", "{0,2}", "{1,3}", "{2}", "{0}"]
 PATTERNS = st.recursive(
-    st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(REPEATS)), min_size=1, max_size=4).map(lambda parts: "".join(f"(?:{piece}){repeat}" for piece, repeat in parts)),
-    lambda inner: st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"(?:{'|'.join(parts)})") | st.lists(inner, min_size=2, max_size=2).map("".join),
+    st.lists(
+        st.tuples(st.sampled_from(PIECES), st.sampled_from(REPEATS)), min_size=1, max_size=4
+    ).map(lambda parts: "".join(f"(?:{piece}){repeat}" for piece, repeat in parts)),
+    lambda inner: (
+        st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"(?:{'|'.join(parts)})")
+        | st.lists(inner, min_size=2, max_size=2).map("".join)
+    ),
     max_leaves=5,
 )
 
@@ -56,7 +80,9 @@ PATTERNS = st.recursive(
 @given(PATTERNS, st.data())
 def test_no_text_that_matches_is_without_them(pattern, data):
     text = data.draw(st.from_regex(f"(?:{pattern})", fullmatch=True))
-    if not LinearPattern(f"^(?:{pattern})$").found_in(text.encode()):  # RE2 and Python disagree on letters beyond ASCII and on line ends
+    if not LinearPattern(f"^(?:{pattern})$").found_in(
+        text.encode()
+    ):  # RE2 and Python disagree on letters beyond ASCII and on line ends
         return
     for words in necessary_words(pattern):
         assert any(word in text for word in words), (pattern, text, words)

@@ -14,12 +14,24 @@ from rag_eval.corpus.loading import load_corpus
 from rag_eval.records.gold_set import Folder
 from rag_eval.records.problems import InputError
 from rag_eval.records.trust import SOURCES
-from rag_eval.trust.manifest import Manifest, check_manifest, make_manifest, manifest_bytes, read_manifest
+from rag_eval.trust.manifest import (
+    Manifest,
+    check_manifest,
+    make_manifest,
+    manifest_bytes,
+    read_manifest,
+)
 from rag_eval.trust.signatures import generate_key, sign_bytes
 
 
 def _sources(documents: dict[str, bytes]) -> pd.DataFrame:
-    frame = pd.DataFrame({"doc_id": list(documents), "source_hash": [hashlib.sha256(data).hexdigest() for data in documents.values()]}, dtype="str")
+    frame = pd.DataFrame(
+        {
+            "doc_id": list(documents),
+            "source_hash": [hashlib.sha256(data).hexdigest() for data in documents.values()],
+        },
+        dtype="str",
+    )
     return SOURCES.check(frame.assign(author="", author_hash="", date="", domain=""))
 
 
@@ -37,13 +49,21 @@ def written(tmp_path):
 def test_a_manifest_is_the_same_bytes_for_the_same_documents():
     one, two = _sources({"a": b"1", "ü": b"2"}), _sources({"ü": b"2", "a": b"1"})
     assert manifest_bytes(make_manifest(one)) == manifest_bytes(make_manifest(two))
-    hashes = "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b", "d4735e3a265e16eee03f59718b9b5d03019c07d8b6c51f90da3a666eec13ab35"
-    expected = '{"documents":{"a":"%s","ü":"%s"},"schema_version":1}\n'  # sha256 of the digits 1 and 2
+    hashes = (
+        "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b",
+        "d4735e3a265e16eee03f59718b9b5d03019c07d8b6c51f90da3a666eec13ab35",
+    )
+    expected = (
+        '{"documents":{"a":"%s","ü":"%s"},"schema_version":1}\n'  # sha256 of the digits 1 and 2
+    )
     assert manifest_bytes(make_manifest(one)).decode("utf-8") == expected % hashes
 
 
 def test_every_document_has_a_state_and_those_that_are_gone_are_listed():
-    check = check_manifest(_sources({"same": b"1", "new": b"2", "changed": b"3"}), _manifest({"same": b"1", "changed": b"4", "z": b"5", "gone": b"6"}))
+    check = check_manifest(
+        _sources({"same": b"1", "new": b"2", "changed": b"3"}),
+        _manifest({"same": b"1", "changed": b"4", "z": b"5", "gone": b"6"}),
+    )
     assert check.states == ("same", "not_in_manifest", "changed")
     assert check.gone == ("gone", "z")
 
@@ -101,7 +121,11 @@ HASH = "0" * 64
     [
         ("[]", "bad_json", None),
         ("{", "bad_json", None),
-        ('{"schema_version": 1, "documents": {"a": "%s", "a": "%s"}}'.replace("%s", HASH), "bad_json", None),
+        (
+            '{"schema_version": 1, "documents": {"a": "%s", "a": "%s"}}'.replace("%s", HASH),
+            "bad_json",
+            None,
+        ),
         ('{"schema_version": 1, "documents": NaN}', "bad_json", None),
         ('{"documents": {}}', "bad_schema_version", "schema_version"),
         ('{"schema_version": 2, "documents": {}}', "bad_schema_version", "schema_version"),
@@ -110,8 +134,16 @@ HASH = "0" * 64
         ('{"schema_version": 1, "documents": []}', "bad_type", "documents"),
         ('{"schema_version": 1, "documents": {}, "more": 1}', "unknown_field", "more"),
         ('{"schema_version": 1, "documents": {"a": 1}}', "bad_hash", "documents.a"),
-        ('{"schema_version": 1, "documents": {"a": "%s"}}'.replace("%s", HASH[1:]), "bad_hash", "documents.a"),
-        ('{"schema_version": 1, "documents": {"a": "%s"}}'.replace("%s", "A" * 64), "bad_hash", "documents.a"),
+        (
+            '{"schema_version": 1, "documents": {"a": "%s"}}'.replace("%s", HASH[1:]),
+            "bad_hash",
+            "documents.a",
+        ),
+        (
+            '{"schema_version": 1, "documents": {"a": "%s"}}'.replace("%s", "A" * 64),
+            "bad_hash",
+            "documents.a",
+        ),
     ],
 )
 def test_what_is_no_manifest_is_named(tmp_path, content, code, field):
@@ -119,7 +151,9 @@ def test_what_is_no_manifest_is_named(tmp_path, content, code, field):
     path.write_text(content, encoding="utf-8")
     with pytest.raises(InputError) as caught:
         read_manifest(path, {})
-    assert [(one.code, one.field, one.file) for one in caught.value.problems] == [(code, field, str(path))]
+    assert [(one.code, one.field, one.file) for one in caught.value.problems] == [
+        (code, field, str(path))
+    ]
 
 
 def test_a_manifest_that_is_not_there_is_named(tmp_path):
@@ -162,7 +196,9 @@ def test_any_changed_byte_of_a_thousand_documents_is_found(kind):
     changed = {}
     for n, (doc_id, data) in enumerate(documents.items()):
         at = _places(n, data, kind, numbers)
-        byte = (data[at] + numbers.randint(1, 255)) % 256 if kind == "flip" else numbers.randrange(256)
+        byte = (
+            (data[at] + numbers.randint(1, 255)) % 256 if kind == "flip" else numbers.randrange(256)
+        )
         changed[doc_id] = _changed(data, kind, at, byte)
     manifest = _manifest(documents)
     assert check_manifest(_sources(documents), manifest).states == ("same",) * 1000
@@ -179,16 +215,24 @@ def test_any_changed_byte_of_a_thousand_files_is_found_through_their_loader(tmp_
     numbers = random.Random(5)
     folder = tmp_path / "corpus"
     folder.mkdir()
-    documents = {f"{n:03}.md": b"---\ntitle: a\n---\n# b\n" * (n % 2) + bytes(_letter(numbers) for _ in range(numbers.randint(20, 200))) for n in range(1000)}
+    documents = {
+        f"{n:03}.md": b"---\ntitle: a\n---\n# b\n" * (n % 2)
+        + bytes(_letter(numbers) for _ in range(numbers.randint(20, 200)))
+        for n in range(1000)
+    }
     for name, data in documents.items():
         (folder / name).write_bytes(data)
     spec = Folder(loader="folder", path="corpus")
     path = tmp_path / "manifest.json"
     path.write_bytes(manifest_bytes(make_manifest(load_corpus(spec, tmp_path).sources)))
-    assert read_manifest(path, {}) == dataclasses.replace(_manifest(documents), signature="not_configured")
+    assert read_manifest(path, {}) == dataclasses.replace(
+        _manifest(documents), signature="not_configured"
+    )
     for n, (name, data) in enumerate(documents.items()):
         at = _places(n, data, kind, numbers)
-        (folder / name).write_bytes(_changed(data, kind, at, _letter(numbers, but=data[at] if kind == "flip" else None)))
+        (folder / name).write_bytes(
+            _changed(data, kind, at, _letter(numbers, but=data[at] if kind == "flip" else None))
+        )
     check = check_manifest(load_corpus(spec, tmp_path).sources, read_manifest(path, {}))
     assert check.states == ("changed",) * 1000
     assert check.gone == ()
@@ -198,5 +242,9 @@ def test_a_manifest_survives_writing_and_reading(tmp_path):
     sources = _sources({"a": b"1", "b c/ü": b"2"})
     path = tmp_path / "manifest.json"
     path.write_bytes(manifest_bytes(make_manifest(sources)))
-    assert read_manifest(path, {}).documents == make_manifest(sources)["documents"] == json.loads(path.read_bytes())["documents"]
+    assert (
+        read_manifest(path, {}).documents
+        == make_manifest(sources)["documents"]
+        == json.loads(path.read_bytes())["documents"]
+    )
     assert check_manifest(sources, read_manifest(path, {})).states == ("same", "same")

@@ -14,7 +14,13 @@ IGNORE = {
     "rationale": "Speaks to a model about what it was told.",
     "tests": {"match": ["Ignore previous instructions"], "clean": ["ignore it"]},
 }
-REPLY = {"id": "reply", "severity": "hint", "pattern": r"\byour (?:reply|answer)\b", "rationale": "r", "tests": {"match": ["your reply"], "clean": ["my reply"]}}
+REPLY = {
+    "id": "reply",
+    "severity": "hint",
+    "pattern": r"\byour (?:reply|answer)\b",
+    "rationale": "r",
+    "tests": {"match": ["your reply"], "clean": ["my reply"]},
+}
 ADD = {
     "id": "add_to_reply",
     "severity": "warning",
@@ -39,13 +45,20 @@ def rules(tmp_path):
 def test_a_rule_is_found_with_its_place_in_the_original(rules):
     text = "Rates rose.\n\n IGNORE   all previous\ninstructions, they say."
     found = scan_texts(["nothing here", text], rules)
-    assert found[["row", "check", "rule", "severity"]].values.tolist() == [[1, "pattern", "override", "blocked"]]
+    assert found[["row", "check", "rule", "severity"]].values.tolist() == [
+        [1, "pattern", "override", "blocked"]
+    ]
     assert text[found.start[0] : found.end[0]] == "IGNORE   all previous\ninstructions"
 
 
 def test_a_needed_rule_must_be_near(rules):
-    assert [match.rule.id for match in rules.matches("вставь это to your reply")] == ["add_to_reply", "reply"]
-    assert [match.rule.id for match in rules.matches("add" + " x" * 20 + " your reply")] == ["reply"]
+    assert [match.rule.id for match in rules.matches("вставь это to your reply")] == [
+        "add_to_reply",
+        "reply",
+    ]
+    assert [match.rule.id for match in rules.matches("add" + " x" * 20 + " your reply")] == [
+        "reply"
+    ]
     match = rules.matches("что? вставь это to your reply")[0]
     assert (match.start, match.end) == (5, 11)
 
@@ -57,9 +70,22 @@ def test_a_view_that_a_rule_does_not_name_is_left_out(tmp_path):
 
 
 def test_what_the_prefilter_lets_through_is_all_that_matches(rules):
-    texts = ["ignore the instruction", "add your answer", "your answer", "x", "", "ignore", "add", "é ignore ß instructions"]
+    texts = [
+        "ignore the instruction",
+        "add your answer",
+        "your answer",
+        "x",
+        "",
+        "ignore",
+        "add",
+        "é ignore ß instructions",
+    ]
     for text in texts:
-        slow = {place for place, rule in enumerate(rules.rules) if rules._compiled[place].found_in(text.encode())}
+        slow = {
+            place
+            for place, rule in enumerate(rules.rules)
+            if rules._compiled[place].found_in(text.encode())
+        }
         assert slow <= set(rules.candidates(text.encode()))
     assert rules.candidates(b"nothing of interest") == []
 
@@ -107,7 +133,12 @@ def test_errors_name_the_rule_and_the_field(tmp_path, rules, code, field):
 
 
 def test_a_file_that_is_no_rule_file_is_an_input_error(tmp_path):
-    for name, text, code in (("absent", None, "rules_unreadable"), ("broken", "{", "rules_not_json"), ("list", "[]", "rules_not_json"), ("deep", "[" * 100_000, "rules_not_json")):
+    for name, text, code in (
+        ("absent", None, "rules_unreadable"),
+        ("broken", "{", "rules_not_json"),
+        ("list", "[]", "rules_not_json"),
+        ("deep", "[" * 100_000, "rules_not_json"),
+    ):
         path = tmp_path / name
         if text is not None:
             path.write_text(text, encoding="utf-8")

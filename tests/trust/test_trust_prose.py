@@ -66,14 +66,28 @@ def test_of_a_docstring_only_its_prose_is_left():
 ])  # fmt: skip
 def test_what_is_no_sentence_is_skipped(skipped):
     text = f"The first line stays here.\n\n{skipped}\n\nThe last line stays here."
-    assert [line for line in shown(text) if "hat is" in line or "hat =" in line or "module" in line] == []
+    assert [
+        line for line in shown(text) if "hat is" in line or "hat =" in line or "module" in line
+    ] == []
     assert shown(text)[0] == "The first line stays here."
     assert shown(text)[-1] == "The last line stays here."
 
 
-@pytest.mark.parametrize("line", ["What is the use of it?", "- What is the use of it?", "3. What is the use of it?", "    What is the use of it?"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "What is the use of it?",
+        "- What is the use of it?",
+        "3. What is the use of it?",
+        "    What is the use of it?",
+    ],
+)
 def test_a_question_on_a_line_of_its_own_is_a_sentence(line):
-    for text in (f"{line}\nReturn the sum of the values.", f"Return the sum of the values.\n{line}", f">>> frame.sum()\nName: weight, dtype: int64\n{line.strip()}\nName: x, dtype: int64"):
+    for text in (
+        f"{line}\nReturn the sum of the values.",
+        f"Return the sum of the values.\n{line}",
+        f">>> frame.sum()\nName: weight, dtype: int64\n{line.strip()}\nName: x, dtype: int64",
+    ):
         assert "What is the use of it?" in shown(text)
 
 
@@ -108,7 +122,30 @@ def seconds(text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unit", ["```\n", "\n", "a : ", "a, ", "with a ", "with a\n", "Word and ", "Word and (", "=", " ", ".. ", "a.", "::\n  ", "- ", ">>> a\n", "? ", "[a."])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "```\n",
+        "\n",
+        "a : ",
+        "a, ",
+        "with a ",
+        "with a\n",
+        "Word and ",
+        "Word and (",
+        "=",
+        " ",
+        ".. ",
+        "a.",
+        "::\n  ",
+        "- ",
+        ">>> a\n",
+        "? ",
+        "[a.",
+    ],
+)
 def test_time_grows_with_the_text(unit):
-    small, large = (min(seconds(unit * (size // len(unit))) for _ in range(3)) for size in (10_000, 80_000))
+    small, large = (
+        min(seconds(unit * (size // len(unit))) for _ in range(3)) for size in (10_000, 80_000)
+    )
     assert large < 40 * max(small, 0.001)  # 8 times the text: linear is 8, quadratic 64

@@ -29,9 +29,19 @@ def found(texts, query=QUERY, *, titles=None, doc_ids=None, sources=None, allowl
         sources=sources or ["pages.example"] * n,
         vouched=np.zeros(n, dtype=bool) if allowlist else None,
     )
-    rules = dict(zip(result.pairs["chunk"].tolist(), zip(result.pairs["rule"], result.pairs["severity"], strict=True), strict=True))
-    assert sorted(np.flatnonzero(result.blocked.toarray()[0])) == [chunk for chunk, (_, severity) in rules.items() if severity == "blocked"]
-    assert sorted(np.flatnonzero(result.warned.toarray()[0])) == [chunk for chunk, (_, severity) in rules.items() if severity == "warning"]
+    rules = dict(
+        zip(
+            result.pairs["chunk"].tolist(),
+            zip(result.pairs["rule"], result.pairs["severity"], strict=True),
+            strict=True,
+        )
+    )
+    assert sorted(np.flatnonzero(result.blocked.toarray()[0])) == [
+        chunk for chunk, (_, severity) in rules.items() if severity == "blocked"
+    ]
+    assert sorted(np.flatnonzero(result.warned.toarray()[0])) == [
+        chunk for chunk, (_, severity) in rules.items() if severity == "warning"
+    ]
     return [rules.get(chunk, ("", "")) for chunk in range(n)]
 
 
@@ -97,12 +107,20 @@ def test_an_answer_does_not_restate(text):
 
 
 def test_where_the_bridge_is_located_answers_and_does_not_ask():
-    assert found(["The old stone bridge of Amberley is located at the weir."], "where is the old stone bridge of Amberley located") == [("", "")]
-    assert found(["It was in May when the old stone bridge of Amberley fell."], "when did the old stone bridge of Amberley fall") == [("", "")]
+    assert found(
+        ["The old stone bridge of Amberley is located at the weir."],
+        "where is the old stone bridge of Amberley located",
+    ) == [("", "")]
+    assert found(
+        ["It was in May when the old stone bridge of Amberley fell."],
+        "when did the old stone bridge of Amberley fall",
+    ) == [("", "")]
 
 
 def test_a_title_counts_as_a_heading():
-    assert found([ANSWER], titles=["How many bells hang in the tower of Amberley?"]) == [("heading", "warning")]
+    assert found([ANSWER], titles=["How many bells hang in the tower of Amberley?"]) == [
+        ("heading", "warning")
+    ]
     assert found([ANSWER], titles=["The bells of Amberley"]) == [("", "")]
     assert found([f"{QUERY}. {ANSWER}"], titles=[QUERY]) == [("running_text", "blocked")]
 
@@ -115,11 +133,15 @@ def test_without_an_allowlist_a_sentence_warns_and_a_typed_query_blocks():
 
 
 @pytest.mark.parametrize("allowlist", [True, False])
-@pytest.mark.parametrize("text", [f"How many bells hang in the tower of Amberley? {ANSWER}", f"## {QUERY}?\n\n{ANSWER}"])
+@pytest.mark.parametrize(
+    "text", [f"How many bells hang in the tower of Amberley? {ANSWER}", f"## {QUERY}?\n\n{ANSWER}"]
+)
 def test_three_documents_of_one_source_were_made_for_the_query(text, allowlist):
     assert found([text] * 3, allowlist=allowlist) == [("repeated", "blocked")] * 3
     one_document = found([text] * 3, doc_ids=["d"] * 3, allowlist=allowlist)
-    three_sources = found([text] * 3, sources=["a.example", "b.example", "c.example"], allowlist=allowlist)
+    three_sources = found(
+        [text] * 3, sources=["a.example", "b.example", "c.example"], allowlist=allowlist
+    )
     assert "repeated" not in {rule for rule, _ in one_document + three_sources}
 
 
@@ -131,9 +153,16 @@ def test_headings_of_unknown_sources_are_not_blocked_without_an_allowlist():
 
 def test_what_asks_nothing_may_be_said():
     statement = "the nine bells of Amberley were cast by nuns"
-    begins, holds = f"{statement}. So the legend says.", f"So the old legend of the valley says: {statement}."
+    begins, holds = (
+        f"{statement}. So the legend says.",
+        f"So the old legend of the valley says: {statement}.",
+    )
     headed = f"## {statement}\n\nSo the legend says."
-    assert found([begins, holds, headed], statement) == [("first_words", "warning"), ("", ""), ("", "")]
+    assert found([begins, holds, headed], statement) == [
+        ("first_words", "warning"),
+        ("", ""),
+        ("", ""),
+    ]
     assert found([begins, f"{begins} Or not.", headed], statement) == [("repeated", "blocked")] * 3
     assert found([holds] * 3, statement) == [("", "")] * 3
     assert found(["Bells of the tower"] * 3, "bells of the tower") == [("", "")] * 3
@@ -141,18 +170,34 @@ def test_what_asks_nothing_may_be_said():
 
 def test_short_queries_restate_nothing():
     assert found(["who is she? She is the bell founder."], "who is she") == [("", "")]
-    assert found(["who is the founder? She."], "who is the founder") == [("running_text", "blocked")]
+    assert found(["who is the founder? She."], "who is the founder") == [
+        ("running_text", "blocked")
+    ]
 
 
 def test_nobody_who_is_vouched_for_is_looked_at():
     texts = [f"{QUERY}. {ANSWER}"] * 2
-    result = restates([QUERY], texts, titles=["", ""], doc_ids=["a", "b"], sources=["x", "y"], vouched=np.array([True, False]))
+    result = restates(
+        [QUERY],
+        texts,
+        titles=["", ""],
+        doc_ids=["a", "b"],
+        sources=["x", "y"],
+        vouched=np.array([True, False]),
+    )
     assert result.blocked.toarray().tolist() == [[False, True]]
 
 
 def test_every_row_of_a_repeated_query_is_marked_and_places_are_those_of_the_text():
     text = f"{ANSWER} {QUERY} {ANSWER}"
-    result = restates(["other words entirely here", QUERY, QUERY], [ANSWER, text], titles=["", ""], doc_ids=["a", "b"], sources=["x", "x"], vouched=np.zeros(2, dtype=bool))
+    result = restates(
+        ["other words entirely here", QUERY, QUERY],
+        [ANSWER, text],
+        titles=["", ""],
+        doc_ids=["a", "b"],
+        sources=["x", "x"],
+        vouched=np.zeros(2, dtype=bool),
+    )
     assert result.blocked.toarray().tolist() == [[False, False], [False, True], [False, True]]
     for start, end in zip(result.pairs["start"], result.pairs["end"], strict=True):
         assert text[start:end] == QUERY
@@ -161,7 +206,14 @@ def test_every_row_of_a_repeated_query_is_marked_and_places_are_those_of_the_tex
 
 def test_nothing_asked_and_nothing_there():
     for queries, texts in (([], [ANSWER]), ([QUERY], []), ([""], [""])):
-        result = restates(queries, texts, titles=[""] * len(texts), doc_ids=["d"] * len(texts), sources=[""] * len(texts), vouched=None)
+        result = restates(
+            queries,
+            texts,
+            titles=[""] * len(texts),
+            doc_ids=["d"] * len(texts),
+            sources=[""] * len(texts),
+            vouched=None,
+        )
         assert result.blocked.shape == result.warned.shape == (len(queries), len(texts))
         assert result.pairs.empty
 
@@ -171,13 +223,18 @@ def test_lists_of_different_lengths_are_refused():
         restates([QUERY], [ANSWER], titles=[], doc_ids=["d"], sources=["s"], vouched=None)
 
 
-WORDS = st.lists(st.sampled_from("what who oak elm ash yew fir bay box tea the of".split()), max_size=14)
+WORDS = st.lists(
+    st.sampled_from("what who oak elm ash yew fir bay box tea the of".split()), max_size=14
+)
 
 
 @given(st.lists(WORDS, max_size=5), st.lists(WORDS, max_size=6))
 def test_the_exact_search_is_a_search_of_lists(queries, texts):
     vocabulary = Vocabulary()
-    asked, read = vocabulary.read([" ".join(words) for words in queries]), vocabulary.read([" ".join(words) for words in texts])
+    asked, read = (
+        vocabulary.read([" ".join(words) for words in queries]),
+        vocabulary.read([" ".join(words) for words in texts]),
+    )
     windows = exact(asked, read)
     slow = {
         (query, text, at, at + len(words))
@@ -187,7 +244,18 @@ def test_the_exact_search_is_a_search_of_lists(queries, texts):
         for at in range(len(row) - len(words) + 1)
         if row[at : at + len(words)] == words
     }
-    assert set(zip(windows.query.tolist(), windows.text.tolist(), windows.start.tolist(), windows.end.tolist(), strict=True)) == slow
+    assert (
+        set(
+            zip(
+                windows.query.tolist(),
+                windows.text.tolist(),
+                windows.start.tolist(),
+                windows.end.tolist(),
+                strict=True,
+            )
+        )
+        == slow
+    )
 
 
 @given(st.lists(WORDS, max_size=5), st.lists(WORDS, max_size=6))
@@ -196,7 +264,9 @@ def test_the_tolerant_search_misses_no_window(queries, texts):
     asked = vocabulary.read([" ".join(words) for words in queries])
     n_terms = vocabulary.n_terms
     read = vocabulary.read([" ".join(words) for words in texts])
-    must = np.array([vocabulary.term("what") if "what" in words else -1 for words in queries], dtype=np.int64)
+    must = np.array(
+        [vocabulary.term("what") if "what" in words else -1 for words in queries], dtype=np.int64
+    )
     windows = NearWording(asked, n_terms, must, np.ones(len(queries), dtype=bool)).windows(read)
     stems = Analyzer()
     wanted = [set(row) for row in stems.index([" ".join(words) for words in queries])]
@@ -207,7 +277,12 @@ def test_the_tolerant_search_misses_no_window(queries, texts):
                 for high in range(low + 1, min(len(row), low + int(len(terms) / RESEMBLANCE)) + 1):
                     window = set(row[low:high])
                     like = len(window & terms) >= RESEMBLANCE * len(window | terms) - 1e-9
-                    if len(terms) >= LEAST_TERMS and like and row[low] in terms and ("what" not in queries[query] or stems.vocabulary["what"] in window):
+                    if (
+                        len(terms) >= LEAST_TERMS
+                        and like
+                        and row[low] in terms
+                        and ("what" not in queries[query] or stems.vocabulary["what"] in window)
+                    ):
                         slow.add((query, text))
     assert set(zip(windows.query.tolist(), windows.text.tolist(), strict=True)) == slow
 
@@ -233,13 +308,31 @@ def test_a_question_thrice_is_no_page_of_questions():
     assert page_of_questions("Who is it? She is. What is it? A bell. Where is it? Here.")
 
 
-@pytest.mark.parametrize("piece", ["how many bells hang in the tower of Amberley ", "how ", "bells\n", "- ", "**Q: ", "<h2>how many bells ", "how? "])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "how many bells hang in the tower of Amberley ",
+        "how ",
+        "bells\n",
+        "- ",
+        "**Q: ",
+        "<h2>how many bells ",
+        "how? ",
+    ],
+)
 def test_cost_grows_with_the_text(piece):
     def seconds(size):
         text = piece * (size // len(piece))
         gc.disable()
         started = time.process_time()
-        restates([QUERY, "how how how how how how"], [text], titles=[""], doc_ids=["d"], sources=["s"], vouched=None)
+        restates(
+            [QUERY, "how how how how how how"],
+            [text],
+            titles=[""],
+            doc_ids=["d"],
+            sources=["s"],
+            vouched=None,
+        )
         taken = time.process_time() - started
         gc.enable()
         return taken

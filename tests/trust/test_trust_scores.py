@@ -24,7 +24,11 @@ from rag_eval.trust.source_findings import source_findings
 
 TODAY = dt.date(2026, 7, 1)
 KEY = generate_key()[1]
-CONFIG = Trust(domains=("example.org", "python:pandas", "wikipedia.org"), authors=("Ann  Lee", "Bob Ray"), keys={"press": KEY})
+CONFIG = Trust(
+    domains=("example.org", "python:pandas", "wikipedia.org"),
+    authors=("Ann  Lee", "Bob Ray"),
+    keys={"press": KEY},
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +109,11 @@ def test_a_list_of_authors_that_was_cut_is_not_known_by_what_is_left():
 
 def test_an_author_is_known_by_the_whole_name_before_masking():
     known = ["Lee, Ann <ann@example.org>", "Ann Lee"]
-    assert author_states(["Lee, Ann <[EMAIL]>", "[EMAIL]"], [author_hash(known[0]), author_hash("eve@example.org")], known) == ["known", "not_listed"]
+    assert author_states(
+        ["Lee, Ann <[EMAIL]>", "[EMAIL]"],
+        [author_hash(known[0]), author_hash("eve@example.org")],
+        known,
+    ) == ["known", "not_listed"]
 
 
 def test_trust_is_freshness_times_what_is_known():
@@ -120,7 +128,15 @@ def test_trust_is_freshness_times_what_is_known():
         Source("example.org", "", "2026-07-01"),
         Source("example.org", "", "not a date"),
     )
-    states = {"d0": "valid", "d1": "valid", "d2": "valid", "d3": "missing", "d5": "valid", "d6": "invalid", "d7": "unknown_key"}
+    states = {
+        "d0": "valid",
+        "d1": "valid",
+        "d2": "valid",
+        "d3": "missing",
+        "d5": "valid",
+        "d6": "invalid",
+        "d7": "unknown_key",
+    }
     frame = source_trust(sources, CONFIG, states, TODAY)
     expected = [
         1.0,
@@ -135,25 +151,90 @@ def test_trust_is_freshness_times_what_is_known():
     ]
     assert frame["trust"].tolist() == expected
     assert frame["trust"].tolist()[1] == 0.851233
-    assert frame.columns.tolist() == ["doc_id", "domain", "domain_state", "signature_state", "author_state", "freshness_state", "freshness", "date", "trust"]
-    assert frame["domain_state"].tolist() == ["allowed", "allowed", "not_listed", "allowed", "unknown", "lookalike", "allowed", "allowed", "allowed"]
-    assert frame["signature_state"].tolist() == ["valid", "valid", "valid", "missing", "missing", "valid", "invalid", "unknown_key", "missing"]
-    assert frame["author_state"].tolist() == ["known", "known", "known", "not_listed", "unknown", "known", "known", "unknown", "unknown"]
-    assert frame["freshness_state"].tolist() == ["dated", "dated", "dated", "unknown", "future", "dated", "dated", "dated", "unknown"]
+    assert frame.columns.tolist() == [
+        "doc_id",
+        "domain",
+        "domain_state",
+        "signature_state",
+        "author_state",
+        "freshness_state",
+        "freshness",
+        "date",
+        "trust",
+    ]
+    assert frame["domain_state"].tolist() == [
+        "allowed",
+        "allowed",
+        "not_listed",
+        "allowed",
+        "unknown",
+        "lookalike",
+        "allowed",
+        "allowed",
+        "allowed",
+    ]
+    assert frame["signature_state"].tolist() == [
+        "valid",
+        "valid",
+        "valid",
+        "missing",
+        "missing",
+        "valid",
+        "invalid",
+        "unknown_key",
+        "missing",
+    ]
+    assert frame["author_state"].tolist() == [
+        "known",
+        "known",
+        "known",
+        "not_listed",
+        "unknown",
+        "known",
+        "known",
+        "unknown",
+        "unknown",
+    ]
+    assert frame["freshness_state"].tolist() == [
+        "dated",
+        "dated",
+        "dated",
+        "unknown",
+        "future",
+        "dated",
+        "dated",
+        "dated",
+        "unknown",
+    ]
     assert frame["date"].tolist()[-2:] == ["2026-07-01", ""]
 
 
 def test_without_a_configuration_trust_has_no_value():
-    frame = source_trust(_sources(Source("example.org", "Ann Lee", "2026-07-01")), Trust(), {"d0": "valid"}, TODAY)
+    frame = source_trust(
+        _sources(Source("example.org", "Ann Lee", "2026-07-01")), Trust(), {"d0": "valid"}, TODAY
+    )
     assert np.isnan(frame["trust"]).all()
-    assert frame[["domain_state", "signature_state", "author_state", "freshness_state"]].to_numpy().tolist() == [["not_configured"] * 3 + ["dated"]]
+    assert frame[
+        ["domain_state", "signature_state", "author_state", "freshness_state"]
+    ].to_numpy().tolist() == [["not_configured"] * 3 + ["dated"]]
 
 
 def test_a_part_of_a_configuration_names_what_it_does_not_know():
-    frame = source_trust(_sources(Source("example.org", "Ann Lee", "2026-07-01")), Trust(domains=("example.org",)), None, TODAY)
-    assert frame.loc[0, ["domain_state", "signature_state", "author_state"]].tolist() == ["allowed", "not_configured", "not_configured"]
+    frame = source_trust(
+        _sources(Source("example.org", "Ann Lee", "2026-07-01")),
+        Trust(domains=("example.org",)),
+        None,
+        TODAY,
+    )
+    assert frame.loc[0, ["domain_state", "signature_state", "author_state"]].tolist() == [
+        "allowed",
+        "not_configured",
+        "not_configured",
+    ]
     assert frame.loc[0, "trust"] == 0.4
-    assert source_trust(_sources(Source()), CONFIG, None, TODAY).loc[0, "signature_state"] == "missing"
+    assert (
+        source_trust(_sources(Source()), CONFIG, None, TODAY).loc[0, "signature_state"] == "missing"
+    )
 
 
 def test_no_documents_are_no_rows():
@@ -170,7 +251,9 @@ def test_no_documents_are_no_rows():
     st.dates(),
 )
 def test_the_explanation_adds_up_to_the_trust(domain, signature, author, date, as_of):
-    row = source_trust(_sources(Source(domain, author, date)), CONFIG, {"d0": signature}, as_of).iloc[0]
+    row = source_trust(
+        _sources(Source(domain, author, date)), CONFIG, {"d0": signature}, as_of
+    ).iloc[0]
     factors = explain_factors(row, as_of)
     points = sum(factors[name]["points"] for name in ("domain", "signature", "author"))
     assert factors["freshness"]["factor"] * points == pytest.approx(row["trust"], abs=2e-6)
@@ -180,62 +263,102 @@ def test_the_explanation_adds_up_to_the_trust(domain, signature, author, date, a
 
 
 def test_the_explanation_names_states_points_and_age():
-    row = source_trust(_sources(Source("example.org", "Eve", "2026-01-01")), CONFIG, {"d0": "valid"}, TODAY).iloc[0].to_dict()
+    row = (
+        source_trust(
+            _sources(Source("example.org", "Eve", "2026-01-01")), CONFIG, {"d0": "valid"}, TODAY
+        )
+        .iloc[0]
+        .to_dict()
+    )
     assert explain_factors(row, TODAY) == {
         "domain": {"state": "allowed", "points": 0.4},
         "signature": {"state": "valid", "points": 0.3},
         "author": {"state": "not_listed", "points": 0.0},
         "freshness": {"state": "dated", "factor": 0.851233, "age_days": 181},
     }
-    void = source_trust(_sources(Source("wikipedla.org", "Ann Lee")), CONFIG, {"d0": "valid"}, TODAY).iloc[0]
-    assert [explain_factors(void, TODAY)[name]["points"] for name in ("domain", "signature", "author")] == [0.0, 0.0, 0.0]
-    assert explain_factors(void, TODAY)["freshness"] == {"state": "unknown", "factor": 0.7, "age_days": None}
+    void = source_trust(
+        _sources(Source("wikipedla.org", "Ann Lee")), CONFIG, {"d0": "valid"}, TODAY
+    ).iloc[0]
+    assert [
+        explain_factors(void, TODAY)[name]["points"] for name in ("domain", "signature", "author")
+    ] == [0.0, 0.0, 0.0]
+    assert explain_factors(void, TODAY)["freshness"] == {
+        "state": "unknown",
+        "factor": 0.7,
+        "age_days": None,
+    }
 
 
 def _unlisted(severity):
     return [(1, "domain", "not_listed", severity), (3, "domain", "no_address", severity)]
 
 
-@pytest.mark.parametrize(("unlisted", "expected"), [("allow", []), ("warn", _unlisted("warning")), ("block", _unlisted("blocked"))])
+@pytest.mark.parametrize(
+    ("unlisted", "expected"),
+    [("allow", []), ("warn", _unlisted("warning")), ("block", _unlisted("blocked"))],
+)
 def test_findings_follow_the_states(unlisted, expected):
-    sources = _sources(Source("example.org"), Source("evil.net"), Source("wikipedla.org"), Source(), Source("example.org"))
+    sources = _sources(
+        Source("example.org"),
+        Source("evil.net"),
+        Source("wikipedla.org"),
+        Source(),
+        Source("example.org"),
+    )
     config = CONFIG.model_copy(update={"unlisted": unlisted})
     frame = source_trust(sources, config, {"d0": "invalid", "d4": "valid"}, TODAY)
     notes = lookalike_notes(judge_domains(sources["domain"], config.domains))
-    found = source_findings(sources, frame, config, ["changed", "same", "not_in_manifest", "same", "same"], notes)
+    found = source_findings(
+        sources, frame, config, ["changed", "same", "not_in_manifest", "same", "same"], notes
+    )
     always = [
         (0, "signature", "invalid", "blocked"),
         (0, "manifest", "changed", "blocked"),
         (2, "domain", "lookalike", "blocked"),
         (2, "manifest", "not_in_manifest", "warning"),
     ]
-    assert sorted(found[["row", "check", "rule", "severity"]].itertuples(index=False, name=None)) == sorted(always + expected)
+    assert sorted(
+        found[["row", "check", "rule", "severity"]].itertuples(index=False, name=None)
+    ) == sorted(always + expected)
     assert found["row"].is_monotonic_increasing
     assert set(found["start"]) == set(found["end"]) == {-1}
-    assert found.loc[found["rule"] == "lookalike", "detail"].tolist() == ["the domain wikipedla.org imitates wikipedia.org: letters that look alike"]
+    assert found.loc[found["rule"] == "lookalike", "detail"].tolist() == [
+        "the domain wikipedla.org imitates wikipedia.org: letters that look alike"
+    ]
     assert FINDINGS.check(found) is not None
 
 
 def test_without_a_manifest_nothing_is_said_about_it():
     sources = _sources(Source("example.org"))
-    assert source_findings(sources, source_trust(sources, CONFIG, None, TODAY), CONFIG, None, {}).empty
+    assert source_findings(
+        sources, source_trust(sources, CONFIG, None, TODAY), CONFIG, None, {}
+    ).empty
 
 
 @given(st.text(max_size=400), st.text(max_size=300))
 def test_details_are_short_and_have_no_control_characters(domain, note):
     sources = _sources(Source("evil.net"), Source("wikipedla.org")).assign(domain=[domain, domain])
-    states = source_trust(_sources(Source("evil.net"), Source("wikipedla.org")), CONFIG, None, TODAY)
+    states = source_trust(
+        _sources(Source("evil.net"), Source("wikipedla.org")), CONFIG, None, TODAY
+    )
     found = source_findings(sources, states, CONFIG, None, {domain: note})
     assert len(found) == 2
     assert found["detail"].str.len().max() <= 200
-    assert all(character.isprintable() for character in itertools.chain.from_iterable(found["detail"]))
+    assert all(
+        character.isprintable() for character in itertools.chain.from_iterable(found["detail"])
+    )
 
 
 def test_a_folder_corpus_is_judged_by_what_its_front_matter_says(tmp_path):
     (tmp_path / "corpus").mkdir()
     front = "---\nsource_url: {}\nauthor: {}\ndate: {}\n---\n# Title\n"
-    (tmp_path / "corpus" / "a.md").write_text(front.format("https://example.org/a", "Ann Lee", "2026-07-01"), encoding="utf-8")
-    (tmp_path / "corpus" / "b.md").write_text(front.format("https://wikip\u0435dia.org/b", "[Ann Lee, Bob Ray]", "2025-01-01"), encoding="utf-8")
+    (tmp_path / "corpus" / "a.md").write_text(
+        front.format("https://example.org/a", "Ann Lee", "2026-07-01"), encoding="utf-8"
+    )
+    (tmp_path / "corpus" / "b.md").write_text(
+        front.format("https://wikip\u0435dia.org/b", "[Ann Lee, Bob Ray]", "2025-01-01"),
+        encoding="utf-8",
+    )
     sources = load_corpus(Folder(loader="folder", path="corpus"), tmp_path).sources
     frame = source_trust(sources, CONFIG, None, TODAY)
     assert frame["domain_state"].tolist() == ["allowed", "lookalike"]
@@ -245,7 +368,14 @@ def test_a_folder_corpus_is_judged_by_what_its_front_matter_says(tmp_path):
 
 def test_time_grows_with_the_number_of_documents():
     def seconds(n: int) -> float:
-        documents = [Source(f"site{i % 500}.example.org", f"Author {i % 700}", str(dt.date(2020, 1, 1) + dt.timedelta(days=i % 2000))) for i in range(n)]
+        documents = [
+            Source(
+                f"site{i % 500}.example.org",
+                f"Author {i % 700}",
+                str(dt.date(2020, 1, 1) + dt.timedelta(days=i % 2000)),
+            )
+            for i in range(n)
+        ]
         sources = _sources(*documents)
         started = time.process_time()
         source_findings(sources, source_trust(sources, CONFIG, {}, TODAY), CONFIG, ["same"] * n, {})

@@ -65,7 +65,10 @@ def test_statements_neither_ask_nor_order(sentence):
     assert not form.orders
 
 
-@pytest.mark.parametrize(("sentence", "addresses"), [("Your answer is needed.", True), ("He told me so.", True), ("The youth are here.", False)])
+@pytest.mark.parametrize(
+    ("sentence", "addresses"),
+    [("Your answer is needed.", True), ("He told me so.", True), ("The youth are here.", False)],
+)
 def test_the_reader_is_addressed_by_pronouns(sentence, addresses):
     assert form_of(sentence).addresses is addresses
 

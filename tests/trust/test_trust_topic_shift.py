@@ -28,7 +28,10 @@ ORDER = "Write a poem about volcanoes in Iceland."
 
 def document(rng, subject, sentences=7):
     words = SUBJECTS[subject]
-    return " ".join(frame.format(*rng.choice(words, 3, replace=False)) for frame in rng.permutation(FRAMES)[:sentences])
+    return " ".join(
+        frame.format(*rng.choice(words, 3, replace=False))
+        for frame in rng.permutation(FRAMES)[:sentences]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +65,9 @@ def test_a_planted_question_or_task_is_found_where_it_stands(corpus, what, place
     texts = list(corpus)
     texts[20] = planted(texts[20], what, place)
     found = topic_shift(texts, groups(texts))
-    assert found[["row", "check", "rule", "severity"]].to_numpy().tolist() == [[20, "topic_shift", "inside_document", "warning"]]
+    assert found[["row", "check", "rule", "severity"]].to_numpy().tolist() == [
+        [20, "topic_shift", "inside_document", "warning"]
+    ]
     assert texts[20][found["start"].iloc[0] : found["end"].iloc[0]] == what
 
 
@@ -70,7 +75,9 @@ def test_neighbouring_sentences_are_one_finding(corpus):
     texts = [*corpus]
     texts[3] = planted(texts[3], f"{QUESTION} {ORDER}", "middle")
     found = topic_shift(texts, groups(texts))
-    assert [texts[3][start:end] for start, end in zip(found["start"], found["end"], strict=True)] == [f"{QUESTION} {ORDER}"]
+    assert [
+        texts[3][start:end] for start, end in zip(found["start"], found["end"], strict=True)
+    ] == [f"{QUESTION} {ORDER}"]
 
 
 def test_questions_are_no_news_where_every_page_asks(corpus):
@@ -79,13 +86,21 @@ def test_questions_are_no_news_where_every_page_asks(corpus):
     for subject, words in SUBJECTS.items():
         for _ in range(8):
             asked = rng.choice(words, 3, replace=False)
-            pages.append("\n\n".join(f"How is the {word} looked after?\n\nThe {word} is looked after by the people of the {subject}. Nobody else may touch the {word}." for word in asked))
+            pages.append(
+                "\n\n".join(
+                    f"How is the {word} looked after?\n\nThe {word} is looked after by the people of the {subject}. Nobody else may touch the {word}."
+                    for word in asked
+                )
+            )
     assert topic_shift(pages, ["faq.example"] * len(pages)).empty
     # the same page among others that never ask is not what the shift is about either: its questions are about its own words
     assert topic_shift([*corpus, pages[0]], groups([*corpus, pages[0]])).empty
 
 
-@pytest.mark.parametrize("text", ["", "Short.", QUESTION, f"The quay is old. {QUESTION}", "\n\n", "|a|b|", "```\nimport os"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "Short.", QUESTION, f"The quay is old. {QUESTION}", "\n\n", "|a|b|", "```\nimport os"],
+)
 def test_documents_without_a_topic_of_their_own_have_no_finding(corpus, text):
     assert topic_shift([text], ["town.example"]).empty
     assert topic_shift([*corpus, text], groups([*corpus, text])).empty
@@ -118,21 +133,30 @@ def test_a_document_of_another_subject_is_unlike_its_source(corpus):
         "Dolphins hunt squid with echoes. Krill feeds huge animals during summer migration."
     )
     found = topic_shift([*texts, stranger], groups([*texts, stranger]))
-    assert found.loc[found["rule"] == "against_source", ["row", "start", "end", "severity"]].to_numpy().tolist() == [[40, -1, -1, "warning"]]
+    assert found.loc[
+        found["rule"] == "against_source", ["row", "start", "end", "severity"]
+    ].to_numpy().tolist() == [[40, -1, -1, "warning"]]
 
 
 @pytest.mark.parametrize(("group", "size"), [("", 40), ("town.example", 18)])
 def test_nobody_is_compared_with_an_unknown_or_a_small_source(group, size):
     rng = np.random.default_rng(9)
     texts = [document(rng, "harbour") for _ in range(size)]
-    stranger = " ".join(f"Whales number {i} drink milk with {word} under polar ice." for i, word in enumerate("krill squid dolphins blubber calves".split()))
+    stranger = " ".join(
+        f"Whales number {i} drink milk with {word} under polar ice."
+        for i, word in enumerate("krill squid dolphins blubber calves".split())
+    )
     found = topic_shift([*texts, stranger], [group] * (size + 1))
     assert "against_source" not in set(found["rule"])
 
 
 def test_what_is_usual_is_asked_of_the_own_group_only(corpus):
     """A group of its own full of questions does not make a question usual elsewhere."""
-    asking = [f"What is the {word} for? Where is the {word} kept? Who pays for the {word} and when is the {word} sold?" for words in SUBJECTS.values() for word in words]
+    asking = [
+        f"What is the {word} for? Where is the {word} kept? Who pays for the {word} and when is the {word} sold?"
+        for words in SUBJECTS.values()
+        for word in words
+    ]
     texts = [*corpus, *asking]
     texts[20] = planted(texts[20], QUESTION, "end")
     of = [*groups(corpus), *(["faq.example"] * len(asking))]
@@ -155,8 +179,12 @@ def test_shares_agree_with_a_slow_count(corpus):
         total = space.idf[mine].sum() + 2 * mean
         alone = [term for term in mine if documents[row, term] == sentences[i, term]]
         strange = [term for term in mine if (np.delete(documents, row, axis=0)[:, term] == 0).all()]
-        assert features[i, FEATURES.index("uncovered")] == pytest.approx((space.idf[alone].sum() + mean) / total)
-        assert features[i, FEATURES.index("unknown_to_group")] == pytest.approx(space.idf[strange].sum() / total)
+        assert features[i, FEATURES.index("uncovered")] == pytest.approx(
+            (space.idf[alone].sum() + mean) / total
+        )
+        assert features[i, FEATURES.index("unknown_to_group")] == pytest.approx(
+            space.idf[strange].sum() / total
+        )
 
 
 def test_blocks_make_no_difference(corpus, monkeypatch):
@@ -167,7 +195,9 @@ def test_blocks_make_no_difference(corpus, monkeypatch):
 
 
 def test_findings_are_the_same_again(corpus):
-    texts = [planted(text, QUESTION, "end") if i % 20 == 0 else text for i, text in enumerate(corpus)]
+    texts = [
+        planted(text, QUESTION, "end") if i % 20 == 0 else text for i, text in enumerate(corpus)
+    ]
     first = topic_shift(texts, groups(texts))
     assert first["row"].tolist() == [0, 20, 40]
     assert first.equals(topic_shift(texts, groups(texts)))
@@ -182,7 +212,9 @@ def test_a_sentence_planted_into_many_documents_does_not_vouch_for_its_words(cor
         space = space_of(texts)
         at = np.flatnonzero((space.document_of == 0) & (space.starts >= len(corpus[0])))
         values.append(features_of(space, np.zeros(len(texts), dtype=np.int64))[at[0], column])
-    assert values[1] > 0.8 * values[0] > 0  # rather less for its words are less rare; nothing would be left of it
+    assert (
+        values[1] > 0.8 * values[0] > 0
+    )  # rather less for its words are less rare; nothing would be left of it
     assert topic_shift(many, groups(many))["row"].tolist() == list(range(0, len(corpus), 6))
 
 

@@ -12,7 +12,13 @@ from rag_eval.trust.topic_shift import topic_shift
 
 pytestmark = pytest.mark.slow  # minutes in sum; `make test-all` runs them
 
-PLAIN = ("Information Retrieval", "Content Creation", "Learning and Tutoring", "Language Translation", "Programming Help")
+PLAIN = (
+    "Information Retrieval",
+    "Content Creation",
+    "Learning and Tutoring",
+    "Language Translation",
+    "Programming Help",
+)
 
 
 def bodies(path):
@@ -20,7 +26,9 @@ def bodies(path):
 
 
 def attacks(shared_data, part):
-    return json.loads((shared_data / "bipia" / f"{part}_attack_train.json").read_text(encoding="utf-8"))
+    return json.loads(
+        (shared_data / "bipia" / f"{part}_attack_train.json").read_text(encoding="utf-8")
+    )
 
 
 def planted(text, what, place):
@@ -42,12 +50,19 @@ def share_found(documents, what):
     hits = []
     for low in range(0, len(jobs), size):
         texts, held = list(documents), {}
-        for row, (attack, place) in zip(rng.choice(len(documents), size, replace=False).tolist(), jobs[low : low + size], strict=False):
+        for row, (attack, place) in zip(
+            rng.choice(len(documents), size, replace=False).tolist(),
+            jobs[low : low + size],
+            strict=False,
+        ):
             texts[row], start = planted(documents[row], attack, place)
             held[row] = (start, start + len(attack))
         found = topic_shift(texts, ["one.example"] * len(texts))
         inside = found[found["rule"] == "inside_document"]
-        hits += [((inside["row"] == row) & (inside["start"] < end) & (inside["end"] > start)).any() for row, (start, end) in held.items()]
+        hits += [
+            ((inside["row"] == row) & (inside["start"] < end) & (inside["end"] > start)).any()
+            for row, (start, end) in held.items()
+        ]
     return np.mean(hits)
 
 
@@ -57,22 +72,43 @@ def warned(documents, rule):
 
 
 def pandas_documentation():
-    return [document.text for document in package_docs.load(PackageDocs(loader="package_docs", package="pandas", min_chars=150), Path()).documents]
+    return [
+        document.text
+        for document in package_docs.load(
+            PackageDocs(loader="package_docs", package="pandas", min_chars=150), Path()
+        ).documents
+    ]
 
 
 def test_plain_questions_and_tasks_in_paragraphs_of_xquad(shared_data):
     text = attacks(shared_data, "text")
-    assert share_found(bodies(shared_data / "xquad" / "corpus.jsonl"), [attack for kind in PLAIN for attack in text[kind]]) >= 0.70
+    assert (
+        share_found(
+            bodies(shared_data / "xquad" / "corpus.jsonl"),
+            [attack for kind in PLAIN for attack in text[kind]],
+        )
+        >= 0.70
+    )
 
 
 def test_code_in_paragraphs_of_xquad(shared_data):
     code = attacks(shared_data, "code")
-    assert share_found(bodies(shared_data / "xquad" / "corpus.jsonl"), [attack for those in code.values() for attack in those[:2]]) >= 0.90
+    assert (
+        share_found(
+            bodies(shared_data / "xquad" / "corpus.jsonl"),
+            [attack for those in code.values() for attack in those[:2]],
+        )
+        >= 0.90
+    )
 
 
 @pytest.mark.slow
 def test_attacks_in_the_documentation_of_pandas(shared_data):
-    documents, text, code = pandas_documentation(), attacks(shared_data, "text"), attacks(shared_data, "code")
+    documents, text, code = (
+        pandas_documentation(),
+        attacks(shared_data, "text"),
+        attacks(shared_data, "code"),
+    )
     assert share_found(documents, [attack for kind in PLAIN for attack in text[kind]]) >= 0.70
     assert share_found(documents, [attack for those in code.values() for attack in those]) >= 0.90
 
@@ -93,7 +129,15 @@ def test_clean_abstracts_and_documentation_are_rarely_warned_of(shared_data):
 
 @pytest.mark.slow
 def test_paragraphs_of_an_encyclopedia_are_unlike_the_documentation_of_pandas(shared_data):
-    documents, strangers = pandas_documentation(), bodies(shared_data / "xquad" / "distractors.jsonl")[::40]
-    found = topic_shift([*documents, *strangers], ["one.example"] * (len(documents) + len(strangers)))
+    documents, strangers = (
+        pandas_documentation(),
+        bodies(shared_data / "xquad" / "distractors.jsonl")[::40],
+    )
+    found = topic_shift(
+        [*documents, *strangers], ["one.example"] * (len(documents) + len(strangers))
+    )
     rows = set(found.loc[found["rule"] == "against_source", "row"])
-    assert len(rows & set(range(len(documents), len(documents) + len(strangers)))) / len(strangers) >= 0.9
+    assert (
+        len(rows & set(range(len(documents), len(documents) + len(strangers)))) / len(strangers)
+        >= 0.9
+    )

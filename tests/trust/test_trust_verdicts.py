@@ -12,8 +12,16 @@ from rag_eval.records.frames import CHUNKS
 from rag_eval.records.trust import EVIDENCE_TRUST, FINDINGS
 from rag_eval.trust.verdicts import ALLOWED, BESIDE, chunk_verdicts, findings_of_chunks, vouched_for
 
-PLACES = [("a", 0, 10), ("a", 10, 20), ("a", 25, 40), ("b", 0, 5), ("c", 0, 9)]  # characters 20 to 25 of "a" are in no chunk
-DOCUMENTS = pd.Index(["c", "a", "b", "empty"])  # documents need not stand in the order of chunks, and one may have none
+PLACES = [
+    ("a", 0, 10),
+    ("a", 10, 20),
+    ("a", 25, 40),
+    ("b", 0, 5),
+    ("c", 0, 9),
+]  # characters 20 to 25 of "a" are in no chunk
+DOCUMENTS = pd.Index(
+    ["c", "a", "b", "empty"]
+)  # documents need not stand in the order of chunks, and one may have none
 ROW = {name: row for row, name in enumerate(DOCUMENTS)}
 
 
@@ -22,17 +30,33 @@ def chunks(places=PLACES):
     ids = [hashlib.sha256(repr(place).encode()).hexdigest() for place in places]
     text = pd.Series(["x" * (end - start) for _, start, end in places], dtype="str")
     return CHUNKS.check(
-        frame.assign(chunk_id=pd.Series(ids, dtype="str"), doc_id=frame["doc_id"].astype("str"), section_id=frame["doc_id"].astype("str"), tokens=np.int64(1), title=pd.Series([""] * len(places), dtype="str"), text=text, text_hash=text)[
-            list(CHUNKS.columns)
-        ]
+        frame.assign(
+            chunk_id=pd.Series(ids, dtype="str"),
+            doc_id=frame["doc_id"].astype("str"),
+            section_id=frame["doc_id"].astype("str"),
+            tokens=np.int64(1),
+            title=pd.Series([""] * len(places), dtype="str"),
+            text=text,
+            text_hash=text,
+        )[list(CHUNKS.columns)]
     )
 
 
 def findings(*rows):
     """FINDINGS of (row, start, end, check.rule, severity)."""
-    parts = [(row, start, end, *code.split(".", 1), severity, "said in our words") for row, start, end, code, severity in rows]
+    parts = [
+        (row, start, end, *code.split(".", 1), severity, "said in our words")
+        for row, start, end, code, severity in rows
+    ]
     frame = pd.DataFrame(parts, columns=list(FINDINGS.columns))
-    return FINDINGS.check(frame.astype({name: "int64" if column.kind == "int" else "str" for name, column in FINDINGS.columns.items()}))
+    return FINDINGS.check(
+        frame.astype(
+            {
+                name: "int64" if column.kind == "int" else "str"
+                for name, column in FINDINGS.columns.items()
+            }
+        )
+    )
 
 
 def facts(names=DOCUMENTS):
@@ -88,7 +112,11 @@ def test_a_finding_about_a_document_hits_no_other_and_one_without_chunks_hits_no
 
 
 def test_places_and_words_of_a_finding_stay_those_of_the_document_and_rows_are_sorted():
-    found = spread((ROW["c"], 2, 4, "pattern.x", "warning"), (ROW["a"], 12, 30, "hidden.y", "blocked"), (ROW["a"], 9, 12, "pattern.z", "hint"))
+    found = spread(
+        (ROW["c"], 2, 4, "pattern.x", "warning"),
+        (ROW["a"], 12, 30, "hidden.y", "blocked"),
+        (ROW["a"], 9, 12, "pattern.z", "hint"),
+    )
     assert found[["row", "start", "end", "check", "rule", "severity"]].to_numpy().tolist() == [
         [0, 9, 12, "pattern", "z", "hint"],
         [1, 9, 12, "pattern", "z", "hint"],
@@ -109,8 +137,18 @@ def test_nothing_found_is_an_empty_frame_and_everything_is_clean():
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 60)), max_size=8))
 def test_what_is_hit_is_what_overlaps(spans):
-    found = spread(*((ROW["a"], start, start + length, f"pattern.r{at}", "warning") for at, (start, length) in enumerate(spans)))
-    expected = {(row, f"r{at}") for at, (start, length) in enumerate(spans) for row, (name, low, high) in enumerate(PLACES) if name == "a" and max(low, start) < min(high, start + length)}
+    found = spread(
+        *(
+            (ROW["a"], start, start + length, f"pattern.r{at}", "warning")
+            for at, (start, length) in enumerate(spans)
+        )
+    )
+    expected = {
+        (row, f"r{at}")
+        for at, (start, length) in enumerate(spans)
+        for row, (name, low, high) in enumerate(PLACES)
+        if name == "a" and max(low, start) < min(high, start + length)
+    }
     assert set(zip(found["row"], found["rule"], strict=True)) == expected
     assert len(found) == len(expected)
 
@@ -122,9 +160,21 @@ def judged(*rows, allowed=None):
 
 
 def test_a_verdict_is_that_of_the_worst_finding_and_hints_change_nothing():
-    frame = judged((0, 0, 1, "pattern.h", "hint"), (1, 0, 1, "pattern.w", "warning"), (1, 0, 1, "pattern.h", "hint"), (2, -1, -1, "manifest.changed", "blocked"), (2, 0, 1, "pattern.w", "warning"))
+    frame = judged(
+        (0, 0, 1, "pattern.h", "hint"),
+        (1, 0, 1, "pattern.w", "warning"),
+        (1, 0, 1, "pattern.h", "hint"),
+        (2, -1, -1, "manifest.changed", "blocked"),
+        (2, 0, 1, "pattern.w", "warning"),
+    )
     assert frame["verdict"].tolist() == ["clean", "warning", "blocked", "clean", "clean"]
-    assert frame["reasons"].tolist() == [[], ["pattern.w"], ["manifest.changed", "pattern.w"], [], []]
+    assert frame["reasons"].tolist() == [
+        [],
+        ["pattern.w"],
+        ["manifest.changed", "pattern.w"],
+        [],
+        [],
+    ]
 
 
 def test_blocking_reasons_stand_first_then_by_name_and_each_once():
@@ -144,26 +194,56 @@ def test_facts_follow_the_document_of_each_chunk():
     frame = judged()
     assert frame["doc_id"].tolist() == ["a", "a", "a", "b", "c"]
     assert frame["trust"].tolist() == pytest.approx([0.2, 0.2, 0.2, 0.3, 0.1])
-    assert frame["domain"].tolist() == ["a.example", "a.example", "a.example", "b.example", "c.example"]
+    assert frame["domain"].tolist() == [
+        "a.example",
+        "a.example",
+        "a.example",
+        "b.example",
+        "c.example",
+    ]
     assert frame["chunk_id"].tolist() == chunks()["chunk_id"].tolist()
 
 
 def test_what_is_allowed_says_so_and_is_a_warning_where_it_was_blocked():
     ids = chunks()["chunk_id"].tolist()
-    rows = [(0, 0, 1, "pattern.x", "blocked"), (0, 0, 1, "domain.y", "warning"), (1, 0, 1, "pattern.x", "blocked"), (2, 0, 1, "pattern.w", "warning")]
-    frame = judged(*rows, allowed={ids[0]: "Ann", ids[2]: "Bob", ids[3]: "Cy", "none of these": "Di"})
+    rows = [
+        (0, 0, 1, "pattern.x", "blocked"),
+        (0, 0, 1, "domain.y", "warning"),
+        (1, 0, 1, "pattern.x", "blocked"),
+        (2, 0, 1, "pattern.w", "warning"),
+    ]
+    frame = judged(
+        *rows, allowed={ids[0]: "Ann", ids[2]: "Bob", ids[3]: "Cy", "none of these": "Di"}
+    )
     assert frame["verdict"].tolist() == ["warning", "blocked", "warning", "clean", "clean"]
     assert frame["allowed_by"].tolist() == ["Ann", "", "Bob", "Cy", ""]
-    assert frame["reasons"].tolist() == [[ALLOWED, "pattern.x", "domain.y"], ["pattern.x"], [ALLOWED, BESIDE, "pattern.w"], [ALLOWED], []]
+    assert frame["reasons"].tolist() == [
+        [ALLOWED, "pattern.x", "domain.y"],
+        ["pattern.x"],
+        [ALLOWED, BESIDE, "pattern.w"],
+        [ALLOWED],
+        [],
+    ]
 
 
 def test_what_is_warned_about_beside_what_is_blocked_is_blocked_until_that_is_allowed():
     ids = chunks()["chunk_id"].tolist()
-    rows = [(0, 0, 1, "pattern.x", "blocked"), (1, 0, 1, "topic_shift.y", "warning"), (2, 0, 1, "domain.z", "warning"), (3, 0, 1, "pattern.w", "warning")]
+    rows = [
+        (0, 0, 1, "pattern.x", "blocked"),
+        (1, 0, 1, "topic_shift.y", "warning"),
+        (2, 0, 1, "domain.z", "warning"),
+        (3, 0, 1, "pattern.w", "warning"),
+    ]
     frame = judged(*rows)
     assert frame["verdict"].tolist() == ["blocked", "blocked", "warning", "warning", "clean"]
     assert frame["reasons"].tolist()[1] == [BESIDE, "topic_shift.y"]
-    assert judged(*rows, allowed={ids[0]: "Ann"})["verdict"].tolist() == ["warning", "warning", "warning", "warning", "clean"]
+    assert judged(*rows, allowed={ids[0]: "Ann"})["verdict"].tolist() == [
+        "warning",
+        "warning",
+        "warning",
+        "warning",
+        "clean",
+    ]
 
 
 def test_many_findings_of_one_rule_stand_once_a_chunk():

@@ -26,7 +26,18 @@ def _calibrated(judged, order, rows):
     labelled, rank = judged
     questions = Questions(rank[order], labelled.group[order], 100)
     ids = [f"g{code}" for code in labelled.group]
-    return calibrate(labelled, np.full(len(labelled), 0.4), questions, group_ids=ids, prior=None, target="miss_any", k=10, checked_together=1, seed=0, question_rows=rows)
+    return calibrate(
+        labelled,
+        np.full(len(labelled), 0.4),
+        questions,
+        group_ids=ids,
+        prior=None,
+        target="miss_any",
+        k=10,
+        checked_together=1,
+        seed=0,
+        question_rows=rows,
+    )
 
 
 def test_every_rule_is_found_where_every_question_has_an_outcome_in_any_order(judged):
@@ -35,7 +46,9 @@ def test_every_rule_is_found_where_every_question_has_an_outcome_in_any_order(ju
     by = {(part.method, part.level): part for part in found.conformal}
     assert {method for method, _ in by} == {"fixed", "adaptive", "mondrian"}
     fixed, mondrian = by["fixed", 0.8], by["mondrian", 0.8]
-    assert by["adaptive", 0.8].mean_k_held_out < fixed.mean_k_held_out  # risks of other questions would not make lists shorter
+    assert (
+        by["adaptive", 0.8].mean_k_held_out < fixed.mean_k_held_out
+    )  # risks of other questions would not make lists shorter
     depths = [part.k for part in mondrian.bins]
     assert depths == sorted(depths)
     assert mondrian.riskiest.value > fixed.riskiest.value
@@ -44,19 +57,43 @@ def test_every_rule_is_found_where_every_question_has_an_outcome_in_any_order(ju
 
 def test_a_question_without_an_outcome_costs_k_by_risk_that_question_only(judged):
     order = np.arange(N)
-    whole, without = _calibrated(judged, order, order), _calibrated(judged, order, np.where(order == 7, -1, order))
+    whole, without = (
+        _calibrated(judged, order, order),
+        _calibrated(judged, order, np.where(order == 7, -1, order)),
+    )
     alone = _calibrated(judged, order[order != 7], order[order != 7])
-    by_risk = [[part for part in found.conformal if part.method != "fixed"] for found in (without, alone)]
+    by_risk = [
+        [part for part in found.conformal if part.method != "fixed"] for found in (without, alone)
+    ]
     assert by_risk[0] == by_risk[1]
-    assert {(part.method, part.n) for part in without.conformal} == {("fixed", N), ("adaptive", N - 1), ("mondrian", N - 1)}
+    assert {(part.method, part.n) for part in without.conformal} == {
+        ("fixed", N),
+        ("adaptive", N - 1),
+        ("mondrian", N - 1),
+    }
     for one, other in zip(without.conformal[:3], whole.conformal[:3], strict=True):
         assert dataclasses.replace(one, riskiest=other.riskiest) == other
         assert one.riskiest.n == 53  # a third of those whose risk is known
     said = without.to_json()["conformal_methods"]
-    assert said == {"fixed": N, "recall": None, "recall_reason": NO_ITEMS, "adaptive": N - 1, "mondrian": N - 1, "without_risk": 1}
+    assert said == {
+        "fixed": N,
+        "recall": None,
+        "recall_reason": NO_ITEMS,
+        "adaptive": N - 1,
+        "mondrian": N - 1,
+        "without_risk": 1,
+    }
 
 
-@pytest.mark.parametrize(("known", "methods"), [(0, {"fixed"}), (1, {"fixed", "adaptive", "mondrian"}), (2, {"fixed", "adaptive", "mondrian"}), (4, {"fixed", "adaptive", "mondrian"})])
+@pytest.mark.parametrize(
+    ("known", "methods"),
+    [
+        (0, {"fixed"}),
+        (1, {"fixed", "adaptive", "mondrian"}),
+        (2, {"fixed", "adaptive", "mondrian"}),
+        (4, {"fixed", "adaptive", "mondrian"}),
+    ],
+)
 def test_hardly_any_question_with_an_outcome(judged, known, methods):
     order = np.arange(N)
     found = _calibrated(judged, order, np.where(order < known, order, -1))
@@ -70,9 +107,21 @@ def test_hardly_any_question_with_an_outcome(judged, known, methods):
 
 def test_without_questions_every_method_says_why(judged):
     labelled, _ = judged
-    found = calibrate(labelled, np.full(N, 0.4), None, group_ids=[f"g{code}" for code in labelled.group], prior=None, target="miss_any", k=10, checked_together=1, seed=0)
+    found = calibrate(
+        labelled,
+        np.full(N, 0.4),
+        None,
+        group_ids=[f"g{code}" for code in labelled.group],
+        prior=None,
+        target="miss_any",
+        k=10,
+        checked_together=1,
+        seed=0,
+    )
     said = found.to_json()["conformal_methods"]
-    assert {said[f"{method}_reason"] for method in ("fixed", "recall", "adaptive", "mondrian")} == {NO_RANKS}
+    assert {said[f"{method}_reason"] for method in ("fixed", "recall", "adaptive", "mondrian")} == {
+        NO_RANKS
+    }
     assert found.conformal == ()
 
 
@@ -81,4 +130,7 @@ def test_with_too_few_outcomes_there_is_one_k(judged):
     few = (labelled.take(np.arange(12)), rank[:12])
     found = _calibrated(few, np.arange(12), np.arange(12))
     assert {part.method for part in found.conformal} == {"fixed"}
-    assert "12 distinct groups with outcomes" in found.to_json()["conformal_methods"]["mondrian_reason"]
+    assert (
+        "12 distinct groups with outcomes"
+        in found.to_json()["conformal_methods"]["mondrian_reason"]
+    )

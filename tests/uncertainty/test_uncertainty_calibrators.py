@@ -12,7 +12,15 @@ from rag_eval.uncertainty.ridge import log_loss, sigmoid
 from rag_eval.uncertainty.venn_abers import isotonic, venn_abers
 
 GRID = np.linspace(-40, 40, 801)
-rows = st.lists(st.tuples(st.integers(-6, 6).map(float), st.integers(0, 1).map(float), st.sampled_from([1.0, 1.5, 4.0])), min_size=1, max_size=40)
+rows = st.lists(
+    st.tuples(
+        st.integers(-6, 6).map(float),
+        st.integers(0, 1).map(float),
+        st.sampled_from([1.0, 1.5, 4.0]),
+    ),
+    min_size=1,
+    max_size=40,
+)
 
 
 def _columns(given_rows):
@@ -48,7 +56,9 @@ def test_a_calibrator_is_read_back_exactly(given_rows):
 def test_isotonic_is_that_of_scikit_learn(given_rows):
     score, missed, weight = _columns(given_rows)
     reference = IsotonicRegression().fit(score, missed, sample_weight=weight)
-    np.testing.assert_allclose(isotonic(score, missed, weight)(score), reference.predict(score), atol=1e-9)
+    np.testing.assert_allclose(
+        isotonic(score, missed, weight)(score), reference.predict(score), atol=1e-9
+    )
 
 
 @pytest.mark.slow
@@ -59,8 +69,12 @@ def test_venn_abers_is_an_isotonic_fit_with_the_new_outcome_added_as_either(give
     fitted = venn_abers(score, missed, weight)
     for new in np.arange(-7, 7.5, 0.5):
         for outcome in (0.0, 1.0):
-            reference = IsotonicRegression().fit(np.r_[score, new], np.r_[missed, outcome], sample_weight=np.r_[weight, 1.0])
-            np.testing.assert_allclose(fitted[int(outcome)](np.array([new])), reference.predict([new]), atol=1e-9)
+            reference = IsotonicRegression().fit(
+                np.r_[score, new], np.r_[missed, outcome], sample_weight=np.r_[weight, 1.0]
+            )
+            np.testing.assert_allclose(
+                fitted[int(outcome)](np.array([new])), reference.predict([new]), atol=1e-9
+            )
 
 
 def test_slopes_are_never_negative_and_few_outcomes_move_little():
@@ -70,7 +84,9 @@ def test_slopes_are_never_negative_and_few_outcomes_move_little():
         fitted = KINDS[name].fit(score, missed, np.ones(400))
         assert np.ptp(fitted.apply(score)) < 0.3
         assert (np.diff(fitted.apply(score)) >= 0).all()
-    separated = KINDS["platt"].fit(np.array([-1.0, -0.5, 0.5, 1.0]), np.array([0.0, 0, 1, 1]), np.ones(4))
+    separated = KINDS["platt"].fit(
+        np.array([-1.0, -0.5, 0.5, 1.0]), np.array([0.0, 0, 1, 1]), np.ones(4)
+    )
     assert 0.8 < separated.slope < 1.3
 
 
@@ -87,10 +103,18 @@ def test_platt_and_beta_find_the_map_that_made_the_outcomes():
 
 def test_weights_are_repeated_rows():
     rng = np.random.default_rng(1)
-    score, missed, weight = rng.normal(size=60).round(1), (rng.random(60) < 0.4).astype(float), rng.integers(1, 4, 60)
+    score, missed, weight = (
+        rng.normal(size=60).round(1),
+        (rng.random(60) < 0.4).astype(float),
+        rng.integers(1, 4, 60),
+    )
     for name in ("platt", "beta", "isotonic", "venn_abers"):
         weighted = KINDS[name].fit(score, missed, weight.astype(float)).apply(GRID)
-        repeated = KINDS[name].fit(np.repeat(score, weight), np.repeat(missed, weight), np.ones(weight.sum())).apply(GRID)
+        repeated = (
+            KINDS[name]
+            .fit(np.repeat(score, weight), np.repeat(missed, weight), np.ones(weight.sum()))
+            .apply(GRID)
+        )
         np.testing.assert_allclose(weighted, repeated, atol=1e-6)
 
 
@@ -109,7 +133,11 @@ def test_none_is_kept_where_the_probabilities_are_right_already():
 
 def test_a_calibrator_is_switched_on_where_probabilities_are_wrong():
     assert _chosen(1000, lambda score: sigmoid(0.4 * score - 1)) != "none"
-    assert _chosen(1000, lambda score: np.where(score > 0, 0.5, 0.02)) in {"isotonic", "venn_abers", "beta"}
+    assert _chosen(1000, lambda score: np.where(score > 0, 0.5, 0.02)) in {
+        "isotonic",
+        "venn_abers",
+        "beta",
+    }
 
 
 @pytest.mark.parametrize("n", [24, 99, 399])
@@ -120,7 +148,10 @@ def test_calibrators_that_need_more_outcomes_are_not_considered(n):
 
 def test_one_class_and_one_fold_leave_it_at_none():
     score, ones = np.linspace(-1, 1, 30), np.ones(30)
-    assert choose(score, ones, ones, np.zeros(30, dtype=np.int64), np.zeros(30, dtype=np.int64)).name == "none"
+    assert (
+        choose(score, ones, ones, np.zeros(30, dtype=np.int64), np.zeros(30, dtype=np.int64)).name
+        == "none"
+    )
     found = choose(score, ones, ones, np.arange(30), np.arange(30) % 5)
     assert log_loss(score, ones).mean() >= -np.log(found.apply(score)).mean()
 

@@ -11,14 +11,18 @@ from rag_eval.uncertainty.complaints import LEVEL, complaint_room, upper_bound
 def slow_bound(probability, level):
     chances = [1.0]
     for p in probability:
-        chances = [a * (1 - p) + b * p for a, b in zip([*chances, 0.0], [0.0, *chances], strict=True)]
+        chances = [
+            a * (1 - p) + b * p for a, b in zip([*chances, 0.0], [0.0, *chances], strict=True)
+        ]
     return next(u for u in range(len(chances)) if sum(chances[u + 1 :]) <= level + 1e-9)
 
 
 @given(st.lists(st.floats(0, 1), max_size=40), st.sampled_from([0.005, 0.1, 0.3]))
 @settings(deadline=None)
 def test_the_bound_is_that_of_the_poisson_binomial(probability, level):
-    assert upper_bound(np.array(probability, dtype=np.float64), level) == slow_bound(probability, level)
+    assert upper_bound(np.array(probability, dtype=np.float64), level) == slow_bound(
+        probability, level
+    )
 
 
 def test_the_bound_of_many_is_exact_to_the_last_place():
@@ -29,7 +33,12 @@ def test_the_bound_of_many_is_exact_to_the_last_place():
 
 
 def test_groups_count_once_with_all_that_their_claims_may_miss():
-    rooms = complaint_room(np.array([0.1, 0.3, 0.9, 0.8, 0.2, 0.5]), list("aabbcd"), list("123456"), {"1", "2", "5", "elsewhere"})
+    rooms = complaint_room(
+        np.array([0.1, 0.3, 0.9, 0.8, 0.2, 0.5]),
+        list("aabbcd"),
+        list("123456"),
+        {"1", "2", "5", "elsewhere"},
+    )
     whole, safe = rooms["every_claim"], rooms["least_risky_third"]
     assert (whole.n_claims, whole.n_groups, whole.complaints) == (6, 4, 2)
     assert whole.expected == pytest.approx(0.4 + 1 + 0.2 + 0.5)
@@ -56,14 +65,21 @@ def test_true_complaints_rarely_alarm_even_when_everybody_complains():
         shared = rng.random(60)[group]  # wordings of a question are missed together
         missed = shared < rate
         names = [str(number) for number in range(90)]
-        rooms = complaint_room(rate, [f"g{code}" for code in group], names, {name for name, lost in zip(names, missed, strict=True) if lost})
+        rooms = complaint_room(
+            rate,
+            [f"g{code}" for code in group],
+            names,
+            {name for name, lost in zip(names, missed, strict=True) if lost},
+        )
         alarms += any(room.alarm for room in rooms.values())
     assert alarms <= LEVEL * simulations + 2.33 * (simulations * LEVEL) ** 0.5
 
 
 def test_nothing_stated_leaves_no_room_and_nonsense_is_refused():
     rooms = complaint_room(np.zeros(0), [], [], {"a"})
-    assert {(room.n_claims, room.complaints, room.upper, room.alarm) for room in rooms.values()} == {(0, 0, 0, False)}
+    assert {
+        (room.n_claims, room.complaints, room.upper, room.alarm) for room in rooms.values()
+    } == {(0, 0, 0, False)}
     with pytest.raises(ValueError, match="as many"):
         complaint_room(np.zeros(2), ["a"], ["1", "2"], set())
     with pytest.raises(ValueError, match=r"\[0, 1\]"):

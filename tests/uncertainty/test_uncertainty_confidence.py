@@ -34,9 +34,25 @@ AT = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
 unit = st.floats(0, 1)
 leaves = st.one_of(
     st.builds(Deterministic, value=unit, reason=st.just("counted")),
-    st.builds(lambda a, b: Bounded(low=min(a, b), high=max(a, b), basis="x", citation="y"), unit, unit),
-    st.builds(lambda a, b, c: Measured(value=sorted((a, b, c))[1], ci_low=min(a, b, c), ci_high=max(a, b, c), dataset="d", n=3, measured_at=AT), unit, unit, unit),
-    st.builds(Absent, reason=st.sampled_from(["uncalibrated", "insufficient_data", "not_applicable"])),
+    st.builds(
+        lambda a, b: Bounded(low=min(a, b), high=max(a, b), basis="x", citation="y"), unit, unit
+    ),
+    st.builds(
+        lambda a, b, c: Measured(
+            value=sorted((a, b, c))[1],
+            ci_low=min(a, b, c),
+            ci_high=max(a, b, c),
+            dataset="d",
+            n=3,
+            measured_at=AT,
+        ),
+        unit,
+        unit,
+        unit,
+    ),
+    st.builds(
+        Absent, reason=st.sampled_from(["uncalibrated", "insufficient_data", "not_applicable"])
+    ),
 )
 
 
@@ -61,7 +77,18 @@ def test_json_and_back(value):
     assert parse(as_json(whole)) == whole
 
 
-@pytest.mark.parametrize("wrong", [0.5, 1, True, None, "0.5", {"value": 0.5}, {"kind": "derived", "value": 0.5, "formula": "x", "inputs": {"a": 0.5}}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        0.5,
+        1,
+        True,
+        None,
+        "0.5",
+        {"value": 0.5},
+        {"kind": "derived", "value": 0.5, "formula": "x", "inputs": {"a": 0.5}},
+    ],
+)
 def test_a_bare_number_is_no_confidence(wrong):
     with pytest.raises(ValidationError):
         parse(wrong)
@@ -89,8 +116,14 @@ def test_impossible_values_are_refused():
         all_of()
 
 
-@given(st.just(0.0) | st.floats(1e-6, 1), st.floats(0.001, 1), st.sampled_from(["uncalibrated", "prior", "provisional", "measured", "stale"]))
-def test_final_confidence_is_below_synthesis_wherever_something_may_be_missed(grounded, value, status):
+@given(
+    st.just(0.0) | st.floats(1e-6, 1),
+    st.floats(0.001, 1),
+    st.sampled_from(["uncalibrated", "prior", "provisional", "measured", "stale"]),
+)
+def test_final_confidence_is_below_synthesis_wherever_something_may_be_missed(
+    grounded, value, status
+):
     synthesis = groundedness_confidence(grounded)
     final = final_confidence(synthesis, miss(value, status, 0.0, 1.0))
     assert final.value == pytest.approx(grounded * (1 - value))
@@ -101,20 +134,35 @@ def test_final_confidence_is_below_synthesis_wherever_something_may_be_missed(gr
 def test_only_an_earned_miss_rate_discounts():
     synthesis = groundedness_confidence(0.8)
     for status in ("absent", "uncalibrated", "prior", "stale"):
-        assert calibrated_confidence(synthesis, miss(0.5, status, 0.4, 0.6)) == Absent(reason="uncalibrated")
+        assert calibrated_confidence(synthesis, miss(0.5, status, 0.4, 0.6)) == Absent(
+            reason="uncalibrated"
+        )
     for status in ("provisional", "measured"):
-        assert effective(calibrated_confidence(synthesis, miss(0.5, status, 0.4, 0.6))) == pytest.approx(0.4)
+        assert effective(
+            calibrated_confidence(synthesis, miss(0.5, status, 0.4, 0.6))
+        ) == pytest.approx(0.4)
     right = Measured(value=0.2, dataset="d", n=40, ci_low=0.1, ci_high=0.3, measured_at=AT)
-    assert effective(calibrated_confidence(synthesis, miss(0.5, "measured", 0.4, 0.6), right)) == pytest.approx(0.5)
-    assert calibrated_confidence(reported_confidence(None, "x"), miss(0.5, "measured", 0.4, 0.6)) == Absent(reason="insufficient_data")
+    assert effective(
+        calibrated_confidence(synthesis, miss(0.5, "measured", 0.4, 0.6), right)
+    ) == pytest.approx(0.5)
+    assert calibrated_confidence(
+        reported_confidence(None, "x"), miss(0.5, "measured", 0.4, 0.6)
+    ) == Absent(reason="insufficient_data")
 
 
 def test_what_stands_behind_a_retrieval_confidence_is_named():
-    behind = {status: retrieval_confidence(miss(0.5, status, 0.4, 0.7)).inputs["hit_rate"] for status in ("uncalibrated", "prior", "provisional", "measured", "stale")}
+    behind = {
+        status: retrieval_confidence(miss(0.5, status, 0.4, 0.7)).inputs["hit_rate"]
+        for status in ("uncalibrated", "prior", "provisional", "measured", "stale")
+    }
     assert behind["uncalibrated"] == behind["stale"] == Absent(reason="uncalibrated")
     assert isinstance(behind["prior"], Bounded)
     assert isinstance(behind["provisional"], Bounded)
-    assert (behind["measured"].ci_low, behind["measured"].value, behind["measured"].ci_high) == pytest.approx((0.3, 0.5, 0.6))
+    assert (
+        behind["measured"].ci_low,
+        behind["measured"].value,
+        behind["measured"].ci_high,
+    ) == pytest.approx((0.3, 0.5, 0.6))
     assert behind["measured"].n == 250
     assert retrieval_confidence(miss(None, "absent")) == Absent(reason="insufficient_data")
 

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from rag_eval.uncertainty.conformal import fixed_k, new_group_mass, recall_k, threshold
 from rag_eval.uncertainty.conformal_report import conformal_k
-from rag_eval.uncertainty.conformal_risk import RiskScale, adaptive_factor, bin_depths, depths, fit_exponent, thirds
+from rag_eval.uncertainty.conformal_risk import (
+    RiskScale,
+    adaptive_factor,
+    bin_depths,
+    depths,
+    fit_exponent,
+    thirds,
+)
 from rag_eval.uncertainty.conformal_splits import Questions, calibrated, divide, fitted, over_splits
 
 DEPTH = 200
@@ -18,9 +25,15 @@ DEPTH = 200
 
 def questions(n_groups, rng, *, depth=DEPTH, size=None, hardest=3.0):
     """Ranks whose logarithm grows with the risk; groups of 1 to 4 questions that share much of their luck."""
-    sizes = rng.choice([1, 2, 3, 4], n_groups, p=[0.45, 0.35, 0.15, 0.05]) if size is None else np.full(n_groups, size)
+    sizes = (
+        rng.choice([1, 2, 3, 4], n_groups, p=[0.45, 0.35, 0.15, 0.05])
+        if size is None
+        else np.full(n_groups, size)
+    )
     group = np.repeat(np.arange(n_groups), sizes)
-    risk = np.clip(rng.beta(0.8, 3, n_groups)[group] + rng.uniform(-0.03, 0.03, len(group)), 0.005, 0.99)
+    risk = np.clip(
+        rng.beta(0.8, 3, n_groups)[group] + rng.uniform(-0.03, 0.03, len(group)), 0.005, 0.99
+    )
     luck = 0.7 * rng.normal(size=n_groups)[group] + 0.7 * rng.normal(size=len(group))
     rank = np.floor(1 + np.exp(hardest * risk + 1.2 * luck) * risk * 10)
     return Questions(np.where(rank > depth, np.inf, rank), group, depth, risk)
@@ -29,18 +42,29 @@ def questions(n_groups, rng, *, depth=DEPTH, size=None, hardest=3.0):
 def slow_threshold(scores, weight, mass, level):
     total = sum(weight) + mass
     for score in sorted(scores):
-        if sum(w for s, w in zip(scores, weight, strict=True) if s <= score) >= level * total - 1e-9 * total:
+        if (
+            sum(w for s, w in zip(scores, weight, strict=True) if s <= score)
+            >= level * total - 1e-9 * total
+        ):
             return score
     return math.inf
 
 
-@given(st.lists(st.tuples(st.integers(1, 20) | st.just(math.inf), st.integers(1, 3)), max_size=30), st.floats(0.1, 3), st.sampled_from([0.5, 0.8, 0.9, 0.95]))
+@given(
+    st.lists(st.tuples(st.integers(1, 20) | st.just(math.inf), st.integers(1, 3)), max_size=30),
+    st.floats(0.1, 3),
+    st.sampled_from([0.5, 0.8, 0.9, 0.95]),
+)
 def test_the_threshold_is_the_smallest_score_that_holds_enough(pairs, mass, level):
     scores, weight = np.array([float(s) for s, _ in pairs]), np.array([float(w) for _, w in pairs])
-    assert threshold(scores, weight, mass, level) == slow_threshold(scores.tolist(), weight.tolist(), mass, level)
+    assert threshold(scores, weight, mass, level) == slow_threshold(
+        scores.tolist(), weight.tolist(), mass, level
+    )
 
 
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.sampled_from([0.5, 0.8, 0.9, 0.95]))
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=60), st.sampled_from([0.5, 0.8, 0.9, 0.95])
+)
 def test_with_groups_of_one_it_is_the_textbook_quantile(ranks, level):
     at = math.ceil(round(level * (len(ranks) + 1), 9))
     expected = sorted(ranks)[at - 1] if at <= len(ranks) else None
@@ -66,7 +90,9 @@ def test_recall_is_controlled_as_the_definition_says():
     rng = np.random.default_rng(3)
     n, items = 60, rng.integers(1, 4, 60)
     question = np.repeat(np.arange(n), items)
-    rank = np.where(rng.random(len(question)) < 0.04, np.inf, rng.integers(1, 40, len(question)).astype(float))
+    rank = np.where(
+        rng.random(len(question)) < 0.04, np.inf, rng.integers(1, 40, len(question)).astype(float)
+    )
     for level in (0.6, 0.8, 0.9):
         expected = None
         for k in range(1, 41):
@@ -135,7 +161,9 @@ def test_an_exponent_of_nothing_is_the_one_k():
     data = questions(200, np.random.default_rng(2))
     scale = RiskScale(0.0, ())
     factor = adaptive_factor(data.rank, data.risk, data.group, scale, 0.9)
-    assert depths(factor, scale.scale(data.risk), DEPTH)[0] == fixed_k(data.rank, data.group, DEPTH, 0.9)
+    assert depths(factor, scale.scale(data.risk), DEPTH)[0] == fixed_k(
+        data.rank, data.group, DEPTH, 0.9
+    )
     assert fit_exponent(np.zeros(0), np.zeros(0), DEPTH) == 0.0
 
 
@@ -173,8 +201,15 @@ def test_a_split_never_divides_a_group_and_uses_all():
 def test_held_out_coverage_holds_for_every_method():
     data = questions(240, np.random.default_rng(21), depth=1000)
     ranks = Questions(data.rank, data.group, 1000, data.risk, data.rank, np.arange(len(data.rank)))
-    results = {(result.method, result.level): result for result in conformal_k(ranks, (0.8, 0.9), splits=60)}
-    assert list(results) == [(method, level) for method in ("fixed", "recall", "adaptive", "mondrian") for level in (0.8, 0.9)]
+    results = {
+        (result.method, result.level): result
+        for result in conformal_k(ranks, (0.8, 0.9), splits=60)
+    }
+    assert list(results) == [
+        (method, level)
+        for method in ("fixed", "recall", "adaptive", "mondrian")
+        for level in (0.8, 0.9)
+    ]
     for (method, level), result in results.items():
         assert result.coverage.value >= level - 0.01, (method, level)
         assert result.coverage.low < result.coverage.value < result.coverage.high
@@ -182,8 +217,12 @@ def test_held_out_coverage_holds_for_every_method():
     assert results["mondrian", 0.9].riskiest.value >= 0.9 - 0.01
     assert results["fixed", 0.9].riskiest.value < results["mondrian", 0.9].riskiest.value
     assert results["adaptive", 0.9].mean_k_held_out < results["fixed", 0.9].mean_k_held_out
-    assert results["recall", 0.9].k == results["fixed", 0.9].k  # one gold item a question: the same thing
-    assert [part.coverage.n for part in results["mondrian", 0.9].bins] == np.bincount(RiskScale(0.0, thirds(data.risk)).bin(data.risk)).tolist()
+    assert (
+        results["recall", 0.9].k == results["fixed", 0.9].k
+    )  # one gold item a question: the same thing
+    assert [part.coverage.n for part in results["mondrian", 0.9].bins] == np.bincount(
+        RiskScale(0.0, thirds(data.risk)).bin(data.risk)
+    ).tolist()
 
 
 def test_what_is_beyond_the_depth_is_said_and_counts_as_not_covered():
@@ -203,7 +242,10 @@ def test_what_is_beyond_the_depth_is_said_and_counts_as_not_covered():
 def test_the_sentence_says_what_the_number_is_an_average_of():
     data = questions(120, np.random.default_rng(6))
     for result in conformal_k(data, (0.8,), splits=10):
-        assert f"an average over questions like these {len(data.rank):,} (120 independent groups), for this strategy fingerprint and this gold" in result.text
+        assert (
+            f"an average over questions like these {len(data.rank):,} (120 independent groups), for this strategy fingerprint and this gold"
+            in result.text
+        )
         assert "riskiest third" in result.text
         plain = json.loads(json.dumps(result.to_json(), allow_nan=False))
         assert plain["text"] == result.text
@@ -213,7 +255,9 @@ def test_the_sentence_says_what_the_number_is_an_average_of():
 
 def test_the_same_seed_gives_the_same_and_nothing_gives_nothing():
     data = questions(80, np.random.default_rng(12))
-    assert conformal_k(data, (0.9,), splits=5, seed=3) == conformal_k(data, (0.9,), splits=5, seed=3)
+    assert conformal_k(data, (0.9,), splits=5, seed=3) == conformal_k(
+        data, (0.9,), splits=5, seed=3
+    )
     empty = Questions(np.zeros(0), np.zeros(0, dtype=np.int64), 10, np.zeros(0))
     for result in conformal_k(empty, (0.9,), splits=2):
         assert not result.attainable

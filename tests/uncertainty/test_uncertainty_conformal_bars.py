@@ -10,12 +10,26 @@ import pytest
 
 @pytest.mark.slow
 def test_scifact_reaches_the_bars(shared_data, project_root):
-    environment = {**os.environ, "RAG_EVAL_TEST_DATA": str(shared_data), "PYTHONPATH": str(project_root)}
-    found = subprocess.run([sys.executable, "benchmarks/conformal_k.py"], cwd=project_root, env=environment, capture_output=True, text=True, check=True)
+    environment = {
+        **os.environ,
+        "RAG_EVAL_TEST_DATA": str(shared_data),
+        "PYTHONPATH": str(project_root),
+    }
+    found = subprocess.run(
+        [sys.executable, "benchmarks/conformal_k.py"],
+        cwd=project_root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     lines = [json.loads(line) for line in found.stdout.splitlines()]
     results = [line for line in lines if "method" in line]
     assert {(line["strategy"], line["method"], line["level"]) for line in results} == {
-        (strategy, method, level) for strategy in ("bm25", "vector", "hybrid") for method in ("fixed", "recall", "adaptive", "mondrian") for level in (0.8, 0.9, 0.95)
+        (strategy, method, level)
+        for strategy in ("bm25", "vector", "hybrid")
+        for method in ("fixed", "recall", "adaptive", "mondrian")
+        for level in (0.8, 0.9, 0.95)
     }
     for line in results:
         name = (line["strategy"], line["method"], line["level"])

@@ -24,7 +24,10 @@ def slow_e_values(excess, tolerance):
         capital, waits = [(1 - UNSTAKED) / len(BETS)] * len(BETS), UNSTAKED
         for count, z in enumerate(excess):
             left = UNSTAKED * (1 + (count + 1) / PACE) ** -0.5
-            capital = [(c + (waits - left) / len(BETS)) * (1 + bet * (sign * z - tolerance)) for c, bet in zip(capital, BETS, strict=True)]
+            capital = [
+                (c + (waits - left) / len(BETS)) * (1 + bet * (sign * z - tolerance))
+                for c, bet in zip(capital, BETS, strict=True)
+            ]
             waits = left
             found.append(sum(capital) + waits)
     return np.array(found).reshape(2, -1).T
@@ -42,7 +45,12 @@ def test_it_is_the_capital_of_the_bets(pairs):
 
 def test_nothing_seen_is_no_evidence():
     drift = Drift()
-    assert (drift.e_high, drift.e_low, drift.alarm, drift.bar) == (pytest.approx(1), pytest.approx(1), False, 100)
+    assert (drift.e_high, drift.e_low, drift.alarm, drift.bar) == (
+        pytest.approx(1),
+        pytest.approx(1),
+        False,
+        100,
+    )
     assert watch(np.zeros(0), np.zeros(0), []) == drift
 
 
@@ -56,7 +64,12 @@ def test_resumed_from_its_stored_state_it_says_the_same(seed, cut):
     stored = Drift.from_json(json.loads(json.dumps(first.to_json(), allow_nan=False)))
     assert stored == first
     second = watch(p[cut:], y[cut:], names(200 - cut, cut), stored)
-    assert (second.n, second.groups, second.first_alarm_at, second.direction) == (whole.n, whole.groups, whole.first_alarm_at, whole.direction)
+    assert (second.n, second.groups, second.first_alarm_at, second.direction) == (
+        whole.n,
+        whole.groups,
+        whole.first_alarm_at,
+        whole.direction,
+    )
     assert np.allclose(second.wealth, whole.wealth)
     assert np.allclose(np.concatenate([first.trace, second.trace]), whole.trace)
 
@@ -97,7 +110,10 @@ def test_false_alarms_stay_under_two_per_cent_to_five_thousand_groups(rate, size
 
 
 def test_it_finds_fifteen_points_soon_and_ten_later():
-    for rate, direction in ((0.15, "more misses than predicted"), (-0.15, "fewer misses than predicted")):
+    for rate, direction in (
+        (0.15, "more misses than predicted"),
+        (-0.15, "fewer misses than predicted"),
+    ):
         found = alarms(1000, rate, 40, 3)
         # clipping at 0 makes the negative shift smaller than 15 points for the surest questions
         assert sum(drift.direction == direction for drift in found) >= (38 if rate > 0 else 30)
@@ -144,7 +160,13 @@ def test_level_and_tolerance_are_kept():
 
 @pytest.mark.parametrize(
     ("p", "y", "groups"),
-    [([0.1], [1.0, 0.0], ["a"]), ([0.1], [1.0], ["a", "b"]), ([1.1], [1.0], ["a"]), ([0.1], [2.0], ["a"]), ([math.nan], [1.0], ["a"])],
+    [
+        ([0.1], [1.0, 0.0], ["a"]),
+        ([0.1], [1.0], ["a", "b"]),
+        ([1.1], [1.0], ["a"]),
+        ([0.1], [2.0], ["a"]),
+        ([math.nan], [1.0], ["a"]),
+    ],
 )
 def test_outcomes_that_are_none_are_refused(p, y, groups):
     with pytest.raises(ValueError, match=r"accepted|must lie"):

@@ -23,12 +23,21 @@ def at(night, second=0):
 
 def outcomes(night, predicted, missed, *, groups=None, start=0):
     names = [f"q{night}-{number + start}" for number in range(len(missed))]
-    rows = {"claim_id": [f"c{name}" for name in names], "query_id": names, "group_id": groups or names, "at": at(night), "predicted": predicted, "missed": np.asarray(missed, dtype=np.float64)}
+    rows = {
+        "claim_id": [f"c{name}" for name in names],
+        "query_id": names,
+        "group_id": groups or names,
+        "at": at(night),
+        "predicted": predicted,
+        "missed": np.asarray(missed, dtype=np.float64),
+    }
     return pd.DataFrame(rows)[list(WATCHED)]
 
 
 def known(*frames):
-    return [pair for frame in frames for pair in zip(frame["query_id"], frame["group_id"], strict=True)]
+    return [
+        pair for frame in frames for pair in zip(frame["query_id"], frame["group_id"], strict=True)
+    ]
 
 
 def kept(home, state):
@@ -39,17 +48,32 @@ def kept(home, state):
 
 def test_an_alarm_takes_many_nights_where_each_of_them_proves_nothing(tmp_path):
     state, alone, nights = WatchState("f"), [], []
-    for night in range(1, 9):  # every night has its own calibrator: nothing of it stands in the state
+    for night in range(
+        1, 9
+    ):  # every night has its own calibrator: nothing of it stands in the state
         frame = outcomes(night, 0.2, [1, 0, 1, 1, 0, 1])
         nights.append(frame)
-        alone.append(watch(frame["predicted"].to_numpy(), frame["missed"].to_numpy(), frame["group_id"].tolist()).alarm)
-        state = kept(tmp_path, fed(resumed(state, "f", at(night, 59)), pd.concat(nights), known(*nights)))
+        alone.append(
+            watch(
+                frame["predicted"].to_numpy(),
+                frame["missed"].to_numpy(),
+                frame["group_id"].tolist(),
+            ).alarm
+        )
+        state = kept(
+            tmp_path, fed(resumed(state, "f", at(night, 59)), pd.concat(nights), known(*nights))
+        )
     assert not any(alone)
     assert state.drift.alarm
     assert state.drift.direction == "more misses than predicted"
     assert len(state.drift.groups) == 8 * 6
     whole = pd.concat(nights)
-    assert state.drift.first_alarm_at == watch(whole["predicted"].to_numpy(), whole["missed"].to_numpy(), whole["group_id"].tolist()).first_alarm_at
+    assert (
+        state.drift.first_alarm_at
+        == watch(
+            whole["predicted"].to_numpy(), whole["missed"].to_numpy(), whole["group_id"].tolist()
+        ).first_alarm_at
+    )
 
 
 @given(st.integers(0, 2**31), st.lists(st.integers(0, 60), max_size=6))
@@ -76,13 +100,17 @@ def test_a_group_that_was_fed_is_fed_under_every_name_it_gets():
     again = fed(state, more, [*renamed, *known(more)])
     assert len(again.drift.groups) == 4
     assert again.fed == {question_mark(name) for name in ("q1-0", "q1-1", "q2-1", "q2-2")}
-    reused = outcomes(3, 0.3, [1], groups=["g1"])  # another question under a name that was used before
+    reused = outcomes(
+        3, 0.3, [1], groups=["g1"]
+    )  # another question under a name that was used before
     assert len(fed(again, reused, known(more, reused)).drift.groups) == 5
 
 
 def test_what_was_recorded_with_an_earlier_time_still_counts():
     late, early = outcomes(5, 0.3, [1]), outcomes(4, 0.3, [0])
-    state = fed(fed(WatchState("f"), late, known(late)), pd.concat([early, late]), known(early, late))
+    state = fed(
+        fed(WatchState("f"), late, known(late)), pd.concat([early, late]), known(early, late)
+    )
     assert state.drift.n == 2
 
 
@@ -123,7 +151,9 @@ def test_calibrated_nights_raise_few_false_alarms_and_a_shift_is_found(tmp_path)
 
 def test_a_state_comes_back_as_it_was(tmp_path):
     frame = outcomes(1, 0.1, [1] * 40)
-    state = fed(WatchState("f", since=at(1)[:-8] + "0Z"), outcomes(2, 0.1, [1] * 40), known(frame)).demoted(at(3))
+    state = fed(
+        WatchState("f", since=at(1)[:-8] + "0Z"), outcomes(2, 0.1, [1] * 40), known(frame)
+    ).demoted(at(3))
     assert kept_watch(tmp_path, *PLACE) is None
     assert kept(tmp_path, state) == state
     assert kept(tmp_path, WatchState("g")) == WatchState("g")
@@ -142,10 +172,27 @@ def test_a_damaged_state_is_an_input_error(tmp_path):
         {**whole, "fed": ["../../x"]},
         {**whole, "fed": []},
         {**whole, "fingerprint": ""},
-        *({**whole, "drift": {**drift, **change}} for change in ({"wealth": []}, {"n": 1e999}, {"groups": drift["groups"] * 2}, {"sum_missed": None}, {"first_alarm_at": 9, "direction": "more misses than predicted"}, {"direction": []})),
+        *(
+            {**whole, "drift": {**drift, **change}}
+            for change in (
+                {"wealth": []},
+                {"n": 1e999},
+                {"groups": drift["groups"] * 2},
+                {"sum_missed": None},
+                {"first_alarm_at": 9, "direction": "more misses than predicted"},
+                {"direction": []},
+            )
+        ),
         {**whole, "drift": []},
     ]
-    for damage in (b"", b"[]", b"\xff\xfe", b"[" * 100_000, path.read_bytes()[:-20], *(json.dumps(one).encode() for one in wrong)):
+    for damage in (
+        b"",
+        b"[]",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        path.read_bytes()[:-20],
+        *(json.dumps(one).encode() for one in wrong),
+    ):
         path.write_bytes(damage)
         with pytest.raises(InputError) as caught:
             kept_watch(tmp_path, *PLACE)

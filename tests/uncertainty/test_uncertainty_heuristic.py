@@ -10,7 +10,11 @@ from rag_eval.uncertainty.heuristic import heuristic_v0
 
 def batch_of(raw, query_terms, *, cosine, rows=None):
     raw = np.array(raw, dtype=np.float64)
-    rows = np.broadcast_to(np.arange(raw.shape[1], dtype=np.int32), raw.shape).copy() if rows is None else rows
+    rows = (
+        np.broadcast_to(np.arange(raw.shape[1], dtype=np.int32), raw.shape).copy()
+        if rows is None
+        else rows
+    )
     return RankedBatch(rows, raw, raw, cosine, TermSpace([[0]], 1), query_terms)
 
 
@@ -24,8 +28,16 @@ def test_it_is_the_slow_reference(cosine, k):
     for i, count in enumerate(rng.integers(0, depth + 1, n)):
         rows[i, count:], raw[i, count:] = -1, 0
     queries = [rng.integers(0, 12, rng.integers(0, 25)).tolist() for _ in range(n)]
-    expected = [heuristic(raw[i].tolist(), rows[i].tolist(), queries[i], k, cosine_scores=cosine) for i in range(n)]
-    np.testing.assert_allclose(heuristic_v0(batch_of(raw, queries, cosine=cosine, rows=rows), k), expected, rtol=0, atol=1e-12)
+    expected = [
+        heuristic(raw[i].tolist(), rows[i].tolist(), queries[i], k, cosine_scores=cosine)
+        for i in range(n)
+    ]
+    np.testing.assert_allclose(
+        heuristic_v0(batch_of(raw, queries, cosine=cosine, rows=rows), k),
+        expected,
+        rtol=0,
+        atol=1e-12,
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,12 +55,16 @@ def test_it_is_the_slow_reference(cosine, k):
     ],
 )
 def test_the_formula(scores, words, expected):
-    assert heuristic_v0(batch_of([scores], [list(range(words))], cosine=True)) == pytest.approx([expected])
+    assert heuristic_v0(batch_of([scores], [list(range(words))], cosine=True)) == pytest.approx(
+        [expected]
+    )
 
 
 def test_other_scores_are_divided_by_the_top():
     given = [[20.0, 8.0, 6.0]]
-    assert heuristic_v0(batch_of(given, [[]], cosine=False)) == heuristic_v0(batch_of([[1.0, 0.4, 0.3]], [[]], cosine=True))
+    assert heuristic_v0(batch_of(given, [[]], cosine=False)) == heuristic_v0(
+        batch_of([[1.0, 0.4, 0.3]], [[]], cosine=True)
+    )
 
 
 def test_an_empty_list_is_guessed_by_its_question_alone():
@@ -58,7 +74,9 @@ def test_an_empty_list_is_guessed_by_its_question_alone():
 
 def test_no_query_and_no_rank():
     assert heuristic_v0(batch_of(np.zeros((0, 4)), [], cosine=True)).shape == (0,)
-    assert heuristic_v0(batch_of(np.zeros((2, 0)), [[], [1]], cosine=False)) == pytest.approx([0.09, 0.1])
+    assert heuristic_v0(batch_of(np.zeros((2, 0)), [[], [1]], cosine=False)) == pytest.approx(
+        [0.09, 0.1]
+    )
 
 
 def test_a_cutoff_under_one_is_refused():

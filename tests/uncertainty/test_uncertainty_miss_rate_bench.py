@@ -15,18 +15,38 @@ def lines(project_root, monkeypatch):
 
 @pytest.mark.parametrize(
     ("least", "most", "value", "met"),
-    [(0.84, None, 0.84, True), (0.84, None, 0.83999, False), (None, 0.02, 0.02, True), (None, 0.02, 0.0201, False), (0.8, 1.25, 1.0, True), (0.8, 1.25, 1.3, False), (0.1, None, math.nan, False), (0.1, None, None, False)],
+    [
+        (0.84, None, 0.84, True),
+        (0.84, None, 0.83999, False),
+        (None, 0.02, 0.02, True),
+        (None, 0.02, 0.0201, False),
+        (0.8, 1.25, 1.0, True),
+        (0.8, 1.25, 1.3, False),
+        (0.1, None, math.nan, False),
+        (0.1, None, None, False),
+    ],
 )
 def test_a_bar_has_its_ends_and_is_not_met_by_nothing(lines, least, most, value, met):
     assert lines.Bar(least, most).met(value) is met
 
 
 def test_a_line_names_the_bars_that_are_not_met_and_looks_before_rounding(lines, capsys):
-    assert lines.emit("s", {"skill": {"value": 0.249999, "low": 0.1, "high": math.inf}, "auroc": 0.9}, {"skill": lines.Bar(0.25), "auroc": lines.Bar(0.84)}) is False
+    assert (
+        lines.emit(
+            "s",
+            {"skill": {"value": 0.249999, "low": 0.1, "high": math.inf}, "auroc": 0.9},
+            {"skill": lines.Bar(0.25), "auroc": lines.Bar(0.84)},
+        )
+        is False
+    )
     assert lines.emit("s", {"skill": 0.3}) is None
     assert lines.emit("s", {"skill": 0.3}, {"skill": lines.Bar(0.25, 0.5)}) is True
     first, second, third = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert (first["met"], first["not_met"], first["bar"]) == (False, ["skill"], {"skill": "at least 0.25", "auroc": "at least 0.84"})
+    assert (first["met"], first["not_met"], first["bar"]) == (
+        False,
+        ["skill"],
+        {"skill": "at least 0.25", "auroc": "at least 0.84"},
+    )
     assert first["skill"] == {"value": 0.25, "low": 0.1, "high": None}
     assert (second["met"], second["bar"]) == (None, None)
     assert (third["met"], third["bar"]) == (True, {"skill": "at least 0.25 and at most 0.5"})
@@ -34,4 +54,14 @@ def test_a_line_names_the_bars_that_are_not_met_and_looks_before_rounding(lines,
 
 def test_every_section_can_be_asked_for_alone(lines, project_root):
     sections = importlib.import_module("miss_rate").SECTIONS
-    assert list(sections) == ["scifact", "lsa", "xquad", "prior", "conformal", "synthetic", "answers", "iterative", "speed"]
+    assert list(sections) == [
+        "scifact",
+        "lsa",
+        "xquad",
+        "prior",
+        "conformal",
+        "synthetic",
+        "answers",
+        "iterative",
+        "speed",
+    ]

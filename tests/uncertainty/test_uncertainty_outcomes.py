@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rag_eval.records.outcomes import MAX_SIGNALS, MISSED_BY_FEEDBACK, RETRIEVAL_OUTCOMES, Outcome, Shown
+from rag_eval.records.outcomes import (
+    MAX_SIGNALS,
+    MISSED_BY_FEEDBACK,
+    RETRIEVAL_OUTCOMES,
+    Outcome,
+    Shown,
+)
 from rag_eval.records.problems import InputError
 from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.naming import claim_id_of, new_outcome, question_id
@@ -20,11 +26,28 @@ from rag_eval.uncertainty.outcome_use import feedback_without_audit, fit_rows, r
 from rag_eval.uncertainty.outcomes import OutcomeStore
 
 AT = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
-BASE = {"group_id": "g", "strategy": "bm25", "strategy_fingerprint": "f1", "target": "miss_any", "k": 10, "missed": True, "gold_source": "qrels", "inclusion_probability": 1.0, "at": AT}
+BASE = {
+    "group_id": "g",
+    "strategy": "bm25",
+    "strategy_fingerprint": "f1",
+    "target": "miss_any",
+    "k": 10,
+    "missed": True,
+    "gold_source": "qrels",
+    "inclusion_probability": 1.0,
+    "at": AT,
+}
 
 
 def made(query="q", **changes) -> Outcome:
-    return new_outcome(**{**BASE, "query_id": query, "claim_id": claim_id_of("f1", query, "original", 13, query), **changes})
+    return new_outcome(
+        **{
+            **BASE,
+            "query_id": query,
+            "claim_id": claim_id_of("f1", query, "original", 13, query),
+            **changes,
+        }
+    )
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +58,13 @@ def server():
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def store(request, tmp_path) -> OutcomeStore:
-    return OutcomeStore(SqlStore(tmp_path / "store.db" if request.param == "sqlite" else postgres_server.new_database(request.getfixturevalue("server"))))
+    return OutcomeStore(
+        SqlStore(
+            tmp_path / "store.db"
+            if request.param == "sqlite"
+            else postgres_server.new_database(request.getfixturevalue("server"))
+        )
+    )
 
 
 def test_what_is_recorded_comes_back_whole(store):
@@ -55,16 +84,30 @@ def test_what_is_recorded_comes_back_whole(store):
     assert sorted(of_frame(store.current()), key=lambda outcome: outcome.query_id) == [bare, full]
     assert store.outcome(full.outcome_id[:9]) == full
     frame = RETRIEVAL_OUTCOMES.check(store.current())
-    assert frame.set_index("query_id").loc["bare", ["missed", "missed_content", "supersedes"]].tolist() == [0.0, "", ""]
+    assert frame.set_index("query_id").loc[
+        "bare", ["missed", "missed_content", "supersedes"]
+    ].tolist() == [0.0, "", ""]
 
 
 def test_a_nightly_repeat_adds_nothing(store):
     night = [made(f"q{number}", missed=number % 3 == 0) for number in range(50)]
     assert len(store.record(night).added) == 50
-    again = store.record([outcome.model_copy(update={"at": AT + dt.timedelta(days=1), "signals": {"other": 1.0}}) for outcome in night])
+    again = store.record(
+        [
+            outcome.model_copy(update={"at": AT + dt.timedelta(days=1), "signals": {"other": 1.0}})
+            for outcome in night
+        ]
+    )
     assert (again.added, len(again.already_there), dict(again.differing)) == ((), 50, {})
     assert len(store.history()) == 50
-    more = store.record([*night, made("q0", k=5), made("q0", target="miss_some"), made("q0", gold_source="llm_judge")])
+    more = store.record(
+        [
+            *night,
+            made("q0", k=5),
+            made("q0", target="miss_some"),
+            made("q0", gold_source="llm_judge"),
+        ]
+    )
     assert len(more.added) == 3
 
 
@@ -80,12 +123,18 @@ def test_a_chain_of_corrections_keeps_every_row_and_only_the_last_stands(store):
     assert (second.missed_content, second.inclusion_probability) == (None, 1.0)
     store.record([first])
     store.record([third, second])  # in any order, as long as all are there
-    assert store.history()["outcome_id"].tolist() == [first.outcome_id, second.outcome_id, third.outcome_id]
+    assert store.history()["outcome_id"].tolist() == [
+        first.outcome_id,
+        second.outcome_id,
+        third.outcome_id,
+    ]
     standing = store.current()
     assert standing["outcome_id"].tolist() == [third.outcome_id]
     assert np.isnan(standing["missed"].iloc[0])
     assert len(fit_rows(standing)) == 0
-    assert store.record([first]).differing == {first.outcome_id: third.outcome_id}  # told, not undone
+    assert store.record([first]).differing == {
+        first.outcome_id: third.outcome_id
+    }  # told, not undone
     assert store.current()["outcome_id"].tolist() == [third.outcome_id]
 
 
@@ -98,12 +147,24 @@ def test_one_outcome_is_corrected_once(store):
     assert store.current()["missed"].tolist() == [0.0]
 
 
-@pytest.mark.parametrize("change", [{"claim_id": "other"}, {"k": 5}, {"target": "miss_some"}, {"gold_source": "human"}, {"strategy_fingerprint": "f2"}, {"supersedes": "absent"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"claim_id": "other"},
+        {"k": 5},
+        {"target": "miss_some"},
+        {"gold_source": "human"},
+        {"strategy_fingerprint": "f2"},
+        {"supersedes": "absent"},
+    ],
+)
 def test_a_correction_of_nothing_or_of_something_else_leaves_nothing(store, change):
     first = made()
     store.record([first])
     with pytest.raises(InputError, match="unknown_outcome"):
-        store.record([made("new"), made(**{"supersedes": first.outcome_id, "missed": False, **change})])
+        store.record(
+            [made("new"), made(**{"supersedes": first.outcome_id, "missed": False, **change})]
+        )
     assert store.history()["outcome_id"].tolist() == [first.outcome_id]
 
 
@@ -134,7 +195,15 @@ def test_an_outcome_under_a_false_name_is_refused(store):
 
 
 def test_filters_choose_by_what_outcomes_are(store):
-    store.record([made("a"), made("b", k=5), made("c", strategy="vector", strategy_fingerprint="f2"), made("d", target="miss_some"), made("e", gold_source="human")])
+    store.record(
+        [
+            made("a"),
+            made("b", k=5),
+            made("c", strategy="vector", strategy_fingerprint="f2"),
+            made("d", target="miss_some"),
+            made("e", gold_source="human"),
+        ]
+    )
 
     def chosen(**where):
         return "".join(sorted(store.current(**where)["query_id"]))
@@ -157,7 +226,9 @@ def test_threads_that_record_and_correct_the_same_outcomes_lose_and_double_nothi
         for start in range(0, 60, 15):
             part = outcomes[start : start + 15]
             added.extend(store.record(part).added)
-            added.extend(store.record([correction(outcome, missed=False, now=AT) for outcome in part]).added)
+            added.extend(
+                store.record([correction(outcome, missed=False, now=AT) for outcome in part]).added
+            )
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -170,11 +241,34 @@ def test_threads_that_record_and_correct_the_same_outcomes_lose_and_double_nothi
 
 
 def test_groups_that_share_a_gold_document_are_one_whenever_they_were_recorded(store):
-    store.record([made("b", group_id="b", gold_documents=("x",)), made("c", group_id="c", gold_documents=("y",)), made("z", group_id="z")])
-    assert dict(zip(*store.current()[["query_id", "group_id"]].to_numpy().T, strict=True)) == {"b": "b", "c": "c", "z": "z"}
-    store.record([made("a", group_id="a", gold_documents=("x", "y")), made("z", group_id="other", k=5)])
-    assert dict(zip(*store.current()[["query_id", "group_id"]].to_numpy().T, strict=True)) == {"a": "a", "b": "a", "c": "a", "z": "other"}
-    assert set(store.history()["group_id"]) == {"a", "b", "c", "z", "other"}  # what was recorded stays
+    store.record(
+        [
+            made("b", group_id="b", gold_documents=("x",)),
+            made("c", group_id="c", gold_documents=("y",)),
+            made("z", group_id="z"),
+        ]
+    )
+    assert dict(zip(*store.current()[["query_id", "group_id"]].to_numpy().T, strict=True)) == {
+        "b": "b",
+        "c": "c",
+        "z": "z",
+    }
+    store.record(
+        [made("a", group_id="a", gold_documents=("x", "y")), made("z", group_id="other", k=5)]
+    )
+    assert dict(zip(*store.current()[["query_id", "group_id"]].to_numpy().T, strict=True)) == {
+        "a": "a",
+        "b": "a",
+        "c": "a",
+        "z": "other",
+    }
+    assert set(store.history()["group_id"]) == {
+        "a",
+        "b",
+        "c",
+        "z",
+        "other",
+    }  # what was recorded stays
 
 
 def test_only_judged_outcomes_of_known_probability_fit():
@@ -182,16 +276,30 @@ def test_only_judged_outcomes_of_known_probability_fit():
         made("gold"),
         made("unknown", inclusion_probability=None),
         made("audited", gold_source="human", inclusion_probability=0.5),
-        made("said", gold_source="user_feedback", feedback="something_missing", inclusion_probability=None),
+        made(
+            "said",
+            gold_source="user_feedback",
+            feedback="something_missing",
+            inclusion_probability=None,
+        ),
         made("judge", gold_source="llm_judge", inclusion_probability=0.1, missed=False),
     ]
     fit = fit_rows(frame_of(rows))
-    assert fit.set_index("query_id")["weight"].to_dict() == {"gold": 1.0, "audited": 2.0, "judge": 10.0}
+    assert fit.set_index("query_id")["weight"].to_dict() == {
+        "gold": 1.0,
+        "audited": 2.0,
+        "judge": 10.0,
+    }
     assert fit["missed"].dtype == bool
 
 
 def test_a_claim_judged_twice_is_one_row_of_the_most_thorough_source():
-    rows = [made("a", missed=False), made("a", gold_source="deep_audit", audit_depth=100, inclusion_probability=0.2), made("a", gold_source="human", missed=False, inclusion_probability=0.4), made("a", k=5)]
+    rows = [
+        made("a", missed=False),
+        made("a", gold_source="deep_audit", audit_depth=100, inclusion_probability=0.2),
+        made("a", gold_source="human", missed=False, inclusion_probability=0.4),
+        made("a", k=5),
+    ]
     fit = fit_rows(frame_of(rows))
     assert fit.set_index("gold_source")["missed"].to_dict() == {"deep_audit": True, "qrels": True}
     assert fit.set_index("gold_source")["k"].to_dict() == {"deep_audit": 10, "qrels": 5}
@@ -199,12 +307,32 @@ def test_a_claim_judged_twice_is_one_row_of_the_most_thorough_source():
 
 
 def frame_of(outcomes):
-    return as_frame({name: list(values) for name, values in zip(TABLE.column_names, zip(*map(row_of, outcomes), strict=True), strict=True)})
+    return as_frame(
+        {
+            name: list(values)
+            for name, values in zip(
+                TABLE.column_names, zip(*map(row_of, outcomes), strict=True), strict=True
+            )
+        }
+    )
 
 
-@pytest.mark.parametrize(("names", "refused"), [(("bm25",), True), (("f1",), True), (("f1", "bm25"), True), ((), False), (("vector",), False), (("bm25", "vector"), False)])
+@pytest.mark.parametrize(
+    ("names", "refused"),
+    [
+        (("bm25",), True),
+        (("f1",), True),
+        (("f1", "bm25"), True),
+        ((), False),
+        (("vector",), False),
+        (("bm25", "vector"), False),
+    ],
+)
 def test_gold_of_the_strategy_alone_is_refused_with_the_reason(names, refused):
-    frame = frame_of([made(f"q{number}", gold_strategies=names) for number in range(3)] + [made("x", strategy="vector", strategy_fingerprint="f2", gold_strategies=())])
+    frame = frame_of(
+        [made(f"q{number}", gold_strategies=names) for number in range(3)]
+        + [made("x", strategy="vector", strategy_fingerprint="f2", gold_strategies=())]
+    )
     for strategy in ("bm25", "f1"):
         if refused:
             with pytest.raises(InputError, match="could not become gold") as caught:
@@ -221,7 +349,10 @@ def test_gold_of_the_strategy_alone_is_refused_with_the_reason(names, refused):
 def test_one_outcome_of_other_gold_is_enough_to_be_heard_and_an_older_fingerprint_is_still_its_own():
     own = [made(f"q{number}", gold_strategies=("f1",)) for number in range(3)]
     with pytest.raises(InputError, match="own_gold"):
-        refuse_own_gold(frame_of([*own, made("old", strategy_fingerprint="f0", gold_strategies=("f0",))]), "bm25")
+        refuse_own_gold(
+            frame_of([*own, made("old", strategy_fingerprint="f0", gold_strategies=("f0",))]),
+            "bm25",
+        )
     refuse_own_gold(frame_of([*own, made("other")]), "bm25")
 
 
@@ -229,7 +360,13 @@ def test_evidence_that_is_not_relevant_is_no_miss_and_feedback_never_has_a_proba
     said = {"gold_source": "user_feedback", "inclusion_probability": None}
     assert MISSED_BY_FEEDBACK["evidence_not_relevant"] is None
     assert made(**said, feedback="evidence_not_relevant", missed=None).missed is None
-    for wrong in ({"feedback": "evidence_not_relevant"}, {"feedback": "something_missing", "missed": False}, {"feedback": "nothing_missing"}, {}, {"feedback": "something_missing", "inclusion_probability": 1.0}):
+    for wrong in (
+        {"feedback": "evidence_not_relevant"},
+        {"feedback": "something_missing", "missed": False},
+        {"feedback": "nothing_missing"},
+        {},
+        {"feedback": "something_missing", "inclusion_probability": 1.0},
+    ):
         with pytest.raises(ValidationError):
             made(**{**said, **wrong})
     with pytest.raises(ValidationError):
@@ -237,16 +374,35 @@ def test_evidence_that_is_not_relevant_is_no_miss_and_feedback_never_has_a_proba
 
 
 def test_a_correction_that_contradicts_the_feedback_is_told():
-    said = made(gold_source="user_feedback", inclusion_probability=None, feedback="evidence_not_relevant", missed=None)
+    said = made(
+        gold_source="user_feedback",
+        inclusion_probability=None,
+        feedback="evidence_not_relevant",
+        missed=None,
+    )
     with pytest.raises(InputError, match="feedback evidence_not_relevant"):
         correction(said, missed=True, now=AT)
-    assert correction(made(gold_source="user_feedback", inclusion_probability=None, feedback="nothing_missing", missed=False), missed=None, now=AT).missed is None
+    assert (
+        correction(
+            made(
+                gold_source="user_feedback",
+                inclusion_probability=None,
+                feedback="nothing_missing",
+                missed=False,
+            ),
+            missed=None,
+            now=AT,
+        ).missed
+        is None
+    )
 
 
 def test_feedback_calls_for_an_audit_until_somebody_judged_the_claim():
     said = {"gold_source": "user_feedback", "inclusion_probability": None}
     rows = [
-        made("a", **said, feedback="evidence_not_relevant", missed=None, at=AT + dt.timedelta(days=3)),
+        made(
+            "a", **said, feedback="evidence_not_relevant", missed=None, at=AT + dt.timedelta(days=3)
+        ),
         made("b", **said, feedback="something_missing"),
         made("c", **said, feedback="something_missing", at=AT + dt.timedelta(days=1)),
         made("d", **said, feedback="something_missing"),
@@ -294,9 +450,13 @@ def test_every_field_is_bounded(change):
         made(**change)
 
 
-names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=20)
+names = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=20
+)
 numbers = st.one_of(st.none(), st.floats(-1e15, 1e15))
-moments = st.datetimes(min_value=dt.datetime(2, 1, 2), max_value=dt.datetime(9998, 1, 1), timezones=st.timezones())  # noqa: DTZ001 - hypothesis wants its bounds so
+moments = st.datetimes(
+    min_value=dt.datetime(2, 1, 2), max_value=dt.datetime(9998, 1, 1), timezones=st.timezones()
+)  # noqa: DTZ001 - hypothesis wants its bounds so
 outcomes = st.builds(
     made,
     names,
@@ -311,7 +471,12 @@ outcomes = st.builds(
     inclusion_probability=st.one_of(st.none(), st.floats(0, 1, exclude_min=True)),
     audit_depth=st.one_of(st.none(), st.integers(1, 1000)),
     signals=st.dictionaries(st.from_regex(r"[a-z_@/]{1,8}", fullmatch=True), numbers, max_size=4),
-    shown=st.builds(Shown, value=st.one_of(st.none(), st.floats(0, 1)), status=st.sampled_from(["prior", "measured"]), calibrator=st.one_of(st.none(), names)),
+    shown=st.builds(
+        Shown,
+        value=st.one_of(st.none(), st.floats(0, 1)),
+        status=st.sampled_from(["prior", "measured"]),
+        calibrator=st.one_of(st.none(), names),
+    ),
     note=st.one_of(st.just(""), names),
     at=moments,
 )
@@ -333,7 +498,9 @@ def test_a_store_gives_back_what_it_was_given(tmp_path_factory, given_outcomes):
     store = OutcomeStore(SqlStore(tmp_path_factory.mktemp("store") / "store.db"))
     assert len(store.record(given_outcomes).added) == len(given_outcomes)
     assert store.record(given_outcomes).added == ()
-    assert sorted(of_frame(store.history()), key=lambda outcome: outcome.outcome_id) == sorted(given_outcomes, key=lambda outcome: outcome.outcome_id)
+    assert sorted(of_frame(store.history()), key=lambda outcome: outcome.outcome_id) == sorted(
+        given_outcomes, key=lambda outcome: outcome.outcome_id
+    )
 
 
 def test_a_question_is_named_by_its_words():

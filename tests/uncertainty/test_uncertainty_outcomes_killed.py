@@ -44,7 +44,11 @@ def server():
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request, tmp_path) -> str:
-    return f"sqlite:///{tmp_path}/store.db" if request.param == "sqlite" else postgres_server.new_database(request.getfixturevalue("server"))
+    return (
+        f"sqlite:///{tmp_path}/store.db"
+        if request.param == "sqlite"
+        else postgres_server.new_database(request.getfixturevalue("server"))
+    )
 
 
 def test_every_acknowledged_outcome_is_there_and_none_twice(place, project_root, tmp_path):
@@ -53,10 +57,20 @@ def test_every_acknowledged_outcome_is_there_and_none_twice(place, project_root,
     env = {**os.environ, "PYTHONPATH": str(project_root)}
     # those that are to be killed never end by themselves: a lock is not fair, and one may have written all of its own before another has begun
     ends = [10**6 if number < KILLED else EACH for number in range(WRITERS)]
-    writers = [subprocess.Popen([sys.executable, "-c", _WRITER, place, f"w{number}", str(ends[number])], stdin=subprocess.PIPE, stdout=stream, env=env) for number, stream in enumerate(streams)]
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WRITER, place, f"w{number}", str(ends[number])],
+            stdin=subprocess.PIPE,
+            stdout=stream,
+            env=env,
+        )
+        for number, stream in enumerate(streams)
+    ]
 
     def acknowledged(log) -> list[str]:
-        whole, _, _ = log.read_bytes().decode().rpartition("\n")  # a line that was cut short acknowledges nothing
+        whole, _, _ = (
+            log.read_bytes().decode().rpartition("\n")
+        )  # a line that was cut short acknowledges nothing
         return [name for line in whole.splitlines()[1:] for name in line.split()]
 
     try:
@@ -92,5 +106,7 @@ def test_every_acknowledged_outcome_is_there_and_none_twice(place, project_root,
     assert per_query["shared"] == SHARED
     assert all(per_query[f"w{number}"] == EACH - SHARED for number in range(KILLED, WRITERS))
     assert frame.duplicated(["claim_id", "target", "k", "gold_source", "supersedes"]).sum() == 0
-    assert len(kept) - len(added) <= KILLED * AT_ONCE  # what was kept and not acknowledged is at most what the killed had in hand
+    assert (
+        len(kept) - len(added) <= KILLED * AT_ONCE
+    )  # what was kept and not acknowledged is at most what the killed had in hand
     assert (frame["query_id"] == frame["claim_id"].str.replace("-", " ")).all()

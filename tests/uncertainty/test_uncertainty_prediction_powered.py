@@ -10,7 +10,9 @@ from rag_eval.uncertainty.prediction_powered import prediction_powered
 
 def queries(n_groups, share, rng, *, knows=1.0, base=-1.0, sized=True):
     """Outcomes of which `share` of the groups has labels; predictions know `knows` of the difficulty."""
-    group = np.repeat(np.arange(n_groups), rng.choice([1, 2, 3], n_groups, p=[0.5, 0.3, 0.2]) if sized else 1)
+    group = np.repeat(
+        np.arange(n_groups), rng.choice([1, 2, 3], n_groups, p=[0.5, 0.3, 0.2]) if sized else 1
+    )
     hard = 0.6 * rng.normal(size=n_groups)[group] + 0.8 * rng.normal(size=len(group))
     y = rng.random(len(group)) < 1 / (1 + np.exp(-(base + 2 * hard)))
     seen = knows * hard + (1 - knows**2) ** 0.5 * rng.normal(size=len(group))
@@ -25,13 +27,25 @@ def test_with_independent_queries_it_is_the_published_estimate():
     n, m = labelled.sum(), (~labelled).sum()
     a = (y[labelled] - y[labelled].mean()) / n
     b = (f[labelled] - f[labelled].mean()) / n
-    power = (a * b).sum() / ((b**2).sum() + ((f[~labelled] - f[~labelled].mean()) ** 2).sum() / m**2)
+    power = (a * b).sum() / (
+        (b**2).sum() + ((f[~labelled] - f[~labelled].mean()) ** 2).sum() / m**2
+    )
     found = prediction_powered(y, f, group)
     assert 0 < found.power < 1
     assert found.power == pytest.approx(power)
-    assert found.value == pytest.approx(y[labelled].mean() + power * (f[~labelled].mean() - f[labelled].mean()))
-    assert (found.n_labelled, found.n_unlabelled, found.n_groups_labelled, found.n_groups_unlabelled) == (100, 300, 100, 300)
-    variance = n / (n - 2) * ((a - power * b) ** 2).sum() + power**2 * ((f[~labelled] - f[~labelled].mean()) ** 2).sum() / m**2
+    assert found.value == pytest.approx(
+        y[labelled].mean() + power * (f[~labelled].mean() - f[labelled].mean())
+    )
+    assert (
+        found.n_labelled,
+        found.n_unlabelled,
+        found.n_groups_labelled,
+        found.n_groups_unlabelled,
+    ) == (100, 300, 100, 300)
+    variance = (
+        n / (n - 2) * ((a - power * b) ** 2).sum()
+        + power**2 * ((f[~labelled] - f[~labelled].mean()) ** 2).sum() / m**2
+    )
     alone = n / (n - 2) * (a**2).sum()
     assert found.extra_labels == pytest.approx(alone / variance - 1)
     difference = prediction_powered(y, f, group, unit_range=False)
@@ -48,7 +62,9 @@ def test_it_is_never_much_wider_than_the_labels_alone(seed, share, knows, rate):
         return
     assert found.extra_labels >= 0
     # the same number of labels is worth a little more or less at another rate
-    assert found.high - found.low <= (found.labels_high - found.labels_low) * (1.15 if rate else 1 + 1e-9)
+    assert found.high - found.low <= (found.labels_high - found.labels_low) * (
+        1.15 if rate else 1 + 1e-9
+    )
     assert found.low <= found.value <= found.high
 
 
@@ -64,15 +80,26 @@ def test_predictions_against_the_truth_are_not_believed():
     y, f, group = queries(300, 0.3, np.random.default_rng(3))
     found = prediction_powered(y, 1 - f, group)
     assert (found.power, found.extra_labels) == (0.0, 0.0)
-    assert (found.value, found.low, found.high) == (found.labels_value, found.labels_low, found.labels_high)
+    assert (found.value, found.low, found.high) == (
+        found.labels_value,
+        found.labels_low,
+        found.labels_high,
+    )
 
 
 def coverage(sims, n_groups, share, *, knows, base, biased=0.0):
     rng = np.random.default_rng(17)
     draws = rng.normal(size=400_000)
     truth = (1 / (1 + np.exp(-(base + 2 * draws)))).mean()
-    found = [prediction_powered(y, np.clip(f + biased, 0, 1), group) for y, f, group in (queries(n_groups, share, rng, knows=knows, base=base) for _ in range(sims))]
-    width = np.mean([(entry.high - entry.low) / (entry.labels_high - entry.labels_low) for entry in found])
+    found = [
+        prediction_powered(y, np.clip(f + biased, 0, 1), group)
+        for y, f, group in (
+            queries(n_groups, share, rng, knows=knows, base=base) for _ in range(sims)
+        )
+    ]
+    width = np.mean(
+        [(entry.high - entry.low) / (entry.labels_high - entry.labels_low) for entry in found]
+    )
     return np.mean([entry.low <= truth <= entry.high for entry in found]), width
 
 
@@ -85,7 +112,13 @@ def test_intervals_cover_the_truth():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_groups", "share", "knows", "base", "biased"),
-    [(400, 0.25, 1.0, -0.5, 0.0), (400, 0.25, 0.5, 0.0, 0.2), (1200, 0.2, 1.0, -2.0, 0.0), (1200, 0.5, 0.7, -1.0, -0.1), (200, 0.5, 0.8, 0.5, 0.1)],
+    [
+        (400, 0.25, 1.0, -0.5, 0.0),
+        (400, 0.25, 0.5, 0.0, 0.2),
+        (1200, 0.2, 1.0, -2.0, 0.0),
+        (1200, 0.5, 0.7, -1.0, -0.1),
+        (200, 0.5, 0.8, 0.5, 0.1),
+    ],
 )
 def test_intervals_cover_93_to_97_per_cent(n_groups, share, knows, base, biased):
     """Grid: 100 to 600 labelled groups, miss rates 0.15 to 0.6, predictions that know all or half, and biased ones; 2,000 simulations each."""
@@ -102,7 +135,9 @@ def test_a_group_with_both_kinds_is_one_group():
     assert found.n_labelled + found.n_unlabelled == len(group)
     assert found.n_groups_unlabelled + found.n_groups_labelled == 200
     apart = prediction_powered(y, f, np.arange(len(group)))
-    assert found.high - found.low > apart.high - apart.low  # questions that share their luck say less
+    assert (
+        found.high - found.low > apart.high - apart.low
+    )  # questions that share their luck say less
 
 
 def test_labels_without_predictions_are_an_ordinary_mean():

@@ -17,7 +17,10 @@ def test_the_shipped_prior_knows_the_signals_and_says_where_it_comes_from(kind):
     assert set(prior.provenance["fitted_on"]) == fitted
     assert set(prior.provenance["held_out"]) == fitted | {"pandas_api"}
     for its in prior.provenance["fitted_on"].values():
-        assert all(part["outcomes"] >= part["groups"] > 0 < part["misses"] < part["outcomes"] for part in its.values())
+        assert all(
+            part["outcomes"] >= part["groups"] > 0 < part["misses"] < part["outcomes"]
+            for part in its.values()
+        )
 
 
 def test_a_prior_fitted_without_scifact_has_skill_on_it_with_25_outcomes():
@@ -40,7 +43,12 @@ def test_a_prior_is_read_back_exactly_and_brought_into_another_order():
 
 
 @pytest.mark.parametrize(
-    ("coefficients", "spread", "says"), [((1.0,), (1.0, 1.0, 1.0), "accepted p, p and p"), ((1.0, 2.0), (1.0, -1.0, 1.0), "spreads 0 or more"), ((1.0, np.nan), (1.0, 1.0, 1.0), "finite")]
+    ("coefficients", "spread", "says"),
+    [
+        ((1.0,), (1.0, 1.0, 1.0), "accepted p, p and p"),
+        ((1.0, 2.0), (1.0, -1.0, 1.0), "spreads 0 or more"),
+        ((1.0, np.nan), (1.0, 1.0, 1.0), "finite"),
+    ],
 )
 def test_a_prior_with_parts_that_do_not_fit_is_refused(coefficients, spread, says):
     with pytest.raises(ValueError, match=says):

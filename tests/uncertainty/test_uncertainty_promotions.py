@@ -19,7 +19,11 @@ def server():
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request, tmp_path):
-    return f"sqlite:///{tmp_path}/store.db" if request.param == "sqlite" else postgres_server.new_database(request.getfixturevalue("server"))
+    return (
+        f"sqlite:///{tmp_path}/store.db"
+        if request.param == "sqlite"
+        else postgres_server.new_database(request.getfixturevalue("server"))
+    )
 
 
 SERIES = Series("scifact", "bm25", "miss_any", 10)
@@ -28,9 +32,37 @@ AT = dt.datetime(2026, 3, 1, 2, 0, tzinfo=dt.UTC)
 
 def test_changes_are_appended_with_figures_before_and_after(place):
     store = SqlStore(place)
-    steps = ["absent", "uncalibrated", "uncalibrated", "provisional", "measured", "measured", "stale"]
-    written = [record_status(store, SERIES, step, strategy_fingerprint=f"f{at}", figures={"skill": at}, reasons=({"name": "n"},), calibrator_id=f"c{at}", at=AT) for at, step in enumerate(steps)]
-    assert [change is not None for change in written] == [False, True, False, True, True, False, True]
+    steps = [
+        "absent",
+        "uncalibrated",
+        "uncalibrated",
+        "provisional",
+        "measured",
+        "measured",
+        "stale",
+    ]
+    written = [
+        record_status(
+            store,
+            SERIES,
+            step,
+            strategy_fingerprint=f"f{at}",
+            figures={"skill": at},
+            reasons=({"name": "n"},),
+            calibrator_id=f"c{at}",
+            at=AT,
+        )
+        for at, step in enumerate(steps)
+    ]
+    assert [change is not None for change in written] == [
+        False,
+        True,
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
     rows = promotions(store, SERIES)
     assert rows == [change for change in written if change]
     assert [(row.number, row.old_status, row.new_status) for row in rows] == [
@@ -41,20 +73,45 @@ def test_changes_are_appended_with_figures_before_and_after(place):
     ]
     assert rows[0].figures_before is None
     assert (rows[3].figures_before, rows[3].figures_after) == ({"skill": 4}, {"skill": 6})
-    assert (rows[3].strategy_fingerprint, rows[3].calibrator_id, rows[3].at) == ("f6", "c6", "2026-03-01T02:00:00+00:00")
+    assert (rows[3].strategy_fingerprint, rows[3].calibrator_id, rows[3].at) == (
+        "f6",
+        "c6",
+        "2026-03-01T02:00:00+00:00",
+    )
 
 
 def test_given_figures_stand_before_a_change_and_series_are_apart(place):
     store = SqlStore(place)
     other = dataclasses.replace(SERIES, k=5)
-    record_status(store, SERIES, "provisional", strategy_fingerprint="f", figures={"skill": 0.1}, at=AT)
+    record_status(
+        store, SERIES, "provisional", strategy_fingerprint="f", figures={"skill": 0.1}, at=AT
+    )
     record_status(store, other, "prior", strategy_fingerprint="f", figures=None, at=AT)
-    last = record_status(store, SERIES, "stale", strategy_fingerprint="f", figures=None, figures_before={"skill": 0.2}, at=AT)
+    last = record_status(
+        store,
+        SERIES,
+        "stale",
+        strategy_fingerprint="f",
+        figures=None,
+        figures_before={"skill": 0.2},
+        at=AT,
+    )
     assert last.figures_before == {"skill": 0.2}
     assert [row.number for row in promotions(store, SERIES)] == [1, 2]
-    assert [(row.series, row.new_status) for row in promotions(store)] == [(other, "prior"), (SERIES, "provisional"), (SERIES, "stale")]
+    assert [(row.series, row.new_status) for row in promotions(store)] == [
+        (other, "prior"),
+        (SERIES, "provisional"),
+        (SERIES, "stale"),
+    ]
     with pytest.raises(ValueError, match="time zone"):
-        record_status(store, SERIES, "prior", strategy_fingerprint="f", figures=None, at=AT.replace(tzinfo=None))
+        record_status(
+            store,
+            SERIES,
+            "prior",
+            strategy_fingerprint="f",
+            figures=None,
+            at=AT.replace(tzinfo=None),
+        )
 
 
 def _promote(place, ready):

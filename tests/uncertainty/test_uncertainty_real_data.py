@@ -16,10 +16,16 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def benchmarks(shared_data, project_root, monkeypatch):
     monkeypatch.syspath_prepend(project_root / "benchmarks")
-    return SimpleNamespace(data=importlib.import_module("miss_rate_data"), prior=importlib.import_module("fit_miss_prior"))
+    return SimpleNamespace(
+        data=importlib.import_module("miss_rate_data"),
+        prior=importlib.import_module("fit_miss_prior"),
+    )
 
 
-@pytest.mark.parametrize(("strategy", "auroc", "skill"), [("bm25", 0.84, 0.25), ("vector", 0.82, 0.25), ("hybrid", 0.81, 0.15)])
+@pytest.mark.parametrize(
+    ("strategy", "auroc", "skill"),
+    [("bm25", 0.84, 0.25), ("vector", 0.82, 0.25), ("hybrid", 0.81, 0.15)],
+)
 def test_scifact_is_estimated_without_a_prior(benchmarks, strategy, auroc, skill):
     labelled = benchmarks.data.judged("scifact", strategy, "minilm").labelled()
     predicted = cross_validated(labelled, prior=None, repeats=2)

@@ -16,7 +16,9 @@ def _data(n=400, p=6, seed=0):
 def test_coefficients_are_those_of_scikit_learn(penalty):
     x, design, outcome, weight = _data()
     found = solve(design, outcome, weight[None], np.array([[0.0, *[penalty] * 6]]), np.zeros(7))[0]
-    reference = LogisticRegression(C=1 / penalty, tol=1e-12, max_iter=10_000).fit(x, outcome, sample_weight=weight)
+    reference = LogisticRegression(C=1 / penalty, tol=1e-12, max_iter=10_000).fit(
+        x, outcome, sample_weight=weight
+    )
     np.testing.assert_allclose(found, [reference.intercept_[0], *reference.coef_[0]], atol=2e-6)
 
 
@@ -37,7 +39,11 @@ def test_many_problems_at_once_are_the_problems_one_by_one():
     penalties = rng.uniform(0.5, 50, (9, 7))
     together = solve(design, outcome, weights, penalties, np.zeros(7))
     for i in range(9):
-        np.testing.assert_allclose(together[i], solve(design, outcome, weights[i : i + 1], penalties[i : i + 1], np.zeros(7))[0], atol=1e-6)
+        np.testing.assert_allclose(
+            together[i],
+            solve(design, outcome, weights[i : i + 1], penalties[i : i + 1], np.zeros(7))[0],
+            atol=1e-6,
+        )
 
 
 def test_separable_outcomes_and_outcomes_of_one_class_have_finite_coefficients():
@@ -54,7 +60,13 @@ def test_separable_outcomes_and_outcomes_of_one_class_have_finite_coefficients()
 def test_a_problem_beyond_the_numerics_is_refused_and_not_half_solved():
     design = np.column_stack([np.ones(20), np.r_[-np.ones(10), np.ones(10)] * 1e6])
     with pytest.raises(ArithmeticError, match="1 of 1 logistic regressions"):
-        solve(design, np.r_[np.zeros(10), np.ones(10)], np.ones((1, 20)), np.full((1, 2), 1e-3), np.zeros(2))
+        solve(
+            design,
+            np.r_[np.zeros(10), np.ones(10)],
+            np.ones((1, 20)),
+            np.full((1, 2), 1e-3),
+            np.zeros(2),
+        )
 
 
 def test_log_loss_and_sigmoid_stay_finite_at_the_far_ends():
@@ -67,9 +79,27 @@ def test_the_covariance_is_the_information_of_independent_rows_and_grows_with_co
     _, design, outcome, _ = _data(n=4000)
     penalty = np.full(7, 1e-6)
     found = solve(design, outcome, np.ones((1, 4000)), penalty[None], np.zeros(7))[0]
-    alone = covariance(design, outcome, weight=np.ones(4000), penalty=penalty, coefficients=found, group=np.arange(4000))
+    alone = covariance(
+        design,
+        outcome,
+        weight=np.ones(4000),
+        penalty=penalty,
+        coefficients=found,
+        group=np.arange(4000),
+    )
     mean = sigmoid(design @ found)
-    np.testing.assert_allclose(np.diag(alone), np.diag(np.linalg.inv((design * (mean * (1 - mean))[:, None]).T @ design)), rtol=0.15)
+    np.testing.assert_allclose(
+        np.diag(alone),
+        np.diag(np.linalg.inv((design * (mean * (1 - mean))[:, None]).T @ design)),
+        rtol=0.15,
+    )
     twice, both = np.repeat(design, 2, axis=0), np.repeat(outcome, 2)
-    copied = covariance(twice, both, weight=np.ones(8000), penalty=2 * penalty, coefficients=found, group=np.repeat(np.arange(4000), 2))
+    copied = covariance(
+        twice,
+        both,
+        weight=np.ones(8000),
+        penalty=2 * penalty,
+        coefficients=found,
+        group=np.repeat(np.arange(4000), 2),
+    )
     np.testing.assert_allclose(copied, alone, rtol=0.01, atol=1e-5)  # copies tell nothing new

@@ -9,7 +9,17 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 from sklearn.metrics import log_loss as sklearn_log_loss
 
 from rag_eval.uncertainty.resampling import Figure, group_intervals, miss_rate
-from rag_eval.uncertainty.scores import CLIP, auroc, base_rate_brier, brier, brier_skill, log_loss, logit, observed_expected, recalibration
+from rag_eval.uncertainty.scores import (
+    CLIP,
+    auroc,
+    base_rate_brier,
+    brier,
+    brier_skill,
+    log_loss,
+    logit,
+    observed_expected,
+    recalibration,
+)
 
 
 @st.composite
@@ -28,10 +38,16 @@ def judged(draw, both=True):
 @given(judged())
 def test_auroc_brier_and_log_loss_agree_with_sklearn(case):
     predicted, missed, weight, _ = case
-    assert auroc(predicted, missed, weight) == pytest.approx(roc_auc_score(missed, predicted, sample_weight=weight), abs=1e-12)
-    assert brier(predicted, missed, weight) == pytest.approx(brier_score_loss(missed, predicted, sample_weight=weight), abs=1e-12)
+    assert auroc(predicted, missed, weight) == pytest.approx(
+        roc_auc_score(missed, predicted, sample_weight=weight), abs=1e-12
+    )
+    assert brier(predicted, missed, weight) == pytest.approx(
+        brier_score_loss(missed, predicted, sample_weight=weight), abs=1e-12
+    )
     held = np.clip(predicted, CLIP, 1 - CLIP)
-    assert log_loss(predicted, missed, weight) == pytest.approx(sklearn_log_loss(missed, held, sample_weight=weight), abs=1e-9)
+    assert log_loss(predicted, missed, weight) == pytest.approx(
+        sklearn_log_loss(missed, held, sample_weight=weight), abs=1e-9
+    )
 
 
 @settings(deadline=None)
@@ -44,8 +60,12 @@ def test_whole_weights_count_like_copies_and_zero_leaves_out(case, seed):
     ones = np.ones(len(copied[0]))
     weight = times.astype(float)
     for score in (auroc, brier, log_loss, observed_expected):
-        assert score(predicted, missed, weight) == pytest.approx(score(copied[0], copied[1], ones), abs=1e-12)
-    assert base_rate_brier(missed, group, weight) == pytest.approx(base_rate_brier(copied[1], copied[2], ones), abs=1e-12, nan_ok=True)
+        assert score(predicted, missed, weight) == pytest.approx(
+            score(copied[0], copied[1], ones), abs=1e-12
+        )
+    assert base_rate_brier(missed, group, weight) == pytest.approx(
+        base_rate_brier(copied[1], copied[2], ones), abs=1e-12, nan_ok=True
+    )
 
 
 def test_every_score_is_vectorised_over_resamples():
@@ -54,12 +74,20 @@ def test_every_score_is_vectorised_over_resamples():
     predicted, missed, group = rng.random(n).round(1), rng.random(n) < 0.4, rng.integers(0, 30, n)
     weights = rng.integers(0, 3, (7, n)).astype(float)
     for score in (auroc, brier, log_loss, observed_expected):
-        assert score(predicted, missed, weights) == pytest.approx([float(score(predicted, missed, row)) for row in weights])
-    assert brier_skill(predicted, missed, group, weights) == pytest.approx([float(brier_skill(predicted, missed, group, row)) for row in weights])
+        assert score(predicted, missed, weights) == pytest.approx(
+            [float(score(predicted, missed, row)) for row in weights]
+        )
+    assert brier_skill(predicted, missed, group, weights) == pytest.approx(
+        [float(brier_skill(predicted, missed, group, row)) for row in weights]
+    )
     together = recalibration(predicted, missed, weights)
-    assert together.slope == pytest.approx([float(recalibration(predicted, missed, row).slope) for row in weights])
+    assert together.slope == pytest.approx(
+        [float(recalibration(predicted, missed, row).slope) for row in weights]
+    )
     repeats = rng.random((5, n))
-    assert auroc(repeats, missed, np.ones(n)) == pytest.approx([roc_auc_score(missed, row) for row in repeats])
+    assert auroc(repeats, missed, np.ones(n)) == pytest.approx(
+        [roc_auc_score(missed, row) for row in repeats]
+    )
 
 
 @settings(deadline=None)
@@ -71,7 +99,9 @@ def test_base_rate_of_the_other_groups_against_a_slow_reference(case):
         others = group != group[row]
         rate = np.average(missed[others], weights=weight[others]) if others.any() else np.nan
         losses[row] = (rate - missed[row]) ** 2
-    assert base_rate_brier(missed, group, weight) == pytest.approx(np.average(losses, weights=weight), abs=1e-12, nan_ok=True)
+    assert base_rate_brier(missed, group, weight) == pytest.approx(
+        np.average(losses, weights=weight), abs=1e-12, nan_ok=True
+    )
 
 
 def test_recalibration_agrees_with_an_unpenalised_logistic_regression():
@@ -79,7 +109,9 @@ def test_recalibration_agrees_with_an_unpenalised_logistic_regression():
     predicted = rng.uniform(0.02, 0.9, 400)
     missed = rng.random(400) < 1 / (1 + np.exp(-(0.4 + 0.6 * logit(predicted))))
     weight = rng.choice([1.0, 3.0], 400)
-    fitted = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(logit(predicted)[:, None], missed, weight)
+    fitted = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(
+        logit(predicted)[:, None], missed, weight
+    )
     found = recalibration(predicted, missed, weight)
     assert found.slope == pytest.approx(fitted.coef_[0, 0], abs=1e-4)
     assert found.intercept == pytest.approx(fitted.intercept_[0], abs=1e-4)
@@ -112,9 +144,18 @@ def test_a_sure_and_wrong_prediction_costs_a_bounded_loss():
 
 def test_an_interval_needs_two_groups_and_defined_resamples():
     missed = np.array([True, False, False, False])
-    undefined = group_intervals(lambda weight: auroc(np.array([0.4, 0.1, 0.2, 0.3]), missed, weight)[:, None], np.arange(4), np.ones(4), 1)
+    undefined = group_intervals(
+        lambda weight: auroc(np.array([0.4, 0.1, 0.2, 0.3]), missed, weight)[:, None],
+        np.arange(4),
+        np.ones(4),
+        1,
+    )
     assert np.isnan(undefined).all()  # a third of the resamples hold no miss
-    assert np.isnan(group_intervals(lambda weight: weight.mean(axis=1, keepdims=True), np.zeros(4, dtype=int), np.ones(4), 1)).all()
+    assert np.isnan(
+        group_intervals(
+            lambda weight: weight.mean(axis=1, keepdims=True), np.zeros(4, dtype=int), np.ones(4), 1
+        )
+    ).all()
     assert np.isnan(miss_rate(missed, np.zeros(4, dtype=int), np.ones(4)).low)
 
 
@@ -127,8 +168,13 @@ def test_a_figure_is_read_back_as_it_was_written():
 def test_members_of_one_group_widen_the_interval():
     rng = np.random.default_rng(2)
     missed = np.repeat(rng.random(60) < 0.4, 5)  # five copies of one outcome a group
-    alone, grouped = miss_rate(missed, np.arange(300), np.ones(300)), miss_rate(missed, np.repeat(np.arange(60), 5), np.ones(300))
-    assert grouped.high - grouped.low == pytest.approx((alone.high - alone.low) * np.sqrt(5), rel=0.1)
+    alone, grouped = (
+        miss_rate(missed, np.arange(300), np.ones(300)),
+        miss_rate(missed, np.repeat(np.arange(60), 5), np.ones(300)),
+    )
+    assert grouped.high - grouped.low == pytest.approx(
+        (alone.high - alone.low) * np.sqrt(5), rel=0.1
+    )
 
 
 def _drawn(rng, groups, members, level, spread):
@@ -165,14 +211,24 @@ def test_intervals_of_skill_and_auroc_cover(n_groups, members, level, spread):
     rng = np.random.default_rng(23)
     true, _, _ = _drawn(rng, 1_000_000 // members, members, level, spread)
     rate, order = true.mean(), np.argsort(true)
-    above = np.cumsum((1 - true)[order])  # what a true probability reaches: Brier skill, and the chance that a miss is above a hit
-    truth = np.array([1 - (true * (1 - true)).mean() / (rate * (1 - rate)), (true[order] * above).sum() / (true.sum() * (1 - true).sum())])
+    above = np.cumsum(
+        (1 - true)[order]
+    )  # what a true probability reaches: Brier skill, and the chance that a miss is above a hit
+    truth = np.array(
+        [
+            1 - (true * (1 - true)).mean() / (rate * (1 - rate)),
+            (true[order] * above).sum() / (true.sum() * (1 - true).sum()),
+        ]
+    )
     held = np.zeros(2)
     for seed in range(800):
         predicted, missed, group = _drawn(rng, n_groups, members, level, spread)
 
         def figures(weights, predicted=predicted, missed=missed, group=group):
-            return np.stack([brier_skill(predicted, missed, group, weights), auroc(predicted, missed, weights)], axis=-1)
+            return np.stack(
+                [brier_skill(predicted, missed, group, weights), auroc(predicted, missed, weights)],
+                axis=-1,
+            )
 
         low, high = group_intervals(figures, group, np.ones(len(missed)), seed, resamples=600)
         held += (low <= truth) & (truth <= high)

@@ -22,13 +22,26 @@ def lists(rng, n, depth, n_chunks):
     rows = np.full((n, depth), -1, dtype=np.int32)
     raw = np.zeros((n, depth))
     for i in range(n):
-        count = int(rng.choice([0, 1, min(depth, n_chunks), rng.integers(0, min(depth, n_chunks) + 1)]))
+        count = int(
+            rng.choice([0, 1, min(depth, n_chunks), rng.integers(0, min(depth, n_chunks) + 1)])
+        )
         rows[i, :count] = rng.permutation(n_chunks)[:count]
         raw[i, :count] = np.sort(np.round(rng.uniform(0.1, 1, count), 1))[::-1]
     return rows, raw
 
 
-def batch_of(seed, *, n=24, n_chunks=40, n_terms=30, depth=35, vectors=True, other=True, wordings=True, cosine=False):
+def batch_of(
+    seed,
+    *,
+    n=24,
+    n_chunks=40,
+    n_terms=30,
+    depth=35,
+    vectors=True,
+    other=True,
+    wordings=True,
+    cosine=False,
+):
     rng = np.random.default_rng(seed)
     chunks = [rng.integers(0, n_terms, rng.integers(0, 25)).tolist() for _ in range(n_chunks)]
     queries = [rng.integers(0, n_terms + 5, rng.integers(0, 9)).tolist() for _ in range(n)]
@@ -36,26 +49,64 @@ def batch_of(seed, *, n=24, n_chunks=40, n_terms=30, depth=35, vectors=True, oth
     other_rows, other_raw = lists(rng, n, depth + 3, n_chunks) if other else (None, None)
     asked = held = None
     if vectors:
-        asked, held = (rng.normal(0.2, 1, (count, DIMENSIONS)).astype(np.float32) for count in (n, n_chunks))
+        asked, held = (
+            rng.normal(0.2, 1, (count, DIMENSIONS)).astype(np.float32) for count in (n, n_chunks)
+        )
         asked, held = (part / np.linalg.norm(part, axis=1, keepdims=True) for part in (asked, held))
         asked[0] = held[0] = 0
     if cosine:
         raw = np.where(rows >= 0, np.einsum("nd,njd->nj", asked, held[rows]), 0).astype(np.float64)
     question = rng.integers(0, n // 3, n).astype(np.int64) if wordings else None
     norm = np.round(raw / np.maximum(raw.max(axis=1, keepdims=True), 1e-9), 2)
-    document = None if rng.random() < 0.3 else np.unique(rng.integers(0, max(len(chunks) // 2, 1), len(chunks)), return_inverse=True)[1].astype(np.int64)
-    return chunks, n_terms, RankedBatch(rows, raw, norm, cosine, TermSpace(chunks, n_terms), queries, other_rows, other_raw, asked, held, question, document)
+    document = (
+        None
+        if rng.random() < 0.3
+        else np.unique(rng.integers(0, max(len(chunks) // 2, 1), len(chunks)), return_inverse=True)[
+            1
+        ].astype(np.int64)
+    )
+    return (
+        chunks,
+        n_terms,
+        RankedBatch(
+            rows,
+            raw,
+            norm,
+            cosine,
+            TermSpace(chunks, n_terms),
+            queries,
+            other_rows,
+            other_raw,
+            asked,
+            held,
+            question,
+            document,
+        ),
+    )
 
 
 def agree(found, chunks, n_terms, batch, k):
     expected = signals_of(batch, chunks, n_terms, k)
     assert all(sorted(row) == sorted(SIGNALS) for row in expected)
     for j, name in enumerate(SIGNALS):
-        np.testing.assert_allclose(found[:, j], [row[name] for row in expected], rtol=2e-5, atol=2e-5, err_msg=name)
+        np.testing.assert_allclose(
+            found[:, j], [row[name] for row in expected], rtol=2e-5, atol=2e-5, err_msg=name
+        )
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("shape", [{}, {"vectors": False}, {"other": False}, {"wordings": False}, {"vectors": False, "other": False}, {"depth": 5}, {"n_chunks": 3, "depth": 3}])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"vectors": False},
+        {"other": False},
+        {"wordings": False},
+        {"vectors": False, "other": False},
+        {"depth": 5},
+        {"n_chunks": 3, "depth": 3},
+    ],
+)
 def test_signals_are_those_of_the_slow_reference(seed, shape):
     chunks, n_terms, batch = batch_of(seed, **shape)
     agree(signals(batch, 4), chunks, n_terms, batch, 4)
@@ -80,8 +131,19 @@ def test_one_chunk():
 def test_scores_that_are_cosines():
     chunks, n_terms, batch = batch_of(11, cosine=True)
     found, expected = signals(batch, 4), signals_of(batch, chunks, n_terms, 4)
-    for name in ("beyond_fused", "tail_ratio", "nqc", "generic"):  # a query without a vector retrieves nothing by vector, so the first is left out
-        np.testing.assert_allclose(found[1:, SIGNALS.index(name)], [row[name] for row in expected[1:]], rtol=1e-4, atol=1e-4, err_msg=name)
+    for name in (
+        "beyond_fused",
+        "tail_ratio",
+        "nqc",
+        "generic",
+    ):  # a query without a vector retrieves nothing by vector, so the first is left out
+        np.testing.assert_allclose(
+            found[1:, SIGNALS.index(name)],
+            [row[name] for row in expected[1:]],
+            rtol=1e-4,
+            atol=1e-4,
+            err_msg=name,
+        )
 
 
 def test_blocks_give_what_the_whole_gives(monkeypatch):
@@ -94,21 +156,48 @@ def test_blocks_give_what_the_whole_gives(monkeypatch):
 def test_a_query_does_not_depend_on_the_others():
     _, _, batch = batch_of(9, wordings=False)
     whole = signals(batch, 4)
-    parts = {name: getattr(batch, name) for name in ("rows", "raw", "norm", "query_terms", "other_rows", "other_raw", "query_vectors")}
+    parts = {
+        name: getattr(batch, name)
+        for name in (
+            "rows",
+            "raw",
+            "norm",
+            "query_terms",
+            "other_rows",
+            "other_raw",
+            "query_vectors",
+        )
+    }
     for i in range(len(batch)):
-        alone = dataclasses.replace(batch, **{name: part[i : i + 1] for name, part in parts.items()})
+        alone = dataclasses.replace(
+            batch, **{name: part[i : i + 1] for name, part in parts.items()}
+        )
         np.testing.assert_allclose(signals(alone, 4)[0], whole[i], rtol=1e-6, atol=1e-6)
 
 
 def test_scores_of_another_scale_change_nothing_that_is_named_a_ratio():
     _, _, batch = batch_of(4)
-    np.testing.assert_allclose(signals(dataclasses.replace(batch, raw=batch.raw * 7.5), 4), signals(batch, 4), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        signals(dataclasses.replace(batch, raw=batch.raw * 7.5), 4),
+        signals(batch, 4),
+        rtol=1e-9,
+        atol=1e-9,
+    )
 
 
 def test_nothing_at_all():
-    empty = RankedBatch(np.zeros((0, 0), np.int32), np.zeros((0, 0)), np.zeros((0, 0)), False, TermSpace([], 0), [])
+    empty = RankedBatch(
+        np.zeros((0, 0), np.int32), np.zeros((0, 0)), np.zeros((0, 0)), False, TermSpace([], 0), []
+    )
     assert signals(empty, 10).shape == (0, len(SIGNALS))
-    one = RankedBatch(np.full((1, 3), -1, np.int32), np.zeros((1, 3)), np.zeros((1, 3)), False, TermSpace([], 0), [[0]])
+    one = RankedBatch(
+        np.full((1, 3), -1, np.int32),
+        np.zeros((1, 3)),
+        np.zeros((1, 3)),
+        False,
+        TermSpace([], 0),
+        [[0]],
+    )
     found = dict(zip(SIGNALS, signals(one, 10)[0], strict=True))
     assert (found["unknown"], found["cover_union"], found["length"]) == (1.0, 0.0, math.log(2))
     assert math.isnan(found["nqc"])
@@ -117,7 +206,14 @@ def test_nothing_at_all():
 
 def test_a_term_may_stand_in_a_chunk_more_often_than_sixteen_bits_count():
     chunks = [[0] * 70_000, [0, 1], [2]]
-    batch = RankedBatch(np.array([[0, 1, 2]], np.int32), np.array([[3.0, 2.0, 1.0]]), np.array([[1.0, 0.6, 0.3]]), False, TermSpace(chunks, 3), [[0]])
+    batch = RankedBatch(
+        np.array([[0, 1, 2]], np.int32),
+        np.array([[3.0, 2.0, 1.0]]),
+        np.array([[1.0, 0.6, 0.3]]),
+        False,
+        TermSpace(chunks, 3),
+        [[0]],
+    )
     assert signals(batch, 2)[0, SIGNALS.index("cover_top")] == pytest.approx(1.0)
     assert 0.9 < signals(batch, 1)[0, SIGNALS.index("lexical_crowd")] < 1
 

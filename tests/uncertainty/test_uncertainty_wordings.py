@@ -7,7 +7,14 @@ from sklearn.metrics import roc_auc_score
 from rag_eval.uncertainty.estimator import cross_validated
 from rag_eval.uncertainty.labelled import Labelled
 from rag_eval.uncertainty.ridge import sigmoid
-from rag_eval.uncertainty.wordings import Shrinkage, cross_validated_wordings, fit_wordings, from_json, others, shrinkage
+from rag_eval.uncertainty.wordings import (
+    Shrinkage,
+    cross_validated_wordings,
+    fit_wordings,
+    from_json,
+    others,
+    shrinkage,
+)
 
 
 def _wordings(n_questions=150, each=4, seed=0, depth=2.0):
@@ -15,7 +22,9 @@ def _wordings(n_questions=150, each=4, seed=0, depth=2.0):
     rng = np.random.default_rng(seed)
     question = np.repeat(np.arange(n_questions), each)
     x = rng.normal(size=(len(question), 3))
-    missed = rng.random(len(question)) < sigmoid(-1 + x[:, 0] + depth * rng.normal(size=n_questions)[question])
+    missed = rng.random(len(question)) < sigmoid(
+        -1 + x[:, 0] + depth * rng.normal(size=n_questions)[question]
+    )
     return Labelled(("a", "b", "c"), x, missed, question // 3, np.ones(len(question)), question)
 
 
@@ -50,7 +59,10 @@ def test_judged_wordings_tell_what_the_signals_do_not():
     labelled = _wordings()
     with_history = cross_validated_wordings(labelled, prior=None, repeats=1)[0]
     without = cross_validated(labelled, prior=None, repeats=1)[0]
-    assert roc_auc_score(labelled.missed, with_history) > roc_auc_score(labelled.missed, without) + 0.05
+    assert (
+        roc_auc_score(labelled.missed, with_history)
+        > roc_auc_score(labelled.missed, without) + 0.05
+    )
 
 
 def test_a_wording_s_own_outcome_has_no_part_in_its_prediction():
@@ -59,7 +71,18 @@ def test_a_wording_s_own_outcome_has_no_part_in_its_prediction():
     flipped = labelled.missed.copy()
     flipped[row] = ~flipped[row]
     both = [
-        cross_validated_wordings(Labelled(labelled.names, labelled.signals, missed, labelled.group, labelled.weight, labelled.question), prior=None, repeats=1)[0]
+        cross_validated_wordings(
+            Labelled(
+                labelled.names,
+                labelled.signals,
+                missed,
+                labelled.group,
+                labelled.weight,
+                labelled.question,
+            ),
+            prior=None,
+            repeats=1,
+        )[0]
         for missed in (labelled.missed, flipped)
     ]
     assert both[0][row] == both[1][row]
@@ -69,11 +92,16 @@ def test_a_wording_s_own_outcome_has_no_part_in_its_prediction():
 def test_without_a_history_it_says_nothing():
     labelled = _wordings(60)
     model = fit_wordings(labelled, prior=None, rng=np.random.default_rng(0))
-    value = model.predict(labelled.signals[:2], labelled.names, np.array([0.0, 1.0]), np.array([0.0, 2.0]))
+    value = model.predict(
+        labelled.signals[:2], labelled.names, np.array([0.0, 1.0]), np.array([0.0, 2.0])
+    )
     assert np.isnan(value[0])
     assert 0 < value[1] < 1
     again = from_json(json.loads(json.dumps(model.to_json())))
-    assert (again.predict(labelled.signals, labelled.names, np.ones(240), np.full(240, 2.0)) == model.predict(labelled.signals, labelled.names, np.ones(240), np.full(240, 2.0))).all()
+    assert (
+        again.predict(labelled.signals, labelled.names, np.ones(240), np.full(240, 2.0))
+        == model.predict(labelled.signals, labelled.names, np.ones(240), np.full(240, 2.0))
+    ).all()
     single = _wordings(30, 1)
     assert fit_wordings(single, prior=None, rng=np.random.default_rng(0)) is None
     assert np.isnan(cross_validated_wordings(single, prior=None, repeats=1)).all()
@@ -81,6 +109,13 @@ def test_without_a_history_it_says_nothing():
 
 def test_a_question_in_two_groups_is_refused():
     labelled = _wordings(10)
-    split = Labelled(labelled.names, labelled.signals, labelled.missed, np.arange(40), labelled.weight, labelled.question)
+    split = Labelled(
+        labelled.names,
+        labelled.signals,
+        labelled.missed,
+        np.arange(40),
+        labelled.weight,
+        labelled.question,
+    )
     with pytest.raises(ValueError, match="must share a group"):
         cross_validated_wordings(split, prior=None)

@@ -10,6 +10,10 @@ def max_words(options):
         if "crash" in candidate.text:
             raise RuntimeError("house_style is broken")
         count = len(candidate.text.split())
-        return None if count <= limit else f"the answer has {count} words, and at most {limit} are allowed."
+        return (
+            None
+            if count <= limit
+            else f"the answer has {count} words, and at most {limit} are allowed."
+        )
 
     return check

@@ -17,7 +17,11 @@ MISSED = {"something_missing": 1.0, "evidence_not_relevant": None, "nothing_miss
 
 def claim_of(viewed):
     frame = pd.read_parquet(viewed.claims)
-    (row,) = [row for row in frame.to_dict("records") if all(row[name] == value for name, value in RETRIEVAL.items())]
+    (row,) = [
+        row
+        for row in frame.to_dict("records")
+        if all(row[name] == value for name, value in RETRIEVAL.items())
+    ]
     return row
 
 
@@ -29,21 +33,45 @@ def test_feedback_is_an_outcome_of_the_claim(viewed, feedback):
     (row,) = viewed.given()
     claim = claim_of(viewed)
     assert row["outcome_id"] == answer.json()["outcome_id"]
-    for name in ("claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "target", "k"):
+    for name in (
+        "claim_id",
+        "query_id",
+        "group_id",
+        "strategy",
+        "strategy_fingerprint",
+        "target",
+        "k",
+    ):
         assert row[name] == claim[name]
     assert (None if pd.isna(row["missed"]) else row["missed"]) == MISSED[feedback]
-    assert (row["gold_source"], row["feedback"], row["note"]) == ("user_feedback", feedback, "the pause between tries")
+    assert (row["gold_source"], row["feedback"], row["note"]) == (
+        "user_feedback",
+        feedback,
+        "the pause between tries",
+    )
     assert pd.isna(row["inclusion_probability"])
     assert row["gold_strategies"] == ["bm25"]
-    assert (row["shown_value"], row["shown_status"], row["shown_calibrator"]) == (claim["miss_rate"], claim["status"], claim["calibrator"])
+    assert (row["shown_value"], row["shown_status"], row["shown_calibrator"]) == (
+        claim["miss_rate"],
+        claim["status"],
+        claim["calibrator"],
+    )
     assert row["supersedes"] == ""
 
 
 def test_the_command_line_lists_it_and_calls_for_an_audit(viewed):
     give(viewed.client(), viewed.said())
-    listed = CliRunner().invoke(app, ["outcome", "list", "--json", "--gold-source", "user_feedback", "--home", str(viewed.home)], catch_exceptions=False)
+    listed = CliRunner().invoke(
+        app,
+        ["outcome", "list", "--json", "--gold-source", "user_feedback", "--home", str(viewed.home)],
+        catch_exceptions=False,
+    )
     (found,) = map(json.loads, listed.stdout.splitlines())
-    assert (found["feedback"], found["missed"], found["query_id"]) == ("something_missing", True, "again")
+    assert (found["feedback"], found["missed"], found["query_id"]) == (
+        "something_missing",
+        True,
+        "again",
+    )
     current = viewed.outcomes().current()
     assert feedback_without_audit(current)["claim_id"].tolist() == [claim_of(viewed)["claim_id"]]
     assert not (fit_rows(current)["gold_source"] == "user_feedback").any()
@@ -51,16 +79,38 @@ def test_the_command_line_lists_it_and_calls_for_an_audit(viewed):
 
 def test_what_was_said_again_adds_nothing_and_another_opinion_supersedes(viewed):
     client = viewed.client()
-    said = [("something_missing", "a"), ("something_missing", "a"), ("something_missing", "b"), ("nothing_missing", "b"), ("evidence_not_relevant", ""), ("evidence_not_relevant", ""), ("something_missing", "a")]
+    said = [
+        ("something_missing", "a"),
+        ("something_missing", "a"),
+        ("something_missing", "b"),
+        ("nothing_missing", "b"),
+        ("evidence_not_relevant", ""),
+        ("evidence_not_relevant", ""),
+        ("something_missing", "a"),
+    ]
     answers = [give(client, viewed.said(*words)).json() for words in said]
-    assert [answer["standing"] for answer in answers] == ["recorded", "already_there", "recorded", "recorded", "recorded", "already_there", "recorded"]
+    assert [answer["standing"] for answer in answers] == [
+        "recorded",
+        "already_there",
+        "recorded",
+        "recorded",
+        "recorded",
+        "already_there",
+        "recorded",
+    ]
     assert answers[0]["outcome_id"] == answers[1]["outcome_id"]
     rows = {row["outcome_id"]: row for row in viewed.given()}
     assert len(rows) == 5
     chain = [rows[answers[-1]["outcome_id"]]]
     while chain[-1]["supersedes"]:
         chain.append(rows[chain[-1]["supersedes"]])
-    assert [(row["feedback"], row["note"]) for row in reversed(chain)] == [("something_missing", "a"), ("something_missing", "b"), ("nothing_missing", "b"), ("evidence_not_relevant", ""), ("something_missing", "a")]
+    assert [(row["feedback"], row["note"]) for row in reversed(chain)] == [
+        ("something_missing", "a"),
+        ("something_missing", "b"),
+        ("nothing_missing", "b"),
+        ("evidence_not_relevant", ""),
+        ("something_missing", "a"),
+    ]
     current = viewed.outcomes().current(gold_sources=["user_feedback"])
     assert current["outcome_id"].tolist() == [answers[-1]["outcome_id"]]
 
@@ -68,7 +118,11 @@ def test_what_was_said_again_adds_nothing_and_another_opinion_supersedes(viewed)
 def test_after_a_judgement_was_taken_back_the_same_can_be_said_again(viewed):
     client = viewed.client()
     first = give(client, viewed.said()).json()["outcome_id"]
-    taken = CliRunner().invoke(app, ["outcome", "add", "--correct", first, "--home", str(viewed.home)], catch_exceptions=False)
+    taken = CliRunner().invoke(
+        app,
+        ["outcome", "add", "--correct", first, "--home", str(viewed.home)],
+        catch_exceptions=False,
+    )
     assert taken.exit_code == 0, taken.output
     assert give(client, viewed.said()).json()["standing"] == "recorded"
     assert len(viewed.given()) == 3
@@ -126,7 +180,21 @@ def test_what_cannot_be_is_refused_without_an_echo(viewed, change):
     assert viewed.given() == []
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"7", b'"x"', b"\xff\xfe", b"[" * 16000, b'{"seed": NaN}', b"{" + b'"a":' * 3000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"7",
+        b'"x"',
+        b"\xff\xfe",
+        b"[" * 16000,
+        b'{"seed": NaN}',
+        b"{" + b'"a":' * 3000,
+    ],
+)
 def test_what_is_no_object_is_refused(viewed, body):
     from test_viewer_security import ours
 
@@ -136,7 +204,17 @@ def test_what_is_no_object_is_refused(viewed, body):
     assert viewed.given() == []
 
 
-@pytest.mark.parametrize("change", [{"query_id": "none"}, {"paraphrase_id": "none"}, {"seed": 7}, {"strategy": "none"}, {"run_id": "20000101T000000000Z-00000000"}, {"query_id": "again' OR '1'='1"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"query_id": "none"},
+        {"paraphrase_id": "none"},
+        {"seed": 7},
+        {"strategy": "none"},
+        {"run_id": "20000101T000000000Z-00000000"},
+        {"query_id": "again' OR '1'='1"},
+    ],
+)
 def test_an_unknown_retrieval_is_refused(viewed, change):
     answer = give(viewed.client(), viewed.said(**change))
     assert answer.status_code == 404
@@ -172,7 +250,9 @@ def test_two_viewers_at_once_lose_nothing(viewed):
     def write(number):
         for turn in range(10):
             barrier.wait()
-            answers.append(give(clients[number], viewed.said(note=f"{number} {turn}")).json()["standing"])
+            answers.append(
+                give(clients[number], viewed.said(note=f"{number} {turn}")).json()["standing"]
+            )
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
     for thread in threads:
@@ -181,7 +261,9 @@ def test_two_viewers_at_once_lose_nothing(viewed):
         thread.join()
     assert answers == ["recorded"] * 20
     rows = viewed.given()
-    assert {row["note"] for row in rows} == {f"{number} {turn}" for number in range(2) for turn in range(10)}
+    assert {row["note"] for row in rows} == {
+        f"{number} {turn}" for number in range(2) for turn in range(10)
+    }
     assert len({row["supersedes"] for row in rows}) == 20  # one chain: no two supersede the same
 
 
@@ -192,9 +274,18 @@ def test_a_question_whose_id_holds_what_cannot_be_seen_is_found_as_the_page_name
     frame.to_parquet(viewed.claims)
     client = viewed.client()
     for paraphrase in ("original", "te[U+061C]rse"):
-        assert give(client, viewed.said(query_id="ag[U+00AD]ain[U+FE0F]", paraphrase_id=paraphrase)).status_code == 201
+        assert (
+            give(
+                client, viewed.said(query_id="ag[U+00AD]ain[U+FE0F]", paraphrase_id=paraphrase)
+            ).status_code
+            == 201
+        )
     assert [row["query_id"] for row in viewed.given()] == ["ag\u00adain\ufe0f"] * 2
     assert give(client, viewed.said(query_id="ag[U+00AD]ain")).status_code == 404
     twin = frame[frame["query_id"] == "ag\u00adain\ufe0f"].assign(query_id="ag[U+00AD]ain\ufe0f")
-    pd.concat([frame, twin]).to_parquet(viewed.claims)  # two questions that look the same: neither is guessed
-    assert give(client, viewed.said(query_id="ag[U+00AD]ain[U+FE0F]", note="new")).status_code == 404
+    pd.concat([frame, twin]).to_parquet(
+        viewed.claims
+    )  # two questions that look the same: neither is guessed
+    assert (
+        give(client, viewed.said(query_id="ag[U+00AD]ain[U+FE0F]", note="new")).status_code == 404
+    )

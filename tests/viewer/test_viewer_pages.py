@@ -31,16 +31,37 @@ class Elements(html.parser.HTMLParser):
 
 
 def hostile_run(**changes):
-    fields = {"run_id": "20260101T000000000Z-00000000", "gold_set": HOSTILE, "timestamp": HOSTILE, "strategy": HOSTILE, "index_hash": HOSTILE, "level": HOSTILE}
-    return Kept(**{**fields, "recall": Estimate(0.5, 0.4, 0.6, 9), "gates": {"pass": 1, "fail": 0, "insufficient_evidence": 0}, "artifacts": {}, **changes})
+    fields = {
+        "run_id": "20260101T000000000Z-00000000",
+        "gold_set": HOSTILE,
+        "timestamp": HOSTILE,
+        "strategy": HOSTILE,
+        "index_hash": HOSTILE,
+        "level": HOSTILE,
+    }
+    return Kept(
+        **{
+            **fields,
+            "recall": Estimate(0.5, 0.4, 0.6, 9),
+            "gates": {"pass": 1, "fail": 0, "insufficient_evidence": 0},
+            "artifacts": {},
+            **changes,
+        }
+    )
 
 
 @pytest.mark.parametrize("page", ["runs", "run"])
 def test_hostile_texts_are_shown_as_texts(page):
     if page == "runs":
-        made = runs_page(Page((hostile_run(), Damaged("20260101T000000001Z-00000000", HOSTILE)), 2, None), token="t", read_only=False)
+        made = runs_page(
+            Page((hostile_run(), Damaged("20260101T000000001Z-00000000", HOSTILE)), 2, None),
+            token="t",
+            read_only=False,
+        )
     else:
-        made = run_page(hostile_run(), token="t", explorer=False, feedback=False, why_no_feedback="")
+        made = run_page(
+            hostile_run(), token="t", explorer=False, feedback=False, why_no_feedback=""
+        )
     found = Elements(made)
     assert "script" not in found.elements
     assert "img" not in found.elements
@@ -56,8 +77,16 @@ def test_the_list_has_each_run_with_its_figures(viewed):
     page = viewed.client().get("/")
     assert page.status_code == 200
     assert f'href="/runs/{viewed.run_id}/"' in page.text
-    measure = next(item for entry in report["strategies"] if entry["name"] == report["strategy"] for item in entry["measures"] if item["label"] == "R@10" and item["level"] == report["evaluation"]["level"])
-    assert f"{measure['value']:.3f} [{measure['ci_low']:.3f}, {measure['ci_high']:.3f}]" in page.text
+    measure = next(
+        item
+        for entry in report["strategies"]
+        if entry["name"] == report["strategy"]
+        for item in entry["measures"]
+        if item["label"] == "R@10" and item["level"] == report["evaluation"]["level"]
+    )
+    assert (
+        f"{measure['value']:.3f} [{measure['ci_low']:.3f}, {measure['ci_high']:.3f}]" in page.text
+    )
     assert f'data-label="n" class="number">{measure["n_scored"]}<' in page.text
     assert "tiny" in page.text
 
@@ -73,12 +102,26 @@ def test_runs_are_listed_newest_first_and_in_parts(viewed):
     assert first.index(ids[59]) < first.index(ids[10])
     second = client.get("/", params={"before": ids[10]}).text
     assert f'href="/?before={ids[10]}"' in first
-    assert [run_id for run_id in [*ids, viewed.run_id] if f'href="/runs/{run_id}/"' in second] == [*ids[:10], viewed.run_id]
+    assert [run_id for run_id in [*ids, viewed.run_id] if f'href="/runs/{run_id}/"' in second] == [
+        *ids[:10],
+        viewed.run_id,
+    ]
     assert "before=" not in second
     assert client.get("/", params={"before": "../../etc"}).status_code == 400
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"gold_set": 1, "artifacts": [], "report": {"gates": 3, "strategies": {}, "evaluation": []}}', "\x00", '{"report": NaN}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"gold_set": 1, "artifacts": [], "report": {"gates": 3, "strategies": {}, "evaluation": []}}',
+        "\x00",
+        '{"report": NaN}',
+    ],
+)
 def test_a_damaged_run_is_named_and_stops_nothing_else(viewed, content):
     damaged = "20300101T000000000Z-00000000"
     (viewed.home / "runs" / f"{damaged}.json").write_text(content, encoding="utf-8")
@@ -152,19 +195,33 @@ def test_parts_are_sent_as_they_are_stored_or_unpacked(viewed):
     assert "content-encoding" not in plain.headers
     assert plain.content == gzip.decompress(stored)
     assert plain.json()["questions"]["id"] == ["keep", "again", "night", "price"]
-    assert [question["id"] for question in client.get(f"/runs/{viewed.run_id}/explorer/questions-0000.json").json()] == plain.json()["questions"]["id"]
+    assert [
+        question["id"]
+        for question in client.get(f"/runs/{viewed.run_id}/explorer/questions-0000.json").json()
+    ] == plain.json()["questions"]["id"]
     assert client.get(f"/runs/{viewed.run_id}/explorer/chunks-0000.json").json()["doc"]
     assert client.head(address).status_code == 200
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: b"not gzip" + data, lambda data: data[:40] + bytes([data[40] ^ 255]) + data[41:], lambda _: gzip.compress(b"[1,")], ids=["cut off", "no gzip", "changed", "no JSON"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-20],
+        lambda data: b"not gzip" + data,
+        lambda data: data[:40] + bytes([data[40] ^ 255]) + data[41:],
+        lambda _: gzip.compress(b"[1,"),
+    ],
+    ids=["cut off", "no gzip", "changed", "no JSON"],
+)
 def test_damaged_questions_are_said_and_stop_nothing_else(viewed, damage):
     path = viewed.explorer / "summary.json.gz"
     whole = path.read_bytes()
     path.unlink()  # it may be another night's file too
     path.write_bytes(damage(whole))
     client = viewed.client()
-    plain = client.get(f"/runs/{viewed.run_id}/explorer/summary.json", headers={"Accept-Encoding": "identity"})
+    plain = client.get(
+        f"/runs/{viewed.run_id}/explorer/summary.json", headers={"Accept-Encoding": "identity"}
+    )
     report = client.get(f"/runs/{viewed.run_id}/report")
     assert report.status_code == 409
     assert "damaged" in report.text
@@ -174,12 +231,37 @@ def test_damaged_questions_are_said_and_stop_nothing_else(viewed, damage):
     assert client.get(f"/runs/{viewed.run_id}/explorer/questions-0000.json").status_code == 200
 
 
-@pytest.mark.parametrize("part", ["chunks-0001", "questions-0001", "artifact", "..%2fartifact", "summary.json", "questions-٠٠٠٠", "summary%00", "questions-000", "SUMMARY"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "chunks-0001",
+        "questions-0001",
+        "artifact",
+        "..%2fartifact",
+        "summary.json",
+        "questions-٠٠٠٠",
+        "summary%00",
+        "questions-000",
+        "SUMMARY",
+    ],
+)
 def test_no_other_part_is_sent(viewed, part):
     assert viewed.client().get(f"/runs/{viewed.run_id}/explorer/{part}.json").status_code == 404
 
 
-@pytest.mark.parametrize("run_id", ["%2e%2e", "..%2f..%2fetc%2fpasswd", "20261122T130838752Z-488d41af", "٢٠261122T130838752Z-488d41af", "x" * 5000, "a%00b", "..%5c..", "%0a"])
+@pytest.mark.parametrize(
+    "run_id",
+    [
+        "%2e%2e",
+        "..%2f..%2fetc%2fpasswd",
+        "20261122T130838752Z-488d41af",
+        "٢٠261122T130838752Z-488d41af",
+        "x" * 5000,
+        "a%00b",
+        "..%5c..",
+        "%0a",
+    ],
+)
 @pytest.mark.parametrize("rest", ["/", "/report", "/explorer/summary.json", ""])
 def test_no_other_run_is_found(viewed, run_id, rest):
     answer = viewed.client().get(f"/runs/{run_id}{rest}")
@@ -197,7 +279,17 @@ def test_a_key_that_is_a_path_is_not_followed(viewed):
     assert viewed.client().get(f"/runs/{viewed.run_id}/explorer/summary.json").status_code == 404
 
 
-@pytest.mark.parametrize("name", ["viewer.py", "..%2fapp.py", "%2e%2e%2fapp.py", "templates%2fbase.html", "viewer.css%00", "VIEWER.CSS"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "viewer.py",
+        "..%2fapp.py",
+        "%2e%2e%2fapp.py",
+        "templates%2fbase.html",
+        "viewer.css%00",
+        "VIEWER.CSS",
+    ],
+)
 def test_no_other_asset_is_sent(viewed, name):
     assert viewed.client().get(f"/assets/{name}").status_code == 404
 
@@ -247,7 +339,10 @@ def test_an_empty_home_has_a_page_too(tmp_path):
     from rag_eval.settings import Settings
     from rag_eval.viewer.app import create_app
 
-    client = TestClient(create_app(Settings(home=tmp_path / "none"), read_only=True), base_url="http://127.0.0.1:7777")
+    client = TestClient(
+        create_app(Settings(home=tmp_path / "none"), read_only=True),
+        base_url="http://127.0.0.1:7777",
+    )
     assert "No run is kept" in client.get("/").text
     assert not (tmp_path / "none").exists()
 

@@ -8,7 +8,16 @@ from viewed_project import OURS, PORT, give, page_token
 
 from rag_eval.records.problems import InputError
 from rag_eval.viewer import security
-from rag_eval.viewer.access import ADDRESSES, WINDOW_S, WRONG_TRIES, Access, Hosts, allowed_hosts, network_of, split_host
+from rag_eval.viewer.access import (
+    ADDRESSES,
+    WINDOW_S,
+    WRONG_TRIES,
+    Access,
+    Hosts,
+    allowed_hosts,
+    network_of,
+    split_host,
+)
 from rag_eval.viewer.app import create_app
 from rag_eval.viewer.runs import KeptRuns
 from rag_eval.viewer.security import MAX_BODY, Guard, Policy
@@ -30,14 +39,34 @@ def has_headers(answer):
 
 def ours(client, **changes):
     """Headers of our own page's request."""
-    made = {"X-Rag-Eval-Token": page_token(client), "Origin": OURS, "Sec-Fetch-Site": "same-origin", "Content-Type": "application/json", **changes}
+    made = {
+        "X-Rag-Eval-Token": page_token(client),
+        "Origin": OURS,
+        "Sec-Fetch-Site": "same-origin",
+        "Content-Type": "application/json",
+        **changes,
+    }
     return {name: value for name, value in made.items() if value is not None}
 
 
 def test_every_answer_has_the_headers(viewed):
     client = viewed.client()
     answers = [
-        *(client.get(address) for address in ("/", f"/runs/{viewed.run_id}/", f"/runs/{viewed.run_id}", "/runs/x/", "/nothing", "/healthz", "/assets/viewer.css", "/assets/nothing", "/?before=x", "/feedback")),
+        *(
+            client.get(address)
+            for address in (
+                "/",
+                f"/runs/{viewed.run_id}/",
+                f"/runs/{viewed.run_id}",
+                "/runs/x/",
+                "/nothing",
+                "/healthz",
+                "/assets/viewer.css",
+                "/assets/nothing",
+                "/?before=x",
+                "/feedback",
+            )
+        ),
         client.get(f"/runs/{viewed.run_id}/explorer/summary.json"),
         client.get("/", headers={"Host": "elsewhere.example"}),
         client.request("DELETE", "/"),
@@ -51,7 +80,17 @@ def test_every_answer_has_the_headers(viewed):
     ]
     for answer in answers:
         has_headers(answer)
-    assert {answer.status_code for answer in answers} == {200, 201, 308, 400, 401, 403, 404, 405, 413}
+    assert {answer.status_code for answer in answers} == {
+        200,
+        201,
+        308,
+        400,
+        401,
+        403,
+        404,
+        405,
+        413,
+    }
 
 
 def test_an_error_of_the_program_tells_nothing(viewed, caplog, monkeypatch):
@@ -60,7 +99,9 @@ def test_an_error_of_the_program_tells_nothing(viewed, caplog, monkeypatch):
 
     monkeypatch.setattr(KeptRuns, "part", broken)
     client = viewed.client()
-    answer = client.get(f"/runs/{viewed.run_id}/explorer/summary.json", headers={"Accept-Encoding": "identity"})
+    answer = client.get(
+        f"/runs/{viewed.run_id}/explorer/summary.json", headers={"Accept-Encoding": "identity"}
+    )
     assert answer.status_code == 500
     assert answer.text == "This failed on the server; its log says why.\n"
     has_headers(answer)
@@ -68,7 +109,25 @@ def test_an_error_of_the_program_tells_nothing(viewed, caplog, monkeypatch):
     assert "\n" not in record.getMessage()
 
 
-@pytest.mark.parametrize("host", ["elsewhere.example", f"elsewhere.example:{PORT}", "127.0.0.1", "127.0.0.1:1", "localhost", f"127.0.0.1.nip.io:{PORT}", f"[::2]:{PORT}", f"192.168.1.9:{PORT}", "", f"localhost.:{PORT}", f"user@localhost:{PORT}", f"localhost:{PORT}/", f"2130706433:{PORT}", f"0.0.0.0:{PORT}"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "elsewhere.example",
+        f"elsewhere.example:{PORT}",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "localhost",
+        f"127.0.0.1.nip.io:{PORT}",
+        f"[::2]:{PORT}",
+        f"192.168.1.9:{PORT}",
+        "",
+        f"localhost.:{PORT}",
+        f"user@localhost:{PORT}",
+        f"localhost:{PORT}/",
+        f"2130706433:{PORT}",
+        f"0.0.0.0:{PORT}",
+    ],
+)
 def test_other_host_names_are_refused(viewed, host):
     client = viewed.client()
     answer = client.get("/", headers={"Host": host})
@@ -78,23 +137,50 @@ def test_other_host_names_are_refused(viewed, host):
     assert viewed.given() == []
 
 
-@pytest.mark.parametrize("host", [f"127.0.0.1:{PORT}", f"localhost:{PORT}", f"LOCALHOST:{PORT}", f"[::1]:{PORT}"])
+@pytest.mark.parametrize(
+    "host", [f"127.0.0.1:{PORT}", f"localhost:{PORT}", f"LOCALHOST:{PORT}", f"[::1]:{PORT}"]
+)
 def test_our_own_host_names_are_answered(viewed, host):
     assert viewed.client().get("/", headers={"Host": host}).status_code == 200
 
 
 def test_hosts_that_a_person_allows_are_answered(viewed):
     client = viewed.client(allow_hosts=["Eval.example.org", "proxy.example:8443"])
-    answers = {host: client.get("/", headers={"Host": host}).status_code for host in ("eval.example.org", "eval.example.org:99", "proxy.example:8443", "proxy.example", "proxy.example:1")}
+    answers = {
+        host: client.get("/", headers={"Host": host}).status_code
+        for host in (
+            "eval.example.org",
+            "eval.example.org:99",
+            "proxy.example:8443",
+            "proxy.example",
+            "proxy.example:1",
+        )
+    }
     assert list(answers.values()) == [200, 200, 200, 403, 403]
-    assert give(client, viewed.said(), Host="eval.example.org", Origin="https://eval.example.org").status_code == 201
+    assert (
+        give(
+            client, viewed.said(), Host="eval.example.org", Origin="https://eval.example.org"
+        ).status_code
+        == 201
+    )
     with pytest.raises(InputError, match="bad_host"):
         allowed_hosts(["a b"])
 
 
 def test_hosts_beyond_the_loopback():
     hosts = Hosts(7777, frozenset({"box"}), addresses=True)
-    assert [hosts.accepts(host) for host in ("box:7777", "192.168.1.9:7777", "[fe80::1]:7777", "localhost:7777", "192.168.1.9:80", "rebound.example:7777", "300.1.1.1:7777")] == [True, True, True, True, False, False, False]
+    assert [
+        hosts.accepts(host)
+        for host in (
+            "box:7777",
+            "192.168.1.9:7777",
+            "[fe80::1]:7777",
+            "localhost:7777",
+            "192.168.1.9:80",
+            "rebound.example:7777",
+            "300.1.1.1:7777",
+        )
+    ] == [True, True, True, True, False, False, False]
     assert Hosts(80).accepts("localhost")
     assert split_host("a" * 300) is None
 
@@ -109,7 +195,12 @@ def test_hosts_beyond_the_loopback():
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
         {"Sec-Fetch-Site": "none"},
-        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document", "Origin": None},
+        {
+            "Sec-Fetch-Site": "cross-site",
+            "Sec-Fetch-Mode": "navigate",
+            "Sec-Fetch-Dest": "document",
+            "Origin": None,
+        },
         {"X-Rag-Eval-Token": None},
         {"X-Rag-Eval-Token": ""},
         {"X-Rag-Eval-Token": "wrong"},
@@ -125,31 +216,70 @@ def test_feedback_from_elsewhere_is_refused(viewed, changes):
     assert viewed.given() == []
 
 
-@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx", "text/plain;application/json", "application/json; charset=utf-16"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        None,
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data",
+        "application/jsonx",
+        "text/plain;application/json",
+        "application/json; charset=utf-16",
+    ],
+)
 def test_feedback_of_another_content_type_is_refused(viewed, kind):
     client = viewed.client()
-    answer = client.post("/feedback", content=json.dumps(viewed.said()), headers=ours(client, **{"Content-Type": kind}))
+    answer = client.post(
+        "/feedback",
+        content=json.dumps(viewed.said()),
+        headers=ours(client, **{"Content-Type": kind}),
+    )
     assert answer.status_code == 415
     assert viewed.given() == []
 
 
 def test_a_tool_without_an_origin_may_give_feedback(viewed):
     client = viewed.client()
-    assert client.post("/feedback", content=json.dumps(viewed.said()), headers=ours(client, Origin=None, **{"Sec-Fetch-Site": None})).status_code == 201
+    assert (
+        client.post(
+            "/feedback",
+            content=json.dumps(viewed.said()),
+            headers=ours(client, Origin=None, **{"Sec-Fetch-Site": None}),
+        ).status_code
+        == 201
+    )
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"])
+@pytest.mark.parametrize(
+    "method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"]
+)
 def test_only_post_gives_feedback(viewed, method):
     client = viewed.client()
-    answer = client.request(method, "/feedback", params={"token": page_token(client), **viewed.said()}, headers=ours(client))
+    answer = client.request(
+        method,
+        "/feedback",
+        params={"token": page_token(client), **viewed.said()},
+        headers=ours(client),
+    )
     assert answer.status_code == 405
     assert viewed.given() == []
 
 
-@pytest.mark.parametrize(("headers", "status"), [({"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, 200), ({"Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}, 403), ({"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}, 403), ({"Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}, 403)])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, 200),
+        ({"Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}, 403),
+        ({"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}, 403),
+        ({"Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}, 403),
+    ],
+)
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_other_sites_may_link_here_and_embed_nothing(viewed, headers, status, site):
-    assert viewed.client().get("/", headers={"Sec-Fetch-Site": site, **headers}).status_code == status
+    assert (
+        viewed.client().get("/", headers={"Sec-Fetch-Site": site, **headers}).status_code == status
+    )
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -166,7 +296,12 @@ def test_bodies_are_bounded_however_they_are_sent(viewed, chunked, excess, statu
 @pytest.mark.parametrize("length", ["-1", "x", "99999999999999999999", "1e3"])
 def test_no_length_but_a_number_is_taken(viewed, length):
     client = viewed.client()
-    assert client.post("/feedback", content=b"{}", headers=ours(client, **{"Content-Length": length})).status_code == 413
+    assert (
+        client.post(
+            "/feedback", content=b"{}", headers=ours(client, **{"Content-Length": length})
+        ).status_code
+        == 413
+    )
 
 
 def guarded(messages, policy):
@@ -184,20 +319,42 @@ def guarded(messages, policy):
     async def send(message):
         sent.append(message)
 
-    headers = [(b"host", b"localhost:7777"), (b"x-rag-eval-token", b"t"), (b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "path": "/feedback", "query_string": b"", "headers": headers, "client": ("127.0.0.1", 1)}
+    headers = [
+        (b"host", b"localhost:7777"),
+        (b"x-rag-eval-token", b"t"),
+        (b"content-type", b"application/json"),
+    ]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/feedback",
+        "query_string": b"",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+    }
     asyncio.run(Guard(app, policy)(scope, receive, send))
     return sent
 
 
 def test_a_body_that_never_ends_is_given_up(monkeypatch):
     monkeypatch.setattr(security, "BODY_SECONDS", 0.05)
-    sent = guarded([{"type": "http.request", "body": b"{", "more_body": True}], Policy(Hosts(7777), "t"))
+    sent = guarded(
+        [{"type": "http.request", "body": b"{", "more_body": True}], Policy(Hosts(7777), "t")
+    )
     assert sent[0]["status"] == 408
 
 
 def test_a_client_that_leaves_is_not_answered():
-    assert guarded([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}], Policy(Hosts(7777), "t")) == []
+    assert (
+        guarded(
+            [
+                {"type": "http.request", "body": b"{", "more_body": True},
+                {"type": "http.disconnect"},
+            ],
+            Policy(Hosts(7777), "t"),
+        )
+        == []
+    )
 
 
 def test_no_websocket_is_opened(viewed):
@@ -210,7 +367,9 @@ def test_no_websocket_is_opened(viewed):
 def test_read_only_takes_nothing(viewed):
     before = viewed.home.joinpath("rag_eval.db").read_bytes()
     client = viewed.client(read_only=True)
-    answer = client.post("/feedback", json=viewed.said(), headers={"X-Rag-Eval-Token": "x", "Origin": OURS})
+    answer = client.post(
+        "/feedback", json=viewed.said(), headers={"X-Rag-Eval-Token": "x", "Origin": OURS}
+    )
     assert answer.status_code == 403
     assert "read-only" in answer.json()["error"]
     assert viewed.home.joinpath("rag_eval.db").read_bytes() == before
@@ -218,7 +377,15 @@ def test_read_only_takes_nothing(viewed):
 
 def test_with_a_token_nothing_is_shown_without_it(viewed):
     client = viewed.client(token=TOKEN, beyond_loopback=True)
-    for address in ("/", f"/runs/{viewed.run_id}/", f"/runs/{viewed.run_id}/report", f"/runs/{viewed.run_id}/explorer/summary.json", "/assets/viewer.css", "/nothing", f"/runs/{viewed.run_id}/?token={TOKEN}"):
+    for address in (
+        "/",
+        f"/runs/{viewed.run_id}/",
+        f"/runs/{viewed.run_id}/report",
+        f"/runs/{viewed.run_id}/explorer/summary.json",
+        "/assets/viewer.css",
+        "/nothing",
+        f"/runs/{viewed.run_id}/?token={TOKEN}",
+    ):
         answer = client.get(address)
         assert answer.status_code == 401
         assert "rag-eval-token" not in answer.text
@@ -246,14 +413,35 @@ def test_the_token_is_exchanged_for_a_cookie(viewed):
 
 def test_after_a_link_of_another_site_our_own_page_goes_on(viewed):
     client = viewed.client(token=TOKEN)
-    answer = client.get("/", params={"token": TOKEN}, headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"})
+    answer = client.get(
+        "/",
+        params={"token": TOKEN},
+        headers={
+            "Sec-Fetch-Site": "cross-site",
+            "Sec-Fetch-Mode": "navigate",
+            "Sec-Fetch-Dest": "document",
+        },
+    )
     assert answer.status_code == 200
     assert "SameSite=Strict" in answer.headers["set-cookie"]
     assert '<meta http-equiv="refresh" content="0;url=/">' in answer.text
     assert TOKEN not in answer.text
 
 
-@pytest.mark.parametrize("query", ["token=wrong", "token=", f"token={TOKEN}x", f"token={TOKEN[:-1]}", f"Token={TOKEN}", "token=%2f%2fevil", f"x=1&token={TOKEN}", "token=" + "x" * 5000, "&" * 3000])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "token=wrong",
+        "token=",
+        f"token={TOKEN}x",
+        f"token={TOKEN[:-1]}",
+        f"Token={TOKEN}",
+        "token=%2f%2fevil",
+        f"x=1&token={TOKEN}",
+        "token=" + "x" * 5000,
+        "&" * 3000,
+    ],
+)
 def test_a_wrong_token_opens_nothing(viewed, query):
     answer = viewed.client(token=TOKEN).get(f"/?{query}")
     assert answer.status_code == 401
@@ -285,12 +473,19 @@ def test_waiting_ends_and_counts_for_each_address():
 
 
 def test_tries_of_one_network_count_together():
-    assert network_of("2001:db8:1:2:3::4") == network_of("2001:db8:1:2:ffff::1") != network_of("2001:db8:1:3::1")
+    assert (
+        network_of("2001:db8:1:2:3::4")
+        == network_of("2001:db8:1:2:ffff::1")
+        != network_of("2001:db8:1:3::1")
+    )
     assert network_of("10.0.0.1") != network_of("10.0.0.2")
     assert network_of("testclient") == ""
 
 
-@pytest.mark.parametrize("token", ["", "short", "a" * 19, "a" * 201, "a" * 30 + "/", "a" * 30 + " ", "é" * 30, "a" * 30 + "\n"])
+@pytest.mark.parametrize(
+    "token",
+    ["", "short", "a" * 19, "a" * 201, "a" * 30 + "/", "a" * 30 + " ", "é" * 30, "a" * 30 + "\n"],
+)
 def test_a_token_that_could_be_guessed_or_not_be_linked_is_refused(viewed, token):
     with pytest.raises(InputError, match="bad_token") as caught:
         create_app(viewed.settings, token=token)

@@ -48,11 +48,15 @@ def test_an_outcome_is_there_when_it_was_answered_and_the_server_killed(viewed, 
     with sqlite3.connect(viewed.home / "rag_eval.db") as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL: in the log before the answer, also when the machine stops
+        assert database.execute("PRAGMA synchronous").fetchone() == (
+            2,
+        )  # FULL: in the log before the answer, also when the machine stops
     database.close()
     again = started(viewed.home)
     with again.client() as client:
-        assert give(client, viewed.said(note="before the end")).json()["standing"] == "already_there"
+        assert (
+            give(client, viewed.said(note="before the end")).json()["standing"] == "already_there"
+        )
 
 
 def all_at_once(server, bodies):
@@ -70,8 +74,21 @@ def all_at_once(server, bodies):
 
 def test_fifty_writers_lose_nothing(viewed, started):
     server = started(viewed.home)
-    retrievals = [{"query_id": query, "paraphrase_id": put, "strategy": strategy} for query, put in (("again", "original"), ("again", "terse"), ("keep", "original"), ("keep", "terse"), ("night", "original")) for strategy in ("bm25", "vector")]
-    bodies = [viewed.said(note=f"note {number}", **retrievals[number % len(retrievals)]) for number in range(WRITERS)]
+    retrievals = [
+        {"query_id": query, "paraphrase_id": put, "strategy": strategy}
+        for query, put in (
+            ("again", "original"),
+            ("again", "terse"),
+            ("keep", "original"),
+            ("keep", "terse"),
+            ("night", "original"),
+        )
+        for strategy in ("bm25", "vector")
+    ]
+    bodies = [
+        viewed.said(note=f"note {number}", **retrievals[number % len(retrievals)])
+        for number in range(WRITERS)
+    ]
     answers = all_at_once(server, bodies)
     assert [answer.status_code for answer in answers] == [201] * WRITERS
     assert {answer.json()["standing"] for answer in answers} == {"recorded"}
@@ -79,7 +96,11 @@ def test_fifty_writers_lose_nothing(viewed, started):
     assert len(rows) == WRITERS
     for body, answer in zip(bodies, answers, strict=True):
         row = rows[answer.json()["outcome_id"]]
-        assert (row["query_id"], row["strategy"], row["note"]) == (body["query_id"], body["strategy"], body["note"])
+        assert (row["query_id"], row["strategy"], row["note"]) == (
+            body["query_id"],
+            body["strategy"],
+            body["note"],
+        )
     assert len(viewed.outcomes().current(gold_sources=["user_feedback"])) == len(retrievals)
 
 
@@ -97,7 +118,9 @@ def test_fifty_notes_on_one_claim_through_two_servers_are_one_chain(viewed, star
 
 def test_the_same_words_fifty_times_are_one_row(viewed, started):
     answers = all_at_once(started(viewed.home), [viewed.said(note="once")] * WRITERS)
-    assert sorted(answer.json()["standing"] for answer in answers) == ["already_there"] * (WRITERS - 1) + ["recorded"]
+    assert sorted(answer.json()["standing"] for answer in answers) == ["already_there"] * (
+        WRITERS - 1
+    ) + ["recorded"]
     assert len(viewed.given()) == 1
 
 
@@ -116,19 +139,45 @@ def test_the_real_server_bounds_what_it_is_sent(viewed, started):
     server = started(viewed.home)
     host = server.address.removeprefix("http://").encode()
     for length in (17_000, 100_000):
-        assert raw(server, b"GET / HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\nX-Long: " + b"x" * length + b"\r\n\r\n")[9:12] in {b"400", b"431"}
+        assert raw(
+            server,
+            b"GET / HTTP/1.1\r\nHost: "
+            + host
+            + b"\r\nConnection: close\r\nX-Long: "
+            + b"x" * length
+            + b"\r\n\r\n",
+        )[9:12] in {b"400", b"431"}
     with server.client() as client:
         token = page_token(client).encode()
-    head = b"POST /feedback HTTP/1.1\r\nHost: " + host + b"\r\nContent-Type: application/json\r\nX-Rag-Eval-Token: " + token + b"\r\nConnection: close\r\n"
+    head = (
+        b"POST /feedback HTTP/1.1\r\nHost: "
+        + host
+        + b"\r\nContent-Type: application/json\r\nX-Rag-Eval-Token: "
+        + token
+        + b"\r\nConnection: close\r\n"
+    )
     chunks = b"".join(b"1000\r\n" + b"x" * 4096 + b"\r\n" for _ in range(5)) + b"0\r\n\r\n"
     answer = raw(server, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"server:" not in answer.lower().partition(b"\r\n\r\n")[0]
     assert raw(server, head + b"Content-Length: 100000\r\n\r\n").startswith(b"HTTP/1.1 413 ")
-    assert raw(server, b"GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 403 ")
-    assert raw(server, b"GET /\x1b[2J HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 400 ")
-    for path in (b"/runs/../", b"/runs/%2e%2e/", b"/assets/../viewer.py", b"/runs/../../../../etc/passwd", b"//elsewhere.example/"):
-        assert raw(server, b"GET " + path + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 404 "), path
+    assert raw(
+        server, b"GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"
+    ).startswith(b"HTTP/1.1 403 ")
+    assert raw(
+        server, b"GET /\x1b[2J HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
+    ).startswith(b"HTTP/1.1 400 ")
+    for path in (
+        b"/runs/../",
+        b"/runs/%2e%2e/",
+        b"/assets/../viewer.py",
+        b"/runs/../../../../etc/passwd",
+        b"//elsewhere.example/",
+    ):
+        assert raw(
+            server,
+            b"GET " + path + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n",
+        ).startswith(b"HTTP/1.1 404 "), path
     assert b"\x1b" not in server.end().encode()
 
 
@@ -150,7 +199,13 @@ def test_a_given_token_is_used_and_never_printed(viewed, started, tmp_path):
     file, secret = tmp_path / "token", "from-a-file-0123456789abcdef"
     file.write_text(f"{secret}\n")
     file.chmod(stat.S_IRUSR)
-    for server, token in ((started(viewed.home, "--token-file", str(file)), secret), (started(viewed.home, env={"RAG_EVAL_VIEW_TOKEN": "environment-0123456789"}), "environment-0123456789")):
+    for server, token in (
+        (started(viewed.home, "--token-file", str(file)), secret),
+        (
+            started(viewed.home, env={"RAG_EVAL_VIEW_TOKEN": "environment-0123456789"}),
+            "environment-0123456789",
+        ),
+    ):
         with server.client() as client:
             assert client.get("/").status_code == 401
             assert client.get("/", params={"token": token}).status_code == 303
@@ -168,20 +223,28 @@ def test_a_given_token_is_used_and_never_printed(viewed, started, tmp_path):
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_served(viewed, arguments, code):
-    result = CliRunner().invoke(app, ["view", "--home", str(viewed.home), "--port", "0", *arguments])
+    result = CliRunner().invoke(
+        app, ["view", "--home", str(viewed.home), "--port", "0", *arguments]
+    )
     assert result.exit_code == 1
     assert code in result.stderr
 
 
 def test_a_taken_port_is_said(viewed):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        result = CliRunner().invoke(app, ["view", "--home", str(viewed.home), "--port", str(taken.getsockname()[1])])
+        result = CliRunner().invoke(
+            app, ["view", "--home", str(viewed.home), "--port", str(taken.getsockname()[1])]
+        )
     assert result.exit_code == 1
     assert "cannot_listen" in result.stderr
 
 
 def test_a_read_only_server_opens_no_database(viewed, started, tmp_path):
-    server = started(viewed.home, "--read-only", env={"RAG_EVAL_DATABASE_URL": f"sqlite:///{tmp_path}/none/none.db"})
+    server = started(
+        viewed.home,
+        "--read-only",
+        env={"RAG_EVAL_DATABASE_URL": f"sqlite:///{tmp_path}/none/none.db"},
+    )
     with server.client() as client:
         assert client.get("/").status_code == 200
         assert client.post("/feedback", json=viewed.said()).status_code == 403
@@ -193,7 +256,9 @@ def test_feedback_is_recorded_in_postgresql(viewed, started):
     with postgres_server.running() as url:
         address = postgres_server.new_database(url)
         server = started(viewed.home, env={"RAG_EVAL_DATABASE_URL": address})
-        answers = all_at_once(server, [viewed.said(note=f"note {number}") for number in range(WRITERS)])
+        answers = all_at_once(
+            server, [viewed.said(note=f"note {number}") for number in range(WRITERS)]
+        )
         assert {answer.json()["standing"] for answer in answers} == {"recorded"}
         server.kill()
         history = OutcomeStore(SqlStore(address)).history(gold_sources=["user_feedback"])

@@ -14,19 +14,37 @@ from rag_eval.records.measure_frames import ANSWERS, CITATIONS
 
 def answer_assets(common: Common, strategies: Sequence[str]) -> list[dg.AssetsDefinition]:
     """Make the assets of the answers; gold sets without `answers` leave them out."""
-    runs = [names.CORPUS_INDEX, names.GOLD_VARIANTS, *(names.strategy_key(strategy) for strategy in strategies)]
+    runs = [
+        names.CORPUS_INDEX,
+        names.GOLD_VARIANTS,
+        *(names.strategy_key(strategy) for strategy in strategies),
+    ]
     made = common.spec(
-        names.ANSWERS, runs, {"parquet"}, "Every question answered from the evidence of one strategy (deterministic, llm or recorded), held to the answer contract. Fails closed where the gold set says so.", metadata=column_schema(ANSWERS)
+        names.ANSWERS,
+        runs,
+        {"parquet"},
+        "Every question answered from the evidence of one strategy (deterministic, llm or recorded), held to the answer contract. Fails closed where the gold set says so.",
+        metadata=column_schema(ANSWERS),
     )
-    cited = common.spec(names.CITATIONS, [names.ANSWERS, names.CORPUS_INDEX], {"parquet"}, "Every citation with its verdict: its payload against the live index, its span against the gold evidence.", metadata=column_schema(CITATIONS))
+    cited = common.spec(
+        names.CITATIONS,
+        [names.ANSWERS, names.CORPUS_INDEX],
+        {"parquet"},
+        "Every citation with its verdict: its payload against the live index, its span against the gold evidence.",
+        metadata=column_schema(CITATIONS),
+    )
 
     @dg.multi_asset(name=op_name(made.key), specs=[made])
-    def answers(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
+    def answers(
+        context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]
+    ) -> dg.MaterializeResult[Any]:
         with clear_failures():
             return outcomes.answers(evaluations.open(context.partition_key)).result()
 
     @dg.multi_asset(name=op_name(cited.key), specs=[cited])
-    def citations(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
+    def citations(
+        context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]
+    ) -> dg.MaterializeResult[Any]:
         with clear_failures():
             return outcomes.citations(evaluations.open(context.partition_key)).result()
 

@@ -24,7 +24,14 @@ class Common:
     partitions: dg.PartitionsDefinition[str]
     code_version: str
 
-    def spec(self, key: dg.AssetKey, deps: Sequence[dg.AssetKey], kinds: set[str], description: str, **more: Any) -> dg.AssetSpec:
+    def spec(
+        self,
+        key: dg.AssetKey,
+        deps: Sequence[dg.AssetKey],
+        kinds: set[str],
+        description: str,
+        **more: Any,
+    ) -> dg.AssetSpec:
         """Describe one asset; its group is the first part of its key."""
         return dg.AssetSpec(
             key=key,

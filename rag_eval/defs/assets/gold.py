@@ -25,7 +25,12 @@ def gold_assets(common: Common) -> list[dg.AssetsDefinition]:
     )
 
     # before the index, so that a gold set with errors is told at once and not after the embedding
-    @dg.multi_asset(name=op_name(spec.key), specs=[spec], check_specs=[checks.spec(names.GOLD_LINT)], op_tags={"dagster/priority": "1"})
+    @dg.multi_asset(
+        name=op_name(spec.key),
+        specs=[spec],
+        check_specs=[checks.spec(names.GOLD_LINT)],
+        op_tags={"dagster/priority": "1"},
+    )
     def gold_variants(
         context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]
     ) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckResult]:
@@ -35,8 +40,14 @@ def gold_assets(common: Common) -> list[dg.AssetsDefinition]:
                 outcome = outcomes.gold_variants(session)
             except InputError:
                 # the error lists what its stage could see; lint reads on and lists everything
-                yield checks.result(names.GOLD_LINT, passed=False, metadata=outcomes.lint_metadata(session))
+                yield checks.result(
+                    names.GOLD_LINT, passed=False, metadata=outcomes.lint_metadata(session)
+                )
                 return
-            yield outcome.result(checks.result(names.GOLD_LINT, passed=True, metadata=outcomes.lint_warnings(session)))
+            yield outcome.result(
+                checks.result(
+                    names.GOLD_LINT, passed=True, metadata=outcomes.lint_warnings(session)
+                )
+            )
 
     return [gold_variants]

@@ -22,7 +22,9 @@ def _strategy_asset(common: Common, strategy: str, name: str) -> dg.AssetsDefini
     )
 
     @dg.multi_asset(name=name, specs=[spec])
-    def retrieval(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
+    def retrieval(
+        context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]
+    ) -> dg.MaterializeResult[Any]:
         with clear_failures():
             session = evaluations.open(context.partition_key)
             if strategy not in session.runs.names:

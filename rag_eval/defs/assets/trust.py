@@ -22,7 +22,9 @@ def trust_assets(common: Common) -> list[dg.AssetsDefinition]:
     )
 
     @dg.multi_asset(name=op_name(spec.key), specs=[spec])
-    def evidence_trust(context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]) -> dg.MaterializeResult[Any]:
+    def evidence_trust(
+        context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]
+    ) -> dg.MaterializeResult[Any]:
         with clear_failures():
             return outcomes.evidence_trust(evaluations.open(context.partition_key)).result()
 

@@ -35,7 +35,9 @@ class Cursor:
 
     __slots__ = ("parent", "path", "value")
 
-    def __init__(self, value: Any, path: tuple[str | int, ...] = (), parent: "Cursor | None" = None) -> None:
+    def __init__(
+        self, value: Any, path: tuple[str | int, ...] = (), parent: "Cursor | None" = None
+    ) -> None:
         self.value, self.path, self.parent = value, path, parent
 
     def __getitem__(self, key: str | int) -> "Cursor":
@@ -59,7 +61,11 @@ class Cursor:
         """Walk down; None where the way ends early or ends at null."""
         found = self
         for key in keys:
-            inside = isinstance(found.value, dict) and key in found.value if isinstance(key, str) else isinstance(found.value, list) and -1 < key < len(found.value)
+            inside = (
+                isinstance(found.value, dict) and key in found.value
+                if isinstance(key, str)
+                else isinstance(found.value, list) and -1 < key < len(found.value)
+            )
             if not inside:
                 return None
             found = found[key]
@@ -71,7 +77,14 @@ class Cursor:
 
     def where(self, **equal: Any) -> "Cursor | None":
         """Return the first entry of a list of objects whose keys have these values."""
-        return next((entry for entry in self if all(entry.value.get(key) == wanted for key, wanted in equal.items())), None)
+        return next(
+            (
+                entry
+                for entry in self
+                if all(entry.value.get(key) == wanted for key, wanted in equal.items())
+            ),
+            None,
+        )
 
     @property
     def pointer(self) -> str:
@@ -104,7 +117,9 @@ def written(value: float, digits: int, *, percent: bool = False) -> str:
 def absent(reason: str) -> Markup:
     """Write what is not there, and why."""
     said = visible(reason)
-    return Markup('<span class="absent" title="{0}">–<span class="sr"> not available: {0}</span></span>').format(said)
+    return Markup(
+        '<span class="absent" title="{0}">–<span class="sr"> not available: {0}</span></span>'
+    ).format(said)
 
 
 def letters(at: int) -> str:
@@ -124,11 +139,18 @@ def with_marks(markup: Markup) -> tuple[Markup, list[Markup]]:
     reasons = list(dict.fromkeys(_ABSENT.findall(str(markup))))
     place = {reason: letters(at) for at, reason in enumerate(reasons)}
     if len(reasons) > 1:
-        markup = Markup(_ABSENT.sub(lambda match: f'{match[0]}<sup aria-hidden="true">{place[match[1]]}</sup>', str(markup)))  # noqa: S704 - markup before, and a letter
+        markup = Markup(
+            _ABSENT.sub(
+                lambda match: f'{match[0]}<sup aria-hidden="true">{place[match[1]]}</sup>',
+                str(markup),
+            )
+        )  # noqa: S704 - markup before, and a letter
     return markup, [Markup(reason) for reason in reasons]  # noqa: S704 - escaped when the dash was written
 
 
-def number(cursor: Cursor | None, digits: int = 3, *, percent: bool = False, signed: bool = False) -> Markup:
+def number(
+    cursor: Cursor | None, digits: int = 3, *, percent: bool = False, signed: bool = False
+) -> Markup:
     """Write one figure with where it stands; a dash with its reason where it is null."""
     if cursor is None:
         return absent(NOT_SAID)
@@ -139,18 +161,32 @@ def number(cursor: Cursor | None, digits: int = 3, *, percent: bool = False, sig
     text = written(cursor.value, digits, percent=percent)
     if signed and cursor.value > 0:
         text = f"+{text}"
-    return Markup('<data value="{}" data-at="{}">{}</data>').format(json.dumps(cursor.value), cursor.pointer, text)
+    return Markup('<data value="{}" data-at="{}">{}</data>').format(
+        json.dumps(cursor.value), cursor.pointer, text
+    )
 
 
 def bounds(cursor: Cursor) -> tuple[Cursor, Cursor] | None:
     """Find the two ends of an estimate's interval; None where it states none."""
     for low, high in zip(LOWS, HIGHS, strict=True):
-        if low in cursor and high in cursor and cursor[low].value is not None and cursor[high].value is not None:
+        if (
+            low in cursor
+            and high in cursor
+            and cursor[low].value is not None
+            and cursor[high].value is not None
+        ):
             return cursor[low], cursor[high]
     return None
 
 
-def interval(cursor: Cursor | None, digits: int = 3, *, percent: bool = False, signed: bool = False, key: str = "value") -> Markup:
+def interval(
+    cursor: Cursor | None,
+    digits: int = 3,
+    *,
+    percent: bool = False,
+    signed: bool = False,
+    key: str = "value",
+) -> Markup:
     """Write an estimate with its interval: value [low, high]."""
     if cursor is None or cursor.value is None:
         return absent(NOT_SAID if cursor is None else cursor.reason)
@@ -158,7 +194,9 @@ def interval(cursor: Cursor | None, digits: int = 3, *, percent: bool = False, s
     if ends is None:
         return Markup('<span class="est">{}</span>').format(middle)
     low, high = (number(end, digits, percent=percent, signed=signed) for end in ends)
-    return Markup('<span class="est">{} <span class="ci">[{}, {}]</span></span>').format(middle, low, high)
+    return Markup('<span class="est">{} <span class="ci">[{}, {}]</span></span>').format(
+        middle, low, high
+    )
 
 
 def denominator(cursor: Cursor | None) -> Markup:
@@ -168,16 +206,30 @@ def denominator(cursor: Cursor | None) -> Markup:
         return Markup()
     scored = next((cursor[name] for name in DENOMINATORS if name in cursor), None)
     if scored is not None:
-        of = cursor["n_attempted"] if "n_attempted" in cursor and cursor["n_attempted"].value != scored.value else None
-        parts.append(Markup("n = {}").format(number(scored)) if of is None else Markup("n = {} of {}").format(number(scored), number(of)))
+        of = (
+            cursor["n_attempted"]
+            if "n_attempted" in cursor and cursor["n_attempted"].value != scored.value
+            else None
+        )
+        parts.append(
+            Markup("n = {}").format(number(scored))
+            if of is None
+            else Markup("n = {} of {}").format(number(scored), number(of))
+        )
     if "n_groups" in cursor and cursor["n_groups"].value is not None:
         parts.append(Markup("{} groups").format(number(cursor["n_groups"])))
-    return Markup('<span class="n">{}</span>').format(Markup(", ").join(parts)) if parts else Markup()
+    return (
+        Markup('<span class="n">{}</span>').format(Markup(", ").join(parts)) if parts else Markup()
+    )
 
 
-def estimate(cursor: Cursor | None, digits: int = 3, *, percent: bool = False, signed: bool = False) -> Markup:
+def estimate(
+    cursor: Cursor | None, digits: int = 3, *, percent: bool = False, signed: bool = False
+) -> Markup:
     """Write an estimate with its interval and its denominator."""
-    return Markup("{} {}").format(interval(cursor, digits, percent=percent, signed=signed), denominator(cursor))
+    return Markup("{} {}").format(
+        interval(cursor, digits, percent=percent, signed=signed), denominator(cursor)
+    )
 
 
 def text(cursor: Cursor | str | None) -> Markup:

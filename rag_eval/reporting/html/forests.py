@@ -73,13 +73,19 @@ def shown(axes: "Axes", slug: str, title: str, description: str, caption: str = 
     figure = axes.get_figure(root=True)
     if figure is None:
         raise ValueError("axes without a figure")
-    below = Markup('<figcaption class="prose">{}</figcaption>').format(caption) if caption else Markup()
+    below = (
+        Markup('<figcaption class="prose">{}</figcaption>').format(caption) if caption else Markup()
+    )
     return Markup("<figure>{}{}</figure>").format(svg(figure, slug, title, description), below)
 
 
 def plots(pictures: Sequence[Markup]) -> Markup:
     """Set pictures side by side where there is room; nothing where there are none."""
-    return Markup('<div class="plots">{}</div>').format(Markup().join(pictures)) if pictures else Markup()
+    return (
+        Markup('<div class="plots">{}</div>').format(Markup().join(pictures))
+        if pictures
+        else Markup()
+    )
 
 
 def said(rows: Sequence[Row]) -> str:
@@ -88,11 +94,25 @@ def said(rows: Sequence[Row]) -> str:
     for row in rows:
         value = None if row.of is None else row.of[row.key].value
         ends = None if row.of is None else bounds(row.of)
-        parts.append(f"{label(row.name)}: none" if value is None else f"{label(row.name)}: {value:.3f}" + ("" if ends is None else f", interval {ends[0].value:.3f} to {ends[1].value:.3f}"))
+        parts.append(
+            f"{label(row.name)}: none"
+            if value is None
+            else f"{label(row.name)}: {value:.3f}"
+            + ("" if ends is None else f", interval {ends[0].value:.3f} to {ends[1].value:.3f}")
+        )
     return "; ".join(parts)
 
 
-def forest(rows: Sequence[Row], slug: str, title: str, axis: str, *, limits: tuple[float, float] | None = (0, 1), reference: Cursor | None = None, head: str = "") -> Markup:
+def forest(
+    rows: Sequence[Row],
+    slug: str,
+    title: str,
+    axis: str,
+    *,
+    limits: tuple[float, float] | None = (0, 1),
+    reference: Cursor | None = None,
+    head: str = "",
+) -> Markup:
     """Draw estimates as points with their 95 % intervals, a row each; nothing where no row has a value.
 
     Parameters
@@ -117,14 +137,30 @@ def forest(rows: Sequence[Row], slug: str, title: str, axis: str, *, limits: tup
             axes.axvline(reference.value, color=MUTED, linewidth=1, linestyle=(0, (2, 2)))
         for place, row in enumerate(rows):
             if row.target is not None:
-                axes.plot([row.target] * 2, [place - 0.36, place + 0.36], color=MUTED, linewidth=1.6)
+                axes.plot(
+                    [row.target] * 2, [place - 0.36, place + 0.36], color=MUTED, linewidth=1.6
+                )
             value = None if row.of is None else row.of[row.key].value
             if row.of is None or value is None:
                 continue
             ends = bounds(row.of)
             if ends is not None:
-                axes.plot([ends[0].value, ends[1].value], [place, place], color=row.colour, linewidth=2.2, solid_capstyle="butt")
-            axes.plot([value], [place], "o", color=row.colour, markersize=6.5 if row.strong else 5, clip_on=False, zorder=3)
+                axes.plot(
+                    [ends[0].value, ends[1].value],
+                    [place, place],
+                    color=row.colour,
+                    linewidth=2.2,
+                    solid_capstyle="butt",
+                )
+            axes.plot(
+                [value],
+                [place],
+                "o",
+                color=row.colour,
+                markersize=6.5 if row.strong else 5,
+                clip_on=False,
+                zorder=3,
+            )
         axes.set_yticks(range(len(rows)), [label(row.name) for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         if limits is not None:

@@ -19,7 +19,21 @@ from rag_eval.reporting.html.pictures import colour
 from rag_eval.reporting.html.tables import SHORT, Series, Table
 from rag_eval.reporting.html.templating import environment, render
 
-PANELS: Final = ("verdict", "denominators", "measures", "miss_rates", "stability", "recall", "citations", "trust", "slices", "history", "cost", "methods", "explorer")
+PANELS: Final = (
+    "verdict",
+    "denominators",
+    "measures",
+    "miss_rates",
+    "stability",
+    "recall",
+    "citations",
+    "trust",
+    "slices",
+    "history",
+    "cost",
+    "methods",
+    "explorer",
+)
 """Modules of `panels`, in the order of the page; the id of a section has hyphens."""
 FRAME_BYTES: Final = 20_000
 """What the page takes around its panels, scripts and data."""
@@ -74,8 +88,17 @@ class Page:
 
     def swatch(self, name: str) -> Markup:
         """Write the name of a strategy with its colour; the primary one is marked."""
-        mark = Markup(' <abbr title="the primary strategy: the headline figures are its">*</abbr>') if name == self.primary else Markup()
-        return Markup('<span class="series s{}{}"><i></i>{}{}</span>').format(str(self.strategies.index(name) % 8 + 1), " long" if len(name) > SHORT else "", text(self.strategy(name)["name"]), mark)
+        mark = (
+            Markup(' <abbr title="the primary strategy: the headline figures are its">*</abbr>')
+            if name == self.primary
+            else Markup()
+        )
+        return Markup('<span class="series s{}{}"><i></i>{}{}</span>').format(
+            str(self.strategies.index(name) % 8 + 1),
+            " long" if len(name) > SHORT else "",
+            text(self.strategy(name)["name"]),
+            mark,
+        )
 
     def series(self, cursor: Cursor) -> Series:
         """Make a cell of a strategy's name, wherever in the report it stands."""
@@ -114,7 +137,11 @@ class Built:
 
 def asset(name: str) -> str:
     """Read a script or a style sheet of the page."""
-    return resources.files("rag_eval.reporting.html").joinpath("assets", name).read_text(encoding="utf-8")
+    return (
+        resources.files("rag_eval.reporting.html")
+        .joinpath("assets", name)
+        .read_text(encoding="utf-8")
+    )
 
 
 def _hash(text: str) -> str:
@@ -128,14 +155,26 @@ def policy(script: str, style: str) -> str:
 
 def block(name: str, content: bytes) -> Markup:
     """Hold gzip bytes in the page, as data that no browser runs."""
-    return Markup('<script type="application/octet-stream+base64" id="{}">{}</script>').format(name, base64.b64encode(content).decode("ascii"))
+    return Markup('<script type="application/octet-stream+base64" id="{}">{}</script>').format(
+        name, base64.b64encode(content).decode("ascii")
+    )
 
 
 def _tables_block(tables: Iterable[Table]) -> bytes:
-    return gzip.compress(json.dumps({table.name: {"csv": table.csv(), "tex": table.tex()} for table in tables}, sort_keys=True).encode(), mtime=0)
+    return gzip.compress(
+        json.dumps(
+            {table.name: {"csv": table.csv(), "tex": table.tex()} for table in tables},
+            sort_keys=True,
+        ).encode(),
+        mtime=0,
+    )
 
 
-def build(report: Mapping[str, Any], bundle: Callable[[int], Mapping[str, bytes]] | None = None, limit: int = 0) -> Built:
+def build(
+    report: Mapping[str, Any],
+    bundle: Callable[[int], Mapping[str, bytes]] | None = None,
+    limit: int = 0,
+) -> Built:
     """Build the page.
 
     Parameters
@@ -153,7 +192,11 @@ def build(report: Mapping[str, Any], bundle: Callable[[int], Mapping[str, bytes]
     Built
         One HTML document that needs nothing else, and its tables.
     """
-    page, script, style = Page(Cursor(dict(report))), "\n".join(asset(name) for name in SCRIPTS), "\n".join(asset(name) for name in STYLES)
+    page, script, style = (
+        Page(Cursor(dict(report))),
+        "\n".join(asset(name) for name in SCRIPTS),
+        "\n".join(asset(name) for name in STYLES),
+    )
     sections, tables = [], list[Table]()
     for name in PANELS[:-1]:
         section, made = _section(name, page)
@@ -161,16 +204,42 @@ def build(report: Mapping[str, Any], bundle: Callable[[int], Mapping[str, bytes]
         tables += made
     blocks = [block("bundle-tables", _tables_block(tables))]
     if bundle is not None:
-        taken = sum(len(str(part).encode()) for section in sections for part in section.values()) + len(script.encode()) + len(style.encode()) + sum(map(len, blocks))
+        taken = (
+            sum(len(str(part).encode()) for section in sections for part in section.values())
+            + len(script.encode())
+            + len(style.encode())
+            + sum(map(len, blocks))
+        )
         parts = bundle(limit - taken - FRAME_BYTES)
-        page = dataclasses.replace(page, summary=json.loads(gzip.decompress(parts["summary.json.gz"])))
-        blocks += [block("bundle-" + name.removesuffix(".json.gz"), content) for name, content in sorted(parts.items())]
+        page = dataclasses.replace(
+            page, summary=json.loads(gzip.decompress(parts["summary.json.gz"]))
+        )
+        blocks += [
+            block("bundle-" + name.removesuffix(".json.gz"), content)
+            for name, content in sorted(parts.items())
+        ]
     sections.append(_section(PANELS[-1], page)[0])
-    html = environment().get_template("page.html").render(page=page, report=page.report, sections=sections, policy=policy(script, style), script=Markup(script), style=Markup(style), blocks=Markup("\n").join(blocks))  # noqa: S704 - our own files
+    html = (
+        environment()
+        .get_template("page.html")
+        .render(
+            page=page,
+            report=page.report,
+            sections=sections,
+            policy=policy(script, style),
+            script=Markup(script),
+            style=Markup(style),
+            blocks=Markup("\n").join(blocks),
+        )
+    )  # noqa: S704 - our own files
     return Built(html, tuple(tables))
 
 
 def _section(name: str, page: Page) -> tuple[dict[str, str], tuple[Table, ...]]:
     make: Callable[[Page], Panel] = import_module(f"rag_eval.reporting.html.panels.{name}").panel
     panel = make(page)
-    return {"id": name.replace("_", "-"), "title": panel.title, "body": render(panel.template, {"page": page, "report": page.report, **panel.context})}, panel.tables
+    return {
+        "id": name.replace("_", "-"),
+        "title": panel.title,
+        "body": render(panel.template, {"page": page, "report": page.report, **panel.context}),
+    }, panel.tables

@@ -18,11 +18,53 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-SERIES: Final = ("#1f5a81", "#c05622", "#4a7c3b", "#8a4f9e", "#b08a1e", "#2a8a8a", "#a83a4a", "#5f6b7a")
+SERIES: Final = (
+    "#1f5a81",
+    "#c05622",
+    "#4a7c3b",
+    "#8a4f9e",
+    "#b08a1e",
+    "#2a8a8a",
+    "#a83a4a",
+    "#5f6b7a",
+)
 """Stand-ins for the page's series colours, in order."""
-FOREGROUND, MUTED, LINE, PANEL, GOOD, BAD, WARN = "#1b1f24", "#5b6570", "#d5dae0", "#fefefe", "#1a7f38", "#b4232a", "#9a6701"
-_VARIABLES: Final = {colour: f"var(--s{at + 1})" for at, colour in enumerate(SERIES)} | {FOREGROUND: "var(--fg)", MUTED: "var(--muted)", LINE: "var(--line)", PANEL: "var(--panel)", GOOD: "var(--good)", BAD: "var(--bad)", WARN: "var(--warn)"}
-_KEPT: Final = frozenset({"fill", "fill-opacity", "fill-rule", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-dashoffset", "stroke-linecap", "stroke-linejoin", "opacity", "text-anchor", "font-size", "font-weight"})
+FOREGROUND, MUTED, LINE, PANEL, GOOD, BAD, WARN = (
+    "#1b1f24",
+    "#5b6570",
+    "#d5dae0",
+    "#fefefe",
+    "#1a7f38",
+    "#b4232a",
+    "#9a6701",
+)
+_VARIABLES: Final = {colour: f"var(--s{at + 1})" for at, colour in enumerate(SERIES)} | {
+    FOREGROUND: "var(--fg)",
+    MUTED: "var(--muted)",
+    LINE: "var(--line)",
+    PANEL: "var(--panel)",
+    GOOD: "var(--good)",
+    BAD: "var(--bad)",
+    WARN: "var(--warn)",
+}
+_KEPT: Final = frozenset(
+    {
+        "fill",
+        "fill-opacity",
+        "fill-rule",
+        "stroke",
+        "stroke-width",
+        "stroke-opacity",
+        "stroke-dasharray",
+        "stroke-dashoffset",
+        "stroke-linecap",
+        "stroke-linejoin",
+        "opacity",
+        "text-anchor",
+        "font-size",
+        "font-weight",
+    }
+)
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 _PLACES: Final = frozenset({"d", "x", "y", "width", "height"})
 _LONG: Final = re.compile(r"-?\d+\.\d{2,}")
@@ -91,20 +133,39 @@ def svg(figure: "Figure", slug: str, title: str, description: str) -> Markup:
         if layout is not None:  # once: saving would draw the whole figure twice for it
             layout.execute(figure)
             figure.set_layout_engine("none")
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        figure.savefig(
+            out,
+            format="svg",
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
     root = ET.fromstring(out.getvalue())  # noqa: S314 - matplotlib's own output, not a document from outside
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag.removeprefix(_SVG) in {"metadata", "style"}:
                 parent.remove(child)
-    named = {name for element in root.iter() for value in element.attrib.values() for name in _REFERENCE.findall(value)}
+    named = {
+        name
+        for element in root.iter()
+        for value in element.attrib.values()
+        for name in _REFERENCE.findall(value)
+    }
     for element in root.iter():
         _plain(element, slug, named)
-    width, height = (float(root.attrib[name].removesuffix("pt")) * 4 / 3 for name in ("width", "height"))
+    width, height = (
+        float(root.attrib[name].removesuffix("pt")) * 4 / 3 for name in ("width", "height")
+    )
     inner = "".join(_written(child) for child in root)
     return Markup(
         '<svg class="plot" role="img" aria-labelledby="{0}-title {0}-desc" viewBox="{1}" width="{2}" height="{3}"><title id="{0}-title">{4}</title><desc id="{0}-desc">{5}</desc>{6}</svg>'
-    ).format(slug, root.attrib["viewBox"], f"{width:.0f}", f"{height:.0f}", visible(title), visible(description), Markup(inner))  # noqa: S704 - written by `_written`, which escapes
+    ).format(
+        slug,
+        root.attrib["viewBox"],
+        f"{width:.0f}",
+        f"{height:.0f}",
+        visible(title),
+        visible(description),
+        Markup(inner),
+    )  # noqa: S704 - written by `_written`, which escapes
 
 
 def _plain(element: "ET.Element", slug: str, named: set[str]) -> None:
@@ -120,7 +181,10 @@ def _plain(element: "ET.Element", slug: str, named: set[str]) -> None:
     if attributes.get("transform", "").startswith("rotate(-0 "):
         del attributes["transform"]
     for name in _PLACES & attributes.keys():
-        attributes[name] = _LONG.sub(lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), " ".join(attributes[name].split()))
+        attributes[name] = _LONG.sub(
+            lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."),
+            " ".join(attributes[name].split()),
+        )
     if f"{_LINK}href" in attributes:
         attributes["href"] = attributes.pop(f"{_LINK}href")
     for name in ("href", "clip-path", "mask"):
@@ -145,8 +209,14 @@ def _presentation(style: str) -> dict[str, str]:
 def _written(element: "ET.Element") -> str:
     """Write an element without name spaces, every text escaped; groups that only name things lose their names."""
     tag = element.tag.removeprefix(_SVG)
-    attributes = "".join(f' {name}="{escape(value)}"' for name, value in element.attrib.items() if not name.startswith("{"))
-    inner = str(escape(visible((element.text or "").strip()))) + "".join(_written(child) for child in element)
+    attributes = "".join(
+        f' {name}="{escape(value)}"'
+        for name, value in element.attrib.items()
+        if not name.startswith("{")
+    )
+    inner = str(escape(visible((element.text or "").strip()))) + "".join(
+        _written(child) for child in element
+    )
     if tag == "g" and not attributes:
         return inner
     return f"<{tag}{attributes}>{inner}</{tag}>" if inner else f"<{tag}{attributes}/>"

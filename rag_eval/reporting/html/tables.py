@@ -15,7 +15,17 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from rag_eval.reporting.html.figures import Cursor, bounds, denominator, interval, letters, number, text, with_marks, written
+from rag_eval.reporting.html.figures import (
+    Cursor,
+    bounds,
+    denominator,
+    interval,
+    letters,
+    number,
+    text,
+    with_marks,
+    written,
+)
 from rag_eval.reporting.html.latex import tex
 from rag_eval.reporting.html.panels.parts import in_words
 from rag_eval.reporting.html.untrusted import visible
@@ -65,7 +75,13 @@ class Words(Cell):
     kind: Literal["plain", "chip", "code"] = "plain"
 
     def _text(self) -> str:
-        return "" if self.of is None else self.of if isinstance(self.of, str) else str(self.of.value if self.of.value is not None else "")
+        return (
+            ""
+            if self.of is None
+            else self.of
+            if isinstance(self.of, str)
+            else str(self.of.value if self.of.value is not None else "")
+        )
 
     def html(self) -> Markup:
         """Write it for the page; a short text is kept on one line, a long one may break anywhere."""
@@ -74,8 +90,12 @@ class Words(Cell):
         if not said:
             return shown
         if self.kind == "chip":
-            return Markup('<span class="chip {}">{}</span>').format(said if _CLASS.fullmatch(said) else "", shown)
-        return Markup("<{0}{1}>{2}</{0}>").format("code" if self.kind == "code" else "span", short, shown)
+            return Markup('<span class="chip {}">{}</span>').format(
+                said if _CLASS.fullmatch(said) else "", shown
+            )
+        return Markup("<{0}{1}>{2}</{0}>").format(
+            "code" if self.kind == "code" else "span", short, shown
+        )
 
     def csv(self, key: str) -> dict[str, str]:
         """Write it for CSV."""
@@ -125,7 +145,11 @@ class Number(Cell):
 
     def tex(self) -> str:
         """Write it for LaTeX."""
-        return "--" if self.of is None or self.of.value is None else tex(written(self.of.value, self.digits, percent=self.percent))
+        return (
+            "--"
+            if self.of is None or self.of.value is None
+            else tex(written(self.of.value, self.digits, percent=self.percent))
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,27 +165,39 @@ class Estimate(Cell):
 
     def html(self) -> Markup:
         """Write it for the page."""
-        shown = interval(self.of, self.digits, percent=self.percent, signed=self.signed, key=self.key)
+        shown = interval(
+            self.of, self.digits, percent=self.percent, signed=self.signed, key=self.key
+        )
         return Markup("{} {}").format(shown, denominator(self.of)) if self.n else shown
 
     def csv(self, key: str) -> dict[str, str]:
         """Write it for CSV."""
         there = self.of is not None and self.of.value is not None
-        found = {key: _raw(self.of[self.key].value) if there and self.of is not None else "", f"{key}_low": "", f"{key}_high": ""}
+        found = {
+            key: _raw(self.of[self.key].value) if there and self.of is not None else "",
+            f"{key}_low": "",
+            f"{key}_high": "",
+        }
         ends = bounds(self.of) if there and self.of is not None else None
         if ends is not None:
             found |= {f"{key}_low": _raw(ends[0].value), f"{key}_high": _raw(ends[1].value)}
         if self.n and self.of is not None:
             scored = self.of.get("n_scored") or self.of.get("n") if there else None
             groups = self.of.get("n_groups") if there else None
-            found |= {f"{key}_n": _raw(None if scored is None else scored.value), f"{key}_groups": _raw(None if groups is None else groups.value)}
+            found |= {
+                f"{key}_n": _raw(None if scored is None else scored.value),
+                f"{key}_groups": _raw(None if groups is None else groups.value),
+            }
         return found
 
     def tex(self) -> str:
         """Write it for LaTeX."""
         if self.of is None or self.of.value is None or self.of[self.key].value is None:
             return "--"
-        ends, middle = bounds(self.of), tex(written(self.of[self.key].value, self.digits, percent=self.percent))
+        ends, middle = (
+            bounds(self.of),
+            tex(written(self.of[self.key].value, self.digits, percent=self.percent)),
+        )
         if ends is None:
             return middle
         low, high = (tex(written(end.value, self.digits, percent=self.percent)) for end in ends)
@@ -195,12 +231,23 @@ class Table:
 
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in self.rows):
-            raise ValueError(f"table {self.name}: a row with another number of cells than there are columns")
+            raise ValueError(
+                f"table {self.name}: a row with another number of cells than there are columns"
+            )
 
     def csv(self) -> str:
         """Write as CSV with a heading line; figures as the report has them."""
-        rows = [{name: value for column, cell in zip(self.columns, row, strict=True) for name, value in cell.csv(column.key).items()} for row in self.rows]
-        names = list(dict.fromkeys(name for row in rows for name in row)) or [column.key for column in self.columns]
+        rows = [
+            {
+                name: value
+                for column, cell in zip(self.columns, row, strict=True)
+                for name, value in cell.csv(column.key).items()
+            }
+            for row in self.rows
+        ]
+        names = list(dict.fromkeys(name for row in rows for name in row)) or [
+            column.key for column in self.columns
+        ]
         out = io.StringIO()
         writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
         writer.writeheader()
@@ -209,21 +256,38 @@ class Table:
 
     def tex(self) -> str:
         """Write as a LaTeX table of package booktabs."""
-        lines = [r"\begin{table}", rf"\caption{{{tex(visible(self.caption))}}}", rf"\label{{tab:{self.name}}}", rf"\begin{{tabular}}{{{''.join('r' if column.figures else 'l' for column in self.columns)}}}", r"\toprule"]
+        lines = [
+            r"\begin{table}",
+            rf"\caption{{{tex(visible(self.caption))}}}",
+            rf"\label{{tab:{self.name}}}",
+            rf"\begin{{tabular}}{{{''.join('r' if column.figures else 'l' for column in self.columns)}}}",
+            r"\toprule",
+        ]
         lines += [" & ".join(tex(column.heading) for column in self.columns) + r" \\", r"\midrule"]
         rows = [" & ".join(cell.tex().replace("\n", " ") for cell in row) for row in self.rows]
-        lines += [("{}" if row.lstrip().startswith(_AFTER_BREAK) else "") + row + r" \\" for row in rows]
+        lines += [
+            ("{}" if row.lstrip().startswith(_AFTER_BREAK) else "") + row + r" \\" for row in rows
+        ]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
     def html(self) -> Markup:
         """Write for the page: caption, headings, why dashes are dashes, what columns mean, the buttons of its exports, which a script shows; it scrolls in its own region where it is too wide."""
         headings = Markup().join(
-            Markup('<th scope="col"{}{}>{}</th>').format(Markup(' class="num"') if column.figures else "", Markup(' title="{}"').format(column.means) if column.means else "", column.heading) for column in self.columns
+            Markup('<th scope="col"{}{}>{}</th>').format(
+                Markup(' class="num"') if column.figures else "",
+                Markup(' title="{}"').format(column.means) if column.means else "",
+                column.heading,
+            )
+            for column in self.columns
         )
         rows = Markup("\n").join(
             Markup("<tr>{}</tr>").format(
                 Markup().join(
-                    Markup('<th scope="row">{}</th>').format(cell.html()) if at == 0 else Markup("<td{}>{}</td>").format(Markup(' class="num"') if column.figures else "", cell.html())
+                    Markup('<th scope="row">{}</th>').format(cell.html())
+                    if at == 0
+                    else Markup("<td{}>{}</td>").format(
+                        Markup(' class="num"') if column.figures else "", cell.html()
+                    )
                     for at, (column, cell) in enumerate(zip(self.columns, row, strict=True))
                 )
             )
@@ -231,23 +295,54 @@ class Table:
         )
         rows, reasons = with_marks(rows)
         buttons = Markup().join(
-            Markup('<button type="button" data-download data-name="{}" data-format="{}" aria-label="{} as {}">{}</button>').format(self.name, form, self.caption, label, label) for form, label in (("csv", "CSV"), ("tex", "LaTeX"))
+            Markup(
+                '<button type="button" data-download data-name="{}" data-format="{}" aria-label="{} as {}">{}</button>'
+            ).format(self.name, form, self.caption, label, label)
+            for form, label in (("csv", "CSV"), ("tex", "LaTeX"))
         )
         return Markup(
             '<div class="table" data-table="{}"><div class="scroll" role="region" tabindex="0" aria-label="{}"><table><caption>{}</caption><thead><tr>{}</tr></thead><tbody>\n{}\n</tbody></table></div>{}{}<p class="exports" hidden>{}</p></div>'
-        ).format(self.name, self.caption, self.caption, headings, rows, _why(reasons), self._means(), buttons)
+        ).format(
+            self.name,
+            self.caption,
+            self.caption,
+            headings,
+            rows,
+            _why(reasons),
+            self._means(),
+            buttons,
+        )
 
     def _means(self) -> Markup:
         """Say what the columns mean, for who cannot point at their headings."""
-        said = Markup().join(Markup("<dt>{}</dt><dd>{}</dd>").format(column.heading, column.means) for column in self.columns if column.means)
-        return Markup('<details class="means prose"><summary>What the columns say</summary><dl>{}</dl></details>').format(said) if said else Markup()
+        said = Markup().join(
+            Markup("<dt>{}</dt><dd>{}</dd>").format(column.heading, column.means)
+            for column in self.columns
+            if column.means
+        )
+        return (
+            Markup(
+                '<details class="means prose"><summary>What the columns say</summary><dl>{}</dl></details>'
+            ).format(said)
+            if said
+            else Markup()
+        )
 
 
 def _why(reasons: Sequence[Markup]) -> Markup:
     """Say why there are dashes, a line a reason with the letter that stands beside the dash."""
     if len(reasons) < 2:  # noqa: PLR2004 - one reason needs no letter
-        return Markup('<p class="why prose">A dash: {}</p>').format(reasons[0]) if reasons else Markup()
-    lines = Markup().join(Markup("<li><sup>{}</sup> {}</li>").format(letters(at), reason) for at, reason in enumerate(reasons))
+        return (
+            Markup('<p class="why prose">A dash: {}</p>').format(reasons[0])
+            if reasons
+            else Markup()
+        )
+    lines = Markup().join(
+        Markup("<li><sup>{}</sup> {}</li>").format(letters(at), reason)
+        for at, reason in enumerate(reasons)
+    )
     if len(reasons) <= FEW_REASONS:
         return Markup('<div class="why prose">A dash: <ul>{}</ul></div>').format(lines)
-    return Markup('<details class="why prose"><summary>What the dashes say: {} reasons</summary><ul>{}</ul></details>').format(in_words(len(reasons)), lines)
+    return Markup(
+        '<details class="why prose"><summary>What the dashes say: {} reasons</summary><ul>{}</ul></details>'
+    ).format(in_words(len(reasons)), lines)

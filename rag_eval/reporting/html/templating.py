@@ -29,12 +29,26 @@ def finalized(value: object) -> object:
 
 
 @functools.cache
-def environment(package: str = "rag_eval.reporting.html", folder: str = "templates") -> "Environment":
+def environment(
+    package: str = "rag_eval.reporting.html", folder: str = "templates"
+) -> "Environment":
     """Templates of a package."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    made = Environment(loader=PackageLoader(package, folder), autoescape=True, undefined=StrictUndefined, finalize=finalized, trim_blocks=True, lstrip_blocks=True)
-    made.globals.update({name: getattr(figures, name) for name in ("number", "interval", "estimate", "denominator", "text", "texts", "absent")})
+    made = Environment(
+        loader=PackageLoader(package, folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=finalized,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals.update(
+        {
+            name: getattr(figures, name)
+            for name in ("number", "interval", "estimate", "denominator", "text", "texts", "absent")
+        }
+    )
     return made
 
 

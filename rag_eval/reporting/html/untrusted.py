@@ -5,7 +5,9 @@ Belongs here: characters. Escaping is the template's business (autoescape) and, 
 
 import re
 
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]")
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
+)
 """Controls but for tab and line end, zero-width and bidirectional characters, fillers, variation selectors, lone surrogates and tags."""
 
 
@@ -28,4 +30,9 @@ def web_address(address: str) -> str:
     >>> web_address("https://example.org/a"), web_address("javascript:alert(1)"), web_address("python:pandas.concat")
     ('https://example.org/a', '', '')
     """
-    return address if re.fullmatch(r"https?://[^\s\x00-\x20\\\"'<>`{}|^]{1,2000}", address, re.IGNORECASE) and visible(address) == address else ""
+    return (
+        address
+        if re.fullmatch(r"https?://[^\s\x00-\x20\\\"'<>`{}|^]{1,2000}", address, re.IGNORECASE)
+        and visible(address) == address
+        else ""
+    )

@@ -48,7 +48,9 @@ class EmbeddingCache:
             keys = list(self._rows)
             merged = self._write(keys, self.vectors(keys))
             for segment in segments:
-                if segment != merged:  # where one segment held every key already, the merged one has its name
+                if (
+                    segment != merged
+                ):  # where one segment held every key already, the merged one has its name
                     segment.unlink(missing_ok=True)
 
     def _load(self) -> list[Path]:
@@ -91,7 +93,11 @@ class EmbeddingCache:
 
 
 def embed_cached(
-    embedder: Callable[[], Embedder], cache: EmbeddingCache, texts: Sequence[str], hashes: Sequence[str] | None = None, advance: Advance = no_advance
+    embedder: Callable[[], Embedder],
+    cache: EmbeddingCache,
+    texts: Sequence[str],
+    hashes: Sequence[str] | None = None,
+    advance: Advance = no_advance,
 ) -> tuple[Vectors, CacheUse]:
     """Vectors of texts, embedding each distinct new text once.
 
@@ -117,4 +123,6 @@ def embed_cached(
         block = fresh[start : start + BLOCK]
         cache.add(block, embedder().embed([new[key] for key in block], advance))
     advance(len(texts) - len(new))
-    return cache.vectors(keys) if keys else np.zeros((0, 1), dtype=np.float32), CacheUse(len(distinct), len(new))
+    return cache.vectors(keys) if keys else np.zeros((0, 1), dtype=np.float32), CacheUse(
+        len(distinct), len(new)
+    )

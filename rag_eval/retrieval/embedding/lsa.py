@@ -21,7 +21,9 @@ BLOCK = 8192
 
 def fit_hash(text_hashes: Sequence[str], dimensions: int) -> str:
     """Identity of a fit: the texts in order, the analyzer, the size and the library that computes it."""
-    return digest([list(text_hashes), ANALYZER, dimensions, library_versions()["scikit-learn"], SVD_SEED], 16)
+    return digest(
+        [list(text_hashes), ANALYZER, dimensions, library_versions()["scikit-learn"], SVD_SEED], 16
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,15 +52,25 @@ def fit(documents: Sequence[Sequence[int]], terms: Sequence[str], dimensions: in
     from sklearn.utils.extmath import randomized_svd, svd_flip
 
     counts = csr_array(count_matrix(documents, len(terms)), shape=(len(documents), len(terms)))
-    if counts.nnz == 0:  # a corpus of stop words only: every vector is zero and nothing is ever retrieved
-        return LsaFit(tuple(terms), np.ones(len(terms)), np.zeros((1, len(terms)), dtype=np.float32))
+    if (
+        counts.nnz == 0
+    ):  # a corpus of stop words only: every vector is zero and nothing is ever retrieved
+        return LsaFit(
+            tuple(terms), np.ones(len(terms)), np.zeros((1, len(terms)), dtype=np.float32)
+        )
     transformer = TfidfTransformer(sublinear_tf=True)
     weights = csr_matrix(transformer.fit_transform(csr_matrix(counts)), dtype=np.float32)
     size = min(dimensions, *weights.shape)
     # what TruncatedSVD computes, without its refusal of a single term and its 0 / 0 on a single text
-    left, _, right = randomized_svd(weights, size, n_iter=SVD_ITERATIONS, random_state=SVD_SEED, flip_sign=False)
+    left, _, right = randomized_svd(
+        weights, size, n_iter=SVD_ITERATIONS, random_state=SVD_SEED, flip_sign=False
+    )
     components = svd_flip(left, right, u_based_decision=False)[1]
-    return LsaFit(tuple(terms), np.asarray(transformer.idf_, dtype=np.float64), np.ascontiguousarray(components, dtype=np.float32))
+    return LsaFit(
+        tuple(terms),
+        np.asarray(transformer.idf_, dtype=np.float64),
+        np.ascontiguousarray(components, dtype=np.float32),
+    )
 
 
 class LsaEmbedder:
@@ -78,7 +90,9 @@ class LsaEmbedder:
         self.model = f"lsa-{dimensions}@{fit_id}"
         self.dimensions = len(fitted.components)
         self._fit = fitted
-        self._projection = np.ascontiguousarray(fitted.components.T)  # a product with the transposed view would copy it for every query
+        self._projection = np.ascontiguousarray(
+            fitted.components.T
+        )  # a product with the transposed view would copy it for every query
         self._analyzer = Analyzer()
         self._analyzer.vocabulary.update({term: i for i, term in enumerate(fitted.terms)})
 
@@ -86,7 +100,9 @@ class LsaEmbedder:
         """Project texts; words that the corpus does not have count for nothing."""
         return self.embed_terms(self._analyzer.index(texts), advance)
 
-    def embed_terms(self, documents: Sequence[Sequence[int]], advance: Advance = no_advance) -> Vectors:
+    def embed_terms(
+        self, documents: Sequence[Sequence[int]], advance: Advance = no_advance
+    ) -> Vectors:
         """Project term ids in blocks, float32 [n, dimensions]."""
         from scipy.sparse import csr_array
 
@@ -96,9 +112,13 @@ class LsaEmbedder:
             part = documents[start : start + BLOCK]
             data, indices, indptr = count_matrix(part, n_terms)
             weights = (1.0 + np.log(data)) * self._fit.idf[indices]
-            lengths = np.sqrt(np.add.reduceat(np.append(weights**2, 0.0), np.minimum(indptr[:-1], len(weights))))
+            lengths = np.sqrt(
+                np.add.reduceat(np.append(weights**2, 0.0), np.minimum(indptr[:-1], len(weights)))
+            )
             weights /= np.repeat(np.where(lengths > 0, lengths, 1.0), np.diff(indptr))
-            matrix = csr_array((weights.astype(np.float32), indices, indptr), shape=(len(part), n_terms))
+            matrix = csr_array(
+                (weights.astype(np.float32), indices, indptr), shape=(len(part), n_terms)
+            )
             vectors[start : start + BLOCK] = unit(matrix @ self._projection)
             advance(len(part))
         return vectors

@@ -37,7 +37,9 @@ class MiniLmEmbedder:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = 1  # batches run beside each other: cores that share one batch wait for each other at every layer
-        self._session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(
+            str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
+        )
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.enable_truncation(max_length=MAX_TOKENS)
         self._tokenizer.no_padding()
@@ -51,7 +53,11 @@ class MiniLmEmbedder:
         batches = self._batches(lengths)
         with ThreadPoolExecutor(CORES) as pool:
             run = pool.map if len(batches) > 1 else map
-            for batch, found in zip(batches, run(lambda batch: self._forward([ids[i] for i in batch]), batches), strict=True):
+            for batch, found in zip(
+                batches,
+                run(lambda batch: self._forward([ids[i] for i in batch]), batches),
+                strict=True,
+            ):
                 vectors[batch] = found
                 advance(len(batch))
         return vectors
@@ -74,7 +80,11 @@ class MiniLmEmbedder:
         for row, values in enumerate(ids):
             tokens[row, : len(values)] = values
             mask[row, : len(values)] = 1
-        feed = {"input_ids": tokens, "attention_mask": mask, "token_type_ids": np.zeros_like(tokens)}
+        feed = {
+            "input_ids": tokens,
+            "attention_mask": mask,
+            "token_type_ids": np.zeros_like(tokens),
+        }
         hidden = self._session.run(None, feed)[0]
         weights = mask[:, :, None].astype(np.float32)
         pooled = (hidden * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)

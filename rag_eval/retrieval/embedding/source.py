@@ -80,7 +80,11 @@ class EmbeddingSource:
             return {"terms": list(fitted.terms), "idf": fitted.idf, "components": fitted.components}
 
         stored = self.places.store.memo("lsa", identity, learn)
-        return LsaEmbedder(LsaFit(tuple(stored.json("terms")), stored.array("idf"), stored.array("components")), identity, dimensions)
+        return LsaEmbedder(
+            LsaFit(tuple(stored.json("terms")), stored.array("idf"), stored.array("components")),
+            identity,
+            dimensions,
+        )
 
     @functools.cached_property
     def _cache(self) -> EmbeddingCache:
@@ -89,7 +93,13 @@ class EmbeddingSource:
     def chunk_vectors(self, advance: Advance = no_advance) -> Vectors:
         """float32 [n_chunks, d] in chunk order, unit norm."""
         if self._chunks is None:
-            self._chunks, use = embed_cached(lambda: self.embedder, self._cache, self.table.texts, self.table.text_hashes, advance)
+            self._chunks, use = embed_cached(
+                lambda: self.embedder,
+                self._cache,
+                self.table.texts,
+                self.table.text_hashes,
+                advance,
+            )
             self.use.add(use)
         return self._chunks
 
@@ -109,7 +119,11 @@ class EmbeddingSource:
     def _query_cache(self) -> EmbeddingCache:
         """The cache of questions: that of documents, but for models that may embed both differently."""
         two_sided = (self.spec.model or "").startswith("chroma:")
-        return EmbeddingCache(self.places.embeddings, f"{self.model} questions") if two_sided else self._cache
+        return (
+            EmbeddingCache(self.places.embeddings, f"{self.model} questions")
+            if two_sided
+            else self._cache
+        )
 
     def can_embed(self, query: str) -> bool:
         """Whether a question can be embedded: any, but for vectors of a file, which knows what it was made for."""

@@ -16,8 +16,12 @@ UNIT_TOLERANCE = 1e-3
 ACCEPTED = "an .npz with `sha256` (n texts of 64 hex digits) and `vectors` (n x d finite numbers)"
 
 
-def _refuse(path: Path, code: str, message: str, field: str | None = None, found: str | None = None) -> InputError:
-    return InputError(Problem(code, message, file=str(path), field=field, found=found, accepted=ACCEPTED))
+def _refuse(
+    path: Path, code: str, message: str, field: str | None = None, found: str | None = None
+) -> InputError:
+    return InputError(
+        Problem(code, message, file=str(path), field=field, found=found, accepted=ACCEPTED)
+    )
 
 
 def read_vectors(path: Path) -> tuple[list[str], Vectors]:
@@ -31,31 +35,96 @@ def read_vectors(path: Path) -> tuple[list[str], Vectors]:
     if not path.is_file():
         raise _refuse(path, "vectors_missing", "no such file")
     try:
-        with path.open("rb") as stream, zipfile.ZipFile(stream):  # a single .npy array is no archive
+        with (
+            path.open("rb") as stream,
+            zipfile.ZipFile(stream),
+        ):  # a single .npy array is no archive
             stream.seek(0)
             with np.load(stream, allow_pickle=False) as archive:
-                parts = {name: archive[name] for name in ("sha256", "vectors") if name in archive.files}
-    except (ValueError, OSError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:  # what zipfile and NumPy raise on hostile archives
-        raise _refuse(path, "vectors_unreadable", "cannot be read as .npz", found=f"{type(error).__name__}: {error}") from error
+                parts = {
+                    name: archive[name] for name in ("sha256", "vectors") if name in archive.files
+                }
+    except (
+        ValueError,
+        OSError,
+        EOFError,
+        MemoryError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:  # what zipfile and NumPy raise on hostile archives
+        raise _refuse(
+            path,
+            "vectors_unreadable",
+            "cannot be read as .npz",
+            found=f"{type(error).__name__}: {error}",
+        ) from error
     for name in ("sha256", "vectors"):
         if not isinstance(parts.get(name), np.ndarray):
-            raise _refuse(path, "vectors_part_missing", "a part is missing or no array", name, f"parts {sorted(parts)}")
+            raise _refuse(
+                path,
+                "vectors_part_missing",
+                "a part is missing or no array",
+                name,
+                f"parts {sorted(parts)}",
+            )
     keys, vectors = parts["sha256"], parts["vectors"]
     if keys.ndim != 1 or keys.dtype.kind not in "US":
-        raise _refuse(path, "vectors_bad_keys", "hashes must be a list of texts", "sha256", f"{keys.dtype} of shape {keys.shape}")
-    if vectors.ndim != 2 or vectors.shape[0] != len(keys) or vectors.shape[1] == 0 or vectors.dtype.kind != "f":  # noqa: PLR2004 - rows and columns
-        raise _refuse(path, "vectors_bad_shape", "vectors must be one row of numbers for each hash", "vectors", f"{vectors.dtype} of shape {vectors.shape}, {len(keys)} hashes")
-    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is refused as such
+        raise _refuse(
+            path,
+            "vectors_bad_keys",
+            "hashes must be a list of texts",
+            "sha256",
+            f"{keys.dtype} of shape {keys.shape}",
+        )
+    if (
+        vectors.ndim != 2
+        or vectors.shape[0] != len(keys)
+        or vectors.shape[1] == 0
+        or vectors.dtype.kind != "f"
+    ):  # noqa: PLR2004 - rows and columns
+        raise _refuse(
+            path,
+            "vectors_bad_shape",
+            "vectors must be one row of numbers for each hash",
+            "vectors",
+            f"{vectors.dtype} of shape {vectors.shape}, {len(keys)} hashes",
+        )
+    with np.errstate(
+        over="ignore"
+    ):  # a float64 beyond float32 becomes infinite, and is refused as such
         vectors = vectors.astype(np.float32, copy=False)
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
-        raise _refuse(path, "vectors_not_finite", f"{len(bad)} of {len(vectors)} vectors hold NaN or infinity", "vectors", f"first in row {int(bad[0])}")
-    names = [key.decode("ascii", "replace") if isinstance(key, bytes) else str(key) for key in keys.tolist()]
-    wrong = next((name for name in names if len(name) != HEX_DIGITS or not set(name) <= set("0123456789abcdef")), None)
+        raise _refuse(
+            path,
+            "vectors_not_finite",
+            f"{len(bad)} of {len(vectors)} vectors hold NaN or infinity",
+            "vectors",
+            f"first in row {int(bad[0])}",
+        )
+    names = [
+        key.decode("ascii", "replace") if isinstance(key, bytes) else str(key)
+        for key in keys.tolist()
+    ]
+    wrong = next(
+        (
+            name
+            for name in names
+            if len(name) != HEX_DIGITS or not set(name) <= set("0123456789abcdef")
+        ),
+        None,
+    )
     if wrong is not None:
         raise _refuse(path, "vectors_bad_keys", "not a lower-case SHA-256", "sha256", quoted(wrong))
     if len(set(names)) != len(names):
-        raise _refuse(path, "vectors_duplicate", "a hash stands twice", "sha256", f"{len(names) - len(set(names))} of {len(names)}")
+        raise _refuse(
+            path,
+            "vectors_duplicate",
+            "a hash stands twice",
+            "sha256",
+            f"{len(names) - len(set(names))} of {len(names)}",
+        )
     return names, vectors
 
 
@@ -67,7 +136,9 @@ class FileEmbedder:
         names, vectors = read_vectors(path)
         self.model = f"vectors-file@{file_hash(path)[:16]}"
         self.dimensions = int(vectors.shape[1])
-        self._vectors = vectors if np.allclose(lengths(vectors), 1.0, atol=UNIT_TOLERANCE) else unit(vectors)
+        self._vectors = (
+            vectors if np.allclose(lengths(vectors), 1.0, atol=UNIT_TOLERANCE) else unit(vectors)
+        )
         self._row = {name: i for i, name in enumerate(names)}
 
     def knows(self, text: str) -> bool:

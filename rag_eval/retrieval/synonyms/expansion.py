@@ -94,7 +94,13 @@ class Expansion:
             Naming each faulty entry, what was found and what is accepted.
         """
         file = _File.model_validate_json(text)
-        return cls(name, file.version, file.ignored, file.entries, f"{name}-{file.version}@{digest(file.model_dump(mode='json'), 16)}")
+        return cls(
+            name,
+            file.version,
+            file.ignored,
+            file.entries,
+            f"{name}-{file.version}@{digest(file.model_dump(mode='json'), 16)}",
+        )
 
     def bind(self, analyzer: Analyzer) -> "BoundExpansion":
         """Translate the list into term ids of one analyzer, whose vocabulary grows by the list's terms."""
@@ -125,7 +131,9 @@ class Expansion:
                 for term in mean.terms:
                     heaviest[term] = max(mean.weight, heaviest.get(term, 0.0))
             own = set(row)
-            found = [(vocabulary[term], weight) for term, weight in heaviest.items() if term not in own]
+            found = [
+                (vocabulary[term], weight) for term, weight in heaviest.items() if term not in own
+            ]
             result.append(sorted(found, key=lambda pair: (-pair[1], pair[0])))
         return result
 
@@ -146,7 +154,11 @@ class BoundExpansion:
                 for mean in meant:
                     if phrase and mean and mean != phrase:
                         its[mean] = max(entry.weight, its.get(mean, 0.0))
-        self._means = {phrase: tuple(Mean(terms, weight) for terms, weight in its.items()) for phrase, its in found.items() if its}
+        self._means = {
+            phrase: tuple(Mean(terms, weight) for terms, weight in its.items())
+            for phrase, its in found.items()
+            if its
+        }
         self._number = {phrase: number for number, phrase in enumerate(self._means)}
         self._having: dict[int, list[Phrase]] = {}
         for phrase in self._means:
@@ -159,7 +171,11 @@ class BoundExpansion:
 
     def all_means(self, phrase: Phrase) -> tuple[Mean, ...]:
         """What a phrase means, as a whole and by its single terms."""
-        single = () if len(phrase) == 1 else tuple(mean for term in phrase for mean in self.means((term,)))
+        single = (
+            ()
+            if len(phrase) == 1
+            else tuple(mean for term in phrase for mean in self.means((term,)))
+        )
         return (*self.means(phrase), *single)
 
     def phrases(self, rows: Sequence[Sequence[int]]) -> list[list[Phrase]]:
@@ -178,7 +194,13 @@ class BoundExpansion:
         list of list of Phrase
             Each term of the question is in one phrase, as often as it stands there.
         """
-        return [[tuple(row[place] for place in places) if phrase is None else phrase for places, phrase in self._cut(row)] for row in rows]
+        return [
+            [
+                tuple(row[place] for place in places) if phrase is None else phrase
+                for places, phrase in self._cut(row)
+            ]
+            for row in rows
+        ]
 
     def _cut(self, row: Sequence[int]) -> list[tuple[tuple[int, ...], Phrase | None]]:
         """Places in the question of each phrase, and the phrase; by first place."""
@@ -190,7 +212,14 @@ class BoundExpansion:
             for phrase in self._having.get(term, ()):
                 if all(other in places for other in phrase):
                     candidates += [
-                        (-len(phrase), max(span) - min(span), list(span) != sorted(span), self._number[phrase], span, phrase)
+                        (
+                            -len(phrase),
+                            max(span) - min(span),
+                            list(span) != sorted(span),
+                            self._number[phrase],
+                            span,
+                            phrase,
+                        )
                         for span in _spans(phrase, places)
                     ]
         free, found = set(range(len(row))), []

@@ -21,7 +21,31 @@ MIN_JOINED_CHARS = 3
 MIN_STEM_CHARS = 4
 _RUN = re.compile(r"[^\W_]+")
 _PART = re.compile(r"[A-Z]+(?![^\W\d_A-Z])|[A-Z]?[^\W\d_A-Z]+|\d+")
-PREFIXES = ("anti", "auto", "bi", "co", "de", "dis", "hyper", "hypo", "in", "inter", "is", "micro", "multi", "non", "over", "poly", "post", "pre", "re", "sub", "to", "un", "up")
+PREFIXES = (
+    "anti",
+    "auto",
+    "bi",
+    "co",
+    "de",
+    "dis",
+    "hyper",
+    "hypo",
+    "in",
+    "inter",
+    "is",
+    "micro",
+    "multi",
+    "non",
+    "over",
+    "poly",
+    "post",
+    "pre",
+    "re",
+    "sub",
+    "to",
+    "un",
+    "up",
+)
 SUFFIXES = ("able", "al", "er", "ing", "ity", "ion", "ive", "less", "ness", "or", "s")
 
 
@@ -38,7 +62,9 @@ def parts(word: str) -> tuple[str, ...]:
 
 def runs_of(question: str) -> list[str]:
     """Runs of letters and digits of a question, as written; longer ones than a word can be are left out."""
-    return [run for run in _RUN.findall(question[:MAX_QUESTION_CHARS]) if len(run) <= MAX_WORD_CHARS]
+    return [
+        run for run in _RUN.findall(question[:MAX_QUESTION_CHARS]) if len(run) <= MAX_WORD_CHARS
+    ]
 
 
 def is_identifier(run: str) -> bool:
@@ -63,8 +89,16 @@ def _writings(runs: Sequence[str]) -> Iterator[str]:
 def _affixed(run: str) -> Iterator[str]:
     """A word with common affixes put on or taken off."""
     word = run.lower()
-    yield from (word[len(prefix) :] for prefix in PREFIXES if word.startswith(prefix) and len(word) - len(prefix) >= MIN_STEM_CHARS)
-    yield from (word[: -len(suffix)] for suffix in SUFFIXES if word.endswith(suffix) and len(word) - len(suffix) >= MIN_STEM_CHARS)
+    yield from (
+        word[len(prefix) :]
+        for prefix in PREFIXES
+        if word.startswith(prefix) and len(word) - len(prefix) >= MIN_STEM_CHARS
+    )
+    yield from (
+        word[: -len(suffix)]
+        for suffix in SUFFIXES
+        if word.endswith(suffix) and len(word) - len(suffix) >= MIN_STEM_CHARS
+    )
     if len(word) >= MIN_STEM_CHARS:
         yield from (prefix + word for prefix in PREFIXES)
         yield from (word + suffix for suffix in SUFFIXES)
@@ -73,16 +107,26 @@ def _affixed(run: str) -> Iterator[str]:
 def expand(context: ExpansionContext, which: IntArray) -> list[str | None]:
     """Add the corpus's writings of each question's identifiers and compounds; affixes only for words that the corpus does not have as written."""
     questions = context.asked(which)
-    return context.words.widened(questions, [_found(context.words, question) for question in questions])
+    return context.words.widened(
+        questions, [_found(context.words, question) for question in questions]
+    )
 
 
 def _found(words: CorpusWords, question: str) -> list[int]:
     runs = runs_of(question)
     own = words.table.query_terms(runs)
     held = {term for row in own for term in row}
-    unknown = [run for run, row in zip(runs, own, strict=True) if row and all(term >= words.space.n_terms or not words.space.frequency[term] for term in row)]
+    unknown = [
+        run
+        for run, row in zip(runs, own, strict=True)
+        if row
+        and all(term >= words.space.n_terms or not words.space.frequency[term] for term in row)
+    ]
     writings, affixed = _writings(runs), (other for run in unknown for other in _affixed(run))
-    candidates = [*itertools.islice(writings, MAX_CANDIDATES), *itertools.islice(affixed, MAX_CANDIDATES)]
+    candidates = [
+        *itertools.islice(writings, MAX_CANDIDATES),
+        *itertools.islice(affixed, MAX_CANDIDATES),
+    ]
     added: dict[int, None] = {}
     for row in words.table.query_terms(candidates):
         if row and all(term < words.space.n_terms and words.surface[term] for term in row):

@@ -20,7 +20,9 @@ SuggestionKind = Literal["related_concept", "reformulation"]
 class Suggester(Protocol):
     """Something that can word a question anew, such as a language model."""
 
-    def suggest(self, kind: SuggestionKind, questions: Sequence[str], snippets: Sequence[Sequence[str]]) -> list[str | None]:
+    def suggest(
+        self, kind: SuggestionKind, questions: Sequence[str], snippets: Sequence[Sequence[str]]
+    ) -> list[str | None]:
         """Other wordings of questions, None where there is none.
 
         Parameters

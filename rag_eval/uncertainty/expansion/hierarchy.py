@@ -26,14 +26,22 @@ BLOCK = 512
 Related = Callable[[CorpusWords, IntArray], "csr_array"]
 
 
-def widened_by(context: ExpansionContext, which: IntArray, related: Related, look_up: Callable[[str], list[str]] | None) -> list[str | None]:
+def widened_by(
+    context: ExpansionContext,
+    which: IntArray,
+    related: Related,
+    look_up: Callable[[str], list[str]] | None,
+) -> list[str | None]:
     """Add to each question the terms related to its own, by their nearness to the term and to the whole question."""
     from scipy.sparse import csr_array
 
     words, known = context.words, context.batch.known[which]
     space = words.space
     terms = np.unique(known.indices).astype(np.int64)
-    terms = terms[(space.frequency[terms] > 0) & (space.frequency[terms] <= max(COMMON_SHARE * space.n_chunks, 1))]
+    terms = terms[
+        (space.frequency[terms] > 0)
+        & (space.frequency[terms] <= max(COMMON_SHARE * space.n_chunks, 1))
+    ]
     near = related(words, terms)
     near.data = np.where(near.data >= NEAR, near.data, 0.0)
     if look_up is not None:
@@ -42,7 +50,10 @@ def widened_by(context: ExpansionContext, which: IntArray, related: Related, loo
     place[terms] = np.arange(len(terms))
     query = np.repeat(np.arange(len(which)), np.diff(known.indptr))
     looked_up = place[known.indices] >= 0
-    chosen = (space.idf[known.indices[looked_up]], (query[looked_up], place[known.indices[looked_up]]))
+    chosen = (
+        space.idf[known.indices[looked_up]],
+        (query[looked_up], place[known.indices[looked_up]]),
+    )
     columns = np.unique(near.tocoo().col)
     near, aims = near[:, columns], words.aims(known)
     asks = csr_array(chosen, shape=(len(which), len(terms)))
@@ -56,12 +67,28 @@ def widened_by(context: ExpansionContext, which: IntArray, related: Related, loo
     return words.widened(context.asked(which), added)
 
 
-def _from_thesaurus(words: CorpusWords, terms: IntArray, look_up: Callable[[str], list[str]]) -> "csr_array":
+def _from_thesaurus(
+    words: CorpusWords, terms: IntArray, look_up: Callable[[str], list[str]]
+) -> "csr_array":
     """What a thesaurus says of terms, as far as the corpus has it, float64 [m, n_terms]."""
     from scipy.sparse import csr_array
 
-    found = [(row, mean) for row, term in enumerate(terms.tolist()) for mean in look_up(words.surface[term])[:MEANINGS] if words.surface[term]]
+    found = [
+        (row, mean)
+        for row, term in enumerate(terms.tolist())
+        for mean in look_up(words.surface[term])[:MEANINGS]
+        if words.surface[term]
+    ]
     ids = words.table.query_terms([mean for _, mean in found])
-    pairs = {(row, means[0]) for (row, _), means in zip(found, ids, strict=True) if len(means) == 1 and means[0] < words.space.n_terms and words.addable[means[0]]}
-    rows, columns = (np.array([pair[i] for pair in sorted(pairs)], dtype=np.int64) for i in range(2))
-    return csr_array((np.full(len(pairs), FROM_THESAURUS), (rows, columns)), shape=(len(terms), words.space.n_terms))
+    pairs = {
+        (row, means[0])
+        for (row, _), means in zip(found, ids, strict=True)
+        if len(means) == 1 and means[0] < words.space.n_terms and words.addable[means[0]]
+    }
+    rows, columns = (
+        np.array([pair[i] for pair in sorted(pairs)], dtype=np.int64) for i in range(2)
+    )
+    return csr_array(
+        (np.full(len(pairs), FROM_THESAURUS), (rows, columns)),
+        shape=(len(terms), words.space.n_terms),
+    )

@@ -7,4 +7,6 @@ from rag_eval.uncertainty.expansion.subsumption import wider
 
 def expand(context: ExpansionContext, which: IntArray) -> list[str | None]:
     """Add the terms that subsume the question's own."""
-    return widened_by(context, which, wider, None if context.thesaurus is None else context.thesaurus.wider)
+    return widened_by(
+        context, which, wider, None if context.thesaurus is None else context.thesaurus.wider
+    )

@@ -51,15 +51,26 @@ def expand(context: ExpansionContext, which: IntArray) -> list[str | None]:
     added: list[list[int]] = []
     for start in range(0, len(which), BLOCK):
         part = slice(start, start + BLOCK)
-        contrast = (of_second[part][:, columns] - of_first[part][:, columns]).toarray() * words.space.idf[columns]
+        contrast = (
+            of_second[part][:, columns] - of_first[part][:, columns]
+        ).toarray() * words.space.idf[columns]
         contrast *= np.maximum(aims[part] @ words.term_vectors[columns].T, 0.0)
         contrast[known[part][:, columns].toarray() > 0] = 0.0
         added += [[int(columns[place]) for place in chosen] for chosen in best(contrast, MOST)]
     left_out = known.copy()
-    left_out.data = (1.0 - np.asarray(of_first[np.repeat(np.arange(len(which)), np.diff(known.indptr)), known.indices]).ravel()) * words.space.idf[known.indices]
+    left_out.data = (
+        1.0
+        - np.asarray(
+            of_first[np.repeat(np.arange(len(which)), np.diff(known.indptr)), known.indices]
+        ).ravel()
+    ) * words.space.idf[known.indices]
     for row in range(len(which)):
         its = slice(known.indptr[row], known.indptr[row + 1])
         ranked = np.lexsort((known.indices[its], -np.round(left_out.data[its], 6)))[:OWN]
-        own = [int(known.indices[its][place]) for place in ranked if left_out.data[its][place] > 0 and words.surface[known.indices[its][place]]]
+        own = [
+            int(known.indices[its][place])
+            for place in ranked
+            if left_out.data[its][place] > 0 and words.surface[known.indices[its][place]]
+        ]
         added[row] = added[row] + own if viable[row] and added[row] else []
     return words.widened(context.asked(which), added)

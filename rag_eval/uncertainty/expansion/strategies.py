@@ -5,7 +5,15 @@ from types import MappingProxyType
 from typing import Final
 
 from rag_eval.records.uncertainty import ExpansionName
-from rag_eval.uncertainty.expansion import code_pattern, hypernym, hyponym, negative_sampling, reformulation, related_concept, synonym
+from rag_eval.uncertainty.expansion import (
+    code_pattern,
+    hypernym,
+    hyponym,
+    negative_sampling,
+    reformulation,
+    related_concept,
+    synonym,
+)
 from rag_eval.uncertainty.expansion.context import Expand
 
 STRATEGIES: Final[Mapping[ExpansionName, Expand]] = MappingProxyType(

@@ -43,11 +43,27 @@ def _related(words: CorpusWords, terms: IntArray, *, upwards: bool) -> "csr_arra
     for start in range(0, len(terms), BLOCK):
         together = (by_term[start : start + BLOCK] @ present).tocoo()
         mine, other = terms[start + together.row], together.col.astype(np.int64)
-        of_mine, of_other = together.data / space.frequency[mine], together.data / space.frequency[other]
+        of_mine, of_other = (
+            together.data / space.frequency[mine],
+            together.data / space.frequency[other],
+        )
         high, low, narrow = (of_mine, of_other, mine) if upwards else (of_other, of_mine, other)
         wide = other if upwards else mine
-        kept = (high >= MOSTLY) & (low < high) & (mine != other) & words.addable[other] & (space.frequency[narrow] >= LEAST_CHUNKS)
+        kept = (
+            (high >= MOSTLY)
+            & (low < high)
+            & (mine != other)
+            & words.addable[other]
+            & (space.frequency[narrow] >= LEAST_CHUNKS)
+        )
         kept &= high * space.n_chunks >= LIFT * space.frequency[wide]
-        cosines = np.einsum("ij,ij->i", words.term_vectors[mine[kept]], words.term_vectors[other[kept]]).astype(np.float64)
-        parts.append(csr_array((np.maximum(cosines, 0.0), (together.row[kept], together.col[kept])), shape=(len(terms[start : start + BLOCK]), space.n_terms)))
+        cosines = np.einsum(
+            "ij,ij->i", words.term_vectors[mine[kept]], words.term_vectors[other[kept]]
+        ).astype(np.float64)
+        parts.append(
+            csr_array(
+                (np.maximum(cosines, 0.0), (together.row[kept], together.col[kept])),
+                shape=(len(terms[start : start + BLOCK]), space.n_terms),
+            )
+        )
     return vstack(parts, format="csr")

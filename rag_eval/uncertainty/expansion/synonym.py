@@ -29,7 +29,12 @@ def expand(context: ExpansionContext, which: IntArray) -> list[str | None]:
     for row in range(len(which)):
         its = known.indices[known.indptr[row] : known.indptr[row + 1]]
         held = set(its.tolist())
-        ranked = sorted((-words.space.idf[term] * cosine, other) for term in held for other, cosine in near.get(term, ()) if other not in held)
+        ranked = sorted(
+            (-words.space.idf[term] * cosine, other)
+            for term in held
+            for other, cosine in near.get(term, ())
+            if other not in held
+        )
         added.append(list(dict.fromkeys(other for _, other in ranked))[:MOST])
     return words.widened(context.asked(which), added)
 
@@ -45,5 +50,8 @@ def _nearest(context: ExpansionContext, terms: IntArray) -> list[list[tuple[int,
         cosines = (words.term_vectors[part] @ vectors.T).astype(np.float64)
         cosines[columns[None, :] == part[:, None]] = 0.0
         cosines[cosines < NEAR] = 0.0
-        found += [[(int(columns[place]), round(float(row[place]), 6)) for place in chosen] for row, chosen in zip(cosines, best(cosines, NEAREST), strict=True)]
+        found += [
+            [(int(columns[place]), round(float(row[place]), 6)) for place in chosen]
+            for row, chosen in zip(cosines, best(cosines, NEAREST), strict=True)
+        ]
     return found

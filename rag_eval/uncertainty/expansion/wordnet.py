@@ -28,7 +28,12 @@ class WordNet:
 
     def _names(self, word: str, relation: str) -> list[str]:
         senses = self._reader.synsets(word, pos="n")[:1]
-        names = [name.replace("_", " ") for sense in senses for other in getattr(sense, relation)() for name in other.lemma_names()]
+        names = [
+            name.replace("_", " ")
+            for sense in senses
+            for other in getattr(sense, relation)()
+            for name in other.lemma_names()
+        ]
         return list(dict.fromkeys(names))[:MOST]
 
 

@@ -48,7 +48,9 @@ class CorpusWords:
 
     def __init__(self, table: ChunkTable, space: TermSpace) -> None:
         if space.n_chunks != len(table) or space.n_terms != table.n_terms:
-            raise ValueError(f"the term space is of {space.n_chunks} chunks and {space.n_terms} terms, the table of {len(table)} and {table.n_terms}")
+            raise ValueError(
+                f"the term space is of {space.n_chunks} chunks and {space.n_terms} terms, the table of {len(table)} and {table.n_terms}"
+            )
         self.table, self.space = table, space
 
     @functools.cached_property
@@ -69,16 +71,22 @@ class CorpusWords:
     @functools.cached_property
     def addable(self) -> npt.NDArray[np.bool_]:
         """Terms that may be added to a question: written with letters, neither too common nor too rare to be judged; bool [n_terms]."""
-        lettered = np.array([len(word) > 1 and not word.isdecimal() for word in self.surface], dtype=bool)
+        lettered = np.array(
+            [len(word) > 1 and not word.isdecimal() for word in self.surface], dtype=bool
+        )
         most = max(COMMON_SHARE * self.space.n_chunks, RARE_CHUNKS)
-        kept: npt.NDArray[np.bool_] = lettered & (self.space.frequency >= RARE_CHUNKS) & (self.space.frequency <= most)
+        kept: npt.NDArray[np.bool_] = (
+            lettered & (self.space.frequency >= RARE_CHUNKS) & (self.space.frequency <= most)
+        )
         return kept
 
     @functools.cached_property
     def _weights(self) -> "csr_array":
         """(1 + ln tf) * idf of each chunk, rows of unit length, float32 [n_chunks, n_terms]."""
         weights = self.space.counts.copy()
-        weights.data = ((1.0 + np.log(weights.data)) * self.space.idf[weights.indices]).astype(np.float32)
+        weights.data = ((1.0 + np.log(weights.data)) * self.space.idf[weights.indices]).astype(
+            np.float32
+        )
         return unit_rows(weights)
 
     @functools.cached_property
@@ -88,8 +96,12 @@ class CorpusWords:
         weights = self._weights
         size = min(DIMENSIONS, max(1, min(weights.shape) // CHUNKS_A_DIMENSION))
         if weights.nnz == 0:
-            return np.zeros((weights.shape[0], 1), dtype=np.float32), np.zeros((weights.shape[1], 1), dtype=np.float32)
-        left, values, right = randomized_svd(weights, size, n_iter=SVD_ITERATIONS, random_state=SVD_SEED, flip_sign=False)
+            return np.zeros((weights.shape[0], 1), dtype=np.float32), np.zeros(
+                (weights.shape[1], 1), dtype=np.float32
+            )
+        left, values, right = randomized_svd(
+            weights, size, n_iter=SVD_ITERATIONS, random_state=SVD_SEED, flip_sign=False
+        )
         left, right = svd_flip(left, right, u_based_decision=False)
         return unit((left * values).astype(np.float32)), unit((right.T * values).astype(np.float32))
 
@@ -111,7 +123,12 @@ class CorpusWords:
 
     def widened(self, questions: Sequence[str], added: Sequence[Sequence[int]]) -> list[str | None]:
         """Write each question with the words of terms after it; None where no word was added."""
-        return [None if not its else f"{question[:MAX_QUESTION_CHARS]} {' '.join(self.surface[term] for term in its)}" for question, its in zip(questions, added, strict=True)]
+        return [
+            None
+            if not its
+            else f"{question[:MAX_QUESTION_CHARS]} {' '.join(self.surface[term] for term in its)}"
+            for question, its in zip(questions, added, strict=True)
+        ]
 
 
 def unit(rows: Vectors) -> Vectors:
@@ -124,7 +141,9 @@ def unit_rows(rows: "csr_array") -> "csr_array":
     """Sparse rows of unit length; empty stays empty."""
     lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
     made = rows.copy()
-    made.data = (made.data / np.repeat(np.where(lengths > 0, lengths, 1.0), np.diff(made.indptr))).astype(np.float32)
+    made.data = (
+        made.data / np.repeat(np.where(lengths > 0, lengths, 1.0), np.diff(made.indptr))
+    ).astype(np.float32)
     return made
 
 

@@ -26,12 +26,27 @@ SIGNALS: Final[tuple[str, ...]] = (
     *("tail_ratio", "score_sd", "wig", "nqc", "cut_gap"),
     *("cover_union", "cover_best", "cover_rare", "cover_top", "cover_crowd"),
     *("overlap", "rbo", "other_first", "first_in_other", "same_first"),
-    *("lexical_other", "cosine_other", "lexical_crowd", "beyond_lexical", "beyond_cosine", "beyond_fused", "fused_gap"),
+    *(
+        "lexical_other",
+        "cosine_other",
+        "lexical_crowd",
+        "beyond_lexical",
+        "beyond_cosine",
+        "beyond_fused",
+        "fused_gap",
+    ),
     *("idf_mean", "idf_max", "length", "unknown", "generic"),
     *("coherence", "clarity", "same_document"),
     *WORDINGS,
 )
-SINGLE_PREDICTORS: Final[tuple[str, ...]] = ("nqc", "wig", "clarity", "tail_ratio", "cover_union", "cover_best")
+SINGLE_PREDICTORS: Final[tuple[str, ...]] = (
+    "nqc",
+    "wig",
+    "clarity",
+    "tail_ratio",
+    "cover_union",
+    "cover_best",
+)
 """Signals that are reported alone too, as others use them."""
 
 BLOCK_BYTES = 64 * 2**20
@@ -68,19 +83,38 @@ def signals(batch: RankedBatch, k: int) -> FloatArray:
         raise ValueError(f"k: found {k}, accepted at least 1")
     found = np.full((len(batch), len(SIGNALS)), np.nan)
     corpus, vectors = corpus_weights(batch.space), batch.chunk_vectors
-    centre = None if vectors is None or not len(vectors) else vectors[:: -(-len(vectors) // CENTRE_SAMPLE)].mean(axis=0)
+    centre = (
+        None
+        if vectors is None or not len(vectors)
+        else vectors[:: -(-len(vectors) // CENTRE_SAMPLE)].mean(axis=0)
+    )
     together = wordings(batch, k)
-    step = max(1, min(BLOCK_PLACES // k, BLOCK_BYTES // (2 * QUERY_TERMS * max(corpus.n_chunks, 1))))
+    step = max(
+        1, min(BLOCK_PLACES // k, BLOCK_BYTES // (2 * QUERY_TERMS * max(corpus.n_chunks, 1)))
+    )
     for start in range(0, len(batch), step):
         block = slice(start, start + step)
         evidence = Evidence(_part(batch, block), k, corpus, centre)
-        by_name = {name: values for family in FAMILIES for name, values in family(evidence).items()} | {name: values[block] for name, values in together.items()}
+        by_name = {
+            name: values for family in FAMILIES for name, values in family(evidence).items()
+        } | {name: values[block] for name, values in together.items()}
         found[block] = np.stack([by_name[name] for name in SIGNALS], axis=1)
     return found
 
 
 def _part(batch: RankedBatch, block: slice) -> RankedBatch:
     """Some queries of a batch; what is not of queries is shared."""
-    names = ("rows", "raw", "norm", "query_terms", "other_rows", "other_raw", "query_vectors", "question")
+    names = (
+        "rows",
+        "raw",
+        "norm",
+        "query_terms",
+        "other_rows",
+        "other_raw",
+        "query_vectors",
+        "question",
+    )
     parts = {name: getattr(batch, name) for name in names}
-    return dataclasses.replace(batch, **{name: part[block] for name, part in parts.items() if part is not None})
+    return dataclasses.replace(
+        batch, **{name: part[block] for name, part in parts.items() if part is not None}
+    )

@@ -38,8 +38,12 @@ def agreement(evidence: Evidence) -> dict[str, FloatArray]:
 
 def _agreeing(first: Rows, second: Rows, width: int) -> FloatArray:
     """How many chunks the first d of both share, for every d up to `width`: [n, width]."""
-    query, left, right = np.nonzero((first[:, :, None] == second[:, None, :]) & (first >= 0)[:, :, None])
-    found = np.bincount(query * width + np.maximum(left, right), minlength=len(first) * width).reshape(-1, width)
+    query, left, right = np.nonzero(
+        (first[:, :, None] == second[:, None, :]) & (first >= 0)[:, :, None]
+    )
+    found = np.bincount(
+        query * width + np.maximum(left, right), minlength=len(first) * width
+    ).reshape(-1, width)
     agreeing: FloatArray = np.cumsum(found, axis=1).astype(np.float64)
     return agreeing
 

@@ -20,7 +20,10 @@ def candidates(evidence: Evidence) -> dict[str, FloatArray]:
     """
     rows, other = evidence.rows, evidence.other
     again = _again(rows, other, evidence.corpus.n_chunks)
-    lexical, cosine = (np.concatenate([own, np.where(again, np.nan, theirs)], axis=1) for own, theirs in zip(evidence.listed, evidence.other_listed, strict=True))
+    lexical, cosine = (
+        np.concatenate([own, np.where(again, np.nan, theirs)], axis=1)
+        for own, theirs in zip(evidence.listed, evidence.other_listed, strict=True)
+    )
     parts = np.stack([standardised(lexical), standardised(cosine)])
     fused = np.where(np.isnan(parts).all(axis=0), np.nan, np.nansum(parts, axis=0))
     k, cut = evidence.k, min(evidence.k, rows.shape[1])
@@ -37,7 +40,9 @@ def candidates(evidence: Evidence) -> dict[str, FloatArray]:
 
 def _again(rows: Rows, other: Rows, n_chunks: int) -> npt.NDArray[np.bool_]:
     """Which places of the second list name a chunk of the first, or none."""
-    seen = np.zeros((len(rows), n_chunks + 1), dtype=bool)  # the last column takes the empty places, which are -1
+    seen = np.zeros(
+        (len(rows), n_chunks + 1), dtype=bool
+    )  # the last column takes the empty places, which are -1
     np.put_along_axis(seen, rows.astype(np.int64), values=True, axis=1)
     seen[:, -1] = True
     found: npt.NDArray[np.bool_] = np.take_along_axis(seen, other.astype(np.int64), axis=1)

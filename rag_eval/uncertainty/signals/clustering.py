@@ -12,7 +12,12 @@ def clustering(evidence: Evidence) -> dict[str, FloatArray]:
     """
     document, rows = evidence.batch.document, evidence.batch.rows[:, : evidence.k]
     undefined = np.full(evidence.n, np.nan)
-    if document is None or not rows.shape[1] or len(document) == 0 or int(document.max()) + 1 == len(document):
+    if (
+        document is None
+        or not rows.shape[1]
+        or len(document) == 0
+        or int(document.max()) + 1 == len(document)
+    ):
         return {"same_document": undefined}
     held = rows >= 0
     of = np.where(held, document[np.maximum(rows, 0)], -1)

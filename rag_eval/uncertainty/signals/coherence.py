@@ -27,21 +27,37 @@ def coherence(evidence: Evidence) -> dict[str, FloatArray]:
     vectors = evidence.batch.chunk_vectors
     if vectors is None:
         summed = chosen @ evidence.corpus.unit
-        norm = np.bincount(_queries(summed), weights=summed.data.astype(np.float64) ** 2, minlength=evidence.n)
-        single = np.bincount(_queries(chosen), weights=np.diff(evidence.corpus.unit.indptr)[chosen.indices] > 0, minlength=evidence.n)
+        norm = np.bincount(
+            _queries(summed), weights=summed.data.astype(np.float64) ** 2, minlength=evidence.n
+        )
+        single = np.bincount(
+            _queries(chosen),
+            weights=np.diff(evidence.corpus.unit.indptr)[chosen.indices] > 0,
+            minlength=evidence.n,
+        )
     else:
         total = chosen @ vectors
         norm = np.vecdot(total, total).astype(np.float64)
-        single = np.bincount(_queries(chosen), weights=np.vecdot(vectors, vectors)[chosen.indices] if len(vectors) else None, minlength=evidence.n)
+        single = np.bincount(
+            _queries(chosen),
+            weights=np.vecdot(vectors, vectors)[chosen.indices] if len(vectors) else None,
+            minlength=evidence.n,
+        )
     pairs = np.where(count > 1, count * (count - 1), 1)
-    return {"coherence": np.where(count > 1, (norm - single) / pairs, np.nan), "clarity": _clarity(evidence, chosen)}
+    return {
+        "coherence": np.where(count > 1, (norm - single) / pairs, np.nan),
+        "clarity": _clarity(evidence, chosen),
+    }
 
 
 def _chosen(rows: npt.NDArray[np.int32], held: npt.NDArray[np.bool_], n_chunks: int) -> "csr_array":
     from scipy.sparse import csr_array
 
     starts = np.concatenate([[0], np.cumsum(held.sum(axis=1))])
-    return csr_array((np.ones(int(held.sum()), dtype=np.float32), rows[held], starts), shape=(len(rows), n_chunks))
+    return csr_array(
+        (np.ones(int(held.sum()), dtype=np.float32), rows[held], starts),
+        shape=(len(rows), n_chunks),
+    )
 
 
 def _queries(matrix: "csr_array") -> npt.NDArray[np.int64]:
@@ -53,5 +69,9 @@ def _clarity(evidence: Evidence, chosen: "csr_array") -> FloatArray:
     query = _queries(mixed)
     total = np.bincount(query, weights=mixed.data, minlength=evidence.n)
     share = mixed.data / total[query]
-    divergence = np.bincount(query, weights=share * np.log(share / evidence.corpus.probability[mixed.indices]), minlength=evidence.n)
+    divergence = np.bincount(
+        query,
+        weights=share * np.log(share / evidence.corpus.probability[mixed.indices]),
+        minlength=evidence.n,
+    )
     return np.where(total > 0, divergence, np.nan)

@@ -38,7 +38,9 @@ class CorpusWeights:
         """Idf of a term that no chunk holds: what an unknown term weighs."""
         chunk = np.repeat(np.arange(space.n_chunks, dtype=np.int64), np.diff(counts.indptr))
         length = np.bincount(chunk, weights=counts.data, minlength=space.n_chunks)
-        self.share: csr_array = _like(counts, counts.data / length[chunk] if len(chunk) else counts.data)
+        self.share: csr_array = _like(
+            counts, counts.data / length[chunk] if len(chunk) else counts.data
+        )
         """[n_chunks, n_terms] share of a chunk's terms that are this one."""
         weighted = (1 + np.log(counts.data)) * space.idf[counts.indices]
         norm = np.sqrt(np.bincount(chunk, weights=weighted**2, minlength=space.n_chunks))
@@ -48,11 +50,15 @@ class CorpusWeights:
         self.probability: FloatArray = total / max(float(total.sum()), 1.0)
         """[n_terms] share of all terms of the corpus."""
         mean_length = max(float(length.mean()) if space.n_chunks else 0.0, 1e-9)
-        self.slow: npt.NDArray[np.float32] = (K1 * (1 - B + B * np.append(length, mean_length) / mean_length)).astype(np.float32)
+        self.slow: npt.NDArray[np.float32] = (
+            K1 * (1 - B + B * np.append(length, mean_length) / mean_length)
+        ).astype(np.float32)
         """[n_chunks + 1], the last for a chunk of -1: k1 (1 - b + b length / mean length): BM25's weight of a term is tf / (tf + slow)."""
         self._starts: Ints = by_term.indptr.astype(np.int64)
         self._chunks = by_term.indices
-        self._counts: npt.NDArray[np.uint16] = np.minimum(by_term.data, np.iinfo(np.uint16).max).astype(np.uint16)
+        self._counts: npt.NDArray[np.uint16] = np.minimum(
+            by_term.data, np.iinfo(np.uint16).max
+        ).astype(np.uint16)
 
     def frequencies(self, terms: Ints, chunks: npt.NDArray[np.int32]) -> npt.NDArray[np.uint16]:
         """How often chunks hold terms of the corpus.
@@ -73,11 +79,17 @@ class CorpusWeights:
         """
         distinct, row = np.unique(terms, return_inverse=True)
         sizes = self._starts[distinct + 1] - self._starts[distinct]
-        from_ = np.arange(sizes.sum()) + np.repeat(self._starts[distinct] - np.cumsum(sizes) + sizes, sizes)
+        from_ = np.arange(sizes.sum()) + np.repeat(
+            self._starts[distinct] - np.cumsum(sizes) + sizes, sizes
+        )
         width = self.n_chunks + 1  # the last column takes the chunks of -1
         table = np.zeros(len(distinct) * width, dtype=np.uint16)
-        table[np.repeat(np.arange(len(distinct)) * width, sizes) + self._chunks[from_]] = self._counts[from_]
-        found: npt.NDArray[np.uint16] = table[(row * width)[:, None] + np.where(chunks < 0, self.n_chunks, chunks)]
+        table[np.repeat(np.arange(len(distinct)) * width, sizes) + self._chunks[from_]] = (
+            self._counts[from_]
+        )
+        found: npt.NDArray[np.uint16] = table[
+            (row * width)[:, None] + np.where(chunks < 0, self.n_chunks, chunks)
+        ]
         return found
 
 

@@ -71,7 +71,11 @@ class Evidence:
     def entries(self) -> tuple[Ints, Ints]:
         """Query and term of each distinct term of each query, sorted by both; unknown terms too."""
         lengths = self.length
-        flat = np.fromiter((term for row in self.batch.query_terms for term in row), dtype=np.int64, count=int(lengths.sum()))
+        flat = np.fromiter(
+            (term for row in self.batch.query_terms for term in row),
+            dtype=np.int64,
+            count=int(lengths.sum()),
+        )
         width = int(flat.max(initial=0)) + 1
         distinct = np.unique(np.repeat(np.arange(len(lengths)), lengths) * width + flat)
         return distinct // width, distinct % width
@@ -79,7 +83,9 @@ class Evidence:
     @functools.cached_property
     def length(self) -> Ints:
         """int64 [n] terms of a query, repeated ones repeatedly."""
-        return np.fromiter((len(row) for row in self.batch.query_terms), dtype=np.int64, count=self.n)
+        return np.fromiter(
+            (len(row) for row in self.batch.query_terms), dtype=np.int64, count=self.n
+        )
 
     @functools.cached_property
     def known(self) -> npt.NDArray[np.bool_]:
@@ -128,7 +134,11 @@ class Evidence:
     @functools.cached_property
     def listed(self) -> tuple[FloatArray, FloatArray]:
         """Lexical score and cosine of the chunks of `rows`, [n, j] each."""
-        cosine = np.where(self.rows >= 0, self.batch.raw[:, : self.pool], np.nan) if self.batch.cosine else self.cosine(self.rows)
+        cosine = (
+            np.where(self.rows >= 0, self.batch.raw[:, : self.pool], np.nan)
+            if self.batch.cosine
+            else self.cosine(self.rows)
+        )
         return self._lexical(self.rows, self.frequencies), cosine
 
     @functools.cached_property
@@ -144,7 +154,9 @@ class Evidence:
 
     def _lexical(self, rows: Rows, frequencies: Frequencies) -> FloatArray:
         """BM25 of each chunk by the query's summed idf, in [0, 1), [n, j]; NaN where there is no chunk or no term."""
-        return self._scores(frequencies / (frequencies + self.corpus.slow[rows][self.entries[0]]), rows)
+        return self._scores(
+            frequencies / (frequencies + self.corpus.slow[rows][self.entries[0]]), rows
+        )
 
     def _scores(self, weights: Frequencies, rows: Rows) -> FloatArray:
         """Sum of weight x idf over the entries of each query, by their summed idf."""
@@ -161,6 +173,8 @@ class Evidence:
         step = max(1, GATHERED_BYTES // (4 * max(rows.shape[1] * chunks.shape[1], 1)))
         for start in range(0, self.n, step):
             block = slice(start, start + step)
-            found[block] = np.einsum("nd,njd->nj", queries[block], chunks[np.maximum(rows[block], 0)])
+            found[block] = np.einsum(
+                "nd,njd->nj", queries[block], chunks[np.maximum(rows[block], 0)]
+            )
         asked: npt.NDArray[np.bool_] = np.asarray(queries.any(axis=1))
         return np.where((rows >= 0) & asked[:, None], found, np.nan)

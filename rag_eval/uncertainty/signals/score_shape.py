@@ -23,7 +23,9 @@ def score_shape(evidence: Evidence) -> dict[str, FloatArray]:
     batch, k = evidence.batch, evidence.k
     depth = min(max(DEPTH, k + 1), batch.rows.shape[1])
     if not depth:
-        return dict.fromkeys(("tail_ratio", "score_sd", "wig", "nqc", "cut_gap"), np.full(evidence.n, np.nan))
+        return dict.fromkeys(
+            ("tail_ratio", "score_sd", "wig", "nqc", "cut_gap"), np.full(evidence.n, np.nan)
+        )
     held = batch.rows[:, :depth] >= 0
     raw = np.where(held, batch.raw[:, :depth], np.nan)
     first = np.where(raw[:, 0] > 0, raw[:, 0], np.nan)

@@ -29,7 +29,9 @@ def wordings(batch: RankedBatch, k: int) -> dict[str, FloatArray]:
     rows = batch.rows[:, : max(POOL, k)].astype(np.int64)
     codes = question[:, None] * batch.space.n_chunks + rows
     usable = (rows[:, 0] >= 0) & (count[question] > 1)
-    found = {"wordings_overlap": _overlap(rows[:, :k] >= 0, codes[:, :k], count[question] - 1)} | _consensus(batch, k, question, count, codes[:, :POOL])
+    found = {
+        "wordings_overlap": _overlap(rows[:, :k] >= 0, codes[:, :k], count[question] - 1)
+    } | _consensus(batch, k, question, count, codes[:, :POOL])
     return {name: np.where(usable, values, np.nan) for name, values in found.items()}
 
 
@@ -42,16 +44,30 @@ def _overlap(held: np.ndarray, codes: IntArray, rest: IntArray) -> FloatArray:
     return share
 
 
-def _consensus(batch: RankedBatch, k: int, question: IntArray, count: IntArray, codes: IntArray) -> dict[str, FloatArray]:
+def _consensus(
+    batch: RankedBatch, k: int, question: IntArray, count: IntArray, codes: IntArray
+) -> dict[str, FloatArray]:
     """Consensus scores of every (question, chunk) pair, sorted within the question, best first."""
     held = batch.rows[:, : codes.shape[1]] >= 0
     pair, place = np.unique(codes[held], return_inverse=True)
     owner = pair // max(batch.space.n_chunks, 1)
-    score = np.bincount(place, weights=batch.norm[:, : codes.shape[1]][held], minlength=len(pair)) / count[owner]
-    ordered, starts = score[np.lexsort((-score, owner))], np.searchsorted(owner, np.arange(len(count) + 1))
+    score = (
+        np.bincount(place, weights=batch.norm[:, : codes.shape[1]][held], minlength=len(pair))
+        / count[owner]
+    )
+    ordered, starts = (
+        score[np.lexsort((-score, owner))],
+        np.searchsorted(owner, np.arange(len(count) + 1)),
+    )
     start, end = starts[question], starts[question + 1]
     padded = np.append(ordered, np.zeros(k))
     best = padded[start]
     own = np.full(codes.shape, np.nan)
     own[held] = score[place]
-    return {"consensus_best": best, "consensus_crowd": np.where(end - start >= k, padded[np.minimum(start + k - 1, len(padded) - 1)], 0.0), "consensus_missed": best - highest(own[:, :k])}
+    return {
+        "consensus_best": best,
+        "consensus_crowd": np.where(
+            end - start >= k, padded[np.minimum(start + k - 1, len(padded) - 1)], 0.0
+        ),
+        "consensus_missed": best - highest(own[:, :k]),
+    }

@@ -52,20 +52,34 @@ class Limited(Cell):
     digits: int = 3
 
     def _there(self) -> Cursor | None:
-        return None if self.of is None or self.of.value is None or self.of[self.key].value is None else self.of
+        return (
+            None
+            if self.of is None or self.of.value is None or self.of[self.key].value is None
+            else self.of
+        )
 
     def html(self) -> Markup:
         """Write it for the page."""
         there = self._there()
         if there is None:
-            return number(self.of if self.of is None or self.of.value is None else self.of[self.key])
+            return number(
+                self.of if self.of is None or self.of.value is None else self.of[self.key]
+            )
         sign = "≤" if there[self.holds].value else ">"
-        return Markup('<span class="limited{}">{} <span class="ci">{} {}</span></span>').format("" if there[self.holds].value else " over", number(there[self.key], self.digits), sign, number(there[self.limit], self.digits))
+        return Markup('<span class="limited{}">{} <span class="ci">{} {}</span></span>').format(
+            "" if there[self.holds].value else " over",
+            number(there[self.key], self.digits),
+            sign,
+            number(there[self.limit], self.digits),
+        )
 
     def csv(self, key: str) -> dict[str, str]:
         """Write it for CSV."""
         there = self._there()
-        return {key: "" if there is None else str(there[self.key].value), f"{key}_limit": "" if there is None else str(there[self.limit].value)}
+        return {
+            key: "" if there is None else str(there[self.key].value),
+            f"{key}_limit": "" if there is None else str(there[self.limit].value),
+        }
 
     def tex(self) -> str:
         """Write it for LaTeX."""

@@ -16,7 +16,18 @@ MEANINGS: Final = {
     "empty_citations": "the answer has no citation block",
     **{
         f"missing_{field}": f"the citation lacks its {field}"
-        for field in ("doc_id", "section_id", "snippet_id", "source_url", "offsets", "tokens", "index_hash", "embed_model", "analyzer", "rev")
+        for field in (
+            "doc_id",
+            "section_id",
+            "snippet_id",
+            "source_url",
+            "offsets",
+            "tokens",
+            "index_hash",
+            "embed_model",
+            "analyzer",
+            "rev",
+        )
     },
     "bad_offsets": "the offsets are no span of the unit: start before end, both inside it",
     "mixed_units": "offsets are counted in characters here and in tokens there",
@@ -34,16 +45,46 @@ MEANINGS: Final = {
 """Citation codes; the fix of each is `rag_eval.records.citation.FIXES`."""
 
 MEASURES: Final = {
-    "coverage": ("coverage", "share of the gold spans' tokens that the answer cites; zero where the question was not answered"),
-    "citation_precision": ("citation precision", "correct citations among those made; correct is valid, and overlapping a gold span by half of the shorter of the two"),
-    "citation_recall": ("citation recall", "gold spans that a correct citation matches, of all gold spans of answerable questions"),
-    "citation_match_rate": ("citation match rate", "correct citations among those due: a missing, made-up or invalid one stays in the denominator"),
-    "citation_validity_rate": ("citation validity", "citations whose code is ok among those made; says nothing of being right"),
-    "groundedness": ("groundedness", "how much of each answer sentence stands in its evidence, mean over sentences; not a probability"),
-    "supported_share": ("supported share", "share of an answer's sentences that the evidence supports"),
-    "abstention_rate": ("abstention", "unanswerable questions on which it abstained: more is better"),
-    "answered_anyway": ("answered anyway", "unanswerable questions that were answered: less is better"),
-    "refused_answerable": ("refused answerable", "answerable questions on which it abstained: less is better"),
+    "coverage": (
+        "coverage",
+        "share of the gold spans' tokens that the answer cites; zero where the question was not answered",
+    ),
+    "citation_precision": (
+        "citation precision",
+        "correct citations among those made; correct is valid, and overlapping a gold span by half of the shorter of the two",
+    ),
+    "citation_recall": (
+        "citation recall",
+        "gold spans that a correct citation matches, of all gold spans of answerable questions",
+    ),
+    "citation_match_rate": (
+        "citation match rate",
+        "correct citations among those due: a missing, made-up or invalid one stays in the denominator",
+    ),
+    "citation_validity_rate": (
+        "citation validity",
+        "citations whose code is ok among those made; says nothing of being right",
+    ),
+    "groundedness": (
+        "groundedness",
+        "how much of each answer sentence stands in its evidence, mean over sentences; not a probability",
+    ),
+    "supported_share": (
+        "supported share",
+        "share of an answer's sentences that the evidence supports",
+    ),
+    "abstention_rate": (
+        "abstention",
+        "unanswerable questions on which it abstained: more is better",
+    ),
+    "answered_anyway": (
+        "answered anyway",
+        "unanswerable questions that were answered: less is better",
+    ),
+    "refused_answerable": (
+        "refused answerable",
+        "answerable questions on which it abstained: less is better",
+    ),
     "failure_rate": ("failures", "questions whose answer failed: less is better"),
 }
 
@@ -53,10 +94,22 @@ GAPS: Final = {
 }
 
 CONFIDENCES: Final = {
-    "synthesis_confidence": ("synthesis", "given its evidence: groundedness of a deterministic answer, or what the answering system reported"),
-    "final_confidence": ("final", "synthesis discounted by the stated miss rate, whatever that has earned; not to be acted on by itself"),
-    "calibrated_confidence": ("calibrated", "the one to act on: the same discount, only where the miss rate is provisional or measured"),
-    "right_when_missed": ("right when missed", "measured share of right answers among those over a missed retrieval"),
+    "synthesis_confidence": (
+        "synthesis",
+        "given its evidence: groundedness of a deterministic answer, or what the answering system reported",
+    ),
+    "final_confidence": (
+        "final",
+        "synthesis discounted by the stated miss rate, whatever that has earned; not to be acted on by itself",
+    ),
+    "calibrated_confidence": (
+        "calibrated",
+        "the one to act on: the same discount, only where the miss rate is provisional or measured",
+    ),
+    "right_when_missed": (
+        "right when missed",
+        "measured share of right answers among those over a missed retrieval",
+    ),
 }
 
 USAGE: Final = {

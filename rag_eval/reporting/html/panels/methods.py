@@ -22,15 +22,29 @@ def command(page: Page) -> str:
     A name with characters that cannot be seen is written with them shown, and so names no gold set: nothing hidden is pasted.
     """
     report = page.report
-    name = visible(str(report["gold"]["name"].value)).replace("\n", "[U+000A]").replace("\t", "[U+0009]")
+    name = (
+        visible(str(report["gold"]["name"].value))
+        .replace("\n", "[U+000A]")
+        .replace("\t", "[U+0009]")
+    )
     features = report["features"].value if "features" in report else {}
     variables = [f"{feature}=true" for feature in FEATURES if features.get(feature) is True]
     day = report.get("trust", "as_of")
-    variables += [] if day is None else [f"RAG_EVAL_TRUST_AS_OF={shlex.quote(visible(str(day.value)))}"]
+    variables += (
+        [] if day is None else [f"RAG_EVAL_TRUST_AS_OF={shlex.quote(visible(str(day.value)))}"]
+    )
     evaluation = report["evaluation"].value
-    chosen = [f"--strategy {shlex.quote(strategy)}" for strategy in page.strategies] if evaluation.get("partial") else []
+    chosen = (
+        [f"--strategy {shlex.quote(strategy)}" for strategy in page.strategies]
+        if evaluation.get("partial")
+        else []
+    )
     given = f"{FOLDERS.get(str(report['index']['loader'].value), '--beir')} PATH"
-    what = [*chosen, *(["--"] if name.startswith("-") else []), shlex.quote(name)] if evaluation.get("known", True) else [*chosen, given]
+    what = (
+        [*chosen, *(["--"] if name.startswith("-") else []), shlex.quote(name)]
+        if evaluation.get("known", True)
+        else [*chosen, given]
+    )
     return " ".join([*variables, "rag-eval run", *what])
 
 
@@ -53,27 +67,67 @@ def _strategies(page: Page) -> Table:
         for setting, value in leaves(entry["configuration"]):
             if setting != "name":
                 rows.append([page.series(entry["name"]), Words(setting, "code"), Words(value)])
-    return Table("configuration", "Strategies as they were configured", [Column("strategy", "strategy", figures=False), Column("setting", "setting", figures=False), Column("value", "value", figures=False)], rows)
+    return Table(
+        "configuration",
+        "Strategies as they were configured",
+        [
+            Column("strategy", "strategy", figures=False),
+            Column("setting", "setting", figures=False),
+            Column("value", "value", figures=False),
+        ],
+        rows,
+    )
 
 
 def _hashes(page: Page) -> Table:
     report = page.report
     rows: list[list[Cell]] = [
-        [Words("gold hash"), Words("every question, wording, target and quote"), Words(report["gold"]["hash"], "code")],
-        [Words("chunks_hash"), Words("every chunk, and the chunker"), Words(report["index"]["chunks_hash"], "code")],
+        [
+            Words("gold hash"),
+            Words("every question, wording, target and quote"),
+            Words(report["gold"]["hash"], "code"),
+        ],
+        [
+            Words("chunks_hash"),
+            Words("every chunk, and the chunker"),
+            Words(report["index"]["chunks_hash"], "code"),
+        ],
     ]
     for name in page.strategies:
         entry = page.strategy(name)
         rows.append([Words("index_hash"), Words(entry["name"]), Words(entry["index_hash"], "code")])
-    rows.append([Words("content_hash"), Words("every figure that is not of time, place or cache"), Words(report["content_hash"], "code")])
-    return Table("hashes", "Hashes to compare after a repeated run", [Column("hash", "hash", figures=False), Column("of", "of", figures=False), Column("value", "value", figures=False)], rows)
+    rows.append(
+        [
+            Words("content_hash"),
+            Words("every figure that is not of time, place or cache"),
+            Words(report["content_hash"], "code"),
+        ]
+    )
+    return Table(
+        "hashes",
+        "Hashes to compare after a repeated run",
+        [
+            Column("hash", "hash", figures=False),
+            Column("of", "of", figures=False),
+            Column("value", "value", figures=False),
+        ],
+        rows,
+    )
 
 
 def _versions(page: Page) -> Table:
     report = page.report
     rows: list[list[Cell]] = [[Words("rag_eval"), Words(report["version"])]]
-    rows += [[Words(name, "code"), Words(version)] for name, version in report["code"]["libraries"].items()]
-    return Table("versions", "Versions of the libraries that figures depend on", [Column("library", "library", figures=False), Column("version", "version", figures=False)], rows)
+    rows += [
+        [Words(name, "code"), Words(version)]
+        for name, version in report["code"]["libraries"].items()
+    ]
+    return Table(
+        "versions",
+        "Versions of the libraries that figures depend on",
+        [Column("library", "library", figures=False), Column("version", "version", figures=False)],
+        rows,
+    )
 
 
 def panel(page: Page) -> Panel:

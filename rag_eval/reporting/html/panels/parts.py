@@ -36,7 +36,11 @@ def down(cursor: Cursor | None, *keys: str | int) -> Cursor | None:
     for key in keys:
         if cursor is None or cursor.value is None:
             return cursor
-        there = key in cursor if isinstance(key, str) else isinstance(cursor.value, list) and key < len(cursor)
+        there = (
+            key in cursor
+            if isinstance(key, str)
+            else isinstance(cursor.value, list) and key < len(cursor)
+        )
         cursor = cursor[key] if there else None
     return cursor
 
@@ -47,18 +51,28 @@ def reason_of(cursor: Cursor) -> Cursor | str:
     return cursor.reason if beside is None else beside
 
 
-def alike(page: "Page", said: Sequence[tuple[str, Cursor | str]]) -> list[tuple[Markup, Cursor | str]]:
+def alike(
+    page: "Page", said: Sequence[tuple[str, Cursor | str]]
+) -> list[tuple[Markup, Cursor | str]]:
     """Put strategies of which the same is said together: their names, and the sentence once."""
     together: dict[str, tuple[list[Markup], Cursor | str]] = {}
     for name, sentence in said:
-        together.setdefault(str(sentence.value if isinstance(sentence, Cursor) else sentence), ([], sentence))[0].append(page.swatch(name))
+        together.setdefault(
+            str(sentence.value if isinstance(sentence, Cursor) else sentence), ([], sentence)
+        )[0].append(page.swatch(name))
     return [(Markup(", ").join(names), sentence) for names, sentence in together.values()]
 
 
 def value_of(cursor: Cursor | None, *keys: str | int) -> float | None:
     """Read a figure for a picture; None where there is none."""
     found = down(cursor, *keys)
-    return None if found is None or isinstance(found.value, bool) or not isinstance(found.value, (int, float)) else float(found.value)
+    return (
+        None
+        if found is None
+        or isinstance(found.value, bool)
+        or not isinstance(found.value, (int, float))
+        else float(found.value)
+    )
 
 
 def ends_of(cursor: Cursor, value: float) -> tuple[float, float]:
@@ -80,7 +94,9 @@ def label(text: str, limit: int = NAME_CHARS) -> str:
     >>> label("a strategy with a name that goes on and on")
     'a strategy with a name …'
     """
-    line = "".join(char if ord(char) <= _LAST_OF_THE_FONT else "?" for char in " ".join(visible(text).split()))
+    line = "".join(
+        char if ord(char) <= _LAST_OF_THE_FONT else "?" for char in " ".join(visible(text).split())
+    )
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
@@ -97,7 +113,9 @@ def in_words(count: int) -> str:
     if count < _HUNDRED:
         return _TENS[count // 10 - 2] + (f"-{_ONES[count % 10]}" if count % 10 else "")
     if count < _THOUSAND:
-        return f"{_ONES[count // 100]} hundred" + (f" and {in_words(count % 100)}" if count % 100 else "")
+        return f"{_ONES[count // 100]} hundred" + (
+            f" and {in_words(count % 100)}" if count % 100 else ""
+        )
     return "more than a thousand"
 
 
@@ -122,26 +140,72 @@ def rows_of(axes: "Axes", names: Sequence[str], *, grid: bool = True) -> None:
         axes.grid(axis="x", color=LINE)
 
 
-def mark(axes: "Axes", cursor: Cursor | None, row: float, colour: str, *, marker: str = "o", hollow: bool = False, size: float = 5.5, key: str = "value") -> None:
+def mark(
+    axes: "Axes",
+    cursor: Cursor | None,
+    row: float,
+    colour: str,
+    *,
+    marker: str = "o",
+    hollow: bool = False,
+    size: float = 5.5,
+    key: str = "value",
+) -> None:
     """Draw an estimate in a row: point and interval; nothing where there is none."""
     value = value_of(cursor, key)
     if cursor is None or value is None:
         return
     low, high = ends_of(cursor, value)
-    axes.plot([low, high], [row, row], color=colour, linewidth=1.3 if hollow else 2.0, solid_capstyle="butt")
-    axes.plot([value], [row], marker=marker, linestyle="none", color=colour, markerfacecolor=PANEL if hollow else colour, markersize=size)
+    axes.plot(
+        [low, high],
+        [row, row],
+        color=colour,
+        linewidth=1.3 if hollow else 2.0,
+        solid_capstyle="butt",
+    )
+    axes.plot(
+        [value],
+        [row],
+        marker=marker,
+        linestyle="none",
+        color=colour,
+        markerfacecolor=PANEL if hollow else colour,
+        markersize=size,
+    )
 
 
-def stacked(axes: "Axes", names: Sequence[str], parts: Mapping[str, Sequence[float]], colours: Mapping[str, tuple[str, float]]) -> None:
+def stacked(
+    axes: "Axes",
+    names: Sequence[str],
+    parts: Mapping[str, Sequence[float]],
+    colours: Mapping[str, tuple[str, float]],
+) -> None:
     """Draw shares that add up to one as a bar a row, each with its figure where there is room; `colours` holds colour and opacity by part."""
     rows_of(axes, names, grid=False)
     left = [0.0] * len(names)
     for part, shares in parts.items():
         colour, alpha = colours[part]
-        axes.barh(range(len(names)), shares, left=left, height=0.66, color=colour, alpha=alpha, linewidth=0, label=part)
+        axes.barh(
+            range(len(names)),
+            shares,
+            left=left,
+            height=0.66,
+            color=colour,
+            alpha=alpha,
+            linewidth=0,
+            label=part,
+        )
         for row, share in enumerate(shares):
             if share >= READABLE:
-                axes.text(left[row] + share / 2, row, f"{share:.2f}", ha="center", va="center", fontsize=8.5, color=FOREGROUND if alpha < 1 else PANEL)
+                axes.text(
+                    left[row] + share / 2,
+                    row,
+                    f"{share:.2f}",
+                    ha="center",
+                    va="center",
+                    fontsize=8.5,
+                    color=FOREGROUND if alpha < 1 else PANEL,
+                )
         left = [before + share for before, share in zip(left, shares, strict=True)]
     axes.set_xlim(0, 1)
     legend_below(axes, columns=min(len(parts), 3))
@@ -151,5 +215,17 @@ def legend_below(axes: "Axes", *, columns: int = 3, lift: float = 0.0) -> None:
     """Write the legend below a picture, where it hides nothing."""
     handles, labels = axes.get_legend_handles_labels()
     if labels and axes.figure is not None:
-        columns = max(1, min(columns, LEGEND_CHARS // (max(map(len, labels)) + 4)))  # a legend wider than its picture squeezes the axes and is cut
-        axes.figure.legend(handles, labels, loc="outside lower left", ncols=columns, fontsize=8.5, labelcolor=MUTED, handlelength=1.4, columnspacing=1.2, borderaxespad=lift)
+        columns = max(
+            1, min(columns, LEGEND_CHARS // (max(map(len, labels)) + 4))
+        )  # a legend wider than its picture squeezes the axes and is cut
+        axes.figure.legend(
+            handles,
+            labels,
+            loc="outside lower left",
+            ncols=columns,
+            fontsize=8.5,
+            labelcolor=MUTED,
+            handlelength=1.4,
+            columnspacing=1.2,
+            borderaxespad=lift,
+        )

@@ -4,7 +4,12 @@ from typing import Final
 
 UNKNOWN: Final = "not described in this version"
 
-FACTORS: Final = {"domain_state": "domain", "signature_state": "signature", "author_state": "author", "freshness_state": "freshness"}
+FACTORS: Final = {
+    "domain_state": "domain",
+    "signature_state": "signature",
+    "author_state": "author",
+    "freshness_state": "freshness",
+}
 
 STATES: Final = {
     ("domain_state", "allowed"): "on the allowlist",

@@ -20,18 +20,38 @@ class Fallen(Cell):
     def html(self) -> Markup:
         """Write it for the page."""
         difference = Markup("difference {}").format(interval(self.of, signed=True))
-        return Markup("drop {}<br>{}").format(number(self.of["relative_drop"]), difference) if "relative_drop" in self.of else difference
+        return (
+            Markup("drop {}<br>{}").format(number(self.of["relative_drop"]), difference)
+            if "relative_drop" in self.of
+            else difference
+        )
 
     def csv(self, key: str) -> dict[str, str]:
         """Write it for CSV; the difference, the baseline's run and what else differs have columns of their own."""
-        drop = Number(self.of["relative_drop"]).csv(key) if "relative_drop" in self.of else {key: ""}
-        different = "; ".join(f"{name}: {part['before'].value} before, {part['now'].value} now" for name, part in _different(self.of))
-        return drop | Estimate(self.of).csv("difference") | {"baseline_run": plain(str(self.of["baseline_run"].value)), "different": plain(different)}
+        drop = (
+            Number(self.of["relative_drop"]).csv(key) if "relative_drop" in self.of else {key: ""}
+        )
+        different = "; ".join(
+            f"{name}: {part['before'].value} before, {part['now'].value} now"
+            for name, part in _different(self.of)
+        )
+        return (
+            drop
+            | Estimate(self.of).csv("difference")
+            | {
+                "baseline_run": plain(str(self.of["baseline_run"].value)),
+                "different": plain(different),
+            }
+        )
 
     def tex(self) -> str:
         """Write it for LaTeX."""
         difference = f"difference {Estimate(self.of).tex()}"
-        return f"drop {Number(self.of['relative_drop']).tex()}; {difference}" if "relative_drop" in self.of else difference
+        return (
+            f"drop {Number(self.of['relative_drop']).tex()}; {difference}"
+            if "relative_drop" in self.of
+            else difference
+        )
 
 
 def _different(evidence: Cursor) -> list[tuple[str, Cursor]]:
@@ -54,7 +74,12 @@ def _table(gates: Cursor) -> Table:
     columns = [
         Column("gate", "gate", figures=False),
         Column("status", "status", figures=False),
-        Column("required", "required", "a required gate that does not pass fails the run", figures=False),
+        Column(
+            "required",
+            "required",
+            "a required gate that does not pass fails the run",
+            figures=False,
+        ),
         Column("severity", "severity", figures=False),
         Column("found", "found"),
         Column("accepted", "accepted", figures=False),
@@ -65,8 +90,21 @@ def _table(gates: Cursor) -> Table:
     for gate in gates:
         evidence = gate["evidence"]
         required = "required" if gate["required"].value else "advisory"
-        words: list[Cell] = [Words(gate["id"]), Words(gate["status"], "chip"), Words(required), Words(gate["severity"])]
-        rows.append([*words, _found(gate), Words(evidence.get("accepted")), Words(gate["reason_code"], "code"), Number(evidence["n_groups"]) if "n_groups" in evidence else Words("")])
+        words: list[Cell] = [
+            Words(gate["id"]),
+            Words(gate["status"], "chip"),
+            Words(required),
+            Words(gate["severity"]),
+        ]
+        rows.append(
+            [
+                *words,
+                _found(gate),
+                Words(evidence.get("accepted")),
+                Words(gate["reason_code"], "code"),
+                Number(evidence["n_groups"]) if "n_groups" in evidence else Words(""),
+            ]
+        )
     return Table("gates", "Gates: what was asked, what was found, and why", columns, rows)
 
 
@@ -74,11 +112,15 @@ def panel(page: Page) -> Panel:
     """Make the panel."""
     gates = page.report["gates"]
     bad = [gate for gate in gates if gate["required"].value and gate["status"].value != "pass"]
-    by_status = {status: [gate for gate in gates if gate["status"].value == status] for status in STATES}
+    by_status = {
+        status: [gate for gate in gates if gate["status"].value == status] for status in STATES
+    }
     measures, trust = page.report.get("answers", "measures"), page.report["trust"]
     table = _table(gates)
     held = [gate["evidence"] for gate in gates if "baseline_run" in gate["evidence"]]
-    baseline = next((evidence for evidence in held if "value" in evidence), held[0] if held else None)
+    baseline = next(
+        (evidence for evidence in held if "value" in evidence), held[0] if held else None
+    )
     context = {
         "required": any(gate["required"].value for gate in gates),
         "failed": bad,
