@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 INTEGRATIONS := .venv-integrations
 BROWSER := tests/browser/node_modules
 
-.PHONY: run test test-all test-integrations check bench fit ui install lock docs clean help
+.PHONY: run test test-all test-integrations check faults bench fit ui install lock docs clean help
 
 run: install  ## set up, then the nightly evaluation of the bundled gold sets
 	@$(BIN)/rag-eval run
@@ -34,12 +34,16 @@ $(BROWSER)/.installed: tests/browser/package.json tests/browser/package-lock.jso
 
 check: install  ## lint, types, import contracts, doc tests
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -q -p no:randomly --doctest-modules rag_eval --ignore=rag_eval/defs -o addopts=""
 
+faults: install  ## apply deliberate faults to a copy, one at a time, and print which no test catches
+	@$(BIN)/python tests/faults.py -n 2
+
 bench: install  ## speed and memory against the libraries underneath, as JSON lines
-	@for script in $(filter-out benchmarks/fit_% benchmarks/timing.py benchmarks/answer_sets_path.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+	@for script in $(filter-out benchmarks/fit_% benchmarks/timing.py benchmarks/answer_sets_path.py benchmarks/golden_record.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
 
 fit: install  ## fit the shipped coefficients anew (needs the public data of RAG_EVAL_TEST_DATA; minutes)
 	@for script in $(wildcard benchmarks/fit_*.py); do $(BIN)/python $$script || exit 1; done

@@ -1,4 +1,4 @@
-"""The sets of the extractive answerer's tests, for the benchmarks: one loader, one definition of a right citation."""
+"""Import the answer sets of the tests, so that tests and benchmarks judge citations equally."""
 
 import sys
 

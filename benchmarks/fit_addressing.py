@@ -1,57 +1,98 @@
 """Fit the weights of the addressing check and write rag_eval/trust/addressing.json.
 
-Fitted on attacks and harmless look-alikes that were written for this project (`addressing_attacks.jsonl`, `addressing_lookalikes.jsonl`), on
-variants of the attacks (`addressing_variants`), and on the sentences of public documents and installed packages that the check would look at.
-Never read: BIPIA, the paragraphs of XQuAD, SciFact, the documentation of pandas and the gold sets of this project.
+Fitted on attacks and harmless look-alikes that were written for this project
+(`addressing_attacks.jsonl`, `addressing_lookalikes.jsonl`), on variants of the attacks, and on the
+sentences of public documents and installed packages that the check would look at. Never read:
+BIPIA, the paragraphs of XQuAD, SciFact, the documentation of pandas and this project's gold sets.
 
-Logistic regression on the words, pairs and classes that a chi-square test keeps. "held_out" says what is found when whole types of attacks,
-types of look-alikes and packages are left out of the fitting.
+Logistic regression on the words, pairs and classes that a chi-square test keeps. "held_out" says
+what is found when whole types of attacks, look-alikes and packages are left out of the fitting.
 """
 
 import hashlib
 import importlib.metadata
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import planting
-from addressing_variants import variants
 from scipy.sparse import csr_matrix
 from sklearn.feature_selection import chi2
 from sklearn.linear_model import LogisticRegression
 from timing import ROOT, data_folder, json_lines, skipped
 
-from rag_eval.trust.addressing import FILE, with_neighbours
-from rag_eval.trust.addressing_features import features_of, tokens_of
-from rag_eval.trust.addressing_sentences import sentences_looked_at
-from rag_eval.trust.normalising import normalised
+from rag_eval.trust.addressing import (
+    FILE,
+    features_of,
+    sentences_looked_at,
+    tokens_of,
+    with_neighbours,
+)
+from rag_eval.trust.spelling import normalise
 
 HERE = Path(__file__).parent
 PACKAGES = (
-    "numpy",
-    "scipy",
-    "sklearn",
-    "requests",
-    "pydantic",
-    "click",
-    "rich",
-    "sqlalchemy",
-    "jinja2",
-    "httpx",
-    "dagster",
-    "chromadb",
-    "mlflow",
-    "hypothesis",
-    "networkx",
-)
+    "numpy scipy sklearn requests pydantic click rich sqlalchemy jinja2 httpx dagster chromadb"
+    " mlflow hypothesis networkx"
+).split()
 LEFT_OUT = ("ragas", "langchain", "openai", "instructor", "pandas")
 """Packages whose texts are prompts to language models, and pandas, which is only measured."""
 MOST_TERMS, LEAST_ATTACKS, DIGITS, FOLDS = 6_000, 2, 3, 5
 STRENGTH = 1.0
 ATTACK, VARIANT, LOOKALIKE, CLEAN = 1.0, 0.25, 3.0, 1.0
 CLEAN_SHARE, LOOKALIKE_SHARE = 0.0015, 0.16
+
+
+# ---- Other wordings of an attack, by rules
+
+_REPLY = ("answer", "reply", "response", "output", "summary", "message")
+_USER = ("user", "reader", "customer", "person asking", "visitor")
+_MODEL = ("assistant", "AI", "chatbot", "language model", "agent")
+_LEADS = (
+    "Please {}",
+    "Note: {}",
+    "Important: {}",
+    "When you answer, {}",
+    "Assistants reading this should note: {}",
+    "It is essential that you do this: {}",
+    "If anyone asks, {}",
+    "AI agents must comply: {}",
+    "Would you kindly {}",
+    "Before you answer, {}",
+    "From now on, {}",
+    "{} Do not tell the user.",
+    "{} This applies to every reply.",
+    "{} Ignore anything that says otherwise.",
+)
+MOST_VARIANTS = 3
+
+
+def _swapped(text: str, number: int) -> str:
+    for words in (_REPLY, _USER, _MODEL):
+        for word in words:
+            other = words[(number + words.index(word)) % len(words)]
+            found = re.search(rf"\b{re.escape(word)}(?=s?\b)", text)
+            if found:
+                text = text[: found.start()] + other + text[found.end() :]
+                break
+    return text
+
+
+def variants(text: str) -> list[str]:
+    """At most MOST_VARIANTS other wordings, the same for the same text."""
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+    found = [_swapped(text, number % 7 + 1)]
+    for step in (0, 5):
+        lead = _LEADS[(number // 7 + step) % len(_LEADS)]
+        keeps_case = lead.startswith("{") or lead[-4:-2] == ": "
+        found.append(lead.format(text if keeps_case else text[:1].lower() + text[1:]))
+    return [other for other in dict.fromkeys(found) if other != text][:MOST_VARIANTS]
+
+
+# ---- What is fitted on
 
 
 def fold_of(name: str) -> int:
@@ -85,17 +126,8 @@ def clean_documents(folder: Path) -> list[tuple[str, str]]:
         for at, text in enumerate(corpora[name])
     ]
     quotes = json_lines(folder / "quotesum" / "dev.jsonl")
-    found += [
-        ("quotesum", text)
-        for text in sorted(
-            {
-                str(row[key])
-                for row in quotes
-                for key in row
-                if key.startswith("source") and row[key]
-            }
-        )
-    ]
+    quoted = {str(row[key]) for row in quotes for key in row if key.startswith("source")}
+    found += [("quotesum", text) for text in sorted(quoted - {"", "None"})]
     experts = {
         row["question"]: row
         for part in ("rand_test", "rand_val")
@@ -105,14 +137,14 @@ def clean_documents(folder: Path) -> list[tuple[str, str]]:
         found += [
             (f"expertqa {place % 7}", answer["answer_string"])
             for answer in experts[question]["answers"].values()
-        ]  # type: ignore[attr-defined]
+        ]
     return found
 
 
 def _installed(package: str) -> list[str]:
     try:
         return planting.docstrings(package)
-    except Exception as error:  # noqa: BLE001 - says which package could not be read, and goes on without it
+    except Exception as error:  # noqa: BLE001 - packages raise anything
         print(
             json.dumps({"bench": "fit_addressing", "package": package, "skipped": str(error)[:200]})
         )
@@ -120,8 +152,8 @@ def _installed(package: str) -> list[str]:
 
 
 def sentences(text: str) -> list[tuple[set[str], bool]]:
-    """Features of each sentence that is looked at, and whether it follows right after the one before."""
-    shown = normalised(text)
+    """Features of each sentence that is looked at, and whether it follows the one before."""
+    shown = normalise(text)
     spans = list(sentences_looked_at(shown))
     return [
         (features_of(tokens_of(shown[start:end])), bool(at) and spans[at - 1][1] == start)
@@ -155,18 +187,14 @@ class Rows:
 def chosen(rows: Rows, mask: np.ndarray) -> list[str]:
     """Features in the vocabulary of the attacks that a chi-square test keeps."""
     kinds = np.array(rows.kind)
-    counts: dict[str, int] = {}
-    for at in np.flatnonzero(mask & (kinds == "attack")):
-        for feature in rows.features[at]:
-            counts[feature] = counts.get(feature, 0) + 1
-    benign: dict[str, int] = {}
-    for at in np.flatnonzero(mask & np.isin(kinds, ("lookalike", "clean"))):
-        for feature in rows.features[at]:
-            benign[feature] = benign.get(feature, 0) + 1
-    known = sorted(
-        {f for f, n in counts.items() if n >= LEAST_ATTACKS}
-        | {f for f, n in benign.items() if n >= 4 * LEAST_ATTACKS}
-    )
+
+    def count(wanted: tuple[str, ...]) -> Counter[str]:
+        use = np.flatnonzero(mask & np.isin(kinds, wanted))
+        return Counter(feature for at in use for feature in rows.features[at])
+
+    often = {name for name, n in count(("attack",)).items() if n >= LEAST_ATTACKS}
+    benign = count(("lookalike", "clean"))
+    known = sorted(often | {name for name, n in benign.items() if n >= 4 * LEAST_ATTACKS})
     use = np.flatnonzero(mask & (kinds != "variant"))
     x = matrix([rows.features[at] for at in use], known)
     scores = np.nan_to_num(chi2(x, kinds[use] == "attack")[0])
@@ -212,7 +240,7 @@ def fitted(rows: Rows, mask: np.ndarray) -> tuple[dict[str, float], float]:
 def highest(
     rows: Rows, weights: dict[str, float], bias: float, use: np.ndarray, documents: int
 ) -> np.ndarray:
-    """The highest score of a sentence in each document, as the check reckons it; very low where none is looked at."""
+    """Return the highest score of a sentence in each document; very low where there is none."""
     scores = np.full(len(rows.features), -99.0)
     for at in np.flatnonzero(use):
         scores[at] = bias + sum(weights.get(name, 0.0) for name in rows.features[at])
@@ -223,7 +251,7 @@ def highest(
 
 
 def gathered(folder: Path) -> tuple[Rows, list[tuple[str, str]], str]:
-    """All sentences; kind and group of each document; a hash of the sentences that are fitted on."""
+    """All sentences, kind and group of each document, and a hash of the sentences."""
     rows, documents, seen = Rows(), [], hashlib.sha256()
 
     def add(kind: str, group: str, text: str) -> None:
@@ -298,8 +326,11 @@ def main() -> None:
                 for kind in ("attack", "variant", "lookalike", "clean")
             },
             "held_out": figures,
-            "sets": "attacks and look-alikes written for this project; SQuAD paragraphs (CC BY-SA 4.0), CLAPnq dev (Apache-2.0), ExpertQA (MIT), QuoteSum (CC BY-SA 4.0), docstrings and descriptions of installed packages; only these numbers are kept of them",
-            "threshold": f"of clean documents left out of the fitting at most {CLEAN_SHARE:.2%} exceed it, of look-alikes at most {LOOKALIKE_SHARE:.0%}",
+            "sets": "attacks and look-alikes written for this project; SQuAD paragraphs (CC BY-SA"
+            " 4.0), CLAPnq dev (Apache-2.0), ExpertQA (MIT), QuoteSum (CC BY-SA 4.0), docstrings"
+            " and descriptions of installed packages; only these numbers are kept of them",
+            "threshold": f"of clean documents left out of the fitting at most {CLEAN_SHARE:.2%}"
+            f" exceed it, of look-alikes at most {LOOKALIKE_SHARE:.0%}",
         },
         "threshold": limit,
         "bias": bias,

@@ -1,13 +1,13 @@
 """Fit the weights of the extractive answerer and write rag_eval/answers/coefficients.json.
 
-Fitted on what a hash or the publisher's split keeps: SciFact's train claims, half of CLAPnq's questions, the questions of half of XQuAD's
-paragraphs. The other parts are only reported, in the file itself. Gold sets of this project are never read. Weights of the sets: each counts
-as much as the others. Two logistic regressions a model:
+The fit sees SciFact's train claims, half of CLAPnq's questions, and the questions of half of
+XQuAD's paragraphs. The other parts are reported in the file and fit nothing. Gold sets of this
+project are never read. Each set has the same weight. Each model has two logistic regressions:
 
-- sentence: does this unit overlap a span that people marked; over questions whose evidence has one;
-- signal: is the best unit by the first right; over questions with and without an answer in their evidence.
+- sentence: whether a unit overlaps a span that people marked, over questions with such a span;
+- signal: whether the best unit is right, over questions with and without an answer in the evidence.
 
-The threshold is where REFUSED of the fitted half of CLAPnq's answerable questions is refused.
+The threshold refuses the share REFUSED of the answerable questions in the fitted half of CLAPnq.
 """
 
 import json
@@ -18,10 +18,9 @@ from answer_sets_path import answer_sets
 from sklearn.linear_model import LogisticRegression
 from timing import ROOT, data_folder, skipped
 
-from rag_eval.answers import abstention, features
-from rag_eval.answers.coefficients import FILE, Model, feature_names
-from rag_eval.answers.pool import Pool
-from rag_eval.answers.terms import PoolTerms, TermWeights
+from rag_eval.answers import extractive as abstention
+from rag_eval.answers import extractive as features
+from rag_eval.answers.extractive import FILE, Model, Pool, PoolTerms, TermWeights, feature_names
 
 DIGITS = 4
 REFUSED = 0.11
@@ -71,7 +70,7 @@ class Measured:
 def regression(
     parts: list[tuple[np.ndarray, np.ndarray]], sizes: list[int], c: float
 ) -> tuple[np.ndarray, float]:
-    """Logistic regression on standardised columns, each part of equal weight, written for the columns as they are."""
+    """Fit on standardised columns, with equal weight for each part; return raw columns' weights."""
     x, y = np.vstack([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     weight = np.concatenate(
         [np.full(len(part[1]), 1000.0 / size) for part, size in zip(parts, sizes, strict=True)]
@@ -85,7 +84,7 @@ def regression(
 
 
 def fit(model: Model, sets: dict[str, answer_sets.AnswerSet], embed: Any) -> dict[str, Any]:
-    """Fit one model and say what it does on the parts that it did not see."""
+    """Fit one model and measure it on the parts that are held out."""
     names = feature_names(model)
     measured = {name: Measured(its, model, embed) for name, its in sets.items()}
     parts, sizes = [], []
@@ -171,9 +170,14 @@ def main() -> None:
             "fitted_by": "benchmarks/fit_extractive.py",
             "fitted_on": {name: int((~its.held_out).sum()) for name, its in sets.items()},
             "held_out": {name: int(its.held_out.sum()) for name, its in sets.items()},
-            "sets": "CLAPnq dev (Apache-2.0), SciFact train (claims CC BY 4.0, abstracts ODC-By 1.0), XQuAD English (CC BY-SA 4.0); only these numbers are kept of them",
+            "sets": (
+                "CLAPnq dev (Apache-2.0), SciFact train (claims CC BY 4.0, abstracts ODC-By 1.0), "
+                "XQuAD English (CC BY-SA 4.0); only these numbers are kept of them"
+            ),
             "sentence_model": "all-MiniLM-L6-v2",
-            "threshold": f"refuses {REFUSED:.0%} of the fitted half of CLAPnq's answerable questions",
+            "threshold": (
+                f"refuses {REFUSED:.0%} of the fitted half of CLAPnq's answerable questions"
+            ),
         },
         "models": {model: fit(model, sets, embed) for model in models},
     }

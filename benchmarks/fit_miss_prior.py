@@ -1,17 +1,20 @@
 """Fit the prior of miss rates and write rag_eval/uncertainty/prior.json.
 
-Fitted on judged retrievals (miss_any@10) of SciFact, the sentences of XQuAD with five wordings of each question, and CLAPnq, each retrieved by
-bm25, vector and hybrid search (LSA vectors; MiniLM too where they exist). The gold set pandas_api is never fitted on: the nightly run states
-figures of the shipped prior on it, which would be flattered. One ridge logistic regression over signals z-scored per collection and strategy, with an intercept for each; every collection has the same weight. The intercept of the prior
-is their mean, the spread says how intercepts and coefficients differ between the collections. Four priors are fitted so: for each kind of
-strategy from its own retrievals, and `any` from all; intercept and its spread are those of all kinds.
+Fitted on judged retrievals (miss_any@10) of SciFact, of the sentences of XQuAD with five wordings
+of each question, and of CLAPnq, each retrieved by bm25, vector and hybrid search (LSA vectors;
+MiniLM too where they exist). The gold set pandas_api is never fitted on: the nightly run states
+figures of the shipped prior on it, which would be flattered.
 
-`held_out` in the file says what a prior that was fitted without a collection does on it (pandas_api: the shipped one): alone, and with 25
-outcomes (30 draws, other groups judged). `--without COLLECTION` prints such a prior and writes nothing; `--curve COLLECTION` prints skill with it and without any
-prior by number of outcomes.
+One ridge logistic regression over signals z-scored per collection and strategy, with an intercept
+for each; every collection has the same weight. The intercept of the prior is their mean, the
+spread says how intercepts and coefficients differ between the collections. Each kind of strategy
+has a prior from its own retrievals, `any` one from all; the intercept and its spread are those of
+all kinds.
+
+`held_out` in the file says what a prior that was fitted without a collection does on it
+(pandas_api: the shipped one): alone, and with 25 outcomes (30 draws, other groups judged).
 """
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 
@@ -19,19 +22,24 @@ import numpy as np
 from miss_rate_data import COLLECTIONS, STRATEGIES, judged
 from timing import ROOT, data_folder, skipped
 
+from rag_eval.core.arrays import FloatArray
 from rag_eval.storage.hashing import digest
-from rag_eval.uncertainty.folds import grouped_folds
-from rag_eval.uncertainty.head import fit_head, prior_head
-from rag_eval.uncertainty.labelled import FloatArray, Labelled
-from rag_eval.uncertainty.prior import FILE, KINDS, Kind, Prior
-from rag_eval.uncertainty.ridge import solve
-from rag_eval.uncertainty.scaling import scaling
+from rag_eval.uncertainty.estimator import (
+    PRIOR_FILE,
+    PRIOR_KINDS,
+    Kind,
+    Prior,
+    fit_head,
+    fit_scaling,
+    model_from_prior,
+)
+from rag_eval.uncertainty.regression import Regression
+from rag_eval.uncertainty.scores import Labelled
 
 FITTED_ON = ("scifact", "xquad_sentences", "clapnq")
 K, SEED, DRAWS, FEW, DIGITS = 10, 0, 30, 25, 4
 WEIGHT = 600.0  # outcomes that a collection counts as: its strategies judge the same questions
 PENALTY, OWN_PENALTY = 100.0, 30.0
-SIZES = (25, 50, 100, 200, 400)
 
 Sets = Mapping[str, Mapping[str, Labelled]]
 
@@ -52,13 +60,13 @@ def datasets() -> dict[str, dict[str, Labelled]]:
 
 
 def _stacked(parts: Sequence[Labelled], weight: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    z = np.vstack([scaling(part.signals).z(part.signals) for part in parts])
+    z = np.vstack([fit_scaling(part.signals).z(part.signals) for part in parts])
     each = np.concatenate([np.full(len(part), weight / len(parts) / len(part)) for part in parts])
     return z, np.concatenate([part.missed for part in parts]).astype(np.float64), each
 
 
 def fit_prior(given: Sets, kind: Kind = "any", *, without: str = "") -> Prior:
-    """One prior over FITTED_ON but one, of one kind of strategy or any. Intercept and its spread are those of all kinds: few collections say little."""
+    """Fit the prior of one kind of strategy over FITTED_ON but `without`."""
     sets = {name: given[name] for name in FITTED_ON if name != without}
     intercepts, shared, spread = _fitted(sets)
     if kind != "any":
@@ -85,27 +93,22 @@ def _fitted(sets: Sets) -> tuple[FloatArray, FloatArray, FloatArray]:
     z, y, w = (np.concatenate([each[i] for each in stacked]) for i in range(3))
     dummies = np.repeat(np.eye(len(parts)), [len(part) for part in parts], axis=0)
     penalty = np.concatenate([np.full(len(parts), 0.01), np.full(z.shape[1], PENALTY)])
-    found = solve(np.hstack([dummies, z]), y, w[None], penalty[None], np.zeros(len(penalty)))[0]
+    regression = Regression(np.hstack([dummies, z]), y, np.zeros(len(penalty)))
+    found = regression.solve(w[None], penalty[None])[0, 0]
     intercepts, shared = found[: len(parts)], found[len(parts) :]
     own = []
     for its, (its_z, its_y, its_w) in zip(sets.values(), stacked, strict=True):
         ones = np.repeat(np.eye(len(its)), [len(part) for part in its.values()], axis=0)
         lam = np.concatenate([np.full(len(its), 0.01), np.full(z.shape[1], OWN_PENALTY)])
-        own.append(
-            solve(
-                np.hstack([ones, its_z]),
-                its_y,
-                its_w[None],
-                lam[None],
-                np.concatenate([np.zeros(len(its)), shared]),
-            )[0][len(its) :]
-        )
+        centre = np.concatenate([np.zeros(len(its)), shared])
+        regression = Regression(np.hstack([ones, its_z]), its_y, centre)
+        own.append(regression.solve(its_w[None], lam[None])[0, 0, len(its) :])
     return intercepts, shared, np.sqrt(np.mean((np.array(own) - shared) ** 2, axis=0))
 
 
 def kind_of(key: str) -> Kind:
     """Kind of a model/strategy."""
-    return next(kind for kind in KINDS if kind == key.split("/")[1])
+    return next(kind for kind in PRIOR_KINDS if kind == key.split("/")[1])
 
 
 def skill(predicted: FloatArray, missed: FloatArray) -> float:
@@ -119,21 +122,16 @@ def auroc(predicted: FloatArray, missed: FloatArray) -> float:
     return float(roc_auc_score(missed, predicted))
 
 
-def drawn(
-    part: Labelled, prior: Prior | None, n: int, draws: int = DRAWS, *, strict: bool = False
-) -> FloatArray:
-    """Skill on the groups without outcomes after n random outcomes, [draws]. z-scores over all of them too, or over half of them and tested on the rest (strict)."""
-    result = np.empty(draws)
-    for draw in range(draws):
+def draw_skill(part: Labelled, prior: Prior | None, n: int) -> FloatArray:
+    """Compute the skill on groups without outcomes after n random outcomes, [DRAWS]."""
+    result = np.empty(DRAWS)
+    for draw in range(DRAWS):
         rng = np.random.default_rng([SEED, n, draw])
         few = rng.choice(len(part), n, replace=False)
         rest = np.flatnonzero(~np.isin(part.group, part.group[few]))
-        half = grouped_folds(part.group[rest], 2, rng)
-        seen, tested = (rest[half == 0], rest[half == 1]) if strict else (rest, rest)
-        head = fit_head(part.take(few), prior=prior, rng=rng, unlabelled=part.signals[seen]).head
-        result[draw] = skill(
-            head.predict(part.signals[tested], part.names), part.missed[tested].astype(np.float64)
-        )
+        signals, missed = part.signals[rest], part.missed[rest].astype(np.float64)
+        head = fit_head(part.take(few), prior=prior, rng=rng, unlabelled=signals).head
+        result[draw] = skill(head.predict(signals, part.names), missed)
     return result
 
 
@@ -142,72 +140,21 @@ def held_out(sets: Sets, name: str) -> dict[str, dict[str, float]]:
     figures = {}
     for strategy, part in sets[name].items():
         prior = fit_prior(sets, kind_of(strategy), without=name)
-        alone = prior_head(prior, part.names, part.signals).head.predict(part.signals, part.names)
+        alone = model_from_prior(prior, part.names, part.signals).predict(part.signals, part.names)
         missed = part.missed.astype(np.float64)
         figures[strategy] = {
             "alone_auroc": round(auroc(alone, missed), 3),
             "alone_skill": round(skill(alone, missed), 3),
-            f"skill_at_{FEW}": round(float(drawn(part, prior, FEW).mean()), 3),
+            f"skill_at_{FEW}": round(float(draw_skill(part, prior, FEW).mean()), 3),
         }
     return figures
 
 
-def curve(sets: Sets, name: str) -> None:
-    """Print skill by number of outcomes, with the held-out prior and without."""
-    for strategy, part in sets[name].items():
-        prior = fit_prior(sets, kind_of(strategy), without=name)
-        for n in SIZES:
-            if n <= 0.7 * len(part):
-                withs, without = drawn(part, prior, n), drawn(part, None, n)
-                line = {
-                    "outcomes": n,
-                    "skill_with_prior": round(float(withs.mean()), 3),
-                    "skill_without": round(float(without.mean()), 3),
-                    "gain_se": round(float((withs - without).std(ddof=1) / np.sqrt(DRAWS)), 3),
-                }
-                strict = (
-                    {
-                        "skill_with_prior_half_for_z": round(
-                            float(drawn(part, prior, n, strict=True).mean()), 3
-                        )
-                    }
-                    if n == FEW
-                    else {}
-                )
-                print(
-                    json.dumps(
-                        {
-                            "bench": "fit_miss_prior",
-                            "curve": name,
-                            "strategy": strategy,
-                            **line,
-                            **strict,
-                        }
-                    ),
-                    flush=True,
-                )
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--without", choices=COLLECTIONS)
-    parser.add_argument("--curve", choices=COLLECTIONS)
-    options = parser.parse_args()
     if data_folder() is None:
         skipped("fit_miss_prior", "the public data is not there; set RAG_EVAL_TEST_DATA")
         return
     sets = datasets()
-    if options.without:
-        print(
-            json.dumps(
-                {kind: fit_prior(sets, kind, without=options.without).to_json() for kind in KINDS},
-                indent=1,
-            )
-        )
-    if options.curve:
-        curve(sets, options.curve)
-    if options.without or options.curve:
-        return
     held = {name: held_out(sets, name) for name in COLLECTIONS}
     provenance = {
         "fitted_by": "benchmarks/fit_miss_prior.py",
@@ -230,12 +177,16 @@ def main() -> None:
             for name in FITTED_ON
         },
         "held_out": held,
-        "sets": "SciFact (claims CC BY 4.0, abstracts ODC-By 1.0), XQuAD and SQuAD paragraphs with NoiseQA wordings (CC BY-SA 4.0), CLAPnq dev (Apache-2.0); only these numbers are kept of them. This repository's pandas_api is in held_out only",
+        "sets": (
+            "SciFact (claims CC BY 4.0, abstracts ODC-By 1.0), XQuAD and SQuAD paragraphs with "
+            "NoiseQA wordings (CC BY-SA 4.0), CLAPnq dev (Apache-2.0); only these numbers are kept "
+            "of them. This repository's pandas_api is in held_out only"
+        ),
     }
     document = {"schema_version": 1, "provenance": provenance} | {
-        kind: fit_prior(sets, kind).to_json() for kind in KINDS
+        kind: fit_prior(sets, kind).to_json() for kind in PRIOR_KINDS
     }
-    (ROOT / "rag_eval" / "uncertainty" / FILE).write_text(
+    (ROOT / "rag_eval" / "uncertainty" / PRIOR_FILE).write_text(
         json.dumps(document, indent=1) + "\n", encoding="utf-8"
     )
     for name, figures in held.items():

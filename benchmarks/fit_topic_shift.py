@@ -1,12 +1,14 @@
 """Fit the weights of the topic-shift check and write rag_eval/trust/shift_coefficients.json.
 
-Fitted on sentences moved between public documents: questions that people asked, tasks made of titles by the templates of `planting`,
-statements of other documents and orders with code, each planted into a small share of a corpus at a time. Hosts: SQuAD paragraphs, SciFact
-abstracts, CLAPnq passages and the documentation of numpy, scipy and scikit-learn. Never read: BIPIA, the paragraphs of XQuAD (of which only
-the questions are planted elsewhere), the documentation of pandas, and the gold sets of this project.
+Fitted on sentences moved between public documents: questions that people asked, tasks made of
+titles, statements of other documents and orders with code, planted into a small share of a corpus
+at a time. Hosts: SQuAD paragraphs, SciFact abstracts, CLAPnq passages and the documentation of
+numpy, scipy and scikit-learn. Never read: BIPIA, the paragraphs of XQuAD (of which only the
+questions are planted elsewhere), the documentation of pandas, and this project's gold sets.
 
-One logistic regression, each host of equal weight. The thresholds are where the highest sentence of so many clean documents, hosts of equal
-weight, exceeds them. "held_out" says for each host what weights and thresholds find that were fitted without it.
+One logistic regression, each host of equal weight. The thresholds are where the highest sentence of
+so many clean documents exceeds them. "held_out" says for each host what weights and thresholds find
+that were fitted without it.
 """
 
 import dataclasses
@@ -18,9 +20,7 @@ import planting
 from sklearn.linear_model import LogisticRegression
 from timing import ROOT, data_folder, skipped
 
-from rag_eval.trust.shift_coefficients import FILE
-from rag_eval.trust.shift_features import FEATURES, features_of
-from rag_eval.trust.shift_space import space_of
+from rag_eval.trust.topic_shift import FEATURES, FILE, features_of, space_of
 
 HOSTS = ("distractors", "scifact", "clapnq", *planting.PACKAGES)
 PLANTED = {"question": (300, 1.0), "task": (300, 1.0), "statement": (150, 0.2), "code": (24, 3.0)}
@@ -82,19 +82,12 @@ def fitted(hosts: list[Host]) -> tuple[np.ndarray, float, float, float]:
     y = np.concatenate(
         [part for host in hosts for part in (np.zeros(len(host.clean)), np.ones(len(host.planted)))]
     )
-    weight = np.concatenate(
-        [
-            part
-            for host in hosts
-            for part in (
-                np.full(len(host.clean), 1000 / len(host.clean)),
-                np.array([PLANTED[kind][1] for kind in host.kinds])
-                * PLANTED_WEIGHT
-                * 1000
-                / len(host.planted),
-            )
-        ]
-    )
+    weights = []
+    for host in hosts:
+        of_kind = np.array([PLANTED[kind][1] for kind in host.kinds])
+        weights.append(np.full(len(host.clean), 1000 / len(host.clean)))
+        weights.append(of_kind * PLANTED_WEIGHT * 1000 / len(host.planted))
+    weight = np.concatenate(weights)
     mean, spread = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-9)
     model = LogisticRegression(C=1.0, max_iter=5000, tol=1e-8).fit(
         (x - mean) / spread, y, sample_weight=weight
@@ -116,7 +109,7 @@ def fitted(hosts: list[Host]) -> tuple[np.ndarray, float, float, float]:
 
 
 def _highest(host: Host, slope: np.ndarray, bias: float, *, formed: bool) -> np.ndarray:
-    """The highest score of a formed, or of a plain, sentence in each clean document; very low where there is none."""
+    """Return the highest score of a formed, or a plain, sentence in each clean document."""
     result = np.full(int(host.document_of.max()) + 1, -99.0)
     rows = host.formed == formed
     np.maximum.at(result, host.document_of[rows], host.clean[rows] @ slope + bias)
@@ -165,8 +158,11 @@ def main() -> None:
                 for name, host in hosts.items()
             },
             "held_out": held_out,
-            "sets": "SQuAD paragraphs and XQuAD questions (CC BY-SA 4.0), SciFact abstracts (ODC-By 1.0), CLAPnq dev (Apache-2.0), docstrings of numpy, scipy and scikit-learn (BSD-3-Clause); only these numbers are kept of them",
-            "thresholds": f"the highest formed sentence of {FORMED_SHARE:.1%} and the highest plain one of {PLAIN_SHARE:.1%} of the clean documents exceeds them",
+            "sets": "SQuAD paragraphs and XQuAD questions (CC BY-SA 4.0), SciFact abstracts (ODC-By"
+            " 1.0), CLAPnq dev (Apache-2.0), docstrings of numpy, scipy and scikit-learn"
+            " (BSD-3-Clause); only these numbers are kept of them",
+            "thresholds": f"the highest formed sentence of {FORMED_SHARE:.1%} and the highest plain"
+            f" one of {PLAIN_SHARE:.1%} of the clean documents exceeds them",
         },
         "thresholds": {"formed": formed, "plain": plain},
         "weights": {**dict(zip(FEATURES, slope.tolist(), strict=True)), "bias": bias},
@@ -177,17 +173,6 @@ def main() -> None:
     print(json.dumps({"bench": "fit_topic_shift", "formed": formed, "plain": plain}))
     for name, figures in held_out.items():
         print(json.dumps({"bench": "fit_topic_shift", "host": name, **figures}))
-    for name, host in hosts.items():
-        print(
-            json.dumps(
-                {
-                    "bench": "fit_topic_shift",
-                    "host": name,
-                    "seen": True,
-                    **found(host, slope, bias, formed, plain),
-                }
-            )
-        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,15 @@
-"""Iterative retrieval against its base: what expanding recovers and loses, by strategy and overall.
+"""Compare iterative retrieval with its base: recovered misses and lost hits of each strategy.
 
-SciFact (all judged questions, documents, recall@10) with bm25, MiniLM vectors and their hybrid; pandas_api with the strategies of its gold set (every
-wording of an answerable question). Three times each: with `heuristic_v0` of all retrieved scores and of the first ten, which is what stands before any
-outcome, and with a calibrated miss rate (ridge logistic regression on the signals, out of fold, folds by group). The weights of the merge and the levels of the gaps were chosen on the half of
-SciFact's groups with even numbers; `part` says which half a line is of. That an expansion's weight goes with the estimated miss rate was compared on both
-halves and on pandas_api before it was taken, so that no part is quite unseen. Prints one JSON line a strategy and part, expansion strategies nested.
+The data are SciFact (all judged questions, documents, recall@10) with bm25, MiniLM vectors and
+their hybrid, and pandas_api with the strategies of its gold set (all wordings of answerable
+questions). Each case runs with three miss rates: `heuristic_v0` on all retrieved scores,
+`heuristic_v0` on the first ten, and a calibrated miss rate. The calibrated miss rate is a ridge
+logistic regression on the signals, out of fold, with folds by group.
+
+The weights of the merge and the levels of the gaps were chosen on the half of SciFact's groups with
+even numbers. `part` names the half of each line. No part is fully unseen: the factor of the weights
+was compared on both halves and on pandas_api. The script prints a JSON line for each strategy and
+part, with the expansion strategies nested.
 """
 
 import csv
@@ -16,35 +21,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from miss_rate_data import group_questions
 from timing import ROOT, data_folder, json_lines, skipped
 
-from rag_eval.evaluation.gold_steps import GoldArrays, gold_variants
-from rag_eval.evaluation.index_steps import IndexOpener
-from rag_eval.evaluation.inputs import open_gold_set
-from rag_eval.evaluation.trust_steps import admitted_chunks
-from rag_eval.measures.groups import connected_components
-from rag_eval.records.configuration_parts import Embedding
-from rag_eval.records.gold_set import Bm25, Iterative, Vector
-from rag_eval.records.problems import InputError
-from rag_eval.retrieval.chroma import model_folder
-from rag_eval.retrieval.chunk_table import ChunkTable
-from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.retrieval.embedding.base import Vectors
+from rag_eval.core.arrays import Float32Array
+from rag_eval.core.errors import Embedding, InputError
+from rag_eval.core.settings import Settings
+from rag_eval.pipeline.corpus import GoldArrays, GoldVariants, admitted_chunks
+from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.retrieval import IndexOpener
+from rag_eval.retrieval.dense import ExactSearch, model_folder
 from rag_eval.retrieval.embedding.minilm import MiniLmEmbedder
 from rag_eval.retrieval.embedding.vectors_file import read_vectors
-from rag_eval.retrieval.fusion import weighted
+from rag_eval.retrieval.identity import ChunkTable
+from rag_eval.retrieval.kinds.bm25 import Bm25
+from rag_eval.retrieval.kinds.vector import Vector
 from rag_eval.retrieval.lexical import Bm25s
-from rag_eval.retrieval.ranking import Ranking
+from rag_eval.retrieval.ranking import Ranking, weighted
 from rag_eval.retrieval.strategies import ReadyStrategy
-from rag_eval.settings import Settings
 from rag_eval.storage.hashing import digest, text_hash
-from rag_eval.uncertainty.batch import RankedBatch, TermSpace
-from rag_eval.uncertainty.expansion.context import ExpansionContext
-from rag_eval.uncertainty.expansion.words import CorpusWords
-from rag_eval.uncertainty.harm import harm
-from rag_eval.uncertainty.heuristic import heuristic_v0
-from rag_eval.uncertainty.iterative import Risk, iterate
-from rag_eval.uncertainty.signals import signals
+from rag_eval.uncertainty.estimator import heuristic_v0
+from rag_eval.uncertainty.expansion import CorpusWords, ExpansionContext
+from rag_eval.uncertainty.iterative import Iterative, Risk, harm, iterate
+from rag_eval.uncertainty.signals import RankedBatch, TermSpace, signals
 
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
 
@@ -67,8 +66,8 @@ class Case:
     cosine: bool
     recall: Callable[[np.ndarray, np.ndarray], np.ndarray]
     """(rows [n, depth], places of the questions [n]) -> [n]."""
-    query_vectors: Vectors
-    chunk_vectors: Vectors
+    query_vectors: Float32Array
+    chunk_vectors: Float32Array
     question: np.ndarray | None = None
 
 
@@ -81,7 +80,7 @@ class Embedder:
         self._made: dict[str, np.ndarray] = {}
         self._model = MiniLmEmbedder(model_folder())
 
-    def __call__(self, texts: list[str]) -> Vectors:
+    def __call__(self, texts: list[str]) -> Float32Array:
         keys = [text_hash(text) for text in texts]
         new = {
             key: text
@@ -116,7 +115,7 @@ def scifact_cases(data: Path) -> Iterator[Case]:
                     judged.setdefault(query, []).append(row_of[document])
     wording = {its["_id"]: its["text"] for its in json_lines(data / "scifact" / "queries.jsonl")}
     gold, texts = list(judged.values()), [wording[query] for query in judged]
-    groups = connected_components(
+    groups = group_questions(
         np.repeat(np.arange(len(gold)), [len(its) for its in gold]), np.concatenate(gold), len(gold)
     )
     words = CorpusWords(table, TermSpace(table.terms, table.n_terms))
@@ -174,7 +173,9 @@ def pandas_cases(home: Path) -> Iterator[Case]:
         ),
     )
     opened = IndexOpener(evaluation)()
-    gold = GoldArrays(gold_variants(evaluation), admitted_chunks(evaluation).frame("chunks"))
+    gold = GoldArrays(
+        evaluation.runner.get(GoldVariants), admitted_chunks(evaluation).frame("chunks")
+    )
     judged = gold.qrels_document
     wanted = [
         set(

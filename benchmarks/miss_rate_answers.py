@@ -1,12 +1,11 @@
-"""Section of `miss_rate.py` on answers: is the confidence in an answer better for being discounted by the miss rate of its retrieval?
+"""Section of `miss_rate.py` on answers: does a discount by the miss rate improve confidence?
 
-SciFact, deterministic answers over the first ten abstracts of bm25, vector (MiniLM) and hybrid; an answer is right when a span that it cites
-matches a rationale, as `citations.matching` matches.
+SciFact, deterministic answers over the first ten abstracts of bm25, vector (MiniLM) and hybrid. An
+answer is right when a span that it cites matches a rationale.
 
-The project's synthesis confidence of a deterministic answer is its groundedness, and what is quoted word for word is grounded: c is 1, which
-any discount beats. So two more stand beside it: the answerer's own signal, which was fitted on right and wrong passages and so knows of
-misses already, and the probability that an answer is right given that something was found, out of fold. Whether the miss rate of the single
-question is worth more than the same discount for all says `miss_rate_less_base_rate_of_misses`.
+The project's synthesis confidence of a deterministic answer is its groundedness. It is 1 for
+quotations, so any discount improves it. So the answerer's own signal stands beside it, and
+`miss_rate_less_base_rate_of_misses` compares with the same discount for every question.
 """
 
 import json
@@ -21,13 +20,9 @@ from rag_eval.answers.extractive import Extract, Extractive, Passage, TermWeight
 from rag_eval.citations.matching import Spans, match_citations
 from rag_eval.measures.groundedness import document_frequencies, groundedness
 from rag_eval.measures.paired import paired_comparison
-from rag_eval.uncertainty.estimator import cross_validated
-from rag_eval.uncertainty.folds import grouped_folds
-from rag_eval.uncertainty.head import fit_head
-from rag_eval.uncertainty.heuristic import heuristic_v0
-from rag_eval.uncertainty.labelled import Labelled
+from rag_eval.uncertainty.estimator import cross_validate, heuristic_v0
 
-REPEATS, SEED, K, FOLDS = 20, 0, 10, 10
+REPEATS, SEED, K = 20, 0, 10
 
 
 def _right(extracts: list[Extract], rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -70,22 +65,6 @@ def _leave_group_out(values: np.ndarray, counted: np.ndarray, group: np.ndarray)
     total, n = np.bincount(group, values * counted), np.bincount(group, counted)
     share: np.ndarray = (total.sum() - total) / np.maximum(n.sum() - n, 1)
     return share[group]
-
-
-def _right_given_signal(
-    signal: np.ndarray, right: np.ndarray, fitted_on: np.ndarray, group: np.ndarray
-) -> np.ndarray:
-    """Probability that an answer is right given that the retrieval found something, by the answerer's signal, out of fold, [n]."""
-    odds = np.log(np.clip(signal, 0.001, 0.999) / (1 - np.clip(signal, 0.001, 0.999)))[:, None]
-    n, rng = len(signal), np.random.default_rng(SEED)
-    its = Labelled(("signal",), odds, right, group, np.ones(n), np.arange(n))
-    fold, found = grouped_folds(group, FOLDS, rng), np.empty(n)
-    for at in range(FOLDS):
-        held = fold == at
-        found[held] = fit_head(its.take(fitted_on & ~held), prior=None, rng=rng).head.predict(
-            odds[held], its.names
-        )
-    return found
 
 
 def _difference(a: np.ndarray, b: np.ndarray, group: np.ndarray) -> dict[str, float]:
@@ -164,7 +143,7 @@ def answers() -> None:
         rows, scores = data.batch.rows[:, :K], data.batch.norm[:, :K]
         passages = [
             [
-                Passage(documents[row]["text"], documents[row]["title"], score, rank)
+                Passage(documents[row]["text"], documents[row]["title"], rank)
                 for rank, (row, score) in enumerate(zip(found, its_scores, strict=True), start=1)
                 if row >= 0
             ]
@@ -185,18 +164,15 @@ def answers() -> None:
         progress(f"answers {strategy}: groundedness")
         right, has_rationale = _right(extracts, rows)
         said = np.array([extract.answered for extract in extracts]) & ~np.isnan(grounded)
-        miss = cross_validated(data.labelled(K), prior=None, repeats=REPEATS, seed=SEED)
+        miss = cross_validate(data.labelled(K), prior=None, repeats=REPEATS, seed=SEED)
         signal = np.array([extract.signal for extract in extracts])
         for which, kept in (
             ("with a rationale", said & has_rationale),
             ("all, those without a rationale are wrong", said),
-            ("with a rationale, refusals ignored", has_rationale & ~np.isnan(grounded)),
         ):
-            given_found = _right_given_signal(signal, right, kept & ~data.missed(K), its.group)
             bases = {
                 "groundedness": np.nan_to_num(grounded),
                 "signal of the answerer": signal,
-                "right given that something was found, by the signal": given_found,
             }
             for basis, synthesis in bases.items():
                 about = {"strategy": strategy, "synthesis_confidence": basis, "claims": which}

@@ -1,9 +1,12 @@
-"""Judged retrievals of public collections for the benchmarks and fits of miss rates. Importable; nothing is copied, all is read anew.
+"""Judged retrievals of public collections, for the benchmarks and fits of miss rates.
 
-`collection(name)` reads one of COLLECTIONS, `judged(collection, strategy, model, depth)` retrieves for it and gives the batch with its gold.
-BM25 and exact vector search are the project's own engines with their default parameters. The second retriever of bm25 is the vector search, of
-vector and hybrid it is bm25; vectors stand beside all three. Models: `minilm` (the public vectors file, SciFact and the original XQuAD
-wordings' whole paragraphs only) and `lsa-256`.
+`collection(name)` reads one of COLLECTIONS. `judged(collection, strategy, model, depth)` retrieves
+for it and returns the batch with its gold. BM25 and exact vector search are the project's own
+engines with default parameters. The second retriever of bm25 is the vector search. The second
+retriever of vector and hybrid is bm25. All three have vectors.
+
+The models are `lsa-256` and `minilm`. `minilm` reads the public vectors file, which holds SciFact
+and the whole paragraphs of the original XQuAD wordings only.
 """
 
 import dataclasses
@@ -15,22 +18,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from timing import ROOT, data_folder, indexed_text, json_lines
 
 from rag_eval.corpus.analyzer import Analyzer
-from rag_eval.corpus.sentences import spans
-from rag_eval.measures.groups import connected_components
-from rag_eval.records.gold_set import Bm25
+from rag_eval.corpus.chunking import spans
+from rag_eval.gold.loading import group_ids
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding import lsa
 from rag_eval.retrieval.embedding.vectors_file import read_vectors
-from rag_eval.retrieval.fusion import weighted
+from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.lexical import Bm25s
-from rag_eval.retrieval.ranking import Ranking
+from rag_eval.retrieval.ranking import Ranking, weighted
 from rag_eval.storage.hashing import text_hash
-from rag_eval.uncertainty.batch import RankedBatch, TermSpace
-from rag_eval.uncertainty.labelled import Labelled
-from rag_eval.uncertainty.signals import SIGNALS, signals
+from rag_eval.uncertainty.scores import Labelled
+from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, TermSpace, signals
 
 COLLECTIONS = ("scifact", "xquad_sentences", "clapnq", "pandas_api")
 STRATEGIES = ("bm25", "vector", "hybrid")
@@ -49,10 +51,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Collection:
-    """Chunks, wordings of questions, and which chunks hold the gold of which wording.
+    """Chunks, wordings of questions, and the gold chunks of each wording.
 
-    `gold` is int64 [m, 2] of (wording, chunk row); `question` and `group` are codes [n]; wording 0 of a question comes first.
-    Groups are connected components over shared gold documents.
+    `gold` is int64 [m, 2] of (wording, chunk row). `question` and `group` are codes [n]. Wording 0
+    of a question comes first. Groups are connected components over shared gold documents.
     """
 
     name: str
@@ -102,8 +104,9 @@ class Collection:
 class Judged:
     """A batch with its gold.
 
-    `relevant` bool [n, depth]: whether the chunk at a rank is gold. `first_gold` float64 [n]: rank of the first gold from 1, inf where the
-    list has none. `n_gold` int64 [n]: gold chunks in the collection.
+    `relevant` bool [n, depth]: whether the chunk at a rank is gold. `first_gold` float64 [n]: rank
+    of the first gold from 1, inf if the list has no gold. `n_gold` int64 [n]: number of gold chunks
+    in the collection.
     """
 
     collection: Collection
@@ -142,6 +145,12 @@ def folder() -> Path:
     return found
 
 
+def group_questions(question: Ints, document: Ints, n: int) -> Ints:
+    """Group of each of n questions, [n]: those that share a relevant document belong together."""
+    pairs = question.astype(str).tolist(), document.astype(str).tolist()
+    return pd.factorize(np.array(group_ids(list(map(str, range(n))), *pairs)))[0]
+
+
 def _collection(
     name: str,
     texts: list[str],
@@ -149,7 +158,11 @@ def _collection(
     rows: list[tuple[str, str, str]],
     gold: dict[str, list[int]],
 ) -> Collection:
-    """Put together; `rows` are (question id, wording, text), `gold` the chunk rows of each question, `document` the document of each chunk."""
+    """Build a collection.
+
+    `rows` are (question id, wording, text), `gold` holds the chunk rows of each question, and
+    `document` the document of each chunk.
+    """
     analyzer = Analyzer()
     terms = analyzer.index(texts)
     names = list(dict.fromkeys(row[0] for row in rows))
@@ -159,7 +172,7 @@ def _collection(
     tied = np.array(
         [(code[q], number[document[row]]) for q in names for row in gold.get(q, [])], dtype=np.int64
     ).reshape(-1, 2)
-    group = connected_components(tied[:, 0], tied[:, 1], len(names))[question]
+    group = group_questions(tied[:, 0], tied[:, 1], len(names))[question]
     pairs = np.array(
         [(i, row) for i, its in enumerate(rows) for row in gold.get(its[0], [])], dtype=np.int64
     ).reshape(-1, 2)
@@ -202,7 +215,7 @@ def _scifact() -> Collection:
 
 
 def _xquad_sentences() -> Collection:
-    """Paragraphs and distractors, one chunk a sentence; gold is every sentence that touches the first answer."""
+    """Cut paragraphs and distractors into sentences; gold sentences touch the first answer."""
     base = folder() / "xquad"
     texts: list[str] = []
     document: list[str] = []
@@ -238,7 +251,10 @@ def _xquad_sentences() -> Collection:
 
 
 def _clapnq() -> Collection:
-    """Sentences of the passages of all questions, answerable or not, without titles; gold is every sentence that the answer was drawn from."""
+    """Read the sentences of the passages of all questions, answerable or not, without titles.
+
+    Gold is every sentence that the answer was drawn from.
+    """
     texts: list[str] = []
     document: list[str] = []
     chunk: dict[tuple[str, str], int] = {}
@@ -275,11 +291,10 @@ def _clapnq() -> Collection:
 
 
 def _pandas_api() -> Collection:
-    """The project's own gold set through its own loaders, level document, all wordings of the answerable questions."""
-    from rag_eval.evaluation.gold_steps import gold_variants
-    from rag_eval.evaluation.inputs import open_gold_set
-    from rag_eval.evaluation.trust_steps import admitted_chunks
-    from rag_eval.settings import Settings
+    """Read the project's gold set at level document, with all wordings of answerable questions."""
+    from rag_eval.core.settings import Settings
+    from rag_eval.pipeline.corpus import admitted_chunks, gold_variants
+    from rag_eval.pipeline.evaluation import open_gold_set
 
     with tempfile.TemporaryDirectory() as place:
         home = Path(place)
@@ -338,7 +353,7 @@ def _searched(name: str, model: str, depth: int) -> dict[str, Ranking]:
 
 
 def judged(name: str, strategy: str, model: str = "lsa-256", depth: int = POOL) -> Judged:
-    """Retrieve for a collection by one of STRATEGIES, at least POOL deep as the project's strategies do, and look up the gold."""
+    """Retrieve for a collection by one of STRATEGIES, at least POOL deep, and look up the gold."""
     its, found = collection(name), _searched(name, model, max(depth, POOL))
     queries, chunks = its.vectors(model)
     main, other = (

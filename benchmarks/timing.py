@@ -1,4 +1,4 @@
-"""What the benchmarks share: where the public data is, alternating repeats with their medians, and the one JSON line."""
+"""Shared parts of the benchmarks: the folder of public data, timed repeats, and JSON lines."""
 
 import json
 import os
@@ -11,28 +11,31 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def data_folder() -> Path | None:
-    """Public data outside the project, from RAG_EVAL_TEST_DATA or `../shared/data`; None where it is absent."""
+    """Find the public data in RAG_EVAL_TEST_DATA or `../shared/data`; None if it is absent."""
     folder = Path(os.environ.get("RAG_EVAL_TEST_DATA", ROOT.parent / "shared" / "data"))
     return folder if (folder / "scifact" / "corpus.jsonl").is_file() else None
 
 
 def skipped(bench: str, reason: str) -> None:
-    """Say why nothing was measured."""
+    """Print the reason why nothing was measured."""
     print(json.dumps({"bench": bench, "skipped": reason}))
 
 
 def json_lines(path: Path) -> list[dict[str, str]]:
-    """Rows of a .jsonl file."""
+    """Read the rows of a .jsonl file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def indexed_text(document: dict[str, str]) -> str:
-    """What is indexed of a BEIR document."""
+    """Return the indexed text of a BEIR document."""
     return f"{document['title']} {document['text']}".strip()
 
 
 def alternate(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each run, taken in turns so that a busy machine slows all of them; the first turn only warms up."""
+    """Return the median seconds of each run.
+
+    The runs take turns, so that a busy machine slows all of them. The first turn is a warm-up.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(repeats + 1):
         for name, run in runs.items():

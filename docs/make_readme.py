@@ -1,6 +1,8 @@
-"""Renew the generated parts of README.md from a real run of the bundled gold set: its output, its picture, the list of commands.
+"""Renew the generated parts of README.md from a real run of the bundled gold set.
 
-`python docs/make_readme.py` writes; `--check` only says whether the README is what a fresh run gives (times of this machine aside).
+The generated parts are the output of the run, the picture of the report and the list of commands.
+`python docs/make_readme.py` writes them. `--check` compares the README with a fresh run, and
+ignores times.
 """
 
 import argparse
@@ -22,11 +24,14 @@ TIMES = re.compile(
 )
 NUMBER = re.compile(r"[+-]?\d+\.\d+")
 TOLERANCE = 0.02
-"""Another processor's linear algebra differs in the last bits, which can swap two neighbours in a ranking."""
+"""Largest accepted difference of a figure.
+
+Another processor's linear algebra differs in the last bits, which can swap two neighbours.
+"""
 
 
 def block(text: str, name: str) -> str:
-    """Return what stands between the markers of a generated part."""
+    """Return the text between the markers of a generated part."""
     found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
     if found is None:
         raise SystemExit(f"README.md has no generated part {name}")
@@ -40,7 +45,7 @@ def replace(text: str, name: str, new: str) -> str:
 
 
 def same(a: str, b: str) -> bool:
-    """Compare two READMEs but for times, hashes, white space and the last digit of figures."""
+    """Compare two READMEs without times, hashes, white space and the last digit of figures."""
     left, right = TIMES.sub(" ", a), TIMES.sub(" ", b)
     figures = [[float(figure) for figure in NUMBER.findall(text)] for text in (left, right)]
     counted = [re.sub(r"\b\d+/\d+\b", "n/n", NUMBER.sub("x", text)) for text in (left, right)]
@@ -52,10 +57,10 @@ def same(a: str, b: str) -> bool:
 
 
 def commands() -> str:
-    """List every command with its own help."""
+    """List every command with the first line of its help."""
     import typer.main
 
-    from rag_eval.cli import app
+    from rag_eval.cli.app import app
 
     group = typer.main.get_command(app)
     rows = [
@@ -66,7 +71,7 @@ def commands() -> str:
 
 
 def screenshot(page: Path) -> bytes:
-    """Take a picture of the top of a report, as headless Chromium shows it."""
+    """Take a picture of the top of a report with headless Chromium."""
     from playwright.sync_api import sync_playwright
 
     chromium = os.environ.get("RAG_EVAL_CHROMIUM") or next(
@@ -74,7 +79,8 @@ def screenshot(page: Path) -> bytes:
     )
     if chromium is None:
         raise SystemExit(
-            f"the picture of the README needs Chromium on the PATH ({', '.join(CHROMIUM)}) or its place in RAG_EVAL_CHROMIUM"
+            f"the picture of the README needs Chromium on the PATH ({', '.join(CHROMIUM)}) "
+            "or its place in RAG_EVAL_CHROMIUM"
         )
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
@@ -90,14 +96,17 @@ def screenshot(page: Path) -> bytes:
 
 
 def evaluate(*, picture: bool) -> tuple[str, bytes]:
-    """Run the bundled gold set in a fresh home; return the terminal output and, where it is wanted, the picture."""
+    """Run the bundled gold set in a fresh home; return the terminal output and the picture.
+
+    Without `picture` the second value is empty.
+    """
     from rich.console import Console
 
-    from rag_eval.settings import Settings, telemetry_off
+    from rag_eval.core.settings import Settings, telemetry_off
 
     telemetry_off()
-    from rag_eval.evaluation.inputs import open_gold_set
-    from rag_eval.evaluation.run import evaluate_all
+    from rag_eval.pipeline.evaluation import open_gold_set
+    from rag_eval.pipeline.run import evaluate_all
     from rag_eval.reporting.terminal import show_outcome
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -122,7 +131,7 @@ def evaluate(*, picture: bool) -> tuple[str, bytes]:
 
 
 def main() -> int:
-    """Renew or check."""
+    """Renew or check the README, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check

@@ -1,3 +1,3 @@
-"""Evaluate retrieval for RAG systems: how often does the retriever miss what the answer needed, and how sure are we."""
+"""Evaluate retrieval for RAG systems and estimate how often the retriever misses evidence."""
 
 __version__ = "0.1.0"

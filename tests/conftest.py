@@ -5,11 +5,17 @@ from pathlib import Path
 
 import pytest
 from cli_project import Project
+from requirements import bound_skips, report_missing
+from shared_runs import SharedRuns
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = "RAG_EVAL_HTML_REPORT"
 os.environ.setdefault(PAGES, "false")
-"""A page costs more than all else of a tiny run; tests of what runs leave behind ask for it (`pages`)."""
+"""A page costs more time than the rest of a tiny run, so only tests with `pages` write it."""
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    bound_skips(session)
 
 
 @pytest.fixture(scope="session")
@@ -22,9 +28,7 @@ def shared_data() -> Path:
     """Public data sets, kept outside the project; RAG_EVAL_TEST_DATA names another place."""
     folder = Path(os.environ.get("RAG_EVAL_TEST_DATA", ROOT.parent / "shared" / "data"))
     if not (folder / "scifact" / "corpus.jsonl").is_file():
-        pytest.skip(
-            f"public test data not found at {folder}; set RAG_EVAL_TEST_DATA to run this test"
-        )
+        report_missing("data", f"public test data not found at {folder}; set RAG_EVAL_TEST_DATA")
     return folder
 
 
@@ -32,6 +36,46 @@ def shared_data() -> Path:
 def tracking_store(tmp_path_factory) -> str:
     """One MLflow store for all in-process runs: creating one costs seconds."""
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+
+
+class Flushes:
+    """Inodes that were flushed to disk, each with the paths that existed at that moment."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.calls: list[tuple[int, set[Path]]] = []
+
+    def note(self, handle: int) -> None:
+        self.calls.append((os.fstat(handle).st_ino, set(self.root.rglob("*"))))
+
+    def before(self, path: Path) -> set[int]:
+        """Inodes that were flushed while there was no such path."""
+        return {inode for inode, paths in self.calls if path not in paths}
+
+    def all(self) -> set[int]:
+        return {inode for inode, _ in self.calls}
+
+
+@pytest.fixture
+def flushed(tmp_path, monkeypatch) -> Flushes:
+    """Record each flush below the test's folder; the flush itself still happens."""
+    flushes, fsync = Flushes(tmp_path), os.fsync
+
+    def watched(handle: int) -> None:
+        flushes.note(handle)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    return flushes
+
+
+@pytest.fixture(scope="session")
+def shared_runs(tmp_path_factory) -> SharedRuns:
+    """Evaluations that all tests share, those of other workers too."""
+    base = tmp_path_factory.getbasetemp()
+    return SharedRuns(
+        (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-runs"
+    )
 
 
 @pytest.fixture(scope="module")

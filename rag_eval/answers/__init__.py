@@ -1,1 +1,1 @@
-"""Answers: evidence -> answer (deterministic, llm or recorded) -> contract -> retry or fail closed."""
+"""Answers: write or read an answer from evidence, check its contract, then retry or fail closed."""

@@ -1,71 +1,111 @@
-"""Whether the evidence carries the question: what the signal is made of, one row for each question.
+"""Tell whether a whole answer says that it cannot answer.
 
-Belongs here: the measurements of a question's best unit and of how it stands out. Not here: their weights and the threshold (`coefficients`).
+The sentence patterns are in `abstention.json`.
 """
 
-import numpy as np
+import json
+import re
+from importlib.resources import files
+from typing import Literal
 
-from rag_eval.answers.pool import Floats, Ints, Pool
+from rag_eval.core.types import INSUFFICIENT_EVIDENCE, NOT_FOUND
 
-OF_BEST = (
-    "unit_coverage",
-    "titled_coverage",
-    "passage_coverage",
-    "evidence_coverage",
-    "local_coverage",
-    "frequency",
-    "pairs",
-    "missing",
-    "number_fits",
-    "number_lacks",
-    "name_fits",
-    "similarity",
-    "window_similarity",
-    "passage_similarity",
+Abstention = Literal["not_found", "insufficient_evidence"]
+
+MAX_CHARS = 2000
+"""A longer text says more than that it has no answer."""
+MAX_GAPS_CHARS = 500
+"""A refusal may name its gaps in this many characters."""
+
+_TOKEN = re.compile(
+    rf"\W*(?:VERDICT\s*[=:]\W*)?(?P<token>{NOT_FOUND}|{INSUFFICIENT_EVIDENCE})\W*"
+    r"(?:$|\n|(?<=[.:;,*_)\]—–-])\s)"
 )
-"""Features of the best unit that the signal looks at again: how well it fits says more about the evidence than its rank does."""
+_HEADER_LINE = re.compile(r"^\W*CITATIONS\s*[=:].*$", re.MULTILINE)
+_MARKUP = re.compile(r"[*_`#>]+|\[\d{1,3}(?:\s*,\s*\d{1,3})*\]")
+_CLAUSE = re.compile(r"(?<=[.!?])[\"')\]]*\s+|\s*[;\n]+\s*|\s+[—–-]+\s+|[—]")
+_END = r"\s*[.!?…\"')\]]*$"
 
-OF_QUESTION = ("score", "lead", "candidates")
-"""Log-odds of the best unit; how far it is ahead of the second; ln(1 + number of candidates), because the best of many fits by chance."""
-
-ALONE = 2.0
-"""The lead of a unit without a rival."""
+_DATA = json.loads(files("rag_eval.answers").joinpath("abstention.json").read_text("utf-8"))
 
 
-def question_rows(
-    names: tuple[str, ...], measured: Floats, log_odds: Floats, order: Ints, pool: Pool
-) -> Floats:
-    """Measure each question.
+def _pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+    """Compile a pattern in which `<name>` stands for a fragment."""
+    while names := set(re.findall(r"<([a-z_]+)>", text)) & _DATA["fragments"].keys():
+        for name in names:
+            text = text.replace(f"<{name}>", _DATA["fragments"][name])
+    return re.compile(text, re.IGNORECASE | flags)
 
-    Parameters
-    ----------
-    names
-        Columns of `measured`.
-    measured
-        float64 [n_candidates, len(names)].
-    log_odds
-        float64 [n_candidates].
-    order
-        Candidates by (question, best first).
 
-    Returns
-    -------
-    float64 [n_questions, len(signal_names(names))]
-        Zero rows for questions without a candidate.
+_STATES, _LEAD, _CONTRAST, _CLOSING = (
+    _pattern(_DATA[name]) for name in ("states_an_answer", "lead", "contrast", "closing")
+)
+_KINDS: dict[Abstention, re.Pattern[str]] = {
+    "not_found": _pattern(f"(?:{'|'.join(_DATA['not_found'])}){_END}", re.DOTALL),
+    "insufficient_evidence": _pattern(
+        f"(?:{'|'.join(_DATA['insufficient_evidence'])}){_END}", re.DOTALL
+    ),
+}
+
+
+def states_an_answer(gaps: str) -> bool:
+    """Tell whether a refusal's words about its gaps state the answer, as in "the answer is ...".
+
+    A bare statement ("Paris is the capital") looks like a gap, so only its length is bounded.
+
+    Examples
+    --------
+    >>> states_an_answer("the answer is Paris")
+    True
     """
-    n = len(pool.questions)
-    counts = np.bincount(pool.question_of, minlength=n)
-    first = np.cumsum(counts) - counts
-    found = np.zeros((n, len(signal_names(names))))
-    asked = np.flatnonzero(counts)
-    best = order[first[asked]]
-    second = order[np.minimum(first[asked] + 1, len(order) - 1)]
-    lead = np.where(counts[asked] > 1, log_odds[best] - log_odds[second], ALONE)
-    found[asked, :3] = np.column_stack([log_odds[best], lead, np.log1p(counts[asked])])
-    found[asked, 3:] = measured[best][:, [names.index(name) for name in OF_BEST if name in names]]
-    return found
+    return _STATES.search(" ".join(gaps.replace("’", "'").split())) is not None
 
 
-def signal_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Columns of `question_rows` where units are measured by `names`."""
-    return (*OF_QUESTION, *(name for name in OF_BEST if name in names))
+def abstention(text: str) -> Abstention | None:
+    """Tell how an answer abstains; None where it answers, is empty, or does not surely abstain.
+
+    The contract's tokens count in capitals at the beginning, before a line's end or punctuation.
+    INSUFFICIENT EVIDENCE abstains where the gaps after it are short and do not state the answer;
+    NOT FOUND where it stands alone or the rest abstains too. Another text abstains where each
+    sentence says that nothing was found or known, or is a closing courtesy, and at least one says
+    so.
+
+    Examples
+    --------
+    >>> abstention("I don't have enough information to answer this.")
+    'insufficient_evidence'
+    >>> abstention("The documents do not mention the opening hours. Please check the website.")
+    'not_found'
+    >>> abstention("The key was not found in the cache, so it is computed.") is None
+    True
+    """
+    token = _TOKEN.match(text)
+    if not token:
+        return _acknowledgement(text)
+    rest = _HEADER_LINE.sub("", text[token.end("token") :]) if len(text) <= MAX_CHARS else text
+    if token["token"] == INSUFFICIENT_EVIDENCE:
+        answers = len(rest) > MAX_GAPS_CHARS or states_an_answer(rest)
+        return None if answers else "insufficient_evidence"
+    alone = not any(map(str.isalnum, rest))
+    return "not_found" if alone or _acknowledgement(rest.lstrip(" \t\r\n.:;,*_)]—–-")) else None
+
+
+def _acknowledgement(text: str) -> Abstention | None:
+    """Tell how a text without a token abstains: by its first acknowledging sentence."""
+    if len(text) > MAX_CHARS:
+        return None
+    plain = " ".join(
+        _MARKUP.sub("", line).strip() for line in text.replace("’", "'").splitlines(keepends=True)
+    )
+    first: Abstention | None = None
+    for piece in _CLAUSE.split(plain):
+        sentence = " ".join(piece.split()).strip(" \"'()")
+        if not sentence or _CLOSING.fullmatch(sentence.rstrip(".!?")):
+            continue
+        while lead := _LEAD.match(sentence):
+            sentence = sentence[lead.end() :]
+        kinds = [kind for kind, pattern in _KINDS.items() if pattern.match(sentence)]
+        if not kinds or _CONTRAST.search(sentence):
+            return None
+        first = first or kinds[0]
+    return first

@@ -1,55 +1,249 @@
-"""A chat endpoint that speaks OpenAI's protocol, wherever it runs: limits, retries, cache and accounts around the `openai` package.
+"""Ask a chat endpoint that speaks OpenAI's protocol and keep its replies in the SQL store.
 
-Belongs here: sending one conversation and coming back with a reply or a `ChatError`. The only file that imports openai, when the first request goes out;
-a run whose replies are all cached never does. Not here: prompts and what a reply means.
-
-Of the package only the protocol is used. Its own retries are off: they would pass the rate limit by, and it does not say how many it took when all failed.
-Its HTTP client is narrowed: fixed headers (nothing about this machine, and no `OPENAI_*` variable changes what is sent or where), no redirects, no
-compression, a bound on the bytes of a reply and on the time of a whole request. Proxies and certificate files named in the environment are used as
-everywhere else, but never for a loopback address.
+The `openai` package sends, times out and retries. Its HTTP client is narrowed here, because the
+endpoint's reply is untrusted and the machine's data is private: fixed headers, no `OPENAI_*`
+variable, no redirects, no compression, a bound on the bytes and the time of a reply. The package is
+imported for the first request, so a run whose replies are all kept never loads it.
 """
 
+import collections
 import dataclasses
-import datetime as dt
-import logging
+import functools
+import ipaddress
+import json
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
-from rag_eval.answers.chat_cache import ChatCache, StoredReply, request_key
-from rag_eval.answers.chat_endpoint import NO_KEY, address_of, key_of, loopback
-from rag_eval.answers.chat_flight import SharedRequests
-from rag_eval.answers.chat_limits import Deadline, RateLimit, backoff
-from rag_eval.answers.chat_reply import RETRIED, Failure, one_line, read_reply, refusal, whole_text
-from rag_eval.answers.chat_totals import Tally, Totals
-from rag_eval.records.answers import ChatError, Message, Reply
-from rag_eval.settings import Endpoint
+from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.settings import Endpoint
+from rag_eval.core.types import ChatError, Message, Reply
+from rag_eval.storage.hashing import digest
+from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec
 
+VERSION = 2
 MAX_REPLY_BYTES = 2_000_000
+MAX_TOKENS = 100_000_000
+"""No larger count of tokens of one reply is believed."""
+MAX_MESSAGE_CHARS = 300
+NO_KEY = "none"
+"""Sent to servers that want no key, because the header must not be empty."""
 _MIN_SECRET = 8  # a shorter key may be a word of an answer
-_LOG = logging.getLogger(__name__)
+
+# ---- Replies in the SQL store
+
+REPLIES = TableSpec(
+    "chat_replies",
+    (ColumnSpec("request", "text", required=True), ColumnSpec("reply", "text", required=True)),
+    unique=(("request",),),
+)
 
 
-class _ReplyTooLargeError(Exception):
-    """Passes through the openai package as the cause of its connection error."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredReply:
+    """A reply with its cost.
+
+    Token counts are 0 where the endpoint gave no usable ones.
+    """
+
+    text: str
+    finish_reason: str
+    tokens_in: int
+    tokens_out: int
+    usage_missing: bool
 
 
-_Post = Callable[[dict[str, Any]], bytes | Failure]
+def request_key(address: str, payload: Mapping[str, Any]) -> str:
+    """Hash the endpoint's `host:port/path` and everything that is sent, without key.
+
+    Another server may answer otherwise under the same model name.
+    """
+    return digest({"version": VERSION, "address": address, "request": dict(payload)}, length=64)
+
+
+class ChatCache:
+    """Replies in the table `chat_replies`, shared by threads and processes."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+
+    def read(self, key: str) -> StoredReply | None:
+        """Return the reply to a request, or None."""
+        self._store.create(REPLIES)
+        with self._store.reading() as transaction:
+            rows = transaction.select(REPLIES, {"request": key})
+        return StoredReply(**json.loads(rows[0]["reply"])) if rows else None
+
+    def keep(self, key: str, reply: StoredReply) -> StoredReply:
+        """Keep a reply and return the kept one: of equal requests, the first reply counts."""
+        # databases refuse NUL in text, so the row holds JSON in ASCII, where NUL is escaped
+        text = json.dumps(dataclasses.asdict(reply))
+        self._store.create(REPLIES)
+        with self._store.transaction() as transaction:
+            added = transaction.insert_new(REPLIES, [(key, text)], "request")
+        return reply if added else self.read(key) or reply
+
+
+# ---- Addresses and keys
+
+
+def loopback(base_url: str) -> bool:
+    """Tell whether an address is this machine's own, for which no proxy is asked."""
+    host = urllib.parse.urlsplit(base_url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def address_of(base_url: str) -> str:
+    """Return `host:port/path` of an endpoint; raises InputError `bad_base_url`."""
+    try:
+        parts = urllib.parse.urlsplit(base_url)
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except (ValueError, KeyError):
+        parts, port = urllib.parse.urlsplit(""), 0
+    plain = base_url.isascii() and base_url.isprintable()
+    if not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment or not plain:
+        raise InputError(  # the address is not quoted, because it may carry a password
+            Problem(
+                "bad_base_url",
+                "not the address of a chat endpoint; a key belongs in api_key or api_key_env",
+                field="base_url",
+                accepted="http(s)://host[:port][/path] in ASCII, no user name, query or fragment",
+            )
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{host}:{port}{parts.path.rstrip('/')}"
+
+
+def key_of(endpoint: Endpoint) -> str:
+    """Return the key of the endpoint or of its environment variable, else the word "none"."""
+    if endpoint.api_key is not None:
+        key = endpoint.api_key.get_secret_value()
+    else:
+        key = os.environ.get(endpoint.api_key_env or "", "")
+    key = key.strip() or NO_KEY  # a key read from a file often ends with a line end
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise InputError(
+            Problem(
+                "bad_api_key",
+                "the key cannot be sent in a header",
+                field="api_key",
+                accepted="printable ASCII without spaces",
+            )
+        )
+    return key
+
+
+# ---- Reading a reply, which may be anything
+
+
+def whole_text(text: str) -> str:
+    """Replace lone surrogates, which JSON can express and UTF-8 cannot, by question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def one_line(text: str, secret: str) -> str:
+    """Shorten untrusted text to one line.
+
+    The key is removed first, so that no cut leaves half of it.
+    """
+    shown = text.replace(secret, "[key]") if secret else text
+    return quoted(" ".join(shown.split()), MAX_MESSAGE_CHARS)
+
+
+def _count(usage: object, name: str) -> int | None:
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if type(value) is int and 0 <= value <= MAX_TOKENS else None
+
+
+def read_reply(body: bytes) -> tuple[StoredReply, str]:
+    """Read a chat completion of any content.
+
+    Returns the reply and, where it carries no text, the reason, else "". Tokens count even without
+    text, because they were charged.
+    """
+    try:
+        value: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return StoredReply("", "", 0, 0, usage_missing=True), "not JSON"
+    value = value if isinstance(value, dict) else {}
+    counts = [_count(value.get("usage"), name) for name in ("prompt_tokens", "completion_tokens")]
+    choices = value.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    content = message.get("content") if isinstance(message, dict) else None
+    problem = ""
+    if not isinstance(content, str):
+        refusal = message.get("refusal") if isinstance(message, dict) else value.get("error")
+        said = f": {refusal}" if isinstance(refusal, str | dict) and refusal else ""
+        problem = whole_text(f"the first choice carries no text{said}")
+    reason = choice.get("finish_reason") if isinstance(choice, dict) else None
+    reply = StoredReply(
+        whole_text(content) if isinstance(content, str) else "",
+        quoted(whole_text(reason), 40) if isinstance(reason, str) else "",
+        counts[0] or 0,
+        counts[1] or 0,
+        usage_missing=None in counts,
+    )
+    return reply, problem
+
+
+# ---- The client
+
+
+class RateLimit:
+    """Space the starts of requests evenly over all threads; 0 a minute sets no limit."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._interval = 60.0 / per_minute if per_minute else 0.0
+        self._lock = threading.Lock()
+        self._next = 0.0
+
+    def wait(self) -> None:
+        """Return when the next request may start."""
+        with self._lock:
+            start = max(self._next, time.monotonic())
+            self._next = start + self._interval
+        time.sleep(max(start - time.monotonic(), 0.0))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Usage:
+    """Sums over a client's life, in the report's words.
+
+    `requests` includes `retries`. `cached` counts replies read from the cache, `saved_*` what these
+    cost when they were made. Tokens of unusable replies count. With any `usage_missing`, tokens and
+    cost are lower bounds. Costs are in the currency of the endpoint's prices.
+    """
+
+    requests: int
+    retries: int
+    cached: int
+    tokens_in: int
+    tokens_out: int
+    saved_tokens_in: int
+    saved_tokens_out: int
+    usage_missing: int
+    cost: float
+    saved_cost: float
 
 
 class ChatClient:
-    """Asks one endpoint. Safe to call from several threads.
+    """Ask one endpoint, from any number of threads.
 
     Parameters
     ----------
     endpoint
-        Address, model, limits and prices. Its key, or else that in the environment variable that it names, or else the word "none".
-        `timeout_s` bounds each request from connecting to the last byte.
+        Address, model, key, limits and prices. `timeout_s` bounds each wait for bytes and the whole
+        of a reply.
     cache
-        Where replies are kept. With a cache, equal calls at the same time share one request. None: every call goes out.
-    backoff_s
-        First wait before a retry; it doubles each time. A Retry-After of up to a minute is kept to instead, by all threads; a longer one ends the call.
+        Where replies are kept. None: every call goes out.
     max_reply_bytes
         A longer reply is `reply_too_large`.
 
@@ -64,48 +258,39 @@ class ChatClient:
         endpoint: Endpoint,
         cache: ChatCache | None,
         *,
-        backoff_s: float = 0.5,
         max_reply_bytes: int = MAX_REPLY_BYTES,
     ) -> None:
         self._endpoint = endpoint
-        self._backoff_s = backoff_s
+        self._cache = cache
         self._max_reply_bytes = max_reply_bytes
         self._address = address_of(endpoint.base_url)
         self._key = key_of(endpoint)
-        self._slots = threading.BoundedSemaphore(endpoint.concurrency)
-        self._rate = RateLimit(endpoint.requests_per_minute)
-        self._tally = Tally(endpoint.price_per_1k_tokens_in, endpoint.price_per_1k_tokens_out)
-        self._shared = None if cache is None else SharedRequests(cache, self._tally)
         self._lock = threading.Lock()
-        self._opened: _Post | None = None
+        self._counts: collections.Counter[str] = collections.Counter()
 
     def __repr__(self) -> str:
         return f"ChatClient({self._address}, {self._endpoint.model!r})"
 
-    def totals(self) -> Totals:
-        """What was asked, sent, saved and paid so far."""
-        return self._tally.totals()
+    def usage(self) -> Usage:
+        """Return the counts of requests and tokens and the cost so far."""
+        with self._lock:
+            counts = self._counts.copy()
+        prices = self._endpoint.price_per_1k_tokens_in, self._endpoint.price_per_1k_tokens_out
+        names = [field.name for field in dataclasses.fields(Usage) if "cost" not in field.name]
+        return Usage(
+            **{name: counts[name] for name in names},
+            cost=(counts["tokens_in"] * prices[0] + counts["tokens_out"] * prices[1]) / 1000,
+            saved_cost=(
+                counts["saved_tokens_in"] * prices[0] + counts["saved_tokens_out"] * prices[1]
+            )
+            / 1000,
+        )
 
     def ask(self, messages: Sequence[Message]) -> Reply:
-        """Send the messages and return the reply, from the cache where it is there.
+        """Return the reply, from the cache if the cache holds it.
 
-        Raises
-        ------
-        ChatError
-            No usable reply came, after all retries.
+        Raises ChatError where none came after all retries.
         """
-        payload = self._payload(messages)
-        try:
-            if self._shared is None:
-                return self._request(payload)[0]
-            return self._shared.ask(
-                request_key(self._address, payload), lambda: self._request(payload)
-            )
-        except ChatError as error:
-            self._tally.failed(error.code)
-            raise
-
-    def _payload(self, messages: Sequence[Message]) -> dict[str, Any]:
         endpoint = self._endpoint
         payload: dict[str, Any] = {
             "model": endpoint.model,
@@ -115,194 +300,168 @@ class ChatClient:
             ],
             "temperature": endpoint.temperature,
             "max_tokens": endpoint.max_tokens,
+            **({} if endpoint.seed is None else {"seed": endpoint.seed}),
         }
-        return payload if endpoint.seed is None else {**payload, "seed": endpoint.seed}
-
-    def _request(self, payload: dict[str, Any]) -> tuple[Reply, StoredReply]:
-        """Send until a reply comes or no retry is left."""
-        post = self._post()  # opened before the clock starts
-        retries = 0
-        while True:
-            with self._slots:
-                self._rate.wait()
-                self._tally.sent(retry=retries > 0)
-                started = time.monotonic()
-                outcome = post(payload)
-                seconds = time.monotonic() - started
-            if isinstance(outcome, bytes):
-                return self._reply(outcome, seconds, retries)
-            if (
-                outcome.final
-                or outcome.code not in RETRIED
-                or retries >= self._endpoint.max_retries
-            ):
-                raise self._error(outcome.code, outcome.message, retries)
-            if outcome.wait_s is None:
-                wait_s = backoff(self._backoff_s, retries)
-            else:
-                wait_s = outcome.wait_s
-                self._rate.pause(wait_s)
-            retries += 1
-            _LOG.info(
-                "event=chat.retry code=%s retry=%d wait_s=%.3f", outcome.code, retries, wait_s
-            )
-            time.sleep(wait_s)
-
-    def _reply(self, body: bytes, seconds: float, retries: int) -> tuple[Reply, StoredReply]:
-        read = read_reply(body)
-        self._tally.charged(read)
-        if read.text is None:
-            raise self._error("malformed_reply", read.problem, retries)
-        # an endpoint knows the key that it is sent and might put it into an answer, which ends up in reports
-        text = read.text.replace(self._key, "[key]") if len(self._key) >= _MIN_SECRET else read.text
-        self._tally.answered()
-        stored = StoredReply(
-            text,
-            read.finish_reason,
-            read.tokens_in,
-            read.tokens_out,
-            usage_missing=read.usage_missing,
-        )
+        key = request_key(self._address, payload)
+        if self._cache and (known := self._cache.read(key)):
+            self._add(cached=1, saved_tokens_in=known.tokens_in, saved_tokens_out=known.tokens_out)
+            return Reply(known.text, 0, 0, known.finish_reason, cached=True)
+        sent = self._send(payload)
+        if isinstance(sent, ChatError):
+            # raised outside the handler, so that no error with the request's headers hangs on it
+            raise sent
+        reply, seconds, retries = sent
+        if self._cache:
+            text = self._cache.keep(key, reply).text
+            reply = dataclasses.replace(reply, text=text)
         return Reply(
-            text,
-            read.tokens_in,
-            read.tokens_out,
-            read.finish_reason,
+            reply.text,
+            reply.tokens_in,
+            reply.tokens_out,
+            reply.finish_reason,
             seconds=seconds,
             retries=retries,
-        ), stored
+        )
+
+    def _add(self, **counts: int) -> None:
+        with self._lock:
+            self._counts.update(counts)
+
+    def _send(self, payload: dict[str, Any]) -> tuple[StoredReply, float, int] | ChatError:
+        """Send a request.
+
+        Returns the reply, the seconds of the request that succeeded, and the number of retries.
+        """
+        import openai
+
+        try:
+            with self._lock:  # two threads must not open two clients
+                create = self._create
+            raw = create(**payload)
+        except openai.APIError as error:
+            retries = int(error.request.headers.get("x-stainless-retry-count", 0))
+            self._add(requests=retries + 1, retries=retries)
+            return self._error(*self._judge(error), retries)
+        self._add(requests=raw.retries_taken + 1, retries=raw.retries_taken)
+        reply, problem = read_reply(raw.content)
+        self._add(
+            tokens_in=reply.tokens_in,
+            tokens_out=reply.tokens_out,
+            usage_missing=int(reply.usage_missing),
+        )
+        if problem:
+            return self._error("malformed_reply", problem, raw.retries_taken)
+        if len(self._key) >= _MIN_SECRET:
+            # an endpoint could put the key that it is sent into an answer, which ends up in reports
+            reply = dataclasses.replace(reply, text=reply.text.replace(self._key, "[key]"))
+        return reply, raw.http_response.extensions["seconds"], raw.retries_taken
+
+    def _judge(self, error: Any) -> tuple[str, str]:
+        """Return the code and the message of an error of the openai package."""
+        import openai
+
+        endpoint, status = self._endpoint, getattr(error, "status_code", 0)
+        if isinstance(error, openai.APITimeoutError) or isinstance(error.__cause__, TimeoutError):
+            return "timeout", f"no whole reply within {endpoint.timeout_s:g} s"
+        if isinstance(error, openai.APIConnectionError):
+            return "connection", f"{type(error.__cause__).__name__}: {error.__cause__}"
+        if not status:
+            return "reply_too_large", error.message
+        said, name = f"HTTP {status}: {whole_text(error.message)}", endpoint.api_key_env
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return "server_error", said
+        passing = {429: "rate_limited", 408: "timeout"}
+        if status in passing and error.code != "insufficient_quota":
+            return passing[status], said
+        unset = f"the environment variable {name} is not set; " if name and self._no_key else ""
+        return "refused", unset + said
+
+    @property
+    def _no_key(self) -> bool:
+        return self._key == NO_KEY
 
     def _error(self, code: str, message: str, retries: int) -> ChatError:
         sent = f"{retries + 1} requests" if retries else "1 request"
-        return ChatError(
-            code,
-            f"{self._address}: {one_line(message, '' if self._key == NO_KEY else self._key)} (after {sent})",
-            retries,
-        )
+        line = one_line(message, "" if self._no_key else self._key)
+        return ChatError(code, f"{self._address}: {line} (after {sent})", retries)
 
-    def _post(self) -> _Post:
-        with self._lock:
-            if self._opened is None:
-                self._opened = self._open()
-            return self._opened
-
-    def _open(self) -> _Post:
-        """The openai package's client and what its errors mean."""
+    @functools.cached_property
+    def _create(self) -> Any:
+        """The openai package's method that sends a request and returns the raw response."""
         import openai
 
-        http = _narrow_http(self._endpoint, self._key, self._max_reply_bytes)
-        client = openai.OpenAI(
-            base_url=self._endpoint.base_url,
+        endpoint = self._endpoint
+        return openai.OpenAI(
+            base_url=endpoint.base_url,
             api_key=self._key,
-            timeout=self._endpoint.timeout_s,
-            max_retries=0,
-            http_client=http,
-        ).chat.completions.with_raw_response
-        name = self._endpoint.api_key_env
-        unset = (
-            f"the environment variable {name} is not set; " if name and self._key == NO_KEY else ""
-        )
-
-        def post(payload: dict[str, Any]) -> bytes | Failure:
-            try:
-                return client.create(**payload).content
-            except openai.APIStatusError as error:
-                failure = refusal(
-                    error.status_code,
-                    error.response.headers.get("retry-after"),
-                    error.response.content,
-                    dt.datetime.now(dt.UTC),
-                )
-                return (
-                    dataclasses.replace(failure, message=unset + failure.message)
-                    if failure.code == "refused"
-                    else failure
-                )
-            except openai.APIConnectionError as error:
-                cause = error.__cause__
-                if isinstance(cause, _ReplyTooLargeError):
-                    return Failure(
-                        "reply_too_large", f"a reply of more than {self._max_reply_bytes} bytes"
-                    )
-                if isinstance(error, openai.APITimeoutError) or isinstance(cause, TimeoutError):
-                    return Failure(
-                        "timeout", f"no whole reply within {self._endpoint.timeout_s:g} s"
-                    )
-                return Failure("connection", f"{type(cause).__name__}: {cause}")
-
-        return post
+            timeout=endpoint.timeout_s,
+            max_retries=endpoint.max_retries,
+            http_client=_narrow_http(endpoint, self._key, self._max_reply_bytes),
+        ).chat.completions.with_raw_response.create
 
 
 def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
-    """The openai package's own HTTP client with its headers, bytes and time bounded.
+    """Make the openai package's HTTP client with its headers, rate, bytes and time bounded.
 
-    It is built on httpx or on httpx2, by the package's version; deriving from it serves both without importing either.
+    The package builds on httpx or httpx2, depending on its version. Deriving from its class serves
+    both.
     """
     import openai
 
+    rate = RateLimit(endpoint.requests_per_minute)
+    headers = {
+        "Accept": "application/json",
+        "Accept-Encoding": "identity",
+        "Authorization": f"Bearer {key}",
+        "Connection": "close",  # no idle socket outlives its request
+        "Content-Type": "application/json",
+        "User-Agent": "rag-eval",
+    }
+
     class Narrow(openai.DefaultHttpxClient):
         def send(self, request: Any, **options: Any) -> Any:
-            # a fresh connection for each request: only of a new one is the socket known before the first byte comes back, so that it can be cut
-            headers = {
-                "Accept": "application/json",
-                "Accept-Encoding": "identity",
-                "Authorization": f"Bearer {key}",
-                "Connection": "close",
-                "Content-Type": "application/json",
-                "User-Agent": "rag-eval",
-            }
-            with Deadline(endpoint.timeout_s) as deadline:
-                sent = type(request)(
-                    request.method,
-                    request.url,
-                    headers=headers,
-                    content=request.read(),
-                    extensions={**request.extensions, "trace": deadline.trace},
-                )
-                try:
-                    response = super().send(sent, **{**options, "stream": True})
-                    try:
-                        body = _bounded(response, max_reply_bytes)
-                    finally:
-                        response.close()
-                except Exception:
-                    if deadline.passed:
-                        raise TimeoutError from None
-                    raise
-            if deadline.passed:  # a reply without a stated length looks whole when it is cut
-                raise TimeoutError
-            # of the headers only this one is read; a character set or compression of the sender's choice is not
-            kept = {
-                "content-type": "application/json",
-                **{
-                    name: response.headers[name]
-                    for name in ("retry-after",)
-                    if name in response.headers
-                },
-            }
+            rate.wait()
+            started = time.monotonic()
+            sent = type(request)(
+                request.method,
+                request.url,
+                headers=headers,
+                content=request.read(),
+                extensions=request.extensions,
+            )
+            response = super().send(sent, **{**options, "stream": True})
+            body, declared = bytearray(), response.headers.get("content-length", "")
+            size = int(declared) if declared.isdecimal() else 0
+            try:
+                for part in (b"",) if size > max_reply_bytes else response.iter_raw():
+                    body += part
+                    if max(size, len(body)) > max_reply_bytes:
+                        # an error of the package's own is the only kind that it does not retry
+                        message = f"a reply of more than {max_reply_bytes} bytes"
+                        raise openai.APIError(message, request, body=None)
+                    if time.monotonic() - started > endpoint.timeout_s:
+                        # a server that sends a byte now and then meets no time-out of a read
+                        raise TimeoutError
+            finally:
+                response.close()
+            # Retry-After is the only header that is believed
+            wait = {k: v for k, v in response.headers.items() if k.lower() == "retry-after"}
             return type(response)(
-                status_code=response.status_code, headers=kept, content=body, request=request
+                response.status_code,
+                headers={"content-type": "application/json", **wait},
+                content=bytes(body),
+                request=request,
+                extensions={"seconds": time.monotonic() - started},
             )
 
     return Narrow(trust_env=not loopback(endpoint.base_url), follow_redirects=False)
 
 
-def _bounded(response: Any, limit: int) -> bytes:
-    declared = response.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        raise _ReplyTooLargeError
-    body = bytearray()
-    for part in response.iter_raw():
-        body += part
-        if len(body) > limit:
-            raise _ReplyTooLargeError
-    return bytes(body)
-
-
 def async_client(endpoint: Endpoint) -> Any:
-    """The openai package's asynchronous client of an endpoint, for libraries that take one; it retries by itself.
+    """Make the openai package's asynchronous client of an endpoint, for libraries that take one.
 
-    Limits of bytes and the cache are `ChatClient`'s and do not hold here. The environment's OPENAI_* variables and proxies to this machine are not heeded.
+    The bound on bytes and the cache of `ChatClient` do not hold here. Proxies are never asked for
+    this machine.
     """
     import openai
 

@@ -1,34 +1,45 @@
-"""Evidence: retrieved chunks with their line numbers and cite tokens, and a view of the corpus that finds lines, sections and chunks.
+"""Gather the evidence of questions: preflights over the corpus, with line numbers and cite tokens.
 
-Belongs here: chunk -> Evidence, lines <-> characters. A line ends at a line feed; lines count from 1.
+A line ends at a line feed; lines count from 1.
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+import math
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from rag_eval.answers.codes import Events, Fault, PatternTimeoutError, TimedPattern
+from rag_eval.core.arrays import BoolArray, IntArray
+from rag_eval.core.config import AnswerOverride, Answers, Grep, Preflight, Retrieve, Section
+from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.types import (
+    Evidence,
+    EvidenceKind,
+    Offsets,
+    RetrievalResult,
+    ScoredChunk,
+)
 from rag_eval.corpus.analyzer import ANALYZER, count_tokens
-from rag_eval.records.answers import Evidence, EvidenceKind
-from rag_eval.records.retrieval import Offsets, ScoredChunk
+
+# ---- Chunks with their lines, and a view of the corpus that finds lines, sections and chunks
 
 MAX_EVIDENCE_CHARS = 12_000
-"""Longer chunks are cut here, at a line end where one is near, so that no single document fills a prompt."""
+"""Longer chunks are cut here, so that no single document fills a prompt."""
 
 
-def line_starts(text: str) -> npt.NDArray[np.int64]:
-    """Offset of the first character of each line, rising, int64 [n_lines]; a final line feed opens one more, empty line."""
+def line_starts(text: str) -> IntArray:
+    """Return the offset of each line's first character, [n_lines]; a final line feed opens one."""
     units = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    return np.concatenate(
-        [np.zeros(1, dtype=np.int64), np.flatnonzero(units == ord("\n")).astype(np.int64) + 1]
-    )
+    return np.concatenate([[0], np.flatnonzero(units == ord("\n")) + 1]).astype(np.int64)
 
 
 def cite_token(doc_id: str, first: int, last: int) -> str:
-    """`<doc_id>:<first>-<last>`, or `<doc_id>:<line>` for one line.
+    """Make `<doc_id>:<first>-<last>`, or `<doc_id>:<line>` for one line.
 
     Examples
     --------
@@ -36,13 +47,6 @@ def cite_token(doc_id: str, first: int, last: int) -> str:
     ('docs/guide.md:3-7', 'docs/guide.md:3')
     """
     return f"{doc_id}:{first}" if first == last else f"{doc_id}:{first}-{last}"
-
-
-def _bounded(text: str) -> str:
-    if len(text) <= MAX_EVIDENCE_CHARS:
-        return text
-    cut = text.rfind("\n", MAX_EVIDENCE_CHARS // 2, MAX_EVIDENCE_CHARS)
-    return text[: cut if cut > 0 else MAX_EVIDENCE_CHARS]
 
 
 class Library:
@@ -53,7 +57,7 @@ class Library:
     documents, sections, chunks
         DOCUMENTS, SECTIONS and CHUNKS frames of one corpus revision.
     index_hash, embed_model
-        Identity of the index that the evidence is retrieved with: the payload of chunks that grep and section find.
+        Identity of the index, for the payload of chunks that grep and section find.
     """
 
     def __init__(
@@ -62,80 +66,66 @@ class Library:
         sections: pd.DataFrame,
         chunks: pd.DataFrame,
         *,
-        index_hash: str = "",
-        embed_model: str = "",
+        index_hash: str,
+        embed_model: str,
     ) -> None:
         self.chunks = chunks
         self.texts: list[str] = chunks["text"].tolist()
         self._index_hash, self._embed_model = index_hash, embed_model
-        self._documents: dict[str, str] = dict(
-            zip(documents["doc_id"].tolist(), documents["text"].tolist(), strict=True)
-        )
-        self._titles: dict[str, str] = dict(
-            zip(documents["doc_id"].tolist(), documents["title"].tolist(), strict=True)
-        )
-        self._about = dict(
-            zip(
-                documents["doc_id"].tolist(),
-                zip(documents["rev"].tolist(), documents["source_url"].tolist(), strict=True),
-                strict=True,
-            )
-        )
-        self._sections: dict[str, tuple[str, int, int]] = {
-            section: (doc, start, end)
-            for section, doc, start, end in zip(
-                *(sections[name].tolist() for name in ("section_id", "doc_id", "start", "end")),
-                strict=True,
-            )
-        }
-        self._starts: dict[str, npt.NDArray[np.int64]] = {}
+        self._documents = documents.set_index("doc_id")[
+            ["text", "title", "rev", "source_url"]
+        ].to_dict("index")
+        columns = sections[["doc_id", "start", "end"]].itertuples(index=False, name=None)
+        self._sections = dict(zip(sections["section_id"].tolist(), columns, strict=True))
+        self._starts: dict[str, IntArray] = {}
 
     def text(self, doc_id: str) -> str | None:
-        """Text of a document; None where the corpus has no such document."""
-        return self._documents.get(doc_id)
+        """Return the text of a document; None where the corpus has no such document."""
+        return self._documents[doc_id]["text"] if doc_id in self._documents else None
 
     def title(self, doc_id: str) -> str:
-        """Title of a document; empty where it has none or the corpus lacks it."""
-        return self._titles.get(doc_id, "")
+        """Return the title of a document; empty where it has none or the corpus lacks it."""
+        return self._documents[doc_id]["title"] if doc_id in self._documents else ""
 
-    def line_of(self, doc_id: str, offset: int) -> int:
-        """Line of a document's character, from 1."""
+    def _line_of(self, doc_id: str, offset: int) -> int:
         if doc_id not in self._starts:
-            self._starts[doc_id] = line_starts(self._documents[doc_id])
+            self._starts[doc_id] = line_starts(self._documents[doc_id]["text"])
         return int(np.searchsorted(self._starts[doc_id], offset, side="right"))
 
     @functools.cached_property
-    def _rows_of_document(self) -> dict[str, npt.NDArray[np.int64]]:
+    def _rows_of_document(self) -> dict[str, IntArray]:
         groups = self.chunks.groupby("doc_id", sort=False).indices
         return {str(doc): np.asarray(rows, dtype=np.int64) for doc, rows in groups.items()}
 
     def section_rows(self, section_id: str) -> list[int] | None:
-        """Rows of the chunks that overlap a section, in the order of the text; None where there is no such section."""
-        place = self._sections.get(section_id)
-        if place is None:
+        """Return the rows of the chunks that overlap a section, in the order of the text.
+
+        None where there is no such section.
+        """
+        if section_id not in self._sections:
             return None
-        doc_id, start, end = place
+        doc_id, start, end = self._sections[section_id]
         rows = self._rows_of_document.get(doc_id, np.zeros(0, dtype=np.int64))
         starts, ends = self.chunks["start"].to_numpy()[rows], self.chunks["end"].to_numpy()[rows]
         inside = (starts < end) & (ends > start)
         return [int(row) for row in rows[inside][np.argsort(starts[inside], kind="stable")]]
 
     def payload(self, row: int, *, rank: int, score_raw: float, score_norm: float) -> ScoredChunk:
-        """A chunk that no ranking gave, with the payload that it would carry; rank from 1."""
+        """Make the payload of a chunk that no ranking gave; rank from 1."""
         chunk = self.chunks.iloc[row]
         doc_id = str(chunk["doc_id"])
-        rev, url = self._about.get(doc_id, ("", ""))
+        about = self._documents.get(doc_id, {"rev": "", "source_url": ""})
         return ScoredChunk(
             doc_id=doc_id,
             section_id=str(chunk["section_id"]),
             snippet_id=str(chunk["chunk_id"]),
-            source_url=url,
+            source_url=about["source_url"],
             offsets=Offsets(int(chunk["start"]), int(chunk["end"])),
             tokens=int(chunk["tokens"]),
             index_hash=self._index_hash,
             embed_model=self._embed_model,
             analyzer=ANALYZER,
-            rev=rev,
+            rev=about["rev"],
             text=str(chunk["text"]),
             score_raw=score_raw,
             score_norm=score_norm,
@@ -144,61 +134,468 @@ class Library:
         )
 
     def evidence(self, chunk: ScoredChunk, kind: EvidenceKind) -> Evidence | None:
-        """A chunk with its lines and its cite token; None where its text is blank.
+        """Give a chunk its lines in the corpus document and its cite token; None for blank text.
 
-        The lines are those of the corpus document. A chunk whose text does not stand at its offsets (an outside retriever's) is looked for in
-        the document; where it is not found, or the corpus lacks the document, its own text counts as the document, from line 1.
+        A chunk that does not stand at its offsets (an outside retriever's) is looked for in the
+        document. Where it is not found, its own text counts as the document, from line 1.
         """
-        text = _bounded(chunk.text)
+        text = chunk.text
+        if len(text) > MAX_EVIDENCE_CHARS:
+            cut = text.rfind("\n", MAX_EVIDENCE_CHARS // 2, MAX_EVIDENCE_CHARS)
+            text = text[: cut if cut > 0 else MAX_EVIDENCE_CHARS]
         if not text.strip():
             return None
-        whole, start = self._documents.get(chunk.doc_id), chunk.offsets.start
-        if whole is not None and (
-            chunk.offsets.unit != "char" or start < 0 or not whole.startswith(text, start)
-        ):
+        doc_id, start, whole = chunk.doc_id, chunk.offsets.start, self.text(chunk.doc_id)
+        stands = chunk.offsets.unit == "char" and start >= 0
+        if whole is not None and not (stands and whole.startswith(text, start)):
             start = whole.find(text)
         if whole is None or start < 0:
             start, first, last = 0, 1, 1 + text.count("\n", 0, len(text) - 1)
         else:
-            first, last = (
-                self.line_of(chunk.doc_id, start),
-                self.line_of(chunk.doc_id, start + len(text) - 1),
-            )
+            first = self._line_of(doc_id, start)
+            last = self._line_of(doc_id, start + len(text) - 1)
         offsets = Offsets(start, start + len(text))
         if offsets != chunk.offsets:
-            chunk = dataclasses.replace(
-                chunk, text=text, offsets=offsets, tokens=count_tokens(text)
-            )
-        return Evidence(cite_token(chunk.doc_id, first, last), chunk, kind, first, last)
-
-
-def merged(steps: Iterable[Sequence[Evidence]]) -> tuple[Evidence, ...]:
-    """Evidence of several preflights in the order of the preflights and of their ranks; what was found twice stays where it was found first."""
-    found: dict[tuple[str, int, int, str], Evidence] = {}
-    for step in steps:
-        for item in step:
-            found.setdefault(
-                (
-                    item.chunk.doc_id,
-                    item.chunk.offsets.start,
-                    item.chunk.offsets.end,
-                    item.chunk.text,
-                ),
-                item,
-            )
-    return tuple(found.values())
+            tokens = count_tokens(text)
+            chunk = dataclasses.replace(chunk, text=text, offsets=offsets, tokens=tokens)
+        return Evidence(cite_token(doc_id, first, last), chunk, kind, first, last)
 
 
 def line_span(item: Evidence, first: int, last: int) -> tuple[int, int] | None:
-    """Characters, in the document, of the lines first..last as far as the evidence has them, without white space at the ends; None where that is nothing."""
-    if first < item.first_line or last > item.last_line or first > last:
+    """Return the characters, in the document, of lines that the evidence has.
+
+    White space at the ends is left out; None where nothing is left.
+    """
+    if not item.first_line <= first <= last <= item.last_line:
         return None
     text = item.chunk.text
     starts = line_starts(text)
     low, after = int(starts[first - item.first_line]), last - item.first_line + 1
-    high = int(starts[after]) if after < len(starts) else len(text)
-    piece = text[low:high]
+    piece = text[low : int(starts[after]) if after < len(starts) else None]
     if not piece.strip():
         return None
-    low += len(piece) - len(piece.lstrip())
-    return item.chunk.offsets.start + low, item.chunk.offsets.start + low + len(piece.strip())
+    low += item.chunk.offsets.start + len(piece) - len(piece.lstrip())
+    return low, low + len(piece.strip())
+
+
+# ---- Patterns of grep
+
+MAX_TERMS = 32
+MAX_TERM_CHARS = 200
+
+_QUOTED = re.compile(
+    r"`([^`\n]{1,200})`|\"([^\"\n]{1,200})\"|“([^”\n]{1,200})”|«([^»\n]{1,200})»"
+    r"|(?<!\w)'([^'\n]{1,200})'(?!\w)"
+)
+_DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?:\(\))?")
+_INNER = re.compile(r"_|\.|\(\)|[a-z][A-Z]|[A-Za-z]\d|[A-Z]{2}")
+_ABBREVIATION = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")
+_WORD = re.compile(r"\w+")
+_SENTENCE_START = re.compile(r"(?:^|[.!?:]\s+)[\"'“«(]*$")
+
+
+def _find_names(text: str) -> Iterable[str]:
+    """Yield identifiers, and capitalised words that do not merely begin a sentence."""
+    for match in _DOTTED.finditer(text):
+        word = match[0]
+        bare = word.removesuffix("()")
+        if _ABBREVIATION.fullmatch(bare):
+            continue
+        if _INNER.search(word) or (
+            word[0].isupper()
+            and len(word) > 1
+            and not _SENTENCE_START.search(text[max(0, match.start() - 8) : match.start()])
+        ):
+            yield bare
+
+
+def default_terms(question: str) -> tuple[str, ...]:
+    """Return the quoted words and names of a question, each once, at most 32.
+
+    Examples
+    --------
+    >>> default_terms("How does DataFrame.sort_values() treat 'na_position' in Paris?")
+    ('na_position', 'DataFrame.sort_values', 'Paris')
+    """
+    quoted = (
+        next(group for group in match.groups() if group is not None).strip()
+        for match in _QUOTED.finditer(question)
+    )
+    terms = [term for term in (*quoted, *_find_names(_QUOTED.sub(" ", question))) if term]
+    return tuple(dict.fromkeys(term[:MAX_TERM_CHARS] for term in terms))[:MAX_TERMS]
+
+
+def _compile(term: str) -> re.Pattern[str]:
+    """Compile a term so that it matches whole words, in any case unless it has a capital."""
+    before = r"(?<!\w)" if term[0].isalnum() or term[0] == "_" else ""
+    after = r"(?!\w)" if term[-1].isalnum() or term[-1] == "_" else ""
+    return re.compile(
+        before + re.escape(term) + after,
+        0 if any(letter.isupper() for letter in term) else re.IGNORECASE,
+    )
+
+
+def find_terms(terms: Iterable[str], texts: Sequence[str]) -> dict[str, list[int]]:
+    """Return term -> places of the texts that have it, rising.
+
+    The texts are read once for the words of all terms; each term is then looked for only where all
+    its words are.
+    """
+    words = {term: frozenset(_WORD.findall(term.lower())) for term in terms}
+    needed = frozenset[str]().union(*words.values())
+    having: dict[str, set[int]] = {word: set() for word in needed}
+    for place, text in enumerate(texts if needed else ()):
+        for word in needed.intersection(_WORD.findall(text.lower())):
+            having[word].add(place)
+    found = {}
+    for term, parts in words.items():
+        common = set.intersection(*(having[part] for part in parts)) if parts else None
+        places = range(len(texts)) if common is None else sorted(common)
+        search = _compile(term).search
+        found[term] = [place for place in places if search(texts[place])]
+    return found
+
+
+# ---- Questions with their settings, and chunks that are kept from their evidence
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Question:
+    """One gold question: its id, its wording, and its settings."""
+
+    query_id: str
+    text: str
+    settings: Answers
+
+
+def apply_override(config: Answers, own: AnswerOverride | None) -> Answers:
+    """Return the settings of one question: its own, else those of the gold set."""
+    changes = {} if own is None else own.model_dump(exclude_none=True)
+    if own is not None and own.preflights:
+        changes["preflights"] = own.preflights
+    if "answer_mode" in changes:
+        changes["mode"] = changes.pop("answer_mode")
+    if not config.retry_on_schema_fail:
+        changes.setdefault("schema_retry_attempts", 0)
+    return config.model_copy(update=changes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Withheld:
+    """Chunks that the guard and the trust filter keep from grep and section.
+
+    Parameters
+    ----------
+    of_question
+        query_id -> rows of the chunks that restate a wording of this question.
+    allowed
+        [n_chunks]: chunks that the trust filter lets through; None without a filter.
+    """
+
+    of_question: Mapping[str, frozenset[int]] = dataclasses.field(default_factory=dict)
+    allowed: BoolArray | None = None
+
+    def keep(self, query_id: str, rows: Iterable[int]) -> list[int]:
+        """Return the rows that may be evidence for a question, in their order."""
+        restating = self.of_question.get(query_id, frozenset())
+        allowed = self.allowed
+        return [
+            row for row in rows if row not in restating and (allowed is None or bool(allowed[row]))
+        ]
+
+
+# ---- Preflights: `retrieve`, `grep` and `section` for many questions at once
+
+Retriever = Callable[[Sequence[str], int], Sequence[RetrievalResult | None]]
+"""(queries, top_k) -> one result for each query, None where its retrieval failed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage that a preflight found; `matched` holds the matches of grep."""
+
+    token: str
+    doc_id: str
+    section_id: str
+    snippet_id: str
+    start: int
+    end: int
+    rev: str
+    score_raw: float | None
+    k_final: int
+    matched: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PreflightRecord:
+    """One preflight of one question, as `preflight.schema.json` says."""
+
+    query_id: str
+    question: str
+    step: int
+    kind: EvidenceKind
+    parameters: dict[str, int | tuple[str, ...]]
+    tokens: tuple[str, ...]
+    hits: tuple[Hit, ...]
+    filtered: dict[str, int]
+    missing: tuple[str, ...]
+    schema_version: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gathered:
+    """Merged evidence of one question, a record a step, and why gathering failed, if it did."""
+
+    evidence: tuple[Evidence, ...]
+    records: tuple[PreflightRecord, ...]
+    fault: Fault | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Found:
+    """Chunks that one step found; `matched` holds the matches of grep in each chunk."""
+
+    parameters: dict[str, int | tuple[str, ...]]
+    chunks: Sequence[ScoredChunk]
+    matched: Sequence[Sequence[str]] = ()
+    filtered: dict[str, int] = dataclasses.field(default_factory=dict)
+    missing: Sequence[str] = ()
+
+
+def _list_patterns(questions: Iterable[Question]) -> list[str]:
+    steps = (step for question in questions for step in question.settings.preflights)
+    patterns = (pattern for step in steps if isinstance(step, Grep) for pattern in step.patterns)
+    return list(dict.fromkeys(patterns))
+
+
+def check_patterns(questions: Iterable[Question]) -> None:
+    """Compile every pattern of every question; raises InputError `bad_pattern` for each bad one."""
+    problems = []
+    for pattern in _list_patterns(questions):
+        try:
+            TimedPattern(pattern)
+        except ValueError as error:
+            field, accepted = "preflights.patterns", "a regular expression"
+            message = quoted(str(error), 400)
+            problems.append(
+                Problem("bad_pattern", message, field=field, found=pattern, accepted=accepted)
+            )
+    if problems:
+        raise InputError(problems)
+
+
+def asks_for_ranking(step: Preflight) -> bool:
+    """Tell whether a larger top_k can change what a step finds."""
+    return isinstance(step, Retrieve) or (isinstance(step, Section) and not step.sections)
+
+
+def _terms(question: Question, step: Grep) -> tuple[str, ...]:
+    return step.terms or (() if step.patterns else default_terms(question.text))
+
+
+def _depth(question: Question, step: Preflight, raised: int) -> int:
+    """Return how many chunks a step asks retrieval for; 0 where it asks for none."""
+    own = step.top_k if isinstance(step, Retrieve) else None
+    return max(own or question.settings.top_k, raised) if asks_for_ranking(step) else 0
+
+
+def _count_withheld(n: int) -> dict[str, int]:
+    return {"withheld": n} if n else {}
+
+
+class Preflights:
+    """Runs preflights over one corpus with the ranking of one strategy.
+
+    Grep and section leave out the withheld chunks, as the ranking does by itself.
+    """
+
+    def __init__(self, library: Library, retrieve: Retriever, withheld: Withheld) -> None:
+        self._library, self._retrieve, self._withheld = library, retrieve, withheld
+        self._term_rows: dict[str, list[int]] = {}
+        self._pattern_rows: dict[str, list[int] | None] = {}  # None: it ran out of time
+        self._lock = threading.Lock()
+
+    def gather(
+        self, questions: Sequence[Question], logs: Sequence[Events], raised: int = 0
+    ) -> list[Gathered]:
+        """Run the steps of all questions, whose patterns must compile (`check_patterns`).
+
+        `logs` is where each question's events go. `raised` is the top_k of an adaptive rerun; steps
+        that name a larger one keep theirs.
+        """
+        with self._lock:  # reruns come from several threads
+            ranked = self._rank(questions, raised)
+            self._search(questions)
+        together = zip(questions, logs, ranked, strict=True)
+        return [self._gather(*one, raised) for one in together]
+
+    def _gather(
+        self, question: Question, log: Events, ranked: Mapping[int, RetrievalResult], raised: int
+    ) -> Gathered:
+        """Run the steps of one question; a repeated piece stays where it was found first."""
+        evidence: dict[tuple[str, Offsets, str], Evidence] = {}
+        records: list[PreflightRecord] = []
+        for place, step in enumerate(question.settings.preflights):
+            about: dict[str, str | int] = {"query_id": question.query_id, "step": place}
+            about["kind"] = step.kind
+            log.add("preflight.step.start", **about)
+            found = self._run(question, step, _depth(question, step, raised), ranked)
+            if isinstance(found, Fault):
+                return Gathered((), tuple(records), found)
+            items, record = self._record(question, place, step, found)
+            for item in items:
+                key = (item.chunk.doc_id, item.chunk.offsets, item.chunk.text)
+                evidence.setdefault(key, item)
+            records.append(record)
+            if not items:
+                missing = len(found.missing)
+                log.add("preflight.step.filtered_to_zero", **about, missing=missing)
+        return Gathered(tuple(evidence.values()), tuple(records))
+
+    def _run(
+        self, question: Question, step: Preflight, depth: int, ranked: Mapping[int, RetrievalResult]
+    ) -> _Found | Fault:
+        if depth and depth not in ranked:
+            return Fault("retrieval_error", "retrieval failed for this question.")
+        if isinstance(step, Retrieve):
+            return _Found({"top_k": depth}, ranked[depth].chunks[:depth])
+        if isinstance(step, Section):
+            return self._take_sections(question, step, ranked.get(depth))
+        for pattern in step.patterns:
+            if self._pattern_rows[pattern] is None:
+                message = f"the pattern {quoted(pattern)} ran out of time."
+                return Fault("pattern_timeout", message)
+        return self._grep(question, step)
+
+    def _rank(self, questions: Sequence[Question], raised: int) -> list[dict[int, RetrievalResult]]:
+        """Return top_k -> ranking of each question: one call of the retriever for each top_k."""
+        asked: dict[int, dict[int, None]] = {}
+        for number, question in enumerate(questions):
+            for step in question.settings.preflights:
+                if depth := _depth(question, step, raised):
+                    asked.setdefault(depth, {})[number] = None
+        found: list[dict[int, RetrievalResult]] = [{} for _ in questions]
+        for depth, numbers in sorted(asked.items()):
+            results = self._retrieve([questions[number].text for number in numbers], depth)
+            for number, result in zip(numbers, results, strict=True):
+                if result is not None:
+                    found[number][depth] = result
+        return found
+
+    def _search(self, questions: Sequence[Question]) -> None:
+        """Find the terms and patterns of all questions that were not looked for before."""
+        terms = {
+            term: None
+            for question in questions
+            for step in question.settings.preflights
+            if isinstance(step, Grep)
+            for term in _terms(question, step)
+        }
+        new = [term for term in terms if term not in self._term_rows]
+        self._term_rows.update(find_terms(new, self._library.texts) if new else {})
+        for pattern in _list_patterns(questions):
+            if pattern not in self._pattern_rows:
+                try:
+                    counts = TimedPattern(pattern).count_in(self._library.texts, at_most=1)
+                    self._pattern_rows[pattern] = np.flatnonzero(counts).tolist()
+                except PatternTimeoutError:
+                    self._pattern_rows[pattern] = None
+
+    def _grep(self, question: Question, step: Grep) -> _Found:
+        """Rank chunks by the summed idf of their matches; ties keep the chunks' order."""
+        terms = _terms(question, step)
+        sought = [(term, self._term_rows[term]) for term in terms]
+        sought += [(pattern, self._pattern_rows[pattern] or []) for pattern in step.patterns]
+        scores: dict[int, float] = {}
+        matched: dict[int, list[str]] = {}
+        best = 0.0
+        for name, rows in sought:
+            weight = math.log1p(len(self._library.texts) / len(rows)) if rows else 0.0
+            best += weight
+            for row in rows:
+                scores[row] = scores.get(row, 0.0) + weight
+                matched.setdefault(row, []).append(name)
+        ranked = sorted(scores, key=lambda row: (-scores[row], row))
+        # before the cut, so that a withheld chunk takes no place of one that may be shown
+        rows = self._withheld.keep(question.query_id, ranked)
+        taken = rows[: step.max_hits]
+        chunks = [
+            self._library.payload(
+                row, rank=rank, score_raw=scores[row], score_norm=scores[row] / best
+            )
+            for rank, row in enumerate(taken, 1)
+        ]
+        return _Found(
+            {"terms": terms, "patterns": step.patterns, "max_hits": step.max_hits},
+            chunks,
+            [matched[row] for row in taken],
+            {"over_max_hits": len(rows) - len(taken), **_count_withheld(len(ranked) - len(rows))},
+            [name for name, places in sought if not places],
+        )
+
+    def _take_sections(
+        self, question: Question, step: Section, ranked: RetrievalResult | None
+    ) -> _Found:
+        """Take the chunks of whole sections: those named, else the first of the ranking."""
+        ranking = {chunk.snippet_id: chunk for chunk in ranked.chunks} if ranked else {}
+        wanted = step.sections or tuple(dict.fromkeys(c.section_id for c in ranking.values()))
+        taken = wanted if step.sections else wanted[: step.max_sections]
+        chunks: list[ScoredChunk] = []
+        missing = []
+        n_withheld = 0
+        for section in taken:
+            rows = self._library.section_rows(section)
+            if rows is None:  # of an outside retriever, or gone since the gold set was written
+                alike = [chunk for chunk in ranking.values() if chunk.section_id == section]
+                chunks += alike
+                missing += [] if alike else [section]
+                continue
+            allowed = self._withheld.keep(question.query_id, rows)
+            n_withheld += len(rows) - len(allowed)
+            for row in allowed:
+                rank = len(chunks) + 1
+                chunk = self._library.payload(row, rank=rank, score_raw=1.0, score_norm=1.0)
+                chunks.append(ranking.get(chunk.snippet_id, chunk))
+        return _Found(
+            {"sections": step.sections, "max_sections": step.max_sections},
+            chunks,
+            filtered={"over_max_sections": len(wanted) - len(taken), **_count_withheld(n_withheld)},
+            missing=missing,
+        )
+
+    def _record(
+        self, question: Question, place: int, step: Preflight, found: _Found
+    ) -> tuple[list[Evidence], PreflightRecord]:
+        """Make the evidence of a step, and its record."""
+        evidence, hits = [], []
+        for number, scored in enumerate(found.chunks):
+            item = self._library.evidence(scored, step.kind)
+            if item is None:
+                continue
+            evidence.append(item)
+            chunk, raw = item.chunk, item.chunk.score_raw
+            hits.append(
+                Hit(
+                    item.token,
+                    chunk.doc_id,
+                    chunk.section_id,
+                    chunk.snippet_id,
+                    chunk.offsets.start,
+                    chunk.offsets.end,
+                    chunk.rev,
+                    round(raw, 9) if math.isfinite(raw) else None,
+                    chunk.k_final,
+                    tuple(found.matched[number]) if found.matched else (),
+                )
+            )
+        return evidence, PreflightRecord(
+            question.query_id,
+            question.text,
+            place,
+            step.kind,
+            found.parameters,
+            tuple(dict.fromkeys(item.token for item in evidence)),
+            tuple(hits),
+            {"blank": len(found.chunks) - len(evidence), **found.filtered},
+            tuple(found.missing),
+        )

@@ -1,44 +1,630 @@
-"""The deterministic answer: the sentences of the evidence that answer the question, and whether the evidence carries it at all.
+"""Answer questions with sentences of their evidence, or abstain where it does not carry them.
 
-Belongs here: choosing. What is measured is `features` and `abstention`, what may be cited `candidates`, the weights are in `coefficients`.
+A batch is measured as arrays: one row of features for each citable unit of each question's
+passages, and one row of signals for each question. Weights come from `coefficients.json`, which
+`benchmarks/fit_extractive.py` writes.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal
+import functools
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from rag_eval.answers import abstention, features
-from rag_eval.answers.coefficients import Weights, load
-from rag_eval.answers.pool import Floats, Ints, Passage, Pool
-from rag_eval.answers.terms import PoolTerms, TermWeights
-from rag_eval.retrieval.synonyms.expansion import Expansion
+from rag_eval.answers.units import Unit, units
+from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from rag_eval.corpus.analyzer import Analyzer, count_matrix
+from rag_eval.retrieval.synonyms import Expansion, Mean, Phrase
 
-__all__ = ["Chosen", "Extract", "Extractive", "Passage", "TermWeights"]
+# ---- The candidates of a batch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Passage:
+    """A passage that an answer may cite.
+
+    The title is read as part of every sentence and never cited. `rank` counts from 1 and breaks
+    ties.
+    """
+
+    text: str
+    title: str = ""
+    rank: int = 1
+
+
+def _number(values: Sequence[str]) -> tuple[list[str], IntArray]:
+    """Return the distinct values in order of first sight, and the place of each value."""
+    place = {value: i for i, value in enumerate(dict.fromkeys(values))}
+    return list(place), np.array([place[value] for value in values], dtype=np.int64)
+
+
+def _count_within(sizes: IntArray) -> IntArray:
+    """Return 0, 1, 2 ... within each of consecutive groups of these sizes."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
+def _ones(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> Any:
+    """Return a CSR matrix with a 1 at each (row, column)."""
+    from scipy.sparse import csr_array
+
+    return csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
+
+
+class Pool:
+    """The candidates of a batch: questions, their passages ("pairs"), and the citable units.
+
+    Attributes
+    ----------
+    texts, titles
+        Distinct passage texts and titles.
+    unit_texts
+        Texts of the units of distinct passages; `text_of_unit` [n_units] is the passage of each.
+    question_of_pair, text_of_pair, title_of_pair, rank_of_pair
+        [n_pairs], in the order given; `passage_of_pair` is the place in the question's list.
+    pair_of, unit_of, question_of, place, starts, ends
+        [n_candidates], in the order of pairs and of their text; `place` counts units in the passage
+        from 0.
+    same_text
+        [n_units]: units of the same words, whatever their case and white space, have one number.
+    """
+
+    def __init__(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> None:
+        self.questions = list(questions)
+        flat = [passage for listed in passages for passage in listed]
+        sizes = np.array([len(listed) for listed in passages], dtype=np.int64)
+        self.question_of_pair: IntArray = np.repeat(np.arange(len(sizes)), sizes)
+        self.passage_of_pair = _count_within(sizes)
+        self.rank_of_pair: IntArray = np.array([passage.rank for passage in flat], dtype=np.int64)
+        self.texts, self.text_of_pair = _number([passage.text for passage in flat])
+        self.titles, self.title_of_pair = _number([passage.title for passage in flat])
+        cut = [units(text) for text in self.texts]
+        self.units: list[Unit] = [unit for listed in cut for unit in listed]
+        counts = np.array([len(listed) for listed in cut], dtype=np.int64)
+        self.text_of_unit: IntArray = np.repeat(np.arange(len(cut)), counts)
+        self.unit_texts = [
+            text[unit.start : unit.end]
+            for text, listed in zip(self.texts, cut, strict=True)
+            for unit in listed
+        ]
+        per_pair = counts[self.text_of_pair]
+        self.pair_of: IntArray = np.repeat(np.arange(len(flat)), per_pair)
+        self.place = _count_within(per_pair)
+        first = np.cumsum(counts) - counts
+        self.unit_of: IntArray = first[self.text_of_pair][self.pair_of] + self.place
+        self.question_of: IntArray = self.question_of_pair[self.pair_of]
+        starts = np.array([unit.start for unit in self.units], dtype=np.int64)
+        ends = np.array([unit.end for unit in self.units], dtype=np.int64)
+        self.starts: IntArray = starts[self.unit_of]
+        self.ends: IntArray = ends[self.unit_of]
+        self.same_text = _number([" ".join(text.lower().split()) for text in self.unit_texts])[1]
+
+    @functools.cached_property
+    def neighbours(self) -> Any:
+        """CSR [n_units, n_units]: each unit with the units before and after it in its passage."""
+        n = len(self.units)
+        here = np.arange(n)
+        later = here[1:][self.text_of_unit[1:] == self.text_of_unit[:-1]]
+        rows = np.concatenate([here, later, later - 1])
+        columns = np.concatenate([here, later - 1, later])
+        return _ones(rows, columns, (n, n))
+
+    @functools.cached_property
+    def membership(self) -> Any:
+        """CSR [n_texts, n_units]: the units of each passage."""
+        n = len(self.units)
+        return _ones(self.text_of_unit, np.arange(n), (len(self.texts), n))
+
+    def number_texts(self, candidates: IntArray) -> IntArray:
+        """Number the candidates' texts, equal where one question has the same words twice."""
+        kinds = int(self.same_text.max()) + 1
+        found = self.question_of[candidates] * kinds + self.same_text[self.unit_of[candidates]]
+        return np.asarray(found)
+
+
+# ---- Terms of a batch as sparse matrices, and how much each says
+
+SATURATION, LENGTH_SHARE = 0.9, 0.4
+"""BM25's k1 and b, as for retrieval."""
+AVERAGE_TERMS = 12.0
+"""Terms of a sentence, stop words aside: the mean over CLAPnq, SciFact and XQuAD is 12.6."""
+
+
+class TermWeights:
+    """How much terms say: idf over a background of texts, scaled to (0, 1].
+
+    weight(t) = ln(1 + (N - df + 0.5) / (df + 0.5)) / ln(1 + (N + 0.5) / 0.5), so a term that no
+    text has weighs 1.
+
+    Parameters
+    ----------
+    frequencies
+        Term (as `rag_eval.corpus.analyzer` makes it) -> number of texts that have it.
+    n_texts
+        Number of texts. Without any, every term weighs 1.
+    """
+
+    def __init__(self, frequencies: Mapping[str, int] | None = None, n_texts: int = 0) -> None:
+        self.frequencies = dict(frequencies or {})
+        self.n_texts = n_texts
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[str]) -> "TermWeights":
+        """Count the texts that a corpus is made of."""
+        analyzer = Analyzer()
+        rows = analyzer.index(texts)
+        _, columns, _ = count_matrix(rows, len(analyzer.vocabulary))
+        counts = np.bincount(columns, minlength=len(analyzer.vocabulary))
+        return cls(dict(zip(analyzer.vocabulary, counts.tolist(), strict=True)), len(texts))
+
+    def weigh(self, vocabulary: Mapping[str, int]) -> FloatArray:
+        """Return the weights by term id, [len(vocabulary)]."""
+        if self.n_texts == 0:
+            return np.ones(len(vocabulary))
+        df = np.array([self.frequencies.get(term, 0) for term in vocabulary], dtype=np.float64)
+        n = float(self.n_texts)
+        rarity = np.log1p((np.maximum(n - df, 0) + 0.5) / (df + 0.5))
+        return np.asarray(rarity / np.log1p((n + 0.5) / 0.5))
+
+
+@functools.cache
+def function_words() -> tuple[str, ...]:
+    """English words that questions are built with and that say nothing about their subject."""
+    text = files("rag_eval.answers").joinpath("function_words.json").read_text("utf-8")
+    return tuple(json.loads(text))
+
+
+class Widening:
+    """Further columns for question terms that have synonyms.
+
+    Parameters
+    ----------
+    expansion
+        The synonyms.
+    analyzer
+        Whose term ids all rows are in.
+    rows
+        Term ids of the questions with function words, because phrases are made of them.
+    asked
+        Term ids of the questions that count.
+
+    Attributes
+    ----------
+    asked
+        The questions in columns: where a term has synonyms, the widened column stands for it. A
+        term counts once a question.
+    terms
+        Term of each widened column; their ids start at `n_terms`, the size of the vocabulary.
+    """
+
+    def __init__(
+        self,
+        expansion: Expansion,
+        analyzer: Analyzer,
+        rows: Sequence[Sequence[int]],
+        asked: Sequence[Sequence[int]],
+    ) -> None:
+        bound = expansion.bind(analyzer)
+        self.n_terms = len(analyzer.vocabulary)
+        columns: dict[tuple[int, Phrase], int] = {}
+        self.terms: list[int] = []
+        self._options: list[tuple[Mean, ...]] = []
+        self.asked: list[list[int]] = []
+        for phrases, counted in zip(bound.phrases(rows), asked, strict=True):
+            column_of = {term: term for term in counted}
+            for phrase in phrases:
+                for term in phrase:
+                    alone = () if phrase == (term,) else bound.means((term,))
+                    means = (*bound.means(phrase), *alone)
+                    if means and column_of.get(term) == term:
+                        key = (term, phrase)
+                        if key not in columns:
+                            columns[key] = self.n_terms + len(columns)
+                            self.terms.append(term)
+                            self._options.append(means)
+                        column_of[term] = columns[key]
+            self.asked.append(list(column_of.values()))
+        distinct = dict.fromkeys(mean.terms for means in self._options for mean in means)
+        self._means = {terms: place for place, terms in enumerate(distinct)}
+
+    def widen(self, values: Any) -> Any:
+        """Append the widened columns to a matrix.
+
+        Parameters
+        ----------
+        values
+            CSR [n, n_terms], not negative: 0 where a text lacks the term.
+
+        Returns
+        -------
+        CSR [n, n_terms + len(terms)]
+            A widened column has the largest of the term's own value and, for each meaning of which
+            the text has all terms, the mean of their values times the meaning's weight.
+        """
+        from scipy.sparse import csr_array, hstack
+
+        if not self.terms:
+            return values
+        present = values.copy()
+        present.data = (present.data > 0).astype(np.float64)
+        distinct = [tuple(dict.fromkeys(terms)) for terms in self._means]
+        sizes = np.array([len(terms) for terms in distinct], dtype=np.float64)
+        rows = np.array([term for terms in distinct for term in terms], dtype=np.int64)
+        owners = np.repeat(np.arange(len(distinct)), sizes.astype(np.int64))
+        member = _ones(rows, owners, (self.n_terms, len(distinct)))
+        whole = (present @ member).tocoo()
+        has_all = whole.data >= sizes[whole.col]
+        row, column = whole.row[has_all], whole.col[has_all]
+        complete = csr_array((1.0 / sizes[column], (row, column)), shape=whole.shape)
+        meant = (values @ member).multiply(complete).tocsr()
+        terms = np.array(self.terms, dtype=np.int64)
+        found = values @ _ones(terms, np.arange(len(terms)), (self.n_terms, len(terms)))
+        # the n-th meanings of all columns at once, because a maximum is wanted and not a sum
+        for place in range(max(map(len, self._options))):
+            nth = [
+                (options[place].weight, self._means[options[place].terms], column)
+                for column, options in enumerate(self._options)
+                if place < len(options)
+            ]
+            weights, means, columns = (np.array(part) for part in zip(*nth, strict=True))
+            chosen = csr_array((weights, (means, columns)), shape=(len(distinct), len(terms)))
+            found = found.maximum(meant @ chosen)
+        return hstack([values, found], format="csr")
+
+
+def _present(matrix: Any) -> Any:
+    """Copy a matrix of counts with each count at most 1."""
+    matrix = matrix.copy()
+    matrix.data = np.minimum(matrix.data, 1.0)
+    return matrix
+
+
+class PoolTerms:
+    """The terms of a pool.
+
+    Attributes
+    ----------
+    questions, units, titles, passages
+        CSR of 0 and 1, and between them where only a synonym is there; `passages` are distinct
+        texts without titles. Function words are left out of questions. Columns of widened terms
+        follow those of the vocabulary.
+    saturated
+        CSR [n_units, n_terms]: counts as BM25 saturates them.
+    unit_lengths
+        Terms of each unit.
+    weights
+        [n_terms].
+    """
+
+    def __init__(
+        self, pool: Pool, weights: TermWeights, expansion: Expansion | None = None
+    ) -> None:
+        from scipy.sparse import csr_array
+
+        analyzer = Analyzer()
+        functional = {term for row in analyzer.index(function_words()) for term in row}
+        questions = analyzer.index(pool.questions)
+        asked = [[term for term in row if term not in functional] for row in questions]
+        unit_rows = analyzer.index(pool.unit_texts)
+        titles = analyzer.index([title.replace("_", " ") for title in pool.titles])
+        widening = expansion and Widening(expansion, analyzer, questions, asked)
+        n_terms = len(analyzer.vocabulary)
+
+        def count(rows: Sequence[Sequence[int]], width: int = n_terms) -> Any:
+            return csr_array(count_matrix(rows, width), shape=(len(rows), width))
+
+        units = count(unit_rows)
+        self.questions, self.units, self.titles = map(
+            _present, (count(asked), units, count(titles))
+        )
+        self.passages = _present((pool.membership @ units).tocsr())
+        self.unit_lengths = units.sum(axis=1)
+        # a unit's length is held against that of an average sentence, not of the batch:
+        # an answer may not depend on what else is asked
+        longer = 1.0 - LENGTH_SHARE + LENGTH_SHARE * self.unit_lengths / AVERAGE_TERMS
+        self.saturated = units
+        rows = np.repeat(np.arange(units.shape[0]), np.diff(units.indptr))
+        self.saturated.data = units.data / (units.data + SATURATION * longer[rows])
+        self.weights = weights.weigh(analyzer.vocabulary)
+        if widening:
+            self.questions = count(widening.asked, n_terms + len(widening.terms))
+            for name in ("units", "titles", "passages", "saturated"):
+                setattr(self, name, widening.widen(getattr(self, name)))
+            self.weights = np.concatenate([self.weights, self.weights[widening.terms]])
+        unit_rows = [[term for term in row if term not in functional] for row in unit_rows]
+        wanted, present = _pair_terms(asked, n_terms), _pair_terms(unit_rows, n_terms)
+        known = np.unique(wanted[1])
+        shared = np.isin(present[1], known)
+        width = max(len(known), 1)
+
+        def share(rows: IntArray, codes: IntArray, n_rows: int) -> Any:
+            found = _ones(rows, np.searchsorted(known, codes), (n_rows, width))
+            found.sum_duplicates()
+            return _present(found)
+
+        self._asked_pairs = share(*wanted, len(asked))
+        self._unit_pairs = share(present[0][shared], present[1][shared], len(unit_rows))
+
+    def pair_share(self, question_of: IntArray, unit_of: IntArray) -> FloatArray:
+        """Return the share of neighbouring terms that a unit shares, [n_candidates]."""
+        shared = self._unit_pairs[unit_of].multiply(self._asked_pairs[question_of]).sum(axis=1)
+        return np.asarray(shared / np.maximum(self._asked_pairs.sum(axis=1), 1.0)[question_of])
+
+
+def _pair_terms(rows: list[list[int]], n_terms: int) -> tuple[IntArray, IntArray]:
+    """Return row and code of each pair of neighbouring terms, in either order."""
+    owner = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    flat = np.array([term for row in rows for term in row], dtype=np.int64)
+    same = owner[1:] == owner[:-1]
+    low, high = np.minimum(flat[1:], flat[:-1]), np.maximum(flat[1:], flat[:-1])
+    return owner[1:][same], (low * n_terms + high)[same]
+
+
+# ---- Features of each candidate
+
+Embed = Callable[[Sequence[str]], Float32Array]
+"""Texts -> float32 [n, d], rows of unit norm (or zero)."""
+
+LEXICAL = (
+    *("unit_coverage", "titled_coverage", "passage_coverage", "evidence_coverage"),
+    *("local_coverage", "frequency", "pairs", "missing", "number_fits", "number_lacks"),
+    *("name_fits", "first", "position", "length"),
+)
+DENSE = ("similarity", "window_similarity", "passage_similarity")
+
+LONGEST_EMBEDDED = 2000
+"""Characters of a text that are embedded; sentence models read fewer."""
+
+_BLOCK = 65_536
+_WANTS_NUMBER = re.compile(
+    r"\b(?:when|what (?:year|date|day|time|age|percentage|number)|which year"
+    r"|how (?:many|much|long|old|far|often|tall|big|large|high|fast))\b",
+    re.IGNORECASE,
+)
+_WANTS_NAME = re.compile(
+    r"\b(?:who|whom|whose|where|(?:which|what) (?:country|city|state|team|person|company|name))\b",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(
+    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|hundred|thousand"
+    r"|million|billion|dozen|half|twice|percent)\b",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"[a-z0-9,;:] [A-Z][a-z]+")
+
+
+def _flag(pattern: re.Pattern[str], texts: Sequence[str]) -> BoolArray:
+    return np.array([pattern.search(text) is not None for text in texts], dtype=bool)
+
+
+def lexical(pool: Pool, terms: PoolTerms) -> FloatArray:
+    """Measure words, [n_candidates, len(LEXICAL)].
+
+    Coverages are shares of the question's term weight: in the unit, in it or the passage's title,
+    in the passage or title, in all of the question's evidence. `local_coverage` weighs terms by how
+    few of the question's own candidates have them. `frequency` is `unit_coverage` with counts
+    saturated as in BM25. `pairs`: share of the question's neighbouring terms that are neighbours in
+    the unit. `missing`: the heaviest term that neither passage nor title has, as a share of the
+    heaviest of all. `number_*`, `name_fits`: the question asks for a number or a name and the unit
+    has or lacks it. `position`: 1 / (1 + place in the passage). `length`: ln(1 + terms).
+    """
+    q, pair, unit = pool.question_of, pool.pair_of, pool.unit_of
+    asker, n_questions = pool.question_of_pair, len(pool.questions)
+    asked, weights = terms.questions, terms.weights
+    total = np.maximum(asked @ weights, 1e-12)
+    in_unit = terms.units[unit].multiply(asked[q]).tocsr()
+    in_title = terms.titles[pool.title_of_pair].multiply(asked[asker]).tocsr()
+    in_passage = terms.passages[pool.text_of_pair].multiply(asked[asker]).tocsr()
+    in_passage = in_passage.maximum(in_title).tocsr()
+    in_evidence = in_passage[:0]
+    in_evidence.resize((n_questions, in_passage.shape[1]))
+    for place in range(int(pool.passage_of_pair.max()) + 1):  # the n-th passages of all questions
+        rows = np.flatnonzero(pool.passage_of_pair == place)
+        nth = _ones(asker[rows], rows, (n_questions, len(asker))) @ in_passage
+        in_evidence = in_evidence.maximum(nth)
+    absent = _heaviest((asked[asker] - in_passage).tocsr(), weights)
+    missing = absent / np.maximum(_heaviest(asked, weights), 1e-12)[asker]
+    wants_number = _flag(_WANTS_NUMBER, pool.questions)[q]
+    has_number = _flag(_NUMBER, pool.unit_texts)[unit]
+    columns = {
+        "unit_coverage": (in_unit @ weights) / total[q],
+        "titled_coverage": (in_unit.maximum(in_title[pair]) @ weights) / total[q],
+        "passage_coverage": ((in_passage @ weights) / total[asker])[pair],
+        "evidence_coverage": ((in_evidence @ weights) / total)[q],
+        "local_coverage": _local_coverage(in_unit, pool),
+        "frequency": (terms.saturated[unit].multiply(asked[q]).tocsr() @ weights) / total[q],
+        "pairs": terms.pair_share(q, unit),
+        "missing": missing[pair],
+        "number_fits": wants_number & has_number,
+        "number_lacks": wants_number & ~has_number,
+        "name_fits": _flag(_WANTS_NAME, pool.questions)[q] & _flag(_NAME, pool.unit_texts)[unit],
+        "first": pool.place == 0,
+        "position": 1.0 / (1.0 + pool.place),
+        "length": np.log1p(terms.unit_lengths[unit]),
+    }
+    return np.column_stack([np.asarray(columns[name], dtype=np.float64) for name in LEXICAL])
+
+
+def _heaviest(matrix: Any, weights: FloatArray) -> FloatArray:
+    """Return the largest weight among the terms of each row, 0 where it has none."""
+    weighed = matrix.copy()
+    weighed.data = weighed.data * weights[weighed.indices]
+    return np.asarray(weighed.max(axis=1).toarray(), dtype=np.float64).ravel()
+
+
+def _local_coverage(in_unit: Any, pool: Pool) -> FloatArray:
+    """Weigh each term by how few of the question's own candidates have it."""
+    n_questions, n_candidates = len(pool.questions), len(pool.question_of)
+    gather = _ones(pool.question_of, np.arange(n_candidates), (n_questions, n_candidates))
+    rarity = (gather @ in_unit).tocsr()
+    counts = np.bincount(pool.question_of, minlength=n_questions).astype(np.float64)
+    rows = np.repeat(np.arange(n_questions), np.diff(rarity.indptr))
+    rarity.data = np.log1p((counts[rows] - rarity.data + 0.5) / (rarity.data + 0.5))
+    total = np.maximum(rarity.sum(axis=1), 1e-12)
+    covered = in_unit.multiply(rarity[pool.question_of]).sum(axis=1)
+    return np.asarray(covered / total[pool.question_of])
+
+
+def dense(pool: Pool, embed: Embed) -> FloatArray:
+    """Measure nearness of vectors, [n_candidates, len(DENSE)].
+
+    Every text is embedded once, in one call.
+
+    Cosine of the question with the unit; with the mean vector of the unit and its neighbours; with
+    that of all units of the passage.
+    """
+    texts = [text[:LONGEST_EMBEDDED] for text in [*pool.questions, *pool.unit_texts]]
+    vectors = np.asarray(embed(texts), dtype=np.float32)
+    asked, units = vectors[: len(pool.questions)], vectors[len(pool.questions) :]
+    near = _multiply_rows(asked, pool.question_of, units, pool.unit_of)
+    windows = _normalise(pool.neighbours @ units)
+    around = _multiply_rows(asked, pool.question_of, windows, pool.unit_of)
+    passages = _normalise(pool.membership @ units)
+    whole = _multiply_rows(asked, pool.question_of_pair, passages, pool.text_of_pair)
+    return np.column_stack([near, around, whole[pool.pair_of]])
+
+
+def _normalise(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
+    return np.asarray(vectors / np.where(norms > 0, norms, 1.0))
+
+
+def _multiply_rows(
+    left: npt.NDArray[np.floating],
+    left_rows: IntArray,
+    right: npt.NDArray[np.floating],
+    right_rows: IntArray,
+) -> FloatArray:
+    """Multiply chosen rows in blocks, so that memory does not grow with the candidates."""
+    found = np.zeros(len(left_rows))
+    for start in range(0, len(left_rows), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        found[part] = np.einsum(
+            "ij,ij->i", left[left_rows[part]], right[right_rows[part]], dtype=np.float64
+        )
+    return found
+
+
+# ---- Signals of each question: whether the evidence carries it
+
+OF_BEST = (*LEXICAL[:11], *DENSE)
+"""Features of the best unit that the signal looks at again: how well it fits says more about the
+evidence than its rank does."""
+OF_QUESTION = ("score", "lead", "candidates")
+"""Log-odds of the best unit; its lead over the second; ln(1 + number of candidates), because the
+best of many fits by chance."""
+ALONE = 2.0
+"""The lead of a unit without a rival."""
+
+
+def signal_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Name the columns of `question_rows` where units are measured by `names`."""
+    return (*OF_QUESTION, *(name for name in OF_BEST if name in names))
+
+
+def question_rows(
+    names: tuple[str, ...], measured: FloatArray, log_odds: FloatArray, order: IntArray, pool: Pool
+) -> FloatArray:
+    """Measure each question, [n_questions, len(signal_names(names))].
+
+    Rows of questions without a candidate are 0.
+
+    Parameters
+    ----------
+    names
+        Columns of `measured` [n_candidates, len(names)].
+    log_odds
+        [n_candidates].
+    order
+        Candidates by (question, best first).
+    """
+    counts = np.bincount(pool.question_of, minlength=len(pool.questions))
+    found = np.zeros((len(counts), len(signal_names(names))))
+    asked = np.flatnonzero(counts)
+    first = (np.cumsum(counts) - counts)[asked]
+    best, second = order[first], order[np.minimum(first + 1, len(order) - 1)]
+    lead = np.where(counts[asked] > 1, log_odds[best] - log_odds[second], ALONE)
+    found[asked, :3] = np.column_stack([log_odds[best], lead, np.log1p(counts[asked])])
+    found[asked, 3:] = measured[best][:, [names.index(name) for name in OF_BEST if name in names]]
+    return found
+
+
+# ---- Fitted weights
+
+FILE = "coefficients.json"
+Model = Literal["lexical", "lsa", "sentence"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """One fitted model.
+
+    Parameters
+    ----------
+    features
+        Names of the features of a unit, in order.
+    sentence, sentence_bias
+        Log-odds that a unit answers: features @ sentence + sentence_bias.
+    signal, signal_bias
+        Log-odds that the best unit is right, over `signal_names(features)`.
+    threshold
+        Default threshold of the signal.
+    """
+
+    features: tuple[str, ...]
+    sentence: FloatArray
+    sentence_bias: float
+    signal: FloatArray
+    signal_bias: float
+    threshold: float
+
+
+def feature_names(model: Model) -> tuple[str, ...]:
+    """Name the features that a model weighs."""
+    return LEXICAL if model == "lexical" else (*LEXICAL, *DENSE)
+
+
+@functools.cache
+def load(model: Model) -> Weights:
+    """Read the weights of a model."""
+    text = files("rag_eval.answers").joinpath(FILE).read_text(encoding="utf-8")
+    names, fitted = feature_names(model), json.loads(text)["models"][model]
+    return Weights(
+        names,
+        np.array([fitted["sentence"][name] for name in names]),
+        fitted["sentence"]["bias"],
+        np.array([fitted["signal"][name] for name in signal_names(names)]),
+        fitted["signal"]["bias"],
+        fitted["threshold"],
+    )
+
+
+# ---- The answerer
 
 CITED_FROM = 0.12
-"""Probability from which a sentence is cited beside the best one, where the evidence is one passage. Chosen by hand between 0.1 and 0.25 on
-CLAPnq, SciFact and XQuAD, their held-out parts included: further up, human-selected sentences are lost faster than others are spared."""
-
+"""Probability from which a sentence is cited beside the best one, where the evidence is one
+passage. Chosen by hand between 0.1 and 0.25 on CLAPnq, SciFact and XQuAD, their held-out parts
+included: above it, human-selected sentences are lost faster than others are spared."""
 CITED_FROM_AMONG_MANY = 0.5
-"""The same where the evidence is more than one passage: what is cited beside the best sentence has to be right more often than not, because
-there it is wrong wherever the best one's passage is."""
-
+"""The same where the evidence is several passages: there a second sentence is wrong wherever the
+best one's passage is."""
 HANDICAP = {"code": 1.0, "pointer": 2.0}
-"""Log-odds taken off units of these kinds. A rule, not fitted, as no set has them: code illustrates what a sentence says, and a "See Also" entry
-describes another document."""
-
+"""Log-odds taken off units of these kinds. A rule, not fitted, because no set has them: code
+illustrates what a sentence says, and a "See Also" entry describes another document."""
 ROUNDING = 6
-"""Decimals of a probability that count: the last bits of a sum depend on what else is in the batch."""
+"""Decimals of a probability that count: the last bits of a sum depend on what else is in the
+batch."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chosen:
-    """A sentence to cite: passage.text[start:end] of the question's passage number `passage`, with the probability that it answers."""
+    """A sentence to cite, with the probability that it answers."""
 
-    passage: int
+    passage: int  # number within the question's list, from 0
     start: int
     end: int
     score: float
@@ -46,17 +632,12 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Extract:
-    """What the evidence says to one question.
+    """Sentences of the evidence for one question.
 
-    Parameters
-    ----------
-    sentences
-        Best first; also where `answered` is false, so that a near miss can be looked at. Empty where no passage has a sentence, or the
-        question no word.
-    signal
-        How well the evidence carries the question, in [0, 1]: on sets like those it was fitted on, how often the best sentence is right.
-    answered
-        Whether the signal reaches the threshold; else the answer is NOT FOUND.
+    `sentences` stand best first, also where `answered` is false, so that a near miss can be looked
+    at. `signal` in [0, 1] is how well the evidence carries the question: how often, on sets like
+    those it was fitted on, the best sentence is right. `answered` is false where the signal is
+    under the threshold.
     """
 
     sentences: tuple[Chosen, ...]
@@ -64,10 +645,7 @@ class Extract:
     answered: bool
 
 
-NOTHING = Extract((), 0.0, answered=False)
-
-
-def _probability(log_odds: Floats) -> Floats:
+def _probability(log_odds: FloatArray) -> FloatArray:
     return np.asarray(np.round(1.0 / (1.0 + np.exp(-np.clip(log_odds, -50, 50))), ROUNDING))
 
 
@@ -79,16 +657,17 @@ class Extractive:
     embed
         Texts -> unit vectors; None measures words only.
     embedding
-        What `embed` is: `sentence` (a sentence model such as MiniLM) or `lsa`. Their cosines mean different things.
+        The kind of `embed`: `sentence` (a sentence model such as MiniLM) or `lsa`. Their cosines
+        mean different things.
     max_sentences
         At most so many sentences an answer.
     abstain_below
-        Threshold of the signal; None takes the default of these coefficients.
+        Threshold of the signal; None takes the fitted default.
     term_weights
-        Document frequencies of the corpus that the evidence comes from; without them every content word weighs the same.
+        Document frequencies of the corpus of the evidence; without them every content word weighs
+        the same.
     expansion
-        Synonyms: a question term that the text lacks counts in part where it has a synonym. The coefficients were fitted without any, so the
-        signal is calibrated only without.
+        Synonyms. The weights were fitted without any, so the signal is calibrated only without.
 
     Raises
     ------
@@ -98,7 +677,7 @@ class Extractive:
 
     def __init__(
         self,
-        embed: features.Embed | None = None,
+        embed: Embed | None = None,
         *,
         embedding: Literal["sentence", "lsa"] = "sentence",
         max_sentences: int = 3,
@@ -111,7 +690,7 @@ class Extractive:
         if abstain_below is not None and not 0 <= abstain_below <= 1:
             raise ValueError(f"abstain_below: found {abstain_below}, accepted 0 to 1")
         self._embed = embed
-        self._weights: Weights = load("lexical" if embed is None else embedding)
+        self._weights = load("lexical" if embed is None else embedding)
         self._max_sentences = max_sentences
         self.abstain_below = self._weights.threshold if abstain_below is None else abstain_below
         self._term_weights = term_weights or TermWeights()
@@ -120,124 +699,64 @@ class Extractive:
     def answer(
         self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]
     ) -> list[Extract]:
-        """Answer a batch.
+        """Answer a batch: one extract for each question from its own passages.
 
-        Parameters
-        ----------
-        questions
-            Any texts.
-        passages
-            The evidence of each question, in any order; ties go to the lower `rank`.
-
-        Returns
-        -------
-        list of Extract
-            One for each question. No sentence stands twice in an answer, however many passages have it; the best-ranked of these is cited.
-
-        Raises
-        ------
-        ValueError
-            Not one list of passages for each question.
+        No sentence stands twice in an answer. Of its copies, the best-ranked one is cited.
         """
         if len(questions) != len(passages):
             raise ValueError(
-                f"passages: found {len(questions)} questions, {len(passages)} lists of passages; accepted: one list a question"
+                f"passages: found {len(questions)} questions, {len(passages)} lists of passages; "
+                "accepted: one list a question"
             )
         pool = Pool(questions, passages)
         if len(pool.question_of) == 0:
-            return [NOTHING] * len(pool.questions)
+            return [Extract((), 0.0, answered=False)] * len(pool.questions)
+        weights = self._weights
         measured, askable = self._measure(pool)
-        log_odds = (
-            measured @ self._weights.sentence + self._weights.sentence_bias - _handicaps(pool)
-        )
+        handicaps = np.array([HANDICAP.get(unit.kind, 0.0) for unit in pool.units])[pool.unit_of]
+        log_odds = measured @ weights.sentence + weights.sentence_bias - handicaps
         scores = _probability(log_odds)
-        order = np.lexsort(
-            (
-                pool.starts,
-                pool.passage_of_pair[pool.pair_of],
-                pool.rank_of_pair[pool.pair_of],
-                -scores,
-                pool.question_of,
-            )
+        tie_breaks = (
+            pool.starts,
+            pool.passage_of_pair[pool.pair_of],
+            pool.rank_of_pair[pool.pair_of],
         )
-        rows = abstention.question_rows(self._weights.features, measured, log_odds, order, pool)
-        signals = np.where(
-            askable, _probability(rows @ self._weights.signal + self._weights.signal_bias), 0.0
-        )
-        kept = _chosen(pool, scores, order, self._max_sentences)
-        kept = kept[askable[pool.question_of[kept]]]
-        return self._extracts(pool, _best_ranked(pool, kept), scores[kept], signals)
-
-    def _measure(self, pool: Pool) -> tuple[Floats, npt.NDArray[np.bool_]]:
-        """Features of all candidates, and which questions can be answered: those of which the evidence has a word, or that a model can read."""
-        terms = PoolTerms(pool, self._term_weights, self._expansion)
-        words = features.lexical(pool, terms)
-        asked = np.array(
-            [any(character.isalnum() for character in question) for question in pool.questions],
-            dtype=bool,
-        )
-        if self._embed is None:
-            covered = np.zeros(len(pool.questions))
-            covered[pool.question_of] = words[:, features.LEXICAL.index("evidence_coverage")]
-            return words, asked & (covered > 0)
-        counts = np.bincount(pool.question_of, minlength=len(pool.questions))
-        return np.hstack([words, features.dense(pool, self._embed)]), asked & (counts > 0)
-
-    def _extracts(self, pool: Pool, kept: Ints, scores: Floats, signals: Floats) -> list[Extract]:
+        order = np.lexsort((*tie_breaks, -scores, pool.question_of))
+        rows = question_rows(weights.features, measured, log_odds, order, pool)
+        signals = np.where(askable, _probability(rows @ weights.signal + weights.signal_bias), 0.0)
+        cited = self._choose(pool, scores, order)
+        cited = cited[askable[pool.question_of[cited]]]
+        # of copies of a text, the one that the retrieval ranked best: its document is cited
+        texts = pool.number_texts(np.arange(len(scores)))
+        by_rank = np.lexsort((*tie_breaks, texts))
+        copies = by_rank[np.searchsorted(texts[by_rank], texts[cited])]
         found: list[list[Chosen]] = [[] for _ in pool.questions]
-        columns = (
-            pool.question_of[kept],
-            pool.passage_of_pair[pool.pair_of[kept]],
-            pool.starts[kept],
-            pool.ends[kept],
-            scores,
-        )
-        for question, passage, start, end, score in zip(
-            *(column.tolist() for column in columns), strict=True
-        ):
-            found[question].append(Chosen(passage, start, end, score))
+        places = pool.passage_of_pair[pool.pair_of[copies]], pool.starts[copies], pool.ends[copies]
+        columns = [column.tolist() for column in (pool.question_of[cited], *places, scores[cited])]
+        for question, *chosen in zip(*columns, strict=True):
+            found[question].append(Chosen(*chosen))
         return [
-            Extract(tuple(its), signal, answered=bool(its) and signal >= self.abstain_below)
-            for its, signal in zip(found, signals.tolist(), strict=True)
+            Extract(tuple(chosen), signal, answered=bool(chosen) and signal >= self.abstain_below)
+            for chosen, signal in zip(found, signals.tolist(), strict=True)
         ]
 
+    def _measure(self, pool: Pool) -> tuple[FloatArray, BoolArray]:
+        """Measure all candidates, and tell which questions can be answered at all."""
+        words = lexical(pool, PoolTerms(pool, self._term_weights, self._expansion))
+        asked = np.array([any(map(str.isalnum, question)) for question in pool.questions])
+        reached = np.zeros(len(pool.questions), dtype=bool)
+        if self._embed is None:
+            reached[pool.question_of] = words[:, LEXICAL.index("evidence_coverage")] > 0
+            return words, asked & reached
+        reached[pool.question_of] = True
+        return np.hstack([words, dense(pool, self._embed)]), asked & reached
 
-def _handicaps(pool: Pool) -> Floats:
-    of_unit = np.fromiter(
-        (HANDICAP.get(unit.kind, 0.0) for unit in pool.units),
-        dtype=np.float64,
-        count=len(pool.units),
-    )
-    return np.asarray(of_unit[pool.unit_of])
-
-
-def _texts(pool: Pool, candidates: Ints) -> Ints:
-    """Number of each candidate's text within its question: equal where one question has the same words twice."""
-    return np.asarray(
-        pool.question_of[candidates] * (int(pool.same_text.max()) + 1)
-        + pool.same_text[pool.unit_of[candidates]]
-    )
-
-
-def _chosen(pool: Pool, scores: Floats, order: Ints, most: int) -> Ints:
-    """Candidates to cite, by (question, best first): each text once, the best always, others where they are probable enough."""
-    order = order[np.sort(np.unique(_texts(pool, order), return_index=True)[1])]
-    owner = pool.question_of[order]
-    place = np.arange(len(order)) - np.searchsorted(owner, owner)
-    needed = np.where(
-        np.bincount(pool.question_of_pair, minlength=len(pool.questions)) > 1,
-        CITED_FROM_AMONG_MANY,
-        CITED_FROM,
-    )[owner]
-    return np.asarray(order[(place == 0) | ((place < most) & (scores[order] >= needed))])
-
-
-def _best_ranked(pool: Pool, kept: Ints) -> Ints:
-    """For each candidate the copy of its text that the retrieval ranked best: its document is cited."""
-    everyone = np.arange(len(pool.question_of))
-    texts = _texts(pool, everyone)
-    order = np.lexsort(
-        (pool.starts, pool.passage_of_pair[pool.pair_of], pool.rank_of_pair[pool.pair_of], texts)
-    )
-    first = order[np.searchsorted(texts[order], texts[kept])]
-    return np.asarray(first)
+    def _choose(self, pool: Pool, scores: FloatArray, order: IntArray) -> IntArray:
+        """Return the candidates to cite, by (question, best first), each text once."""
+        order = order[np.sort(np.unique(pool.number_texts(order), return_index=True)[1])]
+        owner = pool.question_of[order]
+        place = np.arange(len(order)) - np.searchsorted(owner, owner)
+        several = np.bincount(pool.question_of_pair, minlength=len(pool.questions)) > 1
+        needed = np.where(several, CITED_FROM_AMONG_MANY, CITED_FROM)[owner]
+        probable = (place < self._max_sentences) & (scores[order] >= needed)
+        return np.asarray(order[(place == 0) | probable])

@@ -1,1 +1,1 @@
-"""Citations: payload rules, matching against gold, traces, projections from the frameworks of the field."""
+"""Citations: payload rules, matching against gold, traces, projections from other frameworks."""

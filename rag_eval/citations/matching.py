@@ -1,183 +1,228 @@
-"""Cited spans against gold spans, for all questions at once: correct citations, gold found, tokens of the anchors covered.
-
-Belongs here: counts and rates per question over integer arrays. Documents are codes; whether a citation validates is decided before. Nothing here loops over
-questions, citations or documents; the work grows with the pairs that share a question and a document.
-"""
+"""Match cited spans with gold spans, and cut copies of sources out of a text."""
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rag_eval.citations.live_index import word_spans
+from rag_eval.citations.payload import word_spans
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, is_joined
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+# ---- Text that is copied word for word from sources
+
+SHORTEST = 24
+"""Characters, white space aside, from which equal words are a copy: four or five words."""
+_SHORTEST_QUOTE = 8
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+"""Odd, so that no character is lost from the hash; two windows that fall together by chance only
+cut a text short."""
+_SPACES = "\u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000"
+_WHITE = np.array(
+    [*range(0x09, 0x0E), *range(0x1C, 0x21), *range(0x2000, 0x200B), *map(ord, _SPACES)],
+    dtype=np.uint32,
+)
+"""Characters that `str.isspace` counts as white space."""
+
+
+class Source(NamedTuple):
+    """A piece of a source; pieces of one name are one source."""
+
+    name: str
+    text: str
+
+
+class Uncopied(NamedTuple):
+    """A text that copies no source by more than a snippet.
+
+    An ellipsis in `text` stands for a cut. `used` maps each source that is still copied to its
+    number of copied characters.
+    """
+
+    text: str
+    used: dict[str, int]
+
+
+def _plain(text: str) -> tuple[npt.NDArray[np.uint64], IntArray]:
+    """Return codes and places of the characters that are no white space, ASCII in lower case."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    places = np.flatnonzero(~np.isin(codes, _WHITE)).astype(np.int64)
+    kept = codes[places].astype(np.uint64)
+    return np.where((kept >= ord("A")) & (kept <= ord("Z")), kept + np.uint64(32), kept), places
+
+
+def _windows(codes: npt.NDArray[np.uint64], width: int) -> npt.NDArray[np.uint64]:
+    """Hash every run of `width` codes, [len(codes) - width + 1]; empty for fewer codes."""
+    n = len(codes) - width + 1
+    if n <= 0:
+        return np.zeros(0, dtype=np.uint64)
+    found = np.zeros(n, dtype=np.uint64)
+    for place in range(width):
+        found = found * _FACTOR + codes[place : place + n]  # modulo 2**64
+    return found
+
+
+def _covered(length: int, places: IntArray, starts: IntArray, width: int) -> BoolArray:
+    """Mark the characters that runs of `width` plain characters from `starts` cover."""
+    change = np.zeros(length + 1, dtype=np.int64)
+    np.add.at(change, places[starts], 1)
+    np.add.at(change, places[starts + width - 1] + 1, -1)
+    return np.asarray(np.cumsum(change)[:length] > 0)
+
+
+def copies(text: str, sources: Sequence[Source]) -> dict[str, BoolArray]:
+    """Return, for each copied source, the characters of the text that stand in it, [len(text)].
+
+    The work grows with the lengths of the text and the sources.
+    """
+    codes, places = _plain(text)
+    hashes: dict[int, npt.NDArray[np.uint64]] = {}
+    found: dict[str, BoolArray] = {}
+    for source in sources:
+        own, _ = _plain(source.text)
+        width = min(SHORTEST, len(own))
+        if width < _SHORTEST_QUOTE or len(codes) < width:
+            continue
+        if width not in hashes:
+            hashes[width] = _windows(codes, width)
+        starts = np.flatnonzero(np.isin(hashes[width], _windows(own, width))).astype(np.int64)
+        if len(starts):
+            covered = _covered(len(text), places, starts, width)
+            found[source.name] = found[source.name] | covered if source.name in found else covered
+    return found
+
+
+def uncopied(text: str, sources: Sequence[Source], limit: int = SNIPPET_CHARS) -> Uncopied:
+    """Cut a text so that it copies at most `limit` characters of each source, the first ones.
+
+    The ellipsis of a cut counts too.
+    """
+    found = copies(text, sources)
+    dropped = np.zeros(len(text), dtype=bool)
+    for copied in found.values():
+        if copied.sum() > limit:
+            dropped |= copied & (np.cumsum(copied) > limit - 1)
+    used = {name: int((copied & ~dropped).sum()) for name, copied in found.items()}
+    return Uncopied(_without(text, dropped), {name: n for name, n in used.items() if n})
+
+
+def _without(text: str, dropped: BoolArray) -> str:
+    """Put an ellipsis in the place of each dropped run; combining marks stay with their letters."""
+    borders = np.flatnonzero(np.diff(np.concatenate([[False], dropped, [False]]).astype(np.int8)))
+    pieces: list[str] = []
+    done = 0
+    for start, end in zip(borders[::2].tolist(), borders[1::2].tolist(), strict=True):
+        cut, resumed = start, end
+        while cut > done and is_joined(text[cut]):
+            cut -= 1
+        while resumed < len(text) and is_joined(text[resumed]):
+            resumed += 1
+        pieces += (text[done:cut].rstrip() if cut > done else "", ELLIPSIS)
+        done = resumed
+    return "".join(pieces) + text[done:]
+
+
+# ---- Cited spans against gold spans
 
 
 @dataclasses.dataclass(frozen=True)
 class Spans:
-    """Spans of documents that belong to questions.
+    """Spans of documents that belong to questions; each field is int64 `[n]`.
 
     Parameters
     ----------
     query
-        `[n]` question codes from 0.
+        Question codes from 0.
     doc
-        `[n]` document codes from 0; -1 where the document is unknown: such a span overlaps nothing.
+        Document codes from 0; -1 for an unknown document, whose spans overlap nothing.
     start, end
-        `[n]` characters; a span without end > start >= 0 overlaps nothing.
-
-    Raises
-    ------
-    ValueError
-        The arrays differ in length, or a question code is negative.
+        Characters; a span without end > start >= 0 overlaps nothing.
     """
 
-    query: Ints
-    doc: Ints
-    start: Ints
-    end: Ints
-
-    def __post_init__(self) -> None:
-        """Make int64 arrays of equal length."""
-        for name in ("query", "doc", "start", "end"):
-            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
-        if (
-            len({array.shape for array in (self.query, self.doc, self.start, self.end)}) != 1
-            or self.query.ndim != 1
-        ):
-            raise ValueError(
-                "query, doc, start, end: accepted are four arrays of one dimension and one length"
-            )
-        if self.query.size and self.query.min() < 0:
-            raise ValueError(f"query: found {int(self.query.min())}, accepted codes from 0")
+    query: IntArray
+    doc: IntArray
+    start: IntArray
+    end: IntArray
 
     def __len__(self) -> int:
         return len(self.query)
 
     @property
-    def real(self) -> Flags:
+    def real(self) -> BoolArray:
         """Which spans hold any text of a known document."""
         return (self.doc >= 0) & (self.start >= 0) & (self.end > self.start)
 
-    def taken(self, keep: Flags) -> "Spans":
-        """Return the spans that are kept."""
+    def select(self, keep: BoolArray | IntArray) -> "Spans":
+        """Return the spans at the places that are kept."""
         return Spans(self.query[keep], self.doc[keep], self.start[keep], self.end[keep])
 
 
 @dataclasses.dataclass(frozen=True)
 class CitationMatch:
-    """Counts `[n_queries]`, and what each cited and each gold span came to.
+    """Counts of each question, and which citations are correct.
 
     Parameters
     ----------
-    cited_correct
-        `[n cited]` valid, and overlapping a gold span of its question by half of the shorter one.
-    gold_matched
-        `[n gold]` overlapped in that way by a valid cited span.
+    correct
+        `[n cited]`: valid, and overlapping a gold span of its question by half of the shorter one.
     n_cited, n_valid, n_correct
-        Citations made, those that validate, those that are correct.
+        `[n_queries]`: citations made, those that are valid, those that are correct.
     n_due
-        Citations made, or 1 where the question was owed one and none was made.
+        `[n_queries]`: citations made, or 1 where the question was owed one and none was made.
     n_gold, n_gold_matched
-        Gold spans, and those matched.
+        `[n_queries]`: gold spans, and those that a valid citation overlaps in that way.
     """
 
-    cited_correct: Flags
-    gold_matched: Flags
-    n_cited: Ints
-    n_valid: Ints
-    n_correct: Ints
-    n_due: Ints
-    n_gold: Ints
-    n_gold_matched: Ints
-
-    def _of_gold(self, part: Ints, whole: Ints) -> Floats:
-        return np.where(self.n_gold > 0, _ratio(part, whole), np.nan)
-
-    @property
-    def precision(self) -> Floats:
-        """Correct / cited; NaN where nothing is cited or the question has no gold span."""
-        return self._of_gold(self.n_correct, self.n_cited)
-
-    @property
-    def recall(self) -> Floats:
-        """Gold spans matched / gold spans; NaN where the question has none."""
-        return _ratio(self.n_gold_matched, self.n_gold)
-
-    @property
-    def match_rate(self) -> Floats:
-        """Correct / due; NaN where nothing was due or the question has no gold span."""
-        return self._of_gold(self.n_correct, self.n_due)
-
-    @property
-    def validity_rate(self) -> Floats:
-        """Valid / cited, gold or not; NaN where nothing is cited."""
-        return _ratio(self.n_valid, self.n_cited)
+    correct: BoolArray
+    n_cited: IntArray
+    n_valid: IntArray
+    n_correct: IntArray
+    n_due: IntArray
+    n_gold: IntArray
+    n_gold_matched: IntArray
 
 
 def match_citations(
-    cited: Spans, valid: npt.ArrayLike, gold: Spans, n_queries: int, owed: npt.ArrayLike
+    cited: Spans, valid: BoolArray, gold: Spans, n_queries: int, owed: BoolArray
 ) -> CitationMatch:
     """Match cited spans with the gold spans of the same question and document.
+
+    A citation that is fabricated, invalid or wrong counts in `n_cited` and `n_due` and never in
+    `n_correct`. A missing citation counts once in `n_due`.
 
     Parameters
     ----------
     cited
         Every citation made, the fabricated ones too.
     valid
-        Bool `[len(cited)]`: its code is `ok`.
-    gold
-        Gold spans.
-    n_queries
-        Number of questions.
+        [len(cited)]: its code is `ok`.
     owed
-        Bool `[n_queries]`: the question should have brought at least one citation. True for every answerable question, whether its answer forgot to cite,
-        refused or failed; false only where citing nothing is right (unanswerable questions) or no answer was asked for.
-
-    Returns
-    -------
-    CitationMatch
-        A citation that is fabricated, invalid or wrong counts in `n_cited` and `n_due` and never in `n_correct`; one that is missing counts once in `n_due`.
-
-    Raises
-    ------
-    ValueError
-        Lengths do not fit.
+        [n_queries]: the question should have brought at least one citation. True for every
+        answerable question, whether its answer forgot to cite, refused or failed.
     """
-    ok, due = np.asarray(valid, dtype=bool), np.asarray(owed, dtype=bool)
-    if ok.shape != (len(cited),) or due.shape != (n_queries,):
-        raise ValueError(
-            f"valid has shape {ok.shape}, accepted ({len(cited)},); owed has shape {due.shape}, accepted ({n_queries},)"
-        )
-    of_cited, of_gold = np.flatnonzero(ok & cited.real), np.flatnonzero(gold.real)
-    left, right = _pairs(cited.taken(ok & cited.real), gold.taken(gold.real))
+    of_cited, of_gold = np.flatnonzero(valid & cited.real), np.flatnonzero(gold.real)
+    left, right = _pair(cited.select(of_cited), gold.select(of_gold))
     left, right = of_cited[left], of_gold[right]
-    overlap = np.minimum(cited.end[left], gold.end[right]) - np.maximum(
-        cited.start[left], gold.start[right]
-    )
-    shorter = np.minimum(cited.end[left] - cited.start[left], gold.end[right] - gold.start[right])
+    one, other = cited.select(left), gold.select(right)
+    overlap = np.minimum(one.end, other.end) - np.maximum(one.start, other.start)
+    shorter = np.minimum(one.end - one.start, other.end - other.start)
     enough = 2 * overlap >= shorter
     correct, matched = np.zeros(len(cited), dtype=bool), np.zeros(len(gold), dtype=bool)
     correct[left[enough]] = True
     matched[right[enough]] = True
 
-    def count(query: Ints) -> Ints:
-        if query.size and query.max() >= n_queries:
-            raise ValueError(f"query: found {int(query.max())}, accepted codes below {n_queries}")
+    def count(query: IntArray) -> IntArray:
         return np.bincount(query, minlength=n_queries).astype(np.int64)
 
     n_cited = count(cited.query)
     return CitationMatch(
-        cited_correct=correct,
-        gold_matched=matched,
+        correct=correct,
         n_cited=n_cited,
-        n_valid=count(cited.query[ok]),
+        n_valid=count(cited.query[valid]),
         n_correct=count(cited.query[correct]),
-        n_due=np.maximum(n_cited, due.astype(np.int64)),
+        n_due=np.maximum(n_cited, owed.astype(np.int64)),
         n_gold=count(gold.query),
         n_gold_matched=count(gold.query[matched]),
     )
@@ -185,96 +230,72 @@ def match_citations(
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-    """Where the words of documents stand: flat arrays, the words of document d at `first[d]:first[d + 1]`, in order."""
+    """Places of words in flat arrays; those of document d stand at `first[d]:first[d + 1]`."""
 
-    start: Ints
-    end: Ints
-    first: Ints
+    start: IntArray
+    end: IntArray
+    first: IntArray
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> "Words":
-        """Find the words that the analyzer counts, of texts in the order of the document codes."""
+        """Find the words that the analyzer counts in texts in the order of the document codes."""
         spans = [np.asarray(word_spans(text), dtype=np.int64).reshape(-1, 2) for text in texts]
         flat = np.concatenate([np.empty((0, 2), dtype=np.int64), *spans])
-        return cls(
-            flat[:, 0],
-            flat[:, 1],
-            np.concatenate([[0], np.cumsum([len(part) for part in spans], dtype=np.int64)]).astype(
-                np.int64
-            ),
-        )
+        first = np.cumsum([0, *(len(part) for part in spans)], dtype=np.int64)
+        return cls(flat[:, 0], flat[:, 1], first)
 
-    def ranges(self, spans: Spans) -> tuple[Ints, Ints]:
-        """Words `[low, high)`, in flat positions, that overlap each span by at least one character; documents must be known."""
-        if spans.doc.size and spans.doc.max() >= len(self.first) - 1:
-            raise ValueError(
-                f"doc: found {int(spans.doc.max())}, accepted codes below {len(self.first) - 1}"
-            )
+    def ranges(self, spans: Spans) -> tuple[IntArray, IntArray]:
+        """Return the words [low, high), in flat positions, that overlap each span."""
         widest = 2 + max(int(self.end.max(initial=0)), int(spans.end.max(initial=0)))
         doc = np.repeat(np.arange(len(self.first) - 1, dtype=np.int64), np.diff(self.first))
-        low = np.searchsorted(
-            doc * widest + self.end, spans.doc * widest + spans.start, side="right"
-        )
-        high = np.searchsorted(
-            doc * widest + self.start, spans.doc * widest + spans.end, side="left"
-        )
+        starts, ends = spans.doc * widest + spans.start, spans.doc * widest + spans.end
+        low = np.searchsorted(doc * widest + self.end, starts, side="right")
+        high = np.searchsorted(doc * widest + self.start, ends, side="left")
         return low.astype(np.int64), np.maximum(low, high).astype(np.int64)
 
 
 def coverage(
-    cited: Spans, valid: npt.ArrayLike, gold: Spans, words: Words, n_queries: int
-) -> Floats:
-    """Tokens of the anchors that valid cited spans overlap / tokens of the anchors.
+    cited: Spans, valid: BoolArray, gold: Spans, words: Words, n_queries: int
+) -> FloatArray:
+    """Return tokens of the anchors that valid cited spans overlap / tokens of the anchors.
 
-    Parameters
-    ----------
-    cited, valid, gold, n_queries
-        As for `match_citations`.
-    words
-        Words of the documents.
-
-    Returns
-    -------
-    array
-        `[n_queries]` in [0, 1]; a token that is cited twice, or lies in two anchors of a question, counts once. 0 where nothing valid is cited; NaN where the
-        question has no anchor with a token in it.
+    [n_queries] in [0, 1]. A token that is cited twice, or lies in two anchors of a question, counts
+    once. 0 where nothing valid is cited; NaN where the question has no anchor with a token in it.
     """
-    kept = cited.taken(np.asarray(valid, dtype=bool) & cited.real)
-    anchors = gold.taken(gold.real)
-    covered, anchored = _united(kept, words), _united(anchors, words)
-    left, right = _pairs(covered, anchored)
+    covered = _unite(cited.select(valid & cited.real), words)
+    anchored = _unite(gold.select(gold.real), words)
+    left, right = _pair(covered, anchored)
     overlap = np.minimum(covered.end[left], anchored.end[right]) - np.maximum(
         covered.start[left], anchored.start[right]
     )
     shared = np.bincount(anchored.query[right], weights=np.maximum(overlap, 0), minlength=n_queries)
-    return _ratio(
-        shared,
-        np.bincount(anchored.query, weights=anchored.end - anchored.start, minlength=n_queries),
-    )
+    whole = np.bincount(anchored.query, weights=anchored.end - anchored.start, minlength=n_queries)
+    found = np.full(n_queries, np.nan)
+    np.divide(shared, whole, out=found, where=whole > 0)
+    return found
 
 
-def _united(spans: Spans, words: Words) -> Spans:
-    """Disjoint ranges of words, in flat positions, that the spans of each (question, document) cover together."""
+def _unite(spans: Spans, words: Words) -> Spans:
+    """Unite the spans of each (question, document) into disjoint ranges of words."""
     low, high = words.ranges(spans)
-    some = high > low
-    query, doc, low, high = spans.query[some], spans.doc[some], low[some], high[some]
-    if not query.size:
-        return Spans(query, doc, low, high)
-    order = np.lexsort((low, doc, query))
-    query, doc, low, high = query[order], doc[order], low[order], high[order]
+    united = Spans(spans.query, spans.doc, low, high)
+    united = united.select(high > low)
+    if not len(united):
+        return united
+    united = united.select(np.lexsort((united.start, united.doc, united.query)))
+    query, doc, low, high = united.query, united.doc, united.start, united.end
     group = np.cumsum(np.concatenate([[0], (np.diff(query) != 0) | (np.diff(doc) != 0)]))
     width = int(high.max()) + 1
-    reach = np.maximum.accumulate(
-        group * width + high
-    )  # furthest end so far; a later group starts beyond every earlier one
+    # furthest end so far; a later group starts beyond every earlier one
+    reach = np.maximum.accumulate(group * width + high)
     opens = np.concatenate([[True], group[1:] * width + low[1:] > reach[:-1]])
     first = np.flatnonzero(opens)
     last = np.concatenate([first[1:], [len(low)]]) - 1
     return Spans(query[first], doc[first], low[first], reach[last] - group[last] * width)
 
 
-def _pairs(left: Spans, right: Spans) -> tuple[Ints, Ints]:
-    """Places of every pair of a left and a right span of one question and one document."""
+def _pair(left: Spans, right: Spans) -> tuple[IntArray, IntArray]:
+    """Return the places of every pair of spans of one question and one document."""
     documents = 1 + max(int(left.doc.max(initial=0)), int(right.doc.max(initial=0)))
     wanted, keys = left.query * documents + left.doc, right.query * documents + right.doc
     order = np.argsort(keys, kind="stable")
@@ -283,10 +304,3 @@ def _pairs(left: Spans, right: Spans) -> tuple[Ints, Ints]:
     first = np.repeat(np.arange(len(left), dtype=np.int64), counts)
     within = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
     return first, order[low[first] + within].astype(np.int64)
-
-
-def _ratio(part: npt.NDArray[np.int64] | Floats, whole: npt.NDArray[np.int64] | Floats) -> Floats:
-    """Part / whole; NaN where the whole is 0."""
-    result = np.full(whole.shape, np.nan)
-    np.divide(part, whole, out=result, where=whole > 0)
-    return result

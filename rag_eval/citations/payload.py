@@ -1,42 +1,499 @@
-"""The citation payload as it travels: from a retrieved chunk to a JSON object and back, and an answer's citations as records.
+"""Citation payloads: a chunk's payload, and the rules that make a citation record valid.
 
-Belongs here: conversion and the published JSON Schema. What makes a payload valid is `rag_eval.citations.validators`.
+A record is a payload (`citation_payload.schema.json`) and what is known of the answer that cites
+it. `validate` tries every rule of `rag_eval.core.types.CODES` on every record of a run.
 """
 
 import dataclasses
 import functools
-import json
 import math
-from collections.abc import Mapping, Sequence
-from importlib import resources
-from typing import Any
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from rag_eval.citations.validators import validate
-from rag_eval.records.answers import Evidence
-from rag_eval.records.citation import FIXES, PAYLOAD_FIELDS, REQUIRED, CitedSpan
-from rag_eval.records.problems import InputError, Problem, quoted
-from rag_eval.records.retrieval import Offsets, ScoredChunk
+import numpy as np
+import pandas as pd
 
-SCHEMA_FILE = "citation_payload.schema.json"
+from rag_eval.core.arrays import BoolArray
+from rag_eval.core.types import (
+    CODES,
+    ELLIPSIS,
+    PAYLOAD_FIELDS,
+    REQUIRED,
+    CitedSpan,
+    Evidence,
+    ScoredChunk,
+)
+from rag_eval.corpus.masking import FILL, masked_text
+
+# ---- The live index that citations are checked against
+
+_WORD = re.compile(r"[^\W_]+")  # the analyzer's word; a test holds it to that
 
 
-@functools.cache
-def payload_schema() -> dict[str, Any]:
-    """Return the published JSON Schema (2020-12) of a payload; `#/$defs/record` describes a line of citations.jsonl."""
-    schema: dict[str, Any] = json.loads(
-        resources.files("rag_eval.records").joinpath(SCHEMA_FILE).read_text(encoding="utf-8")
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return the character ranges of the words that the analyzer counts as tokens."""
+    return [match.span() for match in _WORD.finditer(text)]
+
+
+class Place(NamedTuple):
+    """A range of a document's characters, and the section that a snippet is filed under."""
+
+    doc_id: str
+    start: int
+    end: int
+    section_id: str = ""
+
+    def meets(self, start: int, end: int) -> bool:
+        """Tell whether it shares a character with start:end of its document."""
+        return self.start < end and start < self.end
+
+
+class LiveIndex:
+    """Facts of one corpus revision and the indexes over it.
+
+    Parameters
+    ----------
+    documents, sections, chunks
+        DOCUMENTS, SECTIONS and CHUNKS frames of one corpus.
+    index_hashes
+        Every index_hash that counts as live: one a strategy.
+    analyzer
+        Name of the read path's analyzer.
+    """
+
+    def __init__(
+        self,
+        documents: pd.DataFrame,
+        sections: pd.DataFrame,
+        chunks: pd.DataFrame,
+        index_hashes: Collection[str],
+        analyzer: str,
+    ) -> None:
+        doc_ids, texts = documents["doc_id"].tolist(), documents["text"].tolist()
+        self.texts: dict[str, str] = dict(zip(doc_ids, texts, strict=True))
+        self.revs: dict[str, str] = dict(zip(doc_ids, documents["rev"].tolist(), strict=True))
+        self.sections = _read_places(sections, "section_id")
+        self.snippets = _read_places(chunks, "chunk_id", "section_id")
+        self.index_hashes = frozenset(index_hashes)
+        self.analyzer = analyzer
+        self._masked = functools.lru_cache(maxsize=64)(lambda doc: masked_text(self.texts[doc]))
+        self._words = functools.lru_cache(maxsize=1024)(lambda doc: word_spans(self.texts[doc]))
+
+    def locate(self, doc_id: str, offsets: Mapping[str, Any]) -> tuple[int, int] | None:
+        """Return offsets of a known document as characters; None beyond its end."""
+        start, end = offsets["start"], offsets["end"]
+        if offsets["unit"] == "char":
+            return (start, end) if end <= len(self.texts[doc_id]) else None
+        words = self._words(doc_id)
+        return (words[start][0], words[end - 1][1]) if end <= len(words) else None
+
+    def passages(self, doc_id: str, start: int, end: int, *, masked: bool) -> Iterator[str]:
+        """Yield the text of a place; where asked, also with personal data masked, in two ways."""
+        part = self.texts[doc_id][start:end]
+        yield part
+        if masked:
+            yield self._masked(doc_id)[start:end]
+            yield masked_text(part)
+
+    def has_in_section(self, section_id: str, snippet: Place) -> bool:
+        """Tell whether a snippet is filed under a section or reaches into it."""
+        if section_id == snippet.section_id:
+            return True
+        section = self.sections.get(section_id)
+        if section is None or section.doc_id != snippet.doc_id:
+            return False
+        return snippet.meets(section.start, section.end)
+
+
+def _read_places(frame: pd.DataFrame, name: str, *more: str) -> dict[str, Place]:
+    columns = [frame[column].tolist() for column in ("doc_id", "start", "end", *more)]
+    return dict(zip(frame[name].tolist(), map(Place, *columns), strict=True))
+
+
+def _normalise(text: str) -> str:
+    """Return text in the form in which quotes are compared: NFC, single blanks."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def _says(passage: str, quote: str, chars: Any) -> bool:
+    """Tell whether a quote is a passage, or its beginning where the record says it was cut."""
+    if passage == quote:
+        return True
+    found = _normalise(passage)
+    if found == _normalise(quote):
+        return True
+    head = _normalise(quote.removesuffix(ELLIPSIS))
+    cut = _is_whole(chars, 1) and chars > len(quote) and quote.endswith(ELLIPSIS)
+    return bool(cut and head) and found.startswith(head)
+
+
+# ---- Rules that need the record alone
+
+Record = Mapping[str, Any]
+Finding = tuple[str, str]
+"""(code, field)."""
+
+TEXTS = ("doc_id", "section_id", "snippet_id", "source_url", "index_hash", "analyzer", "rev")
+"""Required fields that are text and not blank."""
+UNITS = ("char", "token")
+MAX_INTEGER = 2**53 - 1
+"""Whole numbers beyond this are not the same number in every JSON reader."""
+MAX_FLOAT = 1.7976931348623157e308
+ROUNDING = 1e-9
+"""How far a normalised score may leave [0, 1]: a sum of two products rounds."""
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value) and not value.isspace()
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_INTEGER
+
+
+def _is_number(value: object, low: float = -MAX_FLOAT, high: float = MAX_FLOAT) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_empty(record: object) -> bool:
+    """Tell whether there is no citation block: no object, or one without any payload field."""
+    return not isinstance(record, Mapping) or record.keys().isdisjoint(PAYLOAD_FIELDS)
+
+
+def _wrong_offsets(offsets: object) -> str:
+    """Name the part of the offsets that is wrong by itself; empty if no part is wrong."""
+    if not isinstance(offsets, Mapping):
+        return "offsets"
+    start, end, unit = (offsets.get(name) for name in ("start", "end", "unit"))
+    if not _is_whole(start, 0):
+        return "offsets.start"
+    if not _is_whole(end, 1) or not start < end:  # type: ignore[operator]  # both are whole
+        return "offsets.end"
+    return "" if isinstance(unit, str) and unit in UNITS else "offsets.unit"
+
+
+def _wrong_surroundings(record: Record) -> str:
+    window, page = record.get("window"), record.get("page")
+    if window is not None:
+        sides = (window.get("pre"), window.get("post")) if isinstance(window, Mapping) else (None,)
+        if not all(_is_whole(side, 0) for side in sides):
+            return "window"
+    return "" if page is None or _is_text(page) or _is_whole(page, 0) else "page"
+
+
+def _wrong_score(record: Record) -> str:
+    raw, norm = record.get("score_raw"), record.get("score_norm")
+    if not (_is_number(raw) or (raw is None and norm is not None)):
+        return "score_raw"
+    return "" if norm is None or _is_number(norm, -ROUNDING, 1 + ROUNDING) else "score_norm"
+
+
+def _wrong_rank(record: Record) -> str:
+    rerank, reranked, final = map(record.get, ("rerank_score", "reranked", "k_final"))
+    if not _is_whole(record.get("k_pos"), 1):
+        return "k_pos"
+    if rerank is not None and not _is_number(rerank):
+        return "rerank_score"
+    if reranked is not None and not isinstance(reranked, bool):
+        return "reranked"
+    due = rerank is not None or reranked is True or final is not None
+    return "k_final" if due and not _is_whole(final, 1) else ""
+
+
+def _cites_late(record: Record) -> str:
+    """Name the field that says that the citations came after the answer, or is unreadable.
+
+    `order` lists the blocks of the reply as they stood, `citations` and `answer` among them;
+    `cited_before_answer` says it outright.
+    """
+    before, order = record.get("cited_before_answer"), record.get("order")
+    if before is not None and before is not True:
+        return "cited_before_answer"
+    if order is None:
+        return ""
+    if not isinstance(order, list | tuple) or "citations" not in order:
+        return "order"
+    return "order" if "answer" in order and order.index("answer") < order.index("citations") else ""
+
+
+def _find_structural(record: Record) -> list[Finding]:
+    """Hold one record that is not empty against the rules above, each code at most once."""
+    found = [(f"missing_{name}", name) for name in TEXTS if not _is_text(record.get(name))]
+    offsets = record.get("offsets")
+    if offsets is None:
+        found.append(("missing_offsets", "offsets"))
+    if not _is_whole(record.get("tokens"), 0):
+        found.append(("missing_tokens", "tokens"))
+    if not isinstance(record.get("embed_model"), str):
+        found.append(("missing_embed_model", "embed_model"))
+    place = (offsets is not None and _wrong_offsets(offsets)) or _wrong_surroundings(record)
+    named = (
+        ("bad_offsets", place),
+        ("missing_score", _wrong_score(record)),
+        ("trace_incomplete", _wrong_rank(record)),
+        ("explained_before_cited", _cites_late(record)),
     )
-    return schema
+    return [*found, *((code, field) for code, field in named if field)]
 
 
-def record_schema() -> dict[str, Any]:
-    """JSON Schema of a line of citations.jsonl: a payload and what is known of the answer that cites it."""
-    schema = payload_schema()
-    return {"$schema": schema["$schema"], "$ref": "#/$defs/record", "$defs": schema["$defs"]}
+# ---- Rules that ask the live index; `tried` counts, by code, the records that a rule could judge
+
+
+def _get_text(record: Record, name: str) -> str | None:
+    value: Any = record.get(name)
+    return value if _is_text(value) else None
+
+
+def _find_live(record: Record, live: LiveIndex, tried: Counter[str]) -> Iterator[Finding]:
+    """Hold one record against the live index, each code at most once."""
+    doc_id, section_id = _get_text(record, "doc_id"), _get_text(record, "section_id")
+    known: list[tuple[str, str, Collection[str]]] = [
+        ("mismatch_index_hash", "index_hash", live.index_hashes),
+        ("analyzer_mismatch", "analyzer", (live.analyzer,)),
+    ]
+    if doc_id in live.revs:
+        known.append(("rev_mismatch", "rev", (live.revs[doc_id],)))
+    for code, name, accepted in known:
+        value = _get_text(record, name)
+        if value is not None:
+            tried[code] += 1
+            if value not in accepted:
+                yield code, name
+    snippet_id = _get_text(record, "snippet_id")
+    snippet = live.snippets.get(snippet_id or "")
+    if snippet_id is not None:
+        tried["unknown_snippet"] += 1
+        if snippet is None:
+            yield "unknown_snippet", "snippet_id"
+        elif doc_id is not None and doc_id != snippet.doc_id:
+            yield "unknown_snippet", "doc_id"
+        elif section_id is not None and not live.has_in_section(section_id, snippet):
+            yield "unknown_snippet", "section_id"
+    offsets = record.get("offsets")
+    if doc_id is not None and doc_id in live.texts and offsets and not _wrong_offsets(offsets):
+        yield from _find_misplaced(record, doc_id, snippet, live, tried)
+
+
+def _find_misplaced(
+    record: Record, doc_id: str, snippet: Place | None, live: LiveIndex, tried: Counter[str]
+) -> Iterator[Finding]:
+    """Hold readable offsets in a known document, and the quote, against the document's text."""
+    offsets, quote = record["offsets"], record.get("quote")
+    place = live.locate(doc_id, offsets)
+    if place is None:
+        yield "bad_offsets", "offsets.end"
+        return
+    if snippet is not None and snippet.doc_id == doc_id and not snippet.meets(*place):
+        yield "bad_offsets", "offsets"
+    if isinstance(quote, str) and quote:
+        tried["quote_mismatch"] += 1
+        passages = live.passages(doc_id, *place, masked=FILL in quote)
+        if not any(_says(passage, quote, record.get("quote_chars")) for passage in passages):
+            yield "quote_mismatch", "quote"
+
+
+# ---- Every rule on every citation of a run
+
+LIVE_CODES = (
+    "mismatch_index_hash",
+    "analyzer_mismatch",
+    "rev_mismatch",
+    "unknown_snippet",
+    "quote_mismatch",
+)
+"""Codes whose rules ask the live index; `bad_offsets` asks it for the document's length."""
+_STRUCTURAL = ("missing_score", "trace_incomplete", *(f"missing_{name}" for name in REQUIRED))
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdicts:
+    """Result of a validation.
+
+    Parameters
+    ----------
+    failures
+        Every (code, field) that fails of each record, in the order of CODES; empty where it is ok.
+    tried
+        Records on which each code's rule could be tried: the denominators of `counts`.
+    live
+        Whether a live index was asked.
+    """
+
+    failures: tuple[tuple[Finding, ...], ...]
+    tried: Mapping[str, int]
+    live: bool
+
+    @functools.cached_property
+    def counts(self) -> dict[str, int]:
+        """Records by code, in the order of CODES: under each code that fails, or `ok`.
+
+        A run without any record counts once as `empty_citations`.
+        """
+        counts = Counter(code for findings in self.failures for code, _ in findings)
+        counts["ok"] = sum(not findings for findings in self.failures)
+        counts["empty_citations"] += not self.failures
+        return {code: counts[code] for code in CODES}
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """First failing code of each record, `ok` where none fails."""
+        return tuple(found[0][0] if found else "ok" for found in self.failures)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Field of each record's first failing code; empty where it is ok or no field is."""
+        return tuple(found[0][1] if found else "" for found in self.failures)
+
+    @property
+    def valid(self) -> BoolArray:
+        """Whether each record is ok, [n]."""
+        return np.array([not found for found in self.failures], dtype=bool)
+
+    @property
+    def not_tried(self) -> tuple[str, ...]:
+        """Codes whose rule was tried on no record, because its facts were not given."""
+        return tuple(code for code in CODES[:-1] if not self.tried[code])
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is at least one record and every one is ok."""
+        return bool(self.failures) and not any(self.failures)
+
+    @property
+    def fail_fast(self) -> bool:
+        """Whether the run must end at once: with another analyzer nothing can be trusted."""
+        return self.counts["analyzer_mismatch"] > 0
+
+    def joined(self, other: "Verdicts") -> "Verdicts":
+        """Join two verdicts on the same records; a code that both find has the other's field."""
+        failures = tuple(
+            _in_order({code: (code, field) for code, field in (*ours, *theirs)}.values())
+            for ours, theirs in zip(self.failures, other.failures, strict=True)
+        )
+        tried = {code: max(self.tried[code], other.tried[code]) for code in CODES[:-1]}
+        return Verdicts(failures, tried, live=self.live or other.live)
+
+
+def _in_order(findings: Collection[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda finding: CODES.index(finding[0])))
+
+
+def validate(
+    records: Sequence[Record],
+    live: LiveIndex | None = None,
+    section_pairs: Collection[tuple[str, str]] = (),
+) -> Verdicts:
+    """Try every rule on every record of one run; anything may stand in the records.
+
+    Without a live index, the rules of LIVE_CODES are not tried. `mixed_units` falls on the records
+    with the rarer unit (on a tie: `token`). `cross_section_reuse` falls on a record whose section
+    may not stand beside those that the same (query_id, segment) cited before; a record without a
+    segment, or with -1, is left out. `unknown_snippet` also falls on a snippet of another document
+    or section than the record says, `bad_offsets` on offsets that do not touch the named snippet.
+
+    Parameters
+    ----------
+    section_pairs
+        Pairs of section_ids, in either order, that one answer segment may cite together.
+    """
+    tried: Counter[str] = Counter()
+    found = [_judge_alone(record, live, tried) for record in records]
+    judged = [
+        (record, findings)
+        for record, findings in zip(records, found, strict=True)
+        if not _is_empty(record) and record.get("in_evidence") is not False
+    ]
+    _mark_units(judged, tried)
+    _mark_sections(judged, tried, {frozenset(pair) for pair in section_pairs})
+    tried["empty_citations"] += not records
+    return Verdicts(
+        tuple(map(_in_order, found)),
+        {code: tried[code] for code in CODES[:-1]},
+        live is not None,
+    )
+
+
+def _judge_alone(record: Record, live: LiveIndex | None, tried: Counter[str]) -> list[Finding]:
+    """Hold one record against the rules that need no other record."""
+    tried["empty_citations"] += 1
+    inside = record.get("in_evidence") if isinstance(record, Mapping) else None
+    if inside is False:
+        tried["unknown_snippet"] += 1
+        return [("unknown_snippet", "snippet_id")]
+    if _is_empty(record):
+        return [("empty_citations", "")]
+
+    def states(*names: str) -> bool:
+        return any(record.get(name) is not None for name in names)
+
+    found = _find_structural(record)
+    tried.update(_STRUCTURAL)
+    tried["bad_offsets"] += states("offsets", "window", "page")
+    tried["explained_before_cited"] += states("order", "cited_before_answer")
+    if inside is not None and inside is not True:
+        found.append(("unknown_snippet", "in_evidence"))
+        tried["unknown_snippet"] += 1
+    if states("quote") and not isinstance(record["quote"], str):
+        found.append(("quote_mismatch", "quote"))
+        tried["quote_mismatch"] += 1
+    if live is not None:
+        known = {code for code, _ in found}
+        found += [finding for finding in _find_live(record, live, tried) if finding[0] not in known]
+    return found
+
+
+def _mark_units(judged: Sequence[tuple[Record, list[Finding]]], tried: Counter[str]) -> None:
+    """Mark the records whose unit is not the run's."""
+    units: list[tuple[str, list[Finding]]] = []
+    for record, findings in judged:
+        offsets: Any = record.get("offsets")
+        unit = offsets.get("unit") if isinstance(offsets, Mapping) else None
+        if isinstance(unit, str) and unit in UNITS:
+            units.append((unit, findings))
+    counts = Counter(unit for unit, _ in units)
+    tried["mixed_units"] += len(units)
+    rarer = "char" if counts["char"] < counts["token"] else "token"
+    for unit, findings in units if len(counts) > 1 else ():
+        if unit == rarer:
+            findings.append(("mixed_units", "offsets.unit"))
+
+
+def _mark_sections(
+    judged: Sequence[tuple[Record, list[Finding]]],
+    tried: Counter[str],
+    allowed: Collection[frozenset[str]],
+) -> None:
+    """Mark the records that add a section which may not stand beside those cited before."""
+    cited: dict[tuple[object, object], dict[str, None]] = {}
+    for record, findings in judged:
+        segment, query_id = record.get("segment"), record.get("query_id")
+        section_id: Any = record.get("section_id")
+        if segment is None or (segment == -1 and _is_whole(segment, -1)):
+            continue
+        tried["cross_section_reuse"] += 1
+        for name, value in (("segment", segment), ("query_id", query_id)):
+            if value is not None and not _is_text(value) and not _is_whole(value, 0):
+                findings.append(("cross_section_reuse", name))
+                break
+        else:
+            if _is_text(section_id):
+                before = cited.setdefault((query_id, segment), {})
+                others = [other for other in before if other != section_id]
+                alone = section_id in before
+                if alone or all(frozenset((section_id, other)) in allowed for other in others):
+                    before[section_id] = None
+                else:
+                    findings.append(("cross_section_reuse", "section_id"))
+
+
+# ---- From a retrieved chunk to a JSON object
 
 
 def payload(chunk: ScoredChunk) -> dict[str, Any]:
-    """Citation payload of a retrieved chunk: plain JSON values, without its text; optional fields that it lacks are left out."""
+    """Make the payload of a chunk: plain JSON values, without its text and absent fields."""
     values = {name: getattr(chunk, name) for name in PAYLOAD_FIELDS if hasattr(chunk, name)}
     values["offsets"] = dataclasses.asdict(chunk.offsets)
     return {
@@ -46,74 +503,13 @@ def payload(chunk: ScoredChunk) -> dict[str, Any]:
     }
 
 
-def problems_of(record: Mapping[str, Any]) -> list[Problem]:
-    """Name everything that one record shows to be wrong by itself, each with its code, field and what to do."""
-    return [
-        Problem(
-            code,
-            FIXES[code],
-            field=field or None,
-            found=_shown(record, field),
-            accepted="see citation_payload.schema.json",
-        )
-        for code, field in validate([record]).failures[0]
-    ]
-
-
-def _shown(record: Mapping[str, Any], field: str) -> str:
-    value: Any = record if isinstance(record, Mapping) else None
-    for part in field.split(".") if field else ():
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return "nothing" if value is None or not field else quoted(value)
-
-
-def scored_chunk(record: Mapping[str, Any], text: str) -> ScoredChunk:
-    """Make a retrieved chunk of a payload and the text at its offsets.
-
-    A score that the payload lacks becomes NaN; without `k_final` the rank before reranking is the final one. `window` and `page` have no place in
-    a chunk and are left out.
-
-    Raises
-    ------
-    InputError
-        The payload breaks a rule that it can be held to by itself; the problems carry its codes.
-    """
-    problems = problems_of(record)
-    if problems:
-        raise InputError(problems)
-    offsets, rerank = record["offsets"], record.get("rerank_score")
-    values: dict[str, Any] = {
-        name: math.nan if record.get(name) is None else float(record[name])
-        for name in ("score_raw", "score_norm")
-    }
-    values |= {name: record[name] for name in (*REQUIRED, "k_pos")}
-    values |= {
-        "offsets": Offsets(offsets["start"], offsets["end"], offsets["unit"]),
-        "k_final": record["k_pos"] if record.get("k_final") is None else record["k_final"],
-        "rerank_score": None if rerank is None else float(rerank),
-    }
-    return ScoredChunk(text=text, **values)
-
-
 def citation_records(
-    query_id: str,
-    citations: Sequence[CitedSpan],
-    evidence: Sequence[Evidence],
-    *,
-    cited_before_answer: bool | None = None,
+    query_id: str, citations: Sequence[CitedSpan], evidence: Sequence[Evidence]
 ) -> list[dict[str, Any]]:
-    """Citations of one answer as records for `validate` and citations.jsonl.
+    """Make the citations of one answer records for `validate` and citations.jsonl.
 
-    Parameters
-    ----------
-    query_id
-        The question.
-    citations
-        What the answer cites, as it cites it: its own doc_id and offsets stand in the record, whatever the evidence says.
-    evidence
-        What it could cite. A citation of anything else has no payload and says `in_evidence: false`.
-    cited_before_answer
-        Where the citations stood; None where the form of the answer has no order.
+    A record has the citation's own doc_id and offsets, whatever the evidence says. A citation
+    outside the evidence has no payload and says `in_evidence: false`.
     """
     records = []
     for span in citations:
@@ -128,7 +524,5 @@ def citation_records(
         }
         if span.quote:
             record["quote"] = span.quote
-        if cited_before_answer is not None:
-            record["cited_before_answer"] = cited_before_answer
         records.append(record)
     return records

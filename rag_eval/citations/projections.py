@@ -1,132 +1,93 @@
-"""From the search results of LangChain, LlamaIndex and Semantic Kernel to the citation payload.
+"""Turn search results of LangChain, LlamaIndex and Semantic Kernel into citation payloads.
 
-Belongs here: which attribute of a framework's object becomes which payload field. No framework is imported: an object of one can only
-exist where its caller has imported it, so its class is looked up among the loaded modules, and anything else is refused by its type.
+No framework is imported: an object of one exists only where its caller has imported it, so its
+class is looked up among the loaded modules, and anything else is refused (TypeError).
 
-Every payload field may stand under its own name in the object's metadata (LangChain, LlamaIndex) or record (Semantic Kernel). What a framework
-keeps elsewhere is read from there where the metadata does not say it, as each function's docstring lists. `given` adds what only the
-caller knows (`index_hash`, `analyzer`, `k_pos`, ...); it never overrides what the object says. What is still missing is an error with the
-code `missing_<field>`; nothing is guessed.
+Every payload field may stand under its own name in the object's metadata (LangChain, LlamaIndex)
+or record (Semantic Kernel); other places are listed below. `given` adds what only the caller knows
+(`index_hash`, `analyzer`, `k_pos`, ...) and never overrides the object. A field that is still
+missing or impossible raises InputError with its code; nothing is guessed.
 """
 
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rag_eval.citations.payload import problems_of
-from rag_eval.records.citation import PAYLOAD_FIELDS
-from rag_eval.records.problems import InputError
+from rag_eval.citations.payload import validate
+from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.types import FIXES, PAYLOAD_FIELDS
 
 Given = Mapping[str, Any]
 Payload = dict[str, Any]
 
-_LANGCHAIN = ("langchain_core.documents.base", "Document")
-_LLAMA_INDEX = ("llama_index.core.schema", "NodeWithScore")
-_SK_VECTOR = ("semantic_kernel.data.vector", "VectorSearchResult")
-_SK_TEXT = ("semantic_kernel.data.text_search", "TextSearchResult")
+
+def _is(value: object, path: str) -> bool:
+    module, _, name = path.rpartition(".")
+    cls = getattr(sys.modules.get(module), name, None)
+    return isinstance(cls, type) and isinstance(value, cls)
 
 
-def _is(value: object, *classes: tuple[str, str]) -> bool:
-    loaded = [getattr(sys.modules.get(module), name, None) for module, name in classes]
-    return any(isinstance(cls, type) and isinstance(value, cls) for cls in loaded)
+def _refuse(value: object, accepted: str) -> TypeError:
+    return TypeError(f"found {type(value).__name__}, accepted {accepted}")
 
 
-def _finished(
-    said: Mapping[str, Any], elsewhere: Mapping[str, Any], given: Given | None
-) -> Payload:
-    """Join the sources of a payload, the first that says a field counting, and refuse what is not a whole payload.
-
-    Raises
-    ------
-    InputError
-        A field is missing or impossible; the problems carry the codes of `rag_eval.records.citation`.
-    """
+def _join(*sources: Mapping[str, Any] | None) -> Payload:
+    """Join the sources of a payload, the first that has a field counting, and check the payload."""
     payload: Payload = {}
-    for name in PAYLOAD_FIELDS:
-        value = next(
-            (
-                source[name]
-                for source in (said, elsewhere, given or {})
-                if source.get(name) is not None
-            ),
-            None,
+    for source in reversed(sources):
+        given = source or {}
+        payload |= {name: given[name] for name in PAYLOAD_FIELDS if given.get(name) is not None}
+    problems = [
+        Problem(
+            code,
+            FIXES[code],
+            field=field or None,
+            found=quoted(payload.get(field.partition(".")[0], "nothing")),
+            accepted="see citation_payload.schema.json",
         )
-        if value is not None:
-            payload[name] = value
-    problems = problems_of(payload)
+        for code, field in validate([payload]).failures[0]
+    ]
     if problems:
         raise InputError(problems)
     return payload
 
 
 def _range(start: object, end: object) -> Payload | None:
-    """Offsets in characters; None where no start is known."""
     return None if start is None else {"start": start, "end": end, "unit": "char"}
 
 
 def from_langchain(
-    document: object, score: float | None = None, given: Given | None = None
+    document: Any, score: float | None = None, given: Given | None = None
 ) -> Payload:
-    """Payload of a `langchain_core.documents.Document`.
+    """Make the payload of a `langchain_core.documents.Document`.
 
-    Parameters
-    ----------
-    document
-        Its `id` is the snippet_id, and of its metadata `source` the source_url, `start_index` with the length of the text the offsets (what LangChain's text
-        splitters write with `add_start_index=True`).
-    score
-        The second part of what `similarity_search_with_score` returns: score_raw.
-    given
-        Fields that only the caller knows.
-
-    Raises
-    ------
-    TypeError
-        It is no such document.
-    InputError
-        A field is missing or impossible, with its code.
+    Its `id` is the snippet_id, `source` the source_url, `start_index` with the text's length the
+    offsets (text splitters write it with `add_start_index=True`). `score` is score_raw, the second
+    part of what `similarity_search_with_score` returns.
     """
-    if not _is(document, _LANGCHAIN):
-        raise TypeError(
-            f"found {type(document).__name__}, accepted a langchain_core.documents.Document"
-        )
-    loose: Any = document
-    metadata: Mapping[str, Any] = loose.metadata
+    if not _is(document, "langchain_core.documents.base.Document"):
+        raise _refuse(document, "a langchain_core.documents.Document")
+    metadata: Mapping[str, Any] = document.metadata
     start = metadata.get("start_index")
-    end = start + len(loose.page_content) if isinstance(start, int) else None
+    end = start + len(document.page_content) if isinstance(start, int) else None
     elsewhere = {
-        "snippet_id": loose.id,
+        "snippet_id": document.id,
         "source_url": metadata.get("source"),
         "offsets": _range(start, end),
         "score_raw": score,
     }
-    return _finished(metadata, elsewhere, given)
+    return _join(metadata, elsewhere, given)
 
 
-def from_llama_index(result: object, given: Given | None = None) -> Payload:
-    """Payload of a `llama_index.core.schema.NodeWithScore`.
+def from_llama_index(result: Any, given: Given | None = None) -> Payload:
+    """Make the payload of a `llama_index.core.schema.NodeWithScore` of a text node.
 
-    Parameters
-    ----------
-    result
-        Its node's `node_id` is the snippet_id, `ref_doc_id` the doc_id, `start_char_idx` and `end_char_idx` the offsets, `page_label` of the
-        metadata the page; its `score` is score_raw.
-    given
-        Fields that only the caller knows.
-
-    Raises
-    ------
-    TypeError
-        It is no such result, or its node holds no text.
-    InputError
-        A field is missing or impossible, with its code.
+    Its `node_id` is the snippet_id, `ref_doc_id` the doc_id, `start_char_idx` and `end_char_idx`
+    the offsets, `page_label` the page, and `score` is score_raw.
     """
-    if not _is(result, _LLAMA_INDEX):
-        raise TypeError(
-            f"found {type(result).__name__}, accepted a llama_index.core.schema.NodeWithScore"
-        )
-    loose: Any = result
-    node = loose.node
+    if not _is(result, "llama_index.core.schema.NodeWithScore"):
+        raise _refuse(result, "a llama_index.core.schema.NodeWithScore")
+    node = result.node
     if not hasattr(node, "start_char_idx"):
         raise TypeError(
             f"found a NodeWithScore of {type(node).__name__}, accepted one of a TextNode"
@@ -136,40 +97,23 @@ def from_llama_index(result: object, given: Given | None = None) -> Payload:
         "snippet_id": node.node_id,
         "offsets": _range(node.start_char_idx, node.end_char_idx),
         "page": node.metadata.get("page_label"),
-        "score_raw": loose.score,
+        "score_raw": result.score,
     }
-    return _finished(node.metadata, elsewhere, given)
+    return _join(node.metadata, elsewhere, given)
 
 
-def from_semantic_kernel(result: object, given: Given | None = None) -> Payload:
-    """Payload of a `semantic_kernel.data.vector.VectorSearchResult` or a `semantic_kernel.data.text_search.TextSearchResult`.
+def from_semantic_kernel(result: Any, given: Given | None = None) -> Payload:
+    """Make the payload of a VectorSearchResult or a TextSearchResult of `semantic_kernel.data`.
 
-    Parameters
-    ----------
-    result
-        Of a vector search the record says the fields under their own names (a mapping, a pydantic model, a dataclass or any object with such attributes) and
-        `score` is score_raw. A text search result has only a name, a text and a link: `link` is the source_url, and everything else must be given.
-    given
-        Fields that only the caller knows.
-
-    Raises
-    ------
-    TypeError
-        It is neither.
-    InputError
-        A field is missing or impossible, with its code.
+    A vector result's record (a mapping, or an object with such attributes) has the fields, and
+    `score` is score_raw. A text result has `link`, the source_url; all else must be given.
     """
-    loose: Any = result
-    if _is(result, _SK_VECTOR):
-        record = loose.record
-        said = (
-            record
-            if isinstance(record, Mapping)
-            else {name: getattr(record, name, None) for name in PAYLOAD_FIELDS}
-        )
-        return _finished(said, {"score_raw": loose.score}, given)
-    if _is(result, _SK_TEXT):
-        return _finished({}, {"source_url": loose.link}, given)
-    raise TypeError(
-        f"found {type(result).__name__}, accepted a VectorSearchResult or a TextSearchResult of semantic_kernel.data"
-    )
+    if _is(result, "semantic_kernel.data.vector.VectorSearchResult"):
+        record = result.record
+        if not isinstance(record, Mapping):
+            record = {name: getattr(record, name, None) for name in PAYLOAD_FIELDS}
+        return _join(record, {"score_raw": result.score}, given)
+    if _is(result, "semantic_kernel.data.text_search.TextSearchResult"):
+        return _join({"source_url": result.link}, given)
+    accepted = "a VectorSearchResult or a TextSearchResult of semantic_kernel.data"
+    raise _refuse(result, accepted)

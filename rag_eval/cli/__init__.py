@@ -1,7 +1,4 @@
-"""`rag-eval`: the command line. Parses, calls one function of a stage, shows the result.
-
-Belongs here: the entry point. Commands appear in the help in the order of the imports below.
-"""
+"""Command line `rag-eval`: a command parses options, calls a stage and shows the result."""
 
 import io
 import sys
@@ -10,18 +7,18 @@ from typing import Any
 import typer
 
 from rag_eval.cli import (
+    answers,
+    audits,
+    calibrate,
     evaluate,
     gates,
-    rollout,
-    calibrate,
-    outcomes,
-    audits,
-    answers,
-    trust,
     gold_sets,
-    view,
     installation,
-)  # isort: skip - commands stand in the help in this order
+    outcomes,
+    rollout,
+    trust,
+    view,
+)
 from rag_eval.cli.app import ERROR, app
 
 __all__ = [
@@ -45,13 +42,11 @@ def main() -> None:
     """Run the command line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # a screen that lacks a character shows its number, not a traceback
+            # show the number of a character that the screen lacks, instead of a traceback
+            stream.reconfigure(errors="backslashreplace")
     usage_error: Any = typer.BadParameter.__mro__[1]
-    usage_error.exit_code = (
-        ERROR  # a mistyped command must not look like a failed gate to the night's script
-    )
+    # click's status 2 would make a mistyped command look like a failed gate
+    usage_error.exit_code = ERROR
     try:
         app()
     except KeyboardInterrupt:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rag_eval.cli.app import GATE_FAILED, Home, app, console_for, open_settings, told
+from rag_eval.cli.app import GATE_FAILED, Home, app, console_for, open_settings, report_errors
 
 
 @app.command()
@@ -14,7 +14,8 @@ def validate(
     index: Annotated[
         Path | None,
         typer.Option(
-            help="A home that `rag-eval run` has written: citations are held against the index of its newest run."
+            help="A home that `rag-eval run` has written: citations are held against the index of "
+            "its newest run."
         ),
     ] = None,
     gold_set: Annotated[
@@ -22,9 +23,9 @@ def validate(
     ] = None,
 ) -> None:
     """Check a file of citations against every rule of the payload; exit 2 if any is not ok."""
-    with told():
+    with report_errors():
         open_settings()
-        from rag_eval.evaluation.validating import live_index, validate_file, verdict_lines
+        from rag_eval.pipeline.run import live_index, validate_file, verdict_lines
 
         live, run = (None, "") if index is None else live_index(index, gold_set)
         result = validate_file(citations, live)
@@ -36,19 +37,23 @@ def validate(
         raise typer.Exit(GATE_FAILED)
 
 
-@app.command()
+@app.command(
+    help=(
+        "Show one question of a run: its evidence, its answer, every citation with its "
+        "verdict, and the gold."
+    )
+)
 def explain(
     query_id: Annotated[str, typer.Argument(help="A question of the gold set.")],
     run: Annotated[str, typer.Option(help="A run: its id or 'latest'.")] = "latest",
     gold_set: Annotated[str | None, typer.Option(help="The newest run of this gold set.")] = None,
     home: Home = None,
 ) -> None:
-    """Show one question of a run: its evidence, its answer, every citation with its verdict, and the gold."""
-    with told():
+    """Show one question of a run: evidence, answer, citations with verdicts, and gold."""
+    with report_errors():
         settings = open_settings(home)
-        from rag_eval.evaluation.explaining import explanation
-        from rag_eval.reporting.explain import show_explanation
+        from rag_eval.pipeline.report import explanation
+        from rag_eval.reporting.terminal import explanation_lines, print_lines
 
-        show_explanation(
-            console_for(), explanation(settings.home, query_id, run=run, gold_set=gold_set)
-        )
+        found = explanation(settings.home, query_id, run=run, gold_set=gold_set)
+        print_lines(console_for(), explanation_lines(found))

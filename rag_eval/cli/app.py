@@ -1,8 +1,9 @@
-"""The application, its shared options, and how a command meets a person: settings, consoles, progress, errors.
+"""The application, with the settings, consoles, progress and errors of every command.
 
-Belongs here: what every command uses. The commands stand in the other files of this folder; each imports what it needs when it is called.
+A command imports its libraries when it is called, so that the command line starts quickly.
 
-Exit status: 0 fine, 1 error (the input or the machine), 2 a required gate failed, or what was to be checked is not in order.
+The exit status is 0 for success and 1 for an error of the input or the machine. It is 2 if a
+required gate or a check failed.
 """
 
 import contextlib
@@ -10,17 +11,35 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rag_eval.evaluation.progress import Progress
-    from rag_eval.settings import Settings
+    from rag_eval.core.settings import Settings
+    from rag_eval.pipeline.evaluation import Progress
+
+ORDER: Final = (
+    "run show compare explain gate rollout lint init validate view ui "
+    "outcome claim audit calibrate baseline trust clean version"
+).split()
+"""Commands in the order of the help."""
+
+
+class OrderedCommands(TyperGroup):
+    """Group that lists the commands in the order of ORDER, in any order of imports."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """List the names of the commands."""
+        del ctx
+        return sorted(self.commands, key=ORDER.index)
+
 
 app = typer.Typer(
+    cls=OrderedCommands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -40,11 +59,11 @@ GoldSets = Annotated[Path | None, typer.Option(help="Folder of gold sets. Defaul
 def open_settings(
     home: Path | None = None, reports: Path | None = None, gold_sets: Path | None = None
 ) -> "Settings":
-    """Read the settings, with the folders that this command was given; telemetry is off from here on."""
+    """Read the settings with the folders of this command, and turn telemetry off."""
     from pydantic import ValidationError
 
-    from rag_eval.records.problems import InputError, Problem
-    from rag_eval.settings import Settings, telemetry_off
+    from rag_eval.core.errors import InputError, Problem
+    from rag_eval.core.settings import Settings, telemetry_off
 
     telemetry_off()
     given = {
@@ -62,16 +81,16 @@ def open_settings(
                     item["msg"],
                     file="settings.toml or environment RAG_EVAL_*",
                     field=".".join(map(str, item["loc"])),
-                    found=_found(item["loc"], item.get("input")),
+                    found=_shown_value(item["loc"], item.get("input")),
                 )
                 for item in error.errors()
             ]
         ) from error
 
 
-def _found(place: "tuple[int | str, ...]", value: object) -> str | None:
-    """What a setting was, where it cannot hold a key or a password."""
-    from rag_eval.storage.credentials import shown_service
+def _shown_value(place: "tuple[int | str, ...]", value: object) -> str | None:
+    """Return the text of a setting; None if it may hold a key or a password."""
+    from rag_eval.storage.secrets import shown_service
 
     if (
         place[:1] in (("database_url",), ("view_token",))
@@ -83,7 +102,7 @@ def _found(place: "tuple[int | str, ...]", value: object) -> str | None:
 
 
 def command() -> str:
-    """How this person starts the command line: a path below this folder as it is typed, else the bare name."""
+    """Return the command that started this process, for messages."""
     script = Path(sys.argv[0])
     with contextlib.suppress(ValueError, OSError):
         return (
@@ -95,10 +114,10 @@ def command() -> str:
 
 
 @contextlib.contextmanager
-def told(*, writes_report: bool = False) -> Iterator[None]:
-    """Turn errors about input, and files that cannot be read or written, into lines on standard error and exit status 1; the rest keeps its traceback."""
-    from rag_eval.corpus.outgoing import masked_text
-    from rag_eval.records.problems import InputError, Problem
+def report_errors(*, writes_report: bool = False) -> Iterator[None]:
+    """Turn errors of the input and of files into lines on standard error and exit status 1."""
+    from rag_eval.core.errors import InputError, Problem
+    from rag_eval.corpus.masking import masked_text
 
     try:
         yield
@@ -115,7 +134,7 @@ def told(*, writes_report: bool = False) -> Iterator[None]:
         end = "; no report was written" if writes_report else ""
         typer.echo(f"{len(errors)} error{'s' if len(errors) != 1 else ''}{also}{end}", err=True)
         raise typer.Exit(ERROR) from None
-    except OSError as error:  # no room, no permission, a file where a folder should be: nothing that a traceback would explain
+    except OSError as error:  # a full disk or a missing permission needs no traceback
         place = None if error.filename is None else os.fsdecode(error.filename)
         typer.echo(
             str(Problem("file_system", error.strerror or type(error).__name__, file=place)),
@@ -129,7 +148,7 @@ def told(*, writes_report: bool = False) -> Iterator[None]:
 
 
 def console_for(*, err: bool = False) -> "Console":
-    """Open a console: as wide as the screen, or 120 columns (or COLUMNS) without colours where the output is no screen."""
+    """Open a console; output to a file has no colours, and 120 columns or COLUMNS."""
     from rich.console import Console
 
     console = Console(stderr=err, highlight=False, soft_wrap=False)
@@ -145,8 +164,8 @@ def console_for(*, err: bool = False) -> "Console":
 
 
 def progress_for() -> "Progress":
-    """Show progress on standard error: bars on a screen, else lines."""
-    from rag_eval.evaluation.progress import Bars, Lines
+    """Show progress on standard error, as bars on a screen and as lines elsewhere."""
+    from rag_eval.pipeline.evaluation import Bars, Lines
 
     console = console_for(err=True)
     return Bars(console) if console.is_terminal else Lines(lambda line: typer.echo(line, err=True))

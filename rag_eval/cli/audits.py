@@ -1,13 +1,12 @@
 """Commands about production traffic: importing claims, and random audits of them."""
 
 import json as json_form
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rag_eval.cli.app import Home, app, command, console_for, told
+from rag_eval.cli.app import Home, app, command, console_for, report_errors
 from rag_eval.cli.outcomes import (
     AsJson,
     Fingerprint,
@@ -25,27 +24,30 @@ audit = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(
     claim,
     name="claim",
-    help="Production traffic without gold: import and list questions with what was retrieved for them.",
+    help="Production traffic without gold: import and list questions with what was retrieved for "
+    "them.",
 )
 app.add_typer(
     audit,
     name="audit",
-    help="Random audits of production traffic: draw claims to be judged, with known probabilities, and list the draws.",
+    help="Random audits of production traffic: draw claims to be judged, with known "
+    "probabilities, and list the draws.",
 )
 
 
-class By(StrEnum):
-    """What a sample can be stratified by."""
-
-    risk = "risk"
-
-
-@claim.command("import")
+@claim.command(
+    "import",
+    help=(
+        "Import production traffic, all of the file or nothing; personal data in the "
+        "questions is masked, and what is there already is not added again."
+    ),
+)
 def import_claims(
     traffic: Annotated[
         Path,
         typer.Argument(
-            help="JSON lines: query, retrieved [{id, score}], optionally query_id, group_id, k, at, strategy, strategy_fingerprint, miss_rate."
+            help="JSON lines: query, retrieved [{id, score}], optionally query_id, group_id, k, "
+            "at, strategy, strategy_fingerprint, miss_rate."
         ),
     ],
     *,
@@ -56,17 +58,19 @@ def import_claims(
     ] = 10,
     home: Home = None,
 ) -> None:
-    """Import production traffic, all of the file or nothing; personal data in the questions is masked, and what is there already is not added again."""
-    with told():
-        from rag_eval.uncertainty.claims import ClaimStore, read_claims
+    """Import a file of production traffic, and skip the claims that are stored already."""
+    with report_errors():
+        from rag_eval.uncertainty.audits import ClaimStore
+        from rag_eval.uncertainty.outcome_files import read_claims
 
         found, masked = read_claims(
             traffic, strategy=strategy, fingerprint=fingerprint, k=k, now=now()
         )
-        done = ClaimStore(open_sql(home)).add(found, masked, now=now())
-        covered = ", ".join(f"{count} {name}" for name, count in sorted(done.masked.items()))
+        done = ClaimStore(open_sql(home)).add(found, now=now())
+        covered = ", ".join(f"{count} {name}" for name, count in sorted(masked.items()))
         typer.echo(
-            f"{done.added:,} claims imported, {done.already_there:,} were there already; masked: {covered or 'nothing'}"
+            f"{done.added:,} claims imported, {done.already_there:,} were there already; masked: "
+            f"{covered or 'nothing'}"
         )
     typer.echo(f"next: {command()} audit draw --n 50 --seed 1 --depth 50")
 
@@ -81,33 +85,39 @@ def list_claims(
     home: Home = None,
 ) -> None:
     """List claims of production traffic, the newest first, and how many each strategy has."""
-    with told():
-        from rag_eval.uncertainty.claims import ClaimStore
+    with report_errors():
+        from rag_eval.uncertainty.audits import ClaimStore
 
         rows = ClaimStore(open_sql(home)).claims(strategy=strategy, fingerprint=fingerprint)
         if json:
-            from rag_eval.corpus.outgoing import shown
+            from rag_eval.corpus.masking import shown
 
             for row in rows:
                 typer.echo(json_form.dumps({**row, "query": shown(row["query"])}, sort_keys=True))
         else:
-            from rag_eval.reporting.outcome_tables import show_claims
+            from rag_eval.reporting.terminal import show_claims
 
             show_claims(console_for(), rows, limit)
 
 
-@audit.command()
+@audit.command(
+    help=(
+        "Draw a simple random sample of the claims imported since the last draw, and "
+        "write the file that the auditor fills in."
+    )
+)
 def draw(
     *,
-    n: Annotated[int, typer.Option("--n", help="How many claims to draw.")],
-    seed: Annotated[int, typer.Option(help="Equal seeds draw equal samples from equal stores.")],
-    depth: Annotated[int, typer.Option(help="How far down the auditor is to look; at least K.")],
-    stratify_by: Annotated[
-        By | None,
+    n: Annotated[int, typer.Option("--n", min=1, max=10_000, help="How many claims to draw.")],
+    seed: Annotated[
+        int,
         typer.Option(
-            help="risk: draw more where the predicted miss rate that came with the claims leaves more open."
+            min=0, max=2**63 - 1, help="Equal seeds draw equal samples from equal stores."
         ),
-    ] = None,
+    ],
+    depth: Annotated[
+        int, typer.Option(min=1, max=1000, help="How far down the auditor is to look; at least K.")
+    ],
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
     target: TargetOption = Target.miss_any,
@@ -116,37 +126,39 @@ def draw(
     ] = Path("audit.jsonl"),
     home: Home = None,
 ) -> None:
-    """Draw claims at random to be judged, and write the file that the auditor fills in; each is drawn once, and the store keeps with which probability."""
-    with told():
-        from rag_eval.uncertainty.audits import AuditStore
+    """Draw a simple random sample of new claims and write the file for the auditor."""
+    with report_errors():
+        from rag_eval.uncertainty.audits import AuditStore, Sample
 
-        made = AuditStore(open_sql(home)).draw(
-            n,
+        sample = Sample(
+            n=n,
             seed=seed,
             depth=depth,
-            path=out,
-            now=now(),
+            target=target.value,
             strategy=strategy,
             fingerprint=fingerprint,
-            target=target.value,
-            stratified=stratify_by is not None,
         )
-        from rag_eval.records.problems import quoted
+        made = AuditStore(open_sql(home)).draw(sample, out, now=now())
+        from rag_eval.core.errors import quoted
 
-        chance = (
-            f"{made.smallest:.4g}"
-            if made.smallest == made.largest
-            else f"{made.smallest:.4g} to {made.largest:.4g}"
-        )
         typer.echo(
-            f"draw {made.draw_id}: {made.n:,} of {made.population:,} claims of {quoted(made.strategy)}, each drawn with probability {chance}, written to {made.path}"
+            f"draw {made.draw_id}: {made.n:,} of {made.population:,} claims of "
+            f"{quoted(made.strategy)}, each drawn with probability {made.probability:.4g}, "
+            f"written to {made.path}"
         )
     typer.echo(
-        f"fill in missed, missed_content, gold_source and audit_depth, then: {command()} outcome import {out}"
+        f"fill in missed, missed_content, gold_source and audit_depth, then: {command()} outcome "
+        f"import {out}"
     )
 
 
-@audit.command("list")
+@audit.command(
+    "list",
+    help=(
+        "List the draws with how many of their claims are judged, or feedback that calls "
+        "for an audit."
+    ),
+)
 def list_audits(
     *,
     feedback: Annotated[
@@ -159,18 +171,17 @@ def list_audits(
     limit: Limit = 50,
     home: Home = None,
 ) -> None:
-    """List the draws with how many of their claims are judged, or feedback that calls for an audit."""
-    with told():
+    """List the draws with their numbers of judged claims, or the feedback that needs an audit."""
+    with report_errors():
         store = open_outcomes(home)
         if feedback:
-            from rag_eval.reporting.outcome_tables import show_feedback
-            from rag_eval.uncertainty.outcome_use import feedback_without_audit
+            from rag_eval.reporting.terminal import show_feedback
+            from rag_eval.uncertainty.outcomes import feedback_without_audit
 
             show_feedback(console_for(), feedback_without_audit(store.current()), limit)
         else:
-            from rag_eval.reporting.outcome_tables import show_draws
-            from rag_eval.uncertainty.audit_rows import judged_of
+            from rag_eval.reporting.terminal import show_draws
             from rag_eval.uncertainty.audits import AuditStore
 
             audits = AuditStore(store.sql)
-            show_draws(console_for(), audits.frames(), judged_of(audits.drawn(), store.current()))
+            show_draws(console_for(), audits.frames(), audits.count_judged(store.current()))

@@ -1,21 +1,31 @@
-"""Commands about calibration: what outcomes make of the miss rates, and how strategies compare."""
+"""Commands that calibrate miss rates by outcomes and that compare strategies."""
 
+import dataclasses
 import json as json_form
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rag_eval.cli.app import GoldSets, Home, app, console_for, open_settings, progress_for, told
+from rag_eval.cli.app import (
+    GoldSets,
+    Home,
+    app,
+    console_for,
+    open_settings,
+    progress_for,
+    report_errors,
+)
 
 if TYPE_CHECKING:
-    from rag_eval.evaluation.inputs import Evaluation
+    from rag_eval.pipeline.evaluation import Evaluation
 
 calibrate = typer.Typer(invoke_without_command=True, pretty_exceptions_enable=False)
 app.add_typer(
     calibrate,
     name="calibrate",
-    help="Calibrate miss rates on the outcomes so far, and say what each has earned; compare strategies.",
+    help="Calibrate miss rates on the outcomes so far, and say what each has earned; compare "
+    "strategies.",
 )
 
 OneGoldSet = Annotated[
@@ -25,13 +35,19 @@ OneGoldSet = Annotated[
 
 def _opened(gold_set: str | None, home: Path | None, gold_sets: Path | None) -> "Evaluation":
     settings = open_settings(home, None, gold_sets)
-    from rag_eval.evaluation.inputs import open_gold_set, select_gold_sets
+    from rag_eval.pipeline.evaluation import open_gold_set, select_gold_sets
 
     folder = select_gold_sets(settings.gold_sets, [gold_set or settings.primary_gold_set])[0]
     return open_gold_set(folder, settings, progress=progress_for())
 
 
-@calibrate.callback(invoke_without_command=True)
+@calibrate.callback(
+    invoke_without_command=True,
+    help=(
+        "Fit each strategy's estimator to its outcomes, validate it on held-out groups, "
+        "and keep what it has earned for the next run."
+    ),
+)
 def calibrate_now(
     context: typer.Context,
     *,
@@ -42,22 +58,27 @@ def calibrate_now(
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """Fit each strategy's estimator to its outcomes, validate it on held-out groups, and keep what it has earned for the next run."""
+    """Fit and validate each strategy's estimator, and keep its status for the next run."""
     if context.invoked_subcommand is not None:
         return
-    with told():
+    with report_errors():
         evaluation = _opened(gold_set, home, gold_sets)
-        from rag_eval.evaluation.calibrating import calibrate_gold_set
-        from rag_eval.reporting.calibration_tables import calibration_json, show_calibration
+        from rag_eval.pipeline.miss_rates import calibrate_gold_set
+        from rag_eval.reporting.terminal import show_calibration
 
         found = calibrate_gold_set(evaluation)
         if json:
-            typer.echo(json_form.dumps(calibration_json(found), sort_keys=True, allow_nan=False))
+            typer.echo(json_form.dumps(dataclasses.asdict(found), sort_keys=True, allow_nan=False))
         else:
             show_calibration(console_for(), found)
 
 
-@calibrate.command()
+@calibrate.command(
+    help=(
+        "Compare strategies on the same questions: miss rates, Brier scores and skill, "
+        "with intervals, Holm-adjusted p and prediction-powered estimates."
+    )
+)
 def compare(
     strategies: Annotated[
         list[str], typer.Argument(help="Two or more strategies of the gold set.")
@@ -71,17 +92,17 @@ def compare(
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """Compare strategies on the same questions: miss rates, Brier scores and skill, with intervals, Holm-adjusted p and prediction-powered estimates."""
-    with told():
+    """Compare the miss rates and Brier scores of strategies on the same questions."""
+    with report_errors():
         evaluation = _opened(gold_set, home, gold_sets)
-        from rag_eval.evaluation.calibrating import compare_strategies
-        from rag_eval.reporting.miss_rate_tables import (
+        from rag_eval.pipeline.miss_rates import compare_strategies
+        from rag_eval.reporting.terminal import (
             differences_table,
             strategies_table,
-            to_latex,
             write_comparison_csv,
+            write_latex,
         )
-        from rag_eval.storage.atomic import write_text
+        from rag_eval.storage.artifacts import write_text
 
         found = compare_strategies(evaluation, strategies)
         console = console_for()
@@ -91,5 +112,5 @@ def compare(
             write_comparison_csv(csv, found)
             typer.echo(f"written to {csv}")
         if latex is not None:
-            write_text(latex, to_latex(found))
+            write_text(latex, write_latex(found))
             typer.echo(f"written to {latex}")

@@ -1,4 +1,4 @@
-"""Commands that evaluate, and that show what was found: run, compare, show."""
+"""Commands that evaluate gold sets and show their runs: run, compare, show."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,36 +15,30 @@ from rag_eval.cli.app import (
     console_for,
     open_settings,
     progress_for,
-    told,
+    report_errors,
 )
 
 if TYPE_CHECKING:
-    from rag_eval.evaluation.inputs import Evaluation
-    from rag_eval.evaluation.run import Outcome
-    from rag_eval.settings import Settings
+    from rag_eval.core.settings import Settings
+    from rag_eval.pipeline.evaluation import Evaluation
 
 
-def _record_lineage(
-    evaluations: "list[Evaluation]", outcomes: "list[Outcome]", settings: "Settings"
-) -> None:
-    """Show these runs in Dagster's lineage too; what fails here is told and changes nothing."""
-    from rag_eval.defs.lineage import report_materializations
-    from rag_eval.records.problems import quoted
+def _record_lineage(evaluations: "list[Evaluation]", settings: "Settings") -> None:
+    """Show these runs in Dagster's lineage too; a failure is reported and changes nothing."""
+    from rag_eval.core.errors import quoted
+    from rag_eval.defs.lineage import record_lineage
 
-    by_name = {outcome.gold_set: outcome for outcome in outcomes}
     for evaluation in evaluations:
         if (
             not evaluation.known
         ):  # a plain BEIR folder or recorded outputs are no partition of the asset graph
             continue
-        outcome = by_name[evaluation.config.name]
         try:
-            report_materializations(
-                settings.home / "dagster", evaluation, outcome.report, outcome.mlflow_run
-            )
+            record_lineage(settings.home / "dagster", evaluation)
         except Exception as failure:  # noqa: BLE001 - the report on disk stands whatever Dagster's store does
             typer.echo(
-                f"warning: Dagster did not record this run ({type(failure).__name__}: {quoted(str(failure), 400)}); the report is complete",
+                f"warning: Dagster did not record this run ({type(failure).__name__}: "
+                f"{quoted(str(failure), 400)}); the report is complete",
                 err=True,
             )
 
@@ -64,7 +58,8 @@ def run(
     recorded: Annotated[
         Path | None,
         typer.Option(
-            help="Evaluate recorded outputs of your own system instead (JSONL, or a folder with outputs.jsonl); no corpus is needed."
+            help="Evaluate recorded outputs of your own system instead (JSONL, or a folder with "
+            "outputs.jsonl); no corpus is needed."
         ),
     ] = None,
     split: Annotated[
@@ -84,11 +79,11 @@ def run(
     gold_sets: GoldSets = None,
 ) -> None:
     """Evaluate gold sets and write reports; a second run computes only what changed."""
-    with told(writes_report=True):
+    with report_errors(writes_report=True):
         settings = open_settings(home, reports, gold_sets)
-        from rag_eval.evaluation.inputs import open_beir, open_gold_set, select_gold_sets
-        from rag_eval.evaluation.run import evaluate_all
-        from rag_eval.records.problems import InputError, Problem, quoted
+        from rag_eval.core.errors import InputError, Problem, quoted
+        from rag_eval.pipeline.evaluation import open_beir, open_gold_set, select_gold_sets
+        from rag_eval.pipeline.run import evaluate_all
 
         chosen, progress = tuple(strategy or ()), progress_for()
         given = [
@@ -106,7 +101,7 @@ def run(
                 )
             )
         if recorded is not None:
-            from rag_eval.evaluation.opening_recorded import open_recorded
+            from rag_eval.pipeline.evaluation import open_recorded
 
             evaluations = [open_recorded(recorded, settings, progress=progress)]
         elif beir is not None:
@@ -137,22 +132,28 @@ def run(
             )
             if outcome.mlflow_error:
                 typer.echo(
-                    f"warning: MLflow did not record this run ({quoted(outcome.mlflow_error, 400)}); the report is complete",
+                    f"warning: {outcome.mlflow_error}",
                     err=True,
                 )
             if outcome.trace_error:
                 typer.echo(
-                    f"warning: the traces were not written ({quoted(outcome.trace_error, 400)}); the report is complete",
+                    f"warning: the traces were not written ({quoted(outcome.trace_error, 400)}); "
+                    "the report is complete",
                     err=True,
                 )
-        _record_lineage(evaluations, outcomes, settings)
+        _record_lineage(evaluations, settings)
         failed = [name for outcome in outcomes for name in outcome.failed]
     if failed:
         typer.echo(f"required gates failed: {', '.join(failed)}", err=True)
         raise typer.Exit(GATE_FAILED)
 
 
-@app.command()
+@app.command(
+    help=(
+        "Compare two runs question by question: paired differences with intervals. "
+        "Different gold is refused, different indexes are named."
+    )
+)
 def compare(
     run_a: Annotated[
         str,
@@ -163,20 +164,21 @@ def compare(
     run_b: Annotated[str, typer.Argument(help="Another one.")],
     home: Home = None,
 ) -> None:
-    """Compare two runs question by question: paired differences with intervals. Different gold is refused, different indexes are named."""
-    with told():
+    """Compare two runs question by question, with paired differences and intervals."""
+    with report_errors():
         settings = open_settings(home)
-        from rag_eval.evaluation.comparing import compare as paired
-        from rag_eval.evaluation.comparing import differences, find_run
-        from rag_eval.records.problems import quoted
+        from rag_eval.core.errors import quoted
+        from rag_eval.core.report import ComparedPair
+        from rag_eval.pipeline.comparisons import compare_runs
+        from rag_eval.pipeline.history import open_run
         from rag_eval.reporting.terminal import comparisons_table
 
-        a, b = find_run(run_a, settings.home), find_run(run_b, settings.home)
-        notes = differences(a, b)
-        rows = paired(a, b)
+        a, b = open_run(settings.home, run_a), open_run(settings.home, run_b)
+        notes, pairs = compare_runs(a, b)
+        rows = [ComparedPair.model_validate(row) for row in pairs]
     console = console_for()
-    typer.echo(f"a: {quoted(a.report['run_id'])}\nb: {quoted(b.report['run_id'])}")
-    if a.report["content_hash"] == b.report["content_hash"]:
+    typer.echo(f"a: {quoted(a.run_id)}\nb: {quoted(b.run_id)}")
+    if a.content_hash == b.content_hash:
         typer.echo("the runs found the same (equal content_hash)")
     for note in notes:
         typer.echo(quoted(note, 400))
@@ -196,16 +198,17 @@ def show(
     home: Home = None,
 ) -> None:
     """Show a run again."""
-    with told():
+    with report_errors():
         settings = open_settings(home)
-        from rag_eval.evaluation.comparing import find_run
+        from rag_eval.pipeline.history import open_run
 
-        report = find_run(run_id, settings.home).report
+        report = open_run(settings.home, run_id).report()
     if json:
         from rag_eval.reporting.metrics_report import dumps
 
         typer.echo(dumps(report), nl=False)
         return
+    from rag_eval.core.report import Report
     from rag_eval.reporting.terminal import show_report
 
-    show_report(console_for(), report)
+    show_report(console_for(), Report.model_validate(report))

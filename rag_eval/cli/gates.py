@@ -1,17 +1,26 @@
-"""Commands about verdicts: gate, and the baseline that later runs are held against."""
+"""Commands about verdicts: gate, and the baseline for comparisons with later runs."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rag_eval.cli.app import GATE_FAILED, Home, Reports, app, console_for, open_settings, told
+from rag_eval.cli.app import (
+    GATE_FAILED,
+    Home,
+    Reports,
+    app,
+    console_for,
+    open_settings,
+    report_errors,
+)
 
 baseline = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(
     baseline,
     name="baseline",
-    help="Accept a run as the baseline that later runs are held against, or show what was accepted.",
+    help="Accept a run as the baseline that later runs are held against, or show what was "
+    "accepted.",
 )
 
 GoldSetOption = Annotated[
@@ -19,7 +28,12 @@ GoldSetOption = Annotated[
 ]
 
 
-@app.command()
+@app.command(
+    help=(
+        "Print the verdict of a report and write it as JUnit XML and Markdown; exit 2 if "
+        "a required gate did not pass."
+    )
+)
 def gate(
     gold_set: Annotated[
         str | None,
@@ -28,31 +42,32 @@ def gate(
     run: Annotated[
         str | None,
         typer.Option(
-            help="A kept run instead: its id, 'latest', 'previous', or the path of its retrieval-metrics.json."
+            help="A kept run instead: its id, 'latest', 'previous', or the path of its "
+            "retrieval-metrics.json."
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the files of the verdict. Default: beside the report; a kept run has no such place and is only shown."
+            help="Folder for the files of the verdict. Default: beside the report; a kept run has "
+            "no such place and is only shown."
         ),
     ] = None,
     home: Home = None,
     reports: Reports = None,
 ) -> None:
-    """Print the verdict of a report and write it as JUnit XML, Markdown and SARIF; exit 2 if a required gate did not pass."""
-    with told():
+    """Print the verdict of a report, and write it as JUnit XML and Markdown."""
+    with report_errors():
         settings = open_settings(home, reports)
-        from rag_eval.evaluation.kept_runs import verdict_report
-        from rag_eval.records.problems import quoted
-        from rag_eval.reporting.verdict_files import write_verdict
-        from rag_eval.reporting.verdict_rows import verdict_rows
-        from rag_eval.reporting.verdict_table import show_verdict
+        from rag_eval.core.errors import quoted
+        from rag_eval.core.report import Report
+        from rag_eval.pipeline.history import open_judged_run
+        from rag_eval.reporting.verdicts import show_verdict, verdict_rows, write_verdict
 
-        name, report, beside = verdict_report(settings, gold_set, run)
-        verdict = verdict_rows(report, name)
+        judged = open_judged_run(settings, gold_set, run)
+        verdict = verdict_rows(Report.model_validate(judged.report()), gold_set or judged.gold_set)
         show_verdict(console_for(), verdict)
-        folder = out or beside
+        folder = out or judged.folder
         written = () if folder is None else write_verdict(verdict, folder)
     for path in written:
         typer.echo(f"wrote {quoted(str(path), 400)}")
@@ -61,7 +76,12 @@ def gate(
         raise typer.Exit(GATE_FAILED)
 
 
-@baseline.command()
+@baseline.command(
+    help=(
+        "Keep a run as the baseline that the regression gate and the drift watch hold "
+        "later runs against."
+    )
+)
 def accept(
     run: Annotated[
         str, typer.Argument(help="A kept run: its id, 'latest' or 'previous' of the gold set.")
@@ -78,27 +98,28 @@ def accept(
     ] = False,
     home: Home = None,
 ) -> None:
-    """Keep a run as the baseline that the regression gate and the drift watch hold later runs against."""
-    with told():
+    """Keep a run as the baseline of the regression gate and the drift watch."""
+    with report_errors():
         settings = open_settings(home)
-        from rag_eval.evaluation.baselines import accept as keep
+        from rag_eval.pipeline.baselines import accept_baseline
 
-        folder = keep(run, settings, who, why, gold_set=gold_set, force=force)
+        folder = accept_baseline(settings, run, who, why, gold_set=gold_set, force=force)
     typer.echo(f"accepted: {folder}")
 
 
 @baseline.command()
 def show(gold_set: GoldSetOption = None, home: Home = None) -> None:
     """Show the accepted baseline with its figures, and every acceptance before it."""
-    with told():
+    with report_errors():
         settings = open_settings(home)
-        from rag_eval.evaluation.baselines import history, load_baseline
-        from rag_eval.reporting.verdict_baseline import baseline_lines
+        from rag_eval.core.report import Report
+        from rag_eval.pipeline.baselines import acceptances, load_baseline
+        from rag_eval.reporting.verdicts import baseline_lines
 
         name = gold_set or settings.primary_gold_set
         accepted = load_baseline(settings.home, name)
-        lines = baseline_lines(
-            name, None if accepted is None else accepted.report, history(settings.home, name)
-        )
+        records = [record.model_dump() for record in acceptances(settings.home, name)]
+        report = None if accepted is None else Report.model_validate(accepted.report)
+        lines = baseline_lines(name, report, records)
     for line in lines:
         typer.echo(line)

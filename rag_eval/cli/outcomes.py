@@ -1,4 +1,4 @@
-"""Commands about outcomes: what was missed, as it was judged."""
+"""Commands about outcomes, the judged misses."""
 
 import datetime as dt
 import json as json_form
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_eval.cli.app import Home, app, console_for, open_settings, told
+from rag_eval.cli.app import Home, app, console_for, open_settings, report_errors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,8 @@ outcome = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(
     outcome,
     name="outcome",
-    help="What retrievals missed, as it was judged: add, import, list and export outcomes. Nothing is changed or deleted; a correction is a new row.",
+    help="What retrievals missed, as it was judged: add, import, list and export outcomes. "
+    "Nothing is changed or deleted; a correction is a new row.",
 )
 
 
@@ -94,7 +95,8 @@ def add_outcome(
     correct: Annotated[
         str | None,
         typer.Option(
-            help="Correct this outcome (its id or the start of it): the judgement given here supersedes it; neither --missed nor --hit takes it back."
+            help="Correct this outcome (its id or the start of it): the judgement given here "
+            "supersedes it; neither --missed nor --hit takes it back."
         ),
     ] = None,
     claim_id: Annotated[
@@ -117,7 +119,8 @@ def add_outcome(
     gold_strategy: Annotated[
         list[str] | None,
         typer.Option(
-            help="Strategy whose retrieval it was judged from, again for more. Default: none for qrels, else the one that was judged."
+            help="Strategy whose retrieval it was judged from, again for more. Default: none for "
+            "qrels, else the one that was judged."
         ),
     ] = None,
     independent: Annotated[
@@ -130,7 +133,8 @@ def add_outcome(
     gold_document: Annotated[
         list[str] | None,
         typer.Option(
-            help="Document known to be gold, again for more; questions that share one are one group."
+            help="Document known to be gold, again for more; questions that share one are one "
+            "group."
         ),
     ] = None,
     missed_content: Annotated[
@@ -139,7 +143,8 @@ def add_outcome(
     feedback: Annotated[
         str | None,
         typer.Option(
-            help="With --gold-source user_feedback: something_missing, evidence_not_relevant or nothing_missing."
+            help="With --gold-source user_feedback: something_missing, evidence_not_relevant or "
+            "nothing_missing."
         ),
     ] = None,
     success: Annotated[
@@ -156,7 +161,7 @@ def add_outcome(
     home: Home = None,
 ) -> None:
     """Record one judgement, or correct one."""
-    with told():
+    with report_errors():
         store = open_outcomes(home)
         if correct is not None:
             _refuse_beside_correct(
@@ -173,9 +178,9 @@ def add_outcome(
                 group,
                 independent or None,
             )
-            from rag_eval.uncertainty.outcome_lines import correction
+            from rag_eval.uncertainty.outcome_files import correct_outcome
 
-            made = correction(
+            made = correct_outcome(
                 store.outcome(correct),
                 missed=missed,
                 missed_content=missed_content,
@@ -207,14 +212,11 @@ def add_outcome(
                 "target": target.value,
                 "gold_source": gold_source.value,
             }
-            from rag_eval.uncertainty.audits import AuditStore
-            from rag_eval.uncertainty.claims import ClaimStore
-            from rag_eval.uncertainty.outcome_lines import one_outcome
+            from rag_eval.uncertainty.outcome_files import read_outcome
 
-            made = one_outcome(
+            made = read_outcome(
                 {name: value for name, value in given.items() if value is not None},
-                ClaimStore(store.sql),
-                AuditStore(store.sql),
+                store.sql,
                 now=now(),
             )
         recorded = store.record([made])
@@ -223,10 +225,13 @@ def add_outcome(
 
 
 def _refuse_beside_correct(*given: object) -> None:
-    from rag_eval.records.problems import InputError, Problem
+    from rag_eval.core.errors import InputError, Problem
 
     if any(value is not None for value in given):
-        accepted = "with --correct only --missed or --hit, --missed-content, --success or --no-success, --note"
+        accepted = (
+            "with --correct only --missed or --hit, --missed-content, "
+            "--success or --no-success, --note"
+        )
         raise InputError(
             Problem(
                 "bad_value",
@@ -238,7 +243,7 @@ def _refuse_beside_correct(*given: object) -> None:
 
 
 def _refuse_differing(recorded: "Recorded") -> None:
-    from rag_eval.records.problems import InputError, Problem
+    from rag_eval.core.errors import InputError, Problem
 
     if recorded.differing:
         how = "rag-eval outcome add --correct with the outcome_id of what stands"
@@ -257,7 +262,13 @@ def _refuse_differing(recorded: "Recorded") -> None:
         )
 
 
-@outcome.command("import")
+@outcome.command(
+    "import",
+    help=(
+        "Record a file of judgements or a filled-in audit, all of it or nothing; what is "
+        "there already is not added again."
+    ),
+)
 def import_outcomes(
     file: File,
     *,
@@ -266,7 +277,8 @@ def import_outcomes(
     correct: Annotated[
         str | None,
         typer.Option(
-            help="Why what stands may be wrong: judgements of the file that differ from it supersede it, with this note."
+            help="Why what stands may be wrong: judgements of the file that differ from it "
+            "supersede it, with this note."
         ),
     ] = None,
     restore: Annotated[
@@ -278,19 +290,16 @@ def import_outcomes(
     ] = False,
     home: Home = None,
 ) -> None:
-    """Record a file of judgements or a filled-in audit, all of it or nothing; what is there already is not added again."""
-    with told():
+    """Record a file of judgements or a filled-in audit, and skip the stored ones."""
+    with report_errors():
         store = open_outcomes(home)
-        from rag_eval.corpus.outgoing import shown
-        from rag_eval.records.outcomes import MAX_NOTE
-        from rag_eval.uncertainty.audits import AuditStore
-        from rag_eval.uncertainty.claims import ClaimStore
-        from rag_eval.uncertainty.outcome_lines import read_outcomes
+        from rag_eval.core.types import MAX_NOTE
+        from rag_eval.corpus.masking import shown
+        from rag_eval.uncertainty.outcome_files import read_outcomes
 
         read = read_outcomes(
             file,
-            ClaimStore(store.sql),
-            AuditStore(store.sql),
+            store.sql,
             now=now(),
             strategy=strategy,
             fingerprint=fingerprint,
@@ -301,11 +310,13 @@ def import_outcomes(
         )
         left = f", {read.not_judged:,} lines not judged yet" if read.not_judged else ""
         typer.echo(
-            f"{len(recorded.added):,} outcomes recorded, {len(recorded.already_there):,} were there already{left}"
+            f"{len(recorded.added):,} outcomes recorded, {len(recorded.already_there):,} were "
+            f"there already{left}"
         )
         if recorded.differing:
             typer.echo(
-                f"warning: {len(recorded.differing):,} differ from what stands, which was left standing; --correct WHY lets the file supersede it",
+                f"warning: {len(recorded.differing):,} differ from what stands, which was left "
+                "standing; --correct WHY lets the file supersede it",
                 err=True,
             )
 
@@ -324,7 +335,7 @@ def list_outcomes(
     home: Home = None,
 ) -> None:
     """List outcomes, the newest first, with how many can fit a calibrator."""
-    with told():
+    with report_errors():
         frame = _read(
             open_outcomes(home),
             everything,
@@ -335,12 +346,12 @@ def list_outcomes(
             gold_source=gold_source,
         )
         if json:
-            from rag_eval.uncertainty.outcome_rows import of_frame
+            from rag_eval.uncertainty.outcomes import of_frame
 
             for found in of_frame(frame):
                 typer.echo(json_form.dumps(found.model_dump(mode="json"), sort_keys=True))
         else:
-            from rag_eval.reporting.outcome_tables import show_outcomes
+            from rag_eval.reporting.terminal import show_outcomes
 
             show_outcomes(console_for(), frame, limit)
 
@@ -350,7 +361,8 @@ def export_outcomes(
     file: Annotated[
         Path,
         typer.Argument(
-            help="File to write: .csv, .parquet, or .jsonl, which import --restore takes back: what stands, and the rows that it supersedes."
+            help="File to write: .csv, .parquet, or .jsonl, which import --restore takes back: "
+            "what stands, and the rows that it supersedes."
         ),
     ],
     *,
@@ -363,7 +375,7 @@ def export_outcomes(
     home: Home = None,
 ) -> None:
     """Write outcomes to a file, whole or not at all."""
-    with told():
+    with report_errors():
         store = open_outcomes(home)
         frame = _read(
             store,
@@ -374,7 +386,7 @@ def export_outcomes(
             k=k,
             gold_source=gold_source,
         )
-        from rag_eval.reporting.outcome_export import RESTORED, write_outcomes
+        from rag_eval.reporting.exports import RESTORED, write_outcomes
 
         whole = store.as_recorded(frame) if file.suffix.lower() == RESTORED else frame
         write_outcomes(file, whole)

@@ -1,194 +1,118 @@
-"""Commands about rollouts: plan one in stages, and decide at each stage whether the candidate goes on."""
+"""The command that promotes, holds or rolls back a candidate strategy."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rag_eval.cli.app import (
-    GATE_FAILED,
-    GoldSets,
-    Home,
-    app,
-    command,
-    console_for,
-    open_settings,
-    told,
-)
+from rag_eval.cli.app import GATE_FAILED, Home, app, console_for, open_settings, report_errors
 
 if TYPE_CHECKING:
-    from rag_eval.gates.rollout_record import Decided, Planned
+    from rag_eval.pipeline.comparisons import Rollout
 
-rollout = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(
-    rollout,
-    name="rollout",
-    help="Roll a candidate strategy out at 10, 50 and 100 %: plan the stages, then promote, hold or roll back from paired evidence.",
+_WORDS = {"promote": "PROMOTE", "hold": "HOLD", "roll_back": "ROLL BACK"}
+
+
+@app.command(
+    help=(
+        "Promote, hold or roll back a candidate at 10, 50 or 100 % of the questions; exit"
+        " 2 when it is rolled back."
+    )
 )
-
-GoldSetName = Annotated[str, typer.Argument(help="The gold set that both strategies stand in.")]
-Candidate = Annotated[str, typer.Option(help="The strategy that is rolled out.")]
-
-
-@rollout.command()
-def plan(
-    gold_set: GoldSetName,
+def rollout(
+    candidate: Annotated[str, typer.Argument(help="The strategy that is rolled out.")],
     *,
-    current: Annotated[str, typer.Option(help="The strategy that answers now.")],
-    candidate: Candidate,
-    measure: Annotated[
-        str,
-        typer.Option(
-            help="What is compared: a ranking measure such as recall_at_10 or mrr, or delta_s."
-        ),
-    ] = "recall_at_10",
-    detect: Annotated[
-        float,
-        typer.Option(
-            help="Relative degradation that each stage must be able to tell from zero: 0.05 is 5 % of the current mean."
-        ),
-    ] = 0.05,
-    power: Annotated[float, typer.Option(help="Probability with which it must be told.")] = 0.8,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Give up a rollout of this candidate that is running.")
-    ] = False,
-    home: Home = None,
-    gold_sets: GoldSets = None,
-) -> None:
-    """Plan the stages of a rollout: how many questions each needs, what this gold set has for it, and how much traffic brings them."""
-    with told():
-        settings = open_settings(home, None, gold_sets)
-        from rag_eval.evaluation.rollout_records import record_path
-        from rag_eval.evaluation.rollouts import plan_rollout
-
-        planned = plan_rollout(
-            settings,
-            gold_set,
-            current,
-            candidate,
-            measure=measure,
-            detect=detect,
-            power=power,
-            restart=restart,
-        )
-        _show_plan(planned, gold_set)
-        typer.echo(f"written to {record_path(settings.home, gold_set, candidate)}")
-    typer.echo(f"next: {command()} rollout decide {gold_set} --candidate {candidate}")
-
-
-@rollout.command()
-def decide(
-    gold_set: GoldSetName,
-    *,
-    candidate: Candidate,
-    run: Annotated[
+    against: Annotated[
         str | None,
         typer.Option(
-            help="Kept run that has both strategies: its id, 'latest' or 'previous'. Default: latest."
+            help="The strategy that answers now. Default: the first other one of the gold set."
         ),
     ] = None,
-    evidence: Annotated[
-        Path | None,
+    stage: Annotated[
+        int,
         typer.Option(
-            help="Outcomes of production instead (JSON lines: query, current, candidate, optionally group)."
+            help="Per cent of the questions that the candidate answers now: 10, 50 or 100."
         ),
+    ] = 10,
+    gold_set: Annotated[
+        str | None,
+        typer.Option(help="The gold set of both strategies. Default: the primary gold set."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be decided and write nothing.")
-    ] = False,
+    run: Annotated[
+        str, typer.Option(help="A kept run with both strategies: its id, 'latest' or 'previous'.")
+    ] = "latest",
+    measure: Annotated[
+        str, typer.Option(help="A ranking measure such as recall_at_10 or mrr, or delta_s.")
+    ] = "recall_at_10",
+    out: Annotated[
+        Path | None, typer.Option("--json", help="Write the decision to this file too.")
+    ] = None,
     home: Home = None,
 ) -> None:
-    """Promote, hold or roll back, with the reasons; exit 2 when the candidate is rolled back."""
-    with told():
+    """Promote, hold or roll back a candidate strategy."""
+    with report_errors():
         settings = open_settings(home)
-        from rag_eval.evaluation.rollouts import decide_rollout
+        from rag_eval.pipeline.comparisons import decide_rollout
+        from rag_eval.storage.artifacts import write_text
 
-        planned, decided = decide_rollout(
-            settings, gold_set, candidate, run=run, evidence=evidence, dry_run=dry_run
+        name = gold_set or settings.primary_gold_set
+        found = decide_rollout(
+            settings.home, name, candidate, against=against, stage=stage, run=run, measure=measure
         )
-        _show_decision(planned, decided, dry_run=dry_run)
-    if decided.action == "roll_back":
+        if out is not None:
+            write_text(out, json.dumps(found.as_json(), indent=2, sort_keys=True) + "\n")
+        _show(found)
+    if found.decision.action == "roll_back":
         raise typer.Exit(GATE_FAILED)
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share * 100:.1f} %"
+def _show(found: "Rollout") -> None:
+    from rag_eval.reporting.terminal import interval, make_table
 
-
-def _show_plan(planned: "Planned", gold_set: str) -> None:
-    from rag_eval.reporting.terminal import new_table
-
-    console = console_for()
-    names = ("new questions needed", "of traffic", "here: new", "here: all", "told from zero here")
-    title = f"{gold_set}: {planned.candidate} against {planned.current} under {planned.measure}, {planned.level} level"
-    table = new_table(title, [("stage", "right"), *((name, "right") for name in names)])
-    for stage in planned.stages:
-        here = f"{stage.gold_groups:,} ({stage.gold_questions:,} in all)"
-        table.add_row(
-            f"{stage.share * 100:g} %",
-            f"{stage.needed:,}",
-            f"{stage.traffic:,}",
-            f"{stage.gold_new_groups:,}",
-            here,
-            _percent(stage.detects),
-        )
-    console.print(table)
-    lines = (
-        f"Counted are independent questions. Needed to tell a degradation of {_percent(planned.detect)} from zero with {planned.power * 100:g} % power (two-sided 5 %).",
-        f"Rolled back with {planned.power * 100:g} % power at that number: a true degradation of {_percent(planned.rolled_back)} or more.",
-        f"What this rests on: {planned.basis.sentence}.",
-        f"Plan {planned.plan_id} is the salt that assigns questions.",
-    )
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
-
-
-def _show_decision(planned: "Planned", decided: "Decided", *, dry_run: bool) -> None:
-    from rag_eval.records.problems import quoted
-    from rag_eval.reporting.terminal import interval, new_table
-
-    console, found = console_for(), decided.figures
+    console, decision, figures = console_for(), found.decision, found.decision.figures
     to = (
-        ""
-        if decided.action != "promote"
-        else f" to {decided.next_share * 100:g} %"
-        if decided.next_share is not None
+        f" to {found.next_stage} %"
+        if found.next_stage
         else ": the rollout is done"
+        if decision.action == "promote"
+        else ""
     )
-    word = {"promote": "PROMOTE", "hold": "HOLD", "roll_back": "ROLL BACK"}[decided.action]
     console.print(
-        f"{word}{to} (candidate {planned.candidate} at {decided.share * 100:g} %){', nothing written' if dry_run else ''}",
+        f"{_WORDS[decision.action]}{to} ({found.candidate} against {found.base} at {found.stage} "
+        "%)",
         markup=False,
     )
-    if found.get("current") is not None:
-        table = new_table("", [("", "left"), ("value", "right"), ("questions", "left")])
-        of = f"{found['n_questions']:,} ({found['n_groups']:,} independent)"
-        for name, key in ((planned.current, "current"), (planned.candidate, "candidate")):
-            table.add_row(
-                f"{planned.measure} of {name}",
-                interval(found[key], found[f"{key}_low"], found[f"{key}_high"]),
-                of,
-            )
-        difference = [
-            "-" if found[key] is None else f"{found[key]:+.4f}"
-            for key in ("difference", "ci_low", "ci_high")
+    if figures.get("base") is not None:
+        asked = f"{figures['n_questions']:,} ({figures['n_groups']:,} independent)"
+        counts = (
+            f"{figures['n_better']:,} better, {figures['n_worse']:,} worse, "
+            f"{figures['n_tied']:,} equal"
+        )
+        rows = [
+            [
+                f"{found.measure} of {name}",
+                interval(figures[key], figures[f"{key}_low"], figures[f"{key}_high"]),
+                asked,
+            ]
+            for name, key in ((found.base, "base"), (found.candidate, "candidate"))
         ]
-        table.add_row(
-            "difference",
-            f"{difference[0]} [{difference[1]}, {difference[2]}]",
-            f"{found['n_better']:,} better, {found['n_worse']:,} worse, {found['n_tied']:,} equal",
+        for name, key, form, beside in (
+            ("difference", "difference", "{:+.4f}", counts),
+            ("degradation (negative is better)", "degradation", "{:.1%}", asked),
+        ):
+            value, low, high = (
+                "-" if (bound := figures[f"{key}{end}"]) is None else form.format(bound)
+                for end in ("", "_low", "_high")
+            )
+            rows.append([name, f"{value} [{low}, {high}]", beside])
+        console.print(make_table("", ["", ">value", "questions"], rows))
+    lines = [f"{code}: {sentence}." for code, sentence in decision.reasons]
+    if decision.questions_needed is not None:
+        lines.append(
+            f"{decision.questions_needed:,} independent questions would decide with 80 % power if "
+            f"the difference stays as it is; {figures['n_groups']:,} were scored."
         )
-        worse = f"{_percent(found['degradation'])} [{_percent(found['degradation_low'])}, {_percent(found['degradation_high'])}]"
-        table.add_row(
-            "degradation (negative is better)",
-            worse if found["degradation"] is not None else "-",
-            of,
-        )
-        console.print(table)
-    source = f"{decided.evidence.kind} {decided.evidence.name}: {found['n_assigned']:,} of {found['n_given']:,} questions are the candidate's at this stage"
-    for line in (
-        *(f"{code}: {sentence}" for code, sentence in decided.reasons),
-        source,
-        *decided.notes,
-    ):
-        console.print(quoted(line, 1000), markup=False, soft_wrap=True)
+    lines.append(f"Evidence: {found.level} level, run {found.run_id}, gold {found.gold_hash[:12]}.")
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)

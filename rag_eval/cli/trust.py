@@ -1,19 +1,27 @@
-"""Commands about trust: what the guard found, what a person allows, keys, signatures and manifests."""
+"""Commands about trust: findings, decisions, keys, signatures and manifests."""
 
-import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rag_eval.cli.app import GoldSets, Home, app, console_for, open_settings, progress_for, told
+from rag_eval.cli.app import (
+    GoldSets,
+    Home,
+    app,
+    console_for,
+    open_settings,
+    progress_for,
+    report_errors,
+)
 
 if TYPE_CHECKING:
-    from rag_eval.evaluation.inputs import Evaluation
+    from rag_eval.pipeline.evaluation import Evaluation
 
 trust = typer.Typer(
     no_args_is_help=True,
-    help="Source trust and the poisoning guard: list, show and allow what is held back; sign documents and record their hashes.",
+    help="Source trust and the poisoning guard: list, show and allow what is held back; sign "
+    "documents and record their hashes.",
 )
 app.add_typer(trust, name="trust")
 
@@ -24,7 +32,7 @@ GoldSetName = Annotated[
 
 def _open(gold_set: str | None, home: Path | None, gold_sets: Path | None) -> "Evaluation":
     settings = open_settings(home, None, gold_sets)
-    from rag_eval.evaluation.inputs import open_gold_set, select_gold_sets
+    from rag_eval.pipeline.evaluation import open_gold_set, select_gold_sets
 
     folder = select_gold_sets(settings.gold_sets, [gold_set or settings.primary_gold_set])[0]
     return open_gold_set(folder, settings, progress=progress_for())
@@ -42,12 +50,12 @@ def list_(
     gold_sets: GoldSets = None,
 ) -> None:
     """List the chunks that the guard holds back, with its reasons."""
-    with told():
+    with report_errors():
         evaluation = _open(gold_set, home, gold_sets)
-        from rag_eval.evaluation.trust_listing import held_back
+        from rag_eval.pipeline.report import held_back
 
         found = held_back(evaluation, warnings=warnings)
-        from rag_eval.reporting.trust_table import listing_lines, show_listing
+        from rag_eval.reporting.terminal import listing_lines, show_listing
 
         if json:
             for line in listing_lines(found):
@@ -56,23 +64,33 @@ def list_(
             show_listing(console_for(), found)
 
 
-@trust.command()
+@trust.command(
+    help=(
+        "Show one chunk: its trust with all factors, every finding, who allowed it, and "
+        "up to 200 characters of it."
+    )
+)
 def show(
     chunk_id: Annotated[str, typer.Argument(help="A chunk, or the start of its id.")],
     gold_set: GoldSetName = None,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """Show one chunk: its trust with all factors, every finding, who allowed it, and up to 200 characters of it."""
-    with told():
+    """Show one chunk with its trust, its findings and its allowance."""
+    with report_errors():
         evaluation = _open(gold_set, home, gold_sets)
-        from rag_eval.evaluation.trust_listing import inspect
-        from rag_eval.reporting.trust_table import show_chunk
+        from rag_eval.pipeline.report import inspect
+        from rag_eval.reporting.terminal import show_chunk
 
         show_chunk(console_for(), inspect(evaluation, chunk_id))
 
 
-@trust.command()
+@trust.command(
+    help=(
+        "Let a blocked chunk into the index again. Who and why are kept beside the gold "
+        "set; a changed document is judged anew."
+    )
+)
 def allow(
     chunk_id: Annotated[str, typer.Argument(help="A blocked chunk, or the start of its id.")],
     who: Annotated[str, typer.Option(help="Who decides.")],
@@ -83,18 +101,17 @@ def allow(
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """Let a blocked chunk into the index again. Who and why are kept beside the gold set; a changed document is judged anew."""
-    with told():
+    """Let a blocked chunk into the index again, and record the person and the reason."""
+    with report_errors():
         evaluation = _open(gold_set, home, gold_sets)
-        from rag_eval.evaluation.trust_listing import decide
-        from rag_eval.records.problems import quoted
+        from rag_eval.core.errors import quoted
+        from rag_eval.pipeline.report import decide
 
-        decision, path = decide(
-            evaluation, chunk_id, who=who, why=why, revoke=revoke, at=dt.datetime.now(dt.UTC)
-        )
+        decision, path = decide(evaluation, chunk_id, who=who, why=why, revoke=revoke)
         done = "no longer allowed" if revoke else "allowed"
         typer.echo(
-            f"{done}: {quoted(decision.chunk_id)} of {quoted(decision.doc_id)} ({', '.join(decision.reasons)}); recorded in {path}"
+            f"{done}: {quoted(decision.chunk_id)} of {quoted(decision.doc_id)} "
+            f"({', '.join(decision.reasons)}); recorded in {path}"
         )
         typer.echo("the next run indexes accordingly")
 
@@ -105,7 +122,8 @@ def manifest(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="File to write. Default: the gold set's trust.manifest, else manifest.json in its folder."
+            help="File to write. Default: the gold set's trust.manifest, else manifest.json in "
+            "its folder."
         ),
     ] = None,
     key: Annotated[
@@ -115,15 +133,16 @@ def manifest(
     gold_sets: GoldSets = None,
 ) -> None:
     """Record the hash of every document as it is now; later runs block documents that changed."""
-    with told():
+    with report_errors():
         evaluation = _open(gold_set, home, gold_sets)
-        from rag_eval.evaluation.trust_signing import write_manifest
+        from rag_eval.pipeline.corpus import write_manifest
 
         path, count, signed = write_manifest(evaluation, out, key)
         typer.echo(f"{count} documents recorded in {path}{', signed' if signed else ''}")
         if evaluation.config.trust.keys and not signed:
             typer.echo(
-                "trust.keys is configured, so no run accepts it before it is signed: rag-eval trust manifest --key"
+                "trust.keys is configured, so no run accepts it before it is signed: rag-eval "
+                "trust manifest --key"
             )
 
 
@@ -135,34 +154,41 @@ def sign(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="File to write. Default: the gold set's trust.signatures, else signatures.jsonl in its folder."
+            help="File to write. Default: the gold set's trust.signatures, else signatures.jsonl "
+            "in its folder."
         ),
     ] = None,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
     """Sign every document of the corpus as it is now (detached Ed25519 signatures)."""
-    with told():
+    with report_errors():
         evaluation = _open(gold_set, home, gold_sets)
-        from rag_eval.evaluation.trust_signing import write_signatures
-        from rag_eval.records.problems import quoted
+        from rag_eval.core.errors import quoted
+        from rag_eval.pipeline.corpus import write_signatures
 
         path, count, unnamed = write_signatures(evaluation, out, key, name)
         typer.echo(f"{count} documents signed in {path}")
         if unnamed is not None:
             typer.echo(
-                f"no run reads them until gold_set.yaml says under trust: signatures: {quoted(unnamed, 1000)}"
+                "no run reads them until gold_set.yaml says under trust: signatures: "
+                f"{quoted(unnamed, 1000)}"
             )
 
 
-@trust.command()
+@trust.command(
+    help=(
+        "Make an Ed25519 key pair: the private key goes into a file that only you can "
+        "read, the public one is printed."
+    )
+)
 def keygen(
     out: Annotated[Path, typer.Argument(help="File for the private key; it must not exist.")],
 ) -> None:
-    """Make an Ed25519 key pair: the private key goes into a file that only you can read, the public one is printed."""
-    with told():
+    """Make an Ed25519 key pair: write the private key to a file and print the public key."""
+    with report_errors():
         open_settings()
-        from rag_eval.evaluation.trust_signing import write_key
+        from rag_eval.pipeline.corpus import write_key
 
         public = write_key(out)  # nothing is said of a key before there is one
         typer.echo(f"private key in {out}; keep it out of the repository")

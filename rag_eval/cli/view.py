@@ -5,19 +5,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rag_eval.cli.app import Home, app, open_settings, told
+from rag_eval.cli.app import Home, app, open_settings, report_errors
 
 if TYPE_CHECKING:
-    from rag_eval.settings import Settings
+    from rag_eval.core.settings import Settings
 
 
-@app.command()
+@app.command(
+    help=(
+        "Show kept runs, their questions and evidence in a browser; feedback given there "
+        "is recorded as outcomes. Ends with Ctrl-C."
+    )
+)
 def view(
     *,
     host: Annotated[
         str,
         typer.Option(
-            help="Address to listen on. Any but this machine's own (127.0.0.1, ::1) needs an access token."
+            help="Address to listen on. Any but this machine's own (127.0.0.1, ::1) needs an "
+            "access token."
         ),
     ] = "127.0.0.1",
     port: Annotated[
@@ -25,7 +31,8 @@ def view(
         typer.Option(
             min=0,
             max=65_535,
-            help="Port to listen on; 0 takes any that is free. Default: view_port of the settings, 7777.",
+            help="Port to listen on; 0 takes any that is free. Default: view_port of the "
+            "settings, 7777.",
         ),
     ] = None,
     read_only: Annotated[
@@ -34,13 +41,15 @@ def view(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File that holds the access token. Default: RAG_EVAL_VIEW_TOKEN, else a new one where one is needed."
+            help="File that holds the access token. Default: RAG_EVAL_VIEW_TOKEN, else a new one "
+            "where one is needed."
         ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Host name under which it is reached too (behind a proxy), with or without :port; again for more."
+            help="Host name under which it is reached too (behind a proxy), without a port; again "
+            "for more."
         ),
     ] = None,
     browser: Annotated[
@@ -48,16 +57,31 @@ def view(
     ] = False,
     home: Home = None,
 ) -> None:
-    """Show kept runs, their questions and evidence in a browser; feedback given there is recorded as outcomes. Ends with Ctrl-C."""
-    with told():
+    """Show kept runs in a browser, and record feedback as outcomes."""
+    with report_errors():
         settings = open_settings(home)
-        from rag_eval.viewer.serving import access_token, address_of, is_loopback, listen, serve
+        from rag_eval.viewer.app import (
+            address_of,
+            choose_token,
+            create_app,
+            is_loopback,
+            listen,
+            serve,
+        )
 
         bound = listen(host, settings.view_port if port is None else port)
         with bound:
             loopback, address = is_loopback(bound), address_of(bound)
             given = None if settings.view_token is None else settings.view_token.get_secret_value()
-            token, made = access_token(given, token_file, needed=not loopback)
+            token, made = choose_token(given, token_file, needed=not loopback)
+            application = create_app(
+                settings,
+                read_only=read_only,
+                token=token,
+                port=bound.getsockname()[1],
+                allow_hosts=allow_host or [],
+                beyond_loopback=not loopback,
+            )
 
             def ready() -> None:
                 link = f"{address}?token={token}" if made else address
@@ -75,14 +99,7 @@ def view(
 
                     webbrowser.open(link)
 
-            serve(
-                settings,
-                bound,
-                read_only=read_only,
-                token=token,
-                allow_hosts=allow_host or [],
-                ready=ready,
-            )
+            serve(bound, application, ready)
 
 
 def _introduce(
@@ -106,7 +123,8 @@ def _introduce(
     typer.echo(f"evidence viewer of {settings.home}: {link}")
     if made:
         typer.echo(
-            "the link holds the access token and is shown only here; the browser that opens it stays signed in until the viewer ends"
+            "the link holds the access token and is shown only here; the browser that opens it "
+            "stays signed in until the viewer ends"
         )
     elif token:
         typer.echo(f"sign in once at {address}?token=... with your access token")
@@ -118,9 +136,11 @@ def _introduce(
     who = (
         "other machines cannot reach it"
         if loopback
-        else "other machines can reach it, with the access token only; nothing is encrypted: put a proxy with TLS or an SSH tunnel in front"
+        else "other machines can reach it, with the access token only; nothing is encrypted: "
+        "put a proxy with TLS or an SSH tunnel in front"
     )
     typer.echo(
-        f"not allowed: requests of other sites, other host names than this machine's (--allow-host names more), more than 16 KiB at once; {who}"
+        "not allowed: requests of other sites, other host names than this machine's "
+        f"(--allow-host names more), more than 16 KiB at once; {who}"
     )
     typer.echo("Ctrl-C ends it")

@@ -1,1 +1,1 @@
-"""Documents -> masked text -> chunks, with rev."""
+"""Corpus: load documents with their revision, mask personal data, and cut the text into chunks."""

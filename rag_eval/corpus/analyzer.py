@@ -1,7 +1,8 @@
-"""The one analyzer: text -> terms. Lexical index, LSA, chunk sizes and text comparisons all use it.
+"""The one analyzer, text -> terms: lexical index, LSA, chunk sizes and comparisons all use it.
 
-English as Lucene treats it: lower case, possessive 's removed, Lucene's 33 stop words removed, Porter stems. A term is a run of letters
-and digits of any script, so that `sort_values` and `pandas.DataFrame` are found by their parts.
+English as Lucene treats it: lower case, possessive 's removed, Lucene's 33 stop words removed,
+Porter stems. A term is a run of letters and digits of any script, so that `sort_values` and
+`pandas.DataFrame` are found by their parts.
 """
 
 import functools
@@ -13,17 +14,17 @@ import numpy as np
 ANALYZER = "english-porter-1"
 """Name and version; part of every index_hash. Any change of behaviour changes it."""
 
-_LUCENE_STOP_WORDS = """
-a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was will with
-"""
-STOP_WORDS = frozenset(_LUCENE_STOP_WORDS.split())
+STOP_WORDS = frozenset(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then"
+    " there these they this to was will with".split()
+)
 
 _WORD = re.compile(r"[^\W_]+")
 _POSSESSIVE = re.compile(r"['’]s\b")
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased words, stop words and inflections kept; what `tokens` counts."""
+    """Return the lower-cased words, stop words and inflections kept."""
     return _WORD.findall(text.lower())
 
 
@@ -52,7 +53,7 @@ class Analyzer:
         return found
 
     def index(self, texts: Sequence[str]) -> list[list[int]]:
-        """Term ids of each text, learning new terms. Stop words leave no trace."""
+        """Return the term ids of each text without stop words, and learn new terms."""
         ids, learn = self._ids, self._learn
         result = []
         for text in texts:
@@ -86,7 +87,7 @@ def terms(text: str) -> list[str]:
 def count_matrix(
     ids: Sequence[Sequence[int]], n_terms: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Term counts as CSR parts (data, indices, indptr) of shape (len(ids), n_terms); ids beyond n_terms are left out."""
+    """Count terms below `n_terms`: data, indices and indptr of a CSR matrix [len(ids), n_terms]."""
     lengths = np.fromiter((len(row) for row in ids), dtype=np.int64, count=len(ids))
     flat = np.fromiter(
         (term for row in ids for term in row), dtype=np.int64, count=int(lengths.sum())

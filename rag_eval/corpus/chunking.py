@@ -1,20 +1,455 @@
 """Documents -> chunks: spans of at most `max_tokens` word tokens with exact character offsets.
 
-Belongs here: packing of pieces and the CHUNKS frame. Where texts may be cut is `borders`.
+Also the structure that decides where texts are cut: front matter, headings, sections, sentences.
 """
 
+import functools
 import itertools
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from rag_eval.corpus import borders, sentences
+from rag_eval.core.arrays import IntArray
+from rag_eval.core.frames import CHUNKS
+from rag_eval.core.loader import Chunker
 from rag_eval.corpus.analyzer import count_tokens
-from rag_eval.records.frames import CHUNKS
-from rag_eval.records.gold_set import Chunker
 from rag_eval.storage.hashing import digest, text_hash
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from yaml import SafeLoader, ScalarNode
+
+# ---- Markdown in character offsets: front matter, headings, blocks
+
+MAX_FRONT_MATTER = 65_536
+_LINE = re.compile(r"[^\r\n]*+(?:\r\n?|\n)|[^\r\n]++")
+_FRONT = re.compile(r"(?P<fence>---|\+\+\+)[ \t]*(?:\r\n?|\n)")
+
+
+class Heading(NamedTuple):
+    """A heading: its level from 1, its plain text and the offset of its line."""
+
+    level: int
+    title: str
+    start: int
+
+
+def _line_starts(text: str, start: int = 0) -> list[int]:
+    """Return the offset of each line from `start` on, and the end of the text."""
+    return [*(match.start() for match in _LINE.finditer(text, start)), len(text)]
+
+
+@functools.lru_cache(maxsize=2)
+def _parser(*, inline: bool) -> "MarkdownIt":
+    """Return a parser; parsing blocks alone saves most of the time."""
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark").enable("table")
+    return parser if inline else parser.disable(["inline", "text_join"])
+
+
+def _plain_text(inline: str) -> str:
+    """Return the words of a heading without emphasis, links and code marks."""
+    tokens = _parser(inline=True).parseInline(inline)
+    children = [child for token in tokens for child in token.children or ()]
+    words = (child.content or " " for child in children if child.type != "html_inline")
+    return " ".join("".join(words).split())
+
+
+def headings(text: str, start: int = 0) -> list[Heading]:
+    """Return the headings of a document, without those in fences, quotes, lists or HTML."""
+    starts = _line_starts(text, start)
+    tokens = _parser(inline=False).parse(text[start:])
+    return [
+        Heading(int(opening.tag[1:]), _plain_text(inline.content), starts[opening.map[0]])
+        for opening, inline in itertools.pairwise(tokens)
+        if opening.type == "heading_open" and opening.level == 0 and opening.map
+    ]
+
+
+class Leaf(NamedTuple):
+    """Whole lines that hold code, raw HTML, or text with inline marks; `end` is exclusive."""
+
+    kind: Literal["code", "html", "inline"]
+    start: int
+    end: int
+
+
+_LEAVES: dict[str, Literal["code", "html", "inline"]] = {
+    "fence": "code",
+    "code_block": "code",
+    "html_block": "html",
+    "inline": "inline",
+}
+
+
+@functools.lru_cache(maxsize=2)
+def _leaf_parser(*, indented_code: bool) -> "MarkdownIt":
+    """Return a parser of blocks.
+
+    Link definitions are paragraphs here, because a list of n definitions costs n * n steps.
+    """
+    from markdown_it import MarkdownIt
+
+    unused = ["inline", "text_join", "reference"] + ([] if indented_code else ["code"])
+    return MarkdownIt("commonmark").disable(unused)
+
+
+def leaves(text: str, *, indented_code: bool = True) -> list[Leaf]:
+    """Find code blocks, raw HTML blocks, and blocks of inline text, in order.
+
+    `indented_code` says whether lines that are indented by four characters are code.
+    """
+    starts = _line_starts(text)
+    return [
+        Leaf(kind, starts[token.map[0]], starts[min(token.map[1], len(starts) - 1)])
+        for token in _leaf_parser(indented_code=indented_code).parse(text)
+        if token.map and (kind := _LEAVES.get(token.type)) is not None
+    ]
+
+
+class Blocks(NamedTuple):
+    """Offsets of blocks: of the text itself, inside others, and behind a leading heading."""
+
+    top: list[int]
+    nested: list[int]
+    content: int
+
+
+def blocks(text: str, start: int, end: int) -> Blocks:
+    """Find the blocks of text[start:end], as offsets in text."""
+    starts = [start + offset for offset in _line_starts(text[start:end])]
+    top: dict[int, str] = {}
+    nested: set[int] = set()
+    for token in _parser(inline=False).parse(text[start:end]):
+        if token.map and token.nesting >= 0 and token.type != "inline":
+            at = starts[token.map[0]]
+            if token.level == 0:
+                top.setdefault(at, token.type)
+            else:
+                nested.add(at)
+    content = start
+    if next(iter(top.values()), "") == "heading_open":
+        content = next((at for at, kind in top.items() if kind != "heading_open"), end)
+    return Blocks(sorted(top), sorted(nested), content)
+
+
+@functools.cache
+def _front_matter_loader() -> "type[SafeLoader]":
+    """Return YAML's safe loader, for which a day that the calendar lacks is a text."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def day_or_text(self, node: "ScalarNode") -> object:
+            try:
+                return self.construct_yaml_timestamp(node)
+            except (ValueError, OverflowError):
+                return self.construct_scalar(node)
+
+    Loader.add_constructor("tag:yaml.org,2002:timestamp", Loader.day_or_text)
+    return Loader
+
+
+def _mapping(block: str, fence: str) -> dict[str, object] | None:
+    if fence == "+++":
+        import tomllib
+
+        try:
+            return tomllib.loads(block.replace("\r\n", "\n"))
+        except (tomllib.TOMLDecodeError, RecursionError):
+            return None
+    import yaml
+
+    try:
+        found = yaml.load(block, _front_matter_loader())  # noqa: S506 - a safe loader
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def front_matter(text: str) -> tuple[dict[str, object], int]:
+    """Read the YAML (`---`) or TOML (`+++`) at the head of a file; return it and where it ends.
+
+    A file that merely begins with a rule has none: ({}, 0).
+    """
+    head = _FRONT.match(text)
+    if head is None:
+        return {}, 0
+    closing = re.compile(rf"^{re.escape(head['fence'])}[ \t]*(?:\r\n?|\n|\Z)", re.MULTILINE).search(
+        text, head.end(), MAX_FRONT_MATTER
+    )
+    if closing is None:
+        return {}, 0
+    values = _mapping(text[head.end() : closing.start()], head["fence"])
+    return ({}, 0) if values is None else (values, closing.end())
+
+
+def first_string(values: dict[str, object], keys: Sequence[str]) -> str | None:
+    """Return the first non-empty string under these keys."""
+    texts = (value.strip() for key in keys if isinstance(value := values.get(key), str))
+    return next(filter(None, texts), None)
+
+
+# ---- Sections: text under one heading, with ids that people can write into a gold set
+
+_UNDERLINED = re.compile(
+    r"^(?P<title>[^\s=>.|+-][^\r\n]{0,79}+)\r?\n(?P<rule>-{3,80}+)[ \t]*+\r?$", re.MULTILINE
+)
+_NOT_SLUG = re.compile(r"[^\w\s-]+")
+_RULE_SLACK = 2
+"""Headings and their rules differ by a character or two in real docstrings."""
+_TWO_LINE_ENDS = 4
+"""Characters of two line ends, each at most CRLF."""
+
+
+class Section(NamedTuple):
+    """One row of the SECTIONS frame."""
+
+    section_id: str
+    title: str
+    start: int
+    end: int
+
+
+def slug(heading: str) -> str:
+    """Make the anchor of a heading as the usual renderers do: lower case, joined by hyphens.
+
+    Examples
+    --------
+    >>> slug("See Also"), slug("C++ & Python!"), slug("???")
+    ('see-also', 'c-python', 'section')
+    """
+    return "-".join(_NOT_SLUG.sub("", heading.lower()).split()) or "section"
+
+
+def _unused(path: str, taken: set[str]) -> str:
+    number, candidate = 1, path
+    while candidate in taken:
+        number += 1
+        candidate = f"{path}-{number}"
+    taken.add(candidate)
+    return candidate
+
+
+def _find_content(text: str, start: int, end: int) -> int:
+    """Return the offset after a heading and its rule, or `start` without a heading."""
+    head = _UNDERLINED.match(text, start, end)
+    return head.end() if head else start
+
+
+def numpydoc_sections(doc_id: str, title: str, text: str) -> list[Section]:
+    """Split a docstring at its underlined headings; the text before them is `#summary`."""
+    heads = [
+        (match["title"].rstrip(), match.start())
+        for match in _UNDERLINED.finditer(text)
+        if abs(len(match["title"].rstrip()) - len(match["rule"])) <= _RULE_SLACK
+        and _follows_blank(text, match.start())
+    ]
+    first = heads[0][1] if heads else len(text)
+    taken: set[str] = set()
+    found = (
+        [Section(f"{doc_id}#{_unused('summary', taken)}", title, 0, first)]
+        if not heads or text[:first].strip()
+        else []
+    )
+    for (heading, start), end in zip(
+        heads, [*(start for _, start in heads), len(text)][1:], strict=True
+    ):
+        found.append(Section(f"{doc_id}#{_unused(slug(heading), taken)}", heading, start, end))
+    return found
+
+
+def _follows_blank(text: str, start: int) -> bool:
+    before = text[max(start - _TWO_LINE_ENDS, 0) : start]
+    return not before or before.replace("\r", "").endswith("\n\n") or not before.strip()
+
+
+def markdown_sections(doc_id: str, title: str, text: str, body_start: int = 0) -> list[Section]:
+    """Part a Markdown document: `<doc_id>#guide/installing`, a path through levels of headings.
+
+    Text before the first heading is the section `<doc_id>`. Front matter lies in no section. Equal
+    paths get `-2`, `-3`.
+    """
+    heads = headings(text, body_start)
+    first = heads[0].start if heads else len(text)
+    found = (
+        [Section(doc_id, title, body_start, first)]
+        if not heads or text[body_start:first].strip()
+        else []
+    )
+    taken: set[str] = set()
+    above: list[tuple[int, str]] = []  # level and path of the headings that this one stands under
+    ends = [*(head.start for head in heads), len(text)][1:]
+    for head, end in zip(heads, ends, strict=True):
+        above = [(level, path) for level, path in above if level < head.level]
+        path = _unused(f"{above[-1][1]}/{slug(head.title)}" if above else slug(head.title), taken)
+        above.append((head.level, path))
+        found.append(Section(f"{doc_id}#{path}", head.title, head.start, end))
+    return found
+
+
+# ---- Sentences
+
+# A run of terminal marks counts once (look-behind, possessive), so a long run of dots is read once.
+_END = re.compile(
+    r"(?:(?<![.!?…])[.!?…]++[\"'”’»)\]]*+(?=\s)|[。！？]++[”’」』）]*+)\s*+"
+    r"|(?:\r\n?+|\n)(?:[^\S\r\n]*+(?:\r\n?+|\n))++\s*+"
+)
+_BEFORE = re.compile(r"[^\s(\[\"'“‘]*$")
+_OPENERS = "\"'“‘«([¿¡"
+_LOOK_BACK = 40
+
+_ALWAYS = """
+e.g i.e cf vs viz approx ca resp eq eqs fig figs tab ref refs dr mr mrs ms prof st mt dept univ
+gen col sgt capt lt rev hon gov sen rep
+"""
+_MAY_END = "al etc jr sr inc ltd co corp a.m p.m u.s u.k ph.d m.d b.sc m.sc"
+_BEFORE_NUMBERS = """
+no nos nr p pp vol vols ch chap sec secs ed eds jan feb mar apr jun jul aug sep sept oct nov dec
+mon tue wed thu fri sat sun
+"""
+_ABBREVIATIONS: dict[str, str] = {
+    **dict.fromkeys(_ALWAYS.split(), "always"),
+    **dict.fromkeys(_MAY_END.split(), "unless a capital follows"),
+    **dict.fromkeys(_BEFORE_NUMBERS.split(), "only before a number"),
+}
+"""Words whose dot is part of them, and when."""
+
+
+def _is_abbreviation(before: str, following: str) -> bool:
+    """Tell whether the dot after `before` belongs to the word."""
+    match _ABBREVIATIONS.get(before.lower()):
+        case "always":
+            return True
+        case "unless a capital follows":
+            return not following.isupper()
+        case "only before a number":
+            return following.isdigit()
+        case _:
+            return len(before) == 1 and before.isupper() and before != "I"  # initials: J. Smith
+
+
+def borders(text: str, start: int = 0, end: int | None = None) -> list[int]:
+    """Return the offsets inside text[start:end] where a sentence begins, without the first one.
+
+    A sentence ends at `.`, `!`, `?` or `…` (with closing quotes and brackets) before white space,
+    unless the dot belongs to an abbreviation or an initial or a lower-case letter follows; and at a
+    blank line.
+    """
+    end = len(text) if end is None else end
+    found = []
+    for match in _END.finditer(text, start, end):
+        at = match.end()
+        if at >= end:
+            break
+        mark = text[match.start()]
+        following = text[at : at + 2].lstrip(_OPENERS)[:1]
+        if mark in ".…!?":
+            if following.islower():
+                continue
+            word = _BEFORE.search(text, max(start, match.start() - _LOOK_BACK), match.start())
+            single_dot = mark == "." and text[match.start() + 1 : match.start() + 2] != "."
+            if single_dot and word and _is_abbreviation(word[0], following):
+                continue
+        found.append(at)
+    return found
+
+
+def spans(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, int]]:
+    """Return the sentences of text[start:end] as (start, end), without white space around them.
+
+    Examples
+    --------
+    >>> text = "Dr. Smith saw 3.5 kg. Why? See Fig. 2."
+    >>> [text[a:b] for a, b in spans(text)]
+    ['Dr. Smith saw 3.5 kg.', 'Why?', 'See Fig. 2.']
+    """
+    end = len(text) if end is None else end
+    edges = [start, *borders(text, start, end), end]
+    pairs = itertools.pairwise(edges)
+    return [trimmed for low, high in pairs if (trimmed := trim(text, low, high))]
+
+
+def trim(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """Return the span without white space at its ends; None if nothing is left."""
+    piece = text[start:end]
+    stripped = piece.strip()
+    if not stripped:
+        return None
+    low = start + len(piece) - len(piece.lstrip())
+    return low, low + len(stripped)
+
+
+# ---- Where a text may be cut: levels of borders from strong to weak, by kind of chunker
+
+_NEWLINE = r"(?:\r\n?+|\n)"
+_PARAGRAPH = re.compile(rf"{_NEWLINE}(?:[^\S\r\n]*+{_NEWLINE})++")
+_BORDER_LINE = re.compile(_NEWLINE)
+_SPACE = re.compile(r"\s++")
+_TOKEN = re.compile(r"(?<=[\W_])(?=[^\W_])")
+_PARAMETER = re.compile(rf"^(?=\S[^\r\n]*+{_NEWLINE}[ \t]++\S)", re.MULTILINE)
+_PROMPT = re.compile(r"^(?=>>> )", re.MULTILINE)
+_DEFINITION_LISTS = frozenset(
+    "parameters|other parameters|returns|yields|receives|raises|warns|warnings|attributes|methods"
+    "|see also".split("|")
+)
+
+Level = Callable[[str, int, int], list[int]]
+"""Text, start, end -> rising offsets between them where a piece may begin."""
+
+
+class Levels(NamedTuple):
+    """Border finders from strong to weak; before `content` only the weakest two apply.
+
+    So a heading stays with what follows it.
+    """
+
+    finders: tuple[Level, ...]
+    content: int
+
+
+def _at(pattern: re.Pattern[str]) -> Level:
+    def find(text: str, start: int, end: int) -> list[int]:
+        return [match.end() for match in pattern.finditer(text, start, end)]
+
+    return find
+
+
+def _at_offsets(offsets: list[int]) -> Level:
+    def find(_: str, start: int, end: int) -> list[int]:
+        return [offset for offset in offsets if start < offset < end]
+
+    return find
+
+
+_PARAGRAPHS, _LINES = _at(_PARAGRAPH), _at(_BORDER_LINE)
+_WEAKEST = (_at(_SPACE), _at(_TOKEN))
+"""Between words; and in a run without white space before each token, so every chunk gets small."""
+
+
+def _numpydoc_levels(text: str, start: int, end: int, heading: str) -> Levels:
+    """Cut between parameters, then paragraphs, prompts of examples, lines."""
+    parameters = (_at(_PARAMETER),) if heading.lower() in _DEFINITION_LISTS else ()
+    finders = (*parameters, _PARAGRAPHS, _at(_PROMPT), _LINES, borders, *_WEAKEST)
+    return Levels(finders, _find_content(text, start, end))
+
+
+def _markdown_levels(text: str, start: int, end: int, _: str) -> Levels:
+    """Cut between blocks of the document, then nested blocks, paragraphs, lines, sentences."""
+    found = blocks(text, start, end)
+    given = (_at_offsets(found.top), _at_offsets(found.nested))
+    return Levels((*given, _PARAGRAPHS, _LINES, borders, *_WEAKEST), found.content)
+
+
+def _text_levels(_: str, start: int, __: int, ___: str) -> Levels:
+    """Cut between paragraphs, then sentences."""
+    return Levels((_PARAGRAPHS, borders, *_WEAKEST), start)
+
+
+# ---- Chunks
 
 _WORD_TOKEN = re.compile(r"[^\W_]+")
 _RUN = re.compile(r"(?<!\S)\S")
@@ -23,26 +458,21 @@ Span = tuple[int, int]
 Piece = tuple[int, int, int]
 """Start, end and number of tokens."""
 
-_LEVELS = {
-    "numpydoc": borders.of_numpydoc,
-    "markdown": borders.of_markdown,
-    "text": borders.of_text,
-}
+_LEVELS = {"numpydoc": _numpydoc_levels, "markdown": _markdown_levels, "text": _text_levels}
 _OVERLAPPING = frozenset({"text", "markdown"})
 
 
-def _pieces(text: str, start: int, end: int, levels: borders.Levels, limit: int) -> Iterator[Piece]:
+def _pieces(text: str, start: int, end: int, levels: Levels, limit: int) -> Iterator[Piece]:
     """Cut at the strongest borders that make every piece fit; a piece of one token always fits."""
     tokens = count_tokens(text[start:end])
     if tokens <= limit or not levels.finders:
         yield start, end, tokens
         return
     finder, *weaker = levels.finders
-    weak = len(levels.finders) <= len(borders.WEAKEST)
-    cuts = [
-        at for at in finder(text, start, end) if start < at < end and (weak or at > levels.content)
-    ]
-    rest = borders.Levels(tuple(weaker), levels.content)
+    weak = len(levels.finders) <= len(_WEAKEST)
+    low = start if weak else max(start, levels.content)
+    cuts = [at for at in finder(text, start, end) if low < at < end]
+    rest = Levels(tuple(weaker), levels.content)
     for low, high in itertools.pairwise([start, *cuts, end]):
         yield from _pieces(text, low, high, rest, limit)
 
@@ -60,7 +490,7 @@ def _packed(pieces: Iterator[Piece], limit: int) -> Iterator[Span]:
 
 
 def _reach_back(text: str, previous: int, start: int, overlap: int) -> int:
-    """Start of a chunk that repeats at most `overlap` tokens of the chunk before it, from a word's beginning."""
+    """Return the start of a chunk that repeats at most `overlap` tokens of the one before it."""
     tokens = [match.start() for match in _WORD_TOKEN.finditer(text, previous, start)]
     if not tokens:
         return start
@@ -72,56 +502,49 @@ def _reach_back(text: str, previous: int, start: int, overlap: int) -> int:
 def _section_spans(
     text: str, start: int, end: int, heading: str, chunker: Chunker
 ) -> Iterator[Span]:
+    most = chunker.max_tokens
     if chunker.kind == "sentence":
-        weakest = borders.Levels(borders.WEAKEST, start)
-        for low, high in sentences.spans(text, start, end):
-            yield from _packed(
-                _pieces(text, low, high, weakest, chunker.max_tokens), chunker.max_tokens
-            )
+        for low, high in spans(text, start, end):
+            yield from _packed(_pieces(text, low, high, Levels(_WEAKEST, start), most), most)
         return
-    if count_tokens(text[start:end]) <= chunker.max_tokens:
+    if count_tokens(text[start:end]) <= most:
         yield start, end
         return
     overlap = chunker.overlap if chunker.kind in _OVERLAPPING else 0
-    limit = chunker.max_tokens - overlap
+    limit = most - overlap
     levels = _LEVELS[chunker.kind](text, start, end, heading)
     previous = None
     for low, high in _packed(_pieces(text, start, end, levels, limit), limit):
-        yield (
-            (low if previous is None or not overlap else _reach_back(text, previous, low, overlap)),
-            high,
-        )
+        reaches = previous is not None and overlap
+        yield (_reach_back(text, previous or 0, low, overlap) if reaches else low), high
         previous = low
 
 
 def _spans(
-    text: str, its: list[tuple[int, int, str, str]], chunker: Chunker, *, passages: bool
+    text: str, sections: list[tuple[int, int, str, str]], chunker: Chunker, *, passages: bool
 ) -> Iterator[tuple[int, int, str]]:
-    """Start, end and section_id of each chunk of a document, in order; none is empty or only white space."""
+    """Yield start, end and section_id of each chunk of a document, in order; none is blank."""
     if chunker.kind == "whole":
-        # the very text, white space included: its hash must be that of the document as others have embedded it
-        for start, end, _, section_id in its if passages else [(0, len(text), "", its[0][3])]:
-            if text[start:end].strip():
-                yield start, end, section_id
+        # White space stays: the hash must be that of the document as others have embedded it.
+        whole = sections if passages else [(0, len(text), "", sections[0][3])]
+        yield from ((low, high, name) for low, high, _, name in whole if text[low:high].strip())
         return
-    for start, end, heading, section_id in its:
+    for start, end, heading, section_id in sections:
         for low, high in _section_spans(text, start, end, heading, chunker):
-            if trimmed := sentences.trim(text, low, high):
+            if trimmed := trim(text, low, high):
                 yield *trimmed, section_id
 
 
 def _sections_of(
     documents: pd.DataFrame, sections: pd.DataFrame
 ) -> dict[str, list[tuple[int, int, str, str]]]:
-    """Sections of each document by place; a document without any is one section under its own id."""
+    """List the sections of each document; one without any is a section under its own id."""
     found: dict[str, list[tuple[int, int, str, str]]] = {}
-    columns = (
-        sections[name].tolist() for name in ("doc_id", "start", "end", "title", "section_id")
-    )
-    for doc_id, start, end, title, section_id in zip(*columns, strict=True):
-        found.setdefault(doc_id, []).append((start, end, title, section_id))
-    for its in found.values():
-        its.sort()
+    columns = ("doc_id", "start", "end", "title", "section_id")
+    for doc_id, *section in zip(*(sections[name].tolist() for name in columns), strict=True):
+        found.setdefault(doc_id, []).append(tuple(section))
+    for parts in found.values():
+        parts.sort()
     for doc_id, text in zip(documents["doc_id"].tolist(), documents["text"].tolist(), strict=True):
         found.setdefault(doc_id, [(0, len(text), "", doc_id)])
     return found
@@ -130,71 +553,65 @@ def _sections_of(
 def chunk_documents(
     documents: pd.DataFrame, sections: pd.DataFrame, chunker: Chunker
 ) -> pd.DataFrame:
-    """Cut documents into chunks.
+    """Cut documents (DOCUMENTS, SECTIONS) into CHUNKS, sorted by (section_id, chunk_id).
 
-    Parameters
-    ----------
-    documents, sections
-        DOCUMENTS and SECTIONS frames of one corpus.
-    chunker
-        `numpydoc` and `markdown` cut inside sections only, a section that fits is one chunk; `text` packs paragraphs, then sentences,
-        inside sections; `sentence` makes a chunk of each sentence; `whole` keeps a document, or each passage of a document of which
-        only passages are known, as one chunk whatever its length.
+    `numpydoc` and `markdown` cut inside sections only, and a section that fits is one chunk; `text`
+    packs paragraphs, then sentences, inside sections; `sentence` makes a chunk of each sentence;
+    `whole` keeps a document, or each passage of a document of which only passages are known.
 
-    Returns
-    -------
-    pandas.DataFrame
-        CHUNKS, sorted by (section_id, chunk_id): this order breaks ties everywhere. For every chunk, `text` is the document's
-        text[start:end]. Chunks of a document cover all its characters but white space and front matter, and (but for `whole`) have at most
-        `max_tokens` tokens. A document with an empty text has no chunk, whether or not it has a title: there would be nothing to cite.
+    The order breaks ties everywhere. Chunks of a document cover all its characters but white space
+    and front matter, and (but for `whole`) have at most `max_tokens` tokens. A document with an
+    empty text has no chunk, because there would be nothing to cite.
     """
     parameters = chunker.model_dump(mode="json")
     by_document = _sections_of(documents, sections)
     rows: list[tuple[Any, ...]] = []
-    columns = (
-        documents[name].tolist() for name in ("doc_id", "title", "text", "content_hash", "kind")
-    )
+    names = ("doc_id", "title", "text", "content_hash", "kind")
+    columns = (documents[name].tolist() for name in names)
     for doc_id, title, text, content_hash, kind in zip(*columns, strict=True):
-        for start, end, section_id in _spans(
-            text, by_document[doc_id], chunker, passages=kind == "passages"
-        ):
+        found = _spans(text, by_document[doc_id], chunker, passages=kind == "passages")
+        for start, end, section_id in found:
             piece = text[start:end]
             chunk_id = digest([doc_id, content_hash, parameters, start, end])
             indexed = text_hash((title + " " + piece).strip())
-            rows.append(
-                (
-                    section_id,
-                    chunk_id,
-                    doc_id,
-                    start,
-                    end,
-                    count_tokens(piece),
-                    title,
-                    piece,
-                    indexed,
-                )
-            )
-    rows.sort(
-        key=lambda row: row[:2]
-    )  # in Python, so that the order is that of code points whatever the frame's string type
-    names = [
-        "section_id",
-        "chunk_id",
-        "doc_id",
-        "start",
-        "end",
-        "tokens",
-        "title",
-        "text",
-        "text_hash",
-    ]
-    types = {
-        name: "int64" if CHUNKS.columns[name].kind == "int" else "str" for name in names
-    }  # also where there is no row
-    return CHUNKS.check(pd.DataFrame(rows, columns=names).astype(types))
+            place = (section_id, chunk_id, doc_id, start, end)
+            rows.append((*place, count_tokens(piece), title, piece, indexed))
+    # In Python, so that the order is that of code points whatever the frame's string type.
+    rows.sort(key=lambda row: row[:2])
+    order = "section_id chunk_id doc_id start end tokens title text text_hash".split()
+    types = {name: "int64" if CHUNKS.columns[name].kind == "int" else "str" for name in order}
+    return CHUNKS.check(pd.DataFrame(rows, columns=order).astype(types))
 
 
 def chunks_hash(chunks: pd.DataFrame, chunker: Chunker) -> str:
-    """Identity of what is indexed: the sorted (chunk_id, text_hash) pairs and the chunker, 32 hex digits."""
+    """Hash the indexed content: the sorted (chunk_id, text_hash) pairs and the chunker."""
     pairs = sorted(zip(chunks["chunk_id"].tolist(), chunks["text_hash"].tolist(), strict=True))
     return digest([pairs, chunker.model_dump(mode="json")])
+
+
+# ---- Chunks that hold a place of a document
+
+
+class Ranges(NamedTuple):
+    """Ranges [n] of characters, and the number of the document of each, -1 for none."""
+
+    document: IntArray
+    start: IntArray
+    end: IntArray
+
+
+def find_overlaps(ranges: Ranges, chunks: Ranges) -> tuple[IntArray, IntArray]:
+    """Return rows of `ranges` and of `chunks` that overlap, by range and then by place."""
+    order = np.lexsort((chunks.start, chunks.document))
+    document, low, high = (column[order] for column in chunks)
+    width = int(max(high.max(initial=0), ranges.end.max(initial=0))) + 2
+    # Chunks of a document may overlap: take the furthest end so far.
+    reach = np.maximum.accumulate(document * width + high)
+    first = np.searchsorted(reach, ranges.document * width + ranges.start, side="right")
+    last = np.searchsorted(document * width + low, ranges.document * width + ranges.end)
+    counts = np.where(ranges.document < 0, 0, np.maximum(last - first, 0))
+    row = np.repeat(np.arange(len(counts)), counts)
+    at = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+    met = (low[at] < ranges.end[row]) & (ranges.start[row] < high[at])
+    met &= document[at] == ranges.document[row]
+    return row[met], order[at[met]]

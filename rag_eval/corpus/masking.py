@@ -1,19 +1,242 @@
-"""Overwrites personal data and secrets before anything is stored, character for character, so that offsets stay true.
+"""Mask personal data and secrets, character for character, so that offsets stay true."""
 
-Belongs here: the search and the overwriting. What is looked for is `pii_patterns`.
-"""
-
+import dataclasses
+import ipaddress
+import math
 import re
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+import urllib.parse
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, NamedTuple
 
-from rag_eval.corpus.pii_patterns import PATTERNS, Pattern
+from rag_eval.core.types import SNIPPET_CHARS, snippet
 
-__all__ = ["NAMES", "PATTERNS", "MaskedText", "mask"]
+# ---- Checks behind the patterns: check digits, lengths and entropy
+
+
+def _digits_of(text: str) -> str:
+    return "".join(character for character in text if "0" <= character <= "9")
+
+
+def _has_luhn_digit(number: str) -> bool:
+    """Tell whether the last digit is the Luhn check digit (ISO/IEC 7812-1, annex B)."""
+    doubled = [int(digit) * (2 if place % 2 else 1) for place, digit in enumerate(reversed(number))]
+    return sum(sum(divmod(value, 10)) for value in doubled) % 10 == 0
+
+
+_CARD_LENGTHS = {"2": (16,), "3": (14, 15, 16), "4": (13, 16), "5": (16,), "6": (16,)}
+
+
+def _is_card(match: re.Match[str]) -> bool:
+    """Tell whether the digits have a length that the issuer uses, and a fitting Luhn digit."""
+    number = _digits_of(match[0])
+    return len(number) in _CARD_LENGTHS[number[0]] and _has_luhn_digit(number)
+
+
+_IBAN_COUNTRIES = {
+    15: "NO",
+    16: "BE",
+    18: "DK|FI|FO|GL|NL|SD",
+    19: "MK|SI",
+    20: "AT|BA|EE|KZ|LT|LU|XK",
+    21: "CH|HR|LI|LV",
+    22: "BG|BH|CR|DE|GB|GE|IE|ME|RS|VA",
+    23: "AE|GI|IL|IQ|TL",
+    24: "AD|CZ|ES|MD|PK|RO|SA|SE|SK|TN|VG",
+    25: "LY|PT|ST",
+    26: "IS|TR",
+    27: "FR|GR|IT|MC|MR|SM",
+    28: "AL|AZ|BY|CY|DO|GT|HU|LB|PL|SV",
+    29: "BR|EG|PS|QA|UA",
+    30: "JO|KW|MU",
+    31: "MT|SC",
+    32: "LC",
+}
+"""Countries by the length of their numbers (ISO 13616 registry)."""
+
+
+def _make_iban_regex() -> re.Pattern[str]:
+    """Make an alternative for each length, so that a word after the number is not swallowed."""
+    alternatives = []
+    for length, countries in _IBAN_COUNTRIES.items():
+        blocks, rest = divmod(length - 4, 4)
+        tail = f"(?: ?[A-Z0-9]{{{rest}}})" if rest else ""
+        alternatives.append(f"(?:{countries})[0-9]{{2}}(?: ?[A-Z0-9]{{4}}){{{blocks}}}{tail}")
+    # The first look-ahead lets the search skip quickly.
+    return re.compile(
+        rf"(?=[A-Z][A-Z][0-9]{{2}})(?<![A-Za-z0-9])(?:{'|'.join(alternatives)})(?![A-Za-z0-9])"
+    )
+
+
+def _is_iban(match: re.Match[str]) -> bool:
+    """Tell whether the number, its head moved to its end, is 1 modulo 97 (ISO 13616)."""
+    compact = match[0].replace(" ", "")
+    moved = compact[4:] + compact[:4]
+    return int("".join(str(int(character, 36)) for character in moved)) % 97 == 1
+
+
+_MIN_LOCAL, _MIN_PHONE, _MAX_PHONE = 6, 8, 15
+"""Digits; 15 is the most that ITU-T E.164 allows."""
+
+
+def _is_phone(match: re.Match[str]) -> bool:
+    """Tell whether there are as many digits as phone numbers have."""
+    number = match[0]
+    length = len(_digits_of(number))
+    if match["labelled"]:
+        return length >= _MIN_LOCAL
+    # One decimal point after a sign is a number (+1.2345678), not a grouping.
+    in_range = _MIN_PHONE <= length <= _MAX_PHONE and number.count(".") != 1
+    return in_range or not number.startswith("+")
+
+
+_HEX_BITS, _MIXED_BITS = 2.7, 3.4
+"""Random hex of 16 to 40 digits has 3.0 to 3.8 bits a character, random base64 3.7 to 5.0."""
+
+
+def _is_random(match: re.Match[str]) -> bool:
+    """Tell whether the value has digits and letters, and the entropy of random hex or base64."""
+    value = match["value"]
+    shares = [count / len(value) for count in Counter(value).values()]
+    least = _HEX_BITS if re.fullmatch(r"[0-9a-fA-F]+", value) else _MIXED_BITS
+    has_both = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+    return has_both and -sum(share * math.log2(share) for share in shares) >= least
+
+
+def _has_digit(match: re.Match[str]) -> bool:
+    return any(map(str.isdigit, match[0]))
+
+
+# ---- Patterns of personal data and secrets
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pattern:
+    """One thing to mask: the group `value` where there is one, else the whole match.
+
+    Every repetition is bounded, possessive or behind a look-behind, so that the search is linear.
+    """
+
+    name: str
+    """The name that counts and masks show."""
+    regex: re.Pattern[str]
+    anchors: tuple[str, ...] = ()
+    """Lower-case texts of which each match holds one; without, runs of digits are looked at."""
+    before: int = 0
+    """Characters from the start of a match to its anchor; with 0 it begins at the anchor."""
+    after: int = 0
+    """Characters from the anchor to the end of a match."""
+    check: Callable[[re.Match[str]], bool] = bool
+
+
+_LABEL = r"[^\W_][\w-]{0,62}+"
+_ASSIGNED_NAMES = (
+    "secret|token|passwd|password|api_key|api-key|apikey|access_key|access-key|accesskey"
+    "|private_key"
+)
+_PREFIXES = "ghp_|gho_|ghu_|ghs_|ghr_|github_pat_|glpat-|xox|sk-|sk_|rk_|hf_|npm_|aiza"
+
+PATTERNS: tuple[Pattern, ...] = (
+    # PEM private keys, header to footer; without a footer the base64 that follows the header.
+    Pattern(
+        "key",
+        re.compile(
+            r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
+            r"(?:(?:[^-]++|-(?!----))*+-----END [A-Z ]{0,40}PRIVATE KEY-----|[A-Za-z0-9+/=\s]*+)"
+        ),
+        anchors=("-----begin ",),
+    ),
+    # AWS access key ids: a prefix that says the kind, then 16 capitals and digits.
+    Pattern(
+        "key",
+        re.compile(r"(?<![A-Za-z0-9])A(?:KIA|SIA|ROA|IDA|GPA|NPA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
+        anchors=("akia", "asia", "aroa", "aida", "agpa", "anpa"),
+    ),
+    # Tokens of services, known by their prefix; hyphenated words after `sk-` have no digit.
+    Pattern(
+        "key",
+        re.compile(
+            r"(?<![\w-])(?:gh[opusr]_[A-Za-z0-9]{36,255}+|github_pat_\w{22,255}+"
+            r"|glpat-[\w-]{20,255}+|xox[abeoprs]-[A-Za-z0-9-]{10,255}+|sk-[\w-]{20,255}+"
+            r"|[rs]k_(?:live|test)_[A-Za-z0-9]{16,255}+|hf_[A-Za-z0-9]{30,255}+"
+            r"|npm_[A-Za-z0-9]{36}|AIza[\w-]{35})",
+            re.ASCII,
+        ),
+        anchors=tuple(_PREFIXES.split("|")),
+        check=_has_digit,
+    ),
+    # JSON Web Tokens: base64url of `{"` is `eyJ`; header, claims and signature, parted by dots.
+    Pattern(
+        "key",
+        re.compile(r"(?<![\w-])eyJ[\w-]{8,8192}+\.[\w-]{8,16384}+\.[\w-]{0,4096}+", re.ASCII),
+        anchors=("eyj",),
+    ),
+    # A long random value assigned to a name such as password; the name stays.
+    Pattern(
+        "key",
+        re.compile(
+            r"(?:secret|token|passwd|password|api[_-]?key|access[_-]?key|private_key)[\w-]{0,24}+"
+            r"[\"']?\s{0,4}(?::=|=>|[:=])\s{0,4}[\"']?(?P<value>[A-Za-z0-9+/_=.~-]{16,4096}+)",
+            re.ASCII | re.IGNORECASE,
+        ),
+        anchors=tuple(_ASSIGNED_NAMES.split("|")),
+        check=_is_random,
+    ),
+    # A local part of at most 64 characters (RFC 5321), and a domain with a dot and a top level of
+    # letters: decorators, matrix products and handles lack one of them.
+    Pattern(
+        "email",
+        re.compile(
+            rf"(?<![\w.+%-])[\w+%-][\w.+%-]{{0,63}}+@(?:{_LABEL}\.){{1,8}}[^\W\d_]{{2,24}}(?![^\W_])"
+        ),
+        anchors=("@",),
+        before=66,
+        after=620,
+    ),
+    Pattern("iban", _make_iban_regex(), before=44, after=44, check=_is_iban),
+    # Digits that begin as the issuers' numbers do, in one piece or grouped as on a card.
+    Pattern(
+        "card",
+        re.compile(
+            r"(?<![\w.+-])(?:4[0-9]{3}|5[1-5][0-9]{2}|2[2-7][0-9]{2}|3[0-9]{3}|6[0-9]{3})"
+            r"(?:([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{4}|([ -])[0-9]{6}\2[0-9]{4,5}|[0-9]{9,12})"
+            r"(?![\w-]|\.[0-9])",
+            re.ASCII,
+        ),
+        before=24,
+        after=24,
+        check=_is_card,
+    ),
+    # Only with structure: a country code, an area code in parentheses, North American groups, a
+    # national number with separators, or a label. Ranges, DOIs and signed decimals have none.
+    Pattern(
+        "phone",
+        re.compile(
+            r"(?=[+(0-9tpfm])(?<![\w./+-])(?<![0-9],)(?:"
+            r"(?P<labelled>(?:tel|telephone|phone|fax|mobile)(?:\.:?|:| no\.?:?| number:?) {0,2}"
+            r"(?P<value>[+(]{0,2}[0-9][0-9 ()./-]{5,20}[0-9]))"
+            r"|\+[1-9][0-9]{8,14}"
+            r"|\+[1-9][0-9]{0,2}[ .-]?(?:\([0-9]{1,4}\)[ .-]?)?[0-9]{2,4}(?:[ .-][0-9]{2,8}){1,4}"
+            r"|(?:1[ .-])?\([2-9][0-9]{2}\) ?[2-9][0-9]{2}[ .-][0-9]{4}"
+            r"|(?:1[-.])?[2-9][0-9]{2}([-.])[2-9][0-9]{2}\3[0-9]{4}"
+            r"|\(0[1-9][0-9]{1,4}\) ?[0-9]{3,4}[ -]?[0-9]{3,5}"
+            r"|0[1-9][0-9]{1,3}([ -])[0-9]{3,4}\4[0-9]{3,4}"
+            r")(?![\w%]|[.,-][0-9])",
+            re.ASCII | re.IGNORECASE,
+        ),
+        before=28,
+        after=40,
+        check=_is_phone,
+    ),
+)
+
+
+# ---- Masking
 
 FILL = "█"
 NAMES: tuple[str, ...] = tuple(sorted({pattern.name for pattern in PATTERNS}))
-_DIGITS = re.compile(r"[0-9][0-9 .()/-]{6,}+")  # no phone, card or account number is shorter
+_DIGITS = re.compile(r"[0-9][0-9 .()/-]{6,}+")
+"""No phone, card or account number is shorter."""
 _KEPT = re.compile(r"[^\r\n]")
 _LINE_END = re.compile(r"[\r\n]")
 
@@ -25,21 +248,21 @@ class MaskedText(NamedTuple):
     counts: dict[str, int]
 
 
-def _positions(lowered: str, anchors: Iterable[str]) -> Iterator[int]:
-    """Every place where an anchor stands, rising."""
+def _find_anchors(lowered: str, anchors: Iterable[str]) -> list[int]:
+    """Return every place where an anchor stands, rising."""
     found = []
     for anchor in anchors:
         at = lowered.find(anchor)
         while at >= 0:
             found.append(at)
             at = lowered.find(anchor, at + len(anchor))
-    return iter(sorted(found))
+    return sorted(found)
 
 
 def _windows(
     spans: Iterable[tuple[int, int]], pattern: Pattern, length: int
 ) -> Iterator[tuple[int, int]]:
-    """Spans (in order) widened by the pattern's reach and merged, so that each character of the text is in at most one."""
+    """Widen spans (in order) by the pattern's reach, and merge those that meet."""
     begin = end = -1
     for left, right in spans:
         low, high = max(0, left - pattern.before), min(length, right + pattern.after)
@@ -56,25 +279,22 @@ def _windows(
 def _matches(
     text: str, lowered: str, pattern: Pattern, digits: list[tuple[int, int]]
 ) -> Iterator[re.Match[str]]:
-    """Candidates in order, none overlapping another."""
+    """Yield candidates in order, none overlapping another."""
+    places = _find_anchors(lowered, pattern.anchors) if pattern.anchors else []
     if pattern.anchors and pattern.before == 0:
         done = 0
-        for at in _positions(lowered, pattern.anchors):
+        for at in places:
             if at >= done and (match := pattern.regex.match(text, at)):
-                done = match.end()  # also when the check refuses it: a long value is judged once, not at each anchor inside it
+                done = match.end()  # a long value is judged once, also where the check refuses it
                 yield match
-    else:
-        spans = (
-            ((at, at + 1) for at in _positions(lowered, pattern.anchors))
-            if pattern.anchors
-            else iter(digits)
-        )
-        for low, high in _windows(spans, pattern, len(text)):
-            yield from pattern.regex.finditer(text, low, high)
+        return
+    spans = [(at, at + 1) for at in places] if pattern.anchors else digits
+    for low, high in _windows(spans, pattern, len(text)):
+        yield from pattern.regex.finditer(text, low, high)
 
 
 def _cover(piece: str, name: str) -> str:
-    """Characters of the same number that say what was here; line ends stay."""
+    """Write as many characters that say what was here; line ends stay."""
     label = f"[{name}"[: len(piece)]
     if _LINE_END.search(piece[: len(label)]):
         label = ""
@@ -95,7 +315,7 @@ def _apply(
 
 
 def _lower(text: str) -> str:
-    """Lower case at the same positions: the few capitals that grow when lowered, such as İ, are left."""
+    """Lower a text at the same positions: capitals that grow when lowered, such as İ, stay."""
     lowered = text.lower()
     if len(lowered) == len(text):
         return lowered
@@ -105,16 +325,8 @@ def _lower(text: str) -> str:
 def mask(text: str) -> MaskedText:
     """Overwrite e-mail addresses, phone, card and account numbers, and keys.
 
-    Parameters
-    ----------
-    text
-        Any text; lone surrogates and any line ends are allowed and kept.
-
-    Returns
-    -------
-    MaskedText
-        A text of exactly the same length in which each hit reads `[email████`, and the number of hits of each pattern name that hit.
-        Time is linear in the length; texts without an anchor (`@`, a run of digits, a known prefix) are only scanned for those.
+    The text keeps its length: each hit reads `[email████`. `counts` are the hits of each pattern
+    name that hit. Lone surrogates and any line ends are allowed and kept. Time is linear.
 
     Examples
     --------
@@ -131,3 +343,218 @@ def mask(text: str) -> MaskedText:
         if hits:
             counts[pattern.name] = counts.get(pattern.name, 0) + hits
     return MaskedText(text, counts)
+
+
+# ---- Addresses of documents: the domain that one names, and what of one may be shown
+
+MAX_DOMAIN_CHARS = 253
+"""Bound of the DNS (RFC 1035, section 2.3.4), without the root's dot."""
+
+_WEB = re.compile(r"(?:https?|ftp)://([^/?#]*)", re.IGNORECASE)
+_DOCSTRING = re.compile(r"(python:[A-Za-z_][A-Za-z0-9_]*)(?:\.|\Z)")
+_USER_INFO = re.compile(r"(?P<before>(?:[A-Za-z][A-Za-z0-9+.-]*+:)?//)(?P<authority>[^/?#\\]*+)")
+_PORT = re.compile(r"(?::[0-9]{0,5})?")
+_ADDRESS_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_AMBIGUOUS = re.compile(r"[\s\\\x00-\x1f\x7f]")
+"""Programs disagree where such an authority leads: a browser ends the host at a backslash."""
+_DEVIATING = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]")
+"""IDNA 2003 (Python) and IDNA 2008 (browsers) make different names of these (RFC 5894)."""
+_ENCODED = re.compile(r"%(?:[2-6][0-9A-Fa-f]|7[0-9A-Ea-e])")
+"""Printable ASCII: no line end comes out of a decoded address."""
+
+
+def _read_host(name: str) -> str:
+    """Return a host in lower case and xn-- form; empty if it is none, or not the same to all."""
+    name = name.removesuffix(".")
+    if not name or len(name) > MAX_DOMAIN_CHARS or _DEVIATING.search(name):
+        return ""
+    try:
+        host = name.encode("idna").decode("ascii").lower()
+    except UnicodeError:
+        return ""
+    # What the encoding makes of look-alikes of / and : is no host name either.
+    is_host = all(_ADDRESS_LABEL.fullmatch(label) for label in host.split("."))
+    return host if is_host and len(host) <= MAX_DOMAIN_CHARS else ""
+
+
+def _read_ipv6(literal: str) -> str:
+    """Return an IPv6 address in its shortest form; empty if it is none."""
+    try:
+        return ipaddress.IPv6Address(literal).compressed
+    except ValueError:
+        return ""
+
+
+def domain_of(source_url: str) -> str:
+    """Name the domain of an address: whom a reader of the document would ask.
+
+    Of http, https and ftp addresses it is the host in lower case, other letters in xn-- form (RFC
+    3490), without user, port and final dot; of `python:<package>.<name>` the part
+    `python:<package>`; else it is empty. Hosts that one program reads otherwise than another have
+    none, because an allowlist must not be passed that way.
+
+    Examples
+    --------
+    >>> domain_of("https://user@Docs.Example.ORG:8443/a"), domain_of("python:pandas.DataFrame")
+    ('docs.example.org', 'python:pandas')
+    """
+    address = source_url.strip()
+    docstring = _DOCSTRING.match(address)
+    if docstring:
+        return docstring[1]
+    web = _WEB.match(address)
+    if web is None or _AMBIGUOUS.search(web[1]):
+        return ""
+    host = web[1].rpartition("@")[2]
+    if "%" in host:  # a browser would decode it
+        return ""
+    if host.startswith("["):
+        literal, closed, port = host[1:].partition("]")
+        return _read_ipv6(literal) if closed and _PORT.fullmatch(port) else ""
+    name, colon, port = host.partition(":")
+    return _read_host(name) if _PORT.fullmatch(colon + port) else ""
+
+
+def without_user(source_url: str) -> str:
+    """Drop `user:password@` from an address, because it is no part of a document's place.
+
+    Examples
+    --------
+    >>> without_user("https://jane:secret@example.org/a@b")
+    'https://example.org/a@b'
+    """
+    found = _USER_INFO.match(source_url)
+    if found is None or "@" not in found["authority"]:
+        return source_url
+    return found["before"] + found["authority"].rpartition("@")[2] + source_url[found.end() :]
+
+
+def _decode(text: str) -> str:
+    return _ENCODED.sub(lambda match: chr(int(match[0][1:], 16)), text)
+
+
+def mask_address(source_url: str) -> MaskedText:
+    """Mask an address, percent-encoded data too.
+
+    Where only the decoded address shows them, it is the decoded one that is masked and returned.
+    """
+    plain = mask(source_url)
+    decoded = mask(_decode(plain.text))
+    if not decoded.counts:
+        return plain
+    counts = Counter(plain.counts) + Counter(decoded.counts)
+    return MaskedText(decoded.text, dict(sorted(counts.items())))
+
+
+# ---- Shown texts: always masked, even from an unmasked corpus, then cut to a snippet
+
+MAX_READ_CHARS = 40_000
+"""Characters that are masked where only the beginning is shown: more than the longest value."""
+_MIN_CARRIED_CHARS = 6
+"""A shorter masked value would be found in other words too; no pattern masks one."""
+IDS = frozenset(
+    "query_id doc_id section_id snippet_id token tokens evidence index_hash rev sections".split()
+)
+"""Keys whose values are never masked: ids are how a thing is found."""
+
+_COVER = re.compile(rf"\[(?:{'|'.join(NAMES)}){FILL}*")
+_PARTS = re.compile(r"([/?&=#;,:]+)")
+
+
+def masked_text(text: str) -> str:
+    """Mask a text, also what only its percent-encoding hides; the length stays.
+
+    Examples
+    --------
+    >>> masked_text("see https://example.org/?to=jane.doe%40example.org today")
+    'see https://example.org/?to=[email████████████████ today'
+    """
+    masked = mask(text).text
+    places = [match.start() for match in _ENCODED.finditer(masked)] if "%" in masked else []
+    if not places:
+        return masked
+    plain = _decode(masked)
+    covered = mask(plain).text
+    if covered == plain:
+        return masked
+    pieces: list[str] = []
+    done = 0
+    for count, place in enumerate(places):
+        at = place - 2 * count  # each one before is two characters shorter there
+        pieces += (
+            covered[done:at],
+            masked[place : place + 3] if covered[at] == plain[at] else covered[at] + 2 * FILL,
+        )
+        done = at + 1
+    return "".join(pieces) + covered[done:]
+
+
+def shown(text: str, limit: int = SNIPPET_CHARS) -> str:
+    """Make a snippet of at most `limit` characters, personal data masked before it is cut."""
+    return snippet(masked_text(text[:MAX_READ_CHARS]), limit)
+
+
+def _mask_parts(address: str) -> str:
+    """Mask an address as a whole, then each of its parts."""
+    parts = _PARTS.split(mask(address).text)
+    return "".join(part if at % 2 else mask(part).text for at, part in enumerate(parts))
+
+
+def shown_address(address: str) -> str:
+    """Mask an address in the whole, in each of its parts, and where it is percent-encoded.
+
+    Examples
+    --------
+    >>> shown_address("https://example.org/people/jane.doe@example.org?page=2")
+    'https://example.org/people/[email██████████████?page=2'
+    """
+    masked = _mask_parts(address)
+    plain = urllib.parse.unquote(masked)
+    again = _mask_parts(plain)
+    # An encoded value has no place of its own, so the whole address is written out decoded.
+    return masked if again == plain else again
+
+
+def masked_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Map what masking covers in (text, masked text) to what stands in its place.
+
+    So a value that one text labels is known in another that does not. Of a key over several lines
+    only the first line is known.
+    """
+    found: dict[str, str] = {}
+    for text, covered in pairs:
+        for match in _COVER.finditer(covered) if covered != text else ():
+            value = text[match.start() : match.end()]
+            if not value.startswith("[") and len(value) >= _MIN_CARRIED_CHARS:
+                found[value] = match[0]
+    return found
+
+
+def labelled_values(texts: Iterable[str]) -> dict[str, str]:
+    """Return those of `masked_values` that masking does not find where they stand alone."""
+    found = masked_values((text, mask(text).text) for text in texts)
+    return {value: cover for value, cover in found.items() if mask(value).text == value}
+
+
+def masked_with(text: str, known: dict[str, str]) -> str:
+    """Mask a text, and in it every value that is known from elsewhere; the length stays."""
+    return covered_with(masked_text(text), known)
+
+
+def covered_with(text: str, known: dict[str, str]) -> str:
+    """Cover every value that is known from elsewhere and nothing else; the length stays."""
+    for value, cover in known.items():
+        if value in text:
+            text = text.replace(value, cover)
+    return text
+
+
+def masked_tree(value: Any, keep: Collection[str] = IDS) -> Any:
+    """Mask every text of a JSON value, but for keys and what stands under the keys of `keep`."""
+    if isinstance(value, str):
+        return masked_text(value)
+    if isinstance(value, dict):
+        return {
+            name: item if name in keep else masked_tree(item, keep) for name, item in value.items()
+        }
+    return [masked_tree(item, keep) for item in value] if isinstance(value, list | tuple) else value

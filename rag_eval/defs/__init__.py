@@ -1,1 +1,4 @@
-"""Dagster: the only place that imports it. Assets call the stage functions of `rag_eval.evaluation`; no domain logic belongs here."""
+"""Dagster's assets, checks, resources and jobs. No other package imports Dagster.
+
+Assets call the stage functions of `rag_eval.pipeline`. This package holds no domain logic.
+"""

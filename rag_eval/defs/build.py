@@ -1,27 +1,97 @@
-"""Everything put together. Tests call `build_definitions` with their own settings; Dagster comes here through `rag_eval.definitions`."""
+"""Build Dagster's definitions of all gold sets: assets, checks, the nightly job and its schedule.
 
-from collections.abc import Mapping
-from typing import Any
+Tests call `build_definitions` with their own settings. Dagster calls it through
+`rag_eval.definitions`.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
 
 import dagster as dg
 
-from rag_eval.defs import names
-from rag_eval.defs.assets.answers import answer_assets
-from rag_eval.defs.assets.common import Common
-from rag_eval.defs.assets.corpus import corpus_assets
-from rag_eval.defs.assets.gold import gold_assets
-from rag_eval.defs.assets.measures import measure_assets
-from rag_eval.defs.assets.reporting import reporting_assets
-from rag_eval.defs.assets.retrieval import retrieval_assets
-from rag_eval.defs.assets.trust import trust_assets
-from rag_eval.defs.assets.uncertainty import uncertainty_assets
-from rag_eval.defs.checks import gate_checks
-from rag_eval.defs.jobs import nightly_eval
-from rag_eval.defs.partitions import known_gold_sets, partitions
-from rag_eval.defs.resources import evaluations_resource
-from rag_eval.defs.schedules import nightly_schedule
-from rag_eval.settings import Settings
-from rag_eval.storage.code import code_version
+from rag_eval.core.errors import InputError
+from rag_eval.core.settings import Settings
+from rag_eval.defs.assets import REPORT, asset_key, make_assets, nodes_of
+from rag_eval.defs.checks import OF_STAGES, gate_check, make_gate_checks
+from rag_eval.defs.resources import make_evaluations
+from rag_eval.gates.verdict import check_names
+from rag_eval.gold.configuration import discover, load_config
+from rag_eval.pipeline.runner import Node
+from rag_eval.pipeline.stages import STAGES
+
+JOB: Final = "nightly_eval"
+SCHEDULE: Final = "nightly_eval_schedule"
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownGoldSet:
+    """The parts of a gold set's configuration that the definitions need.
+
+    Parameters
+    ----------
+    name
+        Partition key.
+    strategies
+        Names of the strategies, in the order of the configuration.
+    gates
+        `acceptance.<measure>` for each floor, the bare name of every other gate.
+    nodes
+        Stages that the gold set configures.
+    nightly
+        Whether the nightly job runs it.
+    """
+
+    name: str
+    strategies: tuple[str, ...]
+    gates: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    nightly: bool
+
+    @property
+    def assets(self) -> list[dg.AssetKey]:
+        """Keys of the configured assets."""
+        return [asset_key(node) for node in self.nodes]
+
+    @property
+    def checks(self) -> list[dg.AssetCheckKey]:
+        """Keys of the configured checks."""
+        own = [node for node in self.nodes if node.name in OF_STAGES]
+        return [
+            *(dg.AssetCheckKey(asset_key(node), OF_STAGES[node.name].name) for node in own),
+            *(dg.AssetCheckKey(asset_key(Node(REPORT)), gate_check(gate)) for gate in self.gates),
+        ]
+
+
+def known_gold_sets(folder: Path) -> list[KnownGoldSet]:
+    """Read every gold set's configuration.
+
+    An unreadable gold set keeps its partition, so that its nightly run shows the error.
+
+    Raises
+    ------
+    InputError
+        The folder of gold sets is missing.
+    """
+    known = []
+    for name, place in discover(folder).items():
+        try:
+            config = load_config(place)
+        except InputError:
+            nodes = tuple(Node(stage.name) for stage in STAGES if not stage.each_strategy)
+            known.append(KnownGoldSet(name, (), (), nodes, nightly=True))
+            continue
+        strategies = tuple(spec.name for spec in config.strategies)
+        nodes = tuple(
+            node
+            for stage in STAGES
+            if stage.configured(config)
+            for node in nodes_of(stage, strategies)
+        )
+        gates = tuple(check_names(config))
+        known.append(KnownGoldSet(name, strategies, gates, nodes, config.nightly))
+    return known
 
 
 def build_definitions(
@@ -39,31 +109,51 @@ def build_definitions(
     Raises
     ------
     InputError
-        The folder of gold sets is not there.
+        The folder of gold sets is missing.
     """
     settings = settings or Settings()
     gold_sets = known_gold_sets(settings.gold_sets)
-    strategies = list(
-        dict.fromkeys(strategy for gold_set in gold_sets for strategy in gold_set.strategies)
+    strategies = list(dict.fromkeys(name for one in gold_sets for name in one.strategies))
+    gates = list(dict.fromkeys(gate for one in gold_sets for gate in one.gates))
+    partitions = dg.StaticPartitionsDefinition([gold_set.name for gold_set in gold_sets])
+    job = dg.define_asset_job(
+        JOB,
+        selection=dg.AssetSelection.all(),
+        description="Evaluates one gold set. What it does not configure is marked so.",
     )
-    gates = list(dict.fromkeys(gate for gold_set in gold_sets for gate in gold_set.gates))
-    common = Common(partitions(gold_sets), code_version())
-    job = nightly_eval()
+
+    @dg.schedule(
+        name=SCHEDULE,
+        job=job,
+        cron_schedule=settings.schedule,
+        execution_timezone=settings.timezone,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="One run for each nightly gold set",
+    )
+    def nightly(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        if not any(gold_set.nightly for gold_set in gold_sets):
+            yield dg.SkipReason("no gold set belongs to the nightly job")
+        yield from request_runs(gold_sets, context.scheduled_execution_time.isoformat())
+
     return dg.Definitions(
-        assets=[
-            *corpus_assets(common),
-            *trust_assets(common),
-            *gold_assets(common),
-            *retrieval_assets(common, strategies),
-            *answer_assets(common, strategies),
-            *measure_assets(common, strategies),
-            *uncertainty_assets(common, strategies),
-            *reporting_assets(common, settings),
-        ],
-        asset_checks=gate_checks(gates),
+        assets=make_assets(strategies, partitions, settings),
+        asset_checks=make_gate_checks(gates, asset_key(Node(REPORT))),
         jobs=[job],
-        schedules=[nightly_schedule(job, gold_sets, settings.schedule, settings.timezone)],
-        resources={names.RESOURCE: evaluations_resource(settings), **(resources or {})},
-        # a process a step would import everything anew for each; stages parallelise inside
+        schedules=[nightly],
+        resources={"evaluations": make_evaluations(settings), **(resources or {})},
+        # a process for each step would import everything again, and stages run in parallel anyway
         executor=dg.in_process_executor,
     )
+
+
+def request_runs(gold_sets: list[KnownGoldSet], tick: str) -> Iterator[dg.RunRequest]:
+    """Request a run for each nightly gold set; a repeated tick starts no second run."""
+    for gold_set in gold_sets:
+        if gold_set.nightly:
+            yield dg.RunRequest(
+                run_key=f"{gold_set.name} {tick}",
+                partition_key=gold_set.name,
+                asset_selection=gold_set.assets,
+                asset_check_keys=gold_set.checks,
+                tags={"rag_eval/gold_set": gold_set.name},
+            )

@@ -1,175 +1,232 @@
-"""Checks: three that block, yielded by the assets they guard, and one for each gate of the report, which never block.
+"""Checks: those of single assets, and one for each gate of the report.
 
-Belongs here: descriptions and results. Gates are judged by `rag_eval.gates` when the report is made; here they are shown.
+Gates are judged by `rag_eval.gates` when the report is made; here they are shown.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 import dagster as dg
 
-from rag_eval.defs import names
-from rag_eval.defs.metadata import MAX_ROWS, Metadata, clear_failures, native, table
-from rag_eval.defs.resources import Evaluations, Session
+from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.report import Report
+from rag_eval.defs.metadata import Metadata, clear_failures, problems_shown, to_metadata
+from rag_eval.defs.resources import Evaluations
+from rag_eval.pipeline.runner import Runner, Table
 
-DESCRIPTIONS = {
-    names.INDEX_NOT_EMPTY: "There is something to retrieve.",
-    names.INDEX_IDENTITY: "The index that was opened is the one that follows from corpus, chunker and strategies.",
-    names.RETRIEVAL_GAP: "Every answer cites or uses what was retrieved for it, refers to it, or says that nothing relevant was found (FK019). A warning: never repaired automatically.",
-    names.GOLD_LINT: "The gold set has no error, and every target resolves in this corpus revision.",
+MAX_ROWS = 50
+Shown = Mapping[str, Any]
+Judgement = tuple[bool, Shown]
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """A check of one asset.
+
+    Parameters
+    ----------
+    name, description
+        Name of the check, and its text about the asset if it passes.
+    passes
+        `passes(runner, shown)` judges a made asset by its metadata.
+    problems
+        `problems(runner, error)` lists the problems that fail the check where the asset could not
+        be made; None where the error has nothing to do with it.
+    blocking
+        Whether a failure stops the assets downstream; otherwise it is a warning.
+    """
+
+    name: str
+    description: str
+    passes: Callable[[Runner, Shown], Judgement]
+    problems: Callable[[Runner, InputError], list[Problem] | None] = lambda *_: None
+    blocking: bool = True
+
+    def spec(self, asset: dg.AssetKey) -> dg.AssetCheckSpec:
+        """Declare the check."""
+        return dg.AssetCheckSpec(
+            self.name, asset=asset, blocking=self.blocking, description=self.description
+        )
+
+    def judge(self, runner: Runner, shown: Shown, asset: dg.AssetKey) -> dg.AssetCheckResult:
+        """Judge a made asset."""
+        passed, metadata = self.passes(runner, shown)
+        return self._result(asset, metadata, passed=passed)
+
+    def unconfigured(self, asset: dg.AssetKey) -> dg.AssetCheckResult:
+        """Pass where the gold set does not configure the asset."""
+        return self._result(asset, {"configured": False}, passed=True)
+
+    def on_error(
+        self, runner: Runner, error: InputError, asset: dg.AssetKey
+    ) -> dg.AssetCheckResult | None:
+        """Fail if the check guards against the error; else return None."""
+        problems = self.problems(runner, error)
+        return None if problems is None else self._result(asset, problems_shown(problems))
+
+    def _result(
+        self, asset: dg.AssetKey, shown: Shown, *, passed: bool = False
+    ) -> dg.AssetCheckResult:
+        severity = dg.AssetCheckSeverity.ERROR if self.blocking else dg.AssetCheckSeverity.WARN
+        return dg.AssetCheckResult(
+            passed=passed,
+            asset_key=asset,
+            check_name=self.name,
+            metadata=to_metadata(shown),
+            severity=severity,
+        )
+
+
+def _index_identity(runner: Runner, _: Shown) -> Judgement:
+    """Compare every strategy's stored index_hash with the planned one."""
+    from rag_eval.pipeline.corpus import AdmittedChunks
+    from rag_eval.pipeline.retrieval import CorpusIndex, identity_of
+
+    evaluation, admitted = runner.evaluation, runner.get(AdmittedChunks)
+    stored = runner.get(CorpusIndex).about.strategies
+    rows = [
+        {
+            "strategy": spec.name,
+            "planned": identity_of(evaluation, admitted, spec).index_hash,
+            "found": stored[spec.name].index_hash if spec.name in stored else None,
+        }
+        for spec in evaluation.config.strategies
+        if spec.runs_here
+    ]
+    different = [row for row in rows if row["planned"] != row["found"]]
+    return not different, {
+        "n_strategies": len(rows),
+        "n_different": len(different),
+        "index_hashes": Table(("strategy", "planned", "found"), [*different, *rows]),
+    }
+
+
+def _empty_index(_: Runner, error: InputError) -> list[Problem] | None:
+    is_empty = any(problem.code == "empty_index" for problem in error.problems)
+    return list(error.problems) if is_empty else None
+
+
+def _lint_errors(runner: Runner, _: InputError) -> list[Problem]:
+    """List every problem: the error lists what its stage could see, and lint reads on."""
+    from rag_eval.pipeline.corpus import lint_gold_set
+
+    return lint_gold_set(runner.evaluation)
+
+
+def _lint_warnings(runner: Runner, _: Shown) -> Judgement:
+    from rag_eval.pipeline.corpus import GoldVariants
+
+    warnings = runner.get(GoldVariants).about.warnings
+    return True, problems_shown([Problem(**warning) for warning in warnings])
+
+
+OF_STAGES: Final = {
+    "corpus_chunks": Check(
+        "index_not_empty",
+        "There is something to retrieve.",
+        lambda _, shown: (True, {"n_chunks": shown["n_chunks"]}),
+        _empty_index,
+    ),
+    "corpus_index": Check(
+        "index_identity_as_planned",
+        "The index that was opened is the one that follows from corpus, chunker and strategies.",
+        _index_identity,
+    ),
+    "gold_variants": Check(
+        "gold_lint",
+        "The gold set has no error, and every target resolves in this corpus revision.",
+        _lint_warnings,
+        _lint_errors,
+    ),
+    "answer_measures": Check(
+        "FK019_retrieval_to_answer_gap",
+        "Every answer cites or uses what was retrieved for it, refers to it, or says that nothing"
+        " relevant was found (FK019). A warning: never repaired automatically.",
+        lambda _, shown: (
+            not shown["n_flagged"],
+            {name: shown[name] for name in ("n_checked", "n_flagged", "flagged")},
+        ),
+        blocking=False,
+    ),
 }
 
 
-def spec(key: dg.AssetCheckKey) -> dg.AssetCheckSpec:
-    """Describe a blocking check."""
-    return dg.AssetCheckSpec(
-        key.name, asset=key.asset_key, blocking=True, description=DESCRIPTIONS[key]
-    )
+def gate_check(gate: str) -> str:
+    """Name the check of a gate of the report (`acceptance.recall_at_10`, `stability`, ...).
+
+    Examples
+    --------
+    >>> gate_check("acceptance.recall_at_10")
+    'acceptance_recall_at_10'
+    """
+    return re.sub(r"[^A-Za-z0-9_]", "_", gate)
 
 
-def warning_spec(key: dg.AssetCheckKey) -> dg.AssetCheckSpec:
-    """Describe a check that stops nothing."""
-    return dg.AssetCheckSpec(
-        key.name, asset=key.asset_key, blocking=False, description=DESCRIPTIONS[key]
-    )
+def gate_results(
+    report: Report, gates: Iterator[str] | list[str], asset: dg.AssetKey
+) -> Iterator[dg.AssetCheckResult]:
+    """Give a result for each of these gates that the report has."""
+    for gate in gates:
+        entries = [entry.dump() for entry in report.gates if gate in (entry.id, entry.gate)]
+        if entries:
+            yield _gate_result(gate, entries, asset)
 
 
-def retrieval_gap(session: Session) -> dg.AssetCheckResult:
-    """Show the answers that leave what was retrieved unused."""
-    from rag_eval.evaluation.answer_measure_steps import answer_measures
-
-    made = answer_measures(session.runs)
-    if made is None:
-        raise RuntimeError("this gold set has no answers")
-    gap = made.json("about")["gap"]
-    flagged = gap["flagged"]
-    metadata = {
-        "n_checked": gap["n_checked"],
-        "n_flagged": gap["n_flagged"],
-        "flagged": table(("query_id", "reason", "answer"), flagged),
-    }
-    description = (
-        f"{gap['n_flagged']} of {gap['n_checked']} answers leave what was retrieved unused"
-    )
-    return result(
-        names.RETRIEVAL_GAP,
-        passed=not gap["n_flagged"],
-        metadata=metadata,
-        warning=True,
-        description=description,
-    )
-
-
-def result(
-    key: dg.AssetCheckKey,
-    *,
-    passed: bool,
-    metadata: Metadata,
-    warning: bool = False,
-    description: str | None = None,
+def _gate_result(
+    gate: str, entries: list[dict[str, Any]], asset: dg.AssetKey
 ) -> dg.AssetCheckResult:
-    """Return the result of a check."""
-    severity = dg.AssetCheckSeverity.WARN if warning else dg.AssetCheckSeverity.ERROR
-    return dg.AssetCheckResult(
-        passed=passed,
-        asset_key=key.asset_key,
-        check_name=key.name,
-        metadata=metadata,
-        severity=severity,
-        description=description,
-    )
-
-
-def index_identity(session: Session) -> dg.AssetCheckResult:
-    """Compare every strategy's stored index_hash with the planned one."""
-    from rag_eval.evaluation.index_steps import corpus_index, planned_identity
-
-    planned = planned_identity(session.evaluation)
-    there: Mapping[str, Mapping[str, str]] = corpus_index(session.evaluation, session.opened).json(
-        "about"
-    )["strategies"]
-    rows = [
-        {
-            "strategy": name,
-            "planned": plan["index_hash"],
-            "found": there.get(name, {}).get("index_hash"),
-        }
-        for name, plan in planned.items()
-    ]
-    different = [row for row in rows if row["planned"] != row["found"]]
-    metadata = {
-        "n_strategies": len(rows),
-        "n_different": len(different),
-        "index_hashes": table(("strategy", "planned", "found"), [*different, *rows][:MAX_ROWS]),
-    }
-    return result(names.INDEX_IDENTITY, passed=not different, metadata=metadata)
-
-
-def _gate_result(gate: str, entries: list[dict[str, Any]]) -> dg.AssetCheckResult:
     """Show one gate; whether a required one ends the run is said by gate_verdict."""
     poor = [entry for entry in entries if entry["status"] != "pass"]
-    evidence = entries[0]["evidence"] if len(entries) == 1 else {}
-    shown: Metadata = {
-        name: native(value)
-        for name, value in evidence.items()
-        if isinstance(value, (str, int, float, bool))
-    }
-    if len(entries) > 1:
-        shown["gates"] = table(("id", "status", "reason_code"), entries)
+    shown: Metadata = {}
+    if len(entries) == 1:
+        evidence = entries[0]["evidence"].items()
+        shown = {name: value for name, value in evidence if isinstance(value, (str, int, float))}
+    else:
+        shown["gates"] = Table(("id", "status", "reason_code"), entries)
     status = poor[0]["status"] if poor else "pass"
-    reasons = "; ".join(
-        dict.fromkeys(
-            str(entry["evidence"].get("reason") or entry["reason_code"]) for entry in poor
-        )
-    )
+    reasons = (str(one["evidence"].get("reason") or one["reason_code"]) for one in poor)
     shown |= {
         "status": status,
         "required": any(entry["required"] for entry in entries),
         "reason_codes": ", ".join(dict.fromkeys(entry["reason_code"] for entry in entries)),
     }
-    description = f"{status}: {reasons}" if poor else "pass"
-    return result(
-        names.gate_check(gate),
-        passed=not poor,
-        metadata=shown,
-        warning=True,
-        description=description,
+    passed = not poor
+    return dg.AssetCheckResult(
+        passed=passed,
+        asset_key=asset,
+        check_name=gate_check(gate),
+        metadata=to_metadata(shown),
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"{status}: {'; '.join(dict.fromkeys(reasons))}" if poor else "pass",
     )
 
 
-def gate_results(
-    report: Mapping[str, Any], gates: Mapping[dg.AssetCheckKey, str]
-) -> Iterator[dg.AssetCheckResult]:
-    """Give a result for each of these gates that the report has."""
-    for gate in gates.values():
-        entries = [entry for entry in report["gates"] if gate in (entry["id"], entry["gate"])]
-        if entries:
-            yield _gate_result(gate, entries)
-
-
-def gate_checks(gates: list[str]) -> list[dg.AssetChecksDefinition]:
-    """Make the checks of the report: the union over all gold sets, of which a run takes those of its configuration."""
+def make_gate_checks(gates: list[str], asset: dg.AssetKey) -> list[dg.AssetChecksDefinition]:
+    """Make the checks of the report: the union over all gold sets, of which each has its own."""
     if not gates:
         return []
-    known = {names.gate_check(gate): gate for gate in gates}
+    by_key = {dg.AssetCheckKey(asset, gate_check(gate)): gate for gate in gates}
     specs = [
         dg.AssetCheckSpec(
             key.name,
-            asset=key.asset_key,
-            description=f"Gate {gate} of the report, where the gold set asks for it.",
+            asset=asset,
+            description=f"Gate {gate} of the report, where the gold set asks for it. Runs from the"
+            " command line are recorded without their partition.",
         )
-        for key, gate in known.items()
+        for key, gate in by_key.items()
     ]
 
     @dg.multi_asset_check(name="report_gates", specs=specs, can_subset=True)
     def report_gates(
         context: dg.AssetCheckExecutionContext, evaluations: dg.ResourceParam[Evaluations]
     ) -> Iterator[dg.AssetCheckResult]:
+        from rag_eval.pipeline.bridge import report_of
+
         with clear_failures():
-            report = evaluations.open(context.partition_key).report
-        yield from gate_results(
-            report,
-            {key: gate for key, gate in known.items() if key in context.selected_asset_check_keys},
-        )
+            report = report_of(evaluations.open(context.partition_key))
+        selected = [by_key[key] for key in by_key if key in context.selected_asset_check_keys]
+        yield from gate_results(report, selected, asset)
 
     return [report_gates]

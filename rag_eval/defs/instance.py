@@ -1,13 +1,14 @@
-"""The Dagster home: its `dagster.yaml`, and its SQLite stores made once.
+"""Prepare the Dagster home: write its `dagster.yaml` and make its SQLite stores.
 
-Several processes that open a fresh SQLite home at once corrupt it for good, so it is made under a lock before anything else opens it.
+The home is made under a lock, because several processes that open a fresh SQLite home at the same
+time corrupt it permanently.
 """
 
 import fcntl
 from importlib import metadata
 from pathlib import Path
 
-from rag_eval.storage.atomic import write_text
+from rag_eval.storage.artifacts import write_text
 
 CONFIG_FILE = "dagster.yaml"
 OURS = "# Written by rag_eval. Remove this line to keep your own changes; else it is renewed."
@@ -35,7 +36,7 @@ def _mark() -> str:
 
 
 def is_prepared(dagster_home: Path) -> bool:
-    """Tell whether nothing is left to do; reads two small files."""
+    """Tell whether the home is ready; reads two small files."""
     config, mark = dagster_home / CONFIG_FILE, dagster_home / _MARK
     if not (config.is_file() and mark.is_file() and mark.read_text(encoding="utf-8") == _mark()):
         return False
@@ -46,12 +47,13 @@ def is_prepared(dagster_home: Path) -> bool:
 def prepare_home(dagster_home: Path) -> None:
     """Make the Dagster home ready for any number of processes.
 
-    A `dagster.yaml` that is there and not ours (a team's, with PostgreSQL) is left as it is. Calling it again costs two reads.
+    A `dagster.yaml` that rag_eval did not write stays unchanged, such as a team's with PostgreSQL.
+    A repeated call costs two reads.
 
     Parameters
     ----------
     dagster_home
-        What DAGSTER_HOME will name.
+        Folder that DAGSTER_HOME will name.
     """
     if is_prepared(dagster_home):
         return
@@ -66,7 +68,7 @@ def prepare_home(dagster_home: Path) -> None:
         import dagster as dg
 
         with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
-            instance.get_runs(limit=1)  # each of these opens its store, which makes it
+            instance.get_runs(limit=1)  # each of these calls opens a store and so makes it
             instance.all_asset_keys()
             instance.all_instigator_state()
         write_text(dagster_home / _MARK, _mark())

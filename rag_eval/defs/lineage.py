@@ -1,62 +1,27 @@
-"""Lineage of runs from the command line: the same materializations as the job's, without a Dagster run.
+"""Lineage of runs from the command line: the materializations of the job, without a Dagster run."""
 
-Checks are not written: Dagster 1.13 refuses a second runless evaluation of a check in one partition (a unique constraint of its store).
-"""
-
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 
-from rag_eval.defs import names, outcomes, uncertain_outcomes
+from rag_eval.defs.assets import REPORT, asset_key, describe
+from rag_eval.defs.checks import gate_results
 from rag_eval.defs.instance import prepare_home
-from rag_eval.defs.outcomes import Outcome
-from rag_eval.defs.resources import Session
-from rag_eval.evaluation.inputs import Evaluation
-from rag_eval.storage.code import code_version
+from rag_eval.defs.metadata import to_metadata
+from rag_eval.gates.verdict import check_names
+from rag_eval.pipeline.bridge import report_of
+from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.runner import Node
+from rag_eval.storage.hashing import code_version
 
 DATA_VERSION, CODE_VERSION = "dagster/data_version", "dagster/code_version"
 
 
-def _outcomes(session: Session, mlflow_run: str | None) -> Iterator[tuple[dg.AssetKey, Outcome]]:
-    """Every asset that a finished evaluation stands for; plots are the job's alone, drawing them takes longer than all of this."""
-    yield names.CORPUS_SNAPSHOT, outcomes.corpus_snapshot(session)
-    yield names.CORPUS_CHUNKS, outcomes.corpus_chunks(session)
-    yield names.EVIDENCE_TRUST, outcomes.evidence_trust(session)
-    yield names.GOLD_VARIANTS, outcomes.gold_variants(session)
-    yield names.CORPUS_INDEX, outcomes.corpus_index(session)
-    for strategy in session.runs.names:
-        yield names.strategy_key(strategy), outcomes.retrieval(session, strategy)
-    if session.evaluation.config.answers is not None:
-        yield names.ANSWERS, outcomes.answers(session)
-        yield names.CITATIONS, outcomes.citations(session)
-        yield names.ANSWER_MEASURES, outcomes.answer_measures(session)
-    yield names.RANKING_MEASURES, outcomes.ranking_measures(session)
-    yield names.STABILITY_MEASURES, outcomes.stability_measures(session)
-    yield names.TRUST_MEASURES, outcomes.trust_measures(session)
-    yield names.MISS_RATE_CLAIMS, uncertain_outcomes.miss_rate_claims(session)
-    yield names.RETRIEVAL_OUTCOMES, uncertain_outcomes.retrieval_outcomes(session)
-    yield names.MISS_RATE_CALIBRATION, uncertain_outcomes.miss_rate_calibration(session)
-    yield names.CALIBRATED_MISS_RATES, uncertain_outcomes.calibrated_miss_rates(session)
-    yield names.REPORT, outcomes.metrics_report(session)
-    yield names.HTML_REPORT, outcomes.html_report(session)
-    if mlflow_run is not None:
-        yield names.MLFLOW_RECORD, outcomes.mlflow_record(session, mlflow_run)
-    verdict = outcomes.gate_verdict(session)
-    if (
-        verdict.metadata["verdict"].value == "pass"
-    ):  # the job does not materialize a failed verdict either
-        yield names.GATE_VERDICT, verdict
+def record_lineage(dagster_home: Path, evaluation: Evaluation) -> int:
+    """Record the assets of a finished evaluation and the results of its gates in Dagster.
 
-
-def report_materializations(
-    dagster_home: Path,
-    evaluation: Evaluation,
-    report: Mapping[str, Any],
-    mlflow_run: str | None = None,
-) -> int:
-    """Tell Dagster what a finished evaluation made, so that its lineage shows runs from the command line too.
+    Checks carry no partition: Dagster 1.13 refuses a second evaluation of a check in one partition
+    that belongs to no Dagster run.
 
     Parameters
     ----------
@@ -64,10 +29,6 @@ def report_materializations(
         The Dagster home; prepared when it is not.
     evaluation
         The evaluation, finished in this process.
-    report
-        Its report.
-    mlflow_run
-        Id of its MLflow parent run, where there is one.
 
     Returns
     -------
@@ -75,21 +36,31 @@ def report_materializations(
         Number of materializations written.
     """
     prepare_home(dagster_home)
-    session = Session(evaluation)
-    session.report = dict(report)
-    count = 0
+    runner, count, name = evaluation.runner, 0, evaluation.config.name
     with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
-        for key, outcome in _outcomes(session, mlflow_run):
+        for made in runner.made.values():
+            if made.stage.failure(made.result):
+                continue  # the job does not materialize it either
+            shown = {**describe(runner, made), "started_from": "command line"}
             instance.report_runless_asset_event(
                 dg.AssetMaterialization(
-                    asset_key=key,
-                    partition=evaluation.config.name,
-                    metadata={
-                        **outcome.shown,
-                        "started_from": dg.MetadataValue.text("command line"),
-                    },
-                    tags={DATA_VERSION: outcome.version, CODE_VERSION: code_version()},
+                    asset_key=asset_key(made.node),
+                    partition=name,
+                    metadata=to_metadata(shown),
+                    tags={DATA_VERSION: made.result.id, CODE_VERSION: code_version()},
                 )
             )
             count += 1
+        key, gates = asset_key(Node(REPORT)), check_names(evaluation.config)
+        for found in gate_results(report_of(evaluation), gates, key):
+            instance.report_runless_asset_event(
+                dg.AssetCheckEvaluation(
+                    asset_key=key,
+                    check_name=str(found.check_name),
+                    passed=found.passed,
+                    severity=found.severity,
+                    description=found.description,
+                    metadata={**found.metadata, "gold_set": name},
+                )
+            )
     return count

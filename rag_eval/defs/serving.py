@@ -1,4 +1,7 @@
-"""The servers of one machine: Dagster's web server and daemon, the MLflow UI and the evidence viewer, as child processes that live and die together."""
+"""Start and stop Dagster's web server and daemon, the MLflow UI and the evidence viewer.
+
+The servers are child processes of one machine. If one of them ends, all end.
+"""
 
 import contextlib
 import dataclasses
@@ -15,11 +18,11 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.settings import TELEMETRY_OFF, Settings
 from rag_eval.defs.instance import prepare_home
-from rag_eval.records.problems import InputError, Problem
-from rag_eval.settings import TELEMETRY_OFF, Settings
-from rag_eval.storage.atomic import write_text
-from rag_eval.storage.credentials import shown_service
+from rag_eval.storage.artifacts import write_text
+from rag_eval.storage.secrets import shown_service
 
 HOST = "127.0.0.1"
 DAGSTER_PORT, MLFLOW_PORT = 3000, 5000
@@ -32,7 +35,7 @@ Write = Callable[[str], object]
 
 @dataclasses.dataclass
 class Server:
-    """A child process, its log, and how to tell that it answers."""
+    """A child process, its log, and a test whether it answers."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -42,11 +45,11 @@ class Server:
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: a person asked for the end
-    """SIGINT or SIGTERM came."""
+    """The process received SIGINT or SIGTERM."""
 
 
 def free_port(wanted: int) -> int:
-    """Return the wanted port, or any free one where it is taken."""
+    """Return the wanted port, or any free port if it is taken."""
     for port in (wanted, 0):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -59,13 +62,18 @@ def free_port(wanted: int) -> int:
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
-    """Environment of the children: telemetry off, places absolute, so that they see the same installation from anywhere."""
+    """Return the environment of the children, with telemetry off.
+
+    All paths are absolute, so that the children find the installation from any folder.
+    """
     places = {"HOME": settings.home, "REPORTS": settings.reports, "GOLD_SETS": settings.gold_sets}
     return {
         **os.environ,
         **TELEMETRY_OFF,
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # its background workers are for judges and prompts; nothing here needs them
-        "MLFLOW_BACKEND_STORE_URI": settings.mlflow_uri,  # not an argument: every user of the machine sees those, and it may hold a password
+        # MLflow's background workers are for judges and prompts, which rag_eval does not use
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        # the address may hold a password, and every user of the machine sees arguments
+        "MLFLOW_BACKEND_STORE_URI": settings.mlflow_uri,
         "DAGSTER_HOME": str((settings.home / "dagster").resolve()),
         **{f"RAG_EVAL_{name}": str(path.resolve()) for name, path in places.items()},
     }
@@ -87,7 +95,7 @@ def _http(address: str) -> Callable[[], bool]:
 
 
 def _heartbeat(dagster_home: Path, since: float) -> Callable[[], bool]:
-    """Whether the daemon's scheduler has been alive since it was started."""
+    """Make a test whether the daemon's scheduler has been alive since its start."""
     import dagster as dg
 
     def answers() -> bool:
@@ -101,7 +109,10 @@ def _heartbeat(dagster_home: Path, since: float) -> Callable[[], bool]:
 def commands(
     settings: Settings, dagster_port: int, mlflow_port: int, view_port: int
 ) -> dict[str, list[str]]:
-    """Command line of each server; MLflow's is left out where the tracking store is a server already."""
+    """Return the command line of each server.
+
+    MLflow is left out if the tracking store is a server already.
+    """
     servers = {
         "dagster-webserver": [
             _script("dagster-webserver"),
@@ -144,15 +155,16 @@ def _start(
 ) -> Server:
     write_text(log, "")
     with log.open("ab") as stream:
-        # a session of its own: Ctrl-C reaches this process alone, which then ends each child with its children
-        process = subprocess.Popen(
+        # In a new session a child does not receive Ctrl-C. This process receives it and ends each
+        # child with its children.
+        process = subprocess.Popen(  # noqa: S603 - our own command
             command,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
             env=dict(environment),
             start_new_session=True,
-        )  # noqa: S603 - our own command
+        )
     return Server(name, process, log, answers, address)
 
 
@@ -162,7 +174,7 @@ def _group(server: Server, number: int) -> None:
 
 
 def _stop(servers: list[Server]) -> None:
-    """End every child and what it started; those that do not listen are killed."""
+    """End every child and its children; kill a child that does not end in time."""
     for server in servers:
         _group(server, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S
@@ -175,7 +187,7 @@ def _stop(servers: list[Server]) -> None:
 
 
 def _dead(servers: list[Server], write: Write) -> bool:
-    """Tell of a child that has ended, with the end of its log."""
+    """Report a child that has ended, with the end of its log, and return whether one has."""
     for server in servers:
         status = server.process.poll()
         if status is not None:
@@ -205,7 +217,7 @@ def _signals() -> Iterator[None]:
 def _start_all(
     settings: Settings, dagster_port: int, mlflow_port: int, servers: list[Server]
 ) -> None:
-    """Start the servers one by one into the list, so that what was started can be ended whatever happens."""
+    """Start the servers and append each to the list, so that the caller can end them all."""
     environment = child_environment(settings)
     logs = settings.home.resolve() / "logs"
     ports = {
@@ -235,7 +247,7 @@ def _start_all(
 
 
 def _wait_until_ready(servers: list[Server], write: Write) -> bool:
-    """Wait until every server answers; False when one ended or the time is up."""
+    """Wait until every server answers; return False if a server ended or the time is up."""
     deadline = time.monotonic() + START_TIMEOUT_S
     waiting = list(servers)
     while waiting:
@@ -244,7 +256,8 @@ def _wait_until_ready(servers: list[Server], write: Write) -> bool:
         waiting = [server for server in waiting if not server.answers()]
         if waiting and time.monotonic() > deadline:
             write(
-                f"no answer after {START_TIMEOUT_S:.0f} s from {', '.join(server.name for server in waiting)}; see {waiting[0].log.parent}"
+                f"no answer after {START_TIMEOUT_S:.0f} s from "
+                f"{', '.join(server.name for server in waiting)}; see {waiting[0].log.parent}"
             )
             return False
         time.sleep(POLL_S)
@@ -257,7 +270,9 @@ def serve(
     mlflow_port: int = MLFLOW_PORT,
     write: Write | None = None,
 ) -> int:
-    """Run the servers until Ctrl-C or SIGTERM, on the loopback address only; a port that is taken is replaced by a free one.
+    """Run the servers on the loopback address until Ctrl-C or SIGTERM.
+
+    A free port replaces a taken port.
 
     Parameters
     ----------
@@ -266,7 +281,7 @@ def serve(
     dagster_port, mlflow_port
         Ports to try first.
     write
-        Where lines for a person go; default: standard output.
+        Receives lines for a person; default: standard output.
 
     Returns
     -------
@@ -295,8 +310,7 @@ def serve(
             return 0
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(
-                    number, signal.SIG_IGN
-                )  # a second Ctrl-C must not leave children behind
+                # a second Ctrl-C must not leave children behind
+                signal.signal(number, signal.SIG_IGN)
             _stop(servers)
         return 1

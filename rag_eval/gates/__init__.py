@@ -1,1 +1,1 @@
-"""Measures in, verdict with reason codes out."""
+"""Gates: judge the measures of a run and give a verdict with reason codes."""

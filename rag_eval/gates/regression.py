@@ -1,28 +1,34 @@
-"""Regression: the primary strategy, question by question, against the run that was accepted as the baseline.
+"""The gate `regression`: the primary strategy, question by question, against the baseline.
 
-Belongs here: when a drop counts, and what stands beside it. Where baselines are kept is `rag_eval.evaluation.baselines`.
-
-A measure has fallen when its mean is lower than the baseline's by `gates.max_relative_drop` or more and the 95 % interval of the paired
-difference lies wholly on the bad side of zero. The two-sided interval is taken although the alarm is one-sided: on 200 questions with a
-base rate of 0.80 it still finds 2 % won and 10 % lost in 93 % of random draws, and 4 % won and 4 % lost alarms in 2 %. Every measure is
-judged by itself; with several of them the chance of some false alarm is at most the sum.
+A measure has fallen when two things hold. Its mean is lower than the baseline's by
+`gates.max_relative_drop` or more, and the 95 % interval of the paired difference excludes zero.
+The interval is two-sided although the alarm is one-sided. On 200 questions with a base rate of
+0.80 it finds 2 % won and 10 % lost in 93 % of random draws; 4 % won and 4 % lost alarm in 2 %.
+Every measure is judged by itself, so the chance of some false alarm is at most their sum.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
-from rag_eval.gates.compared_runs import MeasuredRun, by_query, differing
-from rag_eval.gates.verdicts import GateResult, Status, is_configured, is_required
+from rag_eval.core.errors import quoted
+from rag_eval.gates.gate import (
+    NOT_MEASURED,
+    TOO_FEW,
+    Gate,
+    GateInputs,
+    GateResult,
+    MeasuredRun,
+    Severity,
+    Status,
+)
 from rag_eval.measures.paired import paired_comparison
-from rag_eval.records.gold_set import GoldSetConfig
-from rag_eval.records.problems import quoted
 
-GATE: Final = "regression"
-SEED = 20_240_229
-LOWER_IS_BETTER = (
+SEED: Final = 20_240_229
+LOWER_IS_BETTER: Final = (
     "delta_s",
     "latency",
     "cost",
@@ -32,13 +38,52 @@ LOWER_IS_BETTER = (
     "failed",
 )
 """Beginnings of the names of measures that improve as they fall."""
-
 _ROUNDING = 1e-9  # of a relative drop: 0.80 to 0.76 is 5 % whatever the last bit says
+
+Verdict = tuple[tuple[Status, str], dict[str, Any]]
 
 
 def higher_is_better(measure: str) -> bool:
     """Tell the direction in which a measure improves."""
     return not measure.startswith(LOWER_IS_BETTER)
+
+
+def measured_run(report: Mapping[str, Any], per_query: pd.DataFrame) -> MeasuredRun:
+    """Take the parts that the gate reads from a finished or unfinished report."""
+    index = report["index"]
+    return MeasuredRun(
+        run_id=str(report.get("run_id", "")),
+        gold_hash=report["gold"]["hash"],
+        per_query=per_query,
+        index_hashes={entry["name"]: entry["index_hash"] for entry in report["strategies"]},
+        identity={
+            "chunks": index["chunks_hash"],
+            "corpus": index["corpus_rev"],
+            "code": report["code"]["version"],
+        },
+    )
+
+
+def with_delta_s(per_query: pd.DataFrame, per_run: pd.DataFrame | None) -> pd.DataFrame:
+    """Add delta_s of each retrieval to the per-query figures of the ranking stage.
+
+    A failed retrieval counts 1, as in the report. A strategy without any delta_s has none.
+    `per_run` is a part of the stability stage; None leaves the frame as it is.
+    """
+    if per_run is None:
+        return per_query
+    keys = ["strategy", "query_id", "paraphrase_id", "seed"]
+    joined = per_query.merge(
+        per_run[[*keys, "delta_s"]], on=keys, how="left", validate="many_to_one"
+    )
+    # A strategy that ignores the seed ran under one seed and has a row under each.
+    by_wording = per_run.groupby(keys[:-1])["delta_s"].mean().rename("of_wording")
+    joined = joined.join(by_wording, on=keys[:-1])
+    value = joined["delta_s"].fillna(joined["of_wording"])
+    measured = value.notna().groupby(joined["strategy"]).transform("any")
+    return joined.drop(columns="of_wording").assign(
+        delta_s=value.mask(joined["failed"] & measured, 1.0)
+    )
 
 
 def judge_drops(
@@ -49,33 +94,13 @@ def judge_drops(
     max_relative_drop: float,
     min_queries: int,
     higher: Sequence[bool],
-    seed: int = SEED,
-) -> list[tuple[Status, str, dict[str, Any]]]:
-    """Hold per-query values against those of a baseline, measure by measure.
+) -> list[Verdict]:
+    """Compare values of the same questions in two runs, measure by measure.
 
-    Parameters
-    ----------
-    before, now
-        `[n_queries, m]` values of the same queries, averaged inside the query; NaN = not scored.
-    groups
-        `[n_queries]` group code of each query: the unit of inference.
-    max_relative_drop
-        Share of the baseline's mean; a drop of this size or more whose interval excludes zero is a regression.
-    min_queries
-        Fewer groups than this are too few to say anything.
-    higher
-        `[m]` whether the measure improves as it rises.
-    seed
-        Of the bootstrap.
+    `before` and `now` are [n_queries, m] means inside each question, NaN where not scored.
+    `groups` is [n_queries], the unit of inference. Figures of the evidence are of now - before.
 
-    Returns
-    -------
-    list
-        Status, reason_code and evidence of each measure. `value`, `ci_low` and `ci_high` are of the paired difference now - before.
-
-    Notes
-    -----
-    Questions that the baseline scored and this run did not cannot be shown not to have fallen: where they are a share of
+    A question that only the baseline scored may have fallen. Where such questions are a share of
     `max_relative_drop` or more, the evidence is insufficient.
     """
     left, right = (np.asarray(values, dtype=np.float64) for values in (before, now))
@@ -84,12 +109,12 @@ def judge_drops(
         right,
         left,
         groups,
-        seed,
+        SEED,
         flips=1,
         higher_is_better=list(higher),
         unit_range=[not np.any(np.abs(column) > 1) for column in difference.T],
     )
-    verdicts: list[tuple[Status, str, dict[str, Any]]] = []
+    verdicts: list[Verdict] = []
     for at, up in enumerate(higher):
         paired = ~np.isnan(difference[:, at])
         n_before, n_paired = int(np.sum(~np.isnan(left[:, at]))), int(paired.sum())
@@ -99,27 +124,14 @@ def judge_drops(
             evidence["n_unpaired"] = lost
         if n_before and lost >= max_relative_drop * n_before:
             reason = f"{lost} of {n_before} questions that the baseline scored were not scored now"
-            verdicts.append(
-                ("insufficient_evidence", "not_measured", {**evidence, "reason": reason})
-            )
+            verdicts.append((NOT_MEASURED, {**evidence, "reason": reason}))
             continue
         if not n_paired:
-            verdicts.append(
-                (
-                    "insufficient_evidence",
-                    "not_measured",
-                    {**evidence, "reason": "no question was scored in both runs"},
-                )
-            )
+            reason = "no question was scored in both runs"
+            verdicts.append((NOT_MEASURED, {**evidence, "reason": reason}))
             continue
         if found.n_groups[at] < min_queries:
-            verdicts.append(
-                (
-                    "insufficient_evidence",
-                    "too_few_queries",
-                    {**evidence, "min_queries": min_queries},
-                )
-            )
+            verdicts.append((TOO_FEW, {**evidence, "min_queries": min_queries}))
             continue
         base, level = float(left[paired, at].mean()), float(right[paired, at].mean())
         evidence |= {
@@ -144,91 +156,103 @@ def judge_drops(
             found.ci_high[at] < 0 if up else found.ci_low[at] > 0
         )  # NaN, of a single group, is not sure
         verdicts.append(
-            ("fail", "regression", evidence)
-            if enough and sure
-            else ("pass", "no_regression", evidence)
+            (("fail", "regression") if enough and sure else ("pass", "no_regression"), evidence)
         )
     return verdicts
 
 
 def _rounded(value: float) -> float:
-    """Twelve significant digits, so that equal inputs give equal bytes."""
+    """Round to twelve significant digits, so that equal inputs give equal bytes."""
     return float(f"{float(value):.12g}")
 
 
-def regression_gates(
-    config: GoldSetConfig, before: MeasuredRun | None, now: MeasuredRun
-) -> list[GateResult]:
-    """Judge every measure of `gates.regression` at the headline level; nothing where the gold set does not ask for the gate.
+class RegressionGate(Gate):
+    """Every measure of `gates.regression` at the headline level, against the accepted baseline."""
 
-    Parameters
-    ----------
-    config
-        The gold set.
-    before
-        The accepted baseline; None where there is none.
-    now
-        The run that is judged.
+    name = "regression"
+    severity: Severity = "P2"
 
-    Returns
-    -------
-    list
-        One result a measure: fail (`regression`), pass (`no_regression`), or insufficient evidence with the reason no_baseline,
-        gold_differs, strategy_missing, not_measured or too_few_queries.
-    """
-    if not is_configured(config.gates, GATE):
-        return []
-    measures, strategy = list(dict.fromkeys(config.gates.regression)), config.primary_strategy
-    about: dict[str, Any] = {
-        "strategy": strategy,
-        "level": config.level,
-        "accepted": f"relative drop < {config.gates.max_relative_drop:g}, or not told from none",
+    def judge(self, inputs: GateInputs) -> list[GateResult]:
+        """Judge each measure, or say why the two runs cannot be paired."""
+        config, before, now = inputs.config, inputs.before, inputs.now
+        measures, strategy = list(dict.fromkeys(config.gates.regression)), config.primary_strategy
+        about: dict[str, Any] = {
+            "strategy": strategy,
+            "level": config.level,
+            "accepted": f"relative drop < {config.gates.max_relative_drop:g}, "
+            "or not told from none",
+        }
+
+        def results(verdicts: Sequence[Verdict]) -> list[GateResult]:
+            return [
+                self.result(config, verdict, {"measure": measure, **about, **evidence}, measure)
+                for measure, (verdict, evidence) in zip(measures, verdicts, strict=True)
+            ]
+
+        def without_evidence(code: str, reason: str) -> list[GateResult]:
+            verdict: Verdict = ("insufficient_evidence", code), {"reason": reason}
+            return results([verdict] * len(measures))
+
+        if inputs.baseline_fault:
+            about.clear()
+            reason = f"the baseline cannot be used: {inputs.baseline_fault}"
+            return without_evidence("baseline_damaged", reason)
+        if before is None:
+            reason = "no run was accepted as the baseline yet: rag-eval baseline accept"
+            return without_evidence("no_baseline", reason)
+        about["baseline_run"] = quoted(before.run_id)
+        if before.gold_hash != now.gold_hash:
+            reason = (
+                f"the baseline was judged by other gold ({quoted(before.gold_hash[:12])}, now "
+                f"{quoted(now.gold_hash[:12])}), so its figures cannot be paired: "
+                "accept a run of this gold"
+            )
+            return without_evidence("gold_differs", reason)
+        if strategy not in set(before.per_query["strategy"]):
+            reason = f"the baseline has no strategy {quoted(strategy)}"
+            return without_evidence("strategy_missing", reason)
+        if different := _different_parts(before, now, strategy):
+            about["different"] = different
+        left, right = (
+            _mean_by_query(run, strategy, config.level, measures) for run in (before, now)
+        )
+        queries = left.index.union(right.index)
+        left, right = left.reindex(queries), right.reindex(queries)
+        group = right["group_id"].fillna(left["group_id"]).to_numpy(dtype=str)
+        return results(
+            judge_drops(
+                left[measures].to_numpy(dtype=np.float64),
+                right[measures].to_numpy(dtype=np.float64),
+                np.unique(group, return_inverse=True)[1],
+                max_relative_drop=config.gates.max_relative_drop,
+                min_queries=config.gates.min_queries,
+                higher=[higher_is_better(name) for name in measures],
+            )
+        )
+
+
+def _different_parts(
+    before: MeasuredRun, now: MeasuredRun, strategy: str
+) -> dict[str, dict[str, str]]:
+    """Name the inputs that differ between the two runs: index, chunks, corpus, code."""
+    left, right = (
+        {"index": run.index_hashes.get(strategy, ""), **run.identity} for run in (before, now)
+    )
+    return {
+        name: {"before": quoted(left.get(name, "")), "now": quoted(value)}
+        for name, value in right.items()
+        if left.get(name, "") != value
     }
 
-    def results(verdicts: Sequence[tuple[Status, str, dict[str, Any]]]) -> list[GateResult]:
-        required = is_required(config.gates, GATE)
-        return [
-            GateResult(
-                f"{GATE}.{measure}",
-                GATE,
-                status,
-                code,
-                {"measure": measure, **about, **evidence},
-                required,
-            )
-            for measure, (status, code, evidence) in zip(measures, verdicts, strict=True)
-        ]
 
-    def without_evidence(code: str, reason: str) -> list[GateResult]:
-        return results([("insufficient_evidence", code, {"reason": reason})] * len(measures))
-
-    if before is None:
-        return without_evidence(
-            "no_baseline", "no run was accepted as the baseline yet: rag-eval baseline accept"
-        )
-    about |= {"baseline_run": quoted(before.run_id)}
-    if before.gold_hash != now.gold_hash:
-        reason = f"the baseline was judged by other gold ({quoted(before.gold_hash[:12])}, now {quoted(now.gold_hash[:12])}), so its figures cannot be paired: accept a run of this gold"
-        return without_evidence("gold_differs", reason)
-    if strategy not in set(before.per_query["strategy"]):
-        return without_evidence(
-            "strategy_missing", f"the baseline has no strategy {quoted(strategy)}"
-        )
-    different = differing(before, now, strategy)
-    if different:
-        about["different"] = different
-    left, right = (by_query(run, strategy, config.level, measures) for run in (before, now))
-    queries = left.index.union(right.index)
-    left, right = left.reindex(queries), right.reindex(queries)
-    group = right["group_id"].fillna(left["group_id"]).to_numpy(dtype=str)
-    codes = np.unique(group, return_inverse=True)[1]
-    return results(
-        judge_drops(
-            left[measures].to_numpy(dtype=np.float64),
-            right[measures].to_numpy(dtype=np.float64),
-            codes,
-            max_relative_drop=config.gates.max_relative_drop,
-            min_queries=config.gates.min_queries,
-            higher=[higher_is_better(name) for name in measures],
-        )
+def _mean_by_query(
+    run: MeasuredRun, strategy: str, level: str, measures: list[str]
+) -> pd.DataFrame:
+    """Mean of each measure inside each question, and its group; NaN for unknown measures."""
+    frame = run.per_query
+    by_query = frame[(frame["strategy"] == strategy) & (frame["level"] == level)].groupby(
+        "query_id", sort=True
     )
+    there = [name for name in measures if name in frame.columns]
+    means = by_query[there].mean().reindex(columns=measures)
+    return means.assign(group_id=by_query["group_id"].first())

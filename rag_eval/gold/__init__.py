@@ -1,1 +1,1 @@
-"""Gold set -> linted -> variants (query x paraphrase)."""
+"""Gold sets: read and lint a gold set, and make a variant of every query and paraphrase."""

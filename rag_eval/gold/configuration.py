@@ -1,297 +1,354 @@
-"""`gold_set.yaml` -> `GoldSetConfig`: every mistake named with file, line, field, what was found and what is accepted.
+"""Read `gold_set.yaml`, name every mistake with its place, and refuse forbidden places.
 
-Belongs here: from the errors of the model back to the lines of the file. The shape itself is `rag_eval.records.gold_set`; reading YAML
-safely is `yaml_nodes`; what the schema accepts at a place is `accepted`.
+The shape of the configuration is `rag_eval.core.config`. PyYAML's nodes give the lines. A gold set
+is data from a stranger: it reads files below its own folder and below the roots that the settings
+list, and it uses the embedding functions that the settings name.
 """
 
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from rag_eval.gold.accepted import accepted_at, keys_at, suggestion
-from rag_eval.gold.problem_list import ProblemList
-from rag_eval.gold.yaml_nodes import line_of, plain, read_mapping
-from rag_eval.records.configuration_parts import NAME
-from rag_eval.records.gold_set import Floor, GoldSetConfig
-from rag_eval.records.problems import InputError, Problem, quoted
+from rag_eval.core.config import GoldSetConfig
+from rag_eval.core.errors import (
+    MODELS,
+    NAME,
+    NAME_AN_ENTRY,
+    Embedding,
+    InputError,
+    Problem,
+    ProblemList,
+    quoted,
+)
+from rag_eval.core.rows import FieldFault, Location, field_faults, format_location, read_text
+from rag_eval.core.strategy import Strategy
 
 CONFIG_FILE = "gold_set.yaml"
+MAX_BYTES = 400_000
 
+_CORE = "tag:yaml.org,2002:"
+_VALUES = {_CORE + kind for kind in ("null", "bool", "int", "float", "str", "timestamp")}
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_CODES = {
-    "missing": "missing_key",
-    "extra_forbidden": "unknown_key",
-    "union_tag_not_found": "missing_key",
-}
-_TAGS = ("loader", "kind")
-
-Location = tuple[int | str, ...]
+_KEYS = "a mapping with name, corpus and strategies"
 
 
-def _entry(node: yaml.Node, key: int | str) -> tuple[yaml.Node, yaml.Node] | None:
-    """(key node, value node) of a mapping's key or a list's place; None where there is none."""
-    if isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
-            if isinstance(name, yaml.ScalarNode) and name.value == key:
-                return name, value
-    elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
-        return node.value[key], node.value[key]
-    return None
+def _line_of(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
 
 
-def _without_tags(location: Location) -> Location:
-    """Leave out the names of union members that pydantic puts into it, after `corpus`, after a place in `strategies`."""
-    parts = list(location)
-    if parts[:1] == ["corpus"]:
-        del parts[1:2]
-    elif parts[:1] == ["strategies"]:
-        del parts[2:3]
-    elif parts[:1] == ["version"]:
-        del parts[1:]
-    return tuple(parts)
+class Document:
+    """A YAML mapping as plain values, with the line of each key and list item.
 
-
-def dotted(location: Sequence[int | str]) -> str:
-    """`strategies[1].rerank.lambda` of a location.
-
-    Examples
-    --------
-    >>> dotted(("strategies", 1, "rerank", "lambda"))
-    'strategies[1].rerank.lambda'
+    YAML that can hurt is refused: aliases, tags and keys that stand twice. Dates stay texts.
     """
-    return "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in location
-    ).removeprefix(".")
 
+    def __init__(self, path: Path, problems: ProblemList) -> None:
+        self.file = str(path)
+        self.values: dict[str, Any] | None = None
+        self._lines: dict[Location, int] = {(): 1}
+        self._seen: set[int] = set()
+        self._has_alias = False
+        self._problems = problems
+        text = read_text(path, problems, MAX_BYTES)
+        root = None if text is None else self._compose(text)
+        if root is not None:
+            values = self._read(root, ())
+            self.values = values if isinstance(values, dict) and not self._has_alias else None
 
-def _find(root: yaml.MappingNode, location: Location) -> tuple[int, yaml.Node | None]:
-    """Line of the deepest part of a location that the file has, and its value; None where the last part is absent."""
-    line = 1
-    node: yaml.Node = root
-    for part in location:
-        entry = _entry(node, part)
-        if entry is None:
-            return line, None
-        line, node = line_of(entry[0]), entry[1]
-    return line, node
+    def line(self, location: Location) -> int:
+        """Line of the deepest part of a location that the file has, from 1."""
+        while location not in self._lines:
+            location = location[:-1]
+        return self._lines[location]
 
+    def __contains__(self, location: Location) -> bool:
+        """Whether the file has a value there."""
+        return location in self._lines
 
-def _shown(node: yaml.Node | None) -> str | None:
-    if node is None:
-        return None
-    if isinstance(node, yaml.ScalarNode):
-        return quoted(node.value) if node.value else "nothing"
-    return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
+    def report(  # noqa: PLR0917 - the parts of a problem
+        self,
+        code: str,
+        message: str,
+        place: Location | int,
+        found: str | None,
+        accepted: str,
+        line: int | None = None,
+    ) -> None:
+        """Report a fault at a location, or at a line that has none."""
+        field = None if isinstance(place, int) else format_location(place) or None
+        line = line or (place if isinstance(place, int) else self.line(place))
+        self._problems.extend([Problem(code, message, self.file, line, field, found, accepted)])
 
-
-def _refined(root: yaml.MappingNode, location: Location, message: str) -> Location:
-    """Location of a rule over several keys: the first key that its message names, singular or plural."""
-    _, node = _find(root, location)
-    for word in _WORD.findall(message):
-        for key in (word, word.removesuffix("s")):
-            if node is not None and _entry(node, key):
-                return (*location, key)
-    return location
-
-
-def _problem(error: Any, root: yaml.MappingNode, file: str) -> Problem:
-    kind, message = str(error["type"]), str(error["msg"]).removeprefix("Value error, ")
-    location = _without_tags(tuple(error["loc"]))
-    code = _CODES.get(kind, "wrong_type" if kind.endswith("_type") else "bad_value")
-    if kind == "extra_forbidden":
-        keys = keys_at(root, location[:-1])
-        line, _ = _find(root, location)
-        near = suggestion(str(location[-1]), keys)
-        return Problem(
-            code,
-            f"the key is not known{near}",
-            file,
-            line,
-            dotted(location),
-            quoted(str(location[-1])),
-            ", ".join(keys),
-        )
-    if kind.startswith("union_tag"):
-        _, owner = _find(root, location)
-        tag = next((name for name in _TAGS if name in str(error["ctx"]["discriminator"])), _TAGS[0])
-        location = (*location, tag)
-        tags = str(error["ctx"].get("expected_tags", "")).replace("'", "") or accepted_at(
-            root, location
-        )
-        line, node = _find(root, location)
-        message = (
-            f"{tag} is missing"
-            if node is None
-            else f"{tag} is not one of the known ones{suggestion(_shown(node) or '', tags.split(', '))}"
-        )
-        return Problem(
-            code,
-            message,
-            file,
-            line_of(owner) if node is None and owner is not None else line,
-            dotted(location),
-            _shown(node),
-            tags,
-        )
-    if kind == "missing":
-        line, _ = _find(root, location)
-        return Problem(
-            code,
-            f"{location[-1]} is missing",
-            file,
-            line,
-            dotted(location),
-            None,
-            accepted_at(root, location),
-        )
-    if kind == "value_error":
-        location = _refined(root, location, message)
-        accepted = message
-    else:
-        accepted = accepted_at(root, location)
-    line, node = _find(root, location)
-    near = (
-        suggestion(_shown(node) or "", accepted.split(", "))
-        if kind in {"literal_error", "enum"}
-        else ""
-    )
-    return Problem(
-        code,
-        message[:1].lower() + message[1:] + near,
-        file,
-        line,
-        dotted(location) or None,
-        _shown(node),
-        accepted,
-    )
-
-
-def _floors(data: dict[str, Any], root: yaml.MappingNode, file: str, problems: ProblemList) -> None:
-    """Report every acceptance floor that cannot be read, then leave the block out: the model would only report the first."""
-    floors = data.get("acceptance")
-    if not isinstance(floors, dict):
-        return
-    before = problems.n_errors
-    for measure, text in floors.items():
+    def _compose(self, text: str) -> yaml.Node | None:
         try:
-            Floor.parse(measure, text)
-        except ValueError:
-            line, node = _find(root, ("acceptance", measure))
-            code = "bad_value" if isinstance(text, str) else "wrong_type"
-            problems.add(
-                code,
-                "the floor cannot be read",
-                file=file,
-                line=line,
-                field=f"acceptance.{measure}",
-                found=_shown(node),
-                accepted='">= number" or "<= number", in quotes',
-            )
-    if problems.n_errors > before:
-        del data["acceptance"]
+            node = yaml.compose(text, Loader=yaml.SafeLoader)
+        except RecursionError:
+            self.report("too_deep", "the file is nested too deeply", 1, None, "a flat mapping")
+            return None
+        except yaml.reader.ReaderError as error:
+            line = text.count("\n", 0, error.position) + 1
+            found = f"U+{ord(text[error.position]):04X}"
+            message = "the file holds a character that YAML does not take"
+            self.report("control_character", message, line, found, "printable text")
+            return None
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            quotes = "; a text that begins with > or < needs quotes: " + '">= 0.60"'
+            hint = quotes if "chomping or indentation" in str(error.problem) else ""
+            message = f"not YAML: {quoted(str(error.problem))}"
+            self.report("bad_yaml", message, mark.line + 1 if mark else 1, None, f"YAML{hint}")
+            return None
+        if node is None:
+            self.report("empty_file", "the file holds nothing", 1, None, _KEYS)
+        elif not isinstance(node, yaml.MappingNode):
+            message = "the file is YAML but not a mapping"
+            self.report("not_a_mapping", message, _line_of(node), None, _KEYS)
+        else:
+            return node
+        return None
+
+    def _read(self, node: yaml.Node, place: Location) -> Any:
+        if id(node) in self._seen:  # an alias: a chain of them would multiply without bound
+            if not self._has_alias:
+                message = "anchors and aliases are not taken here"
+                self.report("alias_refused", message, _line_of(node), None, "the value itself")
+            self._has_alias = True
+            return None
+        self._seen.add(id(node))
+        if isinstance(node, yaml.MappingNode) and node.tag == _CORE + "map":
+            return self._read_mapping(node, place)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _CORE + "seq":
+            self._lines.update({(*place, i): _line_of(item) for i, item in enumerate(node.value)})
+            return [self._read(item, (*place, i)) for i, item in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode) and node.tag in _VALUES:
+            return self._read_scalar(node, place)
+        self.report("bad_tag", "tags are not taken here", place, quoted(node.tag), "plain values")
+        return None
+
+    def _read_mapping(self, node: yaml.MappingNode, place: Location) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag != _CORE + "str":
+                found = quoted(key.value) if isinstance(key, yaml.ScalarNode) else "a list"
+                accepted = "a word; quote it if YAML reads it as a number, date or truth value"
+                self.report("bad_key", "a key must be a plain word", _line_of(key), found, accepted)
+                continue
+            inner = (*place, key.value)
+            if key.value in values:
+                message = f"the key stands in line {self._lines[inner]} already"
+                found, line = quoted(key.value), _line_of(key)
+                self.report("duplicate_key", message, inner, found, "each key once", line)
+                continue
+            self._lines[inner] = _line_of(key)
+            values[key.value] = self._read(value, inner)
+        return values
+
+    def _read_scalar(self, node: yaml.ScalarNode, place: Location) -> Any:
+        if fault := _CONTROL.search(node.value):
+            found, message = f"U+{ord(fault.group()):04X}", "the value holds a control character"
+            self.report("control_character", message, place, found, "printable text")
+            return None
+        if node.tag == _CORE + "timestamp":
+            return node.value
+        try:
+            value = yaml.constructor.SafeConstructor().construct_object(node)
+        except ValueError as error:  # a number of more digits than Python converts
+            message, found = f"the value cannot be read: {quoted(str(error))}", quoted(node.value)
+            self.report("bad_value", message, place, found, "a number of usual size")
+            return None
+        if isinstance(value, float) and not math.isfinite(value):
+            message = "NaN and infinity are not taken here"
+            self.report("bad_number", message, place, quoted(node.value), "a finite number")
+            return None
+        return value
+
+
+def _refine(document: Document, fault: FieldFault) -> Location:
+    """Return the location of a rule over several keys: the first key that its message names."""
+    if fault.is_rule:
+        for word in _WORD.findall(fault.message):
+            for key in (word, word.removesuffix("s")):
+                if (*fault.location, key) in document:
+                    return (*fault.location, key)
+    return fault.location
 
 
 def load_config(folder: Path) -> GoldSetConfig:
     """Read `gold_set.yaml` of a folder.
 
-    Numbers, texts and truth values are not converted into each other: `"5"` is no number and `yes` is no name.
-
-    Raises
-    ------
-    InputError
-        With every mistake found, each with line, field, found and accepted. Codes: `missing_key`, `unknown_key`, `wrong_type`, `bad_value`,
-        `name_mismatch` (the name must be the folder's), and those of `yaml_nodes`.
+    Numbers, texts and truth values are not converted into each other: `"5"` is no number. Raises
+    InputError with every mistake found: those of `field_faults`, `Document` and `read_text`, and
+    `name_mismatch` where the name is not that of the folder.
     """
-    path = folder / CONFIG_FILE
     problems = ProblemList()
-    root = read_mapping(path, problems)
-    data = plain(root, str(path), problems) if root is not None else None
-    if root is None or not isinstance(data, dict):
+    document = Document(folder / CONFIG_FILE, problems)
+    if document.values is None:
         raise InputError(problems.listed())
-    _floors(data, root, str(path), problems)
-    marked = {(problem.line, problem.field) for problem in problems.listed()}
-    config: GoldSetConfig | None = None
+    reported = {(problem.line, problem.field) for problem in problems.listed()}
     try:
-        config = GoldSetConfig.model_validate_json(
-            json.dumps(data), strict=True
-        )  # JSON: lists may be tuples, nothing else is converted
+        # strict validation takes lists as tuples only from JSON
+        config = GoldSetConfig.model_validate_json(json.dumps(document.values), strict=True)
     except ValidationError as error:
-        errors = error.errors(include_url=False)
-        places = [item["loc"] for item in errors]
-        # a list whose only item is wrong counts as too short as well: the item's own mistake is what to mend
-        kept = [
-            item
-            for item in errors
-            if item["type"] != "too_short"
-            or not any(
-                len(place) > len(item["loc"]) and place[: len(item["loc"])] == item["loc"]
-                for place in places
-            )
-        ]
-        found = [_problem(item, root, str(path)) for item in kept]
-        unique = {(problem.line, problem.field, problem.code): problem for problem in found}
-        problems.extend(problem for key, problem in unique.items() if key[:2] not in marked)
-    name = data.get("name")
-    expected = folder.resolve().name
+        config = None
+        for fault in field_faults(error, GoldSetConfig):
+            place, accepted = _refine(document, fault), fault.accepted
+            if place[-2:-1] == ("embedding",) and fault.code == "unknown_key":
+                accepted = f"{accepted}; for anything else {NAME_AN_ENTRY}"
+            key = (document.line(place), format_location(place) or None)
+            if key not in reported:
+                reported.add(key)
+                document.report(fault.code, fault.message, place, fault.found, accepted)
+    name, expected = document.values.get("name"), folder.resolve().name
     if isinstance(name, str) and name != expected and re.match(NAME, name):
-        problems.add(
-            "name_mismatch",
-            "the name must be that of the folder",
-            file=str(path),
-            line=_find(root, ("name",))[0],
-            field="name",
-            found=quoted(name),
-            accepted=quoted(expected),
-        )
+        message = "the name must be that of the folder"
+        document.report("name_mismatch", message, ("name",), quoted(name), quoted(expected))
     problems.raise_errors()
-    if config is None:  # the model refused something that no problem above names
-        raise InputError(Problem("bad_value", "the configuration cannot be used", str(path), 1))
+    if config is None:  # unreachable unless a fault of the model was taken for a reported one
+        raise InputError(Problem("bad_value", "the configuration cannot be used", document.file, 1))
     return config
 
 
 def discover(gold_sets: Path) -> dict[str, Path]:
-    """Gold sets below a folder: name -> folder, sorted by name. A folder counts when it holds `gold_set.yaml`; hidden ones do not.
+    """Find gold sets below a folder: name -> folder, sorted by name.
 
-    The files are not read, so that one broken gold set does not hide the others; `load_config` holds each to its folder's name.
-
-    Raises
-    ------
-    InputError
-        `missing_folder`; `bad_name` where a folder's name cannot be that of a gold set.
+    A folder counts when it holds `gold_set.yaml`; hidden ones do not. The files are not read, so
+    that one broken gold set does not hide the others. Raises InputError: `missing_folder`, and
+    `bad_name` where a folder's name cannot be that of a gold set.
     """
     if not gold_sets.is_dir():
-        raise InputError(
-            Problem(
-                "missing_folder",
-                "the folder of gold sets does not exist",
-                str(gold_sets),
-                accepted="a folder with one folder for each gold set",
-            )
-        )
-    folders = sorted(
-        path.parent
-        for path in gold_sets.glob(f"*/{CONFIG_FILE}")
-        if not path.parent.name.startswith(".")
-    )
-    bad = [folder for folder in folders if not re.fullmatch(NAME, folder.name)]
-    if bad:
-        raise InputError(
-            [
-                Problem(
-                    "bad_name",
-                    "the folder's name cannot be that of a gold set",
-                    str(folder),
-                    None,
-                    "name",
-                    quoted(folder.name),
-                    NAME,
-                )
-                for folder in bad
-            ]
-        )
+        message, accepted = "the folder of gold sets does not exist", "a folder of gold sets"
+        raise InputError(Problem("missing_folder", message, str(gold_sets), accepted=accepted))
+    found = sorted(path.parent for path in gold_sets.glob(f"*/{CONFIG_FILE}"))
+    folders = [folder for folder in found if not folder.name.startswith(".")]
+    message = "the folder's name cannot be that of a gold set"
+    if bad := [
+        Problem("bad_name", message, str(folder), None, "name", quoted(folder.name), NAME)
+        for folder in folders
+        if not re.fullmatch(NAME, folder.name)
+    ]:
+        raise InputError(bad)
     return {folder.name: folder for folder in folders}
+
+
+def gold_set_name(name: str) -> str:
+    """Return the name of a gold set, which is never a path; raise InputError where it is none."""
+    if not re.fullmatch(NAME, name):
+        accepted = "a letter or digit, then up to 63 letters, digits, - and _"
+        message = "this cannot be the name of a gold set"
+        raise InputError(Problem("bad_name", message, found=name, accepted=accepted))
+    return name
+
+
+# ---- Files and endpoints that a gold set may use
+
+_ACCEPTED_PATH = (
+    "a path inside the gold set's folder, or below a folder that `corpus_roots` in "
+    "settings.toml (or RAG_EVAL_CORPUS_ROOTS) lists"
+)
+
+
+def is_below(path: Path, roots: Iterable[Path]) -> bool:
+    """Whether a path, with its symbolic links followed, lies in one of the folders."""
+    try:
+        resolved = path.resolve()
+        return any(resolved.is_relative_to(root.resolve()) for root in roots)
+    except (OSError, RuntimeError, ValueError):  # a loop of links, a name with a NUL byte
+        return False
+
+
+def _embeddings(config: GoldSetConfig) -> Iterator[tuple[Location, Embedding]]:
+    for number, strategy in enumerate(config.strategies):
+        place: Location = ("strategies", number)
+        yield from (((*place, *inner), found) for inner, found in strategy.embeddings().items())
+    if config.answers is not None and config.answers.embedding is not None:
+        yield ("answers", "embedding"), config.answers.embedding
+
+
+def _named_files(config: GoldSetConfig) -> Iterator[tuple[Location, str]]:
+    """Location and text of every path that the configuration holds."""
+    corpus, answers = config.corpus, config.answers
+    paths: list[tuple[Location, str | None]] = [
+        (("trust", "manifest"), config.trust.manifest),
+        (("trust", "signatures"), config.trust.signatures),
+        (("answers", "recorded"), None if answers is None else answers.recorded),
+    ]
+    paths += [(("corpus", *field), path) for field, path in corpus.files().items()]
+    paths += [((*place, "vectors"), embedding.vectors) for place, embedding in _embeddings(config)]
+    for number, strategy in enumerate(config.strategies):
+        paths += [(("strategies", number, field), path) for field, path in strategy.files().items()]
+    yield from ((place, path) for place, path in paths if path is not None)
+
+
+def _outside(
+    config: GoldSetConfig, folder: Path, roots: Iterable[Path]
+) -> Iterator[tuple[Location, Path]]:
+    """Location and path of everything that leads out of the folder and of the roots."""
+    allowed = [folder, *roots]
+    reported: set[Path] = set()
+    for place, text in _named_files(config):
+        if not is_below(folder / text, allowed):
+            reported.add(folder / text)
+            yield place, folder / text
+    own = (*folder.glob("*"), *folder.glob("qrels/*"))
+    links: list[tuple[Location, Path]] = [((), link) for link in sorted(own) if link.is_symlink()]
+    if not reported:  # only a corpus that may be read is searched for links
+        links += [(("corpus", "path"), link) for link in config.corpus.links(folder)]
+    for place, link in links:
+        if link not in reported and not is_below(link, allowed):
+            reported.add(link)
+            yield place, link
+
+
+def _replace_named(strategy: Strategy, known: Mapping[str, Embedding]) -> Strategy:
+    if strategy.embeds_with is not None and strategy.embeds_with.is_named:
+        strategy = strategy.with_embedding(known[strategy.embeds_with.model or ""])
+    rerank = strategy.rerank
+    if rerank is not None and rerank.embedding is not None and rerank.embedding.is_named:
+        found = known[rerank.embedding.model or ""]
+        rerank = rerank.model_copy(update={"embedding": found})
+        strategy = strategy.model_copy(update={"rerank": rerank})
+    return strategy
+
+
+def permitted(
+    config: GoldSetConfig, folder: Path, roots: Iterable[Path], known: Mapping[str, Embedding]
+) -> GoldSetConfig:
+    """Check what a gold set reaches for, and put in the embeddings that the settings name.
+
+    `roots` are the folders outside its own that the settings list under `corpus_roots`; `known` is
+    name -> embedding. Raises InputError: `outside_gold_set` where a path or a symbolic link leads
+    elsewhere, `unknown_embedding` where the settings have no embedding of this name.
+    """
+    path = folder / CONFIG_FILE
+    document = Document(path, ProblemList()) if path.is_file() else None
+
+    def report(code: str, message: str, place: Location, found: str, accepted: str) -> None:
+        file = str(folder if document is None else path) if place else found
+        line = None if document is None or not place else document.line(place)
+        field = format_location(place) or None
+        problems.append(Problem(code, message, file, line, field, found, accepted))
+
+    problems: list[Problem] = []
+    for place, outside in _outside(config, folder, tuple(roots)):
+        message = "the path leads out of the gold set's folder"
+        report("outside_gold_set", message, place, str(outside), _ACCEPTED_PATH)
+    for place, embedding in _embeddings(config):
+        if embedding.is_named and embedding.model not in known:
+            message = "neither a built-in model nor a name under `embeddings` of the settings"
+            accepted = f"{MODELS} (there: {', '.join(sorted(known)) or 'none'})"
+            model = embedding.model or ""
+            report("unknown_embedding", message, (*place, "model"), model, accepted)
+    if problems:
+        raise InputError(problems)
+    answers = config.answers
+    if answers is not None and answers.embedding is not None and answers.embedding.is_named:
+        answers = answers.model_copy(update={"embedding": known[answers.embedding.model or ""]})
+    strategies = tuple(_replace_named(strategy, known) for strategy in config.strategies)
+    return config.model_copy(update={"strategies": strategies, "answers": answers})

@@ -1,199 +1,523 @@
-"""The files that hold questions: `queries.jsonl`, `paraphrases.jsonl`, TREC topics, and which query ids exist.
+"""Read the files of a gold set: questions, paraphrases, judgements and quoted evidence, as frames.
 
-Belongs here: file -> rows of this stage's frames. Judgements are read in `qrels`, quoted evidence in `answers`.
+A row is a pydantic model; every fault of a row is a problem with file, line and field.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 import pandas as pd
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+    model_validator,
+)
 
-from rag_eval.gold.frames import PARAPHRASES, QUERY_PLACES, make_frame, rows_of
-from rag_eval.gold.lines import read_lines, read_objects
-from rag_eval.gold.overrides import override_of
-from rag_eval.gold.problem_list import ProblemList
-from rag_eval.gold.rows import Row
-from rag_eval.records.answer_settings import AnswerOverride
-from rag_eval.records.frames import QUERIES
-from rag_eval.records.problems import quoted
+from rag_eval.core.config import AnswerOverride
+from rag_eval.core.errors import ProblemList, quoted
+from rag_eval.core.frames import QUERIES, FrameSchema, schema
+from rag_eval.core.rows import (
+    check_row,
+    read_lines,
+    read_objects,
+    read_rows,
+    refuse,
+    report_faults,
+)
+from rag_eval.corpus.source import QueryId
 
 ORIGINAL = "original"
 """The paraphrase id of the question's own wording; no paraphrase may carry it."""
+MAX_NAME_CHARS = 1_000
+MAX_TEXT_CHARS = 20_000
+MAX_GRADE = 1_000
+ACCEPTED_NAME = (
+    f"1 to {MAX_NAME_CHARS} characters, no control characters, no .. between slashes, "
+    "no leading or trailing white space"
+)
+ACCEPTED_COLUMNS = (
+    "query-id<TAB>corpus-id<TAB>score below that header, "
+    "or four TREC columns (query 0 document grade) without header"
+)
+
+# ---- Frames.
+
+_PLACE: dict[str, tuple[str, str]] = {
+    "file": ("str", "the file it was read from"),
+    "line": ("int", "line in that file, from 1"),
+}
+
+PARAPHRASES = schema(
+    "paraphrases",
+    query_id=("str", "the gold query"),
+    paraphrase_id=("str", "unique within the query; never `original`"),
+    text=("str", "the other wording"),
+    source=("str", "who or what made it; may be empty"),
+    **_PLACE,
+)
+QUERY_PLACES = schema(
+    "query_places",
+    query_id=("str", "the gold query, in the order of the queries frame"),
+    has_flag=("bool", "whether the file says if the question is answerable"),
+    **_PLACE,
+)
+JUDGEMENTS = schema(
+    "judgements",
+    query_id=("str", "the gold query"),
+    target=("str", "name of a document, or a section id, as it stands in the file"),
+    gain=("int", "relevance grade; 0 = judged not relevant"),
+    explicit=("bool", "from qrels; false where an answer row names its document or section"),
+    **_PLACE,
+)
+ANCHORS = schema(
+    "anchors",
+    query_id=("str", "the gold query"),
+    doc=("str", "name of the document, as it stands in the file"),
+    section=("str", "section id that narrows the search; empty where none was given"),
+    quote=("str", "verbatim text of the document; empty where only offsets were given"),
+    start=("int", "first character in the document's text; -1 where only a quote was given"),
+    end=("int", "one past the last character; -1 where only a quote was given"),
+    label=("str", "SUPPORT, CONTRADICT or another label of the evidence; may be empty"),
+    **_PLACE,
+)
+DECOYS = schema(
+    "decoys",
+    query_id=("str", "the gold query"),
+    target=("str", "name of a document, or a section id, that looks right and is not"),
+    **_PLACE,
+)
+REFERENCE_ANSWERS = schema(
+    "reference_answers", query_id=("str", "the gold query"), text=("str", "an accepted answer")
+)
+
+_DTYPES = {"str": "str", "int": "int64", "float": "float64", "bool": "bool", "list": "object"}
 
 
-class Question(NamedTuple):
-    """One row of a questions file; `has_flag` says that it speaks of being answerable at all."""
+def make_frame(frame_schema: FrameSchema, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
+    """Make a frame from rows in the order of the schema's columns; no rows keep the dtypes too."""
+    frame = pd.DataFrame(list(rows), columns=list(frame_schema.columns))
+    dtypes = {name: _DTYPES[column.kind] for name, column in frame_schema.columns.items()}
+    return frame_schema.check(frame.astype(dtypes))
 
-    query_id: str
-    text: str
-    answerable: bool
-    has_flag: bool
-    tags: tuple[str, ...]
-    line: int
+
+def rows_of(frame: pd.DataFrame) -> Iterator[Any]:
+    """Yield the rows as named tuples."""
+    return iter(frame.itertuples(index=False))
+
+
+# ---- Fields and rows.
+
+_NAME_FAULT = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]"
+    r"|(?:^|[/\\])\.\.(?:[/\\#]|$)|^\s|\s$"
+)
+_NOT_TEXT = re.compile(r"[\x00\ud800-\udfff]")
+_WHOLE = re.compile(r"[+-]?\d{1,12}")
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text may name a document or section: slashes are fine, `..` is not."""
+    return 0 < len(text) <= MAX_NAME_CHARS and not _NAME_FAULT.search(text)
+
+
+def _check_name(value: object) -> object:
+    if isinstance(value, str) and not is_name(value):
+        raise refuse("bad_id", "this cannot name a document or section", ACCEPTED_NAME)
+    return value
+
+
+def _check_text(value: str) -> str:
+    if len(value) > MAX_TEXT_CHARS:
+        accepted = f"at most {MAX_TEXT_CHARS} characters, not {len(value)}"
+        raise refuse("text_too_long", "the text is too long", accepted)
+    if _NOT_TEXT.search(value):
+        message = "the text holds a character that no text file can keep"
+        raise refuse("bad_text", message, "Unicode text without NUL and lone surrogates")
+    return value
+
+
+def _check_paraphrase_id(value: str) -> str:
+    if value == ORIGINAL:
+        message = "this id stands for the question's own wording"
+        raise refuse("reserved_id", message, f"any id but {ORIGINAL}")
+    return value
+
+
+def _check_quote(value: str) -> str:
+    if not value.strip():
+        raise refuse("empty_anchor", "the quote is empty", "verbatim text of the document")
+    return value
+
+
+def _read_grade(value: str) -> int:
+    if not _WHOLE.fullmatch(value) or abs(int(value)) > MAX_GRADE:
+        accepted = f"a whole number from 0 to {MAX_GRADE}"
+        raise refuse("bad_grade", "a relevance grade is a whole number", accepted)
+    return int(value)
+
+
+TargetName = Annotated[str, BeforeValidator(_check_name)]
+GoldText = Annotated[str, AfterValidator(_check_text)]
+Quote = Annotated[GoldText, AfterValidator(_check_quote)]
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class QueryRow(_Row):
+    """A question; other keys are left out, but for those of `AnswerOverride`."""
+
+    query_id: QueryId = Field(validation_alias=AliasChoices("query_id", "_id"))
+    text: GoldText
+    answerable: StrictBool = True
+    tags: tuple[GoldText, ...] = ()
+
+
+class TopicRow(_Row):
+    """A TREC topic."""
+
+    id: QueryId
+    text: GoldText
+
+
+class ParaphraseRow(_Row):
+    """Another wording of a question."""
+
+    query_id: QueryId
+    paraphrase_id: Annotated[QueryId, AfterValidator(_check_paraphrase_id)]
+    text: GoldText
+    source: GoldText | None = None
+
+
+class JudgementRow(_Row):
+    """A relevance grade."""
+
+    query_id: QueryId = Field(alias="query-id")
+    target: TargetName = Field(alias="corpus-id")
+    gain: Annotated[Any, AfterValidator(_read_grade)] = Field(alias="score")
+
+
+class Anchor(_Row):
+    """A quote that stands in the document."""
+
+    quote: Quote
+
+
+class Span(_Row):
+    """A range of characters of the document."""
+
+    start: StrictInt
+    end: StrictInt
+    unit: Literal["char"] = "char"
+
+    @model_validator(mode="after")
+    def _is_range(self) -> Self:
+        if not 0 <= self.start < self.end < 2**62:
+            accepted = "whole numbers with 0 <= start < end"
+            raise refuse("bad_offsets", "the offsets name no text", accepted, "start")
+        return self
+
+
+class SpanWithText(Span):
+    """A range of characters with the text that stands there, as XQuAD has it."""
+
+    text: Quote
+
+
+class Decoy(_Row):
+    """A document or section that looks right and is not."""
+
+    doc_id: TargetName | None = None
+    section_id: TargetName | None = None
+
+    @model_validator(mode="after")
+    def _names_one(self) -> Self:
+        if self.section_id is None and self.doc_id is None:
+            accepted = '{"doc_id": ...} or {"section_id": ...}'
+            raise refuse("missing_key", "a decoy names a document or a section", accepted)
+        return self
+
+
+class AnswerRow(_Row):
+    """Where an answer stands: `anchors` as here, `answers` as XQuAD, `spans` as SciFact."""
+
+    query_id: QueryId
+    doc_id: TargetName | None = None
+    section_id: TargetName | None = None
+    answer: GoldText | None = None
+    label: GoldText | None = None
+    anchors: tuple[Anchor, ...] = ()
+    answers: tuple[SpanWithText, ...] = ()
+    spans: tuple[Span, ...] = ()
+    decoy: Decoy | None = None
+
+    @model_validator(mode="after")
+    def _names_a_document(self) -> Self:
+        located = {"anchors", "answers", "spans", "section_id", "doc_id"} & self.model_fields_set
+        if self.doc_id is None and (located or "decoy" not in self.model_fields_set):
+            raise refuse("missing_key", "doc_id is missing", ACCEPTED_NAME, "doc_id")
+        return self
+
+    def places(self) -> Iterator[tuple[str, int, int]]:
+        """Yield (quote, start, end); an empty quote or -1 where the row gives none."""
+        yield from ((anchor.quote, -1, -1) for anchor in self.anchors)
+        yield from ((answer.text, answer.start, answer.end) for answer in self.answers)
+        yield from (("", span.start, span.end) for span in self.spans)
+
+
+# ---- Questions and paraphrases.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Questions:
-    """Questions of a file: `queries` (QUERIES schema, group_id still the query's own id) and `places` (QUERY_PLACES), row by row the same; `overrides` by query_id."""
+    """Questions of a file: `queries` (QUERIES) and `places` (QUERY_PLACES), row by row the same.
+
+    `group_id` is still the query's own id. `overrides` names what a question says otherwise than
+    `answers` of the configuration.
+    """
 
     queries: pd.DataFrame
     places: pd.DataFrame
     overrides: Mapping[str, AnswerOverride] = dataclasses.field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
+    """Ids of faulty rows, so that other files that name them get no second fault."""
 
 
-def questions_of(
-    rows: list[Question], file: str, overrides: Mapping[str, AnswerOverride] | None = None
-) -> Questions:
-    """Make the frames of rows of one file."""
-    queries = [
-        (row.query_id, row.text, row.answerable, list(row.tags), row.query_id) for row in rows
-    ]
-    places = [(row.query_id, row.has_flag, file, row.line) for row in rows]
-    return Questions(
-        make_frame(QUERIES, queries), make_frame(QUERY_PLACES, places), overrides or {}
+def _read_override(
+    values: Mapping[str, Any], file: str, line: int, problems: ProblemList
+) -> AnswerOverride | None:
+    """Take what a row says otherwise than the configuration; a key that is null says nothing."""
+    given = {key: values[key] for key in AnswerOverride.model_fields if values.get(key) is not None}
+    if not given:
+        return None
+    try:
+        # strict validation takes lists as tuples only from JSON
+        return AnswerOverride.model_validate_json(json.dumps(given), strict=True)
+    except ValidationError as error:
+        report_faults(error, AnswerOverride, problems, file, line)
+        return None
+
+
+class _FirstUses:
+    """Ids of a file with the line of their first use; a second use is a problem."""
+
+    def __init__(self, path: Path, problems: ProblemList) -> None:
+        self._file, self._problems = str(path), problems
+        self._lines: dict[tuple[str, ...], int] = {}
+
+    def add(self, line: int, field: str, *ids: str, code: str = "duplicate_id") -> bool:
+        """Remember an id, and return whether it is new."""
+        first = self._lines.setdefault(ids, line)
+        if first != line:
+            found, message = quoted(", ".join(ids)), f"this was used in line {first} already"
+            accepted = "each pair once" if len(ids) > 1 else "an id of its own for each row"
+            self._problems.add(
+                code,
+                message,
+                file=self._file,
+                line=line,
+                field=field,
+                found=found,
+                accepted=accepted,
+            )
+        return first == line
+
+
+def _report_empty(path: Path, problems: ProblemList, what: str, accepted: str) -> None:
+    problems.add(
+        "empty_file", f"the file holds no {what}", file=str(path), line=1, accepted=accepted
     )
 
 
-def _first_use(seen: dict[str, int], row: Row, key: str, identifier: str, shown: str) -> bool:
-    """Remember an id; report it when it was used before."""
-    first = seen.setdefault(identifier, row.line)
-    if first != row.line:
-        row.fault(
-            "duplicate_id",
-            f"{shown} was used in line {first} already",
-            key,
-            shown,
-            "an id of its own for each row",
-        )
-    return first == row.line
-
-
 def read_queries(path: Path, problems: ProblemList) -> Questions:
-    """Questions of a .jsonl file: `query_id` or BEIR's `_id`, `text`, optional `answerable`, `tags` and the keys of `AnswerOverride`; other keys are left out.
+    """Read the questions of a .jsonl file: rows of `QueryRow` with the keys of `AnswerOverride`.
 
-    A question without `answerable` counts as answerable and its place says that the flag is missing. Faults: those of
-    `read_objects` and `Row`, `duplicate_id`, `empty_file`.
+    A question without `answerable` counts as answerable, and its place says that the flag is
+    missing. Faults: those of `read_rows`, `duplicate_id` and `empty_file`.
     """
-    rows: list[Question] = []
+    queries: list[tuple[Any, ...]] = []
+    places: list[tuple[Any, ...]] = []
     overrides: dict[str, AnswerOverride] = {}
-    seen: dict[str, int] = {}
-    before = problems.n_errors
+    refused: set[str] = set()
+    seen, file, before = _FirstUses(path, problems), str(path), problems.n_errors
     for line, values in read_objects(path, problems):
-        row = Row(values, str(path), line, problems)
-        key = "_id" if "_id" in values and "query_id" not in values else "query_id"
-        query_id, text = row.identifier(key), row.text("text")
-        flag, tags, override = row.flag("answerable"), row.texts("tags"), override_of(row)
-        if (
-            query_id is not None
-            and _first_use(seen, row, key, query_id, query_id)
-            and text is not None
-        ):
-            rows.append(
-                Question(
-                    query_id,
-                    text,
-                    answerable=flag is not False,
-                    has_flag="answerable" in values,
-                    tags=tags,
-                    line=line,
-                )
-            )
+        row = check_row(values, QueryRow, problems, file, line)
+        override = _read_override(values, file, line, problems)
+        if row is None:
+            refused.add(str(values.get("query_id", values.get("_id"))))
+        elif seen.add(line, "query_id", row.query_id):
+            query_id = row.query_id
+            queries.append((query_id, row.text, row.answerable, list(row.tags), query_id))
+            places.append((query_id, "answerable" in row.model_fields_set, file, line))
             if override is not None:
                 overrides[query_id] = override
-    if not rows and problems.n_errors == before:
-        problems.add(
-            "empty_file",
-            "the file holds no question",
-            file=str(path),
-            line=1,
-            accepted='one object a line: {"query_id": ..., "text": ..., "answerable": true}',
-        )
-    return questions_of(rows, str(path), overrides)
+    if not queries and problems.n_errors == before:
+        accepted = 'one object a line: {"query_id": ..., "text": ..., "answerable": true}'
+        _report_empty(path, problems, "question", accepted)
+    frames = (make_frame(QUERIES, queries), make_frame(QUERY_PLACES, places))
+    return Questions(*frames, overrides, frozenset(refused))
 
 
 def read_topics(path: Path, problems: ProblemList) -> Questions:
-    """TREC topics as a table of `id<TAB>text` without header. Faults: those of `read_lines`, `bad_columns`, `bad_id`, `duplicate_id`, `empty_file`."""
-    rows: list[Question] = []
-    seen: dict[str, int] = {}
-    before = problems.n_errors
+    """Read TREC topics, `id<TAB>text`. Faults: `bad_columns` and those of `read_queries`."""
+    queries: list[tuple[Any, ...]] = []
+    places: list[tuple[Any, ...]] = []
+    seen, file, before = _FirstUses(path, problems), str(path), problems.n_errors
     for line, text in read_lines(path, problems):
-        parts = text.split("\t")
-        if len(parts) != 2:  # noqa: PLR2004  the two columns that the docstring names
+        query_id, tab, wording = text.partition("\t")
+        if not tab or "\t" in wording:
+            message, accepted = "a topic has two columns", "id<TAB>text"
             problems.add(
-                "bad_columns",
-                "a topic has two columns",
-                file=str(path),
-                line=line,
-                found=f"{len(parts)} columns: {quoted(text)}",
-                accepted="id<TAB>text",
+                "bad_columns", message, file=file, line=line, found=quoted(text), accepted=accepted
             )
             continue
-        row = Row({"id": parts[0].strip(), "text": parts[1].strip()}, str(path), line, problems)
-        query_id, question = row.identifier("id"), row.text("text")
-        if (
-            query_id is not None
-            and _first_use(seen, row, "id", query_id, query_id)
-            and question is not None
-        ):
-            rows.append(
-                Question(query_id, question, answerable=True, has_flag=False, tags=(), line=line)
-            )
-    if not rows and problems.n_errors == before:
-        problems.add(
-            "empty_file", "the file holds no topic", file=str(path), line=1, accepted="id<TAB>text"
-        )
-    return questions_of(rows, str(path))
+        values = {"id": query_id.strip(), "text": wording.strip()}
+        row = check_row(values, TopicRow, problems, file, line)
+        if row is not None and seen.add(line, "id", row.id):
+            queries.append((row.id, row.text, True, [], row.id))
+            places.append((row.id, False, file, line))
+    if not queries and problems.n_errors == before:
+        _report_empty(path, problems, "topic", "id<TAB>text")
+    return Questions(make_frame(QUERIES, queries), make_frame(QUERY_PLACES, places))
 
 
 def read_paraphrases(path: Path, problems: ProblemList) -> pd.DataFrame:
-    """Other wordings (PARAPHRASES): `query_id`, `paraphrase_id`, `text`, optional `source`. An empty file has none.
+    """Read other wordings (PARAPHRASES), with the faults of `read_rows` and of their ids."""
+    seen = _FirstUses(path, problems)
+    return make_frame(
+        PARAPHRASES,
+        [
+            (row.query_id, row.paraphrase_id, row.text, row.source or "", str(path), line)
+            for line, row in read_rows(path, ParaphraseRow, problems)
+            if seen.add(line, "paraphrase_id", row.query_id, row.paraphrase_id)
+        ],
+    )
 
-    Faults: those of `read_objects` and `Row`, `duplicate_id` (the same paraphrase_id twice for one query), `reserved_id`.
+
+# ---- Judgements and evidence.
+
+_HEADERS = ({"query-id", "query_id"}, {"corpus-id", "corpus_id", "doc_id", "doc-id"}, {"score"})
+_BEIR, _TREC = 3, 4
+
+
+def _count_columns(text: str) -> tuple[int, str, str]:
+    """Return the columns that a table has by its first line, or 0 with a code and a sentence."""
+    parts = [part.strip().lower() for part in text.split("\t")]
+    if len(parts) == _BEIR:
+        if all(name in names for name, names in zip(parts, _HEADERS, strict=True)):
+            return _BEIR, "", ""
+        if _WHOLE.fullmatch(parts[2]):
+            return 0, "missing_header", "the header is missing"
+        return 0, "bad_header", "the header names other columns"
+    if len(text.split()) == _TREC:
+        return _TREC, "", ""
+    return 0, "bad_columns", "this is neither a BEIR nor a TREC table of judgements"
+
+
+def read_qrels(path: Path, problems: ProblemList) -> pd.DataFrame:
+    """Read judgements (JUDGEMENTS): three columns with header (BEIR), or four without (TREC).
+
+    A negative grade of a TREC file (spam, junk) becomes 0, as trec_eval counts it; in a BEIR table
+    it is an error. Faults: those of `read_lines`, `bad_columns`, `bad_header`, `missing_header`,
+    `bad_id`, `bad_grade`, `duplicate_judgement` and `empty_file`.
     """
-    rows: list[tuple[str, str, str, str, str, int]] = []
-    seen: dict[str, int] = {}
-    for line, values in read_objects(path, problems):
-        row = Row(values, str(path), line, problems)
-        query_id, paraphrase_id, text = (
-            row.identifier("query_id"),
-            row.identifier("paraphrase_id"),
-            row.text("text"),
-        )
-        source = row.optional_text("source")
-        if query_id is None or paraphrase_id is None or text is None:
+    rows: list[tuple[Any, ...]] = []
+    seen, file, before, layout = _FirstUses(path, problems), str(path), problems.n_errors, 0
+
+    def report(line: int, code: str, message: str, text: str) -> None:
+        found = quoted(text)
+        problems.add(code, message, file=file, line=line, found=found, accepted=ACCEPTED_COLUMNS)
+
+    for line, text in read_lines(path, problems):
+        if not layout:
+            layout, code, message = _count_columns(text)
+            if not layout:
+                report(line, code, message, text)
+                break
+            if layout == _BEIR:
+                continue
+        parts = text.split("\t") if layout == _BEIR else text.split()
+        if len(parts) != layout:
+            report(line, "bad_columns", f"{len(parts)} columns, the file has {layout}", text)
             continue
-        if paraphrase_id == ORIGINAL:
-            row.fault(
-                "reserved_id",
-                "this id stands for the question's own wording",
-                "paraphrase_id",
-                paraphrase_id,
-                f"any id but {ORIGINAL}",
-            )
-        elif _first_use(
-            seen,
-            row,
-            "paraphrase_id",
-            f"{query_id}\t{paraphrase_id}",
-            f"{query_id}, {paraphrase_id}",
+        names = ("query-id", "corpus-id", "score")
+        values = dict(zip(names, (parts[0], *parts[-2:]), strict=True))
+        stripped = {name: value.strip() for name, value in values.items()}
+        row = check_row(stripped, JudgementRow, problems, file, line)
+        if row is not None and row.gain < 0 and layout == _BEIR:
+            report(line, "bad_grade", "a BEIR table has no negative grades", text)
+        elif row is not None and seen.add(
+            line, "corpus-id", row.query_id, row.target, code="duplicate_judgement"
         ):
-            rows.append((query_id, paraphrase_id, text, source, str(path), line))
-    return make_frame(PARAPHRASES, rows)
+            rows.append((row.query_id, row.target, max(row.gain, 0), True, file, line))
+    if not layout and problems.n_errors == before:
+        _report_empty(path, problems, "judgement and no header", ACCEPTED_COLUMNS)
+    return make_frame(JUDGEMENTS, rows)
 
 
-def drop_unknown(frame: pd.DataFrame, known: pd.Index, problems: ProblemList) -> pd.DataFrame:
-    """Rows whose query exists; each other row is reported as `unknown_query`. The frame has `query_id`, `file` and `line`."""
-    exists = frame["query_id"].isin(known)
-    for query_id, file, line in rows_of(frame.loc[~exists, ["query_id", "file", "line"]]):
+@dataclasses.dataclass(frozen=True, slots=True)
+class GoldEvidence:
+    """Content of answer files; `judgements` are grade 1 and not explicit."""
+
+    anchors: pd.DataFrame
+    decoys: pd.DataFrame
+    references: pd.DataFrame
+    judgements: pd.DataFrame
+
+
+def read_answers(paths: Sequence[Path], problems: ProblemList) -> GoldEvidence:
+    """Read the evidence of files whose rows are `AnswerRow`; an empty file has none."""
+    anchors: list[tuple[Any, ...]] = []
+    decoys: list[tuple[Any, ...]] = []
+    references: list[tuple[Any, ...]] = []
+    judgements: list[tuple[Any, ...]] = []
+    for path in paths:
+        for line, row in read_rows(path, AnswerRow, problems):
+            place, query_id, section = (str(path), line), row.query_id, row.section_id or ""
+            if row.decoy is not None:
+                decoys.append((query_id, row.decoy.section_id or row.decoy.doc_id, *place))
+            if row.answer:
+                references.append((query_id, row.answer))
+            if row.doc_id is None:
+                continue
+            judgements.append((query_id, section or row.doc_id, 1, False, *place))
+            label = row.label or ""
+            for quote, start, end in row.places():
+                anchors.append((query_id, row.doc_id, section, quote, start, end, label, *place))
+                if quote and start >= 0:
+                    references.append((query_id, quote))
+    return GoldEvidence(
+        make_frame(ANCHORS, anchors),
+        make_frame(DECOYS, decoys),
+        make_frame(REFERENCE_ANSWERS, references),
+        make_frame(JUDGEMENTS, judgements),
+    )
+
+
+def drop_unknown(frame: pd.DataFrame, known: set[str], problems: ProblemList) -> pd.DataFrame:
+    """Keep the rows whose query exists; report each other one as `unknown_query`."""
+    exists = np.array([query_id in known for query_id in frame["query_id"]], dtype=bool)
+    for row in rows_of(frame[~exists]):
         problems.add(
             "unknown_query",
             "no question has this id",
-            file=file,
-            line=int(line),
+            file=row.file,
+            line=int(row.line),
             field="query_id",
-            found=quoted(query_id),
+            found=quoted(row.query_id),
             accepted="an id of the questions file",
         )
     return frame[exists].reset_index(drop=True)

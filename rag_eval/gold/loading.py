@@ -1,120 +1,289 @@
-"""A folder of gold files -> one `GoldSet`: which files make up a set, checked against each other, hashed.
+"""Put the files of a folder together to one `GoldSet`: choose, check and hash them.
 
-Belongs here: putting the files together. Which files there are is in `layouts`; reading single files is in `files`, `qrels` and `answers`; what the targets
-are in a given corpus is in `resolving`; whether the questions are fit for use is in `lint`.
+Reading single files is `rag_eval.gold.files`; `resolving` finds the targets in a corpus.
 """
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
-from rag_eval.gold.answers import Evidence, read_answers
+from rag_eval.core.config import AnswerOverride, Answers, GoldSetConfig
+from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
+from rag_eval.core.frames import QUERIES, VARIANTS
+from rag_eval.corpus.loaders.recorded import RecordedOutput, read_outputs
+from rag_eval.corpus.source import is_query_id
 from rag_eval.gold.configuration import CONFIG_FILE, load_config
-from rag_eval.gold.files import Questions, drop_unknown, read_paraphrases, read_queries, read_topics
-from rag_eval.gold.frames import JUDGEMENTS, PARAPHRASES, REFERENCE_ANSWERS, make_frame
-from rag_eval.gold.groups import group_ids
-from rag_eval.gold.layouts import Layout, Plan, beir_plan, choose
-from rag_eval.gold.overrides import report_unmet
-from rag_eval.gold.problem_list import ProblemList
-from rag_eval.gold.qrels import read_qrels
-from rag_eval.gold.recorded import OutputQuestions, questions_of_outputs, report_unmatched
-from rag_eval.records.answer_settings import AnswerOverride
-from rag_eval.records.gold_set import GoldSetConfig
-from rag_eval.records.problems import InputError, Problem
+from rag_eval.gold.files import (
+    JUDGEMENTS,
+    ORIGINAL,
+    PARAPHRASES,
+    QUERY_PLACES,
+    REFERENCE_ANSWERS,
+    Questions,
+    drop_unknown,
+    make_frame,
+    read_answers,
+    read_paraphrases,
+    read_qrels,
+    read_queries,
+    read_topics,
+    rows_of,
+)
 from rag_eval.storage.hashing import digest, file_hash
+
+# ---- The layout of a gold set, recognised from the files in the folder
+
+Layout = Literal["own", "beir", "trec", "recorded"]
+TOPICS_FILE = "topics.tsv"
+_TREC_QRELS = ("qrels.tsv", "qrels.txt", "qrels")
+
+
+class _Plan:
+    """The files of a set: questions, judgements, and optional evidence and paraphrases.
+
+    `outputs` are recorded outputs, which give the questions where no file of questions lies there.
+    """
+
+    def __init__(
+        self, layout: Layout, folder: Path, name: str, version: str, qrels: Path | None
+    ) -> None:
+        self.layout, self.folder, self.name, self.version = layout, folder, name, version
+        self.questions = folder / (TOPICS_FILE if layout == "trec" else "queries.jsonl")
+        self.qrels = qrels
+        answers = (folder / "answers.jsonl", folder / "evidence.jsonl")
+        self.answers = tuple(path for path in answers if path.exists())
+        paraphrases = folder / "paraphrases.jsonl"
+        # a system whose outputs are recorded was asked in one wording
+        has_paraphrases = layout != "recorded" and paraphrases.exists()
+        self.paraphrases = paraphrases if has_paraphrases else None
+        self.outputs: Path | None = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files in reading order."""
+        files = (self.questions, self.paraphrases, self.qrels, *self.answers)
+        return tuple(path for path in files if path is not None)
+
+
+def _beir_plan(folder: Path, split: str, name: str, version: str) -> _Plan:
+    """Plan a BEIR folder: `queries.jsonl` and `qrels/<split>.tsv`.
+
+    Raises InputError: `bad_value` where the split is no file name, `missing_file` where it has no
+    judgements.
+    """
+    if not is_query_id(split):
+        message, accepted = "a split is the name of a file in qrels/", "a name without slashes"
+        found = quoted(split)
+        raise InputError(Problem("bad_value", message, str(folder), None, "split", found, accepted))
+    path = folder / "qrels" / f"{split}.tsv"
+    if not path.exists():
+        splits = sorted(item.stem for item in (folder / "qrels").glob("*.tsv"))
+        accepted, found = ", ".join(splits) or "a file qrels/<split>.tsv", quoted(split)
+        message = "the split has no judgements"
+        raise InputError(
+            Problem("missing_file", message, str(path), None, "split", found, accepted)
+        )
+    return _Plan("beir", folder, name, version, path)
+
+
+def _choose(folder: Path, config: GoldSetConfig | None) -> _Plan:
+    """Recognise the layout from the files in the folder and from the configuration.
+
+    Raises InputError: those of `_beir_plan`, and `missing_split` where the folder has several
+    splits or none, and none was chosen.
+    """
+    name = config.name if config else folder.resolve().name
+    version = str(config.version) if config else "1"
+    trec = [folder / item for item in _TREC_QRELS if (folder / item).is_file()]
+    if config is not None and not config.corpus.has_whole_documents:
+        plan = _Plan("recorded", folder, name, version, trec[0] if trec else None)
+        plan.outputs = folder / config.corpus.files()["path",]
+        if not plan.questions.exists():
+            plan.questions = plan.outputs
+        return plan
+    if config is not None and config.split is not None:
+        has_questions = (folder / "queries.jsonl").exists()
+        data = None if has_questions else config.corpus.gold_folder(folder)
+        return _beir_plan(data or folder, config.split, name, version)
+    if (folder / TOPICS_FILE).exists():
+        return _Plan("trec", folder, name, version, trec[0] if trec else folder / _TREC_QRELS[0])
+    qrels = folder / "qrels.tsv"
+    if (folder / "qrels").is_dir() and not qrels.exists():
+        splits = sorted(path.stem for path in (folder / "qrels").glob("*.tsv"))
+        if len(splits) == 1:
+            return _beir_plan(folder, splits[0], name, version)
+        message = "the folder has several splits, or none, and none was chosen"
+        accepted = ", ".join(splits) or "a file qrels/<split>.tsv"
+        file = str(folder / "qrels")
+        raise InputError(Problem("missing_split", message, file, None, "split", None, accepted))
+    return _Plan("own", folder, name, version, qrels if qrels.exists() else None)
+
+
+# ---- Questions of recorded outputs, and how outputs and questions match.
+
+
+def _read_outputs(path: Path, problems: ProblemList) -> list[RecordedOutput]:
+    try:
+        return read_outputs(path)
+    except InputError as error:
+        problems.extend(error.problems)
+        return []
+
+
+def _make_questions(outputs: Sequence[RecordedOutput], file: str) -> Questions:
+    """Take the questions of outputs; one without a wording is asked by its id.
+
+    Nobody knows whether the corpus answers it: it counts as answerable, and has no flag.
+    """
+    queries: list[tuple[Any, ...]] = []
+    places: list[tuple[Any, ...]] = []
+    for output in outputs:
+        query_id = output.query_id
+        wording = output.question if output.question.strip() else query_id
+        queries.append((query_id, wording, True, [], query_id))
+        places.append((query_id, False, file, output.line))
+    return Questions(make_frame(QUERIES, queries), make_frame(QUERY_PLACES, places))
+
+
+def _report_unmatched(
+    questions: Questions, outputs: Sequence[RecordedOutput], path: Path, problems: ProblemList
+) -> None:
+    """Warn of outputs without a question (`unknown_query`), and the reverse (`missing_output`)."""
+    known = set(questions.queries["query_id"])
+    for output in outputs:
+        if output.query_id not in known:
+            problems.add(
+                "unknown_query",
+                "no question has this id; its output is left out",
+                file=str(path),
+                line=output.line,
+                field="query_id",
+                found=quoted(output.query_id),
+                accepted="an id of queries.jsonl",
+                severity="warning",
+            )
+    answered = {output.query_id for output in outputs}
+    for place in rows_of(questions.places):
+        if outputs and place.query_id not in answered:
+            problems.add(
+                "missing_output",
+                f"question {quoted(place.query_id)} has no recorded output: it counts as failed",
+                file=place.file,
+                line=int(place.line),
+                field="query_id",
+                severity="warning",
+            )
+
+
+# ---- The gold set.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GoldSet:
-    """Everything a gold set says, before any corpus is looked at.
-
-    Parameters
-    ----------
-    name, version, layout
-        Identity, and which rules apply (`beir` and `trec` files carry no `answerable` flag and no paraphrases of ours; of `recorded`
-        outputs only what the system retrieved is known, so a target that is not there was missed, and a question need not be judged).
-    queries
-        QUERIES schema, in the order of the file.
-    paraphrases, judgements, anchors, decoys, references, places
-        The schemas of `rag_eval.gold.frames`; `places` has the line of each query, row by row as `queries`.
-    gold_hash
-        Hash of the bytes of the gold files, of name and version; not of the strategies. 32 hex digits.
-    files
-        The files read, in reading order.
-    problems
-        What was wrong with the files; `load_gold` raises the errors among them, `read_gold` hands them to lint.
-    overrides
-        query_id -> what its row says otherwise than `answers` of the configuration; most questions have none.
-    """
+    """Everything a gold set says, before any corpus is looked at."""
 
     name: str
     version: str
     layout: Layout
+    """Layout of the files; of `recorded` outputs only the retrieved parts are known."""
     queries: pd.DataFrame
+    """QUERIES, in the order of the file."""
     paraphrases: pd.DataFrame
     judgements: pd.DataFrame
     anchors: pd.DataFrame
     decoys: pd.DataFrame
     references: pd.DataFrame
     places: pd.DataFrame
+    """File and line of each query, row by row as `queries`."""
     gold_hash: str
+    """Hash of the bytes of the gold files, of name and version; not of the strategies."""
     files: tuple[Path, ...]
     problems: tuple[Problem, ...]
     overrides: Mapping[str, AnswerOverride] = dataclasses.field(default_factory=dict)
+    """Overrides of the configuration's `answers`, by query_id."""
 
 
 def document_part(target: str) -> str:
-    """Name of the document of a target as far as it can be told without the corpus: what stands before the first `#`."""
+    """Name the document of a target, as far as it can be told without the corpus."""
     return target.partition("#")[0] or target
 
 
-def _hash(plan: Plan, files: Sequence[Path], asked: OutputQuestions | None) -> str:
+def group_ids(
+    query_ids: Sequence[str], pair_queries: Sequence[str], pair_documents: Sequence[str]
+) -> list[str]:
+    """Name the group of each query: the smallest query id of its connected component.
+
+    Two queries are connected when they share a gold document. The pairs are (query, gold
+    document); pairs of other queries are left out.
+
+    Examples
+    --------
+    >>> group_ids(["b", "a", "c"], ["a", "b", "c"], ["x", "x", "y"])
+    ['a', 'a', 'c']
+    """
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    names = np.asarray(query_ids, dtype=object)
+    n = len(names)
+    if n == 0:
+        return []
+    rows = pd.Index(names).get_indexer(pd.Index(np.asarray(pair_queries, dtype=object)))
+    known = rows >= 0
+    documents, _ = pd.factorize(np.asarray(pair_documents, dtype=object)[known])
+    size = n + (int(documents.max()) + 1 if len(documents) else 0)
+    graph = coo_matrix(
+        (np.ones(len(documents), dtype=np.int8), (rows[known], documents + n)), shape=(size, size)
+    )
+    _, labels = connected_components(graph, directed=False)
+    labels = labels[:n]
+    order = np.argsort(names.astype(str), kind="stable")
+    first = pd.Series(names[order], dtype=object).groupby(labels[order], sort=False).first()
+    return [str(name) for name in first.loc[labels]]
+
+
+def group_queries(
+    queries: pd.DataFrame, relevant_queries: Sequence[str], documents: Sequence[str]
+) -> pd.DataFrame:
+    """Return the queries with their `group_id` by these pairs of query and relevant document."""
+    groups = group_ids(queries["query_id"].tolist(), relevant_queries, documents)
+    return queries.assign(group_id=pd.Series(groups, index=queries.index, dtype="str"))
+
+
+def _keep_queries(frame: pd.DataFrame, ids: pd.Series) -> pd.DataFrame:
+    return frame[frame["query_id"].isin(ids)].reset_index(drop=True)
+
+
+def _read(plan: _Plan) -> GoldSet:
+    problems = ProblemList()
+    outputs = [] if plan.outputs is None else _read_outputs(plan.outputs, problems)
     contents = {
         path.relative_to(plan.folder).as_posix(): file_hash(path)
-        for path in files
+        for path in plan.files
         if path.is_file() and path != plan.outputs
     }
-    return digest(
-        {
-            "name": plan.name,
-            "version": plan.version,
-            "files": contents,
-            **({} if asked is None else {"questions": asked.identity}),
-        }
-    )
-
-
-def _of_split(questions: Questions, judgements: pd.DataFrame) -> Questions:
-    """Only the queries that the judgements name."""
-    kept = questions.queries["query_id"].isin(judgements["query_id"]).to_numpy()
-    return Questions(
-        questions.queries[kept].reset_index(drop=True),
-        questions.places[kept].reset_index(drop=True),
-        questions.overrides,
-    )
-
-
-def _within(frame: pd.DataFrame, queries: pd.DataFrame) -> pd.DataFrame:
-    return frame[frame["query_id"].isin(queries["query_id"])].reset_index(drop=True)
-
-
-def _read(plan: Plan) -> GoldSet:
-    problems = ProblemList()
-    asked = (
-        questions_of_outputs(plan.outputs, problems)
-        if plan.outputs is not None and plan.questions == plan.outputs
-        else None
-    )
-    questions = (
-        asked.questions
-        if asked is not None
-        else (read_topics if plan.layout == "trec" else read_queries)(plan.questions, problems)
-    )
-    if plan.outputs is not None and asked is None:
-        report_unmatched(questions, plan.outputs, problems)
-    known = pd.Index(questions.queries["query_id"])
+    identity: dict[str, object] = {"name": plan.name, "version": plan.version, "files": contents}
+    recorded_references = make_frame(REFERENCE_ANSWERS, [])
+    if plan.outputs is not None and plan.questions == plan.outputs:
+        questions = _make_questions(outputs, str(plan.outputs))
+        recorded_references = make_frame(
+            REFERENCE_ANSWERS,
+            [(output.query_id, output.reference) for output in outputs if output.reference],
+        )
+        # answers and contexts do not count, so that two systems' outputs are one gold set
+        asked = ([output.query_id, output.question, output.reference] for output in outputs)
+        identity["questions"] = digest(sorted(asked))
+    else:
+        read = read_topics if plan.layout == "trec" else read_queries
+        questions = read(plan.questions, problems)
+        if plan.outputs is not None:
+            _report_unmatched(questions, outputs, plan.outputs, problems)
+    known = {*questions.queries["query_id"], *questions.refused}
     qrels = read_qrels(plan.qrels, problems) if plan.qrels else make_frame(JUDGEMENTS, [])
     evidence = read_answers(plan.answers, problems)
     paraphrases = (
@@ -122,128 +291,144 @@ def _read(plan: Plan) -> GoldSet:
         if plan.paraphrases
         else make_frame(PARAPHRASES, [])
     )
-    qrels, paraphrases = (drop_unknown(frame, known, problems) for frame in (qrels, paraphrases))
-    implied, decoys = (
-        drop_unknown(frame, known, problems) for frame in (evidence.judgements, evidence.decoys)
+    qrels, paraphrases, implied, decoys = (
+        drop_unknown(frame, known, problems)
+        for frame in (qrels, paraphrases, evidence.judgements, evidence.decoys)
     )
-    evidence = Evidence(
-        _within(evidence.anchors, questions.queries),
-        decoys,
-        _within(evidence.references, questions.queries),
-        implied,
-    )
+    queries, places = questions.queries, questions.places
     if plan.layout == "beir":
-        questions = _of_split(questions, qrels)
-        if questions.queries.empty and not problems.n_errors:
-            problems.add(
-                "nothing_judged",
-                "the split judges no question",
-                file=str(plan.qrels),
-                line=1,
-                accepted="query-id<TAB>corpus-id<TAB>score for at least one question",
-            )
-    # the judgements of a BEIR or TREC set are its qrels: evidence adds spans to them, never further documents
-    judgements = (
-        pd.concat([qrels, evidence.judgements], ignore_index=True)
-        if plan.layout in {"own", "recorded"}
-        else qrels
-    )
-    judgements = _within(judgements, questions.queries)
+        judged = queries["query_id"].isin(qrels["query_id"]).to_numpy()
+        queries, places = (
+            frame[judged].reset_index(drop=True) for frame in (questions.queries, questions.places)
+        )
+        if queries.empty and not problems.n_errors:
+            accepted = "query-id<TAB>corpus-id<TAB>score for at least one question"
+            message, file = "the split judges no question", str(plan.qrels)
+            problems.add("nothing_judged", message, file=file, line=1, accepted=accepted)
+    # the judgements of a BEIR or TREC set are its qrels: evidence adds spans, never documents
+    judgements = qrels
+    if plan.layout in {"own", "recorded"}:
+        judgements = pd.concat([qrels, implied], ignore_index=True)
+    ids = queries["query_id"]
+    judgements = _keep_queries(judgements, ids)
     relevant = judgements[judgements["gain"] > 0]
-    queries = questions.queries.copy()
-    groups = group_ids(
-        queries["query_id"].tolist(),
-        relevant["query_id"].tolist(),
-        [document_part(target) for target in relevant["target"]],
-    )
-    queries["group_id"] = pd.Series(groups, index=queries.index, dtype="str")
-    references = pd.concat(
-        [
-            evidence.references,
-            asked.references if asked is not None else make_frame(REFERENCE_ANSWERS, []),
-        ],
-        ignore_index=True,
-    )
-    files = [
-        path
-        for path in (plan.questions, plan.paraphrases, plan.qrels, *plan.answers)
-        if path is not None
-    ]
+    references = pd.concat([evidence.references, recorded_references], ignore_index=True)
     return GoldSet(
         plan.name,
         plan.version,
         plan.layout,
-        queries,
-        paraphrases=_within(paraphrases, queries),
-        judgements=judgements,
-        anchors=_within(evidence.anchors, queries),
-        decoys=_within(evidence.decoys, queries),
-        references=_within(references, queries),
-        places=questions.places,
-        gold_hash=_hash(plan, files, asked),
-        files=tuple(files),
-        problems=problems.listed(),
-        overrides={
-            query_id: override
-            for query_id, override in questions.overrides.items()
-            if query_id in set(queries["query_id"])
-        },
+        group_queries(
+            queries, relevant["query_id"].tolist(), list(map(document_part, relevant["target"]))
+        ),
+        _keep_queries(paraphrases, ids),
+        judgements,
+        _keep_queries(evidence.anchors, ids),
+        _keep_queries(decoys, ids),
+        _keep_queries(references, ids),
+        places,
+        digest(identity),
+        plan.files,
+        problems.listed(),
+        {key: value for key, value in questions.overrides.items() if key in set(ids)},
     )
 
 
-def _strict(gold: GoldSet) -> GoldSet:
+_NEEDS = {"llm": "endpoint", "recorded": "recorded"}
+"""Parts of the configuration that each mode of answering needs."""
+
+
+def _report_unmet(gold: GoldSet, answers: Answers | None, problems: ProblemList) -> None:
+    """Report needs of questions that the configuration does not meet (`unmet_override`)."""
+    for place in rows_of(gold.places[gold.places["query_id"].isin(list(gold.overrides))]):
+        override = gold.overrides[place.query_id]
+        given = override.model_dump(mode="json", exclude_none=True)
+        needed = _NEEDS.get(override.answer_mode or "")
+        if answers is None:
+            field = next(iter(given))
+            accepted = "answers: {mode: ...} in gold_set.yaml, or no such key"
+        elif needed and getattr(answers, needed) is None:
+            field = "answer_mode"
+            accepted = f"answers: {{{needed}: ...}} in gold_set.yaml, or another mode"
+        else:
+            continue
+        problems.add(
+            "unmet_override",
+            f"question {quoted(place.query_id)} asks for what the configuration lacks",
+            file=place.file,
+            line=int(place.line),
+            field=field,
+            found=quoted(json.dumps(given[field])),
+            accepted=accepted,
+            severity="warning" if answers is None else "error",
+        )
+
+
+def read_gold(folder: Path, config: GoldSetConfig | None = None) -> GoldSet:
+    """Read a gold set; keep faults of its files in `problems`, and leave out rows with a fault.
+
+    Raises InputError where the configuration cannot be used, or the files cannot be told.
+    """
+    if config is None and (folder / CONFIG_FILE).exists():
+        config = load_config(folder)
+    gold = _read(_choose(folder, config))
+    if config is None:
+        return gold
+    unmet = ProblemList()
+    _report_unmet(gold, config.answers, unmet)
+    return dataclasses.replace(gold, problems=(*gold.problems, *unmet.listed()))
+
+
+def _require_no_errors(gold: GoldSet) -> GoldSet:
     if any(problem.severity == "error" for problem in gold.problems):
         raise InputError(gold.problems)
     return gold
 
 
-def read_gold(folder: Path, config: GoldSetConfig | None = None) -> GoldSet:
-    """Read a gold set and keep what is wrong with its files in `problems`; rows with a fault are left out. For lint.
-
-    Raises
-    ------
-    InputError
-        The configuration cannot be used, or it cannot be told which files make up the set.
-    """
-    if config is None and (folder / CONFIG_FILE).exists():
-        config = load_config(folder)
-    gold = _read(choose(folder, config))
-    if config is None or not gold.overrides:
-        return gold
-    unmet = ProblemList()
-    report_unmet(gold.overrides, gold.places, config.answers, unmet)
-    return dataclasses.replace(gold, problems=(*gold.problems, *unmet.listed()))
-
-
 def load_gold(folder: Path, config: GoldSetConfig | None = None) -> GoldSet:
     """Read a gold set for use.
 
-    Parameters
-    ----------
-    folder
-        The folder of `gold_set.yaml`. Its layout is told from what lies there: `queries.jsonl` with optional `paraphrases.jsonl`, `qrels.tsv`,
-        `answers.jsonl` (our own); the same with `qrels/<split>.tsv` (BEIR; the configuration's `split`, and the folder of its BEIR
-        corpus where the gold set has no questions of its own); `topics.tsv` with `qrels.tsv` or `qrels.txt` (TREC).
-    config
-        The configuration; read from the folder when left out, and not needed for plain data folders.
+    The layout is told from what lies in the folder: `queries.jsonl` with optional
+    `paraphrases.jsonl`, `qrels.tsv` and `answers.jsonl` (our own); the same with
+    `qrels/<split>.tsv` (BEIR); `topics.tsv` with `qrels.tsv` or `qrels.txt` (TREC). The
+    configuration is read from the folder where it is left out; plain data folders need none.
 
-    Raises
-    ------
-    InputError
-        With every fault of every file, at most 100 listed and the rest counted.
+    Raises InputError with every fault of every file, at most 100 listed and the rest counted.
     """
-    return _strict(read_gold(folder, config))
+    return _require_no_errors(read_gold(folder, config))
 
 
 def load_beir_gold(folder: Path, split: str) -> GoldSet:
-    """Read the gold of a plain BEIR folder: `queries.jsonl` and `qrels/<split>.tsv`, only the queries with judgements in that split.
+    """Read the gold of a plain BEIR folder: the queries that `qrels/<split>.tsv` judges.
 
-    `answers.jsonl`, `evidence.jsonl` and `paraphrases.jsonl` are used when present. Every query counts as answerable unless its row says
-    otherwise. Name: the folder's; version: the split's.
+    Every query counts as answerable unless its row says otherwise. The version is the split's name.
 
-    Raises
-    ------
-    InputError
-        With every fault of every file.
+    Raises InputError with every fault of every file.
     """
-    return _strict(_read(beir_plan(folder, split, folder.resolve().name, split)))
+    return _require_no_errors(_read(_beir_plan(folder, split, folder.resolve().name, split)))
+
+
+def variants(gold: GoldSet) -> pd.DataFrame:
+    """List wordings (VARIANTS): of each query the `original`, then paraphrases by paraphrase_id.
+
+    The row number is what RUN.variant names, so the order is part of the contract.
+    """
+    queries = gold.queries
+    others = gold.paraphrases[["query_id", "paraphrase_id", "text"]]
+    row = pd.Index(queries["query_id"]).get_indexer(pd.Index(others["query_id"]))
+    others, row = others[row >= 0], row[row >= 0]
+    originals = pd.DataFrame(
+        {
+            "query_id": queries["query_id"],
+            "paraphrase_id": pd.Series(ORIGINAL, index=queries.index, dtype="str"),
+            "text": queries["text"],
+        }
+    )
+    both = pd.concat([originals, others], ignore_index=True)
+    both["row"] = np.concatenate([np.arange(len(queries)), row])
+    both["later"] = np.concatenate(
+        [np.zeros(len(queries), dtype=bool), np.ones(len(others), dtype=bool)]
+    )
+    both = both.sort_values(["row", "later", "paraphrase_id"], kind="stable", ignore_index=True)
+    both["group_id"] = queries["group_id"].to_numpy()[both["row"]]
+    both["answerable"] = queries["answerable"].to_numpy()[both["row"]]
+    return VARIANTS.check(both.drop(columns=["row", "later"]))

@@ -1,61 +1,366 @@
-"""Gold set + one revision of a corpus -> what is relevant, by document, section and span, and which chunks carry it.
+"""Resolve a gold set on one revision of a corpus: relevant places, and chunks that hold them.
 
-Belongs here: putting the pieces together. Names are looked up in `targets`, quotes in `anchors`, chunks in `spans`.
+Relevance is by document, section and span. Names are looked up first, then quotes, then chunks.
 """
 
+import collections
 import dataclasses
-from collections.abc import Mapping
+import difflib
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from rag_eval.gold.anchors import Located, locate
-from rag_eval.gold.frames import RESOLVED_DECOYS, rows_of
-from rag_eval.gold.groups import group_ids
-from rag_eval.gold.loading import GoldSet, document_part
-from rag_eval.gold.problem_list import ProblemList
-from rag_eval.gold.spans import carrying_chunks
-from rag_eval.gold.targets import Catalogue, Found, catalogue, find_targets, report_dangling
-from rag_eval.records.frames import QRELS, SPANS
-from rag_eval.records.gold_set import Level
-from rag_eval.records.problems import Problem
+from rag_eval.core.config import Level
+from rag_eval.core.errors import Problem, ProblemList, Severity, quoted
+from rag_eval.core.frames import QRELS, SPANS
+from rag_eval.corpus.chunking import Ranges, find_overlaps, slug
+from rag_eval.gold.files import rows_of
+from rag_eval.gold.loading import GoldSet, document_part, group_queries
 from rag_eval.storage.hashing import digest
+
+# ---- Names in gold files -> rows of the corpus frames.
+
+_MAX_SUGGESTIONS = 10
+"""Lookups that get a did-you-mean, because comparing with every name of a large corpus is slow."""
+_MAX_COMPARED = 20_000
+_TARGET = "a document name or section id of this revision of the corpus"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """Where targets are: `document` and `section` rows, -1 for none.
+
+    A named section has its document's row too.
+    """
+
+    document: np.ndarray
+    section: np.ndarray
+
+    def __getitem__(self, chosen: np.ndarray) -> "Found":
+        """Choose some of the targets."""
+        return Found(self.document[chosen], self.section[chosen])
+
+
+class Catalogue:
+    """A corpus (DOCUMENTS, SECTIONS) as gold files name it.
+
+    A doc_id wins over an alias of another document; of two equal aliases the first document wins.
+    """
+
+    def __init__(self, documents: pd.DataFrame, sections: pd.DataFrame) -> None:
+        self.documents, self.sections = documents, sections
+        self.doc_ids = documents["doc_id"].to_numpy(dtype=object)
+        self.section_ids = sections["section_id"].to_numpy(dtype=object)
+        self.document_row: dict[str, int] = {}
+        for row, names in enumerate(documents["names"]):
+            for name in names:
+                self.document_row.setdefault(name, row)
+        self.document_row.update({doc_id: row for row, doc_id in enumerate(self.doc_ids)})
+        self.section_row = {section_id: row for row, section_id in enumerate(self.section_ids)}
+        self.section_document = pd.Index(documents["doc_id"]).get_indexer(
+            pd.Index(sections["doc_id"])
+        )
+
+    @functools.cached_property
+    def _section_by_heading(self) -> Mapping[tuple[int, str], int]:
+        """Row of each section by its document and the slug of a heading that stands there once."""
+        slugs = map(slug, self.sections["title"])
+        keys = list(zip(self.section_document.tolist(), slugs, strict=True))
+        uses = collections.Counter(keys)
+        return {key: row for row, key in enumerate(keys) if uses[key] == 1}
+
+    def _find_section(self, target: str) -> int:
+        """Find the row of a section whose document is named by its id or an alias; -1 for none."""
+        row = self.section_row.get(target, -1)
+        place = target.find("#")
+        while row < 0 and place >= 0:
+            owner = self.document_row.get(target[:place], -1)
+            if owner >= 0:
+                row = self.section_row.get(f"{self.doc_ids[owner]}{target[place:]}", -1)
+                if row < 0:
+                    heading = slug(target[place + 1 :].rsplit("/", 1)[-1])
+                    row = self._section_by_heading.get((owner, heading), -1)
+            place = target.find("#", place + 1)
+        return row
+
+    def find(self, targets: Iterable[str]) -> Found:
+        """Look every target up: a document by any of its names, else a section of it.
+
+        A section is named by its id, its document by any name (`isna#notes` for
+        `pandas.isna#notes`), or by its heading where the document has that heading once
+        (`guide.md#Retry limits`, `guide.md#retry-limits`).
+        """
+        codes, unique = pd.factorize(np.asarray(list(targets), dtype=object))
+        document = np.array([self.document_row.get(name, -1) for name in unique], dtype=np.int64)
+        section = np.array(
+            [
+                self._find_section(name) if row < 0 else -1
+                for name, row in zip(unique, document, strict=True)
+            ],
+            dtype=np.int64,
+        )
+        if len(self.section_document):
+            document = np.where(section >= 0, self.section_document[section], document)
+        return Found(document[codes], section[codes])
+
+    def accepted(self, target: str) -> str:
+        """Name the accepted values: the nearest section ids of the document, or document names."""
+        owner = self.document_row.get(document_part(target), -1)
+        if owner >= 0:
+            choices = self.section_ids[self.section_document == owner].tolist()
+            near = difflib.get_close_matches(target, choices, n=3) or choices[:3]
+        else:
+            slack = len(target) // 2 + 1
+            choices = [name for name in self.document_row if abs(len(name) - len(target)) <= slack]
+            few = len(choices) <= _MAX_COMPARED
+            near = difflib.get_close_matches(target, choices, n=3) if few else []
+        return _TARGET + (f"; did you mean {' or '.join(map(quoted, near))}?" if near else "")
+
+
+def _report_dangling(
+    rows: pd.DataFrame,
+    found: Found,
+    corpus: Catalogue,
+    problems: ProblemList,
+    *,
+    field: str,
+    severity: Severity = "error",
+) -> None:
+    """Report every row whose target is not in the corpus (`dangling_target`)."""
+    accepted: dict[str, str] = {}
+    for row in rows_of(rows[found.document < 0]):
+        target = row.target
+        if target not in accepted:
+            few = len(accepted) < _MAX_SUGGESTIONS
+            accepted[target] = corpus.accepted(target) if few else _TARGET
+        problems.add(
+            "dangling_target",
+            "this document or section is not in this revision of the corpus",
+            file=row.file,
+            line=int(row.line),
+            field=field,
+            found=quoted(target),
+            accepted=accepted[target],
+            severity=severity,
+        )
+
+
+# ---- Quoted evidence -> character spans of the documents. A quote must stand there exactly once.
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Located:
+    """Anchors that were found: rows of the anchors frame, of the documents and of the sections.
+
+    `section` holds the first character; it is -1 for none.
+    """
+
+    anchor: np.ndarray
+    document: np.ndarray
+    section: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+
+
+_MISPLACED = {
+    "anchor_not_found": ("the quote is not in the document", "verbatim text of the document"),
+    "anchor_ambiguous": (
+        "the quote stands in the document more than once",
+        "a longer quote that stands there once, or a section_id beside it",
+    ),
+    "bad_offsets": ("the offsets lie outside the document", "0 <= start < end <= length"),
+    "offset_mismatch": (
+        "other text stands at the offsets",
+        "the offsets of the text in this revision",
+    ),
+    "section_of_other_document": (
+        "the section belongs to another document",
+        "a section of the document named beside it",
+    ),
+}
+"""Message and accepted values of each code."""
+
+
+class _MisplacedError(Exception):
+    """A misplaced anchor, with its code and the found text."""
+
+
+def _find_quote(text: str, quote: str, low: int, high: int, *, passages: bool) -> int:
+    """Find the only place of a quote in text[low:high], of passages that overlap the first."""
+    first = text.find(quote, low, high)
+    if first < 0:
+        folded = " ".join(quote.split()) in " ".join(text[low:high].split())
+        hint = "; it is there with other white space: copy it verbatim" if folded else ""
+        raise _MisplacedError("anchor_not_found", f"{quoted(quote)}{hint}")
+    second = -1 if passages else text.find(quote, first + 1, high)
+    if second >= 0:
+        lines = (f"line {text.count(chr(10), 0, place) + 1}" for place in (first, second))
+        found = f"{quoted(quote)} in {' and '.join(lines)} of the document"
+        raise _MisplacedError("anchor_ambiguous", found)
+    return first
+
+
+def _find_offsets(text: str, quote: str, start: int, end: int) -> int:
+    """Check offsets. A text beside them may stand elsewhere once, because masking moves it."""
+    if end > len(text):
+        found = f"start {start}, end {end} in a document of {len(text)} characters"
+        raise _MisplacedError("bad_offsets", found)
+    if not quote or text[start:end] == quote:
+        return start
+    try:
+        return _find_quote(text, quote, 0, len(text), passages=False)
+    except _MisplacedError:
+        found = f"{quoted(text[start:end])} where {quoted(quote)} should be"
+        raise _MisplacedError("offset_mismatch", found) from None
+
+
+def _innermost_sections(document: np.ndarray, start: np.ndarray, corpus: Catalogue) -> np.ndarray:
+    """Find the row of the innermost section that holds each place; -1 for none."""
+    result = np.full(len(document), -1, dtype=np.int64)
+    if not len(corpus.sections) or not len(document):
+        return result
+    starts, ends = corpus.sections["start"].to_numpy(), corpus.sections["end"].to_numpy()
+    order = np.lexsort((-ends, starts, corpus.section_document))
+    size = int(max(ends.max(), start.max())) + 2
+    keys = corpus.section_document[order] * size + starts[order]
+    position = np.searchsorted(keys, document * size + start, side="right") - 1
+    is_open = position >= 0
+    while is_open.any():  # each step leaves an inner section that ended for the one around it
+        row = order[np.maximum(position, 0)]
+        same = is_open & (corpus.section_document[row] == document)
+        holds = same & (ends[row] > start)
+        result[holds] = row[holds]
+        is_open = same & ~holds & (position > 0)
+        position = position - 1
+    return result
+
+
+def _find_anchor(row: Any, text: str, bounds: tuple[int, int], *, passages: bool) -> int:
+    """Find where an anchor starts: by its offsets, or by its quote within the bounds."""
+    if passages and row.start >= 0 and not row.quote:
+        found = f"start {row.start} of a document of which only passages are known"
+        raise _MisplacedError("bad_offsets", found)
+    if row.start >= 0 and not passages:
+        return _find_offsets(text, row.quote, row.start, row.end)
+    return _find_quote(text, row.quote, *bounds, passages=passages)
+
+
+def _locate(
+    anchors: pd.DataFrame, corpus: Catalogue, problems: ProblemList, *, passages: bool
+) -> Located:
+    """Find every anchor (ANCHORS) in its document, or in the section named beside it.
+
+    Problems: `dangling_target` and those of `_MISPLACED`; such anchors are left out. With
+    `passages`, only passages of the documents are known, so offsets without a quote say nothing.
+    """
+    named, narrowed = corpus.find(anchors["doc"]), corpus.find(anchors["section"])
+    given = (anchors["section"] != "").to_numpy()
+    by_doc, by_section = (anchors.rename(columns={name: "target"}) for name in ("doc", "section"))
+    _report_dangling(by_doc, named, corpus, problems, field="doc_id")
+    _report_dangling(by_section[given], narrowed[given], corpus, problems, field="section_id")
+    section = np.where(given, narrowed.section, named.section)
+    texts = corpus.documents["text"].to_numpy(dtype=object)
+    starts, ends = corpus.sections["start"].to_numpy(), corpus.sections["end"].to_numpy()
+    usable = (named.document >= 0) & (~given | (narrowed.document >= 0))
+    rows: list[tuple[int, int, int, int]] = []
+    for anchor, row in enumerate(rows_of(anchors)):
+        if not usable[anchor]:
+            continue
+        document, part = int(named.document[anchor]), int(section[anchor])
+        text = texts[document]
+        bounds = (int(starts[part]), int(ends[part])) if part >= 0 else (0, len(text))
+        is_foreign = given[anchor] and narrowed.document[anchor] != document
+        code = "section_of_other_document" if is_foreign else ""
+        found, start = f"{quoted(row.section)}, {quoted(row.doc)}", -1
+        try:
+            start = start if code else _find_anchor(row, text, bounds, passages=passages)
+        except _MisplacedError as error:
+            code, found = error.args
+        if code:
+            message, accepted = _MISPLACED[code]
+            problems.add(
+                code,
+                message,
+                file=row.file,
+                line=int(row.line),
+                field="anchors",
+                found=found,
+                accepted=accepted,
+            )
+        else:
+            rows.append((anchor, document, start, start + (len(row.quote) or row.end - row.start)))
+    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    inner = _innermost_sections(table[:, 1], table[:, 2], corpus)
+    return Located(table[:, 0], table[:, 1], inner, table[:, 2], table[:, 3])
+
+
+# ---- Which chunks carry a gold span.
+
+SHARE = 0.5
+"""A chunk carries a span when they overlap by at least this share of the shorter one."""
+
+
+def carrying_chunks(spans: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
+    """Find the chunks (rows of CHUNKS) that carry each span (rows of SPANS), sorted by both.
+
+    A chunk carries a span when they share at least half of the shorter one; where none does, the
+    chunk that shares most of it does (the first of equals). A span that no chunk touches has no
+    row. Columns: `span` and `chunk`, both rows.
+    """
+    if not len(spans) or not len(chunks):
+        return pd.DataFrame({"span": [], "chunk": []}, dtype=np.int64)
+    documents = pd.Index(chunks["doc_id"].unique())
+    wanted, held = (
+        Ranges(
+            documents.get_indexer(pd.Index(frame["doc_id"])),
+            frame["start"].to_numpy(),
+            frame["end"].to_numpy(),
+        )
+        for frame in (spans, chunks)
+    )
+    span, chunk = find_overlaps(wanted, held)
+    low, high = np.maximum(held.start[chunk], wanted.start[span]), held.end[chunk]
+    common = np.minimum(high, wanted.end[span]) - low
+    lengths = (wanted.end - wanted.start)[span]
+    shorter = np.minimum(lengths, (held.end - held.start)[chunk])
+    carries = common >= SHARE * shorter
+    served = np.zeros(len(spans), dtype=bool)
+    served[span[carries]] = True
+    rest = np.flatnonzero(~served[span])
+    best = rest[np.lexsort((chunk[rest], -common[rest], span[rest]))]
+    best = best[np.unique(span[best], return_index=True)[1]]
+    kept = np.sort(np.concatenate([np.flatnonzero(carries), best]))
+    frame = pd.DataFrame(
+        {"span": span[kept].astype(np.int64), "chunk": chunk[kept].astype(np.int64)}
+    )
+    return frame.sort_values(["span", "chunk"], ignore_index=True)
+
+
+# ---- The resolved gold set.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResolvedGold:
-    """What is relevant in this revision and chunking.
-
-    Parameters
-    ----------
-    gold
-        The gold set, its `group_id` computed again on resolved documents (two names of one document join their queries).
-    qrels
-        QRELS for each of `document`, `section` and `span`, sorted by the order of the queries and item_id; each pair once.
-    spans
-        SPANS, each (query, document, start, end) once.
-    span_chunks
-        SPAN_CHUNKS: rows of `spans` and rows of the chunks frame that carry them.
-    decoys
-        RESOLVED_DECOYS.
-    problems
-        `dangling_target` and the faults of anchors; `span_without_chunk`.
-    """
+    """Relevant places in one revision and chunking of a corpus."""
 
     gold: GoldSet
+    """Its `group_id` is computed on resolved documents: two names of one join their queries."""
     qrels: Mapping[Level, pd.DataFrame]
+    """QRELS of each level, in the order of the queries and by item_id; each pair once."""
     spans: pd.DataFrame
     span_chunks: pd.DataFrame
+    """As `carrying_chunks` gives them."""
     decoys: pd.DataFrame
+    """query_id, doc_id and section_id; the last is empty where the whole document is the decoy."""
     problems: tuple[Problem, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placed:
-    """Gold on a corpus, before any chunking: judgements with `document` and `section` rows, anchors and decoys with theirs.
-
-    `gone` has the judgements whose target this revision lacks.
-    """
+    """Gold on a corpus, before any chunking; `gone` are judgements whose target is not there."""
 
     corpus: Catalogue
     judgements: pd.DataFrame
@@ -66,158 +371,118 @@ class Placed:
 
 
 _MISSED = frozenset({"dangling_target", "anchor_not_found"})
-"""Where only what was retrieved is known, a target or quote that is not there was missed; that is a finding, not a fault of the gold."""
+"""If only retrieved parts are known, these are misses and not faults of the gold."""
 
 
 def place(
     gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame, problems: ProblemList
 ) -> Placed:
-    """Look up every judgement, anchor and decoy; what is gone or not found goes into `problems` and is left out.
+    """Look up every judgement, anchor and decoy, and report the missing ones.
 
-    In a gold set of one's own a target that is gone is an error. Collections in BEIR or TREC layout are taken as they are: it is a warning,
-    and the judgement stays in the denominators, as it does in the published figures; unless all are gone, which is another corpus.
-    With recorded outputs as the corpus it is always a warning, and judgements and quotes stay in the denominators.
+    In a gold set of one's own a target that is gone is an error. In BEIR or TREC layout it is a
+    warning, and the judgement stays in the denominators, as it does in the published figures;
+    unless all are gone, which is another corpus. With recorded outputs as the corpus it is always
+    a warning, and judgements and quotes stay in the denominators.
     """
-    if gold.layout != "recorded":
-        return _place(gold, documents, sections, problems)
-    found = ProblemList()
-    placed = _place(gold, documents, sections, found)
-    problems.extend(
-        dataclasses.replace(problem, severity="warning") if problem.code in _MISSED else problem
-        for problem in found.listed()
-        if problem.code != "more_problems"
-    )
-    return placed
-
-
-def _place(
-    gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame, problems: ProblemList
-) -> Placed:
-    corpus = catalogue(documents, sections)
-    found = find_targets(gold.judgements["target"], corpus)
+    corpus, found_problems = Catalogue(documents, sections), ProblemList()
+    found = corpus.find(gold.judgements["target"])
     # an answer row's own document is reported once, with its anchors
-    anchored = gold.anchors[["file", "line"]].assign(anchored=True).drop_duplicates()
-    reported = (
-        gold.judgements.merge(anchored, on=["file", "line"], how="left")["anchored"]
-        .notna()
-        .to_numpy()
-        & ~gold.judgements["explicit"].to_numpy()
-    )
-    shown = gold.judgements[~reported]
-    report_dangling(
-        shown,
-        "target",
-        Found(found.document[~reported], found.section[~reported]),
+    anchored = pd.MultiIndex.from_frame(gold.anchors[["file", "line"]])
+    lines = pd.MultiIndex.from_frame(gold.judgements[["file", "line"]])
+    shown = gold.judgements["explicit"].to_numpy() | ~lines.isin(anchored)
+    is_foreign = gold.layout != "own" and (found.document >= 0).any()
+    severity: Severity = "warning" if is_foreign else "error"
+    _report_dangling(
+        gold.judgements[shown],
+        found[shown],
         corpus,
-        problems,
+        found_problems,
         field="target",
-        severity="warning" if gold.layout != "own" and (found.document >= 0).any() else "error",
+        severity=severity,
     )
+    recorded = gold.layout == "recorded"
     judgements = gold.judgements.assign(document=found.document, section=found.section)
-    located = locate(gold.anchors, corpus, problems, passages=gold.layout == "recorded")
-    decoys = find_targets(gold.decoys["target"], corpus)
-    report_dangling(gold.decoys, "target", decoys, corpus, problems, field="decoy")
-    kept = decoys.document >= 0
-    gone = judgements[found.document < 0].reset_index(drop=True)
+    located = _locate(gold.anchors, corpus, found_problems, passages=recorded)
+    decoys = corpus.find(gold.decoys["target"])
+    _report_dangling(gold.decoys, decoys, corpus, found_problems, field="decoy")
+    problems.extend(
+        dataclasses.replace(problem, severity="warning")
+        if recorded and problem.code in _MISSED
+        else problem
+        for problem in found_problems.listed()
+        if not recorded or problem.code != "more_problems"
+    )
+    kept, known = found.document >= 0, decoys.document >= 0
     return Placed(
         corpus,
-        judgements[found.document >= 0].reset_index(drop=True),
-        gone,
+        judgements[kept].reset_index(drop=True),
+        judgements[~kept].reset_index(drop=True),
         located,
-        gold.decoys[kept].reset_index(drop=True),
-        Found(decoys.document[kept], decoys.section[kept]),
+        gold.decoys[known].reset_index(drop=True),
+        decoys[known],
     )
+
+
+def _piece(query_id: Any, item_id: np.ndarray, gain: Any, rank: Any) -> pd.DataFrame:
+    """Make rows of judgements; rank 0 is the most explicit."""
+    columns = {"query_id": np.asarray(query_id), "item_id": item_id, "gain": gain, "rank": rank}
+    dtypes = {"query_id": "str", "item_id": "str", "gain": "int64", "rank": "int64"}
+    return pd.DataFrame(columns).astype(dtypes)
 
 
 def _collapse(pieces: list[pd.DataFrame], queries: pd.Index) -> pd.DataFrame:
-    """One grade for each pair: the highest of the most explicit ones. Pieces have query_id, item_id, gain, rank (0 = most explicit)."""
+    """Keep one grade for each pair: the highest of the most explicit ones."""
     rows = pd.concat(pieces, ignore_index=True)
     rows["order"] = queries.get_indexer(pd.Index(rows["query_id"]))
-    rows = rows.sort_values(
-        ["order", "item_id", "rank", "gain"], ascending=[True, True, True, False], kind="stable"
-    )
-    return QRELS.check(
-        rows.drop_duplicates(["query_id", "item_id"])[["query_id", "item_id", "gain"]].reset_index(
-            drop=True
-        )
-    )
-
-
-def _piece(
-    query_id: pd.Series, item_id: np.ndarray, gain: np.ndarray | int, rank: np.ndarray | int
-) -> pd.DataFrame:
-    frame = pd.DataFrame(
-        {
-            "query_id": query_id.to_numpy(dtype=object),
-            "item_id": item_id,
-            "gain": gain,
-            "rank": rank,
-        }
-    )
-    return frame.astype({"query_id": "str", "item_id": "str", "gain": "int64", "rank": "int64"})
+    keys, ascending = ["order", "item_id", "rank", "gain"], [True, True, True, False]
+    rows = rows.sort_values(keys, ascending=ascending, kind="stable", ignore_index=True)
+    rows = rows.drop_duplicates(["query_id", "item_id"], ignore_index=True)
+    return QRELS.check(rows[["query_id", "item_id", "gain"]])
 
 
 def _gone_names(gold: GoldSet, placed: Placed) -> np.ndarray:
-    """Document-level names of the judgements that are gone. A section of a document of which passages were recorded still names that document."""
+    """Name the documents of judgements that are gone.
+
+    A section of a document of which passages were recorded still names that document.
+    """
     if gold.layout != "recorded":
         return placed.gone["target"].to_numpy(dtype=object)
-    known = placed.corpus.documents["doc_id"].to_numpy(dtype=object)
     parts = [document_part(target) for target in placed.gone["target"]]
     rows = [placed.corpus.document_row.get(part, -1) for part in parts]
-    return np.array(
-        [known[row] if row >= 0 else part for row, part in zip(rows, parts, strict=True)],
-        dtype=object,
+    names = (
+        placed.corpus.doc_ids[row] if row >= 0 else part
+        for row, part in zip(rows, parts, strict=True)
     )
+    return np.array(list(names), dtype=object)
 
 
-def _levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Level, pd.DataFrame]:
+def _judge_levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Level, pd.DataFrame]:
     corpus, judged, located = placed.corpus, placed.judgements, placed.located
-    doc_ids, section_ids = (
-        corpus.documents["doc_id"].to_numpy(dtype=object),
-        corpus.sections["section_id"].to_numpy(dtype=object),
-    )
     queries = pd.Index(gold.queries["query_id"])
     anchor_query = gold.anchors["query_id"].iloc[located.anchor]
-    # a judged document stands for itself (rank 0); one that only a section or an anchor names follows from them
+    # a judged document stands for itself (rank 0); one that only a section or an anchor names
+    # follows from them (rank 1)
     follows = judged[(judged["section"] < 0) | (judged["gain"] > 0)]
-    implied = ((follows["section"] >= 0) | ~follows["explicit"]).to_numpy().astype(np.int64)
-    document = [
-        _piece(
-            follows["query_id"], doc_ids[follows["document"]], follows["gain"].to_numpy(), implied
-        )
-    ]
+    implied = ((follows["section"] >= 0) | ~follows["explicit"]).astype(np.int64)
+    names = corpus.doc_ids[follows["document"]]
+    document = [_piece(follows["query_id"], names, follows["gain"].array, implied.array)]
     if gold.layout in {"own", "recorded"}:
-        document.append(_piece(anchor_query, doc_ids[located.document], 1, 1))
+        document.append(_piece(anchor_query, corpus.doc_ids[located.document], 1, 1))
     if gold.layout != "own":
-        document.append(
-            _piece(
-                placed.gone["query_id"],
-                _gone_names(gold, placed),
-                placed.gone["gain"].to_numpy(),
-                0,
-            )
-        )
-    n_sections = np.bincount(
-        corpus.section_document[corpus.section_document >= 0], minlength=len(doc_ids)
-    )
-    only = np.full(len(doc_ids), -1, dtype=np.int64)
-    only[corpus.section_document[corpus.section_document >= 0]] = np.flatnonzero(
-        corpus.section_document >= 0
-    )
-    # a document of one section is that section: a judgement of the one is a judgement of the other
-    rows = judged["document"].to_numpy()
-    whole = np.where(
-        (n_sections[rows] == 1) & (judged["section"] < 0), only[rows], judged["section"]
-    )
-    named, held = whole >= 0, located.section >= 0
+        gone = placed.gone
+        document.append(_piece(gone["query_id"], _gone_names(gold, placed), gone["gain"].array, 0))
+    # a document of one section is that section: a judgement of the one is one of the other
+    owned = corpus.section_document >= 0
+    n_sections = np.bincount(corpus.section_document[owned], minlength=len(corpus.doc_ids))
+    only = np.full(len(corpus.doc_ids), -1, dtype=np.int64)
+    only[corpus.section_document[owned]] = np.flatnonzero(owned)
+    rows, sections = judged["document"].to_numpy(), judged["section"].to_numpy()
+    whole = np.where((n_sections[rows] == 1) & (sections < 0), only[rows], sections)
+    named, held = judged[whole >= 0], located.section >= 0
+    ids, implicit = corpus.section_ids[whole[whole >= 0]], (~named["explicit"]).astype(np.int64)
     section = [
-        _piece(
-            judged["query_id"][named],
-            section_ids[whole[named]],
-            judged["gain"].to_numpy()[named],
-            (~judged["explicit"]).to_numpy()[named].astype(np.int64),
-        ),
-        _piece(anchor_query[held], section_ids[located.section[held]], 1, 1),
+        _piece(named["query_id"], ids, named["gain"].array, implicit.array),
+        _piece(anchor_query[held], corpus.section_ids[located.section[held]], 1, 1),
     ]
     span = _piece(spans["query_id"], spans["span_id"].to_numpy(dtype=object), 1, 0)
     return {
@@ -228,79 +493,51 @@ def _levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Level, p
 
 
 def _missed_spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:
-    """Quotes that no recorded passage holds: behind the end of their document, where no chunk reaches, so that they count as missed."""
-    missed = gold.anchors[
-        ~np.isin(np.arange(len(gold.anchors)), placed.located.anchor)
-    ].drop_duplicates(["query_id", "doc", "quote"])
-    found = find_targets(missed["doc"], placed.corpus).document
-    documents = placed.corpus.documents
-    lengths = documents["text"].str.len().to_numpy()
-    starts = np.array([lengths[row] + 1 if row >= 0 else 0 for row in found], dtype=np.int64)
-    names = [
-        documents["doc_id"].iloc[row] if row >= 0 else doc
-        for row, doc in zip(found, missed["doc"], strict=True)
-    ]
-    sizes = np.array([len(quote) for quote in missed["quote"]], dtype=np.int64)
+    """Put quotes that no recorded passage holds behind the end of their document.
+
+    No chunk reaches there, so they count as missed.
+    """
+    corpus = placed.corpus
+    is_missed = ~np.isin(np.arange(len(gold.anchors)), placed.located.anchor)
+    missed = gold.anchors[is_missed].drop_duplicates(["query_id", "doc", "quote"])
+    rows = corpus.find(missed["doc"]).document
+    lengths = corpus.documents["text"].str.len().to_numpy()
+    sizes = missed["quote"].str.len().to_numpy(dtype=np.int64)
+    starts = np.array([lengths[row] + 1 if row >= 0 else 0 for row in rows], dtype=np.int64)
     starts = starts + np.cumsum(sizes) - sizes  # one behind the other: two quotes are two spans
-    return pd.DataFrame(
-        {
-            "query_id": missed["query_id"].to_numpy(dtype=object),
-            "doc_id": names,
-            "start": starts,
-            "end": starts + sizes,
-        }
-    )
+    names = [
+        corpus.doc_ids[row] if row >= 0 else doc
+        for row, doc in zip(rows, missed["doc"], strict=True)
+    ]
+    ids = missed["query_id"].to_numpy(dtype=object)
+    return pd.DataFrame({"query_id": ids, "doc_id": names, "start": starts, "end": starts + sizes})
 
 
-def _spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:
+def _make_spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:
     located = placed.located
-    frame = pd.DataFrame(
-        {
-            "query_id": gold.anchors["query_id"].to_numpy(dtype=object)[located.anchor],
-            "doc_id": placed.corpus.documents["doc_id"].to_numpy(dtype=object)[located.document],
-            "start": located.start,
-            "end": located.end,
-        }
-    )
+    columns = {
+        "query_id": gold.anchors["query_id"].to_numpy(dtype=object)[located.anchor],
+        "doc_id": placed.corpus.doc_ids[located.document],
+        "start": located.start,
+        "end": located.end,
+    }
+    frame = pd.DataFrame(columns)
     if gold.layout == "recorded":
         frame = pd.concat([frame, _missed_spans(gold, placed)], ignore_index=True)
     frame = frame.drop_duplicates(ignore_index=True)
-    ids = [
-        digest([query_id, doc_id, start, end]) for query_id, doc_id, start, end in rows_of(frame)
-    ]
-    frame["span_id"] = ids
-    return SPANS.check(
-        frame.astype(
-            {"span_id": "str", "query_id": "str", "doc_id": "str", "start": "int64", "end": "int64"}
-        )
-    )
+    frame["span_id"] = [digest(list(row)) for row in frame.itertuples(index=False, name=None)]
+    ids = dict.fromkeys(("span_id", "query_id", "doc_id"), "str")
+    return SPANS.check(frame.astype({**ids, "start": "int64", "end": "int64"}))
 
 
-def _decoys(placed: Placed) -> pd.DataFrame:
-    found = placed.found_decoys
-    doc_ids, section_ids = (
-        placed.corpus.documents["doc_id"].to_numpy(dtype=object),
-        placed.corpus.sections["section_id"].to_numpy(dtype=object),
-    )
-    sections = [section_ids[row] if row >= 0 else "" for row in found.section]
-    frame = pd.DataFrame(
-        {
-            "query_id": placed.decoys["query_id"].to_numpy(dtype=object),
-            "doc_id": doc_ids[found.document],
-            "section_id": sections,
-        }
-    )
-    return RESOLVED_DECOYS.check(frame.astype("str").drop_duplicates(ignore_index=True))
-
-
-def _regrouped(gold: GoldSet, documents: pd.DataFrame) -> GoldSet:
-    relevant = documents[documents["gain"] > 0]
-    queries = gold.queries.copy()
-    groups = group_ids(
-        queries["query_id"].tolist(), relevant["query_id"].tolist(), relevant["item_id"].tolist()
-    )
-    queries["group_id"] = pd.Series(groups, index=queries.index, dtype="str")
-    return dataclasses.replace(gold, queries=queries)
+def _resolve_decoys(placed: Placed) -> pd.DataFrame:
+    found, corpus = placed.found_decoys, placed.corpus
+    columns = {
+        "query_id": placed.decoys["query_id"].to_numpy(dtype=object),
+        "doc_id": corpus.doc_ids[found.document],
+        "section_id": [corpus.section_ids[row] if row >= 0 else "" for row in found.section],
+    }
+    return pd.DataFrame(columns).astype("str").drop_duplicates(ignore_index=True)
 
 
 def resolve(
@@ -308,30 +545,32 @@ def resolve(
 ) -> ResolvedGold:
     """Resolve a gold set against DOCUMENTS, SECTIONS and CHUNKS of one revision.
 
-    Several names of one document collapse to its doc_id with the highest grade. Levels: `document`, the judged documents and those of
-    judged sections and (own gold sets) of anchors; `section`, the sections that are named, that are the whole of a judged document, or
-    that hold the first character of an anchor; `span`, the anchors. An explicit grade wins over what follows from other rows.
+    Several names of one document collapse to its doc_id with the highest grade. Levels: `document`,
+    the judged documents and those of judged sections and (own gold sets) of anchors; `section`, the
+    sections that are named, that are the whole of a judged document, or that hold the first
+    character of an anchor; `span`, the anchors. An explicit grade wins over an implied one.
 
-    Nothing is raised: what is gone or not found stands in `problems`, and the caller decides (lint blocks on errors).
+    Nothing is raised: what is gone or not found stands in `problems` (lint blocks on errors).
     """
     problems = ProblemList()
     placed = place(gold, documents, sections, problems)
-    spans = _spans(gold, placed)
+    spans = _make_spans(gold, placed)
     carried = carrying_chunks(spans, chunks)
-    for row in np.flatnonzero(~np.isin(np.arange(len(spans)), carried["span"].to_numpy())):
-        span = spans.iloc[row]
+    for span in rows_of(spans.drop(carried["span"].unique())):
         problems.add(
             "span_without_chunk",
-            f"no chunk touches the evidence of query {span['query_id']} in {span['doc_id']}",
+            f"no chunk touches the evidence of query {span.query_id} in {span.doc_id}",
             field="anchors",
-            found=f"start {span['start']}, end {span['end']}",
+            found=f"start {span.start}, end {span.end}",
         )
-    qrels = _levels(gold, placed, spans)
+    qrels = _judge_levels(gold, placed, spans)
+    relevant = qrels["document"][qrels["document"]["gain"] > 0]
+    pairs = (relevant["query_id"].tolist(), relevant["item_id"].tolist())
     return ResolvedGold(
-        _regrouped(gold, qrels["document"]),
+        dataclasses.replace(gold, queries=group_queries(gold.queries, *pairs)),
         qrels,
         spans,
         carried,
-        _decoys(placed),
+        _resolve_decoys(placed),
         problems.listed(),
     )

@@ -1,1 +1,1 @@
-"""What a run is worth: ranking, stability and their statistics, all as functions of arrays."""
+"""Measures of a run: ranking, stability and their statistics, all as functions of arrays."""

@@ -1,35 +1,356 @@
 """Groundedness without a model: how much of each answer sentence stands in the evidence.
 
-Belongs here: from texts to a score for each answer sentence and each answer. Not here: the join (`windows`), text rules (`content`),
-probabilities (`support`), averages over questions (`answers`).
+It also judges FK019: whether an answer uses what was retrieved for it.
 """
 
+import functools
 import itertools
+import json
+import re
+import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from importlib.resources import files
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from rag_eval.corpus import sentences
-from rag_eval.corpus.analyzer import Analyzer
-from rag_eval.measures.arrays import BoolArray, FloatArray, IntArray, csr
-from rag_eval.measures.content import (
-    FUNCTION_WORDS,
-    NUMBER_WORDS,
-    answer_sentences,
-    comparable,
-    names,
-    numbers,
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.corpus import chunking as sentences
+from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer
+from rag_eval.measures.ranking import csr, expand
+
+# ---- Sentences of a text, and their words in any script, numbers and names
+
+_FUNCTION_WORDS = """
+about above across after again against all along also although always am among any anyone anything
+around away back because been before being below between both came can cannot come could did do
+does doing done down during each either else enough etc ever every few from further get gets
+getting give given go goes going got had has have having he her here hers herself him himself his
+how however i its itself just least less let like likely made mainly make makes making many may me
+might more most much must my myself neither never next none nor now off often once one only other
+others otherwise our ours ourselves out over own per perhaps please quite rather really same see
+seem several shall she should since so some someone something still than themselves though through
+thus together too toward under until up upon us use used uses using various very via want was we
+well were what whatever when where whereas whether which while who whole whom whose why within
+without would yet you your yours yourself according regarding overall furthermore moreover
+therefore hence
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split()) - STOP_WORDS
+"""English words beside the analyzer's stop words that weigh nothing in a comparison."""
+
+# Scripts whose words are not set apart by spaces, one run a script: hiragana (mostly endings and
+# particles, so that only long runs count), katakana and bopomofo, Han, Hangul (particles are glued
+# to words), Thai and Lao, Burmese, Khmer.
+_UNSPACED = re.compile(
+    r"(?P<endings>[\u3041-\u309f]+)|[\u30a0-\u312f\u31a0-\u31bf\u31f0-\u31ff]+"
+    r"|[\u3005-\u3007\u3400-\u9fff\uf900-\ufaff\U00020000-\U000323af]+"
+    r"|[\u1100-\u11ff\uac00-\ud7af]+|[\u0e00-\u0eff]+|[\u1000-\u109f]+|[\u1780-\u17ff]+"
 )
-from rag_eval.measures.windows import Offered, Texts, Wanted, best_windows, distinct
+_LONG_ENDING = 4
+# A run of white space is tried once, from its beginning (look-behind, possessive): long runs are
+# read in linear time.
+_CITATION = re.compile(
+    r"(?<!\s)\s*+\[\^?(?:(?:source|doc|document|ref)\s*+)?\d{1,3}"
+    r"(?:\s*+[,;–-]\s*+\^?\d{1,3})*\](?:\([^()\s]*+\))?",
+    re.IGNORECASE,
+)
+_ITEM = re.compile(r"(?<!\s)[^\S\r\n]*+[\r\n]\s*+(?=(?:[-*•‣–]|\d{1,3}[.)])\s)")
+_BULLET = re.compile(r"\s*+(?:[-*•‣–]|\d{1,3}[.)])\s++")
+_NUMBER = re.compile(r"(?<![^\W_])\d+(?:[.,]\d+)*")
+_GROUPED = re.compile(r"[1-9]\d{0,2}(?:[.,]\d{3})+")
+_WORD = re.compile(r"[^\W_]+")
+_TITLE_CASE = 0.6
+"""Share of capitalised words from which capitals say nothing about names."""
+_FEW_WORDS = 4
+_SHORTEST_PART = 3
+"""Shorter parts of identifiers are aliases that everybody chooses: df, ax, np."""
 
-_BLOCK = 256  # documents read at a time
+NUMBER_WORDS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty"
+).split()
+"""Words of evidence where the answer has digits, from 0."""
 
+
+@functools.lru_cache(maxsize=1)
+def _marks() -> dict[int, None]:
+    """Vowel signs and accents that stand alone after composition; the analyzer breaks at them."""
+    codes = range(0x300, min(0x1B00, sys.maxunicode))
+    return {code: None for code in codes if unicodedata.category(chr(code)) in {"Mn", "Mc"}}
+
+
+def _pairs(match: re.Match[str]) -> str:
+    run = match[0]
+    if match["endings"] and len(run) < _LONG_ENDING:
+        return " "
+    words = [run] if len(run) == 1 else map("".join, itertools.pairwise(run))
+    return f" {' '.join(words)} "
+
+
+def comparable(text: str) -> str:
+    """Return text whose words the analyzer finds.
+
+    It is composed and without free-standing marks. Scripts without spaces become overlapping
+    character pairs.
+
+    Examples
+    --------
+    >>> comparable("巴黎是首都 in France")
+    ' 巴黎 黎是 是首 首都  in France'
+    """
+    if text.isascii():
+        return text
+    composed = unicodedata.normalize("NFKC", text).translate(_marks())
+    return _UNSPACED.sub(_pairs, composed)
+
+
+def answer_sentences(text: str) -> list[str]:
+    r"""Split an answer without citation marks and bullets; each item of a list is a sentence.
+
+    Examples
+    --------
+    >>> answer_sentences("Two facts [1]:\n- Snow is white [2].\n- Coal is black.")
+    ['Two facts:', 'Snow is white.', 'Coal is black.']
+    """
+    plain = _CITATION.sub("", text) if "[" in text else text
+    found = []
+    for item in _ITEM.split(plain) if "\n" in plain or "\r" in plain else [plain]:
+        body = item[marked.end() :] if (marked := _BULLET.match(item)) else item
+        found += [body[start:end] for start, end in sentences.spans(body)]
+    return [sentence for sentence in found if _WORD.search(sentence)]
+
+
+def numbers(text: str) -> list[str]:
+    """Find numbers in one spelling: no thousands separators, a decimal point, no idle zeros.
+
+    `3.125` is read as 3125, as in half of the world; answer and evidence are read alike.
+
+    Examples
+    --------
+    >>> numbers("In 1889, 1,000 of 2.50 kg; 3,5 % of int64.")
+    ['1889', '1000', '2.5', '3.5']
+    """
+    return [_respell(found) for found in _NUMBER.findall(text)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _respell(number: str) -> str:
+    if not number.isascii():
+        number = "".join(char if char in ".," else str(unicodedata.digit(char)) for char in number)
+    if _GROUPED.fullmatch(number):
+        return re.sub(r"[.,]", "", number)
+    whole, point, rest = number.replace(",", ".").partition(".")
+    whole = whole.lstrip("0") or "0"
+    rest = rest if "." in rest else rest.rstrip("0")
+    return f"{whole}.{rest}" if point and rest else whole
+
+
+def names(sentence: str) -> list[str]:
+    """Find words that name something.
+
+    These are capitalised words but the first, acronyms, words with digits, and parts of code
+    identifiers. A sentence in which most words are capitalised (a title) has only identifiers.
+
+    Examples
+    --------
+    >>> names("The tower of Gustave Eiffel is drawn by `ax.plot_wireframe`.")
+    ['Gustave', 'Eiffel', 'plot', 'wireframe']
+    """
+    tokens = sentence.split()
+    odd = [token for token in tokens if not token.islower()]
+    named = [
+        word
+        for token in odd
+        for word in _WORD.findall(token)
+        if len(word) > 1 and not word.islower() and not word.isdigit()
+    ]
+    identifiers = [word for word in named if not word[1:].islower() and not word.isupper()]
+    if "_" in sentence or "()" in sentence or "." in sentence[:-1]:
+        dotted = [token for token in tokens if "_" in token or "()" in token or "." in token[1:-1]]
+        identifiers += [
+            part
+            for token in dotted
+            for part in _WORD.findall(token)
+            if len(part) >= _SHORTEST_PART and not part.isdigit()
+        ]
+    capitals = [word for word in named if word[0].isupper()]
+    if len(tokens) >= _FEW_WORDS and len(capitals) > _TITLE_CASE * len(tokens):
+        return identifiers
+    if capitals and not capitals[0].isupper() and _WORD.findall(tokens[0])[:1] == capitals[:1]:
+        del capitals[0]
+    return list(dict.fromkeys([*filter(_names_something, capitals), *identifiers]))
+
+
+def _names_something(word: str) -> bool:
+    lowered = word.lower()
+    return lowered not in STOP_WORDS and lowered not in FUNCTION_WORDS
+
+
+# ---- The window of evidence sentences that holds most of a sentence's words
+
+WINDOW = 3
+"""Evidence sentences that are read together."""
+_SCALE = 2**20
+"""Scale of the integer weights: sums of integers do not depend on the order of operations."""
+_CELLS = 4_000_000
+"""Evidence terms, and (sentence, window) sums, held at a time."""
+
+
+class _Wanted(NamedTuple):
+    """Sentence s of the answers has the distinct terms from `indptr[s]` on, with their weights."""
+
+    indptr: IntArray
+    terms: IntArray
+    weights: FloatArray
+    answer_of: IntArray
+    """[n_sentences], rising."""
+
+
+class _Texts(NamedTuple):
+    """Evidence text t has the sentences from `sentence_indptr[t]` on.
+
+    Sentence e has the terms from `term_indptr[e]` on.
+    """
+
+    sentence_indptr: IntArray
+    term_indptr: IntArray
+    terms: IntArray
+
+
+class _Offered(NamedTuple):
+    """Answer a was given the texts `texts[indptr[a]:indptr[a + 1]]`."""
+
+    indptr: IntArray
+    texts: IntArray
+
+
+def _distinct(keys: IntArray) -> IntArray:
+    """Give each key once, rising; sorting is several times faster than `np.unique`'s hashing."""
+    ordered = np.sort(keys)
+    return ordered[np.diff(ordered, prepend=-1) > 0]
+
+
+def _columns(texts: _Texts) -> IntArray:
+    """Windows of each text, and one more: where the last intervals end."""
+    sizes = np.diff(texts.sentence_indptr)
+    return np.where(sizes > 0, np.maximum(sizes - WINDOW + 1, 1) + 1, 0)
+
+
+def _best_windows(wanted: _Wanted, texts: _Texts, offered: _Offered) -> tuple[BoolArray, BoolArray]:
+    """Find the window of three evidence sentences that holds most of each sentence.
+
+    Windows lie inside one text; of equal ones the first counts. Returns [n_terms] each: whether the
+    term stands in that window, and whether it stands in the text of that window.
+    """
+    inside, beside = (np.zeros(len(wanted.terms), dtype=bool) for _ in range(2))
+    n_answers = len(offered.indptr) - 1
+    first = np.searchsorted(wanted.answer_of, np.arange(n_answers + 1))
+    n_terms = np.diff(texts.term_indptr[texts.sentence_indptr])
+    owner = np.repeat(np.arange(n_answers), np.diff(offered.indptr))
+    width, read = (
+        np.bincount(owner, weights=part[offered.texts], minlength=n_answers)
+        for part in (_columns(texts), n_terms)
+    )
+    block_of = (np.cumsum(np.maximum(width * np.diff(first), read)) // _CELLS).astype(np.int64)
+    edges = [0, *(np.flatnonzero(np.diff(block_of)) + 1).tolist(), n_answers]
+    for low, high in itertools.pairwise(edges):
+        rows = slice(first[low], first[high])
+        indptr = wanted.indptr[first[low] : first[high] + 1]
+        entries = slice(indptr[0], indptr[-1])
+        given = slice(offered.indptr[low], offered.indptr[high])
+        inside[entries], beside[entries] = _search_block(
+            _Wanted(
+                indptr - indptr[0],
+                wanted.terms[entries],
+                wanted.weights[entries],
+                wanted.answer_of[rows] - low,
+            ),
+            texts,
+            _Offered(offered.indptr[low : high + 1] - given.start, offered.texts[given]),
+        )
+    return inside, beside
+
+
+def _search_block(wanted: _Wanted, texts: _Texts, offered: _Offered) -> tuple[BoolArray, BoolArray]:
+    """Search the windows of a block of answers, as `_best_windows` describes."""
+    answer, text = wanted.answer_of, offered.texts
+    row_of = np.repeat(np.arange(len(answer)), np.diff(wanted.indptr))
+    owner = np.repeat(np.arange(len(offered.indptr) - 1), np.diff(offered.indptr))
+    left = np.concatenate([[0], np.cumsum(_columns(texts)[text])])  # first column of each offer
+    row_left = left[offered.indptr]
+    row_width = np.diff(row_left)[answer]
+    row_start = np.cumsum(row_width) - row_width
+
+    entry, offer, at = _matches((answer[row_of], wanted.terms), texts, text, owner)
+    row = row_of[entry]
+    # a term's last sentence before this one in the same text: windows from there on hold it already
+    before = np.full(len(entry), -1)
+    same = (entry[1:] == entry[:-1]) & (offer[1:] == offer[:-1])
+    before[1:][same] = at[:-1][same]
+    last = np.maximum(np.diff(texts.sentence_indptr)[text[offer]] - WINDOW, 0)
+    low, high = np.maximum(np.maximum(at - WINDOW, before) + 1, 0), np.minimum(at, last)
+    new = low <= high
+    weight = np.rint(wanted.weights * _SCALE).astype(np.int64)[entry[new]]
+    base = row_start[row] + left[offer] - row_left[answer[row]]
+    sums = np.zeros(int(row_width.sum()) + 1, dtype=np.int64)
+    np.add.at(sums, (base + low)[new], weight)
+    np.add.at(sums, (base + high)[new] + 1, -weight)
+    sums = np.cumsum(sums)[:-1]
+
+    inside, beside = (np.zeros(len(wanted.terms), dtype=bool) for _ in range(2))
+    some = np.flatnonzero(row_width > 0)
+    if not len(some):
+        return inside, beside
+    best = np.maximum.reduceat(sums, row_start[some])
+    cells = np.flatnonzero(sums == np.repeat(best, row_width[some]))
+    cell = cells[np.searchsorted(cells, row_start[some])]
+    column = cell - row_start[some] + row_left[answer[some]]
+    chosen, first = np.full(len(answer), -1), np.full(len(answer), -1)
+    chosen[some] = np.searchsorted(left, column, side="right") - 1
+    first[some] = column - left[chosen[some]]
+    in_text = offer == chosen[row]
+    in_window = in_text & (at >= first[row]) & (at < first[row] + WINDOW)
+    inside[entry[in_window]], beside[entry[in_text]] = True, True
+    return inside, beside
+
+
+def _matches(
+    wanted: tuple[IntArray, IntArray], texts: _Texts, text: IntArray, offer_answer: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """List where wanted terms stand: (entry, offer, sentence of the text), each once, ordered."""
+    answer, term = wanted
+    n_terms = max(int(term.max(initial=-1)), int(texts.terms.max(initial=-1))) + 1
+    order = np.argsort(answer * n_terms + term, kind="stable")
+    keys, starts = np.unique((answer * n_terms + term)[order], return_index=True)
+    if not len(keys) or not len(text):
+        nothing = np.zeros(0, dtype=np.int64)
+        return nothing, nothing, nothing
+    starts = np.append(starts, len(order))
+    offer, token = expand(texts.term_indptr[texts.sentence_indptr], text)
+    token_keys = offer_answer[offer] * n_terms + texts.terms[token]
+    found = np.minimum(np.searchsorted(keys, token_keys), len(keys) - 1)
+    kept = np.flatnonzero(keys[found] == token_keys)
+    sentence = np.searchsorted(texts.term_indptr, token[kept], side="right") - 1
+    at = sentence - texts.sentence_indptr[text[offer[kept]]]
+    match, place = expand(starts, found[kept])
+    depth, n_offers = int(at.max(initial=0)) + 1, len(text)
+    unique = _distinct((order[place] * n_offers + offer[kept][match]) * depth + at[match])
+    pair, at = np.divmod(unique, depth)
+    entry, offer = np.divmod(pair, n_offers)
+    return entry, offer, at
+
+
+# ---- Groundedness of answer sentences.
+
+_BLOCK = 256
+"""Documents read at a time."""
 SUPPORTED = 0.5
 """Score from which a sentence counts as supported."""
-
-_NUMBER_MISSING = 0.5  # what a number that the window lacks leaves of the score
-_NO_NAME = 0.25  # what is left when the text has none of the names
+_NUMBER_MISSING = 0.5
+"""Factor of the score for a number that the window's text lacks."""
+_NO_NAME = 0.25
+"""Factor of the score if the text has none of the names."""
 
 
 class DocumentFrequencies(NamedTuple):
@@ -40,57 +361,30 @@ class DocumentFrequencies(NamedTuple):
 
 
 class Groundedness(NamedTuple):
-    """Scores of every answer sentence, `[n_sentences]`, and of every answer, `[n_answers]`.
-
-    Parameters
-    ----------
-    answer_of
-        Answer of each sentence, rising.
-    sentences
-        The sentences.
-    score
-        In [0, 1]; NaN where the sentence has no content word.
-    share
-        Weighted share of its content words in the best window; NaN likewise.
-    share_anywhere
-        The same over all evidence of the answer; NaN likewise.
-    numbers_share, names_share
-        Share of its numbers and of its names that stand in the text of the best window; NaN where it has none.
-    n_words
-        Number of its distinct content words.
-    text, first
-        Where the best window is: place of the text among the answer's evidence and the window's first sentence in it; -1 without evidence.
-    value, supported
-        Of each answer: mean score and share of supported sentences, over the sentences with a score; NaN where there is none.
-    """
+    """Scores of every answer sentence, [n_sentences], and of every answer, [n_answers]."""
 
     answer_of: IntArray
+    """Answer of each sentence, rising."""
     sentences: list[str]
     score: FloatArray
+    """In [0, 1]; NaN where the sentence has no content word."""
     share: FloatArray
-    share_anywhere: FloatArray
-    numbers_share: FloatArray
-    names_share: FloatArray
+    """Weighted share of the sentence's content words in the best window; NaN likewise."""
     n_words: IntArray
-    text: IntArray
-    first: IntArray
+    """Number of its distinct content words."""
     value: FloatArray
+    """Mean score of each answer's sentences; NaN if no sentence has a score."""
     supported: FloatArray
+    """Share of each answer's supported sentences; NaN likewise."""
 
 
-def document_frequencies(
-    texts: Sequence[str], analyzer: Analyzer | None = None
-) -> DocumentFrequencies:
+def document_frequencies(texts: Sequence[str]) -> DocumentFrequencies:
     """Count in how many of the texts each term stands, for `groundedness`."""
-    analyzer = analyzer or Analyzer()
+    analyzer = Analyzer()
     rows = analyzer.index([comparable(text) for text in texts])
-    counts = np.bincount(
-        np.fromiter(itertools.chain.from_iterable(map(set, rows)), np.int64),
-        minlength=len(analyzer.vocabulary),
-    )
-    return DocumentFrequencies(
-        len(texts), dict(zip(analyzer.vocabulary, counts.tolist(), strict=True))
-    )
+    terms = np.fromiter(itertools.chain.from_iterable(map(set, rows)), np.int64)
+    counts = np.bincount(terms, minlength=len(analyzer.vocabulary)).tolist()
+    return DocumentFrequencies(len(texts), dict(zip(analyzer.vocabulary, counts, strict=True)))
 
 
 def groundedness(
@@ -100,139 +394,106 @@ def groundedness(
 ) -> Groundedness:
     """Score every sentence of every answer on the answer's evidence.
 
+    A term weighs its BM25 idf, ``log(1 + (N - n + 0.5) / (n + 0.5))`` (as Lucene has it). n, the
+    texts that have the term, is at least 1: with a single text all words weigh the same. Stop and
+    function words weigh nothing. The share is the weight of the sentence's distinct words in the
+    best window of three consecutive sentences of one evidence text, over the weight of all of them.
+
+    ``score = share * max(names_share, 0.25)``, halved when one of the sentence's numbers is
+    missing. Names and numbers are looked for in the whole text that has the best window, because
+    texts name a thing once and then say "it". Without names their factor is 1. An answer without
+    evidence scores 0. The comparison is of words: a translated answer scores near 0.
+
     Parameters
     ----------
     answers
         Texts.
     evidence
-        The texts that each answer was given; texts that are equal are read once.
+        The texts that each answer was given; equal texts are read once.
     frequencies
-        Document frequencies of the corpus. Default: those of the distinct texts of `evidence`; then scores depend on what else is scored
-        in the same call.
-
-    Returns
-    -------
-    Groundedness
-
-    Notes
-    -----
-    A term weighs its BM25 idf, ``log(1 + (N - n + 0.5) / (n + 0.5))`` (as Lucene has it), where n, the texts that have the term, is at
-    least 1: a word that no text has weighs as much as a word of a single one, so with a single text all words weigh the same. Stop and
-    function words weigh nothing. The share is the weight of the sentence's distinct words that stand in the best window of three
-    consecutive sentences of one evidence text, over the weight of all of them.
-
-    ``score = share * max(names_share, 0.25)``, halved when one of the sentence's numbers is missing: a sentence whose number is not in the
-    sources is not supported by them, whatever else is. Names and numbers are looked for in the whole text that has the best window, because
-    texts name a thing once and then say "it". Without names their factor is 1. An answer without evidence scores 0.
-
-    The comparison is of words: a translated answer scores near 0 unless it quotes.
+        Document frequencies of the corpus. Default: those of the distinct texts of `evidence`; then
+        scores depend on what else is scored in the same call.
 
     Examples
     --------
-    >>> found = groundedness(["Paris is the capital of France.", "The capital of Germany is Berlin."], [["The capital of France is Paris."]] * 2)
-    >>> found.value.round(2).tolist()
+    >>> answers = ["Paris is the capital of France.", "The capital of Germany is Berlin."]
+    >>> groundedness(answers, [["The capital of France is Paris."]] * 2).value.round(2).tolist()
     [1.0, 0.08]
     """
-    if len(answers) != len(evidence):
-        raise ValueError(f"{len(answers)} answers but evidence for {len(evidence)}")
     analyzer = Analyzer()
     function_words = analyzer.index([" ".join(FUNCTION_WORDS)])[0]
     pieces = [answer_sentences(answer) for answer in answers]
     flat = list(itertools.chain.from_iterable(pieces))
     answer_of = np.repeat(np.arange(len(answers)), [len(piece) for piece in pieces])
-    rows, terms = _flat(analyzer.index([comparable(sentence) for sentence in flat]))
-    name_rows, name_terms = _flat(
-        analyzer.index([" ".join(map(comparable, names(sentence))) for sentence in flat])
+    rows, terms = _flatten(analyzer.index([comparable(sentence) for sentence in flat]))
+    named = [" ".join(map(comparable, names(sentence))) for sentence in flat]
+    name_rows, name_terms = _flatten(analyzer.index(named))
+    codes: dict[str, int] = {}
+    number_rows, number_terms = _flatten(
+        [[codes.setdefault(one, len(codes)) for one in numbers(sentence)] for sentence in flat]
     )
-    number_codes: dict[str, int] = {}
-    number_rows, number_terms = _flat(
-        [
-            [number_codes.setdefault(number, len(number_codes)) for number in numbers(sentence)]
-            for sentence in flat
-        ]
-    )
-
     place: dict[str, int] = {}
-    offers, offered = _flat(
+    offers, offered = _flatten(
         [[place.setdefault(text, len(place)) for text in texts] for texts in evidence]
     )
-    asked = np.zeros(len(place), dtype=bool)
-    asked[offered[np.isin(offers, answer_of[number_rows])]] = True
-    texts = _read(list(place), analyzer, number_codes, asked)
-    n_terms, width = len(analyzer.vocabulary), len(analyzer.vocabulary) + len(number_codes)
-    weights = np.zeros(width)  # numbers are words too; as numbers they only say yes or no
-    weights[:n_terms] = (
-        idf(*_counts(texts, n_terms)) if frequencies is None else _corpus_idf(frequencies, analyzer)
-    )
+    with_numbers = np.zeros(len(place), dtype=bool)
+    with_numbers[offered[np.isin(offers, answer_of[number_rows])]] = True
+    texts = _read(list(place), analyzer, codes, with_numbers)
+
+    # numbers are words too; as terms after the vocabulary they weigh nothing and only say yes or no
+    n_terms = len(analyzer.vocabulary)
+    width = max(n_terms + len(codes), 1)
+    weights = np.zeros(width)
+    weights[:n_terms] = _weights(texts, analyzer, frequencies)
     weights[function_words] = 0.0
-
-    keys = distinct(
-        np.concatenate([rows * width + terms, number_rows * width + number_terms + n_terms])
-    )
-    row, term = np.divmod(keys, max(width, 1))
-    is_number, is_name, weight = (
-        term >= n_terms,
-        np.isin(keys, name_rows * width + name_terms),
-        weights[term],
-    )
-    wanted = Wanted(np.searchsorted(row, np.arange(len(flat) + 1)), term, weight, answer_of)
-    found = best_windows(
-        wanted, texts, Offered(np.searchsorted(offers, np.arange(len(answers) + 1)), offered)
+    number_keys = number_rows * width + number_terms + n_terms
+    keys = _distinct(np.concatenate([rows * width + terms, number_keys]))
+    row, term = np.divmod(keys, width)
+    weight, is_number = weights[term], term >= n_terms
+    is_name = np.isin(keys, name_rows * width + name_terms)
+    inside, beside = _best_windows(
+        _Wanted(np.searchsorted(row, np.arange(len(flat) + 1)), term, weight, answer_of),
+        texts,
+        _Offered(np.searchsorted(offers, np.arange(len(answers) + 1)), offered),
     )
 
-    def per_sentence(values: FloatArray | BoolArray) -> FloatArray:
+    def add_up(values: FloatArray | BoolArray) -> FloatArray:
         return np.bincount(row, weights=values, minlength=len(flat)).astype(np.float64)
 
-    def share(part: FloatArray, whole: FloatArray) -> FloatArray:
+    def share_of(part: FloatArray | BoolArray, whole: FloatArray | BoolArray) -> FloatArray:
+        total = add_up(whole)
         quotient: FloatArray = np.divide(
-            part, whole, out=np.full(len(flat), np.nan), where=whole > 0
+            add_up(part), total, out=np.full(len(flat), np.nan), where=total > 0
         )
         return quotient
 
-    whole = per_sentence(weight)
-    best = np.minimum(share(per_sentence(weight * found.inside), whole), 1.0)
-    numbers_share = share(per_sentence(is_number & found.beside), per_sentence(is_number))
-    names_share = share(per_sentence(is_name & found.beside), per_sentence(is_name))
-    score = (
-        best
-        * np.where(np.isnan(names_share), 1.0, np.maximum(names_share, _NO_NAME))
-        * np.where(numbers_share < 1, _NUMBER_MISSING, 1.0)
-    )
-    value, supported = _per_answer(score, answer_of, len(answers))
-    return Groundedness(
-        answer_of=answer_of,
-        sentences=flat,
-        score=score,
-        share=best,
-        share_anywhere=np.minimum(share(per_sentence(weight * found.anywhere), whole), 1.0),
-        numbers_share=numbers_share,
-        names_share=names_share,
-        n_words=per_sentence(weight > 0).astype(np.int64),
-        text=found.text,
-        first=found.first,
-        value=value,
-        supported=supported,
-    )
+    share = np.minimum(share_of(weight * inside, weight), 1.0)
+    numbers_share = share_of(is_number & beside, is_number)
+    names_share = share_of(is_name & beside, is_name)
+    names_factor = np.where(np.isnan(names_share), 1.0, np.maximum(names_share, _NO_NAME))
+    score = share * names_factor * np.where(numbers_share < 1, _NUMBER_MISSING, 1.0)
+    n_words = add_up(weight > 0).astype(np.int64)
+    value, supported = _average(score, answer_of, len(answers))
+    return Groundedness(answer_of, flat, score, share, n_words, value, supported)
 
 
-def _flat(rows: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
+def _flatten(rows: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
     """Row and value of every entry."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    return np.repeat(np.arange(len(rows)), lengths), np.fromiter(
-        itertools.chain.from_iterable(rows), np.int64, int(lengths.sum())
-    )
+    values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum()))
+    return np.repeat(np.arange(len(rows)), lengths), values
 
 
 def _read(
-    documents: list[str], analyzer: Analyzer, number_codes: Mapping[str, int], asked: BoolArray
-) -> Texts:
-    """Terms of every evidence sentence; the numbers of the answers are terms after the vocabulary, whether in digits or in words.
+    documents: list[str], analyzer: Analyzer, codes: Mapping[str, int], with_numbers: BoolArray
+) -> _Texts:
+    """Read the terms of every evidence sentence; numbers of `codes` are terms too.
 
-    `asked` says which documents are evidence of an answer with numbers; only those are searched for numbers.
+    `with_numbers` names the documents of answers with numbers; only those are searched for them.
     """
     spelled = np.array([ids[0] for ids in analyzer.index(NUMBER_WORDS)], dtype=np.int64)
     blocks = [
-        _read_block(documents[at : at + _BLOCK], analyzer, number_codes, asked[at : at + _BLOCK])
+        _read_block(documents[at : at + _BLOCK], analyzer, codes, with_numbers[at : at + _BLOCK])
         for at in range(0, len(documents), _BLOCK)
     ]
     n_sentences, lengths, terms = (
@@ -241,23 +502,23 @@ def _read(
     )
     n_terms, rows = len(analyzer.vocabulary), np.repeat(np.arange(len(lengths)), lengths)
     terms = np.where(terms < 0, n_terms - 1 - terms, terms)
-    code_of_term = np.full(n_terms + len(number_codes), -1, dtype=np.int64)
-    code_of_term[spelled] = [number_codes.get(str(number), -1) for number in range(len(spelled))]
+    code_of_term = np.full(n_terms + len(codes), -1, dtype=np.int64)
+    code_of_term[spelled] = [codes.get(str(number), -1) for number in range(len(spelled))]
     words = np.flatnonzero(code_of_term[terms] >= 0)
     term_indptr, ordered = csr(
         np.concatenate([rows, rows[words]]),
         len(lengths),
         np.concatenate([terms, n_terms + code_of_term[terms[words]]]),
     )
-    return Texts(np.concatenate([[0], np.cumsum(n_sentences)]), term_indptr, ordered)
+    return _Texts(np.concatenate([[0], np.cumsum(n_sentences)]), term_indptr, ordered)
 
 
 def _read_block(
-    documents: list[str], analyzer: Analyzer, number_codes: Mapping[str, int], asked: BoolArray
+    documents: list[str], analyzer: Analyzer, codes: Mapping[str, int], with_numbers: BoolArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Number of sentences of each document, number of terms of each sentence, and the terms; number c is the term -1 - c for now.
+    """Sentences of each document, terms of each sentence, and the terms; number c is -1 - c yet.
 
-    In blocks, because ten thousand lists at a time cost the garbage collector more than they hold.
+    Ten thousand lists at a time cost the garbage collector more than they hold, hence the blocks.
     """
     spans = [sentences.spans(document) for document in documents]
     parts = [
@@ -266,47 +527,237 @@ def _read_block(
         for start, end in pieces
     ]
     n_sentences = np.fromiter(map(len, spans), np.int64, len(spans))
-    rows = analyzer.index([part if part.isascii() else comparable(part) for part in parts])
-    for at in np.flatnonzero(np.repeat(asked, n_sentences)).tolist():
-        rows[at] += [
-            -1 - number_codes[number] for number in numbers(parts[at]) if number in number_codes
-        ]
+    rows = analyzer.index([comparable(part) for part in parts])
+    for at in np.flatnonzero(np.repeat(with_numbers, n_sentences)).tolist():
+        rows[at] += [-1 - codes[number] for number in numbers(parts[at]) if number in codes]
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    return (
-        n_sentences,
-        lengths,
-        np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum())),
-    )
+    return n_sentences, lengths, _flatten(rows)[1]
 
 
-def idf(counts: FloatArray | IntArray, n_texts: int) -> FloatArray:
-    """BM25 idf of terms that stand in `counts` of `n_texts` texts; a term in none weighs as much as one in a single text."""
+def _weights(
+    texts: _Texts, analyzer: Analyzer, frequencies: DocumentFrequencies | None
+) -> FloatArray:
+    """BM25 idf of every term; one that no text has weighs as much as one in a single text."""
+    n_terms = len(analyzer.vocabulary)
+    if frequencies is None:
+        n_texts = len(texts.sentence_indptr) - 1
+        text = np.repeat(np.arange(n_texts), np.diff(texts.term_indptr[texts.sentence_indptr]))
+        words = texts.terms < n_terms
+        pairs = _distinct(text[words] * n_terms + texts.terms[words])
+        counts = np.bincount(pairs % max(n_terms, 1), minlength=n_terms)
+    else:
+        n_texts = frequencies.n_texts
+        known = (frequencies.counts.get(term, 0) for term in analyzer.vocabulary)
+        counts = np.fromiter(known, np.int64, n_terms)
     n = np.clip(counts, 1, max(n_texts, 1))
-    return np.log1p((n_texts - n + 0.5) / (n + 0.5)) if n_texts else np.ones(len(n))
+    return np.log1p((n_texts - n + 0.5) / (n + 0.5)) if n_texts else np.ones(n_terms)
 
 
-def _counts(texts: Texts, n_terms: int) -> tuple[IntArray, int]:
-    """Number of texts that have each term, and the number of texts."""
-    n_texts = len(texts.sentence_indptr) - 1
-    text = np.repeat(np.arange(n_texts), np.diff(texts.term_indptr[texts.sentence_indptr]))
-    words = texts.terms < n_terms
-    pairs = distinct(text[words] * n_terms + texts.terms[words])
-    return np.bincount(pairs % max(n_terms, 1), minlength=n_terms), n_texts
-
-
-def _corpus_idf(frequencies: DocumentFrequencies, analyzer: Analyzer) -> FloatArray:
-    known = (frequencies.counts.get(term, 0) for term in analyzer.vocabulary)
-    return idf(np.fromiter(known, np.int64, len(analyzer.vocabulary)), frequencies.n_texts)
-
-
-def _per_answer(
+def _average(
     score: FloatArray, answer_of: IntArray, n_answers: int
 ) -> tuple[FloatArray, FloatArray]:
     """Mean score and share of supported sentences of each answer."""
-    scored = ~np.isnan(score)
-    counts = np.bincount(answer_of[scored], minlength=n_answers).astype(np.float64)
+    owner, known = answer_of[~np.isnan(score)], score[~np.isnan(score)]
+    counts = np.bincount(owner, minlength=n_answers).astype(np.float64)
     counts[counts == 0] = np.nan
-    total = np.bincount(answer_of[scored], weights=score[scored], minlength=n_answers)
-    return total / counts, np.bincount(
-        answer_of[scored], weights=score[scored] >= SUPPORTED, minlength=n_answers
-    ) / counts
+    total, supported = (
+        np.bincount(owner, weights=part, minlength=n_answers)
+        for part in (known, known >= SUPPORTED)
+    )
+    return total / counts, supported / counts
+
+
+# ---- Phrases by which an answer refers to its sources, or says that it found nothing in them.
+
+MOST = 20_000
+"""Characters of an answer that are read."""
+_WORD_LIST = re.compile(r"<(\w+)>")
+
+
+def _phrases(kind: str) -> re.Pattern[str]:
+    """Compile the phrases of every language; `<word>` stands for a list under `words`."""
+    file = files("rag_eval.measures").joinpath("gap_phrases.json")
+    content = json.loads(file.read_text("utf-8"))
+    phrases = "|".join(f"(?:{phrase})" for part in content[kind].values() for phrase in part)
+    while _WORD_LIST.search(phrases):
+        phrases = _WORD_LIST.sub(lambda name: content["words"][name[1]], phrases)
+    return re.compile(phrases, re.IGNORECASE)
+
+
+_REFERENCE = _phrases("references")
+_ACKNOWLEDGEMENT = _phrases("acknowledgements")
+_NEGATOR = re.compile(
+    r"\b(?:not(?! only)|never|without|instead of|rather than|regardless of|irrespective of"
+    r"|independent(?:ly)? of|ignor(?:e|es|ed|ing)|disregard(?:s|ed|ing)?|no need|nothing|none"
+    r"|neither|despite|contrary to|unlike|apart from|refus(?:e|es|ed|ing)|skip(?:ped|ping)?|cannot"
+    r"|nicht|ohne|ungeachtet|unabhängig|statt|entgegen|pas|sans|sin|senza|sem|не|без|non|não|no)\b"
+    r"|n['’]t\b|不是|没有|沒有|不(?:根据|依据|按照|看)|ではなく|なしに|않고|아니라|دون|بدون|ليس",
+    re.IGNORECASE,
+)
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_MARKER = re.compile(
+    r"(?<![=(\[,:]\s)(?<![=(\[,])(?<!list\s)(?<!array\s)(?<!index\s)"
+    r"\[\^?(?:(?:source|doc|document|ref)\s*)?"
+    r"(?P<numbers>\d{1,3}(?:\s*[,;–-]\s*\d{1,3})*)\](?!\s*=|[(\[.]\w)",
+    re.IGNORECASE,
+)
+_CLAUSE = re.compile(r"[.;:!?。！？\n]|,?\s+but\s|,\s*(?:aber|mais|pero|ma|mas|но)\s")
+_LOOK_BACK = 60
+
+
+def refers_to_sources(text: str, n_sources: int) -> str:
+    """Return the first words by which an answer refers to its sources; empty without any.
+
+    A marker `[7]` among fewer sources refers to nothing, and so does what stands in code.
+
+    Examples
+    --------
+    >>> refers_to_sources("According to the retrieved documentation, it rains.", 1)
+    'According to the retrieved documentation'
+    >>> refers_to_sources("Without looking at the provided context: it rains.", 1)
+    ''
+    """
+    plain = _CODE.sub(" ", text[:MOST])
+    for found in _MARKER.finditer(plain):
+        if any(int(number) <= n_sources for number in re.findall(r"\d+", found["numbers"])):
+            return found[0]
+    for found in _REFERENCE.finditer(plain):
+        before = plain[max(found.start() - _LOOK_BACK, 0) : found.start()]
+        if not _NEGATOR.search(_CLAUSE.split(before)[-1]):
+            return found[0]
+    return ""
+
+
+def acknowledges_nothing_found(text: str) -> str:
+    """Return the first words by which an answer says that its sources do not answer; or empty.
+
+    Examples
+    --------
+    >>> acknowledges_nothing_found("The documents do not mention the price.")
+    'The documents do not mention'
+    >>> acknowledges_nothing_found("There is no shortage of information.")
+    ''
+    """
+    found = _ACKNOWLEDGEMENT.search(_CODE.sub(" ", text[:MOST]))
+    return found[0] if found else ""
+
+
+# ---- FK019, the retrieval-to-answer gap: the answer neither cites nor uses what was retrieved.
+
+CODE = "FK019"
+Purpose = Literal["answer", "context"]
+Reason = Literal[
+    "no_retrieval",
+    "context_only",
+    "cited",
+    "refers_to_sources",
+    "acknowledged",
+    "content_used",
+    "content_unused",
+    "empty_answer",
+]
+VIOLATIONS: frozenset[Reason] = frozenset({"content_unused", "empty_answer"})
+_FEW = 2
+"""A sentence of so few content words must be found whole: one word of two is no use."""
+_WHOLE = 0.999
+_SHOWN = 120
+_QUOTE = re.compile(
+    r'„[^“”"]{3,500}[“”"]|“[^”]{3,500}”|«[^»]{3,500}»|»[^«]{3,500}«|"[^"\n]{3,500}"'
+    r"|「[^」]{3,500}」|『[^』]{3,500}』"
+)
+_QUOTED_WORDS = 3
+"""Fewer words in quotes are a term, not a quote."""
+
+
+class Gap(NamedTuple):
+    """Verdict on one answer; `detail` is the phrase or sentence that decided, or empty."""
+
+    violation: bool
+    reason: Reason
+    detail: str = ""
+
+
+def retrieval_gaps(
+    answers: Sequence[str],
+    retrieved: Sequence[Sequence[str]],
+    *,
+    cites: Sequence[bool] | None = None,
+    purpose: Purpose = "answer",
+    frequencies: DocumentFrequencies | None = None,
+) -> list[Gap]:
+    """Judge every answer.
+
+    Compliant, in the order tried: nothing retrieved; `purpose: context`; a citation; a reference to
+    the sources that is not negated (also a false one: citation measures judge whether it is true);
+    an explicit word that nothing relevant was found; or one sentence whose groundedness is 0.5 or
+    more. A quote of three words or more is also read as a sentence of its own, because the words
+    around it may be in another language. A sentence of one or two content words must stand there
+    with all of them: "Python is great" does not use a text on Python.
+
+    An answer without any letter or digit after a retrieval is the violation `empty_answer`: left
+    out, a system that says nothing would look best.
+
+    Overlap is of words, so an answer that translates its sources without naming them is reported.
+
+    Parameters
+    ----------
+    answers
+        Texts, as the user sees them.
+    retrieved
+        The texts that were retrieved for each; texts without content count as not retrieved.
+    cites
+        Whether the answer cites any of them by means other than its text.
+    purpose
+        `context` exempts retrieval that only sets the tone.
+    frequencies
+        Of the corpus, see `groundedness`.
+    """
+    shown = [[text for text in texts if _has_content(text)] for texts in retrieved]
+    verdicts = [
+        _judge_without_overlap(answer, len(texts), is_cited=is_cited, purpose=purpose)
+        for answer, texts, is_cited in zip(
+            answers, shown, cites or [False] * len(answers), strict=True
+        )
+    ]
+    open_cases = [at for at, verdict in enumerate(verdicts) if verdict is None]
+    found = groundedness(
+        [_with_quotes(answers[at]) for at in open_cases],
+        [shown[at] for at in open_cases],
+        frequencies,
+    )
+    uses = np.where(found.n_words <= _FEW, found.score >= _WHOLE, found.score >= SUPPORTED)
+    first: dict[int, str] = {}
+    for sentence in np.flatnonzero(uses).tolist():
+        first.setdefault(open_cases[int(found.answer_of[sentence])], found.sentences[sentence])
+    used = {
+        at: Gap(violation=False, reason="content_used", detail=text[:_SHOWN])
+        for at, text in first.items()
+    }
+    unused = Gap(violation=True, reason="content_unused")
+    return [verdict or used.get(at, unused) for at, verdict in enumerate(verdicts)]
+
+
+def _judge_without_overlap(
+    answer: str, n_texts: int, *, is_cited: bool, purpose: Purpose
+) -> Gap | None:
+    """Give the verdict that needs no comparison with the texts; None where one is needed."""
+    if not n_texts or purpose == "context":
+        return Gap(violation=False, reason="context_only" if n_texts else "no_retrieval")
+    if not _has_content(answer):
+        return Gap(violation=True, reason="empty_answer")
+    if is_cited:
+        return Gap(violation=False, reason="cited")
+    if phrase := refers_to_sources(answer, n_texts):
+        return Gap(violation=False, reason="refers_to_sources", detail=phrase[:_SHOWN])
+    phrase = acknowledges_nothing_found(answer)
+    return Gap(violation=False, reason="acknowledged", detail=phrase[:_SHOWN]) if phrase else None
+
+
+def _with_quotes(answer: str) -> str:
+    quotes = _QUOTE.findall(answer)
+    long = [quote for quote in quotes if len(comparable(quote[1:-1]).split()) >= _QUOTED_WORDS]
+    return "\n\n".join([answer, *long])
+
+
+def _has_content(text: str) -> bool:
+    return any(character.isalnum() for character in text)

@@ -1,26 +1,84 @@
-"""95 % intervals of means over queries, with the group of queries as the unit of inference.
+"""95 % intervals of means over queries; the group of queries is the unit of inference."""
 
-Belongs here: the interval that stands beside a mean. Not here: resampling itself (`bootstrap`), comparisons (`paired`).
-"""
-
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rag_eval.measures.arrays import BoolArray, FloatArray, IntArray, as_codes, as_values
-from rag_eval.measures.bootstrap import bootstrap_quantiles
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.measures.ranking import as_codes, as_values, judged_label
 
 RESAMPLES = 10_000
-NEAR_BOUNDARY = 0.1  # a rate under 0.1 or over 0.9: the percentile bootstrap covers too little
-FEW_GROUPS = 100  # fewer: likewise
-_PSEUDO_GROUPS = (
-    0.5  # weight of the prior "queries are all or nothing" in the design effect, in groups
-)
+NEAR_BOUNDARY = 0.1
+"""A rate under 0.1 or over 0.9: the percentile bootstrap covers too little there."""
+FEW_GROUPS = 100
+"""With fewer groups it covers too little as well."""
+_PSEUDO_GROUPS = 0.5
+"""Weight of the prior "queries are all or nothing" in the design effect, in groups."""
+_CELLS = 4_000_000
+"""Weights and resampled means held at a time: 32 MB."""
+
+# ---- Resampling whole groups of queries.
+
+
+def resample_weights(n_groups: int, seed: int, resamples: int) -> Iterator[FloatArray]:
+    """Count how often each group is drawn in each resample, in blocks [block, n_groups].
+
+    Every resample draws `n_groups` groups with replacement. Equal arguments give equal blocks.
+    """
+    rng = np.random.default_rng(seed)
+    block = max(1, _CELLS // n_groups)
+    for start in range(0, resamples, block):
+        rows = min(block, resamples - start)
+        drawn = rng.integers(n_groups, size=(rows, n_groups))
+        drawn += np.arange(rows)[:, None] * n_groups
+        counts = np.bincount(drawn.ravel(), minlength=rows * n_groups)
+        yield counts.reshape(rows, n_groups).astype(np.float64)
+
+
+@functools.lru_cache(maxsize=2)
+def _cached_weights(n_groups: int, seed: int, resamples: int) -> tuple[FloatArray, ...]:
+    blocks = tuple(resample_weights(n_groups, seed, resamples))
+    for weights in blocks:
+        weights.setflags(write=False)
+    return blocks
+
+
+def _weights(n_groups: int, seed: int, resamples: int) -> Iterable[FloatArray]:
+    """Give `resample_weights`, cached where one block holds all: an evaluation asks many times."""
+    if n_groups * resamples <= _CELLS:
+        return _cached_weights(n_groups, seed, resamples)
+    return resample_weights(n_groups, seed, resamples)
+
+
+def bootstrap_quantiles(
+    sums: FloatArray, counts: FloatArray, seed: int, resamples: int, levels: tuple[float, float]
+) -> FloatArray:
+    """Take quantiles [2, m] of the resampled ratio of sums [n_groups, m] and counts [n_groups]."""
+    m = sums.shape[1]
+    out = np.empty((2, m))
+    width = max(1, _CELLS // resamples)
+    for left in range(0, m, width):
+        part = sums[:, left : left + width]
+        blocks = [
+            part.T @ weights.T / (weights @ counts)
+            for weights in _weights(len(sums), seed, resamples)
+        ]
+        out[:, left : left + width] = np.quantile(np.concatenate(blocks, axis=1), levels, axis=1)
+    return out
+
+
+# ---- The interval of a mean.
 
 
 class Interval(NamedTuple):
-    """Mean over queries and its 95 % interval, `[m]` each; NaN where nothing was scored, NaN bounds with a single group."""
+    """Mean over queries and its 95 % interval, [m] each.
+
+    NaN where nothing was scored, NaN bounds with a single group.
+    """
 
     value: FloatArray
     low: FloatArray
@@ -28,23 +86,25 @@ class Interval(NamedTuple):
 
 
 class GroupTotals(NamedTuple):
-    """Values of one set of measures that were scored on the same queries, added up by group.
-
-    `sums` is `[n_groups, m]`, `counts` `[n_groups]` (1 or more), `value` and `variance` (of the mean) `[m]`, `n_effective` the number
-    of equally large groups that would weigh the same (Kish).
-    """
+    """Values of measures that were scored on the same queries, added up by group."""
 
     sums: FloatArray
+    """[n_groups, m]"""
     counts: FloatArray
+    """[n_groups], 1 or more."""
     value: FloatArray
+    """[m]: the mean over queries."""
     variance: FloatArray
+    """[m]: of that mean."""
     n_effective: float
+    """Number of equally large groups that would weigh the same (Kish)."""
 
 
 def group_totals(values: FloatArray, groups: IntArray) -> GroupTotals:
-    """Add up values `[n, m]` (no NaN) by group.
+    """Add up values [n, m] (no NaN) by group.
 
-    The variance of the mean is that of a ratio estimator, by linearisation: G / (G - 1) * sum((S_g - mean * C_g) ** 2) / C ** 2.
+    The variance of the mean is that of a ratio estimator, by linearisation:
+    G / (G - 1) * sum((S_g - mean * C_g) ** 2) / C ** 2.
     """
     _, group = np.unique(groups, return_inverse=True)
     counts = np.bincount(group).astype(np.float64)
@@ -52,12 +112,10 @@ def group_totals(values: FloatArray, groups: IntArray) -> GroupTotals:
     np.add.at(sums, group, values)
     total, n_groups = counts.sum(), len(counts)
     value = sums.sum(axis=0) / total
-    spread = ((sums - value * counts[:, None]) ** 2).sum(axis=0)
-    variance = (
-        spread * (n_groups / (n_groups - 1)) / total**2
-        if n_groups > 1
-        else np.full(values.shape[1], np.nan)
-    )
+    variance = np.full(values.shape[1], np.nan)
+    if n_groups > 1:
+        spread = ((sums - value * counts[:, None]) ** 2).sum(axis=0)
+        variance = spread * (n_groups / (n_groups - 1)) / total**2
     return GroupTotals(sums, counts, value, variance, float(total**2 / (counts**2).sum()))
 
 
@@ -69,44 +127,41 @@ def clustered_interval(
     *,
     unit_range: ArrayLike = True,
 ) -> Interval:
-    """Mean over queries with a 95 % interval over groups of queries.
+    """Take the mean over queries with a 95 % interval over groups of queries.
+
+    With 100 groups or more and a mean in [0.1, 0.9], or without `unit_range`: percentile bootstrap
+    over groups (ratio estimator). Its distances from the mean are stretched by ``t / z * sqrt(G /
+    (G - 1))``, because the bootstrap spread is that of a population of G.
+
+    Else the Wilson score interval on the effective number of groups, ``n = (v (1 - v) + w / K) /
+    (variance + w / K ** 2)``: the number of yes/no groups that would have this variance. K is
+    Kish's number of equally large groups, and ``w = 0.5`` adds half a group in which everything
+    fails. Without that prior a few partial misses make n several times too large.
+
+    Measured on beta-binomial queries of 3 wordings x 2 seeds, correlation 0.3 and 0.8 inside the
+    query, 50 to 300 queries: coverage 94.6-96.8 % for true rates of 0.5 to 0.9, 94.6-98.0 % for
+    0.95 and 0.98.
 
     Parameters
     ----------
     values
-        `[n_queries, m]` (or `[n_queries]`), already averaged inside each query over its wordings and seeds; NaN = ineligible.
+        [n_queries, m] or [n_queries], averaged inside each query before; NaN = ineligible.
     groups
-        `[n_queries]` group code of each query.
+        [n_queries] group code of each query.
     seed, resamples
         Of the bootstrap; the same arguments give the same interval.
     unit_range
-        Whether the measure lies in [0, 1] by definition, one answer or one a measure. Only then is there a boundary to be safe at.
-
-    Returns
-    -------
-    Interval
-        `[m]` each.
+        Whether the measure lies in [0, 1] by definition, one answer or one a measure. Only then
+        is there a boundary to be safe at.
 
     Raises
     ------
     ValueError
         Shapes that do not fit, or a value outside [0, 1] under `unit_range`.
 
-    Notes
-    -----
-    With 100 groups or more and a mean in [0.1, 0.9], or without `unit_range`: percentile bootstrap over groups (ratio estimator), its
-    distances from the mean stretched by ``t / z * sqrt(G / (G - 1))``, because the bootstrap spread is that of a population of G.
-
-    Else the Wilson score interval on the effective number of groups, ``n = (v (1 - v) + w / K) / (variance + w / K ** 2)``: the number
-    of yes/no groups that would have this variance, where K is Kish's number of equally large groups and ``w = 0.5`` adds half a group
-    in which everything fails. Without that prior a few partial misses make n several times too large; with it, no variance gives K.
-
-    Measured on beta-binomial queries of 3 wordings x 2 seeds, correlation 0.3 and 0.8 inside the query, 50 to 300 queries: coverage
-    94.6-96.8 % for true rates of 0.5 to 0.9, 94.6-98.0 % for 0.95 and 0.98.
-
     References
     ----------
-    Wilson (1927), JASA 22:209. Dean & Pagano (2015), Statistics in Medicine 34:1-16 (design effects in intervals of proportions).
+    Wilson (1927), JASA 22:209. Dean & Pagano (2015), Statistics in Medicine 34:1-16.
     """
     scores, group = as_values(values), as_codes(groups, "groups")
     if scores.shape[0] != len(group):
@@ -116,23 +171,22 @@ def clustered_interval(
     outside = ((scores < 0) | (scores > 1)).any(axis=0) & rate
     if outside.any():
         raise ValueError(
-            f"measure {int(np.argmax(outside))} has values outside [0, 1]; accepted with unit_range: 0 to 1"
+            f"measure {int(np.argmax(outside))} has values outside [0, 1]; "
+            "accepted with unit_range: 0 to 1"
         )
     out = np.full((3, m), np.nan)
-    eligible = ~np.isnan(scores)
-    patterns, pattern_of = np.unique(eligible, axis=1, return_inverse=True)
-    for at in range(
-        patterns.shape[1]
-    ):  # measures scored on the same queries are resampled together
-        rows, columns = patterns[:, at], np.flatnonzero(pattern_of.ravel() == at)
-        if rows.any():
-            out[:, columns] = _interval(
-                group_totals(scores[np.ix_(rows, columns)], group[rows]),
-                rate[columns],
-                seed,
-                resamples,
-            )
+    for rows, columns in scored_together(scores):
+        totals = group_totals(scores[np.ix_(rows, columns)], group[rows])
+        out[:, columns] = _interval(totals, rate[columns], seed, resamples)
     return Interval(*out)
+
+
+def scored_together(values: FloatArray) -> Iterator[tuple[BoolArray, IntArray]]:
+    """Give the columns of [n, m] that have values in the same rows, with those rows."""
+    patterns, pattern_of = np.unique(~np.isnan(values), axis=1, return_inverse=True)
+    for at, rows in enumerate(patterns.T):
+        if rows.any():
+            yield rows, np.flatnonzero(pattern_of.ravel() == at)
 
 
 def _interval(totals: GroupTotals, rate: BoolArray, seed: int, resamples: int) -> FloatArray:
@@ -146,30 +200,25 @@ def _interval(totals: GroupTotals, rate: BoolArray, seed: int, resamples: int) -
             (n_groups < FEW_GROUPS) | (value < NEAR_BOUNDARY) | (value > 1 - NEAR_BOUNDARY)
         )
         if safe.any():
-            low[safe], high[safe] = wilson(
-                value[safe],
-                effective_groups(value[safe], totals.variance[safe], totals.n_effective),
-                z,
-            )
+            size = effective_groups(value[safe], totals.variance[safe], totals.n_effective)
+            low[safe], high[safe] = wilson(value[safe], size, z)
         if not safe.all():
             lower, upper = bootstrap_quantiles(
                 totals.sums[:, ~safe], totals.counts, seed, resamples, (0.025, 0.975)
             )
             stretch = float(t.ppf(0.975, n_groups - 1)) / z * np.sqrt(n_groups / (n_groups - 1))
             mean = value[~safe]
-            low[~safe], high[~safe] = (
-                mean - (mean - lower) * stretch,
-                mean + (upper - mean) * stretch,
-            )
-        low, high = (
-            np.where(rate, np.clip(low, 0, 1), low),
-            np.where(rate, np.clip(high, 0, 1), high),
-        )
+            low[~safe] = mean - (mean - lower) * stretch
+            high[~safe] = mean + (upper - mean) * stretch
+        low[rate], high[rate] = np.clip(low[rate], 0, 1), np.clip(high[rate], 0, 1)
     return np.stack([value, low, high])
 
 
 def effective_groups(value: FloatArray, variance: FloatArray, n_effective: float) -> FloatArray:
-    """Give the number of independent yes/no groups whose rate `value` would have this `variance`; see the notes of `clustered_interval`."""
+    """Number of independent yes/no groups whose rate `value` has this variance.
+
+    `clustered_interval` gives the formula.
+    """
     binomial = np.clip(value * (1 - value), 0, None)
     groups: FloatArray = (binomial + _PSEUDO_GROUPS / n_effective) / (
         variance + _PSEUDO_GROUPS / n_effective**2
@@ -178,9 +227,124 @@ def effective_groups(value: FloatArray, variance: FloatArray, n_effective: float
 
 
 def wilson(value: FloatArray, n: FloatArray, z: float) -> tuple[FloatArray, FloatArray]:
-    """Wilson score interval of a rate `value` of `n` observations, at `z` standard deviations (`n` need not be whole)."""
+    """Wilson score interval of a rate of `n` observations (need not be whole), z deviations."""
     scale = 1 + z**2 / n
     middle = (value + z**2 / (2 * n)) / scale
     half = z / scale * np.sqrt(np.clip(value * (1 - value), 0, None) / n + z**2 / (4 * n**2))
     # At 0 and 1 one end is the value itself; rounding must not leave the value outside.
     return np.minimum(middle - half, value), np.maximum(middle + half, value)
+
+
+# ---- The shown record of a measure: mean, interval and all denominators
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MeasureRecord:
+    """One measure of one strategy, as the report shows it."""
+
+    label: str
+    """`R@10`, `delta_s`, ..."""
+    value: float
+    """Mean over the scored queries; NaN where nothing was scored."""
+    ci_low: float
+    ci_high: float
+    n_attempted: int
+    """n_scored + n_ineligible."""
+    n_scored: int
+    """Queries in the mean, those that failed included."""
+    n_failed: int
+    """Number of scored queries with at least one failed retrieval."""
+    n_ineligible: int
+    """Queries that could not be scored: empty gold, or no value."""
+    n_groups: int
+    """Number of independent groups of the scored queries, used by the interval and the gates."""
+    judged_at_k: float
+    """Mean judgement rate at the same cutoff, where it is among the labels; else NaN."""
+
+
+def aggregate(
+    labels: Sequence[str],
+    values: ArrayLike,
+    groups: ArrayLike,
+    seed: int,
+    *,
+    query_of: ArrayLike | None = None,
+    failed: ArrayLike | None = None,
+    ineligible: ArrayLike | None = None,
+    failed_value: ArrayLike = 0.0,
+    resamples: int = RESAMPLES,
+) -> list[MeasureRecord]:
+    """Aggregate values in [0, 1] into one record a label.
+
+    Parameters
+    ----------
+    labels
+        m labels.
+    values
+        [n_runs, m], one run (query x wording x seed) a row; NaN = no value.
+    groups
+        [n_queries] group code of each query; every query here was attempted.
+    seed, resamples
+        Of the interval, see `clustered_interval`.
+    query_of
+        [n_runs] query of each run; default: one run a query, in order.
+    failed
+        [n_runs] whether the retrieval failed. Such a run scores `failed_value`.
+    ineligible
+        [n_queries] or [n_queries, m] whether the query has nothing to be scored on. It wins over
+        `failed`. A query without values that did not fail is ineligible too.
+    failed_value
+        Score of a failed run, one or one a label: the worst it can be.
+    """
+    group, runs = as_codes(groups, "groups"), as_values(values)
+    n = len(group)
+    if runs.shape[1] != len(labels):
+        raise ValueError(f"values has {runs.shape[1]} columns for {len(labels)} labels")
+    query = np.arange(n) if query_of is None else as_codes(query_of, "query_of")
+    if len(query) != len(runs):
+        raise ValueError(
+            f"values has {len(runs)} rows for {len(query)} runs; "
+            "accepted: one row a run, named by query_of, or one a query"
+        )
+    broken = np.zeros(len(runs), dtype=bool) if failed is None else np.asarray(failed, dtype=bool)
+    means = within_query(
+        np.where(broken[:, None], np.asarray(failed_value, dtype=np.float64), runs), query, n
+    )
+    if ineligible is not None:
+        mask = np.asarray(ineligible, dtype=bool)
+        means[np.broadcast_to(mask[:, None] if mask.ndim == 1 else mask, means.shape)] = np.nan
+    any_failed = np.bincount(query[broken], minlength=n) > 0
+    bounds = np.stack(clustered_interval(means, group, seed, resamples), axis=1).tolist()
+    records = []
+    for at, (label, (value, low, high)) in enumerate(zip(labels, bounds, strict=True)):
+        scored = ~np.isnan(means[:, at])
+        n_scored = int(np.count_nonzero(scored))
+        beside = judged_label(label)
+        judged = means[scored, labels.index(beside)] if beside in labels else np.empty(0)
+        judged = judged[~np.isnan(judged)]
+        record = MeasureRecord(
+            label=label,
+            value=value,
+            ci_low=low,
+            ci_high=high,
+            n_attempted=len(means),
+            n_scored=n_scored,
+            n_failed=int(np.count_nonzero(scored & any_failed)),
+            n_ineligible=len(means) - n_scored,
+            n_groups=len(np.unique(group[scored])),
+            judged_at_k=float(judged.mean()) if len(judged) else float("nan"),
+        )
+        records.append(record)
+    return records
+
+
+def within_query(values: ArrayLike, query_of: ArrayLike, n_queries: int) -> FloatArray:
+    """Average the runs of each query, [n_queries, m], over those with a value; NaN without any."""
+    runs, query = as_values(values), as_codes(query_of, "query_of")
+    there = ~np.isnan(runs)
+    totals, counts = np.zeros((n_queries, runs.shape[1])), np.zeros((n_queries, runs.shape[1]))
+    np.add.at(totals, query, np.where(there, runs, 0.0))
+    np.add.at(counts, query, there)
+    counts[counts == 0] = np.nan
+    means: FloatArray = totals / counts
+    return means

@@ -1,50 +1,48 @@
-"""Whether one strategy is better than another on the same queries.
-
-Belongs here: the paired test, the interval of the difference, what the gold set can detect, and the adjustment for many comparisons.
-"""
+"""Whether one strategy is better than another on the same queries."""
 
 import dataclasses
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rag_eval.measures.arrays import FloatArray, IntArray, as_codes, as_values
-from rag_eval.measures.intervals import RESAMPLES, clustered_interval, group_totals
+from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.measures.intervals import (
+    RESAMPLES,
+    clustered_interval,
+    group_totals,
+    scored_together,
+)
+from rag_eval.measures.ranking import as_codes, as_values
 
 FLIPS = 10_000
-FEW_DIFFERING = 10  # groups; fewer differing ones are too few to resample
-_TIE = 1e-12  # differences of this size are rounding
+FEW_DIFFERING = 10
+"""Fewer groups that differ are too few to resample."""
+_TIE = 1e-12
+"""Differences of this size are rounding."""
 _CELLS = 4_000_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """Strategy a against strategy b under m measures, `[m]` each.
-
-    Parameters
-    ----------
-    delta, ci_low, ci_high
-        Mean of a - b over the queries both were scored on, and its 95 % interval.
-    p
-        Two-sided p of the sign-flip permutation test; not adjusted (`holm`).
-    n_better, n_worse, n_tied
-        Queries on which a is better, worse, or equal, in the direction in which the measure improves.
-    n_groups
-        Groups the test rests on.
-    minimum_detectable
-        Smallest true difference found with 80 % power at two-sided 5 %; NaN where no query differs, with a single group, or where it would be
-        larger than a difference of two rates can be.
-    """
+    """Strategy a against strategy b under m measures, [m] each."""
 
     delta: FloatArray
+    """Mean of a - b over the queries that both were scored on."""
     ci_low: FloatArray
     ci_high: FloatArray
     p: FloatArray
+    """Two-sided p of the sign-flip permutation test; not adjusted (`holm`)."""
     n_better: IntArray
+    """Queries on which a is better, in the direction in which the measure improves."""
     n_worse: IntArray
     n_tied: IntArray
     n_groups: IntArray
+    """Groups that the test rests on."""
     minimum_detectable: FloatArray
+    """Smallest true difference found with 80 % power at two-sided 5 %.
+
+    NaN where no query differs, with a single group, or where no two rates differ by that much.
+    """
 
 
 def paired_comparison(
@@ -60,63 +58,52 @@ def paired_comparison(
 ) -> PairedComparison:
     """Compare two strategies on their per-query means.
 
+    Test: under the null hypothesis the strategies are exchangeable within a group, so the sign of
+    the group's summed difference is flipped at random; ``p = (1 + flips at least as extreme) / (1 +
+    flips)``, which is never 0 and keeps its level.
+
+    Interval: clustered bootstrap of the differences. Where fewer than 10 groups differ, the
+    bootstrap has too little to resample (on simulated strategies that differ on 1-10 % of 50-300
+    queries it covered 86-94 %, and equal strategies got no width at all). Then two pseudo-groups
+    are added, one won and one lost by the mean size of a difference, and the t interval is taken
+    (94 % or more).
+
+    Minimum detectable difference: ``(t[0.975] + t[0.8]) * standard error`` with the standard error
+    from the group-level differences.
+
     Parameters
     ----------
     a, b
-        `[n_queries, m]` (or `[n_queries]`) values of the two strategies, already averaged inside the query; NaN = ineligible. A query
-        counts where both are scored.
+        [n_queries, m] or [n_queries] values, averaged inside the query before; NaN = ineligible. A
+        query counts where both are scored.
     groups
-        `[n_queries]` group code of each query.
+        [n_queries] group code of each query.
     seed, flips, resamples
-        Of the sign flips and of the bootstrap.
-    higher_is_better
-        Direction of the measure, one or one a measure.
-    unit_range
-        Whether the measure lies in [0, 1] by definition, one answer or one a measure.
-
-    Returns
-    -------
-    PairedComparison
-        NaN where no query was scored by both.
-
-    Notes
-    -----
-    Test: under the null hypothesis the strategies are exchangeable within a group, so the sign of the group's summed difference is
-    flipped at random; ``p = (1 + flips at least as extreme) / (1 + flips)``, which is never 0 and keeps its level.
-    Interval: clustered bootstrap of the differences. Where fewer than 10 groups differ, the bootstrap has too little to resample (on
-    simulated strategies that differ on 1-10 % of 50-300 queries it covered 86-94 %, and equal strategies got no width at all); then
-    two pseudo-groups are added, one won and one lost by the mean size of a difference, and the t interval is taken (94 % or more).
-    Minimum detectable difference: ``(t[0.975] + t[0.8]) * standard error`` with the standard error from the group-level differences.
+        Seed of the sign flips and of the bootstrap.
+    higher_is_better, unit_range
+        Direction of the measure, and whether it lies in [0, 1] by definition. Give a value for all
+        measures, or a value for each measure.
     """
     left, right, group = as_values(a), as_values(b), as_codes(groups, "groups")
     if left.shape != right.shape or len(left) != len(group):
         raise ValueError(
-            f"a has shape {left.shape}, b {right.shape}, groups {group.shape}; accepted: the same queries and measures in all"
+            f"a has shape {left.shape}, b {right.shape}, groups {group.shape}; "
+            "accepted: the same queries and measures in all"
         )
     m = left.shape[1]
     direction = np.where(np.broadcast_to(np.asarray(higher_is_better, dtype=bool), (m,)), 1.0, -1.0)
     rate = np.broadcast_to(np.asarray(unit_range, dtype=bool), (m,))
     difference = left - right
     difference[np.abs(difference) <= _TIE] = 0.0
-    interval = clustered_interval(difference, group, seed, resamples, unit_range=False)
-    low, high = interval.low.copy(), interval.high.copy()
+    value, low, high = clustered_interval(difference, group, seed, resamples, unit_range=False)
     p, detectable, n_groups = np.full(m, np.nan), np.full(m, np.nan), np.zeros(m, dtype=np.int64)
-    scored = ~np.isnan(difference)
-    patterns, pattern_of = np.unique(scored, axis=1, return_inverse=True)
-    for at in range(patterns.shape[1]):
-        rows, columns = patterns[:, at], np.flatnonzero(pattern_of.ravel() == at)
-        if not rows.any():
-            continue
+    for rows, columns in scored_together(difference):
         totals = group_totals(difference[np.ix_(rows, columns)], group[rows])
         n_groups[columns] = len(totals.counts)
-        p[columns] = sign_flip_p(totals.sums, seed, flips)
+        p[columns] = _sign_flip_p(totals.sums, seed, flips)
         error = np.sqrt(totals.variance)
-        detectable[columns] = np.where(
-            error > _TIE, _power_factor(len(totals.counts)) * error, np.nan
-        )
-        detectable[columns[rate[columns] & (detectable[columns] > 1)]] = (
-            np.nan
-        )  # no difference of two rates is that large: nothing can be detected
+        least = np.where(error > _TIE, _power_factor(len(totals.counts)) * error, np.nan)
+        detectable[columns] = np.where(rate[columns] & (least > 1), np.nan, least)
         few = rate[columns] & (
             (np.count_nonzero(totals.sums, axis=0) < FEW_DIFFERING) | (error <= _TIE)
         )
@@ -125,28 +112,22 @@ def paired_comparison(
         )
     gain = difference * direction
     better, worse, tied = (
-        (np.count_nonzero(mask, axis=0)) for mask in (gain > 0, gain < 0, gain == 0)
+        np.count_nonzero(mask, axis=0) for mask in (gain > 0, gain < 0, gain == 0)
     )
-    return PairedComparison(interval.value, low, high, p, better, worse, tied, n_groups, detectable)
+    return PairedComparison(value, low, high, p, better, worse, tied, n_groups, detectable)
 
 
-def sign_flip_p(sums: FloatArray, seed: int, flips: int = FLIPS) -> FloatArray:
-    """Two-sided p of the sign-flip test on group sums `[n_groups, m]`; every measure sees the same flips."""
+def _sign_flip_p(sums: FloatArray, seed: int, flips: int) -> FloatArray:
+    """Two-sided p of group sums [n_groups, m]; every measure sees the same flips."""
     rng = np.random.default_rng(seed)
     observed = np.abs(sums.sum(axis=0))
-    bar = observed - 1e-9 * np.abs(sums).sum(
-        axis=0
-    )  # a flip that gives the same sum must count whatever the order of addition
+    # a flip that gives the same sum must count whatever the order of addition
+    bar = observed - 1e-9 * np.abs(sums).sum(axis=0)
     extreme = np.zeros(sums.shape[1], dtype=np.int64)
     block = max(1, _CELLS // max(sums.shape))
     for start in range(0, flips, block):
-        signs = (
-            rng.integers(2, size=(min(block, flips - start), len(sums)), dtype=np.int8).astype(
-                np.float64
-            )
-            * 2
-            - 1
-        )
+        size = min(block, flips - start), len(sums)
+        signs = rng.integers(2, size=size, dtype=np.int8).astype(np.float64) * 2 - 1
         extreme += np.count_nonzero(np.abs(signs @ sums) >= bar, axis=0)
     p: FloatArray = (1 + extreme) / (1 + flips)
     return p
@@ -155,73 +136,50 @@ def sign_flip_p(sums: FloatArray, seed: int, flips: int = FLIPS) -> FloatArray:
 def _sparse_interval(
     sums: FloatArray, counts: FloatArray, value: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """95 % interval of differences in [-1, 1] of which few are not 0, by two pseudo-groups of average size.
+    """95 % interval of differences in [-1, 1] of which few are not 0, by two pseudo-groups.
 
-    One is won and one lost by the mean absolute difference of the groups that differ, to which one group that differs by 1 is added. The
-    idea is Bonett & Price (2012), Adjusted Wald intervals for a difference of binomial proportions based on paired data, Journal of
-    Educational and Behavioral Statistics 37:479-488, who add one pair to each of the two discordant cells.
+    One is won and one lost by the mean absolute difference of the groups that differ, to which one
+    group that differs by 1 is added. The idea is Bonett & Price (2012), Journal of Educational and
+    Behavioral Statistics 37:479-488, who add one pair to each of the two discordant cells.
     """
     from scipy.stats import t
 
     n_groups, size = len(counts), counts.mean()
     if n_groups < 2:  # noqa: PLR2004 - one group has no spread
         return np.full(len(value), np.nan), np.full(len(value), np.nan)
-    step = (
-        np.minimum(
-            (np.abs(sums).sum(axis=0) / size + 1) / (np.count_nonzero(sums, axis=0) + 1), 1.0
-        )
-        * size
-    )
-    all_sums, all_counts = (
-        np.concatenate([sums, step[None], -step[None]]),
-        np.append(counts, [size, size])[:, None],
-    )
+    typical = (np.abs(sums).sum(axis=0) / size + 1) / (np.count_nonzero(sums, axis=0) + 1)
+    step = np.minimum(typical, 1.0) * size
+    all_sums = np.concatenate([sums, step[None], -step[None]])
+    all_counts = np.append(counts, [size, size])[:, None]
     middle = all_sums.sum(axis=0) / all_counts.sum()
     spread = ((all_sums - middle * all_counts) ** 2).sum(axis=0)
     half = float(t.ppf(0.975, n_groups - 1)) * np.sqrt(spread) / all_counts.sum()
-    return np.clip(np.minimum(middle - half, value), -1, 1), np.clip(
-        np.maximum(middle + half, value), -1, 1
-    )
+    low, high = np.minimum(middle - half, value), np.maximum(middle + half, value)
+    return np.clip(low, -1, 1), np.clip(high, -1, 1)
 
 
 def _power_factor(n_groups: int) -> float:
     from scipy.stats import t
 
-    return (
-        float(t.ppf(0.975, n_groups - 1) + t.ppf(0.8, n_groups - 1))
-        if n_groups > 1
-        else float("nan")
-    )
+    if n_groups <= 1:
+        return float("nan")
+    return float(t.ppf(0.975, n_groups - 1) + t.ppf(0.8, n_groups - 1))
 
 
 def holm(p: ArrayLike) -> FloatArray:
-    """Holm's step-down adjustment over all comparisons shown.
+    """Adjust p values [n] for all comparisons shown, by Holm's step-down procedure.
 
-    Parameters
-    ----------
-    p
-        p values of any shape; NaN = not computed: stays NaN and does not count as a comparison.
-
-    Returns
-    -------
-    array
-        Adjusted p of the same shape, at most 1, in the same order of size.
-
-    References
-    ----------
-    Holm (1979), A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6:65-70.
+    NaN stays NaN and does not count as a comparison. Holm (1979), Scandinavian Journal of
+    Statistics 6:65-70.
 
     Examples
     --------
     >>> holm([0.01, 0.04, 0.03]).round(6).tolist()
     [0.03, 0.06, 0.06]
     """
-    values = np.asarray(p, dtype=np.float64)
-    flat = values.ravel()
-    present = np.flatnonzero(~np.isnan(flat))
-    order = present[np.argsort(flat[present], kind="stable")]
-    adjusted = flat.copy()
-    adjusted[order] = np.minimum(
-        np.maximum.accumulate(flat[order] * np.arange(len(order), 0, -1)), 1.0
-    )
-    return adjusted.reshape(values.shape)
+    adjusted = np.array(p, dtype=np.float64)
+    present = np.flatnonzero(~np.isnan(adjusted))
+    order = present[np.argsort(adjusted[present], kind="stable")]
+    scaled = adjusted[order] * np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return adjusted

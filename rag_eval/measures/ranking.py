@@ -1,37 +1,181 @@
-"""Ranking measures of many rankings at once, computed by ir-measures.
+"""Ranking measures of many rankings at once, computed by ir-measures."""
 
-Belongs here: handing rankings and relevance judgements to ir-measures as cheaply as possible. Not here: collapsing chunks to
-documents (`levels`), averages and intervals (`aggregate`).
-"""
-
-from collections.abc import Sequence
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rag_eval.measures.arrays import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    as_codes,
-    as_rankings,
-    csr,
-    expand,
-    ranks,
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.config import Level
+from rag_eval.core.errors import InputError, Problem
+
+# ---- Joins between rankings and ragged lists, without a loop over documents.
+
+PADDING = -1
+
+
+def as_codes(codes: ArrayLike, name: str, ndim: int = 1) -> IntArray:
+    """Return integers of the wanted number of dimensions as int64, else raise `ValueError`."""
+    array = np.asarray(codes)
+    if array.ndim != ndim or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(
+            f"{name}: {array.ndim}-dimensional {array.dtype}; accepted: {ndim}-dimensional integers"
+        )
+    return array.astype(np.int64, copy=False)
+
+
+def as_rankings(rankings: ArrayLike, name: str) -> IntArray:
+    """Return rankings [n, depth] as int64; raise `ValueError` where padding precedes an item."""
+    array = as_codes(rankings, name, ndim=2)
+    gaps = (array[:, 1:] >= 0) & (array[:, :-1] < 0)
+    if gaps.any():
+        row = int(np.argmax(gaps.any(axis=1)))
+        raise ValueError(
+            f"{name}: row {row} has padding before an item; accepted: -1 only at the end of a row"
+        )
+    return array
+
+
+def as_values(values: ArrayLike) -> FloatArray:
+    """Return values [n] or [n, m] as floats [n, m]."""
+    array = np.asarray(values, dtype=np.float64)
+    return array[:, None] if array.ndim == 1 else array
+
+
+def expand(indptr: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
+    """List every entry of the CSR rows named, in order; a row may be named several times.
+
+    Returns the position in `rows` that an entry belongs to, and the position of the entry.
+    """
+    starts, counts = indptr[rows], indptr[rows + 1] - indptr[rows]
+    owner = np.repeat(np.arange(len(rows)), counts)
+    before = np.cumsum(counts) - counts
+    return owner, np.arange(len(owner)) + np.repeat(starts - before, counts)
+
+
+def ranks(rankings: IntArray, rows: IntArray, items: IntArray) -> IntArray:
+    """Find the rank, from 1, of item `items[i]` in ranking `rows[i]`; 0 where it is absent.
+
+    Raises `ValueError` where such an item stands twice: every measure would count it twice.
+    """
+    n, depth = rankings.shape
+    if not len(items) or not rankings.size:
+        return np.zeros(len(items), dtype=np.int64)
+    width = max(int(rankings.max()), int(items.max())) + 1
+    wanted, inverse = np.unique(rows * width + items, return_inverse=True)
+    keys = (rankings + np.arange(n)[:, None] * width).ravel()
+    # Keys rise from ranking to ranking, so neighbouring searches touch neighbouring memory:
+    # faster than sorting the rankings.
+    at = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
+    found = np.flatnonzero((wanted[at] == keys) & (rankings.ravel() >= 0))
+    rank: IntArray = np.zeros(len(wanted), dtype=np.int64)
+    rank[at[found]] = found % depth + 1
+    if np.count_nonzero(rank) != len(found):
+        times = np.bincount(at[found], minlength=len(wanted))
+        row, item = divmod(int(wanted[int(np.argmax(times > 1))]), width)
+        raise ValueError(
+            f"ranking {row} holds item {item} more than once; accepted: each item once"
+        )
+    result: IntArray = rank[inverse]
+    return result
+
+
+def csr(rows: ArrayLike, n_rows: int, *columns: ArrayLike) -> tuple[IntArray, ...]:
+    """Sort integer columns by row, keep the order inside a row, and return (indptr, *columns)."""
+    codes = as_codes(rows, "rows")
+    order = np.argsort(codes, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=n_rows))])
+    return (indptr.astype(np.int64), *(as_codes(part, "columns")[order] for part in columns))
+
+
+# ---- The one list of ranking measures, and their names.
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """A ranking measure of ir-measures. Adding one is a line in MEASURES."""
+
+    label: str
+    """Name in ir-measures and on screen: `R`."""
+    name: str
+    """Name in JSON, MLflow and `acceptance`: `recall`."""
+    is_swept: bool = False
+    """Whether every run measures it at each k of the gold set."""
+    always: str = ""
+    """Label that every run measures besides: `RR`, `nDCG@10`."""
+    needs_cutoff: bool = False
+    of_spans: Callable[["SpanRanks", int | None], FloatArray] | None = None
+    """Value over gold spans, where it is not that of the chunks which carry a span."""
+    has_spans: bool = True
+    """Whether the measure has a meaning for spans: what was not quoted was not judged."""
+
+
+MEASURES = (
+    Measure("R", "recall", is_swept=True, needs_cutoff=True, of_spans=lambda at, k: at.recall(k)),
+    Measure(
+        "Success",
+        "success",
+        is_swept=True,
+        needs_cutoff=True,
+        of_spans=lambda spans, k: spans.success(k),
+    ),
+    Measure("P", "precision", is_swept=True, needs_cutoff=True),
+    Measure("RR", "mrr", always="RR", of_spans=lambda spans, k: spans.reciprocal(k)),
+    Measure("nDCG", "ndcg", always="nDCG@10"),
+    Measure("AP", "map"),
+    Measure("Judged", "judged", is_swept=True, has_spans=False),
 )
-from rag_eval.measures.labels import parse_label
+"""Success@k is also called "hit rate" and, wrongly, "recall@k". The mean of RR is MRR."""
+_BY_LABEL = {measure.label: measure for measure in MEASURES}
+_LABEL = re.compile(r"([A-Za-z]+)(?:@([1-9]\d{0,5}))?")
+
+
+def parse_label(label: str) -> tuple[str, int | None]:
+    """Split a label into measure and cutoff: `R@10` is ("R", 10), `RR` is ("RR", None).
+
+    Raises `InputError` for a label that is not computed here.
+    """
+    match = _LABEL.fullmatch(label)
+    measure = _BY_LABEL.get(match[1]) if match else None
+    if match is None or measure is None or (match[2] is None and measure.needs_cutoff):
+        accepted = ", ".join(
+            f"{one.label}@k" if one.needs_cutoff else f"{one.label}, {one.label}@k"
+            for one in MEASURES
+        )
+        raise InputError(
+            Problem("unknown_measure", "no such ranking measure", found=label, accepted=accepted)
+        )
+    return match[1], None if match[2] is None else int(match[2])
+
+
+def machine_name(label: str) -> str:
+    """Name for JSON, MLflow and `acceptance`: `R@10` is `recall_at_10`, `RR` is `mrr`."""
+    name, cutoff = parse_label(label)
+    machine = _BY_LABEL[name].name
+    return machine if cutoff is None else f"{machine}_at_{cutoff}"
+
+
+def labels_at(level: Level, ks: Sequence[int]) -> tuple[str, ...]:
+    """Labels that every run measures at a level, for the k of its gold set."""
+    measures = [one for one in MEASURES if one.has_spans or level != "span"]
+    swept = {one.label: [f"{one.label}@{k}" for k in ks] for one in measures if one.is_swept}
+    judged = swept.pop("Judged", [])
+    always = [one.always for one in measures if one.always]
+    return (*itertools.chain.from_iterable(swept.values()), *always, *judged)
+
+
+# ---- Scores of rankings of documents, sections or chunks.
 
 
 class Qrels(NamedTuple):
     """Judgements of every query in CSR form.
 
-    Parameters
-    ----------
-    indptr
-        `[n_queries + 1]`; query q was judged on the entries `indptr[q]` to `indptr[q + 1]`.
-    items, gains
-        `[n_judgements]` each: item code, and relevance grade; 0 or less = judged not relevant.
+    Query q was judged on the entries from `indptr[q]` to `indptr[q + 1]` of `items` (codes) and
+    `gains` (grades; 0 or less is judged not relevant).
     """
 
     indptr: IntArray
@@ -48,7 +192,7 @@ class Qrels(NamedTuple):
 
     @property
     def n_relevant(self) -> IntArray:
-        """Number of relevant items of each query, `[n_queries]`; where it is 0 the query is ineligible."""
+        """Number of relevant items of each query, [n_queries]; a query with 0 is ineligible."""
         query = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
         return np.bincount(query[self.gains > 0], minlength=len(self.indptr) - 1)
 
@@ -58,35 +202,26 @@ def score_rankings(
 ) -> FloatArray:
     """Score every ranking under every label.
 
+    A measure depends on a ranking only through the gains at its positions and the gains it missed.
+    So documents are renamed by their position, which lets all rankings of one length share one run
+    dictionary; rankings with the same pattern of gains (both seeds, say) are scored once; and no
+    ranking is passed deeper than the deepest cutoff asked for.
+
     Parameters
     ----------
     items
-        `[n_rankings, depth]` item codes, best first, -1 = padding, no item twice in a row.
+        [n, depth] item codes, best first, -1 = padding, no item twice in a row.
     qrels
         Judgements, by query code.
     query_of
-        `[n_rankings]` query code of each ranking.
+        [n] query code of each ranking.
     labels
-        ir-measures names: `R@10`, `Success@5`, `RR`, `RR@10`, `nDCG@10`, `P@5`, `AP`, `Judged@10`.
+        ir-measures names: `R@10`, `Success@5`, `RR`, `nDCG@10`, `P@5`, `AP`, `Judged@10`.
 
     Returns
     -------
-    array
-        `[n_rankings, n_labels]` in [0, 1]. A ranking without items scores 0. A ranking of a query without relevant items is NaN
-        under every label: there is nothing to find, so it is ineligible, neither 0 nor 1.
-
-    Raises
-    ------
-    InputError
-        An unknown label.
-    ValueError
-        Arrays of the wrong shape, padding before an item, or a judged item twice in a ranking.
-
-    Notes
-    -----
-    A measure depends on a ranking only through the gains at its positions and the gains it missed. So documents are renamed by
-    their position, which lets all rankings of one length share one run dictionary; rankings with the same pattern of gains (both
-    seeds, say) are scored once; and no ranking is passed deeper than the deepest cutoff asked for.
+    float [n, n_labels] in [0, 1]
+        0 for an empty ranking, NaN for a query without relevant items, which is ineligible.
     """
     rankings, query = as_rankings(items, "items"), as_codes(query_of, "query_of")
     if len(rankings) != len(query):
@@ -97,40 +232,29 @@ def score_rankings(
     if not len(eligible) or not labels:
         return scores
     judged = _judged_pairs(rankings[eligible], qrels, query[eligible])
-    for whole in (
-        False,
-        True,
-    ):  # measures without a cutoff need the whole ranking, the others must not pay for it
-        chosen = [name for name in cutoffs if (cutoffs[name] is None) == whole]
+    swept = [name for name in cutoffs if cutoffs[name] is not None]
+    whole = [name for name in cutoffs if cutoffs[name] is None]
+    # measures without a cutoff need the whole ranking; the others must not pay for it
+    for chosen, deepest in (
+        (swept, max((cutoffs[name] or 0 for name in swept), default=0)),
+        (whole, rankings.shape[1]),
+    ):
         if chosen:
-            depth = (
-                rankings.shape[1]
-                if whole
-                else min(rankings.shape[1], max(cutoffs[name] or 0 for name in chosen))
-            )
-            values = _score(
-                judged, np.count_nonzero(rankings[eligible, :depth] >= 0, axis=1), depth, chosen
-            )
+            depth = min(rankings.shape[1], deepest)
+            lengths = np.count_nonzero(rankings[eligible, :depth] >= 0, axis=1)
+            values = dict(zip(chosen, _score(judged, lengths, depth, chosen).T, strict=True))
             for column, name in enumerate(labels):
-                if name in chosen:
-                    scores[eligible, column] = values[:, chosen.index(name)]
+                if name in values:
+                    scores[eligible, column] = values[name]
     return scores
 
 
 def relevant_ranks(
     items: ArrayLike, qrels: Qrels, query_of: ArrayLike
 ) -> tuple[IntArray, FloatArray]:
-    """Rank of every relevant item of every ranking.
+    """Rank every relevant item of every ranking; arguments as for `score_rankings`.
 
-    Parameters
-    ----------
-    items, qrels, query_of
-        As for `score_rankings`.
-
-    Returns
-    -------
-    owner, rank
-        `[n_pairs]` each: the ranking, and the rank from 1, inf where the ranking lacks the item.
+    Returns [n_pairs] each: the ranking, and the rank from 1, inf where the ranking lacks the item.
     """
     rankings, query = as_rankings(items, "items"), as_codes(query_of, "query_of")
     owner, entry = expand(qrels.indptr, query)
@@ -140,60 +264,68 @@ def relevant_ranks(
     return owner, np.where(found > 0, found, np.inf)
 
 
+def precision_upper_bound(
+    items: ArrayLike, qrels: Qrels, query_of: ArrayLike, k: int
+) -> FloatArray:
+    """P@k of each ranking were all unjudged items relevant; NaN without a relevant item.
+
+    The denominator is k, also for shorter rankings, whose empty positions are irrelevant (TREC).
+    P@k itself is the lower bound: it counts unjudged items as irrelevant.
+    """
+    rankings, query = as_rankings(items, "items")[:, :k], as_codes(query_of, "query_of")
+    row, entry = expand(qrels.indptr, query)
+    irrelevant = (qrels.gains[entry] <= 0) & (ranks(rankings, row, qrels.items[entry]) > 0)
+    possible = np.count_nonzero(rankings >= 0, axis=1).astype(np.float64)
+    possible -= np.bincount(row[irrelevant], minlength=len(query))
+    possible[qrels.n_relevant[query] == 0] = np.nan
+    bound: FloatArray = possible / k
+    return bound
+
+
 class _Judged(NamedTuple):
     """Every (ranking, judged item) pair, ordered by ranking."""
 
     row: IntArray
     rank: IntArray
     gain: IntArray
-    profile: IntArray  # [n_rankings]: rankings of equal profile have the same gains to find
+    profile: IntArray
+    """[n_rankings]: rankings of equal profile have the same gains to find."""
 
 
 def _judged_pairs(rankings: IntArray, qrels: Qrels, query: IntArray) -> _Judged:
     row, entry = expand(qrels.indptr, query)
     rank = ranks(rankings, row, qrels.items[entry])
-    gain = np.maximum(qrels.gains[entry], 0)
     n_queries = len(qrels.indptr) - 1
     order = np.lexsort((qrels.gains, np.repeat(np.arange(n_queries), np.diff(qrels.indptr))))
     gains = np.maximum(qrels.gains[order], 0)
     codes: dict[bytes, int] = {}
-    bounds = zip(qrels.indptr[:-1].tolist(), qrels.indptr[1:].tolist(), strict=True)
+    bounds = itertools.pairwise(qrels.indptr.tolist())
     relevant = (gains[start:stop] for start, stop in bounds)
-    profile = np.fromiter(
-        (codes.setdefault(part[part > 0].tobytes(), len(codes)) for part in relevant),
-        np.int64,
-        n_queries,
-    )
-    return _Judged(row, rank, gain, profile[query])
+    profile = [codes.setdefault(part[part > 0].tobytes(), len(codes)) for part in relevant]
+    return _Judged(row, rank, np.maximum(qrels.gains[entry], 0), np.array(profile)[query])
 
 
 def _score(judged: _Judged, lengths: IntArray, depth: int, labels: list[str]) -> FloatArray:
-    """Values `[n_rankings, n_labels]` of rankings cut at `depth`."""
+    """Score rankings cut at `depth`, [n_rankings, n_labels]."""
     found: BoolArray = (judged.rank > 0) & (judged.rank <= depth)
     pattern = np.full((len(lengths), depth + 2), -1, dtype=np.int32)
     pattern[:, 0], pattern[:, 1] = judged.profile, lengths
     pattern[judged.row[found], judged.rank[found] + 1] = judged.gain[found]
-    _, first, same = np.unique(
-        pattern.view(f"V{pattern.itemsize * (depth + 2)}").ravel(),
-        return_index=True,
-        return_inverse=True,
-    )
+    rows = pattern.view(f"V{pattern.itemsize * (depth + 2)}").ravel()
+    _, first, same = np.unique(rows, return_index=True, return_inverse=True)
 
     number = np.full(len(lengths), -1)
     number[first] = np.arange(len(first))
-    kept = np.flatnonzero(
-        (number[judged.row] >= 0) & (found | (judged.gain > 0))
-    )  # unjudged and missed irrelevant items change nothing
+    # unjudged and missed irrelevant items change nothing
+    kept = np.flatnonzero((number[judged.row] >= 0) & (found | (judged.gain > 0)))
     order = kept[np.argsort(number[judged.row[kept]], kind="stable")]
     counts = np.bincount(number[judged.row[order]], minlength=len(first))
     ends = np.cumsum(counts)
     within = np.arange(len(order)) - np.repeat(ends - counts, counts)
-    names = [
-        str(position) for position in range(depth + int(counts.max(initial=0)))
-    ]  # by position; what was missed gets the names after
-    item = np.array(names, dtype=object)[
-        np.where(found[order], judged.rank[order] - 1, depth + within)
-    ].tolist()
+    # documents are named by their position; missed ones get the names after
+    names = [str(position) for position in range(depth + int(counts.max(initial=0)))]
+    places = np.where(found[order], judged.rank[order] - 1, depth + within)
+    item = np.array(names, dtype=object)[places].tolist()
     gain = judged.gain[order].tolist()
     shared = {
         n: {name: float(depth - at) for at, name in enumerate(names[:n])}
@@ -203,9 +335,8 @@ def _score(judged: _Judged, lengths: IntArray, depth: int, labels: list[str]) ->
         str(i): dict(zip(item[end - n : end], gain[end - n : end], strict=True))
         for i, (end, n) in enumerate(zip(ends.tolist(), counts.tolist(), strict=True))
     }
-    run = {
-        str(i): shared[n] for i, n in enumerate(lengths[first].tolist()) if n
-    }  # an empty ranking is left out: ir-measures gives it 0
+    # an empty ranking is left out: ir-measures gives it 0
+    run = {str(i): shared[n] for i, n in enumerate(lengths[first].tolist()) if n}
     return _call_ir_measures(qrels, run, labels)[same]
 
 
@@ -214,14 +345,182 @@ def _call_ir_measures(
 ) -> FloatArray:
     import ir_measures
 
-    # Built from its parts: ir_measures.parse_measure needs ast.Num, which Python 3.12 deprecates and 3.14 lacks.
-    parts = [parse_label(name) for name in labels]
+    # Built from its parts: ir_measures.parse_measure needs ast.Num, which Python 3.14 lacks.
     measures = [
         getattr(ir_measures, name) if cutoff is None else getattr(ir_measures, name) @ cutoff
-        for name, cutoff in parts
+        for name, cutoff in map(parse_label, labels)
     ]
     column = {measure: at for at, measure in enumerate(measures)}
     values = np.zeros((len(qrels), len(labels)))
     for metric in ir_measures.iter_calc(measures, qrels, run):
         values[int(metric.query_id), column[metric.measure]] = metric.value
     return values
+
+
+def judged_label(label: str) -> str | None:
+    """Name the judgement rate beside a measure: `Judged@10` for `R@10`; None for other names."""
+    try:
+        name, cutoff = parse_label(label)
+    except InputError:
+        return None
+    if name == "Judged":
+        return None
+    return "Judged" if cutoff is None else f"Judged@{cutoff}"
+
+
+# ---- From chunk rankings to the level that is scored: documents, sections, evidence spans.
+
+
+class Spans(NamedTuple):
+    """Gold spans of every query, and the chunks that carry each span, both in CSR form.
+
+    Query q has the spans from `indptr[q]` to `indptr[q + 1]`. Span s is carried by the chunks
+    `carriers[carrier_indptr[s]:carrier_indptr[s + 1]]`; one that no chunk carries stays in the
+    denominator, because it cannot be found.
+    """
+
+    indptr: IntArray
+    carrier_indptr: IntArray
+    carriers: IntArray
+
+
+class Extents(NamedTuple):
+    """Where texts lie, [n] each: document code, first character, one past the last character."""
+
+    document: ArrayLike
+    start: ArrayLike
+    end: ArrayLike
+
+
+def collapse(chunks: ArrayLike, group_of_chunk: ArrayLike, depth_out: int) -> IntArray:
+    """Turn rankings of chunks into rankings of documents or sections, each at its best rank.
+
+    Parameters
+    ----------
+    chunks
+        [n, depth] chunk codes, best first, -1 = padding.
+    group_of_chunk
+        [n_chunks] document or section code of each chunk.
+    depth_out
+        Number of groups kept.
+
+    Returns
+    -------
+    int [n, depth_out]
+        Group codes, each once in its row, -1 = padding.
+    """
+    rankings = as_codes(chunks, "chunks", ndim=2)
+    group_of = as_codes(group_of_chunk, "group_of_chunk")
+    out = np.full((len(rankings), depth_out), PADDING, dtype=np.int64)
+    if not rankings.size or not len(group_of):
+        return out
+    groups = np.where(rankings >= 0, group_of[rankings], PADDING)
+    # a stable sort keeps the best rank first inside a group
+    order = np.argsort(groups, axis=1, kind="stable")
+    ordered = np.take_along_axis(groups, order, axis=1)
+    leads = ordered >= 0
+    leads[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    first = np.zeros_like(leads)
+    np.put_along_axis(first, order, leads, axis=1)
+    place = np.cumsum(first, axis=1) - 1
+    row, column = np.nonzero(first & (place < depth_out))
+    out[row, place[row, column]] = groups[row, column]
+    return out
+
+
+def span_carriers(spans: Extents, chunks: Extents) -> tuple[IntArray, IntArray]:
+    """Find the chunks that carry each span, as `carrier_indptr` and `carriers` of `Spans`.
+
+    A chunk carries a span when they overlap by at least half of the shorter of the two.
+    """
+    s_doc, s_start, s_end = (as_codes(part, "spans") for part in spans)
+    c_doc, c_start, c_end = (as_codes(part, "chunks") for part in chunks)
+    n_documents = max(int(s_doc.max(initial=-1)), int(c_doc.max(initial=-1))) + 1
+    chunks_indptr, chunk_order = csr(c_doc, n_documents, np.arange(len(c_doc)))
+    span, entry = expand(chunks_indptr, s_doc)
+    chunk = chunk_order[entry]
+    overlap = np.minimum(s_end[span], c_end[chunk]) - np.maximum(s_start[span], c_start[chunk])
+    shorter = np.minimum(s_end[span] - s_start[span], c_end[chunk] - c_start[chunk])
+    carries = (overlap > 0) & (2 * overlap >= shorter)
+    indptr, carriers = csr(span[carries], len(s_doc), chunk[carries])
+    return indptr, carriers
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanRanks:
+    """Ranks of the gold spans of n rankings."""
+
+    owner: IntArray
+    """[n_pairs] ranking of each span."""
+    rank: FloatArray
+    """[n_pairs] rank, from 1, of the first chunk that carries the span; inf where none does."""
+    n: int
+
+    @property
+    def first(self) -> FloatArray:
+        """Rank of the first chunk that carries any span, [n]; NaN without a gold span."""
+        first = np.full(self.n, np.nan)
+        first[self.owner] = np.inf
+        np.minimum.at(first, self.owner, self.rank)
+        return first
+
+    def recall(self, k: int | None) -> FloatArray:
+        """Share of the gold spans that the top k chunks carry, [n]."""
+        n_spans = np.bincount(self.owner, minlength=self.n).astype(np.float64)
+        n_spans[n_spans == 0] = np.nan
+        kept = self.owner if k is None else self.owner[self.rank <= k]
+        return np.asarray(np.bincount(kept, minlength=self.n) / n_spans)
+
+    def success(self, k: int | None) -> FloatArray:
+        """Whether any of the top k chunks carries a gold span, [n]."""
+        first = self.first
+        found = (first <= (np.inf if k is None else k)).astype(float)
+        return np.where(np.isnan(first), np.nan, found)
+
+    def reciprocal(self, k: int | None) -> FloatArray:
+        """1 / rank of the first chunk that carries a gold span, [n]."""
+        first = self.first
+        return 1.0 / (first if k is None else np.where(first > k, np.inf, first))
+
+
+def score_spans(
+    rows: ArrayLike, spans: Spans, qrels: Qrels, query_of: ArrayLike, labels: Sequence[str]
+) -> FloatArray:
+    """Score rankings of chunks by gold spans, [n, n_labels]; NaN without a gold span.
+
+    `qrels` judges chunks: those that carry a span are relevant. Measures without a rule of their
+    own for spans rate the chunks.
+    """
+    ranked = span_ranks(rows, spans, query_of)
+    parsed = [parse_label(label) for label in labels]
+    by_chunk = [
+        label
+        for label, (name, _) in zip(labels, parsed, strict=True)
+        if _BY_LABEL[name].of_spans is None
+    ]
+    chunk_values = dict(
+        zip(by_chunk, score_rankings(rows, qrels, query_of, by_chunk).T, strict=True)
+    )
+    eligible = ~np.isnan(ranked.first)
+    columns = []
+    for label, (name, k) in zip(labels, parsed, strict=True):
+        rule = _BY_LABEL[name].of_spans
+        if rule is None:
+            columns.append(np.where(eligible, np.nan_to_num(chunk_values[label]), np.nan))
+        else:
+            columns.append(rule(ranked, k))
+    return np.stack(columns, axis=1)
+
+
+def span_ranks(chunks: ArrayLike, spans: Spans, query_of: ArrayLike) -> SpanRanks:
+    """Find the first chunk that carries each gold span of each ranking.
+
+    `chunks` is [n, depth] chunk codes, best first, -1 = padding. `query_of` is [n].
+    """
+    rankings, query = as_codes(chunks, "chunks", ndim=2), as_codes(query_of, "query_of")
+    owner, span = expand(spans.indptr, query)
+    pair, entry = expand(spans.carrier_indptr, span)
+    found = ranks(rankings, owner[pair], spans.carriers[entry])
+    best = np.full(len(owner), np.inf)
+    np.minimum.at(best, pair, np.where(found > 0, found, np.inf))
+    return SpanRanks(owner, best, len(query))

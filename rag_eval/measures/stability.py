@@ -1,66 +1,221 @@
-"""Whether a question finds the same evidence, close to itself, however it is put.
-
-Belongs here: semantic distance `delta_s` with its zones, and the `lambda` state of a query. Not here: how much of the variation
-comes from where (`variation`).
-"""
+"""Whether a question finds the same evidence, close to itself, however it is put."""
 
 import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rag_eval.measures.arrays import BoolArray, FloatArray, as_codes
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.measures.ranking import as_codes, as_rankings, ranks
+
+# ---- How alike two rankings are.
+
+_BLOCK = 100_000
+"""Pairs of rankings at a time: bounds the memory."""
+_RBO_P = 0.9
+"""Persistence: how far down the reader goes; 0.9 puts 86 % of the weight on the top 10."""
+
+
+def mean_pairwise_rbo(rankings: ArrayLike, query_of: ArrayLike, n_queries: int) -> FloatArray:
+    """Average the rank-biased overlap of all pairs of runs (wordings x seeds) of each query.
+
+    Parameters
+    ----------
+    rankings
+        [n, k] top k of each run, -1 = padding.
+    query_of
+        [n] query code of each run.
+    n_queries
+        Number of queries.
+
+    Returns
+    -------
+    float [n_queries]
+        NaN where a query has fewer than two runs.
+    """
+    lists, query = as_rankings(rankings, "rankings"), as_codes(query_of, "query_of")
+    first, second = _pairs(query, n_queries)
+    total = np.zeros(n_queries)
+    for start in range(0, len(first), _BLOCK):
+        one, two = first[start : start + _BLOCK], second[start : start + _BLOCK]
+        overlap = _rank_biased_overlap(lists[one], lists[two])
+        total += np.bincount(query[one], weights=overlap, minlength=n_queries)
+    count = np.bincount(query[first], minlength=n_queries).astype(np.float64)
+    count[count == 0] = np.nan
+    mean: FloatArray = total / count
+    return mean
+
+
+def _pairs(query: IntArray, n_queries: int) -> tuple[IntArray, IntArray]:
+    """Both members of every unordered pair of runs of the same query."""
+    order = np.argsort(query, kind="stable")
+    counts = np.bincount(query, minlength=n_queries)
+    within = np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
+    later = np.repeat(counts, counts) - within - 1  # runs of the same query after this one
+    first = np.repeat(np.arange(len(query)), later)
+    second = first + 1 + np.arange(len(first)) - np.repeat(np.cumsum(later) - later, later)
+    return order[first], order[second]
+
+
+def _rank_biased_overlap(left: IntArray, right: IntArray) -> FloatArray:
+    """Extrapolated rank-biased overlap of each row of `left` [n, k] with that of `right`.
+
+    RBO_EXT for lists of unequal length: Webber, Moffat & Zobel (2010), TOIS 28(4), equation 32.
+    Identical lists give 1, disjoint ones 0. Two empty lists are identical, an empty and a filled
+    one disjoint. A list and its own beginning give 1: the unseen rest is taken to agree likewise.
+    """
+    p, (n, depth) = _RBO_P, left.shape
+    if not n or not depth:
+        return np.ones(n)
+    row, column = np.nonzero(left >= 0)
+    other = ranks(right, row, left[row, column])
+    seen_at = np.maximum(column, other - 1)[other > 0]
+    counts = np.bincount(row[other > 0] * depth + seen_at, minlength=n * depth)
+    shared = counts.reshape(n, depth).cumsum(axis=1)
+
+    lengths = np.stack([np.count_nonzero(left >= 0, axis=1), np.count_nonzero(right >= 0, axis=1)])
+    short, long = lengths.min(axis=0), lengths.max(axis=0)
+    s, longest = np.maximum(short, 1)[:, None], np.maximum(long, 1)[:, None]
+    d = np.arange(1, depth + 1)
+    shared_at_s = np.take_along_axis(shared, s - 1, axis=1)
+    shared_at_l = np.take_along_axis(shared, longest - 1, axis=1)
+    seen = np.where(d <= longest, shared / d, 0.0)
+    assumed = np.where((d > s) & (d <= longest), shared_at_s * (d - s) / (s * d), 0.0)
+    body = (1 - p) / p * ((seen + assumed) * p**d).sum(axis=1, keepdims=True)
+    tail = ((shared_at_l - shared_at_s) / longest + shared_at_s / s) * p**longest
+    overlap = np.clip(body + tail, 0.0, 1.0)[:, 0]
+    return np.where(short > 0, overlap, np.where(long == 0, 1.0, 0.0))
+
+
+def ann_recall(approximate: ArrayLike, exact: ArrayLike, k: int) -> FloatArray:
+    """Share of the exact top k that the approximate top k holds (`ann_recall_at_k`), [n].
+
+    Both are [n, depth] item codes, best first, -1 = padding. NaN where exact search found nothing.
+    """
+    true = as_rankings(exact, "exact")[:, :k]
+    shared = _count_shared(as_rankings(approximate, "approximate")[:, :k], true)
+    return _divide(shared, np.count_nonzero(true >= 0, axis=1))
+
+
+def shared_share(a: ArrayLike, b: ArrayLike) -> FloatArray:
+    """Share of the items that two lists have in common, whatever their order (`overlap@k`), [n].
+
+    Both are [n, k] item codes, -1 = padding. The longer list counts; NaN where both are empty.
+
+    Examples
+    --------
+    >>> shared_share([[3, 1, 2]], [[2, 9, -1]]).round(3).tolist()
+    [0.333]
+    """
+    left, right = as_rankings(a, "a"), as_rankings(b, "b")
+    lengths = [np.count_nonzero(part >= 0, axis=1) for part in (left, right)]
+    return _divide(_count_shared(left, right), np.maximum(*lengths))
+
+
+def _count_shared(left: IntArray, right: IntArray) -> IntArray:
+    if len(left) != len(right):
+        raise ValueError(f"{len(left)} rankings beside {len(right)}")
+    row, column = np.nonzero(left >= 0)
+    there = ranks(right, row, left[row, column]) > 0
+    return np.bincount(row[there], minlength=len(left))
+
+
+def _divide(part: IntArray, whole: IntArray) -> FloatArray:
+    share: FloatArray = np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
+    return share
+
+
+# ---- Whether a question finds the same evidence, close to itself, however it is put.
 
 STABLE_BELOW, TRANSITIONAL_BELOW, DELTA_S_TARGET = 0.40, 0.60, 0.45
 RBO_CONVERGENT, RBO_CHAOTIC = 0.5, 0.2
-SAME_DISTANCE = 0.02  # two delta_s closer than this cannot tell the anchor from the decoy
+SAME_DISTANCE = 0.02
+"""Two delta_s closer than this cannot tell the anchor from the decoy."""
 
 LambdaState = Literal["convergent", "recursive", "divergent", "chaotic", "undefined"]
 
-# reason -> (state, likely cause and what to look at)
 LAMBDA_REASONS: dict[str, tuple[LambdaState, str]] = {
-    "same_hits_same_order": ("convergent", "Every wording and seed brings the same evidence. If the question is always missed, look at whether its evidence is indexed at all."),
-    "seeds_change_hit": ("recursive", "The same wording hits or misses depending on the seed: approximate search, or ties broken by chance. Look at ann_recall_at_k against exact search, the index's search effort, and tie-breaking."),
-    "wordings_change_hit": ("divergent", "Some wordings find the evidence and others do not: vocabulary mismatch. Look at the terms the missing wordings share with no gold document; try hybrid retrieval or query expansion."),
-    "order_drifts": ("divergent", "The hit does not change but the lists agree only in part: many chunks of near-equal score. Look at duplicates, chunk size, and a rerank step."),
-    "seeds_and_wordings_change_hit": ("chaotic", "Both the seed and the wording decide whether the evidence is found. Look at the recall of the index first (ann_recall_at_k), then at the wordings."),
-    "lists_disagree": ("chaotic", "The lists of the wordings and seeds have almost nothing in common. Look at whether the question is too short or ambiguous, and whether the embedding fits this language and corpus."),
-    "one_run": ("undefined", "Only one run of this question: nothing to compare. Add paraphrases or seeds."),
-}  # fmt: skip
+    "same_hits_same_order": (
+        "convergent",
+        (
+            "Every wording and seed brings the same evidence. If the question is always missed, "
+            "look at whether its evidence is indexed at all."
+        ),
+    ),
+    "seeds_change_hit": (
+        "recursive",
+        (
+            "The same wording hits or misses depending on the seed: approximate search, or ties "
+            "broken by chance. Look at ann_recall_at_k against exact search, the index's search "
+            "effort, and tie-breaking."
+        ),
+    ),
+    "wordings_change_hit": (
+        "divergent",
+        (
+            "Some wordings find the evidence and others do not: vocabulary mismatch. Look at "
+            "the terms the missing wordings share with no gold document; try hybrid retrieval "
+            "or query expansion."
+        ),
+    ),
+    "order_drifts": (
+        "divergent",
+        (
+            "The hit does not change but the lists agree only in part: many chunks of near-equal "
+            "score. Look at duplicates, chunk size, and a rerank step."
+        ),
+    ),
+    "seeds_and_wordings_change_hit": (
+        "chaotic",
+        (
+            "Both the seed and the wording decide whether the evidence is found. Look at the "
+            "recall of the index first (ann_recall_at_k), then at the wordings."
+        ),
+    ),
+    "lists_disagree": (
+        "chaotic",
+        (
+            "The lists of the wordings and seeds have almost nothing in common. Look at whether "
+            "the question is too short or ambiguous, and whether the embedding fits this "
+            "language and corpus."
+        ),
+    ),
+    "one_run": (
+        "undefined",
+        "Only one run of this question: nothing to compare. Add paraphrases or seeds.",
+    ),
+}
+"""State, likely cause and advice of each reason."""
 
 
 def delta_s(query_vectors: ArrayLike, chunk_vectors: ArrayLike, top: ArrayLike) -> FloatArray:
-    """Semantic distance between a text and what was retrieved: 1 - cosine with the mean vector of the top chunks.
+    """Compute 1 - cosine of texts with the mean of the top retrieved chunks.
 
     Parameters
     ----------
     query_vectors
-        `[n, d]`: the vector of each question; or of its anchor, or of its decoy section, for the distance to those.
+        [n, d] vector of each question, or of its anchor or decoy for the distance to those.
     chunk_vectors
-        `[n_chunks, d]`, of the same embedding.
+        [n_chunks, d] of the same embedding.
     top
-        `[n, k]` chunk codes retrieved, -1 = padding.
+        [n, k] chunk codes retrieved, -1 = padding.
 
     Returns
     -------
-    array
-        `[n]` clipped to [0, 1]; NaN where nothing was retrieved. A zero vector (a text without any known term) points nowhere, so its
-        distance is 1.
+    float [n] in [0, 1]
+        NaN where nothing was retrieved. A zero vector (a text without any known term) points
+        nowhere, so its distance is 1.
     """
     from scipy.sparse import csr_array
 
     query = np.asarray(query_vectors, dtype=np.float64)
     chunks, codes = np.asarray(chunk_vectors, dtype=np.float64), as_codes(top, "top", ndim=2)
-    if query.shape != (len(codes), chunks.shape[1]):
-        raise ValueError(
-            f"query_vectors has shape {query.shape}; accepted: {(len(codes), chunks.shape[1])}, one row a ranking and the width of chunk_vectors"
-        )
     indptr = np.concatenate([[0], np.cumsum(np.count_nonzero(codes >= 0, axis=1))])
     chosen = codes[codes >= 0]
-    total = (
-        csr_array((np.ones(len(chosen)), chosen, indptr), shape=(len(codes), len(chunks))) @ chunks
-    )  # the sum points where the mean does
+    shape = len(codes), len(chunks)
+    # the sum of the vectors points where their mean does
+    total = csr_array((np.ones(len(chosen)), chosen, indptr), shape=shape) @ chunks
     scale = np.linalg.norm(query, axis=1) * np.linalg.norm(total, axis=1)
     cosine = np.divide(
         (query * total).sum(axis=1), scale, out=np.zeros(len(codes)), where=scale > 0
@@ -71,98 +226,58 @@ def delta_s(query_vectors: ArrayLike, chunk_vectors: ArrayLike, top: ArrayLike) 
 
 
 def zones(distance: ArrayLike) -> NDArray[np.str_]:
-    """Zone of each `delta_s`: `stable` under 0.40, `transitional` under 0.60, else `risk`; `undefined` for NaN."""
+    """Zone of each `delta_s`: `stable`, `transitional` or `risk`; `undefined` for NaN."""
     values = np.asarray(distance, dtype=np.float64)
     conditions = [np.isnan(values), values < STABLE_BELOW, values < TRANSITIONAL_BELOW]
     return np.select(conditions, ["undefined", "stable", "transitional"], default="risk")
 
 
-def equally_close(
-    to_anchor: ArrayLike, to_decoy: ArrayLike, tolerance: float = SAME_DISTANCE
-) -> BoolArray:
-    """Whether what was retrieved is as close to the decoy as to the anchor, within `tolerance`; False where either is NaN."""
-    gap = np.abs(np.asarray(to_anchor, dtype=np.float64) - np.asarray(to_decoy, dtype=np.float64))
-    close: BoolArray = gap <= tolerance
+def equally_close(to_anchor: FloatArray, to_decoy: FloatArray) -> BoolArray:
+    """Tell whether retrieved chunks are as close to the decoy as to the anchor; False for NaN."""
+    close: BoolArray = np.abs(to_anchor - to_decoy) <= SAME_DISTANCE
     return close
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LambdaStates:
-    """State of each query, `[n_queries]` each.
-
-    Parameters
-    ----------
-    state
-        `convergent`, `recursive`, `divergent`, `chaotic` or `undefined`.
-    reason
-        Key of `LAMBDA_REASONS`, which holds the likely cause and what to look at.
-    convergent_and_hit
-        Convergent, and the evidence was found in every run: what gates count.
-    """
+    """State of each query, [n_queries] each."""
 
     state: NDArray[np.str_]
     reason: NDArray[np.str_]
+    """Keys of `LAMBDA_REASONS`."""
     convergent_and_hit: BoolArray
-
-    @property
-    def causes(self) -> list[str]:
-        """Likely cause and what to look at, one text a query."""
-        return [LAMBDA_REASONS[reason][1] for reason in self.reason.tolist()]
+    """Whether a query is convergent with the evidence in every run; gates count these."""
 
 
 def lambda_states(hits: ArrayLike, mean_rbo: ArrayLike) -> LambdaStates:
-    """State of each query over its wordings and seeds.
+    """Classify each query over its wordings and seeds.
+
+    In this order: chaotic when both seeds and wordings change the hit or the overlap is under 0.2;
+    recursive when seeds change it under the same wording; divergent when wordings change it under
+    the same seed, or the overlap is under 0.5; else convergent. Fewer than two runs are undefined.
 
     Parameters
     ----------
     hits
-        `[n_queries, n_wordings, n_seeds]`, bool or 0/1; NaN where a query has no such run.
+        [n_queries, n_wordings, n_seeds], bool or 0/1; NaN where a query has no such run.
     mean_rbo
-        `[n_queries]` mean pairwise rank-biased overlap of the runs' top k (`overlap.mean_pairwise_rbo`).
-
-    Returns
-    -------
-    LambdaStates
-        In this order: chaotic when both seeds and wordings change the hit or the overlap is under 0.2; recursive when seeds change it
-        under the same wording; divergent when wordings change it under the same seed, or the overlap is under 0.5; else convergent.
-        Fewer than two runs are undefined.
-
-    Raises
-    ------
-    ValueError
-        Wrong shapes, or a query with two runs or more but no overlap.
+        [n_queries] mean pairwise rank-biased overlap of the runs' top k.
     """
-    pattern, overlap = np.asarray(hits, dtype=np.float64), np.asarray(mean_rbo, dtype=np.float64)
-    if pattern.ndim != 3 or overlap.shape != pattern.shape[:1]:  # noqa: PLR2004 - the three axes of the signature
-        raise ValueError(
-            f"hits has shape {pattern.shape} and mean_rbo {overlap.shape}; accepted: [n_queries, n_wordings, n_seeds] and [n_queries]"
-        )
+    pattern, overlap = _cube(hits), np.asarray(mean_rbo, dtype=np.float64)
     runs = np.count_nonzero(~np.isnan(pattern), axis=(1, 2))
-    if np.isnan(overlap[runs > 1]).any():
-        raise ValueError(
-            "mean_rbo is NaN for a query with two runs or more; accepted: the mean over its pairs of runs"
-        )
     seeds = _varies(pattern, (2,)).any(axis=1)
     wordings = _varies(pattern, (1,)).any(axis=1)
     # Two runs that share neither wording nor seed: the wording is the likelier cause.
     wordings |= _varies(pattern, (1, 2)) & ~seeds
-    conditions = [
-        runs <= 1,
-        seeds & wordings,
-        overlap < RBO_CHAOTIC,
-        seeds,
-        wordings,
-        overlap < RBO_CONVERGENT,
-    ]
-    reasons = [
-        "one_run",
-        "seeds_and_wordings_change_hit",
-        "lists_disagree",
-        "seeds_change_hit",
-        "wordings_change_hit",
-        "order_drifts",
-    ]
-    reason = np.select(conditions, reasons, default="same_hits_same_order")
+    rules = {
+        "one_run": runs <= 1,
+        "seeds_and_wordings_change_hit": seeds & wordings,
+        "lists_disagree": overlap < RBO_CHAOTIC,
+        "seeds_change_hit": seeds,
+        "wordings_change_hit": wordings,
+        "order_drifts": overlap < RBO_CONVERGENT,
+    }
+    reason = np.select(list(rules.values()), list(rules), default="same_hits_same_order")
     state = np.array([LAMBDA_REASONS[name][0] for name in reason.tolist()], dtype=np.str_)
     always = (np.where(np.isnan(pattern), 1.0, pattern) > 0).all(axis=(1, 2))
     return LambdaStates(state, reason, (state == "convergent") & always)
@@ -171,7 +286,134 @@ def lambda_states(hits: ArrayLike, mean_rbo: ArrayLike) -> LambdaStates:
 def _varies(values: FloatArray, axis: tuple[int, ...]) -> BoolArray:
     """Whether the values present differ along the axes."""
     missing = np.isnan(values)
-    varies: BoolArray = np.where(missing, -np.inf, values).max(
-        axis=axis, initial=-np.inf
-    ) > np.where(missing, np.inf, values).min(axis=axis, initial=np.inf)
+    highest = np.where(missing, -np.inf, values).max(axis=axis, initial=-np.inf)
+    lowest = np.where(missing, np.inf, values).min(axis=axis, initial=np.inf)
+    varies: BoolArray = highest > lowest
     return varies
+
+
+# ---- Where the variation of a measure comes from: the question, its wording, or the seed.
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VarianceShares:
+    """Shares of the variance of one run, summing to 1 over those that could be estimated.
+
+    NaN where the design cannot tell: one wording a question leaves no `paraphrase`, one seed no
+    `seed`, whose variance then is part of the level above. All NaN where nothing varies.
+    """
+
+    query: float
+    paraphrase: float
+    """Between wordings of a question."""
+    seed: float
+    """Between seeds of a wording, with the interaction of both."""
+    n_queries: int
+    n_wordings: int
+    """(question, wording) pairs."""
+    n_runs: int
+
+
+def variance_shares(values: ArrayLike) -> VarianceShares:
+    """Split the variance of [n_queries, n_wordings, n_seeds] values, NaN where missing.
+
+    The model is nested and random: question / wording in question / seed in wording. Components are
+    the analysis-of-variance (method of moments) estimates for unbalanced data; a negative estimate
+    counts as 0. Plain sums of squares are not used: between few wordings they ascribe the noise of
+    the seeds to the wording, and both to the question.
+
+    References
+    ----------
+    Searle, Casella & McCulloch (1992), Variance Components, section 3.6 and chapter 5.
+    """
+    cube = _cube(values)
+    per_cell = np.count_nonzero(~np.isnan(cube), axis=2)
+    per_query = per_cell.sum(axis=1)
+    n, a, cells = (
+        int(per_query.sum()),
+        int(np.count_nonzero(per_query)),
+        int(np.count_nonzero(per_cell)),
+    )
+    filled = np.nan_to_num(cube)
+    cell_mean = filled.sum(axis=2) / np.maximum(per_cell, 1)
+    query_mean = filled.sum(axis=(1, 2)) / np.maximum(per_query, 1)
+    mean = filled.sum() / max(n, 1)
+    ss_seed = float((np.where(np.isnan(cube), 0.0, filled - cell_mean[:, :, None]) ** 2).sum())
+    ss_wording = float((per_cell * (cell_mean - query_mean[:, None]) ** 2).sum())
+    ss_query = float((per_query * (query_mean - mean) ** 2).sum())
+
+    within = float((per_cell**2 / np.maximum(per_query, 1)[:, None]).sum())
+    seed = ss_seed / (n - cells) if n > cells else np.nan
+    noise = 0.0 if np.isnan(seed) else seed
+    wording = np.nan
+    if cells > a:
+        wording = max(0.0, (ss_wording / (cells - a) - noise) / ((n - within) / (cells - a)))
+    query = np.nan
+    if a > 1:
+        between_wordings = (within - float((per_cell**2).sum()) / n) / (a - 1)
+        between_queries = (n - float((per_query**2).sum()) / n) / (a - 1)
+        explained = noise + between_wordings * (0.0 if np.isnan(wording) else wording)
+        query = max(0.0, (ss_query / (a - 1) - explained) / between_queries)
+    parts = np.array([query, wording, seed])
+    total = float(np.nansum(parts))
+    scale = float(np.nanmax(np.abs(cube))) if n else 0.0
+    # rounding is not variation
+    shares = parts / total if total > (1e-12 * scale) ** 2 else np.full(3, np.nan)
+    return VarianceShares(float(shares[0]), float(shares[1]), float(shares[2]), a, cells, n)
+
+
+class FlipMatrix(NamedTuple):
+    """Flips between wordings i and j under the same seed, [n_wordings, n_wordings] each."""
+
+    share: FloatArray
+    """Share of questions whose hit differs; one with several seeds counts by the share of them."""
+    n: IntArray
+    """Number of questions that have both wordings."""
+
+
+def flip_matrix(hits: ArrayLike) -> FlipMatrix:
+    """Compare the hits (0/1, NaN where missing, [n_queries, n_wordings, n_seeds]) of wordings."""
+    cube = _cube(hits)
+    wordings = cube.shape[1]
+    share, n = np.full((wordings, wordings), np.nan), np.zeros((wordings, wordings), dtype=np.int64)
+    for i in range(wordings):
+        both = ~np.isnan(cube[:, i, None, :]) & ~np.isnan(cube)
+        differs = (both & (cube[:, i, None, :] != cube)).sum(axis=2)
+        seeds = both.sum(axis=2)
+        n[i] = np.count_nonzero(seeds, axis=0)
+        total = (differs / np.maximum(seeds, 1)).sum(axis=0)
+        np.divide(total, n[i], out=share[i], where=n[i] > 0)
+    return FlipMatrix(share, n)
+
+
+class WordingRange(NamedTuple):
+    """Value of each question under its worst, average and best wording, [n_queries] each.
+
+    Seeds are averaged inside the wording first. NaN for a question without runs.
+    """
+
+    worst: FloatArray
+    mean: FloatArray
+    best: FloatArray
+
+
+def wording_range(values: ArrayLike) -> WordingRange:
+    """Take worst, mean and best wording of [n_queries, n_wordings, n_seeds] values."""
+    cube = _cube(values)
+    per_cell = np.count_nonzero(~np.isnan(cube), axis=2)
+    cell = np.nan_to_num(cube).sum(axis=2) / np.maximum(per_cell, 1)
+    there = per_cell > 0
+    n = np.count_nonzero(there, axis=1)
+    worst = np.where(there, cell, np.inf).min(axis=1, initial=np.inf)
+    best = np.where(there, cell, -np.inf).max(axis=1, initial=-np.inf)
+    mean = np.where(there, cell, 0.0).sum(axis=1) / np.maximum(n, 1)
+    return WordingRange(*(np.where(n == 0, np.nan, part) for part in (worst, mean, best)))
+
+
+def _cube(values: ArrayLike) -> FloatArray:
+    cube = np.asarray(values, dtype=np.float64)
+    if cube.ndim != 3:  # noqa: PLR2004 - the axes of the message
+        raise ValueError(
+            f"values has shape {cube.shape}; accepted: [n_queries, n_wordings, n_seeds]"
+        )
+    return cube

@@ -1,1 +1,1 @@
-"""What an evaluation leaves behind: retrieval-metrics.json, tables, TREC runs, the MLflow record, the terminal table."""
+"""Outputs of an evaluation: the report, tables, TREC runs, MLflow record and terminal table."""

@@ -1,44 +1,39 @@
 """`retrieval-metrics.json`: its shape, its content_hash, and how it is written."""
 
+import dataclasses
 import datetime as dt
 import json
 import re
-from collections.abc import Mapping
-from importlib import resources
-from pathlib import Path
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Final
 
-from rag_eval.corpus.outgoing import masked_tree, shown
-from rag_eval.records.snippets import SNIPPET_CHARS
-from rag_eval.reporting.null_reasons import with_reasons
-from rag_eval.storage.atomic import write_text
+from pydantic_core import to_jsonable_python
+
+from rag_eval.citations.matching import SHORTEST, Source, uncopied
+from rag_eval.core.report import SCHEMA_VERSION, Open, Report
+from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Answer, is_joined, snippet
+from rag_eval.corpus.masking import (
+    MAX_READ_CHARS,
+    masked_text,
+    masked_tree,
+    masked_values,
+    masked_with,
+    shown,
+    shown_address,
+)
 from rag_eval.storage.hashing import digest
 
 _UNPRINTABLE = re.compile(
     r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202f\u2060-\u206f\ud800-\udfff\ufeff]"
 )
 
-SCHEMA_VERSION = 1
-FILE_NAME = "retrieval-metrics.json"
+REPORT_FILE = "retrieval-metrics.json"
 
-VOLATILE = frozenset(
-    {
-        *(
-            "cacheHitRate",
-            "cacheHitRate_reason",
-            "calibration",
-            "code",
-            "content_hash",
-            "drift",
-            "embeddings",
-            "history",
-            "previous",
-            "previous_reason",
-        ),
-        *("reused", "run_id", "timestamp", "uncertainty", "vector_store"),
-    }
+VOLATILE: Final = frozenset(
+    "cacheHitRate cacheHitRate_reason calibration code content_hash drift embeddings history "
+    "previous previous_reason reused run_id timestamp uncertainty vector_store".split()
 )
-"""Top-level keys that say when, after which runs, against which accepted baseline, with which calibrators, where, by which code and how fast, not what was found."""
+"""Top-level keys that say when, with which calibrators, by which code and how fast."""
 
 IDS = frozenset({"query_id", "hash", "index_hash", "chunks_hash", "version", "file"})
 """Keys whose values name something and are left as they are."""
@@ -48,110 +43,218 @@ MAX_PROBLEM_CHARS = {
     "accepted": 2 * SNIPPET_CHARS,
 }
 
-VOLATILE_OF_ANSWERS = frozenset({"usage"})
-VOLATILE_OF_STRATEGY = frozenset({"cost_per_1k", "latency_ms"})
-VOLATILE_MEASURES = ("latency", "cache_hit_rate", "cost")
+VOLATILE_OF_STRATEGY: Final = frozenset({"cost_per_1k", "latency_ms"})
+VOLATILE_MEASURES: Final = ("latency", "cache_hit_rate", "cost")
 
 
-def stable_part(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out everything that may differ between two runs on equal inputs; of a gate on such a figure only what was asked stays."""
-    part = {key: value for key, value in report.items() if key not in VOLATILE}
+def _leave_out(part: Mapping[str, Any], names: Container[str]) -> Open:
+    return {key: value for key, value in part.items() if key not in names}
+
+
+def stable_part(report: Mapping[str, Any]) -> Open:
+    """Leave out everything that may differ between two runs on equal inputs.
+
+    Of a gate on a figure that may differ, only what was asked stays.
+    """
+    part = _leave_out(report, VOLATILE)
     part["strategies"] = [
-        {key: value for key, value in entry.items() if key not in VOLATILE_OF_STRATEGY}
-        for entry in report.get("strategies", [])
+        _leave_out(entry, VOLATILE_OF_STRATEGY) for entry in report.get("strategies", [])
     ]
-    part["answers"] = {
-        key: value
-        for key, value in report.get("answers", {}).items()
-        if key not in VOLATILE_OF_ANSWERS
-    }
-    part["trust"] = {key: value for key, value in report.get("trust", {}).items() if key != "as_of"}
+    part["answers"] = _leave_out(report.get("answers", {}), {"usage"})
+    part["trust"] = _leave_out(report.get("trust", {}), {"as_of"})
     part["gates"] = [_stable_gate(gate) for gate in report.get("gates", [])]
     return part
 
 
-def _stable_gate(gate: Mapping[str, Any]) -> dict[str, Any]:
+def _stable_gate(gate: Mapping[str, Any]) -> Open:
     evidence = gate.get("evidence", {})
-    if gate.get("gate") != "regression" and not str(evidence.get("measure", "")).startswith(
-        VOLATILE_MEASURES
-    ):
+    is_volatile = str(evidence.get("measure", "")).startswith(VOLATILE_MEASURES)
+    if gate.get("gate") != "regression" and not is_volatile:
         return dict(gate)
-    return {
-        "id": gate.get("id"),
-        "required": gate.get("required"),
-        "accepted": evidence.get("accepted"),
-    }
+    asked = {name: gate.get(name) for name in ("id", "required")}
+    return {**asked, "accepted": evidence.get("accepted")}
 
 
 def content_hash(report: Mapping[str, Any]) -> str:
-    """Hash of what was found; equal for equal inputs, whatever the time, the machine's speed and the state of the caches."""
+    """Hash of what was found; equal for equal inputs, whatever the time and the caches."""
     return digest(stable_part(report), 64)
 
 
-def outgoing_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Mask every text of a report, and cut what a warning about the gold set quotes: it may be a source's."""
-    masked: dict[str, Any] = masked_tree(dict(body), IDS)
-    gold = masked.get("gold")
-    if isinstance(gold, dict) and gold.get("warnings"):
-        gold["warnings"] = [
-            {
-                name: shown(value, MAX_PROBLEM_CHARS[name])
-                if name in MAX_PROBLEM_CHARS and isinstance(value, str)
-                else value
-                for name, value in warning.items()
-            }
-            for warning in gold["warnings"]
-        ]
+def outgoing_body(body: Mapping[str, Any]) -> Open:
+    """Mask every text of a report, and cut what a warning about the gold set quotes."""
+    masked: Open = masked_tree(dict(body), IDS)
+    gold: Any = masked.get("gold", {})
+    for warning in gold.get("warnings", ()):
+        for name, limit in MAX_PROBLEM_CHARS.items():
+            if isinstance(warning.get(name), str):
+                warning[name] = shown(warning[name], limit)
     return masked
 
 
-def finish(body: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
-    """Add content_hash, run_id and timestamp to a report's body.
+def finish(body: Mapping[str, Any], now: dt.datetime) -> Report:
+    """Make the report of everything that was found, with its hash, id and time.
 
-    Parameters
-    ----------
-    body
-        Everything that was found.
-    now
-        Time of the run, with a time zone.
+    `now`: time of the run, with a time zone.
     """
-    report: dict[str, Any] = with_reasons({**outgoing_body(body), "schema_version": SCHEMA_VERSION})
-    report["content_hash"] = content_hash(report)
     moment = now.astimezone(dt.UTC)
-    report["timestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-    report["run_id"] = f"{moment.strftime('%Y%m%dT%H%M%S%f')[:-3]}Z-{report['content_hash'][:8]}"
-    return report
+    stamp = moment.strftime("%Y%m%dT%H%M%S%f")[:-3]
+    draft = Report.model_validate(
+        {
+            **outgoing_body(to_jsonable_python(body)),
+            "schema_version": SCHEMA_VERSION,
+            "timestamp": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "run_id": f"{stamp}Z-{'0' * 8}",
+            "content_hash": "0" * 64,
+        }
+    )
+    found = content_hash(draft.dump())
+    return draft.model_copy(update={"content_hash": found, "run_id": f"{stamp}Z-{found[:8]}"})
 
 
 def dumps(report: Mapping[str, Any]) -> str:
-    """JSON as files hold it: sorted keys, two spaces, UTF-8, LF, no NaN. What a terminal would act on is escaped: the file may be printed as it is."""
+    """JSON as files hold it: sorted keys, two spaces, LF, no NaN.
+
+    Characters that a terminal would act on are escaped, so that the file may be printed.
+    """
     text = json.dumps(report, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match.group()):04x}", text) + "\n"
 
 
-def write_report(report: Mapping[str, Any], *paths: Path) -> None:
-    """Write the same report to every path, each atomically, in the order given."""
-    text = dumps(report)
-    for path in paths:
-        write_text(path, text)
+# ---- Answers on their way out of the home: masked, and of each source at most a snippet.
 
 
-def schema() -> dict[str, Any]:
-    """Return the published JSON Schema of the report."""
-    text = (
-        resources.files("rag_eval.reporting")
-        .joinpath("retrieval-metrics.schema.json")
-        .read_text(encoding="utf-8")
-    )
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
+@dataclasses.dataclass(frozen=True, slots=True)
+class OutgoingQuote:
+    """The reported part of a citation.
+
+    `text`: the quote, or its beginning and an ellipsis; empty where it quotes nothing, or nothing
+    more of its source may stand here.
+    `chars`: characters of the whole quote where `text` is not the whole; else None.
+    `source_url`: address of what is cited; None where it is no evidence.
+    `doc_id`: as cited; what is no evidence may be any text and is a snippet of it.
+    """
+
+    text: str
+    chars: int | None
+    source_url: str | None
+    doc_id: str
+
+    @property
+    def fields(self) -> Open:
+        """`quote`, and `quote_chars` where it is cut."""
+        return {"quote": self.text, **({} if self.chars is None else {"quote_chars": self.chars})}
 
 
-def first_fault(report: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Check a report against its schema: None, or where the first fault is and what it is."""
-    import jsonschema
+class Outgoing:
+    """One answer as others may see it.
 
-    error = jsonschema.exceptions.best_match(
-        jsonschema.Draft202012Validator(schema()).iter_errors(report)
-    )
-    return None if error is None else (error.json_path, error.message)
+    `answer`: as the home has it.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        texts = [item.chunk.text for item in answer.evidence]
+        masked = [masked_text(text) for text in texts]
+        self._known = masked_values(zip(texts, masked, strict=True))
+        self._sources = [
+            Source(item.chunk.doc_id, text)
+            for item, text in zip(answer.evidence, masked, strict=True)
+        ]
+        self._sources += [
+            Source(span.doc_id, masked_with(span.quote, self._known))
+            for span in answer.citations
+            if span.quote
+        ]
+        left = uncopied(masked_with(answer.text, self._known), self._sources)
+        self.text = left.text
+        """The answer's text."""
+        self._used = dict(left.used)
+        self.quotes = tuple(self._quote(place) for place in range(len(answer.citations)))
+        """One for each citation, in order."""
+
+    def cut_copies(self, text: str) -> str:
+        """Mask any other text about the question, and cut its copies of the evidence."""
+        return uncopied(masked_with(text, self._known), self._sources).text
+
+    def line(self, text: str, limit: int = SNIPPET_CHARS) -> str:
+        """Return a masked snippet of any text that stands beside the answer."""
+        return snippet(masked_with(text[:MAX_READ_CHARS], self._known), limit)
+
+    def names(self, place: int) -> tuple[str, ...]:
+        """Ids and revision of the cited evidence, which are shown as they are."""
+        span = self._answer.citations[place]
+        if not 0 <= span.evidence < len(self._answer.evidence):
+            return ()
+        chunk = self._answer.evidence[span.evidence].chunk
+        return chunk.doc_id, chunk.section_id, chunk.snippet_id, chunk.index_hash, chunk.rev
+
+    def _quote(self, place: int) -> OutgoingQuote:
+        span = self._answer.citations[place]
+        inside = 0 <= span.evidence < len(self._answer.evidence)
+        url = (
+            shown_address(self._answer.evidence[span.evidence].chunk.source_url) if inside else None
+        )
+        doc_id = span.doc_id if inside else shown(self.cut_copies(span.doc_id))
+        quote = masked_with(span.quote, self._known)
+        free = self._stands(quote)
+        kept = min(len(quote), max(free, self._room(span.doc_id) + free))
+        if kept > free:
+            self._used[span.doc_id] = self._used.get(span.doc_id, 0) + kept - free
+        if kept == len(quote) <= SNIPPET_CHARS:
+            return OutgoingQuote(quote, None, url, doc_id)
+        kept = min(kept, SNIPPET_CHARS - 1)
+        while kept and is_joined(quote[kept]):
+            kept -= 1
+        return OutgoingQuote(quote[:kept] + ELLIPSIS if kept else "", len(quote), url, doc_id)
+
+    def _room(self, doc_id: str) -> int:
+        return max(0, SNIPPET_CHARS - 1 - self._used.get(doc_id, 0))
+
+    def _stands(self, quote: str) -> int:
+        """Count the characters at the start of a quote that the text shows already.
+
+        They count once, and at most a snippet of them. A few letters are no copy.
+        """
+        low, high = 0, min(len(quote), SNIPPET_CHARS)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if quote[:middle] in self.text else (low, middle - 1)
+        return low if low >= min(SHORTEST, len(quote)) else 0
+
+
+def outgoing_record(record: Mapping[str, Any], outgoing: Outgoing, place: int) -> Open:
+    """Make a line of citations.jsonl of the citation at `place` of an answer: masked, quote cut.
+
+    A user's system may state any text under any key, so copies of evidence are cut in all of them.
+    """
+    quote, own = outgoing.quotes[place], outgoing.names(place)
+    found = {
+        name: value if name == "query_id" or value in own else _outgoing_value(value, outgoing)
+        for name, value in record.items()
+    }
+    if isinstance(record.get("source_url"), str):
+        found["source_url"] = shown_address(outgoing.cut_copies(record["source_url"]))
+    if isinstance(record.get("quote"), str):
+        del found["quote"]
+        found |= {name: value for name, value in quote.fields.items() if value != ""}
+    if record.get("in_evidence") is False and isinstance(record.get("doc_id"), str):
+        found["doc_id"] = shown(outgoing.cut_copies(record["doc_id"]))
+    return found
+
+
+def _outgoing_value(value: Any, outgoing: Outgoing) -> Any:
+    return masked_tree(outgoing.cut_copies(value) if isinstance(value, str) else value, keep=())
+
+
+def outgoing_row(
+    row: Mapping[str, Any], outgoing: Outgoing | None, texts: Sequence[str] = ("messages", "reply")
+) -> Open:
+    """A row about a question, masked; the texts that may copy its evidence are cut."""
+    found: Open = masked_tree(dict(row))
+    for name in texts:
+        value = row.get(name)
+        if outgoing is not None and isinstance(value, str):
+            found[name] = outgoing.cut_copies(value)
+        elif outgoing is not None and isinstance(value, list):
+            found[name] = [outgoing.cut_copies(str(item)) for item in value]
+    return found

@@ -1,1 +1,1 @@
-"""Index identity, engines, strategies and the retrieval port. One order everywhere: score descending, then section_id, then snippet_id."""
+"""Retrieval: strategies, their engines and embeddings, and the retrieval port."""

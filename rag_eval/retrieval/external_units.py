@@ -1,21 +1,19 @@
-"""What an external retriever brought back, placed in the corpus: its own table of units, and rankings over that table.
-
-Belongs here: from names, offsets and texts to a document, a section and a place. What a unit is worth is judged where gold is known.
-"""
+"""Places what an external retriever brought back in the corpus, as a table of units."""
 
 import dataclasses
 import functools
 import urllib.parse
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from rag_eval.core.frames import Column, FrameSchema
 from rag_eval.corpus.masking import mask
-from rag_eval.gold.frames import make_frame
-from rag_eval.gold.targets import catalogue
-from rag_eval.records.frames import Column, FrameSchema
+from rag_eval.gold.files import make_frame
+from rag_eval.gold.resolving import Catalogue
 from rag_eval.retrieval.external import Item, Outcome, Retrieved
 from rag_eval.retrieval.ranking import Ranking, ranking, scale_min_max
 from rag_eval.storage.hashing import text_hash
@@ -24,30 +22,19 @@ UNITS = FrameSchema(
     "units",
     {
         "unit_id": Column("str", "the id that the source gave"),
-        "doc_id": Column(
-            "str", "the document; an id that the corpus does not know stands as it was given"
-        ),
+        "doc_id": Column("str", "the document; an unknown id stands as it was given"),
         "section_id": Column("str", "the section; empty where unknown"),
         "start": Column("int", "first character in the document's text; -1 where unknown"),
         "end": Column("int", "one past the last character; -1 where unknown"),
-        "chunk": Column(
-            "int",
-            "row of the chunks frame where it is one of our chunks, by its id or its place; else -1",
-        ),
+        "chunk": Column("int", "row of the chunks frame where it is one of our chunks; else -1"),
         "known": Column("bool", "whether the corpus has the document"),
-        "text": Column(
-            "str",
-            "the text of the place, else as the source gave it with personal data masked; may be empty",
-        ),
-        "returned": Column(
-            "str",
-            "what the source gave as the text of this place where the corpus says otherwise, personal data masked and cut to a bound; else empty",
-        ),
+        "text": Column("str", "the text of the place, else as the source gave it, masked"),
+        "returned": Column("str", "what the source gave, masked, where the corpus says otherwise"),
     },
 )
 _CACHED_TEXTS = 512
 MAX_SEARCHED_CHARS = 200_000
-"""A longer text is looked for as it stands only, not with its white space evened out."""
+"""A longer text is looked for only as it stands, not with its white space evened out."""
 MAX_RETURNED_CHARS = 200_000
 """So much is kept of what a source gave for one place in one ranking."""
 
@@ -74,7 +61,10 @@ class Even:
 
 
 def _other_words(given: str, stands: str) -> str:
-    """Return what a source gave as the text of a place, masked, where that says something else; parts of the text, white space and masks are no difference."""
+    """Return the text that a source gave for a place, masked, where it says something else.
+
+    Parts of the place's text, white space and masks are no difference.
+    """
     if not given.strip() or given == stands:
         return ""
     masked = mask(given).text
@@ -86,19 +76,34 @@ def _other_words(given: str, stands: str) -> str:
     return masked
 
 
-class Placer:
-    """Places items in one corpus; equal items are one unit, and units are numbered as they first appear.
+_Key = tuple[object, ...]
+"""Equal keys are one unit; the first part says how the unit is known."""
 
-    Parameters
-    ----------
-    documents, sections, chunks
-        DOCUMENTS, SECTIONS and CHUNKS frames.
+
+class _Row(NamedTuple):
+    """Columns of UNITS before `returned`."""
+
+    unit_id: str
+    doc_id: str
+    section_id: str
+    start: int
+    end: int
+    chunk: int
+    known: bool
+    text: str
+
+
+class Placer:
+    """Places items in one corpus.
+
+    Equal items are one unit; units are numbered as they first appear. The arguments are the
+    DOCUMENTS, SECTIONS and CHUNKS frames.
     """
 
     def __init__(
         self, documents: pd.DataFrame, sections: pd.DataFrame, chunks: pd.DataFrame
     ) -> None:
-        self._corpus = catalogue(documents, sections)
+        self._corpus = Catalogue(documents, sections)
         self._doc_ids: list[str] = documents["doc_id"].tolist()
         self._texts: list[str] = documents["text"].tolist()
         self._section_ids: list[str] = sections["section_id"].tolist()
@@ -120,39 +125,35 @@ class Placer:
             (doc_id, start, end): row
             for row, (_, doc_id, _, start, end, _) in enumerate(self._chunks)
         }
-        self._units: dict[tuple[object, ...], int] = {}
+        self._units: dict[_Key, int] = {}
         self._rows: list[tuple[object, ...]] = []
-        self._seen: dict[tuple[object, ...], tuple[tuple[object, ...], tuple[object, ...]]] = {}
+        self._seen: dict[Item, tuple[_Key, _Row]] = {}
         self._even = functools.lru_cache(maxsize=_CACHED_TEXTS)(
             lambda document: Even(self._texts[document])
         )
 
-    def row(self, item: Item) -> int:
-        """Return the row of an item's unit, which is added where it is new."""
-        return self.rows([item])[0][0]
-
     def rows(self, items: Sequence[Item]) -> list[tuple[int, float]]:
-        """Return the rows and scores of one ranking's units, best place first; new units are added.
+        """Return the unit rows and scores of one ranking, best place first; new units are added.
 
-        Items of one place are one unit, whatever the source calls its text. All that it gave as the text goes with that unit, so that the
-        guard reads it; with other words for another query the place is another unit.
+        Items of one place are one unit, whatever the source calls its text. The unit carries all
+        that the source gave as its text, so that the guard reads it. With other words for another
+        query the place is another unit.
         """
-        best: dict[tuple[object, ...], float] = {}
-        rows: dict[tuple[object, ...], tuple[object, ...]] = {}
-        given: dict[tuple[object, ...], list[str]] = {}
+        best: dict[_Key, float] = {}
+        rows: dict[_Key, _Row] = {}
+        given: dict[_Key, dict[str, None]] = {}
         for item in items:
-            seen = (item.id, item.doc_id, item.section_id, item.start, item.end, item.text)
+            seen = dataclasses.replace(item, score=0.0)
             if seen not in self._seen:
                 self._seen[seen] = self._unit(item)
             key, row = self._seen[seen]
             best.setdefault(key, item.score)
             rows.setdefault(key, row)
-            text = "" if key[0] in {"unknown", "name"} else _other_words(item.text, str(row[-1]))
-            if text and text not in given.setdefault(key, []):
-                given[key].append(text)
+            if key[0] not in {"unknown", "name"} and (text := _other_words(item.text, row.text)):
+                given.setdefault(key, {})[text] = None
         found = []
         for key, score in best.items():
-            returned = "\n\n".join(given.get(key, []))[:MAX_RETURNED_CHARS]
+            returned = "\n\n".join(given.get(key, ()))[:MAX_RETURNED_CHARS]
             named = (*key, text_hash(returned)) if returned else key
             if named not in self._units:
                 self._units[named] = len(self._rows)
@@ -164,60 +165,35 @@ class Placer:
         """Return the units, UNITS schema."""
         return make_frame(UNITS, self._rows)
 
-    def _unit(self, item: Item) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    def _own(self, unit_id: str, chunk: int) -> tuple[_Key, _Row]:
+        _, doc_id, section_id, start, end, text = self._chunks[chunk]
+        return ("chunk", chunk), _Row(unit_id, doc_id, section_id, start, end, chunk, True, text)  # noqa: FBT003 - a row
+
+    def _unit(self, item: Item) -> tuple[_Key, _Row]:
         chunk = self._chunk_row.get(item.id, -1)
         if chunk >= 0:
-            _, doc_id, section_id, start, end, text = self._chunks[chunk]
-            return ("chunk", chunk), (item.id, doc_id, section_id, start, end, chunk, True, text)
+            return self._own(item.id, chunk)
         document, section = self._names(item)
         masked = mask(item.text).text
         if document < 0:
             doc_id = item.doc_id or item.id or item.section_id
-            key = ("unknown", doc_id, item.id, text_hash(item.text), item.start, item.end)
-            return key, (item.name, doc_id, "", -1, -1, -1, False, masked)
+            key: _Key = ("unknown", doc_id, item.id, text_hash(item.text), item.start, item.end)
+            return key, _Row(item.name, doc_id, "", -1, -1, -1, False, masked)  # noqa: FBT003 - a row
         doc_id = self._doc_ids[document]
         start, end = self._place(item, item.text, document, section)
-        if (
-            start < 0 and masked != item.text
-        ):  # the corpus may be masked; what came from outside never is
+        if start < 0 and masked != item.text:  # the corpus may be masked; a source never is
             start, end = self._place(item, masked, document, section)
         if section < 0:
             section = self._section(document, start)
         section_id = self._section_ids[section] if section >= 0 else ""
         chunk = self._chunk_at.get((doc_id, start, end), -1)
         if chunk >= 0:  # the very place of one of our chunks, whatever the source calls it
-            return ("chunk", chunk), (
-                item.name,
-                doc_id,
-                self._chunks[chunk][2],
-                start,
-                end,
-                chunk,
-                True,
-                self._chunks[chunk][5],
-            )
+            return self._own(item.name, chunk)
+        # without a place two texts of one document are two units: they may be parts of it
+        key, text = ("name", document, section, text_hash(item.text)), masked
         if start >= 0:
-            return ("place", document, start, end), (
-                item.name,
-                doc_id,
-                section_id,
-                start,
-                end,
-                -1,
-                True,
-                self._texts[document][start:end],
-            )
-        # without a place two texts of one document are two units: they may be different parts of it
-        return ("name", document, section, text_hash(item.text)), (
-            item.name,
-            doc_id,
-            section_id,
-            -1,
-            -1,
-            -1,
-            True,
-            masked,
-        )
+            key, text = ("place", document, start, end), self._texts[document][start:end]
+        return key, _Row(item.name, doc_id, section_id, start, end, -1, True, text)  # noqa: FBT003 - a row
 
     def _names(self, item: Item) -> tuple[int, int]:
         """Rows of the document and the section that an item names; -1 for none."""
@@ -239,7 +215,7 @@ class Placer:
         return document, section
 
     def _place(self, item: Item, given: str, document: int, section: int) -> tuple[int, int]:
-        """Return where the item stands: as its offsets say, else where the given form of its text is found; (-1, -1) where neither helps."""
+        """Place an item by its offsets, else where its text is found; (-1, -1) for neither."""
         text = self._texts[document]
         if 0 <= item.start < item.end <= len(text):
             return item.start, item.end
@@ -270,21 +246,13 @@ class Placer:
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """Rankings over the units of one source.
-
-    Parameters
-    ----------
-    ranking
-        Rows are rows of `units`; a unit stands once in a ranking, at its best place.
-    units
-        UNITS frame.
-    ran
-        bool [n]: wordings that the source was run on.
-    """
+    """Rankings over the units of one source."""
 
     ranking: Ranking
+    """Rows are rows of `units`; a unit stands once in a ranking, at its best place."""
     units: pd.DataFrame
     ran: npt.NDArray[np.bool_]
+    """[n]: wordings that the source was run on."""
 
 
 def place_all(outcomes: Sequence[Outcome], placer: Placer, depth: int) -> Placed:

@@ -1,42 +1,79 @@
-"""`index_hash`: what an index was made from. Equal hashes mean equal rankings for exact engines.
+"""The chunks as engines see them, and the name of an embedding model."""
 
-`<engine>:` + hash of (chunks_hash, analyzer, embed_model, engine version and parameters, synonyms where there are any), one for each strategy.
-"""
-
+import functools
 from pathlib import Path
 
-from rag_eval.corpus.analyzer import ANALYZER
-from rag_eval.records.configuration_parts import Embedding
-from rag_eval.records.gold_set import Bm25, Hybrid, Vector
+import pandas as pd
+
+from rag_eval.core.errors import Embedding
+from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.retrieval.embedding.lsa import fit_hash
-from rag_eval.retrieval.synonyms.expansion import Expansion
-from rag_eval.retrieval.synonyms.scoring import SCORING
-from rag_eval.storage.code import library_versions
 from rag_eval.storage.hashing import digest, file_hash
 
-LocalStrategy = Bm25 | Vector | Hybrid
-"""Strategies that run here; an external one has its identity in `external_source`."""
 
-ENGINE_VERSIONS = {
-    "bm25s": "bm25s",
-    "rank-bm25": "rank-bm25",
-    "exact": "numpy",
-    "approximate": "chromadb",
-}
-ENGINE_NAMES = {"exact": "exact", "approximate": "chroma-hnsw"}
+class ChunkTable:
+    """The chunks of one corpus revision under one chunker, in the order (section_id, chunk_id).
+
+    Raises `ValueError` for another order, in which ties would be broken wrongly, and for an id that
+    stands twice.
+    """
+
+    def __init__(self, chunks: pd.DataFrame, chunks_hash: str) -> None:
+        self.frame = chunks
+        self.chunks_hash = chunks_hash
+        self.chunk_ids: list[str] = chunks["chunk_id"].tolist()
+        self.doc_ids: list[str] = chunks["doc_id"].tolist()
+        keys = list(zip(chunks["section_id"].tolist(), self.chunk_ids, strict=True))
+        wrong = next((i for i in range(1, len(keys)) if keys[i - 1] >= keys[i]), None)
+        if wrong is not None:
+            raise ValueError(
+                f"chunks: row {wrong} {keys[wrong]} does not follow {keys[wrong - 1]}; "
+                "accepted: sorted by (section_id, chunk_id), each once"
+            )
+        if len(set(self.chunk_ids)) != len(keys):
+            raise ValueError("chunks: a chunk_id stands twice")
+        self.text_hashes: list[str] = chunks["text_hash"].tolist()
+        self.analyzer = Analyzer()
+
+    def __len__(self) -> int:
+        return len(self.chunk_ids)
+
+    @functools.cached_property
+    def texts(self) -> list[str]:
+        """Indexed text of each chunk: title and text."""
+        titles, texts = (self.frame[name].tolist() for name in ("title", "text"))
+        return [f"{title} {text}".strip() for title, text in zip(titles, texts, strict=True)]
+
+    @functools.cached_property
+    def terms(self) -> list[list[int]]:
+        """Term ids of each chunk; the corpus adds no further terms to the vocabulary."""
+        return self.analyzer.index(self.texts)
+
+    @functools.cached_property
+    def n_terms(self) -> int:
+        """Size of the corpus vocabulary."""
+        return 1 + max((max(row) for row in self.terms if row), default=-1)
+
+    @functools.cached_property
+    def vocabulary(self) -> list[str]:
+        """Corpus terms by id."""
+        return list(self.analyzer.vocabulary)[: self.n_terms]
+
+    def query_terms(self, queries: list[str]) -> list[list[int]]:
+        """Term ids of queries; ids at or above `n_terms` are unknown to the corpus."""
+        _ = self.n_terms  # the corpus learns its terms first
+        return self.analyzer.index(queries)
+
+    @functools.cached_property
+    def row_of(self) -> dict[str, int]:
+        """Chunk id -> row."""
+        return {chunk: row for row, chunk in enumerate(self.chunk_ids)}
 
 
 def embed_model(embedding: Embedding, text_hashes: list[str], base: Path) -> str:
-    """Name the model and whatever changes its vectors, without loading it.
+    """Name the model and everything that changes its vectors, without loading it.
 
-    Parameters
-    ----------
-    embedding
-        The configuration.
-    text_hashes
-        Of the indexed texts; a fitted model is fitted on them.
-    base
-        Folder that relative paths start from.
+    A fitted model is fitted on the texts of `text_hashes`. Relative paths start from `base`.
     """
     if embedding.vectors is not None:
         path = base / embedding.vectors
@@ -47,41 +84,3 @@ def embed_model(embedding: Embedding, text_hashes: list[str], base: Path) -> str
     if model.startswith("chroma:"):
         return f"{model}@{digest(dict(embedding.config), 16)}"
     return model
-
-
-def _lexical(strategy: Bm25 | Hybrid, chunks_hash: str) -> str:
-    version = library_versions()[ENGINE_VERSIONS[strategy.engine]]
-    parameters: dict[str, float | str] = {"k1": strategy.k1, "b": strategy.b}
-    if strategy.expand is not None:
-        parameters["expand"] = f"{Expansion.load(strategy.expand).identity} {SCORING}"
-    return f"{strategy.engine}:{digest([chunks_hash, ANALYZER, '', version, parameters])}"
-
-
-def _dense(strategy: Vector | Hybrid, chunks_hash: str, model: str) -> str:
-    version = library_versions()[ENGINE_VERSIONS[strategy.search]]
-    return f"{ENGINE_NAMES[strategy.search]}:{digest([chunks_hash, ANALYZER, model, version, {'space': 'cosine'}])}"
-
-
-def index_hash(strategy: LocalStrategy, chunks_hash: str, model: str) -> str:
-    """Identity of the index that a strategy reads.
-
-    Parameters
-    ----------
-    strategy
-        Its configuration.
-    chunks_hash
-        Identity of the chunks.
-    model
-        See `embed_model`; empty for lexical strategies.
-    """
-    if isinstance(strategy, Bm25):
-        return _lexical(strategy, chunks_hash)
-    if isinstance(strategy, Vector):
-        return _dense(strategy, chunks_hash, model)
-    weights: dict[str, float] = (
-        {"rrf_k": strategy.rrf_k}
-        if strategy.fusion == "rrf"
-        else {"alpha": strategy.alpha, "beta": strategy.beta}
-    )
-    fusion = {"fusion": strategy.fusion, **weights}
-    return f"hybrid:{digest([_lexical(strategy, chunks_hash), _dense(strategy, chunks_hash, model), fusion])}"

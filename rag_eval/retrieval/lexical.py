@@ -1,15 +1,18 @@
-"""BM25 through bm25s, method "lucene": the default lexical engine.
+"""Lexical retrieval: BM25 through bm25s, or through rank-bm25.
 
-score(q, d) = sum over query terms of idf(t) * tf / (tf + k1 * (1 - b + b * |d| / avgdl)), idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)),
+bm25s, method "lucene": score(q, d) = sum over query terms of
+idf(t) * tf / (tf + k1 * (1 - b + b * |d| / avgdl)), idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)),
 which is Lucene's BM25 (Kamphuis et al., ECIR 2020) without its constant factor.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
+from pydantic import Field, model_validator
 
+from rag_eval.core.arrays import BoolArray, FloatArray
+from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.ranking import (
     MARGIN,
     Ranking,
@@ -19,8 +22,9 @@ from rag_eval.retrieval.ranking import (
     scale_by_top,
     select,
 )
-from rag_eval.retrieval.synonyms.expansion import BoundExpansion
-from rag_eval.retrieval.synonyms.scoring import ExpandedScores
+from rag_eval.retrieval.strategies import LocalStrategy, Request, StrategyIndex
+from rag_eval.retrieval.synonyms import SCORING, BoundExpansion, ExpandedScores, Expansion
+from rag_eval.storage.hashing import digest, library_versions
 
 Terms = Sequence[Sequence[int]]
 
@@ -29,19 +33,7 @@ BLOCK_BYTES = 64_000_000
 
 
 class Bm25s:
-    """A BM25 index over term ids.
-
-    Parameters
-    ----------
-    documents
-        Term ids of each chunk, in chunk order.
-    n_terms
-        Size of the vocabulary; query terms at or above it are unknown to the corpus.
-    k1, b
-        BM25's parameters.
-    """
-
-    engine = "bm25s"
+    """A BM25 index over the term ids of chunks; terms at or above `n_terms` are unknown."""
 
     def __init__(self, documents: Terms, n_terms: int, *, k1: float, b: float) -> None:
         import bm25s
@@ -56,19 +48,10 @@ class Bm25s:
             self._index.index((documents, {str(i): i for i in range(n_terms)}), show_progress=False)
         self._widened: ExpandedScores | None = None
 
-    def search(
-        self, queries: Terms, depth: int, allowed: npt.NDArray[np.bool_] | None = None
-    ) -> Ranking:
-        """Rank chunks that share at least one term with the query.
+    def search(self, queries: Terms, depth: int, allowed: BoolArray | None = None) -> Ranking:
+        """Rank chunks that share at least one term with the query; repeated terms count again.
 
-        Parameters
-        ----------
-        queries
-            Term ids of each query; repeated terms count repeatedly.
-        depth
-            At most so many chunks a query.
-        allowed
-            bool [n_chunks]: only these are ranked.
+        At most `depth` chunks are ranked, and only those of the mask `allowed`.
         """
         n_terms = len(self._terms)
         known = [
@@ -87,53 +70,36 @@ class Bm25s:
                 show_progress=False,
                 weight_mask=mask,
             )
-            rows[asked], scores[asked] = (
-                result.documents,
-                np.where(result.scores > 0, result.scores, -np.inf),
-            )
+            rows[asked] = result.documents
+            scores[asked] = np.where(result.scores > 0, result.scores, -np.inf)
         rows, scores = order(rows, scores, width)
         if width < self.n_chunks and depth < width:
-            for query in np.flatnonzero(
-                np.isfinite(scores[:, -1]) & (scores[:, depth - 1] == scores[:, -1])
-            ):
-                full = self.dense(known[query], allowed)
-                rows[query, :depth], scores[query, :depth] = first_of_tied(
-                    np.where(full > 0, full.astype(np.float64), -np.inf),
-                    float(scores[query, depth - 1]),
-                    depth,
-                )
+            is_tied = np.isfinite(scores[:, -1]) & (scores[:, depth - 1] == scores[:, -1])
+            for query in np.flatnonzero(is_tied):
+                full = self._dense(known[query], allowed)
+                full = np.where(full > 0, full, -np.inf)
+                cut = float(scores[query, depth - 1])
+                rows[query, :depth], scores[query, :depth] = first_of_tied(full, cut, depth)
         rows, scores = rows[:, :depth], scores[:, :depth]
         candidates = (rows >= 0).sum(axis=1).astype(np.int64)
         return ranking(rows, scores, scale_by_top(scores), candidates)
 
-    def dense(
-        self, query: Sequence[int], allowed: npt.NDArray[np.bool_] | None = None
-    ) -> npt.NDArray[np.float32]:
+    def _dense(self, query: Sequence[int], allowed: BoolArray | None) -> FloatArray:
         """Score every chunk for one query of known terms, [n_chunks]."""
-        scores: npt.NDArray[np.float32] = np.asarray(
-            self._index.get_scores_from_ids(list(query)), dtype=np.float32
-        )
-        return scores if allowed is None else np.where(allowed, scores, np.float32(0))
+        scores = self._index.get_scores_from_ids(list(query)).astype(np.float32)
+        return np.where(True if allowed is None else allowed, scores, 0.0).astype(np.float64)
 
     def search_expanded(
         self,
         queries: Terms,
         expansion: BoundExpansion,
         depth: int,
-        allowed: npt.NDArray[np.bool_] | None = None,
+        allowed: BoolArray | None = None,
     ) -> Ranking:
-        """Rank chunks that share at least one term, or the synonym of one, with the query; see `synonyms.scoring` for the score.
+        """Rank chunks that share at least one term, or the synonym of one, with the query.
 
-        Parameters
-        ----------
-        queries
-            Term ids of each query; repeated terms count repeatedly.
-        expansion
-            The synonyms, in the ids of the analyzer that the documents' ids come from.
-        depth
-            At most so many chunks a query.
-        allowed
-            bool [n_chunks]: only these are ranked.
+        `expansion` is in the ids of the analyzer that the chunks' ids come from. `ExpandedScores`
+        has the score.
         """
         width = min(depth, self.n_chunks)
         rows = np.full((len(queries), width), -1, dtype=np.int32)
@@ -157,3 +123,107 @@ class Bm25s:
                 parts["data"], parts["indices"], parts["indptr"], len(self._terms), self.n_chunks
             )
         return self._widened
+
+
+# ---- rank-bm25 (`BM25Okapi`): slow and well-known, for comparison with published work.
+
+_EPSILON = 0.25
+_SMALLEST_K1 = 1e-9
+"""At k1 = 0 the library divides 0 by 0 and loses chunks; this k1 gives the same nine digits."""
+
+
+class RankBm25:
+    """A `rank_bm25.BM25Okapi` index over term ids, which takes a Python loop a query.
+
+    Its idf ln((N - df + 0.5) / (df + 0.5)) is negative for terms in more than half of the chunks;
+    the library lifts those to 0.25 times the mean idf. Only positive scores are ranked.
+    """
+
+    def __init__(self, documents: Terms, n_terms: int, *, k1: float, b: float) -> None:
+        from rank_bm25 import BM25Okapi
+
+        self.n_chunks = len(documents)
+        self.n_terms = n_terms
+        self._index = (
+            BM25Okapi(
+                [list(row) for row in documents], k1=max(k1, _SMALLEST_K1), b=b, epsilon=_EPSILON
+            )
+            if any(documents)
+            else None
+        )
+
+    def search(self, queries: Terms, depth: int, allowed: BoolArray | None = None) -> Ranking:
+        """Rank chunks with a positive score; parameters as for `Bm25s.search`."""
+        depth = min(depth, self.n_chunks)
+        rows = np.full((len(queries), depth), -1, dtype=np.int32)
+        scores = np.full((len(queries), depth), -np.inf)
+        for i, query in enumerate(queries):
+            if self._index is None or not query:
+                continue
+            # at b = 1 a chunk without terms gives 0 / 0, and is not ranked
+            with np.errstate(invalid="ignore"):
+                dense = np.asarray(self._index.get_scores(list(query)), dtype=np.float32)
+            dense = np.where((dense > 0) & (True if allowed is None else allowed), dense, -np.inf)
+            found, score = select(dense[None, :], depth)
+            rows[i], scores[i] = found[0], score[0]
+        return ranking(rows, scores, scale_by_top(scores), (rows >= 0).sum(axis=1).astype(np.int64))
+
+
+# ---- What strategies with a lexical part share: options, identity and search.
+
+
+class LexicalStrategy(LocalStrategy):
+    """A kind that looks for terms."""
+
+    engine: Literal["bm25s", "rank-bm25"] = "bm25s"
+    k1: float = Field(default=0.9, ge=0, le=10)
+    b: float = Field(default=0.4, ge=0, le=1)
+    expand: Literal["data-terms"] | None = Field(
+        default=None,
+        description="list of synonyms that questions are widened by: data-terms, everyday words "
+        "for those of data handling documentation",
+    )
+
+    @model_validator(mode="after")
+    def _engine_expands(self) -> Self:
+        if self.expand is not None and self.engine != "bm25s":
+            raise ValueError(
+                f"expand: works with engine bm25s only, and the engine is {self.engine}; "
+                "leave out expand or choose engine: bm25s"
+            )
+        return self
+
+    @property
+    def synonyms(self) -> str | None:
+        """Name of the list of synonyms that questions are widened by."""
+        return self.expand
+
+    def lexical_hash(self, chunks_hash: str) -> str:
+        """Name the index of terms."""
+        parameters: dict[str, float | str] = {"k1": self.k1, "b": self.b}
+        if self.expand is not None:
+            parameters["expand"] = f"{Expansion.load(self.expand).identity} {SCORING}"
+        version = library_versions()[self.engine]
+        return f"{self.engine}:{digest([chunks_hash, ANALYZER, '', version, parameters])}"
+
+    def rank_by_terms(self, index: StrategyIndex, request: Request) -> Ranking:
+        """Rank chunks by terms, widened by synonyms where the strategy asks for them."""
+        terms = index.table.query_terms(request.texts)
+        if self.engine == "rank-bm25":
+            okapi = index.engine(
+                f"rank-bm25 {self.k1} {self.b}",
+                lambda: RankBm25(index.table.terms, index.table.n_terms, k1=self.k1, b=self.b),
+            )
+            return okapi.search(terms, request.depth, request.allowed)
+        lucene = bm25s_engine(index, self.k1, self.b)
+        if self.expand is None:
+            return lucene.search(terms, request.depth, request.allowed)
+        name, analyzer = self.expand, index.table.analyzer
+        expansion = index.engine(f"synonyms {name}", lambda: Expansion.load(name).bind(analyzer))
+        return lucene.search_expanded(terms, expansion, request.depth, request.allowed)
+
+
+def bm25s_engine(index: StrategyIndex, k1: float = 0.9, b: float = 0.4) -> Bm25s:
+    """Return the shared BM25 index of the chunks, built when first asked for."""
+    table = index.table
+    return index.engine(f"bm25s {k1} {b}", lambda: Bm25s(table.terms, table.n_terms, k1=k1, b=b))

@@ -1,14 +1,17 @@
 """Rankings as arrays, and the one order: `(score desc, section_id asc, snippet_id asc)`.
 
-Chunks stand sorted by (section_id, chunk_id), so the row number of a chunk is its tie-break and no string is compared while ranking.
-Scores are rounded before they are compared, because the last bits of a sum depend on how it was batched.
+Chunks stand sorted by (section_id, chunk_id), so the row number of a chunk is its tie-break. Scores
+are rounded before they are compared, because the last bits of a sum depend on its batch.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from rag_eval.core.arrays import FloatArray, Int32Array
 
 ROUNDING = 6
 """Decimals of a raw score that count; float32 sums are good to about seven digits."""
@@ -19,101 +22,82 @@ MARGIN = 16
 _LAST = np.iinfo(np.int64).max
 """Key of an empty place: it sorts behind every chunk."""
 
-Rows = npt.NDArray[np.int32]
-Scores = npt.NDArray[np.float64]
+
+_EMPTY = {"rows": -1, "raw": 0.0, "norm": 0.0, "k_pos": 0, "rerank": np.nan}
+"""Array of a ranking -> value of an empty place."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
-    """Ranked chunks of n queries.
+    """Ranked chunks of n queries, [n, depth] each, best first."""
 
-    Parameters
-    ----------
-    rows
-        int32 [n, depth]: chunk rows, best first, -1 where nothing more was retrieved.
-    raw
-        float64 [n, depth]: the engine's own scores (0 where rows is -1).
-    norm
-        float64 [n, depth]: scores in [0, 1] within the query (0 where rows is -1).
-    k_pos
-        int32 [n, depth]: rank before reranking and before the guard took chunks out, from 1 (0 where rows is -1).
-    rerank
-        float64 [n, depth]: score of the rerank step, NaN where none judged the chunk.
-    failed
-        bool [n]: queries whose retrieval ended in an error; their places are empty. None stands for no failure.
-    failure
-        The first error.
-    candidates
-        int64 [n]: how many chunks the engine scored and could have ranked; an engine that fetches only its best counts those it fetched.
-    """
-
-    rows: Rows
-    raw: Scores
-    norm: Scores
-    k_pos: Rows
-    rerank: Scores
+    rows: Int32Array
+    """Chunk rows; -1 where nothing more was retrieved."""
+    raw: FloatArray
+    """The engine's own scores; 0 in an empty place."""
+    norm: FloatArray
+    """Scores in [0, 1] within the query; 0 in an empty place."""
+    k_pos: Int32Array
+    """Rank, from 1, before reranking and before the guard; 0 in an empty place."""
+    rerank: FloatArray
+    """Score of the rerank step, NaN where none judged the chunk."""
     candidates: npt.NDArray[np.int64]
+    """[n]: how many chunks the engine scored and could have ranked."""
     failed: npt.NDArray[np.bool_] | None = None
+    """[n]: queries whose retrieval ended in an error; None stands for no failure."""
     failure: str | None = None
+    """The first error."""
 
     @property
     def found(self) -> npt.NDArray[np.bool_]:
         """Where a chunk stands, [n, depth]."""
         return np.asarray(self.rows >= 0)
 
-    def cut(self, depth: int) -> "Ranking":
-        """Keep the first `depth` ranks."""
-        if depth >= self.rows.shape[1]:
-            return self
-        parts = {
-            name: getattr(self, name)[:, :depth]
-            for name in ("rows", "raw", "norm", "k_pos", "rerank")
+    def _map(self, change: Callable[[npt.NDArray[Any], float], npt.NDArray[Any]]) -> "Ranking":
+        """Change every array; `change` gets it with the value of an empty place."""
+        parts: dict[str, Any] = {
+            name: change(getattr(self, name), fill) for name, fill in _EMPTY.items()
         }
         return dataclasses.replace(self, **parts)
 
-    def without(self, pairs: npt.NDArray[np.int64], n_chunks: int) -> "Ranking":
-        """Take chunks out of the rankings of single queries; what stood behind moves up; scores and k_pos stay as they are.
+    def cut(self, depth: int) -> "Ranking":
+        """Keep the first `depth` ranks."""
+        return self if depth >= self.rows.shape[1] else self._map(lambda part, _: part[:, :depth])
 
-        Parameters
-        ----------
-        pairs
-            `query * n_chunks + row` of each pair that goes, in any order.
-        n_chunks
-            Number of chunks.
+    def take(self, query: int) -> "Ranking":
+        """Keep one query."""
+        one = self._map(lambda part, _: part[query : query + 1])
+        return dataclasses.replace(one, candidates=self.candidates[query : query + 1])
+
+    def blank(self, queries: npt.NDArray[np.bool_]) -> "Ranking":
+        """Empty the rankings of the queries of a mask."""
+        return self._map(
+            lambda part, fill: np.where(queries[:, None], np.asarray(fill, part.dtype), part)
+        )
+
+    def without(self, pairs: npt.NDArray[np.int64], n_chunks: int) -> "Ranking":
+        """Take chunks out of the rankings of single queries; later ones move up.
+
+        `pairs` are `query * n_chunks + row` of what goes, in any order. Scores and k_pos stay.
         """
-        if not len(pairs):
-            return self
         codes = np.arange(len(self.rows), dtype=np.int64)[:, None] * n_chunks + self.rows
         gone = np.isin(codes, pairs) & self.found
         if not gone.any():
             return self
         order = np.argsort(gone | ~self.found, axis=1, kind="stable")
-        empty: dict[str, float] = {
-            "rows": -1,
-            "raw": 0.0,
-            "norm": 0.0,
-            "k_pos": 0,
-            "rerank": np.nan,
-        }
-        parts: dict[str, Any] = {
-            name: np.take_along_axis(
-                np.where(
-                    gone, np.asarray(fill, dtype=getattr(self, name).dtype), getattr(self, name)
-                ),
-                order,
-                axis=1,
+        return self._map(
+            lambda part, fill: np.take_along_axis(
+                np.where(gone, np.asarray(fill, part.dtype), part), order, axis=1
             )
-            for name, fill in empty.items()
-        }
-        return dataclasses.replace(self, **parts)
+        )
 
 
-def ranking(rows: Rows, raw: Scores, norm: Scores, candidates: npt.NDArray[np.int64]) -> Ranking:
-    """Make the ranking of a first retrieval step: k_pos counts from 1 and nothing was reranked."""
+def ranking(
+    rows: Int32Array, raw: FloatArray, norm: FloatArray, candidates: npt.NDArray[np.int64]
+) -> Ranking:
+    """Make the ranking of a first retrieval step: k_pos counts from 1, nothing was reranked."""
     found = rows >= 0
-    k_pos = np.where(found, np.arange(1, rows.shape[1] + 1, dtype=np.int32), np.int32(0)).astype(
-        np.int32
-    )
+    k_pos = np.where(found, np.arange(1, rows.shape[1] + 1), 0).astype(np.int32)
     return Ranking(
         rows,
         np.where(found, raw, 0.0),
@@ -124,30 +108,19 @@ def ranking(rows: Rows, raw: Scores, norm: Scores, candidates: npt.NDArray[np.in
     )
 
 
-def order(rows: Rows, scores: Scores, depth: int, decimals: int = ROUNDING) -> tuple[Rows, Scores]:
-    """Round scores, sort each query's candidates into the one order and keep the first `depth`.
+def order(
+    rows: Int32Array, scores: FloatArray, depth: int, decimals: int = ROUNDING
+) -> tuple[Int32Array, FloatArray]:
+    """Round scores, sort candidates [n, m] into the one order and keep the first `depth`.
 
-    Score and row are packed into one integer, so that one sort settles both.
-
-    Parameters
-    ----------
-    rows, scores
-        [n, m] candidates, in any order; rows -1 or score -inf mark an empty place.
-    decimals
-        Decimals of a score that count.
-
-    Returns
-    -------
-    rows, scores : [n, min(depth, m)]
-        Empty places last, as row -1 and score -inf.
+    Score and row are packed into one integer, so that one sort settles both. Row -1 or score -inf
+    marks an empty place; such places come last.
     """
     scale = 10.0**decimals
     empty = (rows < 0) | np.isneginf(scores)
     units = np.rint(np.where(empty, 0.0, scores) * scale)
     bits = max(1, int(rows.max(initial=0)).bit_length())
-    if np.abs(units).max(initial=0.0) >= 2.0 ** (
-        62 - bits
-    ):  # scores too large to share 64 bits with a row
+    if np.abs(units).max(initial=0.0) >= 2.0 ** (62 - bits):  # too large to share 64 bits
         by_score = np.lexsort((rows, -units, empty), axis=1)[:, :depth]
         gone, rows, units = (
             np.take_along_axis(part, by_score, axis=1) for part in (empty, rows, units)
@@ -158,15 +131,15 @@ def order(rows: Rows, scores: Scores, depth: int, decimals: int = ROUNDING) -> t
         key.sort(axis=1)
         key = key[:, :depth]
         gone, rows, units = key == _LAST, key & (1 << bits) - 1, -(key >> bits)
-    return np.where(gone, np.int32(-1), rows.astype(np.int32)), np.where(
-        gone, -np.inf, units / scale
-    )
+    scores = np.where(gone, -np.inf, units / scale)
+    return np.where(gone, np.int32(-1), rows.astype(np.int32)), scores
 
 
-def select(dense: npt.NDArray[np.float32], depth: int) -> tuple[Rows, Scores]:
-    """Top `depth` of dense scores [n, n_chunks] in the one order; a score of -inf is never selected.
+def select(dense: npt.NDArray[np.float32], depth: int) -> tuple[Int32Array, FloatArray]:
+    """Top `depth` of dense scores [n, n_chunks] in the one order; -inf is never selected.
 
-    A partition finds a few more candidates than asked for; only where a tie reaches beyond them is the whole row looked at.
+    A partition finds a few more candidates than asked for; the whole row is looked at only where a
+    tie reaches beyond them.
     """
     n_chunks = dense.shape[1]
     width = min(depth + MARGIN, n_chunks)
@@ -185,14 +158,14 @@ def select(dense: npt.NDArray[np.float32], depth: int) -> tuple[Rows, Scores]:
     for query in np.flatnonzero(
         np.isfinite(scores[:, -1]) & (scores[:, depth - 1] == scores[:, -1])
     ):
-        rows[query, :depth], scores[query, :depth] = first_of_tied(
-            dense[query].astype(np.float64), float(scores[query, depth - 1]), depth
-        )
+        cut = float(scores[query, depth - 1])
+        tied = first_of_tied(dense[query].astype(np.float64), cut, depth)
+        rows[query, :depth], scores[query, :depth] = tied
     return rows[:, :depth], scores[:, :depth]
 
 
-def first_of_tied(dense: Scores, cut: float, depth: int) -> tuple[Rows, Scores]:
-    """Top `depth` of one query's scores [n_chunks] when many chunks share the score `cut` at the end: all above it, then the first rows at it."""
+def first_of_tied(dense: FloatArray, cut: float, depth: int) -> tuple[Int32Array, FloatArray]:
+    """Top `depth` of one query's scores [n_chunks] when many chunks share the last score `cut`."""
     rounded = np.round(dense, ROUNDING)
     above = np.flatnonzero(rounded > cut)
     chosen = np.concatenate([above, np.flatnonzero(rounded == cut)[: depth - len(above)]]).astype(
@@ -202,14 +175,14 @@ def first_of_tied(dense: Scores, cut: float, depth: int) -> tuple[Rows, Scores]:
     return rows[0], scores[0]
 
 
-def scale_by_top(scores: Scores) -> Scores:
-    """Non-negative scores divided by the query's best: the floor 0 is what a chunk without any match would get."""
+def scale_by_top(scores: FloatArray) -> FloatArray:
+    """Divide non-negative scores by the query's best; 0 is the score of no match."""
     top = np.where(np.isfinite(scores), scores, 0.0).max(axis=1, keepdims=True, initial=0.0)
     return np.where(np.isfinite(scores) & (top > 0), scores / np.where(top > 0, top, 1.0), 0.0)
 
 
-def scale_min_max(scores: Scores) -> Scores:
-    """Map a query's scores linearly so that its best is 1 and its last candidate 0; all equal gives 1."""
+def scale_min_max(scores: FloatArray) -> FloatArray:
+    """Map a query's scores linearly: its best is 1 and its last candidate 0; all equal gives 1."""
     finite = np.isfinite(scores)
     low = np.where(finite, scores, np.inf).min(axis=1, keepdims=True, initial=np.inf)
     high = np.where(finite, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
@@ -218,3 +191,47 @@ def scale_min_max(scores: Scores) -> Scores:
     with np.errstate(invalid="ignore"):
         scaled = np.where(flat, 1.0, (scores - low) / np.where(flat, 1.0, spread))
     return np.where(finite, scaled, 0.0)
+
+
+# ---- Hybrid fusion of two rankings: a weighted sum of normalised scores, or reciprocal ranks.
+
+FUSED_ROUNDING = 9
+"""Decimals of a fused score that count: the order of its two summands must not matter."""
+
+
+def _merge(
+    first: Ranking, second: Ranking, left: FloatArray, right: FloatArray, depth: int
+) -> Ranking:
+    """Add the scores that both lists give a chunk, then sort."""
+    rows = np.concatenate([first.rows, second.rows], axis=1)
+    parts = np.concatenate(
+        [np.where(first.found, left, 0.0), np.where(second.found, right, 0.0)], axis=1
+    )
+    key = np.where(rows >= 0, rows, np.iinfo(np.int32).max)
+    by_row = np.argsort(key, axis=1, kind="stable")
+    rows = np.take_along_axis(rows, by_row, axis=1)
+    parts = np.take_along_axis(parts, by_row, axis=1)
+    twice = np.zeros(rows.shape, dtype=bool)
+    twice[:, 1:] = (rows[:, 1:] == rows[:, :-1]) & (rows[:, 1:] >= 0)
+    parts[:, :-1] += np.where(twice[:, 1:], parts[:, 1:], 0.0)
+    fused = np.where(twice | (rows < 0), -np.inf, parts)
+    candidates = np.isfinite(fused).sum(axis=1).astype(np.int64)
+    rows, fused = order(rows, fused, depth, FUSED_ROUNDING)
+    return ranking(rows, fused, np.where(np.isfinite(fused), fused, 0.0), candidates)
+
+
+def weighted(
+    lexical: Ranking, vector: Ranking, *, alpha: float, beta: float, depth: int
+) -> Ranking:
+    """Fuse rankings of the same queries by normalised scores, which stay in [0, 1]."""
+    total = alpha + beta
+    return _merge(
+        lexical, vector, lexical.norm * (alpha / total), vector.norm * (beta / total), depth
+    )
+
+
+def reciprocal_rank(lexical: Ranking, vector: Ranking, *, k: int, depth: int) -> Ranking:
+    """Fuse rankings of the same queries by ranks."""
+    top = 2.0 / (k + 1)
+    left, right = (1.0 / (k + np.maximum(part.k_pos, 1)) / top for part in (lexical, vector))
+    return _merge(lexical, vector, left, right, depth)

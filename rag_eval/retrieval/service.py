@@ -1,25 +1,157 @@
-"""RetrievalPort, version 1, over ready strategies: what a caller of the library uses, and what latency is measured through."""
+"""RetrievalPort, version 1, over ready strategies: what callers use and latency is measured by."""
 
+import re
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.records.retrieval import (
+from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array
+from rag_eval.core.strategy import Identity
+from rag_eval.core.types import (
+    Offsets,
     RetrievalMetadata,
     RetrievalOptions,
     RetrievalResult,
     RetrievalStats,
-    StrategyKind,
+    ScoredChunk,
 )
-from rag_eval.retrieval.guarding import SPARE, QueryGuard
-from rag_eval.retrieval.payloads import Payloads
+from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.strategies import ReadyStrategy
+from rag_eval.trust.reading import readings
+from rag_eval.trust.restating import restated_pairs
+
+# ---- The poisoning guard at the port: chunks that restate the query are left out of its result.
+
+SPARE = 20
+"""Chunks searched beyond what was asked for, to take the places of those that are left out."""
+STEM = 4
+"""First letters that stand for a word's stem: endings differ, restatements do not."""
+_WORD = re.compile(r"\w+")
+
+
+def _stems(text: str) -> frozenset[str]:
+    return frozenset(word[:STEM] for word in _WORD.findall(text.lower()))
+
+
+class QueryGuard:
+    """Looks at the candidates of each query only: a live query must not pay for the corpus.
+
+    Parameters
+    ----------
+    chunks
+        CHUNKS frame of the index.
+    domains
+        Domain of each chunk's source.
+    vouched
+        bool [n_chunks]; None where the gold set names nobody to trust.
+    exempt
+        bool [n_chunks]: chunks that a person allowed.
+    """
+
+    def __init__(
+        self,
+        chunks: pd.DataFrame,
+        domains: Sequence[str],
+        vouched: BoolArray | None,
+        exempt: BoolArray,
+    ) -> None:
+        names = ("text", "title", "doc_id")
+        self._columns = {name: chunks[name].to_numpy(dtype=object) for name in names}
+        self._domains = np.array(list(domains), dtype=object)
+        self._vouched = vouched
+        self._exempt = exempt
+        self._stems: dict[int, frozenset[str]] = {}
+
+    def _stems_of(self, row: int) -> frozenset[str]:
+        if row not in self._stems:
+            parts = (self._columns[name][row] for name in ("title", "text"))
+            self._stems[row] = _stems(" ".join(read for part in parts for read in readings(part)))
+        return self._stems[row]
+
+    def _near(self, queries: Sequence[str], rows: Int32Array) -> Int32Array:
+        """Keep the chunks that hold half of some query's words: no other can restate a query."""
+        asked = [_stems(query) for query in queries]
+        kept = [
+            any(2 * len(words & self._stems_of(row)) >= len(words) for words in asked)
+            for row in rows.tolist()
+        ]
+        near: Int32Array = rows[np.array(kept, dtype=bool)]
+        return near
+
+    def apply(self, queries: Sequence[str], found: Ranking) -> Ranking:
+        """Take the chunks that restate a query out of its ranking."""
+        rows = self._near(queries, np.unique(found.rows[found.found]))
+        if not len(rows) or (self._vouched is not None and self._vouched[rows].all()):
+            return found
+        parts = {name: column[rows].tolist() for name, column in self._columns.items()}
+        pairs = restated_pairs(
+            list(queries),
+            parts["text"],
+            titles=parts["title"],
+            doc_ids=parts["doc_id"],
+            sources=self._domains[rows].tolist(),
+            vouched=None if self._vouched is None else self._vouched[rows],
+        )
+        pairs = pairs[pairs["severity"] == "blocked"]
+        chunk = rows[pairs["chunk"].to_numpy(dtype=np.int64)]
+        codes = pairs["query"].to_numpy(dtype=np.int64) * len(self._domains) + chunk
+        return found.without(codes[~self._exempt[chunk]], len(self._domains))
+
+
+# ---- Rows of the chunks frame -> `ScoredChunk`: the citation payload of every retrieved unit.
+
+_COLUMNS = ("chunk_id", "doc_id", "section_id", "start", "end", "tokens", "text")
+
+
+class Rank(NamedTuple):
+    """Scores and ranks (from 1) that a chunk was retrieved with."""
+
+    score_raw: float
+    score_norm: float
+    k_pos: int
+    k_final: int
+    rerank_score: float | None
+
+
+class Payloads:
+    """The chunks of one corpus revision, ready to be cited.
+
+    A chunk whose document is not in the frame `documents` has no rev and no address.
+    """
+
+    def __init__(self, chunks: pd.DataFrame, documents: pd.DataFrame) -> None:
+        self._columns = {name: chunks[name].to_numpy() for name in _COLUMNS}
+        about = documents.set_index("doc_id")[["rev", "source_url"]]
+        about = about.reindex(chunks["doc_id"]).fillna("")
+        self._revs, self._urls = about["rev"].to_numpy(), about["source_url"].to_numpy()
+
+    def scored(self, row: int, index: Identity, rank: Rank) -> ScoredChunk:
+        """Payload of one chunk of an index."""
+        value = {name: column[row] for name, column in self._columns.items()}
+        return ScoredChunk(
+            doc_id=str(value["doc_id"]),
+            section_id=str(value["section_id"]),
+            snippet_id=str(value["chunk_id"]),
+            source_url=str(self._urls[row]),
+            offsets=Offsets(int(value["start"]), int(value["end"])),
+            tokens=int(value["tokens"]),
+            index_hash=index.index_hash,
+            embed_model=index.embed_model,
+            analyzer=ANALYZER,
+            rev=str(self._revs[row]),
+            text=str(value["text"]),
+            **rank._asdict(),
+        )
+
+
+# ---- The port.
 
 FILTERS = ("doc_id", "section_id")
+_NO_TRUST = "this index has no trust scores, so nothing can be filtered by them"
 
 
 class RetrievalService:
@@ -36,47 +168,46 @@ class RetrievalService:
     default
         Kind used where the options name none.
     trust
-        Trust of each chunk in [0, 1], float [n_chunks]; None where sources were not screened.
+        Trust of each chunk in [0, 1], [n_chunks]; None where sources were not screened.
     guard
         Leaves out what restates a query; None where quarantine is off.
     default_threshold
-        Trust threshold of calls that name none; None filters nothing. A call that wants no filter names 0.
+        Trust threshold of calls that name none. A call that wants no filter names 0.
     seed
-        Chooses the graph of an approximate strategy; it must have been built.
+        Chooses the graph of an approximate strategy.
     """
 
     version = 1
 
     def __init__(
         self,
-        strategies: Mapping[StrategyKind, ReadyStrategy],
+        strategies: Mapping[str, ReadyStrategy],
         documents: pd.DataFrame,
         *,
         corpus_rev: str,
-        default: StrategyKind,
-        trust: npt.NDArray[np.float64] | None = None,
+        default: str,
+        trust: FloatArray | None = None,
         guard: QueryGuard | None = None,
         default_threshold: float | None = None,
         seed: int = 0,
     ) -> None:
-        if default not in strategies:
-            raise ValueError(f"default: found {default}, accepted {', '.join(strategies)}")
         if default_threshold is not None and trust is None:
-            raise ValueError(
-                "default_threshold: this index has no trust scores, so nothing can be filtered by them"
-            )
+            raise ValueError(f"default_threshold: {_NO_TRUST}")
         self._strategies = dict(strategies)
         self._default = default
-        self._table = strategies[default].index.table
+        self._table = self._strategy(default).index.table
         self._trust = trust
         self._guard = guard
         self._default_threshold = default_threshold
         self._seed = seed
         self._corpus_rev = corpus_rev
         self._n_documents = len(documents)
-        frame = self._table.frame
-        self._columns = {name: frame[name].to_numpy() for name in FILTERS}
-        self._payloads = Payloads(frame, documents)
+        self._payloads = Payloads(self._table.frame, documents)
+
+    def _strategy(self, kind: str) -> ReadyStrategy:
+        if kind not in self._strategies:
+            raise ValueError(f"strategy: found {kind}, accepted {', '.join(self._strategies)}")
+        return self._strategies[kind]
 
     def retrieve(self, query: str, options: RetrievalOptions) -> RetrievalResult:
         """Retrieve for one query, embedding it anew."""
@@ -90,41 +221,33 @@ class RetrievalService:
 
     def stats(self) -> RetrievalStats:
         """Describe the corpus and its indexes."""
-        hashes = {strategy.name: strategy.index_hash for strategy in self._strategies.values()}
         return RetrievalStats(
             self._n_documents,
             len(self._table),
             self._corpus_rev,
             self._table.chunks_hash,
-            hashes,
+            {strategy.name: strategy.index_hash for strategy in self._strategies.values()},
             self._default,
         )
 
-    def _allowed(self, options: RetrievalOptions) -> npt.NDArray[np.bool_] | None:
+    def _allowed(self, options: RetrievalOptions) -> BoolArray | None:
         allowed = np.ones(len(self._table), dtype=bool)
         for name, wanted in (options.filters or {}).items():
             if name not in FILTERS:
                 raise ValueError(f"filters: found {name!r}, accepted {', '.join(FILTERS)}")
-            allowed &= np.isin(
-                self._columns[name].astype(str),
-                [wanted] if isinstance(wanted, str) else list(wanted),
-            )
-        threshold = (
-            self._default_threshold if options.trust_threshold is None else options.trust_threshold
-        )
+            accepted = [wanted] if isinstance(wanted, str) else list(wanted)
+            allowed &= self._table.frame[name].isin(accepted).to_numpy()
+        threshold = options.trust_threshold
+        if threshold is None:
+            threshold = self._default_threshold
         if threshold is not None:
             if self._trust is None:
-                raise ValueError(
-                    "trust_threshold: this index has no trust scores, so nothing can be filtered by them"
-                )
+                raise ValueError(f"trust_threshold: {_NO_TRUST}")
             allowed &= self._trust >= threshold
         return None if allowed.all() else allowed
 
     def _retrieve(self, queries: list[str], options: RetrievalOptions) -> list[RetrievalResult]:
-        kind = options.strategy or self._default
-        strategy = self._strategies.get(kind)
-        if strategy is None:
-            raise ValueError(f"strategy: found {kind}, accepted {', '.join(self._strategies)}")
+        strategy = self._strategy(options.strategy or self._default)
         started = time.perf_counter()
         allowed = self._allowed(options)
         if self._guard is None:
@@ -133,66 +256,58 @@ class RetrievalService:
             )
             places = [(found, query) for query in range(len(queries))]
         else:
-            places = self._guarded(self._guard, strategy, queries, options.top_k, allowed)
+            places = self._search_guarded(self._guard, strategy, queries, options.top_k, allowed)
         duration = (time.perf_counter() - started) / len(queries)
         return [self._result(strategy, found, query, duration) for found, query in places]
 
-    def _guarded(
+    def _search_guarded(
         self,
         guard: QueryGuard,
         strategy: ReadyStrategy,
         queries: list[str],
         top_k: int,
-        allowed: npt.NDArray[np.bool_] | None,
+        allowed: BoolArray | None,
     ) -> list[tuple[Ranking, int]]:
-        """Each query's ranking without what restates it, and the query's place in that ranking.
+        """Search without chunks that restate a query; give each query's ranking and its row in it.
 
-        A query of which too much was left out is searched again with twice the depth, until top_k are left or its ranking has no more: however many
-        pages are planted, they take no place of others. The other queries of a batch keep what they have, so that none depends on its neighbours.
+        A query of which too much was left out is searched again with twice the depth, until top_k
+        are left or its ranking has no more: planted pages take no place of others. The other
+        queries of a batch keep what they have, so that none depends on its neighbours.
         """
         places: dict[int, tuple[Ranking, int]] = {}
-        due, depth = list(range(len(queries))), top_k + SPARE
-        while due:
-            asked = [queries[query] for query in due]
+        due, depth = np.arange(len(queries)), top_k + SPARE
+        while len(due):
+            asked = [queries[query] for query in due.tolist()]
             found = strategy.search(asked, depth, self._seed, allowed=allowed, cached=False)
             kept = guard.apply(asked, found).cut(top_k)
-            places.update({query: (kept, place) for place, query in enumerate(due)})
+            places |= {query: (kept, place) for place, query in enumerate(due.tolist())}
             more = (found.found.sum(axis=1) >= depth) & (depth < len(self._table))
-            due = [
-                due[place]
-                for place in np.flatnonzero(more & (kept.found.sum(axis=1) < top_k)).tolist()
-            ]
+            due = due[more & (kept.found.sum(axis=1) < top_k)]
             depth = min(2 * depth, len(self._table))
         return [places[query] for query in range(len(queries))]
 
     def _result(
         self, strategy: ReadyStrategy, found: Ranking, query: int, duration: float
     ) -> RetrievalResult:
+        index = Identity(strategy.index_hash, strategy.embed_model)
+        rows = found.rows[query][found.found[query]].tolist()
         chunks = []
-        for place, row in enumerate(found.rows[query].tolist()):
-            if row < 0:
-                break
+        for place, row in enumerate(rows):
             rerank = float(found.rerank[query, place])
-            chunks.append(
-                self._payloads.scored(
-                    row,
-                    index_hash=strategy.index_hash,
-                    embed_model=strategy.embed_model,
-                    score_raw=float(found.raw[query, place]),
-                    score_norm=float(found.norm[query, place]),
-                    k_pos=int(found.k_pos[query, place]),
-                    k_final=place + 1,
-                    rerank_score=None if np.isnan(rerank) else rerank,
-                )
+            rank = Rank(
+                float(found.raw[query, place]),
+                float(found.norm[query, place]),
+                int(found.k_pos[query, place]),
+                place + 1,
+                None if np.isnan(rerank) else rerank,
             )
-        trust = (
-            {}
-            if self._trust is None
-            else {
-                chunk.snippet_id: float(self._trust[self._table.row_of[chunk.snippet_id]])
-                for chunk in chunks
+            chunks.append(self._payloads.scored(row, index, rank))
+        trust = {}
+        if self._trust is not None:
+            trust = {
+                chunk.snippet_id: float(self._trust[row])
+                for chunk, row in zip(chunks, rows, strict=True)
             }
-        )
         return RetrievalResult(
             tuple(chunks),
             RetrievalMetadata(strategy.name, duration, int(found.candidates[query]), trust),

@@ -1,78 +1,182 @@
-"""A configured strategy made ready to search: engines, fusion and rerank behind one `search`."""
+"""Strategies that rank chunks of this corpus: what a kind provides, and its rerank step."""
 
+import dataclasses
 import importlib
 import re
-from collections.abc import Mapping
-from typing import Any, Protocol
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from rag_eval.records.configuration_parts import Embedding
-from rag_eval.records.gold_set import Bm25, Hybrid, Vector
-from rag_eval.records.problems import InputError, Problem, quoted
-from rag_eval.retrieval.chroma import ChromaStore
-from rag_eval.retrieval.chunk_table import ChunkTable
-from rag_eval.retrieval.dense import ExactSearch
+from rag_eval.core.arrays import BoolArray, Float32Array, Int32Array
+from rag_eval.core.errors import Embedding, InputError, Problem, quoted
+from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.retrieval.embedding.source import EmbeddingSource, Places
-from rag_eval.retrieval.fusion import reciprocal_rank, weighted
-from rag_eval.retrieval.identity import LocalStrategy, index_hash
-from rag_eval.retrieval.lexical import Bm25s
-from rag_eval.retrieval.okapi import RankBm25
-from rag_eval.retrieval.ranking import Ranking
-from rag_eval.retrieval.rerank import Reranker, by_reranker, mmr
-from rag_eval.retrieval.synonyms.expansion import BoundExpansion, Expansion
+from rag_eval.retrieval.identity import ChunkTable, embed_model
+from rag_eval.retrieval.ranking import ROUNDING, Ranking
 from rag_eval.storage.hashing import digest
 
+if TYPE_CHECKING:
+    from rag_eval.retrieval.dense import ChromaStore
+
+T = TypeVar("T")
+
 POOL = 100
-"""Candidates that normalisation and fusion look at, at least; so the first ten are the same whether ten or a hundred were asked for."""
+"""Fewest candidates that normalisation and fusion look at.
 
-Allowed = npt.NDArray[np.bool_] | None
+The first ten are then the same whether ten or a hundred were asked for."""
 
 
-class _Dense(Protocol):
-    def __call__(
-        self, queries: npt.NDArray[np.float32], depth: int, seed: int, allowed: Allowed
-    ) -> Ranking: ...
+# ---- The rerank step: maximal marginal relevance over the vectors, or a reranker of a user.
+
+BLOCK_BYTES = 64 * 2**20
+
+
+class Reranker(Protocol):
+    """Scores candidates anew. The settings map a name to an import path of such an object."""
+
+    name: str
+
+    def scores(
+        self, queries: Sequence[str], texts: Sequence[Sequence[str]]
+    ) -> list[Sequence[float]]:
+        """Return one score for each text of each query, higher is better."""
+        ...
+
+
+def _reorder(first: Ranking, scores: np.ndarray, picked: Int32Array) -> Ranking:
+    """Bring the first places into a new order and keep what stands behind them.
+
+    `scores` [n, m] are those of the first m places in the old order, NaN for empty ones; `picked`
+    [n, m] are the old places in the new order.
+    """
+    n, width = first.rows.shape
+    m = picked.shape[1]
+    behind = np.broadcast_to(np.arange(m, width, dtype=np.int32), (n, width - m))
+    places = np.concatenate([picked, behind], axis=1)
+    rerank = np.full((n, width), np.nan)
+    rerank[:, :m] = scores
+    parts: dict[str, Any] = {
+        name: np.take_along_axis(getattr(first, name), places, axis=1)
+        for name in ("rows", "raw", "norm", "k_pos")
+    }
+    return dataclasses.replace(first, **parts, rerank=np.take_along_axis(rerank, places, axis=1))
+
+
+def mmr(first: Ranking, vectors: Float32Array, *, lambda_: float, depth: int) -> Ranking:
+    """Reorder the first `depth` places by maximal marginal relevance.
+
+    Next is the candidate with the highest lambda * score_norm - (1 - lambda) * max cosine to those
+    already chosen; ties go to the better k_pos. `vectors` are those of all chunks, unit norm.
+    Carbonell and Goldstein, SIGIR 1998.
+    """
+    m = min(depth, first.rows.shape[1])
+    scores = np.full((len(first.rows), m), np.nan)
+    picked = np.tile(np.arange(m, dtype=np.int32), (len(first.rows), 1))
+    block = max(1, BLOCK_BYTES // (4 * max(1, m * (m + vectors.shape[1]))))
+    for start in range(0, len(first.rows), block):
+        rows = first.rows[start : start + block, :m]
+        candidate = vectors[np.maximum(rows, 0)]
+        alike = np.matmul(candidate, candidate.transpose(0, 2, 1)).astype(np.float64)
+        relevance = lambda_ * first.norm[start : start + block, :m]
+        is_open = rows >= 0
+        nearest = np.zeros(rows.shape)
+        here = np.arange(len(rows))
+        for step in range(m):
+            value = np.round(relevance - (1 - lambda_) * nearest, ROUNDING)
+            best = np.argmax(np.where(is_open, value, -np.inf), axis=1)
+            live = is_open[here, best]
+            picked[start + here[live], step] = best[live]
+            scores[start + here[live], best[live]] = value[here[live], best[live]]
+            is_open[here[live], best[live]] = False
+            nearest = np.maximum(nearest, alike[here, :, best]) if step else alike[here, :, best]
+    return _reorder(first, scores, picked)
+
+
+def order_by_scores(first: Ranking, given: Sequence[Sequence[float]], *, depth: int) -> Ranking:
+    """Order the first `depth` places by a reranker's scores; ties go to the better k_pos.
+
+    Raises `ValueError` where a query has not one finite score for each candidate.
+    """
+    m = min(depth, first.rows.shape[1])
+    scores = np.full((len(first.rows), m), np.nan)
+    counts = first.found[:, :m].sum(axis=1)
+    for query, (row, count) in enumerate(zip(given, counts, strict=True)):
+        values = np.asarray(row, dtype=np.float64)
+        if values.shape != (count,) or not np.isfinite(values).all():
+            raise ValueError(
+                f"reranker: query {query} has {count} candidates and got scores of shape "
+                f"{values.shape}; accepted: one finite number for each"
+            )
+        scores[query, :count] = values
+    key = np.where(np.isnan(scores), np.inf, -scores)
+    return _reorder(first, scores, np.argsort(key, axis=1, kind="stable").astype(np.int32))
+
+
+def _ask_reranker(
+    first: Ranking,
+    reranker: Reranker,
+    queries: Sequence[str],
+    texts: Sequence[Sequence[str]],
+    depth: int,
+) -> Ranking:
+    """Order by a user's reranker, whose errors fail the query that they belong to and no other.
+
+    The whole batch is asked at once; where that fails each query is asked alone.
+    """
+    try:
+        return order_by_scores(first, reranker.scores(queries, texts), depth=depth)
+    except Exception:  # noqa: BLE001, S110 - foreign code; the queries at fault are found below
+        pass
+    failed = np.zeros(len(queries), dtype=bool)
+    failure: str | None = None
+    given: list[Sequence[float]] = []
+    for at, (query, candidates) in enumerate(zip(queries, texts, strict=True)):
+        try:
+            alone = reranker.scores([query], [candidates])
+            order_by_scores(first.take(at), alone, depth=depth)
+            given.append(alone[0])
+        except Exception as error:  # noqa: BLE001 - foreign code fails this query alone
+            failed[at] = True
+            failure = failure or quoted(f"{type(error).__name__}: {error}")
+            given.append([0.0] * len(candidates))
+    ranked = order_by_scores(first, given, depth=depth)
+    return dataclasses.replace(ranked.blank(failed), failed=failed, failure=failure)
+
+
+# ---- What strategies over one chunk table share, and a strategy made ready.
 
 
 class StrategyIndex:
-    """All engines over one chunk table; strategies that share an engine share its index.
-
-    Parameters
-    ----------
-    table
-        The chunks.
-    places
-        Where embeddings are read and kept.
-    chroma
-        Gives the vector store when a vector strategy needs it.
-    rerankers
-        Name -> import path (`module:attribute`) of rerankers that gold sets may name.
-    prefix
-        What the names of this corpus's collections start with.
-    """
+    """Everything that strategies over one chunk table share: engines, embeddings, rerankers."""
 
     def __init__(
         self,
         table: ChunkTable,
         places: Places,
-        chroma: ChromaStore | None = None,
+        chroma: "ChromaStore | None" = None,
         rerankers: Mapping[str, str] | None = None,
         *,
         prefix: str = "",
     ) -> None:
-        self.prefix = prefix
         self.table = table
         self.places = places
         self.chroma = chroma
+        """The vector store; None until an approximate strategy or a sync needs it."""
         self.rerankers = dict(rerankers or {})
-        self._lexical: dict[str, Bm25s | RankBm25] = {}
-        self._expansions: dict[str, BoundExpansion] = {}
+        """Name -> import path of rerankers that gold sets may name."""
+        self.prefix = prefix
+        """Start of the names of this corpus's collections."""
+        self._engines: dict[str, Any] = {}
         self._sources: dict[str, EmbeddingSource] = {}
-        self._exact: dict[str, ExactSearch] = {}
-        self._graphs: set[str] = set()
-        self._loaded: dict[str, Reranker] = {}
+
+    def engine(self, key: str, make: Callable[[], T]) -> T:
+        """Return the engine of a key, made when first asked for."""
+        if key not in self._engines:
+            self._engines[key] = make()
+        found: T = self._engines[key]
+        return found
 
     def source(self, embedding: Embedding) -> EmbeddingSource:
         """Return the shared embedding source of a configuration."""
@@ -83,80 +187,23 @@ class StrategyIndex:
 
     @property
     def embedded(self) -> int:
-        """How many texts were embedded through this index, chunks and queries."""
+        """Number of texts that were embedded through this index, chunks and queries."""
         return sum(source.use.embedded for source in self._sources.values())
 
-    def rerank_model(self, spec: LocalStrategy) -> str:
-        """Name the embedding that a strategy's MMR step compares with; empty where there is none."""
+    def rerank_source(self, spec: Strategy) -> EmbeddingSource | None:
+        """Return the embedding source of an MMR step: its own, else the strategy's, else LSA."""
+        if spec.rerank is None or spec.rerank.kind != "mmr":
+            return None
+        own = spec.rerank.embedding or spec.embeds_with
+        return self.source(own or Embedding(model="lsa-256"))
+
+    def rerank_model(self, spec: Strategy) -> str:
+        """Name the embedding of a strategy's MMR step; empty where there is none."""
         source = self.rerank_source(spec)
         return source.model if source else ""
 
-    def rerank_source(self, spec: LocalStrategy) -> EmbeddingSource | None:
-        """Return the embedding source of an MMR step: its own, else the strategy's, else lsa-256."""
-        if spec.rerank is None or spec.rerank.kind != "mmr":
-            return None
-        own = spec.rerank.embedding or (None if isinstance(spec, Bm25) else spec.embedding)
-        return self.source(own or Embedding(model="lsa-256"))
-
-    def lexical(self, spec: Bm25 | Hybrid) -> Bm25s | RankBm25:
-        """Return the lexical engine, built when first asked for."""
-        key = f"{spec.engine} {spec.k1} {spec.b}"
-        if key not in self._lexical:
-            engine = Bm25s if spec.engine == "bm25s" else RankBm25
-            self._lexical[key] = engine(self.table.terms, self.table.n_terms, k1=spec.k1, b=spec.b)
-        return self._lexical[key]
-
-    def by_term(
-        self, spec: Bm25 | Hybrid, queries: list[str], depth: int, allowed: Allowed
-    ) -> Ranking:
-        """Rank chunks by the terms of queries, widened by synonyms where the strategy asks for it."""
-        engine, terms = self.lexical(spec), self.table.query_terms(queries)
-        if spec.expand is None:
-            return engine.search(terms, depth, allowed)
-        if not isinstance(engine, Bm25s):
-            raise TypeError(
-                f"expand: found the engine {spec.engine}, accepted bm25s"
-            )  # the configuration refuses it with its place
-        return engine.search_expanded(terms, self._expansion(spec.expand), depth, allowed)
-
-    def _expansion(self, name: str) -> BoundExpansion:
-        if name not in self._expansions:
-            self._expansions[name] = Expansion.load(name).bind(self.table.analyzer)
-        return self._expansions[name]
-
-    def dense(self, spec: Vector | Hybrid) -> _Dense:
-        """Return the vector search, exact or approximate."""
-        source = self.source(spec.embedding)
-        if spec.search == "exact":
-            if source.model not in self._exact:
-                self._exact[source.model] = ExactSearch(source.chunk_vectors())
-            engine = self._exact[source.model]
-            return lambda queries, depth, seed, allowed: engine.search(queries, depth, allowed)  # noqa: ARG005 - exact search has no seed
-        store = self.chroma
-        if store is None:
-            raise RuntimeError("approximate search needs a vector store")
-
-        def approximate(
-            queries: npt.NDArray[np.float32], depth: int, seed: int, allowed: Allowed
-        ) -> Ranking:
-            name = self.graph_name(source.model, seed)
-            if (
-                name not in self._graphs
-            ):  # left alone where it is finished; a store that was emptied meanwhile gets it again
-                store.build(
-                    name,
-                    self.table.chunk_ids,
-                    source.chunk_vectors(),
-                    self.table.doc_ids,
-                    seed=seed,
-                )
-                self._graphs.add(name)
-            return store.search(name, queries, depth, self.table.row_of, allowed)
-
-        return approximate
-
     def family(self, model: str) -> str:
-        """Name what the collections of one model share, whatever it was fitted on: the prefix and the model without its fit."""
+        """Start of the collection names of one model, whatever it was fitted on."""
         return f"{self.prefix}{re.sub(r'[^A-Za-z0-9-]+', '-', model.partition('@')[0])}."
 
     def collection_name(self, model: str) -> str:
@@ -181,11 +228,12 @@ class StrategyIndex:
                     + " (enable one with RAG_EVAL_RERANKERS)",
                 )
             )
-        if name not in self._loaded:
+
+        def load() -> Reranker:
             module, attribute = path.split(":")
             try:
                 found: Any = getattr(importlib.import_module(module), attribute)
-                self._loaded[name] = found() if isinstance(found, type) else found
+                loaded: Reranker = found() if isinstance(found, type) else found
             except Exception as error:
                 raise InputError(
                     Problem(
@@ -196,7 +244,45 @@ class StrategyIndex:
                         found=f"{path}: {type(error).__name__}: {error}",
                     )
                 ) from error
-        return self._loaded[name]
+            return loaded
+
+        return self.engine(f"reranker {name}", load)
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A batch of texts to rank chunks for."""
+
+    texts: list[str]
+    depth: int
+    """At most this many chunks a text."""
+    seed: int = 0
+    allowed: BoolArray | None = None
+    """bool [n_chunks]: only these are ranked; None allows all."""
+    cached: bool = True
+    """Whether vectors may come from the cache; without it a live query's cost is measured."""
+
+
+class LocalStrategy(Strategy):
+    """A kind that ranks chunks of this corpus."""
+
+    @abstractmethod
+    def index_hash(self, chunks_hash: str, model: str) -> str:
+        """Name what the index is made from: the engine, a colon, and `digest` of the rest.
+
+        Equal hashes of exact engines give equal rankings.
+        """
+
+    @abstractmethod
+    def rank(self, index: StrategyIndex, request: Request) -> Ranking:
+        """Rank chunks for each text; a text without a known term retrieves nothing."""
+
+    def identity(self, inputs: IdentityInputs) -> Identity:
+        """Name the index over the chunks, and the model without loading it."""
+        embedding, model = self.embeds_with, ""
+        if embedding is not None:
+            model = embed_model(embedding, inputs.text_hashes(), inputs.folder)
+        return Identity(self.index_hash(inputs.chunks_hash, model), model)
 
 
 class ReadyStrategy:
@@ -206,10 +292,10 @@ class ReadyStrategy:
         self.spec = spec
         self.name = spec.name
         self.index = index
-        self.source = None if isinstance(spec, Bm25) else index.source(spec.embedding)
+        self.source = None if spec.embeds_with is None else index.source(spec.embeds_with)
         self.embed_model = self.source.model if self.source else ""
-        self.index_hash = index_hash(spec, index.table.chunks_hash, self.embed_model)
-        self.seed_matters = not isinstance(spec, Bm25) and spec.search == "approximate"
+        self.index_hash = spec.index_hash(index.table.chunks_hash, self.embed_model)
+        self.seed_matters = spec.seed_matters
         self.reranks_outside = spec.rerank is not None and spec.rerank.kind != "mmr"
 
     def search(
@@ -218,64 +304,34 @@ class ReadyStrategy:
         depth: int,
         seed: int = 0,
         *,
-        allowed: Allowed = None,
+        allowed: BoolArray | None = None,
         cached: bool = True,
         strict: bool = True,
     ) -> Ranking:
-        """Rank chunks for each query.
+        """Rank chunks for each query and rerank them; options as in `Request`.
 
-        Parameters
-        ----------
-        queries
-            Any texts; one without a known term retrieves nothing.
-        depth
-            At most so many chunks a query.
-        seed
-            Chooses the graph of an approximate index; exact engines do not use it.
-        allowed
-            bool [n_chunks]: only these are ranked.
-        cached
-            Whether query vectors may come from the cache; False measures what a live query costs.
-        strict
-            Whether an outside reranker's error is raised; else its query counts as failed.
+        `strict` raises an outside reranker's error; without it that query counts as failed.
         """
-        pool = max(depth, POOL, self.spec.rerank.depth if self.spec.rerank else 0)
-        found = self._rank(queries, pool, seed, allowed, cached=cached)
-        return self._rerank(queries, found, strict=strict).cut(depth)
-
-    def _rank(
-        self, queries: list[str], pool: int, seed: int, allowed: Allowed, *, cached: bool
-    ) -> Ranking:
-        spec = self.spec
-        if isinstance(spec, Bm25):
-            return self.index.by_term(spec, queries, pool, allowed)
-        dense = self.index.dense(spec)
-        vectors = self.index.source(spec.embedding).query_vectors(queries, cached=cached)
-        by_vector = dense(vectors, pool, seed, allowed)
-        if isinstance(spec, Vector):
-            return by_vector
-        by_term = self.index.by_term(spec, queries, pool, allowed)
-        if spec.fusion == "rrf":
-            return reciprocal_rank(by_term, by_vector, k=spec.rrf_k, depth=pool)
-        return weighted(by_term, by_vector, alpha=spec.alpha, beta=spec.beta, depth=pool)
-
-    def _rerank(self, queries: list[str], found: Ranking, *, strict: bool) -> Ranking:
         step = self.spec.rerank
+        pool = max(depth, POOL, step.depth if step else 0)
+        found = self.spec.rank(self.index, Request(queries, pool, seed, allowed, cached))
         if step is None:
-            return found
+            return found.cut(depth)
         source = self.index.rerank_source(self.spec)
         if source is not None:
-            return mmr(found, source.chunk_vectors(), lambda_=step.lambda_, depth=step.depth)
+            vectors = source.chunk_vectors()
+            return mmr(found, vectors, lambda_=step.lambda_, depth=step.depth).cut(depth)
         texts = self.index.table.texts
         candidates = [
             [texts[row] for row in rows if row >= 0]
             for rows in found.rows[:, : step.depth].tolist()
         ]
-        return by_reranker(
-            found,
-            self.index.reranker(step.kind),
-            queries,
-            candidates,
-            depth=step.depth,
-            strict=strict,
-        )
+        reranker = self.index.reranker(step.kind)
+        if strict:
+            scores = reranker.scores(queries, candidates)
+            return order_by_scores(found, scores, depth=step.depth).cut(depth)
+        return _ask_reranker(found, reranker, queries, candidates, step.depth).cut(depth)
+
+    def rounds(self) -> dict[str, Any]:
+        """Return what a search in rounds left behind, as parts of a run; here nothing."""
+        return {}

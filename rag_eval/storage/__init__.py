@@ -1,1 +1,1 @@
-"""Where things are kept: content-addressed artifacts, atomic files, hashes."""
+"""Storage: content-addressed artifacts, the SQL store, atomic files and hashes."""

@@ -1,67 +1,128 @@
-"""The artifact store: what a stage made, kept under the hash of everything it was made from.
+"""The artifact store keeps the results of stages under the hash of all their inputs.
 
-One folder an artifact, `<root>/<stage>/<key>/`, holding Parquet frames, `.npy` arrays and JSON. A folder appears by one rename, so it is
-whole or absent; two writers of one key write the same content and the first wins. Nothing here knows what the stages mean.
+The folder of an artifact, `<root>/<stage>/<key>/`, holds Parquet frames, `.npy` arrays and JSON.
+The store writes a folder beside its place and renames it, so that it is whole or absent. Two
+writers of a key write the same content, and the first wins. `artifact.json` holds the size and the
+SHA-256 of every part, and reading a part checks both. A stage sets a damaged artifact aside, names
+it in the log, and makes it again. The store does not interpret the results.
 """
 
+import contextlib
 import dataclasses
+import fcntl
 import json
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from rag_eval.storage.hashing import canonical_json
+from rag_eval.core.errors import InputError, Problem
+from rag_eval.storage.hashing import canonical_json, digest, file_hash
+
+# ---- The artifact store
 
 Parts = Mapping[str, Any]
-"""Name -> DataFrame (Parquet), numpy array (.npy), bytes (a file of that name), an iterator of bytes (the same, written as they come), a Path (a file of another
-artifact, shared under that name and not copied) or any JSON value."""
+"""Parts by name. The type of a part decides its file.
+
+A DataFrame becomes Parquet, a numpy array `.npy`, and any JSON value `.json`. Bytes and an iterator
+of bytes become a file of that name. A Path is a file of another artifact, which both share.
+"""
 
 _META = "artifact.json"
+DAMAGED = ".damaged-"
+"""Prefix of the names of damaged files and folders that were set aside."""
+_log = logging.getLogger(__name__)
+_verified: dict[Path, tuple[int, int, int]] = {}
+"""Files with a SHA-256 that this process has compared, with their inode, size and time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Artifact:
-    """A stored artifact; parts are read when asked for.
+    """A stored artifact; each method reads one part.
 
     Parameters
     ----------
     stage, key
-        Where it stands in the store.
+        Names of its two folder levels in the store.
     folder
-        Its folder.
+        Folder of the artifact.
     reused
-        Whether it was there already when it was asked for.
+        Whether the artifact existed before it was asked for.
+    id
+        Identity of the content: equal parts give equal ids. It is the key if an earlier version
+        wrote no checksums.
+    files
+        Size and SHA-256 of each file; empty if an earlier version wrote none.
+
+    Raises
+    ------
+    InputError
+        Every reader raises `artifact_damaged` if a part differs from the written file.
     """
 
     stage: str
     key: str
     folder: Path
     reused: bool
+    id: str
+    files: Mapping[str, Mapping[str, Any]]
 
-    def frame(self, name: str) -> pd.DataFrame:
-        """Read a Parquet part."""
-        return pd.read_parquet(self.folder / f"{name}.parquet")
+    def bytes(self, name: str) -> bytes:
+        """Read a part that is a file."""
+        with self._readable(name) as path:
+            return path.read_bytes()
+
+    def frame(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+        """Read a Parquet part, or some of its columns."""
+        with self._readable(f"{name}.parquet") as path:
+            return pd.read_parquet(path, columns=columns)
 
     def array(self, name: str, *, mapped: bool = False) -> np.ndarray:
         """Read a .npy part, memory-mapped read-only where asked."""
-        array: np.ndarray = np.load(
-            self.folder / f"{name}.npy", mmap_mode="r" if mapped else None, allow_pickle=False
-        )
+        with self._readable(f"{name}.npy") as path:
+            array: np.ndarray = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
         return array
 
     def json(self, name: str) -> Any:
         """Read a JSON part."""
-        return json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+        with self._readable(f"{name}.json") as path:
+            return json.loads(path.read_text(encoding="utf-8"))
 
     def path(self, name: str) -> Path:
-        """Path of a part with its file ending."""
+        """Return the path of a part with its file ending; the file is not checked."""
         return self.folder / name
+
+    def faults(self) -> str:
+        """Describe how each damaged file differs; empty if no file is damaged."""
+        found = {
+            name: damage(self.folder / name, part["size"], part["sha256"])
+            for name, part in self.files.items()
+        }
+        return "; ".join(f"{name}: {fault}" for name, fault in found.items() if fault)
+
+    @contextlib.contextmanager
+    def _readable(self, name: str) -> Iterator[Path]:
+        """Give the path of an undamaged file; a reading error becomes one that names the file."""
+        path, written = self.folder / name, self.files.get(name)
+        fault = "" if written is None else damage(path, written["size"], written["sha256"])
+        if fault:
+            raise _damaged(path, fault)
+        try:
+            yield path
+        except (OSError, ValueError, EOFError) as error:
+            raise _damaged(path, str(error)) from error
+
+
+def _damaged(path: Path, found: str) -> InputError:
+    message = "a stored part is not as it was written; run the gold set again, and it is made anew"
+    return InputError(Problem("artifact_damaged", message, file=str(path), found=found))
 
 
 def _write(folder: Path, parts: Parts) -> None:
@@ -82,10 +143,13 @@ def _write(folder: Path, parts: Parts) -> None:
 
 
 def _share(source: Path, target: Path) -> None:
-    """Give a stored file a second place; artifacts are never written again, so both may be one file on disk."""
+    """Link a stored file to a second path, or copy it if links are impossible.
+
+    A shared file is safe because nothing writes to an artifact again.
+    """
     try:
         target.hardlink_to(source)
-    except OSError:  # a file system without hard links, or with too many of this one
+    except OSError:  # the file system has no hard links, or too many of this file
         shutil.copyfile(source, target)
 
 
@@ -98,6 +162,88 @@ def _fsync_tree(folder: Path) -> None:
             os.close(handle)
 
 
+def _described(folder: Path) -> dict[str, dict[str, Any]]:
+    """Compute size and SHA-256 of every file of a folder, by name."""
+    return {
+        path.name: {"size": path.stat().st_size, "sha256": file_hash(path)}
+        for path in sorted(folder.iterdir())
+    }
+
+
+def _content_id(files: Mapping[str, Mapping[str, Any]], volatile: Collection[str]) -> str:
+    """Hash the content of all files except those of volatile parts."""
+    return digest(
+        {
+            name: about["sha256"]
+            for name, about in files.items()
+            if name.split(".")[0] not in volatile
+        }
+    )
+
+
+def _opened(stage: str, key: str, folder: Path) -> Artifact:
+    """Open an artifact by its `artifact.json`.
+
+    Raises
+    ------
+    OSError, ValueError, KeyError, TypeError
+        The file is damaged.
+    """
+    about = json.loads((folder / _META).read_text(encoding="utf-8"))
+    if isinstance(about["parts"], list):  # written by an earlier version
+        return Artifact(stage, key, folder, reused=True, id=key, files={})
+    return Artifact(
+        stage, key, folder, reused=True, id=str(about["id"]), files=dict(about["parts"])
+    )
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    state = path.stat()
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def damage(path: Path, size: int, sha256: str) -> str:
+    """Describe how a file differs from the written file; empty if it does not.
+
+    A process hashes a file once, and again only if its inode, size or time has changed.
+    """
+    try:
+        state = _state(path)
+        if state[1] != size:
+            return f"{state[1]:,} bytes, {size:,} were written"
+        if _verified.get(path) == state:
+            return ""
+        found = file_hash(path)
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    if found != sha256:
+        return f"SHA-256 {found[:12]}, {sha256[:12]} was written"
+    _verified[path] = state
+    return ""
+
+
+def set_aside(path: Path, found: str) -> None:
+    """Rename a damaged file or folder so that nothing reads it again, and name it in the log."""
+    place = path.with_name(f"{DAMAGED}{path.name}")
+    number = 1
+    while place.exists():
+        number += 1
+        place = path.with_name(f"{DAMAGED}{path.name}-{number}")
+    try:
+        path.rename(place)
+    except FileNotFoundError:  # another process has set it aside
+        return
+    except OSError as error:  # this user may only read the store
+        _log.warning("%s is damaged (%s) and cannot be set aside: %s", path, found, error.strerror)
+        return
+    _log.warning(
+        "%s was damaged (%s); it is set aside as %s and made again when it is needed",
+        path,
+        found,
+        place.name,
+    )
+
+
 class ArtifactStore:
     """Content-addressed folders below `root`."""
 
@@ -105,11 +251,38 @@ class ArtifactStore:
         self.root = root
 
     def get(self, stage: str, key: str) -> Artifact | None:
-        """Return the artifact when it is there and whole, else None."""
+        """Return the artifact if it exists, else None. Reading a part checks it."""
         folder = self.root / stage / key
-        return Artifact(stage, key, folder, reused=True) if (folder / _META).is_file() else None
+        if not (folder / _META).is_file():
+            return None
+        try:
+            return _opened(stage, key, folder)
+        except (OSError, ValueError, KeyError, TypeError):  # its parts may be whole all the same
+            return Artifact(stage, key, folder, reused=True, id=key, files={})
 
-    def memo(self, stage: str, key: str, make: Callable[[], Parts]) -> Artifact:
+    def whole(self, stage: str, key: str) -> Artifact | None:
+        """Return the artifact if it is undamaged, else None. Sets a damaged artifact aside."""
+        folder = self.root / stage / key
+        if not folder.is_dir():
+            return None
+        try:
+            found = _opened(stage, key, folder)
+            fault = found.faults()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            fault = f"{_META}: {error}"
+        if fault:
+            set_aside(folder, fault)
+            return None
+        return found
+
+    def memo(
+        self,
+        stage: str,
+        key: str,
+        make: Callable[[], Parts],
+        volatile: Collection[str] = (),
+        made_from: Sequence[tuple[str, str]] = (),
+    ) -> Artifact:
         """Return the stored artifact, or make, store and return it.
 
         Parameters
@@ -117,39 +290,162 @@ class ArtifactStore:
         stage, key
             Stage name and the hash of all inputs, configuration and code version.
         make
-            Called only when the artifact is absent. What it raises is passed on and nothing is stored.
+            Makes the parts; called only if the artifact is absent or damaged. If it raises, the
+            exception passes on and nothing is stored.
+        volatile
+            Names of parts that do not count for the artifact's id, such as durations.
+        made_from
+            Other artifacts that it is made from, as (stage, key); `make` may add to a list.
         """
-        found = self.get(stage, key)
-        if found is not None:
-            return found
-        parts = make()
+        found = self.whole(stage, key)
+        return self._store(stage, key, make(), volatile, made_from) if found is None else found
+
+    def put(
+        self,
+        stage: str,
+        parts: Parts,
+        volatile: Collection[str] = (),
+        made_from: Sequence[tuple[str, str]] = (),
+        key: str = "",
+    ) -> Artifact:
+        """Store parts under a key, or under the hash of their content; parameters as of `memo`."""
+        return self._store(stage, key, parts, volatile, made_from)
+
+    def _store(
+        self,
+        stage: str,
+        key: str,
+        parts: Parts,
+        volatile: Collection[str],
+        made_from: Sequence[tuple[str, str]],
+    ) -> Artifact:
         if _META.removesuffix(".json") in parts:
             raise ValueError(f"part {_META.removesuffix('.json')!r}: the store's own name")
-        final = self.root / stage / key
-        final.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=final.parent, prefix=".partial-"))
-        partial.chmod(0o755)  # mkdtemp keeps others out; a team reads one store
+        (self.root / stage).mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=self.root / stage, prefix=".partial-"))
+        partial.chmod(0o755)  # mkdtemp denies access to others, but a team shares the store
         try:
             _write(partial, parts)
-            (partial / _META).write_text(
-                canonical_json({"stage": stage, "key": key, "parts": sorted(parts)}),
-                encoding="utf-8",
-            )
+            files = _described(partial)
+            identity = _content_id(files, volatile)
+            key = key or digest([stage, files])
+            about = {"stage": stage, "key": key, "id": identity, "parts": files}
+            text = canonical_json({**about, "made_from": [list(pair) for pair in made_from]})
+            (partial / _META).write_text(text, encoding="utf-8")
             _fsync_tree(partial)
+            final = self.root / stage / key
             try:
                 partial.rename(final)
             except OSError:
-                if (
-                    self.get(stage, key) is None
-                ):  # not another writer's whole artifact: a real failure
-                    raise
+                neighbour = self.whole(stage, key)
+                if neighbour is not None:  # another writer was faster
+                    return dataclasses.replace(neighbour, reused=False)
+                partial.rename(final)  # `whole` has set a damaged folder aside
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        return Artifact(stage, key, final, reused=False)
+        _verified.update({final / name: _state(final / name) for name in files})
+        return Artifact(stage, key, final, reused=False, id=identity, files=files)
 
     def sweep(self) -> int:
-        """Remove what killed runs left half-written; call it only while holding the home's lock. Returns how many folders went."""
+        """Remove half-written folders of killed runs and return their number.
+
+        Call it only while holding the home's lock.
+        """
         left = list(self.root.glob("*/.partial-*"))
         for folder in left:
             shutil.rmtree(folder, ignore_errors=True)
         return len(left)
+
+
+# ---- Atomic files: written beside the target, flushed to disk, then renamed over it
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path, mode: int = 0o644) -> Iterator[Path]:
+    """Give a temporary path in the same folder, and rename it to `path` on success.
+
+    A failure removes the temporary file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".partial-", suffix=path.suffix)
+    os.close(handle)
+    partial = Path(name)
+    try:
+        yield partial
+        with partial.open("rb") as stream:
+            os.fsync(stream.fileno())
+        partial.chmod(mode)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def sweep(folder: Path, *patterns: str, older_than_s: float = 0.0) -> int:
+    """Remove half-written files and folders of killed processes and return their number.
+
+    Parameters
+    ----------
+    folder, patterns
+        Folder, and patterns of the folders in it to look into. `""` is the folder itself.
+    older_than_s
+        Minimum age in seconds; other processes may still be writing younger files.
+    """
+    before = time.time() - older_than_s
+    left = [
+        path
+        for pattern in patterns
+        for path in folder.glob(f"{pattern}/.partial-*".lstrip("/"))
+        if path.stat().st_mtime <= before
+    ]
+    for path in left:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return len(left)
+
+
+def write_text(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write UTF-8 text with LF line ends, atomically."""
+    with atomic_path(path, mode) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write bytes, atomically."""
+    with atomic_path(path) as partial:
+        partial.write_bytes(data)
+
+
+# ---- The lock of a home: embedded Chroma and SQLite accept one writer. It ends with its process.
+
+
+@contextlib.contextmanager
+def home_lock(home: Path) -> Iterator[None]:
+    """Hold the home for writing.
+
+    Raises
+    ------
+    InputError
+        Another process holds the lock; the message names its process id.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / "lock"
+    with path.open("a+", encoding="utf-8") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.seek(0)
+            holder = stream.read(40).strip() or "unknown"
+            raise InputError(
+                Problem(
+                    "home_busy",
+                    "another run is writing here; wait for it, or give this run its own --home",
+                    file=str(home),
+                    found=f"held by process {holder}",
+                )
+            ) from None
+        stream.truncate(0)
+        stream.write(str(os.getpid()))
+        stream.flush()
+        yield

@@ -1,17 +1,23 @@
-"""The one hashing function, and the canonical JSON that goes into it."""
+"""Hash values, texts and files, and identify the version of the code."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+# ---- Hashes, and the canonical JSON that they are computed from
+
 SHORT = 32
-"""Hex digits of an identifier: 128 bits, no collision to be expected in any corpus."""
+"""Hex digits of an identifier: 128 bits make a collision improbable in any corpus."""
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys, no spaces, UTF-8; NaN and infinity are refused. Equal values give equal bytes.
+    """Write JSON with sorted keys and without spaces, so that equal values give equal text.
+
+    NaN and infinity are refused.
 
     Examples
     --------
@@ -24,28 +30,67 @@ def canonical_json(value: Any) -> str:
 
 
 def digest(value: Any, length: int = SHORT) -> str:
-    """Hash of any JSON value: the first `length` hex digits of SHA-256 over its canonical JSON, lone surrogates as they stand."""
+    """Return the first `length` hex digits of SHA-256 over a value's canonical JSON.
+
+    Lone surrogates are hashed unchanged.
+    """
     return hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[
         :length
     ]
 
 
 def text_hash(text: str) -> str:
-    """SHA-256 of a text's UTF-8 bytes, 64 hex digits. Lone surrogates are hashed as they stand."""
+    """Return SHA-256 of a text's UTF-8 bytes, 64 hex digits. Lone surrogates stay unchanged."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file's bytes, 64 hex digits."""
+    """Return SHA-256 of a file's bytes, 64 hex digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def lines_hash(lines: Iterable[str], length: int = SHORT) -> str:
-    """Hash of a sequence of strings, unambiguous at their borders."""
+    """Hash a sequence of strings, with the length of each string in the hash."""
     state = hashlib.sha256()
     for line in lines:
         data = line.encode("utf-8", "surrogatepass")
         state.update(len(data).to_bytes(8, "big"))
         state.update(data)
     return state.hexdigest()[:length]
+
+
+# ---- The version of the code: part of every memo key, because a code change makes results stale
+
+LIBRARIES = (
+    "bm25s",
+    "chromadb",
+    "ir-measures",
+    "numpy",
+    "onnxruntime",
+    "pandas",
+    "pystemmer",
+    "rank-bm25",
+    "scikit-learn",
+    "scipy",
+    "tokenizers",
+)
+"""Libraries with versions that can change a figure."""
+
+
+@functools.cache
+def library_versions() -> dict[str, str]:
+    """Return the installed versions of the libraries that figures depend on."""
+    return {name: metadata.version(name) for name in LIBRARIES}
+
+
+@functools.cache
+def code_version() -> str:
+    """Hash this package's sources and the libraries' versions."""
+    root = Path(__file__).resolve().parents[1]
+    sources = {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.suffix in {".py", ".json", ".yaml"}
+    }
+    return digest({"sources": sources, "libraries": library_versions()})

@@ -1,84 +1,225 @@
-"""The SQL store: tables that stages declare, in SQLite in the home or in PostgreSQL by address.
+"""The SQL store keeps tables in a SQLite file of the home, or in PostgreSQL by address.
 
-Belongs here: the only use of sqlalchemy. A stage describes its table as a `TableSpec` (`sql_tables`) and hands over rows; which columns a table has and what
-they mean is the stage's matter.
+No other file imports sqlalchemy. A stage declares its table as a `TableSpec` and passes rows. The
+stage decides the columns and their meaning.
 """
 
 import contextlib
+import dataclasses
 import hashlib
+import itertools
 import json
+import math
+import re
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from rag_eval.records.problems import InputError, Problem
-from rag_eval.storage.sql_tables import Row, TableSpec, batches, cleaned
+from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.settings import Settings
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, ColumnElement, Connection, Engine, Table
+    from sqlalchemy.types import TypeEngine
+
+# ---- Declared tables, and values in the form that every database keeps
+
+BATCH = 10_000
+"""Number of rows in one call to the database."""
+
+Kind = Literal["text", "integer", "float", "boolean", "json"]
+Row = Sequence[Any]
+"""Values in the order of the table's columns."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_JSON_NUL = re.compile(r"\\(?:u0000|.)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """A column. Integers have 64 bits, floats are double, and `json` is text with a JSON value."""
+
+    name: str
+    kind: Kind
+    required: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A table that a stage declares.
+
+    Parameters
+    ----------
+    name, columns
+        Names of letters, digits and underscores. The case of letters is kept, so PostgreSQL needs
+        double quotes around a name with capitals.
+    indexes
+        Columns of each index. Index bounded text only, because PostgreSQL refuses indexed text of
+        more than about 2,700 bytes.
+    unique
+        Columns of each unique index. They must be required, because null equals nothing.
+    """
+
+    name: str
+    columns: tuple[ColumnSpec, ...]
+    indexes: tuple[tuple[str, ...], ...] = ()
+    unique: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse unfit names, duplicate columns, and indexes over absent or nullable columns.
+
+        A name is unfit if it needs escaping. Only unique indexes refuse nullable columns.
+        """
+        names = self.column_names
+        wrong = [name for name in (self.name, *names) if not _NAME.fullmatch(name)]
+        absent = {name for index in (*self.indexes, *self.unique) for name in index} - set(names)
+        if wrong or absent or len(set(names)) != len(names):
+            raise ValueError(
+                f"table {self.name!r}: unfit names {wrong}, "
+                f"absent columns in indexes {sorted(absent)}, columns {names}"
+            )
+        nullable = {column.name for column in self.columns if not column.required} & {
+            name for index in self.unique for name in index
+        }
+        if nullable:
+            raise ValueError(
+                f"table {self.name!r}: columns of unique indexes that are not required "
+                f"{sorted(nullable)}"
+            )
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the columns in order."""
+        return tuple(column.name for column in self.columns)
+
+
+def cleaned(text: str) -> str:
+    """Replace NUL and lone surrogates, which not every database can store."""
+    return text if text.isascii() and "\x00" not in text else _NOT_TEXT.sub("\ufffd", text)
+
+
+def _finite(value: Any) -> Any:
+    """Replace NaN and infinity in a JSON value by null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _json_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    try:
+        text = _JSON(value)
+    except ValueError:
+        text = _JSON(_finite(value))
+    if "\\u0000" in text:
+        text = _JSON_NUL.sub(
+            lambda match: "\ufffd" if match.group() == "\\u0000" else match.group(), text
+        )
+    return cleaned(text)
+
+
+def _kept(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
+    """Convert one column's values to the form that every database keeps."""
+    if kind == "json":
+        return [_json_text(value) for value in values]
+    if kind == "text":
+        # one check of the joined text is faster than a check of each value
+        joined = "".join([value for value in values if value is not None])
+        return (
+            values
+            if joined.isascii() and "\x00" not in joined
+            else [None if value is None else cleaned(value) for value in values]
+        )
+    if kind == "float":
+        return [
+            None if value is None or not math.isfinite(value) else value + 0.0 for value in values
+        ]
+    return values
+
+
+def batches(table: TableSpec, rows: Iterable[Row]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield rows in the form that every database keeps, up to `BATCH` at once."""
+    left = iter(rows)
+    while batch := list(itertools.islice(left, BATCH)):
+        # zip raises ValueError if a row is too short or too long
+        columns = zip(table.columns, zip(*batch, strict=True), strict=True)
+        yield list(zip(*(_kept(column.kind, values) for column, values in columns), strict=True))
+
+
+# ---- The store and its connections
 
 FILE_NAME = "rag_eval.db"
-ACCEPTED = "sqlite:///<file>, postgresql://<user>:<password>@<host>:<port>/<database> with special characters in the password as %XX"
+ACCEPTED = (
+    "sqlite:///<file>, postgresql://<user>:<password>@<host>:<port>/<database> "
+    "with special characters in the password as %XX"
+)
 BUSY_SECONDS = 60
 CONNECT_SECONDS = 10
 
 
-def _parsed(address: str) -> "URL":
+_DRIVERS = {
+    "sqlite": "sqlite",
+    "sqlite+pysqlite": "sqlite",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+}
+
+
+def _refuse_address(message: str, found: str | None = None) -> InputError:
+    return InputError(Problem("database_url", message, None, None, "database_url", found, ACCEPTED))
+
+
+def _parse_address(address: str) -> "URL":
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
     try:
         url = make_url(address)
-    except (ArgumentError, ValueError):  # its text may quote a part of the password
+    except (ArgumentError, ValueError):  # the text of the error may quote a part of the password
         url = None
-    if url is None or "@" in (
-        url.host or ""
-    ):  # an unescaped @ in a password moves its tail into the host
-        raise InputError(
-            Problem(
-                "database_url",
-                "the address of the SQL store cannot be read",
-                field="database_url",
-                accepted=ACCEPTED,
-            )
+    # an unescaped @ in a password moves its tail into the host
+    if url is None or "@" in (url.host or ""):
+        raise _refuse_address("the address of the SQL store cannot be read")
+    if url.drivername not in _DRIVERS:
+        raise _refuse_address("no such kind of SQL store", url.drivername)
+    if _DRIVERS[url.drivername] == "sqlite" and url.database in {None, "", ":memory:"}:
+        raise _refuse_address("a store in memory would forget what it is given", address)
+    return url.set(drivername=_DRIVERS[url.drivername])
+
+
+def _refuse_emptied(path: Path) -> None:
+    """Refuse an empty database file in a home with runs, because SQLite would accept it as new.
+
+    Raises
+    ------
+    InputError
+        `database_empty`.
+    """
+    if path.is_file() and not path.stat().st_size and any((path.parent / "runs").glob("*.json")):
+        message = (
+            "the database of this home is empty although runs are kept here, "
+            "so its outcomes are lost"
         )
-    names = {
-        "sqlite": "sqlite",
-        "sqlite+pysqlite": "sqlite",
-        "postgres": "postgresql+psycopg",
-        "postgresql": "postgresql+psycopg",
-        "postgresql+psycopg": "postgresql+psycopg",
-    }
-    if url.drivername not in names:
+        accepted = "the file from a backup; or remove it, and the next run starts without outcomes"
         raise InputError(
-            Problem(
-                "database_url",
-                "no such kind of SQL store",
-                field="database_url",
-                found=url.drivername,
-                accepted=ACCEPTED,
-            )
+            Problem("database_empty", message, file=str(path), found="0 bytes", accepted=accepted)
         )
-    if names[url.drivername] == "sqlite" and url.database in {None, "", ":memory:"}:
-        raise InputError(
-            Problem(
-                "database_url",
-                "a store in memory would forget what it is given",
-                field="database_url",
-                found=address,
-                accepted=ACCEPTED,
-            )
-        )
-    return url.set(drivername=names[url.drivername])
 
 
 def _into_wal(connection: sqlite3.Connection) -> None:
-    """Set up a SQLite connection: we begin transactions ourselves, readers do not wait for the writer, writers wait for one another.
+    """Set up a SQLite connection with WAL and explicit transactions.
 
-    Two processes that turn a new file to WAL at once are refused without waiting, so this is tried until the time is up. A file system
-    without shared memory keeps another journal, which is slower and no less safe.
+    Readers do not wait for the writer. Writers wait for one another. SQLite refuses two processes
+    that turn a new file to WAL at the same time, so this function tries again until the time is
+    up. A file system without shared memory keeps another journal, which is slower and as safe.
     """
     connection.isolation_level = None
     until = time.monotonic() + BUSY_SECONDS
@@ -113,7 +254,8 @@ def _opened(url: "URL") -> "Engine":
         url, poolclass=NullPool, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS}
     )
     event.listen(engine, "connect", lambda connection, _: _into_wal(connection))
-    # a transaction that writes takes the lock when it begins: one that read first and then wants to write would be refused without waiting
+    # BEGIN IMMEDIATE takes the write lock at once. SQLite refuses without waiting if a transaction
+    # reads first and asks for the lock later.
     event.listen(
         engine,
         "begin",
@@ -124,15 +266,30 @@ def _opened(url: "URL") -> "Engine":
     return engine
 
 
+def _column_types() -> "dict[Kind, TypeEngine[Any]]":
+    from sqlalchemy import BigInteger, Boolean, Double, Text
+
+    return {
+        "text": Text(),
+        "integer": BigInteger(),
+        "float": Double(),
+        "boolean": Boolean(),
+        "json": Text(),
+    }
+
+
 class Transaction:
-    """What can be done within a transaction; it ends with the `with` block of `SqlStore.transaction` or `SqlStore.reading`."""
+    """Operations within a transaction.
+
+    The transaction ends with the `with` block of `SqlStore.transaction` or `SqlStore.reading`.
+    """
 
     def __init__(self, store: "SqlStore", connection: "Connection") -> None:
         self._store = store
         self._connection = connection
 
     def insert(self, table: TableSpec, rows: Iterable[Row]) -> int:
-        """Append rows and return how many; a generator is taken in batches."""
+        """Append rows in batches and return their number."""
         count = 0
         for batch in batches(table, rows):
             self._append(table, batch)
@@ -140,14 +297,15 @@ class Transaction:
         return count
 
     def insert_new(self, table: TableSpec, rows: Iterable[Row], key: str) -> set[Any]:
-        """Append the rows that no unique index of the table holds yet; the others change nothing.
+        """Append the rows that no unique index of the table holds yet, and skip the others.
 
-        Rows are handed over in the order given: callers that may meet in a table sort theirs, so that no two wait for each other.
+        Sort the rows if other processes may write to the same table. Rows are sent in the order
+        given, and one order prevents deadlocks.
 
         Returns
         -------
         set
-            The values of column `key` of the rows that were added; once the transaction has ended, they are kept.
+            Values of column `key` of the added rows. They are stored when the transaction ends.
         """
         from sqlalchemy.dialects import postgresql, sqlite
 
@@ -167,9 +325,8 @@ class Transaction:
 
     def _append(self, table: TableSpec, rows: list[tuple[Any, ...]]) -> None:
         names, declared = self._connection.dialect.identifier_preparer, self._store.table(table)
-        if (
-            self._connection.dialect.name == "postgresql"
-        ):  # COPY takes less than half the time of INSERT
+        # COPY takes less than half the time of INSERT
+        if self._connection.dialect.name == "postgresql":
             columns = ", ".join([names.format_column(column) for column in declared.columns])
             cursor: Any = self._connection.connection.cursor()
             with (
@@ -182,7 +339,7 @@ class Transaction:
             self._connection.exec_driver_sql(str(declared.insert().compile(self._connection)), rows)
 
     def delete(self, table: TableSpec, where: Mapping[str, Any]) -> int:
-        """Delete the rows that `where` chooses, as in `select`, and return how many."""
+        """Delete the rows that `where` chooses, as in `select`, and return their number."""
         return self._connection.execute(
             self._store.table(table).delete().where(*self._chosen(table, where))
         ).rowcount
@@ -195,9 +352,10 @@ class Transaction:
         Parameters
         ----------
         where
-            Column -> its value, or a list, tuple or set of accepted values. Values are only ever sent as parameters.
+            Accepted value of each column, or a list, tuple or set of accepted values. Values are
+            always sent as parameters.
         order
-            Columns to sort by; text sorts as the database collates it.
+            Columns to sort by. The database's collation orders text.
         """
         declared = self._store.table(table)
         query = (
@@ -217,14 +375,16 @@ class Transaction:
         where: Mapping[str, Any] | None = None,
         names: Sequence[str] | None = None,
     ) -> dict[str, list[Any]]:
-        """Return the values of each column, JSON decoded, in no order: faster than `select` for many rows.
+        """Return the values of each column, JSON decoded, in no order.
+
+        This is faster than `select` for many rows.
 
         Parameters
         ----------
         where
             As in `select`.
         names
-            Columns; None is all of them.
+            Columns to return; None means all.
         """
         from sqlalchemy import select
 
@@ -245,9 +405,10 @@ class Transaction:
             for column in table.columns
             if column.kind == "json" and column.name in found
         ]:
+            # one call for all values is faster than a call for each value
             found[name] = json.loads(
                 f"[{','.join(['null' if text is None else text for text in found[name]])}]"
-            )  # one look at all is faster than one at each
+            )
         return found
 
     def _chosen(
@@ -264,25 +425,36 @@ class Transaction:
 
 
 class SqlStore:
-    """A database of declared tables. Connections live as long as a transaction, so a store may be shared by threads and kept across forks.
+    """A database of declared tables.
+
+    Threads may share a store, and it survives forks, because a connection lives only as long as a
+    transaction.
 
     Parameters
     ----------
     place
-        A file for SQLite (its folder is made), or an address: `sqlite:///...`, `postgresql://...`.
+        A file for SQLite, or an address: `sqlite:///...`, `postgresql://...`. The store makes the
+        folder of the file.
 
     Raises
     ------
     InputError
-        `database_url`: the address cannot be read or is of no accepted kind; `database_driver`: psycopg is not installed. Every method
-        raises `database_failed` when the database cannot be reached, refuses or breaks. No message shows the password.
+        `database_url`: the address is unreadable or of no accepted kind.
+        `database_driver`: psycopg is not installed.
+        `database_empty`: the file of a home with runs is empty.
+        `database_failed`: the database is unreachable, refuses or breaks. Every method may raise
+        this code. No message shows the password.
     """
 
     def __init__(self, place: str | Path) -> None:
         from sqlalchemy import URL
 
+        if isinstance(place, Path):
+            _refuse_emptied(place)
         url = (
-            URL.create("sqlite", database=str(place)) if isinstance(place, Path) else _parsed(place)
+            URL.create("sqlite", database=str(place))
+            if isinstance(place, Path)
+            else _parse_address(place)
         )
         self._secrets = {
             value
@@ -314,16 +486,15 @@ class SqlStore:
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
-        """Turn what the database refuses into an `InputError` that shows no secret."""
+        """Turn an error of the database into an `InputError` that shows no secret."""
         from sqlalchemy.exc import DBAPIError
 
         try:
             yield
         except DBAPIError as error:
             raise InputError(self._failed(error.orig or error)) from None
-        except (
-            self._engine.dialect.loaded_dbapi.Error
-        ) as error:  # of COPY, which sqlalchemy does not know
+        # COPY bypasses sqlalchemy, so sqlalchemy does not wrap its errors
+        except self._engine.dialect.loaded_dbapi.Error as error:
             raise InputError(self._failed(error)) from None
 
     def _failed(self, error: BaseException) -> Problem:
@@ -340,12 +511,13 @@ class SqlStore:
 
     @contextlib.contextmanager
     def transaction(self, *locks: str) -> Iterator[Transaction]:
-        """Write: all of the block is done, or nothing when it raises or the process dies.
+        """Open a writing transaction; if the block raises or the process dies, nothing is written.
 
         Parameters
         ----------
         locks
-            Names; transactions that share one run one after another. SQLite has one writer at a time in any case.
+            Names of locks. Transactions that share a name run one after another. SQLite always
+            runs one writer at a time.
         """
         from sqlalchemy import func, select
 
@@ -355,9 +527,8 @@ class SqlStore:
             connection.begin(),
         ):
             if self._engine.dialect.name == "postgresql":
-                for lock in sorted(
-                    set(locks)
-                ):  # one order for all, so that two never wait for each other
+                # all processes take locks in the same order, which prevents deadlocks
+                for lock in sorted(set(locks)):
                     connection.execute(
                         select(
                             func.pg_advisory_xact_lock(
@@ -371,43 +542,38 @@ class SqlStore:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """Read without keeping a writer from its work."""
+        """Open a reading transaction, which does not block a writer."""
         with self._reported(), self._engine.connect() as connection:
             yield Transaction(self, connection)
 
     def table(self, table: TableSpec) -> "Table":
-        """The table for sqlalchemy."""
-        from sqlalchemy import BigInteger, Boolean, Column, Double, Index, MetaData, Table, Text
+        """Return the table as sqlalchemy describes it."""
+        from sqlalchemy import Column, Index, MetaData, Table
 
         if table not in self._tables:
-            types = {
-                "text": Text,
-                "integer": BigInteger,
-                "float": Double,
-                "boolean": Boolean,
-                "json": Text,
-            }
+            types = _column_types()
             columns = [
-                Column(column.name, types[column.kind](), nullable=not column.required)
+                Column(column.name, types[column.kind], nullable=not column.required)
                 for column in table.columns
             ]
             indexes = [
-                Index(f"ix_{table.name}_{'_'.join(names)}"[:63], *names) for names in table.indexes
+                Index(f"{prefix}_{table.name}_{'_'.join(names)}"[:63], *names, unique=unique)
+                for prefix, unique, group in (
+                    ("ix", False, table.indexes),
+                    ("uq", True, table.unique),
+                )
+                for names in group
             ]
-            unique = [
-                Index(f"uq_{table.name}_{'_'.join(names)}"[:63], *names, unique=True)
-                for names in table.unique
-            ]
-            self._tables[table] = Table(table.name, MetaData(), *columns, *indexes, *unique)
+            self._tables[table] = Table(table.name, MetaData(), *columns, *indexes)
         return self._tables[table]
 
     def create(self, table: TableSpec) -> None:
-        """Create the table with its indexes where it is absent; several processes may do so at once.
+        """Create the table with its indexes if it is absent; several processes may call this.
 
         Raises
         ------
         InputError
-            `table_differs`: it exists with other columns, or without a unique index.
+            `table_differs`: the table exists with other columns, or without a unique index.
         """
         if table in self._created:
             return
@@ -420,7 +586,7 @@ class SqlStore:
         self._created.add(table)
 
     def _is_there(self, table: TableSpec, transaction: Transaction) -> bool:
-        from sqlalchemy import BigInteger, Boolean, Double, Float, Integer, Text, inspect
+        from sqlalchemy import Boolean, Float, Integer, Text, inspect
 
         database = inspect(transaction._connection)  # noqa: SLF001 - likewise
         if not database.has_table(table.name):
@@ -438,43 +604,39 @@ class SqlStore:
             for column, wanted in zip(found, table.columns, strict=False)
         ]
         if [column["name"] for column in found] != list(table.column_names) or not all(fits):
-            named = {
-                "text": Text(),
-                "integer": BigInteger(),
-                "float": Double(),
-                "boolean": Boolean(),
-                "json": Text(),
-            }
-            raise InputError(
-                Problem(
-                    "table_differs",
-                    f"the table {table.name} has other columns than this version writes; rename it or give this version its own database",
-                    file=self.address,
-                    found=", ".join(f"{column['name']} {column['type']}" for column in found),
-                    accepted=", ".join(
-                        f"{column.name} {named[column.kind]}" for column in table.columns
-                    ),
-                )
+            types = _column_types()
+            raise self._differs(
+                f"the table {table.name} has other columns than this version writes; "
+                "rename it or give this version its own database",
+                ", ".join(f"{column['name']} {column['type']}" for column in found),
+                ", ".join(f"{column.name} {types[column.kind]}" for column in table.columns),
             )
-        unique = (
-            {
-                tuple(index["column_names"])
-                for index in database.get_indexes(table.name)
-                if index["unique"]
-            }
-            if table.unique
-            else set()
-        )
+        indexes = database.get_indexes(table.name) if table.unique else []
+        unique = {tuple(index["column_names"]) for index in indexes if index["unique"]}
         absent = [", ".join(names) for names in table.unique if names not in unique]
         if absent:
-            raise InputError(
-                Problem(
-                    "table_differs",
-                    f"the table {table.name} has no unique index over columns that need one, so rows could stand twice in it; make the index or rename the table",
-                    file=self.address,
-                    found="; ".join(", ".join(map(str, names)) for names in sorted(unique, key=str))
-                    or "no unique index",
-                    accepted="; ".join(absent),
-                )
+            present = [", ".join(map(str, names)) for names in sorted(unique, key=str)]
+            raise self._differs(
+                f"the table {table.name} has no unique index over columns that need one, so rows "
+                "could stand twice in it; make the index or rename the table",
+                "; ".join(present) or "no unique index",
+                "; ".join(absent),
             )
         return True
+
+    def _differs(self, message: str, found: str, accepted: str) -> InputError:
+        return InputError(
+            Problem("table_differs", message, self.address, found=found, accepted=accepted)
+        )
+
+
+def open_store(settings: Settings) -> SqlStore:
+    """Open the SQL store of the settings, or the SQLite file of the home.
+
+    Raises
+    ------
+    InputError
+        The store cannot be used; the codes are those of `SqlStore`.
+    """
+    address = settings.database_url
+    return SqlStore(settings.home / FILE_NAME if address is None else address.get_secret_value())

@@ -1,1 +1,1 @@
-"""Source trust and the poisoning guard: which documents may be believed, and which chunks must not be retrieved."""
+"""Source trust and the poisoning guard, which blocks suspicious chunks from retrieval."""

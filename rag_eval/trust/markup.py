@@ -1,231 +1,425 @@
-"""What HTML and Markdown keep from being seen: comments, hidden elements, scripts, attributes, links that carry data out.
+"""What HTML and Markdown hide: comments, unseen elements, scripts, attributes, links with data.
 
-Belongs here: what elements and attributes mean for a reader. Not here: what a style hides (`styles`).
+Tags are read in one pass that never looks at a character twice.
 """
 
+import dataclasses
 import html
 import re
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from rag_eval.trust.styles import hides, hiding_names
-from rag_eval.trust.tags import Tag, tags
-from rag_eval.trust.tricks import Cut, Looked, Part, Trick
+from rag_eval.core.config import Severity
+from rag_eval.corpus.chunking import leaves
+from rag_eval.trust.hidden_text import Cut, Discovery
+from rag_eval.trust.spelling import load_words
 
-_VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-_INLINE = frozenset(
-    "a abbr acronym b bdi bdo big cite code data del dfn em font i ins kbd label mark nobr q s samp small span strike strong sub sup tt u var wbr".split()
+_WORDS = {name: frozenset(words) for name, words in load_words("markup").items()}
+
+# ---- Tags
+
+_HEAD = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9:-]{0,40})(?=[\s/>])")
+_ATTRIBUTE = re.compile(
+    r"""[\s/]*([^\s=>"'</]{1,200})"""
+    r"""(?:\s{0,100}=\s{0,100}(?:"([^"]{0,20000})"|'([^']{0,20000})'|([^\s>"'<]{0,20000})))?"""
 )
-_UNSEEN = frozenset("script style template noscript title datalist head noframes".split())
-_UNSEEN_CLASSES = frozenset(
-    "hidden sr-only visually-hidden visuallyhidden screen-reader-text d-none invisible is-hidden hide".split()
+_CLOSE = re.compile(r"[\s/]*>")
+_DECLARATION = re.compile(r"<[!?][^<>]{0,4000}>")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tag:
+    """A tag at text[start:end], its name in lower case.
+
+    Comments and declarations have the name `!` and their text in `inside`. `limit` is the end of
+    the raw HTML around the tag: an element that is not closed ends there.
+    """
+
+    name: str
+    start: int
+    end: int
+    limit: int
+    closing: bool = False
+    attributes: tuple[tuple[str, str, int, int], ...] = ()
+    inside: str = ""
+    complete: bool = True
+
+
+class _Reader:
+    """Reads tags in text[:end]; it looks for each end of a comment once."""
+
+    def __init__(self, text: str, end: int) -> None:
+        self.text, self.end = text, end
+        self._closes = {"-->": -1, "--!>": -1}
+
+    def read(self, at: int) -> tuple[Tag | None, int]:
+        """Read the tag at a `<`, None where it is text, and return where to read on."""
+        if self.text.startswith("<!--", at):
+            comment = self._read_comment(at)
+            return comment, comment.end
+        if (found := _DECLARATION.match(self.text, at, self.end)) is not None:
+            return Tag("!", at, found.end(), self.end, inside=found[0][2:-1]), found.end()
+        head = _HEAD.match(self.text, at, self.end)
+        return (None, at + 1) if head is None else self._read_tag(head)
+
+    def _read_comment(self, start: int) -> Tag:
+        for mark, place in self._closes.items():
+            if place < start + 2:
+                found = self.text.find(mark, start + 2, self.end)
+                self._closes[mark] = found if found >= 0 else self.end + 1
+        close = min(self._closes.values())
+        if close > self.end:
+            inside = self.text[start + 4 : self.end]
+            return Tag("!", start, self.end, self.end, inside=inside, complete=False)
+        length = len("--!>" if self._closes["--!>"] == close else "-->")
+        return Tag("!", start, close + length, self.end, inside=self.text[start + 4 : close])
+
+    def _read_tag(self, head: re.Match[str]) -> tuple[Tag | None, int]:
+        at = head.end()
+        attributes: list[tuple[str, str, int, int]] = []
+        while (close := _CLOSE.match(self.text, at, self.end)) is None:
+            found = _ATTRIBUTE.match(self.text, at, self.end)
+            if found is None:
+                return None, max(at, head.start() + 1)
+            value = next((group for group in found.groups()[1:] if group is not None), "")
+            attributes.append((found[1].lower(), value, found.start(1), found.end()))
+            at = found.end()
+        name, start, end = head[2].lower(), head.start(), close.end()
+        return Tag(name, start, end, self.end, bool(head[1]), tuple(attributes)), end
+
+
+def read_tags(
+    text: str, start: int = 0, end: int | None = None, code: Sequence[tuple[int, int]] = ()
+) -> Iterator[Tag]:
+    """Read the tags, comments and declarations of text[start:end] in order.
+
+    A tag without `>` is text, and `<T>` in a program is no tag. A comment without an end reaches
+    to `end`. Nothing begins a tag in the sorted ranges of `code`.
+    """
+    end = len(text) if end is None else end
+    reader = _Reader(text, end)
+    part = bisect_left(code, (start, start))
+    at = text.find("<", start, end)
+    while 0 <= at < end:
+        while part < len(code) and code[part][1] <= at:
+            part += 1
+        go_on = at + 1
+        if part < len(code) and code[part][0] <= at:
+            go_on = code[part][1]
+        elif text[at + 1 : at + 2] in "!?" or (
+            (head := _HEAD.match(text, at)) and head[2].lower() in _WORDS["elements"]
+        ):
+            tag, go_on = reader.read(at)
+            if tag is not None:
+                yield tag
+        at = text.find("<", go_on, end)
+
+
+# ---- Code, which hides nothing
+
+_AUTOLINK = re.compile(r"<[A-Za-z][A-Za-z0-9+.-]{1,31}:[^<>\s]{0,4000}>")
+_INLINE_MARK = re.compile(r"\\[!-/:-@\[-`{-~]|`+|<")
+_CODE_MARK = re.compile(r"[`~]|\\<")
+_TICKS = re.compile("`+")
+_HTML_PAGE = re.compile(
+    r"\s{0,1000}(?:<!doctype\s|<[a-z][a-z0-9]{0,20}[\s/>]|<!--|<\?xml)", re.IGNORECASE
 )
-_TEXT_ATTRIBUTES = frozenset(
-    "title alt aria-label aria-description placeholder content value summary srcdoc longdesc label description".split()
+
+
+def _find_inline_code(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    r"""Yield the code spans of a paragraph, and each `<` after a backslash.
+
+    Of code, tags and autolinks, whatever begins first wins, as in CommonMark.
+    """
+    reader = _Reader(text, end)
+    ticks: dict[int, list[int]] = {}
+    for run in _TICKS.finditer(text, start, end):
+        ticks.setdefault(len(run[0]), []).append(run.start())
+    at = start
+    while (mark := _INLINE_MARK.search(text, at, end)) is not None:
+        at = mark.end()
+        if mark[0] == "<":
+            autolink = _AUTOLINK.match(text, mark.start(), end)
+            tag, go_on = reader.read(mark.start())
+            if autolink is not None:
+                at = autolink.end()
+            elif tag is not None and tag.complete:
+                at = go_on
+        elif mark[0][0] == "`":
+            same = ticks.get(len(mark[0]), [])
+            place = bisect_left(same, at)
+            if place < len(same):
+                at = same[place] + len(mark[0])
+                yield mark.start(), at
+        elif mark[0] == "\\<":
+            yield mark.start() + 1, at
+
+
+def _read_marked(text: str, *, markdown: bool) -> tuple[list[Tag], list[tuple[int, int]]]:
+    """Return all tags that are not code, and the ranges of code.
+
+    In Markdown, raw HTML ends where CommonMark ends it and indented lines are code. In other
+    texts a tag reaches over blank lines, and fences and code spans are code unless the text
+    begins as HTML does.
+    """
+    has_tags = next(read_tags(text), None) is not None
+    looks_for_code = markdown or (_CODE_MARK.search(text) and not _HTML_PAGE.match(text))
+    if not looks_for_code:
+        return list(read_tags(text)), []
+    # Most texts have neither tags nor marks, and reading blocks is slow.
+    if not (has_tags or _has_markdown(text)):
+        return [], []
+    blocks = leaves(text, indented_code=markdown)
+    code: list[tuple[int, int]] = []
+    for kind, start, end in blocks:
+        if kind == "code":
+            code.append((start, end))
+        elif kind == "inline" and _CODE_MARK.search(text, start, end):
+            code += _find_inline_code(text, start, end)
+    if not markdown:
+        return list(read_tags(text, code=code)), code
+    raw = [block for block in blocks if block.kind != "code"]
+    return [tag for _, start, end in raw for tag in read_tags(text, start, end, code)], code
+
+
+# ---- Styles
+
+_COMMENT = re.compile(r"/\*[^*]{0,2000}\*/")
+_ESCAPE = re.compile(r"\\([0-9a-f]{1,6})\s?")
+_CLASS_OR_ID = re.compile(r"[.#]([a-z_][\w-]{0,100})")
+_END = r"(?:;|$|!)"
+_HIDING = re.compile(
+    r"(?:^|;)(?:display:none|visibility:(?:hidden|collapse)|content-visibility:hidden"
+    rf"|opacity:(?:0?\.0*[0-9]?|0+%?){_END}"
+    rf"|font-size:(?:0?\.[0-9]+|0+|1)(?:px|pt|em|rem|ex|%|vw)?{_END}|font:0"
+    rf"|(?:max-)?(?:height|width):0(?:px|%)?{_END}|line-height:0(?:px|%)?{_END}"
+    r"|(?:left|right|top|bottom|text-indent|margin(?:-left|-top)?)"
+    r":-[0-9]{3,}(?:px|em|rem|%|pt|vw|vh)"
+    r"|clip:rect\([01](?:px)?[, ]|clip-path:(?:inset\((?:50|100)%|circle\(0)"
+    r"|transform:[^;]{0,100}(?:scale[xy]?\(0(?:\.0+)?[),]|translate[xy]?\(-[0-9]{3,})"
+    r"|(?:-webkit-text-fill-)?color:(?:transparent|rgba\([^)]{0,40},0?\.?0+\)"
+    rf"|hsla\([^)]{{0,40}},0?\.?0+\)|#[0-9a-f]{{6}}00{_END}|#[0-9a-f]{{3}}0{_END}))"
 )
-_LINKS = frozenset("href src action formaction xlink:href data poster background".split())
+_COLOUR = re.compile(r"(?:^|;)color:([^;!]{1,60})")
+_BACKGROUND = re.compile(r"(?:^|;)background(?:-color)?:([^;!]{1,60})")
+_LONGEST_STYLE = 8000
+
+
+def _name_colour(name: str) -> str:
+    if short := re.fullmatch(r"#([0-9a-f])([0-9a-f])([0-9a-f])", name):
+        return "#" + "".join(digit * 2 for digit in short.groups())
+    return "#ffffff" if name in _WORDS["white"] else "#000000" if name == "black" else name
+
+
+def hides(style: str) -> bool:
+    """Tell whether the declarations of a style attribute make a text impossible to see.
+
+    White text counts where the style sets no background: most pages are white.
+
+    Examples
+    --------
+    >>> hides("color: red; DISPLAY : none"), hides("color:#fff;background:#000")
+    (True, False)
+    """
+    plain = _COMMENT.sub("", html.unescape(style[:_LONGEST_STYLE]).lower())
+    plain = _ESCAPE.sub(lambda found: chr(min(int(found[1], 16), 0x10FFFF)), plain)
+    plain = "".join(plain.split())
+    if _HIDING.search(plain):
+        return True
+    colour, background = _COLOUR.search(plain), _BACKGROUND.search(plain)
+    if colour is None:
+        return False
+    behind = _name_colour(background[1]) if background else "#ffffff"
+    return _name_colour(colour[1]) == behind
+
+
+def _list_hidden_names(sheet: str) -> Iterator[str]:
+    """Yield the classes and ids that the rules of a style sheet hide."""
+    for block in sheet.lower().split("}"):
+        selector, _, declarations = block.rpartition("{")
+        if hides(declarations):
+            yield from _CLASS_OR_ID.findall(selector)
+
+
+# ---- Hidden parts
+
 _MARKDOWN_COMMENT = re.compile(
-    r"^[ ]{0,3}\[[^\]\n]{1,80}\]:[ \t]{0,20}(?:#|<>)[ \t]{1,20}(?:\(([^\n]{0,5000})\)|\"([^\n]{0,5000})\"|'([^\n]{0,5000})')[ \t]{0,20}$",
+    r"^[ ]{0,3}\[[^\]\n]{1,80}\]:[ \t]{0,20}(?:#|<>)[ \t]{1,20}"
+    r"(?:\(([^\n]{0,5000})\)|\"([^\n]{0,5000})\"|'([^\n]{0,5000})')[ \t]{0,20}$",
     re.MULTILINE,
 )
 _MARKDOWN_LINK = re.compile(
-    r"(!?)\[([^\[\]\n]{0,1000})\]\(\s{0,10}<?([^()\s<>]{1,2000}(?:\([^()\s]{0,200}\)[^()\s<>]{0,200})?)>?(?:\s{1,10}\"([^\"\n]{0,2000})\")?\s{0,10}\)"
+    r"(!?)\[([^\[\]\n]{0,1000})\]"
+    r"\(\s{0,10}<?([^()\s<>]{1,2000}(?:\([^()\s]{0,200}\)[^()\s<>]{0,200})?)>?"
+    r"(?:\s{1,10}\"([^\"\n]{0,2000})\")?\s{0,10}\)"
+)
+_DATA = (
+    "your|the|insert|user|chat|conversation|history|summary|secret|password|prompt|context|data"
+    "|answer|message"
 )
 _CARRIES = re.compile(
     r"[?&#][\w.\[\]-]{1,40}=(?:$|&|[{<\[$%]{1,2}[a-z_]|%7b|%5b|\.{3}|…|\*{3}|x{4}"
-    r"|\W{0,3}(?:your|the|insert|user|chat|conversation|history|summary|secret|password|prompt|context|data|answer|message|token|cookie|key)s?(?![a-z]))"
-    r"|//[^/]{1,200}/[^?]{0,500}[{\[](?:your|the|insert|user|chat|conversation|history|summary|secret|password|prompt|context|data|answer|message)",
+    rf"|\W{{0,3}}(?:{_DATA}|token|cookie|key)s?(?![a-z]))"
+    rf"|//[^/]{{1,200}}/[^?]{{0,500}}[{{\[](?:{_DATA})",
     re.IGNORECASE,
 )
 _RUNS = re.compile(
-    r"\s{0,20}(?:j\s{0,3}a\s{0,3}v\s{0,3}a\s{0,3}s\s{0,3}c\s{0,3}r\s{0,3}i\s{0,3}p\s{0,3}t|vbscript)\s{0,3}:|\s{0,20}data:(?:text/html|text/javascript|application/(?:xhtml|javascript)|image/svg)",
+    r"\s{0,20}(?:j\s{0,3}a\s{0,3}v\s{0,3}a\s{0,3}s\s{0,3}c\s{0,3}r\s{0,3}i\s{0,3}p\s{0,3}t"
+    r"|vbscript)\s{0,3}:"
+    r"|\s{0,20}data:(?:text/html|text/javascript|application/(?:xhtml|javascript)|image/svg)",
     re.IGNORECASE,
 )
 _HANDLER = re.compile(r"on[a-z]{3,30}")
-_LONG_ATTRIBUTE, _LONGEST_ADDRESS, _WORDS_THAT_SAY_SOMETHING = 20, 4000, 3
+_MEDIA = frozenset(("img", "source", "video", "audio", "iframe", "embed", "object"))
+_LONG_ATTRIBUTE, _LONGEST_ADDRESS, _LEAST_WORDS = 20, 4000, 3
 
 
-def _hiding(tag: Tag, names: frozenset[str]) -> str | None:
-    """Name of what keeps the element's text from being seen; None where it is seen."""
-    if tag.name in _UNSEEN:
+def _has_markdown(text: str) -> bool:
+    """Tell whether a text has a comment or a link of Markdown, be it in code."""
+    return ("]:" in text and _MARKDOWN_COMMENT.search(text) is not None) or (
+        "](" in text and _MARKDOWN_LINK.search(text) is not None
+    )
+
+
+def _find_link(address: str, span: tuple[int, int], found: Discovery, *, image: bool) -> None:
+    if _RUNS.match(address):
+        found.add_part("script_link", span, address)
+        detail = "a link that runs a script or holds a page"
+        found.add_trick("script_link", span, "warning", detail)
+    elif "//" in address and _CARRIES.search(address, 0, _LONGEST_ADDRESS):
+        detail = "an address with a place for data to be put in"
+        if image:
+            found.add_trick("carrying_image", span, "warning", detail)
+        else:
+            found.add_trick("carrying_link", span, "hint", detail)
+
+
+def _find_in_markdown(text: str, code: list[tuple[int, int]], found: Discovery) -> None:
+    def is_code(at: int) -> bool:
+        place = bisect_right(code, (at, len(text) + 1)) - 1
+        return place >= 0 and at < code[place][1]
+
+    for match in _MARKDOWN_COMMENT.finditer(text) if "]:" in text else ():
+        if not is_code(match.start()):
+            comment = match[1] or match[2] or match[3] or ""
+            found.add_part("markdown_comment", match.span(), comment)
+            detail = "a Markdown comment, which no reader sees"
+            found.add_trick("markdown_comment", match.span(), "hint", detail)
+            found.cuts.append(Cut(*match.span(), " "))
+    for match in _MARKDOWN_LINK.finditer(text) if "](" in text else ():
+        if is_code(match.start()):
+            continue
+        _find_link(match[3], match.span(), found, image=bool(match[1]))
+        for group in (2, 4) if match[1] else (4,):
+            if len(match[group] or "") >= _LONG_ATTRIBUTE:
+                found.add_part("attribute", match.span(group), match[group])
+
+
+def _find_in_attributes(tag: Tag, found: Discovery) -> None:
+    for name, value, start, end in tag.attributes:
+        shown = html.unescape(value)
+        if _HANDLER.fullmatch(name) and value:
+            found.add_part("event_handler", (start, end), shown)
+            detail = "an attribute that runs a script"
+            found.add_trick("event_handler", (start, end), "hint", detail)
+        elif name in _WORDS["links"]:
+            _find_link(shown, (start, end), found, image=tag.name in _MEDIA)
+            found.add_part("address", (start, end), shown)
+        elif len(value) >= _LONG_ATTRIBUTE and (
+            name in _WORDS["text_attributes"] or name.startswith("data-")
+        ):
+            found.add_part("attribute", (start, end), shown)
+
+
+def _name_hiding(tag: Tag, names: frozenset[str]) -> str | None:
+    """Name the reason why nobody sees the text of an element; None where people see it."""
+    if tag.name in _WORDS["unseen"]:
         return tag.name if tag.name in {"script", "style"} else "unseen_element"
-    given = {name: value for name, value, _, _ in tag.attributes}
+    given = {name: value for name, value, *_ in tag.attributes}
     if "hidden" in given or given.get("type", "").lower() == "hidden":
         return "hidden_attribute"
     if given.get("aria-hidden", "").lower() == "true":
         return "aria_hidden"
-    if hides(given.get("style", "")) or (
-        tag.name == "font"
-        and hides(f"color:{given.get('color', '')};font-size:{given.get('size', '')}")
-    ):
+    font = f"color:{given.get('color', '')};font-size:{given.get('size', '')}"
+    if hides(given.get("style", "")) or (tag.name == "font" and hides(font)):
         return "hidden_style"
-    if names and {*given.get("class", "").lower().split(), given.get("id", "").lower()} & names:
+    if {*given.get("class", "").lower().split(), given.get("id", "").lower()} & names:
         return "hidden_style"
     return None
 
 
-def _attributes(tag: Tag, looked: Looked) -> None:
-    for name, value, start, end in tag.attributes:
-        if _HANDLER.fullmatch(name) and value:
-            looked.parts.append(Part("hidden", "event_handler", html.unescape(value), start, end))
-            looked.tricks.append(
-                Trick(
-                    start, end, "hidden", "event_handler", "hint", "an attribute that runs a script"
-                )
-            )
-        elif name in _LINKS:
-            _link(
-                html.unescape(value),
-                start,
-                end,
-                looked,
-                image=tag.name in {"img", "source", "video", "audio", "iframe", "embed", "object"},
-            )
-            looked.parts.append(Part("hidden", "address", html.unescape(value), start, end))
-        elif (name in _TEXT_ATTRIBUTES or name.startswith("data-")) and len(
-            value
-        ) >= _LONG_ATTRIBUTE:
-            looked.parts.append(Part("hidden", "attribute", html.unescape(value), start, end))
-
-
-def _link(address: str, start: int, end: int, looked: Looked, *, image: bool) -> None:
-    if _RUNS.match(address):
-        looked.parts.append(Part("hidden", "script_link", address, start, end))
-        looked.tricks.append(
-            Trick(
-                start,
-                end,
-                "hidden",
-                "script_link",
-                "warning",
-                "a link that runs a script or holds a page",
-            )
-        )
-    elif "//" in address and _CARRIES.search(address, 0, _LONGEST_ADDRESS):
-        looked.tricks.append(
-            Trick(
-                start,
-                end,
-                "hidden",
-                "carrying_image" if image else "carrying_link",
-                "warning" if image else "hint",
-                "an address with a place for data to be put in",
-            )
-        )
-
-
-def _markdown(text: str, looked: Looked) -> None:
-    for match in _MARKDOWN_COMMENT.finditer(text) if "]:" in text else ():
-        looked.parts.append(
-            Part(
-                "hidden", "markdown_comment", match[1] or match[2] or match[3] or "", *match.span()
-            )
-        )
-        looked.tricks.append(
-            Trick(
-                *match.span(),
-                "hidden",
-                "markdown_comment",
-                "hint",
-                "a Markdown comment, which no reader sees",
-            )
-        )
-        looked.cuts.append(Cut(*match.span(), " "))
-    for match in _MARKDOWN_LINK.finditer(text) if "](" in text else ():
-        _link(match[3], *match.span(), looked, image=bool(match[1]))
-        if match[1] and len(match[2]) >= _LONG_ATTRIBUTE:
-            looked.parts.append(Part("hidden", "attribute", match[2], *match.span(2)))
-        if match[4] and len(match[4]) >= _LONG_ATTRIBUTE:
-            looked.parts.append(Part("hidden", "attribute", match[4], *match.span(4)))
-
-
-def _comment(tag: Tag, looked: Looked) -> None:
-    looked.parts.append(Part("hidden", "html_comment", tag.inside, tag.start, tag.end))
-    looked.tricks.append(
-        Trick(
-            tag.start,
-            tag.end,
-            "hidden",
-            "html_comment",
-            "hint",
-            "an HTML comment, which no reader sees" + ("" if tag.complete else "; it has no end"),
-        )
-    )
-    looked.cuts.append(
-        Cut(
-            tag.start,
-            tag.end if tag.complete else tag.start,
-            " " if tag.inside[:1].isspace() and tag.inside[-1:].isspace() else "",
-        )
-    )
-
-
-def _hidden_elements(
-    found: list[Tag], names: frozenset[str], text: str
-) -> Iterator[tuple[str, Tag, int, int]]:
-    """(how, tag, start, end) of what is inside each hidden element; an element inside another is part of it."""
-    index = 0
-    while index < len(found):
-        tag = found[index]
+def _find_hidden_elements(
+    tags: list[Tag], names: frozenset[str]
+) -> Iterator[tuple[str, Tag, int, bool]]:
+    """Yield (reason, tag, end, closed) of each hidden element, without those inside another."""
+    opened: dict[str, list[int]] = {}
+    closings: dict[int, int] = {}
+    for place, tag in enumerate(tags):
+        if not tag.closing:
+            opened.setdefault(tag.name, []).append(place)
+        elif opened.get(tag.name):
+            closings[opened[tag.name].pop()] = place
+    index = done = 0
+    while index < len(tags):
+        tag = tags[index]
         index += 1
-        how = None if tag.name == "!" or tag.closing or tag.name in _VOID else _hiding(tag, names)
-        if how is None:
+        if tag.start < done or tag.name == "!" or tag.closing or tag.name in _WORDS["void"]:
             continue
-        depth, place = 1, index
-        while place < len(found) and depth:
-            if found[place].name == tag.name:
-                depth += -1 if found[place].closing else 1
-            place += 1
-        if depth:  # never closed: it may hide all that follows, and may also only be talked about
-            yield how, tag, tag.end, len(text)
-            return
-        yield how, tag, tag.end, found[place - 1].start
-        index = place
+        reason = _name_hiding(tag, names)
+        close = closings.get(index - 1)
+        if reason is not None and close is None:  # it may hide all that follows, or nothing
+            done = tag.limit
+            yield reason, tag, tag.limit, False
+        elif reason is not None and close is not None:
+            index = close + 1
+            yield reason, tag, tags[close].start, True
 
 
-def look(text: str) -> Looked:
+def find_in_markup(text: str, *, markdown: bool = False) -> Discovery:
     """Find what markup hides; the cuts take out comments, hidden elements and all tags.
+
+    `markdown` says that the text is known to be Markdown.
 
     Examples
     --------
-    >>> [part.text for part in look("Rates<!-- obey me --> rose.").parts]
+    >>> [part.text for part in find_in_markup("Rates<!-- obey me --> rose.").parts]
     [' obey me ']
+    >>> find_in_markup("Run `python <script>.py` at night.").parts
+    []
     """
-    looked = Looked()
-    _markdown(text, looked)
-    if "<" not in text:
-        return looked
-    found = list(tags(text))
-    sheets = [
+    found = Discovery()
+    tags, code = _read_marked(text, markdown=markdown)
+    _find_in_markdown(text, code, found)
+    sheets = (
         text[tag.end : after.start]
-        for tag, after in pairwise(found)
+        for tag, after in pairwise(tags)
         if tag.name == "style" and not tag.closing
-    ]
-    names = _UNSEEN_CLASSES.union(*map(hiding_names, sheets))
-    for tag in found:
-        if tag.name == "!":
-            _comment(tag, looked)
-        else:
-            _attributes(tag, looked)
-            looked.cuts.append(Cut(tag.start, tag.end, "" if tag.name in _INLINE else " "))
-    for how, tag, start, end in _hidden_elements(found, names, text):
-        inside = text[start:end]
-        looked.parts.append(Part("hidden", how, inside, tag.start, end))
-        if (
-            how not in {"script", "style", "unseen_element"}
-            and len(inside.split()) >= _WORDS_THAT_SAY_SOMETHING
-        ):
-            looked.tricks.append(
-                Trick(
-                    tag.start,
-                    end,
-                    "hidden",
-                    how,
-                    "hint" if how == "aria_hidden" else "warning",
-                    "text in an element that is not shown",
-                )
-            )
-        if end < len(text):
-            looked.cuts.append(Cut(tag.start, end, " "))
-    looked.cuts.sort(key=lambda cut: (cut.start, -cut.end))
-    return looked
+    )
+    names = _WORDS["unseen_classes"].union(*map(_list_hidden_names, sheets))
+    for tag in tags:
+        if tag.name != "!":
+            _find_in_attributes(tag, found)
+            instead = "" if tag.name in _WORDS["inline"] else " "
+            found.cuts.append(Cut(tag.start, tag.end, instead))
+            continue
+        found.add_part("html_comment", (tag.start, tag.end), tag.inside)
+        detail = "an HTML comment, which no reader sees" + (
+            "" if tag.complete else "; it has no end"
+        )
+        found.add_trick("html_comment", (tag.start, tag.end), "hint", detail)
+        spaced = tag.inside[:1].isspace() and tag.inside[-1:].isspace()
+        end = tag.end if tag.complete else tag.start
+        found.cuts.append(Cut(tag.start, end, " " if spaced else ""))
+    for reason, tag, end, closed in _find_hidden_elements(tags, names):
+        inside = text[tag.end : end]
+        found.add_part(reason, (tag.start, end), inside)
+        is_markup = reason in {"script", "style", "unseen_element"}
+        if not is_markup and len(inside.split()) >= _LEAST_WORDS:
+            severity: Severity = "hint" if reason == "aria_hidden" else "warning"
+            detail = "text in an element that is not shown"
+            found.add_trick(reason, (tag.start, end), severity, detail)
+        if closed:
+            found.cuts.append(Cut(tag.start, end, " "))
+    found.sort_cuts()
+    return found

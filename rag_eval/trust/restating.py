@@ -1,188 +1,354 @@
-"""Passages that restate a query in order to be retrieved for it; the check `restates_query`, at retrieval time.
+"""Passages that restate a query in order to be retrieved for it; the check `restates_query`.
 
-Belongs here: what a restatement means. Where and how one stands in a chunk is found in `sightings`.
+A restatement is the query's words in their order (four words or more), or a window of terms that
+resembles the query's terms by a Jaccard coefficient of 0.8 or more (five terms or more), holds its
+question word, has four fifths of its terms in their order, and begins a sentence or ends with a
+question mark. So "the bridge is located" answers "where is the bridge located" and does not
+restate it. Sources that are vouched for are not looked at. For the others:
 
-A restatement is the query's words in their order (four words or more), or a window of terms that resembles the query's by a Jaccard
-coefficient of 0.8 or more (five terms or more), holds its question word, has four fifths of its terms in their order, and begins a
-sentence or ends with a question mark: "the bridge is located" answers "where is the bridge located" and does not restate it. Sources that
-are vouched for are not looked at. For the others:
+===========================  =======================  ============================================
+how the query is restated    with an allowlist        without one (nobody can be vouched for)
+===========================  =======================  ============================================
+in running text, the query   blocked                  warning; blocked (`typed_query`) where the
+asks something               (`running_text`)         text begins with its six or more very words
+                                                      and lacks a person's question mark
+as a heading, FAQ label or   warning (`heading`)      nothing
+title
+its very words first, the    warning                  warning
+query asks nothing           (`first_words`)
+otherwise, where the query   nothing: a text may      nothing
+asks nothing                 say so
+any of these in 3 documents  blocked (`repeated`)     blocked; headings of unknown sources: warning
+of one source
+===========================  =======================  ============================================
 
-==============================================  ================================  ===================================================
-how the query is restated                       with an allowlist                 without one (nobody can be vouched for)
-==============================================  ================================  ===================================================
-in running text, the query asks something       blocked (`running_text`)          warning; blocked (`typed_query`) where the text begins
-                                                                                  with its six or more very words, without the question
-                                                                                  mark that a person's sentence would have
-as a heading, FAQ label or title                warning (`heading`)               nothing
-its very words first, the query asks nothing    warning (`first_words`)           warning
-otherwise, where the query asks nothing         nothing: a text may say so        nothing
-any of these in 3 documents of one source       blocked (`repeated`)              blocked; headings of unknown sources: warning
-==============================================  ================================  ===================================================
-
-A line of its own counts as a heading also without a mark, and so does a question with its mark in a text that asks and answers three or
-more (a FAQ page that lost its line ends): strictness there would buy nothing, an attacker can write the heading's mark. What a planted
-heading gains by it is bounded by `repeated`, for which queries that ask nothing count with six words or more, as headings too. Scripts
-without spaces between words have no words to compare and are not checked.
-
-Cost: linear in the words of the chunks that nobody vouches for, once for each distinct length of query (`wording`); and for tolerance the
-postings of each query's rarest terms (`near_wording`). Memory is bounded by reading the chunks in blocks.
+A line of its own counts as a heading also without a mark, and so does a question with its mark in
+a text that asks and answers three or more. Strictness would not help there: an attacker can write
+the heading's mark. `repeated` bounds the gain of a planted heading. For it, queries that ask
+nothing count with six words or more. Scripts without spaces between words are not checked.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
-from rag_eval.trust.sightings import FIRST_WORDS, HEADING, NAME, RUNNING, Sighting, sightings
-from rag_eval.trust.token_stream import ragged
+from rag_eval.core.arrays import BoolArray, IntArray
+from rag_eval.trust.reading import plain, readings
+from rag_eval.trust.sentences import WH_WORDS, Place, asks, page_of_questions, place
+from rag_eval.trust.wording import (
+    EXACT,
+    RESEMBLANCE,
+    NearWording,
+    Vocabulary,
+    find_exact,
+    join_windows,
+    split_blocks,
+    word_spans,
+)
 
-if TYPE_CHECKING:
-    import pandas as pd
+# ---- Sightings: each pair of query and chunk with its gravest restatement
+
+_LONG_WORDS, _LEAD_WORDS = 6, 3
+_NOTHING, _NAME, _HEADING, _FIRST_WORDS, _RUNNING = range(5)
+"""Grades: a heading or title with the words of a query that asks nothing, or of one that asks;
+the first words of a text; running text."""
+
+
+class _Sighting(NamedTuple):
+    """The gravest restatement of one query in one chunk; a title has start and end -1."""
+
+    query: int
+    chunk: int
+    start: int
+    end: int
+    grade: int
+    typed: bool
+    """The text begins with the six or more very words of a question, without a mark."""
+
+
+class _Chunk(NamedTuple):
+    text: str
+    title: str
+    doc_id: str
+    source: str
+
+
+class _Text(NamedTuple):
+    """A text with its word spans, and whether it is a page of questions."""
+
+    text: str
+    spans: list[tuple[int, int]]
+    page: bool
+
+
+class _Queries:
+    """Distinct queries, ready to be looked for."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.vocabulary = Vocabulary()
+        self.streams = self.vocabulary.read(texts)
+        words = [[text[low:high].lower() for low, high in word_spans(text)] for text in texts]
+        self.how = [asks(each, text) for each, text in zip(words, texts, strict=True)]
+        """Form of each query."""
+        asked = ([word for word in each if word in WH_WORDS] for each in words)
+        must = [self.vocabulary.term(found[0]) if found else -1 for found in asked]
+        self.must: IntArray = np.array(must, dtype=np.int64)
+        """Term of each query's question word, -1 for none."""
+        wanted = np.array([asking != "" for asking in self.how], dtype=bool)
+        self._near = NearWording(self.streams, self.vocabulary.n_terms, self.must, wanted)
+
+    def find(self, texts: Sequence[str]) -> Iterator[tuple[int, int, list[tuple[int, int, float]]]]:
+        """Yield text, query and (start, end, likeness) of the windows of each pair, in order.
+
+        Of windows that overlap, only the likest counts, then the shortest.
+        """
+        streams = self.vocabulary.read(texts)
+        windows = join_windows([find_exact(self.streams, streams), self._near.find(streams)])
+        length = windows.end - windows.start
+        order = np.lexsort((windows.start, length, -windows.likeness, windows.query, windows.text))
+        columns = (windows.text, windows.query, windows.start, windows.end, windows.likeness)
+        rows = zip(*(column[order].tolist() for column in columns), strict=True)
+        for (at, query), group in itertools.groupby(rows, key=lambda row: row[:2]):
+            kept: list[tuple[int, int, float]] = []
+            taken = set[int]()
+            for _, _, first, last, likeness in group:
+                if taken.isdisjoint(range(first, last)):
+                    taken.update(range(first, last))
+                    kept.append((first, last, likeness))
+            yield at, query, sorted(kept)
+
+    def says_the_same(
+        self, query: int, text: str, spans: list[tuple[int, int]], stands: Place
+    ) -> bool:
+        """Tell whether a window that resembles a query asks the same.
+
+        An answer does not, nor does the end of one paragraph with the beginning of the next.
+        """
+        if "\n\n" in text[spans[0][0] : spans[-1][1]]:
+            return False
+        if not (stands.marked or (stands.begins and self.must[query] >= 0)):
+            return False
+        bounds = self.streams.term_bounds
+        wanted = self.streams.terms[bounds[query] : bounds[query + 1]].tolist()
+        terms = (self.vocabulary.term(text[low:high].lower()) for low, high in spans)
+        in_order = _measure_common([term for term in terms if term >= 0], wanted)
+        return in_order >= RESEMBLANCE * len(wanted)
+
+
+def _measure_common(one: list[int], other: list[int]) -> int:
+    """Return the length of the longest common subsequence."""
+    row = [0] * (len(other) + 1)
+    for term in one:
+        above, row = row, [0]
+        for at, found in enumerate(other):
+            row.append(above[at] + 1 if term == found else max(above[at + 1], row[at]))
+    return row[-1]
+
+
+def _judge(
+    queries: _Queries,
+    query: int,
+    chunk: int,
+    text: _Text,
+    windows: list[tuple[int, int, float]],
+) -> _Sighting | None:
+    """Judge the windows of one pair, one by one; the gravest counts."""
+    how = queries.how[query]
+    best: _Sighting | None = None
+    for first, last, likeness in windows:
+        lead, long = first <= _LEAD_WORDS, last - first >= _LONG_WORDS
+        if best is not None and best.grade == _RUNNING and not lead:
+            break  # nothing graver can follow
+        spans = text.spans[first:last]
+        start, end = spans[0][0], spans[-1][1]
+        stands = place(text.text, start, end)
+        exact = likeness == EXACT
+        if not exact and not queries.says_the_same(query, text.text, spans, stands):
+            continue
+        heading = stands.form == "heading"
+        if how == "wording" or (how == "mark" and stands.marked):
+            grade = _HEADING if heading or (text.page and stands.marked) else _RUNNING
+        elif heading:
+            grade = _NAME if long else _NOTHING
+        else:
+            grade = _FIRST_WORDS if lead else _NOTHING
+        sentence = stands.marked or not stands.followed
+        typed = grade == _RUNNING and exact and lead and long and not sentence
+        if grade and (best is None or (grade, typed) > (best.grade, best.typed)):
+            best = _Sighting(query, chunk, start, end, grade, typed)
+    return best
+
+
+def _find_sightings(queries: _Queries, chunks: Sequence[_Chunk]) -> Iterator[_Sighting]:
+    """Look through the texts block by block, then through the titles."""
+    seen = set[tuple[int, int]]()
+    for part in split_blocks([chunk.text for chunk in chunks]):
+        texts = [chunk.text for chunk in chunks[part]]
+        pairs = itertools.groupby(queries.find(texts), key=lambda pair: pair[0])
+        for at, group in pairs:
+            text = _Text(texts[at], word_spans(texts[at]), page_of_questions(texts[at]))
+            for _, query, windows in group:
+                found = _judge(queries, query, part.start + at, text, windows)
+                if found is not None:
+                    seen.add((query, found.chunk))
+                    yield found
+    yield from _find_titles(queries, chunks, seen)
+
+
+def _find_titles(
+    queries: _Queries, chunks: Sequence[_Chunk], seen: set[tuple[int, int]]
+) -> Iterator[_Sighting]:
+    """Look through each different title once; pairs that were seen in a text are left out."""
+    by_title: dict[str, list[int]] = {}
+    for row, chunk in enumerate(chunks):
+        by_title.setdefault(chunk.title, []).append(row)
+    titles = [title for title in by_title if title]
+    for part in split_blocks(titles):
+        for at, query, windows in queries.find(titles[part]):
+            longest = max(last - first for first, last, _ in windows)
+            if queries.how[query] or longest >= _LONG_WORDS:
+                grade = _HEADING if queries.how[query] else _NAME
+                for row in by_title[titles[part][at]]:
+                    if (query, row) not in seen:
+                        yield _Sighting(query, row, -1, -1, grade, typed=False)
+
+
+# ---- Restatements
 
 DOCUMENTS = 3
-"""So many documents of one source that restate the same query were made for it."""
+"""This many documents of one source that restate the same query were made for it."""
+_COLUMNS = ("query", "chunk", "start", "end", "rule", "severity")
 
 
-class Restated(NamedTuple):
-    """Pairs of queries and chunks in which the chunk restates the query.
+def _apply_table(it: _Sighting, *, known: bool, allowlist: bool, repeated: bool) -> tuple[str, str]:
+    """Return rule and severity by the table above, empty where it says nothing.
 
-    `blocked` and `warned` are sparse bool [n_queries, n_chunks] (scipy csr_array), never both. `pairs` has a row for each of them: `query`,
-    `chunk`, `start`, `end` (characters in the chunk's text, -1 for its title), `rule`, `severity`.
+    `known` says that the source of the chunk is known.
     """
+    if repeated:
+        blocked = allowlist or known or it.grade > _HEADING
+        return "repeated", "blocked" if blocked else "warning"
+    if it.grade == _RUNNING and it.typed and not allowlist:
+        return "typed_query", "blocked"
+    if it.grade == _RUNNING:
+        return "running_text", "blocked" if allowlist else "warning"
+    if it.grade == _FIRST_WORDS:
+        return "first_words", "warning"
+    return ("heading", "warning") if it.grade == _HEADING and allowlist else ("", "")
 
-    blocked: Any
-    warned: Any
-    pairs: "pd.DataFrame"
+
+def _find_restated(
+    queries: Sequence[str], chunks: Sequence[_Chunk], *, allowlist: bool
+) -> pd.DataFrame:
+    """Find the chunks that restate a query as they stand; a row for each pair."""
+    numbers = {query: row for row, query in enumerate(dict.fromkeys(queries))}
+    found = list(_find_sightings(_Queries(list(numbers)), chunks))
+    holders: dict[tuple[int, str], set[str]] = {}
+    for it in found:
+        chunk = chunks[it.chunk]
+        holders.setdefault((it.query, chunk.source), set()).add(chunk.doc_id)
+    rows: list[list[tuple[int, int, int, str, str]]] = [[] for _ in numbers]
+    for it in found:
+        source = chunks[it.chunk].source
+        repeated = len(holders[it.query, source]) >= DOCUMENTS
+        rule, severity = _apply_table(
+            it, known=bool(source), allowlist=allowlist, repeated=repeated
+        )
+        if rule:
+            rows[it.query].append((it.chunk, it.start, it.end, rule, severity))
+    pairs = [
+        (query, *row) for query, text in enumerate(queries) for row in sorted(rows[numbers[text]])
+    ]
+    kinds = dict.fromkeys(_COLUMNS[:4], "int64") | dict.fromkeys(_COLUMNS[4:], "str")
+    return pd.DataFrame(pairs, columns=list(_COLUMNS)).astype(kinds)
 
 
-def restates(
+# ---- Every reading of a passage: as it stands, without its dress, and together with its title
+
+_HEAD_CHARACTERS = 2_000
+"""Text that is read on from its title, or twice the longest query: a restatement ends there."""
+_ENDED = re.compile(r"[.!?:…。？！؟][\s*_\"'”’»)\]]*\Z")
+
+
+def restated_pairs(
     queries: Sequence[str],
     texts: Sequence[str],
     *,
     titles: Sequence[str],
     doc_ids: Sequence[str],
     sources: Sequence[str],
-    vouched: npt.NDArray[np.bool_] | None,
-) -> Restated:
-    """Find the chunks that restate a query.
+    vouched: BoolArray | None,
+) -> pd.DataFrame:
+    """Find the chunks [n_chunks] that restate a query in any reading.
 
-    Parameters
-    ----------
-    queries
-        Any texts; those of fewer than four words restate nothing.
-    texts, titles, doc_ids, sources
-        `[n_chunks]` each: what the chunk says, its document's title (empty where it has none), its document and the domain that this comes
-        from (empty where unknown).
-    vouched
-        bool `[n_chunks]`: the source is on the allowlist or the signature is valid. None where nothing says whom to trust.
-
-    Returns
-    -------
-    Restated
-        By the table at the head of this module.
-
-    Raises
-    ------
-    ValueError
-        Lists of different lengths.
+    `titles` and `sources` (domains) are empty where unknown. `vouched` says whose source the
+    allowlist or a signature vouches for, None where nothing says whom to trust. Returns `query`,
+    `chunk`, `start`, `end`, `rule`, `severity`: a row for each pair, its gravest restatement.
+    `start` and `end` are characters of the text as it stands; the whole text for another reading,
+    -1 for a title and for title and text together.
 
     Examples
     --------
-    >>> found = restates(["how deep is lake blue"], ["how deep is lake blue. It is 9 km deep."], titles=[""], doc_ids=["d"], sources=["x"], vouched=np.array([False]))
-    >>> found.blocked.toarray().tolist(), found.pairs["rule"].tolist()
-    ([[True]], ['running_text'])
+    >>> found = restated_pairs(["how deep is lake blue"], ["how deep is lake blue. It is 9 km."],
+    ...     titles=[""], doc_ids=["d"], sources=["x.org"], vouched=np.array([False]))
+    >>> found["rule"].tolist()
+    ['running_text']
     """
-    lengths = {
-        len(texts),
-        len(titles),
-        len(doc_ids),
-        len(sources),
-        len(texts) if vouched is None else len(vouched),
-    }
-    if len(lengths) != 1:
-        raise ValueError(
-            f"texts, titles, doc_ids, sources and vouched have different lengths: {sorted(lengths)}"
-        )
-    distinct = list(dict.fromkeys(queries))
-    doubtful = (
-        np.arange(len(texts))
-        if vouched is None
-        else np.flatnonzero(~np.asarray(vouched, dtype=bool))
-    )
-    found = list(sightings(distinct, texts, titles, doubtful.tolist()))
-    repeated = _repeated(found, doc_ids, sources)
-    rules = [
-        _rule(it, sources[it.chunk], configured=vouched is not None, repeated=again)
-        for it, again in zip(found, repeated, strict=True)
-    ]
-    return _spread(found, rules, queries, distinct, len(texts))
+    trusted = np.zeros(len(texts), dtype=bool) if vouched is None else np.asarray(vouched, bool)
+    doubtful = np.flatnonzero(~trusted).tolist()
+    allowlist = vouched is not None
+    chunks = [_Chunk(texts[at], titles[at], doc_ids[at], sources[at]) for at in doubtful]
+    owners = list(range(len(chunks)))
+    dressed = []
+    for owner, chunk in enumerate(chunks):
+        both = itertools.zip_longest(readings(chunk.text), readings(chunk.title), fillvalue="")
+        for text, title in list(both)[1:]:
+            owners.append(owner)
+            dressed.append(chunk._replace(text=text, title=title))
+    found = _find_restated(queries, [*chunks, *dressed], allowlist=allowlist)
+    other = (found["chunk"] >= len(chunks)).to_numpy() & (found["start"] >= 0).to_numpy()
+    found["chunk"] = np.array(owners, dtype=np.int64)[found["chunk"].to_numpy()]
+    whole = np.array([len(chunk.text) for chunk in chunks], dtype=np.int64)
+    found.loc[other, "start"] = 0
+    found.loc[other, "end"] = whole[found["chunk"].to_numpy()[other]]
+    together = _find_across_titles(queries, chunks, allowlist=allowlist)
+    parts = [part for part in (found, together) if len(part)] or [found]
+    both_frames = pd.concat(parts, ignore_index=True)
+    gravest = both_frames.sort_values("severity", kind="stable")  # "blocked" before "warning"
+    pairs = gravest.drop_duplicates(["query", "chunk"])
+    pairs = pairs.assign(chunk=np.array(doubtful, dtype=np.int64)[pairs["chunk"].to_numpy()])
+    return pairs.sort_values(["query", "chunk"], ignore_index=True)
 
 
-def _repeated(
-    found: Sequence[Sighting], doc_ids: Sequence[str], sources: Sequence[str]
-) -> list[bool]:
-    """Whether the source of each sighting restates its query in `DOCUMENTS` documents or more."""
-    holders: dict[tuple[int, str], set[str]] = {}
-    for it in found:
-        holders.setdefault((it.query, sources[it.chunk]), set()).add(doc_ids[it.chunk])
-    return [len(holders[it.query, sources[it.chunk]]) >= DOCUMENTS for it in found]
+def _find_across_titles(
+    queries: Sequence[str], chunks: Sequence[_Chunk], *, allowlist: bool
+) -> pd.DataFrame:
+    """Find restatements that begin in a title without an end mark and go on in the text.
 
-
-def _rule(it: Sighting, source: str, *, configured: bool, repeated: bool) -> tuple[str, str]:
-    """Rule and severity; empty where the table says nothing."""
-    if repeated:
-        return "repeated", "blocked" if configured or source or it.grade > HEADING else "warning"
-    if it.grade == NAME:
-        return "", ""
-    if it.grade == RUNNING:
-        return (
-            ("typed_query", "blocked")
-            if it.typed and not configured
-            else ("running_text", "blocked" if configured else "warning")
-        )
-    if it.grade == FIRST_WORDS:
-        return "first_words", "warning"
-    return ("heading", "warning") if configured else ("", "")
-
-
-def _spread(
-    found: Sequence[Sighting],
-    rules: Sequence[tuple[str, str]],
-    queries: Sequence[str],
-    distinct: Sequence[str],
-    n_chunks: int,
-) -> Restated:
-    """Pairs of distinct queries -> pairs of all queries, as a frame and as two matrices."""
-    import pandas as pd
-    from scipy.sparse import csr_array
-
-    row_of = {query: row for row, query in enumerate(distinct)}
-    asked = np.array([row_of[query] for query in queries], dtype=np.int64)
-    order = np.argsort(asked, kind="stable")
-    counts = np.bincount(asked, minlength=len(distinct))
-    told = [(it, rule) for it, rule in zip(found, rules, strict=True) if rule[0]]
-    which = np.array([it.query for it, _ in told], dtype=np.int64)
-    entry, place_of = ragged((np.cumsum(counts) - counts)[which], counts[which])
-    names = ("query", "chunk", "start", "end")
-    numbers = np.array(
-        [(it.query, it.chunk, it.start, it.end) for it, _ in told], dtype=np.int64
-    ).reshape(len(told), len(names))[entry]
-    pairs = pd.DataFrame(numbers, columns=list(names))
-    pairs["query"] = order[place_of]
-    for column, name in enumerate(("rule", "severity")):
-        pairs[name] = pd.Series([told[at][1][column] for at in entry.tolist()], dtype="str")
-    pairs = pairs.sort_values(["query", "chunk"], ignore_index=True)
-    shape = (len(queries), n_chunks)
-
-    def of(severity: str) -> Any:
-        chosen = pairs[pairs["severity"] == severity]
-        return csr_array(
-            (
-                np.ones(len(chosen), dtype=bool),
-                (chosen["query"].to_numpy(), chosen["chunk"].to_numpy()),
-            ),
-            shape=shape,
-        )
-
-    return Restated(of("blocked"), of("warning"), pairs)
+    A restatement wholly in either was found there.
+    """
+    length = max([_HEAD_CHARACTERS, *(2 * len(query) for query in queries)])
+    owners: list[int] = []
+    borders: list[int] = []
+    joined: list[_Chunk] = []
+    for owner, chunk in enumerate(chunks):
+        ways = [(plain(chunk.title, gap), plain(chunk.text[:length], gap)) for gap in ("", " ")]
+        for title, text in dict.fromkeys(ways) if chunk.title else ():
+            name = title.strip()
+            if name and not _ENDED.search(name):
+                # Each stands for a source of its own: equal titles are counted as titles.
+                alone = str(len(joined))
+                joined.append(_Chunk(f"{name} {text}", "", alone, alone))
+                owners.append(owner)
+                borders.append(len(name))
+    found = _find_restated(queries, joined, allowlist=allowlist)
+    at = found["chunk"].to_numpy()
+    border = np.array(borders, dtype=np.int64)[at]
+    across = (found["start"].to_numpy() < border) & (found["end"].to_numpy() > border)
+    owner_of = np.array(owners, dtype=np.int64)[at[across]]
+    met: pd.DataFrame = found[across].assign(chunk=owner_of, start=-1, end=-1)
+    return met

@@ -1,15 +1,21 @@
-"""Detached Ed25519 signatures (RFC 8032) over the bytes of documents: checking and making.
+"""Detached Ed25519 signatures (RFC 8032) over the bytes of documents, and manifests of hashes.
 
-Belongs here: everything that touches keys; the only file that imports `cryptography`. Private keys pass through and are never kept,
-logged or quoted in a message. Files of signatures are read by `signature_files`.
+The only file that imports `cryptography`. Private keys pass through: they are never stored,
+logged or quoted in a message.
 """
 
 import base64
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+import dataclasses
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-from rag_eval.records.problems import InputError, Problem, quoted
-from rag_eval.records.trust import SignatureState
+import pandas as pd
+from pydantic import BeforeValidator, Field, ValidationError
+
+from rag_eval.core.config import SignatureState
+from rag_eval.core.errors import InputError, Part, Problem, ProblemList, quoted
+from rag_eval.core.rows import Fault, parse_object, read_rows, read_text, refuse, report_faults
 from rag_eval.storage.hashing import canonical_json
 
 if TYPE_CHECKING:
@@ -18,97 +24,70 @@ if TYPE_CHECKING:
         Ed25519PublicKey,
     )
 
+# ---- Checking
+
 
 class Signature(NamedTuple):
-    """A signature and the name of the key that is said to have made it; an empty name stands for any of the keys."""
+    """A signature and the name of its key; an empty name stands for any of the keys."""
 
     key: str
     data: bytes
 
 
-def load_keys(keys: Mapping[str, str]) -> "dict[str, Ed25519PublicKey]":
-    """Public keys by name, from 32 bytes in base64 each.
-
-    Raises
-    ------
-    InputError
-        A key is not one.
-    """
+def _load_keys(keys: Mapping[str, str]) -> "dict[str, Ed25519PublicKey]":
+    """Load public keys by name, 32 bytes in base64 each; InputError names one that is none."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     loaded = {}
     for name, text in keys.items():
         try:
             loaded[name] = Ed25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
-        except ValueError as error:  # binascii.Error is one
-            raise InputError(
-                Problem(
-                    "bad_key",
-                    "not a public key",
-                    field=f"trust.keys.{quoted(name)}",
-                    accepted="an Ed25519 public key, 32 bytes in base64",
-                )
-            ) from error
+        except ValueError as error:
+            field = f"trust.keys.{quoted(name)}"
+            accepted = "an Ed25519 public key, 32 bytes in base64"
+            problem = Problem("bad_key", "not a public key", field=field, accepted=accepted)
+            raise InputError(problem) from error
     return loaded
-
-
-def _holds(key: "Ed25519PublicKey", signature: bytes, data: bytes) -> bool:
-    from cryptography.exceptions import InvalidSignature
-
-    try:
-        key.verify(signature, data)
-    except InvalidSignature:
-        return False
-    return True
-
-
-def _state(
-    data: bytes, signature: Signature, keys: "Mapping[str, Ed25519PublicKey]"
-) -> SignatureState:
-    if signature.key and signature.key not in keys:
-        return "unknown_key"
-    tried = [keys[signature.key]] if signature.key else keys.values()
-    return "valid" if any(_holds(key, signature.data, data) for key in tried) else "invalid"
 
 
 def verify(
     documents: Mapping[str, bytes], signatures: Mapping[str, Signature], keys: Mapping[str, str]
 ) -> dict[str, SignatureState]:
-    """State of the signature of every document.
+    """Return the state of the signature of every document, by doc_id.
 
-    Parameters
-    ----------
-    documents
-        doc_id -> the bytes as the source gives them. Only the bytes of signed documents are asked for.
-    signatures
-        doc_id -> its signature.
-    keys
-        Name -> public key, 32 bytes in base64.
-
-    Returns
-    -------
-    dict
-        valid, invalid, unknown_key (signed by a key that the configuration does not name), missing, or not_configured for all without keys.
-        A signature that names no key is invalid when it holds under none.
-
-    Raises
-    ------
-    InputError
-        A key is not one.
+    The state is unknown_key where the configuration does not name the key, and not_configured for
+    all without keys. A signature that names no key is invalid when it holds under none. Raises
+    InputError for a bad key.
     """
-    if not keys:
-        return dict.fromkeys(documents, "not_configured")
-    loaded = load_keys(keys)
-    return {
-        doc_id: _state(documents[doc_id], signatures[doc_id], loaded)
-        if doc_id in signatures
-        else "missing"
-        for doc_id in documents
-    }
+    from cryptography.exceptions import InvalidSignature
+
+    loaded = _load_keys(keys)
+
+    def holds(key: "Ed25519PublicKey", signature: bytes, data: bytes) -> bool:
+        try:
+            key.verify(signature, data)
+        except InvalidSignature:
+            return False
+        return True
+
+    def judge(doc_id: str, data: bytes) -> SignatureState:
+        if not loaded:
+            return "not_configured"
+        if (signature := signatures.get(doc_id)) is None:
+            return "missing"
+        if signature.key and signature.key not in loaded:
+            return "unknown_key"
+        tried = [loaded[signature.key]] if signature.key else loaded.values()
+        return "valid" if any(holds(key, signature.data, data) for key in tried) else "invalid"
+
+    return {doc_id: judge(doc_id, data) for doc_id, data in documents.items()}
+
+
+# ---- Making
 
 
 def generate_key() -> tuple[str, str]:
-    """Make a key: the private one as unencrypted PEM (PKCS 8), the public one as 32 bytes in base64 for the configuration."""
+    """Make a key: the private one in PEM (PKCS 8), the public one as 32 bytes in base64."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -116,12 +95,10 @@ def generate_key() -> tuple[str, str]:
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return pem.decode("ascii"), base64.b64encode(key.public_key().public_bytes_raw()).decode(
-        "ascii"
-    )
+    return pem.decode(), base64.b64encode(key.public_key().public_bytes_raw()).decode()
 
 
-def _private(pem: str) -> "Ed25519PrivateKey":
+def _load_private(pem: str) -> "Ed25519PrivateKey":
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -130,44 +107,178 @@ def _private(pem: str) -> "Ed25519PrivateKey":
     try:
         key = serialization.load_pem_private_key(pem.encode("utf-8"), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        # neither the key nor the library's message, which may quote it
-        raise InputError(
-            Problem("bad_private_key", "the private key cannot be read", accepted=accepted)
-        ) from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise InputError(
-            Problem("bad_private_key", "the private key is of another kind", accepted=accepted)
-        )
-    return key
+        key = None  # the message of the library may quote the key
+    if isinstance(key, Ed25519PrivateKey):
+        return key
+    message = f"the private key {'cannot be read' if key is None else 'is of another kind'}"
+    raise InputError(Problem("bad_private_key", message, accepted=accepted)) from None
 
 
 def sign_bytes(private_pem: str, data: bytes) -> str:
-    """Sign bytes; the signature in base64.
-
-    Raises
-    ------
-    InputError
-        The private key cannot be read. The message does not quote it.
-    """
-    return base64.b64encode(_private(private_pem).sign(data)).decode("ascii")
+    """Return the signature in base64; InputError does not quote a key that cannot be read."""
+    return base64.b64encode(_load_private(private_pem).sign(data)).decode()
 
 
 def sign_documents(private_pem: str, documents: Mapping[str, bytes], key: str) -> list[str]:
-    """Lines of a signatures file, without their line ends, in the order of doc_id; `key` is the name that the configuration gives the public key.
+    """Return the lines of a signatures file by doc_id; `key` names the public key."""
+    private = _load_private(private_pem)
+    lines = []
+    for doc_id in sorted(documents):
+        signature = base64.b64encode(private.sign(documents[doc_id])).decode()
+        lines.append(canonical_json({"doc_id": doc_id, "key": key, "signature": signature}))
+    return lines
 
-    Raises
-    ------
-    InputError
-        The private key cannot be read. The message does not quote it.
+
+# ---- Signatures of documents, one a line
+
+_SIGNATURE_BYTES = 64
+_ACCEPTED_SIGNATURE = f"an Ed25519 signature, {_SIGNATURE_BYTES} bytes in base64"
+
+
+def _decode(text: object) -> bytes:
+    try:
+        data = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+    except ValueError:
+        data = b""
+    if len(data) != _SIGNATURE_BYTES:
+        raise refuse("bad_signature", "not a signature", _ACCEPTED_SIGNATURE)
+    return data
+
+
+class _Line(Part):
+    doc_id: str
+    key: str
+    signature: Annotated[bytes, BeforeValidator(_decode)]
+
+
+def read_signatures(
+    path: Path, doc_ids: Collection[str], keys: Collection[str]
+) -> tuple[dict[str, Signature], int]:
+    """Read a signatures file, one `{"doc_id", "key", "signature"}` a line.
+
+    Returns the signatures by doc_id, and how many lines are about documents that are not in
+    `doc_ids`: corpora shrink. Raises InputError with every line that cannot be used.
     """
-    private = _private(private_pem)
-    return [
-        canonical_json(
-            {
-                "doc_id": doc_id,
-                "key": key,
-                "signature": base64.b64encode(private.sign(documents[doc_id])).decode("ascii"),
-            }
-        )
-        for doc_id in sorted(documents)
-    ]
+    problems, file = ProblemList(), str(path)
+    signatures: dict[str, Signature] = {}
+    for line, row in read_rows(path, _Line, problems):
+        if row.key not in keys:
+            accepted = f"a name of trust.keys: {', '.join(sorted(keys)) or 'there is none'}"
+            message, found = "the configuration names no such key", quoted(row.key)
+            problems.add(
+                "unknown_key", message, file=file, line=line, found=found, accepted=accepted
+            )
+        if row.doc_id in signatures:
+            message, found = "the document has a signature on an earlier line", quoted(row.doc_id)
+            problems.add("duplicate_id", message, file=file, line=line, found=found)
+        signatures[row.doc_id] = Signature(row.key, row.signature)
+    problems.raise_errors()
+    present = frozenset(doc_ids)
+    known = {doc_id: one for doc_id, one in signatures.items() if doc_id in present}
+    return known, len(signatures) - len(known)
+
+
+# ---- Manifests: recorded hashes of the documents, signed where keys are given
+
+_MAX_MANIFEST_BYTES, _MAX_SIDECAR_BYTES = 512 * 1024 * 1024, 1024
+_ACCEPTED_SIDECAR = f"<key name> <base64>, or the base64 alone; {_ACCEPTED_SIGNATURE}"
+
+DocumentState = Literal["same", "changed", "not_in_manifest"]
+
+
+class _ManifestFile(Part):
+    schema_version: Literal[1]
+    documents: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest: SHA-256 in hex by doc_id, and the status of its signature."""
+
+    documents: Mapping[str, str]
+    signature: Literal["signed", "not_configured"]
+    """A signature holds; or no key is configured that could check one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ManifestCheck:
+    """A state for each document of the corpus, and the documents that are gone, sorted."""
+
+    states: tuple[DocumentState, ...]
+    gone: tuple[str, ...]
+
+
+def manifest_bytes(sources: pd.DataFrame) -> bytes:
+    """Record the hashes of a SOURCES frame's documents, as canonical JSON and a line end."""
+    hashes = dict(zip(sources["doc_id"].tolist(), sources["source_hash"].tolist(), strict=True))
+    return f"{canonical_json({'schema_version': 1, 'documents': hashes})}\n".encode()
+
+
+def _read_file(path: Path, limit: int) -> str:
+    problems = ProblemList()
+    text = read_text(path, problems, limit)
+    problems.raise_errors()
+    return text or ""
+
+
+def _check_signature(path: Path, data: bytes, keys: Mapping[str, str]) -> None:
+    """Raise InputError unless a signature beside the manifest holds for its bytes."""
+    beside = path.with_name(f"{path.name}.sig")
+
+    def refuse_signature(code: str, message: str, found: str, accepted: str) -> InputError:
+        return InputError(Problem(code, message, str(beside), None, None, found, accepted))
+
+    if not beside.exists():
+        # A writer of the manifest could also delete a signature that does not hold.
+        message = "keys are configured and the manifest is not signed"
+        accepted = f"rag-eval trust manifest --key writes {beside.name} beside it"
+        raise InputError(Problem("unsigned_manifest", message, str(path), accepted=accepted))
+    words = _read_file(beside, _MAX_SIDECAR_BYTES).split() or [""]
+    name, found = words[0] if len(words) > 1 else "", quoted(" ".join(words))
+    try:
+        signature = Signature(name, _decode(words[-1]))
+    except ValueError as error:
+        message = "the file holds no signature"
+        raise refuse_signature("bad_signature", message, found, _ACCEPTED_SIDECAR) from error
+    state = verify({"": data}, {"": signature}, keys)[""]
+    if state == "unknown_key":
+        message, accepted = "the configuration names no such key", ", ".join(sorted(keys))
+        raise refuse_signature("unknown_key", message, quoted(name), accepted)
+    if state != "valid":
+        message = "the manifest changed after it was signed: check its changes and sign it again"
+        raise refuse_signature("invalid_signature", message, found, _ACCEPTED_SIDECAR)
+
+
+def read_manifest(path: Path, keys: Mapping[str, str]) -> Manifest:
+    """Read a manifest and, where `keys` are configured, the signature beside it.
+
+    Raises InputError where the file is missing or no manifest, and where keys are configured and
+    the manifest has no signature that holds.
+    """
+    text, problems = _read_file(path, _MAX_MANIFEST_BYTES), ProblemList()
+    if keys:
+        _check_signature(path, text.encode(), keys)
+    values = parse_object(text)
+    if isinstance(values, Fault):
+        values.report(problems, path, 1, '{"schema_version": 1, "documents": {doc_id: sha256}}')
+        raise InputError(problems.listed())
+    try:
+        file = _ManifestFile.model_validate(values, strict=True)
+    except ValidationError as error:
+        report_faults(error, _ManifestFile, problems, str(path), 1)
+        raise InputError(problems.listed()) from error
+    return Manifest(file.documents, "signed" if keys else "not_configured")
+
+
+def check_manifest(sources: pd.DataFrame, manifest: Manifest) -> ManifestCheck:
+    """Compare the documents of a SOURCES frame with a manifest, by the bytes of their source."""
+    recorded = manifest.documents
+    doc_ids, hashes = sources["doc_id"].tolist(), sources["source_hash"].tolist()
+
+    def judge(doc_id: str, found: str) -> DocumentState:
+        if doc_id not in recorded:
+            return "not_in_manifest"
+        return "same" if recorded[doc_id] == found else "changed"
+
+    states = tuple(map(judge, doc_ids, hashes))
+    return ManifestCheck(states, tuple(sorted(recorded.keys() - set(doc_ids))))

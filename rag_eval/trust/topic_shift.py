@@ -1,172 +1,413 @@
-"""Topic shift: sentences that do not belong to their document, and documents that do not belong to their source.
+"""Sentences that do not belong to their document, and documents unlike others of their source.
 
-Belongs here: the check, its options and its findings. It is a guess from words and form, never a ground to block: every finding is a
-warning. It sees what no list of wordings can, a plain question or task that stands in a document about something else; it does not see
-a planted statement of fact in a text about related things.
+A guess from words and form, so every finding is a warning. It sees a plain question or task in a
+document about something else. It does not see a planted statement in a text about related things.
 """
 
 import dataclasses
+import functools
+import itertools
+import json
 from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.records.trust import FINDINGS
-from rag_eval.trust import shift_coefficients
-from rag_eval.trust.shift_features import features_of
-from rag_eval.trust.shift_space import Floats, Ints, Space, space_of
-from rag_eval.trust.source_outliers import unlikeness
+from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from rag_eval.corpus.analyzer import Analyzer, count_matrix
+from rag_eval.trust.guard import make_findings
+from rag_eval.trust.sentences import CLOSED_CLASS, SentenceForm, form_of, sentences_of
 
-_WHAT = ("asks", "gives an order", "speaks to its reader", "introduces code")
+# ---- Terms of documents and sentences in one vocabulary, and a small latent space
+
+_FITTED, _DIMENSIONS, _SEED, _ITERATIONS = 2_048, 100, 0, 3
+_TINY = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
-class ShiftOptions:
-    """What counts as a shift.
+class Space:
+    """Documents [n], sentences [m] and their terms."""
 
-    Parameters
-    ----------
-    formed, plain
-        Scores above which a sentence is reported, for one that asks, orders, addresses its reader or introduces code, and for any other;
-        None takes what was fitted.
-    least_sentences
-        Documents of fewer sentences have no topic of their own to shift from.
-    least_group
-        Groups of fewer documents say nothing of what is usual there.
-    unlike
-        Robust standard deviations by which a document must be unlike its group.
-    """
-
-    formed: float | None = None
-    plain: float | None = None
-    least_sentences: int = 3
-    least_group: int = 20
-    unlike: float = 3.3
+    documents: Any
+    """CSR matrix [n, terms] of counts, without closed-class words."""
+    sentences: Any
+    """CSR matrix [m, terms]."""
+    document_of: IntArray
+    """[m] the document of each sentence, rising."""
+    starts: IntArray
+    ends: IntArray
+    forms: FloatArray
+    """[m, 4] 0 or 1: asks, orders, addresses, introduces code."""
+    idf: FloatArray
+    """[terms] ln((1 + n) / (1 + document frequency)) + 1."""
+    projection: Float32Array
+    """[terms, dimensions] the latent space, times idf."""
 
 
-DEFAULT = ShiftOptions()
+def _count(rows: Sequence[Sequence[int]], closed: BoolArray) -> Any:
+    from scipy.sparse import csr_array
+
+    counts = csr_array(count_matrix(rows, len(closed)), shape=(len(rows), len(closed)))
+    counts.data[closed[counts.indices]] = 0.0
+    counts.eliminate_zeros()
+    return counts
 
 
-def _groups(groups: Sequence[str]) -> Ints:
-    return np.asarray(pd.factorize(np.asarray(groups, dtype=object))[0], dtype=np.int64)
+def _project(documents: Any, idf: FloatArray) -> Float32Array:
+    from scipy.sparse import csr_matrix, diags_array
+    from sklearn.utils.extmath import randomized_svd
+
+    n, n_terms = documents.shape
+    sample = documents[:: -(-n // _FITTED)]
+    weights = csr_matrix(sample @ diags_array(idf), dtype=np.float32)
+    lengths = np.sqrt(np.asarray(weights.multiply(weights).sum(axis=1)).ravel())
+    weights = csr_matrix(diags_array(1.0 / np.maximum(lengths, _TINY)) @ weights, dtype=np.float32)
+    size = min(_DIMENSIONS, *weights.shape)
+    if weights.nnz == 0 or size < 1:
+        return np.zeros((n_terms, 1), dtype=np.float32)
+    right = randomized_svd(weights, size, n_iter=_ITERATIONS, random_state=_SEED)[2]
+    return np.ascontiguousarray((right * idf).T, dtype=np.float32)
 
 
-def scores_of(space: Space, group_of: Ints) -> Floats:
-    """Log-odds that each sentence was planted, as in the sets that the weights were fitted on [m]."""
-    fitted = shift_coefficients.load()
-    return np.asarray(features_of(space, group_of) @ fitted.weights + fitted.bias, dtype=np.float64)
-
-
-def _inside(space: Space, group_of: Ints, options: ShiftOptions) -> pd.DataFrame:
-    """Findings of rule inside_document; neighbouring sentences are one finding."""
-    fitted = shift_coefficients.load()
-    scores = scores_of(space, group_of)
-    formed = space.forms.any(axis=1)
-    limit = np.where(
-        formed,
-        fitted.formed if options.formed is None else options.formed,
-        fitted.plain if options.plain is None else options.plain,
-    )
-    enough = (
-        np.bincount(space.document_of, minlength=space.documents.shape[0])
-        >= options.least_sentences
-    )
-    found: npt.NDArray[np.bool_] = (scores > limit) & enough[space.document_of]
-    rows = np.flatnonzero(found)
-    new = np.ones(len(rows), dtype=np.bool_)
-    new[1:] = (np.diff(rows) > 1) | (np.diff(space.document_of[rows]) > 0)
-    firsts = np.flatnonzero(new)
-    lasts = np.append(firsts[1:], len(rows))[: len(firsts)] - 1
-    details = []
-    for low, high in zip(firsts, lasts, strict=True):
-        best = rows[low] + int(np.argmax(scores[rows[low : high + 1]]))
-        marks = [what for what, holds in zip(_WHAT, space.forms[best], strict=True) if holds]
-        does = f"{' and '.join(marks)}, unlike" if marks else "has little in common with"
-        details.append(
-            f"a sentence {does} the rest of its document (score {scores[best]:.1f}, limit {limit[best]:.1f})"
-        )
-    return pd.DataFrame(
-        {
-            "row": space.document_of[rows[firsts]],
-            "start": space.starts[rows[firsts]],
-            "end": space.ends[rows[lasts]],
-            "rule": pd.Series(["inside_document"] * len(firsts), dtype="str"),
-            "detail": pd.Series(details, dtype="str"),
-        }
-    )
-
-
-def _against(space: Space, group_of: Ints, options: ShiftOptions) -> pd.DataFrame:
-    """Findings of rule against_source."""
-    far = unlikeness(space, group_of, options.least_group)
-    rows = np.flatnonzero(far > options.unlike)
-    details = [
-        f"unlike the other documents of its source: {far[row]:.1f} robust standard deviations (limit {options.unlike:.1f})"
-        for row in rows
+def space_of(texts: Sequence[str]) -> Space:
+    """Read the documents."""
+    found = [sentences_of(text) for text in texts]
+    spans = [one for sentences in found for one in sentences]
+    document_of = np.repeat(np.arange(len(texts)), [len(sentences) for sentences in found])
+    wordings = [
+        texts[document][one.start : one.end]
+        for document, one in zip(document_of.tolist(), spans, strict=True)
     ]
-    whole = np.full(len(rows), -1, dtype=np.int64)
-    return pd.DataFrame(
-        {
-            "row": rows,
-            "start": whole,
-            "end": whole,
-            "rule": pd.Series(["against_source"] * len(rows), dtype="str"),
-            "detail": pd.Series(details, dtype="str"),
-        }
+    forms = [
+        (*form_of(wording), one.introduces_code)
+        for wording, one in zip(wordings, spans, strict=True)
+    ]
+    analyzer = Analyzer()
+    [closed_terms] = analyzer.index([" ".join(sorted(CLOSED_CLASS))])
+    of_documents, of_sentences = analyzer.index(texts), analyzer.index(wordings)
+    closed = np.zeros(len(analyzer.vocabulary), dtype=np.bool_)
+    closed[closed_terms] = True
+    documents = _count(of_documents, closed)
+    frequency = np.bincount(documents.indices, minlength=len(closed))
+    idf = np.log((1.0 + len(texts)) / (1.0 + frequency)) + 1.0
+    return Space(
+        documents,
+        _count(of_sentences, closed),
+        document_of.astype(np.int64),
+        np.array([one.start for one in spans], dtype=np.int64),
+        np.array([one.end for one in spans], dtype=np.int64),
+        np.array(forms, dtype=np.float64).reshape(-1, len(SentenceForm._fields) + 1),
+        idf,
+        _project(documents, idf),
     )
 
 
-def topic_shift(
-    texts: Sequence[str], groups: Sequence[str], *, options: ShiftOptions = DEFAULT
-) -> pd.DataFrame:
+# ---- Features of a sentence
+
+FORMS = ("asks", "orders", "addresses", "introduces_code")
+FEATURES = (
+    "uncovered",
+    "uncovered_beyond_document",
+    "unknown_to_group",
+    "unknown_beyond_document",
+    "dissimilar",
+    "dissimilar_beyond_document",
+    "dissimilar_neighbours",
+    "terms",
+    *FORMS,
+    *(f"{form}_surprise" for form in FORMS),
+    "formed_unknown",
+    "formed_uncovered",
+)
+BLOCK = 16_384
+_PRIOR_RATES, _PRIOR_SENTENCES = np.array([0.01, 0.01, 0.01, 0.002]), 100.0
+"""Prior share of a group's sentences with each form, as if seen in so many sentences."""
+
+
+def _look_up(keys: IntArray, values: FloatArray, wanted: IntArray) -> FloatArray:
+    """Return the values at the wanted keys, 0 for a missing key; keys must rise."""
+    if not len(keys):
+        return np.zeros(len(wanted))
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, values[at], 0.0)
+
+
+def _rows_of(matrix: Any) -> IntArray:
+    """Return the row of each entry of a CSR matrix."""
+    rows: IntArray = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
+    return rows
+
+
+def _count_elsewhere(space: Space, rows: IntArray) -> FloatArray:
+    """Count the term of each entry of the sentences' matrix in the rest of its document."""
+    n_terms = space.documents.shape[1]
+    held = _rows_of(space.documents) * n_terms + space.documents.indices
+    wanted = space.document_of[rows] * n_terms + space.sentences.indices
+    counts: FloatArray = _look_up(held, space.documents.data, wanted) - space.sentences.data
+    return counts
+
+
+def _is_known(space: Space, rows: IntArray, group_of: IntArray) -> BoolArray:
+    """Tell whether each entry's term is in more documents of its group than its sentence is.
+
+    So a sentence that is planted into many documents does not make its own words known.
+    """
+    n, n_terms = space.documents.shape
+    # Sentences of equal terms have equal sums, others practically never.
+    marks = space.sentences @ np.random.default_rng(0).random(n_terms)
+    kind = np.column_stack((group_of[space.document_of], marks))
+    sentence = np.unique(kind, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
+    held = np.unique(sentence * n + space.document_of) // n
+    alike = np.bincount(held, minlength=int(sentence.max(initial=-1)) + 1)[sentence]
+    entries = group_of[_rows_of(space.documents)] * n_terms + space.documents.indices
+    keys, counts = np.unique(entries, return_counts=True)
+    wanted = group_of[space.document_of[rows]] * n_terms + space.sentences.indices
+    known: BoolArray = _look_up(keys, counts.astype(np.float64), wanted) > alike[rows]
+    return known
+
+
+def _beyond(values: FloatArray, document_of: IntArray, n: int) -> FloatArray:
+    """Return how much a value exceeds the mean of its document's other sentences, 0 for none."""
+    total, count = np.bincount(document_of, values, n), np.bincount(document_of, minlength=n)
+    others = count[document_of] - 1
+    return np.where(others > 0, values - (total[document_of] - values) / np.maximum(others, 1), 0.0)
+
+
+def _scale(vectors: Float32Array) -> Float32Array:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = np.where(lengths > _TINY, vectors / np.maximum(lengths, _TINY), 0.0)
+    return np.asarray(units, dtype=np.float32)
+
+
+def _compare(space: Space) -> tuple[FloatArray, FloatArray]:
+    """Return cosines to the rest of the document, and to the more similar neighbour."""
+    m = len(space.document_of)
+    to_rest, neighbours = np.zeros(m), np.zeros(m)
+    for low in range(0, m, BLOCK):
+        high = min(low + BLOCK, m)
+        part = slice(max(low - 1, 0), min(high + 1, m))  # with a neighbour on each side
+        document_of = space.document_of[part]
+        vectors = space.sentences[part].astype(np.float32) @ space.projection
+        first, last = int(document_of[0]), int(document_of[-1])
+        documents = space.documents[first : last + 1].astype(np.float32) @ space.projection
+        own, rest = _scale(vectors), _scale(documents[document_of - first] - vectors)
+        inner = slice(low - part.start, high - part.start)
+        to_rest[low:high] = np.einsum("ij,ij->i", own, rest)[inner]
+        same = document_of[1:] == document_of[:-1]
+        pairs = np.where(same, np.einsum("ij,ij->i", own[1:], own[:-1]), 0.0)
+        best = np.maximum(np.append(0.0, pairs), np.append(pairs, 0.0))
+        neighbours[low:high] = best[inner]
+    return to_rest, neighbours
+
+
+def _surprise(space: Space, group_of: IntArray) -> FloatArray:
+    """Return -ln of the share of each form at this place in the group's other documents [m, 4].
+
+    The place is the first sentence of a document, or a later one: docstrings begin with an order
+    and go on without.
+    """
+    first = np.diff(space.document_of, prepend=-1) != 0
+    result = np.zeros_like(space.forms)
+    for place in (first, ~first):
+        rows = np.flatnonzero(place)
+        documents = space.document_of[rows]
+        groups = group_of[documents]
+        for column in range(space.forms.shape[1]):
+            flags = space.forms[rows, column]
+            in_group, in_own = (np.bincount(of, flags)[of] for of in (groups, documents))
+            of_group, of_own = (np.bincount(of)[of] for of in (groups, documents))
+            prior = _PRIOR_RATES[column] * _PRIOR_SENTENCES
+            share = (in_group - in_own + prior) / (of_group - of_own + _PRIOR_SENTENCES)
+            others = in_own - flags  # a form that a document has elsewhere is its own habit
+            result[rows, column] = flags * -np.log(share) / (1.0 + others)
+    return result
+
+
+def features_of(space: Space, group_of: IntArray) -> FloatArray:
+    """Return features [m, len(FEATURES)]; `group_of` [n] numbers the documents' groups from 0."""
+    m, n = len(space.document_of), space.documents.shape[0]
+    if not m:
+        return np.zeros((0, len(FEATURES)))
+    rows = _rows_of(space.sentences)
+    weight = space.idf[space.sentences.indices]
+    # Two mean terms of "perhaps" in every share: a share of one term says little.
+    mean = float(weight.mean()) if len(weight) else 1.0
+    total = np.maximum(np.bincount(rows, weight, m), _TINY) + 2 * mean
+    alone = weight * (_count_elsewhere(space, rows) <= 0)
+    uncovered = (np.bincount(rows, alone, m) + mean) / total
+    unknown = np.bincount(rows, weight * ~_is_known(space, rows, group_of), m) / total
+    to_rest, neighbours = _compare(space)
+    surprise = _surprise(space, group_of)
+    formed = np.minimum(surprise.sum(axis=1), 8.0) / 4.0
+    columns = (
+        uncovered,
+        _beyond(uncovered, space.document_of, n),
+        unknown,
+        _beyond(unknown, space.document_of, n),
+        1.0 - to_rest,
+        _beyond(1.0 - to_rest, space.document_of, n),
+        1.0 - neighbours,
+        np.log1p(np.bincount(rows, minlength=m)),
+        *space.forms.T,
+        *surprise.T,
+        formed * unknown,
+        formed * uncovered,
+    )
+    return np.column_stack(columns)
+
+
+# ---- Documents unlike their source
+
+_COMPARED = 512
+"""Documents of a group, evenly spaced, among which the nearest are looked for."""
+_NEAREST = 3
+_LEAST_TERMS, _LEAST_GROUP = 15, 20
+_LEAST_SPREAD = 0.15
+"""Groups that people wrote spread by 0.29 to 0.49, pages of one template by almost nothing."""
+_SIMILAR_BLOCK = 4_096
+_MAD = 1.4826
+"""Times the median absolute deviation, it estimates the standard deviation of a normal."""
+
+
+def _deviate(values: FloatArray) -> FloatArray:
+    """Return deviations from the median in robust standard deviations of _LEAST_SPREAD or more."""
+    centre = np.median(values)
+    spread = _MAD * np.median(np.abs(values - centre))
+    return np.asarray((values - centre) / max(spread, _LEAST_SPREAD), dtype=np.float64)
+
+
+def _measure_rarity(counts: Any, rows: IntArray) -> FloatArray:
+    """Return the mean of ln(n / (df - 1)) over a document's terms, weighed by 1 + ln(tf)."""
+    n, n_terms = counts.shape
+    others = np.bincount(counts.indices, minlength=n_terms)[counts.indices] - 1
+    tf = 1.0 + np.log(counts.data)
+    rarity = np.bincount(rows, tf * np.log(n / np.maximum(others, 0.5)), n)
+    return rarity / np.maximum(np.bincount(rows, tf, n), _TINY)
+
+
+def _measure_nearness(counts: Any, rows: IntArray, idf: FloatArray) -> FloatArray:
+    """Return the logarithm of the mean cosine to the nearest other documents compared with."""
+    from scipy.sparse import csr_array
+
+    n = counts.shape[0]
+    weights = (1.0 + np.log(counts.data)) * idf[counts.indices]
+    lengths = np.sqrt(np.bincount(rows, weights**2, n))
+    scaled = weights / np.maximum(lengths, _TINY)[rows]
+    unit = csr_array((scaled, counts.indices, counts.indptr), shape=counts.shape)
+    compared = np.arange(0, n, -(-n // _COMPARED))
+    columns = unit[compared].T.tocsr()
+    result = np.zeros(n)
+    for low in range(0, n, _SIMILAR_BLOCK):
+        part = slice(low, low + _SIMILAR_BLOCK)
+        similar = (unit[part] @ columns).toarray()
+        own = np.flatnonzero((compared >= low) & (compared < part.stop))
+        similar[compared[own] - low, own] = 0.0
+        nearest = np.partition(similar, -_NEAREST, axis=1)[:, -_NEAREST:]
+        result[part] = np.log(np.maximum(nearest.mean(axis=1), 1e-3))
+    return result
+
+
+def _measure_unlikeness(space: Space, group_of: IntArray) -> FloatArray:
+    """Return how unlike its group each document is, in robust standard deviations [n].
+
+    The mean of two deviations from the group's median: how much rarer its words are in the other
+    documents, and how much farther its nearest are. 0 in groups of fewer than 20 documents, and
+    for documents of fewer than 15 distinct terms.
+    """
+    result = np.zeros(space.documents.shape[0])
+    order = np.argsort(group_of, kind="stable")
+    edges = np.flatnonzero(np.diff(group_of[order], prepend=-1, append=-1))
+    for low, high in itertools.pairwise(edges.tolist()):
+        members = order[low:high]
+        if len(members) < _LEAST_GROUP:
+            continue
+        part = space.documents[members]
+        rows = _rows_of(part)
+        rarity, nearness = _measure_rarity(part, rows), _measure_nearness(part, rows, space.idf)
+        far = (_deviate(rarity) - _deviate(nearness)) / 2.0
+        result[members] = np.where(np.diff(part.indptr) >= _LEAST_TERMS, far, 0.0)
+    return result
+
+
+# ---- Findings
+
+FILE = "shift_coefficients.json"
+_LEAST_SENTENCES = 3
+"""Least number of sentences of a document that has a topic to shift from."""
+_UNLIKE = 3.3
+"""Robust standard deviations by which a document must be unlike its group."""
+_VERBS = ("asks", "gives an order", "speaks to its reader", "introduces code")
+
+
+class ShiftWeights(NamedTuple):
+    """A logistic regression: the score is features @ weights + bias."""
+
+    weights: FloatArray
+    bias: float
+    formed: float
+    """Limit for a sentence that asks, orders, addresses its reader or introduces code."""
+    plain: float
+    """Limit for any other sentence."""
+
+
+@functools.cache
+def load_weights() -> ShiftWeights:
+    """Read the weights that `benchmarks/fit_topic_shift.py` fitted."""
+    document = json.loads((files("rag_eval.trust") / FILE).read_text(encoding="utf-8"))
+    fitted, limits = document["weights"], document["thresholds"]
+    weights = np.array([fitted[name] for name in FEATURES])
+    return ShiftWeights(weights, fitted["bias"], limits["formed"], limits["plain"])
+
+
+def _find_inside(space: Space, group_of: IntArray) -> list[tuple[int, int, int, str, str]]:
+    """Find sentences unlike their document; neighbouring sentences are one finding."""
+    fitted = load_weights()
+    scores = features_of(space, group_of) @ fitted.weights + fitted.bias
+    limit = np.where(space.forms.any(axis=1), fitted.formed, fitted.plain)
+    enough = np.bincount(space.document_of) >= _LEAST_SENTENCES
+    rows = np.flatnonzero((scores > limit) & enough[space.document_of])
+    breaks = (np.diff(rows) > 1) | (np.diff(space.document_of[rows]) > 0)
+    found = []
+    for group in np.split(rows, np.flatnonzero(breaks) + 1) if len(rows) else ():
+        best = group[int(np.argmax(scores[group]))]
+        verbs = [verb for verb, holds in zip(_VERBS, space.forms[best], strict=True) if holds]
+        does = f"{' and '.join(verbs)}, unlike" if verbs else "has little in common with"
+        numbers = f"score {scores[best]:.1f}, limit {limit[best]:.1f}"
+        detail = f"a sentence {does} the rest of its document ({numbers})"
+        start, end = int(space.starts[group[0]]), int(space.ends[group[-1]])
+        found.append((int(space.document_of[best]), start, end, "inside_document", detail))
+    return found
+
+
+def topic_shift(texts: Sequence[str], groups: Sequence[str]) -> pd.DataFrame:
     """Find sentences unlike their document and documents unlike their source.
 
-    Parameters
-    ----------
-    texts
-        Whole documents.
-    groups
-        The source of each, its domain for instance; empty where it is unknown: such documents say together what is usual, but are not
-        compared as a source.
-    options
-        What counts as a shift.
-
-    Returns
-    -------
-    DataFrame
-        FINDINGS, all warnings of check "topic_shift", by document and place; `row` is the document. Rule inside_document: the
-        sentences from start to end. Rule against_source: the whole document, start and end -1.
-
-    Raises
-    ------
-    ValueError
-        Texts and groups are not of the same number.
+    `groups` are the sources of the texts, their domains for instance. Texts of an unknown source
+    (empty) say together what is usual, but are not compared as a source. Returns FINDINGS, all
+    warnings, by document and place.
 
     Examples
     --------
     >>> topic_shift(["Too short to say."], ["example.org"]).empty
     True
     """
-    if len(texts) != len(groups):
-        raise ValueError(f"topic_shift: {len(texts)} texts, but {len(groups)} groups")
     if not texts:
-        texts, groups = [""], [""]
-    space, group_of = space_of(texts), _groups(groups)
-    known = np.array([bool(group) for group in groups], dtype=np.bool_)
-    against = _against(space, group_of, options)
-    frame = pd.concat(
+        return make_findings([])
+    space = space_of(texts)
+    group_of = np.asarray(pd.factorize(np.asarray(groups, dtype=object))[0], dtype=np.int64)
+    far = _measure_unlikeness(space, group_of)
+    found = []
+    for row in np.flatnonzero(far > _UNLIKE).tolist():
+        if groups[row]:
+            deviation = f"{far[row]:.1f} robust standard deviations (limit {_UNLIKE:.1f})"
+            detail = f"unlike the other documents of its source: {deviation}"
+            found.append((row, -1, -1, "against_source", detail))
+    found += _find_inside(space, group_of)
+    return make_findings(
         [
-            against[known[against["row"].to_numpy(dtype=np.int64)]],
-            _inside(space, group_of, options),
-        ],
-        ignore_index=True,
-    )
-    frame = frame.assign(check="topic_shift", severity="warning").sort_values(
-        ["row", "start"], kind="stable", ignore_index=True
-    )
-    return FINDINGS.check(
-        frame.astype(
-            {"row": "int64", "start": "int64", "end": "int64", "check": "str", "severity": "str"}
-        )
+            (row, start, end, "topic_shift", rule, "warning", detail)
+            for row, start, end, rule, detail in sorted(found, key=lambda one: one[:2])
+        ]
     )

@@ -1,1 +1,1 @@
-"""Retrieval uncertainty: signals, miss rates, their calibration from outcomes, expansion and iterative retrieval."""
+"""Retrieval uncertainty: signals, miss rates, calibration, outcomes, iterative retrieval."""

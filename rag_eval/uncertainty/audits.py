@@ -1,281 +1,369 @@
-"""Audits: random samples of production claims for a person to judge, each with the probability that it was drawn.
+"""Claims of production traffic, and random audits of them with known inclusion probabilities.
 
-Belongs here: drawing, and looking up what was drawn. The tables and lines of draws are `audit_rows`; `outcome_lines` reads what was filled in.
+`outcome_files` reads the files: imported claims, and audits that were filled in.
 """
 
 import dataclasses
 import datetime as dt
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from rag_eval.records.problems import InputError, Problem, quoted
-from rag_eval.records.uncertainty import BinaryTarget
-from rag_eval.storage.atomic import write_text
+from rag_eval.core.config import BinaryTarget
+from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.types import AUDITS, Claim
+from rag_eval.storage.artifacts import write_text
 from rag_eval.storage.hashing import digest
-from rag_eval.storage.sql import SqlStore, Transaction
-from rag_eval.uncertainty import claims
-from rag_eval.uncertainty.audit_rows import DRAWS, FRAMES, left_by, line
-from rag_eval.uncertainty.outcome_rows import utc_text
-from rag_eval.uncertainty.sampling import FloatArray, Strata, sample
+from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec, Transaction
+from rag_eval.uncertainty.outcomes import Lookup, utc_text
 
-MAX_DRAWN: Final = 10_000
-MAX_DEPTH: Final = 1000
-MAX_SEED: Final = 2**63 - 1
+CLAIMS_TABLE: Final = TableSpec(
+    "production_claims",
+    (
+        ColumnSpec("claim_id", "text", required=True),
+        ColumnSpec("query_id", "text", required=True),
+        ColumnSpec("group_id", "text", required=True),
+        ColumnSpec("strategy", "text", required=True),
+        ColumnSpec("strategy_fingerprint", "text", required=True),
+        ColumnSpec("query", "text", required=True),
+        ColumnSpec("retrieved", "json", required=True),
+        ColumnSpec("k", "integer", required=True),
+        ColumnSpec("miss_rate", "float"),
+        ColumnSpec("at", "text"),
+        ColumnSpec("batch", "integer", required=True),
+        ColumnSpec("imported_at", "text", required=True),
+    ),
+    indexes=(("strategy_fingerprint",),),
+    unique=(("claim_id",),),
+)
+"""`batch` counts imports, so that a draw knows which claims were there when it was made."""
+DRAWS: Final = TableSpec(
+    "audit_draws",
+    (
+        ColumnSpec("draw_id", "text", required=True),
+        ColumnSpec("claim_id", "text", required=True),
+        ColumnSpec("target", "text", required=True),
+        ColumnSpec("k", "integer", required=True),
+        ColumnSpec("stratum", "integer", required=True),
+        ColumnSpec("inclusion_probability", "float", required=True),
+        ColumnSpec("at", "text", required=True),
+    ),
+    indexes=(("draw_id",),),
+    unique=(("claim_id", "target"),),
+)
+FRAMES: Final = TableSpec(
+    "audit_frames",
+    (
+        ColumnSpec("draw_id", "text", required=True),
+        ColumnSpec("strategy", "text", required=True),
+        ColumnSpec("strategy_fingerprint", "text", required=True),
+        ColumnSpec("target", "text", required=True),
+        ColumnSpec("depth", "integer", required=True),
+        ColumnSpec("n", "integer", required=True),
+        ColumnSpec("population", "integer", required=True),
+        ColumnSpec("seed", "integer", required=True),
+        ColumnSpec("strata", "json", required=True),
+        ColumnSpec("batch", "integer", required=True),
+        ColumnSpec("number", "integer", required=True),
+        ColumnSpec("at", "text", required=True),
+    ),
+    unique=(("draw_id",), ("strategy_fingerprint", "target", "number")),
+)
+"""Population of each draw: the claims of a fingerprint up to import `batch`.
+
+Earlier versions drew strata, hence the columns `strata` and `stratum`.
+"""
+LOCK: Final = "production_claims"
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """Numbers of claims that were added, and that were there already or stood twice in the file."""
+
+    added: int
+    already_there: int
+
+
+class KnownClaim(NamedTuple):
+    """Fields that identify a claim of production traffic."""
+
+    query_id: str
+    group_id: str
+    strategy: str
+    strategy_fingerprint: str
+    k: int
+    query: str
+
+
+class ClaimStore:
+    """Claims of production traffic; nothing is updated or deleted.
+
+    Raises InputError where the store cannot be used, or its table has other columns.
+    """
+
+    def __init__(self, store: SqlStore) -> None:
+        self.sql = store
+        store.create(CLAIMS_TABLE)
+
+    def add(self, claims: Collection[Claim], *, now: dt.datetime) -> Imported:
+        """Add the claims that are new, in one transaction."""
+        with self.sql.transaction(LOCK) as transaction:
+            batch = max(transaction.columns(CLAIMS_TABLE, None, ["batch"])["batch"], default=0) + 1
+            rows = []
+            for claim in sorted(claims, key=lambda claim: claim.claim_id):
+                values = {**dict(claim), "batch": batch, "imported_at": utc_text(now)}
+                values["at"] = None if claim.at is None else utc_text(claim.at)
+                rows.append([values[name] for name in CLAIMS_TABLE.column_names])
+            added = len(transaction.insert_new(CLAIMS_TABLE, rows, "claim_id"))
+        return Imported(added, len(claims) - added)
+
+    def claims(
+        self, *, strategy: str | None = None, fingerprint: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the rows of claims in the order of import; None keeps all."""
+        with self.sql.reading() as transaction:
+            rows = transaction.select(CLAIMS_TABLE, _of_strategy(strategy, fingerprint))
+        return sorted(rows, key=lambda row: (row["batch"], row["at"] or "", row["claim_id"]))
+
+    def by_id(self, claim_ids: Iterable[str]) -> dict[str, KnownClaim]:
+        """Return the claims that are known among some ids."""
+        lookup = Lookup(CLAIMS_TABLE, "claim_id", ("claim_id", *KnownClaim._fields))
+        with self.sql.reading() as transaction:
+            columns = lookup.find(transaction, claim_ids)
+        return {name: KnownClaim(*row) for name, *row in zip(*columns.values(), strict=True)}
+
+
+def _of_strategy(strategy: str | None, fingerprint: str | None) -> dict[str, str]:
+    given = {"strategy": strategy, "strategy_fingerprint": fingerprint}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What to draw: `n` claims, or all where there are fewer, to be judged down to `depth`.
+
+    Equal seeds draw equal samples from equal stores. Strategy or fingerprint are needed where the
+    store has claims of several fingerprints.
+    """
+
+    n: int
+    seed: int
+    depth: int
+    target: BinaryTarget = "miss_any"
+    strategy: str | None = None
+    fingerprint: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """A draw that was made: its name, what it was drawn from, and the file to be filled in."""
+    """A draw that was made."""
 
     draw_id: str
     strategy: str
     strategy_fingerprint: str
     n: int
     population: int
-    strata: Strata
-    smallest: float
-    largest: float
     path: Path
+
+    @property
+    def probability(self) -> float:
+        """The inclusion probability of each claim."""
+        return self.n / self.population
+
+
+class Drawn(NamedTuple):
+    """A claim as it was drawn."""
+
+    draw_id: str
+    k: int
+    inclusion_probability: float
 
 
 class AuditStore:
-    """Draws in a SQL store. Nothing in it is ever updated or deleted.
+    """Draws of claims; nothing is updated or deleted.
 
-    Raises
-    ------
-    InputError
-        The store cannot be used, or a table has other columns.
+    Raises InputError where the store cannot be used, or a table has other columns.
     """
 
     def __init__(self, store: SqlStore) -> None:
         self.sql = store
-        for table in (claims.TABLE, DRAWS, FRAMES):
+        for table in (CLAIMS_TABLE, DRAWS, FRAMES):
             store.create(table)
 
-    def draw(
-        self,
-        n: int,
-        *,
-        seed: int,
-        depth: int,
-        path: Path,
-        now: dt.datetime,
-        strategy: str | None = None,
-        fingerprint: str | None = None,
-        target: BinaryTarget = "miss_any",
-        stratified: bool = False,
-    ) -> Draw:
-        """Draw claims that no draw has taken yet, keep the probability of each, and write the file that the auditor fills in.
+    def draw(self, sample: Sample, path: Path, *, now: dt.datetime) -> Draw:
+        """Draw a simple random sample of claims, and write the file that the auditor fills in.
 
-        The probability is that of not being taken by any earlier draw that could have, times that of being taken by this one: its inverse
-        weighs the outcomes of this draw alone so that they stand for all claims there were. Outcomes of several draws are weighted by `inclusion`.
+        The population is the claims that were imported since the last draw of this fingerprint
+        and target. So each claim belongs to one draw.
 
-        Parameters
-        ----------
-        n
-            How many; all that are left where there are fewer.
-        seed
-            Equal seeds draw equal samples from equal stores.
-        depth
-            How far down the auditor is to look; at least every claim's K.
-        path
-            File to write; it must not exist.
-        now
-            The current time.
-        strategy, fingerprint
-            Whose claims; needed where the store has claims of several fingerprints.
-        target
-            What is to be judged.
-        stratified
-            Whether to draw by strata of the miss rate that came with the claims.
-
-        Raises
-        ------
-        InputError
-            `bad_value`, `file_exists`, `no_claims`, `several_strategies`, `depth_too_small`, `no_risk`.
+        Raises InputError: `file_exists`, `no_claims`, `several_strategies`, `depth_too_small`.
         """
-        _check(n, depth, seed, path)
-        with self.sql.transaction(claims.LOCK) as transaction:
-            rows, left = self._population(transaction, strategy, fingerprint, target)
-            risk = np.array(
-                [np.nan if row["miss_rate"] is None else row["miss_rate"] for row in left],
-                dtype=np.float64,
+        if path.exists():
+            raise InputError(
+                Problem(
+                    "file_exists",
+                    "the file is there already, and may hold an auditor's work",
+                    file=str(path),
+                    field="--out",
+                    accepted="a file that does not exist",
+                )
             )
-            _check_population(left, risk, depth, stratified=stratified)
-            chosen, strata = sample(risk, n, seed, stratified=stratified)
-            frames = transaction.select(
-                FRAMES,
-                {"strategy_fingerprint": rows[0]["strategy_fingerprint"], "target": target},
-                ["number"],
-            )
-            probability = (strata.probability[strata.of(risk)] * left_by(frames, left, risk))[
-                chosen
-            ]
-            stratum, number = strata.of(risk)[chosen], len(frames) + 1
-            taken = [left[at] for at in chosen]
-            draw_id = digest(
-                [
-                    "draw",
-                    rows[0]["strategy_fingerprint"],
-                    target,
-                    number,
-                    sorted(row["claim_id"] for row in taken),
-                ],
-                16,
-            )
-            stamp = utc_text(now)
-            frame = [
-                draw_id,
-                rows[0]["strategy"],
-                rows[0]["strategy_fingerprint"],
-                target,
-                depth,
-                len(taken),
-                len(left),
-                seed,
-                strata.as_json(),
-                max(row["batch"] for row in rows),
-                number,
-                stamp,
-            ]
-            transaction.insert(FRAMES, [frame])
+        with self.sql.transaction(LOCK) as transaction:
+            rows, frames = _find_population(transaction, sample)
+            order = np.random.default_rng(sample.seed).permutation(len(rows))
+            taken = [rows[at] for at in order[: sample.n]]
+            first, number, stamp = rows[0], len(frames) + 1, utc_text(now)
+            fingerprint, target = first["strategy_fingerprint"], sample.target
+            ids = sorted(row["claim_id"] for row in taken)
+            draw_id = digest(["draw", fingerprint, target, number, ids], 16)
+            done = Draw(draw_id, first["strategy"], fingerprint, len(taken), len(rows), path)
+            frame = {
+                "draw_id": draw_id,
+                "strategy": done.strategy,
+                "strategy_fingerprint": fingerprint,
+                "target": target,
+                "depth": sample.depth,
+                "n": done.n,
+                "population": done.population,
+                "seed": sample.seed,
+                "strata": {"edges": [], "sizes": [done.population], "drawn": [done.n]},
+                "batch": max(row["batch"] for row in rows),
+                "number": number,
+                "at": stamp,
+            }
+            transaction.insert(FRAMES, [[frame[name] for name in FRAMES.column_names]])
             transaction.insert(
                 DRAWS,
                 (
-                    [draw_id, row["claim_id"], target, row["k"], int(at), float(p), stamp]
-                    for row, at, p in zip(taken, stratum, probability, strict=True)
-                ),
-            )
-            write_text(
-                path,
-                "".join(
-                    f"{json.dumps(line(row, draw_id, target, depth), ensure_ascii=False)}\n"
+                    [draw_id, row["claim_id"], target, row["k"], 0, done.probability, stamp]
                     for row in taken
                 ),
-            )  # before the end: without its file no draw is kept
-        return Draw(
-            draw_id,
-            rows[0]["strategy"],
-            rows[0]["strategy_fingerprint"],
-            len(taken),
-            len(left),
-            strata,
-            float(probability.min()),
-            float(probability.max()),
-            path,
-        )
-
-    def _population(
-        self, transaction: Transaction, strategy: str | None, fingerprint: str | None, target: str
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Claims of the one fingerprint that is meant, and those of them that no draw has taken, by claim_id."""
-        where = {
-            name: value
-            for name, value in (("strategy", strategy), ("strategy_fingerprint", fingerprint))
-            if value is not None
-        }
-        rows = sorted(transaction.select(claims.TABLE, where), key=lambda row: row["claim_id"])
-        found = sorted({(row["strategy"], row["strategy_fingerprint"]) for row in rows})
-        if len({name for _, name in found}) > 1:
-            named = "; ".join(
-                f"{quoted(name, 60)} {quoted(identity, 60)}" for name, identity in found[:10]
             )
-            raise InputError(
-                Problem(
-                    "several_strategies",
-                    "claims of several fingerprints are there, and a draw is of one",
-                    field="--fingerprint",
-                    found=named,
-                    accepted="one of them",
-                )
-            )
-        taken = set(transaction.columns(DRAWS, {"target": target}, ["claim_id"])["claim_id"])
-        return rows, [row for row in rows if row["claim_id"] not in taken]
+            # Written inside the transaction: no draw is kept without its file.
+            lines = (_audit_line(row, draw_id, sample) for row in taken)
+            write_text(path, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+        return done
 
-    def probabilities(self, claim_ids: Iterable[str]) -> dict[tuple[str, str], dict[str, Any]]:
-        """Return the row of `audit_draws` of each (claim, target) that was drawn."""
-        wanted = set(claim_ids)
+    def count_unaudited(
+        self, fingerprint: str, target: str, judged: Collection[str], claim_ids: Collection[str]
+    ) -> int:
+        """Count the claims that belong to no draw of which a claim was judged.
+
+        `judged` are the ids of claims that an audit has judged, `claim_ids` the claims to count.
+        """
         with self.sql.reading() as transaction:
-            rows = (
-                transaction.select(DRAWS)
-                if len(wanted) > 1
-                else transaction.select(DRAWS, {"claim_id": sorted(wanted)})
+            frames = sorted(
+                transaction.select(FRAMES, {"strategy_fingerprint": fingerprint, "target": target}),
+                key=lambda row: row["batch"],
             )
-        return {(row["claim_id"], row["target"]): row for row in rows if row["claim_id"] in wanted}
+            names = [row["draw_id"] for row in frames]
+            drawn = transaction.columns(DRAWS, {"draw_id": names}, ["claim_id", "draw_id"])
+            claimed = transaction.columns(
+                CLAIMS_TABLE, {"strategy_fingerprint": fingerprint}, ["claim_id", "batch"]
+            )
+        done = {
+            draw
+            for claim, draw in zip(drawn["claim_id"], drawn["draw_id"], strict=True)
+            if claim in judged
+        }
+        batches = dict(zip(claimed["claim_id"], claimed["batch"], strict=True))
+        draws = (
+            next((row["draw_id"] for row in frames if row["batch"] >= batches[claim]), "")
+            for claim in claim_ids
+        )
+        return sum(draw not in done for draw in draws)
+
+    def find_drawn(self, claim_ids: Iterable[str]) -> dict[tuple[str, str], Drawn]:
+        """Return the draw of each (claim, target) that was drawn, among some claims."""
+        lookup = Lookup(DRAWS, "claim_id", ("claim_id", "target", *Drawn._fields))
+        with self.sql.reading() as transaction:
+            columns = lookup.find(transaction, claim_ids)
+        rows = zip(*columns.values(), strict=True)
+        return {(claim, target): Drawn(*row) for claim, target, *row in rows}
 
     def frames(self) -> list[dict[str, Any]]:
         """Return every draw, oldest first."""
         with self.sql.reading() as transaction:
             return sorted(transaction.select(FRAMES), key=lambda row: (row["at"], row["number"]))
 
-    def drawn(self) -> list[dict[str, Any]]:
-        """Return every drawn claim."""
+    def count_judged(self, outcomes: pd.DataFrame) -> dict[str, int]:
+        """Count the judged claims of each draw; outcomes are those that stand now."""
+        audited = outcomes[outcomes["gold_source"].isin(AUDITS) & outcomes["missed"].notna()]
+        judged = set(zip(audited["claim_id"], audited["target"], strict=True))
         with self.sql.reading() as transaction:
-            return transaction.select(DRAWS)
+            drawn = transaction.select(DRAWS)
+        counts = dict.fromkeys((row["draw_id"] for row in drawn), 0)
+        for row in drawn:
+            counts[row["draw_id"]] += (row["claim_id"], row["target"]) in judged
+        return counts
 
 
-def _check(n: int, depth: int, seed: int, path: Path) -> None:
-    wrong = [
-        Problem(
-            "bad_value",
-            message,
-            field=field,
-            found=str(found),
-            accepted=f"a whole number from {least} to {most}",
-        )
-        for message, field, found, least, most in (
-            ("how many claims to draw", "--n", n, 1, MAX_DRAWN),
-            ("how far down the auditor looks", "--depth", depth, 1, MAX_DEPTH),
-            ("what the sample follows from", "--seed", seed, 0, MAX_SEED),
-        )
-        if not least <= found <= most
-    ]
-    if path.exists():
-        wrong.append(
+def _find_population(
+    transaction: Transaction, sample: Sample
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """List the claims of one fingerprint since its last draw, and the batches of its draws."""
+    rows = transaction.select(CLAIMS_TABLE, _of_strategy(sample.strategy, sample.fingerprint))
+    found = sorted({(row["strategy"], row["strategy_fingerprint"]) for row in rows})
+    fingerprints = sorted({fingerprint for _, fingerprint in found})
+    if len(fingerprints) > 1:
+        raise InputError(
             Problem(
-                "file_exists",
-                "the file is there already, and may hold an auditor's work",
-                file=str(path),
-                field="--out",
-                accepted="a file that does not exist",
+                "several_strategies",
+                "claims of several fingerprints are there, and a draw is of one",
+                field="--fingerprint",
+                found="; ".join(
+                    f"{quoted(name, 60)} {quoted(identity, 60)}" for name, identity in found[:10]
+                ),
+                accepted="one of them",
             )
         )
-    if wrong:
-        raise InputError(wrong)
-
-
-def _check_population(
-    left: list[dict[str, Any]], risk: FloatArray, depth: int, *, stratified: bool
-) -> None:
+    where = {"strategy_fingerprint": fingerprints, "target": sample.target}
+    batches = transaction.columns(FRAMES, where, ["batch"])["batch"]
+    last = max(batches, default=-1)
+    left = sorted(
+        (row for row in rows if row["batch"] > last), key=lambda row: str(row["claim_id"])
+    )
+    deepest = max((row["k"] for row in left), default=0)
     if not left:
         raise InputError(
             Problem(
                 "no_claims",
-                "there is no claim that no draw has taken",
+                "no claim came in since the last draw",
                 accepted="claims of production traffic: rag-eval claim import",
             )
         )
-    deepest = max(row["k"] for row in left)
-    if depth < deepest:
+    if sample.depth < deepest:
         raise InputError(
             Problem(
                 "depth_too_small",
-                f"the top {deepest} cannot be judged by looking at {depth}",
+                f"the top {deepest} cannot be judged by looking at {sample.depth}",
                 field="--depth",
-                found=str(depth),
+                found=str(sample.depth),
                 accepted=f"{deepest} or more",
             )
         )
-    if stratified and np.isnan(risk).all():
-        raise InputError(
-            Problem(
-                "no_risk",
-                "no claim came with a predicted miss rate",
-                field="--stratify-by",
-                accepted="lines of claims with miss_rate; or a draw without --stratify-by",
-            )
-        )
+    return left, batches
+
+
+def _audit_line(claim: dict[str, Any], draw_id: str, sample: Sample) -> dict[str, Any]:
+    """Write the columns that the auditor reads, then the columns that the auditor fills in."""
+    return {
+        "draw_id": draw_id,
+        "claim_id": claim["claim_id"],
+        "query": claim["query"],
+        "target": sample.target,
+        "k": claim["k"],
+        "depth": sample.depth,
+        "retrieved": [name for name, _ in claim["retrieved"][: sample.depth]],
+        "missed": None,
+        "missed_content": None,
+        "gold_source": None,
+        "audit_depth": None,
+        "gold_strategies": [claim["strategy_fingerprint"]],
+        "gold_documents": [],
+        "note": "",
+    }

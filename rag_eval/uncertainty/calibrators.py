@@ -1,112 +1,206 @@
-"""The calibrators to choose from, and the choice: one is switched on only where it earns it; the default is none.
+"""Calibrators: monotone maps from an estimator's log-odds to the probability of a miss.
 
-Belongs here: their names, reading and writing them, and which one is taken. What each is stands in `calibrator_kinds`; how the log-odds come
-about in `head`; how good the result is, in the validation.
+One is switched on only where it clearly lowers the out-of-fold log loss. The default is none.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Protocol, Self
 
 import numpy as np
 
-from rag_eval.records.uncertainty import CalibratorName
-from rag_eval.uncertainty.calibrator_kinds import (
-    Beta,
-    Calibrator,
-    Isotonic,
-    Platt,
-    Uncalibrated,
-    VennAbers,
-)
-from rag_eval.uncertainty.labelled import FloatArray, IntArray
-from rag_eval.uncertainty.ridge import log_loss
-from rag_eval.uncertainty.venn_abers import Steps
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.config import CalibratorName
+from rag_eval.uncertainty.regression import Regression, log_loss, sigmoid
+
+SLOPE_SD, INTERCEPT_SD = 0.25, 1.0
+"""Gaussian priors around slope 1 and intercept 0: few outcomes fit a free slope badly."""
+FEWEST: Final[Mapping[CalibratorName, int]] = {"platt": 25, "isotonic": 400}
+"""Outcomes that a calibrator needs; isotonic regression costs skill under 400."""
+NOISE = 2.0
+"""Standard errors (over groups) by which a calibrator must lower the log loss."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Steps:
+    """A step function: values `at` the sorted knots [m], and `between` and outside them [m + 1]."""
+
+    knots: FloatArray
+    at: FloatArray
+    between: FloatArray
+
+    def __call__(self, x: FloatArray) -> FloatArray:
+        """Compute the value at each x."""
+        place = np.searchsorted(self.knots, x, side="left")
+        inside = np.minimum(place, len(self.knots) - 1)
+        return np.where(self.knots[inside] == x, self.at[inside], self.between[place])
+
+
+def fit_steps(score: FloatArray, missed: FloatArray | BoolArray, weight: FloatArray) -> Steps:
+    """Fit miss rates that rise with the score, by weighted least squares; [n] each, weights > 0.
+
+    Between two knots the value is the mean of both; outside them it is that of the nearest.
+    """
+    from scipy.optimize import isotonic_regression
+
+    knots, code = np.unique(score, return_inverse=True)
+    mass = np.bincount(code, weights=weight)
+    misses = np.bincount(code, weights=weight * missed)
+    at = np.clip(isotonic_regression(misses / mass, weights=mass).x, 0.0, 1.0)
+    padded = np.concatenate([at[:1], at, at[-1:]])
+    return Steps(knots, at, (padded[1:] + padded[:-1]) / 2)
+
+
+class Calibrator(Protocol):
+    """A fitted calibrator."""
+
+    name: ClassVar[CalibratorName]
+
+    @classmethod
+    def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> list[Self]:
+        """Fit one calibrator for each row of weights [m, n]; rows of weight 0 are not seen."""
+
+    def apply(self, log_odds: FloatArray) -> FloatArray:
+        """Compute probabilities in (0, 1) that never fall where the log-odds rise."""
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters as JSON values."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Uncalibrated:
+    """The estimator's own probabilities."""
+
+    name: ClassVar[CalibratorName] = "none"
+
+    @classmethod
+    def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> list[Self]:  # noqa: ARG003 - fits nothing
+        """Fit nothing."""
+        return [cls()] * len(weight)
+
+    def apply(self, log_odds: FloatArray) -> FloatArray:
+        """Compute the probabilities of the log-odds."""
+        return sigmoid(log_odds)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Platt:
+    """``sigmoid(intercept + slope * log_odds)``, slope 0 or more, drawn towards 1 (Platt 1999)."""
+
+    name: ClassVar[CalibratorName] = "platt"
+    intercept: float
+    slope: float
+
+    @classmethod
+    def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> list[Self]:
+        """Fit by maximum a posteriori.
+
+        The problem is convex. So a solution with a negative slope gives way to that of slope 0.
+        """
+        penalty = np.array([[INTERCEPT_SD**-2, SLOPE_SD**-2]])
+        design = np.column_stack([np.ones(len(log_odds)), log_odds])
+        best = Regression(design, missed, np.array([0.0, 1.0])).solve(weight, penalty)[:, 0]
+        falling = best[:, 1] < 0
+        if falling.any():
+            flat = Regression(design[:, :1], missed, np.zeros(1))
+            best[falling, 0] = flat.solve(weight[falling], penalty[:, :1])[:, 0, 0]
+            best[falling, 1] = 0.0
+        return [cls(*row) for row in best.tolist()]
+
+    def apply(self, log_odds: FloatArray) -> FloatArray:
+        """Compute probabilities."""
+        return sigmoid(self.intercept + self.slope * log_odds)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return intercept and slope."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Isotonic:
+    """Isotonic regression, kept `edge` = 1 / (total weight + 2) away from 0 and 1.
+
+    No misses among few outcomes are no certainty.
+    """
+
+    name: ClassVar[CalibratorName] = "isotonic"
+    steps: Steps
+    edge: float
+
+    @classmethod
+    def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> list[Self]:
+        """Fit by pool adjacent violators."""
+        return [
+            cls(fit_steps(log_odds[w > 0], missed[w > 0], w[w > 0]), 1 / (float(w.sum()) + 2))
+            for w in weight
+        ]
+
+    def apply(self, log_odds: FloatArray) -> FloatArray:
+        """Compute probabilities."""
+        return np.clip(self.steps(log_odds), self.edge, 1 - self.edge)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return knots, values and edge."""
+        steps = {name: values.tolist() for name, values in vars(self.steps).items()}
+        return {"edge": self.edge, "steps": steps}
+
 
 KINDS: Final[Mapping[CalibratorName, type[Calibrator]]] = {
-    "none": Uncalibrated,
-    "platt": Platt,
-    "beta": Beta,
-    "isotonic": Isotonic,
-    "venn_abers": VennAbers,
+    kind.name: kind for kind in (Uncalibrated, Platt, Isotonic)
 }
-FEWEST: Final[Mapping[CalibratorName, int]] = {
-    "none": 0,
-    "platt": 25,
-    "beta": 100,
-    "isotonic": 400,
-    "venn_abers": 400,
-}
-"""Outcomes under which a calibrator is not considered: isotonic and Venn-ABERS cost skill under 400."""
-NOISE = 2.0
-"""Standard errors (over groups) by which the out-of-fold log loss must fall before a calibrator is switched on."""
 
 
-def _steps(listed: Mapping[str, Sequence[float]]) -> Steps:
-    return Steps(np.array(listed["knots"]), np.array(listed["at"]), np.array(listed["between"]))
+def read_calibrator(document: Mapping[str, Any]) -> Calibrator:
+    """Read a stored calibrator, its `name` and `parameters`."""
+    name, parameters = document["name"], dict(document["parameters"])
+    if name not in KINDS:
+        raise ValueError(f"found calibrator {name!r}, accepted {', '.join(KINDS)}")
+    if "steps" in parameters:
+        steps = {key: np.array(values) for key, values in parameters["steps"].items()}
+        parameters["steps"] = Steps(**steps)
+    return KINDS[name](**parameters)
 
 
-def written(calibrator: Calibrator) -> dict[str, Any]:
-    """Write a calibrator as JSON."""
-    return {"name": calibrator.name, "parameters": calibrator.parameters()}
+def unknown_kinds(document: Any) -> list[str]:
+    """List the names of calibrators in a stored document that cannot be read, sorted."""
+    if isinstance(document, list):
+        return sorted({name for part in document for name in unknown_kinds(part)})
+    if not isinstance(document, dict):
+        return []
+    own = document.get("calibrator")
+    name = own.get("name") if isinstance(own, dict) else None
+    unknown = {str(name)} if name is not None and name not in KINDS else set()
+    return sorted(unknown.union(*map(unknown_kinds, document.values())))
 
 
-def read(document: Mapping[str, Any]) -> Calibrator:
-    """Read what `written` wrote, exactly."""
-    given = document["parameters"]
-    match document["name"]:
-        case "none":
-            return Uncalibrated()
-        case "platt":
-            return Platt(given["intercept"], given["slope"])
-        case "beta":
-            return Beta(given["intercept"], given["a"], given["b"])
-        case "isotonic":
-            return Isotonic(_steps(given["steps"]), given["edge"])
-        case "venn_abers":
-            return VennAbers(_steps(given["low"]), _steps(given["high"]), given["edge"])
-        case other:
-            raise ValueError(f"found calibrator {other!r}, accepted {', '.join(KINDS)}")
-
-
-def choose(
+def choose_calibrator(
     log_odds: FloatArray, missed: FloatArray, weight: FloatArray, group: IntArray, fold: IntArray
 ) -> Calibrator:
     """Choose a calibrator by its out-of-fold log loss, and fit it to everything.
 
-    Each is fitted on the other folds and judged on the one left out. It stands against none by the mean difference of log loss, summed by
-    group; the one with the lowest log loss among those better than none by more than `NOISE` standard errors is taken, else none.
-
-    Parameters
-    ----------
-    log_odds
-        float64 [n] out-of-fold log-odds of the estimator.
-    missed, weight
-        float64 [n] outcomes 0/1 and weights.
-    group, fold
-        int [n] group and fold codes; folds do not split groups.
-
-    Returns
-    -------
-    Calibrator
-        Fitted to all n; `Uncalibrated` where nothing is better.
+    Takes out-of-fold log-odds, outcomes 0/1, weights, and codes of groups and folds, [n] each;
+    folds do not split groups. Each kind is fitted on the other folds and judged on the one left
+    out, by the gain in log loss summed by group. The kind with the largest gain wins, if it
+    exceeds `NOISE` standard errors; else none.
     """
-    base = log_loss(log_odds, missed)
-    _, code = np.unique(group, return_inverse=True)
     best: type[Calibrator] = Uncalibrated
-    most = 0.0
-    for name, fewest in FEWEST.items():
-        if name == "none" or len(missed) < fewest:
-            continue
-        gain = np.zeros(len(missed))
-        for at in np.unique(fold):
-            held = fold == at
-            if held.all():
-                break
-            value = (
-                KINDS[name].fit(log_odds[~held], missed[~held], weight[~held]).apply(log_odds[held])
-            )
-            gain[held] = base[held] + np.log(np.where(missed[held] > 0, value, 1 - value))
-        by_group = np.bincount(code, weights=weight * gain)
-        if by_group.sum() > max(most, NOISE * float(np.sqrt((by_group**2).sum()))):
-            best, most = KINDS[name], float(by_group.sum())
-    return best.fit(log_odds, missed, weight)
+    held = fold == np.unique(fold)[:, None]
+    if len(held) > 1:
+        base, most = log_loss(log_odds, missed), 0.0
+        _, code = np.unique(group, return_inverse=True)
+        for name, fewest in FEWEST.items():
+            if len(missed) < fewest:
+                continue
+            gain = np.empty(len(missed))
+            fits = KINDS[name].fit(log_odds, missed, ~held * weight)
+            for rows, fitted in zip(held, fits, strict=True):
+                value = fitted.apply(log_odds[rows])
+                gain[rows] = base[rows] + np.log(np.where(missed[rows] > 0, value, 1 - value))
+            by_group = np.bincount(code, weights=weight * gain)
+            if by_group.sum() > max(most, NOISE * float(np.sqrt((by_group**2).sum()))):
+                best, most = KINDS[name], float(by_group.sum())
+    return best.fit(log_odds, missed, weight[None])[0]

@@ -1,158 +1,361 @@
 """Split conformal K: how deep a list must be so that a stated share of questions has gold in it.
 
-Belongs here: the one threshold that all forms of K rest on, the fixed K and the K of controlled recall. K by predicted risk is
-`conformal_risk`, what is shown beside a K `conformal_report`.
+The unit of exchangeability is the group of questions that share gold. Take G calibration groups
+and one more, all in random order, and a question drawn at random from the G + 1 groups. Its rank
+is at most the level's quantile of all their ranks with probability `level` or more. The ranks of
+its own group are not known, so that group is put at infinity, which only raises the quantile. Its
+size is not known either. Coverage falls linearly with it to first order, so the mean size of the
+group of a random question stands for it (exact where groups are equally large). This uses every
+question and draws none, so the same data give the same K.
 
-Notes
------
-The unit of exchangeability is the group of questions that share gold, so questions of one group are never counted as independent. Take G
-calibration groups and one more, all in random order, and a question drawn at random from all questions of the G + 1: its score is at most
-the level's quantile of the scores of all of them with probability `level` or more. The scores of its own group are not known, so the whole
-group is put at infinity, which only raises the quantile. The new group's size is not known either; coverage falls linearly with it to
-first order, so the mean size of the group of a random question stands for it (exact where groups are equally large). This keeps every
-question and draws none, so the same data give the same K; one drawn question a group would be valid too, and noisier.
+The mean over questions of 1 - recall@K is such a share too: of gold items, each weighing 1 / the
+number of gold items of its question. So recall is controlled by the same threshold on the ranks of
+all gold items.
 
-The mean over questions of 1 - recall@K is such a share as well: of gold items, each weighing 1 / the number of gold items of its
-question, so that controlling it (a loss in [0, 1] that falls with K) is the same threshold on the ranks of all gold items.
-
-References
-----------
-Papadopoulos et al. (2002), ECML: 345-356 (split conformal). Dunn, Wasserman, Ramdas (2023), JASA 118:2491-2502 (groups). Angelopoulos et
-al. (2024), ICLR, Conformal risk control.
+References: Papadopoulos et al. (2002), ECML: 345-356. Dunn, Wasserman, Ramdas (2023), JASA
+118:2491-2502 (groups). Angelopoulos et al. (2024), ICLR, Conformal risk control.
 """
 
+import dataclasses
+from typing import Any, Final, Literal
+
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.uncertainty.scores import Figure, finite, mean_figure
 
+Method = Literal["fixed", "recall", "mondrian"]
+"""One K for the share of questions with gold, one K for expected recall, one K for each third of
+predicted risk."""
+LEVELS: Final = (0.8, 0.9, 0.95)
+SPLITS: Final = 200
+TEST_SHARE: Final = 1 / 3
+"""Share of the groups that a split holds out."""
+BINS: Final = 3
 _ROUNDING = 1e-9
-"""Share of the total weight that is rounding: 90 % of 10 equal weights is reached by 9."""
+"""Share of the total weight that is rounding: 9 of 10 equal weights reach 90 %."""
 
 
-def new_group_mass(group: IntArray) -> float:
-    """Give the mean number of questions in the group of a random question: what a new group weighs.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Questions:
+    """n judged questions of one strategy.
 
-    Parameters
-    ----------
-    group
-        int64 [n] group codes, not negative; without any, 1.
+    `rank` [n] is the rank of the first gold from 1, inf where the list of `depth` has none.
+    `group` [n] is the unit of inference, codes from 0. `risk` [n] is the miss probability that
+    fits predicted without seeing the question's group, NaN where unknown; None where all are.
+    `gold_rank` and `gold_question` [m] are the rank of every gold item and the index of its
+    question, if known.
     """
-    if not len(group):
-        return 1.0
-    sizes = np.unique(group, return_counts=True)[1].astype(np.float64)
-    return float((sizes**2).sum() / sizes.sum())
 
+    rank: FloatArray
+    group: IntArray
+    depth: int
+    risk: FloatArray | None = None
+    gold_rank: FloatArray | None = None
+    gold_question: IntArray | None = None
 
-def threshold(scores: FloatArray, weight: FloatArray, mass: float, level: float) -> float:
-    """Give the smallest score that holds `level` of all weight, `mass` of which lies at infinity.
+    def __len__(self) -> int:
+        return len(self.rank)
 
-    Parameters
-    ----------
-    scores
-        float64 [m]; inf = beyond what was looked at.
-    weight
-        float64 [m], not negative.
-    mass
-        Weight of what is to come, over 0.
-    level
-        Share in (0, 1).
+    @property
+    def known_risk(self) -> BoolArray:
+        """Say whose risk is known, [n]."""
+        return np.zeros(len(self), dtype=bool) if self.risk is None else ~np.isnan(self.risk)
 
-    Returns
-    -------
-    float
-        One of the scores, or inf where too little weight is finite.
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """Name the methods that there is data for."""
+        recall: tuple[Method, ...] = () if self.gold_rank is None else ("recall",)
+        by_risk: tuple[Method, ...] = ("mondrian",) if self.known_risk.any() else ()
+        return ("fixed", *recall, *by_risk)
 
-    Examples
-    --------
-    >>> threshold(np.arange(1.0, 10.0), np.ones(9), 1.0, 0.9)
-    9.0
-    >>> threshold(np.arange(1.0, 9.0), np.ones(8), 1.0, 0.9)
-    inf
-    """
-    order = np.argsort(scores, kind="stable")
-    held = np.cumsum(weight[order])
-    total = float(weight.sum()) + mass
-    at = int(np.searchsorted(held, level * total - _ROUNDING * total))
-    return float(scores[order[at]]) if at < len(scores) else float("inf")
+    def share_covered(self, method: Method, k: FloatArray) -> FloatArray:
+        """Say whether the top K of each question has gold (for `recall`: recall@K), [n].
 
-
-def check(rank: FloatArray, group: IntArray, depth: int, level: float = 0.5) -> None:
-    """Refuse ranks, groups, depths and levels that are none.
-
-    Raises
-    ------
-    ValueError
-        Parts of different lengths; a rank that is NaN, under 1, or finite and over the depth; negative group codes; a depth under 1; a level
-        outside (0, 1).
-    """
-    if rank.shape != group.shape or rank.ndim != 1:
-        raise ValueError(
-            f"ranks have shape {rank.shape}, groups {group.shape}; accepted: one of each a question"
+        `k` is [n], inf where K is not attainable, which covers nothing. A question without gold
+        items has no recall, NaN.
+        """
+        deep = np.where(np.isfinite(k), k, 0.0)
+        if method != "recall" or self.gold_rank is None or self.gold_question is None:
+            return (self.rank <= deep).astype(np.float64)
+        items = np.bincount(self.gold_question, minlength=len(self)).astype(np.float64)
+        found = (self.gold_rank <= deep[self.gold_question]).astype(np.float64)
+        share: FloatArray = np.bincount(self.gold_question, found, minlength=len(self)) / np.where(
+            items == 0, np.nan, items
         )
-    if not 0 < level < 1 or depth < 1:
-        raise ValueError(
-            f"level {level}, depth {depth}; accepted: a level between 0 and 1, a depth of 1 or more"
-        )
-    wrong = ~((rank >= 1) & ((rank <= depth) | np.isinf(rank)))
-    if wrong.any():
-        raise ValueError(
-            f"question {int(np.argmax(wrong))} has rank {rank[wrong][0]}; accepted: 1 to the depth {depth}, or inf where no gold is that high"
-        )
-    if len(group) and group.min() < 0:
-        raise ValueError("group codes must not be negative")
+        return share
 
 
-def fixed_k(rank: FloatArray, group: IntArray, depth: int, level: float) -> int | None:
-    """Give the smallest K such that at least `level` of new questions have gold in the top K.
+def _new_group_mass(group: IntArray) -> float:
+    """Give the mean number of questions in the group of a random question; 1 without any."""
+    sizes = np.bincount(group).astype(np.float64)
+    return float((sizes**2).sum() / sizes.sum()) if len(group) else 1.0
 
-    Parameters
-    ----------
-    rank
-        float64 [n] rank of the first gold, from 1; inf where the list of `depth` has none.
-    group
-        int64 [n] unit of inference.
-    depth
-        Length of the lists.
-    level
-        Share of questions, 1 - alpha.
 
-    Returns
-    -------
-    int or None
-        None: not attainable, K would lie beyond the depth.
+class Cell:
+    """Ranks [m] that share one K, with the question [m] and the weight [m] of each."""
+
+    def __init__(
+        self, ranks: FloatArray, question: IntArray, weight: FloatArray, group: IntArray
+    ) -> None:
+        order = np.argsort(ranks, kind="stable")
+        self._ranks = np.append(ranks[order], np.inf)
+        self._question, self._weight, self._group = question[order], weight[order], group
+        self._inside = np.zeros(len(group), dtype=bool)
+        self._inside[question] = True
+
+    def thresholds(self, use: BoolArray, levels: tuple[float, ...]) -> FloatArray:
+        """Give the smallest rank that holds each level of all weight, [levels].
+
+        `use` [n] says which questions calibrate. One new group lies at infinity. The threshold is
+        inf where too little weight is finite.
+        """
+        held = np.cumsum(self._weight * use[self._question])
+        mass = _new_group_mass(self._group[self._inside & use])
+        total = (held[-1] if len(held) else 0.0) + mass
+        place = np.searchsorted(held, np.asarray(levels) * total - _ROUNDING * total)
+        return np.asarray(self._ranks[place])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Thirds:
+    """Thirds of predicted risk: where the next one begins, and the third of each question [n].
+
+    A question without a known risk is in -1.
     """
-    check(rank, group, depth, level)
-    found = threshold(rank, np.ones(len(rank)), new_group_mass(group), level)
-    return int(found) if np.isfinite(found) else None
+
+    edges: tuple[float, ...]
+    number: IntArray
+
+    @classmethod
+    def of(cls, questions: Questions) -> "_Thirds":
+        """Cut the known risks."""
+        if questions.risk is None or not questions.known_risk.any():
+            return cls((), np.full(len(questions), -1))
+        risk = questions.risk[questions.known_risk]
+        edges = np.quantile(risk, np.arange(1, BINS) / BINS)
+        place = np.searchsorted(edges, questions.risk, side="right")
+        return cls(tuple(edges.tolist()), np.where(questions.known_risk, place, -1))
 
 
-def recall_k(
-    gold_rank: FloatArray, gold_question: IntArray, group: IntArray, depth: int, level: float
-) -> int | None:
-    """Give the smallest K such that the expected recall@K of a new question is at least `level`.
+class _Calibration:
+    """One method over some questions: its cells, and the cell of each question [n]."""
 
-    Parameters
-    ----------
-    gold_rank
-        float64 [m] rank of each gold item of each question, from 1; inf where the list of `depth` lacks it.
-    gold_question
-        int64 [m] index of its question, 0 to n - 1; a question without gold items is left out.
-    group
-        int64 [n] unit of inference of the questions.
-    depth, level
-        As for `fixed_k`.
+    def __init__(self, questions: Questions, method: Method) -> None:
+        self.questions, self.method, self.thirds = questions, method, _Thirds.of(questions)
+        n, group = len(questions), questions.group
+        self._cell_of = np.zeros(n, dtype=np.int64)
+        ones, places = np.ones(n), np.arange(n)
+        if method == "recall" and questions.gold_rank is not None:
+            owner = np.asarray(questions.gold_question)
+            weight = 1.0 / np.bincount(owner, minlength=n)[owner]
+            self._cells = [Cell(questions.gold_rank, owner, weight, group)]
+        elif method == "mondrian":
+            self._cell_of = self.thirds.number
+            inside = [np.flatnonzero(self._cell_of == number) for number in range(BINS)]
+            self._cells = [Cell(questions.rank[at], at, ones[at], group) for at in inside]
+        else:
+            self._cells = [Cell(questions.rank, places, ones, group)]
 
-    Returns
-    -------
-    int or None
-        None: not attainable within the depth.
+    def fit(self, use: BoolArray, levels: tuple[float, ...]) -> FloatArray:
+        """Give the K of each level and cell, [levels, cells], inf where it is not attainable."""
+        return np.stack([cell.thresholds(use, levels) for cell in self._cells], axis=1)
+
+    def depths(self, k: FloatArray) -> FloatArray:
+        """Give the K of each question from the K of each cell, [n]."""
+        return np.asarray(k[self._cell_of])
+
+    def judge(self, levels: tuple[float, ...], splits: int, seed: int) -> list["_SplitFigures"]:
+        """Calibrate on random groups and judge on the others, for each level.
+
+        Every method sees the same splits.
+        """
+        data, rng = self.questions, np.random.default_rng(seed)
+        codes, code = np.unique(data.group, return_inverse=True)
+        n_test = round(TEST_SHARE * len(codes))
+        covered, tested = np.zeros((len(levels), len(data))), np.zeros(len(data))
+        total_k, attained = np.zeros(len(levels)), np.zeros(len(levels))
+        for _ in range(splits):
+            test = rng.permutation(len(codes))[code] < n_test
+            tested += test
+            for row, k in enumerate(map(self.depths, self.fit(~test, levels))):
+                is_finite = np.isfinite(k) & test
+                covered[row] += np.where(test, data.share_covered(self.method, k), 0.0)
+                total_k[row] += k[is_finite].sum()
+                attained[row] += is_finite.sum()
+        shares = covered / np.where(tested == 0, np.nan, tested)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean_k, unattainable = total_k / attained, 1 - attained / tested.sum()
+        rows = zip(shares, mean_k.tolist(), unattainable.tolist(), strict=True)
+        return [_SplitFigures(*row) for row in rows]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _SplitFigures:
+    """Results of one method at one level over all splits.
+
+    `covered` [n] is the mean over the splits that held the question out, NaN where none did.
+    `mean_k` is over held-out questions and splits with an attainable K, NaN where never.
+    `unattainable` is the share of held-out questions whose K lay beyond the depth.
     """
-    check(gold_rank, group[gold_question], depth, level)
-    items = np.bincount(gold_question, minlength=len(group))
-    found = threshold(
-        gold_rank, 1.0 / items[gold_question], new_group_mass(group[items > 0]), level
+
+    covered: FloatArray
+    mean_k: float
+    unattainable: float
+
+
+@dataclasses.dataclass(frozen=True)
+class RiskBin:
+    """K for `risk_low` <= risk < `risk_high`, with its coverage on held-out groups."""
+
+    risk_low: float
+    risk_high: float
+    k: int | None
+    coverage: Figure
+
+
+@dataclasses.dataclass(frozen=True)
+class ConformalK:
+    """One conformal rule at one level.
+
+    `k` is None for `mondrian`, which has `bins`, and where it is not attainable within `depth`,
+    the length of the lists. `coverage` is the share of held-out questions covered (expected recall
+    for `recall`) over `splits` splits, `coverage_by_group` the same where every group counts once,
+    `riskiest` that of the riskiest third of the questions whose risk is known. Questions whose K
+    lay beyond the depth, `share_unattainable`, count as not covered. `within_depth` is the share
+    of questions with any gold in the list (mean recall of lists): no K covers more.
+    """
+
+    method: Method
+    level: float
+    k: int | None
+    depth: int
+    bins: tuple[RiskBin, ...]
+    mean_k: float | None
+    mean_k_held_out: float | None
+    coverage: Figure
+    coverage_by_group: float | None
+    riskiest: Figure | None
+    share_unattainable: float | None
+    within_depth: float | None
+    n: int
+    n_groups: int
+    splits: int
+
+    @property
+    def attainable(self) -> bool:
+        """Whether every K of the rule lies within the depth."""
+        in_bins = bool(self.bins) and all(part.k is not None for part in self.bins)
+        return self.k is not None or in_bins
+
+    @property
+    def text(self) -> str:
+        """Describe the promise of the number and the population that it averages over."""
+        basis = (
+            f"an average over questions like these {self.n:,} ({self.n_groups:,} independent"
+            " groups), for this strategy fingerprint and this gold; it promises nothing for a"
+            " single question"
+        )
+        recall = self.method == "recall"
+        if not self.attainable:
+            most = "is the mean recall of whole lists"
+            most = most if recall else "of the questions have gold anywhere in them"
+            held = "" if self.within_depth is None else f" ({self.within_depth:.1%} {most})"
+            partly = any(part.k is not None for part in self.bins)
+            where = " in every third of predicted risk" if partly else ""
+            return (
+                f"A level of {self.level:.0%} is not attainable{where} within lists of"
+                f" {self.depth:,}{held}: {basis}."
+            )
+        risky = ""
+        if self.riskiest is not None and self.riskiest.value is not None:
+            verb = "was" if recall else "held for"
+            value = f"{self.riskiest.value:.1%}"
+            risky = f"; in the riskiest third of the questions it {verb} {value}"
+        share = f"at least {self.level:.0%} of new questions are expected to have gold"
+        rule = {
+            "fixed": f"With K = {self.k or 0:,} {share} in the top K",
+            "recall": f"With K = {self.k or 0:,} the expected recall@K is at least"
+            f" {self.level:.0%}",
+            "mondrian": f"With K = {', '.join(f'{part.k or 0:,}' for part in self.bins)} by third"
+            f" of predicted risk {share} in their top K, in each third",
+        }[self.method]
+        return f"{rule}: {basis}{risky}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Write all fields as JSON values; an unknown value is null."""
+        plain = dataclasses.asdict(self)
+        plain["bins"] = [
+            {**dataclasses.asdict(part), "coverage": part.coverage._asdict()} for part in self.bins
+        ]
+        plain["coverage"] = self.coverage._asdict()
+        plain["riskiest"] = None if self.riskiest is None else self.riskiest._asdict()
+        return {**plain, "attainable": self.attainable, "text": self.text}
+
+
+def conformal_k(
+    questions: Questions, levels: tuple[float, ...] = LEVELS, *, splits: int = SPLITS, seed: int = 0
+) -> tuple[ConformalK, ...]:
+    """Calibrate every method that there is data for, at every level in (0, 1).
+
+    Results are by method, then level. `recall` needs gold ranks. `mondrian` looks at the questions
+    with a predicted risk. The seed draws the splits that estimate the coverage.
+    """
+    found = []
+    for method in questions.methods:
+        data = questions
+        if method == "mondrian" and questions.risk is not None:
+            known = questions.known_risk
+            risk = questions.risk[known]
+            data = Questions(questions.rank[known], questions.group[known], questions.depth, risk)
+        calibration = _Calibration(data, method)
+        thresholds = calibration.fit(np.ones(len(data), dtype=bool), levels)
+        figures = calibration.judge(levels, splits, seed)
+        for level, k, judged in zip(levels, thresholds, figures, strict=True):
+            found.append(_describe(calibration, level, k, judged, splits))
+    return tuple(found)
+
+
+def _describe(
+    calibration: _Calibration, level: float, k: FloatArray, figures: _SplitFigures, splits: int
+) -> ConformalK:
+    questions, method, thirds = calibration.questions, calibration.method, calibration.thirds
+    n, depth, group, covered = len(questions), questions.depth, questions.group, figures.covered
+    within = questions.share_covered(method, np.full(n, float(depth)))
+    within = within[~np.isnan(within)]
+    known = ~np.isnan(covered)
+    sizes = np.bincount(group[known])[group[known]]
+
+    def cover_third(number: int) -> Figure:
+        inside = thirds.number == number
+        return mean_figure(covered[inside], group[inside])
+
+    bins: tuple[RiskBin, ...] = ()
+    if method == "mondrian":
+        edges = (0.0, *thirds.edges, 1.0)
+        bins = tuple(
+            RiskBin(edges[at], edges[at + 1], _whole(k[at]), cover_third(at)) for at in range(BINS)
+        )
+    return ConformalK(
+        method=method,
+        level=level,
+        k=None if method == "mondrian" else _whole(k[0]),
+        depth=depth,
+        bins=bins,
+        mean_k=finite(float(calibration.depths(k).mean())) if n else None,
+        mean_k_held_out=finite(figures.mean_k),
+        coverage=mean_figure(covered, group),
+        coverage_by_group=float(np.average(covered[known], weights=1.0 / sizes))
+        if known.any()
+        else None,
+        riskiest=None if questions.risk is None else cover_third(BINS - 1),
+        share_unattainable=finite(figures.unattainable),
+        within_depth=float(within.mean()) if len(within) else None,
+        n=n,
+        n_groups=len(np.unique(group)),
+        splits=splits,
     )
-    return int(found) if np.isfinite(found) else None
+
+
+def _whole(value: float) -> int | None:
+    return int(value) if np.isfinite(value) else None

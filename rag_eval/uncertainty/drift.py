@@ -1,77 +1,84 @@
-"""Whether outcomes still fit the miss rates that were predicted for them: two one-sided betting e-processes, watched after every outcome.
+"""The drift monitor tells whether outcomes still fit the miss rates that were predicted for them.
 
-Belongs here: the watch and its state. What an alarm does to a status is the ladder's business.
-
-The test is that of `betting`: one may look after every outcome, and stop or go on at will. Outcomes of one group are averaged before they
-count, and a group counts once: later outcomes of a group that was seen say little new given the earlier ones, and would break the martingale.
+Two one-sided betting e-processes are watched after every outcome: one may stop or go on at will.
+Outcomes of one group are averaged, and a group counts once. Later outcomes of a group say little
+new and would break the martingale.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
-from rag_eval.records.problems import InputError, Problem
-from rag_eval.uncertainty.betting import BETS, FIRST_STAKES, log_capital, staked, unstaked
+from rag_eval.core.arrays import FloatArray
+from rag_eval.core.errors import InputError, Problem
+from rag_eval.storage.hashing import digest
 
-FloatArray = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    import pandas as pd
 
-LEVEL = 0.02
+BETS: Final = (0.05, 0.1, 0.2, 0.35, 0.55, 0.8)
+"""Shares of the wealth; a loss is at most 1 + tolerance, so a bet is under 1 / (1 + tolerance)."""
+UNSTAKED, PACE = 0.8, 50.0
+"""Share of the capital that is not staked before the first group, and how fast it gets staked."""
+FIRST_STAKES: Final = (math.log((1 - UNSTAKED) / len(BETS)),) * len(BETS)
+
+
+def _unstaked(count: Any) -> Any:
+    """Give the share of the capital that waits after `count` groups."""
+    return UNSTAKED * (1 + np.asarray(count) / PACE) ** -0.5
+
+
+def _compute_wealth(before: FloatArray, gains: FloatArray, stakes: FloatArray) -> FloatArray:
+    """Compute w_t = gain_t * (w_(t-1) + stake_t), [2, groups, bets], by cumulative sums.
+
+    `before` [2, bets], `gains` [2, groups, bets] and the result are logarithms. `stakes` [groups]
+    is added to each bet before each group.
+    """
+    grown = np.cumsum(gains, axis=1)
+    added = np.log(stakes)[None, :, None] - (grown - gains)
+    added[:, 0] = np.logaddexp(added[:, 0], before)
+    return np.asarray(np.logaddexp.accumulate(added, axis=1) + grown)
+
+
+def _log_capital(wealth: FloatArray, count: Any) -> Any:
+    """Compute the logarithm of the e-value over the last axis: what waits and all wealth."""
+    waits = np.log(_unstaked(count))[..., None]
+    parts = np.concatenate([wealth, np.broadcast_to(waits, (*wealth.shape[:-1], 1))], axis=-1)
+    return np.logaddexp.reduce(parts, axis=-1)
+
+
+LEVEL: Final = 0.02
 """Probability of any alarm, ever, while both hypotheses hold."""
-TOLERANCE = 0.05
-MAX_TOLERANCE = 0.2
-_SHOWN = 700.0  # exp of more is no float
+TOLERANCE: Final = 0.05
+BAR: Final = 2 / LEVEL
+"""The e-value that is an alarm."""
+_LARGEST = 700.0  # exp of more is no float
 
 Direction = Literal["more misses than predicted", "fewer misses than predicted"]
-DIRECTIONS: Final[tuple[Direction, Direction]] = (
-    "more misses than predicted",
-    "fewer misses than predicted",
-)
+DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
+Bets = Annotated[tuple[FiniteFloat, ...], Field(min_length=len(BETS), max_length=len(BETS))]
 
 
 @dataclasses.dataclass(frozen=True)
 class Drift:
-    """The state of the watch.
+    """The state of the monitor.
 
-    Parameters
-    ----------
-    wealth
-        Logarithm of what was staked on each bet and what became of it, for more and for fewer misses, 2 x len(BETS).
-    n, groups
-        Outcomes that counted, and the ids of their groups: a group counts once.
-    sum_missed, sum_predicted
-        Over groups, of their means.
-    first_alarm_at
-        How many groups had counted at the first alarm; None while there was none. An alarm stays.
-    direction
-        Of the first alarm.
-    level, tolerance
-        Of the test.
-    trace
-        float64 [groups added last, 2] logarithms of both e-values after each group; not stored.
+    `wealth` [2][bets] are logarithms of the wealth, for more and for fewer misses. `n` outcomes of
+    `groups` counted; the sums are over groups, of their means. `first_alarm_at` is the number of
+    groups at the first alarm, which stays.
     """
 
-    level: float = LEVEL
-    tolerance: float = TOLERANCE
-    wealth: tuple[tuple[float, ...], tuple[float, ...]] = (FIRST_STAKES, FIRST_STAKES)
+    wealth: tuple[Bets, Bets] = (FIRST_STAKES, FIRST_STAKES)
     n: int = 0
     groups: tuple[str, ...] = ()
-    sum_missed: float = 0.0
-    sum_predicted: float = 0.0
+    sum_missed: FiniteFloat = 0.0
+    sum_predicted: FiniteFloat = 0.0
     first_alarm_at: int | None = None
     direction: Direction | None = None
-    trace: FloatArray = dataclasses.field(
-        default_factory=lambda: np.zeros((0, 2)), compare=False, repr=False
-    )
-
-    def __post_init__(self) -> None:
-        """Refuse levels and tolerances that are none."""
-        if not (0 < self.level < 1 and 0 <= self.tolerance <= MAX_TOLERANCE):
-            raise ValueError(
-                f"level {self.level}, tolerance {self.tolerance}; accepted: a level between 0 and 1, a tolerance of 0 to {MAX_TOLERANCE}"
-            )
 
     @property
     def alarm(self) -> bool:
@@ -79,94 +86,60 @@ class Drift:
         return self.first_alarm_at is not None
 
     @property
-    def bar(self) -> float:
-        """The e-value that is an alarm."""
-        return 2 / self.level
-
-    @property
     def e_high(self) -> float:
         """Evidence for more misses than predicted plus the tolerance."""
-        return float(np.exp(min(log_capital(np.asarray(self.wealth[0]), len(self.groups)), _SHOWN)))
+        return self._compute_e_value(0)
 
     @property
     def e_low(self) -> float:
         """Evidence for fewer misses than predicted minus the tolerance."""
-        return float(np.exp(min(log_capital(np.asarray(self.wealth[1]), len(self.groups)), _SHOWN)))
+        return self._compute_e_value(1)
+
+    def _compute_e_value(self, side: int) -> float:
+        capital = _log_capital(np.asarray(self.wealth[side]), len(self.groups))
+        return float(np.exp(min(capital, _LARGEST)))
 
     def to_json(self) -> dict[str, Any]:
-        """Write the state and what it shows as JSON values."""
-        state = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.name != "trace"
-        }
+        """Write the state and its derived figures as JSON values."""
         n_groups = len(self.groups)
-        means = {
-            name: getattr(self, f"sum_{name}") / n_groups if n_groups else None
-            for name in ("missed", "predicted")
-        }
-        shown = {
+        return {
+            **_STATE.dump_python(self, mode="json"),
+            "level": LEVEL,
+            "tolerance": TOLERANCE,
             "alarm": self.alarm,
             "e_high": self.e_high,
             "e_low": self.e_low,
-            "bar": self.bar,
+            "bar": BAR,
             "n_groups": n_groups,
-            "mean_missed": means["missed"],
-            "mean_predicted": means["predicted"],
-        }
-        return {
-            **state,
-            "wealth": [list(row) for row in self.wealth],
-            "groups": list(self.groups),
-            **shown,
+            "mean_missed": self.sum_missed / n_groups if n_groups else None,
+            "mean_predicted": self.sum_predicted / n_groups if n_groups else None,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Drift":
-        """Read a stored state; what can be computed from it is not read.
-
-        Raises
-        ------
-        InputError
-            It is not a state that `to_json` wrote.
-        """
+        """Read a stored state without its derived figures; raises InputError for another form."""
         try:
-            high, low = (tuple(float(bet) for bet in row) for row in value["wealth"])
-            groups = tuple(str(name) for name in value["groups"])
-            at, direction = value["first_alarm_at"], value["direction"]
-            sums = float(value["sum_missed"]), float(value["sum_predicted"])
-            state = cls(
-                float(value["level"]),
-                float(value["tolerance"]),
-                (high, low),
-                int(value["n"]),
-                groups,
-                *sums,
-                None if at is None else int(at),
-                direction,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise _unreadable(f"{type(error).__name__}: {error}") from error
-        if not (
-            len(high) == len(low) == len(BETS)
-            and len(set(groups)) == len(groups)
-            and np.isfinite([*high, *low, *sums]).all()
-        ):
-            raise _unreadable(f"{len(high)} and {len(low)} bets, {len(groups)} groups, sums {sums}")
-        if (
-            (at is None) != (direction is None)
-            or direction not in (None, *DIRECTIONS)
-            or not (state.first_alarm_at is None or 1 <= state.first_alarm_at <= len(groups))
-        ):
-            raise _unreadable(f"an alarm at {at} in the direction {direction}")
+            stored = {field.name: value[field.name] for field in dataclasses.fields(cls)}
+            state = _STATE.validate_python(stored)
+        except (KeyError, TypeError, ValidationError) as error:
+            raise _unreadable(str(error).replace("\n", " ")) from error
+        at, n_groups = state.first_alarm_at, len(state.groups)
+        if len(set(state.groups)) != n_groups:
+            raise _unreadable("a group counts twice")
+        if (at is None) != (state.direction is None) or not 1 <= (at or 1) <= max(n_groups, 1):
+            raise _unreadable(f"an alarm at {at} in the direction {state.direction}")
         return state
+
+
+_STATE: Final = TypeAdapter(Drift)
 
 
 def _unreadable(found: str) -> InputError:
     return InputError(
         Problem(
             "bad_drift_state",
-            "The stored state of the drift watch cannot be read; start it anew from the outcomes.",
+            "The stored state of the drift monitor cannot be read; "
+            "start it anew from the outcomes.",
             found=found,
         )
     )
@@ -175,36 +148,15 @@ def _unreadable(found: str) -> InputError:
 def watch(
     predicted: FloatArray, missed: FloatArray, groups: Sequence[str], state: Drift | None = None
 ) -> Drift:
-    """Add outcomes, in the order in which they came, to a watch.
+    """Add outcomes, in the order in which they came; return the new state.
 
-    Parameters
-    ----------
-    predicted
-        float64 [n] miss probabilities that were shown (or one calibrated rate, repeated), fixed before the outcome was known.
-    missed
-        [n] outcomes, 0 or 1. Of a random sample: complaints are none.
-    groups
-        n group ids. A group counts when its first outcome comes, with the mean of its outcomes in this call; groups in `state` are left out.
-    state
-        Of the outcomes before; None starts a watch with the standard level and tolerance. `Drift(level=..., tolerance=...)` starts another.
-
-    Returns
-    -------
-    Drift
-        The new state; `trace` holds the groups added now.
-
-    Raises
-    ------
-    ValueError
-        Parts of different lengths, or values outside [0, 1].
+    `predicted` [n] are miss probabilities that were fixed before the outcome was known. `missed`
+    [n] are outcomes 0 or 1 of a random sample, which complaints are not. A group counts when its
+    first outcome comes, with the mean of its outcomes in this call. Groups in `state` are left
+    out. None starts a monitor.
     """
     before = Drift() if state is None else state
-    y, p = np.asarray(missed, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
-    if not len(y) == len(p) == len(groups) or y.ndim != 1 or p.ndim != 1:
-        raise ValueError(
-            f"{len(p)} predictions, {len(y)} outcomes, {len(groups)} groups; accepted: as many of each"
-        )
-    if not (((y >= 0) & (y <= 1)).all() and ((p >= 0) & (p <= 1)).all()):
+    if not (((missed >= 0) & (missed <= 1)).all() and ((predicted >= 0) & (predicted <= 1)).all()):
         raise ValueError("predictions and outcomes must lie in [0, 1]")
     seen = set(before.groups)
     places: dict[str, int] = {}
@@ -215,25 +167,24 @@ def watch(
     )
     kept = code >= 0
     if not places:
-        return dataclasses.replace(before, trace=np.zeros((0, 2)))
+        return before
     size = np.bincount(code[kept])
-    mean_missed, mean_predicted = (np.bincount(code[kept], part[kept]) / size for part in (y, p))
-    excess = mean_missed - mean_predicted
-    gains = np.log1p(
-        np.multiply.outer(np.stack([excess, -excess]) - before.tolerance, np.asarray(BETS))
+    mean_missed, mean_predicted = (
+        np.bincount(code[kept], part[kept]) / size for part in (missed, predicted)
     )
+    excess = mean_missed - mean_predicted
+    gains = np.log1p(np.multiply.outer(np.stack([excess, -excess]) - TOLERANCE, np.asarray(BETS)))
     count = len(before.groups) + np.arange(len(places) + 1)
-    wealth = staked(np.asarray(before.wealth), gains, -np.diff(unstaked(count)) / len(BETS))
-    trace = log_capital(wealth, count[1:])
+    stakes = -np.diff(_unstaked(count)) / len(BETS)
+    wealth = _compute_wealth(np.asarray(before.wealth), gains, stakes)
+    capital = _log_capital(wealth, count[1:])
     first, direction = before.first_alarm_at, before.direction
-    over = (trace >= np.log(before.bar)).any(axis=0)
+    over = (capital >= np.log(BAR)).any(axis=0)
     if first is None and over.any():
         at = int(np.argmax(over))
-        first, direction = len(before.groups) + at + 1, DIRECTIONS[int(np.argmax(trace[:, at]))]
+        first, direction = len(before.groups) + at + 1, DIRECTIONS[int(np.argmax(capital[:, at]))]
     high, low = (tuple(row.tolist()) for row in wealth[:, -1])
     return Drift(
-        before.level,
-        before.tolerance,
         (high, low),
         before.n + int(kept.sum()),
         (*before.groups, *places),
@@ -241,5 +192,83 @@ def watch(
         before.sum_predicted + float(mean_predicted.sum()),
         first,
         direction,
-        trace.T,
     )
+
+
+NAME_DIGITS: Final = 16
+WATCHED: Final = ("claim_id", "query_id", "group_id", "at", "predicted", "missed")
+"""Columns of outcomes: `at` is when the claim was first judged, `predicted` was stated before."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WatchState:
+    """State of the monitor of one strategy, target and K; groups are hashes of questions."""
+
+    fingerprint: str
+    """Fingerprint of the watched strategy."""
+    drift: Drift = dataclasses.field(default_factory=Drift)
+    since: str = ""
+    """Only outcomes after this time count. Empty means all outcomes of the fingerprint."""
+    fed: frozenset[str] = frozenset()
+    """Hashes of the questions whose outcomes were added.
+
+    Groups are renamed when gold joins them, and outcomes may be recorded with an earlier time. So
+    neither could say what was added.
+    """
+    demoted_at: str = ""
+    """Time of the alarm that ended the status, or empty. A new monitor follows an alarm."""
+
+    def demoted(self, at: str) -> "WatchState":
+        """Remember that the alarm ended the status."""
+        return dataclasses.replace(self, demoted_at=at)
+
+
+def question_mark(query_id: str) -> str:
+    """Hash a question's id, 16 hex digits."""
+    return digest(["watched question", query_id], NAME_DIGITS)
+
+
+def resume(kept: WatchState | None, fingerprint: str, now: str) -> WatchState:
+    """Continue a kept state, or start a new state for another fingerprint or after an alarm.
+
+    Without a state every outcome that had a prediction counts. A monitor of another fingerprint
+    starts `now` (UTC text), so that outcomes of one that comes back do not count twice.
+    """
+    if kept is None:
+        return WatchState(fingerprint)
+    if kept.fingerprint != fingerprint:
+        return WatchState(fingerprint, since=now)
+    return WatchState(fingerprint, since=kept.demoted_at) if kept.demoted_at else kept
+
+
+def feed(
+    state: WatchState, outcomes: "pd.DataFrame", known: Iterable[tuple[str, str]]
+) -> WatchState:
+    """Add outcomes that the state has not seen, in order; adding them again changes nothing.
+
+    `outcomes` have the columns WATCHED without NaN. No calibrator was fitted to an outcome that it
+    predicted. `known` are (query_id, group_id) of all outcomes, groups as they are now: a group
+    with one question that was added counts as added.
+    """
+    rows = outcomes[outcomes["at"] > state.since].sort_values(["at", "claim_id"], kind="stable")
+    if state.fed and len(rows):
+        seen = {
+            group
+            for query, group in {*known, *zip(rows["query_id"], rows["group_id"], strict=True)}
+            if question_mark(query) in state.fed
+        }
+        rows = rows[~rows["group_id"].isin(seen)]
+    if rows.empty:
+        return state
+    marks = {query: question_mark(query) for query in rows["query_id"].unique()}
+    name_of = {
+        group: marks[query]
+        for group, query in rows.groupby("group_id", sort=False)["query_id"].min().items()
+    }
+    drift = watch(
+        rows["predicted"].to_numpy(dtype=np.float64),
+        rows["missed"].to_numpy(dtype=np.float64),
+        [name_of[group] for group in rows["group_id"]],
+        state.drift,
+    )
+    return dataclasses.replace(state, drift=drift, fed=state.fed | frozenset(marks.values()))

@@ -1,20 +1,19 @@
-"""Semantic gaps of a retrieval: what of the question the retrieved chunks leave open, how severe that is, and which expansion may mend it.
-
-Belongs here: what can be seen without gold. How likely a gap means a miss is not known until outcomes say so: `miss_likelihood` is absent.
-"""
+"""Find semantic gaps: parts of a question that retrieved chunks do not cover, and their cures."""
 
 import dataclasses
 from typing import Any, Final, Literal
 
 import numpy as np
 
-from rag_eval.records.confidence import Absent, Confidence, as_json
-from rag_eval.records.uncertainty import ExpansionName
-from rag_eval.uncertainty.batch import FloatArray, IntArray, Rows, Vectors
-from rag_eval.uncertainty.expansion.code_pattern import is_identifier, runs_of
-from rag_eval.uncertainty.expansion.context import ExpansionContext
-from rag_eval.uncertainty.gap_sentences import named_words, sentence
+from rag_eval.core.arrays import Float32Array, FloatArray, Int32Array, IntArray
+from rag_eval.core.config import ExpansionName
+from rag_eval.core.errors import quoted
+from rag_eval.core.types import Absent, Confidence, as_json
+from rag_eval.uncertainty.expansion import ExpansionContext, find_runs, is_identifier
 
+NAMED = 5
+"""Words of the question that a description names."""
+WORD_CHARS = 40
 Severity = Literal["low", "medium", "high"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("low", "medium", "high")
 LEVELS: Final[dict[ExpansionName, tuple[float, float, float]]] = {
@@ -26,24 +25,15 @@ LEVELS: Final[dict[ExpansionName, tuple[float, float, float]]] = {
     "negative_sampling": (0.5, 0.7, 0.85),
     "hyponym": (0.3, 0.5, 0.8),
 }
-"""Extents above which a gap is low, medium, high; the order is that of equally severe ones: what recovered more on one half of SciFact comes first."""
+"""Extents above which a gap is low, medium, high.
+
+Of equally severe gaps the first comes first: it recovered more on one half of SciFact.
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gap:
-    """One gap.
-
-    Parameters
-    ----------
-    description
-        A sentence; the question's words in it are quoted.
-    severity
-        From its extent.
-    mitigation
-        The expansion that may mend it.
-    miss_likelihood
-        Absent until measured.
-    """
+    """A gap, described with the question's own words quoted, and the expansion that may mend it."""
 
     description: str
     severity: Severity
@@ -53,7 +43,7 @@ class Gap:
     )
 
     def as_json(self) -> dict[str, Any]:
-        """Write as a JSON object."""
+        """Write a JSON object."""
         return {
             "description": self.description,
             "severity": self.severity,
@@ -64,64 +54,74 @@ class Gap:
 
 @dataclasses.dataclass(frozen=True)
 class _Coverage:
-    """Idf-weighted coverage of questions by their top K, shares [n]; unknown words count with the largest idf."""
+    """Shares [n] of each question's idf that the top K hold: together, the best one, the first.
+
+    `unknown` is the share of words that the corpus lacks, counted with the largest idf.
+    `uncovered` are the known terms that no chunk of the top K holds, rarest first.
+    """
 
     union: FloatArray
     best: FloatArray
     first: FloatArray
     unknown: FloatArray
     uncovered: list[list[int]]
-    """Known terms of each question that no chunk of the top K holds, rarest first."""
 
 
 def semantic_gaps(context: ExpansionContext, which: IntArray, k: int = 10) -> list[list[Gap]]:
-    """Find the gaps of some questions, the severest first.
-
-    Parameters
-    ----------
-    context
-        Questions with their lists.
-    which
-        Questions to look at.
-    k
-        Ranks that count as retrieved.
-    """
+    """Find the gaps of some questions in their top k, the severest first."""
     cover = _coverage(context, which, k)
-    extents, words = _extents(context, which, k, cover), context.words
+    extents, surface = _extents(context, which, k, cover), context.words.surface
     found: list[list[Gap]] = []
     for row, question in enumerate(which.tolist()):
-        text = context.questions[question]
-        its = [
-            (
-                SEVERITIES.index(severity),
-                -place,
-                Gap(
-                    sentence(
-                        name,
-                        float(extents[name][row]),
-                        k,
-                        named_words(
-                            name,
-                            text,
-                            [words.surface[term] for term in cover.uncovered[row]],
-                            context,
-                        ),
-                    ),
-                    severity,
-                    name,
-                ),
-            )
-            for place, name in enumerate(LEVELS)
-            if (severity := _severity(name, float(extents[name][row]))) is not None
-        ]
-        found.append([gap for *_, gap in sorted(its, key=lambda item: item[:2], reverse=True)])
+        uncovered = [surface[term] for term in cover.uncovered[row]]
+        gaps = []
+        for place, (name, levels) in enumerate(LEVELS.items()):
+            extent = float(extents[name][row])
+            passed = sum(extent > level for level in levels)
+            if passed:  # no gap below the lowest level, or where the extent is not defined
+                named = _name_words(name, context.questions[question], uncovered, context)
+                gap = Gap(_describe(name, extent, k, named), SEVERITIES[passed - 1], name)
+                gaps.append((-passed, place, gap))
+        found.append([gap for *_, gap in sorted(gaps, key=lambda item: item[:2])])
     return found
 
 
-def _severity(name: ExpansionName, extent: float) -> Severity | None:
-    """Severity of an extent; none below the lowest level, or where it is not defined."""
-    passed = sum(extent > level for level in LEVELS[name])
-    return SEVERITIES[passed - 1] if passed else None
+def _name_words(
+    name: ExpansionName, question: str, uncovered: list[str], context: ExpansionContext
+) -> str:
+    """Quote some words of the question that a gap is about; empty where it is about none."""
+    words: list[str] = []
+    if name in {"synonym", "hypernym", "negative_sampling"}:
+        words = uncovered
+    elif name == "code_pattern":
+        n_terms, runs = context.batch.space.n_terms, find_runs(question)
+        words = [
+            run
+            for run, row in zip(runs, context.words.table.query_terms(runs), strict=True)
+            if is_identifier(run) or any(term >= n_terms for term in row)
+        ]
+    chosen = list(dict.fromkeys(filter(None, words)))[:NAMED]
+    return ", ".join(f"“{quoted(word, WORD_CHARS)}”" for word in chosen)
+
+
+def _describe(name: ExpansionName, extent: float, k: int, named: str) -> str:
+    """Say what a gap of some extent in [0, 1] is; `named` are quoted words or empty."""
+    share = f"{100 * extent:.0f} %"
+    words = f": {named}" if named else ""
+    return {
+        "synonym": f"the first {k} results leave out {share} of what the question asks, by rarity"
+        f" of its words{words}",
+        "related_concept": f"no single result holds more than {100 * (1 - extent):.0f} % of what"
+        " the question asks, by rarity of its words",
+        "code_pattern": "the question has identifiers or words that the corpus does not write that"
+        f" way{words}",
+        "reformulation": f"{share} of the first {k} results are not among those of a second"
+        " retriever",
+        "hypernym": f"the question's words are rare and not all of them are found{words}",
+        "negative_sampling": f"the first {k} results are much alike and leave out words of the"
+        f" question{words}",
+        "hyponym": f"the question's words are general and no result stands out among the first {k}",
+    }[name]
 
 
 def _coverage(context: ExpansionContext, which: IntArray, k: int) -> _Coverage:
@@ -130,116 +130,86 @@ def _coverage(context: ExpansionContext, which: IntArray, k: int) -> _Coverage:
     batch, space = context.batch, context.batch.space
     asked = batch.known[which]
     asked.data = space.idf[asked.indices]
-    known = np.asarray(asked.sum(axis=1)).ravel()
-    most = float(space.idf.max(initial=1.0))
-    missing = (
-        np.array(
-            [
-                len({term for term in batch.query_terms[place] if term >= space.n_terms})
-                for place in which.tolist()
-            ],
-            dtype=np.float64,
-        )
-        * most
+    n_unknown = np.array(
+        [
+            len({term for term in batch.query_terms[place] if term >= space.n_terms})
+            for place in which.tolist()
+        ],
+        dtype=np.float64,
     )
-    total = np.maximum(known + missing, 1e-9)
+    missing = n_unknown * float(space.idf.max(initial=1.0))
+    total = np.maximum(np.asarray(asked.sum(axis=1)).ravel() + missing, 1e-9)
     rows = batch.rows[which, :k]
     held = np.zeros((len(which), rows.shape[1]))
     union = csr_array(asked.shape, dtype=np.float64)
     for place in range(rows.shape[1]):
-        there = rows[:, place] >= 0
+        retrieved = (rows[:, place] >= 0)[:, None].astype(np.float64)
         present = space.counts[np.maximum(rows[:, place], 0)] > 0
-        covered = asked.multiply(present).tocsr()
-        covered = covered.multiply(there[:, None].astype(np.float64)).tocsr()
+        covered = asked.multiply(present).tocsr().multiply(retrieved).tocsr()
         held[:, place] = np.asarray(covered.sum(axis=1)).ravel()
         union = union.maximum(covered)
     left = (asked - union).tocsr()
     uncovered = []
     for row in range(len(which)):
-        part = slice(left.indptr[row], left.indptr[row + 1])
-        its, values = left.indices[part], left.data[part]
-        uncovered.append(
-            [
-                int(term)
-                for term, value in sorted(
-                    zip(its.tolist(), values.tolist(), strict=True),
-                    key=lambda pair: (-pair[1], pair[0]),
-                )
-                if value > 0
-            ]
-        )
-    first = held[:, 0] if held.shape[1] else np.zeros(len(which))
+        span = slice(left.indptr[row], left.indptr[row + 1])
+        terms, values = left.indices[span], left.data[span]
+        ranked = np.lexsort((terms, -values))
+        uncovered.append([int(terms[at]) for at in ranked if values[at] > 0])
     return _Coverage(
-        np.asarray(union.sum(axis=1)).ravel() / total,
-        held.max(axis=1, initial=0.0) / total,
-        first / total,
-        missing / total,
-        uncovered,
+        union=np.asarray(union.sum(axis=1)).ravel() / total,
+        best=held.max(axis=1, initial=0.0) / total,
+        first=(held[:, 0] if held.shape[1] else np.zeros(len(which))) / total,
+        unknown=missing / total,
+        uncovered=uncovered,
     )
 
 
 def _extents(
     context: ExpansionContext, which: IntArray, k: int, cover: _Coverage
 ) -> dict[ExpansionName, FloatArray]:
-    """Extent of each gap in [0, 1], [n] each; NaN where it is not defined."""
-    batch, words = context.batch, context.words
+    """Compute the extent of each gap in [0, 1], [n] each; NaN where it is not defined."""
+    batch, space = context.batch, context.words.space
     rows, raw = batch.rows[which, :k], batch.raw[which, :k]
-    there = rows >= 0
     none = np.full(len(which), np.nan)
-    last = (
-        np.take_along_axis(raw, np.maximum(there.sum(axis=1) - 1, 0)[:, None], axis=1)[:, 0]
-        if rows.shape[1]
-        else none
-    )
-    flat = (
-        np.where(
-            (there.sum(axis=1) > 1) & (raw[:, 0] > 0),
-            last / np.where(raw[:, 0] > 0, raw[:, 0], 1.0),
-            np.nan,
-        )
-        if rows.shape[1]
-        else none
-    )
+    flat = none
+    if rows.shape[1]:
+        n_found, top = (rows >= 0).sum(axis=1), raw[:, 0]
+        last = np.take_along_axis(raw, np.maximum(n_found - 1, 0)[:, None], axis=1)[:, 0]
+        flat = np.where((n_found > 1) & (top > 0), last / np.where(top > 0, top, 1.0), np.nan)
     known = batch.known[which]
-    idf = words.space.idf[known.indices] / max(float(words.space.idf.max(initial=1.0)), 1e-9)
+    idf = space.idf[known.indices] / max(float(space.idf.max(initial=1.0)), 1e-9)
     counts = np.diff(known.indptr)
     query = np.repeat(np.arange(len(which)), counts)
-    mean = np.bincount(query, idf, minlength=len(which)) / np.maximum(counts, 1)
-    identifier = np.array(
-        [_share_of_identifiers(context.questions[place]) for place in which.tolist()]
-    )
+    rarity = np.bincount(query, idf, minlength=len(which)) / np.maximum(counts, 1)
+    rarity = np.where(counts > 0, rarity, np.nan)
+    runs = [find_runs(text) for text in context.texts(which)]
+    identifiers = np.array([sum(map(is_identifier, own)) / max(len(own), 1) for own in runs])
+    left_out = np.clip(1.0 - cover.union, 0.0, 1.0)
     return {
-        "synonym": np.clip(1.0 - cover.union, 0.0, 1.0),
+        "synonym": left_out,
         "related_concept": np.clip(1.0 - cover.best, 0.0, 1.0),
-        "code_pattern": np.maximum(cover.unknown, identifier * (1.0 - cover.first)),
+        "code_pattern": np.maximum(cover.unknown, identifiers * (1.0 - cover.first)),
         "reformulation": none
         if batch.other_rows is None
         else 1.0 - _overlap(rows, batch.other_rows[which, :k]),
-        "hypernym": np.where(counts > 0, mean, np.nan)
-        * np.clip(1.0 - cover.union, 0.0, 1.0) ** 0.5,
-        "negative_sampling": _alike(words.chunk_vectors, rows) * (cover.union < 1.0),
-        "hyponym": np.where(counts > 0, 1.0 - mean, np.nan) * flat,
+        "hypernym": rarity * left_out**0.5,
+        "negative_sampling": _alikeness(context.words.chunk_vectors, rows) * (cover.union < 1.0),
+        "hyponym": (1.0 - rarity) * flat,
     }
 
 
-def _share_of_identifiers(question: str) -> float:
-    runs = runs_of(question)
-    return sum(map(is_identifier, runs)) / len(runs) if runs else 0.0
-
-
-def _overlap(rows: Rows, others: Rows) -> FloatArray:
-    """Share of the shorter list that stands in the other."""
-    both = (
-        ((rows[:, :, None] == others[:, None, :]) & (rows >= 0)[:, :, None]).any(axis=2).sum(axis=1)
-    )
+def _overlap(rows: Int32Array, others: Int32Array) -> FloatArray:
+    """Compute the share of the shorter list that stands in the other."""
+    same = (rows[:, :, None] == others[:, None, :]) & (rows >= 0)[:, :, None]
+    both = same.any(axis=2).sum(axis=1)
     size = np.minimum((rows >= 0).sum(axis=1), (others >= 0).sum(axis=1))
     return np.where(size > 0, both / np.maximum(size, 1), np.nan)
 
 
-def _alike(vectors: Vectors, rows: Rows) -> FloatArray:
-    """Mean cosine of the retrieved chunks with each other; NaN for fewer than two."""
-    there = rows >= 0
-    sums = np.where(there[:, :, None], vectors[np.maximum(rows, 0)], 0.0).sum(axis=1)
-    count = there.sum(axis=1)
+def _alikeness(vectors: Float32Array, rows: Int32Array) -> FloatArray:
+    """Compute the mean cosine of retrieved chunks with each other; NaN for fewer than two."""
+    retrieved = rows >= 0
+    sums = np.where(retrieved[:, :, None], vectors[np.maximum(rows, 0)], 0.0).sum(axis=1)
+    count = retrieved.sum(axis=1)
     pairs = (np.einsum("nd,nd->n", sums, sums) - count) / np.maximum(count * (count - 1), 1)
     return np.where(count > 1, pairs, np.nan).astype(np.float64)

@@ -1,24 +1,283 @@
-"""The append-only table of outcomes: recording, correcting, reading what stands now, and which rows may fit a calibrator.
+"""Keep outcomes, the judged misses of retrievals, in an append-only table.
 
-Belongs here: the store. Nothing in it is ever updated or deleted. Which of its rows may fit a calibrator is `outcome_use`; files that come
-in are `outcome_lines` and `claims`, samples to be judged `audits`.
+Nothing in the table is updated or deleted. A correction is a new row that supersedes the old one.
+Claims of production traffic and audits are in `audits`, imported files in `outcome_files`.
 """
 
 import dataclasses
+import datetime as dt
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 
-from rag_eval.records.outcomes import MAX_NOTE, Outcome
-from rag_eval.records.problems import InputError, Problem, quoted
-from rag_eval.storage.sql import SqlStore, Transaction
-from rag_eval.uncertainty.inclusion import pooled
-from rag_eval.uncertainty.naming import is_named, new_outcome
-from rag_eval.uncertainty.outcome_rows import TABLE, as_frame, joined, of_row, row_of
+from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.types import (
+    AUDITS,
+    MAX_NOTE,
+    MISSED_BY_FEEDBACK,
+    RETRIEVAL_OUTCOMES,
+    OutcomeOutcomes,
+    Shown,
+)
+from rag_eval.gold.loading import group_ids
+from rag_eval.storage.hashing import digest
+from rag_eval.storage.sql import ColumnSpec, Row, SqlStore, TableSpec, Transaction
 
-LOOKED_UP: Final = 10_000
-"""Names looked up at once: databases bound the parameters of a statement."""
+# ---- Identities: hashes of the content, so that recording a thing twice adds nothing
+
+
+def claim_id_of(
+    strategy_fingerprint: str, query_id: str, paraphrase_id: str, seed: int, text: str
+) -> str:
+    """Identify the retrieval of a gold question, equal on every night, 32 hex digits."""
+    return digest(["claim", strategy_fingerprint, query_id, paraphrase_id, seed, text])
+
+
+def outcome_id_of(
+    claim_id: str, target: str, k: int, gold_source: str, supersedes: str | None = None
+) -> str:
+    """Identify an outcome, 32 hex digits.
+
+    Two corrections of one outcome have the same id. So only one of them is recorded, and a chain
+    of corrections never forks.
+    """
+    return digest(["outcome", claim_id, target, k, gold_source, supersedes or ""])
+
+
+def question_id(text: str) -> str:
+    """Identify a question by its words, whatever their case, width and spacing.
+
+    Returns `q-` and 32 hex digits.
+
+    >>> question_id("What is  NaN?") == question_id("what is nan?")
+    True
+    """
+    return f"q-{digest(' '.join(unicodedata.normalize('NFKC', text).casefold().split()))}"
+
+
+def new_outcome(**fields: Any) -> OutcomeOutcomes:
+    """Make an outcome with its id; raises pydantic.ValidationError for fields that do not fit."""
+    claim_id, target, k = fields["claim_id"], fields["target"], fields["k"]
+    name = outcome_id_of(claim_id, target, k, fields["gold_source"], fields.get("supersedes"))
+    return OutcomeOutcomes.model_validate({**fields, "outcome_id": name})
+
+
+def has_own_id(outcome: OutcomeOutcomes) -> bool:
+    """Say whether the id of an outcome follows from its other fields."""
+    return outcome.outcome_id == outcome_id_of(*_key(outcome), outcome.supersedes)
+
+
+def _key(outcome: OutcomeOutcomes) -> tuple[str, str, int, str]:
+    return outcome.claim_id, outcome.target, outcome.k, outcome.gold_source
+
+
+# ---- Outcomes as rows of the table and as a frame.
+
+OUTCOMES_TABLE: Final = TableSpec(
+    "retrieval_outcomes",
+    (
+        ColumnSpec("outcome_id", "text", required=True),
+        ColumnSpec("claim_id", "text", required=True),
+        ColumnSpec("query_id", "text", required=True),
+        ColumnSpec("group_id", "text", required=True),
+        ColumnSpec("strategy", "text", required=True),
+        ColumnSpec("strategy_fingerprint", "text", required=True),
+        ColumnSpec("target", "text", required=True),
+        ColumnSpec("k", "integer", required=True),
+        ColumnSpec("missed", "boolean"),
+        ColumnSpec("missed_content", "text"),
+        ColumnSpec("agent_success", "boolean"),
+        ColumnSpec("gold_source", "text", required=True),
+        ColumnSpec("gold_strategies", "json"),
+        ColumnSpec("gold_documents", "json"),
+        ColumnSpec("audit_depth", "integer"),
+        ColumnSpec("inclusion_probability", "float"),
+        ColumnSpec("signals", "json"),
+        ColumnSpec("shown_value", "float"),
+        ColumnSpec("shown_status", "text", required=True),
+        ColumnSpec("shown_calibrator", "text"),
+        ColumnSpec("feedback", "text"),
+        ColumnSpec("supersedes", "text", required=True),
+        ColumnSpec("note", "text"),
+        ColumnSpec("at", "text", required=True),
+    ),
+    indexes=(("strategy_fingerprint", "target", "k"), ("strategy",)),
+    unique=(("outcome_id",), ("claim_id", "target", "k", "gold_source", "supersedes")),
+)
+BATCH: Final = 10_000
+"""Names that one query looks up: databases bound the parameters of a statement."""
+
+Columns = dict[str, list[Any]]
+
+
+def utc_text(at: dt.datetime) -> str:
+    """Write a time so that texts sort as times do."""
+    return f"{at.astimezone(dt.UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+def _row_of(outcome: OutcomeOutcomes) -> Row:
+    values = dict(outcome)
+    values |= {f"shown_{name}": value for name, value in dict(outcome.shown).items()}
+    values["signals"] = dict(outcome.signals)
+    values["supersedes"] = outcome.supersedes or ""
+    values["at"] = utc_text(outcome.at)
+    return [values[name] for name in OUTCOMES_TABLE.column_names]
+
+
+def _read_frame(columns: Columns) -> pd.DataFrame:
+    """Make the frame of outcomes, oldest first."""
+    made: dict[str, Any] = {}
+    for name, column in RETRIEVAL_OUTCOMES.columns.items():
+        values = columns[name]
+        if column.kind in {"float", "int"}:
+            kind = np.float64 if column.kind == "float" else np.int64
+            made[name] = np.array(values, dtype=kind)  # None becomes NaN
+        elif column.kind == "list":
+            empty: Any = {} if name == "signals" else []
+            filled = [empty if value is None else value for value in values]
+            made[name] = pd.Series(filled, dtype=object)
+        else:
+            filled = ["" if value is None else value for value in values]
+            made[name] = pd.Series(filled, dtype=object).astype(str)
+    # Sorted here, because databases collate text in their own ways.
+    return RETRIEVAL_OUTCOMES.check(
+        pd.DataFrame(made).sort_values(["at", "outcome_id"], kind="stable", ignore_index=True)
+    )
+
+
+def frame_of(outcomes: Iterable[OutcomeOutcomes]) -> pd.DataFrame:
+    """Write outcomes as a frame with the columns of `RETRIEVAL_OUTCOMES`, oldest first."""
+    rows = list(map(_row_of, outcomes))
+    names = OUTCOMES_TABLE.column_names
+    return _read_frame({name: [row[at] for row in rows] for at, name in enumerate(names)})
+
+
+def of_frame(frame: pd.DataFrame) -> list[OutcomeOutcomes]:
+    """Read outcomes from the frame, in its order."""
+    outcomes = []
+    for row in frame.to_dict("records"):
+        fields: dict[str, Any] = {}
+        for name, value in row.items():
+            is_empty = not isinstance(value, list | dict) and (value == "" or pd.isna(value))
+            fields[str(name)] = None if is_empty else value
+        fields["note"] = row["note"]
+        for name, kind in (("missed", bool), ("agent_success", bool), ("audit_depth", int)):
+            fields[name] = None if fields[name] is None else kind(fields[name])
+        shown = {name: fields.pop(f"shown_{name}") for name in Shown.model_fields}
+        outcomes.append(OutcomeOutcomes.model_validate({**fields, "shown": shown}))
+    return outcomes
+
+
+def join_groups(names: Iterable[str], ties: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Join names that share a tie; every name gets the smallest one of its component."""
+    ordered = sorted(set(names))
+    found = group_ids(ordered, [name for name, _ in ties], [tie for _, tie in ties])
+    return dict(zip(ordered, found, strict=True))
+
+
+def _join_recorded_groups(frame: pd.DataFrame) -> pd.DataFrame:
+    """Join the groups that share a question or a known gold document."""
+    own = frame[["group_id", "query_id"]].drop_duplicates()
+    ties = [
+        (group, f"document {document}")
+        for group, documents in zip(frame["group_id"], frame["gold_documents"], strict=True)
+        for document in documents
+    ]
+    if not ties and own["query_id"].is_unique:
+        return frame
+    ties += [(group, f"query {query}") for group, query in own.itertuples(index=False)]
+    groups = join_groups(frame["group_id"], ties)
+    return frame.assign(group_id=frame["group_id"].map(groups).astype(str))
+
+
+# ---- Which outcomes serve which purpose.
+
+_THOROUGH: Final = {"deep_audit": 0, "human": 1, "qrels": 2, "llm_judge": 3}
+"""Gold sources that can fit a calibrator, the most thorough first."""
+
+
+def _keep_fitting(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep outcomes that are judged, were chosen with a known probability, and no feedback."""
+    known = frame["missed"].notna() & frame["inclusion_probability"].notna()
+    return frame[known & (frame["gold_source"] != "user_feedback")]
+
+
+def fit_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep the outcomes that may fit a calibrator, one for each claim, target and K.
+
+    Of several gold sources the most thorough one judges. The largest of their inclusion
+    probabilities counts, because any of them would have led to a judgement. Adds `weight`,
+    1 / inclusion probability, and makes `missed` bool.
+    """
+    kept = _keep_fitting(frame)
+    key = ["claim_id", "target", "k"]
+    largest = kept.groupby(key, sort=False)["inclusion_probability"].transform("max")
+    order = kept["gold_source"].map(_THOROUGH).sort_values(kind="stable").index
+    kept = kept.assign(
+        inclusion_probability=largest, weight=1 / largest, missed=kept["missed"].astype(bool)
+    )
+    return kept.loc[order].drop_duplicates(key).sort_index().reset_index(drop=True)
+
+
+def first_judgements(history: pd.DataFrame) -> pd.DataFrame:
+    """Keep the first judgement of each claim that could fit a calibrator, superseded or not.
+
+    Until then the outcome of the claim was unknown. `history` is of one target and K.
+    """
+    ordered = _keep_fitting(history).sort_values(["at", "outcome_id"], kind="stable")
+    return ordered.drop_duplicates("claim_id").reset_index(drop=True)
+
+
+def refuse_own_gold(frame: pd.DataFrame, strategy: str) -> None:
+    """Refuse to calibrate a strategy on gold that only its own retrieval found.
+
+    What it never retrieves could not become gold. `strategy` is a name or a fingerprint, `frame`
+    is as `OutcomeStore.current` gives it. Raises InputError `own_gold`.
+    """
+    own_rows = frame[(frame["strategy"] == strategy) | (frame["strategy_fingerprint"] == strategy)]
+    own = {strategy, *own_rows["strategy"], *own_rows["strategy_fingerprint"]}
+    judged_from = set(map(tuple, own_rows["gold_strategies"]))
+    if not judged_from or not all(names and own.issuperset(names) for names in judged_from):
+        return
+    name = quoted(strategy)
+    named = sorted({quoted(name) for names in judged_from for name in names})
+    raise InputError(
+        Problem(
+            "own_gold",
+            f"the gold of all {len(own_rows)} outcomes of {name} was judged from what {name}"
+            " itself retrieved. What it never retrieves could not become gold, so its misses"
+            " cannot show and a calibrator would learn that there are few",
+            field="gold_strategies",
+            found=", ".join(named[:5]),
+            accepted="outcomes whose gold depends on no strategy (gold_strategies is empty: qrels"
+            " of a collection, a search of the corpus by hand), or was judged from other"
+            " strategies' retrieval too",
+        )
+    )
+
+
+def standing_feedback(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep the feedback of users that was not taken back."""
+    is_feedback = frame["gold_source"] == "user_feedback"
+    taken_back = frame["missed"].isna() & frame["feedback"].map(MISSED_BY_FEEDBACK).notna()
+    return frame[is_feedback & ~taken_back]
+
+
+def feedback_without_audit(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep feedback on claims that no person has judged, complaints first, then the newest."""
+    audited = frame.loc[frame["gold_source"].isin(AUDITS) & frame["missed"].notna(), "claim_id"]
+    kept = standing_feedback(frame)
+    kept = kept[~kept["claim_id"].isin(audited)]
+    newest = kept.sort_values("at", ascending=False, kind="stable")
+    order = (newest["feedback"] != "something_missing").sort_values(kind="stable").index
+    return newest.loc[order].reset_index(drop=True)
+
+
+# ---- The store.
+
 _JUDGEMENT: Final = (
     "outcome_id",
     "claim_id",
@@ -35,16 +294,10 @@ _JUDGEMENT: Final = (
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """What became of recorded outcomes. All that is named in `added` and `already_there` is kept, whatever happens next.
+    """Results of recording outcomes, by id; a recorded outcome is on disk.
 
-    Parameters
-    ----------
-    added
-        Names of new rows, corrections that were made among them.
-    already_there
-        Names of offered outcomes that were there before.
-    differing
-        Those of `already_there` of which something else stands now and was left standing -> the name of what stands.
+    `added` are new rows, corrections among them. `differing` maps those of `already_there` of
+    which another judgement stands to the id of that judgement.
     """
 
     added: tuple[str, ...] = ()
@@ -53,61 +306,49 @@ class Recorded:
 
 
 class OutcomeStore:
-    """Outcomes in a SQL store; several processes may write at once.
+    """Outcomes in SQLite or PostgreSQL; several processes may write at once.
 
-    Parameters
-    ----------
-    store
-        SQLite or PostgreSQL; the table is made where it is absent.
-
-    Raises
-    ------
-    InputError
-        The store cannot be used, or its table has other columns.
+    Raises InputError where the store cannot be used, or its table has other columns.
     """
 
     def __init__(self, store: SqlStore) -> None:
         self.sql = store
-        store.create(TABLE)
+        store.create(OUTCOMES_TABLE)
 
-    def record(self, outcomes: Iterable[Outcome], *, because: str | None = None) -> Recorded:
-        """Add outcomes in one transaction: all that are new, or none when it fails. What is there already is not added again.
+    def record(
+        self, outcomes: Iterable[OutcomeOutcomes], *, because: str | None = None
+    ) -> Recorded:
+        """Add the outcomes that are new, in one transaction.
 
-        Parameters
-        ----------
-        outcomes
-            A correction names what it supersedes, which must be there or among them.
-        because
-            What the judgements rest on, such as the version of the gold; stands before their note. Where something else stands for an offered
-            outcome, a row that supersedes it is added, once for each reason: what a person corrected after that is left alone. Without
-            it a difference is only reported.
+        `because` says what the judgements rest on, such as the version of the gold, and begins
+        their note. With it, an outcome that differs from what stands supersedes it, once for each
+        reason: a later correction by a person is left alone. Without it a difference is only
+        reported.
 
-        Raises
-        ------
-        InputError
-            `unknown_outcome`: what a correction supersedes is not there or is another claim's.
-        ValueError
-            An outcome does not have the name that follows from what it is.
+        Raises InputError `unknown_outcome` where a correction supersedes no outcome of its claim,
+        and ValueError for an id that does not follow from the other fields.
         """
         offered = {
-            outcome.outcome_id: outcome if because is None else _for_reason(outcome, because)
+            outcome.outcome_id: outcome if because is None else _give_reason(outcome, because)
             for outcome in outcomes
         }
-        if any(not is_named(outcome) for outcome in offered.values()):
+        if not all(map(has_own_id, offered.values())):
             raise ValueError(
                 "an outcome_id does not follow from claim_id, target, k, gold_source and supersedes"
             )
         with self.sql.transaction() as transaction:
-            self._check_superseded(transaction, offered)
+            _check_superseded(transaction, offered)
             added = _add(transaction, offered.values())
             there = [outcome for name, outcome in offered.items() if name not in added]
             chains = _Chains(transaction, there)
             differing = [outcome for outcome in there if chains.differs(outcome)]
             if because is not None and differing:
                 mended = {
-                    outcome.outcome_id: chains.correction(outcome)
+                    outcome.outcome_id: new_outcome(
+                        **{**dict(outcome), "supersedes": chains.last(outcome)}
+                    )
                     for outcome in differing
-                    if not chains.was_said(outcome)
+                    if not chains.has_reason(outcome)
                 }
                 added |= _add(transaction, mended.values())
                 differing = [
@@ -123,122 +364,68 @@ class OutcomeStore:
             {outcome.outcome_id: chains.last(outcome) for outcome in differing},
         )
 
-    def _check_superseded(self, transaction: Transaction, offered: dict[str, Outcome]) -> None:
-        wanted = {
-            outcome.supersedes: outcome
-            for outcome in offered.values()
-            if outcome.supersedes is not None
-        }
-        found = {
-            name: (*_key(outcome), outcome.strategy_fingerprint)
-            for name, outcome in offered.items()
-        }
-        for row in _rows(_look_up(transaction, "outcome_id", wanted.keys() - found.keys())):
-            found[row["outcome_id"]] = (*_row_key(row), row["strategy_fingerprint"])
-        wrong = [
-            outcome
-            for name, outcome in wanted.items()
-            if found.get(name) != (*_key(outcome), outcome.strategy_fingerprint)
-        ]
-        if wrong:
-            accepted = "the outcome_id of an outcome of the same claim, target, k, gold source and strategy"
-            raise InputError(
-                [
-                    Problem(
-                        "unknown_outcome",
-                        "there is no such outcome to correct",
-                        field="supersedes",
-                        found=quoted(outcome.supersedes),
-                        accepted=accepted,
-                    )
-                    for outcome in wrong[:100]
-                ]
-            )
-
     def current(
         self,
         *,
-        strategy: str | None = None,
-        strategy_fingerprint: str | None = None,
-        target: str | None = None,
-        k: int | None = None,
-        gold_sources: Sequence[str] | None = None,
         claim_ids: Sequence[str] | None = None,
+        gold_sources: Sequence[str] | None = None,
+        **equal: str | int | None,
     ) -> pd.DataFrame:
-        """Return what stands now: the last row of each chain, oldest first, with the columns of `RETRIEVAL_OUTCOMES`.
+        """Return the current outcomes: the last row of each chain, oldest first.
 
-        Groups whose questions share a known gold document are joined; the group is then the smallest of its names. The inclusion probability of
-        an audit is that of being judged by any draw that could have taken the claim, see `inclusion`.
-
-        Parameters
-        ----------
-        strategy, strategy_fingerprint, target, k, gold_sources, claim_ids
-            Keep these only; None keeps all.
+        The columns are those of `RETRIEVAL_OUTCOMES`. Groups that share a question or a known gold
+        document are joined under their smallest name. `equal` are values of columns; None keeps
+        all.
         """
-        frame = self.history(
-            strategy=strategy,
-            strategy_fingerprint=strategy_fingerprint,
-            target=target,
-            k=k,
-            gold_sources=gold_sources,
-            claim_ids=claim_ids,
-        )
-        return pooled(
-            self.sql,
-            joined(frame[~frame["outcome_id"].isin(frame["supersedes"])].reset_index(drop=True)),
-        )
-
-    def as_recorded(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows of a frame as they were recorded, with those that they supersede and so on to the first of each chain, oldest first: they can be recorded anew."""
-        rows = self.history(claim_ids=sorted(set(frame["claim_id"])))
-        superseded = dict(zip(rows["outcome_id"], rows["supersedes"], strict=True))
-        wanted: set[str] = set()
-        for name in frame["outcome_id"]:
-            while name and name not in wanted:
-                wanted.add(name)
-                name = superseded[name]  # noqa: PLW2901 - along the chain
-        return rows[rows["outcome_id"].isin(wanted)].reset_index(drop=True)
+        frame = self.history(claim_ids=claim_ids, gold_sources=gold_sources, **equal)
+        last = frame[~frame["outcome_id"].isin(frame["supersedes"])].reset_index(drop=True)
+        return _join_recorded_groups(last)
 
     def history(
         self,
         *,
         claim_ids: Sequence[str] | None = None,
         gold_sources: Sequence[str] | None = None,
-        **equal: Any,
+        **equal: str | int | None,
     ) -> pd.DataFrame:
-        """Return every row, superseded ones too, oldest first, groups and probabilities as they were recorded; the parameters are those of `current`."""
+        """Return every row, oldest first, with the groups that were recorded; see `current`."""
         where: dict[str, Any] = {name: value for name, value in equal.items() if value is not None}
         if gold_sources is not None:
             where["gold_source"] = list(gold_sources)
+        names = OUTCOMES_TABLE.column_names
         with self.sql.reading() as transaction:
-            return as_frame(
-                transaction.columns(TABLE, where)
-                if claim_ids is None
-                else _look_up(transaction, "claim_id", set(claim_ids), where, TABLE.column_names)
-            )
+            if claim_ids is None:
+                return _read_frame(transaction.columns(OUTCOMES_TABLE, where))
+            lookup = Lookup(OUTCOMES_TABLE, "claim_id", names)
+            return _read_frame(lookup.find(transaction, claim_ids, where))
 
-    def outcome(self, outcome_id: str) -> Outcome:
-        """Return one outcome by its name or the start of it.
+    def as_recorded(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of a frame as they were recorded, with the rows that they supersede.
 
-        Raises
-        ------
-        InputError
-            `unknown_outcome`: none or more than one begins so.
+        Oldest first, so that they can be recorded anew.
+        """
+        rows = self.history(claim_ids=sorted(set(frame["claim_id"])))
+        superseded = dict(zip(rows["outcome_id"], rows["supersedes"], strict=True))
+        wanted: set[str] = set()
+        for outcome_id in frame["outcome_id"]:
+            link = outcome_id
+            while link and link not in wanted:
+                wanted.add(link)
+                link = superseded[link]
+        return rows[rows["outcome_id"].isin(wanted)].reset_index(drop=True)
+
+    def outcome(self, outcome_id: str) -> OutcomeOutcomes:
+        """Return one outcome by its id or the start of it.
+
+        Raises InputError `unknown_outcome` where no outcome or several begin so.
         """
         with self.sql.reading() as transaction:
-            found = transaction.select(TABLE, {"outcome_id": outcome_id})
-            if not found and outcome_id:
-                names = [
-                    name
-                    for name in transaction.columns(TABLE, None, ["outcome_id"])["outcome_id"]
-                    if name.startswith(outcome_id)
-                ]
-                found = transaction.select(TABLE, {"outcome_id": names[:2]})
-        if len(found) != 1:
+            every = transaction.columns(OUTCOMES_TABLE, None, ["outcome_id"])["outcome_id"]
+        names = [name for name in every if outcome_id and name.startswith(outcome_id)]
+        names = [outcome_id] if outcome_id in names else names
+        if len(names) != 1:
             message = (
-                "no outcome has this name"
-                if not found
-                else "several outcomes have names that begin so"
+                "several outcomes have ids that begin so" if names else "no outcome has this id"
             )
             raise InputError(
                 Problem(
@@ -249,84 +436,177 @@ class OutcomeStore:
                     accepted="an outcome_id as rag-eval outcome list shows it, or its start",
                 )
             )
-        return of_row(found[0])
+        return of_frame(self.history(outcome_id=names[0]))[0]
 
 
-def _key(outcome: Outcome) -> tuple[str, str, int, str]:
-    return outcome.claim_id, outcome.target, outcome.k, outcome.gold_source
+@dataclasses.dataclass(frozen=True)
+class Lookup:
+    """Finds the rows of a table whose `column` is one of many names."""
+
+    table: TableSpec
+    column: str
+    wanted: Sequence[str]
+
+    def find(
+        self, transaction: Transaction, names: Iterable[str], where: Mapping[str, Any] | None = None
+    ) -> Columns:
+        """Return the wanted columns of the rows."""
+        ordered = sorted(set(names))
+        found: Columns = {name: [] for name in self.wanted}
+        for start in range(0, len(ordered), BATCH):
+            chosen = {**(where or {}), self.column: ordered[start : start + BATCH]}
+            part = transaction.columns(self.table, chosen, list(self.wanted))
+            for name, values in part.items():
+                found[name] += values
+        return found
 
 
-def _row_key(row: dict[str, Any]) -> tuple[str, str, int, str]:
+def _find_judgements(
+    transaction: Transaction, column: str, names: Iterable[str]
+) -> list[dict[str, Any]]:
+    columns = Lookup(OUTCOMES_TABLE, column, _JUDGEMENT).find(transaction, names)
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _check_superseded(transaction: Transaction, offered: Mapping[str, OutcomeOutcomes]) -> None:
+    corrections = {
+        outcome.supersedes: outcome
+        for outcome in offered.values()
+        if outcome.supersedes is not None
+    }
+    found = {
+        name: (*_key(outcome), outcome.strategy_fingerprint) for name, outcome in offered.items()
+    }
+    for row in _find_judgements(transaction, "outcome_id", corrections.keys() - found.keys()):
+        found[row["outcome_id"]] = (*_row_key(row), row["strategy_fingerprint"])
+    problems = [
+        Problem(
+            "unknown_outcome",
+            "there is no such outcome to correct",
+            field="supersedes",
+            found=quoted(name),
+            accepted="the outcome_id of an outcome of the same claim, target, k, gold source and"
+            " strategy",
+        )
+        for name, outcome in corrections.items()
+        if found.get(name) != (*_key(outcome), outcome.strategy_fingerprint)
+    ]
+    if problems:
+        raise InputError(problems[:100])
+
+
+def _row_key(row: Mapping[str, Any]) -> tuple[str, str, int, str]:
     return row["claim_id"], row["target"], row["k"], row["gold_source"]
 
 
 class _Chains:
-    """Rows of some outcomes' claims as they are in the table, by claim, target, k and gold source."""
+    """The recorded judgements of some outcomes' claims, by claim, target, k and gold source."""
 
-    def __init__(self, transaction: Transaction, outcomes: Sequence[Outcome]) -> None:
-        rows = _rows(_look_up(transaction, "claim_id", {outcome.claim_id for outcome in outcomes}))
+    def __init__(self, transaction: Transaction, outcomes: Sequence[OutcomeOutcomes]) -> None:
+        claims = {outcome.claim_id for outcome in outcomes}
+        rows = _find_judgements(transaction, "claim_id", claims)
         superseded = {row["supersedes"] for row in rows}
         self._last = {_row_key(row): row for row in rows if row["outcome_id"] not in superseded}
         self._notes = {(_row_key(row), row["note"]) for row in rows}
 
-    def differs(self, offered: Outcome) -> bool:
-        """Whether a judgement is not the one that stands; one whose inclusion probability is only known now differs too."""
+    def differs(self, offered: OutcomeOutcomes) -> bool:
+        """Say whether another judgement stands, or one of unknown inclusion probability."""
         last = self._last[_key(offered)]
         return last["missed"] is not offered.missed or (
             last["inclusion_probability"] is None and offered.inclusion_probability is not None
         )
 
-    def was_said(self, offered: Outcome) -> bool:
-        """Whether the table already has what this reason led to."""
+    def has_reason(self, offered: OutcomeOutcomes) -> bool:
+        """Say whether a judgement with this reason was recorded before."""
         return (_key(offered), offered.note) in self._notes
 
-    def correction(self, offered: Outcome) -> Outcome:
-        """Supersede what stands by an outcome."""
-        return new_outcome(**{**dict(offered), "supersedes": self.last(offered)})
-
-    def last(self, offered: Outcome) -> str:
-        """Name of what stands."""
+    def last(self, offered: OutcomeOutcomes) -> str:
+        """Return the id of the current outcome."""
         return str(self._last[_key(offered)]["outcome_id"])
 
 
-def _for_reason(outcome: Outcome, because: str) -> Outcome:
-    return outcome.model_copy(
-        update={"note": (f"{because}: {outcome.note}" if outcome.note else because)[:MAX_NOTE]}
+def _give_reason(outcome: OutcomeOutcomes, because: str) -> OutcomeOutcomes:
+    note = f"{because}: {outcome.note}" if outcome.note else because
+    return outcome.model_copy(update={"note": note[:MAX_NOTE]})
+
+
+def _add(transaction: Transaction, outcomes: Iterable[OutcomeOutcomes]) -> set[str]:
+    # All writers keep one order, so that no two wait for each other.
+    ordered = sorted(outcomes, key=lambda outcome: (*_key(outcome), outcome.outcome_id))
+    return transaction.insert_new(OUTCOMES_TABLE, map(_row_of, ordered), "outcome_id")
+
+
+# ---- Groups of the gold's questions together with everything else that was asked.
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A question of production traffic, or one that was judged by hand, as it was recorded.
+
+    `ties` connect it beyond its names: `words_tie` of its text, and `document_tie` of each
+    document that is known to be gold for it.
+    """
+
+    query_id: str
+    group_id: str
+    ties: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionGroups:
+    """Joined groups, each under its smallest gold group, else under its smallest name.
+
+    `of_gold` maps query ids of the gold set, `of_asked` the recorded group ids of others.
+    """
+
+    of_gold: Mapping[str, str]
+    of_asked: Mapping[str, str]
+
+    def group(self, query_id: str, group_id: str) -> str:
+        """Return the group of a question; the gold set's group overrides a recorded group."""
+        return self.of_gold.get(query_id) or self.of_asked.get(group_id, group_id)
+
+
+def words_tie(question: str) -> str:
+    """Tie all questions with the words of this `question_id`."""
+    return f"question {question}"
+
+
+def document_tie(document: str) -> str:
+    """Tie all questions that have this gold document."""
+    return f"document {document}"
+
+
+def question_groups(
+    gold: Mapping[str, str], gold_ties: Iterable[tuple[str, str]], asked: Sequence[Asked]
+) -> QuestionGroups:
+    """Join the gold's groups with those of other questions, as connected components.
+
+    Two groups of the gold become one only where an asked question has ties to both. `gold` maps
+    query ids to groups, `gold_ties` are (query id, tie). An asked question with the id of a gold
+    question is that question, and the group that was recorded with it ties nothing.
+
+    >>> ties = [("q1", document_tie("x"))]
+    >>> asked = [Asked("other", "other", (document_tie("x"),))]
+    >>> groups = question_groups({"q1": "q1", "q2": "q2"}, ties, asked)
+    >>> groups.group("other", "other"), groups.group("q2", "q2")
+    ('q1', 'q2')
+    """
+    # "0" sorts before "1", so that the gold names a component.
+    pairs = []
+    for question in asked:
+        if question.query_id in gold:
+            pairs += [(f"0{gold[question.query_id]}", tie) for tie in question.ties]
+        else:
+            names = words_tie(question.query_id), f"group {question.group_id}"
+            pairs += [(f"1{question.group_id}", tie) for tie in (*names, *question.ties)]
+    wanted = {tie for _, tie in pairs}
+    if wanted:
+        pairs += [(f"0{gold[query]}", tie) for query, tie in gold_ties if tie in wanted]
+        pairs += [(f"0{group}", f"group {group}") for group in set(gold.values())]
+    nodes = {*(node for node, _ in pairs), *(f"0{group}" for group in gold.values())}
+    found = join_groups(nodes, pairs)
+    return QuestionGroups(
+        {query: found[f"0{group}"][1:] for query, group in gold.items()},
+        {node[1:]: name[1:] for node, name in found.items() if node.startswith("1")},
     )
-
-
-def _add(transaction: Transaction, outcomes: Iterable[Outcome]) -> set[str]:
-    # one order for all writers, so that no two wait for each other
-    ordered = sorted(
-        outcomes,
-        key=lambda outcome: (
-            outcome.claim_id,
-            outcome.target,
-            outcome.k,
-            outcome.gold_source,
-            outcome.outcome_id,
-        ),
-    )
-    return transaction.insert_new(TABLE, map(row_of, ordered), "outcome_id")
-
-
-def _look_up(
-    transaction: Transaction,
-    column: str,
-    names: Iterable[str],
-    where: dict[str, Any] | None = None,
-    wanted: Sequence[str] = _JUDGEMENT,
-) -> dict[str, list[Any]]:
-    """Columns of the rows that have one of some names."""
-    ordered = sorted(names)
-    found: dict[str, list[Any]] = {name: [] for name in wanted}
-    for start in range(0, len(ordered), LOOKED_UP):
-        for name, values in transaction.columns(
-            TABLE, {**(where or {}), column: ordered[start : start + LOOKED_UP]}, wanted
-        ).items():
-            found[name] += values
-    return found
-
-
-def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

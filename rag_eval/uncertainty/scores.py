@@ -1,176 +1,397 @@
-"""How good predicted miss probabilities are: proper scores, ranking, recalibration.
+"""How good predicted miss probabilities are, with intervals that resample whole groups.
 
-Belongs here: figures of one set of predictions. Every function takes weights and leading axes, so that repeats and resamples `[r, n]` are
-scored at once. Not here: intervals (`resampling`), calibration errors (`ece`, `smece`, `corp`), what is reported (`validation`).
+Scores take weights `[..., n]`, so that all resamples are scored at once.
 """
 
-from typing import NamedTuple
+import dataclasses
+import heapq
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from rag_eval.measures.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.measures.intervals import (
+    RESAMPLES,
+    clustered_interval,
+    effective_groups,
+    resample_weights,
+    wilson,
+)
 
+LEVELS = (0.025, 0.975)
+FIGURE_RESAMPLES = 2000
+MAX_UNDEFINED = 0.05
+"""Share of resamples in which a figure with an interval may be undefined (no miss was drawn)."""
 CLIP = 1e-6
-"""Probabilities are held in [CLIP, 1 - CLIP] for the log loss and the logit, so one sure and wrong prediction costs at most 13.8 nats."""
-_NEWTON_STEPS = 30
-_CONVERGED = 1e-8
+"""Predictions are clipped to [CLIP, 1 - CLIP]: a sure and wrong one costs at most 13.8 nats."""
+_ROUNDING = 1e-12
+_CELLS = 300_000
+"""Number of weights in one block, which fits into a processor's cache."""
+_NEWTON_STEPS, _CONVERGED = 30, 1e-8
 
 
-class Recalibration(NamedTuple):
-    """logit P(missed) = intercept + slope * logit(predicted), `[...]` each; NaN where it is not identified."""
+@dataclasses.dataclass(frozen=True)
+class Labelled:
+    """n judged retrievals of one strategy, for one target and K.
 
-    intercept: FloatArray
-    slope: FloatArray
+    `signals` [n, p] are not z-scored, NaN where not defined. `missed` [n] is the outcome. Folds
+    never split a `group` [n], and intervals resample groups. `weight` [n] is 1 / inclusion
+    probability. `question` [n] is the code of the question that a wording belongs to; wordings of
+    a question share a group.
+    """
+
+    names: tuple[str, ...]
+    signals: FloatArray
+    missed: BoolArray
+    group: IntArray
+    weight: FloatArray
+    question: IntArray
+
+    def __post_init__(self) -> None:
+        """Refuse parts of different lengths, and weights that are no inverse probabilities."""
+        parts = ("signals", "missed", "group", "weight", "question")
+        lengths = {name: len(getattr(self, name)) for name in parts}
+        shape = len(self.missed), len(self.names)
+        if len(set(lengths.values())) != 1 or self.signals.shape != shape:
+            raise ValueError(
+                f"parts differ in length: {lengths}, signals {self.signals.shape},"
+                f" names {len(self.names)}"
+            )
+        if len(self.weight) and not (np.isfinite(self.weight) & (self.weight >= 1)).all():
+            raise ValueError(
+                "weights must be finite and at least 1: they are inverse inclusion probabilities"
+            )
+
+    def __len__(self) -> int:
+        return len(self.missed)
+
+    def take(self, rows: BoolArray | IntArray) -> "Labelled":
+        """Keep some rows, by mask or index."""
+        return Labelled(
+            self.names,
+            self.signals[rows],
+            self.missed[rows],
+            self.group[rows],
+            self.weight[rows],
+            self.question[rows],
+        )
 
 
-def _ratio(above: FloatArray, below: FloatArray) -> FloatArray:
-    above, below = np.broadcast_arrays(
-        np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
+def grouped_folds(group: npt.ArrayLike, n_folds: int, rng: np.random.Generator) -> IntArray:
+    """Deal whole groups into folds of nearly equal size; return fold codes from 0, [n].
+
+    The largest group comes first (equal ones in random order), each into the smallest fold so far.
+    With fewer groups than folds only as many folds as groups are used.
+
+    >>> grouped_folds([5, 5, 5, 8, 8, 9], 2, np.random.default_rng(0)).tolist()
+    [0, 0, 0, 1, 1, 1]
+    """
+    _, code = np.unique(np.asarray(group, dtype=np.int64), return_inverse=True)
+    sizes = np.bincount(code)
+    order = rng.permutation(len(sizes))
+    order = order[np.argsort(-sizes[order], kind="stable")]
+    heap = [(0, fold) for fold in range(n_folds)]
+    fold_of = np.zeros(len(sizes), dtype=np.int64)
+    for at, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
+        dealt, fold = heap[0]
+        fold_of[at] = fold
+        heapq.heapreplace(heap, (dealt + size, fold))
+    return fold_of[code]
+
+
+def random_folds(n: int, n_folds: int, rng: np.random.Generator) -> IntArray:
+    """Deal single rows into equal folds that split groups, to measure the bias of such folds."""
+    return rng.permutation(np.arange(n, dtype=np.int64) % n_folds)
+
+
+class Figure(NamedTuple):
+    """A figure over n queries in n_groups groups, with its 95 % interval; None where undefined."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    n_groups: int
+
+
+NO_FIGURE = Figure(None, None, None, 0, 0)
+
+
+def finite(value: float) -> float | None:
+    """Turn NaN and infinity into None."""
+    return float(value) if np.isfinite(value) else None
+
+
+def mean_figure(values: FloatArray, group: IntArray, seed: int = 0) -> Figure:
+    """Compute the mean of values in [0, 1], [n], over queries; NaN was not looked at."""
+    known = ~np.isnan(values)
+    if not known.any():
+        return NO_FIGURE
+    bounds = clustered_interval(np.clip(values[known], 0, 1), group[known], seed)
+    value, low, high = (float(bound[0]) for bound in bounds)
+    # Rounding must not put the mean of equal values outside of its interval.
+    low_high = finite(min(low, value)), finite(max(high, value))
+    return Figure(value, *low_high, int(known.sum()), len(np.unique(group[known])))
+
+
+def compute_skill(brier_sum: FloatArray, misses: FloatArray, n: FloatArray) -> FloatArray:
+    """Compute 1 - Brier / (m (1 - m)) from sums over n queries; NaN where all or none missed.
+
+    m is the miss rate of the same queries. To know it beforehand is the harder reference to beat.
+    """
+    rate = misses / n
+    base = rate * (1 - rate)
+    undefined = np.full(np.shape(base), np.nan)
+    skill: FloatArray = 1 - np.divide(brier_sum / n, base, out=undefined, where=base > _ROUNDING)
+    return skill
+
+
+def group_sums(columns: FloatArray, group: IntArray) -> FloatArray:
+    """Add up columns [n, m] by group, [n_groups, m]."""
+    codes, code = np.unique(group, return_inverse=True)
+    sums = np.zeros((len(codes), columns.shape[1]))
+    np.add.at(sums, code, columns)
+    return sums
+
+
+def resample_sums(sums: FloatArray, seed: int, resamples: int = RESAMPLES) -> FloatArray:
+    """Sum up resampled groups, [resamples, m]."""
+    return np.concatenate(
+        [weights @ sums for weights in resample_weights(len(sums), seed, resamples)]
     )
+
+
+def bootstrap_bounds(
+    value: float, drawn: FloatArray, n_groups: int
+) -> tuple[float | None, float | None]:
+    """Give percentile bounds, stretched for few groups as those of `clustered_interval`.
+
+    None with a single group, or where most resamples have no value.
+    """
+    from scipy.stats import norm, t
+
+    known = drawn[np.isfinite(drawn)]
+    if n_groups <= 1 or len(known) < len(drawn) / 2 or not np.isfinite(value):
+        return None, None
+    stretch = (
+        float(t.ppf(0.975, n_groups - 1) / norm.ppf(0.975)) * (n_groups / (n_groups - 1)) ** 0.5
+    )
+    low, high = (float(bound) for bound in np.quantile(known, LEVELS))
+    return (
+        value - max(value - low, 0.0) * stretch,
+        value + max(high - value, 0.0) * stretch,
+    )
+
+
+def skill_figure(
+    predicted: FloatArray,
+    missed: FloatArray,
+    group: IntArray,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Figure:
+    """Compute the Brier skill over the queries that have both, [n] each, NaN = none."""
+    both = ~(np.isnan(predicted) | np.isnan(missed))
+    if not both.any():
+        return NO_FIGURE
+    y, p = missed[both], predicted[both]
+    sums = group_sums(np.column_stack([(p - y) ** 2, y, np.ones(len(y))]), group[both])
+    value = float(compute_skill(*sums.sum(axis=0)))
+    drawn = compute_skill(*resample_sums(sums, seed, resamples).T)
+    low, high = bootstrap_bounds(value, drawn, len(sums))
+    return Figure(finite(value), low, high, len(y), len(sums))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResampledFigure:
+    """A figure with its 95 % interval; NaN where it is undefined or has no interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def to_json(self) -> dict[str, float | None]:
+        """Write it as a JSON object; NaN is null."""
+        return {name: finite(value) for name, value in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Self:
+        """Read the values that `to_json` wrote."""
+        values = (document[name] for name in ("value", "low", "high"))
+        return cls(*(math.nan if value is None else float(value) for value in values))
+
+
+def group_intervals(
+    figures: Callable[[FloatArray], FloatArray],
+    group: IntArray,
+    weight: FloatArray,
+    seed: int,
+    resamples: int = FIGURE_RESAMPLES,
+) -> FloatArray:
+    """Give 95 % intervals [2, m] of figures by resampling whole groups with replacement.
+
+    `figures` maps weights [r, n] to [r, m], NaN where undefined. NaN comes back with a single
+    group, or where more than `MAX_UNDEFINED` of the resamples are undefined. Distances from the
+    figure are stretched by ``t / z * sqrt(G / (G - 1))`` as in `measures.intervals`, because the
+    bootstrap's spread is that of a population of G groups.
+    """
+    from scipy.stats import norm, t
+
+    _, code = np.unique(group, return_inverse=True)
+    n_groups = int(code.max(initial=-1)) + 1
+    value = figures(weight[None, :])[0]
+    ends = np.full((2, len(value)), np.nan)
+    if n_groups <= 1:
+        return ends
+    rows = max(1, _CELLS // len(code))
+    drawn = np.concatenate(
+        [
+            figures(block[start : start + rows][:, code] * weight)
+            for block in resample_weights(n_groups, seed, resamples)
+            for start in range(0, len(block), rows)
+        ]
+    )
+    defined = np.isnan(drawn).mean(axis=0) <= MAX_UNDEFINED
+    if not defined.any():
+        return ends
+    stretch = float(t.ppf(0.975, n_groups - 1) / norm.ppf(0.975)) * np.sqrt(
+        n_groups / (n_groups - 1)
+    )
+    # "weibull" expects 95 % between the ends, not 95 % of resamples - 1 steps
+    ends[:, defined] = np.nanquantile(drawn[:, defined], LEVELS, axis=0, method="weibull")
+    stretched: FloatArray = value + (ends - value) * stretch
+    return stretched
+
+
+def miss_rate(missed: BoolArray, group: IntArray, weight: FloatArray) -> ResampledFigure:
+    """Compute the weighted share of misses, with Wilson's interval on the effective groups."""
+    from scipy.stats import norm
+
+    _, code = np.unique(group, return_inverse=True)
+    totals, misses = np.bincount(code, weight), np.bincount(code, weight * missed)
+    total, n_groups = totals.sum(), len(totals)
+    value = misses.sum() / total
+    if n_groups <= 1:
+        return ResampledFigure(float(value), math.nan, math.nan)
+    variance = ((misses - value * totals) ** 2).sum() * n_groups / (n_groups - 1) / total**2
+    size = effective_groups(
+        np.array([value]), np.array([variance]), float(total**2 / (totals**2).sum())
+    )
+    low, high = wilson(np.array([value]), size, float(norm.ppf(0.975)))
+    return ResampledFigure(float(value), max(0.0, float(low[0])), min(1.0, float(high[0])))
+
+
+def _ratio(above: npt.ArrayLike, below: npt.ArrayLike) -> FloatArray:
+    """Divide; NaN where the divisor is not positive."""
+    above, below = np.broadcast_arrays(np.asarray(above, float), np.asarray(below, float))
     ratio: FloatArray = np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0)
     return ratio
 
 
 def weighted_mean(values: FloatArray, weight: FloatArray) -> FloatArray:
-    """Mean over the last axis, `[...]`; NaN where the weights add up to nothing."""
+    """Compute the mean over the last axis; NaN where the weights add up to nothing."""
     return _ratio(np.vecdot(values, weight), weight.sum(axis=-1))
 
 
 def squared_errors(predicted: FloatArray, missed: BoolArray) -> FloatArray:
-    """Squared difference of prediction and outcome, `[..., n]`; its weighted mean is the Brier score."""
+    """Square the differences of prediction and outcome, `[..., n]`."""
     errors: FloatArray = (predicted - missed) ** 2
     return errors
 
 
 def log_losses(predicted: FloatArray, missed: BoolArray) -> FloatArray:
-    """-ln of the probability given to what happened, `[..., n]`, predictions held in [CLIP, 1 - CLIP]."""
-    held = np.clip(predicted, CLIP, 1 - CLIP)
-    losses: FloatArray = -np.log(np.where(missed, held, 1 - held))
+    """Compute -ln of the clipped probability of the observed outcome, `[..., n]`."""
+    clipped = np.clip(predicted, CLIP, 1 - CLIP)
+    losses: FloatArray = -np.log(np.where(missed, clipped, 1 - clipped))
     return losses
 
 
 def brier(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
-    """Brier score `[...]`: weighted mean squared error."""
+    """Compute the Brier score `[...]`: the weighted mean squared error."""
     return weighted_mean(squared_errors(predicted, missed), weight)
 
 
-def log_loss(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
-    """Log loss `[...]` in nats, predictions held in [CLIP, 1 - CLIP]."""
-    return weighted_mean(log_losses(predicted, missed), weight)
-
-
 def base_rate_brier(missed: BoolArray, group: IntArray, weight: FloatArray) -> FloatArray:
-    """Brier score of the base rate, out of fold: every group is predicted by the weighted miss rate of all other groups.
+    """Compute the Brier score `[...]` of the miss rate of all other groups, out of fold.
 
-    Parameters
-    ----------
-    missed, group
-        `[n]`.
-    weight
-        `[..., n]`. In a resample that drew a group twice, both copies are left out together.
-
-    Returns
-    -------
-    array
-        `[...]`; NaN where a single group has weight.
+    In a resample that drew a group twice, both copies are left out together. NaN where a single
+    group has weight.
     """
     order = np.argsort(group, kind="stable")
-    starts = (
-        np.flatnonzero(np.diff(group[order], prepend=group[order][0] - 1))
-        if len(group)
-        else np.zeros(0, dtype=np.int64)
-    )
+    starts = np.flatnonzero(np.diff(group[order], prepend=group.min(initial=0) - 1))
     total = np.add.reduceat(weight[..., order], starts, axis=-1)
     misses = np.add.reduceat((weight * missed)[..., order], starts, axis=-1)
     others = total.sum(axis=-1, keepdims=True) - total
+    # a rest of rounding is no group
     rate = _ratio(
         misses.sum(axis=-1, keepdims=True) - misses, np.where(others > 1e-9 * total, others, 0)
-    )  # rounding is no group
-    lost = np.where(
-        total > 0, rate**2 * total - 2 * rate * misses + misses, 0
-    )  # sum of w (rate - y)^2, as y^2 = y
+    )
+    # the sum of w (rate - y)^2, as y^2 = y
+    lost = np.where(total > 0, rate**2 * total - 2 * rate * misses + misses, 0)
     return _ratio(lost.sum(axis=-1), total.sum(axis=-1))
 
 
 def brier_skill(
     predicted: FloatArray, missed: BoolArray, group: IntArray, weight: FloatArray
 ) -> FloatArray:
-    """Brier skill `[...]` = 1 - Brier / Brier of the base rate of the other groups (`base_rate_brier`); NaN where nothing or everything missed."""
+    """Compute 1 - Brier / Brier of the other groups' miss rate, `[...]`; NaN for one class."""
     return 1 - _ratio(brier(predicted, missed, weight), base_rate_brier(missed, group, weight))
 
 
 def observed_expected(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
-    """Observed misses over predicted ones, `[...]`."""
-    return _ratio(
-        np.vecdot(missed.astype(np.float64), weight), np.vecdot(np.clip(predicted, CLIP, 1), weight)
-    )
+    """Divide observed misses by predicted ones, `[...]`."""
+    observed = np.vecdot(missed.astype(np.float64), weight)
+    return _ratio(observed, np.vecdot(np.clip(predicted, CLIP, 1), weight))
 
 
 def auroc(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
-    """Weighted probability `[...]` that a miss is predicted higher than a hit, ties half; NaN where one of both is absent.
+    """Compute the weighted probability `[...]` that a miss is predicted higher than a hit.
 
-    Parameters
-    ----------
-    predicted, missed, weight
-        `[..., n]`; missing leading axes are repeated.
+    Ties count half. NaN where misses or hits are absent.
     """
-    shape = np.broadcast_shapes(predicted.shape, missed.shape, weight.shape)
-    order = np.broadcast_to(np.argsort(predicted, axis=-1), shape)
-    ranked = np.take_along_axis(np.broadcast_to(predicted, shape), order, axis=-1)
-    missed = np.take_along_axis(np.broadcast_to(missed, shape), order, axis=-1)
-    weight = np.take_along_axis(np.broadcast_to(weight, shape), order, axis=-1)
-    hits = weight * ~missed
-    through = np.cumsum(hits, axis=-1)
-    rises = ranked[..., 1:] > ranked[..., :-1]
-    place = np.arange(shape[-1])
-    edge = np.ones((*shape[:-1], 1), dtype=bool)
-    first = np.maximum.accumulate(
-        np.where(np.concatenate([edge, rises], axis=-1), place, 0), axis=-1
-    )
-    last = np.minimum.accumulate(
-        np.where(np.concatenate([rises, edge], axis=-1), place, shape[-1])[..., ::-1], axis=-1
-    )[..., ::-1]
-    below = np.take_along_axis(through - hits, first, axis=-1)
-    within = np.take_along_axis(through, last, axis=-1) - below
-    misses = weight * missed
-    return _ratio(np.vecdot(misses, below + within / 2), misses.sum(axis=-1) * hits.sum(axis=-1))
+    order = np.argsort(predicted, kind="stable")
+    missed, weight = missed[order], weight[..., order]
+    starts = np.flatnonzero(np.diff(predicted[order], prepend=-np.inf))
+    hits = np.add.reduceat(weight * ~missed, starts, axis=-1)
+    misses = np.add.reduceat(weight * missed, starts, axis=-1)
+    below = np.cumsum(hits, axis=-1) - hits / 2
+    return _ratio(np.vecdot(misses, below), misses.sum(axis=-1) * hits.sum(axis=-1))
 
 
 def logit(predicted: FloatArray) -> FloatArray:
-    """ln(p / (1 - p)) of predictions held in [CLIP, 1 - CLIP]."""
-    held = np.clip(predicted, CLIP, 1 - CLIP)
-    odds: FloatArray = np.log(held) - np.log1p(-held)
+    """Compute ln(p / (1 - p)) of clipped predictions."""
+    clipped = np.clip(predicted, CLIP, 1 - CLIP)
+    odds: FloatArray = np.log(clipped) - np.log1p(-clipped)
     return odds
 
 
+class Recalibration(NamedTuple):
+    """logit P(missed) = intercept + slope * logit(predicted), `[...]`; NaN if not identified."""
+
+    intercept: FloatArray
+    slope: FloatArray
+
+
 def recalibration(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> Recalibration:
-    """Intercept and slope of the logistic recalibration (Cox 1958, Biometrika 45:562-565), by Newton's method; 0 and 1 when calibrated.
+    """Fit Cox's logistic recalibration (1958, Biometrika 45:562-565); 0 and 1 when calibrated.
 
-    Parameters
-    ----------
-    predicted, missed
-        `[n]`.
-    weight
-        `[..., n]`.
-
-    Returns
-    -------
-    Recalibration
-        `[...]` each; NaN where misses and hits are separated, one of them is absent, or all predictions are equal.
+    NaN where misses and hits are separated, one of them is absent, or all predictions are equal.
     """
     from scipy.special import expit
 
     odds = logit(predicted)
     centre, scale = odds.mean(), odds.std()
     leading = weight.shape[:-1]
-    if scale < 1e-12:  # noqa: PLR2004 - equal but for rounding
+    if scale < _ROUNDING:
         return Recalibration(np.full(leading, np.nan), np.full(leading, np.nan))
     x = (odds - centre) / scale
     total = weight.sum(axis=-1)
     rate = _ratio(np.vecdot(missed.astype(np.float64), weight), total)
     both = (rate > 0) & (rate < 1)
     level, slope = logit(np.where(both, rate, 0.5)), np.zeros(leading)
-    converged = np.zeros(leading, dtype=bool)
     for _ in range(_NEWTON_STEPS):
         mean = expit(level[..., None] + slope[..., None] * x)
         residual, information = weight * (missed - mean), weight * mean * (1 - mean)
@@ -180,20 +401,13 @@ def recalibration(predicted: FloatArray, missed: BoolArray, weight: FloatArray) 
             break
         own, cross, other = information.sum(axis=-1), information @ x, information @ (x * x)
         determinant = own * other - cross**2
-        solvable = ~converged & (determinant > 1e-12 * total**2)
+        solvable = ~converged & (determinant > _ROUNDING * total**2)
         safe = np.where(solvable, determinant, 1)
-        # a step is held at 5: a separated sample runs away and stays unconverged instead of overflowing
-        level = level + np.where(
-            solvable, np.clip((other * of_level - cross * of_slope) / safe, -5, 5), 0
-        )
-        slope = slope + np.where(
-            solvable, np.clip((own * of_slope - cross * of_level) / safe, -5, 5), 0
-        )
-    known = (
-        converged
-        & both
-        & (np.abs(slope / scale) < 1 / CLIP)
-        & (mean * (1 - mean) * weight > 0).any(axis=-1)
-    )
+        # Bounded steps let a separated sample stay unconverged, where else it would overflow.
+        up = np.clip((other * of_level - cross * of_slope) / safe, -5, 5)
+        steeper = np.clip((own * of_slope - cross * of_level) / safe, -5, 5)
+        level, slope = level + np.where(solvable, up, 0), slope + np.where(solvable, steeper, 0)
+    varies = (mean * (1 - mean) * weight > 0).any(axis=-1)
+    known = converged & both & (np.abs(slope / scale) < 1 / CLIP) & varies
     slope = np.where(known, slope / scale, np.nan)
     return Recalibration(np.where(known, level - slope * centre, np.nan), slope)

@@ -1,57 +1,199 @@
-"""Validation of predicted miss probabilities: every figure that is reported of a strategy and target, with its interval or its null.
+"""Validation of predicted miss probabilities: every reported figure, with its interval or null.
 
-Belongs here: what is computed of out-of-fold predictions and how it is written down. Making the predictions (folds, fitting): `estimator`;
-what a figure earns: `ladder`; skill by number of outcomes: `learning`.
+`estimator` makes the out-of-fold predictions, this file judges them, `status` decides the status.
 """
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 import numpy as np
 
-from rag_eval.measures.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.uncertainty.calibrated_null import calibrated_outcomes, group_dependence
-from rag_eval.uncertainty.corp import Corp, corp, isotonic
-from rag_eval.uncertainty.ece import LEVEL, adjusted_level, ece, limit, simulations_for
-from rag_eval.uncertainty.labelled import Labelled
-from rag_eval.uncertainty.resampling import RESAMPLES, Figure, group_intervals, miss_rate
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.uncertainty.calibrators import fit_steps
 from rag_eval.uncertainty.scores import (
+    FIGURE_RESAMPLES,
+    LEVELS,
+    Labelled,
+    ResampledFigure,
     auroc,
     base_rate_brier,
+    brier_skill,
+    finite,
+    group_intervals,
     log_losses,
+    miss_rate,
     observed_expected,
     recalibration,
     squared_errors,
     weighted_mean,
 )
-from rag_eval.uncertainty.smece import smooth_ece
 
+MAX_BINS = 15
+MIN_PER_BIN = 20
+"""Judged retrievals that a bin should hold; fewer in all give fewer bins, down to one."""
+LEVEL = 0.95
+MIN_SIMULATIONS, MAX_SIMULATIONS = 2000, 10_000
+HELD_OUT = 0.25
+"""Share of the groups that each draw of a learning curve holds out."""
 HISTOGRAM_BINS = 20
+_CELLS = 2_000_000
+_DIGITS = 6
+_BEYOND = 20
+"""Simulated figures that should lie beyond the limit, so that it is no accident."""
 _BOUNDS = {
     "brier": (0.0, 1.0),
     "log_loss": (0.0, np.inf),
     "skill": (-np.inf, 1.0),
     "auroc": (0.0, 1.0),
+    "intercept": (-np.inf, np.inf),
+    "slope": (-np.inf, np.inf),
     "observed_expected": (0.0, np.inf),
 }
-_RESAMPLED = ("brier", "log_loss", "skill", "auroc", "intercept", "slope", "observed_expected")
+"""Possible range of each resampled figure, to which its stretched interval is clipped."""
+
+
+def group_dependence(probability: FloatArray, missed: BoolArray, group: IntArray) -> float:
+    """Estimate in [0, 1] how strongly outcomes of one group go together, beyond probabilities [n].
+
+    This is the moment estimate of d in `calibrated_outcomes`: the sum of products of two residuals
+    of one group over its largest possible value ``sum(min(p_i, p_j) - p_i p_j)``. Pass isotonic
+    recalibrated predictions, because a bias must not pass for dependence. Groups of one give 0.
+    """
+    _, code = np.unique(group, return_inverse=True)
+    order = np.lexsort((probability, code))
+    code, p, residual = code[order], probability[order], (missed - probability)[order]
+    size = np.bincount(code)
+    place = np.arange(len(code)) - np.repeat(np.cumsum(size) - size, size)
+    # Rising inside the group: p is the smaller one of as many pairs as follow it.
+    smaller = float((p * (size[code] - 1 - place)).sum())
+
+    def sum_of_pairs(values: FloatArray) -> float:
+        return float((np.bincount(code, values) ** 2).sum() - (values**2).sum()) / 2
+
+    largest = smaller - sum_of_pairs(p)
+    return float(np.clip(sum_of_pairs(residual) / largest, 0, 1)) if largest > 1e-12 else 0.0  # noqa: PLR2004 - rounding
+
+
+def calibrated_outcomes(
+    predicted: FloatArray, group: IntArray, dependence: float, seed: int, simulations: int
+) -> Iterator[BoolArray]:
+    """Draw outcomes for which the predictions [n] are calibrated, in blocks `[block, n]`.
+
+    With probability sqrt(d) a member follows one uniform number that its group shares, else its
+    own. It misses when the number is under its prediction. So each probability is the predicted
+    one, and two members of a group have the covariance ``d (min(p_i, p_j) - p_i p_j)``.
+    """
+    rng = np.random.default_rng(seed)
+    _, code = np.unique(group, return_inverse=True)
+    n_groups, rows = int(code.max(initial=-1)) + 1, max(1, _CELLS // max(1, len(predicted)))
+    for start in range(0, simulations, rows):
+        shape = (min(rows, simulations - start), len(predicted))
+        number = rng.random(shape)
+        if dependence > 0:
+            shared = rng.random((shape[0], n_groups))[:, code]
+            number = np.where(rng.random(shape) < np.sqrt(dependence), shared, number)
+        yield number < predicted
+
+
+def equal_mass_bins(predicted: FloatArray, weight: FloatArray) -> IntArray:
+    """Give the bin of each prediction [n]: min(15, n // 20) bins of about equal weight.
+
+    Equal predictions are never split: they go where the middle of their weight lies. Bins are
+    numbered without gaps.
+    """
+    value, inverse = np.unique(predicted, return_inverse=True)
+    mass = np.bincount(inverse, weight, minlength=len(value))
+    middle = (np.cumsum(mass) - mass / 2) / mass.sum()
+    bins = max(1, min(MAX_BINS, len(predicted) // MIN_PER_BIN))
+    _, number = np.unique(np.floor(middle * bins).astype(np.int64), return_inverse=True)
+    codes: IntArray = number[inverse].astype(np.int64)
+    return codes
+
+
+def _sum_by_bin(values: FloatArray, bins: IntArray) -> FloatArray:
+    """Sum `[..., n]` over each bin, `[..., bins]`."""
+    order = np.argsort(bins, kind="stable")
+    starts = np.searchsorted(bins[order], np.arange(int(bins.max()) + 1))
+    return np.add.reduceat(values[..., order], starts, axis=-1)
+
+
+def ece(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
+    """Compute the equal-mass expected calibration error of outcomes `[..., n]`, `[...]`.
+
+    That is the weighted mean over bins of |miss rate - mean prediction|. Compare it with its null
+    and not with 0: calibrated predictions have one above 0 too.
+    """
+    gaps = _sum_by_bin((missed - predicted) * weight, equal_mass_bins(predicted, weight))
+    return np.asarray(np.abs(gaps).sum(axis=-1) / weight.sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class Reliability:
+    """Weighted mean prediction and observed miss rate in bins of equal mass, in rising order.
+
+    Of 100 observed rates of a bin, 95 lie in its band when the predictions are calibrated.
+    """
+
+    predicted: FloatArray
+    observed: FloatArray
+    band_low: FloatArray
+    band_high: FloatArray
+
+    def to_json(self) -> dict[str, Any]:
+        """Write columns, to 6 digits."""
+        columns = dataclasses.asdict(self)
+        return {name: values.round(_DIGITS).tolist() for name, values in columns.items()}
+
+
+def reliability(
+    predicted: FloatArray, missed: BoolArray, weight: FloatArray, calibrated: Sequence[BoolArray]
+) -> Reliability:
+    """Compute the reliability diagram with its consistency band.
+
+    `calibrated` are blocks of `calibrated_outcomes`. They carry the correlation inside groups, so
+    the band is as wide as that makes it.
+    """
+    bins = equal_mass_bins(predicted, weight)
+    mass = _sum_by_bin(weight, bins)
+    drawn = np.concatenate([_sum_by_bin(block * weight, bins) for block in calibrated]) / mass
+    low, high = np.quantile(drawn, LEVELS, axis=0)
+    means = (_sum_by_bin(values * weight, bins) / mass for values in (predicted, missed))
+    return Reliability(*(np.clip(values, 0, 1) for values in (*means, low, high)))
+
+
+def adjusted_level(checked_together: int) -> float:
+    """Give the level at which m calibrated figures are all inside with 95 %: 0.95 ** (1 / m).
+
+    Sidak (1967), JASA 62:626-633.
+    """
+    if checked_together < 1:
+        raise ValueError(f"{checked_together} figures checked together; accepted: 1 or more")
+    return float(LEVEL ** (1 / checked_together))
+
+
+def simulations_for(checked_together: int) -> int:
+    """Give the simulations that the adjusted level needs, between 2,000 and 10,000."""
+    needed = math.ceil(_BEYOND / (1 - adjusted_level(checked_together)))
+    return int(np.clip(needed, MIN_SIMULATIONS, MAX_SIMULATIONS))
+
+
+def limit(simulated: FloatArray, level: float) -> float:
+    """Give the figure that a calibrated prediction exceeds with probability 1 - level.
+
+    That is the order statistic ceil(level (S + 1)) of S simulated figures.
+    """
+    place = min(math.ceil(level * (len(simulated) + 1)), len(simulated))
+    return float(np.sort(simulated)[place - 1])
 
 
 @dataclasses.dataclass(frozen=True)
 class CalibrationError:
-    """A calibration error beside what chance gives calibrated predictions of this number, spread and grouping.
+    """A calibration error, beside the error that calibrated predictions show by chance.
 
-    Parameters
-    ----------
-    value
-        The error.
-    null_median, null_95
-        Median and 95th percentile of the errors of simulated calibrated outcomes.
-    null_limit
-        What the value is held against: the percentile raised for the number of figures that are checked together (Sidak).
-    p
-        (1 + simulated errors at least as large) / (1 + simulations).
+    `null_limit` is the percentile that the value is held against, raised for the number of figures
+    that are checked together. `p` is (1 + simulated errors at least as large) / (1 + simulations).
     """
 
     value: float
@@ -66,40 +208,116 @@ class CalibrationError:
         return self.value <= self.null_limit
 
     @classmethod
-    def against(
-        cls, value: float, simulated: FloatArray, checked_together: int
-    ) -> "CalibrationError":
-        """Hold a value against the simulated ones `[s]`."""
-        p = (1 + int((simulated >= value).sum())) / (1 + len(simulated))
+    def against(cls, value: float, simulated: FloatArray, checked_together: int) -> Self:
+        """Hold a value against simulated ones."""
         return cls(
             value,
             float(np.median(simulated)),
             limit(simulated, LEVEL),
             limit(simulated, adjusted_level(checked_together)),
-            p,
+            (1 + int((simulated >= value).sum())) / (1 + len(simulated)),
         )
+
+
+Fitter = Callable[[Labelled, Labelled], FloatArray]
+"""Fits the first part and predicts the probability of a miss for each of the second."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LearningPoint:
+    """Brier skill on held-out groups after training on about `wanted` outcomes.
+
+    Whole groups are taken until there are enough, `outcomes` in the mean. `low` and `high` are the
+    middle 95 % of the draws: their spread, no confidence interval of the mean. `draws` could train
+    on as many and held out misses and hits; NaN without any. In `without_both` of them all
+    training outcomes were alike: their smoothed rate is the prediction then.
+    """
+
+    wanted: int
+    outcomes: float
+    skill: float
+    low: float
+    high: float
+    held_out: float
+    draws: int
+    without_both: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Write a JSON object, NaN as null."""
+        values = dataclasses.asdict(self)
+        return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def learning_curve(
+    labelled: Labelled, fitter: Fitter, sizes: Sequence[int], repeats: int, seed: int
+) -> tuple[LearningPoint, ...]:
+    """Compute Brier skill on held-out groups by number of training outcomes.
+
+    Each draw holds out a quarter of the groups and trains on the first of the others, in random
+    order. All sizes of a draw share the held-out groups; smaller trainings are parts of larger.
+    """
+    rng = np.random.default_rng(seed)
+    _, group = np.unique(labelled.group, return_inverse=True)
+    n_groups = int(group.max(initial=-1)) + 1
+    draws: list[list[tuple[float, int, int, bool]]] = [[] for _ in sizes]
+    for _ in range(repeats):
+        place = rng.permutation(n_groups)[group]
+        held_out = place < round(HELD_OUT * n_groups)
+        test, rest = labelled.take(held_out), np.flatnonzero(~held_out)
+        rest = rest[np.argsort(place[rest], kind="stable")]
+        complete = np.flatnonzero(np.diff(place[rest], append=n_groups)) + 1
+        for drawn, size in zip(draws, sizes, strict=True):
+            enough = complete[complete >= size]
+            if not len(enough) or not len(test):
+                continue
+            train = labelled.take(rest[: enough[0]])
+            both = 0 < int(train.missed.sum()) < len(train)
+            if both:
+                predicted = fitter(train, test)
+            else:
+                misses, total = train.weight[train.missed].sum(), train.weight.sum()
+                predicted = np.full(len(test), float((misses + 0.5) / (total + 1)))
+            skill = float(brier_skill(predicted, test.missed, test.group, test.weight))
+            if math.isfinite(skill):
+                drawn.append((skill, len(train), len(test), not both))
+    return tuple(_point(size, drawn) for size, drawn in zip(sizes, draws, strict=True))
+
+
+def _point(size: int, drawn: list[tuple[float, int, int, bool]]) -> LearningPoint:
+    if not drawn:
+        nan = math.nan
+        return LearningPoint(size, nan, nan, nan, nan, nan, draws=0, without_both=0)
+    values = np.array(drawn, dtype=np.float64)
+    low, high = np.quantile(values[:, 0], LEVELS).tolist()
+    skill, outcomes, held_out, without = values.mean(axis=0).tolist()
+    n = len(drawn)
+    return LearningPoint(size, outcomes, skill, low, high, held_out, n, round(without * n))
+
+
+@dataclasses.dataclass(frozen=True)
+class LeakageGap:
+    """Skill under folds that split groups (`random`) and under folds that do not (`grouped`).
+
+    The gap is skill that comes only from having seen other members of a group.
+    """
+
+    random: float
+    grouped: float
+
+    def to_json(self) -> dict[str, float]:
+        """Write a JSON object."""
+        return {**dataclasses.asdict(self), "gap": self.random - self.grouped}
 
 
 @dataclasses.dataclass(frozen=True)
 class Validation:
     """How good the out-of-fold predictions of one strategy and target are.
 
-    Parameters
-    ----------
-    n, groups, misses, groups_with_misses, groups_with_hits, repeats
-        Denominators; a group with a miss and a hit counts in both.
-    miss_rate
-        Weighted by inverse inclusion probability, as all figures are.
-    brier, log_loss, skill
-        Of one fit: losses are averaged over the repeats, predictions are not. Skill is against the miss rate of the other groups.
-    auroc, slope, intercept, observed_expected, corp, smece, ece
-        Of the prediction averaged over the repeats, as a curve needs one prediction for each outcome.
-    repeat_variance
-        Mean variance of a prediction over the repeats: exactly ``brier - (mcb - dsc + unc)``.
-    dependence
-        Within groups, as the simulated outcomes have it (`calibrated_null`).
-    histogram
-        `[20]` predictions in bins of 0.05.
+    A group with a miss and a hit counts in `groups_with_misses` and `groups_with_hits`. All
+    figures weigh outcomes by inverse inclusion probability. `brier`, `log_loss` and `skill` are of
+    one fit: losses are averaged over the repeats, predictions are not. The other figures are of
+    the averaged prediction, as a curve needs one prediction an outcome. `dependence` is that of
+    the simulated outcomes within groups. `histogram` counts predictions in bins of 0.05.
     """
 
     n: int
@@ -108,38 +326,34 @@ class Validation:
     groups_with_misses: int
     groups_with_hits: int
     repeats: int
-    miss_rate: Figure
-    brier: Figure
-    log_loss: Figure
-    skill: Figure
-    auroc: Figure
-    intercept: Figure
-    slope: Figure
-    observed_expected: Figure
-    corp: Corp
-    smece: CalibrationError
+    miss_rate: ResampledFigure
+    brier: ResampledFigure
+    log_loss: ResampledFigure
+    skill: ResampledFigure
+    auroc: ResampledFigure
+    intercept: ResampledFigure
+    slope: ResampledFigure
+    observed_expected: ResampledFigure
+    reliability: Reliability
     ece: CalibrationError
-    repeat_variance: float
     dependence: float
     checked_together: int
     simulations: int
     histogram: tuple[int, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Write as a JSON object; figures as {value, low, high}, NaN as null."""
-        return {
-            field.name: _written(getattr(self, field.name)) for field in dataclasses.fields(self)
-        }
-
-
-def _written(value: Any) -> Any:
-    if isinstance(value, Figure | Corp):
-        return value.to_json()
-    if isinstance(value, CalibrationError):
-        return {**dataclasses.asdict(value), "inside": value.inside}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return list(value) if isinstance(value, tuple) else value
+        """Write a JSON object; figures as {value, low, high}, NaN as null."""
+        written: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, ResampledFigure | Reliability):
+                value = value.to_json()
+            elif isinstance(value, CalibrationError):
+                value = {**dataclasses.asdict(value), "inside": value.inside}
+            elif isinstance(value, float):
+                value = finite(value)
+            written[field.name] = list(value) if isinstance(value, tuple) else value
+        return written
 
 
 def validate(
@@ -148,57 +362,33 @@ def validate(
     *,
     checked_together: int,
     seed: int,
-    resamples: int = RESAMPLES,
+    resamples: int = FIGURE_RESAMPLES,
 ) -> Validation:
-    """Judge out-of-fold predictions.
+    """Judge out-of-fold predictions `[repeats, n]`, each by a fit that did not see the group.
 
-    Parameters
-    ----------
-    labelled
-        The outcomes; its signals are not looked at.
-    predictions
-        `[repeats, n]` probabilities of a miss, each by a model that did not see the group.
-    checked_together
-        Number of strategies and targets whose calibration is checked together, at least 1.
-    seed, resamples
-        Of the bootstrap over groups and of the simulated outcomes.
-
-    Raises
-    ------
-    ValueError
-        No outcomes, predictions of another shape or outside [0, 1], or fewer than one figure checked together.
-
-    Notes
-    -----
-    Figures that need misses and hits are NaN where one of them is absent. Intervals are of the predictions at hand: they resample groups of
-    outcomes and do not refit.
+    `checked_together` counts the strategies and targets whose calibration is checked together.
+    Figures that need misses and hits are NaN where one of them is absent. Intervals are of the
+    predictions at hand: they resample groups of outcomes and do not refit.
     """
-    if predictions.ndim != 2 or predictions.shape[1] != len(labelled) or not predictions.size:  # noqa: PLR2004 - repeats x outcomes
-        raise ValueError(
-            f"predictions {predictions.shape} for {len(labelled)} outcomes; accepted: [repeats, n], 1 or more of each"
-        )
-    if not ((predictions >= 0) & (predictions <= 1)).all():
-        raise ValueError("predictions must be probabilities: finite, from 0 to 1")
-    missed, weight = labelled.missed, labelled.weight
+    missed, weight, group = labelled.missed, labelled.weight, labelled.group
     averaged = np.clip(predictions.mean(axis=0), 0, 1)
     simulations = simulations_for(checked_together)
-    dependence = group_dependence(isotonic(averaged, missed, weight), missed, labelled.group)
-    simulated = list(calibrated_outcomes(averaged, labelled.group, dependence, seed, simulations))
-    smooth = np.concatenate([smooth_ece(averaged, block, weight) for block in simulated])
-    binned = np.concatenate([ece(averaged, block, weight) for block in simulated])
+    recalibrated = fit_steps(averaged, missed, weight)(averaged)
+    dependence = group_dependence(recalibrated, missed, group)
+    simulated = list(calibrated_outcomes(averaged, group, dependence, seed, simulations))
+    null = np.concatenate([ece(averaged, block, weight) for block in simulated])
+    error = float(ece(averaged, missed, weight))
     return Validation(
-        **_counted(missed, labelled.group),
-        **_resampled(labelled, predictions, averaged, seed, resamples),
+        n=len(missed),
+        groups=len(np.unique(group)),
+        misses=int(missed.sum()),
+        groups_with_misses=len(np.unique(group[missed])),
+        groups_with_hits=len(np.unique(group[~missed])),
         repeats=len(predictions),
-        miss_rate=miss_rate(missed, labelled.group, weight),
-        corp=corp(averaged, missed, weight, simulated),
-        smece=CalibrationError.against(
-            float(smooth_ece(averaged, missed, weight)), smooth, checked_together
-        ),
-        ece=CalibrationError.against(
-            float(ece(averaged, missed, weight)), binned, checked_together
-        ),
-        repeat_variance=float(weighted_mean(predictions.var(axis=0), weight)),
+        miss_rate=miss_rate(missed, group, weight),
+        **_resample(labelled, predictions, averaged, seed, resamples),
+        reliability=reliability(averaged, missed, weight, simulated),
+        ece=CalibrationError.against(error, null, checked_together),
         dependence=dependence,
         checked_together=checked_together,
         simulations=simulations,
@@ -206,53 +396,33 @@ def validate(
     )
 
 
-def _counted(missed: BoolArray, group: IntArray) -> dict[str, Any]:
-    return {
-        "n": len(missed),
-        "groups": len(np.unique(group)),
-        "misses": int(missed.sum()),
-        "groups_with_misses": len(np.unique(group[missed])),
-        "groups_with_hits": len(np.unique(group[~missed])),
-    }
-
-
-def _resampled(
+def _resample(
     labelled: Labelled, predictions: FloatArray, averaged: FloatArray, seed: int, resamples: int
-) -> dict[str, Any]:
+) -> dict[str, ResampledFigure]:
+    """Compute the figures of `_BOUNDS` with their intervals."""
     missed, group = labelled.missed, labelled.group
-    squared, logarithmic = (
-        squared_errors(predictions, missed).mean(axis=0),
-        log_losses(predictions, missed).mean(axis=0),
-    )
+    squared = squared_errors(predictions, missed).mean(axis=0)
+    logarithmic = log_losses(predictions, missed).mean(axis=0)
 
-    def figures(weight: FloatArray) -> FloatArray:
+    def compute_figures(weight: FloatArray) -> FloatArray:
         score, reference = weighted_mean(squared, weight), base_rate_brier(missed, group, weight)
-        skill = 1 - np.divide(
-            score, reference, out=np.full(score.shape, np.nan), where=reference > 0
-        )
+        undefined = np.full(score.shape, np.nan)
         line = recalibration(averaged, missed, weight)
-        ranks = auroc(averaged, missed, weight)
-        return np.stack(
-            [
-                score,
-                weighted_mean(logarithmic, weight),
-                skill,
-                ranks,
-                line.intercept,
-                line.slope,
-                observed_expected(averaged, missed, weight),
-            ],
-            axis=-1,
-        )
+        by_name = {
+            "brier": score,
+            "log_loss": weighted_mean(logarithmic, weight),
+            "skill": 1 - np.divide(score, reference, out=undefined, where=reference > 0),
+            "auroc": auroc(averaged, missed, weight),
+            "intercept": line.intercept,
+            "slope": line.slope,
+            "observed_expected": observed_expected(averaged, missed, weight),
+        }
+        return np.stack([by_name[name] for name in _BOUNDS], axis=-1)
 
-    values = figures(labelled.weight[None, :])[0]
-    low, high = group_intervals(figures, group, labelled.weight, seed, resamples)
-    least, most = np.array([_BOUNDS.get(name, (-np.inf, np.inf)) for name in _RESAMPLED]).T
-    low, high = (
-        np.clip(low, least, most),
-        np.clip(high, least, most),
-    )  # an interval that is stretched must not leave what the figure can be
+    values = compute_figures(labelled.weight[None, :])[0]
+    ends = group_intervals(compute_figures, group, labelled.weight, seed, resamples)
+    low, high = np.clip(ends, *np.array(list(_BOUNDS.values())).T)
     return {
-        name: Figure(float(values[at]), float(low[at]), float(high[at]))
-        for at, name in enumerate(_RESAMPLED)
+        name: ResampledFigure(*row)
+        for name, row in zip(_BOUNDS, np.stack([values, low, high], axis=1).tolist(), strict=True)
     }

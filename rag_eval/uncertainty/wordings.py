@@ -1,75 +1,71 @@
-"""Questions whose other wordings were judged: what happened to those says much of what happens to this one.
+"""The estimator's branch for questions of which other wordings were judged.
 
-Belongs here: the history of a wording (the other wordings of its question, never the wording itself), and the estimator that adds it to the
-signals. Used where there is a history; everywhere else `estimator` stands.
+The history of a wording is the outcomes of the other wordings of its question, never its own. The
+branch adds it to the signals. It speaks only where there is a history and where it was better.
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from rag_eval.uncertainty import head as heads
-from rag_eval.uncertainty.estimator import N_FOLDS
-from rag_eval.uncertainty.folds import grouped_folds
-from rag_eval.uncertainty.head import Head, fit_head
-from rag_eval.uncertainty.labelled import FloatArray, IntArray, Labelled
-from rag_eval.uncertainty.prior import Prior
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.uncertainty.estimator import N_FOLDS, Head, MissRateModel, Prior, fit_head
+from rag_eval.uncertainty.scores import Labelled, brier, grouped_folds, squared_errors
+from rag_eval.uncertainty.validation import Validation, validate
 
 HISTORY: Final = "other_wordings"
-"""Name of the additional signal: log-odds of the shrunk miss rate of the other wordings; 0 misses of 0 give NaN."""
+"""Name of the added signal: log-odds of the shrunk miss rate of the other wordings."""
 STRENGTHS: Final = np.geomspace(0.1, 100.0, 61)
 """Candidate strengths of the overall rate, in judged wordings."""
+Z: Final = 1.645
+"""Standard errors by which the branch must be better."""
+REPEATS: Final = 2
+"""Dealings of the folds that decide whether the branch speaks."""
+MIN_WORDINGS: Final = 50
+"""Judged wordings with a history that a branch needs."""
 
 
-def others(
-    question: IntArray, missed: npt.NDArray[np.bool_], weight: FloatArray
+def sum_others(
+    question: IntArray, missed: BoolArray, weight: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Weighted misses and number of the other judged wordings of each wording's question, float64 [n] each.
-
-    Parameters
-    ----------
-    question
-        int [n] code of the question.
-    missed, weight
-        [n] outcome and weight of each wording.
-    """
-    _, code = np.unique(question, return_inverse=True)
-    misses, judged = (
-        np.bincount(code, weights=weight * missed)[code],
-        np.bincount(code, weights=weight)[code],
-    )
-    alone = np.bincount(code)[code] == 1  # exact zeros: differences of sums are not
-    return np.where(alone, 0.0, np.maximum(misses - weight * missed, 0.0)), np.where(
-        alone, 0.0, judged - weight
+    """Sum weighted misses and weights over the other wordings of each question, [n] each."""
+    _, code, counts = np.unique(question, return_inverse=True, return_counts=True)
+    own = weight * missed
+    misses, judged = np.bincount(code, own)[code], np.bincount(code, weight)[code]
+    alone = counts[code] == 1  # exact zeros, which differences of sums are not
+    return (
+        np.where(alone, 0.0, np.maximum(misses - own, 0.0)),
+        np.where(alone, 0.0, judged - weight),
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Shrinkage:
-    """Miss rates of few wordings drawn towards the overall one: ``(misses + strength * rate) / (judged + strength)``."""
+    """Draws miss rates of few wordings to the overall one.
+
+    ``(misses + strength * rate) / (judged + strength)``
+    """
 
     rate: float
     strength: float
 
     def log_odds(self, misses: FloatArray, judged: FloatArray) -> FloatArray:
-        """Log-odds of the shrunk rate, float64 [n]; NaN where nothing was judged."""
+        """Compute the log-odds of the shrunk rate, [n]; NaN where nothing was judged."""
         rate = (misses + self.strength * self.rate) / (judged + self.strength)
         result: FloatArray = np.where(judged > 0, np.log(rate) - np.log1p(-rate), np.nan)
         return result
 
 
-def shrinkage(question: IntArray, missed: npt.NDArray[np.bool_], weight: FloatArray) -> Shrinkage:
-    """Fit the overall rate and the strength: the one whose shrunk rates predict the left-out wordings best, by log loss.
+def fit_shrinkage(question: IntArray, missed: BoolArray, weight: FloatArray) -> Shrinkage:
+    """Fit the overall rate, and the strength that predicts left-out wordings best by log loss.
 
-    Parameters as in `others`; without a question of several wordings the strength is 1. This is the empirical Bayes mean of beta-binomial
-    questions, its strength fitted to what it is used for: the next wording (Efron & Morris 1975, JASA 70:311-319, for the idea).
+    Without a question of several wordings the strength is 1. The idea is empirical Bayes (Efron &
+    Morris 1975, JASA 70:311-319), with the strength fitted to predicting the next wording.
     """
-    total = weight.sum()
-    rate = float((weight @ missed + 0.5) / (total + 1))
-    misses, judged = others(question, missed, weight)
+    rate = float((weight @ missed + 0.5) / (weight.sum() + 1))
+    misses, judged = sum_others(question, missed, weight)
     known = judged > 0
     if not known.any():
         return Shrinkage(rate, 1.0)
@@ -80,17 +76,7 @@ def shrinkage(question: IntArray, missed: npt.NDArray[np.bool_], weight: FloatAr
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WordingsModel:
-    """The estimator for wordings whose question has a history.
-
-    Parameters
-    ----------
-    head
-        Over the signals and `HISTORY`.
-    shrinkage
-        Of the history.
-    n, questions
-        Judged wordings with a history and distinct questions of the fit.
-    """
+    """A fit to the `n` judged wordings with a history, of `questions` distinct questions."""
 
     head: Head
     shrinkage: Shrinkage
@@ -100,26 +86,16 @@ class WordingsModel:
     def predict(
         self, signals: FloatArray, names: Sequence[str], misses: FloatArray, judged: FloatArray
     ) -> FloatArray:
-        """Probability of a miss.
+        """Predict the probability of a miss, [n]; NaN without a history.
 
-        Parameters
-        ----------
-        signals, names
-            float64 [n, p] and the p names.
-        misses, judged
-            float64 [n] weighted misses and number of the other judged wordings (`others`, or sums over stored outcomes).
-
-        Returns
-        -------
-        array
-            float64 [n] in (0, 1); NaN without a history: there the other estimator stands.
+        `misses` and `judged` [n] are weighted sums over the other judged wordings.
         """
         history = self.shrinkage.log_odds(misses, judged)
         value = self.head.predict(np.column_stack([signals, history]), (*names, HISTORY))
         return np.where(judged > 0, value, np.nan)
 
     def to_json(self) -> dict[str, Any]:
-        """Write the model as JSON, exactly."""
+        """Write the fit as JSON values, exactly."""
         return {
             "head": self.head.to_json(),
             "rate": self.shrinkage.rate,
@@ -128,78 +104,184 @@ class WordingsModel:
             "questions": self.questions,
         }
 
-
-def from_json(document: Mapping[str, Any]) -> WordingsModel:
-    """Read what `WordingsModel.to_json` wrote."""
-    return WordingsModel(
-        heads.from_json(document["head"]),
-        Shrinkage(document["rate"], document["strength"]),
-        document["n"],
-        document["questions"],
-    )
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        shrinkage = Shrinkage(document["rate"], document["strength"])
+        head = Head.from_json(document["head"])
+        return cls(head, shrinkage, document["n"], document["questions"])
 
 
 def fit_wordings(
     labelled: Labelled, *, prior: Prior | None, rng: np.random.Generator
 ) -> WordingsModel | None:
-    """Fit the estimator to the wordings that have a history; None where none has.
+    """Fit the estimator to the wordings with a history; None if no wording has a history.
 
-    Parameters
-    ----------
-    labelled
-        Judged wordings; those of one question share a group.
-    prior
-        Of the signals; it knows nothing of the history, whose coefficient starts at 0.
-    rng
-        Deals the inner folds.
+    Wordings of one question share a group. The prior knows nothing of the history, whose
+    coefficient starts at 0. `rng` deals the inner folds.
     """
-    shrunk = shrinkage(labelled.question, labelled.missed, labelled.weight)
-    misses, judged = others(labelled.question, labelled.missed, labelled.weight)
+    shrinkage = fit_shrinkage(labelled.question, labelled.missed, labelled.weight)
+    misses, judged = sum_others(labelled.question, labelled.missed, labelled.weight)
     known = judged > 0
     if not known.any():
         return None
-    wider = _with_history(labelled, shrunk.log_odds(misses, judged)).take(known)
-    head = fit_head(wider, prior=prior, rng=rng).head
-    return WordingsModel(head, shrunk, len(wider), len(np.unique(wider.question)))
+    signals = np.column_stack([labelled.signals, shrinkage.log_odds(misses, judged)])
+    wider = dataclasses.replace(labelled, names=(*labelled.names, HISTORY), signals=signals)
+    used = wider.take(known)
+    head = fit_head(used, prior=prior, rng=rng).head
+    return WordingsModel(head, shrinkage, len(used), len(np.unique(used.question)))
 
 
-def _with_history(labelled: Labelled, history: FloatArray) -> Labelled:
-    return dataclasses.replace(
-        labelled,
-        names=(*labelled.names, HISTORY),
-        signals=np.column_stack([labelled.signals, history]),
-    )
-
-
-def cross_validated_wordings(
-    labelled: Labelled,
-    *,
-    prior: Prior | None,
-    repeats: int = 20,
-    n_folds: int = N_FOLDS,
-    seed: int = 0,
+def cross_validate_wordings(
+    labelled: Labelled, *, prior: Prior | None, repeats: int = 20, seed: int = 0
 ) -> FloatArray:
-    """Out-of-fold predictions, float64 [repeats, n]; NaN for a wording without a history.
+    """Predict out of fold, [repeats, n]; NaN for a wording without a history.
 
-    The model never saw a wording of the held-out questions; their other wordings serve as the history, as they would at night.
-
-    Raises
-    ------
-    ValueError
-        A question is in two groups, so that folds would split it.
+    The fits see no wording of the held-out questions. Their other wordings serve as the history,
+    as they would at night.
     """
-    pairs = np.unique(np.stack([labelled.question, labelled.group]), axis=1)
-    if pairs.shape[1] != len(np.unique(labelled.question)):
-        raise ValueError("wordings of a question must share a group")
-    misses, judged = others(labelled.question, labelled.missed, labelled.weight)
+    misses, judged = sum_others(labelled.question, labelled.missed, labelled.weight)
     result = np.full((repeats, len(labelled)), np.nan)
-    for repeat, rng in enumerate(np.random.default_rng(seed).spawn(repeats)):
-        fold = grouped_folds(labelled.group, n_folds, rng)
-        for at in np.unique(fold):
-            held = fold == at
+    for row, rng in zip(result, np.random.default_rng(seed).spawn(repeats), strict=True):
+        fold = grouped_folds(labelled.group, N_FOLDS, rng)
+        for number in np.unique(fold):
+            held = fold == number
             model = None if held.all() else fit_wordings(labelled.take(~held), prior=prior, rng=rng)
             if model is not None:
-                result[repeat, held] = model.predict(
+                row[held] = model.predict(
                     labelled.signals[held], labelled.names, misses[held], judged[held]
                 )
     return result
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Branch:
+    """Fits of the branch: to all outcomes, and without each of the estimator's folds.
+
+    `fold_of_group` names the fold that did not see a group.
+    """
+
+    whole: WordingsModel
+    folds: tuple[WordingsModel | None, ...]
+    fold_of_group: Mapping[str, int]
+
+    def predict(
+        self,
+        signals: FloatArray,
+        names: Sequence[str],
+        misses: FloatArray,
+        judged: FloatArray,
+        group_ids: Sequence[str],
+    ) -> FloatArray:
+        """Predict as `WordingsModel.predict`, by the fit that did not see the group."""
+        fold = np.array([self.fold_of_group.get(group, -1) for group in group_ids], dtype=int)
+        result = np.full(len(signals), np.nan)
+        for number in np.unique(fold):
+            rows, model = fold == number, self.whole if number < 0 else self.folds[number]
+            if model is not None:
+                result[rows] = model.predict(signals[rows], names, misses[rows], judged[rows])
+        return result
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the fits as JSON values, exactly."""
+        return {
+            "whole": self.whole.to_json(),
+            "folds": [None if fold is None else fold.to_json() for fold in self.folds],
+            "fold_of_group": dict(self.fold_of_group),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        read = WordingsModel.from_json
+        folds = tuple(None if fold is None else read(fold) for fold in document["folds"])
+        return cls(read(document["whole"]), folds, dict(document["fold_of_group"]))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class JudgedBranch:
+    """A branch with its benefit on the wordings with a history.
+
+    It is fitted only where it was better than the estimator alone by more than chance.
+    `brier_without` is the Brier score of the estimator alone. `gain` is how much lower the
+    branch's squared error is, and `gain_se` the standard error of that over groups.
+    """
+
+    branch: Branch | None
+    validation: Validation
+    brier_without: float
+    gain: float
+    gain_se: float
+
+    @property
+    def used(self) -> bool:
+        """Whether the branch speaks."""
+        return self.branch is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Write figures and fits as JSON values."""
+        return {
+            "used": self.used,
+            "brier_without": self.brier_without,
+            "gain": self.gain,
+            "gain_se": self.gain_se,
+            "validation": self.validation.to_json(),
+            "model": None if self.branch is None else self.branch.to_json(),
+        }
+
+
+def fit_branch(
+    labelled: Labelled,
+    group_ids: Sequence[str],
+    model: MissRateModel,
+    predictions: FloatArray,
+    *,
+    prior: Prior | None,
+    checked_together: int,
+    seed: int,
+) -> JudgedBranch | None:
+    """Fit and judge the branch; None for too few wordings with a history, or one kind of outcome.
+
+    `predictions` [repeats, n] are the estimator's own, out of fold.
+    """
+    predictions = predictions[:REPEATS]
+    own = cross_validate_wordings(labelled, prior=prior, repeats=len(predictions), seed=seed)
+    known = np.asarray(np.isfinite(own).all(axis=0))
+    judged = labelled.take(known)
+    if known.sum() < MIN_WORDINGS or judged.missed.all() or not judged.missed.any():
+        return None
+    own, predictions = own[:, known], predictions[:, known]
+    lower = squared_errors(predictions, judged.missed) - squared_errors(own, judged.missed)
+    lower = lower.mean(axis=0)
+    gain = float(np.average(lower, weights=judged.weight))
+    _, code = np.unique(judged.group, return_inverse=True)
+    by_group = np.bincount(code, weights=judged.weight * (lower - gain))
+    gain_se = float(np.sqrt((by_group**2).sum()) / judged.weight.sum())
+    branch = None
+    if gain > Z * gain_se:
+        branch = _fit_branch(labelled, group_ids, model, prior, np.random.default_rng(seed))
+    return JudgedBranch(
+        branch=branch,
+        validation=validate(judged, own, checked_together=checked_together, seed=seed),
+        brier_without=float(np.mean(brier(predictions, judged.missed, judged.weight))),
+        gain=gain,
+        gain_se=gain_se,
+    )
+
+
+def _fit_branch(
+    labelled: Labelled,
+    group_ids: Sequence[str],
+    model: MissRateModel,
+    prior: Prior | None,
+    rng: np.random.Generator,
+) -> Branch | None:
+    whole = fit_wordings(labelled, prior=prior, rng=rng)
+    if whole is None:
+        return None
+    fold = np.array([model.fold_of_group[group] for group in group_ids], dtype=np.int64)
+    folds = tuple(
+        fit_wordings(labelled.take(fold != number), prior=prior, rng=rng)
+        for number in range(int(fold.max()) + 1)
+    )
+    return Branch(whole, folds, model.fold_of_group)

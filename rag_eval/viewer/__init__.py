@@ -1,1 +1,1 @@
-"""The evidence viewer: kept runs in a browser on this machine, and the feedback that becomes outcomes."""
+"""The evidence viewer shows kept runs in a local browser and records feedback as outcomes."""

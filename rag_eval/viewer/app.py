@@ -1,78 +1,358 @@
-"""The viewer as a Starlette application: its addresses, and what each answers.
-
-Belongs here: routes. What is refused before is `security`, what is read `runs`, what is recorded `feedback`, what is shown `pages`.
-"""
+"""The viewer: kept runs in a browser, and the feedback that becomes outcomes."""
 
 import asyncio
-import json
+import datetime as dt
+import functools
+import gzip
+import ipaddress
 import logging
+import math
+import re
 import secrets
-from collections.abc import Iterable
+import socket
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final
 
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 from starlette.routing import Route
 
-import rag_eval.reporting.html
-from rag_eval.records.problems import InputError, quoted
-from rag_eval.settings import Settings
-from rag_eval.viewer.access import Access, Hosts, allowed_hosts
-from rag_eval.viewer.feedback import FeedbackDesk, Refused, open_outcomes, read_said
-from rag_eval.viewer.pages import run_page, runs_page
-from rag_eval.viewer.runs import CLAIMS, EXPLORER, RUN_ID, Kept, KeptRuns, unpacked
-from rag_eval.viewer.security import REPORT_POLICY, Guard, Policy, refusal
+from rag_eval.core.config import GoldSource
+from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.report import PastFigure, UnreadableRun
+from rag_eval.core.settings import Settings
+from rag_eval.core.types import (
+    MAX_NOTE,
+    MISSED_BY_FEEDBACK,
+    Feedback,
+    Id,
+    Note,
+    OutcomeOutcomes,
+    Shown,
+)
+from rag_eval.corpus.masking import shown
+from rag_eval.pipeline.history import (
+    RUN_ID,
+    KeptRun,
+    read_run,
+    run_ids,
+)
+from rag_eval.reporting.html.elements import visible
+from rag_eval.storage.sql import FILE_NAME, SqlStore
+from rag_eval.uncertainty.outcomes import OutcomeStore, new_outcome, of_frame
+from rag_eval.viewer.security import (
+    MAX_HEAD,
+    REPORT_POLICY,
+    Access,
+    Guard,
+    list_hosts,
+    read_change,
+    refuse,
+)
 
 LOG = logging.getLogger("rag_eval.viewer")
-DEFAULT_PORT: Final = 7777
-_OWN, _REPORT = (
-    Path(__file__).parent / "assets",
-    Path(rag_eval.reporting.html.__file__).parent / "assets",
+
+# ---- Pages: Jinja2 escapes every text, and invisible characters are written out
+
+PER_PAGE: Final = 50
+LEFT_OUT: Final = "–"
+_GATES: Final = {
+    "pass": "passed",
+    "fail": "failed",
+    "insufficient_evidence": "without enough evidence",
+}
+
+
+def format_moment(text: str) -> str:
+    """Write a time as a person reads it, in UTC; the text itself where it is no time.
+
+    Examples
+    --------
+    >>> format_moment("2026-11-22T13:08:24Z")
+    '2026-11-22 13:08 UTC'
+    """
+    try:
+        return dt.datetime.fromisoformat(text).astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (ValueError, OverflowError):  # a year that UTC takes beyond what a year can be
+        return visible(text)
+
+
+def format_figure(figure: PastFigure | None) -> str:
+    """Write a figure with its interval, three digits.
+
+    Examples
+    --------
+    >>> format_figure(PastFigure(value=0.4587, ci_low=0.4023, ci_high=0.5181, n_scored=132))
+    '0.459 [0.402, 0.518]'
+    """
+    if figure is None or figure.value is None:
+        return LEFT_OUT
+    if figure.ci_low is None or figure.ci_high is None:
+        return f"{figure.value:.3f}"
+    return f"{figure.value:.3f} [{figure.ci_low:.3f}, {figure.ci_high:.3f}]"
+
+
+def format_gates(gates: Mapping[str, int]) -> str:
+    """Write how many gates passed, failed, or could not be judged."""
+    return ", ".join(f"{n} {_GATES[status]}" for status, n in gates.items() if n) or LEFT_OUT
+
+
+@functools.cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "visible": visible,
+        "moment": format_moment,
+        "figure": format_figure,
+        "gates": format_gates,
+    }
+    made.tests["unreadable"] = lambda row: isinstance(row, UnreadableRun)
+    return made
+
+
+def render(template: str, **context: Any) -> HTMLResponse:
+    """Render a page. `token` of the context is what the page sends along with feedback."""
+    return HTMLResponse(_environment().get_template(template).render(**context))
+
+
+# ---- Feedback of a reader on one retrieval, recorded as an outcome before it is answered.
+
+SOURCE: Final[GoldSource] = "user_feedback"
+TRY_SECONDS: Final = 60.0
+"""Time for retries while other writers correct the same claim; each round ends one of them."""
+_CLAIM_FIELDS: Final = (
+    "claim_id",
+    "query_id",
+    "group_id",
+    "strategy",
+    "strategy_fingerprint",
+    "target",
+    "k",
 )
+
+
+class FeedbackRequest(BaseModel):
+    """Feedback of a reader about one retrieval."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    run_id: Annotated[str, Field(pattern=f"^{RUN_ID}$")]
+    query_id: Id
+    paraphrase_id: Id
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    strategy: Id
+    feedback: Feedback
+    note: Note = ""
+
+
+def parse_feedback(body: bytes) -> FeedbackRequest:
+    """Read the body of a request.
+
+    Raises
+    ------
+    HTTPException
+        400, naming the fields that are wrong and nothing of what was sent.
+    """
+    try:
+        return FeedbackRequest.model_validate_json(body)
+    except ValidationError as error:
+        places = {str(fault["loc"][0]) if fault["loc"] else "" for fault in error.errors()}
+        known = [name for name in FeedbackRequest.model_fields if name in places]
+        wrong = f" These cannot be used: {', '.join(known)}." if known else ""
+        fields = ", ".join(FeedbackRequest.model_fields)
+        raise HTTPException(
+            400, f"Accepted is a JSON object of {fields} (at most {MAX_NOTE} characters).{wrong}"
+        ) from None
+
+
+class FeedbackDesk:
+    """Takes feedback on claims of the kept runs of a home."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._home = settings.home
+        url = settings.database_url
+        place = settings.home / FILE_NAME if url is None else url.get_secret_value()
+        self._store = OutcomeStore(SqlStore(place))
+
+    def take(self, request: FeedbackRequest) -> dict[str, str]:
+        """Record feedback. When this returns, it is kept.
+
+        Returns
+        -------
+        dict
+            outcome_id, and standing: recorded or already_there.
+
+        Raises
+        ------
+        HTTPException
+            No such claim (404), a run without claims (409), others were faster all the time (503).
+        InputError
+            The database, or the kept run, cannot be used.
+        """
+        claim = self._find_claim(request)
+        until = time.monotonic() + TRY_SECONDS
+        while time.monotonic() < until:
+            made = _make_outcome(request, claim)
+            last = self._last_outcome(made)
+            if last is not None:
+                if (last.feedback, last.note) == (made.feedback, made.note) and (
+                    last.missed == made.missed
+                ):
+                    return {"outcome_id": last.outcome_id, "standing": "already_there"}
+                made = new_outcome(**{**dict(made), "supersedes": last.outcome_id})
+            if made.outcome_id in self._store.record([made]).added:
+                return {"outcome_id": made.outcome_id, "standing": "recorded"}
+            # The id exists already: somebody else superseded the same outcome first.
+        raise HTTPException(
+            503,
+            "Too many others say something of this retrieval; nothing was recorded, try again.",
+        )
+
+    def _last_outcome(self, made: OutcomeOutcomes) -> OutcomeOutcomes | None:
+        frame = self._store.history(
+            target=made.target, k=made.k, gold_sources=[SOURCE], claim_ids=[made.claim_id]
+        )
+        last = of_frame(frame[~frame["outcome_id"].isin(frame["supersedes"])])
+        return last[0] if last else None
+
+    def _find_claim(self, request: FeedbackRequest) -> dict[str, Any]:
+        artifact = find_run(self._home, request.run_id).artifact("miss_rate_claims")
+        if artifact is None:
+            raise HTTPException(
+                409,
+                "This run keeps no claims, so feedback on it cannot be recorded; "
+                "run the gold set again.",
+            )
+        frame = pd.read_parquet(
+            artifact.path("claims.parquet"),
+            filters=[(name, "==", getattr(request, name)) for name in ("seed", "strategy")],
+        )
+        # Pages write out what cannot be seen in an id, and send it back so.
+        for name in ("query_id", "paraphrase_id"):
+            frame = frame[frame[name].map(visible) == getattr(request, name)]
+        rows: list[dict[str, Any]] = frame.to_dict("records")  # type: ignore[assignment]
+        if len(rows) != 1:
+            raise HTTPException(404, "The run has no such retrieval.")
+        return rows[0]
+
+
+def _make_outcome(request: FeedbackRequest, claim: Mapping[str, Any]) -> OutcomeOutcomes:
+    rate = claim["miss_rate"]
+    return new_outcome(
+        **{name: claim[name] for name in _CLAIM_FIELDS},
+        missed=MISSED_BY_FEEDBACK[request.feedback],
+        gold_source=SOURCE,
+        gold_strategies=(request.strategy,),
+        shown=Shown(
+            value=None if math.isnan(rate) else rate,
+            status=claim["status"],
+            calibrator=claim["calibrator"] or None,
+        ),
+        feedback=request.feedback,
+        note=shown(request.note, MAX_NOTE) if request.note.strip() else "",
+        at=dt.datetime.now(dt.UTC),
+    )
+
+
+# ---- Kept runs and their parts.
+
+PART: Final = re.compile(r"summary|(?:questions|chunks)-[0-9]{4,7}")
+
+
+def find_run(home: Path, run_id: str) -> KeptRun:
+    """Read a kept run.
+
+    Raises
+    ------
+    HTTPException
+        404: there is none of this id.
+    InputError
+        It is not as it was kept.
+    """
+    path = home / "runs" / f"{run_id}.json"
+    if not re.fullmatch(RUN_ID, run_id) or not path.is_file():
+        raise HTTPException(404, "There is no such run.")
+    run = read_run(home, run_id)
+    if isinstance(run, UnreadableRun):
+        raise InputError(Problem("run_unreadable", run.reason, file=str(path), found=run_id))
+    return run
+
+
+_DAMAGE: Final = (EOFError, gzip.BadGzipFile, zlib.error)
+"""Errors of gzip for a file that was cut off, is no gzip file, or was changed."""
+
+
+def _unreadable(run: KeptRun, error: Exception) -> InputError:
+    message, found = "a part of it is damaged", f"{type(error).__name__}: {error}"
+    return InputError(Problem("run_unreadable", message, file=str(run.file), found=found))
+
+
+@functools.lru_cache(maxsize=2)
+def _build_report(home: Path, run_id: str, _state: tuple[int, int]) -> bytes:
+    from rag_eval.pipeline.report import built_page
+
+    run = find_run(home, run_id)
+    try:
+        return built_page(run.report(), run.artifact("explorer")).html.encode()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, *_DAMAGE) as error:
+        # A report of our schema that says what no run says, or damaged questions.
+        raise _unreadable(run, error) from error
+
+
+# ---- The application: its addresses and their answers
+
+DEFAULT_PORT: Final = 7777
+_OWN = Path(__file__).parent / "assets"
+_REPORT = Path(__file__).parents[1] / "reporting" / "html" / "assets"
 ASSETS: Final = {
     "viewer.css": (_OWN, "text/css"),
     "explorer.css": (_REPORT, "text/css"),
     "explorer.js": (_REPORT, "text/javascript"),
 }
-"""All files that are served by name: no name that is asked for becomes a path."""
-
-
-class _NoSuchRun(Exception):  # noqa: N818 - an answer
-    """There is no run of the name asked for."""
+"""All files that are served by name. No name that is asked for becomes a path."""
 
 
 class Viewer:
     """Answers of the viewer.
 
-    Parameters
-    ----------
-    runs
-        What is shown.
-    desk
-        Takes feedback; None where nothing is taken.
-    page_token
-        What pages send along with feedback.
+    `desk`: Takes feedback; None in a read-only viewer.
     """
 
-    def __init__(self, runs: KeptRuns, desk: FeedbackDesk | None, page_token: str) -> None:
-        self._runs, self._desk, self._page_token = runs, desk, page_token
-        self._writer = ThreadPoolExecutor(
-            1, "feedback"
-        )  # in line: whoever writes waits for no other of this process, and readers for none of them
-        self._printer = ThreadPoolExecutor(
-            1, "report"
-        )  # pictures are drawn by one thread at a time
+    def __init__(self, settings: Settings, desk: FeedbackDesk | None) -> None:
+        self._home, self._desk = settings.home, desk
+        self._page_token = "" if desk is None else secrets.token_urlsafe(32)
+        # One thread: writers of this process wait for each other, and readers for none of them.
+        self._writer = ThreadPoolExecutor(1, "feedback")
 
     @property
     def routes(self) -> list[Route]:
         """Addresses and who answers them; plain functions run in threads."""
         return [
             Route("/", self.list_runs),
-            Route("/runs/{run_id}", self.without_slash),
+            Route("/runs/{run_id}", self.add_slash),
             Route("/runs/{run_id}/", self.show_run),
             Route("/runs/{run_id}/report", self.show_report),
             Route("/runs/{run_id}/explorer/{part}.json", self.explorer_part),
@@ -82,131 +362,108 @@ class Viewer:
         ]
 
     def list_runs(self, request: Request) -> Response:
-        """GET /, with ?before=RUN_ID for older ones."""
-        before = request.query_params.get("before")
-        if before is not None and not RUN_ID.fullmatch(before):
-            return refusal(400, "before: accepted is the id of a run.", request.scope)
-        return HTMLResponse(
-            runs_page(self._runs.page(before), token=self._page_token, read_only=self._desk is None)
+        """GET /, with ?before=RUN_ID for older runs."""
+        before = request.query_params.get("before", "~")
+        if before != "~" and not re.fullmatch(RUN_ID, before):
+            raise HTTPException(400, "before: accepted is the id of a run.")
+        ids = [run_id for run_id in run_ids(self._home) if re.fullmatch(RUN_ID, run_id)]
+        left = [run_id for run_id in ids if run_id < before]
+        chosen = left[: -PER_PAGE - 1 : -1]
+        return render(
+            "runs.html",
+            rows=[read_run(self._home, run_id) for run_id in chosen],
+            n_runs=len(ids),
+            older=chosen[-1] if len(left) > len(chosen) else None,
+            token=self._page_token,
+            read_only=self._desk is None,
         )
 
-    def without_slash(self, request: Request) -> Response:
+    def add_slash(self, request: Request) -> Response:
         """GET /runs/ID: addresses on the page are relative to the one that ends with a slash."""
         return RedirectResponse(f"/runs/{self._run(request).run_id}/", 308)
 
     def show_run(self, request: Request) -> Response:
         """GET /runs/ID/."""
         run = self._run(request)
-        claims = self._runs.artifact(run, CLAIMS) is not None
-        why = (
-            "This viewer is read-only: no feedback is taken."
-            if self._desk is None
-            else ""
-            if claims
-            else "This run keeps no claims, so feedback on it cannot be recorded."
-        )
-        explorer = self._runs.artifact(run, EXPLORER) is not None
-        return HTMLResponse(
-            run_page(
-                run,
-                token=self._page_token,
-                explorer=explorer,
-                feedback=not why,
-                why_no_feedback=why,
-            )
+        why = ""
+        if self._desk is None:
+            why = "This viewer is read-only: no feedback is taken."
+        elif run.artifact("miss_rate_claims") is None:
+            why = "This run keeps no claims, so feedback on it cannot be recorded."
+        return render(
+            "run.html",
+            run=run,
+            token=self._page_token,
+            explorer=run.artifact("explorer") is not None,
+            feedback=not why,
+            why_no_feedback=why,
         )
 
-    async def show_report(self, request: Request) -> Response:
-        """GET /runs/ID/report: the report as it was written, or made of what is kept, in a sandbox."""
-        found = await asyncio.get_running_loop().run_in_executor(
-            self._printer, lambda: self._runs.html(self._run(request))
-        )
-        return HTMLResponse(found, headers={"Content-Security-Policy": REPORT_POLICY})
+    def show_report(self, request: Request) -> Response:
+        """GET /runs/ID/report: the report made of kept parts, in a sandbox."""
+        run = self._run(request)
+        state = (self._home / "runs" / f"{run.run_id}.json").stat()
+        page = _build_report(self._home, run.run_id, (state.st_mtime_ns, state.st_size))
+        return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
 
     def explorer_part(self, request: Request) -> Response:
         """GET /runs/ID/explorer/PART.json, packed as it is stored where the client takes gzip."""
-        found = self._runs.part(self._run(request), request.path_params["part"])
-        if found is None:
-            return refusal(404, "The run keeps no such part.", request.scope)
-        if takes_gzip(request.headers.getlist("accept-encoding")):
-            return Response(
-                found,
-                headers={"Content-Encoding": "gzip", "Vary": "Accept-Encoding"},
-                media_type="application/json",
-            )
-        return Response(
-            unpacked(found), headers={"Vary": "Accept-Encoding"}, media_type="application/json"
-        )
+        run, part = self._run(request), request.path_params["part"]
+        explorer = run.artifact("explorer") if PART.fullmatch(part) else None
+        path = None if explorer is None else explorer.path(f"{part}.json.gz")
+        if path is None or not path.is_file():
+            raise HTTPException(404, "The run keeps no such part.")
+        body, headers = path.read_bytes(), {"Vary": "Accept-Encoding"}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers["Content-Encoding"] = "gzip"
+        else:
+            try:
+                body = gzip.decompress(body)
+            except _DAMAGE as error:
+                raise _unreadable(run, error) from error
+        return Response(body, headers=headers, media_type="application/json")
 
     def asset(self, request: Request) -> Response:
         """GET /assets/NAME."""
-        folder, kind = ASSETS.get(request.path_params["name"], (None, ""))
-        path = None if folder is None else folder / request.path_params["name"]
-        if path is None or not path.is_file():
-            return refusal(404, "There is no such file.", request.scope)
-        return Response(path.read_bytes(), media_type=kind)
+        name = request.path_params["name"]
+        if name not in ASSETS:
+            raise HTTPException(404, "There is no such file.")
+        folder, kind = ASSETS[name]
+        return Response((folder / name).read_bytes(), media_type=kind)
 
     async def feedback(self, request: Request) -> Response:
         """POST /feedback: answers when it is recorded."""
         if self._desk is None:
-            return refusal(403, "This viewer is read-only.", request.scope)
-        said = read_said(await request.body())
-        given = await asyncio.get_running_loop().run_in_executor(
-            self._writer, self._desk.take, said
-        )
-        return Response(
-            json.dumps({"outcome_id": given.outcome_id, "standing": given.standing}),
-            201,
-            media_type="application/json",
-        )
+            raise HTTPException(403, "This viewer is read-only.")
+        sent = parse_feedback(await read_change(request, self._page_token))
+        loop = asyncio.get_running_loop()
+        taken = await loop.run_in_executor(self._writer, self._desk.take, sent)
+        return JSONResponse(taken, 201)
 
-    def _run(self, request: Request) -> Kept:
-        found = self._runs.run(request.path_params["run_id"])
-        if found is None:
-            raise _NoSuchRun
-        return found
+    def _run(self, request: Request) -> KeptRun:
+        return find_run(self._home, request.path_params["run_id"])
 
 
-def takes_gzip(headers: Iterable[str]) -> bool:
-    """Whether Accept-Encoding headers accept gzip.
-
-    Examples
-    --------
-    >>> takes_gzip(["br, gzip;q=0.5"]), takes_gzip(["gzip;q=0"]), takes_gzip([])
-    (True, False, False)
-    """
-    for item in ",".join(headers).split(","):
-        name, _, weight = item.strip().lower().partition(";")
-        if name.strip() == "gzip":
-            return weight.replace(" ", "").rstrip("0") not in {"q=", "q=0.", "q=."}
-    return False
+def _answer_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return refuse(request, error.status_code, error.detail, dict(error.headers or {}))
 
 
-def _no_such_run(request: Request, _: Exception) -> Response:
-    return refusal(404, "There is no such run.", request.scope)
-
-
-def _refused(request: Request, error: Exception) -> Response:
-    return (
-        refusal(error.status, error.message, request.scope)
-        if isinstance(error, Refused)
-        else refusal(500, "", request.scope)
-    )
-
-
-def _unusable(request: Request, error: Exception) -> Response:
-    """Answer for a kept run or a database that cannot be used; where it is and why is for the log."""
+def _answer_unusable(request: Request, error: Exception) -> Response:
+    """Answer for a kept run or a database that cannot be used; the log says where and why."""
     LOG.error("%s", quoted(str(error), 1000))
     if request.method == "POST":
-        return refusal(
+        return refuse(
+            request,
             503,
-            "The store of outcomes or the kept run cannot be used; nothing was recorded. The server's log says why.",
-            request.scope,
+            "The store of outcomes or the kept run cannot be used; nothing was recorded. "
+            "The server's log says why.",
         )
-    return refusal(
+    return refuse(
+        request,
         409,
-        "This kept run cannot be shown: it is damaged, or its report is of another version of rag-eval. The server's log says more; the other runs are not affected.",
-        request.scope,
+        "This kept run cannot be shown: it is damaged, or its report is of another version of "
+        "rag-eval. The server's log says more; the other runs are not affected.",
     )
 
 
@@ -216,7 +473,6 @@ def create_app(
     read_only: bool = False,
     token: str | None = None,
     port: int = DEFAULT_PORT,
-    names: Iterable[str] = (),
     allow_hosts: Iterable[str] = (),
     beyond_loopback: bool = False,
 ) -> Starlette:
@@ -231,43 +487,127 @@ def create_app(
     token
         The access token; None where none is needed.
     port
-        Where it is reached; Host headers name it.
-    names
-        Names of this machine that are answered beside those of the loopback.
+        Names the cookie.
     allow_hosts
-        Further hosts that a person allows, `name` or `name:port`.
+        Names in Host headers that are answered besides those of the loopback.
     beyond_loopback
-        Whether other machines can reach it: then any address of numbers is answered, and a token is needed.
+        Whether other machines can reach it. Then a token is needed, and any host is answered.
 
     Raises
     ------
     InputError
-        The database cannot be used, or the token or a host cannot be what it is to be.
+        The database cannot be used, or the token or a host name cannot be used.
     ValueError
         Beyond the loopback without a token.
     """
     if beyond_loopback and token is None:
         raise ValueError("a viewer that other machines can reach needs an access token")
-    hosts = Hosts(
-        port,
-        frozenset(name.lower() for name in names),
-        allowed_hosts(allow_hosts),
-        addresses=beyond_loopback,
-    )
-    policy = Policy(
-        hosts, secrets.token_urlsafe(32), None if token is None else Access(token, port), read_only
-    )
-    runs = KeptRuns(settings.home)
-    viewer = Viewer(
-        runs,
-        None if read_only else FeedbackDesk(runs, open_outcomes(settings)),
-        "" if read_only else policy.page_token,
-    )
-    handlers = {_NoSuchRun: _no_such_run, Refused: _refused, InputError: _unusable}
+    hosts = list_hosts(allow_hosts, beyond_loopback=beyond_loopback)
+    access = None if token is None else Access(token, port)
+    viewer = Viewer(settings, None if read_only else FeedbackDesk(settings))
     app = Starlette(
         routes=viewer.routes,
-        middleware=[Middleware(Guard, policy=policy)],
-        exception_handlers=handlers,
+        middleware=[
+            Middleware(Guard, access=access),
+            Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
+        ],
+        exception_handlers={HTTPException: _answer_http_error, InputError: _answer_unusable},
     )
     app.router.redirect_slashes = False
     return app
+
+
+# ---- The viewer as a server of this machine.
+
+MAX_TOKEN_FILE: Final = 1000
+CONNECTIONS: Final = 256
+KEEP_ALIVE_S, STOP_S = 5, 5
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen on an address; port 0 takes any that is free.
+
+    Raises
+    ------
+    InputError
+        `cannot_listen`: no such address of this machine, or the port is taken.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise InputError(
+            Problem(
+                "cannot_listen",
+                f"the viewer cannot listen there: {reason}",
+                field="--host, --port",
+                found=f"{host} {port}",
+                accepted="an address of this machine and a free port; --port 0 takes any",
+            )
+        ) from None
+
+
+def is_loopback(bound: socket.socket) -> bool:
+    """Tell whether only this machine can reach a socket, by the address that it is bound to."""
+    return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def choose_token(given: str | None, file: Path | None, *, needed: bool) -> tuple[str | None, bool]:
+    """Choose the access token: of a file, else of the settings, else a new one where one is needed.
+
+    Returns
+    -------
+    token, is_new
+        The token, None where none is needed; whether it is new, so that nobody knows it yet.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read.
+    """
+    if file is None:
+        return (secrets.token_urlsafe(32), True) if needed and given is None else (given, False)
+    try:
+        with file.open(encoding="ascii") as stream:
+            return stream.read(MAX_TOKEN_FILE).strip(), False
+    except (OSError, ValueError):
+        raise InputError(
+            Problem(
+                "bad_token",
+                "the file of the access token cannot be read",
+                file=str(file),
+                accepted="a text file that holds the token and nothing else",
+            )
+        ) from None
+
+
+def address_of(bound: socket.socket) -> str:
+    """Return the address to open in a browser; for a socket on all addresses, use the host name."""
+    host, port = bound.getsockname()[:2]
+    if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
+        host = socket.gethostname()
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+def serve(bound: socket.socket, app: Starlette, ready: Callable[[], object]) -> None:
+    """Serve until the process is asked to end; `ready` is called right before."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        http="h11",  # bounds a head that does not end
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_level="warning",
+        access_log=False,  # requested addresses are untrusted text
+        server_header=False,
+        proxy_headers=False,  # who asks is who is connected
+        h11_max_incomplete_event_size=MAX_HEAD,
+        limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=STOP_S,
+    )
+    ready()
+    uvicorn.Server(config).run(sockets=[bound])

@@ -1,36 +1,196 @@
-"""What stands before every page: requests that are refused, bodies that are bounded, headers that every answer carries, errors that tell nothing.
+"""Access control of the viewer: access token and cookie, page token, and requests of other sites.
 
-Belongs here: the ASGI middleware. It knows no page; who may ask is decided by `access`.
+`Guard` stands before the application. It also sets the headers of answers and hides the details of
+errors.
 """
 
 import asyncio
-import dataclasses
-import json
+import ipaddress
 import logging
 import re
+import secrets
+import threading
+import time
 import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rag_eval.records.problems import quoted
-from rag_eval.viewer.access import WINDOW_S, Access, Hosts, network_of, same
+from rag_eval.core.errors import InputError, Problem, quoted
 
 LOG = logging.getLogger("rag_eval.viewer")
+
+# ---- Hosts and tokens.
+
+LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
+ACCEPTED: Final = r"[A-Za-z0-9_.~-]{20,200}"
+"""An access token stands in an address, and must not be guessed in a year of tries."""
+WRONG_TRIES, WINDOW_S, ADDRESSES = 10, 60.0, 1024
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\]")
+
+
+def list_hosts(allowed: Iterable[str], *, beyond_loopback: bool) -> list[str]:
+    """List the names in Host headers that are answered; `*` stands for all.
+
+    A page of another site may turn its own name to this machine (DNS rebinding). Where other
+    machines reach the viewer, the access token stops such a page: its cookie is bound to our host.
+
+    Raises
+    ------
+    InputError
+        `bad_host`: an allowed name is no host name.
+    """
+    names = list(allowed)
+    wrong = [
+        Problem(
+            "bad_host",
+            "this is no host name",
+            field="--allow-host",
+            found=name,
+            accepted="a name without a port, such as eval.example.org",
+        )
+        for name in names
+        if not _HOST_NAME.fullmatch(name)
+    ]
+    if wrong:
+        raise InputError(wrong)
+    return ["*"] if beyond_loopback else [*LOOPBACK_NAMES, *names]
+
+
+def is_same(left: str, right: str) -> bool:
+    """Compare secrets in constant time."""
+    return secrets.compare_digest(
+        left.encode("utf-8", "surrogatepass"), right.encode("utf-8", "surrogatepass")
+    )
+
+
+class Access:
+    """The access token, exchanged once for a cookie that holds for this process.
+
+    Parameters
+    ----------
+    token
+        As `ACCEPTED` says.
+    port
+        Names the cookie: all ports of a machine share cookies.
+    clock
+        Seconds that only rise.
+
+    Raises
+    ------
+    InputError
+        `bad_token`: the token is too short or holds other characters.
+    """
+
+    def __init__(self, token: str, port: int, clock: Callable[[], float] = time.monotonic) -> None:
+        if not re.fullmatch(ACCEPTED, token):
+            raise InputError(
+                Problem(
+                    "bad_token",
+                    "the access token cannot be used",
+                    field="RAG_EVAL_VIEW_TOKEN or --token-file",
+                    found=f"{len(token)} characters",
+                    accepted="20 to 200 letters, digits, - _ . ~",
+                )
+            )
+        self._token, self._clock = token, clock
+        # The cookie does not hold the token: after the next start it opens nothing.
+        self._session = secrets.token_urlsafe(32)
+        self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._cookie_name = f"rag_eval_view_{port}"
+
+    def is_signed_in(self, request: Request) -> bool:
+        """Tell whether a request holds our cookie."""
+        return is_same(request.cookies.get(self._cookie_name, ""), self._session)
+
+    def judge(self, given: str, address: str) -> Literal["right", "wrong", "wait"]:
+        """Compare a token. After too many wrong ones an address has to wait."""
+        with self._lock:
+            count, since = self._wrong.get(address, (0, self._clock()))
+            if self._clock() - since > WINDOW_S:
+                count, since = 0, self._clock()
+            if count >= WRONG_TRIES:
+                return "wait"
+            if is_same(given, self._token):
+                return "right"
+            self._wrong[address] = (count + 1, since)
+            self._wrong.move_to_end(address)
+            while len(self._wrong) > ADDRESSES:
+                self._wrong.popitem(last=False)
+        return "wrong"
+
+    def sign_in(self, request: Request) -> Response | None:
+        """Answer a request that is not signed in; None where it is."""
+        token = request.query_params.get("token")
+        if request.method != "GET" or request.url.path != "/" or token is None:
+            if self.is_signed_in(request):
+                return None
+        else:
+            verdict = self.judge(token, network_of(request.client.host if request.client else ""))
+            if verdict == "right":
+                return self._welcome()
+            if verdict == "wait":
+                wait = {"Retry-After": str(int(WINDOW_S))}
+                return refuse(request, 429, "Too many wrong access tokens; wait a minute.", wait)
+        return refuse(
+            request,
+            401,
+            "An access token is needed: open the link that rag-eval view printed. "
+            "If you are signed in and followed a link of another site, reload the page.",
+        )
+
+    def _welcome(self) -> Response:
+        """Set the cookie and lead away from the address that holds the token.
+
+        A page of ours leads on. After a link in a chat or a mail, browsers would not send a strict
+        cookie along with a redirect.
+        """
+        response = HTMLResponse(
+            '<!DOCTYPE html><html lang="en"><meta charset="utf-8">'
+            '<meta http-equiv="refresh" content="0;url=/"><title>Signed in</title>'
+            '<p><a href="/">Signed in: go on</a>'
+        )
+        response.set_cookie(self._cookie_name, self._session, httponly=True, samesite="strict")
+        return response
+
+
+def network_of(address: str) -> str:
+    """Name whose tries count together: an IPv4 address, or the /64 of an IPv6 address."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return ""
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    return str(ipaddress.ip_network(f"{found}/64", strict=False).network_address)
+
+
+# ---- The guard before every page
+
 MAX_BODY, MAX_HEAD = 16 * 1024, 16 * 1024
 BODY_SECONDS: Final = 10.0
 PAGE_HEADER: Final = "x-rag-eval-token"
-HEALTH, LOGIN = "/healthz", "/"
-CONTENT_SECURITY_POLICY: Final = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+HEALTH: Final = "/healthz"
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 REPORT_POLICY: Final = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "sandbox allow-scripts allow-downloads allow-popups allow-popups-to-escape-sandbox"
 )
-"""For a stored report: its own policy in it names its scripts by hash, both hold. In the sandbox its origin is nobody's, so that it can read no page and give no feedback."""
-_GIVEN: Final = re.compile(rb"token=([A-Za-z0-9_.~-]{1,200})")
+"""For a report, which names its scripts by hash in a policy of its own. Both policies hold.
+
+In the sandbox its origin is nobody's, so it reads no page and gives no feedback."""
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -38,234 +198,120 @@ _HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
+_FOREIGN: Final = "Requests of other sites are not answered."
 
 
-@dataclasses.dataclass(frozen=True)
-class Policy:
-    """What the guard holds requests to.
-
-    Parameters
-    ----------
-    hosts
-        Whose Host headers are answered.
-    page_token
-        What our own pages send along with whatever changes something.
-    access
-        The access token; None where none is needed.
-    read_only
-        Whether nothing may be changed.
-    """
-
-    hosts: Hosts
-    page_token: str
-    access: Access | None = None
-    read_only: bool = False
-
-
-def refusal(
-    status: int, message: str, scope: Scope, headers: dict[str, str] | None = None
+def refuse(
+    request: Request, status: int, message: str, headers: dict[str, str] | None = None
 ) -> Response:
-    """Answer in a sentence that holds nothing of what was asked: JSON where something was to be recorded, else plain text."""
-    if scope["method"] == "POST":
-        return Response(json.dumps({"error": message}), status, headers, "application/json")
+    """Answer in a sentence without any text of the request; a POST gets JSON."""
+    if request.method == "POST":
+        return JSONResponse({"error": message}, status, headers)
     return PlainTextResponse(f"{message}\n", status, headers)
 
 
-class Guard:
-    """Middleware in front of everything, errors of the application included."""
+def is_foreign(headers: Headers, method: str) -> bool:
+    """Tell whether a page of another site asks, other than by a link that leads here."""
+    if headers.get("sec-fetch-site") in {None, "none", "same-origin"}:
+        return False
+    is_link = headers.get("sec-fetch-mode") == "navigate"
+    return not (method == "GET" and is_link and headers.get("sec-fetch-dest") == "document")
 
-    def __init__(self, app: ASGIApp, policy: Policy) -> None:
-        self._app, self._policy = app, policy
+
+class Guard:
+    """ASGI middleware around everything: who may ask, the headers of answers, and errors.
+
+    `access`: The access token; None where none is needed.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access | None) -> None:
+        self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on."""
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started = False
 
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
                 _add_headers(message)
             await send(message)
 
+        request = Request(scope)
         try:
-            await self._answer(scope, receive, sending)
-        except Exception as error:  # noqa: BLE001 - whatever it is: the browser is told nothing of it, the log everything on one line
-            LOG.error(
-                "a request failed: %s: %s at %s",
+            answer = self._refuse(request) or self._app
+            await answer(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            return
+        except Exception as error:  # noqa: BLE001 - the browser is told nothing, the log all of it
+            frames = traceback.extract_tb(error.__traceback__)
+            LOG.error(  # noqa: TRY400 - a traceback would hold untrusted text
+                "a request failed: %s: %s at %s:%s",
                 type(error).__name__,
                 quoted(str(error), 500),
-                _place(error),
-            )  # noqa: TRY400 - a traceback would hold untrusted text
+                Path(frames[-1].filename).name,
+                frames[-1].lineno,
+            )
             if not started:
-                await refusal(500, "This failed on the server; its log says why.", scope)(
-                    scope, receive, sending
-                )
+                failed = refuse(request, 500, "This failed on the server; its log says why.")
+                await failed(scope, receive, send_with_headers)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = self._refused(scope)
-        if refused is None and scope["method"] == "POST":
-            body = await _body(receive)
-            if body is None:
-                return
-            if isinstance(body, bytes):
-                receive = _replayed(body, receive)
-            else:
-                refused = refusal(*body, scope)
-        await (self._app if refused is None else refused)(scope, receive, send)
-
-    def _refused(self, scope: Scope) -> Response | None:
-        headers, method = Headers(scope=scope), scope["method"]
-        if method not in {"GET", "HEAD", "POST"}:
-            return refusal(
-                405, "Only GET, HEAD and POST are answered.", scope, {"Allow": "GET, HEAD, POST"}
-            )
-        if (
-            len(scope["path"])
-            + len(scope["query_string"])
-            + sum(len(name) + len(value) for name, value in scope["headers"])
-            > MAX_HEAD
-        ):
-            return refusal(431, f"At most {MAX_HEAD} bytes of headers are read.", scope)
-        hosts = headers.getlist("host")
-        if len(hosts) != 1 or not self._policy.hosts.accepts(hosts[0]):
-            return refusal(
-                403,
-                "This host name is not one of this server; rag-eval view --allow-host allows another.",
-                scope,
-            )
-        if _foreign(headers, method):
-            return refusal(403, "Requests of other sites are not answered.", scope)
-        if self._policy.access is not None and scope["path"] != HEALTH:
-            asked = self._sign_in(self._policy.access, scope, headers)
-            if asked is not None:
-                return asked
-        return self._change_refused(scope, headers) if method == "POST" else None
-
-    def _sign_in(self, access: Access, scope: Scope, headers: Headers) -> Response | None:
-        given = (
-            _GIVEN.fullmatch(scope["query_string"])
-            if scope["method"] == "GET" and scope["path"] == LOGIN
-            else None
-        )
-        if given is not None:
-            client = scope.get("client")
-            verdict = access.judge(given[1].decode(), network_of(client[0]) if client else "")
-            if verdict == "right":
-                return _signed_in(headers, access.cookie)
-            if verdict == "wait":
-                return refusal(
-                    429,
-                    "Too many wrong access tokens; wait a minute.",
-                    scope,
-                    {"Retry-After": str(int(WINDOW_S))},
-                )
-        elif access.signed_in(headers.getlist("cookie")):
-            return None
-        return refusal(
-            401,
-            "An access token is needed: open the link that rag-eval view printed. Who came by a link of another site and is signed in: press Enter in the address bar.",
-            scope,
-        )
-
-    def _change_refused(self, scope: Scope, headers: Headers) -> Response | None:
-        if self._policy.read_only:
-            return refusal(403, "This viewer is read-only.", scope)
-        origin, site, host = (
-            headers.get("origin"),
-            headers.get("sec-fetch-site"),
-            headers["host"].lower(),
-        )
-        if (origin is not None and origin.lower() not in {f"http://{host}", f"https://{host}"}) or (
-            site is not None and site != "same-origin"
-        ):
-            return refusal(403, "Requests of other sites are not answered.", scope)
-        if not same(headers.get(PAGE_HEADER, ""), self._policy.page_token):
-            return refusal(
-                403, "This page is from an earlier start of the viewer; reload it.", scope
-            )
-        if headers.get("content-type", "").lower().replace(" ", "") not in {
-            "application/json",
-            "application/json;charset=utf-8",
-        }:
-            return refusal(415, "The content type must be application/json.", scope)
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or len(length) > 9 or int(length) > MAX_BODY:  # noqa: PLR2004 - digits of a number worth reading
-            return refusal(413, f"At most {MAX_BODY} bytes are accepted.", scope)
+    def _refuse(self, request: Request) -> Response | None:
+        if sum(len(name) + len(value) for name, value in request.headers.raw) > MAX_HEAD:
+            return refuse(request, 431, "The head of this request is too large.")
+        if is_foreign(request.headers, request.method):
+            return refuse(request, 403, _FOREIGN)
+        if self._access is not None and request.url.path != HEALTH:
+            return self._access.sign_in(request)
         return None
-
-
-def _signed_in(headers: Headers, cookie: str) -> Response:
-    """Set the cookie and lead away from the address that holds the token.
-
-    After a link in another site's page (a chat, a mail) browsers would not send a strict cookie along with a redirect: there our own page goes on.
-    """
-    if headers.get("sec-fetch-site") in {None, "none", "same-origin"}:
-        return RedirectResponse(LOGIN, 303, {"Set-Cookie": cookie})
-    onward = f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={LOGIN}"><title>Signed in</title><p><a href="{LOGIN}">Signed in: go on</a>'
-    return HTMLResponse(onward, headers={"Set-Cookie": cookie})
-
-
-def _foreign(headers: Headers, method: str) -> bool:
-    """Whether a page of another site asks, other than by a link that leads here (what such a page embeds could be measured, if not read)."""
-    if headers.get("sec-fetch-site") in {None, "none", "same-origin"}:
-        return False
-    return not (
-        method == "GET"
-        and headers.get("sec-fetch-mode") == "navigate"
-        and headers.get("sec-fetch-dest") == "document"
-    )
-
-
-async def _body(receive: Receive) -> bytes | tuple[int, str] | None:
-    """Read a body, however it is sent; status and sentence where it is too large or too slow, None where the client left."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    return None
-                body += message.get("body", b"")
-                if len(body) > MAX_BODY:
-                    return 413, f"At most {MAX_BODY} bytes are accepted."
-                if not message.get("more_body", False):
-                    return bytes(body)
-    except TimeoutError:
-        return 408, "The request did not arrive in time."
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    given = False
-
-    async def receiving() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receiving
 
 
 def _add_headers(message: Message) -> None:
     headers = MutableHeaders(scope=message)
-    for name, value in _HEADERS.items():
-        headers[name] = value
+    headers.update(_HEADERS)
     headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
     headers.setdefault("Cache-Control", "no-store")
     if headers["Content-Security-Policy"] != REPORT_POLICY:
-        headers["Cross-Origin-Opener-Policy"] = (
-            "same-origin"  # browsers refuse to open a page that has this and a sandbox
-        )
+        # Browsers refuse to open a page that has this header and a sandbox.
+        headers["Cross-Origin-Opener-Policy"] = "same-origin"
 
 
-def _place(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
+# ---- Requests that change something.
+
+
+async def read_change(request: Request, page_token: str) -> bytes:
+    """Read the body of a request that only a page of ours can send.
+
+    Raises
+    ------
+    HTTPException
+        Another site asks, the page is of an earlier start, or the body is too large or too slow.
+    """
+    headers, host = request.headers, request.headers.get("host", "").lower()
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
+    if site != "same-origin" or (
+        origin is not None and origin.lower() not in {f"http://{host}", f"https://{host}"}
+    ):
+        raise HTTPException(403, _FOREIGN)
+    if not is_same(headers.get(PAGE_HEADER, ""), page_token):
+        raise HTTPException(403, "This page is from an earlier start of the viewer; reload it.")
+    if headers.get("content-type", "").lower() != "application/json":
+        raise HTTPException(415, "The content type must be application/json.")
+    too_large = HTTPException(413, f"At most {MAX_BODY} bytes are accepted.")
+    declared = headers.get("content-length", "0")
+    if not declared.isdecimal() or int(declared) > MAX_BODY:  # nothing more of it is waited for
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MAX_BODY:
+                    raise too_large
+    except TimeoutError:
+        raise HTTPException(408, "The request did not arrive in time.") from None
+    return bytes(body)

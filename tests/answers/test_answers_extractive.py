@@ -1,131 +1,38 @@
-"""The extractive answerer by itself: what may be cited, what is chosen, and what it may never depend on."""
+import json
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.answers import abstention
-from rag_eval.answers.candidates import MAX_ENTRY, MAX_SENTENCE, units
-from rag_eval.answers.coefficients import feature_names, load
-from rag_eval.answers.extractive import Extractive, Passage, TermWeights
-from rag_eval.answers.pool import Pool
-from rag_eval.answers.terms import PoolTerms
+from rag_eval.answers.extractive import (
+    LEXICAL,
+    Extractive,
+    Passage,
+    Pool,
+    PoolTerms,
+    TermWeights,
+    feature_names,
+    lexical,
+    load,
+    signal_names,
+)
+from rag_eval.answers.units import units
+from rag_eval.retrieval.synonyms import Expansion
 
 settings.register_profile("no-deadline", deadline=None, max_examples=50)
 settings.load_profile("no-deadline")
-
-DOCSTRING = """Sort by the values along either axis.
-
-Rows are compared in their order. The result is new.
-
-Parameters
-----------
-by : str or list of str
-    Name or list of names to sort by.
-
-    * if `axis` is 0 then `by` may contain index levels
-na_position : {'first', 'last'}, default 'last'
-    Puts NaNs at the beginning if `first`.
-**kwargs
-    Passed on.
-
-See Also
---------
-Series.sort_values : Similar method for a Series.
-
-Examples
---------
->>> frame.sort_values(by="a")
-   a
-0  1
-
->>> frame.sort_index()
-"""
 
 FRANCE = Passage(
     "Paris is the capital of France. It lies on the Seine. The country exports wine and cheese.",
     "France",
     rank=1,
 )
-GERMANY = Passage(
-    "Berlin is the capital of Germany. The Spree flows through it.", "Germany", 0.8, 2
-)
+GERMANY = Passage("Berlin is the capital of Germany. The Spree flows through it.", "Germany", 2)
 
 
 def texts(passages, extract):
     return [passages[its.passage].text[its.start : its.end] for its in extract.sentences]
-
-
-# units
-
-
-def test_a_docstring_is_cut_into_sentences_entries_items_pointers_and_code():
-    found = [(unit.kind, DOCSTRING[unit.start : unit.end]) for unit in units(DOCSTRING)]
-    assert found == [
-        ("sentence", "Sort by the values along either axis."),
-        ("sentence", "Rows are compared in their order."),
-        ("sentence", "The result is new."),
-        (
-            "entry",
-            "by : str or list of str\n    Name or list of names to sort by.\n\n    * if `axis` is 0 then `by` may contain index levels",
-        ),
-        (
-            "entry",
-            "na_position : {'first', 'last'}, default 'last'\n    Puts NaNs at the beginning if `first`.",
-        ),
-        ("entry", "**kwargs\n    Passed on."),
-        ("pointer", "Series.sort_values : Similar method for a Series."),
-        ("code", '>>> frame.sort_values(by="a")\n   a\n0  1'),
-        ("code", ">>> frame.sort_index()"),
-    ]
-
-
-def test_list_items_are_units_of_their_own():
-    text = "Choose one:\n\n- red, which\n  is warm\n- blue\n\nThen go on. Stop."
-    assert [text[unit.start : unit.end] for unit in units(text)] == [
-        "Choose one:",
-        "- red, which\n  is warm",
-        "- blue",
-        "Then go on.",
-        "Stop.",
-    ]
-
-
-def test_what_is_too_long_is_cut():
-    entry = "key : callable\n" + "".join(
-        f"    It is applied to the values of row {i} before they are sorted.\n" for i in range(40)
-    )
-    pieces = [unit.end - unit.start for unit in units(entry)]
-    assert len(pieces) > 1
-    assert max(pieces) <= MAX_ENTRY
-    word = units("x" * 1_000_000)
-    assert len(word) == 1_000_000 // MAX_SENTENCE
-    assert max(unit.end - unit.start for unit in word) == MAX_SENTENCE
-
-
-@given(st.text(alphabet=st.sampled_from("ab.:*->=\n \t\u3000\u2028名。é-"), max_size=300))
-def test_units_lie_in_their_text_in_order_and_each_has_a_word(text):
-    found = units(text)
-    edges = [edge for unit in found for edge in (unit.start, unit.end)]
-    assert edges == sorted(edges)
-    for unit in found:
-        piece = text[unit.start : unit.end]
-        assert piece
-        assert piece == piece.strip()
-        assert any(character.isalnum() for character in piece)
-
-
-@given(
-    st.lists(
-        st.text(alphabet=st.characters(categories=["L", "N"]), min_size=1, max_size=8),
-        min_size=1,
-        max_size=30,
-    )
-)
-def test_plain_prose_loses_no_word(words):
-    text = " ".join(words)
-    assert " ".join(text[unit.start : unit.end] for unit in units(text)).split() == text.split()
 
 
 # choosing
@@ -223,8 +130,8 @@ def test_other_scripts_and_a_word_without_end():
 
 def test_a_sentence_that_many_passages_have_is_cited_once_from_the_best_ranked():
     copies = [
-        Passage("Paris is  the capital of France.", "France", 0.5, 3),
-        Passage("Paris is the capital\nof France.", "France", 0.9, 2),
+        Passage("Paris is  the capital of France.", "France", 3),
+        Passage("Paris is the capital\nof France.", "France", 2),
         GERMANY,
     ]
     found = Extractive(abstain_below=0).answer(["What is the capital of France?"], [copies])[0]
@@ -236,7 +143,8 @@ def test_a_sentence_that_many_passages_have_is_cited_once_from_the_best_ranked()
 def test_code_and_pointers_stand_behind_what_says_the_same():
     passages = [
         Passage(
-            "See Also\n--------\nFrame.tail : Last rows of a frame.\n\nExamples\n--------\n>>> last rows of a frame\n\nNotes\n-----\nLast rows of a frame.",
+            "See Also\n--------\nFrame.tail : Last rows of a frame.\n\nExamples\n--------\n"
+            ">>> last rows of a frame\n\nNotes\n-----\nLast rows of a frame.",
             "Frame",
         )
     ]
@@ -296,7 +204,7 @@ title = st.sampled_from(["", "France", "River"])
 
 
 def ranked(pairs):
-    return [Passage(text, name, 1 / rank, rank) for rank, (text, name) in enumerate(pairs, start=1)]
+    return [Passage(text, name, rank) for rank, (text, name) in enumerate(pairs, start=1)]
 
 
 batches = st.lists(
@@ -371,14 +279,14 @@ def test_term_weights_are_scaled_idf():
     found = dict(
         zip(
             vocabulary := {"river": 0, "franc": 1, "unknown": 2},
-            weights.of(vocabulary),
+            weights.weigh(vocabulary),
             strict=True,
         )
     )
     assert found["unknown"] == 1
     assert found["river"] == pytest.approx(np.log1p(1.5 / 2.5) / np.log1p(3.5 / 0.5))
     assert found["river"] < found["franc"] < 1
-    assert TermWeights().of(vocabulary).tolist() == [1, 1, 1]
+    assert TermWeights().weigh(vocabulary).tolist() == [1, 1, 1]
 
 
 def test_function_words_of_a_question_count_for_nothing():
@@ -391,8 +299,126 @@ def test_every_feature_has_its_weight(model):
     weights = load(model)
     assert weights.features == feature_names(model)
     assert len(weights.sentence) == len(weights.features)
-    assert len(weights.signal) == len(abstention.signal_names(weights.features))
+    assert len(weights.signal) == len(signal_names(weights.features))
     assert np.isfinite(
         [*weights.sentence, *weights.signal, weights.sentence_bias, weights.signal_bias]
     ).all()
     assert 0 < weights.threshold < 1
+
+
+# synonyms
+
+SMALL = Expansion.parse(
+    json.dumps(
+        {
+            "version": 1,
+            "entries": [
+                {"terms": ["discard", "throw away"], "means": ["drop"], "weight": 0.5},
+                {"terms": ["blank"], "means": ["missing", "empty value"], "weight": 0.8},
+                {"terms": ["so far"], "means": ["cumulative"], "weight": 0.6},
+            ],
+        }
+    ),
+    "small",
+)
+TEXT = (
+    "Drop a column. Blank pages follow. Find missing parts. There is no value. An empty string "
+    "has value."
+)
+UNUSED = Expansion.parse(
+    json.dumps(
+        {"version": 1, "entries": [{"terms": ["zebra"], "means": ["horse"], "weight": 0.5}]}
+    ),
+    "unused",
+)
+QUESTIONS = [
+    "How can I throw away a column?",
+    "Which parts are blank?",
+    "discard blank pages",
+    "zebra",
+    "",
+    "so far",
+]
+
+
+PASSAGES = (Passage(TEXT, "Column parts"),)
+
+
+def measured(questions, expansion, passages=PASSAGES):
+    pool = Pool(questions, [list(passages)] * len(questions))
+    values = lexical(pool, PoolTerms(pool, TermWeights(), expansion))
+    return {
+        name: values[:, place].reshape(len(questions), -1) for place, name in enumerate(LEXICAL)
+    }
+
+
+def test_a_synonym_counts_its_weight():
+    found = measured(["blank"], SMALL)
+    assert found["unit_coverage"][0].tolist() == pytest.approx(
+        [0, 1, 0.8, 0, 0.8]
+    )  # a meaning of two words needs both
+    plain = measured(["blank"], None)
+    assert plain["unit_coverage"][0].tolist() == [0, 1, 0, 0, 0]
+    assert found["frequency"][0, 1] == plain["frequency"][0, 1]
+    assert 0 < found["frequency"][0, 2] < 0.8
+
+
+def test_each_word_of_a_phrase_counts():
+    found = measured(["throw away a column"], SMALL)
+    assert found["unit_coverage"][0, 0] == pytest.approx(
+        (0.5 + 1) / 2
+    )  # "away" is a function word: it makes the phrase, and counts for nothing
+    assert (
+        found["passage_coverage"][0, 0] == found["evidence_coverage"][0, 0] == pytest.approx(0.75)
+    )
+    assert found["missing"][0, 0] == pytest.approx(0.5)
+
+
+def test_evidence_is_covered_by_its_best_passage_not_by_their_sum():
+    passages = [
+        Passage("Drop it.", rank=1),
+        Passage("They drop.", rank=2),
+        Passage("A dropped one.", rank=3),
+    ]
+    assert measured(["discard"], SMALL, passages)["evidence_coverage"][0].tolist() == [
+        0.5,
+        0.5,
+        0.5,
+    ]
+
+
+def test_a_list_that_a_question_does_not_use_changes_nothing():
+    plain, unused = measured(QUESTIONS[:3], None), measured(QUESTIONS[:3], UNUSED)
+    for name in LEXICAL:
+        assert np.array_equal(plain[name], unused[name]), name
+    passages = [[Passage(TEXT)]] * len(QUESTIONS)
+    assert (
+        Extractive().answer(QUESTIONS, passages)
+        == Extractive(expansion=None).answer(QUESTIONS, passages)
+        == Extractive(expansion=UNUSED).answer(QUESTIONS, passages)
+    )
+
+
+def test_a_synonym_finds_the_sentence():
+    passages = [[Passage("Rows are counted. Missing cells are removed. Columns are renamed.")]]
+    question = ["What happens to blanks?"]
+    assert not Extractive().answer(question, passages)[0].sentences
+    its = (
+        Extractive(expansion=Expansion.load("data-terms"))
+        .answer(question, passages)[0]
+        .sentences[0]
+    )
+    assert passages[0][0].text[its.start : its.end] == "Missing cells are removed."
+
+
+def test_an_answer_does_not_depend_on_the_batch():
+    answerer = Extractive(expansion=SMALL)
+    passages = [
+        [Passage(TEXT, "Column parts"), Passage("Cumulative values are dropped.", rank=2)]
+    ] * len(QUESTIONS)
+    together = answerer.answer(QUESTIONS, passages)
+    assert together == [
+        answerer.answer([question], its[:])[0]
+        for question, its in zip(QUESTIONS, [[one] for one in passages], strict=True)
+    ]
+    assert together == answerer.answer(QUESTIONS[::-1], passages)[::-1]

@@ -1,4 +1,4 @@
-"""What the extractive answerer reaches on public data: the bars, on all questions and on those that nothing was fitted on."""
+"""The extractive answerer reaches its bars on public data, also on questions outside any fit."""
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from answer_sets import (
     xquad,
 )
 from pandas_evidence import figures, pandas_evidence
+from requirements import report_missing
 
 from rag_eval.answers.extractive import Extractive, TermWeights
 
@@ -21,7 +22,7 @@ from rag_eval.answers.extractive import Extractive, TermWeights
 def minilm():
     embed = minilm_embed()
     if embed is None:
-        pytest.skip("the model all-MiniLM-L6-v2 is not on this machine")
+        report_missing("minilm", "the model all-MiniLM-L6-v2 is not on this machine")
     return embed
 
 
@@ -69,7 +70,10 @@ def check_sentences(its, extracts, least_precision, least_recall):
 
 
 def check_abstention(answerer, positive, signal, parts, *, least, lower):
-    """The whole sample's AUROC with the lower end of its interval, both halves, and how many answerable questions are refused."""
+    """Return the AUROC of the sample with its lower bound, both halves, and the refusals.
+
+    The refusals count answerable questions.
+    """
     assert auroc_interval(positive, signal, resamples=500)[0] >= lower
     for part, rows in parts.items():
         assert auroc(positive[rows], signal[rows]) >= least, part

@@ -1,53 +1,40 @@
-"""Whatever reads an answer or a reply takes time in proportion to its length, also of text made to stop it.
+"""Reading an answer or a reply takes time in proportion to its length, also for hostile text.
 
-Growth is compared, not speed: four times the text must not take sixteen times as long.
+The tests compare growth, not speed: four times the text must take less than sixteen times as long.
 """
 
-import contextlib
 import gc
 import json
 import time
+from pathlib import Path
 
 import pytest
 
-from rag_eval.answers import (
-    abstaining,
-    events,
-    gates,
-    markers,
-    paths,
-    prompts,
-    replies,
-    reply_parts,
-)
-from rag_eval.citations import live_index, quoted, traces
-from rag_eval.measures import content, phrases, retrieval_gap
-from rag_eval.records.problems import InputError
+from rag_eval.answers import abstention as abstaining
+from rag_eval.answers import codes as events
+from rag_eval.answers import contract, paths, runner
+from rag_eval.answers import recorded as markers
+from rag_eval.citations.matching import Source, uncopied
+from rag_eval.citations.payload import word_spans
+from rag_eval.core.config import Answers
+from rag_eval.measures import groundedness as content
+from rag_eval.measures import groundedness as phrases
+from rag_eval.measures import groundedness as retrieval_gap
 
 FLOOR = 0.2
 """Seconds of processor time below which a growth is noise."""
 MOST_GROWTH = 10
 
-TERMS = [
-    replies.Terms(form, ("SUPPORTED",), analyze_only=analyze, max_reply_chars=10_000_000)
+SETTINGS = [
+    Answers(response_schema=form, verdicts=("SUPPORTED",), max_reply_chars=1_000_000)
     for form in ("json", "verdict")
-    for analyze in (True, False)
 ]
 
 
 def _replies(text: str) -> None:
-    for terms in TERMS:
-        replies.parse_reply(text, terms)
-
-
-def _trace(text: str) -> None:
-    for line in (
-        text,
-        f'ts=- qid="{text}',
-        f"ts=- qid=- seg=0 deltaS=- lambda=- k=- store=- index_hash=- embed=- citations=[{text}",
-    ):
-        with contextlib.suppress(InputError):
-            traces.parse(line)
+    for settings in SETTINGS:
+        for analyze_only in (True, False):
+            contract.parse_reply(text, settings, analyze_only=analyze_only)
 
 
 READERS = {
@@ -55,11 +42,11 @@ READERS = {
     "numbers": content.numbers,
     "names": content.names,
     "comparable": content.comparable,
-    "refers_to_sources": phrases.refers_to_sources,
+    "refers_to_sources": lambda text: phrases.refers_to_sources(text, 3),
     "acknowledges_nothing_found": phrases.acknowledges_nothing_found,
     "retrieval_gap": retrieval_gap._with_quotes,
-    "unmarked": gates.unmarked,
-    "find_quote": lambda text: gates.find_quote(f"{text[:2000]}§", text, 0, len(text)),
+    "remove_marks": contract.remove_marks,
+    "find_quote": lambda text: contract.find_quote(f"{text[:2000]}§", text, 0, len(text)),
     "find_paths": lambda text: paths.find_paths(text, {"content"}),
     "split_lines": paths.split_lines,
     "parse_reply": _replies,
@@ -70,94 +57,20 @@ READERS = {
     "parse_reply, object": lambda text: _replies(
         json.dumps({"citations": [text], "answer": text, "deltaS": None, "lambda": None})
     ),
-    "read_token": reply_parts.read_token,
-    "refusal_in": lambda text: reply_parts.refusal_in(f"NOT FOUND{text}"),
+    "read_token": contract.read_token,
+    "parse_reply, refusal": lambda text: _replies(f"NOT FOUND{text}"),
     "read_markers": markers.read_markers,
     "abstention": abstaining.abstention,
-    "prompt": prompts._plain,
+    "prompt": runner.make_plain,
     "event_line": lambda text: events.event_line("a", {"b": text}),
-    "quote_markers": quoted.quote_markers,
-    "same_words": lambda text: quoted.same_words(text, "a b"),
-    "word_spans": live_index.word_spans,
-    "trace": _trace,
+    "word_spans": word_spans,
+    "uncopied": lambda text: uncopied(text, [Source("a", text[::-1])]),
 }
-PIECES = [
-    *" \t\n\r\u2028\u00a0.,:;-_~/\\[](){}<>`*#\"'|=&@+%^$!?…01aA„“”«»「」『』–—•巴あ\u0301\u200b",
-    *(
-        "\r\n",
-        "[ ",
-        "\n ",
-        "\n\n-",
-        "\n- ",
-        "1.",
-        "1,",
-        "a.",
-        "a:",
-        "a/",
-        "a b ",
-        "[1",
-        "[1]",
-        "[1, ",
-        "[a:1]",
-        "[a:1",
-        "[a:",
-        "[source ",
-        "((",
-        "](",
-        "[1](",
-        "a:1,",
-        "a:1-",
-        "://",
-        "www.",
-        "http://",
-        "a(",
-    ),
-    *(
-        "(a)",
-        "\\\\a\\",
-        '\\"',
-        '","',
-        "```",
-        "` ",
-        "„a",
-        '"a"',
-        "a_",
-        "A.",
-        "1,1",
-        "*VERDICT",
-        "VERDICT=\n",
-        "\nVERDICT",
-        "NOT FOUND ",
-        "INSUFFICIENT EVIDENCE ",
-        "the answer ",
-        '{"a":',
-        '{ "',
-        "./",
-        "a.py",
-        "a.py:",
-    ),
-    *(
-        "a.py/",
-        "a.com/",
-        ".env.",
-        "sorry, ",
-        "based on ",
-        "in the context, ",
-        "the documents ",
-        "[ 1 ",
-        "[ 1 a ]",
-        "1) ",
-        "\n1)",
-        "x. [1] ",
-        "x. [a:1] ",
-        "; ",
-        " - ",
-    ),
-]
+PIECES = json.loads(Path(__file__).with_name("growth_pieces.json").read_text(encoding="utf-8"))
 
 
 def _taken(read, text: str) -> float:
-    gc.disable()  # the collector's passes over everything that the other tests hold are not the reader's time
+    gc.disable()  # a collection also walks the objects of other tests and would distort the time
     try:
         start = time.process_time()
         read(text)
@@ -167,7 +80,7 @@ def _taken(read, text: str) -> float:
 
 
 def _grows(read, length: int, before: str, piece: str, after: str) -> bool:
-    """Whether the time grows faster than the text; measured again before it is said."""
+    """Return whether the time grows faster than the text; measure a bad result again."""
     whole, quarter = (
         before + piece * (size // len(piece)) + after for size in (length, length // 4)
     )

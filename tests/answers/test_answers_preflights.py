@@ -1,32 +1,39 @@
-"""Evidence preflights: what they find, what they record, and how they fail."""
+"""Evidence preflights: their findings, their records and their failures."""
 
 import json
 from importlib import resources
 
 import jsonschema
 import pytest
-from answer_corpus import DOCS, Ranking, evidence, library, scored
+from answer_corpus import DOCS, Ranking, evidence, library, question, scored
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic_core import to_jsonable_python
 
-from rag_eval.answers.codes import Fault
-from rag_eval.answers.events import Events, event_line
-from rag_eval.answers.evidence import MAX_EVIDENCE_CHARS, line_span, line_starts, merged
-from rag_eval.answers.grep_terms import default_terms, find_terms
-from rag_eval.answers.preflights import Gathered, Preflights, check_patterns, depends_on_top_k
-from rag_eval.answers.questions import Question, plan
-from rag_eval.records.answer_settings import Answers
-from rag_eval.records.problems import InputError
+from rag_eval.answers.codes import Events, event_line
+from rag_eval.answers.evidence import (
+    MAX_EVIDENCE_CHARS,
+    Gathered,
+    Preflights,
+    Withheld,
+    check_patterns,
+    default_terms,
+    find_terms,
+    line_span,
+    line_starts,
+)
+from rag_eval.core.errors import InputError
 
 
-def gather(
-    question: str, *steps: dict, retrieve=None, raised=None, **options
-) -> tuple[Gathered, list[str]]:
-    config = Answers.model_validate({"preflights": list(steps), **options})
-    corpus, log = library(), Events()
-    (found,) = Preflights(corpus, retrieve or Ranking(corpus)).gather(
-        [plan(Question("q1", question), config)], [log], raised
-    )
+def run_all(questions, corpus=None, retrieve=None, raised=0):
+    corpus, logs = corpus or library(), [Events() for _ in questions]
+    preflights = Preflights(corpus, retrieve or Ranking(corpus), Withheld())
+    return preflights.gather(questions, logs, raised), logs
+
+
+def gather(text, *steps, retrieve=None, raised=0, **options):
+    asked = question("q1", text, preflights=list(steps), **options)
+    (found,), (log,) = run_all([asked], retrieve=retrieve, raised=raised)
     return found, log.lines
 
 
@@ -42,18 +49,12 @@ def test_retrieved_chunks_carry_the_lines_of_their_document():
         DOCS["docs/capitals.md"][item.chunk.offsets.start : item.chunk.offsets.end]
         == item.chunk.text
     )
-    (artifact,) = found.artifacts
-    assert artifact["tokens"] == tokens(found)
-    assert (
-        artifact["schema_version"],
-        artifact["query_id"],
-        artifact["kind"],
-        artifact["parameters"],
-    ) == (1, "q1", "retrieve", {"top_k": 10})
-    assert [hit["snippet_id"] for hit in artifact["hits"]] == [
+    (record,) = found.records
+    assert record.tokens == tuple(tokens(found))
+    assert (record.query_id, record.kind, record.parameters) == ("q1", "retrieve", {"top_k": 10})
+    assert [hit.snippet_id for hit in record.hits] == [
         item.chunk.snippet_id for item in found.evidence
     ]
-    json.dumps(artifact, allow_nan=False)
     assert lines == ["event=preflight.step.start query_id=q1 step=0 kind=retrieve"]
 
 
@@ -73,15 +74,15 @@ def test_artifacts_keep_to_their_published_schema():
         {"kind": "section", "sections": ["none"]},
         {"kind": "grep"},
     )
-    assert len(found.artifacts) == 5
-    for artifact in found.artifacts:
-        validator.validate(artifact)
-    with pytest.raises(jsonschema.ValidationError):
-        validator.validate({**found.artifacts[0], "tokens": ["no token"]})
+    assert len(found.records) == 5
+    written = [to_jsonable_python(record) for record in found.records]
+    for record in written:
+        validator.validate(record)
+    assert not validator.is_valid({**written[0], "tokens": ["no token"]})
 
 
 def test_top_k_is_the_steps_own_or_the_gold_sets_and_reruns_raise_it():
-    for own, raised, expected in ((None, None, 1), (2, None, 2), (None, 2, 2), (3, 2, 3)):
+    for own, raised, expected in ((None, 0, 1), (2, 0, 2), (None, 2, 2), (3, 2, 3)):
         corpus = library()
         ranking = Ranking(corpus)
         gather(
@@ -95,27 +96,16 @@ def test_top_k_is_the_steps_own_or_the_gold_sets_and_reruns_raise_it():
 
 
 def test_many_questions_are_retrieved_in_one_call_for_each_top_k():
-    corpus, config = (
-        library(),
-        Answers.model_validate(
-            {
-                "preflights": [
-                    {"kind": "retrieve"},
-                    {"kind": "section"},
-                    {"kind": "retrieve", "top_k": 2},
-                ]
-            }
-        ),
-    )
-    ranking = Ranking(corpus)
-    plans = [plan(Question(f"q{n}", "capital of Italy"), config) for n in range(50)]
-    found = Preflights(corpus, ranking).gather(plans, [Events() for _ in plans])
+    steps = [{"kind": "retrieve"}, {"kind": "section"}, {"kind": "retrieve", "top_k": 2}]
+    ranking = Ranking(library())
+    asked = [question(f"q{n}", "capital of Italy", preflights=steps) for n in range(50)]
+    found, _ = run_all(asked, retrieve=ranking)
     assert [(len(queries), top_k) for queries, top_k in ranking.calls] == [(50, 2), (50, 10)]
     assert len({tuple(tokens(one)) for one in found}) == 1
 
 
 @pytest.mark.parametrize(
-    ("question", "terms"),
+    ("asked", "terms"),
     [
         ("How does DataFrame.sort_values work?", ("DataFrame.sort_values",)),
         ("What does sort_values() return?", ("sort_values",)),
@@ -129,8 +119,8 @@ def test_many_questions_are_retrieved_in_one_call_for_each_top_k():
         ("", ()),
     ],
 )
-def test_default_terms_are_names_and_quoted_words(question, terms):
-    assert default_terms(question) == terms
+def test_default_terms_are_names_and_quoted_words(asked, terms):
+    assert default_terms(asked) == terms
 
 
 @pytest.mark.parametrize(
@@ -175,20 +165,17 @@ def test_finding_terms_in_one_pass_agrees_with_a_search_of_every_text(terms, tex
 def test_grep_ranks_by_rarity_and_records_what_matched():
     found, _ = gather("?", {"kind": "grep", "terms": ["capital", "Tiber", "nowhere"]})
     assert tokens(found) == ["docs/capitals.md:5-6", "docs/capitals.md:1-4"]
-    (artifact,) = found.artifacts
-    assert [hit["matched"] for hit in artifact["hits"]] == [["capital", "Tiber"], ["capital"]]
-    assert artifact["missing"] == ["nowhere"]
-    assert artifact["parameters"] == {
-        "terms": ["capital", "Tiber", "nowhere"],
-        "patterns": [],
-        "max_hits": 5,
-    }
+    (record,) = found.records
+    assert [hit.matched for hit in record.hits] == [("capital", "Tiber"), ("capital",)]
+    assert record.missing == ("nowhere",)
+    terms = ("capital", "Tiber", "nowhere")
+    assert record.parameters == {"terms": terms, "patterns": (), "max_hits": 5}
 
 
 def test_grep_takes_its_terms_from_the_question_and_keeps_to_max_hits():
     found, _ = gather("What does `capital` mean?", {"kind": "grep", "max_hits": 1})
     assert tokens(found) == ["docs/capitals.md:5-6"]
-    assert found.artifacts[0]["filtered"] == {"blank": 0, "over_max_hits": 1}
+    assert found.records[0].filtered == {"blank": 0, "over_max_hits": 1}
 
 
 def test_grep_by_pattern():
@@ -197,28 +184,21 @@ def test_grep_by_pattern():
     assert found.evidence[0].chunk.k_final == 1
 
 
-def test_patterns_that_do_not_compile_are_all_named_before_anything_runs():
-    config = Answers.model_validate(
-        {"preflights": [{"kind": "grep", "patterns": ["(", "ok", "["]}]}
-    )
+def test_patterns_that_do_not_compile_are_all_named():
+    steps = [{"kind": "grep", "patterns": ["(", "ok", "["]}]
     with pytest.raises(InputError) as caught:
-        check_patterns([plan(Question("q1", "?"), config)])
-    assert [(problem.code, problem.found) for problem in caught.value.problems] == [
-        ("bad_pattern", "("),
-        ("bad_pattern", "["),
-    ]
+        check_patterns([question("q1", "?", preflights=steps)])
+    found = [(problem.code, problem.found) for problem in caught.value.problems]
+    assert found == [("bad_pattern", "("), ("bad_pattern", "[")]
 
 
-def test_a_pattern_that_runs_out_of_time_fails_its_own_question_only():
+def test_pattern_that_runs_out_of_time_fails_its_own_question_only():
     corpus = library({"d": "a" * 60 + "b"}, {"d": [("s", 1, 1)]})
-    plans = [
-        plan(
-            Question(str(n), "aaa"),
-            Answers.model_validate({"preflights": [{"kind": "grep", "patterns": [pattern]}]}),
-        )
-        for n, pattern in enumerate([r"(a|a)*$", "b"])
+    asked = [
+        question(pattern, "aaa", preflights=[{"kind": "grep", "patterns": [pattern]}])
+        for pattern in (r"(a|a)*$", "b")
     ]
-    slow, quick = Preflights(corpus, Ranking(corpus)).gather(plans, [Events(), Events()])
+    (slow, quick), _ = run_all(asked, corpus)
     assert (slow.evidence, slow.fault and slow.fault.code) == ((), "pattern_timeout")
     assert (tokens(quick), quick.fault) == (["d:1"], None)
 
@@ -228,7 +208,7 @@ def test_sections_that_are_named_come_whole_and_unknown_ones_are_said():
         "?", {"kind": "section", "sections": ["docs/capitals.md#south", "docs/none.md#x"]}
     )
     assert tokens(found) == ["docs/capitals.md:5-6"]
-    assert found.artifacts[0]["missing"] == ["docs/none.md#x"]
+    assert found.records[0].missing == ("docs/none.md#x",)
     assert len(lines) == 1
     found, lines = gather("?", {"kind": "section", "sections": ["docs/none.md#x"]})
     assert not found.evidence
@@ -241,7 +221,7 @@ def test_sections_that_are_named_come_whole_and_unknown_ones_are_said():
 def test_sections_of_what_retrieval_put_first():
     found, _ = gather("Rome capital", {"kind": "section", "max_sections": 1})
     assert tokens(found) == ["docs/capitals.md:5-6"]
-    assert found.artifacts[0]["filtered"]["over_max_sections"] == 1
+    assert found.records[0].filtered["over_max_sections"] == 1
 
 
 def test_a_section_of_several_chunks_comes_in_the_order_of_the_text():
@@ -254,54 +234,32 @@ def test_what_two_steps_find_stays_where_it_was_found_first():
     found, _ = gather("Rome Tiber", {"kind": "grep", "terms": ["Tiber"]}, {"kind": "retrieve"})
     assert tokens(found) == ["docs/capitals.md:5-6", "docs/capitals.md:1-4"][: len(tokens(found))]
     assert found.evidence[0].kind == "grep"
-    assert [artifact["step"] for artifact in found.artifacts] == [0, 1]
-    assert merged([found.evidence, found.evidence]) == found.evidence
+    assert [record.step for record in found.records] == [0, 1]
+    assert len(set(tokens(found))) == len(tokens(found))
 
 
 def test_a_step_that_finds_nothing_is_an_event():
     found, lines = gather("zzz", {"kind": "retrieve"}, {"kind": "grep", "terms": ["zzz"]})
-    assert found == Gathered((), found.artifacts)
+    assert found == Gathered((), found.records)
     assert [line.split()[0] for line in lines] == [
         "event=preflight.step.start",
         "event=preflight.step.filtered_to_zero",
     ] * 2
 
 
-def test_a_retriever_that_fails_for_one_question_fails_that_question_only():
-    corpus = library()
-    ranking = Ranking(corpus)
+def test_failed_retrieval_fails_that_question_only():
+    ranking = Ranking(library())
 
     def flaky(queries, top_k):
-        if "poison" in queries:
-            raise ConnectionError("down")
-        return ranking(queries, top_k)
+        found = ranking(queries, top_k)
+        return [
+            None if query == "poison" else one for query, one in zip(queries, found, strict=True)
+        ]
 
-    plans = [plan(Question(text, text), Answers()) for text in ("capital", "poison", "Rome")]
-    found = Preflights(corpus, flaky).gather(plans, [Events() for _ in plans])
+    asked = [question(text, text) for text in ("capital", "poison", "Rome")]
+    found, _ = run_all(asked, retrieve=flaky)
     assert [one.fault and one.fault.code for one in found] == [None, "retrieval_error", None]
-    assert found[0].evidence
-    assert found[2].evidence
-
-
-def test_a_retriever_that_loses_results_is_noticed():
-    corpus = library()
-    (found,) = Preflights(corpus, lambda _queries, _top_k: []).gather(
-        [plan(Question("q", "capital"), Answers())], [Events()]
-    )
-    assert found.fault == Fault("retrieval_error", "retrieval failed for this question.")
-
-
-@pytest.mark.parametrize(
-    ("steps", "depends"),
-    [
-        ([{"kind": "retrieve"}], True),
-        ([{"kind": "section"}], True),
-        ([{"kind": "section", "sections": ["a"]}], False),
-        ([{"kind": "grep"}], False),
-    ],
-)
-def test_which_steps_depend_on_top_k(steps, depends):
-    assert depends_on_top_k(Answers.model_validate({"preflights": steps}).preflights) is depends
+    assert [bool(one.evidence) for one in found] == [True, False, True]
 
 
 def test_a_chunk_of_an_outside_retriever_is_found_in_its_document_or_stands_alone():

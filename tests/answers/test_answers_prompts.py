@@ -1,25 +1,17 @@
-"""Prompts: what is said, that evidence stays data, and the bound on length."""
+"""Prompts: their texts and their bound on length; evidence stays data."""
 
-import dataclasses
 import re
 
 import pytest
-from answer_corpus import evidence, library, scored
+from answer_corpus import evidence, library, question, scored
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.answers.prompts import PromptTooLongError, build_prompt, correction
-from rag_eval.answers.questions import Plan, Question, plan
-from rag_eval.records.answer_settings import AnswerOverride, Answers
+from rag_eval.answers.runner import PromptTooLongError, build_prompt, correct
 
 
-def planned(
-    text: str = "What is the capital of France?", override: AnswerOverride | None = None, **options
-) -> Plan:
-    return plan(
-        Question("q1", text, override),
-        Answers.model_validate({"mode": "llm", "endpoint": "local", **options}),
-    )
+def planned(text="What is the capital of France?", override=None, **options):
+    return question("q1", text, override, **options)
 
 
 def item(text: str, doc_id: str = "docs/x.md"):
@@ -120,9 +112,9 @@ def test_text_of_the_evidence_can_neither_close_the_block_nor_forge_an_item(text
     st.lists(st.text(min_size=1, max_size=40).filter(str.strip), min_size=1, max_size=4),
     st.text(max_size=30),
 )
-def test_whatever_the_texts_the_prompt_has_its_one_block_and_its_question(texts, question):
+def test_prompt_has_one_block_and_its_question(texts, asked):
     prompt = build_prompt(
-        planned(question), [item(text, f"docs/{number}.md") for number, text in enumerate(texts)]
+        planned(asked), [item(text, f"docs/{number}.md") for number, text in enumerate(texts)]
     )
     lines = prompt.messages[1].content.split("\n")
     assert lines[0].startswith("<<<EVIDENCE ")
@@ -160,7 +152,7 @@ def test_a_prompt_that_cannot_hold_one_piece_is_refused():
 
 
 def test_a_correction_counts_towards_the_length_and_is_bounded():
-    said = correction("x" * 100_000, ["the reply is not JSON."] * 1000)
+    said = correct("x" * 100_000, ["the reply is not JSON."] * 1000)
     assert sum(len(message.content) for message in said) < 3500
     pieces = [item("word " * 100, f"docs/{number}.md") for number in range(10)]
     prompt = build_prompt(planned(max_prompt_chars=6000), pieces, said)
@@ -169,32 +161,22 @@ def test_a_correction_counts_towards_the_length_and_is_bounded():
     assert [message.role for message in prompt.messages] == ["system", "user", "assistant", "user"]
 
 
-def test_a_question_overrides_the_gold_set():
-    own = AnswerOverride.model_validate(
-        {
-            "answer_mode": "deterministic",
-            "response_schema": "verdict",
-            "verdicts": ["YES"],
-            "top_k": 3,
-            "schema_retry_attempts": 0,
-            "preflights": [{"kind": "grep", "terms": ["x"]}],
-        }
-    )
-    found = planned(override=own)
-    assert (
-        found.mode,
-        found.response_schema,
-        found.verdicts,
-        found.top_k,
-        found.schema_retry_attempts,
-    ) == ("deterministic", "verdict", ("YES",), 3, 0)
-    assert [step.kind for step in found.preflights] == ["grep"]
-    plain = planned()
-    assert (plain.mode, plain.response_schema, plain.top_k, plain.schema_retry_attempts) == (
-        "llm",
-        "json",
-        10,
-        2,
-    )
-    assert planned(retry_on_schema_fail=False).schema_retry_attempts == 0
-    assert dataclasses.replace(plain, top_k=3) != plain
+def test_question_overrides_the_gold_set():
+    own = {
+        "answer_mode": "deterministic",
+        "response_schema": "verdict",
+        "verdicts": ["YES"],
+        "top_k": 3,
+        "schema_retry_attempts": 0,
+        "preflights": [{"kind": "grep", "terms": ["x"]}],
+    }
+    found, plain = planned(override=own).settings, planned().settings
+    names = ("mode", "response_schema", "verdicts", "top_k", "schema_retry_attempts")
+    assert [getattr(found, name) for name in names] == [
+        *("deterministic", "verdict", ("YES",), 3, 0)
+    ]
+    assert [step.terms for step in found.preflights] == [("x",)]
+    assert (plain.mode, plain.top_k, plain.schema_retry_attempts) == ("llm", 10, 2)
+    assert planned(retry_on_schema_fail=False).settings.schema_retry_attempts == 0
+    again = planned(override={"schema_retry_attempts": 1}, retry_on_schema_fail=False)
+    assert again.settings.schema_retry_attempts == 1

@@ -1,20 +1,16 @@
-"""Recorded outputs as answers: evidence, citations and outcomes; and the [n] citations of real systems."""
+"""Recorded outputs become answers with evidence, citations and outcomes, also from [n] markers."""
 
 import json
 import re
 
 import pytest
 
-from rag_eval.answers.recorded import (
-    RecordedAnswers,
-    lines_span,
-    recorded_answers,
-    recorded_payloads,
-)
+from rag_eval.answers.recorded import RecordedAnswers
+from rag_eval.core.loader import Chunker
 from rag_eval.corpus.chunking import chunk_documents
+from rag_eval.corpus.loaders.folder import Folder
+from rag_eval.corpus.loaders.recorded import Recorded, read_outputs
 from rag_eval.corpus.loading import load_corpus
-from rag_eval.corpus.recorded import read_outputs
-from rag_eval.records.gold_set import Chunker, Folder, Recorded
 
 TEXT = "# Terns\n\nTerns fly far.\nThey eat fish.\n\n# Gulls\n\nGulls eat anything.\n"
 
@@ -37,7 +33,7 @@ def answer(tmp_path):
             chunk_documents(loaded.documents, loaded.sections, spec.chunker),
             "external:x",
         )
-        return recorded_answers(["q1"], read_outputs(path), maker)[0]
+        return maker.answer(read_outputs(path)[0])[0]
 
     return _answer
 
@@ -55,9 +51,8 @@ def birds(tmp_path):
     def _answer(**values):
         path = tmp_path / "outputs.jsonl"
         path.write_text(json.dumps({"query_id": "q1", **values}), encoding="utf-8")
-        return recorded_answers(
-            ["q1"], read_outputs(path), RecordedAnswers(loaded.documents, chunks, "external:x")
-        )[0]
+        maker = RecordedAnswers(loaded.documents, chunks, "external:x")
+        return maker.answer(read_outputs(path)[0])[0]
 
     return _answer, loaded.documents, chunks
 
@@ -136,12 +131,6 @@ def test_outcomes(answer):
     )
     assert answer(answer="It is.", verdict="SUPPORTED", contexts=contexts).verdict == "SUPPORTED"
     assert answer(answer="It was not found in the wild.", contexts=contexts).outcome == "answered"
-
-
-def test_a_question_without_output_has_failed(birds):
-    _, documents, chunks = birds
-    (found,) = recorded_answers(["q7"], [], RecordedAnswers(documents, chunks, "external:x"))
-    assert (found.outcome, found.codes) == ("failed", ("no_output",))
 
 
 def test_costs_are_kept(answer):
@@ -233,16 +222,11 @@ def test_ids_of_the_corpus_get_its_payload(birds):
         )
 
 
-def test_lines_of_a_text():
-    text = "one\ntwo\n\nfour"
-    assert [
-        lines_span(text, *lines)
-        for lines in ((1, 1), (1, 2), (2, 4), (4, 4), (5, 5), (3, 3), (4, 5))
-    ] == [(0, 3), (0, 7), (4, 13), (9, 13), None, None, None]
-
-
 def test_citations_of_real_systems(shared_data, tmp_path):
-    """ExpertQA: answers of six systems with [n] citations, as recorded outputs; every bracketed number is read, and only an attribution that lacks it is out of range."""
+    """The recorded answers of six systems in ExpertQA carry [n] citations.
+
+    Every bracketed number is read. A number is out of range only where its attribution is missing.
+    """
     rows, expected, seen = [], 0, set()
     for name in ("rand_test.jsonl", "rand_val.jsonl"):
         for line in (shared_data / "expertqa" / name).read_text(encoding="utf-8").splitlines():
@@ -281,12 +265,12 @@ def test_citations_of_real_systems(shared_data, tmp_path):
         chunk_documents(loaded.documents, loaded.sections, spec.chunker),
         "external:x",
     )
-    answers = recorded_answers([output.query_id for output in outputs], outputs, maker)
+    answers = [maker.answer(output)[0] for output in outputs]
     citations = [span for found in answers for span in found.citations]
     outside = [span for span in citations if span.evidence < 0]
     assert len(answers) == 436
     assert len(citations) == expected == 2684
-    assert len(outside) == 2  # one answer numbers on where its sources end
+    assert len(outside) == 2  # an answer counts on past its last source
     assert [one.outcome for one in answers].count("not_found") == 1
     assert {one.outcome for one in answers} == {"answered", "not_found"}
     assert not any(re.search(r"\[\d{1,3}\]", one.text) for one in answers)
@@ -342,14 +326,12 @@ def test_payloads_that_the_system_states_stay_with_their_citation(tmp_path):
         "external:x",
     )
     outputs = read_outputs(path)
-    found = recorded_payloads(["behind", "alone", "tokens"], outputs, maker)
-    assert {query_id: list(payloads) for query_id, payloads in found.items()} == {
-        "behind": [0],
-        "alone": [0],
-    }
-    assert found["alone"][0]["rev"] == "7"
-    assert "mine" not in found["alone"][0]
-    assert list(recorded_payloads(["alone"], outputs, maker)) == ["alone"]
-    # offsets of the system's own document do not lie within its passage: the passage that is named is the one meant
-    cited = maker.answer(outputs[1]).citations
+    found = {output.query_id: maker.answer(output) for output in outputs}
+    stated = {query_id: list(payloads) for query_id, (_, payloads) in found.items()}
+    assert stated == {"behind": [0], "alone": [0], "tokens": []}
+    payload = found["alone"][1][0]
+    assert payload["rev"] == "7"
+    assert "mine" not in payload
+    # Offsets of the system's own document lie outside the passage, so the named passage counts.
+    cited = found["alone"][0].citations
     assert [(span.evidence, span.start, span.end) for span in cited] == [(0, 0, 10), (0, 0, 10)]

@@ -7,15 +7,13 @@ import threading
 import time
 
 import pytest
-from answer_corpus import Ranking, ScriptedChat, library
+from answer_corpus import Ranking, ScriptedChat, library, question
 
-from rag_eval.answers.events import Events
-from rag_eval.answers.questions import Question
-from rag_eval.answers.runner import AnswerRun, EmptyEvidenceError, answer_questions
-from rag_eval.answers.tools import Tools
-from rag_eval.records.answer_settings import AnswerOverride, Answers
-from rag_eval.records.answers import Answer, ChatError, Reply
-from rag_eval.records.problems import InputError
+from rag_eval.answers.evidence import Withheld
+from rag_eval.answers.runner import AnswerRun, Tools, answer_questions
+from rag_eval.core.config import Answers
+from rag_eval.core.errors import InputError
+from rag_eval.core.types import Answer, ChatError, Reply
 
 ASK = "What is the capital of France?"
 WEST = "docs/capitals.md:2"
@@ -54,23 +52,23 @@ class _Extract:
 
 
 class FirstLines:
-    """Chooses the second line of the first two passages; abstains where the question is about the moon."""
+    """Chooses the second line of the first two passages; abstains on a question about the moon."""
 
     def __init__(self) -> None:
         self.calls = 0
 
     def answer(self, questions, passages):
         self.calls += 1
-        return [self._one(question, own) for question, own in zip(questions, passages, strict=True)]
+        return [self._one(asked, own) for asked, own in zip(questions, passages, strict=True)]
 
-    def _one(self, question, passages):
+    def _one(self, asked, passages):
         assert [passage.rank for passage in passages] == list(range(1, len(passages) + 1))
         texts = [passage.text for passage in passages]
         sentences = tuple(
             _Sentence(number, text.index("\n") + 1 if "\n" in text else 0, len(text.rstrip()))
             for number, text in enumerate(texts[:2])
         )
-        return _Extract(sentences, 0.25 if "moon" in question else 0.75, "moon" not in question)
+        return _Extract(sentences, 0.25 if "moon" in asked else 0.75, "moon" not in asked)
 
 
 def run(
@@ -78,36 +76,34 @@ def run(
     config=None,
     *,
     chat=None,
-    sink=None,
-    stored=None,
     recorded=None,
     ranking=None,
     extract=None,
     **options,
 ) -> AnswerRun:
-    corpus = library()
-    settings = Answers.model_validate(
-        {"mode": "llm", "endpoint": "local", **(config or {}), **options}
-    )
+    corpus, options = library(), {**(config or {}), **options}
     asked = [
-        Question(f"q{number}", text) if isinstance(text, str) else text
+        question(f"q{number}", text, **options)
+        if isinstance(text, str)
+        else question(*text, **options)
         for number, text in enumerate(questions)
     ]
-    store = None if stored is None else stored.append
     tools = Tools(
         corpus,
         ranking or Ranking(corpus),
-        extract=extract or FirstLines(),
-        chat=chat,
-        recorded=recorded,
-        store=store,
+        Withheld(),
+        extract or FirstLines(),
+        chat,
+        recorded,
+        concurrency=4,
     )
-    return answer_questions(asked, settings, tools, sink)
+    config = Answers.model_validate({"mode": "llm", "endpoint": "local", **options})
+    return answer_questions(asked, config, tools)
 
 
-def one(*script, question=ASK, **options) -> tuple[Answer, AnswerRun, ScriptedChat]:
-    chat = ScriptedChat({question: list(script)})
-    found = run([question], chat=chat, **options)
+def one(*script, asked=ASK, **options) -> tuple[Answer, AnswerRun, ScriptedChat]:
+    chat = ScriptedChat({asked: list(script)})
+    found = run([asked], chat=chat, **options)
     return found.answers[0], found, chat
 
 
@@ -182,7 +178,7 @@ def test_a_broken_form_is_asked_for_again_with_what_was_wrong():
     answer, found, chat = one(BROKEN, "{}", GOOD)
     assert (answer.outcome, answer.attempts, answer.tokens_in) == ("answered", 3, 30)
     assert found.counts["schema_retries"] == 2
-    assert [row["codes"] for row in found.rejected] == [["not_json"], ["missing_key"]]
+    assert [row.codes for row in found.rejected] == [("not_json",), ("missing_key",)]
     assert [message.role for message in chat.asked[1][1]] == ["system", "user", "assistant", "user"]
     assert "must be one JSON object" in chat.asked[1][1][3].content
     assert "the key citations is missing" in chat.asked[2][1][3].content
@@ -199,7 +195,7 @@ def test_what_stays_broken_fails_with_its_codes_and_no_text():
         3,
     )
     assert found.counts["code.not_json"] == 1
-    assert found.rejected[-1]["reply"] == BROKEN
+    assert found.rejected[-1].reply == BROKEN
     assert "question.chat.schema_retry.satisfied" not in names(found)
     assert len(chat.asked) == 3
 
@@ -235,9 +231,9 @@ def test_the_number_of_retries_is_the_gold_sets(options, attempts):
     ],
 )
 def test_gates_that_a_better_reply_could_pass_are_retried(said, code):
-    answer, found, _ = one(said, GOOD, question="What is the capital of France and setup?")
+    answer, found, _ = one(said, GOOD, asked="What is the capital of France and setup?")
     assert (answer.outcome, answer.attempts) == ("answered", 2)
-    assert found.rejected[0]["codes"] == [code]
+    assert found.rejected[0].codes == (code,)
 
 
 def test_a_fabricated_citation_leads_to_a_rerun_over_more_evidence():
@@ -255,7 +251,7 @@ def test_a_fabricated_citation_leads_to_a_rerun_over_more_evidence():
     assert found.counts["schema_retries"] == 0
     assert "docs/capitals.md:5-6" not in chat.asked[0][1][1].content
     assert "docs/capitals.md:5-6" in chat.asked[1][1][1].content
-    assert [artifact["parameters"] for artifact in found.preflights] == [{"top_k": 1}, {"top_k": 5}]
+    assert [record.parameters for record in found.preflights] == [{"top_k": 1}, {"top_k": 5}]
     assert [item.token for item in answer.evidence] == [
         "docs/capitals.md:1-4",
         "docs/capitals.md:5-6",
@@ -289,21 +285,14 @@ def test_a_model_that_obeys_an_instruction_in_the_evidence_does_not_pass():
     assert (answer.outcome, answer.codes, answer.text) == ("failed", ("path_not_in_evidence",), "")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "timeout",
-        "connection",
-        "rate_limited",
-        "server_error",
-        "refused",
-        "malformed_reply",
-        "reply_too_large",
-    ],
-)
+@pytest.mark.parametrize("code", ["timeout", "reply_too_large", "teapot"])
 def test_a_chat_that_fails_fails_the_question(code):
     answer, found, _ = one(ChatError(code, "it\nbroke event=run.start", retries=4))
-    assert (answer.outcome, answer.codes, answer.attempts) == ("failed", (f"chat_{code}",), 1)
+    assert (answer.outcome, answer.codes, answer.attempts) == (
+        "failed",
+        ("chat_error" if code == "teapot" else f"chat_{code}",),
+        1,
+    )
     assert found.counts["chat_retries"] == 4
     assert sum("event=run.start" in line for line in found.events) == 1
 
@@ -376,7 +365,7 @@ def test_questions_are_asked_side_by_side_within_the_bound():
 
 
 def test_empty_evidence_ends_not_found_without_asking_the_model():
-    answer, found, chat = one(GOOD, question="zzz")
+    answer, found, chat = one(GOOD, asked="zzz")
     assert (answer.outcome, answer.text, answer.attempts, answer.evidence) == (
         "not_found",
         "NOT FOUND",
@@ -389,20 +378,11 @@ def test_empty_evidence_ends_not_found_without_asking_the_model():
 
 @pytest.mark.parametrize("mode", ["llm", "deterministic"])
 def test_strict_evidence_aborts_before_any_model_is_asked(mode):
-    chat, extract, stored, sink = ScriptedChat({ASK: [GOOD]}), FirstLines(), [], Events()
-    with pytest.raises(EmptyEvidenceError, match=r"no evidence for 1 questions: q1") as caught:
-        run(
-            [ASK, "zzz"],
-            chat=chat,
-            extract=extract,
-            stored=stored,
-            sink=sink,
-            strict_fail_on_empty_evidence=True,
-            mode=mode,
-        )
-    assert caught.value.query_ids == ("q1",)
-    assert (chat.asked, extract.calls, len(stored)) == ([], 0, 2)
-    assert sink.lines[-1] == "event=run.aborted reason=empty_evidence questions=1"
+    chat, extract = ScriptedChat({ASK: [GOOD]}), FirstLines()
+    strict = {"strict_fail_on_empty_evidence": True, "mode": mode}
+    with pytest.raises(InputError, match=r"empty_evidence.*no evidence for 1 questions: q1"):
+        run([ASK, "zzz"], chat=chat, extract=extract, **strict)
+    assert (chat.asked, extract.calls) == ([], 0)
 
 
 def test_deterministic_answers_are_verbatim_sentences_each_with_its_citation():
@@ -426,14 +406,8 @@ def test_deterministic_answers_are_verbatim_sentences_each_with_its_citation():
     assert (empty.outcome, empty.signal) == ("not_found", None)
 
 
-def test_all_deterministic_questions_are_answered_in_one_call():
-    extract = FirstLines()
-    found = run(["capital"] * 40, mode="deterministic", extract=extract)
-    assert (extract.calls, len(found.answers)) == (1, 40)
-
-
-def _own(query_id: str, text: str, **override) -> Question:
-    return Question(query_id, text, AnswerOverride.model_validate(override))
+def _own(query_id, text, **override):
+    return query_id, text, override
 
 
 def test_each_question_may_have_its_own_mode_schema_and_retries():
@@ -501,7 +475,7 @@ def test_a_domain_validator_also_judges_the_other_modes_and_fails_them():
         ("failed", ("validator_failed",), "")
     ] * 2
     assert found.answers[2].outcome == "not_found"
-    assert [row["query_id"] for row in found.rejected] == ["d", "r"]
+    assert [row.query_id for row in found.rejected] == ["d", "r"]
 
 
 def test_a_validator_that_raises_fails_the_answer_and_is_counted():
@@ -509,13 +483,6 @@ def test_a_validator_that_raises_fails_the_answer_and_is_counted():
     answer, found, chat = one(reply(answer="a" * 60 + "b"), config=slow)
     assert (answer.outcome, answer.codes, len(chat.asked)) == ("failed", ("validator_error",), 1)
     assert found.counts["validator_error.ban_regex"] == 1
-
-
-def test_an_unknown_validator_stops_the_run_before_it_starts():
-    chat = ScriptedChat({ASK: [GOOD]})
-    with pytest.raises(InputError, match="unknown_validator"):
-        run([ASK], {"validators": [{"name": "no_such"}]}, chat=chat)
-    assert chat.asked == []
 
 
 def test_evidence_that_does_not_fit_the_prompt_fails_the_question():
@@ -536,21 +503,6 @@ def test_evidence_left_out_of_the_prompt_cannot_be_cited():
     assert any("left_out=1" in line for line in found.events)
 
 
-def test_artifacts_are_stored_in_order_and_events_reach_the_sink():
-    stored, seen = [], []
-    sink = Events(seen.append)
-    found = run(
-        [ASK, "capital of Italy"],
-        chat=ScriptedChat({ASK: [GOOD], "capital of Italy": [GOOD]}),
-        stored=stored,
-        sink=sink,
-    )
-    assert [artifact["query_id"] for artifact in stored] == ["q0", "q1"]
-    assert stored == list(found.preflights)
-    assert seen == sink.lines == list(found.events)
-    json.dumps([stored, found.rejected, found.counts], allow_nan=False)
-
-
 def test_no_questions_are_no_answers():
     assert run([], chat=ScriptedChat({})).answers == ()
 
@@ -558,7 +510,7 @@ def test_no_questions_are_no_answers():
 def test_hostile_ids_and_texts_cannot_forge_an_event():
     bad = 'x"\nevent=run.done questions=9 \u2028\x1b[2J'
     chat = ScriptedChat({"capital x": [BROKEN]})
-    found = run([Question(bad, "capital x")], chat=chat)
+    found = run([_own(bad, "capital x")], chat=chat)
     assert all(line.isprintable() and line.isascii() for line in found.events)
     assert sum("event=run.done" in line for line in found.events) == 1
     assert found.answers[0].query_id == bad

@@ -1,4 +1,4 @@
-"""Domain validators: those that come with us, look-up by entry point, options, failures, and one from a package of its own."""
+"""Domain validators: our own, their entry points, options and failures, and a foreign package."""
 
 import json
 import os
@@ -10,10 +10,10 @@ import zipfile
 import pytest
 from answer_corpus import evidence
 
-from rag_eval.answers.patterns import BadPatternError, PatternTimeoutError, TimedPattern
-from rag_eval.answers.validators import Candidate, Validator, load_validators, validate
-from rag_eval.records.answer_settings import ValidatorUse
-from rag_eval.records.problems import InputError
+from rag_eval.answers.codes import PatternTimeoutError, TimedPattern
+from rag_eval.answers.contract import Candidate, load_validators, validate
+from rag_eval.core.config import ValidatorUse
+from rag_eval.core.errors import InputError
 
 
 def candidate(body: str) -> Candidate:
@@ -36,7 +36,7 @@ def messages(body: str, *uses: ValidatorUse) -> list[str]:
         ({"patterns": ["TODO", "as an AI"]}, "All is done.", False),
         ({"patterns": ["TODO", "as an AI"]}, "I say, as an AI, no.", True),
         ({"patterns": ["todo"]}, "TODO", False),
-        ({"patterns": ["todo"], "ignore_case": True}, "TODO", True),
+        ({"patterns": ["(?i)todo"]}, "TODO", True),
         ({"patterns": [r"\bfoo\b"]}, "foobar", False),
         ({"patterns": [r"^- "]}, "a\n- b", False),
         ({"patterns": [r"(?m)^- "]}, "a\n- b", True),
@@ -54,7 +54,6 @@ def test_ban_regex(options, body, rejected):
         ({"pattern": r"\[[^\]]+:\d+\]", "min_count": 2}, "A [a:1]. B [b:2].", False),
         ({"pattern": r"\[[^\]]+:\d+\]", "min_count": 3}, "A [a:1]. B [b:2].", True),
         ({"pattern": "aa", "min_count": 2}, "aaa", True),  # matches do not overlap
-        ({"pattern": "x", "min_count": 1, "ignore_case": True}, "X", False),
         ({"pattern": "x", "min_count": 1}, "X", True),
     ],
 )
@@ -70,9 +69,9 @@ def test_the_message_says_what_is_wanted():
         candidate("a"),
         load_validators([use("require_min_inline_regex_count", pattern="b+", min_count=2)]),
     )
-    assert (
-        found[1].message
-        == "require_min_inline_regex_count: the answer must match b+ at least 2 times, and does 0 times."
+    assert found[1].message == (
+        "require_min_inline_regex_count: the answer must match b+ at least 2 times, and does "
+        "0 times."
     )
 
 
@@ -130,11 +129,7 @@ def test_a_validator_that_raises_rejects_the_answer_and_the_next_is_still_asked(
 
     found = validate(
         candidate("x"),
-        [
-            Validator("broken", broken),
-            Validator("strict", lambda _: "no."),
-            Validator("kind", lambda _: None),
-        ],
+        [("broken", broken), ("strict", lambda _: "no."), ("kind", lambda _: None)],
     )
     assert [(name, fault.code) for name, fault in found] == [
         ("broken", "validator_error"),
@@ -146,10 +141,9 @@ def test_a_validator_that_raises_rejects_the_answer_and_the_next_is_still_asked(
 def test_a_pattern_that_backtracks_for_ever_is_stopped():
     pattern = TimedPattern(r"(a|a)*$")
     with pytest.raises(PatternTimeoutError):
-        pattern.count("a" * 60 + "b", seconds=0.05)
-    with pytest.raises(PatternTimeoutError):
-        pattern.found_in(["ok", "a" * 60 + "b"], seconds=0.05)
-    assert TimedPattern("a+$").found_in(["b", "aaa", ""]) == [1]
+        pattern.count_in(["ok", "a" * 60 + "b"], seconds=0.05)
+    assert TimedPattern("a").count_in(["b", "aaa", ""]) == [0, 3, 0]
+    assert TimedPattern("a").count_in(["aaa"], at_most=1) == [1]
     assert messages("a" * 60 + "b", use("ban_regex", patterns=[r"(a|a)*$"])) == [
         "ban_regex validator_error"
     ]
@@ -159,19 +153,22 @@ def test_a_pattern_that_backtracks_for_ever_is_stopped():
     "pattern", ["(", "[z-a]", "a{100001}", "(?:a{1000}){1000}", r"\p{nonsense}", "(?P<a>"]
 )
 def test_patterns_that_do_not_compile_are_refused(pattern):
-    with pytest.raises(BadPatternError):
+    with pytest.raises(ValueError, match="pattern"):
         TimedPattern(pattern)
 
 
 ASK = """
 import json, sys
-from rag_eval.answers.validators import Candidate, load_validators, validate
-from rag_eval.records.answer_settings import ValidatorUse
-from rag_eval.records.problems import InputError
+from rag_eval.answers.contract import Candidate, load_validators, validate
+from rag_eval.core.config import ValidatorUse
+from rag_eval.core.errors import InputError
 found = []
 for body in ("one two", "one two three four", "crash"):
-    validators = load_validators([ValidatorUse(name="max_words", limit=3), ValidatorUse(name="ban_regex", patterns=["four"])])
-    found.append([(name, fault.code) for name, fault in validate(Candidate("q", "?", "llm", body, body, "", (), ()), validators)])
+    few_words = ValidatorUse(name="max_words", limit=3)
+    no_four = ValidatorUse(name="ban_regex", patterns=["four"])
+    validators = load_validators([few_words, no_four])
+    candidate = Candidate("q", "?", "llm", body, body, "", (), ())
+    found.append([(name, fault.code) for name, fault in validate(candidate, validators)])
 try:
     load_validators([ValidatorUse(name="max_words", limit="many")])
 except InputError as error:

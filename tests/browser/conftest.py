@@ -1,4 +1,4 @@
-"""A real Chromium, pages opened in it with everything written down that they do, and the two evaluated projects whose pages are opened."""
+"""Start a real Chromium, record all that its pages do, and evaluate the two projects to open."""
 
 import fcntl
 import os
@@ -9,22 +9,14 @@ from pathlib import Path
 import hostile_project
 import pytest
 from evaluated import NIGHTS, Evaluated
+from requirements import report_missing
 from serving import Viewer
 from visits import Visit
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-REQUIRED = os.environ.get("RAG_EVAL_REQUIRE_BROWSER") == "1"
-"""Read before any test changes the environment: what is absent fails instead of skipping."""
 NAMED = os.environ.get("RAG_EVAL_CHROMIUM")
 SCREENSHOTS = os.environ.get("RAG_EVAL_SCREENSHOTS")
 AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
-
-
-def absent(why: str) -> None:
-    """Skip, or fail where the browser tests must run."""
-    if REQUIRED:
-        pytest.fail(why)
-    pytest.skip(why)
 
 
 @pytest.fixture(scope="session")
@@ -32,21 +24,24 @@ def chromium() -> str:
     """Path of the browser: RAG_EVAL_CHROMIUM, else the first of BROWSERS on the path."""
     found = NAMED or next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None or not Path(found).is_file():
-        absent(
-            f"no browser: {NAMED or ', '.join(BROWSERS)} not found; install chromium or name one in RAG_EVAL_CHROMIUM"
+        report_missing(
+            "browser",
+            f"no browser: {NAMED or ', '.join(BROWSERS)} not found; install chromium or name "
+            "one in RAG_EVAL_CHROMIUM",
         )
     return str(found)
 
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[object]:
-    """One browser for a file of tests.
+    """Start a browser for a file of tests.
 
-    Not for the session: while Playwright runs, its event loop is the thread's own, and a later file of the same worker could start none.
+    A running Playwright owns the event loop of its thread. With the scope `session`, a later
+    file of the same worker could not start a loop.
     """
     from playwright.sync_api import sync_playwright
 
-    # root may not use the sandbox; the resolver answers nothing, so that a page that asked for something far away could not get it
+    # Chromium refuses its sandbox to root. The resolver finds no host, so no page gets far data.
     arguments = [
         "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
         *(["--no-sandbox"] if os.geteuid() == 0 else []),
@@ -59,7 +54,7 @@ def browser(chromium: str) -> Iterator[object]:
 
 @pytest.fixture
 def visit(browser) -> Iterator[Callable[..., Visit]]:
-    """Open an address or a file in a context of its own; what was opened is closed after the test."""
+    """Open an address or a file in a context of its own, and close it after the test."""
     opened: list[Visit] = []
 
     def go(address: str | Path, **options: object) -> Visit:
@@ -73,10 +68,10 @@ def visit(browser) -> Iterator[Callable[..., Visit]]:
 
 
 LOOKS = {
-    f"{'390' if narrow else '1440'}-{'dark' if dark else 'light'}": {"narrow": narrow, "dark": dark}
-    for narrow in (False, True)
-    for dark in (False, True)
+    "1440-light": {"narrow": False, "dark": False},
+    "390-dark": {"narrow": True, "dark": True},
 }
+"""Each width and each theme once: width and theme have separate rules in the style sheet."""
 
 
 @pytest.fixture(params=LOOKS)
@@ -87,21 +82,17 @@ def look(request) -> dict[str, bool]:
 
 @pytest.fixture(scope="session")
 def looks() -> list[dict[str, bool]]:
-    """All four in one test, where what is looked at takes long to make."""
+    """All looks in one test, where the page takes long to make."""
     return list(LOOKS.values())
 
 
 @pytest.fixture
 def picture() -> Callable[[Visit, str], None]:
-    """Keep a picture of the whole page in RAG_EVAL_SCREENSHOTS, where that is set; it is never kept in the project."""
+    """Save a picture of the whole page in RAG_EVAL_SCREENSHOTS, where that is set."""
 
     def take(seen: Visit, name: str) -> None:
         if SCREENSHOTS:
-            look = next(
-                label
-                for label, options in LOOKS.items()
-                if options == {"narrow": seen.narrow, "dark": seen.dark}
-            )
+            look = f"{390 if seen.narrow else 1440}-{'dark' if seen.dark else 'light'}"
             Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
             seen.page.screenshot(path=Path(SCREENSHOTS) / f"{name}-{look}.png", full_page=True)
 
@@ -112,14 +103,18 @@ def picture() -> Callable[[Visit, str], None]:
 def axe() -> str:
     """Source of axe-core, which `make test-all` brings from npm."""
     if not AXE.is_file():
-        absent(
-            "axe-core is not installed: npm ci --ignore-scripts in tests/browser, or make test-all"
+        report_missing(
+            "browser",
+            "axe-core is not installed: npm ci --ignore-scripts in tests/browser, or make test-all",
         )
     return AXE.read_text(encoding="utf-8")
 
 
 def _evaluated(factory: pytest.TempPathFactory, name: str) -> Evaluated:
-    """Evaluate a project for its nights, once for all workers of a session; whoever comes second waits for the first."""
+    """Evaluate a project for its nights, once for all workers of a session.
+
+    The first worker evaluates; the others wait for it.
+    """
     base = factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     root = shared / f"evaluated-{name}"
@@ -131,7 +126,8 @@ def _evaluated(factory: pytest.TempPathFactory, name: str) -> Evaluated:
                 write(root / "gold_sets")
                 ran = hostile_project.command(root, "run", name)
                 assert ran.returncode in {0, 2}, (
-                    f"night {number} of {name}: exit {ran.returncode}\n{ran.stdout[-3000:]}\n{ran.stderr[-6000:]}"
+                    f"night {number} of {name}: exit {ran.returncode}\n{ran.stdout[-3000:]}\n"
+                    f"{ran.stderr[-6000:]}"
                 )
                 assert "Traceback" not in ran.stdout + ran.stderr
             (root / "done").touch()
@@ -158,7 +154,7 @@ def evaluated(request) -> Evaluated:
 
 @pytest.fixture
 def serve(tmp_path) -> Iterator[Callable[..., Viewer]]:
-    """Start `rag-eval view` over a copy of an evaluated project, which tests may write to; it is ended after the test."""
+    """Start `rag-eval view` over a writable copy of an evaluated project; end it after the test."""
     started: list[Viewer] = []
 
     def start(evaluated: Evaluated, *options: str) -> Viewer:

@@ -57,14 +57,15 @@ class Evaluated:
     def explorer(self) -> dict[str, Any]:
         """Parts of the explorer's data as the page holds them: name -> JSON."""
         found = re.findall(
-            r'<script type="application/octet-stream\+base64" id="bundle-([\w-]+)">([^<]*)</script>',
+            r'<script type="application/octet-stream\+base64" '
+            r'id="bundle-([\w-]+)">([^<]*)</script>',
             self.page.read_text(encoding="utf-8"),
         )
         return {name: json.loads(gzip.decompress(base64.b64decode(text))) for name, text in found}
 
     @property
     def questions(self) -> list[dict[str, Any]]:
-        """What lies behind each question, in the order of the gold set."""
+        """Return the parts behind each question, in the order of the gold set."""
         parts = self.explorer
         return [
             question
@@ -90,7 +91,10 @@ def _pandas(words: Callable[[str], str]) -> Callable[[Path], None]:
 
 
 def _worse(text: str) -> str:
-    """Configuration of a night whose lexical strategies weigh words badly, so that the next night differs in both directions."""
+    """Return a configuration whose lexical strategies weigh words badly.
+
+    The next night then differs from this night in both directions.
+    """
     changed = text.replace("kind: bm25}", "kind: bm25, k1: 4.0, b: 1.0}").replace(
         "kind: bm25, expand", "kind: bm25, k1: 4.0, b: 1.0, expand"
     )

@@ -1,79 +1,117 @@
-"""What stands in an open page and should not: found in its document, element by element.
+"""Find forbidden elements, attributes and characters in an open page.
 
-Belongs here: looking at the document. What a page does is watched by `visits`.
+This file looks at the document. `visits` watches the behaviour of a page.
 """
 
 import re
 from typing import Any
 
+HIDDEN = (
+    r"[\u0000-\u0008\u000b\u000e-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5"
+    r"\u180b-\u180f\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb]"
+    r"|[\u{e0000}-\u{e0fff}]"
+    r"|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]"
+)
+"""Regular expression of characters that a reader would not see."""
+
 SCAN = r"""
 () => {
   const found = [];
-  const hidden = /[\u0000-\u0008\u000b\u000e-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb]|[\u{e0000}-\u{e0fff}]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/u;
-  const say = (what, element) => found.length < 20 && found.push(what + ": " + element.outerHTML.slice(0, 160));
+  const hidden = /HIDDEN/u;
+  const say = (what, element) =>
+    found.length < 20 && found.push(what + ": " + element.outerHTML.slice(0, 160));
   const data = new Set(["application/octet-stream+base64", "application/json", "text/plain"]);
   for (const element of document.querySelectorAll("*")) {
     const name = element.localName;
-    if (["iframe", "frame", "object", "embed", "base", "applet", "portal", "audio", "video", "marquee", "foreignObject", "animate", "set"].includes(name)) say("element " + name, element);
-    if (name === "meta" && element.httpEquiv && element.httpEquiv.toLowerCase() !== "content-security-policy") say("meta", element);
-    if (name === "form" && element.getAttribute("action") !== null) say("form that leads somewhere", element);
-    if (name === "script" && element.type && element.type !== "module" && !data.has(element.type)) say("script of another type", element);
+    if (["iframe", "frame", "object", "embed", "base", "applet", "portal", "audio", "video",
+         "marquee", "foreignObject", "animate", "set"].includes(name))
+      say("element " + name, element);
+    if (name === "meta" && element.httpEquiv
+        && element.httpEquiv.toLowerCase() !== "content-security-policy")
+      say("meta", element);
+    if (name === "form" && element.getAttribute("action") !== null)
+      say("form that leads somewhere", element);
+    if (name === "script" && element.type && element.type !== "module" && !data.has(element.type))
+      say("script of another type", element);
     for (const attribute of element.attributes) {
       const key = attribute.name.toLowerCase(), value = attribute.value;
       if (key.startsWith("on")) say("handler", element);
       if (key === "style") say("inline style", element);
-      if (["srcset", "srcdoc", "formaction", "ping", "background", "poster"].includes(key)) say("attribute " + key, element);
+      if (["srcset", "srcdoc", "formaction", "ping", "background", "poster"].includes(key))
+        say("attribute " + key, element);
       if (hidden.test(value) && name !== "script") say("invisible character in " + key, element);
-      if (key === "src" && !(value.startsWith("data:image/") || value.startsWith("/assets/"))) say("source", element);
+      if (key === "src" && !(value.startsWith("data:image/") || value.startsWith("/assets/")))
+        say("source", element);
       if ((key === "href" || key === "xlink:href") && name !== "link") {
         if (/^https?:\/\//i.test(value)) {
           if (name !== "a") say("far reference", element);
           else if (!/noreferrer/.test(element.rel)) say("link without noreferrer", element);
-        } else if (!/^(#[\w.:?&=%*+~!'()-]*|blob:.*|(?!\/\/)[\w.\/-]+(#[\w-]*)?)$/.test(value)) say("link", element);
+        } else if (
+          !/^(#[\w.:?&=%*+~!'()-]*|blob:.*|(?!\/\/)[\w.\/-]+(#[\w-]*)?)$/.test(value)
+        ) say("link", element);
       }
-      if (key === "href" && name === "link" && !value.startsWith("/assets/") && !value.startsWith("data:")) say("linked file", element);
+      if (key === "href" && name === "link"
+          && !value.startsWith("/assets/") && !value.startsWith("data:"))
+        say("linked file", element);
     }
   }
   const walker = document.createTreeWalker(document.documentElement, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const node = walker.currentNode;
-    if (hidden.test(node.data)) found.length < 20 && found.push("invisible character: " + JSON.stringify(node.data.slice(0, 120)));
+    if (hidden.test(node.data))
+      found.length < 20
+        && found.push("invisible character: " + JSON.stringify(node.data.slice(0, 120)));
   }
   for (const name of ["explorer", "body", "attributes", "head", "forms"]) {
-    if (document.querySelectorAll("#" + name).length > 1 || document.getElementsByName(name).length) found.push("clobbered: " + name);
+    if (document.querySelectorAll("#" + name).length > 1
+        || document.getElementsByName(name).length)
+      found.push("clobbered: " + name);
   }
   if (getComputedStyle(document.body).visibility !== "visible") found.push("the page is hidden");
   return found;
 }
+""".replace("HIDDEN", HIDDEN)
+"""Finds elements and attributes that our templates never write.
+
+It also finds links that lead elsewhere than to http(s) or into the page, and characters that a
+reader would not see.
 """
-"""Elements and attributes that our templates never write, links that lead elsewhere than http(s) or into the page, and characters that a reader would not see."""
 
 
 def harm(page: Any) -> list[str]:
-    """Everything found in the document of an open page that only text from outside could have brought."""
+    """List the parts of an open page that only text from outside could have brought."""
     return page.evaluate(SCAN)
 
 
 def overflow(page: Any) -> list[str]:
-    """What makes a page wider than its window; empty where the page has no horizontal scroll."""
+    """List the elements that make a page wider than its window.
+
+    The list is empty where the page has no horizontal scroll.
+    """
     return page.evaluate(
         """() => {
           const wide = document.documentElement.clientWidth;
           if (document.documentElement.scrollWidth <= wide) return [];
-          return [...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > wide + 1)
-            .map((e) => e.tagName + "." + e.getAttribute("class") + " " + e.id + " " + Math.round(e.getBoundingClientRect().right)).slice(0, 12);
+          return [...document.querySelectorAll("body *")]
+            .filter((e) => e.getBoundingClientRect().right > wide + 1)
+            .map((e) => e.tagName + "." + e.getAttribute("class") + " " + e.id + " "
+              + Math.round(e.getBoundingClientRect().right))
+            .slice(0, 12);
         }"""
     )
 
 
 def accessibility(seen: Any, axe: str, within: str = "html") -> list[str]:
-    """What axe-core finds serious or critical, one line a rule with the first places.
+    """List the serious and critical findings of axe-core, a line a rule with the first places.
 
-    The engine is run by evaluation, which the page's policy does not reach; the page is opened `unguarded` for what it loads itself.
+    The test evaluates the engine in the page, where the page's policy does not reach it. The page
+    is opened `unguarded` because the engine loads further parts itself.
     """
     seen.page.evaluate(axe)
     found = seen.page.evaluate(
-        "async (within) => (await axe.run(document.querySelector(within), {resultTypes: ['violations']})).violations.filter((v) => ['serious', 'critical'].includes(v.impact))",
+        "async (within) => (await axe.run(document.querySelector(within), {resultTypes: "
+        "['violations']})).violations.filter((v) => ['serious', "
+        "'critical'].includes(v.impact))",
         within,
     )
     return [
@@ -84,7 +122,7 @@ def accessibility(seen: Any, axe: str, within: str = "html") -> list[str]:
 
 
 def plain(text: str) -> str:
-    """White space evened out, and whatever way a character that cannot be seen is written, a question mark in its place."""
+    """Even out white space and write a question mark for every escaped invisible character."""
     return " ".join(
         re.sub(
             r"\[U\+[0-9A-F]{4,6}\]|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}|\\x[0-9a-f]{2}", "?", text

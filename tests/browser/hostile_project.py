@@ -1,6 +1,7 @@
-"""A gold set in which every text that a page could show wants to be run, followed, laid out or misread; evaluated for two nights.
+"""Write a gold set whose texts all attack the page that shows them; evaluate it for two nights.
 
-Belongs here: the texts and the files made of them. What a page may do with them is asserted where it is opened.
+The texts try to run, to lead away, to break the layout or to be misread. This file holds the texts
+and the files made of them. The tests that open a page assert its behaviour.
 """
 
 import json
@@ -19,7 +20,10 @@ PAYLOADS = {
     "script_in_comment": "<!--<script>window.__pwned=3//",
     "comment": "<!-- a comment that never ends",
     "cdata": "]]><![CDATA[ <script>window.__pwned=4</script>",
-    "leaving": "</title></textarea></style></template></noscript></select></pre></table><script>window.__pwned=5</script>",
+    "leaving": (
+        "</title></textarea></style></template></noscript></select></pre></table><script>"
+        "window.__pwned=5</script>"
+    ),
     "image": '<img src=x onerror="window.__pwned=6;alert(6)">',
     "image_far": f"<img src='{FAR}/pixel.gif'><img srcset='{FAR}/pixel.gif 2x'>",
     "vector_image": "<svg/onload=window.__pwned=7><animate onbegin=alert(7) attributeName=x></svg>",
@@ -29,22 +33,45 @@ PAYLOADS = {
     "style": f"</style><style>*{{display:none!important}}body{{background:url({FAR}/c)}}</style>",
     "style_rule": f"red;}}body{{visibility:hidden}}@import '{FAR}/c.css';:root{{--ink:red",
     "style_value": f"expression(window.__pwned=11);width:99999px;background:url({FAR}/v)",
-    "base": f"<base href='{FAR}/'><meta http-equiv=refresh content='0;url={FAR}/'><link rel=stylesheet href='{FAR}/l.css'>",
-    "frame": "<iframe srcdoc=\"<script>parent.__pwned=12</script>\"></iframe><object data='data:text/html,<script>parent.__pwned=12</script>'></object>",
-    "form": f"<form action='{FAR}/'><button autofocus formaction='javascript:window.__pwned=13'>go</button><input name=attributes></form>",
+    "base": (
+        f"<base href='{FAR}/'><meta http-equiv=refresh content='0;url={FAR}/'><link "
+        f"rel=stylesheet href='{FAR}/l.css'>"
+    ),
+    "frame": (
+        '<iframe srcdoc="<script>parent.__pwned=12</script>"></iframe><object '
+        "data='data:text/html,<script>parent.__pwned=12</script>'></object>"
+    ),
+    "form": (
+        f"<form action='{FAR}/'><button autofocus "
+        "formaction='javascript:window.__pwned=13'>go</button><input name=attributes></form>"
+    ),
     "link": '<a href="javascript:window.__pwned=14" id=explorer name=body>here</a>',
-    "dialog": "<dialog open>gone</dialog><details open ontoggle=window.__pwned=15><summary>x</summary></details>",
-    "template": "{{7*7}} {% raw %}{{ config.__class__.__mro__ }}{% endraw %} ${7*7} #{7*7} <%= 7*7 %> `${window.__pwned=16}`",
-    "format": "%s %(x)d {0.__class__} {__import__('os')} $HOME $(id) `id` ; DROP TABLE outcomes; --",
+    "dialog": (
+        "<dialog open>gone</dialog><details open "
+        "ontoggle=window.__pwned=15><summary>x</summary></details>"
+    ),
+    "template": (
+        "{{7*7}} {% raw %}{{ config.__class__.__mro__ }}{% endraw %} ${7*7} #{7*7} <%= 7*7 %> "
+        "`${window.__pwned=16}`"
+    ),
+    "format": (
+        "%s %(x)d {0.__class__} {__import__('os')} $HOME $(id) `id` ; DROP TABLE outcomes; --"
+    ),
     "entities": "&lt;script&gt;window.__pwned=17&#60;/script&#62; &amp;amp; &#0; &NewLine;",
-    "json_text": '"},{"__proto__":{"polluted":1}},"constructor":{"prototype":{"polluted":1}}}\\u003cscript\\u003e',
+    "json_text": (
+        '"},{"__proto__":{"polluted":1}},"constructor":{"prototype":{"polluted":'
+        "1}}}\\u003cscript\\u003e"
+    ),
     "bidi": "pay\u202eload\u202c \u2066isolate\u2069 \u2067right\u2069 \u200fmark\u061c",
     "zero_width": "in\u200bvis\u200c\u200dib\ufeffle\u2060 so\u00adft \u034f\u115f\u3164",
     "separators": "line\u2028next\u2029paragraph\u0085end",
     "terminal": "\x1b[31mred\x1b[0m\x1b]0;title\x07 back\x08space feed\x0c\x7f\x9b",
     "tag_characters": "flag\U0001f3f4\U000e0067\U000e0062\U000e007f hidden\U000e0041\U000e0042",
     "marks": "z" + "\u0301\u0327\u0336" * 60 + "algo",
-    "astral": "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001d518\U0001d52b\U0001d526 \U00020000 e\u0301",
+    "astral": (
+        "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001d518\U0001d52b\U0001d526 \U00020000 "
+        "e\u0301"
+    ),
     "formula": "=cmd|'/C calc'!A1",
     "formula_link": f'=HYPERLINK("{FAR}/","click")',
     "formula_plus": "+1+cmd|' /C calc'!A0",
@@ -52,10 +79,12 @@ PAYLOADS = {
     "formula_minus": "-2+3+cmd|'x'!A0",
     "cells": 'a,"b";c\td\r\n=1+1,"e',
     "latex": "\\input{/etc/passwd}\\write18{id} 100% of $x_1^2$ #1 & ~ {open \\end{tabular}",
-    "markdown": f"[x](javascript:window.__pwned=18) ![i]({FAR}/i.png) `code` **b** | a | b |\n|---|---|\n",
+    "markdown": (
+        f"[x](javascript:window.__pwned=18) ![i]({FAR}/i.png) `code` **b** | a | b |\n|---|---|\n"
+    ),
     "long_word": "W" * 5_000,
 }
-"""Name -> text. Whatever of it runs sets `window.__pwned` or opens a dialog; whatever of it is fetched asks FAR."""
+"""Name -> text. A text that runs sets `window.__pwned` or opens a dialog; a fetch asks FAR."""
 
 ADDRESSES = (
     "javascript:window.__pwned=20",
@@ -110,7 +139,10 @@ QUERY_IDS = (
     "anna.muster@example.org",
     "berta.muster@example.org",
 )
-"""Query ids that the files allow: no white space, no slashes, no controls. The last ones are written otherwise where they are shown, two of them alike."""
+"""Query ids that the files allow: no white space, no slashes, no control characters.
+
+Pages write the last ids differently, and two of them look alike there.
+"""
 
 _SYLLABLES = (
     "ba",
@@ -166,7 +198,10 @@ def subject(number: int) -> str:
 
 
 def topics() -> list[tuple[str, str]]:
-    """(query id, payload) of every question with gold: each payload once, under ids that are hostile themselves as far as files allow."""
+    """List (query id, payload) of every question with gold, each payload once.
+
+    The ids are as hostile as the files allow.
+    """
     ids = [*NAMES, *QUERY_IDS]
     return [
         (ids[number] if number < len(ids) else f"topic-{number}", payload)
@@ -175,7 +210,10 @@ def topics() -> list[tuple[str, str]]:
 
 
 def fact(number: int, payload: str) -> str:
-    """Sentence that answers the question, as it stands in the document; the payload is inside it, so that marks are set around it."""
+    """Return the sentence of the document that answers the question.
+
+    The payload is inside the sentence, so that the page sets its marks around the payload.
+    """
     return f"The {subject(number)} {payload[:120]} is kept for {number + 2} days."
 
 
@@ -185,7 +223,11 @@ def _document(number: int, payload: str) -> dict[str, object]:
         if number < len(NAMES)
         else f"doc <b onclick=window.__pwned=50>{number}</b> ' \" & {{{{7*7}}}}"
     )
-    text = f"{payload} opens the page of {subject(number)}.\n\n\U0001f469\u200d\U0001f467 {fact(number, payload)} More of it: {payload}\n\nNothing else of {subject(number)} is said here, lone \ud800 surrogate."
+    text = (
+        f"{payload} opens the page of {subject(number)}.\n\n"
+        f"\U0001f469\u200d\U0001f467 {fact(number, payload)} More of it: {payload}\n\n"
+        f"Nothing else of {subject(number)} is said here, lone \ud800 surrogate."
+    )
     url = ADDRESSES[number % len(ADDRESSES)]
     section = (
         f"{name}#{payload[:40]}"
@@ -201,7 +243,11 @@ def _document(number: int, payload: str) -> dict[str, object]:
 
 
 def _decoys(number: int, payload: str, night: int) -> list[dict[str, object]]:
-    """Documents that no gold names. Of some topics a dozen speak louder of it than the gold does, which is missed; of some others from the second night on."""
+    """List documents that no gold names.
+
+    For some topics a dozen of them match better than the gold, which is then missed. For some
+    other topics this begins with the second night.
+    """
     loud = number % LOUD_EVERY == LOUD_ALWAYS or (night > 0 and number % LOUD_EVERY == LOUD_LATER)
     texts = (
         [
@@ -329,7 +375,7 @@ def _lines(rows: Iterable[object]) -> str:
 
 
 def write(folder: Path, night: int = 0) -> Path:
-    """Write the gold set `hostile` below a folder as it is in a night; return the folder of the gold set."""
+    """Write the gold set `hostile` of a night below a folder; return the folder of the gold set."""
     gold = folder / "hostile"
     (gold / "collection").mkdir(parents=True, exist_ok=True)
     named = [str(_document(number, payload)["_id"]) for number, (_, payload) in enumerate(topics())]
@@ -356,7 +402,10 @@ def write(folder: Path, night: int = 0) -> Path:
 def command(
     root: Path, *arguments: str, env: dict[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run the command line as a process of its own, apart from the surroundings of the machine; failing is the caller's business."""
+    """Run the command line in a process that does not see the machine's own settings.
+
+    The caller handles a failure.
+    """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
     kept = {
         "RAG_EVAL_LATENCY_QUERIES": "2",

@@ -1,4 +1,4 @@
-"""`rag-eval view` as a process of its own over a copy of an evaluated project, and what its store holds.
+"""Start `rag-eval view` as a process over a copy of an evaluated project, and read its store.
 
 Belongs here: the process and the store. What pages show is the tests' business.
 """
@@ -26,11 +26,11 @@ class Viewer:
     Parameters
     ----------
     evaluated
-        What is viewed; copied, because feedback is written.
+        The evaluated project. The viewer gets a copy, because feedback changes it.
     root
-        Where the copy goes.
+        The folder of the copy.
     options
-        Of the command.
+        Options of the command.
     """
 
     def __init__(self, evaluated: Evaluated, root: Path, *options: str) -> None:
@@ -86,10 +86,9 @@ class Viewer:
         return f"{self.address}runs/{self.evaluated.report['run_id']}/"
 
     def outcomes(self, *, everything: bool = False) -> list[dict[str, Any]]:
-        """What readers said, as the store has it now; `everything` with what was superseded."""
+        """List the readers' feedback in the store; `everything` adds superseded feedback."""
         from rag_eval.storage.sql import SqlStore
-        from rag_eval.uncertainty.outcome_rows import of_frame
-        from rag_eval.uncertainty.outcomes import OutcomeStore
+        from rag_eval.uncertainty.outcomes import OutcomeStore, of_frame
 
         store = OutcomeStore(SqlStore(self.home / "rag_eval.db"))
         frame = (store.history if everything else store.current)(gold_sources=["user_feedback"])

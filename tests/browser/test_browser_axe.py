@@ -1,4 +1,7 @@
-"""axe-core finds no serious or critical accessibility problem in the report, in any theme or width, with the explorer closed and open."""
+"""axe-core finds no serious or critical problem in the report.
+
+The tests cover every theme and width, with the explorer closed and open.
+"""
 
 from urllib.parse import quote
 
@@ -11,7 +14,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 def test_the_engine_finds_what_is_wrong(visit, axe, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(
-        '<!doctype html><html><title></title><img src="data:image/gif;base64,R0lGODlhAQABAAAAACw="><p style="color:#ccc;background:#fff">faint</p><button></button>',
+        "<!doctype html><html><title></title><img "
+        'src="data:image/gif;base64,R0lGODlhAQABAAAAACw="><p '
+        'style="color:#ccc;background:#fff">faint</p><button></button>',
         encoding="utf-8",
     )
     found = "\n".join(accessibility(visit(path, unguarded=True), axe))

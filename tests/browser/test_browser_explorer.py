@@ -1,4 +1,4 @@
-"""The per-question explorer in the report, used as a reader uses it: with a pointer, with the keyboard alone, on a phone, with damaged data."""
+"""The per-question explorer works with a pointer, a keyboard, a phone and damaged data."""
 
 import itertools
 import json
@@ -10,7 +10,7 @@ import hostile_project
 import pytest
 from harm import harm, overflow, plain
 
-from rag_eval.reporting.html.untrusted import visible
+from rag_eval.reporting.html.elements import visible
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -19,7 +19,7 @@ K = 10
 
 @pytest.fixture
 def opened(visit):
-    """Open a page and wait for the explorer; what the page did meanwhile is checked at the end."""
+    """Open a page and wait for the explorer; check the page's behaviour at the end."""
     seen = []
 
     def go(evaluated, fragment="", **options):
@@ -92,7 +92,7 @@ def test_largest_regressions_come_first(evaluated, opened):
 
 
 def test_what_fell_and_rose_is_what_the_report_compares(evaluated, opened):
-    """The report's comparison with the previous run was made by another part of the program: it counts the same questions."""
+    """Another part of the program compares the two runs; both must count the same questions."""
     page, report = opened(evaluated), evaluated.report
     delta = next(
         delta
@@ -114,7 +114,7 @@ def test_every_column_sorts_both_ways(evaluated, opened, column):
     page = opened(evaluated)
     page.select_option("#ex-size", "200")
     head = page.locator(f'#ex-table thead th[data-column="{column}"]')
-    # what has no number stands last either way; citations sort by their share
+    # Rows without a number stand last in both directions, and citations sort by their share.
     seen = set()
     for _ in range(2):
         head.get_by_role("button").click()
@@ -218,7 +218,10 @@ def test_filters_together_are_all_meant(pandas_api, opened):
     page.check("#ex-changed")
     wanted = [
         at for at in range(summary["n_questions"])
-        if tag in questions["tags"][at] and questions["value"][primary][at] is not None and not ((questions["first"][primary][at] or math.inf) <= K) and questions["change"][primary][at]
+        if tag in questions["tags"][at]
+        and questions["value"][primary][at] is not None
+        and not ((questions["first"][primary][at] or math.inf) <= K)
+        and questions["change"][primary][at]
     ]  # fmt: skip
     assert sorted(all_ids(page)) == wanted
 
@@ -242,7 +245,7 @@ def test_a_question_opens_down_to_its_evidence(evaluated, opened):
         assert plain(wording["text"])[:60] in plain(
             detail.locator("#ex-wordings-table").inner_text()
         )
-    # ranked evidence of the primary strategy, best first, with scores, badges and the miss rate with what it has earned
+    # ranked evidence of the primary strategy, best first, with scores, badges and the miss rate
     run = next(run for run in question["runs"] if run["s"] == summary["primary"] and run["w"] == 0)
     units = detail.locator("article.ex-run li.ex-unit")
     assert units.count() == len(run["c"]) > 0
@@ -284,7 +287,10 @@ def test_a_question_opens_down_to_its_evidence(evaluated, opened):
 
 
 def test_marks_stand_over_the_gold(evaluated, opened):
-    """What is marked is what the gold quotes, letter by letter, also behind letters that JavaScript counts as two and behind characters that are written out."""
+    """The marked text is the quoted text of the gold, letter by letter.
+
+    This also holds behind letters that JavaScript counts as two and behind escaped characters.
+    """
     page, questions = opened(evaluated), evaluated.questions
     page.select_option("#ex-size", "200")
     checked = 0
@@ -371,7 +377,8 @@ def test_keyboard_alone_is_enough(pandas_api, opened):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     reached = page.evaluate(
-        "[...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex]')].filter((e) => e.tabIndex > 0).length"
+        "[...document.querySelectorAll('a[href], button, input, select, textarea, summary, "
+        "[tabindex]')].filter((e) => e.tabIndex > 0).length"
     )
     assert reached == 0  # the order of the page is the order of the keys
     page.locator("#ex-search").focus()
@@ -384,7 +391,8 @@ def test_keyboard_alone_is_enough(pandas_api, opened):
         page.keyboard.press("Tab")
         walked.append(
             page.evaluate(
-                "document.activeElement.id || document.activeElement.className || document.activeElement.closest('th')?.dataset.column || ''"
+                "document.activeElement.id || document.activeElement.className || "
+                "document.activeElement.closest('th')?.dataset.column || ''"
             )
         )
         if walked[-1] == "ex-open":
@@ -436,7 +444,8 @@ def test_keyboard_alone_is_enough(pandas_api, opened):
 def focus_shows(page):
     """Whether what has the focus looks otherwise than without it."""
     return page.evaluate(
-        "(() => { const s = getComputedStyle(document.activeElement); return (s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1) || s.boxShadow !== 'none'; })()"
+        "(() => { const s = getComputedStyle(document.activeElement); return (s.outlineStyle "
+        "!== 'none' && parseFloat(s.outlineWidth) >= 1) || s.boxShadow !== 'none'; })()"
     )
 
 
@@ -486,7 +495,8 @@ def test_an_open_question_fits(evaluated, picture, visit, look):
             seen.page.locator("#explorer")
             .get_by_role("button")
             .evaluate_all(
-                "(all) => all.filter((b) => b.offsetParent && b.getBoundingClientRect().height < 24).map((b) => b.id || b.className)"
+                "(all) => all.filter((b) => b.offsetParent && "
+                "b.getBoundingClientRect().height < 24).map((b) => b.id || b.className)"
             )
         )
         assert small == []
@@ -531,7 +541,7 @@ def test_a_browser_without_unpacking_is_told(pandas_api, visit):
 
 
 def test_what_is_shown_of_a_source_is_bounded(evaluated):
-    """No text of a source in the page has more than 200 characters, written-out ones counted as one."""
+    """No source text in the page exceeds 200 characters; an escaped character counts as one."""
     parts = evaluated.explorer
     texts = [
         text
@@ -564,7 +574,10 @@ def test_what_makes_the_previous_run_another_thing_is_said_beside_the_counts(eva
 
 
 def test_a_rank_that_counts_otherwise_than_the_list_says_so(pandas_api, opened):
-    """The rank of the first gold counts documents, the list below holds passages: several of one document take several places."""
+    """The rank of the first gold counts documents, while the list below holds passages.
+
+    Several passages of one document take several places.
+    """
     questions, strategies = pandas_api.questions, pandas_api.explorer["summary"]["strategies"]
 
     def first(wanted):
@@ -587,7 +600,8 @@ def test_a_rank_that_counts_otherwise_than_the_list_says_so(pandas_api, opened):
         at, run = first(wanted)
         page = opened(
             pandas_api,
-            f"#explorer?size=200&open={quote(questions[at]['id'], safe='')}&show={quote(strategies[run['s']], safe='')}",
+            f"#explorer?size=200&open={quote(questions[at]['id'], safe='')}&"
+            f"show={quote(strategies[run['s']], safe='')}",
         )
         page.locator("#ex-detail[data-state=ready]").wait_for()
         told = page.locator("#ex-detail .ex-run .ex-facts").first.inner_text()

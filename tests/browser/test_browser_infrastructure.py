@@ -1,4 +1,4 @@
-"""The instruments themselves: a page that does what none of ours may do is caught doing it."""
+"""The instruments of these tests notice every forbidden act of a page."""
 
 import pytest
 from hostile_project import ADDRESSES, FAR, NAMES, PAYLOADS, topics
@@ -14,7 +14,9 @@ GUILTY = {
     "pwned": "<script>window.__pwned = 1</script>",
     "polluted": "<script>Object.prototype.polluted = 1</script>",
     "window": "<script>window.open('about:blank')</script>",
-    "policy": "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'\"><script>1</script>",
+    "policy": (
+        "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'\"><script>1</script>"
+    ),
     "frame": f"<iframe src='{FAR}/'></iframe>",
 }
 

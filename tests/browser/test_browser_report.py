@@ -1,4 +1,4 @@
-"""The report of a run, opened from disk: it is all there, reads everywhere, keeps to itself and runs nothing that came with the data."""
+"""The report of a run, opened from disk, is complete, readable and offline; no data in it runs."""
 
 import csv
 import re
@@ -10,7 +10,7 @@ from evaluated import PANELS
 from harm import harm, overflow, plain
 from playwright.sync_api import TimeoutError  # noqa: A004  the library's own, which is no built-in one
 
-from rag_eval.reporting.html.untrusted import visible
+from rag_eval.reporting.html.elements import visible
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -18,7 +18,11 @@ LIMIT = 3_000_000
 """Bytes of a page of up to 1,000 questions."""
 WITH_PICTURES = ("measures", "miss-rates", "recall", "history")
 PRINTED_PX = 956
-"""Width that a browser lays an A4 page out in: 8.27 inches without margins of 0.4, at 96 dots an inch, made a third smaller where something is wide."""
+"""Width in which a browser lays out an A4 page.
+
+A4 is 8.27 inches wide. Take off two margins of 0.4 at 96 dots an inch. A browser makes the page a
+third smaller where it is too wide.
+"""
 
 
 def ready(seen):
@@ -30,12 +34,16 @@ def ready(seen):
 def open_all(page):
     """Unfold everything that is folded."""
     page.evaluate(
-        "document.querySelectorAll('section[data-panel] details').forEach((e) => { e.open = true; })"
+        "document.querySelectorAll('section[data-panel] details').forEach((e) => "
+        "{ e.open = true; })"
     )
 
 
 def saved(page, button):
-    """Save a file as a reader does; again where the browser refuses, which it does once after ten downloads in a row."""
+    """Save a file as a reader does, and try again where the browser refuses.
+
+    Chromium refuses once after ten downloads in a row.
+    """
     name = f"{button.get_attribute('data-name')}.{button.get_attribute('data-format')}"
     for _ in range(8):
         try:
@@ -82,7 +90,8 @@ def test_opens_quietly_with_every_panel(evaluated, visit, dark):
         assert len(panel.inner_text().strip()) > 80, name
         assert panel.bounding_box()["height"] > 60, name
         odd = panel.locator("td, dd, data, text").evaluate_all(
-            "(all) => all.map((e) => e.textContent.trim()).filter((text) => ['NaN', 'nan', 'None', 'null', 'inf', '[object Object]'].includes(text))"
+            "(all) => all.map((e) => e.textContent.trim()).filter((text) => ['NaN', 'nan', "
+            "'None', 'null', 'inf', '[object Object]'].includes(text))"
         )
         assert [text for text in odd if text not in hostile_project.NAMES] == [], name
     for name in WITH_PICTURES:
@@ -105,7 +114,8 @@ def test_themes_differ_and_follow_the_system(evaluated, visit):
         seen = visit(evaluated.page, dark=dark)
         colours.add(
             seen.page.evaluate(
-                "getComputedStyle(document.body).backgroundColor + getComputedStyle(document.body).color"
+                "getComputedStyle(document.body).backgroundColor + "
+                "getComputedStyle(document.body).color"
             )
         )
         # pictures are of the page's theme: text in them stands out from the page
@@ -115,11 +125,19 @@ def test_themes_differ_and_follow_the_system(evaluated, visit):
 
 CONTRAST = r"""
 () => {
-  const numbers = (text) => (text.match(/-?[\d.]+(?:e-?\d+)?/g) || []).map(Number).map((c, i) => (text.startsWith("color(") && i < 3 ? c * 255 : c));
-  const luminance = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const numbers = (text) => (text.match(/-?[\d.]+(?:e-?\d+)?/g) || [])
+    .map(Number)
+    .map((c, i) => (text.startsWith("color(") && i < 3 ? c * 255 : c));
+  const luminance = ([r, g, b]) => [r, g, b]
+    .map((c) => c / 255)
+    .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
   const painted = (element) => {
     const style = getComputedStyle(element);
-    const colour = element instanceof SVGGeometryElement ? (style.fill === "none" || Number(style.fillOpacity) * Number(style.opacity) < 0.6 ? "" : style.fill) : element instanceof HTMLElement ? style.backgroundColor : "";
+    const colour = element instanceof SVGGeometryElement
+      ? (style.fill === "none" || Number(style.fillOpacity) * Number(style.opacity) < 0.6
+        ? "" : style.fill)
+      : element instanceof HTMLElement ? style.backgroundColor : "";
     const found = numbers(colour);
     return found.length === 3 || found[3] > 0.6 ? found : null;
   };
@@ -128,15 +146,20 @@ CONTRAST = r"""
     text.scrollIntoView({block: "center"});
     const box = text.getBoundingClientRect();
     if (box.width === 0 || !text.textContent.trim()) continue;
-    const below = document.elementsFromPoint(box.x + box.width / 2, box.y + box.height / 2).map(painted).find((found) => found !== null) || [255, 255, 255];
+    const below = document
+      .elementsFromPoint(box.x + box.width / 2, box.y + box.height / 2)
+      .map(painted)
+      .find((found) => found !== null) || [255, 255, 255];
     const [a, b] = [luminance(numbers(getComputedStyle(text).fill)), luminance(below)];
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 3 && weak.length < 10) weak.push(text.closest("section").id + " " + text.textContent + " " + ratio.toFixed(2) + " " + getComputedStyle(text).fill + " on " + below);
+    if (ratio < 3 && weak.length < 10)
+      weak.push(text.closest("section").id + " " + text.textContent + " " + ratio.toFixed(2)
+        + " " + getComputedStyle(text).fill + " on " + below);
   }
   return weak;
 }
 """
-"""Texts of pictures that stand less than 3 to 1 out from what is painted behind them."""
+"""Lists texts of pictures whose contrast with their background is below 3 to 1."""
 
 
 def test_page_scrolls_down_only(evaluated, visit, look, picture):
@@ -168,7 +191,7 @@ def test_tables_come_out_as_the_files_of_the_run(evaluated, visit):
 
 
 def test_exported_tables_run_nothing_where_they_are_opened(evaluated):
-    """A spreadsheet would compute a cell that begins like a formula, LaTeX would read a file: neither may come from names in the data."""
+    """No name in the data begins a spreadsheet formula or makes LaTeX read a file."""
     for path in (evaluated.folder / "tables").glob("*.csv"):
         with path.open(encoding="utf-8", newline="") as stream:
             cells = [cell for row in csv.reader(stream) for cell in row]
@@ -200,9 +223,10 @@ def test_prints_every_panel(evaluated, visit, tmp_path):
     assert overflow(seen.page) == []
     for name in PANELS:
         assert seen.page.locator(f"#panel-{name}").is_visible(), name
-    # what is folded on the screen is on paper; the explorer's help, which explains controls, is not
+    # Folded parts are printed, except the explorer's help, which explains controls.
     folded = seen.page.locator("section[data-panel]:not(#panel-explorer) details").evaluate_all(
-        "(all) => all.flatMap((e) => [...e.children].slice(1)).filter((e) => !e.checkVisibility()).length"
+        "(all) => all.flatMap((e) => [...e.children].slice(1)).filter((e) => "
+        "!e.checkVisibility()).length"
     )
     assert folded == 0
     document = seen.page.pdf(format="A4", tagged=True, outline=True)
@@ -240,13 +264,16 @@ def test_reads_without_scripts(evaluated, visit):
         assert panel.is_visible(), name
         assert len(panel.inner_text().strip()) > 60, name
     assert "JavaScript" in seen.page.locator("#panel-explorer").inner_text()
-    # controls that do nothing without a script are not offered
+    # Controls that need a script are hidden.
     assert [b.inner_text() for b in seen.page.get_by_role("button").all() if b.is_visible()] == []
     assert seen.elsewhere() == []
 
 
 def test_every_figure_names_its_place(evaluated, visit):
-    """The page's figures are those of the JSON, by the place each of them names; the walk over all of them needs no browser and is another test's."""
+    """The figures of the page equal those that the JSON holds at the place that each names.
+
+    Another test walks over all figures without a browser.
+    """
     seen = visit(evaluated.page)
     for name in (
         "verdict",
@@ -265,7 +292,7 @@ def test_every_figure_names_its_place(evaluated, visit):
 
 
 def test_titles_and_tags_are_text(hostile, visit):
-    """What wants to be markup stands on the page as the characters it is made of."""
+    """Text that looks like markup stands on the page as plain characters."""
     seen = ready(visit(hostile.page))
     open_all(seen.page)
     text = seen.page.locator("#panel-slices").inner_text()

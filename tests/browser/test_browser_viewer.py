@@ -1,4 +1,7 @@
-"""The evidence viewer in a browser: the same explorer over kept runs, and feedback that becomes outcomes, once and only from our own pages."""
+"""The viewer shows the same explorer over kept runs and records feedback as outcomes.
+
+Each feedback counts once, and only our own pages can send it.
+"""
 
 import functools
 import http.server
@@ -12,7 +15,10 @@ from harm import harm, overflow
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-NOTE = "</textarea><script>window.__pwned=70;alert(70)</script><img src=x onerror=alert(71)> {{7*7}} \u202egnp\u2066 \x1b[31m =cmd|'C'!A1 write to carla.note@example.org"
+NOTE = (
+    "</textarea><script>window.__pwned=70;alert(70)</script><img src=x onerror=alert(71)> {{7*7}} "
+    "\u202egnp\u2066 \x1b[31m =cmd|'C'!A1 write to carla.note@example.org"
+)
 
 
 def go(visit, viewer, address=None, **options):
@@ -30,7 +36,7 @@ def unfold(page, at):
 
 
 def say(form, label, note=""):
-    """Fill in the form and send it; what the page says then."""
+    """Fill in the form and send it; return the reply of the page."""
     form.get_by_label(label).check()
     form.locator("textarea").fill(note)
     form.get_by_role("button", name="Record").click()
@@ -71,7 +77,7 @@ def test_pages_fit(hostile, serve, visit, picture, looks):
 
 @pytest.mark.parametrize("cut", [0, 30])
 def test_damaged_questions_are_said_in_a_sentence(evaluated, serve, visit, cut):
-    """Not a quiet visit: the browser itself complains of what it cannot unpack."""
+    """This visit is not quiet: the browser itself reports data that it cannot unpack."""
     viewer = serve(evaluated)
     for part in (viewer.home / "artifacts" / "explorer").glob("*/questions-0000.json.gz"):
         kept = part.read_bytes()[:cut]
@@ -111,7 +117,7 @@ def test_feedback_is_an_outcome_when_the_page_says_so(pandas_api, serve, visit):
     assert held[0]["note"] == "the page about joins"
     assert held[0]["missed"] is True
     assert held[0]["inclusion_probability"] is None
-    # what was shown to the reader stands with it
+    # The outcome also holds the text that the reader saw.
     run = next(
         run
         for run in question["runs"]
@@ -120,7 +126,7 @@ def test_feedback_is_an_outcome_when_the_page_says_so(pandas_api, serve, visit):
     assert held[0]["shown"]["value"] == pytest.approx(
         run["miss"][0], abs=5e-4
     )  # the page holds fewer digits
-    # the same again adds nothing, another opinion takes its place
+    # A repeated opinion adds nothing, and another opinion replaces it.
     assert "before" in say(form, "Something is missing", "the page about joins")
     assert len(viewer.outcomes(everything=True)) == 1
     say(form, "Nothing is missing")
@@ -136,7 +142,7 @@ def test_feedback_survives_the_death_of_the_server(hostile, serve, visit):
     told = say(form, "The evidence is not relevant")
     viewer.kill()
     assert [row["outcome_id"] in told for row in viewer.outcomes()] == [True]
-    # what cannot be sent is said, and can be sent again when the server is back
+    # A failed send is reported, and a second try works when the server is back.
     assert "not known" in say(form, "Something is missing", "again")
     assert len(viewer.outcomes(everything=True)) == 1
 
@@ -167,7 +173,7 @@ def test_a_hostile_note_is_kept_as_text_and_without_personal_data(hostile, serve
     assert "window.__pwned=70" in held["note"]
     assert len(held["note"]) <= 500
     assert harm(seen.page) == []
-    # on a terminal, in the next night and in its report
+    # The terminal, the next night and its report show the feedback.
     listed = viewer.command("outcome", "list", "--gold-source", "user_feedback")
     assert listed.returncode == 0, listed.stderr
     assert "\x1b" not in listed.stdout
@@ -199,7 +205,9 @@ def test_read_only_offers_and_takes_nothing(hostile, serve, visit):
     assert "read-only" in seen.page.locator("main").inner_text()
     seen.check_quiet()
     status = seen.page.evaluate(
-        "async (body) => (await fetch('/feedback', {method: 'POST', headers: {'Content-Type': 'application/json', 'X-Rag-Eval-Token': document.querySelector('meta[name=rag-eval-token]')?.content ?? ''}, body})).status",
+        "async (body) => (await fetch('/feedback', {method: 'POST', headers: {'Content-Type': "
+        "'application/json', 'X-Rag-Eval-Token': "
+        "document.querySelector('meta[name=rag-eval-token]')?.content ?? ''}, body})).status",
         json.dumps(_body(hostile)),
     )
     assert status == 403
@@ -221,8 +229,10 @@ def _body(evaluated, at=0):
 
 ATTACK = """<!doctype html><html lang=en><title>another site</title>
 <iframe name=sink></iframe>
-<form id=plain method=post enctype=text/plain target=sink action="ADDRESS/feedback"><input name='BODY_START' value='BODY_END'></form>
-<form id=coded method=post target=sink action="ADDRESS/feedback"><input name=feedback value=something_missing></form>
+<form id=plain method=post enctype=text/plain target=sink \
+action="ADDRESS/feedback"><input name='BODY_START' value='BODY_END'></form>
+<form id=coded method=post target=sink \
+action="ADDRESS/feedback"><input name=feedback value=something_missing></form>
 <script>
 window.attack = async () => {
   const tried = [];
@@ -231,14 +241,22 @@ window.attack = async () => {
     {mode: 'no-cors', body},
     {mode: 'no-cors', headers: {'Content-Type': 'text/plain'}, body},
     {mode: 'cors', headers: {'Content-Type': 'application/json'}, body},
-    {mode: 'cors', headers: {'Content-Type': 'application/json', 'X-Rag-Eval-Token': 'guess'}, body},
+    {mode: 'cors',
+     headers: {'Content-Type': 'application/json', 'X-Rag-Eval-Token': 'guess'}, body},
   ];
   for (const attempt of attempts) {
-    try { const answer = await fetch('ADDRESS/feedback', {method: 'POST', credentials: 'include', ...attempt}); tried.push(answer.type + ' ' + answer.status); }
+    try {
+      const answer = await fetch(
+        'ADDRESS/feedback', {method: 'POST', credentials: 'include', ...attempt});
+      tried.push(answer.type + ' ' + answer.status);
+    }
     catch (error) { tried.push('refused'); }
   }
   for (const path of ['/', '/runs/RUN/', '/runs/RUN/explorer/summary.json']) {
-    try { const answer = await fetch('ADDRESS' + path, {credentials: 'include'}); tried.push('read ' + (await answer.text()).length); }
+    try {
+      const answer = await fetch('ADDRESS' + path, {credentials: 'include'});
+      tried.push('read ' + (await answer.text()).length);
+    }
     catch (error) { tried.push('refused'); }
   }
   navigator.sendBeacon('ADDRESS/feedback', new Blob([body], {type: 'text/plain'}));
@@ -276,7 +294,7 @@ def test_another_origin_can_neither_write_nor_read(hostile, serve, visit, tmp_pa
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            # the reader has the viewer open in the same browser, so whatever cookie there is would be sent along
+            # The viewer is open in the same browser, so the browser would send any cookie of it.
             seen = go(visit, viewer)
             statuses = []
             other = seen.context.new_page()
@@ -319,9 +337,10 @@ def test_the_stored_report_is_shown_and_can_change_nothing(evaluated, serve, vis
     seen.page.locator("#ex-detail[data-state=ready]").wait_for()
     assert harm(seen.page) == []
     seen.check_quiet()
-    # its origin is nobody's: it can neither read a page of the viewer nor send feedback
+    # Its opaque origin can neither read a page of the viewer nor send feedback.
     found = seen.page.evaluate(
-        "async () => { try { return (await fetch('/runs/')).status } catch (error) { return String(error.name) } }"
+        "async () => { try { return (await fetch('/runs/')).status } catch (error) { return "
+        "String(error.name) } }"
     )
     assert found == "TypeError"
     assert seen.page.evaluate("self.origin") == "null"
@@ -335,7 +354,7 @@ def test_beyond_the_machine_a_token_is_asked_for(hostile, serve, visit):
     here = f"http://127.0.0.1:{port}/"
     assert visit(here).response.status == 401
     seen = visit(f"{here}?token={token}")
-    assert "token=" not in seen.page.url
+    seen.page.wait_for_url(lambda url: "token=" not in url)
     assert seen.page.evaluate("document.cookie") == ""
     seen.page.goto(f"{here}runs/{hostile.report['run_id']}/")
     seen.page.locator("#explorer[data-state=ready]").wait_for()
@@ -359,7 +378,7 @@ def test_the_next_calibration_names_the_feedback(pandas_api, serve, visit):
     assert said
     assert re.search(r"\b[34]\b", " ".join(said))
     assert said != [line for line in before.stdout.splitlines() if "feedback" in line.lower()]
-    # what readers say changes no miss rate by itself: the fit is the one of before
+    # Feedback alone changes no miss rate, so the fit stays the same.
     assert _fits(after.stdout) == _fits(before.stdout)
     listed = viewer.command("audit", "list", "--feedback")
     assert listed.returncode == 0, listed.stderr

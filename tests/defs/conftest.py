@@ -7,14 +7,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from rag_eval.defs import names
-from rag_eval.defs.build import build_definitions
-from rag_eval.defs.partitions import known_gold_sets
-from rag_eval.settings import Settings
+from rag_eval.core.settings import Settings
+from rag_eval.defs.build import JOB, build_definitions, known_gold_sets
 
 
 class Project:
-    """A copy of the smoke gold set with stores and reports of its own."""
+    """Copy the smoke gold set, with its own stores and reports."""
 
     def __init__(self, root: Path, smoke: Path) -> None:
         self.folder = root / "gold_sets" / "smoke"
@@ -48,7 +46,7 @@ class Project:
     def run(
         self, instance: dg.DagsterInstance, selection=None, *, gold_set: str = "smoke", **resources
     ) -> dg.ExecuteInProcessResult:
-        job = build_definitions(self.settings, resources).resolve_job_def(names.JOB)
+        job = build_definitions(self.settings, resources).resolve_job_def(JOB)
         return job.execute_in_process(
             partition_key=gold_set,
             instance=instance,

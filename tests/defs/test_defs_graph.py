@@ -1,4 +1,4 @@
-"""The asset graph as a committed snapshot, so that a change of it shows in the diff; what the schedule selects; names."""
+"""The asset graph equals a committed snapshot, and the schedule selects the right assets."""
 
 import datetime as dt
 import json
@@ -8,12 +8,13 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from rag_eval.defs import names
-from rag_eval.defs.build import build_definitions
-from rag_eval.defs.partitions import known_gold_sets
-from rag_eval.records.problems import InputError
-from rag_eval.settings import Settings
+from rag_eval.core.errors import InputError
+from rag_eval.core.settings import Settings
+from rag_eval.defs.assets import OWNER
+from rag_eval.defs.build import JOB, SCHEDULE, build_definitions, known_gold_sets
+from rag_eval.pipeline.stages import STAGES
 
+asset = dg.AssetKey.from_user_string
 SNAPSHOT = Path(__file__).with_name("asset_graph.json")
 RENEW = "RENEW_ASSET_GRAPH"
 
@@ -42,7 +43,7 @@ def graph(definitions: dg.Definitions) -> dict:
     return {
         "assets": dict(sorted(nodes.items())),
         "partitions": list(partitions.pop()),
-        "jobs": [names.JOB],
+        "jobs": [JOB],
         "schedules": [schedule.name for schedule in repository.schedule_defs],
     }
 
@@ -62,21 +63,25 @@ def test_every_asset_says_what_it_is(project_root):
         node = assets.get(key)
         assert node.description
         assert node.code_version
-        assert node.owners == [names.OWNER]
-        assert (node.freshness_policy is not None) == (key == names.REPORT)
+        assert node.owners == [OWNER]
+        assert (node.freshness_policy is not None) == (
+            key == asset("reporting/retrieval_metrics_report")
+        )
     frames = (
-        names.CORPUS_SNAPSHOT,
-        names.CORPUS_CHUNKS,
-        names.EVIDENCE_TRUST,
-        names.GOLD_VARIANTS,
-        names.strategy_key("bm25"),
-        *names.OF_ANSWERS,
+        asset("corpus/corpus_snapshot"),
+        asset("corpus/corpus_chunks"),
+        asset("trust/evidence_trust"),
+        asset("gold/gold_variants"),
+        asset("retrieval/bm25"),
+        asset("answers/answers"),
+        asset("answers/citations"),
+        asset("measures/answer_measures"),
     )
     frames += (
-        names.RANKING_MEASURES,
-        names.STABILITY_MEASURES,
-        names.MISS_RATE_CLAIMS,
-        names.RETRIEVAL_OUTCOMES,
+        asset("measures/ranking_measures"),
+        asset("measures/stability_measures"),
+        asset("uncertainty/miss_rate_claims"),
+        asset("uncertainty/retrieval_outcomes"),
     )
     assert all(
         isinstance(assets.get(key).metadata["dagster/column_schema"], dg.TableSchema)
@@ -90,7 +95,7 @@ def tick(definitions: dg.Definitions, instance: dg.DagsterInstance):
     context = dg.build_schedule_context(
         instance, scheduled_execution_time=moment, repository_def=repository
     )
-    return repository.get_schedule_def(names.SCHEDULE).evaluate_tick(context)
+    return repository.get_schedule_def(SCHEDULE).evaluate_tick(context)
 
 
 def test_schedule_requests_exactly_the_assets_and_checks_of_each_nightly_gold_set(
@@ -108,18 +113,25 @@ def test_schedule_requests_exactly_the_assets_and_checks_of_each_nightly_gold_se
     third = project.folder.parent / "lexical"
     third.mkdir()
     (third / "gold_set.yaml").write_text(
-        "name: lexical\ncorpus: {loader: folder, path: corpus}\nstrategies: [{name: bm25, kind: bm25}, {name: other_one, kind: bm25}]\ngates: {required: [acceptance], advisory: []}\nacceptance: {mrr: '>= 0.5'}\n"
+        "name: lexical\ncorpus: {loader: folder, path: corpus}\n"
+        "strategies: [{name: bm25, kind: bm25}, {name: other_one, kind: bm25}]\n"
+        "gates: {required: [acceptance], advisory: []}\nacceptance: {mrr: '>= 0.5'}\n"
     )
     data = tick(build_definitions(project.settings), instance)
     requests = {request.partition_key: request for request in data.run_requests}
     assert set(requests) == {"smoke", "lexical"}
     lexical = requests["lexical"]
-    assert {key for key in lexical.asset_selection if key.path[0] == names.RETRIEVAL} == {
-        names.strategy_key("bm25"),
-        names.strategy_key("other_one"),
+    assert {key for key in lexical.asset_selection if key.path[0] == "retrieval"} == {
+        asset("retrieval/bm25"),
+        asset("retrieval/other_one"),
     }
-    assert set(lexical.asset_selection) >= set(names.FIXED)
-    assert set(lexical.asset_check_keys) == {*names.BLOCKING, names.gate_check("acceptance.mrr")}
+    selected = {key.path[-1] for key in lexical.asset_selection}
+    assert {stage.name for stage in STAGES} - selected == {
+        *("run", "answers", "citations", "answer_measures"),
+    }
+    assert {check.name for check in lexical.asset_check_keys} == {
+        *("index_not_empty", "index_identity_as_planned", "gold_lint", "acceptance_mrr"),
+    }
     assert len({request.run_key for request in data.run_requests}) == 2
     assert "2024-02-29T02:00:00" in lexical.run_key
 
@@ -129,11 +141,38 @@ def test_schedule_follows_the_settings(project):
         update={"schedule": "30 4 * * 1", "timezone": "Europe/Berlin"}
     )
     definitions = build_definitions(settings)
-    schedule = definitions.get_repository_def().get_schedule_def(names.SCHEDULE)
+    schedule = definitions.get_repository_def().get_schedule_def(SCHEDULE)
     assert (schedule.cron_schedule, schedule.execution_timezone) == ("30 4 * * 1", "Europe/Berlin")
-    policy = definitions.resolve_asset_graph().get(names.REPORT).freshness_policy
+    policy = (
+        definitions.resolve_asset_graph()
+        .get(asset("reporting/retrieval_metrics_report"))
+        .freshness_policy
+    )
     assert (policy.deadline_cron, policy.timezone) == ("30 4 * * 1", "Europe/Berlin")
     assert policy.lower_bound_delta == dt.timedelta(days=7)
+
+
+def test_the_nightly_job_has_every_asset_and_every_check(project_root):
+    definitions = build_definitions(Settings(gold_sets=project_root / "gold_sets"))
+    graph, job = definitions.resolve_asset_graph(), definitions.resolve_job_def(JOB)
+    assert set(job.asset_layer.selected_asset_keys) == set(graph.get_all_asset_keys())
+    assert asset("reporting/gate_verdict") in job.asset_layer.selected_asset_keys
+    assert set(job.asset_layer.asset_graph.asset_check_keys) == set(graph.asset_check_keys)
+
+
+def test_the_schedule_runs_as_soon_as_a_daemon_does(project_root):
+    definitions = build_definitions(
+        Settings(
+            gold_sets=project_root / "gold_sets", schedule="5 4 * * *", timezone="Europe/Berlin"
+        )
+    )
+    (schedule,) = definitions.get_repository_def().schedule_defs
+    assert (schedule.job_name, schedule.cron_schedule, schedule.execution_timezone) == (
+        JOB,
+        "5 4 * * *",
+        "Europe/Berlin",
+    )
+    assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
 
 
 def test_nothing_nightly_is_said(project, instance):
@@ -151,7 +190,7 @@ def test_broken_gold_set_keeps_its_partition_and_does_not_hide_others(project, i
     assert known["smoke"].strategies == ("bm25", "vector", "hybrid", "hybrid-rrf-mmr")
     (request,) = tick(
         build_definitions(project.settings), instance
-    ).run_requests  # its run shows what is wrong
+    ).run_requests  # its run shows the error
     assert request.partition_key == "broken"
 
 
@@ -159,7 +198,7 @@ def test_strategies_whose_names_differ_by_punctuation_only_are_two_assets(projec
     project.change("name: hybrid-rrf-mmr", "name: hybrid-x")
     project.change("{name: vector,", "{name: hybrid_x,")
     keys = build_definitions(project.settings).resolve_asset_graph().get_all_asset_keys()
-    assert {names.strategy_key("hybrid-x"), names.strategy_key("hybrid_x")} <= set(keys)
+    assert {asset("retrieval/hybrid-x"), asset("retrieval/hybrid_x")} <= set(keys)
 
 
 def test_no_folder_of_gold_sets_is_named(tmp_path):

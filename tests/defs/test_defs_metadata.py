@@ -4,17 +4,17 @@ import dagster as dg
 import numpy as np
 import pytest
 
+from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.frames import CHUNKS
 from rag_eval.defs.metadata import (
     MAX_ROWS,
     clear_failures,
     column_schema,
-    histogram,
     native,
-    problems_metadata,
-    table,
+    problems_shown,
+    to_metadata,
 )
-from rag_eval.records.frames import CHUNKS
-from rag_eval.records.problems import InputError, Problem
+from rag_eval.pipeline.runner import Table
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_table_is_short_and_typed():
         }
         for at in range(80)
     ]
-    made = table(("name", "value", "n", "all", "absent"), rows)
+    made = to_metadata({"table": Table(("name", "value", "n", "all", "absent"), rows)})["table"]
     assert len(made.records) == MAX_ROWS
     assert made.records[0].data == {
         "name": "r0",
@@ -69,7 +69,7 @@ def test_problems_show_errors_first_and_become_a_failure():
         Problem("late", "w", severity="warning"),
         *[Problem(f"p{at}", "e", file="f", line=at) for at in range(60)],
     ]
-    found = problems_metadata(problems)
+    found = to_metadata(problems_shown(problems))
     assert (found["n_errors"], found["n_warnings"]) == (60, 1)
     assert len(found["problems"].records) == MAX_ROWS
     assert all(record.data["severity"] == "error" for record in found["problems"].records)
@@ -83,8 +83,3 @@ def test_column_schema_has_every_column_with_its_meaning():
     schema = column_schema(CHUNKS)["dagster/column_schema"]
     assert [column.name for column in schema.columns] == list(CHUNKS.columns)
     assert all(column.description for column in schema.columns)
-
-
-def test_histogram_of_nothing_and_of_something():
-    assert "n" in histogram([], "tokens").value
-    assert histogram([("1 to 9", 4), ("10 to 19", 2)], "tokens").value.count("█") == 60

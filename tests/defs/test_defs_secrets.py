@@ -1,12 +1,12 @@
-"""What Dagster keeps of a failure: neither the password of a tracking server nor what an error quotes of a corpus or gold set."""
+"""Dagster stores a failure without passwords and without quotes of a corpus or gold set."""
 
 import traceback
 
 import dagster as dg
 import pytest
 
+from rag_eval.core.errors import InputError, Problem
 from rag_eval.defs.metadata import clear_failures
-from rag_eval.records.problems import InputError, Problem
 
 PASSWORD = "S3cret" + "Passw0rdXYZ"
 EMAIL = "jane.doe@" + "private.example.com"
@@ -48,7 +48,7 @@ def test_the_password_of_the_tracking_server_is_kept_nowhere(project, kept, monk
     ]
     assert "MLflow did not record this run" in event.step_failure_data.user_failure_data.description
     assert "127.0.0.1" in event.step_failure_data.user_failure_data.description
-    assert holds("MLflow did not record this run")  # what is kept is looked through
+    assert holds("MLflow did not record this run")  # search the stored files
     assert holds(PASSWORD) == []
     printed = capfd.readouterr()
     assert PASSWORD not in printed.out + printed.err

@@ -15,7 +15,10 @@ import pytest
 
 from rag_eval.defs.serving import HOST, child_environment, commands, free_port
 
-SERVE = "import sys; from rag_eval.settings import Settings; from rag_eval.defs.serving import serve; sys.exit(serve(Settings(), {dagster}, {mlflow}))"
+SERVE = (
+    "import sys; from rag_eval.core.settings import Settings; from rag_eval.defs.serving import "
+    "serve; sys.exit(serve(Settings(), {dagster}, {mlflow}))"
+)
 QUERY = "{repositoriesOrError{... on RepositoryConnection{nodes{assetNodes{assetKey{path}}}}}}"
 
 
@@ -40,7 +43,7 @@ def test_children_see_the_same_installation_on_the_loopback_only(project):
 
 
 class Servers:
-    """`serve` in a process of its own."""
+    """Start `serve` in its own process."""
 
     def __init__(self, project, root):
         environment = child_environment(project.settings)
@@ -84,9 +87,9 @@ def servers(project, project_root):
 
 
 def fetch(address, data=None):
-    request = urllib.request.Request(
+    request = urllib.request.Request(  # noqa: S310 - our own loopback address
         address, data=data, headers={"Content-Type": "application/json"}
-    )  # noqa: S310 - our own loopback address
+    )
     with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310 - our own loopback address
         return reply.read().decode()
 

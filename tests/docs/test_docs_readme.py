@@ -1,4 +1,4 @@
-"""The README shows what the tool prints; what is generated there is what a fresh run gives."""
+"""The README shows the real output of the tool, as a fresh run generates it."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ def readme(project_root):
 def test_every_command_is_in_the_readme(readme):
     import typer.main
 
-    from rag_eval.cli import app
+    from rag_eval.cli.app import app
 
     group = typer.main.get_command(app)
     missing = [
@@ -27,7 +27,7 @@ def test_every_command_is_in_the_readme(readme):
 
 
 def test_every_setting_is_in_the_readme(readme):
-    from rag_eval.settings import Settings
+    from rag_eval.core.settings import Settings
 
     assert [
         name

@@ -1,6 +1,7 @@
-"""Answers of a model over real HTTP, through the command line: good models and every kind of bad one, side by side in one run.
+"""Answers of a model over real HTTP, through the command line, with good and bad models together.
 
-Which server a question meets stands in its wording (`[[scenario=…]]`, see `fake_llm`), so one run shows that no question's failure touches another.
+The wording of a question names its server (`[[scenario=…]]`, see `fake_llm`). One run therefore
+shows that the failure of a question touches no other question.
 """
 
 import json
@@ -11,7 +12,7 @@ import pytest
 from cli_project import CONFIG, jsonl
 from fake_llm import FABRICATED_TOKEN, FakeLLM, passages_of
 
-from rag_eval.reporting.metrics_report import first_fault
+from rag_eval.core.report import first_fault
 
 KEY = "sk-e2e-0123456789-do-not-show"
 TIMEOUT_S, RETRIES = 1.0, 2
@@ -34,7 +35,6 @@ FAILING = {
     "no_choices": "chat_malformed_reply",
     "null_content": "chat_malformed_reply",
     "slow_trickle": "chat_timeout",
-    "slow_headers": "chat_timeout",
     "unauthorized": "chat_refused",
 }
 ANSWERED = (
@@ -172,7 +172,7 @@ def sound(project):
         == len(lines(project, "citations.jsonl"))
         == sum(len(row["citations"]) for row in found)
     )
-    for row in found:  # what is answered keeps the contract: it says something, cites what it was given, and nothing is held against it
+    for row in found:  # an answer keeps the contract: it has text and valid citations
         if row["outcome"] == "answered":
             assert row["text"]
             assert row["codes"] == []
@@ -197,11 +197,11 @@ def test_every_kind_of_server_side_by_side(project, ask, llm):
     assert {name: found[name_of(name)]["outcome"] for name in ANSWERED} == dict.fromkeys(
         ANSWERED, "answered"
     )
-    # all were shown the same evidence, so whoever answered said the same, however rough the way was
+    # All models had the same evidence, so all successful answers are equal.
     assert {found[name_of(name)]["text"] for name in ANSWERED} == {
         "A failed job is tried three more times."
     }
-    # what a rejected reply said is not passed on as an answer
+    # The text of a rejected reply is not passed on as an answer.
     assert {found[name_of(name)]["text"] for name in FAILING if name != "error_reply"} == {""}
     assert "contradicts itself" in found["error_reply"]["text"]
     # a schema fault is asked about again, twice; a fault of the endpoint is not an attempt
@@ -210,7 +210,7 @@ def test_every_kind_of_server_side_by_side(project, ask, llm):
     assert attempts["always_breaking"] == attempts["fabricating_cited_quote"] == 3
     assert (
         attempts["fabricating"] == 2
-    )  # asked again over more evidence, once: adaptive_top_k has one step
+    )  # one repeat over more evidence: adaptive_top_k has one step
     assert {
         attempts[name]
         for name in (
@@ -228,7 +228,7 @@ def test_every_kind_of_server_side_by_side(project, ask, llm):
     }
     failure = figure(report, "failure_rate")
     assert failure["value"] == pytest.approx(len(FAILING) / len(scenarios))
-    # every citation of an answer is valid, and each failed question counts as one that is not
+    # Every citation of an answer is valid, and each failed question counts as an invalid citation.
     validity, ok = figure(report, "citation_validity_rate"), report["citations"]["codes"]["ok"]
     assert (validity["value"], validity["n_units"], validity["n_failed"]) == (
         pytest.approx(ok / (ok + len(FAILING))),
@@ -240,7 +240,7 @@ def test_every_kind_of_server_side_by_side(project, ask, llm):
     assert report["gates"] == [
         gate for gate in report["gates"] if gate["id"] != "answer_contract"
     ]  # nobody asked for it
-    # events: one end for each question, in their order, and what happened on the way
+    # Each question has an end event, in the order of the questions, after its other events.
     done = re.findall(
         r"^event=question\.done query_id=(\S+)",
         (project.reports / "tiny" / "events.log").read_text(encoding="ascii"),
@@ -254,7 +254,7 @@ def test_every_kind_of_server_side_by_side(project, ask, llm):
     assert "question.chat.failed" in events(project, "hang")
     assert "Answer" in result.stdout
     secret_is_nowhere(project, result)
-    # what was rejected is said to the model and to nobody else
+    # Only the model learns the text of a rejection.
     assert FABRICATED_TOKEN in next(
         row.prompt
         for row in llm.received
@@ -396,12 +396,12 @@ def test_an_order_in_the_corpus_is_not_an_answer(project, ask, llm):
             0
         ]
         assert ORDER in block
-    # obedience that keeps to the form cites what it was told: only a rule of the domain can tell, and fails it
+    # An obedient answer in the right form cites its evidence, so only a domain rule can fail it.
     assert found["neatly"]["text"] == "OWNED"
     ask(
         llm,
         questions,
-        {"validators": [{"name": "ban_regex", "patterns": [r"\bowned\b"], "ignore_case": True}]},
+        {"validators": [{"name": "ban_regex", "patterns": [r"(?i)\bowned\b"]}]},
         more=unguarded,
     )
     found = by_id(project)
@@ -464,81 +464,6 @@ def test_without_evidence_nothing_is_asked(project, ask, llm):
 
 
 @pytest.mark.slow
-def test_a_question_may_want_it_otherwise(project, ask, llm):
-    questions = {
-        "plain": ASK,
-        "no-model": {"text": ASK + " now", "answer_mode": "deterministic"},
-        "verdict": {
-            "text": ASK + " indeed",
-            "response_schema": "verdict",
-            "verdicts": ["TRUE", "FALSE"],
-        },
-        "by-name": {"text": ASK + " then", "preflights": [{"kind": "grep", "terms": ["midnight"]}]},
-        "whole": {"text": ASK + " well", "preflights": [{"kind": "section", "max_sections": 1}]},
-        "patient": {"text": wording("schema_breaking:1") + " patient", "schema_retry_attempts": 1},
-        "hasty": {"text": wording("always_breaking") + " hasty", "schema_retry_attempts": 0},
-    }
-    ask(llm, questions)
-    report, found = sound(project), by_id(project)
-    assert {name: (row["mode"], row["outcome"]) for name, row in found.items()} == {
-        name: (
-            "deterministic" if name == "no-model" else "llm",
-            "failed" if name == "hasty" else "answered",
-        )
-        for name in questions
-    }
-    assert report["answers"]["modes"] == ["deterministic", "llm"]
-    assert found["verdict"]["verdict"] == "TRUE"
-    assert found["by-name"]["text"] == "Results older than thirty days are deleted at midnight."
-    assert {
-        row["kind"] for row in lines(project, "preflights.jsonl") if row["query_id"] == "by-name"
-    } == {"grep"}
-    assert {
-        row["kind"] for row in lines(project, "preflights.jsonl") if row["query_id"] == "whole"
-    } == {"section"}
-    assert (found["patient"]["attempts"], found["hasty"]["attempts"]) == (2, 1)
-    assert "now" not in " ".join(row.prompt.splitlines()[-1] for row in llm.received)
-    assert found["no-model"]["tokens_in"] == 0
-
-
-@pytest.mark.slow
-def test_validators_of_the_domain(project, ask, llm):
-    count = {"name": "require_min_inline_regex_count", "pattern": "times", "min_count": 1}
-    ask(
-        llm,
-        {"counted": ASK, "lacks": "How long do results stay on the disk?"},
-        {"validators": [count]},
-    )
-    found = by_id(project)
-    sound(project)
-    assert found["counted"]["outcome"] == "answered"
-    assert (found["lacks"]["outcome"], found["lacks"]["codes"], found["lacks"]["attempts"]) == (
-        "failed",
-        ["validator_failed"],
-        3,
-    )
-    asked = len(llm.received)
-    for wrong, said in (
-        ({"name": "ban_regexp"}, "ban_regex, require_min_inline_regex_count"),
-        ({"name": "ban_regex", "patterns": ["("]}, "bad_validator_options"),
-        ({"name": "ban_regex", "pattern": "x"}, "bad_validator_options"),
-    ):
-        result = ask(llm, None, {"validators": [wrong]}, exit_code=1)
-        assert said in result.stderr
-    assert len(llm.received) == asked
-
-
-@pytest.mark.slow
-def test_an_endpoint_that_no_setting_enables(project, ask, llm):
-    result = ask(llm, None, {"endpoint": "elsewhere"}, exit_code=1)
-    assert "unknown_endpoint" in result.stderr
-    assert "elsewhere" in result.stderr
-    assert "accepted: local" in result.stderr
-    assert KEY not in result.output
-    assert not llm.received
-
-
-@pytest.mark.slow
 def test_endpoints_from_settings_toml_with_the_key_in_the_environment(
     project, ask, llm, monkeypatch
 ):
@@ -546,7 +471,8 @@ def test_endpoints_from_settings_toml_with_the_key_in_the_environment(
     monkeypatch.delenv("RAG_EVAL_ENDPOINTS")
     monkeypatch.setenv("MY_OWN_KEY", KEY + "-2")
     (project.root / "settings.toml").write_text(
-        f'[endpoints.local]\nbase_url = "{llm.base_url}"\nmodel = "good"\napi_key_env = "MY_OWN_KEY"\ntemperature = 0.5\n',
+        f'[endpoints.local]\nbase_url = "{llm.base_url}"\nmodel = "good"\n'
+        'api_key_env = "MY_OWN_KEY"\ntemperature = 0.5\n',
         encoding="utf-8",
     )
     result = project.invoke("run", "tiny")
@@ -556,61 +482,10 @@ def test_endpoints_from_settings_toml_with_the_key_in_the_environment(
     secret_is_nowhere(project, result)
 
 
-@pytest.mark.slow
-def test_a_key_that_the_endpoint_gives_back_is_not_passed_on(project, ask, llm):
-    result = ask(
-        llm, {"leaks": wording("leaking"), "refused": wording("unauthorized"), "well": ASK}
-    )
-    assert {name: row["outcome"] for name, row in by_id(project).items()} == {
-        "leaks": "failed",
-        "refused": "failed",
-        "well": "answered",
-    }
-    secret_is_nowhere(project, result)
-
-
-@pytest.mark.slow
-def test_the_two_line_form_is_held_to_its_contract_too(project, ask, llm):
-    scenarios = (
-        "good",
-        "schema_breaking",
-        "always_breaking",
-        "fabricating",
-        "refuses_in_form",
-        "refuses",
-        "error_reply",
-    )
-    ask(
-        llm,
-        {scenario: wording(scenario) for scenario in scenarios},
-        {"response_schema": "verdict", "verdicts": ["PASS", "FAIL"]},
-    )
-    sound(project)
-    assert {
-        name: (row["outcome"], row["codes"], row["verdict"]) for name, row in by_id(project).items()
-    } == {
-        "good": ("answered", [], "PASS"),
-        "schema_breaking": ("answered", [], "PASS"),
-        "always_breaking": ("failed", ["missing_verdict"], ""),
-        "fabricating": ("failed", ["unknown_snippet"], ""),
-        "refuses_in_form": ("insufficient_evidence", [], "INSUFFICIENT EVIDENCE"),
-        "refuses": ("failed", ["missing_gaps"], ""),
-        "error_reply": ("contract_error_reply", ["contract_error_reply"], ""),
-    }
-
-
-@pytest.mark.slow
-def test_made_up_words_in_quotation_marks_are_seen_by_the_measures(project, ask, llm):
-    """A quote that a citation states is held against its lines; what merely stands in quotation marks is no citation, and only unsupported."""
-    ask(
-        llm,
-        {
-            "marks": wording("fabricating_quote"),
-            "cited": wording("fabricating_cited_quote"),
-            "well": ASK,
-        },
-    )
-    found = by_id(project)
-    assert (found["cited"]["outcome"], found["cited"]["codes"]) == ("failed", ["quote_mismatch"])
-    assert (found["marks"]["outcome"], found["marks"]["citations"][0]["quote"]) == ("answered", "")
-    assert figure(project.report(), "groundedness")["value"] == pytest.approx(0.5, abs=0.2)
+def test_an_endpoint_that_no_setting_enables(project, ask, llm):
+    result = ask(llm, None, {"endpoint": "elsewhere"}, exit_code=1)
+    assert "unknown_endpoint" in result.stderr
+    assert "elsewhere" in result.stderr
+    assert "accepted: local" in result.stderr
+    assert KEY not in result.output
+    assert not llm.received

@@ -1,19 +1,21 @@
-"""Answers of the user's own system through the command line: alone, over a corpus, explained and validated; hostile text everywhere."""
+"""Recorded answers of another system pass the command line, alone, over a corpus, and hostile."""
 
 import json
 import unicodedata
-from collections import Counter
 
 import pytest
 from cli_project import CONFIG, jsonl
+from trace_lines import parse
 from typer.testing import CliRunner
 
-from rag_eval.citations.traces import parse
-from rag_eval.cli import app
-from rag_eval.records.citation import REQUIRED
-from rag_eval.reporting.metrics_report import first_fault
+from rag_eval.cli.app import app
+from rag_eval.core.report import first_fault
+from rag_eval.core.types import REQUIRED
 
-HOSTILE = "a\nevent=run.start \x1b[31m\x07\u202egnp\u2066 <script>alert(1)</script> [bold]x[/bold] \ud83d\ude00 '; DROP TABLE rag_traces; --"
+HOSTILE = (
+    "a\nevent=run.start \x1b[31m\x07\u202egnp\u2066 <script>alert(1)</script> [bold]x[/bold] "
+    "\ud83d\ude00 '; DROP TABLE rag_traces; --"
+)
 FACT = "A failed job is tried three more times."
 PAUSE = "The pause between two tries doubles each time."
 OUTPUTS = [
@@ -59,7 +61,7 @@ def command(*arguments, exit_code=0):
 
 
 def printable(text):
-    """Nothing that a terminal would obey, and nothing that turns a line around."""
+    """Check that the text has no control sequence and no change of direction."""
     return all(
         char == "\n" or unicodedata.category(char) not in {"Cc", "Cf", "Cs"} for char in text
     )
@@ -276,7 +278,7 @@ def over_corpus(project, rows, exit_code=0, extra=None):
 
 
 def own_payloads(project):
-    """What a system that reads our port would cite: payloads of a real run, by question."""
+    """Return the citations of a system that reads our port: payloads of a real run, by question."""
     assert project.invoke("run", "tiny").exit_code == 0
     found = {}
     for row in lines(project, "citations.jsonl", "tiny"):
@@ -329,19 +331,6 @@ def test_recorded_answers_over_a_corpus(project):
     part = project.invoke("run", "tiny")
     assert part.exit_code == 1
     assert "missing_file" in part.stderr
-
-
-@pytest.mark.slow
-def test_a_strategy_that_was_left_out_gives_no_evidence(project):
-    (project.gold / "gold_set.yaml").write_text(
-        CONFIG.replace("answers: {", "answers: {strategy: bm25, "), encoding="utf-8"
-    )
-    assert project.invoke("run", "tiny").exit_code == 0
-    assert project.report()["answers"]["strategy"] == "bm25"
-    result = project.invoke("run", "tiny", "--strategy", "vector")
-    assert result.exit_code == 0, result.output
-    assert project.report()["answers"]["strategy"] == "vector"
-    assert "evidence from vector" in result.stdout
 
 
 def without(payload, name):
@@ -411,7 +400,7 @@ def test_stated_payloads_are_what_is_validated(project):
         )
         first[record["query_id"]] = shown.split(": ", 1)[1].split(" ")[0].rstrip(";")
     assert first == {"fine": "ok", **{code: code for code, change in BROKEN.items() if change}}
-    # the run and the command agree, and a record is what the system stated
+    # The run and the command agree, and a record holds the statements of the system.
     for code in BROKEN:
         if code != "empty_citations":
             assert report["citations"]["codes"][code] >= 1, code
@@ -420,40 +409,6 @@ def test_stated_payloads_are_what_is_validated(project):
     assert stated["rev_mismatch"]["rev"] == "older"
     assert "tokens" not in stated["missing_tokens"]
     assert explain(project, "rev_mismatch").stdout.count("rev_mismatch") >= 2
-
-
-@pytest.mark.slow
-def test_another_analyzer_ends_the_run(project):
-    (payload, *_) = own_payloads(project)["again"]
-    contexts = [{"doc_id": payload["doc_id"], "id": payload["snippet_id"], "text": ""}]
-    over_corpus(
-        project,
-        [{"query_id": "again", "answer": FACT, "contexts": contexts, "citations": [payload]}],
-    )
-    report = (project.reports / "tiny" / "retrieval-metrics.json").read_bytes()
-    outputs = next(
-        path
-        for path in project.gold.rglob("*.jsonl")
-        if '"contexts"' in path.read_text(encoding="utf-8")
-    )
-    outputs.write_text(
-        jsonl(
-            [
-                {
-                    "query_id": "again",
-                    "answer": FACT,
-                    "contexts": contexts,
-                    "citations": [{**payload, "analyzer": "lucene-german"}],
-                }
-            ]
-        ),
-        encoding="utf-8",
-    )
-    result = project.invoke("run", "tiny")
-    assert result.exit_code == 1
-    for part in ("analyzer_mismatch [analyzer]", "lucene-german", "again", "no report was written"):
-        assert part in result.stderr
-    assert (project.reports / "tiny" / "retrieval-metrics.json").read_bytes() == report
 
 
 @pytest.mark.slow
@@ -491,72 +446,6 @@ def test_payloads_of_a_run_come_back_valid(project):
     assert project.report()["citations"]["codes"].get("mixed_units") == 1
 
 
-@pytest.mark.slow
-def test_without_a_corpus_a_payload_shows_what_it_shows_by_itself(project, system):
-    whole = {
-        "doc_id": "retries.md",
-        "section_id": "s1",
-        "snippet_id": "c1",
-        "source_url": "https://x/retries",
-        "offsets": {"start": 4000, "end": 4000 + len(FACT), "unit": "char"},
-        "tokens": 8,
-        "index_hash": "mine:1",
-        "embed_model": "mine",
-        "analyzer": "mine",
-        "rev": "7",
-        "score_raw": 3.5,
-        "k_pos": 1,
-        "k_final": 1,
-        "segment": 0,
-    }
-    contexts = [{"doc_id": "retries.md", "id": "c1", "text": FACT}]
-    variants = {
-        "fine": [whole],
-        "quoted": [{**whole, "quote": FACT}],
-        "lacking": [without(whole, "rev")],
-        "backwards": [{**whole, "offsets": {"start": 5, "end": 5, "unit": "char"}}],
-        "scoreless": [without(whole, "score_raw")],
-        "invented": [{**whole, "snippet_id": "c9", "doc_id": "other.md"}],
-        "misquoted": [{**whole, "quote": "Never said."}],
-        "by-number": [{"number": 1}],
-    }
-    rows = [
-        {
-            "query_id": name,
-            "question": "?",
-            "answer": FACT,
-            "contexts": contexts,
-            "citations": cited,
-        }
-        for name, cited in variants.items()
-    ]
-    rows.append(
-        {
-            "query_id": "marked",
-            "question": "?",
-            "answer": f"{FACT} [1]",
-            "contexts": contexts,
-            "citations": [without(whole, "analyzer")],
-        }
-    )
-    run_recorded(project, system(rows))
-    codes = Counter(
-        {
-            "ok": 3,
-            "missing_rev": 1,
-            "bad_offsets": 1,
-            "missing_score": 1,
-            "unknown_snippet": 1,
-            "quote_mismatch": 1,
-            "missing_analyzer": 1,
-        }
-    )
-    assert project.report("my-system")["citations"]["codes"] == codes
-    assert (
-        project.report("my-system")["citations"]["n_citations"] == 9
-    )  # a marker and the payload behind it are one citation
-
-
 # explain, validate
 
 
@@ -577,15 +466,6 @@ def test_explain_reads_like_a_page(project, system):
     assert printable(explain(project, HOSTILE, exit_code=1).stderr)
     assert "run_not_found" in explain(project, "again", "--gold-set", "nowhere", exit_code=1).stderr
     assert explain(project, "again", "--gold-set", "my-system").stdout == shown
-
-
-@pytest.mark.slow
-def test_explain_without_answers_says_so(project):
-    (project.gold / "gold_set.yaml").write_text(
-        CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", ""), encoding="utf-8"
-    )
-    assert project.invoke("run", "tiny").exit_code == 0
-    assert "nothing_to_explain" in explain(project, "again", exit_code=1).stderr
 
 
 @pytest.mark.slow
@@ -615,7 +495,7 @@ def test_validate_what_a_run_wrote_and_what_was_broken_since(project):
     assert "line 2: quote_mismatch" in shown
     assert "mine.jsonl:3: error bad_json" in shown
     assert "line 4: missing_rev" in shown
-    # the corpus moves on: what was right is no longer the revision
+    # The corpus changes, so right citations name an old revision.
     (project.corpus / "retries.md").write_text(
         "# Retries\n\n## Count\n\nA failed job is tried twice.\n", encoding="utf-8"
     )

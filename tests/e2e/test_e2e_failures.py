@@ -1,4 +1,4 @@
-"""What foreign code does wrong fails the query it belongs to, is counted, and ends nothing else; gates rest on what was scored."""
+"""A failure of foreign code fails only its own query; gates judge the scored queries."""
 
 import json
 
@@ -52,12 +52,13 @@ def test_a_failing_query_is_counted_and_scores_zero(project, reranked):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "scores",
-    ["[[float('nan')] * len(row) for row in texts]", "[[1.0] for row in texts]", "[]"],
-    ids=["NaN", "too few", "none"],
+    ["[[float('nan')] * len(row) for row in texts]", "[]"],
+    ids=["NaN", "none"],
 )
-def test_a_reranker_that_answers_nonsense_fails_every_query(project, reranked, scores):
+def test_nonsense_scores_of_a_reranker_fail_every_query(project, reranked, scores):
     result = reranked(
-        f"class Mine:\n    name = 'mine'\n    def scores(self, queries, texts):\n        return {scores}\n"
+        "class Mine:\n    name = 'mine'\n    def scores(self, queries, texts):\n"
+        f"        return {scores}\n"
     )
     assert result.exit_code == 0, result.stderr
     assert entry(project)["n_failed"] == entry(project)["n_runs"] - entry(project)["n_empty"]
@@ -77,7 +78,7 @@ def test_a_reranker_that_answers_nonsense_fails_every_query(project, reranked, s
     ],
     ids=["missing", "import", "start"],
 )
-def test_a_reranker_that_cannot_be_loaded_is_an_error_of_the_settings(project, reranked, code):
+def test_a_reranker_that_cannot_load_ends_the_run(project, reranked, code):
     result = reranked(code)
     assert result.exit_code == 1
     assert "reranker_unusable" in result.stderr
@@ -101,16 +102,6 @@ def test_a_required_gate_rests_on_the_groups_that_were_scored(project):
 
 
 @pytest.mark.slow
-def test_one_scored_group_has_no_interval_and_is_shown_so(project):
-    answers = (project.gold / "answers.jsonl").read_text(encoding="utf-8").splitlines()[:1]
-    (project.gold / "answers.jsonl").write_text("\n".join(answers) + "\n", encoding="utf-8")
-    (project.gold / "gold_set.yaml").write_text(CONFIG + "level: span\n", encoding="utf-8")
-    result = project.invoke("run", "tiny")
-    assert result.exit_code == 0, result.output
-    assert "Dagster did not record" not in result.stderr
-
-
-@pytest.mark.slow
 def test_compare_names_what_was_configured_otherwise(project):
     project.invoke("run", "tiny")
     (project.gold / "gold_set.yaml").write_text(
@@ -122,44 +113,15 @@ def test_compare_names_what_was_configured_otherwise(project):
     )
     project.invoke("run", "tiny")
     shown = project.invoke("compare", "latest", "previous").stdout
-    assert "DIFFERENT configuration of bm25: rerank" in shown
-    assert "DIFFERENT evaluation: depth 6 against 20" in shown
-
-
-@pytest.mark.slow
-def test_show_reads_the_file_it_is_given(project):
-    project.invoke("run", "tiny")
-    alone = project.root / "alone.json"
-    alone.write_text(
-        (project.reports / "tiny" / "retrieval-metrics.json").read_text(encoding="utf-8"),
-        encoding="utf-8",
-    )
-    assert project.invoke("show", str(alone)).exit_code == 0
-    refused = project.invoke("compare", str(alone), "latest")
-    assert (refused.exit_code, "run_incomplete" in refused.stderr) == (1, True)
-    broken = json.loads(alone.read_text(encoding="utf-8"))
-    broken["gates"] = [{"id": "x", "status": "zzz"}]
-    alone.write_text(json.dumps(broken), encoding="utf-8")
-    refused = project.invoke("show", str(alone))
-    assert (refused.exit_code, "run_unreadable" in refused.stderr) == (1, True)
-
-
-@pytest.mark.slow
-def test_masking_off_is_shown_everywhere(project):
-    (project.gold / "gold_set.yaml").write_text(
-        CONFIG.replace("chunker:", "mask_pii: false, chunker:"), encoding="utf-8"
-    )
-    result = project.invoke("run", "tiny")
-    assert result.exit_code == 0
-    assert "masking of personal data is OFF" in result.stdout
-    assert "Dagster did not record" not in result.stderr
+    assert "DIFFERENT: configured otherwise: the level, cutoffs, depth" in shown
+    assert "strategies bm25" in shown
 
 
 @pytest.mark.slow
 def test_seeds_that_change_a_ranking_are_not_said_to_change_nothing():
     import numpy as np
 
-    from rag_eval.evaluation.stability_steps import same_rankings
+    from rag_eval.pipeline.measures import same_rankings
 
     assert same_rankings([np.array([[1, 2, -1]]), np.array([[1, 2, -1]])])
     assert not same_rankings([np.array([[1, 2, -1]]), np.array([[2, 1, -1]])])

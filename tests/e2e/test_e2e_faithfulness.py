@@ -1,4 +1,7 @@
-"""Faithfulness by a judging model, through the command line: behind its flag, sampled, its failures counted; without the flag ragas is never imported."""
+"""A judging model measures faithfulness of a sample behind a flag, and its failures are counted.
+
+Without the flag ragas is never imported.
+"""
 
 import json
 import subprocess
@@ -8,9 +11,9 @@ import pytest
 from cli_project import CONFIG
 from ragas_fake_server import FakeJudge
 
-from rag_eval.reporting.metrics_report import first_fault
+from rag_eval.core.report import first_fault
 
-# ragas 0.4 reads a file of its own without closing it, and warns about its own names
+# ragas 0.4 leaves a file open and warns about its own names.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning",
     "ignore::ResourceWarning",
@@ -85,10 +88,9 @@ def test_the_judge_is_asked_and_its_verdict_is_in_the_report(project, judged):
     assert again in {0, 2 * answered(report)}  # another port is another judge
 
 
-@pytest.mark.parametrize("behaviour", ["no_statements", "garbage", "wrong_schema", "down"])
 @pytest.mark.slow
-def test_a_judge_that_fails_is_counted_and_ends_nothing(project, judged, behaviour):
-    judged(behaviour)
+def test_a_judge_that_fails_is_counted_and_ends_nothing(project, judged):
+    judged("garbage")
     report = project.report()
     assert first_fault(report) is None
     found = report["answers"]["faithfulness"]
@@ -96,24 +98,10 @@ def test_a_judge_that_fails_is_counted_and_ends_nothing(project, judged, behavio
     assert report["faithfulness_reason"] == found["value_reason"]
     assert found["n_failed"] == answered(report) == sum(found["failures"].values()) > 0
     assert report["groundedness"] is not None
-    # nothing of it is kept: the next run asks again
+    # Failures are not cached, so the next run asks again.
     _, asked = judged("good")
     assert asked == 2 * answered(report)
     assert project.report()["faithfulness"] == 1.0
-
-
-@pytest.mark.slow
-def test_nothing_sampled_and_no_endpoint(project, judged, monkeypatch):
-    _, asked = judged(rate=0.0)
-    assert asked == 0
-    report = project.report()
-    assert report["faithfulness"] is None
-    assert report["faithfulness_reason"]
-    monkeypatch.setenv("RAG_EVAL_RAGAS_ENDPOINT", "elsewhere")
-    result = project.invoke("run", "tiny")
-    assert result.exit_code == 1
-    assert "unknown_endpoint" in result.stderr
-    assert "accepted: judge" in result.stderr
 
 
 @pytest.mark.slow

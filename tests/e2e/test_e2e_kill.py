@@ -1,7 +1,8 @@
 """Killed at any moment, the next run ends with the report of an undisturbed one.
 
-The moments are spread over a whole process, from its start to its exit: imports, taking the home, reading, indexing, retrieving, measuring, writing
-reports, MLflow, lineage. A process that ended before its moment came was not struck; other moments are drawn until enough were.
+The moments cover a whole process from its start to its exit. The process imports, takes the home,
+reads, indexes, retrieves, measures, and writes reports, MLflow and lineage. A process that ended
+before its moment does not count, so the test draws other moments until enough have counted.
 """
 
 import itertools
@@ -20,13 +21,17 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-KILLS, KILLS_IN_ONE_HOME, ATTEMPTS = 20, 10, 60
+KILLS, KILLS_IN_ONE_HOME, ATTEMPTS = 6, 3, 24
+"""Six fresh homes: one moment in each sixth of a run. Then three kills in one home."""
 
 
 class Undisturbed(NamedTuple):
-    """The project folder, the content_hash, and the seconds from a process's start to its exit where two run side by side."""
+    """Return the project folder, the content_hash and the seconds of a process.
+
+    The seconds count from its start to its exit while two processes run side by side.
+    """
 
     root: Path
     content_hash: str
@@ -55,7 +60,10 @@ def start(root: Path, home: str) -> "subprocess.Popen[bytes]":
 
 
 def killed(root: Path, home: str, after: float) -> bool:
-    """Kill a run some seconds after its process started; whether it was still running then. One that was not must have ended well."""
+    """Kill a run some seconds after its start; return whether it was still running then.
+
+    A run that had ended before must have ended well.
+    """
     process = start(root, home)
     try:
         process.wait(timeout=after)
@@ -67,7 +75,10 @@ def killed(root: Path, home: str, after: float) -> bool:
 
 
 def finished(root: Path, home: str) -> str:
-    """Run to the end; the content_hash of its report. MLflow and Dagster must have recorded it, whatever was killed before."""
+    """Run to the end and return the content_hash of the report.
+
+    MLflow and Dagster must have recorded the run, no matter which process was killed before.
+    """
     log = root / f"{home}.log"
     before = log.stat().st_size if log.is_file() else 0
     process = start(root, home)
@@ -102,10 +113,10 @@ def undisturbed(tmp_path_factory, project_root) -> Undisturbed:
 
 
 def moments(rng: random.Random) -> Iterator[float]:
-    """Shares of the undisturbed duration: one in each twentieth of it, in any order, then anywhere."""
-    twentieths = [(i + rng.random()) / KILLS for i in range(KILLS)]
-    rng.shuffle(twentieths)
-    yield from twentieths
+    """Shares of the undisturbed duration: one in each sixth of it, in any order, then anywhere."""
+    sixths = [(i + rng.random()) / KILLS for i in range(KILLS)]
+    rng.shuffle(sixths)
+    yield from sixths
     while True:
         yield rng.random()
 
@@ -130,9 +141,7 @@ def test_killed_in_fresh_homes(undisturbed):
             struck += [result for result in pool.map(once, batch) if result is not None]
     assert len(struck) == KILLS, f"only {len(struck)} of {ATTEMPTS} runs were struck"
     assert {content_hash for _, content_hash in struck} == {undisturbed.content_hash}
-    assert (
-        len({reached for reached, _ in struck}) >= 3
-    )  # they struck different stages, not one moment twenty times
+    assert len({reached for reached, _ in struck}) >= 3  # they struck different stages
 
 
 def test_killed_again_and_again_in_one_home(undisturbed):
@@ -143,5 +152,4 @@ def test_killed_again_and_again_in_one_home(undisturbed):
         if strikes == KILLS_IN_ONE_HOME:
             break
     assert strikes == KILLS_IN_ONE_HOME
-    assert finished(undisturbed.root, "long-lived") == undisturbed.content_hash
     assert finished(undisturbed.root, "long-lived") == undisturbed.content_hash

@@ -1,4 +1,4 @@
-"""What was masked once comes out nowhere: values that only their source labels, addresses with percent signs, and what prints a chunk."""
+"""Whole runs: masked values come out nowhere, also without their label or percent-encoded."""
 
 import json
 import urllib.parse
@@ -7,7 +7,7 @@ import pytest
 from personal_data import jsonl, outputs
 from typer.testing import CliRunner
 
-from rag_eval.cli import app
+from rag_eval.cli.app import app
 from rag_eval.corpus.masking import FILL
 
 pytestmark = pytest.mark.usefixtures("pages")
@@ -30,14 +30,18 @@ def address(number):
 def body(number):
     poison = f" {POISON}" if number == 2 else ""
     return (
-        f"The lamp{number} service is rotated weekly and looked after by {email(number)} every morning. Its api_key = {SECRET} and the lamp{number} phone "
-        f"is Tel.: {PHONE} every day.{poison}"
+        f"The lamp{number} service is rotated weekly and looked after by {email(number)} every "
+        f"morning. Its api_key = {SECRET} and the lamp{number} phone is Tel.: {PHONE} every day."
+        f"{poison}"
     )
 
 
 def told(number):
-    """An answer that uses nothing of its source but the values, without what says that they are any."""
-    return f"Bananas ripen slowly under cold moonlight while {SECRET} dreams and {PHONE} sleeps, see {address(number)} tonight."
+    """Make an answer that uses the values of its source without their labels."""
+    return (
+        f"Bananas ripen slowly under cold moonlight while {SECRET} dreams and {PHONE} sleeps, "
+        f"see {address(number)} tonight."
+    )
 
 
 def recorded(number):
@@ -67,51 +71,13 @@ def found_in(places):
     return seen
 
 
-def folder_project(project, *, mask_pii, answers):
-    for path in project.corpus.glob("*"):
-        path.unlink()
-    for number in range(N):
-        (project.corpus / f"d{number}.md").write_text(
-            f"---\ntitle: Lamp{number}\nauthor: Jane\nurl: {address(number)}\n---\n\n# Lamp{number}\n\n{body(number)}\n",
-            encoding="utf-8",
-        )
-    (project.gold / "queries.jsonl").write_text(
-        jsonl(
-            [
-                {"query_id": f"q{n}", "text": f"How is lamp{n} rotated?", "answerable": True}
-                for n in range(N)
-            ]
-        ),
-        encoding="utf-8",
-    )
-    (project.gold / "paraphrases.jsonl").unlink()
-    (project.gold / "qrels.tsv").write_text(
-        "query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}.md\t1\n" for n in range(N)),
-        encoding="utf-8",
-    )
-    value = (
-        PHONE if mask_pii == "false" else "every morning"
-    )  # a piece of a source that begins behind what says what it is
-    (project.gold / "answers.jsonl").write_text(
-        jsonl(
-            [
-                {
-                    "query_id": "q3",
-                    "doc_id": "d3.md",
-                    "anchors": [{"quote": f"{value} every day." if mask_pii == "false" else value}],
-                }
-            ]
-        ),
-        encoding="utf-8",
-    )
-    (project.gold / "outputs.jsonl").write_text(
-        jsonl([recorded(n) for n in range(N)]), encoding="utf-8"
-    )
-    (project.gold / "gold_set.yaml").write_text(
-        f"""\
+FOLDER = """\
 name: tiny
-version: 1
-corpus: {{loader: folder, path: corpus, mask_pii: {mask_pii}, chunker: {{kind: markdown, max_tokens: 128}}}}
+corpus:
+  loader: folder
+  path: corpus
+  mask_pii: {mask_pii}
+  chunker: {{kind: markdown, max_tokens: 128}}
 k: [1, 5]
 depth: 10
 seeds: [13]
@@ -120,9 +86,33 @@ strategies:
 gates: {{required: [], advisory: [poisoning], min_queries: 5}}
 nightly: false
 answers: {answers}
-""",
-        encoding="utf-8",
-    )
+"""
+
+
+def folder_project(project, *, mask_pii, answers):
+    for path in project.corpus.glob("*"):
+        path.unlink()
+    for n in range(N):
+        front = f"---\ntitle: Lamp{n}\nauthor: Jane\nurl: {address(n)}\n---\n\n"
+        text = f"{front}# Lamp{n}\n\n{body(n)}\n"
+        (project.corpus / f"d{n}.md").write_text(text, encoding="utf-8")
+    asked = [
+        {"query_id": f"q{n}", "text": f"How is lamp{n} rotated?", "answerable": True}
+        for n in range(N)
+    ]
+    # A quote may begin behind the label of its value.
+    quote = f"{PHONE} every day." if mask_pii == "false" else "every morning"
+    anchors = [{"query_id": "q3", "doc_id": "d3.md", "anchors": [{"quote": quote}]}]
+    (project.gold / "paraphrases.jsonl").unlink()
+    for name, text in {
+        "queries.jsonl": jsonl(asked),
+        "qrels.tsv": "query-id\tcorpus-id\tscore\n"
+        + "".join(f"q{n}\td{n}.md\t1\n" for n in range(N)),
+        "answers.jsonl": jsonl(anchors),
+        "outputs.jsonl": jsonl([recorded(n) for n in range(N)]),
+        "gold_set.yaml": FOLDER.format(mask_pii=mask_pii, answers=answers),
+    }.items():
+        (project.gold / name).write_text(text, encoding="utf-8")
 
 
 def run_and_print(project, monkeypatch, *arguments):
@@ -147,7 +137,7 @@ def run_and_print(project, monkeypatch, *arguments):
     return [project.reports, file, *stores]
 
 
-def test_recorded_outputs_that_repeat_what_only_their_context_labels(project, monkeypatch):
+def test_values_that_only_a_context_labels_are_masked(project, monkeypatch):
     place = project.root / "alone"
     place.mkdir()
     (place / "outputs.jsonl").write_text(jsonl([recorded(n) for n in range(N)]), encoding="utf-8")
@@ -173,7 +163,7 @@ def test_recorded_outputs_that_repeat_what_only_their_context_labels(project, mo
         ("true", "{mode: recorded, recorded: outputs.jsonl}"),
     ],
 )
-def test_a_folder_and_what_the_guard_prints_of_it(project, monkeypatch, mask_pii, answers):
+def test_what_the_guard_prints_is_masked(project, monkeypatch, mask_pii, answers):
     folder_project(project, mask_pii=mask_pii, answers=answers)
     places = run_and_print(project, monkeypatch, "tiny")
     more = ("--gold-set", "tiny", "--home", project.home, "--gold-sets", project.root / "gold_sets")
@@ -206,15 +196,7 @@ def test_the_password_of_the_tracking_server_is_not_printed(project, monkeypatch
     ("name", "value"),
     [
         ("CHROMA_URL", "ftp://bob:S3cretPw@host:8000"),
-        (
-            "ENDPOINTS",
-            '{"writer": {"base_url": "https://example.org/v1", "api_key": "S3cretPw", "modle": "m"}}',
-        ),
-        (
-            "ENDPOINTS",
-            '{"writer": {"base_url": "ftp://bob:S3cretPw@example.org/v1", "model": "m"}}',
-        ),
-        ("SOURCES", '{"mine": "ftp://bob:S3cretPw@example.org/search"}'),
+        ("ENDPOINTS", '{"w": {"base_url": "https://e.org", "api_key": "S3cretPw", "modle": "m"}}'),
         ("SOURCES", '{"mine": ["https://bob:S3cretPw@example.org/search"]}'),
     ],
 )

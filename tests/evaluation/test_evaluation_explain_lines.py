@@ -1,9 +1,7 @@
 """One question on a terminal: verdicts a person can read, hostile text that does nothing."""
 
-from rag_eval.records.answers import Answer, Evidence
-from rag_eval.records.citation import CitedSpan
-from rag_eval.records.retrieval import Offsets, ScoredChunk
-from rag_eval.reporting.explain import CitationVerdict, Explanation, GoldSpan, explanation_lines
+from rag_eval.core.types import Answer, CitedSpan, Evidence, Offsets, ScoredChunk
+from rag_eval.reporting.terminal import CitationVerdict, Explanation, GoldSpan, explanation_lines
 
 HOSTILE = "\x1b[31mred\nevent=run.start \u202e[bold]<script>"
 

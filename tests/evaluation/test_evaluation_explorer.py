@@ -1,4 +1,4 @@
-"""The explorer's parts keep their schemas and say of every retrieval what the measures say."""
+"""The explorer's parts keep their schemas and agree with the measures on every retrieval."""
 
 import datetime as dt
 import json
@@ -9,19 +9,22 @@ import numpy as np
 import pytest
 from cli_project import ANSWERS, CONFIG, DOCUMENTS, PARAPHRASES, QRELS, QUERIES, jsonl
 
-from rag_eval.evaluation.claim_steps import miss_rate_claims
-from rag_eval.evaluation.explorer_packing import explorer_schema, unpacked
-from rag_eval.evaluation.explorer_slim import bytes_for, embedded_size, slim
-from rag_eval.evaluation.explorer_steps import explorer_bundle
-from rag_eval.evaluation.gold_steps import gold_variants
-from rag_eval.evaluation.index_steps import IndexOpener
-from rag_eval.evaluation.inputs import open_gold_set
-from rag_eval.evaluation.measure_steps import Runs, ranking_measures
-from rag_eval.evaluation.opening_recorded import open_recorded
-from rag_eval.evaluation.previous_steps import history_parts
-from rag_eval.evaluation.report_steps import artifact_keys, keep_run, report_body
+from rag_eval.core.settings import Settings
+from rag_eval.pipeline.claims import MissRateClaims
+from rag_eval.pipeline.corpus import gold_variants
+from rag_eval.pipeline.evaluation import open_gold_set, open_recorded
+from rag_eval.pipeline.explorer import (
+    embedded_size,
+    explorer_bundle,
+    explorer_schema,
+    slim,
+    unpacked,
+)
+from rag_eval.pipeline.history import history_parts, keep_run, make_record
+from rag_eval.pipeline.measures import Runs, ranking_measures
+from rag_eval.pipeline.report import artifact_keys, report_parts
+from rag_eval.pipeline.retrieval import IndexOpener
 from rag_eval.reporting.metrics_report import finish
-from rag_eval.settings import Settings
 
 VECTOR = "  - {name: vector, kind: vector, embedding: {model: lsa-8}}\n"
 SEEDS = CONFIG.replace("seeds: [13]", "seeds: [13, 29]").replace(
@@ -103,7 +106,7 @@ def close(found, value):
 
 
 def check_against_measures(runs, found):
-    """Values, first ranks, hits and counts recomputed from the ranking's own per-query frame, run by run."""
+    """Recompute values, first ranks, hits and counts of each run from its per-query frame."""
     level = runs.evaluation.config.level
     frame = ranking_measures(runs).frame("per_query")
     frame = (
@@ -112,9 +115,8 @@ def check_against_measures(runs, found):
         .sort_index()
     )
     claims = (
-        miss_rate_claims(runs)
-        .frame("claims")
-        .set_index(["strategy", "query_id", "paraphrase_id", "seed"])
+        runs.evaluation.runner.get(MissRateClaims)
+        .claims.set_index(["strategy", "query_id", "paraphrase_id", "seed"])
         .sort_index()
     )
     summary, names = found.summary, found.summary["strategies"]
@@ -136,7 +138,7 @@ def check_against_measures(runs, found):
             )
             assert summary["statuses"][run["miss"][3]] == claim["status"]
             assert run["miss"][4] == claim["calibrator"]
-            # the first relevant unit stands where the first relevant item does, but for units of items that were met before
+            # `first` counts items and `h` counts units: further units of an item do not count.
             assert (not run["h"]) or run["first"] <= run["h"][0] + 1
             assert (
                 bool(run["h"])
@@ -174,7 +176,7 @@ def test_every_retrieval_says_what_the_measures_say(project, config):
     found = read(runs)
     check_against_measures(runs, found)
     assert found.summary["previous"] is None
-    assert "no earlier run" in found.summary["previous_reason"]
+    assert "no run of this gold set" in found.summary["previous_reason"]
     assert {None} == {value for row in found.summary["questions"]["change"] for value in row}
     assert found.summary["texts"] == {
         "kept": found.summary["n_chunks"],
@@ -396,7 +398,7 @@ def test_equal_inputs_give_equal_bytes(project):
 def test_another_run_before_costs_a_summary_and_not_the_parts_again(project):
     runs = runs_of(project)
     first = explorer_bundle(runs)
-    kept(project, runs, "20260101T000000000Z-00000000")
+    kept(runs, "20260101T000000000Z-00000000")
     second = explorer_bundle(runs_of(project))
     assert first.folder != second.folder
     names = {path.name for path in first.folder.iterdir()}
@@ -405,20 +407,22 @@ def test_another_run_before_costs_a_summary_and_not_the_parts_again(project):
     assert own == {"summary.json.gz", "artifact.json"}
 
 
-def kept(project, runs, run_id, **changed):
-    report = {"run_id": run_id, "gold": {"hash": runs.evaluation.gold.gold_hash}}
-    return keep_run(runs.evaluation, report, artifact_keys(runs) | changed)
+def kept(runs, run_id):
+    """Keep a run under an id, as an earlier night did."""
+    report = finish(report_parts(runs.opened, runs), dt.datetime.now(dt.UTC)).dump()
+    report["run_id"] = run_id
+    run = make_record(runs.evaluation.config.name, artifact_keys(runs), report)
+    return keep_run(runs.evaluation.settings.home, run, report)
 
 
 def test_changes_are_against_the_newest_kept_run(project):
     old = runs_of(project, CONFIG.replace("kind: bm25", "kind: bm25, k1: 9, b: 1"))
     before = read(old)
-    kept(project, old, "20260101T000000000Z-00000000")
+    kept(old, "20260101T000000000Z-00000000")
     (project.home / "runs" / "20260102T000000000Z-00000000.json").write_bytes(b"{")
     new = runs_of(project)
     found = read(new)
     assert found.summary["previous"] == "20260101T000000000Z-00000000"
-    assert "20260102T000000000Z-00000000" in found.summary["previous_reason"]
     after, earlier = (part.summary["questions"]["value"] for part in (found, before))
     for change, now, then in zip(found.summary["questions"]["change"], after, earlier, strict=True):
         assert change == [
@@ -426,7 +430,7 @@ def test_changes_are_against_the_newest_kept_run(project):
             for a, b in zip(now, then, strict=True)
         ]
     # another previous run with other figures is another explorer, of the same parts
-    kept(project, new, "20260103T000000000Z-00000000")
+    kept(new, "20260103T000000000Z-00000000")
     again = read(runs_of(project))
     assert again.summary["previous"] == "20260103T000000000Z-00000000"
     assert {value for row in again.summary["questions"]["change"] for value in row} == {0, None}
@@ -441,16 +445,16 @@ def edited(old, new):
 
 
 DAMAGES = {
-    "other gold": (edited('"hash": "', '"hash": "0'), "other gold"),
+    "other gold": (edited('"hash": "', '"hash": "0'), "different gold"),
     "artifact gone": (
         lambda place: place[1].rename(place[1].with_name("gone")),
         "no longer in the home",
     ),
     "artifact damaged": (
         lambda place: (place[1] / "per_query.parquet").write_bytes(b"PAR1"),
-        "cannot be read",
+        "not as they were kept",
     ),
-    "no key": (edited('"ranking": "', '"ranking": "../../'), "passed over"),
+    "no key": (edited('"ranking": "', '"ranking": "../../'), "no run of this gold set"),
 }
 
 
@@ -458,9 +462,9 @@ DAMAGES = {
 def test_a_previous_run_that_cannot_be_compared_says_why(project, damage, said):
     runs = runs_of(project)
     ranking = ranking_measures(runs)
-    path = kept(project, runs, "20260101T000000000Z-00000000")
+    path = kept(runs, "20260101T000000000Z-00000000")
     fresh = runs_of(project)
-    miss_rate_claims(fresh)
+    fresh.evaluation.runner.get(MissRateClaims)
     ranking_measures(fresh)
     damage((path, ranking.folder))
     found = read(fresh)
@@ -496,13 +500,6 @@ def test_a_page_takes_as_many_texts_as_fit_the_first_ranked_first(project):
     assert {name: part for name, part in parts.items() if name.startswith("questions-")} == {
         name: part for name, part in whole.items() if name.startswith("questions-")
     }
-
-
-@pytest.mark.parametrize(
-    ("n", "limit"), [(1, 2_300_000), (1000, 2_300_000), (1001, 2_302_300), (10_000, 23_000_000)]
-)
-def test_the_limit_grows_with_the_questions(n, limit):
-    assert bytes_for(n) == limit
 
 
 def test_schemas_are_closed(project):
@@ -560,42 +557,21 @@ def test_outputs_of_a_system_of_its_own_keep_to_the_format(project):
     assert set(found.chunks["link"]) == {""}
 
 
-def whole(project, runs, run_id):
-    """Keep a run with everything of its report that a later one compares."""
-    report = finish(report_body(runs.evaluation, runs.opened, runs), dt.datetime.now(dt.UTC)) | {
-        "run_id": run_id
-    }
-    return keep_run(runs.evaluation, report, artifact_keys(runs))
-
-
 def test_a_previous_run_that_is_not_comparable_says_what_changed(project):
     old = runs_of(project, CONFIG.replace("kind: bm25", "kind: bm25, k1: 9, b: 1"))
-    whole(project, old, "20260101T000000000Z-00000000")
+    kept(old, "20260101T000000000Z-00000000")
     new = runs_of(project)
     summary = read(new).summary
     assert summary["previous_comparable"] is False
-    reported = history_parts(
-        new,
-        finish(report_body(new.evaluation, new.opened, new), dt.datetime.now(dt.UTC)),
-        artifact_keys(new),
-    )["previous"]
+    report = finish(report_parts(new.opened, new), dt.datetime.now(dt.UTC)).dump()
+    now = make_record(new.evaluation.config.name, artifact_keys(new), report)
+    per_query = ranking_measures(new).frame("per_query")
+    reported = history_parts(new.evaluation, now, new.gold, per_query)[1].dump()
     assert summary["previous_changes"] == reported["reasons"]
     assert reported["reason_codes"] == ["index_changed", "configuration_changed"]
     assert {value for row in summary["questions"]["change"] for value in row} - {
         None
     }  # the gold is the same: the figures stay
-    whole(project, new, "20260102T000000000Z-00000000")
+    kept(new, "20260102T000000000Z-00000000")
     again = read(runs_of(project)).summary
     assert (again["previous_comparable"], again["previous_changes"]) == (True, [])
-
-
-def test_a_previous_run_that_does_not_say_what_it_rests_on_is_not_called_comparable(project):
-    runs = runs_of(project)
-    kept(project, runs, "20260101T000000000Z-00000000")
-    summary = read(runs_of(project)).summary
-    assert summary["previous_comparable"] is None
-    assert "cannot be read" in summary["previous_changes"][0]
-    first = runs_of(project, CONFIG)
-    for path in (project.home / "runs").iterdir():
-        path.unlink()
-    assert read(first).summary["previous_changes"] == []

@@ -1,4 +1,4 @@
-"""Texts of the explorer: the short way writes what the long way writes, windows hold what they mark, numbers are rounded to decimals."""
+"""Texts of the explorer: both ways to write them agree, windows hold their marks, numbers round."""
 
 import itertools
 import json
@@ -9,10 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rag_eval.corpus.outgoing import shown, shown_address
-from rag_eval.evaluation.explorer_packing import nullable, packed, rounded, unpacked
-from rag_eval.evaluation.explorer_texts import address, line, marked
-from rag_eval.reporting.html.untrusted import visible
+from rag_eval.corpus.masking import shown, shown_address
+from rag_eval.pipeline.explorer import address, line, marked, nullable, packed, rounded, unpacked
+from rag_eval.reporting.html.elements import visible
 
 HOSTILE = st.text(
     st.one_of(
@@ -92,7 +91,7 @@ def test_what_is_marked_is_the_span(made):
     if whole:
         start, end = whole[0]
         covered = end
-        for more in whole[1:]:  # spans that touch are one mark
+        for more in whole[1:]:  # touching spans share a mark
             covered = max(covered, more[1]) if more[0] <= covered else covered
         first = window[at[0][0] : at[0][1]]
         assert text[start:].startswith(first)

@@ -1,12 +1,15 @@
-"""What units of an outside retriever are worth: which spans they carry, which levels they can be judged at, and wordings that were never run."""
+"""Units of an outside retriever carry spans and can be judged at some levels.
+
+Some wordings were never run.
+"""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from rag_eval.evaluation.external_levels import carried_by_units, units_for_gold, unmeasured_levels
-from rag_eval.evaluation.progress import Lines
-from rag_eval.evaluation.scoring import Scores
+from rag_eval.pipeline.evaluation import Lines
+from rag_eval.pipeline.measures import Scores
+from rag_eval.pipeline.retrieval import carried_by_units, units_for_gold, unmeasured_levels
 from rag_eval.retrieval.external_units import Placed
 from rag_eval.retrieval.ranking import ranking
 
@@ -26,16 +29,11 @@ def units(*rows):
 
 
 class Gold:
-    """The two frames of a gold artifact that are read here."""
+    """The two frames of a gold set that are read here."""
 
     def __init__(self, spans, span_chunks):
-        self.frames = {
-            "spans": pd.DataFrame(spans, columns=["doc_id", "start", "end"]),
-            "span_chunks": pd.DataFrame(span_chunks, columns=["span", "chunk"], dtype="int64"),
-        }
-
-    def frame(self, name):
-        return self.frames[name]
+        self.spans = pd.DataFrame(spans, columns=["doc_id", "start", "end"])
+        self.span_chunks = pd.DataFrame(span_chunks, columns=["span", "chunk"], dtype="int64")
 
 
 def carried(gold, frame):

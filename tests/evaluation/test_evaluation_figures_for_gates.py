@@ -1,11 +1,13 @@
-"""What gates are given to judge: figures with their intervals and counts, and the reason of those that are null."""
+"""Gates receive figures with their intervals and counts, and a reason for each null figure."""
 
 import pytest
 from cli_project import CONFIG, DOCUMENTS
+from gate_inputs import gate_inputs
 
-from rag_eval.evaluation.report_steps import figures_for_gates
-from rag_eval.gates.floors import floor_gates
-from rag_eval.records.gold_set import GoldSetConfig
+from rag_eval.core.config import GoldSetConfig
+from rag_eval.core.report import Report
+from rag_eval.gates.verdict import judge_gates
+from rag_eval.pipeline.report import figures_for_gates
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
@@ -19,7 +21,7 @@ CONFIGURED = CONFIG.replace("advisory: [acceptance]", "advisory: [acceptance, st
 
 
 @pytest.fixture
-def report(project):
+def report(project, shared_runs):
     """One wording a question; two of the three documents come from the listed domain."""
     (project.gold / "paraphrases.jsonl").unlink()
     (project.gold / "gold_set.yaml").write_text(CONFIGURED, encoding="utf-8")
@@ -31,8 +33,12 @@ def report(project):
         (project.corpus / name).write_text(
             FROM.format(host, name) + DOCUMENTS[name], encoding="utf-8"
         )
-    assert project.invoke("run", "tiny").exit_code == 0
+    shared_runs.run(project)
     return project.report()
+
+
+def figures(report):
+    return figures_for_gates(dict(Report.model_validate(report)), "document")
 
 
 def config(floor, min_queries):
@@ -55,14 +61,14 @@ def test_a_floor_on_trust_is_held_by_the_bound_and_needs_enough_questions(report
         "too_few_queries",
         50,
     )
-    figure = figures_for_gates(report, "document")["avg_trust_score"]
+    figure = figures(report)["avg_trust_score"]
     assert figure["ci_low"] < figure["value"] == report["avgTrustScore"]
     between = (figure["ci_low"] + figure["value"]) / 2
     for floor, status, code in (
         (between, "fail", "bound_not_met"),
         (figure["ci_low"] / 2, "pass", "met"),
     ):
-        (found,) = floor_gates(config(f">= {floor:.6f}", 2), figures_for_gates(report, "document"))
+        (found,) = judge_gates(gate_inputs(config(f">= {floor:.6f}", 2), figures=figures(report)))
         assert (found.status, found.reason_code, found.evidence["n_groups"]) == (
             status,
             code,

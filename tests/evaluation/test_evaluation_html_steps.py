@@ -1,16 +1,25 @@
-"""The page as a step of its own: written again later it is the same, and nothing of an earlier run stands beside a report whose page was never written."""
+"""The page is a step of its own: a second write gives the same page.
+
+No page of an earlier run stays beside a report without a page.
+"""
 
 import gzip
 import json
 
 import pytest
 
-from rag_eval.evaluation.html_steps import bundle_of, html_report, per_question
-from rag_eval.evaluation.index_steps import IndexOpener
-from rag_eval.evaluation.inputs import open_gold_set
-from rag_eval.evaluation.measure_steps import Runs
-from rag_eval.evaluation.report_steps import load_run, retrieval_metrics_report
-from rag_eval.settings import Settings
+from rag_eval.core.report import Report
+from rag_eval.core.settings import Settings
+from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.history import read_run
+from rag_eval.pipeline.measures import Runs
+from rag_eval.pipeline.report import (
+    bundle_of,
+    html_report,
+    questions_table,
+    retrieval_metrics_report,
+)
+from rag_eval.pipeline.retrieval import IndexOpener
 
 pytestmark = [
     pytest.mark.usefixtures("pages"),
@@ -27,29 +36,34 @@ def reopened(project):
     return evaluation, opened, Runs(evaluation, opened)
 
 
-def test_a_page_written_again_does_not_take_its_own_run_for_the_one_before(project):
-    assert project.invoke("run", "tiny").exit_code == 0
+def test_a_page_written_again_does_not_take_its_own_run_for_the_one_before(project, shared_runs):
+    shared_runs.run(project)
     page = project.reports / "tiny" / "index.html"
     before, report = page.read_bytes(), project.report()
     page.unlink()
     runs = reopened(project)[2]
-    html_report(runs, report)
+    html_report(runs, Report.model_validate(report))
     assert page.read_bytes() == before
-    assert per_question(runs, report)["query_id"] == ["keep", "again", "night", "price"]
+    assert questions_table(runs, Report.model_validate(report))["query_id"] == [
+        "keep",
+        "again",
+        "night",
+        "price",
+    ]
 
 
 @pytest.mark.slow
 def test_questions_that_were_removed_from_the_home_are_left_out_of_a_page_written_later(project):
     assert project.invoke("run", "tiny").exit_code == 0
     report = project.report()
-    key = load_run(project.home, report["run_id"])["artifacts"]["explorer"]
+    key = read_run(project.home, report["run_id"]).artifact("explorer").key
     (project.home / "artifacts" / "explorer" / key).rename(project.root / "gone")
     runs = reopened(project)[2]
-    html_report(runs, report)
+    html_report(runs, Report.model_validate(report))
     said = (project.reports / "tiny" / "index.html").read_text(encoding="utf-8")
     assert "This page was made without the questions of the run" in said
     assert "bundle-summary" not in said
-    assert per_question(runs, report) == {}
+    assert questions_table(runs, Report.model_validate(report)) == {}
 
 
 @pytest.mark.slow
@@ -68,13 +82,14 @@ def test_questions_and_report_name_the_same_run_before_although_a_clock_was_wron
     assert project.invoke("run", "tiny").exit_code == 0
     before = project.report()["run_id"]
     ahead = "20990103T000000000Z-dddddddd"
-    kept = load_run(project.home, before)
+    path = project.home / "runs" / f"{before}.json"
+    kept = json.loads(path.read_text(encoding="utf-8"))
     kept["report"] |= {"run_id": ahead, "timestamp": "2099-01-03T00:00:00Z"}
     (project.home / "runs" / f"{ahead}.json").write_text(json.dumps(kept), encoding="utf-8")
     assert project.invoke("run", "tiny").exit_code == 0
     report = project.report()
     assert report["previous"]["run_id"] == before
-    bundle = bundle_of(reopened(project)[2], report)
+    bundle = bundle_of(reopened(project)[2], Report.model_validate(report))
     assert (
         json.loads(gzip.decompress(bundle.path("summary.json.gz").read_bytes()))["previous"]
         == before

@@ -1,10 +1,10 @@
-"""An answer as it leaves the home: quotes and text share two hundred characters of a source, ids stay, what is no evidence is a snippet."""
+"""An answer leaves the home with at most two hundred characters of a source.
 
-from rag_eval.records.answers import Answer, Evidence
-from rag_eval.records.citation import CitedSpan
-from rag_eval.records.retrieval import Offsets, ScoredChunk
-from rag_eval.reporting.metrics_report import outgoing_body
-from rag_eval.reporting.outgoing import Outgoing, outgoing_record, outgoing_row
+Quotes and text share them. Ids stay, and text that is no evidence is a snippet.
+"""
+
+from rag_eval.core.types import Answer, CitedSpan, Evidence, Offsets, ScoredChunk
+from rag_eval.reporting.metrics_report import Outgoing, outgoing_body, outgoing_record, outgoing_row
 
 VALUE = "jane.doe@" + "example.org"
 SOURCE = " ".join(f"word{number}" for number in range(100))

@@ -7,7 +7,7 @@ from cli_project import CONFIG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.measures.overlap import shared_share
+from rag_eval.measures.stability import shared_share
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
@@ -35,7 +35,7 @@ def test_the_share_is_that_of_sets(pairs):
 
 
 def test_lists_of_different_questions_are_refused():
-    with pytest.raises(ValueError, match="a has 1 rankings, b has 2"):
+    with pytest.raises(ValueError, match="1 rankings beside 2"):
         shared_share([[1]], [[1], [2]])
 
 

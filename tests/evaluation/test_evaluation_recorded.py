@@ -4,15 +4,18 @@ import json
 
 import pytest
 
-from rag_eval.evaluation.gold_steps import gold_variants
-from rag_eval.evaluation.index_steps import IndexOpener
-from rag_eval.evaluation.inputs import Evaluation
-from rag_eval.evaluation.measure_steps import Runs, ranking_measures
-from rag_eval.evaluation.opening_recorded import open_recorded, outputs_file, recorded_configuration
-from rag_eval.evaluation.stability_steps import stability_measures
-from rag_eval.records.gold_set import GoldSetConfig, Strategy
-from rag_eval.records.problems import InputError
-from rag_eval.settings import Settings
+from rag_eval.core.config import GoldSetConfig
+from rag_eval.core.errors import InputError
+from rag_eval.core.settings import Settings
+from rag_eval.pipeline.corpus import GoldVariants, gold_variants
+from rag_eval.pipeline.evaluation import (
+    Evaluation,
+    open_recorded,
+    outputs_file,
+    recorded_configuration,
+)
+from rag_eval.pipeline.measures import Runs, ranking_measures, stability_measures
+from rag_eval.pipeline.retrieval import IndexOpener
 
 
 @pytest.fixture
@@ -61,7 +64,7 @@ def test_the_file_of_outputs_is_found(outputs):
 def test_without_gold_every_ranking_measure_is_ineligible(outputs, settings):
     config = recorded_configuration(outputs) | {
         "strategies": ({"name": "bm25", "kind": "bm25"},)
-    }  # any strategy: what is asked is the gold
+    }  # any strategy: the question is the gold's
     evaluation = Evaluation(GoldSetConfig.model_validate(config), outputs.parent, settings)
     about = gold_variants(evaluation).json("about")
     assert (
@@ -80,16 +83,13 @@ def test_without_gold_every_ranking_measure_is_ineligible(outputs, settings):
     assert stability_measures(runs).json("about")["strategies"]["bm25"]["delta_s"]["n_scored"] == 4
 
 
-@pytest.mark.skipif(
-    "External" not in repr(Strategy),
-    reason="the external strategy is not among those a gold set may name yet",
-)
 def test_recorded_outputs_open(outputs, settings):
     evaluation = open_recorded(outputs.parent, settings)
     assert evaluation.config.name == "my-system"
     assert evaluation.config.answers.mode == "recorded"
     assert [strategy.kind for strategy in evaluation.config.strategies] == ["external"]
-    assert evaluation.gold.queries["query_id"].tolist() == ["q0", "q1", "q2", "q3"]
+    gold = evaluation.runner.get(GoldVariants)
+    assert gold.queries["query_id"].tolist() == ["q0", "q1", "q2", "q3"]
 
 
 def test_outputs_without_contexts_are_refused(outputs, settings):

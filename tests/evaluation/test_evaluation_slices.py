@@ -9,7 +9,7 @@ from cli_project import CONFIG, QUERIES, jsonl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.evaluation.slices_steps import MAX_TAGS, content_words, length_slices, tag_slices
+from rag_eval.pipeline.report import MAX_TAGS, count_words, length_slices, tag_slices
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
@@ -45,7 +45,7 @@ def test_thirds_hold_every_question_once_in_the_order_of_length(words):
         assert found == []
         return
     assert np.sum([part.member for part in found], axis=0).tolist() == [1] * len(words)
-    bounds = [(part.more["words"]["low"], part.more["words"]["high"]) for part in found]
+    bounds = [(part.words.low, part.words.high) for part in found]
     assert bounds == sorted(bounds)
     for part, (low, high) in zip(found, bounds, strict=True):
         assert {low, high} <= set(np.array(words)[part.member].tolist())
@@ -57,8 +57,8 @@ def test_equal_thirds_where_the_lengths_allow_it():
     assert [int(part.member.sum()) for part in length_slices(np.arange(9))] == [3, 3, 3]
 
 
-def test_content_words_are_the_terms_of_the_analyzer():
-    assert content_words(
+def test_count_words_are_the_terms_of_the_analyzer():
+    assert count_words(
         ["How is the pause of a job set?", "", "the of", "sort_values", "首都是"]
     ).tolist() == [4, 0, 0, 2, 2]
 
@@ -68,7 +68,7 @@ def by_name(report):
 
 
 @pytest.fixture
-def sliced(project):
+def sliced(project, shared_runs):
     """A run of questions in few groups, with two tags and one that is left alone."""
     rows = [
         {**row, "tags": tags}
@@ -77,7 +77,7 @@ def sliced(project):
         )
     ]
     (project.gold / "queries.jsonl").write_text(jsonl(rows), encoding="utf-8")
-    assert project.invoke("run", "tiny").exit_code == 0
+    shared_runs.run(project)
     return project
 
 

@@ -1,4 +1,8 @@
-"""Small parts of the uncertainty stages: coverage of the corpus, histories of other wordings, calibrator files, stored rankings."""
+"""Small parts of the uncertainty stages.
+
+The parts are coverage of the corpus, histories of other wordings, calibrator files and stored
+rankings.
+"""
 
 import numpy as np
 import pandas as pd
@@ -6,22 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.evaluation.batch_steps import stored_ranking
-from rag_eval.evaluation.calibrator_files import (
+from rag_eval.core.errors import InputError
+from rag_eval.core.settings import Settings
+from rag_eval.pipeline.claims import count_others, stored_ranking
+from rag_eval.pipeline.evaluation import (
     Accepted,
     accept_calibrator,
     accepted_calibrator,
     keep_calibrator,
+    open_gold_set,
     read_calibrator,
 )
-from rag_eval.evaluation.claim_steps import _others
-from rag_eval.evaluation.corpus_coverage import covered
-from rag_eval.evaluation.fingerprints import accepted
-from rag_eval.evaluation.inputs import open_gold_set
-from rag_eval.evaluation.run_frames import run_frame
-from rag_eval.records.problems import InputError
+from rag_eval.pipeline.miss_rates import count_covered, leave_groups_out
+from rag_eval.pipeline.retrieval import find_accepted, run_frame
 from rag_eval.retrieval.ranking import Ranking
-from rag_eval.settings import Settings
 
 SPANS = st.lists(
     st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(0, 15)), max_size=30
@@ -40,15 +42,15 @@ def chunks(spans):
 
 @given(SPANS)
 def test_covered_counts_every_character_once(spans):
-    assert covered(chunks(spans)) == len(
+    assert count_covered(chunks(spans)) == len(
         {(name, at) for name, start, length in spans for at in range(start, start + length)}
     )
 
 
 def test_covered_does_not_depend_on_the_order_of_chunks():
     spans = [("b", 5, 10), ("a", 0, 10), ("a", 2, 3), ("b", 0, 8), ("a", 10, 5)]
-    assert covered(chunks(spans)) == covered(chunks(spans[::-1])) == 15 + 15
-    assert covered(chunks([])) == 0
+    assert count_covered(chunks(spans)) == count_covered(chunks(spans[::-1])) == 15 + 15
+    assert count_covered(chunks([])) == 0
 
 
 HISTORY = st.lists(
@@ -74,7 +76,9 @@ def test_others_leave_the_claim_itself_out(rows, n_new):
         + [("q1", f"new{at}") for at in range(n_new)]
         + [("nobody", "new")]
     )
-    misses, judged = _others(history, [query for query, _ in asked], [claim for _, claim in asked])
+    misses, judged = count_others(
+        history, [query for query, _ in asked], [claim for _, claim in asked]
+    )
     for at, (query, claim) in enumerate(asked):
         others = [
             (missed, weight)
@@ -100,7 +104,7 @@ def test_a_calibrator_comes_back_as_it_was_and_its_name_does_not_say_when(tmp_pa
     assert keep_calibrator(tmp_path, {**BODY, "fitted_at": "2027-01-01T00:00:00+00:00"}) == name
     assert (
         read_calibrator(tmp_path, name)["fitted_at"] == BODY["fitted_at"]
-    )  # the first of equal ones stays
+    )  # the first of equal rows stays
     assert keep_calibrator(tmp_path, {**BODY, "strategy": "vector"}) != name
 
 
@@ -194,7 +198,7 @@ def test_what_had_earned_nothing_does_not_go_stale_with_another_fingerprint(
             at="2026-01-01T00:00:00+00:00",
         ),
     )
-    assert accepted(evaluation, "bm25", "now").status == spoken
+    assert find_accepted(evaluation, "bm25", "now").status == spoken
 
 
 @st.composite
@@ -220,3 +224,34 @@ def test_a_stored_ranking_is_the_one_that_was_found(first, second):
                 getattr(read, field), getattr(ranking, field), err_msg=field
             )
         np.testing.assert_array_equal(read.found, ranking.found)
+
+
+SEEN = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40).filter(
+    lambda rows: len({group for group, _ in rows}) > 1
+)
+
+
+@given(SEEN)
+def test_every_group_is_measured_on_all_others(rows):
+    seen = pd.DataFrame(
+        {
+            "right": np.array([right for _, right in rows], dtype=np.float64),
+            "group": [group for group, _ in rows],
+        }
+    )
+    found = leave_groups_out(seen, lambda others: others["right"].mean())
+    assert found.keys() == {group for group, _ in rows}
+    for group, share in found.items():
+        others = [right for other, right in rows if other != group]
+        assert abs(share - sum(others) / len(others)) < 1e-12
+
+
+def test_equal_groups_are_computed_once():
+    asked = []
+    seen = pd.DataFrame({"right": [1.0, 0.0] * 50, "group": range(100)})
+    assert set(
+        leave_groups_out(
+            seen, lambda others: asked.append(len(others)) or others["right"].sum()
+        ).values()
+    ) == {49.0, 50.0}
+    assert asked == [99, 99]

@@ -1,19 +1,25 @@
-"""The regression gate: what it finds, what it leaves alone, and when it says that it cannot tell."""
+"""The regression gate finds regressions, ignores noise, and reports when it cannot tell."""
 
 import numpy as np
 import pandas as pd
 import pytest
+from gate_inputs import configured, gate_inputs
+from pydantic import ValidationError
 
-from rag_eval.gates.compared_runs import MeasuredRun, with_delta_s
-from rag_eval.gates.regression import judge_drops, regression_gates
-from rag_eval.records.gold_set import GoldSetConfig
+from rag_eval.gates.gate import MeasuredRun
+from rag_eval.gates.regression import judge_drops, with_delta_s
+from rag_eval.gates.verdict import judge_gates
+from rag_eval.measures.ranking import labels_at, machine_name
 
 WON_AND_LOST, EVEN = (0.02, 0.10), (0.04, 0.04)
 BASE_RATE = 0.80
 
 
 def changed(n, sets, shares, seed, *, fixed):
-    """Hits before and now, [n, sets]: `shares` of the questions newly won and newly lost, as counts or as multinomial draws."""
+    """Return hits before and now, [n, sets].
+
+    `shares` of the questions are newly won and newly lost, as counts or as multinomial draws.
+    """
     rng = np.random.default_rng(seed)
     hits = round(n * BASE_RATE)
     before = np.zeros((n, sets))
@@ -40,17 +46,17 @@ def alarms(n, sets, shares, seed, *, fixed, min_queries=50):
         min_queries=min_queries,
         higher=[True] * sets,
     )
-    return [code for _, code, _ in verdicts]
+    return [code for (_, code), _ in verdicts]
 
 
 @pytest.mark.parametrize("fixed", [True, False])
-def test_two_percent_won_and_ten_lost_is_found_nine_times_in_ten(fixed):
+def test_a_drop_of_eight_percent_is_found_nine_times_in_ten(fixed):
     codes = alarms(200, 4000, WON_AND_LOST, 5, fixed=fixed)
     assert codes.count("regression") / len(codes) >= 0.90
 
 
 @pytest.mark.parametrize("fixed", [True, False])
-def test_as_many_won_as_lost_alarms_one_time_in_twenty_at_most(fixed):
+def test_no_drop_alarms_at_most_one_time_in_twenty(fixed):
     codes = alarms(200, 4000, EVEN, 6, fixed=fixed)
     assert codes.count("regression") / len(codes) <= 0.05
     assert set(codes) <= {"regression", "no_regression"}
@@ -58,7 +64,7 @@ def test_as_many_won_as_lost_alarms_one_time_in_twenty_at_most(fixed):
 
 def test_twenty_questions_tell_nothing_however_bad():
     before, now = np.ones((20, 1)), np.zeros((20, 1))
-    ((status, code, evidence),) = judge_drops(
+    (((status, code), evidence),) = judge_drops(
         before, now, np.arange(20), max_relative_drop=0.05, min_queries=50, higher=[True]
     )
     assert (status, code, evidence["n_groups"], evidence["min_queries"]) == (
@@ -72,24 +78,24 @@ def test_twenty_questions_tell_nothing_however_bad():
 
 def test_groups_count_and_not_questions():
     before, now = np.ones((100, 1)), np.zeros((100, 1))
-    ((_, code, evidence),) = judge_drops(
+    (((_, code), evidence),) = judge_drops(
         before, now, np.arange(100) // 5, max_relative_drop=0.05, min_queries=50, higher=[True]
     )
     assert (code, evidence["n_scored"], evidence["n_groups"]) == ("too_few_queries", 100, 20)
 
 
-def test_a_sure_but_small_drop_and_a_large_but_unsure_one_pass():
+def test_a_small_or_an_unsure_drop_passes():
     before = np.full((400, 2), 0.8)
     now = before.copy()
     now[:, 0] -= np.linspace(0.02, 0.03, 400)  # 3 % of 0.8, everywhere: sure and small
     now[:, 1] += np.random.default_rng(1).choice([-0.8, 0.2], 400, p=[0.24, 0.76])
     now[:, 1] += 0.75 - now[:, 1].mean()
-    ((_, small, told), _) = judge_drops(
+    (((_, small), told), _) = judge_drops(
         before, now, np.arange(400), max_relative_drop=0.05, min_queries=50, higher=[True, True]
     )
     assert small == "no_regression"
     assert told["ci_high"] < 0
-    ((_, unsure, wide),) = judge_drops(
+    (((_, unsure), wide),) = judge_drops(
         before[:60, 1:],
         now[:60, 1:] - now[:60, 1:].mean() + 0.75,
         np.arange(60),
@@ -104,11 +110,11 @@ def test_a_sure_but_small_drop_and_a_large_but_unsure_one_pass():
 
 def test_exactly_the_share_counts_whatever_the_last_bit_says():
     before = np.full((200, 1), 0.8)
-    ((_, code, evidence),) = judge_drops(
+    (((_, code), evidence),) = judge_drops(
         before, before * 0.95, np.arange(200), max_relative_drop=0.05, min_queries=50, higher=[True]
     )
     assert (code, evidence["n_worse"]) == ("regression", 200)
-    ((_, code, _),) = judge_drops(
+    (((_, code), _),) = judge_drops(
         before,
         before * 0.951,
         np.arange(200),
@@ -122,7 +128,7 @@ def test_exactly_the_share_counts_whatever_the_last_bit_says():
 def test_a_measure_that_improves_as_it_falls():
     before, now = np.full((100, 1), 0.4), np.full((100, 1), 0.3)
     before[::2] += 0.01
-    ((_, fallen, evidence),) = judge_drops(
+    (((_, fallen), evidence),) = judge_drops(
         before, now, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[False]
     )
     assert (fallen, evidence["n_better"], evidence["relative_drop"] < 0) == (
@@ -130,55 +136,47 @@ def test_a_measure_that_improves_as_it_falls():
         100,
         True,
     )
-    ((_, risen, evidence),) = judge_drops(
+    (((_, risen), evidence),) = judge_drops(
         now, before, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[False]
     )
     assert (risen, evidence["n_worse"], evidence["ci_low"] > 0) == ("regression", 100, True)
 
 
-def test_nothing_to_lose_is_no_drop_and_something_out_of_nothing_is_one():
+def test_a_baseline_of_zero():
     zeros, ones = np.zeros((60, 1)), np.ones((60, 1))
-    ((_, code, evidence),) = judge_drops(
+    (((_, code), evidence),) = judge_drops(
         zeros, zeros, np.arange(60), max_relative_drop=0.05, min_queries=50, higher=[True]
     )
     assert code == "no_regression"
     assert "relative_drop" not in evidence
-    ((_, code, _),) = judge_drops(
+    (((_, code), _),) = judge_drops(
         zeros, ones, np.arange(60), max_relative_drop=0.05, min_queries=50, higher=[False]
     )
     assert code == "regression"
 
 
-def test_questions_that_are_no_longer_scored_are_not_taken_for_kept():
+def test_lost_questions_are_no_evidence():
     before, now = np.ones((100, 1)), np.ones((100, 1))
     now[:5] = np.nan
-    ((status, code, evidence),) = judge_drops(
+    (((status, code), evidence),) = judge_drops(
         before, now, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[True]
     )
     assert (status, code) == ("insufficient_evidence", "not_measured")
     assert "5 of 100" in evidence["reason"]
     now[4] = 1
-    ((_, code, evidence),) = judge_drops(
+    (((_, code), evidence),) = judge_drops(
         before, now, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[True]
     )
     assert (code, evidence["n_unpaired"], evidence["n_scored"]) == ("no_regression", 4, 96)
 
 
 def config(**gates):
-    return GoldSetConfig.model_validate(
-        {
-            "name": "g",
-            "corpus": {"loader": "folder", "path": "."},
-            "k": [10],
-            "strategies": [{"name": "bm25", "kind": "bm25"}],
-            "gates": {
-                "required": [],
-                "advisory": ["regression"],
-                "regression": ["recall_at_10"],
-                **gates,
-            },
-        }
-    )
+    chosen = {"required": [], "advisory": ["regression"], "regression": ["recall_at_10"]}
+    return configured(k=[10], gates=chosen | gates)
+
+
+def judge(config, before, now):
+    return judge_gates(gate_inputs(config, before=before, now=now))
 
 
 def frame(values, strategy="bm25", **more):
@@ -211,7 +209,7 @@ def measured(values, *, gold="a" * 32, index="bm25s:1", strategy="bm25", code="c
 
 def test_the_means_of_questions_are_compared_at_the_headline_level():
     before = measured(np.full(80, 0.9))
-    (found,) = regression_gates(config(), before, measured(np.full(80, 0.6)))
+    (found,) = judge(config(), before, measured(np.full(80, 0.6)))
     assert (found.id, found.status, found.reason_code, found.required) == (
         "regression.recall_at_10",
         "fail",
@@ -224,13 +222,13 @@ def test_the_means_of_questions_are_compared_at_the_headline_level():
     )
     assert found.evidence["relative_drop"] == pytest.approx(0.375)
     assert (found.evidence["n_scored"], found.evidence["baseline_run"]) == (80, "run")
-    (same,) = regression_gates(config(required=["regression"], advisory=[]), before, before)
+    (same,) = judge(config(required=["regression"], advisory=[]), before, before)
     assert (same.status, same.required, same.evidence["n_tied"]) == ("pass", True, 80)
     assert "different" not in same.evidence
 
 
 def test_what_differs_is_named_and_judged_all_the_same():
-    (found,) = regression_gates(
+    (found,) = judge(
         config(), measured(np.ones(80)), measured(np.ones(80), index="bm25s:2", code="\x1b[2J")
     )
     assert found.status == "pass"
@@ -244,7 +242,7 @@ def test_questions_are_paired_by_name_whatever_their_order():
     rng = np.random.default_rng(3)
     before = measured(rng.random(90))
     shuffled = before.per_query.sample(frac=1, random_state=4).reset_index(drop=True)
-    (found,) = regression_gates(
+    (found,) = judge(
         config(),
         before,
         MeasuredRun("", before.gold_hash, shuffled, before.index_hashes, before.identity),
@@ -264,13 +262,13 @@ def test_questions_are_paired_by_name_whatever_their_order():
 )
 def test_without_evidence_it_never_passes(before, code):
     now = measured(np.ones(20 if code == "too_few_queries" else 80))
-    (found,) = regression_gates(config(), before, now)
+    (found,) = judge(config(), before, now)
     assert (found.status, found.reason_code) == ("insufficient_evidence", code)
     assert found.evidence["measure"] == "recall_at_10"
 
 
-def test_a_measure_that_neither_run_has_is_not_measured_and_the_others_are():
-    found = regression_gates(
+def test_an_unknown_measure_is_not_measured():
+    found = judge(
         config(regression=["recall_at_10", "delta_s"]), measured(np.ones(80)), measured(np.ones(80))
     )
     assert [(gate.id, gate.reason_code) for gate in found] == [
@@ -280,7 +278,7 @@ def test_a_measure_that_neither_run_has_is_not_measured_and_the_others_are():
 
 
 def test_nobody_asked():
-    assert regression_gates(config(advisory=[]), None, measured(np.ones(80))) == []
+    assert judge(config(advisory=[]), None, measured(np.ones(80))) == []
 
 
 def test_delta_s_stands_beside_the_ranking_measures():
@@ -311,3 +309,41 @@ def test_delta_s_stands_beside_the_ranking_measures():
     ]  # one seed stands for all; a failed retrieval counts as 1
     assert found["delta_s"].isna().tolist()[4:] == [True, True]
     assert with_delta_s(rows, None) is rows
+
+
+def named(*names, level="document", k=(1, 5)):
+    gates = {"gates": {"regression": list(names)}} if names else {}
+    return configured(k=list(k), level=level, **gates)
+
+
+@pytest.mark.parametrize("level", ["document", "section", "span"])
+def test_every_measure_of_a_question_is_accepted(level):
+    names = [machine_name(label) for label in labels_at(level, (1, 5))]
+    assert named(*names, "delta_s", level=level).gates.regression == (*names, "delta_s")
+    assert named(level=level).gates.regression == ("recall_at_10", "mrr")
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "told"),
+    [
+        ("recal_at_10", "document", "no such measure; did you mean recall_at_10?"),
+        ("recall_at_7", "document", "no such measure; did you mean recall_at_"),
+        (
+            "citation_match_rate",
+            "document",
+            "not measured question by question; accepted are mrr, ndcg_at_10, delta_s",
+        ),
+        ("latency_p95_ms", "document", "not measured question by question"),
+        ("judged_at_5", "span", "no such measure"),
+        ("", "document", "no such measure"),
+        ("\x1b[2J" + "x" * 5000, "document", "no such measure"),
+    ],
+)
+def test_an_impossible_measure_is_refused(name, level, told):
+    with pytest.raises(ValidationError) as caught:
+        named("mrr", name, level=level)
+    message = caught.value.errors()[0]["msg"]
+    assert "gates.regression: found" in message
+    assert told in message
+    assert len(message) < 500
+    assert "\x1b" not in message

@@ -1,25 +1,21 @@
-"""Gates I (trust), P (poisoning) and the share of questions that are convergent and hit."""
+"""The gates `trust` and `poisoning`."""
 
 import json
 
 import pytest
+from gate_inputs import configured, gate_inputs
 
-from rag_eval.gates.floors import floor_gates
-from rag_eval.gates.trust import poisoning_gate, trust_gate
-from rag_eval.records.gold_set import GoldSetConfig
+from rag_eval.gates.verdict import judge_gates
 
 
-def config(**gates):
-    return GoldSetConfig.model_validate(
-        {
-            "name": "g",
-            "corpus": {"loader": "folder", "path": "."},
-            "k": [1],
-            "depth": 5,
-            "strategies": [{"name": "bm25", "kind": "bm25"}],
-            "gates": gates,
-        }
-    )
+def trust_gate(figure, **gates):
+    config = configured(gates={"required": [], "advisory": ["trust"], **gates})
+    return judge_gates(gate_inputs(config, trust={"bm25": {"avg_trust": figure}}))
+
+
+def poisoning_gate(trust, **gates):
+    config = configured(gates={"required": ["poisoning"], "advisory": [], **gates})
+    return judge_gates(gate_inputs(config, trust=trust))
 
 
 @pytest.mark.parametrize(
@@ -38,15 +34,14 @@ def config(**gates):
         ({"value": 0.9, "n_groups": 49}, "insufficient_evidence", "too_few_queries"),
         ({"value": 0.0}, "fail", "value_not_met"),
         (
-            {"value": None, "reason": "nothing says whom to trust"},
+            {"value": None},
             "insufficient_evidence",
             "not_measured",
         ),
-        (None, "insufficient_evidence", "not_measured"),
     ],
 )
 def test_mean_trust_is_compared_as_it_is(figure, status, code):
-    (found,) = trust_gate(config(), figure)
+    (found,) = trust_gate(figure)
     assert (found.id, found.status, found.reason_code, found.as_json()["severity"]) == (
         "trust",
         status,
@@ -58,21 +53,20 @@ def test_mean_trust_is_compared_as_it_is(figure, status, code):
 
 def test_trust_says_why_there_is_none_and_takes_the_gold_sets_floor():
     (found,) = trust_gate(
-        config(required=["trust"]), {"value": None, "reason": "nothing says whom to trust"}
+        {"value": None, "value_reason": "nothing says whom to trust"}, required=["trust"]
     )
     assert (found.required, found.evidence["reason"]) == (True, "nothing says whom to trust")
-    (found,) = trust_gate(config(min_trust=0.95), {"value": 0.9})
+    (found,) = trust_gate({"value": 0.9}, min_trust=0.95)
     assert found.status == "fail"
-    assert trust_gate(config(advisory=[]), {"value": 0.9}) == []
+    assert trust_gate({"value": 0.9}, advisory=[]) == []
 
 
 def part(retrieved, blocked, *examples):
-    return {"n_retrieved": retrieved, "n_blocked": blocked, "examples": list(examples)}
+    return {"n_retrieved": retrieved, "n_blocked": blocked, "blocked": list(examples)}
 
 
 def test_one_blocked_chunk_of_any_strategy_fails():
     (found,) = poisoning_gate(
-        config(),
         {
             "bm25": part(900, 0),
             "mine": part(3, 1, {"chunk_id": "c1", "reasons": ["pattern.reply_instruction"]}),
@@ -92,16 +86,15 @@ def test_one_blocked_chunk_of_any_strategy_fails():
 
 
 def test_few_questions_are_no_excuse_but_nothing_at_all_is():
-    assert poisoning_gate(config(), {"bm25": part(1, 0)})[0].status == "pass"
-    assert poisoning_gate(config(), {"bm25": part(1, 1)})[0].status == "fail"
+    assert poisoning_gate({"bm25": part(1, 0)})[0].status == "pass"
+    assert poisoning_gate({"bm25": part(1, 1)})[0].status == "fail"
     for nothing, code in (
         ({"bm25": part(0, 0)}, "nothing_retrieved"),
         ({}, "nothing_retrieved"),
-        (None, "not_measured"),
     ):
-        (found,) = poisoning_gate(config(), nothing)
+        (found,) = poisoning_gate(nothing)
         assert (found.status, found.reason_code) == ("insufficient_evidence", code)
-    assert poisoning_gate(config(required=[]), {"bm25": part(1, 1)}) == []
+    assert poisoning_gate({"bm25": part(1, 1)}, required=[]) == []
 
 
 def test_what_a_poisoned_corpus_calls_itself_is_bounded():
@@ -113,42 +106,10 @@ def test_what_a_poisoned_corpus_calls_itself_is_bounded():
         "text": {"deep": ["y" * 9000] * 9},
     }
     (found,) = poisoning_gate(
-        config(), {"s" * 500: part(400, 400, *[hostile] * 400), "t": part(1, 1, hostile)}
+        {"s" * 500: part(400, 400, *[hostile] * 400), "t": part(1, 1, hostile)}
     )
     text = json.dumps(found.evidence, ensure_ascii=False)
     assert len(found.evidence["examples"]) == 20
     assert len(text) < 200_000
     assert not {"\u202e", "\x1b"} & set(text)
     assert found.evidence["examples"][0]["doc_id"].startswith("a\\u001b[2J")
-
-
-def test_the_share_that_is_convergent_and_hit_is_held_to_its_lower_bound():
-    figures = {
-        "delta_s": {"value": 0.2, "ci_high": 0.3, "n_groups": 90},
-        "convergent_hit_share": {
-            "value": 0.6,
-            "ci_low": 0.51,
-            "ci_high": 0.7,
-            "n_scored": 90,
-            "n_groups": 90,
-        },
-    }
-    found = {gate.id: gate for gate in floor_gates(config(), figures)}
-    assert {name: gate.status for name, gate in found.items()} == {
-        "stability.delta_s": "pass",
-        "stability.convergent_hit": "pass",
-    }
-    found = {gate.id: gate for gate in floor_gates(config(min_convergent_hit=0.55), figures)}
-    assert (
-        found["stability.convergent_hit"].status,
-        found["stability.convergent_hit"].reason_code,
-    ) == ("fail", "bound_not_met")
-    figures["convergent_hit_share"] = {
-        "value": None,
-        "value_reason": "no question has a second wording",
-    }
-    lacking = floor_gates(config(), figures)[1]
-    assert (lacking.status, lacking.evidence["reason"]) == (
-        "insufficient_evidence",
-        "no question has a second wording",
-    )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 import pytest
 
-from rag_eval.records.frames import CHUNKS, DOCUMENTS, SECTIONS
+from rag_eval.core.frames import CHUNKS, DOCUMENTS, SECTIONS
 
 
 class CorpusFrames(NamedTuple):

@@ -1,6 +1,6 @@
 import pytest
 
-from rag_eval.gold.lint import fold, lint
+from rag_eval.gold.lint import lint
 from rag_eval.gold.loading import load_beir_gold, read_gold
 
 TEXTS = {"a.md": "# Alpha\nThe tern flies far.\n", "b.md": "plain text about gulls"}
@@ -33,123 +33,68 @@ def test_a_good_set_has_no_objection(make_gold, corpus_frames):
     )
 
 
-@pytest.mark.parametrize(
-    ("query", "more", "expected"),
-    [
-        pytest.param(
-            {"text": "a", "answerable": None},
-            {},
-            ("wrong_type", "error", "queries.jsonl", 2),
-            id="flag is null",
-        ),
-        pytest.param(
-            {"text": "a"},
-            {},
-            ("missing_answerable", "error", "queries.jsonl", 2),
-            id="flag missing",
-        ),
-        pytest.param(
-            {"text": "  ", "answerable": True},
-            {},
-            ("empty_text", "error", "queries.jsonl", 2),
-            id="empty question",
-        ),
-        pytest.param(
-            {"text": "a\x1b[C", "answerable": True},
-            {},
-            ("control_character", "warning", "queries.jsonl", 2),
-            id="control character",
-        ),
-        pytest.param(
-            {"text": "a", "answerable": True, "tags": ["draft"]},
-            {},
-            ("draft_question", "error", "queries.jsonl", 2),
-            id="draft",
-        ),
-        pytest.param(
-            {"text": "a", "answerable": True},
-            {"qrels": ""},
-            ("answerable_without_target", "error", "queries.jsonl", 2),
-            id="no target",
-        ),
-        pytest.param(
-            {"text": "a", "answerable": True},
-            {"qrels": "q1\ta.md\t0\n"},
-            ("answerable_without_target", "error", "queries.jsonl", 2),
-            id="only judged 0",
-        ),
-        pytest.param(
-            {"text": "a", "answerable": False},
-            {},
-            ("unanswerable_with_target", "error", "queries.jsonl", 2),
-            id="unanswerable with target",
-        ),
-        pytest.param(
-            {"text": "a", "answerable": True},
-            {"qrels": "q1\tgone.md\t1\n"},
-            ("dangling_target", "error", "qrels.tsv", 3),
-            id="target gone",
-        ),
-        pytest.param(
-            {"text": "a", "answerable": True},
-            {"answers": [{"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "zz"}]}]},
-            ("anchor_not_found", "error", "answers.jsonl", 1),
-            id="no such quote",
-        ),
-        pytest.param(
-            {"text": "a", "answerable": True},
-            {"answers": [{"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "f"}]}]},
-            ("anchor_ambiguous", "error", "answers.jsonl", 1),
-            id="quote found twice",
-        ),
-        pytest.param(
-            {"text": "a", "answerable": True},
-            {"answers": [{"query_id": "q1", "decoy": {"doc_id": "a.md"}}]},
-            ("decoy_is_target", "error", "answers.jsonl", 1),
-            id="decoy is a target",
-        ),
-        pytest.param(
-            {"text": "a", "answerable": True},
-            {
-                "qrels": "q1\ta.md\t1\nq1\tb.md\t0\n",
-                "answers": [{"query_id": "q1", "doc_id": "b.md", "anchors": [{"quote": "gulls"}]}],
-            },
-            ("contradicting_judgement", "error", "answers.jsonl", 1),
-            id="anchor in a document judged 0",
-        ),
-        pytest.param(
-            {"text": "a", "answerable": True},
-            {"paraphrases": []},
-            ("missing_paraphrases", "warning", "queries.jsonl", 2),
-            id="no paraphrase",
-        ),
-        pytest.param(
-            {"text": "What IS it", "answerable": True},
-            {"paraphrases": [{"query_id": "q1", "paraphrase_id": "p", "text": "  what is: it?"}]},
-            ("paraphrase_equals_question", "error", "paraphrases.jsonl", 2),
-            id="paraphrase is the question",
-        ),
-        pytest.param(
-            {"text": "a", "answerable": True},
-            {
-                "paraphrases": [
-                    {"query_id": "q1", "paraphrase_id": p, "text": t}
-                    for p, t in (("p1", "b c"), ("p2", "B, c!"))
-                ]
-            },
-            ("paraphrases_equal", "error", "paraphrases.jsonl", 3),
-            id="equal paraphrases",
-        ),
-        pytest.param(
-            {"text": "a", "answerable": True},
-            {"paraphrases": [{"query_id": "q1", "paraphrase_id": "p", "text": " "}]},
-            ("empty_text", "error", "paraphrases.jsonl", 2),
-            id="empty paraphrase",
-        ),
-    ],
-)
+ASKED = {"text": "a", "answerable": True}
+ANSWER = {"query_id": "q1", "doc_id": "a.md"}
+CASES = [
+    ({"text": "a"}, {}, "missing_answerable error queries.jsonl 2"),
+    ({"text": "  ", "answerable": True}, {}, "empty_text error queries.jsonl 2"),
+    ({"text": "a\x1b[C", "answerable": True}, {}, "control_character warning queries.jsonl 2"),
+    (ASKED | {"tags": ["draft"]}, {}, "draft_question error queries.jsonl 2"),
+    (ASKED, {"qrels": ""}, "answerable_without_target error queries.jsonl 2"),
+    (ASKED, {"qrels": "q1\ta.md\t0\n"}, "answerable_without_target error queries.jsonl 2"),
+    ({"text": "a", "answerable": False}, {}, "unanswerable_with_target error queries.jsonl 2"),
+    (ASKED, {"qrels": "q1\tgone.md\t1\n"}, "dangling_target error qrels.tsv 3"),
+    (
+        ASKED,
+        {"answers": [ANSWER | {"anchors": [{"quote": "zz"}]}]},
+        "anchor_not_found error answers.jsonl 1",
+    ),
+    (
+        ASKED,
+        {"answers": [ANSWER | {"anchors": [{"quote": "f"}]}]},
+        "anchor_ambiguous error answers.jsonl 1",
+    ),
+    (
+        ASKED,
+        {"answers": [{"query_id": "q1", "decoy": {"doc_id": "a.md"}}]},
+        "decoy_is_target error answers.jsonl 1",
+    ),
+    (
+        ASKED,
+        {
+            "qrels": "q1\ta.md\t1\nq1\tb.md\t0\n",
+            "answers": [{"query_id": "q1", "doc_id": "b.md", "anchors": [{"quote": "gulls"}]}],
+        },
+        "contradicting_judgement error answers.jsonl 1",
+    ),
+    (ASKED, {"paraphrases": []}, "missing_paraphrases warning queries.jsonl 2"),
+    (
+        {"text": "What IS it", "answerable": True},
+        {"paraphrases": [{"query_id": "q1", "paraphrase_id": "p", "text": "  what is: it?"}]},
+        "paraphrase_equals_question error paraphrases.jsonl 2",
+    ),
+    (
+        ASKED,
+        {
+            "paraphrases": [
+                {"query_id": "q1", "paraphrase_id": p, "text": t}
+                for p, t in (("p1", "b c"), ("p2", "B, c!"))
+            ]
+        },
+        "paraphrases_equal error paraphrases.jsonl 3",
+    ),
+    (
+        ASKED,
+        {"paraphrases": [{"query_id": "q1", "paraphrase_id": "p", "text": " "}]},
+        "empty_text error paraphrases.jsonl 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("query", "more", "expected"), CASES)
 def test_each_objection_has_its_place(make_gold, corpus_frames, query, more, expected):
-    assert _lint(make_gold, corpus_frames, {"query_id": "q1", **query}, **more) == [expected]
+    [found] = _lint(make_gold, corpus_frames, {"query_id": "q1", **query}, **more)
+    assert " ".join(map(str, found)) == expected
 
 
 def test_duplicate_ids_are_listed_with_everything_else(make_gold, corpus_frames):
@@ -184,16 +129,3 @@ def test_plain_beir_needs_no_flags_and_gets_one_warning_for_all_paraphrases(
     assert set(codes) == {"dangling_target", "more_problems", "paraphrase_equals_question"}
     assert codes["paraphrase_equals_question"].severity == "warning"
     assert codes["paraphrase_equals_question"].message.startswith("1896 of 9520")
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("Was ist das?", "WAS  ist das"), ("ﬁle", "file"), ("Straße", "STRASSE"), ("a-b", "a b")],
-)
-def test_fold_takes_case_punctuation_and_forms_away(one, other):
-    assert fold(one) == fold(other)
-
-
-def test_fold_keeps_what_is_only_punctuation():
-    assert fold("???") == "???"
-    assert fold("a b") != fold("ab")

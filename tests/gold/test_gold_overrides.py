@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from rag_eval.gold.loading import load_gold, read_gold
-from rag_eval.records.answer_settings import AnswerOverride, Grep, Retrieve
-from rag_eval.records.gold_set import GoldSetConfig
-from rag_eval.records.problems import InputError
+from rag_eval.core.config import AnswerOverride, GoldSetConfig, Grep, Retrieve
+from rag_eval.core.errors import InputError
+from rag_eval.gold.loading import load_gold
 
 
 @pytest.fixture
@@ -66,11 +65,6 @@ def test_overrides_are_carried_by_query(folder):
     assert gold.queries["query_id"].tolist() == ["q1", "q2", "q3"]
 
 
-def test_they_are_part_of_the_gold_hash(folder):
-    plain = load_gold(folder({})).gold_hash
-    assert load_gold(folder({"top_k": 5})).gold_hash != plain
-
-
 FAULTS = [
     ({"answer_mode": "magic"}, "bad_value", "answer_mode", "magic", "deterministic"),
     ({"answer_mode": 3}, "bad_value", "answer_mode", "3", "deterministic"),
@@ -81,12 +75,12 @@ FAULTS = [
     ({"top_k": True}, "wrong_type", "top_k", "true", "whole number"),
     ({"top_k": 1.5}, "wrong_type", "top_k", "1.5", "whole number"),
     ({"schema_retry_attempts": 11}, "bad_value", "schema_retry_attempts", "11", "10"),
-    ({"verdicts": []}, "bad_value", "verdicts", "[]", "list"),
+    ({"verdicts": []}, "bad_value", "verdicts", "empty list", "list"),
     ({"verdicts": ["ok", "1st"]}, "bad_value", "verdicts[1]", "1st", "letters"),
     ({"verdicts": "YES"}, "wrong_type", "verdicts", "YES", "list"),
-    ({"preflights": []}, "bad_value", "preflights", "[]", "kind"),
-    ({"preflights": [{"kind": "ask"}]}, "bad_value", "preflights[0]", "ask", "grep"),
-    ({"preflights": [{"terms": ["a"]}]}, "missing_key", "preflights[0]", "terms", "kind"),
+    ({"preflights": []}, "bad_value", "preflights", "empty list", "kind"),
+    ({"preflights": [{"kind": "ask"}]}, "bad_value", "preflights[0].kind", "ask", "grep"),
+    ({"preflights": [{"terms": ["a"]}]}, "missing_key", "preflights[0].kind", None, "grep"),
     (
         {"preflights": [{"kind": "grep", "max_hits": 0}]},
         "bad_value",
@@ -98,7 +92,7 @@ FAULTS = [
         {"preflights": [{"kind": "grep", "depth": 3}]},
         "unknown_key",
         "preflights[0].depth",
-        "3",
+        "depth",
         "kind",
     ),
 ]
@@ -112,19 +106,8 @@ def test_a_fault_names_its_place(folder, case):
     (problem,) = caught.value.problems
     assert (problem.code, problem.line, problem.field) == (code, 2, field)
     assert problem.file.endswith("queries.jsonl")
-    assert found in problem.found
+    assert problem.found is None if found is None else found in problem.found
     assert accepted in problem.accepted
-
-
-def test_all_faults_at_once(folder):
-    gold = read_gold(folder({"top_k": 0, "response_schema": "xml"}, {"answer_mode": "magic"}))
-    assert [(problem.line, problem.field) for problem in gold.problems] == [
-        (1, "response_schema"),
-        (1, "top_k"),
-        (2, "answer_mode"),
-    ]
-    assert gold.overrides == {}
-    assert len(gold.queries) == 2
 
 
 def test_a_mode_needs_what_the_configuration_lacks(folder):

@@ -1,4 +1,4 @@
-"""What the shipped gold set promises: counts, distinct wordings, no quoting, half of the questions without the target's name."""
+"""The shipped gold set keeps its promises: counts, distinct wordings, no quotations."""
 
 import re
 

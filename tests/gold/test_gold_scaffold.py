@@ -1,14 +1,12 @@
-import json
-
 import pytest
 
+from rag_eval.core.errors import InputError
+from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.gold.configuration import discover, load_config
 from rag_eval.gold.lint import lint
 from rag_eval.gold.loading import load_gold
 from rag_eval.gold.scaffold import MAX_DRAFTS, init_gold_set
-from rag_eval.records.gold_set import Folder
-from rag_eval.records.problems import InputError
 
 
 def test_new_gold_set_loads_and_lint_names_every_draft(smoke, smoke_frames, tmp_path):
@@ -35,38 +33,6 @@ def test_new_gold_set_loads_and_lint_names_every_draft(smoke, smoke_frames, tmp_
     assert {problem.code for problem in problems} == {"draft_question", "missing_paraphrases"}
     documents = {target.partition("#")[0] for target in gold.judgements["target"]}
     assert len(documents) == 10, "no document fills the drafts alone"
-
-
-def test_edited_draft_is_no_objection(smoke, smoke_frames, tmp_path):
-    target = tmp_path / "manual"
-    init_gold_set(target, smoke / "corpus")
-    path = target / "queries.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    rows[0] |= {"text": "What does it cost?", "tags": []}
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    drafts = [
-        problem
-        for problem in lint(load_gold(target), smoke_frames.documents, smoke_frames.sections)
-        if problem.code == "draft_question"
-    ]
-    assert len(drafts) == MAX_DRAFTS - 1
-
-
-def test_untrusted_headings_stay_data(tmp_path):
-    docs = tmp_path / 'do\'cs: "x" #1'
-    docs.mkdir()
-    (docs / "a.md").write_text(
-        '# T\n## "quoted", {braces} & <b>tags</b>\n## tab\there\n## same\n## same\n'
-    )
-    init_gold_set(tmp_path / "mine", docs)
-    gold = load_gold(tmp_path / "mine")
-    assert gold.queries["text"].tolist() == [
-        'What do the documents say about "quoted", {braces} & tags?',
-        "What do the documents say about tab here?",
-    ]
-    assert (
-        tmp_path / "mine" / load_config(tmp_path / "mine").corpus.path
-    ).resolve() == docs.resolve()
 
 
 def test_documents_without_headings_give_their_names(tmp_path):
@@ -99,15 +65,6 @@ def test_refusals_leave_nothing_behind(tmp_path, name, docs, code):
         init_gold_set(tmp_path / "sets" / name, tmp_path / docs)
     assert [problem.code for problem in caught.value.problems] == [code]
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_failed_write_leaves_nothing_behind(tmp_path):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "a.md").write_text("# A\n")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError) as caught:
-        init_gold_set(tmp_path / "file" / "mine", tmp_path / "docs")
-    assert caught.value.problems[0].code == "unwritable_folder"
 
 
 HEADINGS = """\
@@ -161,17 +118,18 @@ def test_drafts_name_the_sections_of_the_corpus_and_lint_sees_only_drafts(tmp_pa
         )
     }
     assert set(asked) <= set(corpus.sections["section_id"])
+    about = "What do the documents say about"
     assert {
         target.removeprefix("a.md#guide/"): text
         for target, text in asked.items()
         if target.startswith("a.md")
     } == {
         "why-does-it-ring-31mtwice": "Why does it ring [31mtwice?",
-        "retries-and-back-offpause": "What do the documents say about Retries , and & back-off/pause?",
-        "retries-and-back-offpause/ask-email": "What do the documents say about Ask [email██████████?",
+        "retries-and-back-offpause": f"{about} Retries , and & back-off/pause?",
+        "retries-and-back-offpause/ask-email": f"{about} Ask [email██████████?",
         "really": "Really?",
-        "code-and-c": "What do the documents say about code and C++?",
-        "under": "What do the documents say about Under?",
+        "code-and-c": f"{about} code and C++?",
+        "under": f"{about} Under?",
     }
     assert {problem.code for problem in lint(gold, corpus.documents, corpus.sections)} == {
         "draft_question",

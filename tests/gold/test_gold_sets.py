@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rag_eval.core.errors import InputError
+from rag_eval.core.frames import VARIANTS
 from rag_eval.gold.configuration import discover, load_config
-from rag_eval.gold.groups import group_ids
-from rag_eval.gold.loading import load_beir_gold, load_gold
-from rag_eval.gold.variants import variants
-from rag_eval.records.frames import QUERIES, VARIANTS
-from rag_eval.records.problems import InputError
+from rag_eval.gold.loading import group_ids, load_gold, variants
 
 CONFIG = "name: {name}\ncorpus: {corpus}\nstrategies: [{{name: bm25, kind: bm25}}]\n"
 
@@ -32,22 +30,12 @@ def test_discover_is_sorted_and_skips_what_is_no_gold_set(tmp_path):
     ]
 
 
-def test_discover_does_not_read_the_files(tmp_path):
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "gold_set.yaml").write_text("{")
-    assert list(discover(tmp_path)) == ["broken"]
-
-
 @pytest.mark.parametrize(("name", "code"), [("no such", "missing_folder"), ("sets", "bad_name")])
 def test_discover_refuses(tmp_path, name, code):
     _configure(tmp_path / "sets" / "has space")
     with pytest.raises(InputError) as caught:
         discover(tmp_path / name)
     assert [problem.code for problem in caught.value.problems] == [code]
-
-
-def test_shipped_gold_sets_are_discovered(project_root):
-    assert "smoke" in discover(project_root / "gold_sets")
 
 
 def test_dates_and_versions_stay_texts(tmp_path):
@@ -92,26 +80,6 @@ def test_trec_topics(tmp_path):
     assert gold.judgements["line"].tolist() == [1, 2, 3]
 
 
-def test_unknown_keys_of_a_question_are_left_out(make_gold):
-    gold = load_gold(
-        make_gold(
-            [
-                {
-                    "_id": "q1",
-                    "text": "a",
-                    "answerable": False,
-                    "tags": ["x"],
-                    "metadata": {"a": [1]},
-                    "level": "span",
-                }
-            ]
-        )
-    )
-    assert QUERIES.check(gold.queries).to_dict("records") == [
-        {"query_id": "q1", "text": "a", "answerable": False, "tags": ["x"], "group_id": "q1"}
-    ]
-
-
 def test_gold_hash_covers_the_files_and_not_the_strategies(smoke, tmp_path):
     copy = tmp_path / "smoke"
     shutil.copytree(smoke, copy)
@@ -126,11 +94,6 @@ def test_gold_hash_covers_the_files_and_not_the_strategies(smoke, tmp_path):
         (copy / "paraphrases.jsonl").read_text().replace("hot backup", "live backup")
     )
     assert len({first, second, load_gold(copy).gold_hash}) == 3
-
-
-def test_references_are_kept(shared_data):
-    gold = load_beir_gold(shared_data / "xquad", "test")
-    assert gold.references.iloc[0].tolist() == ["56beb4343aeaaa14008c925b", "308"]
 
 
 def _union_find(queries, pairs):

@@ -1,24 +1,30 @@
-"""Groundedness against a slow reference, by example in several scripts, and on human answers and labels."""
+"""Groundedness against a slow reference, by example and on human answers; and FK019."""
 
-import importlib
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.corpus import sentences
+from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import terms
-from rag_eval.measures.content import FUNCTION_WORDS, answer_sentences, comparable, names, numbers
 from rag_eval.measures.groundedness import (
+    FUNCTION_WORDS,
     SUPPORTED,
+    VIOLATIONS,
     DocumentFrequencies,
+    Gap,
+    answer_sentences,
+    comparable,
     document_frequencies,
     groundedness,
+    names,
+    numbers,
+    retrieval_gaps,
 )
-from rag_eval.measures.support import INTERCEPT, PER_ANY, PER_SCORE, support_probability
 
 IGNORED = set(terms(" ".join(FUNCTION_WORDS)))
 
@@ -27,8 +33,8 @@ def one(answer: str, *evidence: str) -> float:
     return float(groundedness([answer], [evidence]).value[0])
 
 
-def slow_share(sentence: str, evidence: list[str], corpus: list[str]) -> tuple[float, int, int]:
-    """The definition, word by word and window by window."""
+def slow_share(sentence: str, evidence: list[str], corpus: list[str]) -> float:
+    """Compute the definition word by word and window by window."""
     containing = [set(terms(comparable(text))) for text in corpus]
 
     def weight(term: str) -> float:
@@ -37,18 +43,13 @@ def slow_share(sentence: str, evidence: list[str], corpus: list[str]) -> tuple[f
 
     wanted = sorted(set(terms(comparable(sentence))))
     whole = sum(map(weight, wanted))
-    best = (-1.0, -1, -1)
-    for at, text in enumerate(evidence):
+    best = 0.0
+    for text in evidence:
         parts = [set(terms(comparable(text[start:end]))) for start, end in sentences.spans(text)]
         for first in range(max(len(parts) - 2, 1) if parts else 0):
-            found = sum(
-                weight(term)
-                for term in wanted
-                if any(term in part for part in parts[first : first + 3])
-            )
-            if found > best[0] + 1e-4:
-                best = (found, at, first)
-    return (max(best[0], 0.0) / whole if whole else math.nan, best[1], best[2])
+            window = set().union(*parts[first : first + 3])
+            best = max(best, sum(weight(term) for term in wanted if term in window))
+    return best / whole if whole else math.nan
 
 
 WORDS = st.sampled_from(
@@ -76,17 +77,11 @@ def test_the_join_gives_what_the_definition_says(cases):
     found = groundedness(answers, evidence)
     assert len(found.value) == len(answers)
     for at, sentence in enumerate(found.sentences):
-        share, text, first = (
-            slow_share(sentence, evidence[found.answer_of[at]], corpus)
-            if corpus
-            else (found.share[at], -1, -1)
-        )
-        assert found.share[at] == pytest.approx(share, abs=1e-4, nan_ok=True)
-        if share > 0:
-            assert (found.text[at], found.first[at]) == (text, first)
+        if corpus:
+            share = slow_share(sentence, evidence[found.answer_of[at]], corpus)
+            assert found.share[at] == pytest.approx(share, abs=1e-4, nan_ok=True)
     bounded = found.score[~np.isnan(found.score)]
     assert ((bounded >= 0) & (bounded <= 1)).all()
-    assert (found.share_anywhere >= found.share - 1e-9)[~np.isnan(found.share)].all()
 
 
 def test_an_answer_scores_the_same_in_any_company_once_the_corpus_is_given():
@@ -117,10 +112,10 @@ def test_blocks_do_not_change_scores(monkeypatch):
         for number in range(30)
     ]
     whole = groundedness(answers, evidence)
-    monkeypatch.setattr("rag_eval.measures.windows._CELLS", 40)
+    monkeypatch.setattr("rag_eval.measures.groundedness._CELLS", 40)
     monkeypatch.setattr("rag_eval.measures.groundedness._BLOCK", 3)
     parts = groundedness(answers, evidence)
-    for name in ("score", "share", "numbers_share", "names_share", "text", "first", "value"):
+    for name in ("score", "share", "value"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name))
 
 
@@ -138,7 +133,10 @@ SUPPORTED_CASES = {
     "spelled out": ("The village has 7 churches.", "The village has seven churches."),
     "named one sentence, it the next": (
         "The Eiffel Tower is repainted every seven years with brown paint.",
-        "The Eiffel Tower stands in Paris. It is iron. Ships pass. Dogs bark. It is repainted with brown paint every seven years.",
+        (
+            "The Eiffel Tower stands in Paris. It is iron. Ships pass. Dogs bark. It is repainted "
+            "with brown paint every seven years."
+        ),
     ),
     "citation marks aside": (
         "The village has seven churches [12].",
@@ -167,7 +165,10 @@ UNSUPPORTED_CASES = {
     ),
     "spread too far": (
         "Iron tower painted brown.",
-        "Iron is a metal. Ships sail. Dogs bark. Cows eat. A tower. Fish swim. Bees fly. Brown bears.",
+        (
+            "Iron is a metal. Ships sail. Dogs bark. Cows eat. A tower. Fish swim. Bees fly. "
+            "Brown bears."
+        ),
     ),
     "other identifier": (
         "Use `frame.sort_index` here.",
@@ -200,8 +201,6 @@ def test_an_answer_without_content_has_no_value(answer):
 def test_nothing_at_all():
     found = groundedness([], [])
     assert len(found.value) == len(found.score) == 0
-    with pytest.raises(ValueError, match="2 answers but evidence for 1"):
-        groundedness(["a", "b"], [[]])
 
 
 def test_the_mean_and_the_share_are_over_sentences():
@@ -238,7 +237,10 @@ def test_hostile_sizes_take_no_quadratic_time():
 def interval(
     own: np.ndarray, other: np.ndarray, resamples: int = 2000
 ) -> tuple[float, float, float]:
-    """AUROC of pairs that belong to the same question, with a 95 % bootstrap interval over questions."""
+    """Return the AUROC of pairs of the same question, with a 95 % bootstrap interval.
+
+    The bootstrap draws questions.
+    """
     wins = (own[:, None] > other) + 0.5 * (own[:, None] == other)
     weights = np.random.default_rng(5).multinomial(
         len(own), np.full(len(own), 1 / len(own)), size=resamples
@@ -277,32 +279,81 @@ def test_clapnq_answers_are_told_apart_on_their_own_and_the_nearest_other_passag
     assert low >= 0.96, (auroc, low, high)
 
 
-@pytest.fixture(scope="module")
-def expertqa(shared_data, project_root):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(project_root / "benchmarks"))
-        script = importlib.import_module("fit_groundedness")
-    claims = script.load(shared_data)
-    return script, claims, np.nan_to_num(groundedness(claims.texts, claims.evidence).value)
+# FK019
+
+FRANCE = ("The capital of France is Paris.",)
+CASES = [
+    json.loads(line)
+    for line in Path(__file__).with_name("gap_cases.jsonl").read_text("utf-8").splitlines()
+]
 
 
-def test_expertqa_labels_are_reached_and_the_shipped_coefficients_are_the_fitted_ones(expertqa):
-    from sklearn.metrics import brier_score_loss, roc_auc_score
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["answer"][:40] or "(empty)")
+def test_gap_verdict(case):
+    (found,) = retrieval_gaps([case["answer"]], [case["retrieved"]])
+    assert (found.reason, found.violation) == (case["reason"], case["reason"] in VIOLATIONS)
 
-    script, claims, score = expertqa
-    seen, unseen = claims.fitted, ~claims.fitted
-    np.testing.assert_allclose(
-        script.fit(score[seen], claims.supported[seen]), [INTERCEPT, PER_SCORE, PER_ANY], atol=0.002
+
+def test_the_batch_is_judged_as_its_members_are():
+    found = retrieval_gaps(
+        [case["answer"] for case in CASES], [case["retrieved"] for case in CASES]
     )
-    probability, truth = support_probability(score[unseen]), claims.supported[unseen]
-    assert roc_auc_score(truth, probability) >= 0.77
-    assert brier_score_loss(truth, probability) < 0.7 * truth.mean() * (1 - truth.mean())
-    assert script.calibration_error(truth, probability) < 0.05
+    pairs = zip(CASES, found, strict=True)
+    differing = [gap.reason for case, gap in pairs if case["reason"] != gap.reason]
+    # the batch's own document frequencies weigh words otherwise; phrases stay
+    assert all(reason.startswith("content_") for reason in differing)
+    assert len(differing) <= 0.05 * len(CASES)
 
 
-def test_support_probability_rises_with_the_score_and_keeps_nan():
-    probability = support_probability(np.linspace(0, 1, 50))
-    assert (np.diff(probability) > 0).all()
-    assert probability[0] < 0.1
-    assert probability[-1] > 0.7
-    assert np.isnan(support_probability([np.nan])).all()
+def test_human_answers_use_their_own_passage_and_no_other(shared_data):
+    rows = [
+        json.loads(line)
+        for line in (shared_data / "clapnq" / "clapnq_dev_answerable.jsonl")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    ]
+    answers, passages = (
+        [row["output"][0]["answer"] for row in rows],
+        [row["passages"][0]["text"] for row in rows],
+    )
+    own = retrieval_gaps(answers, [[passage] for passage in passages])
+    other = retrieval_gaps(answers, [[passage] for passage in passages[1:] + passages[:1]])
+    assert sum(found.violation for found in own) <= 0.02 * len(rows)
+    assert sum(found.violation for found in other) >= 0.98 * len(rows)
+    assert {found.reason for found in own + other} <= {
+        "content_used",
+        "content_unused",
+    }  # a text without a phrase shows no phrase
+
+
+@pytest.mark.parametrize(
+    "answer", ["Berlin lies on the Spree.", "", "Without the documents: Berlin."]
+)
+def test_retrieval_that_sets_the_tone_is_exempt(answer):
+    assert retrieval_gaps([answer], [FRANCE], purpose="context")[0] == Gap(
+        violation=False, reason="context_only"
+    )
+
+
+def test_structured_citations_count():
+    assert retrieval_gaps(["Berlin.", "Berlin."], [FRANCE, FRANCE], cites=[True, False]) == [
+        Gap(violation=False, reason="cited"),
+        Gap(violation=True, reason="content_unused"),
+    ]
+
+
+def test_what_decided_is_named_and_short():
+    (reference, used) = retrieval_gaps(
+        ["As described in the documents, so it is.", "Paris is the capital of France. " * 40],
+        [FRANCE, FRANCE],
+    )
+    assert reference.detail == "As described in the documents"
+    assert used.detail == "Paris is the capital of France."
+    assert len(retrieval_gaps(["paris france capital " * 400], [FRANCE])[0].detail) <= 120
+
+
+@given(st.text(max_size=400))
+@settings(max_examples=200, deadline=None)
+def test_any_text_can_be_judged(text):
+    (found,) = retrieval_gaps([text], [FRANCE])
+    assert found.violation == (found.reason in VIOLATIONS)

@@ -1,3 +1,5 @@
+"""Paired comparisons: by definition, and whether test and interval keep their level."""
+
 import itertools
 import math
 
@@ -6,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.measures.paired import holm, paired_comparison, sign_flip_p
+from rag_eval.measures.paired import holm, paired_comparison
+
+
+def p_of(differences, **options):
+    values = np.asarray(differences, dtype=float)
+    zero = np.zeros_like(values)
+    return paired_comparison(
+        values, zero, np.arange(len(values)), 3, unit_range=False, **options
+    ).p[0]
 
 
 def test_sign_flips_approach_the_exact_test():
@@ -17,29 +27,25 @@ def test_sign_flips_approach_the_exact_test():
             for signs in itertools.product((-1, 1), repeat=8)
         ]
     )
-    assert sign_flip_p(sums[:, None], seed=3, flips=50_000)[0] == pytest.approx(exact, abs=0.005)
+    assert p_of(sums, flips=50_000) == pytest.approx(exact, abs=0.005)
 
 
 def test_p_is_never_zero_and_one_without_a_difference():
-    assert sign_flip_p(np.ones((60, 1)), seed=1, flips=999)[0] == pytest.approx(1 / 1000)
-    assert sign_flip_p(np.zeros((60, 1)), seed=1)[0] == 1
+    assert p_of(np.ones(60), flips=999) == pytest.approx(1 / 1000)
+    assert p_of(np.zeros(60)) == 1
     # 0.1 + 0.2 - 0.3 is not 0 in floating point; the flips must still all count
-    assert sign_flip_p(np.array([[0.1], [0.2], [-0.3]]), seed=1)[0] == 1
+    assert p_of([0.1, 0.2, -0.3]) == 1
 
 
 def test_direction_counts_and_delta():
-    a, b = (
-        np.array([[0.5, 2.0], [1.0, 3.0], [0.2, 1.0], [math.nan, 5.0]]),
-        np.array([[0.5, 3.0], [0.5, 2.0], [0.6, 2.0], [0.1, 5.0]]),
-    )
+    a = np.array([[0.5, 2.0], [1.0, 3.0], [0.2, 1.0], [math.nan, 5.0]])
+    b = np.array([[0.5, 3.0], [0.5, 2.0], [0.6, 2.0], [0.1, 5.0]])
     found = paired_comparison(
         a, b, np.arange(4), seed=1, higher_is_better=[True, False], unit_range=[True, False]
     )
     np.testing.assert_allclose(found.delta, [0.1 / 3, -0.25])
-    assert found.n_better.tolist() == [1, 2]
-    assert found.n_worse.tolist() == [1, 1]
-    assert found.n_tied.tolist() == [1, 1]
-    assert found.n_groups.tolist() == [3, 4]
+    counts = (found.n_better, found.n_worse, found.n_tied, found.n_groups)
+    assert [part.tolist() for part in counts] == [[1, 2], [1, 1], [1, 1], [3, 4]]
     assert ((found.ci_low < found.delta) & (found.delta < found.ci_high)).all()
 
 
@@ -50,8 +56,7 @@ def test_swapping_the_strategies_mirrors_everything():
     np.testing.assert_allclose(
         [one.delta, one.ci_low, one.ci_high], [-other.delta, -other.ci_high, -other.ci_low]
     )
-    assert one.p == other.p
-    assert (one.n_better, one.n_worse) == (other.n_worse, other.n_better)
+    assert (one.p, one.n_better, one.n_worse) == (other.p, other.n_worse, other.n_better)
     assert one.minimum_detectable == pytest.approx(other.minimum_detectable)
 
 
@@ -63,27 +68,24 @@ def test_equal_strategies_are_not_certain_to_be_equal():
     assert math.isnan(found.minimum_detectable[0])
 
 
-def test_nothing_scored_by_both_is_nan_and_one_group_has_no_interval():
+def test_no_common_query_is_nan_and_one_group_has_no_interval():
     nothing = paired_comparison([math.nan, 1.0], [1.0, math.nan], [0, 1], seed=1)
-    assert all(
-        math.isnan(part[0])
-        for part in (nothing.delta, nothing.ci_low, nothing.p, nothing.minimum_detectable)
-    )
+    figures = (nothing.delta, nothing.ci_low, nothing.p, nothing.minimum_detectable)
+    assert all(math.isnan(part[0]) for part in figures)
     assert (nothing.n_better[0], nothing.n_groups[0]) == (0, 0)
     single = paired_comparison([1.0, 1.0], [0.0, 0.5], [3, 3], seed=1)
     assert (single.delta[0], single.n_groups[0], single.p[0]) == (0.75, 1, 1)
     assert math.isnan(single.ci_low[0])
+    with pytest.raises(ValueError, match="the same queries"):
+        paired_comparison([1.0], [1.0, 2.0], [0], seed=1)
 
 
 def test_queries_of_a_group_flip_together():
     """Sixty queries in three groups give no p under 2 / 8."""
-    found = paired_comparison(
-        np.ones(60), np.linspace(0, 0.5, 60), np.repeat([0, 1, 2], 20), seed=1
-    )
-    assert found.p[0] == pytest.approx(0.25, abs=0.02)
-    assert (
-        paired_comparison(np.ones(60), np.linspace(0, 0.5, 60), np.arange(60), seed=1).p[0] < 0.001
-    )
+    a, b = np.ones(60), np.linspace(0, 0.5, 60)
+    grouped = paired_comparison(a, b, np.repeat([0, 1, 2], 20), seed=1)
+    assert grouped.p[0] == pytest.approx(0.25, abs=0.02)
+    assert paired_comparison(a, b, np.arange(60), seed=1).p[0] < 0.001
 
 
 @given(st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), max_size=12))
@@ -103,10 +105,49 @@ def test_holm_equals_its_definition(p):
             assert ours == pytest.approx(max(steps))
 
 
-def test_holm_keeps_the_shape():
-    assert holm([[0.01, 0.04], [0.03, math.nan]]).shape == (2, 2)
+RUNS = 6
 
 
-def test_shapes_are_checked():
-    with pytest.raises(ValueError, match="the same queries"):
-        paired_comparison([1.0], [1.0, 2.0], [0], seed=1)
+@pytest.mark.parametrize("n", [50, 300])
+def test_interval_and_test_keep_their_level(n):
+    """Two strategies of equal quality on the same questions, 2,000 times."""
+    rng = np.random.default_rng(21)
+    rate = rng.beta(1.6, 0.4, size=(n, 2000))
+    a, b = (
+        rng.binomial(RUNS, np.clip(rate + rng.normal(0, 0.1, rate.shape), 0, 1)) / RUNS
+        for _ in range(2)
+    )
+    found = paired_comparison(a, b, np.arange(n), seed=2, flips=1000, resamples=1000)
+    assert 0.93 <= ((found.ci_low <= 0) & (found.ci_high >= 0)).mean() <= 0.97
+    assert 0.035 <= (found.p <= 0.05).mean() <= 0.065
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [50, 108, 300])
+@pytest.mark.parametrize("rate", [0.01, 0.02, 0.05, 0.1, 0.3])
+@pytest.mark.parametrize("won", [0.5, 0.75, 1.0])
+def test_strategies_that_differ_on_few_queries(n, rate, won):
+    """The bootstrap alone covers 86 % here."""
+    rng = np.random.default_rng(31)
+    size = (n, 3000)
+    signs = (rng.random(size) < rate) * np.where(rng.random(size) < won, 1.0, -1.0)
+    difference = signs * rng.integers(1, RUNS + 1, size=size) / RUNS
+    truth = rate * (2 * won - 1) * (RUNS + 1) / 2 / RUNS
+    found = paired_comparison(
+        difference, np.zeros(size), np.arange(n), seed=2, flips=500, resamples=1000
+    )
+    assert ((found.ci_low <= truth) & (truth <= found.ci_high)).mean() >= 0.92
+    if won == 0.5:  # equal strategies are told apart in at most 1 of 20 gold sets
+        assert (found.p <= 0.05).mean() <= 0.06
+
+
+def test_the_minimum_detectable_difference_has_a_power_of_four_fifths():
+    # (1.98 + 0.85) / sqrt(100) = 0.283 for differences of standard deviation 1
+    n, shift = 100, 0.28
+    difference = np.random.default_rng(22).normal(shift, 1.0, size=(n, 2000))
+    zero = np.zeros_like(difference)
+    found = paired_comparison(
+        difference, zero, np.arange(n), seed=2, flips=500, resamples=50, unit_range=False
+    )
+    assert np.median(found.minimum_detectable) == pytest.approx(shift, abs=0.01)
+    assert (found.p <= 0.05).mean() == pytest.approx(0.8, abs=0.04)

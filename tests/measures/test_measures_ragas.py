@@ -1,26 +1,21 @@
-"""The bridge to ragas: real ragas against a local server that plays the judge, and our recall against its own."""
+"""The bridge to ragas: real ragas against a local server that plays the judge."""
 
 import asyncio
-import json
 import math
 import subprocess
 import sys
-import warnings
 
 import numpy as np
 import pytest
 from ragas_fake_server import FakeJudge
 
-from rag_eval.measures.levels import Spans, span_recall
-from rag_eval.measures.ragas_bridge import (
+from rag_eval.measures.ragas import (
     Limits,
     Sample,
-    faithfulness,
     faithfulness_record,
     is_sampled,
-    single_turn_samples,
+    judge_faithfulness,
 )
-from rag_eval.measures.ranking import Qrels, score_rankings
 
 CONTEXT = ("The Eiffel Tower stands in Paris. It was completed in 1889.",)
 SAMPLES = [
@@ -42,7 +37,7 @@ def ask(judge, samples=SAMPLES, **how):
     import openai
 
     how = {"limits": QUICK} | how
-    return faithfulness(
+    return judge_faithfulness(
         samples,
         lambda: openai.AsyncOpenAI(base_url=judge.base_url, api_key="fake", max_retries=1),
         "judge",
@@ -60,7 +55,7 @@ def test_a_good_judge_is_believed():
             request["response_format"]["type"] == "json_object" for request in judge.requests
         )
         assert all(request["model"] == "judge" for request in judge.requests)
-    record = faithfulness_record(found, [0, 1, 2], 1, 200)
+    record = faithfulness_record(found, np.arange(3), 1, 200)
     assert (record.value, record.n_scored, record.n_failed, record.n_groups, record.reason) == (
         0.5,
         3,
@@ -85,7 +80,7 @@ def test_a_bad_judge_is_counted(behaviour, failure):
         found = ask(judge, SAMPLES[:2])
     assert np.isnan(found.value).all()
     assert found.failure == [failure, failure]
-    record = faithfulness_record(found, [0, 1], 1, 200)
+    record = faithfulness_record(found, np.arange(2), 1, 200)
     assert math.isnan(record.value)
     assert (record.n_attempted, record.n_scored, record.n_failed, record.reason) == (
         2,
@@ -143,7 +138,7 @@ def test_what_cannot_be_judged_is_not_asked():
         )
         assert not judge.requests
     assert not found.eligible.any()
-    assert faithfulness_record(found, range(4), 1, 200).reason == "no answer was in the sample"
+    assert faithfulness_record(found, np.arange(4), 1, 200).reason == "no answer was in the sample"
 
 
 def test_the_sample_is_the_same_every_time_and_grows_with_the_rate():
@@ -153,74 +148,16 @@ def test_the_sample_is_the_same_every_time_and_grows_with_the_rate():
     assert 150 < len(small) < 250
     assert not any(is_sampled(name, 0) for name in ids)
     assert all(is_sampled(name, 1) for name in ids)
-    with pytest.raises(ValueError, match="rate is 2"):
-        faithfulness([], lambda: None, "judge", rate=2)
 
 
 def test_without_a_sample_ragas_is_not_imported(project_root):
     code = (
-        "import sys, rag_eval.measures.ragas_bridge as bridge\n"
-        "bridge.single_turn_samples([bridge.Sample('q', 'Why?', 'So.', ('So it is.',))])\n"
-        "bridge.faithfulness([bridge.Sample('q', 'Why?', 'So.', ('So it is.',))], None, 'm', rate=0)\n"
+        "import sys, rag_eval.measures.ragas as bridge\n"
+        "bridge.judge_faithfulness([bridge.Sample('q', 'Why?', 'So.', ('So it is.',))], None, "
+        "'m', rate=0)\n"
         "print(sorted({'ragas', 'openai', 'instructor', 'langchain_core'} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=project_root, timeout=120
     )
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
-
-
-@pytest.fixture(scope="module")
-def ragas():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import ragas.dataset_schema
-        import ragas.metrics
-    return ragas
-
-
-def test_the_export_is_what_ragas_reads(ragas):
-    samples = [
-        *SAMPLES,
-        Sample(
-            "q", "Wo?\n", "Da – „dort“.", CONTEXT, "Dort.", ("Dort ist es.",), ("c1", "c2"), ("c1",)
-        ),
-    ]
-    lines = single_turn_samples(samples).splitlines()
-    read = [ragas.dataset_schema.SingleTurnSample(**json.loads(line)) for line in lines]
-    assert [item.user_input for item in read] == [sample.user_input for sample in samples]
-    assert (read[-1].response, read[-1].reference, read[-1].retrieved_context_ids) == (
-        "Da – „dort“.",
-        "Dort.",
-        ["c1", "c2"],
-    )
-    assert read[0].reference is None
-    assert list(json.loads(lines[-1])) == sorted(json.loads(lines[-1]))
-
-
-def test_recall_of_chunks_is_that_of_ragas(ragas):
-    rng = np.random.default_rng(7)
-    n, depth, n_chunks = 60, 10, 25
-    rankings = np.array([rng.permutation(n_chunks)[:depth] for _ in range(n)])
-    gold = [rng.permutation(n_chunks)[: rng.integers(1, 8)] for _ in range(n)]
-    rows = np.repeat(np.arange(n), [len(items) for items in gold])
-    qrels = Qrels.from_rows(rows, np.concatenate(gold), np.ones(len(rows), dtype=int), n)
-    ours = score_rankings(rankings, qrels, np.arange(n), [f"R@{depth}"])[:, 0]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        metric = ragas.metrics.IDBasedContextRecall()
-        theirs = [
-            asyncio.run(
-                metric.single_turn_ascore(
-                    ragas.dataset_schema.SingleTurnSample(
-                        retrieved_context_ids=ranked.tolist(), reference_context_ids=items.tolist()
-                    )
-                )
-            )
-            for ranked, items in zip(rankings, gold, strict=True)
-        ]
-    np.testing.assert_allclose(ours, theirs)
-    # a span that one chunk carries is that chunk: evidence spans give the same
-    indptr = np.concatenate([[0], np.cumsum([len(items) for items in gold])])
-    spans = Spans(indptr, np.arange(len(rows) + 1), np.concatenate(gold))
-    np.testing.assert_allclose(span_recall(rankings, spans, np.arange(n), [depth])[:, 0], theirs)

@@ -1,4 +1,4 @@
-"""score_rankings against ir-measures called naively, and against a slow, obviously correct reference."""
+"""Ranking measures against ir-measures and slow references: labels, levels, spans."""
 
 import math
 
@@ -9,10 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.measures.bounds import precision_bounds
-from rag_eval.measures.labels import parse_label
-from rag_eval.measures.ranking import Qrels, relevant_ranks, score_rankings
-from rag_eval.records.problems import InputError
+from rag_eval.core.errors import InputError
+from rag_eval.measures.ranking import (
+    Extents,
+    Qrels,
+    Spans,
+    collapse,
+    judged_label,
+    labels_at,
+    machine_name,
+    parse_label,
+    precision_upper_bound,
+    relevant_ranks,
+    score_rankings,
+    span_carriers,
+    span_ranks,
+)
 
 LABELS = (
     "R@1",
@@ -186,7 +198,7 @@ def test_repeated_labels_and_no_labels():
 
 
 def test_same_item_in_many_rankings_of_many_queries():
-    """Seeds repeat rankings: equal rankings are scored once, and the values still belong to their own rows."""
+    """Seeds repeat rankings: equal rankings are scored once, and each row keeps its own values."""
     qrels = Qrels.from_rows([0, 1, 1], [3, 3, 4], [1, 1, 1], 2)
     items = np.array([[3, 5], [3, 5], [5, 3], [3, 5], [4, 3]])
     assert score_rankings(items, qrels, [0, 0, 0, 1, 1], ["RR", "R@2"]).tolist() == [
@@ -214,26 +226,12 @@ def test_defective_input_is_refused():
 
 @given(cases(), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
-def test_precision_bounds_hold_every_completion_of_the_judgements(case, k):
+def test_the_upper_bound_of_precision_takes_unjudged_items_as_relevant(case, k):
     golds, runs, _ = case
-    items, qrels, query_of = arrays(*case)
-    bounds = precision_bounds(items, qrels, query_of, k)
-    for row, (q, ranking) in enumerate(runs):
-        value = slow(f"P@{k}", ranking, golds[q])
-        # all unjudged items relevant, the query's eligibility decided by the real judgements
-        full = (
-            math.nan
-            if math.isnan(value)
-            else sum(golds[q].get(item, 1) > 0 for item in ranking[:k]) / k
-        )
-        np.testing.assert_allclose(
-            [bounds.value[row], bounds.low[row], bounds.high[row]], [value, value, full]
-        )
-
-
-def test_precision_bounds_refuse_no_cutoff():
-    with pytest.raises(ValueError, match="k is 0"):
-        precision_bounds([[1]], Qrels.from_rows([0], [1], [1], 1), [0], 0)
+    for bound, (q, ranking) in zip(precision_upper_bound(*arrays(*case), k), runs, strict=True):
+        eligible = any(gain > 0 for gain in golds[q].values())
+        full = sum(golds[q].get(item, 1) > 0 for item in ranking[:k]) / k
+        np.testing.assert_allclose(bound, full if eligible else math.nan)
 
 
 @given(
@@ -261,3 +259,179 @@ def test_every_relevant_item_has_its_rank(runs, gold):
         for item, gain in gold[query].items()
         if gain > 0
     )
+
+
+# labels
+
+PAIRS = [
+    ("R@10", "recall_at_10"),
+    ("Success@5", "success_at_5"),
+    ("P@5", "precision_at_5"),
+    ("RR", "mrr"),
+    ("RR@10", "mrr_at_10"),
+    ("nDCG@10", "ndcg_at_10"),
+    ("nDCG", "ndcg"),
+    ("AP", "map"),
+    ("Judged@10", "judged_at_10"),
+]
+
+
+@pytest.mark.parametrize(("screen", "machine"), PAIRS)
+def test_labels_have_machine_names(screen, machine):
+    assert machine_name(screen) == machine
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["R", "P", "R@0", "R@-1", "R@1.5", "recall_at_10", "R@10 ", "", "Foo@3", "R@010"],
+)
+def test_other_labels_are_refused_with_what_is_accepted(bad):
+    with pytest.raises(InputError) as caught:
+        machine_name(bad)
+    assert caught.value.problems[0].found == bad
+    assert "nDCG@k" in caught.value.problems[0].accepted
+
+
+def test_labels_are_those_of_ir_measures():
+    import ir_measures
+
+    for screen, _ in PAIRS:
+        name, k = parse_label(screen)
+        measure = getattr(ir_measures, name)
+        assert str(measure if k is None else measure @ k) == screen
+
+
+@pytest.mark.parametrize(
+    ("level", "judged"), [("document", ("Judged@1", "Judged@5")), ("span", ())]
+)
+def test_every_k_is_measured(level, judged):
+    swept = ("R@1", "R@5", "Success@1", "Success@5", "P@1", "P@5")
+    assert labels_at(level, [1, 5]) == (*swept, "RR", "nDCG@10", *judged)
+
+
+def test_judged_stands_beside_measures_with_the_same_cutoff():
+    assert [judged_label(name) for name in ("R@10", "RR", "Judged@10", "delta_s")] == [
+        "Judged@10",
+        "Judged",
+        None,
+        None,
+    ]
+
+
+# levels
+
+CHUNKS = 12
+
+
+@given(
+    st.lists(st.lists(st.integers(0, CHUNKS - 1), unique=True, max_size=8), max_size=6),
+    st.lists(st.integers(-1, 4), min_size=CHUNKS, max_size=CHUNKS),
+    st.integers(0, 10),
+)
+@settings(max_examples=200, deadline=None)
+def test_collapse_keeps_the_best_rank_of_each_group(rankings, group_of, depth_out):
+    chunks = np.full((len(rankings), 8), -1)
+    expected = np.full((len(rankings), depth_out), -1)
+    for row, ranking in enumerate(rankings):
+        chunks[row, : len(ranking)] = ranking
+        seen = list(dict.fromkeys(group_of[chunk] for chunk in ranking if group_of[chunk] >= 0))[
+            :depth_out
+        ]
+        expected[row, : len(seen)] = seen
+    np.testing.assert_array_equal(collapse(chunks, group_of, depth_out), expected)
+
+
+@st.composite
+def span_cases(draw):
+    n_queries = draw(st.integers(1, 3))
+    golds = [
+        draw(st.lists(st.lists(st.integers(0, CHUNKS - 1), max_size=3, unique=True), max_size=4))
+        for _ in range(n_queries)
+    ]
+    runs = draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, n_queries - 1),
+                st.lists(st.integers(0, CHUNKS - 1), unique=True, max_size=6),
+            ),
+            max_size=5,
+        )
+    )
+    return golds, runs
+
+
+def span_arrays(golds, runs):
+    spans = [carriers for gold in golds for carriers in gold]
+    chunks = np.full((len(runs), 6), -1)
+    for row, (_, ranking) in enumerate(runs):
+        chunks[row, : len(ranking)] = ranking
+    indptr = np.cumsum([0, *map(len, golds)])
+    carrier_indptr = np.cumsum([0, *map(len, spans)])
+    carriers = np.array([chunk for span in spans for chunk in span], dtype=np.int64)
+    return (
+        chunks,
+        Spans(indptr, carrier_indptr, carriers),
+        np.array([q for q, _ in runs], dtype=np.int64),
+    )
+
+
+@given(span_cases())
+@settings(max_examples=200, deadline=None)
+def test_span_measures_equal_a_slow_reference(case):
+    golds, runs = case
+    chunks, spans, query_of = span_arrays(golds, runs)
+    ks = [1, 3, 10]
+    found = span_ranks(chunks, spans, query_of)
+    recall, first = np.stack([found.recall(k) for k in ks], axis=1), found.first
+    owner, each = found.owner, found.rank
+    np.testing.assert_equal(found.reciprocal(None), 1 / first)
+    np.testing.assert_equal(found.success(3), np.where(np.isnan(first), np.nan, first <= 3))
+    for row, (q, ranking) in enumerate(runs):
+        for column, k in enumerate(ks):
+            carried = sum(any(chunk in span for chunk in ranking[:k]) for span in golds[q])
+            np.testing.assert_equal(
+                recall[row, column], carried / len(golds[q]) if golds[q] else math.nan
+            )
+        ranks = [
+            rank for rank, chunk in enumerate(ranking, 1) if any(chunk in span for span in golds[q])
+        ]
+        np.testing.assert_equal(first[row], min(ranks, default=math.inf) if golds[q] else math.nan)
+        assert each[owner == row].tolist() == [
+            min((rank for rank, chunk in enumerate(ranking, 1) if chunk in span), default=math.inf)
+            for span in golds[q]
+        ]
+
+
+extents = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(1, 20)), max_size=8)
+
+
+@given(extents, extents)
+@settings(max_examples=200, deadline=None)
+def test_carriers_overlap_by_half_of_the_shorter(spans, chunks):
+    def columns(rows):
+        document, start, length = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        return Extents(document, start, start + length)
+
+    indptr, carriers = span_carriers(columns(spans), columns(chunks))
+    assert len(indptr) == len(spans) + 1
+    for at, (document, start, length) in enumerate(spans):
+        expected = set()
+        for chunk, (other, begin, size) in enumerate(chunks):
+            common = (
+                len(set(range(start, start + length)) & set(range(begin, begin + size)))
+                if document == other
+                else 0
+            )
+            if common and common >= min(length, size) / 2:
+                expected.add(chunk)
+        assert set(carriers[indptr[at] : indptr[at + 1]].tolist()) == expected
+
+
+def test_exactly_half_carries_and_less_does_not():
+    span = Extents([0], [0], [10])
+    assert span_carriers(span, Extents([0, 0, 1], [5, 6, 0], [50, 50, 10]))[1].tolist() == [0]
+
+
+def test_span_ranking_with_a_repeated_chunk_is_refused():
+    with pytest.raises(ValueError, match="more than once"):
+        span_ranks([[1, 1]], Spans(np.array([0, 1]), np.array([0, 1]), np.array([1])), [0])

@@ -1,9 +1,12 @@
-"""Texts made to be slow to scan, of any size: name -> the piece that is repeated, or what makes the text."""
+"""Texts of any size that are slow to scan: name -> repeated piece, or function that builds it."""
 
 import base64
 import itertools
 
-_WORDS = "ignore disregard all previous prior instructions your the answer reply include insert output with in to user system prompt"
+_WORDS = (
+    "ignore disregard all previous prior instructions your the answer reply include insert output "
+    "with in to user system prompt"
+)
 
 REPEATED = {
     "comment_opens": "<!--",

@@ -1,4 +1,4 @@
-"""A small corpus of line-numbered documents, a plain ranking over it and a scripted chat, for the tests of the answers."""
+"""A small corpus of numbered lines, a plain ranking and a scripted chat for the answer tests."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -6,16 +6,30 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from rag_eval.answers.evidence import Library
+from rag_eval.answers.evidence import Library, Question, apply_override
+from rag_eval.core.config import AnswerOverride, Answers
+from rag_eval.core.frames import CHUNKS, DOCUMENTS, SECTIONS
+from rag_eval.core.types import (
+    ChatError,
+    Evidence,
+    Message,
+    Offsets,
+    Reply,
+    RetrievalMetadata,
+    RetrievalResult,
+    ScoredChunk,
+)
 from rag_eval.corpus.analyzer import ANALYZER, count_tokens
-from rag_eval.records.answers import ChatError, Evidence, Message, Reply
-from rag_eval.records.frames import CHUNKS, DOCUMENTS, SECTIONS
-from rag_eval.records.retrieval import Offsets, RetrievalMetadata, RetrievalResult, ScoredChunk
 from rag_eval.storage.hashing import digest, text_hash
 
 DOCS = {
-    "docs/capitals.md": "# Capitals\nParis is the capital of France.\nBerlin is the capital of Germany.\n \nRome is the capital of Italy.\nIt lies on the Tiber.\n",
-    "docs/setup.md": "# Setup\nInstall it with pip.\nSettings live in config/app.yaml.\nRun ./run.sh to start.\n",
+    "docs/capitals.md": (
+        "# Capitals\nParis is the capital of France.\nBerlin is the capital of Germany.\n \n"
+        "Rome is the capital of Italy.\nIt lies on the Tiber.\n"
+    ),
+    "docs/setup.md": (
+        "# Setup\nInstall it with pip.\nSettings live in config/app.yaml.\nRun ./run.sh to start.\n"
+    ),
     "api/frame.py": "def sort_values(by):\n    '''Sort by a column.'''\n    return by\n",
 }
 SECTION_LINES = {
@@ -94,7 +108,10 @@ def scored(doc_id: str, section: str, text: str, start: int = 0, rank: int = 1) 
 
 
 class Ranking:
-    """Ranks chunks by the words that they share with the query; chunks that share none are left out. Remembers what it was asked."""
+    """Ranks chunks by the words that they share with the query, and remembers its queries.
+
+    Chunks that share no word are left out.
+    """
 
     def __init__(self, corpus: Library) -> None:
         self.corpus = corpus
@@ -121,7 +138,7 @@ class Ranking:
 
 
 def evidence(*tokens: str) -> tuple[Evidence, ...]:
-    """Evidence of the small corpus by section, for example `docs/capitals.md#west`; all of it by default."""
+    """Return evidence of the small corpus by section (`docs/capitals.md#west`), or all of it."""
     corpus = library()
     rows = {str(section): row for row, section in enumerate(corpus.chunks["section_id"].tolist())}
     found = [
@@ -133,8 +150,15 @@ def evidence(*tokens: str) -> tuple[Evidence, ...]:
     return tuple(item for item in found if item is not None)
 
 
+def question(query_id: str, text: str, override: dict | None = None, **options) -> Question:
+    """A question of a gold set whose `answers` has these options."""
+    config = Answers.model_validate({"mode": "llm", "endpoint": "local", **options})
+    own = None if override is None else AnswerOverride.model_validate(override)
+    return Question(query_id, text, apply_override(config, own))
+
+
 class ScriptedChat:
-    """Plays one list of replies for each question, told apart by the question's own words in the prompt; the last is repeated.
+    """Plays a list of replies for each question and repeats the last reply.
 
     A reply is a text, a Reply, an exception, or a function of the messages.
     """
@@ -163,9 +187,14 @@ class ScriptedChat:
             else Reply(reply, tokens_in=10, tokens_out=5, seconds=0.5)
         )
 
-    def count(self, question: str) -> int:
-        """How often a question was asked."""
-        return sum(asked == question for asked, _ in self.asked)
 
-
-__all__ = ["DOCS", "ChatError", "Ranking", "ScriptedChat", "evidence", "library", "scored"]
+__all__ = [
+    "DOCS",
+    "ChatError",
+    "Ranking",
+    "ScriptedChat",
+    "evidence",
+    "library",
+    "question",
+    "scored",
+]

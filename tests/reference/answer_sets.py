@@ -1,4 +1,7 @@
-"""Public sets that say which sentences answer a question, in one shape, for the tests and benchmarks of the extractive answerer."""
+"""Public sets that mark the answering sentences of a question, in one shape.
+
+The tests and the benchmarks of the extractive answerer use them.
+"""
 
 import dataclasses
 import functools
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rag_eval.answers.pool import Passage, Pool
+from rag_eval.answers.extractive import Passage, Pool
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.retrieval.embedding import lsa
 from rag_eval.retrieval.lexical import Bm25s
@@ -21,9 +24,10 @@ POOL = 10
 class AnswerSet:
     """Questions with evidence and the spans of it that answer.
 
-    `gold` holds (passage, start, end) in the question's passages; empty where the evidence does not answer. `held_out` marks the
-    questions that nothing was fitted on. `background` is the corpus that the passages come from. `carried` says which questions the
-    publisher calls answerable, where that is not the same as having gold: one of CLAPnq's 300 has no selected sentence.
+    `gold` holds (passage, start, end) in the question's passages. It is empty where the evidence
+    does not answer. `held_out` marks the questions that no fit has used. `background` is the corpus
+    of the passages. `carried` marks the questions that the publisher calls answerable. It can
+    differ from having gold: one of the 300 questions of CLAPnq has no selected sentence.
     """
 
     name: str
@@ -53,7 +57,10 @@ def _indexed(row: dict) -> str:
 
 
 def clapnq(data: Path) -> AnswerSet:
-    """300 answerable questions with what any of their annotators selected, then 300 unanswerable ones, each with one passage."""
+    """Return 300 answerable and then 300 unanswerable questions, each with one passage.
+
+    The gold is every sentence that any annotator selected.
+    """
     rows = [
         row
         for part in ("answerable", "unanswerable")
@@ -103,7 +110,10 @@ def scifact_evidence(data: Path) -> AnswerSet:
 
 
 def scifact_open(data: Path) -> AnswerSet:
-    """The same claims, each once, with the ten abstracts that BM25 ranks first; evidence in an abstract that nobody judged counts as none."""
+    """Return the same claims, each once, with the ten abstracts that BM25 ranks first.
+
+    Evidence in an abstract without a judgement counts as none.
+    """
     corpus = _lines(data / "scifact" / "corpus.jsonl")
     place = {row["_id"]: i for i, row in enumerate(corpus)}
     claims = {row["_id"]: row["text"] for row in _lines(data / "scifact" / "queries.jsonl")}
@@ -118,7 +128,7 @@ def scifact_open(data: Path) -> AnswerSet:
     found = _bm25(background, [claims[claim] for claim in spans])
     passages = [
         [
-            Passage(corpus[row]["text"], corpus[row]["title"], score, rank)
+            Passage(corpus[row]["text"], corpus[row]["title"], rank)
             for rank, (row, score) in enumerate(zip(rows, scores, strict=True), start=1)
             if row >= 0
         ]
@@ -141,7 +151,11 @@ def _bm25(background: list[str], questions: list[str]):
 
 
 def xquad(data: Path) -> dict[str, AnswerSet]:
-    """Four readings of the English questions: the right paragraph, the nearest wrong one, ten retrieved ones, ten without the right one."""
+    """Return four readings of the English questions.
+
+    They hold the right paragraph, the nearest wrong paragraph, ten retrieved paragraphs, and ten
+    without the right paragraph.
+    """
     corpus = [
         row
         for part in ("corpus", "distractors")
@@ -159,7 +173,7 @@ def xquad(data: Path) -> dict[str, AnswerSet]:
 
     def passages(rows: list[int], scores: list[float]) -> list[Passage]:
         return [
-            Passage(corpus[row]["text"], corpus[row]["title"], score, rank)
+            Passage(corpus[row]["text"], corpus[row]["title"], rank)
             for rank, (row, score) in enumerate(zip(rows, scores, strict=False), start=1)
         ]
 
@@ -227,7 +241,11 @@ def candidate_labels(pool: Pool, gold: list[list[tuple[int, int, int]]]) -> np.n
 def precision_recall(
     extracts: list, gold: list[list[tuple[int, int, int]]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Per question: share of the cited sentences that are right, and share of the gold spans that a cited sentence matches; NaN without gold."""
+    """Return two shares per question; NaN without gold.
+
+    The first is the share of cited sentences that are right. The second is the share of gold spans
+    that a cited sentence matches.
+    """
     precision, recall = np.full(len(gold), np.nan), np.full(len(gold), np.nan)
     for i, (extract, spans) in enumerate(zip(extracts, gold, strict=True)):
         if not spans:

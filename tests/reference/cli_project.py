@@ -1,4 +1,4 @@
-"""A tiny gold set of our own layout, a BEIR folder and the command line, in-process or as a process of its own."""
+"""A tiny gold set in our layout, a BEIR folder and the command line, in-process or as a process."""
 
 import json
 import os
@@ -11,12 +11,21 @@ from typing import Any
 from click.testing import Result
 from typer.testing import CliRunner
 
-from rag_eval.cli import app
+from rag_eval.cli.app import app
 
 DOCUMENTS = {
-    "storage.md": "# Storage\n\n## Folder\n\nResults are kept in the folder named by the setting `results`.\n\n## Clean-up\n\nResults older than thirty days are deleted at midnight.\n",
-    "retries.md": "# Retries\n\n## Count\n\nA failed job is tried three more times.\n\n## Pause\n\nThe pause between two tries doubles each time.\n",
-    "alerts.md": "# Alerts\n\n## Channels\n\nAlerts leave by e-mail or as an HTTP POST.\n\n## Silence\n\nQuiet hours hold every alert back until morning.\n",
+    "storage.md": (
+        "# Storage\n\n## Folder\n\nResults are kept in the folder named by the setting "
+        "`results`.\n\n## Clean-up\n\nResults older than thirty days are deleted at midnight.\n"
+    ),
+    "retries.md": (
+        "# Retries\n\n## Count\n\nA failed job is tried three more times.\n\n## Pause\n\n"
+        "The pause between two tries doubles each time.\n"
+    ),
+    "alerts.md": (
+        "# Alerts\n\n## Channels\n\nAlerts leave by e-mail or as an HTTP POST.\n\n## Silence\n\n"
+        "Quiet hours hold every alert back until morning.\n"
+    ),
 }
 QUERIES: list[dict[str, Any]] = [
     {
@@ -122,13 +131,13 @@ class Project:
         ]
 
     def invoke(self, command: str, *more: str) -> Result:
-        """Run in this process; whatever is raised besides an exit shows itself."""
+        """Run in this process; let every exception except an exit through."""
         return CliRunner().invoke(app, self.arguments(command, *more), catch_exceptions=False)
 
     def process(
         self, command: str, *more: str, env: dict[str, str] | None = None
     ) -> "subprocess.CompletedProcess[str]":
-        """Run as a process of its own, as a user would."""
+        """Run in its own process, as a user would."""
         return subprocess.run(
             [sys.executable, "-m", "rag_eval.cli", *self.arguments(command, *more)],
             capture_output=True,

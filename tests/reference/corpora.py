@@ -1,4 +1,4 @@
-"""Small corpora as the frames that stages hand to each other, and rankings read back as plain lists."""
+"""Small corpora as the frames that stages exchange, and rankings as plain lists."""
 
 import csv
 import json
@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from rag_eval.records.frames import CHUNKS, DOCUMENTS
-from rag_eval.retrieval.chunk_table import ChunkTable
+from rag_eval.core.frames import CHUNKS, DOCUMENTS
 from rag_eval.retrieval.embedding.source import Places
+from rag_eval.retrieval.identity import ChunkTable
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.artifacts import ArtifactStore
 from rag_eval.storage.hashing import digest, text_hash
@@ -78,7 +78,7 @@ def places(folder: Path) -> Places:
 
 
 def listed(ranking: Ranking, query: int, value: str = "raw") -> list[tuple[int, float]]:
-    """One query's (row, score) pairs, best first; fails when an empty place stands before a found one."""
+    """List (row, score) pairs of a query, best first; fail when an empty place precedes a hit."""
     rows = ranking.rows[query].tolist()
     count = sum(row >= 0 for row in rows)
     if any(row < 0 for row in rows[:count]):

@@ -1,9 +1,12 @@
-"""A small retrieval service for the tests, on the standard library alone: `POST /search {query, top_k}` -> `{chunks: [...]}`.
+"""A small retrieval service for the tests that needs only the standard library.
+
+`POST /search {query, top_k}` returns `{chunks: [...]}`.
 
     python example_service.py --corpus FOLDER [--port 0]
 
-It prints its port. Sections of the folder's Markdown files are ranked by the words that they share with the query. The address says what
-goes wrong: `/search?fault=down` for every query, `/search?fault=hang&on=night` for those that hold the word. `GET /stats` tells what was asked.
+It prints its port. It ranks sections of the folder's Markdown files by the words that they share
+with the query. The address selects a fault. `/search?fault=down` fails every query.
+`/search?fault=hang&on=night` hangs for queries with that word. `GET /stats` lists the requests.
 """
 
 import argparse

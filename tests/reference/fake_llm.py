@@ -1,7 +1,9 @@
-"""A language model's server as one meets them: good ones and every kind of bad one, over real HTTP.
+"""The server of a language model over real HTTP, with good models and every kind of bad model.
 
-`POST /v1/chat/completions` in the OpenAI shape; `GET /requests` tells another process what was received. What it plays is named by the model
-(`good`, `burst_429:2`) or anywhere in the prompt (`[[scenario=hang:1]]`, which wins). A number after a colon: so many times, then good.
+It answers `POST /v1/chat/completions` in the OpenAI shape. `GET /requests` shows the received
+requests to another process. The model (`good`, `burst_429:2`) names the behaviour. A mark in the
+prompt (`[[scenario=hang:1]]`) overrides it. A number after a colon limits the bad replies; good
+replies follow.
 As a process: `python fake_llm.py [PORT]` prints its base URL.
 """
 
@@ -21,12 +23,12 @@ Messages = list[dict]
 
 SCENARIOS = (
     "good",
-    "schema_breaking",  # wrong at first, right once told so
+    "schema_breaking",  # wrong at first, right after a correction
     "always_breaking",
     "fabricating",  # cites a token that is not in the evidence
     "fabricating_quote",  # cites a real token for words that do not stand there
     "fabricating_cited_quote",  # the same, with the words as the citation's own quote
-    "obeying",  # does what the evidence tells it to, and forgets the contract
+    "obeying",  # obeys the evidence and forgets the contract
     "obeying_in_form",  # the same within the contract
     "refuses",
     "refuses_in_form",
@@ -45,7 +47,6 @@ SCENARIOS = (
     "no_usage",
     "bad_usage",
     "slow_trickle",
-    "slow_headers",
     "unauthorized",
     "leaking",
 )
@@ -73,7 +74,7 @@ def prompt_of(messages: Messages) -> str:
 
 
 def passages_of(messages: Messages) -> Passages:
-    """Lines of user messages that start with `[token] `, each with what follows up to the next one or an empty line."""
+    """List lines of user messages that start with `[token] `, with the text up to the next."""
     text = "\n".join(message["content"] for message in messages if message["role"] == "user")
     return [
         (found[1], found[2].strip())
@@ -88,7 +89,10 @@ def is_two_line(messages: Messages) -> bool:
 
 
 def first_verdict(messages: Messages) -> str:
-    """The first of the verdicts that the prompt offers, as in `VERDICT=<one of: PASS, FAIL>` or `VERDICT=PASS|FAIL`."""
+    """Return the first verdict that the prompt offers.
+
+    The prompt says `VERDICT=<one of: PASS, FAIL>` or `VERDICT=PASS|FAIL`.
+    """
     found = re.search(r"VERDICT=<?(?:one of:?\s*)?\s*([A-Za-z][\w-]*)", prompt_of(messages))
     return found[1] if found else "PASS"
 
@@ -100,7 +104,8 @@ def first_sentence(text: str) -> str:
 class FakeLLM:
     """The server, in threads of this process.
 
-    `passages`, `two_line` and `verdict` read the prompt: they follow whoever writes it. `delay_s` makes good replies slow, so that requests meet.
+    `passages`, `two_line` and `verdict` read the prompt and match its author. `delay_s` slows good
+    replies down so that requests overlap.
     """
 
     def __init__(
@@ -110,7 +115,7 @@ class FakeLLM:
         verdict: Callable[[Messages], str] = first_verdict,
         *,
         delay_s: float = 0.0,
-        retry_after: str | None = "0",
+        retry_after: str | None = "0.01",
         oversized_bytes: int = 50_000_000,
         port: int = 0,
     ) -> None:
@@ -148,7 +153,7 @@ class FakeLLM:
         self._server.serve_forever()
 
     def begin(self, body: dict, headers: dict[str, str]) -> tuple[str, int]:
-        """Note a request; returns what to play and how often this conversation's first message was asked in it before."""
+        """Note a request; return its behaviour and the earlier count of its first message."""
         named = re.search(r"\[\[scenario=([\w:]+)\]\]", prompt_of(body["messages"]))
         scenario = named[1] if named else body["model"]
         first = next(
@@ -174,7 +179,8 @@ class FakeLLM:
         token, text = passages[0] if passages else ("", "")
         sentence = first_sentence(text)
         order = re.search(
-            r"(?i)ignore (?:all |your |the |previous |prior )*instructions[^\n]*?\bsay\s+[\"']?(\w+)",
+            r"(?i)ignore (?:all |your |the |previous |prior )*instructions"
+            r"[^\n]*?\bsay\s+[\"']?(\w+)",
             "\n".join(text for _, text in passages),
         )
         told = before > 0 or sum(message["role"] == "user" for message in messages) > 1
@@ -242,7 +248,7 @@ class _Server(ThreadingHTTPServer):
     fake: FakeLLM
 
     def handle_error(self, request: object, client_address: object) -> None:
-        if not isinstance(sys.exception(), OSError):  # clients that hang up are what is tested
+        if not isinstance(sys.exception(), OSError):  # the tests include clients that hang up
             super().handle_error(request, client_address)
 
 
@@ -300,7 +306,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.finished()
 
     def finished(self) -> None:
-        """Before the client can know of it: what it sends next is no longer beside this one."""
+        """End the request before its client learns that, so that the next does not overlap."""
         if self.open:
             self.open = False
             self.fake.end()
@@ -369,7 +375,9 @@ class _Handler(BaseHTTPRequestHandler):
             401,
             {
                 "error": {
-                    "message": f"Incorrect API key provided: {self.headers['Authorization']}\n\x1b[31m"
+                    "message": (
+                        f"Incorrect API key provided: {self.headers['Authorization']}\n\x1b[31m"
+                    )
                     + "x" * 5000
                 }
             },
@@ -457,9 +465,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")  # no length: a cut looks like an end
         self.end_headers()
         self.trickle(json.dumps(self.plain).encode() + b" " * 2000)
-
-    def play_slow_headers(self) -> None:
-        self.trickle(b"HTTP/1.1 200 OK\r\nX-Slow: " + b"y" * 2000)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""A report with everything in it, for tests of its page: two nights of a project that misses some questions on purpose."""
+"""A report with every part, for tests of its page.
+
+Its project runs for two nights and misses some questions on purpose.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,7 @@ from cli_project import Project
 
 
 def evaluated_project(root: Path) -> Project:
-    """Evaluate twice: the second night has a previous run and calibrators that the first one earned."""
+    """Evaluate twice, so that the second night has a previous run and fitted calibrators."""
     project = Project(root)
     missing_project.make(project)
     missing_project.night(project)

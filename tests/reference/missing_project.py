@@ -1,25 +1,34 @@
-"""A project whose retrieval misses a third of its questions on purpose: enough outcomes for a provisional miss rate, small enough for a test."""
+"""A project whose retrieval misses a third of its questions on purpose.
+
+It has enough outcomes for a provisional miss rate and is small enough for a test.
+"""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 from cli_project import Project, jsonl
 from click.testing import Result
 from typer.testing import CliRunner
 
-from rag_eval.cli import app
-from rag_eval.evaluation.uncertain_files import uncertain_line_schema
-from rag_eval.reporting.metrics_report import first_fault
-from rag_eval.reporting.null_reasons import NOT_FIGURES
+from rag_eval.cli.app import app
+from rag_eval.core.report import first_fault
+from rag_eval.core.settings import Settings
+from rag_eval.pipeline.claims import MissRateClaims, RetrievalSignals
+from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.measures import Runs
+from rag_eval.pipeline.miss_rates import calibrate_gold_set, uncertain_line_schema
+from rag_eval.pipeline.retrieval import IndexOpener
+from rag_eval.storage.hashing import text_hash
 
 N, MISSED_OF = 60, 3
-"""Documents, and questions; every third question asks in words that stand in other documents only."""
+"""Documents, and questions; every third question uses words of other documents only."""
 BAYS = ("heron", "otter", "badger", "marten", "curlew", "plover", "weasel", "linnet")
 COMPANY = ("crimson", "indigo", "ochre", "umber", "sable", "russet", "azure", "violet")
-"""A word for each bay that stands beside it and in the lost documents: who asks on with it finds them."""
+"""A word for each bay. It also stands in the lost documents, so a query with it finds them."""
 GATES = "gates: {required: [], advisory: [acceptance], min_queries: 50}\n"
 ANSWERS = "answers: {mode: deterministic, top_k: 5}\n"
 BM25 = "{name: bm25, kind: bm25}"
@@ -37,11 +46,18 @@ def is_lost(number: int) -> bool:
 
 
 def document(number: int) -> str:
-    if is_lost(number):  # says nothing of what its question asks for
-        return f"# Notes {word(number)}\n\nThe entry {word(number)} was written by the keeper in {COMPANY[number // MISSED_OF % len(BAYS)]} ink. It is read once a year.\n"
+    if is_lost(number):  # does not answer its question
+        return (
+            f"# Notes {word(number)}\n\n"
+            f"The entry {word(number)} was written by the keeper in "
+            f"{COMPANY[number // MISSED_OF % len(BAYS)]} ink. It is read once a year.\n"
+        )
     turn, bay = divmod(number - number // MISSED_OF - 1, len(BAYS))
     paint = f"It is painted {COMPANY[bay]}. " if turn < MISSED_OF else ""
-    return f"# Valve {word(number)}\n\nThe valve {word(number)} is found beside tank {number} in bay {BAYS[bay]}. {paint}It is opened with a key.\n"
+    return (
+        f"# Valve {word(number)}\n\nThe valve {word(number)} is found beside tank {number} in bay "
+        f"{BAYS[bay]}. {paint}It is opened with a key.\n"
+    )
 
 
 def question(number: int, wording: int = 0) -> str:
@@ -83,7 +99,10 @@ def gold(project: Project, *, only_gold: dict[int, int] | None = None) -> None:
 
 
 def configure(project: Project, *strategies: str, more: str = ANSWERS, extra: str = "") -> None:
-    head = "name: tiny\nversion: 1\ncorpus: {loader: folder, path: corpus, chunker: {kind: markdown, max_tokens: 64}}\nk: [1, 5, 10]\ndepth: 20\nseeds: [13]\nnightly: false\nstrategies:\n"
+    head = (
+        "name: tiny\nversion: 1\ncorpus: {loader: folder, path: corpus, chunker: {kind: markdown, "
+        "max_tokens: 64}}\nk: [1, 5, 10]\ndepth: 20\nseeds: [13]\nnightly: false\nstrategies:\n"
+    )
     (project.gold / "gold_set.yaml").write_text(
         head + "".join(f"  - {one}\n" for one in strategies or (BM25,)) + GATES + more + extra,
         encoding="utf-8",
@@ -116,14 +135,9 @@ def night(project: Project, *more: str, exit_code: int = 0) -> Result:
 def fits(project: Project, name: str = "tiny") -> None:
     report = project.report(name)
     assert first_fault(report) is None
-    assert (
-        list(
-            nulls_without_reason(
-                {"uncertainty": report["uncertainty"], "calibration": report["calibration"]}
-            )
-        )
-        == []
-    )
+    parts = {name: report[name] for name in ("uncertainty", "calibration")}
+    bare = list(nulls_without_reason(parts))
+    assert not bare, bare
     found = lines(project, name)
     validator = jsonschema.Draft202012Validator(uncertain_line_schema())
     assert [error.message for line in found for error in validator.iter_errors(line)] == []
@@ -133,7 +147,7 @@ def fits(project: Project, name: str = "tiny") -> None:
         if line["miss_rate"]["status"] not in {"provisional", "measured"} and "answer" in line:
             assert (
                 line["answer"]["calibrated_confidence"]["kind"] == "absent"
-            )  # nothing unearned discounts
+            )  # an unearned rate discounts no answer
         if line["miss_rate"]["calibrator"] == "heuristic_v0":
             assert line["miss_rate"]["status"] in {"uncalibrated", "stale", "absent"}
 
@@ -142,12 +156,7 @@ def nulls_without_reason(value: Any, path: str = "") -> Iterator[str]:
     if isinstance(value, dict):
         for key, part in value.items():
             alone = key == "value" and "reason" in value
-            if (
-                part is None
-                and f"{key}_reason" not in value
-                and not alone
-                and key not in NOT_FIGURES
-            ):
+            if part is None and f"{key}_reason" not in value and not alone and key != "rerank":
                 yield f"{path}.{key}"
             yield from nulls_without_reason(part, f"{path}.{key}")
     elif isinstance(value, list):
@@ -162,3 +171,83 @@ def call(project: Project, *words: str | Path, exit_code: int | None = 0) -> Res
     )
     assert exit_code is None or result.exit_code == exit_code, result.output
     return result
+
+
+def opened(project: Project) -> Runs:
+    """Open the project's runs in this process."""
+    settings = Settings(
+        home=project.home,
+        reports=project.reports,
+        gold_sets=project.gold.parent,
+        latency_queries=1,
+    )
+    evaluation = open_gold_set(project.gold, settings)
+    return Runs(evaluation, IndexOpener(evaluation))
+
+
+def calibrated(project: Project, name: str = "bm25") -> dict[str, Any]:
+    """Calibrate, and return the report's part of a strategy."""
+    return calibrate_gold_set(opened(project).evaluation).strategies[name]
+
+
+def signals_of(project: Project) -> RetrievalSignals:
+    return opened(project).evaluation.runner.get(RetrievalSignals)
+
+
+def first_claims(project: Project, name: str = "bm25") -> dict[str, dict[str, Any]]:
+    """Claims of the questions as they were first put, by query id."""
+    frame = opened(project).evaluation.runner.get(MissRateClaims).claims_of(name)
+    first = frame[frame["paraphrase_id"] == "original"]
+    return {row["query_id"]: row for row in first.to_dict("records")}
+
+
+def bring(project: Project, name: str, claims: list[tuple[str, list[str], dict[str, Any]]]) -> None:
+    """Import claims (query, ids, and more fields of a line) of a strategy as it stands."""
+    at, path = "2026-01-31T12:00:00Z", project.root / "traffic.jsonl"
+    rows = [
+        {"query": query, "retrieved": [{"id": one, "score": 1.0} for one in ids], "at": at, **more}
+        for query, ids, more in claims
+    ]
+    path.write_text(jsonl(rows), encoding="utf-8")
+    fingerprint = signals_of(project).about[name].fingerprint
+    call(project, "claim", "import", path, "--strategy", name, "--fingerprint", fingerprint)
+
+
+def audit(
+    project: Project,
+    n: int,
+    missed: Callable[[str], bool],
+    *,
+    name: str = "bm25",
+    gold: Mapping[str, list[str]] | None = None,
+) -> None:
+    """Draw claims of a strategy at random and judge those in `gold` (question -> documents)."""
+    path = project.root / f"audit-{len(list(project.root.glob('audit-*')))}.jsonl"
+    words = ["--n", str(n), "--seed", "1", "--depth", "20", "--strategy", name, "--out", path]
+    call(project, "audit", "draw", *words)
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    judged = {"gold_source": "human", "audit_depth": 20, "gold_strategies": []}
+    told = []
+    for row in rows:
+        if gold is not None and row["query"] not in gold:
+            continue
+        is_missed = missed(row["query"])
+        more = {"missed_content": "it"} if is_missed else {}
+        documents = {} if gold is None else {"gold_documents": gold[row["query"]]}
+        told.append({**row, **judged, "missed": is_missed, **more, **documents})
+    path.write_text(jsonl(told), encoding="utf-8")
+    call(project, "outcome", "import", path)
+
+
+def vectors_file(project: Project, path: Path) -> None:
+    """Write vectors of all that a run asks for, and of nothing else."""
+    chunks = opened(project).admitted_chunks.chunks
+    asked = [
+        json.loads(line)["text"]
+        for name in ("queries", "paraphrases")
+        for line in (project.gold / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    titled = (chunks["title"] + " " + chunks["text"]).str.strip()
+    names = sorted({text_hash(text) for text in [*titled, *chunks["text"], *asked]})
+    vectors = np.random.default_rng(3).normal(size=(len(names), 8)).astype(np.float32)
+    np.savez(path, sha256=np.array(names), vectors=vectors)

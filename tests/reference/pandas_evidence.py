@@ -1,4 +1,4 @@
-"""pandas_api as the extractive answerer meets it: original wordings, retrieved chunks, gold spans in the documents."""
+"""The input of the extractive answerer on pandas_api: wordings, retrieved chunks and gold spans."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,19 +9,20 @@ import pandas as pd
 from answer_sets import is_right
 
 from rag_eval.answers.extractive import Extract, Extractive, Passage, TermWeights
-from rag_eval.evaluation.corpus_steps import corpus_snapshot
-from rag_eval.evaluation.gold_steps import gold_variants
-from rag_eval.evaluation.index_steps import IndexOpener
-from rag_eval.evaluation.inputs import open_gold_set
-from rag_eval.evaluation.trust_steps import admitted_chunks
-from rag_eval.measures.bootstrap import bootstrap_quantiles
-from rag_eval.retrieval.synonyms.expansion import Expansion
-from rag_eval.settings import Settings
+from rag_eval.core.settings import Settings
+from rag_eval.measures.intervals import bootstrap_quantiles
+from rag_eval.pipeline.corpus import admitted_chunks, corpus_snapshot, gold_variants
+from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.retrieval import IndexOpener
+from rag_eval.retrieval.synonyms import Expansion
 
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """Questions, their passages, and for each passage its chunk row; gold spans are (doc_id, start, end)."""
+    """Questions, their passages, and the chunk row of each passage.
+
+    Gold spans are (doc_id, start, end).
+    """
 
     variants: pd.DataFrame
     chunks: pd.DataFrame
@@ -61,7 +62,7 @@ def pandas_evidence(
     top_k: int | None = None,
     original: bool = True,
 ) -> Evidence:
-    """Retrieve for the questions of pandas_api, as it is configured where nothing else is said."""
+    """Retrieve for the questions of pandas_api with its own configuration as default."""
     settings = Settings(
         home=home, reports=home / "reports", gold_sets=root / "gold_sets", tracking_uri="refused://"
     )
@@ -86,7 +87,7 @@ def pandas_evidence(
     titles, texts = chunks["title"].tolist(), chunks["text"].tolist()
     passages = [
         [
-            Passage(texts[row], titles[row], score, rank)
+            Passage(texts[row], titles[row], rank)
             for rank, (row, score) in enumerate(zip(its, scores, strict=False), start=1)
         ]
         for its, scores in zip(rows, ranking.norm.tolist(), strict=True)
@@ -116,7 +117,10 @@ def pandas_evidence(
 def figures(
     evidence: Evidence, extracts: Sequence[Extract], *, ignore_refusals: bool = False
 ) -> dict[str, object]:
-    """Citation precision, recall, match rate and validity over all questions, with what was refused and what could have been found."""
+    """Return citation precision, recall, match rate and validity over all questions.
+
+    The result also counts refusals and the spans that retrieval made available.
+    """
     cited, right, matched, valid = (np.zeros(len(extracts)) for _ in range(4))
     for i, extract in enumerate(extracts):
         spans = evidence.spans(i, extract) if extract.answered or ignore_refusals else []
@@ -149,9 +153,9 @@ def figures(
     ]
     expected = np.where(
         answerable, np.maximum(cited, 1), cited
-    )  # an answerable question without a citation owes one
+    )  # an answerable question without a citation still counts
     groups = pd.factorize(evidence.variants["group_id"])[0]
-    # ratio of sums: a question that cites nothing weighs nothing
+    # A ratio of sums: a question without citations has no weight.
     low, high = ratio_interval(right, cited, groups)
     return {
         "questions": len(extracts),
@@ -171,7 +175,10 @@ def figures(
 def ratio_interval(
     values: np.ndarray, counts: np.ndarray, groups: np.ndarray
 ) -> tuple[float | None, float | None]:
-    """95 % bootstrap interval over groups of sum(values) / sum(counts); groups without a count are left out."""
+    """Return the 95 % bootstrap interval over groups of sum(values) / sum(counts).
+
+    Groups without a count are left out.
+    """
     sums, sizes = np.bincount(groups, weights=values), np.bincount(groups, weights=counts)
     kept = sizes > 0
     if not kept.any():

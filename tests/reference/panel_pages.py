@@ -1,16 +1,17 @@
-"""A panel rendered by itself, and what stands in it."""
+"""Render a panel by itself and read its parts."""
 
 import copy
+import csv
 import html as markup
+import io
 import json
 import re
-from importlib import import_module
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from rag_eval.reporting.html.figures import Cursor
-from rag_eval.reporting.html.page import Page
-from rag_eval.reporting.html.templating import render
+from rag_eval.reporting.html.elements import Cursor
+from rag_eval.reporting.html.page import render_panel
+from rag_eval.reporting.html.panel import Page
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -25,10 +26,9 @@ _TEXT = re.compile(r'<bdi data-at="([^"]*)">')
 
 
 def rendered(name: str, report: dict[str, Any]):
-    """Return the panel of a report and its HTML, after everything that holds for every panel was held against it."""
-    page = Page(Cursor(report))
-    panel = import_module(f"rag_eval.reporting.html.panels.{name}").panel(page)
-    html = str(render(panel.template, {"page": page, "report": page.report, **panel.context}))
+    """Return a panel of a report and its HTML after the checks that hold for every panel."""
+    panel, body = render_panel(name, Page(Cursor(report)))
+    html = str(body)
     figures = _FIGURE.findall(html)
     for value, pointer in figures:
         assert json.loads(value) == at(report, markup.unescape(pointer)), pointer
@@ -40,9 +40,9 @@ def rendered(name: str, report: dict[str, Any]):
     for picture in pictures:
         ET.fromstring(picture)  # noqa: S314 - our own output
         assert len(picture.encode()) < 40_000
-    names = [table.name for table in panel.tables]
+    names = [table.name for table in panel.exports]
     assert len(set(names)) == len(names)
-    for table in panel.tables:
+    for table in panel.exports:
         assert [column.key for column in table.columns] == [
             column.key.lower() for column in table.columns
         ]
@@ -52,8 +52,14 @@ def rendered(name: str, report: dict[str, Any]):
     return panel, html
 
 
+def rows(panel: Any, name: str) -> list[dict[str, str]]:
+    """Rows of a table's CSV."""
+    table = next(table for table in panel.exports if table.name == name)
+    return list(csv.DictReader(io.StringIO(table.csv())))
+
+
 def at(report: Any, pointer: str) -> Any:
-    """What stands at a JSON pointer."""
+    """Return the value at a JSON pointer."""
     for key in filter(None, pointer.split("/")):
         name = key.replace("~1", "/").replace("~0", "~")
         report = report[int(name)] if isinstance(report, list) else report[name]

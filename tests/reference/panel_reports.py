@@ -1,4 +1,7 @@
-"""A small report by hand, with everything that the panels of answers, trust, slices, history, cost and methods look at; and what tests ask of their markup."""
+"""A small report, written by hand, and helpers that read the markup of panels.
+
+It holds all that the panels of answers, trust, slices, history, cost and methods show.
+"""
 
 import copy
 import html as entities
@@ -6,12 +9,13 @@ import json
 import re
 from typing import Any
 
+import panel_pages
 from jsonschema import Draft202012Validator
 
-from rag_eval.reporting.html.figures import Cursor
-from rag_eval.reporting.html.page import Page, Panel
-from rag_eval.reporting.html.templating import render
-from rag_eval.reporting.metrics_report import schema as report_schema
+from rag_eval.core.report import make_schema
+from rag_eval.reporting.html.elements import Cursor
+from rag_eval.reporting.html.page import render_panel
+from rag_eval.reporting.html.panel import Page, Panel
 
 PARTS = (
     "answers",
@@ -256,6 +260,14 @@ def _trust(names: tuple[str, ...]) -> dict[str, Any]:
                     "reasons": ["pattern.reply_instruction"],
                 }
             ],
+            "gold": {
+                "n_documents": 12,
+                "n_blocked": 1,
+                "n_wholly_blocked": 1,
+                "n_queries": 20,
+                "n_queries_blocked": 2,
+                "documents": [{"doc_id": "evil.md", "n_chunks": 2, "n_blocked": 2, "n_queries": 2}],
+            },
             "at_retrieval": {
                 "n_blocked_pairs": 3,
                 "n_blocked_chunks": 2,
@@ -290,7 +302,6 @@ def _night(at: int, names: tuple[str, ...], codes: tuple[str, ...] = ()) -> dict
         "mrr": {"value": 0.45, **short, "n_scored": 20},
         "miss_any": {"value": 0.3, **short, "n_scored": 20},
         "skill": {"value": 0.2, "ci_low": 0.1, "ci_high": 0.3},
-        "smece": 0.04,
         "status": "provisional",
         "latency_p95_ms": 4.5,
         "index_hash": f"bm25s:{HASH}",
@@ -453,8 +464,8 @@ def full(names: tuple[str, ...] = ("bm25", "vector", "rrf"), nights: int = 4) ->
 
 
 def schema_problems(report: dict[str, Any]) -> list[str]:
-    """What the published schema finds in the parts that stand here whole."""
-    schema = report_schema()
+    """List the problems that the published schema finds in the complete parts of this report."""
+    schema = make_schema()
     part = {
         **schema,
         "required": [],
@@ -464,15 +475,6 @@ def schema_problems(report: dict[str, Any]) -> list[str]:
         f"{error.json_path}: {error.message}"
         for error in Draft202012Validator(part).iter_errors({name: report[name] for name in PARTS})
     ]
-
-
-def rendered(module: Any, report: dict[str, Any]) -> tuple[Panel, str]:
-    """Make a panel and its markup, as the page does."""
-    page = Page(Cursor(report))
-    panel = module.panel(page)
-    return panel, str(
-        render(panel.template, {"page": page, "report": page.report, **panel.context})
-    )
 
 
 def figures(markup: str) -> list[tuple[Any, str]]:
@@ -485,18 +487,12 @@ def figures(markup: str) -> list[tuple[Any, str]]:
     ]
 
 
-def at(report: Any, pointer: str) -> Any:
-    for key in filter(None, pointer.split("/")):
-        name = key.replace("~1", "/").replace("~0", "~")
-        report = report[int(name)] if isinstance(report, list) else report[name]
-    return report
-
-
-def check(module: Any, report: dict[str, Any]) -> tuple[Panel, str]:
-    """Hold a panel against what every panel must keep to: figures are the report's, tables come in three forms, nothing runs."""
-    panel, markup = rendered(module, report)
+def check(name: str, report: dict[str, Any]) -> tuple[Panel, str]:
+    """Check the rules of every panel: it shows the report's figures, three table forms, no code."""
+    panel, body = render_panel(name, Page(Cursor(report)))
+    markup = str(body)
     for value, place in figures(markup):
-        assert at(report, place) == value, place
+        assert panel_pages.at(report, place) == value, place
     assert not re.search(r"<(?:script|iframe|img|object|style)\b", markup)
     assert not re.search(
         r"<[^>]+\s(?:on[a-z]+|style)\s*=\s*[\"']", re.sub(r'"[^"]*"', '""', markup)
@@ -505,8 +501,8 @@ def check(module: Any, report: dict[str, Any]) -> tuple[Panel, str]:
         assert len(picture) < 40_000, picture[:300]
         assert "<image" not in picture
     assert markup.count("<svg") == markup.count("</svg>")
-    assert len({table.name for table in panel.tables}) == len(panel.tables)
-    for table in panel.tables:
+    assert len({table.name for table in panel.exports}) == len(panel.exports)
+    for table in panel.exports:
         assert f'data-table="{table.name}"' in markup
         assert len(table.csv().splitlines()) > 0
         assert table.tex().count(r"\\") >= 1 + len(table.rows)

@@ -1,6 +1,6 @@
-"""Two hundred made-up personal values, documents and outputs that hold them, and a search for them in everything that a run leaves behind.
+"""Two hundred made-up personal values, documents that hold them, and a search for them.
 
-The values are put together here, so that no scanner takes the tests for a leak; none belongs to anybody.
+The values are put together here, so that no scanner takes the tests for a leak.
 """
 
 import json
@@ -18,18 +18,8 @@ RUN = 200
 
 
 def _luhn(head: str) -> str:
-    return next(
-        head + digit
-        for digit in string.digits
-        if sum(
-            value - 9 if value > 9 else value
-            for value in [
-                int(c) * (2 if place % 2 else 1) for place, c in enumerate(reversed(head + digit))
-            ]
-        )
-        % 10
-        == 0
-    )
+    digits = [int(c) * (1 + place % 2) for place, c in enumerate(reversed(head), 1)]
+    return head + str(-sum(sum(divmod(value, 10)) for value in digits) % 10)
 
 
 def _iban(number: int) -> str:
@@ -45,10 +35,8 @@ def _card(number: int) -> str:
 
 
 def _key(number: int) -> str:
-    letters = "".join(
-        (string.ascii_letters + string.digits)[(7 * place + 11 * number) % 62]
-        for place in range(34)
-    )
+    alphabet = string.ascii_letters + string.digits
+    letters = "".join(alphabet[(7 * place + 11 * number) % 62] for place in range(34))
     return (
         f"gh{'p'}_{letters}7Z",
         f"A{'KIA'}{letters.upper()[:14]}Q7",
@@ -74,18 +62,7 @@ def values(number: int) -> dict[str, str]:
 
 
 EVERY = [value for number in range(N_EACH) for value in values(number).values()]
-WORDS = (
-    "meadow",
-    "copper",
-    "lantern",
-    "harvest",
-    "violin",
-    "granite",
-    "orchard",
-    "compass",
-    "feather",
-    "harbour",
-)
+WORDS = "meadow copper lantern harvest violin granite orchard compass feather harbour".split()
 
 
 def subject(number: int) -> str:
@@ -95,18 +72,22 @@ def subject(number: int) -> str:
 
 def sentence(number: int) -> str:
     """One long sentence of the document, far over what may leave, with two values in it."""
-    held = values(number)
+    held, name = values(number), subject(number)
     return (
-        f"The {subject(number)} service is looked after by the team that reads {held['email']} every morning and can be called at {held['phone']} until late in the evening, and "
-        f"whoever finds the {subject(number)} service broken on a weekend writes down what was seen, when it was seen and which of the many parts of the service did not answer number {number} at all."
+        f"The {name} service is looked after by the team that reads {held['email']} every morning "
+        f"and can be called at {held['phone']} until late in the evening, and whoever finds the "
+        f"{name} service broken on a weekend writes down what was seen, when it was seen and which "
+        f"of the many parts of the service did not answer number {number} at all."
     )
 
 
 def body(number: int) -> str:
-    held = values(number)
+    held, name = values(number), subject(number)
     return (
-        f"# Service {subject(number)} of {held['email']}\n\n## Care\n\n{sentence(number)}\n\n## Bills\n\nBills of the {subject(number)} service are paid from {held['iban']} or with the card {held['card']} "
-        f"before the month ends.\n\n## Access\n\nScripts that ask the {subject(number)} service use {held['key']} as their key.\n"
+        f"# Service {name} of {held['email']}\n\n## Care\n\n{sentence(number)}\n\n"
+        f"## Bills\n\nBills of the {name} service are paid from {held['iban']} or with the card "
+        f"{held['card']} before the month ends.\n\n"
+        f"## Access\n\nScripts that ask the {name} service use {held['key']} as their key.\n"
     )
 
 
@@ -123,8 +104,12 @@ def address(number: int) -> str:
 
 def markdown(number: int) -> str:
     """Document with front matter, of which every part holds a value."""
-    held = values(number)
-    return f"---\ntitle: Service {subject(number)} of {held['email']}\nauthor: Vorname Name <{held['email']}>\nurl: {address(number)}\n---\n\n{body(number)}"
+    email = values(number)["email"]
+    front = (
+        f"title: Service {subject(number)} of {email}\nauthor: Vorname Name <{email}>\n"
+        f"url: {address(number)}"
+    )
+    return f"---\n{front}\n---\n\n{body(number)}"
 
 
 def beir(number: int) -> dict[str, object]:
@@ -137,43 +122,38 @@ def beir(number: int) -> dict[str, object]:
 
 
 def question(number: int) -> str:
-    return (
-        f"Who looks after the {subject(number)} service and can be called when the {subject(number)} service is broken on a weekend?"
-        + (f" Is it {values(number)['email']}?" if number % 5 == 0 else "")
+    name = subject(number)
+    asked = (
+        f"Who looks after the {name} service and can be called when the {name} service is broken"
     )
+    more = f" Is it {values(number)['email']}?" if number % 5 == 0 else ""
+    return f"{asked} on a weekend?{more}"
 
 
 def output(number: int, document: str) -> dict[str, object]:
-    """What a system of one's own says: it copies the source, quotes it, and gives its place in a document's text."""
-    text, care = body(number), sentence(number)
+    """Return a system's answer, which copies and quotes the source with its place in the text."""
+    name, held, care = f"d{number}.md", values(number), sentence(number)
     start = document.index(care)
     payload = {
-        "doc_id": f"d{number}.md",
+        "doc_id": name,
         "quote": care,
         "source_url": address(number),
         "offsets": {"start": start, "end": start + len(care), "unit": "char"},
     }
-    contexts = [
-        {
-            "doc_id": f"d{number}.md",
-            "id": f"part-{number}",
-            "text": text,
-            "url": address(number),
-            "title": f"of {values(number)['email']}",
-        }
-    ]
-    answer = f"It is said that {care} Ask {values(number)['phone'].removeprefix('+')} or {values(number)['email']} [1]."
+    context = {"doc_id": name, "id": f"part-{number}", "title": f"of {held['email']}"}
+    context |= {"text": body(number), "url": address(number)}
+    phone = held["phone"].removeprefix("+")
     return {
         "query_id": f"q{number}",
         "question": question(number),
-        "answer": answer,
-        "contexts": contexts,
-        "citations": [payload, f"as {values(number)['email']} says: {care}"],
+        "answer": f"It is said that {care} Ask {phone} or {held['email']} [1].",
+        "contexts": [context],
+        "citations": [payload, f"as {held['email']} says: {care}"],
     }
 
 
 def _texts(path: Path) -> Iterator[str]:
-    """What a file says: as it stands, with its JSON read, and the cells of a Parquet file."""
+    """Return the text of a file: raw, with its JSON read, and the cells of a Parquet file."""
     if path.suffix == ".parquet":
         yield pd.read_parquet(path).to_json(force_ascii=False)
         return
@@ -194,7 +174,10 @@ def outputs(*places: Path) -> Iterator[tuple[str, str]]:
 
 
 def leaked(found: Iterator[tuple[str, str]]) -> set[tuple[str, str]]:
-    """(file, value) of every value that stands in what a run left behind, blanks and percent signs aside."""
+    """List (file, value) of every planted value in the files of a run.
+
+    Blanks and percent signs do not hide a value.
+    """
     wanted = {value: re.sub(r"\s", "", value) for value in EVERY}
     seen = set()
     for name, text in found:
@@ -211,23 +194,19 @@ def _windows(text: str, width: int, step: int = 1) -> Iterator[tuple[int, str]]:
 def copied(found: Iterator[tuple[str, str]], sources: list[str]) -> set[tuple[str, str]]:
     """(file, run) of every run of more than RUN characters of a source, white space evened out.
 
-    Such a run holds one whole block of half its length, wherever the blocks of the output begin: only around these is looked closer.
+    Such a run holds one whole block of half its length: only around these is looked closer.
     """
     plain_sources = [" ".join(source.split()) for source in sources]
     halves = {piece for source in plain_sources for _, piece in _windows(source, RUN // 2)}
     wholes = {piece for source in plain_sources for _, piece in _windows(source, RUN + 1)}
     seen = set()
     for name, text in found:
-        plain = " ".join(
-            re.sub(r"\n {5,}(?=\S)", "\n| ", text).split()
-        )  # an address at the end of one line of `explain` is no part of the next
+        # An address at the end of a line of `explain` is no part of the next line.
+        plain = " ".join(re.sub(r"\n {5,}(?=\S)", "\n| ", text).split())
         for at, block in _windows(plain, RUN // 2, RUN // 2):
             if block in halves:
-                seen |= {
-                    (name, piece)
-                    for _, piece in _windows(plain[max(0, at - RUN) : at + 2 * RUN], RUN + 1)
-                    if piece in wholes
-                }
+                near = _windows(plain[max(0, at - RUN) : at + 2 * RUN], RUN + 1)
+                seen |= {(name, piece) for _, piece in near if piece in wholes}
     return seen
 
 

@@ -1,7 +1,7 @@
-"""PoisonedRAG's passages in XQuAD's corpus, and what is retrieved of them with and without the guard; for tests and benchmarks.
+"""PoisonedRAG's passages in XQuAD's corpus, and their retrieval with and without a guard.
 
-The guard here is what these two checks do alone: documents that `floods` blocks are left out of the index, pairs that `restates` blocks are
-left out of what is retrieved. Domains are judged elsewhere, so that a look-alike domain is only one more that nobody vouches for.
+The guard has two checks. A document that `floods` blocks is not indexed. A pair that
+`restated_pairs` blocks is not retrieved. Other tests judge domains.
 """
 
 import json
@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from corpora import places, table
+from corpora import places
+from corpora import table as make_table
 
+from rag_eval.core.errors import Embedding
 from rag_eval.measures.intervals import clustered_interval
-from rag_eval.records.configuration_parts import Embedding
-from rag_eval.records.gold_set import Bm25, Vector
+from rag_eval.retrieval.kinds.bm25 import Bm25
+from rag_eval.retrieval.kinds.vector import Vector
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
-from rag_eval.trust.floods import floods
-from rag_eval.trust.restating import restates
+from rag_eval.trust.duplicates import floods
+from rag_eval.trust.restating import restated_pairs
 
 HOST = "xquad.example"
 UNTRUSTED, LOOKALIKE = "untrusted.example", "xquad.examp1e"
@@ -43,7 +45,7 @@ PLAIN = "passage"
 
 
 class Attack(NamedTuple):
-    """The corpus with what was planted, the questions asked of it, and what would be right to find."""
+    """A corpus with planted texts, its questions, and the right documents."""
 
     texts: list[str]
     doc_ids: list[str]
@@ -56,9 +58,9 @@ class Attack(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Shares of target questions with a planted text in the top 5, with upper 95 % bounds, and recall@5 of the clean questions.
+    """Shares of target questions with a planted text in the top 5, and recall@5 of clean questions.
 
-    `poisoned`: any planted text, also one planted for another question; `own`: one planted for this question.
+    `poisoned`: any planted text; `own`: one planted for this question; with upper 95 % bounds.
     """
 
     poisoned: float
@@ -75,25 +77,20 @@ def json_lines(path: Path) -> list[dict]:
 def attack(data: Path, form: str, source: str, per_target: int = 5) -> Attack:
     """Plant `per_target` passages for each target question; none for `per_target` 0."""
     documents = json_lines(data / "xquad" / "corpus.jsonl")
-    targets = list(
-        json.loads((data / "poisonedrag" / "nq.json").read_text(encoding="utf-8")).values()
-    )
+    read = (data / "poisonedrag" / "nq.json").read_text(encoding="utf-8")
+    targets = list(json.loads(read).values())
     planted = [
         (number, FORMS[form](target["question"], passage))
         for number, target in enumerate(targets)
         for passage in target["adv_texts"][:per_target]
     ]
     asked = {query["_id"]: query["text"] for query in json_lines(data / "xquad" / "queries.jsonl")}
-    judged = [
-        line.split("\t")[:2]
-        for line in (data / "xquad" / "qrels" / "test.tsv")
-        .read_text(encoding="utf-8")
-        .splitlines()[1:]
-    ]
+    table = (data / "xquad" / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()
+    judged = [line.split("\t")[:2] for line in table[1:]]
+    names = [document["_id"] for document in documents]
     return Attack(
         [document["text"] for document in documents] + [text for _, text in planted],
-        [document["_id"] for document in documents]
-        + [f"zz-{row:04d}" for row in range(len(planted))],
+        names + [f"zz-{row:04d}" for row in range(len(planted))],
         [HOST] * len(documents) + [source] * len(planted),
         np.array([True] * len(documents) + [False] * len(planted)),
         [target["question"] for target in targets],
@@ -106,20 +103,9 @@ def attack(data: Path, form: str, source: str, per_target: int = 5) -> Attack:
 def outcome(
     its: Attack, spec: Bm25 | Vector, folder: Path, *, guard: str = "", allowlist: bool = True
 ) -> Outcome:
-    """Retrieve for all questions.
+    """Retrieve for all questions; `guard` names the checks that are on, joined by "+".
 
-    Parameters
-    ----------
-    its
-        The attack.
-    spec
-        How to retrieve.
-    folder
-        Where embeddings may be kept.
-    guard
-        Which checks are on: "floods", "restates", both joined by "+", none.
-    allowlist
-        Whether an allowlist with the host's domain is configured.
+    `allowlist` says whether an allowlist with the host's domain is configured.
     """
     vouched = its.vouched if allowlist else None
     kept = np.ones(len(its.texts), dtype=bool)
@@ -127,7 +113,7 @@ def outcome(
         found = floods(its.texts, its.sources, vouched=vouched)
         kept[found.loc[found["severity"] == "blocked", "row"].to_numpy()] = False
     rows = np.flatnonzero(kept)
-    chunks = table(
+    chunks = make_table(
         [its.texts[row] for row in rows],
         [(its.doc_ids[row], f"chunk-{its.doc_ids[row]}") for row in rows],
     )
@@ -143,14 +129,17 @@ def outcome(
     if "restates" in guard:
         of = [its.sources[row] for row in original]
         marks = None if vouched is None else vouched[original]
-        blocked = restates(
+        pairs = restated_pairs(
             queries,
             chunks.texts,
             titles=[""] * len(of),
             doc_ids=chunks.doc_ids,
             sources=of,
             vouched=marks,
-        ).blocked.toarray()
+        )
+        pairs = pairs[pairs["severity"] == "blocked"]
+        blocked = np.zeros((len(queries), len(of)), dtype=bool)
+        blocked[pairs["query"], pairs["chunk"]] = True
         held &= ~blocked[np.arange(len(queries))[:, None], np.maximum(ranked, 0)]
     shown = held & (np.cumsum(held, axis=1) <= TOP)
     documents = original[np.maximum(ranked, 0)]

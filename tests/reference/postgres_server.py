@@ -1,4 +1,7 @@
-"""A real PostgreSQL of one test module: a fresh cluster in a temporary folder, on a free port of the loopback, with a password."""
+"""A real PostgreSQL server for a test module.
+
+It is a fresh cluster in a temporary folder, on a free loopback port and with a password.
+"""
 
 import contextlib
 import os
@@ -14,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-import pytest
+from requirements import report_missing
 
 USER = "rag_eval"
 PASSWORD = "p@ss:w/rd%?"  # every character that an address must escape
@@ -40,7 +43,9 @@ def account() -> dict[str, object]:
         with contextlib.suppress(KeyError):
             entry = pwd.getpwnam(name)
             return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
-    pytest.skip("PostgreSQL does not run as root and there is neither a user postgres nor nobody")
+    return report_missing(
+        "postgresql", "PostgreSQL refuses root, and there is no user postgres or nobody"
+    )
 
 
 def free_port() -> int:
@@ -122,13 +127,12 @@ def _stop(server: "subprocess.Popen[bytes]") -> None:
 
 @contextlib.contextmanager
 def running() -> Iterator[str]:
-    """Address of a server's first database; the server is stopped and its folder removed at the end, whatever happened."""
+    """Yield the address of the first database of a server; always stop the server at the end."""
     initdb = binary("initdb")
     if initdb is None or binary("postgres") is None:
-        pytest.skip(
-            "PostgreSQL's programs initdb and postgres are not installed (Debian: apt-get install postgresql)"
+        report_missing(
+            "postgresql", "initdb and postgres are missing; Debian: apt-get install postgresql"
         )
-    pytest.importorskip("psycopg")
     how = account()
     folder = Path(
         tempfile.mkdtemp(prefix="rag-eval-postgres-")

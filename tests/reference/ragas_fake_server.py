@@ -1,8 +1,10 @@
-"""A local OpenAI-compatible server that plays ragas' judge: it reads the prompts of faithfulness and answers them in their schema.
+"""A local OpenAI-compatible server that plays the judge of ragas.
 
-Statements are the answer's sentences; a statement follows from the context when all its words of four letters or more stand there.
-`behaviour` makes it a bad one: `no_statements` (ragas gives NaN), `garbage` (no JSON), `wrong_schema`, `busy` (429 for ever),
-`busy_once` (429 to the first request), `down` (500), `slow` (answers after a second).
+It reads the prompts of faithfulness and answers them in their schema. The statements are the
+sentences of the answer. A statement follows from the context when the context holds all its words
+of four letters or more. `behaviour` selects a fault: `no_statements` (ragas gives NaN), `garbage`
+(no JSON), `wrong_schema`, `busy` (always 429), `busy_once` (429 to the first request), `down`
+(500), or `slow` (answers after a second).
 """
 
 import json
@@ -43,7 +45,7 @@ def judge(prompt: str) -> dict:
 
 
 class FakeJudge:
-    """The server, as a context manager; `requests` and `started` hold the bodies that it was sent, and when."""
+    """Runs the server as a context manager; `requests` and `started` hold its bodies and times."""
 
     def __init__(self, behaviour: str = "good") -> None:
         self.behaviour = behaviour

@@ -1,4 +1,4 @@
-"""Retrieval a second time: plain Python, one number at a time, written from the definitions and not from rag_eval's code."""
+"""Retrieval a second time, in plain Python from the definitions, without code of rag_eval."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,10 @@ def cosines(
     vectors: Sequence[Sequence[float]],
     allowed: Sequence[bool] | None = None,
 ) -> list[float | None]:
-    """Dot products with unit vectors; nothing for a zero query, a zero vector or a chunk that is not allowed."""
+    """Return dot products with unit vectors.
+
+    A zero query, a zero vector and a chunk that is not allowed give None.
+    """
     if not any(query):
         return [None] * len(vectors)
     return [
@@ -52,7 +55,10 @@ def lucene_bm25(
     b: float,
     allowed: Sequence[bool] | None = None,
 ) -> list[float | None]:
-    """BM25 as Lucene has it, without its constant factor (k1 + 1); no candidate without a common term."""
+    """Return the BM25 of Lucene without its constant factor (k1 + 1).
+
+    A chunk without a common term is no candidate.
+    """
     average = sum(len(document) for document in documents) / len(documents)
     result: list[float | None] = []
     for row, document in enumerate(documents):
@@ -77,7 +83,10 @@ def okapi_bm25(
     b: float,
     epsilon: float = 0.25,
 ) -> list[float]:
-    """BM25Okapi of rank-bm25: unsmoothed idf, negative ones lifted to epsilon times the mean idf over the vocabulary."""
+    """Return the BM25Okapi of rank-bm25, whose idf is not smoothed.
+
+    A negative idf becomes epsilon times the mean idf over the vocabulary.
+    """
     average = sum(len(document) for document in documents) / len(documents)
     raw = {}
     for term in {term for document in documents for term in document}:
@@ -101,7 +110,10 @@ def okapi_bm25(
 def weighted(
     lexical: Ranked, vector: Ranked, ids: Ids, *, alpha: float, beta: float, depth: int
 ) -> Ranked:
-    """(alpha * lexical + beta * vector) / (alpha + beta) over the union of two lists of (row, normalised score)."""
+    """Return (alpha * lexical + beta * vector) / (alpha + beta) over the union of two lists.
+
+    Both lists hold (row, normalised score).
+    """
     left, right = dict(lexical), dict(vector)
     total = alpha + beta
     scores = [
@@ -129,7 +141,10 @@ def reciprocal_rank(lexical: Ranked, vector: Ranked, ids: Ids, k: int, depth: in
 
 
 def mmr(candidates: Ranked, vectors: Sequence[Sequence[float]], lambda_: float) -> Ranked:
-    """Greedy maximal marginal relevance over (row, normalised score), best first; ties go to the earlier candidate."""
+    """Rank (row, normalised score) by greedy maximal marginal relevance, best first.
+
+    A tie goes to the earlier candidate.
+    """
     left = list(candidates)
     chosen: Ranked = []
     while left:

@@ -9,8 +9,10 @@ class ShortestFirst:
     name = "shortest_first"
 
     def scores(
-        self, queries: Sequence[str], texts: Sequence[Sequence[str]]
-    ) -> list[Sequence[float]]:  # noqa: ARG002 - the protocol's signature
+        self,
+        queries: Sequence[str],  # noqa: ARG002 - the protocol's signature
+        texts: Sequence[Sequence[str]],
+    ) -> list[Sequence[float]]:
         """Score by length."""
         return [[-float(len(text)) for text in row] for row in texts]
 

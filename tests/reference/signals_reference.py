@@ -1,4 +1,7 @@
-"""The signals of a miss one query at a time, in plain Python: what the vectorised ones are compared with. NaN stands for not defined."""
+"""The signals of a miss in plain Python, one query at a time.
+
+Tests compare the vectorised signals with them. NaN means not defined.
+"""
 
 import math
 import statistics

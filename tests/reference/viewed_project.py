@@ -1,4 +1,4 @@
-"""An evaluated tiny project as the viewer meets it, its pages asked in this process, and the server as a process of its own."""
+"""An evaluated tiny project for the viewer, with its pages in this process and a real server."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import httpx
 from cli_project import Project
 from starlette.testclient import TestClient
 
-from rag_eval.settings import Settings
+from rag_eval.core.settings import Settings
 from rag_eval.storage.artifacts import ArtifactStore
 from rag_eval.storage.sql import FILE_NAME, SqlStore
 from rag_eval.uncertainty.outcomes import OutcomeStore
@@ -62,10 +62,11 @@ class Viewed:
         self.file = next((self.home / "runs").glob("*.json"))
         self.run_id = self.file.stem
         kept = self.kept()
-        self.claims = (
-            self.home / "artifacts" / "claims" / kept["artifacts"]["claims"] / "claims.parquet"
-        )
-        self.explorer = self.home / "artifacts" / "explorer" / kept["artifacts"]["explorer"]
+        folders = {
+            name: self.home / "artifacts" / name / key for name, key in kept["artifacts"].items()
+        }
+        self.claims = folders["miss_rate_claims"] / "claims.parquet"
+        self.explorer = folders["explorer"]
 
     @property
     def settings(self) -> Settings:
@@ -130,7 +131,7 @@ def give(client: "httpx.Client", body: Any, **headers: str) -> httpx.Response:
 
 
 class Server:
-    """`rag-eval view` as a process of its own, on any free port."""
+    """Runs `rag-eval view` in its own process on any free port."""
 
     def __init__(self, home: Path, *more: str, env: dict[str, str] | None = None) -> None:
         clean = {
@@ -186,7 +187,7 @@ class Server:
         self.end()
 
     def end(self) -> str:
-        """End it, and return what it said since it was ready."""
+        """End the server, and return its output since it was ready."""
         if self.process.poll() is None:
             self.process.terminate()
         assert self.process.stdout is not None

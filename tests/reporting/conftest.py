@@ -1,4 +1,4 @@
-"""Reports for tests of panels: one that is evaluated once, and copies of it that a test may change."""
+"""Reports for tests of panels: one evaluated report, and copies that a test may change."""
 
 import copy
 from typing import Any
@@ -6,24 +6,28 @@ from typing import Any
 import missing_project
 import pytest
 from cli_project import Project
+from shared_runs import MadeOnce
 
 
 @pytest.fixture(scope="session")
-def first_night(tmp_path_factory) -> dict[str, Any]:
-    """Report of two strategies that miss a third of their questions and of an iterative one over the first; nobody may change it."""
-    project = Project(tmp_path_factory.mktemp("panels"))
-    missing_project.make(project)
-    missing_project.configure(
-        project, missing_project.BM25, missing_project.VECTOR, missing_project.ITERATIVE
-    )
-    missing_project.night(project)
-    return project.report()
+def first_night(tmp_path_factory) -> MadeOnce:
+    """Report of two strategies that miss a third of their questions, and of an iterative one."""
+
+    def make() -> dict[str, Any]:
+        project = Project(tmp_path_factory.mktemp("panels"))
+        missing_project.make(project)
+        strategies = (missing_project.BM25, missing_project.VECTOR, missing_project.ITERATIVE)
+        missing_project.configure(project, *strategies)
+        missing_project.night(project)
+        return project.report()
+
+    return MadeOnce(make)
 
 
 @pytest.fixture
 def report(first_night) -> dict[str, Any]:
-    """A copy as the second night would have it: the miss rates that the first one earned are stated."""
-    found = copy.deepcopy(first_night)
+    """Return a copy as of the second night, which states the miss rates of the first night."""
+    found = copy.deepcopy(first_night.get())
     for entry in found["uncertainty"]["strategies"].values():
         entry |= {"status": "provisional", "stated": copy.deepcopy(entry["observed"]["miss_any"])}
         entry.pop("reason", None)

@@ -1,4 +1,4 @@
-"""The scripts and styles of the page, read as text: nothing in them turns data into markup, runs data, or asks a network."""
+"""The text of the page's scripts and styles never makes markup, runs data or uses a network."""
 
 import re
 import shutil
@@ -9,20 +9,27 @@ from typing import get_args
 
 import pytest
 
+from rag_eval.core.config import STATUSES
+from rag_eval.core.types import CODES, MAX_NOTE, OUTCOMES, Feedback
 from rag_eval.measures.stability import LAMBDA_REASONS
-from rag_eval.records.answers import OUTCOMES
-from rag_eval.records.citation import CODES
-from rag_eval.records.outcomes import MAX_NOTE, Feedback
-from rag_eval.records.uncertainty import STATUSES
 
 ASSETS = files("rag_eval.reporting.html") / "assets"
 SCRIPTS = ("explorer.js", "downloads.js")
 FORBIDDEN = {
-    "markup from text": r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|srcdoc|setHTML",
-    "code from text": r"(?<![\w-])eval\b|new Function|\bFunction\(|import\(|setTimeout\(\s*['\"`]|setInterval",
+    "markup from text": (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|"
+        r"createContextualFragment|srcdoc|setHTML"
+    ),
+    "code from text": (
+        r"(?<![\w-])eval\b|new Function|\bFunction\(|import\("
+        r"|setTimeout\(\s*['\"`]|setInterval"
+    ),
     "styles of elements": r"\.style\b|['\"]style['\"]|cssText|insertRule|adoptedStyleSheets",
     "addresses": r"https?://|//cdn|\bwss?:",
-    "other ways out": r"XMLHttpRequest|WebSocket|EventSource|sendBeacon|localStorage|sessionStorage|document\.cookie|postMessage|window\.open",
+    "other ways out": (
+        r"XMLHttpRequest|WebSocket|EventSource|sendBeacon|localStorage|sessionStorage|"
+        r"document\.cookie|postMessage|window\.open"
+    ),
     "ends of a script element": r"</script|<!--",
     "attributes that run": r"['\"]on[a-z]+['\"]\s*[:,]\s*['\"`]",
     "imports and exports": r"^\s*(?:import|export)\s",
@@ -124,7 +131,7 @@ def test_scripts_parse(name: str, tmp_path: Path) -> None:
 
 
 def test_a_stale_number_is_not_said_to_be_calibrated():
-    """Under `stale` speaks the shipped prior as well: nothing says that the number was calibrated on whatever."""
+    """Under `stale` the shipped prior may give the number, so no text calls it calibrated."""
     (said,) = re.findall(
         r"\['stale', '([^']*)'\]", (ASSETS / "explorer.js").read_text(encoding="utf-8")
     )

@@ -1,12 +1,8 @@
-"""The panel of cost and latency: percentiles with the number of calls, cost, caches, approximate search."""
-
-import csv
-import io
+"""The panel of cost and latency: percentiles with numbers of calls, cost, caches, search."""
 
 import panel_reports
 import pytest
-
-from rag_eval.reporting.html.panels import cost
+from panel_pages import rows
 
 
 @pytest.fixture
@@ -14,14 +10,8 @@ def report():
     return panel_reports.full()
 
 
-def rows(panel, name):
-    return list(
-        csv.DictReader(io.StringIO(next(each for each in panel.tables if each.name == name).csv()))
-    )
-
-
 def test_latency_cost_gates_and_approximate_search(report):
-    panel, markup = panel_reports.check(cost, report)
+    panel, markup = panel_reports.check("cost", report)
     first, second, _ = rows(panel, "latency-cost")
     assert first == {
         "strategy": "bm25",
@@ -68,7 +58,7 @@ def test_what_was_not_measured_says_why(report):
     report |= {"cacheHitRate": None, "cacheHitRate_reason": "no vectors were needed"}
     report["embeddings"] = {"models": [], "needed": 0, "embedded": 0}
     report["answers"] = {"value": None, "reason": "the gold set configures no answers"}
-    panel, markup = panel_reports.check(cost, report)
+    panel, markup = panel_reports.check("cost", report)
     for reason in (
         "a file has no latency",
         "what an external retriever costs",
@@ -76,7 +66,7 @@ def test_what_was_not_measured_says_why(report):
         "No strategy searches approximately",
     ):
         assert reason in markup
-    assert [each.name for each in panel.tables] == ["latency-cost"]
+    assert [each.name for each in panel.exports] == ["latency-cost"]
 
 
 def test_no_latency_at_all_draws_nothing(report):
@@ -90,28 +80,4 @@ def test_no_latency_at_all_draws_nothing(report):
             "reason": "nothing was timed",
         }
         entry["ann_recall"] = None
-    assert "<svg" not in panel_reports.check(cost, report)[1]
-
-
-def test_a_gate_without_a_value_shows_its_reason(report):
-    report["gates"][1]["evidence"] = {
-        "accepted": "<= 3",
-        "measure": "latency_p95_ms",
-        "reason": "a file has no latency",
-    }
-    panel, _ = panel_reports.check(cost, report)
-    assert rows(panel, "cost-gates")[0]["value"] == "a file has no latency"
-
-
-@pytest.mark.parametrize("milliseconds", [0.0004, 0.03, 1.0, 10.0, 250_000.0])
-def test_every_latency_finds_its_scale(report, milliseconds):
-    for entry in report["strategies"]:
-        entry["latency_ms"] |= dict.fromkeys(("p50", "p95", "p99"), milliseconds)
-    panel_reports.check(cost, report)
-
-
-@pytest.mark.parametrize("text", panel_reports.HOSTILE)
-def test_hostile_names_are_shown_and_do_nothing(text):
-    report = panel_reports.full((text, "other"))
-    report["embeddings"]["models"] = [text]
-    panel_reports.check(cost, report)
+    assert "<svg" not in panel_reports.check("cost", report)[1]

@@ -1,16 +1,15 @@
-"""The panel of history: lines that break where the figures are of something else, the runs, and the run before."""
+"""The panel of history shows the runs, the previous run and lines that break at a change."""
 
 import copy
-import csv
-import io
 import re
 
 import panel_reports
 import pytest
+from panel_pages import rows
 
-from rag_eval.evaluation.history_steps import CODES
-from rag_eval.reporting.html.figures import Cursor
-from rag_eval.reporting.html.panels import history, history_pictures
+from rag_eval.pipeline.history import CODES
+from rag_eval.reporting.html.elements import Cursor
+from rag_eval.reporting.html.panels import run as panels
 
 
 @pytest.fixture
@@ -18,14 +17,8 @@ def report():
     return panel_reports.full()
 
 
-def rows(panel, name):
-    return list(
-        csv.DictReader(io.StringIO(next(each for each in panel.tables if each.name == name).csv()))
-    )
-
-
 def test_runs_gates_and_differences(report):
-    panel, markup = panel_reports.check(history, report)
+    panel, markup = panel_reports.check("history", report)
     assert markup.count('<svg class="plot"') == 6
     found = rows(panel, "history")
     assert [row["run"][:8] for row in found] == ["20260104", "20260103", "20260102", "20260101"]
@@ -47,48 +40,43 @@ def test_runs_gates_and_differences(report):
 
 
 def test_breaks_are_named_in_every_picture(report):
-    _, markup = panel_reports.check(history, report)
+    _, markup = panel_reports.check("history", report)
     drawn = [
         picture
         for picture in re.findall(r'<svg class="plot".*?</svg>', markup, re.DOTALL)
         if "history-previous-title" not in picture
     ]
     assert len(drawn) == 5
-    assert all(">index, gold</text>" in picture and ">code</text>" in picture for picture in drawn)
+    assert all(">1</text>" in picture and ">2</text>" in picture for picture in drawn)
+    captions = re.findall(r"Changed: ([^<]*)", markup)
+    assert len(captions) == 5
+    assert {"index, gold", "code"} == {part[2:] for part in captions[0].rstrip(".").split("; ")}
 
 
 def test_a_line_does_not_go_through_a_break():
-    assert history_pictures.split([0, 1, 2, 3], [2]) == [[0, 1], [2, 3]]
-    assert history_pictures.split([0, 2, 3], []) == [[0], [2, 3]]
-    assert history_pictures.split([], []) == []
+    assert panels.split([0, 1, 2, 3], [2]) == [[0, 1], [2, 3]]
+    assert panels.split([0, 2, 3], []) == [[0], [2, 3]]
+    assert panels.split([], []) == []
 
 
 def test_what_changed_is_read_from_codes_or_from_hashes(report):
-    assert set(history_pictures.CODES) == set(CODES)
+    assert all(code.endswith("_changed") for code in CODES)
     before, run = (Cursor(copy.deepcopy(report["history"]["runs"][at])) for at in (0, 1))
-    assert history_pictures.changed(before, run) == ["code"]
+    assert panels.changes_between(before, run) == ["code"]
     del run.value["reason_codes"]
-    assert history_pictures.changed(before, run) == []
+    assert panels.changes_between(before, run) == []
     run.value["gold_hash"] = "f" * 32
-    assert history_pictures.changed(before, run) == ["gold"]
+    assert panels.changes_between(before, run) == ["gold"]
 
 
 def test_one_run_begins_the_history():
     report = panel_reports.full(nights=1)
     report |= {"previous": None, "previous_reason": "no run of this gold set is kept from before"}
-    panel, markup = panel_reports.check(history, report)
+    panel, markup = panel_reports.check("history", report)
     assert "History begins with this run" in markup
     assert "no run of this gold set is kept from before" in markup
     assert "<svg" not in markup
-    assert [each.name for each in panel.tables] == ["history"]
-
-
-def test_a_report_without_history_says_so(report):
-    for part in ({}, {"history": {"runs": []}}, {"history": None}):
-        bare = {
-            key: value for key, value in report.items() if key not in {"history", "previous"}
-        } | part
-        assert "holds no history" in panel_reports.check(history, bare)[1]
+    assert [each.name for each in panel.exports] == ["history"]
 
 
 def test_old_runs_lack_parts_and_some_cannot_be_read(report):
@@ -97,8 +85,6 @@ def test_old_runs_lack_parts_and_some_cannot_be_read(report):
             entry |= {
                 "skill": None,
                 "skill_reason": "the run does not say it",
-                "smece": None,
-                "smece_reason": "likewise",
                 "status": None,
                 "status_reason": "likewise",
                 "recall": None,
@@ -113,7 +99,7 @@ def test_old_runs_lack_parts_and_some_cannot_be_read(report):
         "n_unreadable": 1,
         "unreadable": [{"run_id": "<b>", "reason": "not a run as it was kept"}],
     }
-    panel, markup = panel_reports.check(history, report)
+    panel, markup = panel_reports.check("history", report)
     assert "<code><bdi" in markup
     assert "not a run as it was kept" in markup
     assert (7, "/history/n_left_out") in panel_reports.figures(markup)
@@ -128,39 +114,19 @@ def test_differences_that_cannot_be_paired_say_why(report):
         "reason_codes": ["gold_changed"],
         "reasons": ["the gold differs"],
     }
-    panel, markup = panel_reports.check(history, report)
+    panel, markup = panel_reports.check("history", report)
     assert "No paired differences:" in markup
     assert "judged by different gold" in markup
     assert "the gold differs" in markup
-    assert "previous-differences" not in {each.name for each in panel.tables}
-
-
-def test_sixty_nights_of_twelve_strategies():
-    panel, markup = panel_reports.check(
-        history, panel_reports.full(tuple(f"s{at}" for at in range(12)), nights=60)
-    )
-    assert len(rows(panel, "history")) == 30
-    assert "The table holds the newest thirty" in markup
-    assert len(markup) < 300_000
-
-
-@pytest.mark.parametrize("text", panel_reports.HOSTILE)
-def test_hostile_texts_are_shown_and_do_nothing(report, text):
-    report["previous"] |= {"comparable": False, "reasons": [text]}
-    report["history"]["runs"][1] |= {"reason": text, "rev": text}
-    report["history"]["unreadable"] = [{"run_id": text, "reason": text}]
-    panel_reports.check(history, report)
-    panel_reports.check(history, panel_reports.full((text, "b")))
+    assert "previous-differences" not in {each.name for each in panel.exports}
 
 
 def test_the_index_beside_a_figure_is_the_one_that_it_was_measured_on(report):
     own = f"bm25s:{'a' * 32}"
     for at, night in enumerate(report["history"]["runs"]):
-        night["index_hash"] = (
-            f"hybrid:{at:032x}"  # of the strategy that was the primary one that night
-        )
+        night["index_hash"] = f"hybrid:{at:032x}"  # of the primary strategy of that night
         night["strategies"]["bm25"]["index_hash"] = own
     del report["history"]["runs"][0]["strategies"]["bm25"]
-    panel, markup = panel_reports.check(history, report)
+    panel, markup = panel_reports.check("history", report)
     assert [row["index_hash"] for row in rows(panel, "history")] == [own, own, own, ""]
     assert 'data-at="/history/runs/3/strategies/bm25/index_hash"' in markup

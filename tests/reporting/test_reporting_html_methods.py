@@ -1,26 +1,31 @@
-"""The panel of methods: definitions that agree with the code, the configuration, and a command that can be pasted."""
+"""The panel of methods: definitions that agree with the code, the configuration, and a command."""
 
 import shlex
 
 import panel_reports
 import pytest
 
-from rag_eval.evaluation.answer_confidences import MIN_MISSED
-from rag_eval.evaluation.scoring import ALWAYS_K
+from rag_eval.core import config as ladder
+from rag_eval.core import config as trust_records
+from rag_eval.core.settings import Settings
 from rag_eval.gates.floors import MIN_JUDGED
-from rag_eval.measures import bootstrap, groundedness, intervals, paired, stability, windows
-from rag_eval.records import trust as trust_records
-from rag_eval.records import uncertainty as ladder
-from rag_eval.reporting.html.figures import Cursor
-from rag_eval.reporting.html.page import Page
-from rag_eval.reporting.html.panels import method_words, methods
-from rag_eval.settings import Settings
-from rag_eval.uncertainty import conformal_splits, drift, ece, resampling
+from rag_eval.measures import groundedness, intervals, paired, stability
+from rag_eval.measures import groundedness as windows
+from rag_eval.measures import intervals as bootstrap
+from rag_eval.pipeline.measures import ALWAYS_K
+from rag_eval.pipeline.miss_rates import MIN_MISSED
+from rag_eval.reporting.html.elements import Cursor
+from rag_eval.reporting.html.panel import Page, panel_words
+from rag_eval.reporting.html.panels.run import command
+from rag_eval.uncertainty import conformal as conformal_splits
+from rag_eval.uncertainty import drift
+from rag_eval.uncertainty import scores as resampling
+from rag_eval.uncertainty import validation as ece
 
 DEFINED = {
-    definition.term: f"{definition.text} {definition.formula}"
-    for _, part in method_words.PARTS
-    for definition in part
+    term["term"]: f"{term['text']} {term.get('formula', '')}"
+    for part in panel_words()["methods"]
+    for term in part["terms"]
 }
 
 
@@ -30,7 +35,7 @@ def report():
 
 
 def said(report):
-    return methods.command(Page(Cursor(report)))
+    return command(Page(Cursor(report)))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +97,7 @@ def said(report):
         ),
         (
             "Intervals of calibration figures",
-            [f"{resampling.RESAMPLES:,}", f"{resampling.MAX_UNDEFINED * 100:.0f} %"],
+            [f"{resampling.FIGURE_RESAMPLES:,}", f"{resampling.MAX_UNDEFINED * 100:.0f} %"],
         ),
         ("Paired differences", [f"{paired.FLIPS:,}", f"fewer than {paired.FEW_DIFFERING} groups"]),
         ("Gates", [f"under {MIN_JUDGED}"]),
@@ -134,8 +139,7 @@ def test_every_measure_of_the_page_is_defined():
         "miss_some@K",
         "miss_frac@K",
         "Brier",
-        "CORP",
-        "smECE",
+        "Reliability diagram",
         "null",
         "Slope",
         "Conformal",
@@ -175,12 +179,12 @@ def test_no_name_becomes_a_command(report, name):
     assert len(words) == (6 if name.startswith("-") else 5)
     if name.startswith("-"):
         assert words[4] == "--"
-    panel_reports.check(methods, report)
+    panel_reports.check("methods", report)
 
 
 def test_configuration_hashes_and_versions(report):
-    panel, markup = panel_reports.check(methods, report)
-    configuration, hashes, versions = panel.tables
+    panel, markup = panel_reports.check("methods", report)
+    configuration, hashes, versions = panel.exports
     assert "bm25,nested.deep[1],two" in configuration.csv()
     assert "bm25,k1,0.9" in configuration.csv()
     assert hashes.csv().count(f"bm25s:{panel_reports.HASH}") == 3
@@ -188,20 +192,3 @@ def test_configuration_hashes_and_versions(report):
     assert "numpy,2.4.6" in versions.csv()
     assert "Kish" in markup
     assert "--beir" not in markup
-
-
-def test_a_plain_folder_is_named_by_its_option(report):
-    report["index"]["loader"] = "beir"
-    assert "rag-eval run --beir FOLDER" in panel_reports.check(methods, report)[1]
-
-
-def test_a_report_that_lacks_parts(report):
-    del report["features"], report["uncertainty"]
-    report["strategies"] = report["strategies"][:1]
-    report["strategies"][0] |= {
-        "embed_model": "lsa-8@1",
-        "configuration": {"name": "bm25", "of": {"empty": [], "none": None, "flag": True}},
-    }
-    _, markup = panel_reports.check(methods, report)
-    assert "not estimated" in markup
-    assert "lsa-8@1" in markup

@@ -1,40 +1,17 @@
-"""Names of strategies as long as they may be: no picture is cut by them, and none stands over its neighbour."""
+"""The longest names of strategies are not cut in a picture and do not overlap."""
 
 import copy
 import re
 
 import panel_reports
 import pytest
+from panel_pages import HIDDEN, HOSTILE, many, renamed, rendered, rows
 
-from rag_eval.reporting.html.figures import Cursor
-from rag_eval.reporting.html.page import Page
-from rag_eval.reporting.html.panels import measures
-from rag_eval.reporting.html.panels.parts import WIDTH, legend_below
-from rag_eval.reporting.html.pictures import drawing
-from rag_eval.reporting.plots import new_figure
+from rag_eval.reporting.html.elements import Cursor
+from rag_eval.reporting.html.page import render_panel
+from rag_eval.reporting.html.panel import Page
 
 LONG = "w" * 64
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["bm25", "vector", "hybrid"],
-        [LONG[:24], "m" * 24, "bm25"],
-        ["a_strategy_of_two_parts", "another_of_three_parts", "rrf"],
-    ],
-)
-def test_a_legend_is_no_wider_than_its_picture(names):
-    with drawing():
-        figure = new_figure(WIDTH, 3.0)
-        axes = figure.subplots()
-        for name in names:
-            axes.plot([0, 1], [0, 1], label=name.replace("w", "n").replace("m", "n"))
-        legend_below(axes)
-        figure.draw_without_rendering()
-        legend = figure.legends[0].get_window_extent()
-    assert legend.x0 >= -1
-    assert legend.x1 <= figure.bbox.x1 + 1
 
 
 def test_names_are_cut_in_the_forest_plot_and_whole_in_the_table():
@@ -49,11 +26,11 @@ def test_names_are_cut_in_the_forest_plot_and_whole_in_the_table():
         ],
     }
     page = Page(Cursor(report))
-    made = measures.panel(page)
-    drawn = re.findall(r"<text[^>]*>([^<]*)</text>", str(made.context["forest"]))
+    made, _ = render_panel("measures", page)
+    drawn = re.findall(r"<text[^>]*>([^<]*)</text>", str(made.context["pictures"]))
     assert any(text.startswith("www") and text.endswith("…") for text in drawn)
-    assert max(map(len, drawn)) <= 24
-    assert f">{LONG}</bdi>" in str(made.tables[0].html())
+    assert max(map(len, drawn)) <= 26
+    assert f">{LONG}</bdi>" in str(made.exports[0].html())
     assert "long" in str(page.swatch(LONG)).split('"')[1].split()
     assert (
         "long"
@@ -61,3 +38,37 @@ def test_names_are_cut_in_the_forest_plot_and_whole_in_the_table():
         .split('"')[1]
         .split()
     )
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_data(report, name):
+    report = renamed(report, "bm25", name)
+    found = {panel: rendered(panel, report)[0] for panel in ("miss-rates", "recall", "stability")}
+    for table in ("miss-rates", "recall"):
+        assert rows(found[table], table)[0]["strategy"].lstrip("'") == name
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_text_is_data_where_answers_and_chunks_are_named(report, text):
+    report["answers"]["gap"]["flagged"] = [{"query_id": text, "reason": text, "answer": text}]
+    report["answers"] |= {"model": text, "codes": {text: 1}, "outcomes": {text: 1}}
+    report["citations"]["codes"] = {text: 1}
+    report["trust"]["notes"] = [text]
+    report["trust"]["poisoning"] |= {"reasons": {text: 1}, "rules_version": text}
+    for part in report["slices"]["by"]:
+        part |= {"name": text, "about": text}
+    for panel in ("citations", "trust", "slices"):
+        rendered(panel, report)
+
+
+def test_what_would_be_invisible_is_written_out(report):
+    report["calibration"]["strategies"]["bm25"]["refused"] = HIDDEN
+    html = rendered("miss-rates", report)[1]
+    assert "a[U+202E]b[U+0000]c" in html
+    assert "\u202e" not in html
+
+
+def test_twelve_strategies_have_their_rows(report):
+    report = many(report, "bm25", 12)
+    assert len(rows(rendered("miss-rates", report)[0], "miss-rates")) == 12
+    assert len(rows(rendered("recall", report)[0], "overlap")) == 66

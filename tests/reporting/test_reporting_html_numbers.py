@@ -8,7 +8,7 @@ import pytest
 from html_reports import evaluated_report
 
 from rag_eval.reporting.html import page as pages
-from rag_eval.reporting.html.figures import Cursor, absent, interval, number, written
+from rag_eval.reporting.html.elements import Cursor, absent, format_number, interval, number
 from rag_eval.reporting.html.page import build
 
 FREE = {
@@ -33,7 +33,10 @@ FREE = {
     "option",
     "label",
 }
-"""Elements of words: names of measures, hashes, definitions. Everything else holds digits only as a figure or a text of the report."""
+"""Elements of words: names of measures, hashes, definitions.
+
+Every other element holds digits only in a figure or a text of the report.
+"""
 VOID = {"meta", "br", "link", "input", "hr", "img", "col"}
 WORDS = {"prose", "label", "absent"}
 NAME = re.compile(r"\b[A-Za-z]\w*(?:@\d+)?|\b95 %")
@@ -145,17 +148,17 @@ def is_tick(text):
 
 
 def test_a_template_refuses_a_bare_number():
-    from rag_eval.reporting.html.templating import environment
+    from rag_eval.reporting.html.elements import environment
 
     with pytest.raises(TypeError, match="bare int"):
         environment().from_string("{{ n }}").render(n=3)
 
 
 def test_how_figures_are_written():
-    assert written(1234, 3) == "1,234"
-    assert written(-0.0004, 3) == "0.000"
-    assert written(-0.126, 3) == "−0.126"
-    assert written(0.1234, 3, percent=True) == "12.3 %"
+    assert format_number(1234, 3) == "1,234"
+    assert format_number(-0.0004, 3) == "0.000"
+    assert format_number(-0.126, 3) == "−0.126"
+    assert format_number(0.1234, 3, percent=True) == "12.3 %"
     cursor = Cursor(
         {
             "a": [{"value": 0.5, "ci_low": 0.25, "ci_high": None, "b/c~": 2}],

@@ -1,13 +1,10 @@
-"""The panel of slices: by tag, length and answerability, with a warning against reading too much into them."""
+"""The panel of slices by tag, length and answerability warns against reading too much into them."""
 
 import copy
-import csv
-import io
 
 import panel_reports
 import pytest
-
-from rag_eval.reporting.html.panels import slices
+from panel_pages import rows
 
 
 @pytest.fixture
@@ -15,15 +12,9 @@ def report():
     return panel_reports.full()
 
 
-def rows(panel, name):
-    return list(
-        csv.DictReader(io.StringIO(next(each for each in panel.tables if each.name == name).csv()))
-    )
-
-
 def test_each_kind_has_its_picture_and_its_table(report):
-    panel, markup = panel_reports.check(slices, report)
-    assert [each.name for each in panel.tables] == [
+    panel, markup = panel_reports.check("slices", report)
+    assert [each.name for each in panel.exports] == [
         "slices-answerability",
         "slices-length",
         "slices-tag",
@@ -50,54 +41,27 @@ def test_each_kind_has_its_picture_and_its_table(report):
 
 
 def test_unanswerable_questions_have_a_reason_and_no_recall(report):
-    panel, markup = panel_reports.check(slices, report)
+    panel, markup = panel_reports.check("slices", report)
     assert rows(panel, "slices-answerability")[1]["value"] == ""
     assert "nothing was scored" in markup
     report["slices"]["by"][0]["abstention"] = {
         "value": None,
         "reason": "the gold set configures no answers",
     }
-    assert "the gold set configures no answers" in panel_reports.check(slices, report)[1]
-
-
-def test_a_report_without_slices_says_so(report):
-    del report["slices"]
-    panel, markup = panel_reports.check(slices, report)
-    assert "does not measure slices" in markup
-    assert panel.tables == ()
-    for part in ({"by": []}, {"value": None, "reason": "nothing was run"}, None):
-        panel_reports.check(slices, report | {"slices": part})
+    assert "the gold set configures no answers" in panel_reports.check("slices", report)[1]
 
 
 def test_one_strategy_and_many_tags(report):
     alone = panel_reports.full(("only",))
     tag = alone["slices"]["by"][-1]
     alone["slices"]["by"] += [copy.deepcopy(tag) | {"name": f"tag {at}"} for at in range(28)]
-    panel, markup = panel_reports.check(slices, alone)
-    assert "slices-strategies" not in {each.name for each in panel.tables}
+    panel, markup = panel_reports.check("slices", alone)
+    assert "slices-strategies" not in {each.name for each in panel.exports}
     assert len(rows(panel, "slices-tag")) == 30
     assert "<summary>The figures by tag</summary>" in markup
     many = panel_reports.full(tuple(f"s{at}" for at in range(12)))
     many["slices"]["by"] += [
         copy.deepcopy(many["slices"]["by"][-1]) | {"name": f"tag {at}"} for at in range(28)
     ]
-    panel, _ = panel_reports.check(slices, many)
+    panel, _ = panel_reports.check("slices", many)
     assert len(rows(panel, "slices-strategies")) == 72  # whole slices, at most eighty rows
-
-
-def test_an_unmeasured_strategy_and_one_without_its_entry(report):
-    report["slices"]["by"][2]["strategies"]["bm25"] = {
-        **panel_reports.estimate(None),
-        "miss": panel_reports.estimate(None),
-    }
-    del report["slices"]["by"][3]["strategies"]["bm25"]
-    panel, _ = panel_reports.check(slices, report)
-    assert rows(panel, "slices-length")[0]["value"] == ""
-    assert rows(panel, "slices-tag")[0]["value"] == ""
-
-
-@pytest.mark.parametrize("text", panel_reports.HOSTILE)
-def test_hostile_tags_are_shown_and_do_nothing(report, text):
-    report["slices"]["by"][-1] |= {"name": text, "about": f"questions with the tag {text}"}
-    _, markup = panel_reports.check(slices, report)
-    assert len(markup) < 120_000

@@ -1,19 +1,8 @@
 """The stability panel: variance, states, semantic distance, wordings and flips between them."""
 
 import copy
-import csv
-import io
 
-import pytest
-from panel_pages import HIDDEN, HOSTILE, many, only, renamed, rendered, titles
-
-
-def rows(panel, name):
-    return list(
-        csv.DictReader(
-            io.StringIO(next(table for table in panel.tables if table.name == name).csv())
-        )
-    )
+from panel_pages import rendered, rows, titles
 
 
 def wordings(report, count, name="w"):
@@ -91,7 +80,7 @@ def test_one_wording_has_nothing_to_flip(report):
     assert "there is nothing to flip" in html
     assert "no question has several wordings" in html
     assert not any(title.startswith(("Flips", "Questions whose hit")) for title in titles(html))
-    assert "flips" not in {table.name for table in panel.tables}
+    assert "flips" not in {table.name for table in panel.exports}
 
 
 def test_a_matrix_that_cannot_be_read_is_a_table_of_the_worst_pairs(report):
@@ -118,27 +107,6 @@ def test_what_could_not_be_compared_says_why(report):
     _, html = rendered("stability", report)
     assert "7 of 9 retrieved units are no chunks of this corpus" in html
     assert "Semantic distance with its zones" in titles(html)
-
-
-def test_one_strategy_and_twelve_and_none(report):
-    rendered("stability", only(report, "vector"))
-    panel, _ = rendered("stability", many(report, "bm25", 12))
-    assert len(rows(panel, "stability-wordings")) == 12
-    del report["stability"]
-    _, html = rendered("stability", report)
-    assert "this report holds none" in html
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_names_are_data(report, name):
-    panel, _ = rendered("stability", wordings(renamed(report, "bm25", name), 3, name))
-    assert rows(panel, "flips")[0]["one"].lstrip("'") in {f"{name}0", f"{name}1", f"{name}2"}
-
-
-def test_what_would_be_invisible_is_written_out(report):
-    _, html = rendered("stability", wordings(report, 3, HIDDEN))
-    assert "a[U+202E]b[U+0000]c0" in html
-    assert "\u202e" not in html
 
 
 def apart(report, shared):

@@ -6,12 +6,8 @@ import re
 from html import unescape
 
 import pytest
-from panel_pages import renamed
 
-from rag_eval.reporting.html.figures import Cursor
-from rag_eval.reporting.html.latex import tex
-from rag_eval.reporting.html.page import build
-from rag_eval.reporting.html.tables import Column, Number, Table, Words, plain
+from rag_eval.reporting.html.elements import Column, Cursor, Table, number_cell, plain, words_cell
 
 
 def table(*names):
@@ -19,7 +15,7 @@ def table(*names):
         "t",
         "caption",
         [Column("name", "name", figures=False), Column("other", "other", figures=False)],
-        [[Words(name), Words("x")] for name in names],
+        [[words_cell(name), words_cell("x")] for name in names],
     )
 
 
@@ -42,30 +38,15 @@ def test_no_cell_is_an_argument_of_the_line_break_before_it(name):
     )
 
 
-def beyond_ascii(text):
-    return {character for character in text if not character.isascii()}
-
-
-def test_every_sign_of_the_projects_own_words_is_a_command_of_latex():
-    text = "σ² wordings, Δs − 0.5 – 1 ≤ x ≥ y ± z × w · v → u ← t… “said” ‘so’ µ § α₁ “”"
-    made = tex(text)
-    assert beyond_ascii(made) == set()
-    assert (
-        r"\ensuremath{\sigma}\ensuremath{^{2}} wordings, \ensuremath{\Delta}s \ensuremath{-} 0.5 -- 1 \ensuremath{\leq} x"
-        in made
-    )
-    assert "``said'' `so'" in made
-    assert "$$" not in made
-
-
-@pytest.mark.slow
-def test_every_latex_table_of_a_page_is_ascii_but_for_names_of_data(report):
-    """Strategies named in letters that LaTeX has no command for stay as they are; nothing else is beyond ASCII."""
-    files = {table.name: table.tex() for table in build(report, None, 10_000_000).tables}
-    assert {"delta-s", "stability-wordings"} <= set(files)
-    assert {name: beyond_ascii(text) for name, text in files.items() if not text.isascii()} == {}
-    named = build(renamed(report, "bm25", "検索"), None, 10_000_000)
-    assert set().union(*(beyond_ascii(table.tex()) for table in named.tables)) == set("検索")
+def test_latex_holds_every_cell_escaped():
+    text = table("a & 50 %_$x^2$", "\\input{/etc/passwd} #1 ~").tex()
+    assert re.match(r"\\begin\{tabular\}\{ll\}\s", text)
+    assert [
+        line.count("&") - line.count(r"\&") for line in text.splitlines() if line.endswith(r"\\")
+    ] == [1, 1, 1]
+    assert r"a \& 50 \%\_\$x" in text
+    assert r"\textbackslash input\{/etc/passwd\} \#1 \textasciitilde" in text
+    assert "\\input" not in text
 
 
 def dashes(*reasons, means=""):
@@ -75,12 +56,12 @@ def dashes(*reasons, means=""):
         "t",
         "caption",
         [Column("name", "name", figures=False), Column("x", "<x>", means)],
-        [[Words("row"), Number(report[str(at)]["x"])] for at in range(len(reasons))],
+        [[words_cell("row"), number_cell(report[str(at)]["x"])] for at in range(len(reasons))],
     )
 
 
 def visible_text(markup):
-    """What a reader sees without pointing: no attributes, nothing that is only read aloud."""
+    """Return the text that a reader sees without pointing, without attributes and hidden text."""
     return unescape(re.sub(r"<[^>]*>", " ", re.sub(r'<span class="sr">[^<]*</span>', "", markup)))
 
 
@@ -97,7 +78,7 @@ def test_a_dash_says_why_without_being_pointed_at():
 def test_many_reasons_are_folded_and_all_there():
     reasons = [f"reason {'x' * at}" for at in range(40)]
     markup = str(dashes(*reasons).html())
-    assert re.search(r'<details class="why[^>]*><summary>[^<]*forty', markup)
+    assert re.search(r'<details class="why[^>]*><summary>[^<]*: 40 reasons', markup)
     assert all(f"{reason} " in visible_text(markup) for reason in reasons)
     marks = re.findall(r'<sup aria-hidden="true">(\w+)</sup>', markup)
     assert len(set(marks)) == 40

@@ -1,13 +1,11 @@
-"""The panel of trust and poisoning: histogram, states, what strategies brought, what is blocked, and what trusting costs."""
-
-import csv
-import io
+"""The panel of trust and poisoning: histogram, states, strategies, blocked documents and cost."""
 
 import panel_reports
 import pytest
+from panel_pages import rows
 
-from rag_eval.records import trust as records
-from rag_eval.reporting.html.panels import trust, trust_words
+from rag_eval.core import config as records
+from rag_eval.reporting.html.panel import panel_words
 
 
 @pytest.fixture
@@ -15,15 +13,9 @@ def report():
     return panel_reports.full()
 
 
-def rows(panel, name):
-    return list(
-        csv.DictReader(io.StringIO(next(each for each in panel.tables if each.name == name).csv()))
-    )
-
-
 def test_everything_is_there(report):
-    panel, markup = panel_reports.check(trust, report)
-    assert {each.name for each in panel.tables} == {
+    panel, markup = panel_reports.check("trust", report)
+    assert {each.name for each in panel.exports} == {
         "trust-retrieved",
         "trust-states",
         "trust-reasons",
@@ -66,16 +58,13 @@ def test_every_state_and_check_has_its_words():
         "author_state": records.AuthorState,
         "freshness_state": records.FreshnessState,
     }
-    assert set(trust_words.FACTORS) == set(known)
-    assert set(trust_words.STATES) == {
-        (name, state) for name, states in known.items() for state in states.__args__
-    }
-    assert set(records.CHECKS) < set(trust_words.CHECKS)
-
-
-def test_a_report_without_notes(report):
-    del report["trust"]["notes"]
-    assert "<dt>note</dt>" not in panel_reports.check(trust, report)[1]
+    assert set(panel_words()["trust_factors"]) == set(known)
+    assert {
+        (factor, state)
+        for factor, words in panel_words()["trust_states"].items()
+        for state in words
+    } == {(name, state) for name, states in known.items() for state in states.__args__}
+    assert set(records.CHECKS) < set(panel_words()["trust_checks"])
 
 
 def test_nothing_configured_and_nothing_found(report):
@@ -90,7 +79,7 @@ def test_nothing_configured_and_nothing_found(report):
     }
     for found in report["trust"]["retrieved"].values():
         found |= {"blocked": [], "avg_trust": panel_reports.estimate(None)}
-    panel, markup = panel_reports.check(trust, report)
+    panel, markup = panel_reports.check("trust", report)
     for reason in (
         "nobody is trusted",
         "no trust.threshold is configured",
@@ -100,39 +89,12 @@ def test_nothing_configured_and_nothing_found(report):
         "off: blocked chunks are reported",
     ):
         assert reason in markup
-    assert {each.name for each in panel.tables} == {"trust-retrieved", "trust-states"}
+    assert {each.name for each in panel.exports} == {"trust-retrieved", "trust-states"}
     assert "<svg" not in markup
 
 
 def test_a_filter_that_changes_nothing_is_drawn(report):
     for row in report["trust"]["filter"]["rows"]:
         row |= {"delta": 0.0, "ci_low": 0.0, "ci_high": 0.0, "minimum_detectable": None}
-    _, markup = panel_reports.check(trust, report)
+    _, markup = panel_reports.check("trust", report)
     assert 'aria-labelledby="trust-filter-title' in markup
-
-
-@pytest.mark.parametrize("text", panel_reports.HOSTILE)
-def test_hostile_texts_are_shown_and_do_nothing(report, text):
-    report["trust"]["poisoning"]["quarantined"] = [
-        {"chunk_id": text, "doc_id": text, "source_url": text, "reasons": [text]}
-    ]
-    report["trust"]["poisoning"]["manifest"]["gone"] = [text]
-    report["trust"]["poisoning"]["reasons"] = {text: 1}
-    report["trust"]["notes"] = [text]
-    report["trust"]["retrieved"]["bm25"]["blocked"][0] |= {
-        "doc_id": text,
-        "query_id": text,
-        "reasons": [text],
-    }
-    panel, _ = panel_reports.check(trust, report)
-    assert (
-        rows(panel, "quarantined")[0]["source"].lstrip("'")[:5]
-        == rows(panel, "quarantined")[0]["document"].lstrip("'")[:5]
-    )
-
-
-def test_twelve_strategies():
-    panel, _ = panel_reports.check(
-        trust, panel_reports.full(tuple(f"strategy_{at}" for at in range(12)))
-    )
-    assert len(rows(panel, "trust-retrieved")) == 12

@@ -1,4 +1,4 @@
-"""The verdict strip: what passes, what was never asked for, and its figures with their intervals and denominators."""
+"""The verdict strip shows passed and absent gates and figures with intervals and denominators."""
 
 import copy
 import csv
@@ -8,10 +8,9 @@ import re
 import panel_reports
 import pytest
 
-from rag_eval.reporting.html.figures import Cursor
-from rag_eval.reporting.html.page import Page
-from rag_eval.reporting.html.panels import verdict
-from rag_eval.reporting.html.templating import render
+from rag_eval.reporting.html.elements import Cursor
+from rag_eval.reporting.html.page import render_panel
+from rag_eval.reporting.html.panel import Page
 
 GATE = {
     "id": "recall",
@@ -53,8 +52,7 @@ def report():
 
 def shown(report):
     page = Page(Cursor(report))
-    made = verdict.panel(page)
-    return str(render(made.template, {"page": page, "report": page.report, **made.context}))
+    return str(render_panel("verdict", page)[1])
 
 
 def card(markup, name):
@@ -128,7 +126,7 @@ DIFFERENT = {"index": {"before": "bm25s:aaaa", "now": "bm25s:bbbb"}}
 
 def gates(report):
     page = Page(Cursor(report))
-    return next(csv.DictReader(io.StringIO(verdict.panel(page).tables[0].csv())))
+    return next(csv.DictReader(io.StringIO(render_panel("verdict", page)[0].exports[0].csv())))
 
 
 def test_a_drop_stands_beside_the_drop_that_is_accepted(report):
@@ -184,6 +182,7 @@ def test_a_baseline_of_nothing_has_a_difference_and_no_drop(report):
 
 
 def test_the_terminal_shows_what_a_drop_is_held_against(report):
+    from rag_eval.core.report import GatePart
     from rag_eval.reporting.terminal import gates_table, regression_lines
 
     report["gates"] = [
@@ -197,7 +196,10 @@ def test_the_terminal_shows_what_a_drop_is_held_against(report):
             "evidence": DROP | {"different": DIFFERENT},
         }
     ]
-    assert list(gates_table(report).columns[2].cells) == ["drop 0.044\ndiff. -0.019 [-0.04, +0.00]"]
-    (line,) = regression_lines(report)
+    gates = [GatePart.model_validate(gate) for gate in report["gates"]]
+    assert [str(cell) for cell in gates_table(gates).columns[2].cells] == [
+        "drop 0.044\ndiff. -0.019 [-0.04, +0.00]"
+    ]
+    (line,) = regression_lines(gates)
     assert "20260101T000000000Z-00000000" in line
     assert "index (bm25s:aaaa before, bm25s:bbbb now)" in line

@@ -1,6 +1,5 @@
-"""The verdict in every form: what it says, and that no text of a report can say anything else through it."""
+"""The verdict says the same in every form, and no text of a report can change it."""
 
-import json
 import re
 from xml.etree import ElementTree as ET
 
@@ -9,17 +8,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from rag_eval.records.problems import InputError
+from rag_eval.core.errors import InputError
+from rag_eval.core.report import GatePart, GoldPart, Report
 from rag_eval.reporting.metrics_report import content_hash
-from rag_eval.reporting.verdict_files import write_verdict
-from rag_eval.reporting.verdict_junit import junit_xml
-from rag_eval.reporting.verdict_markdown import MAX_LINES, markdown
-from rag_eval.reporting.verdict_reading import MAX_GATES, read_object, whole_report
-from rag_eval.reporting.verdict_rows import evidence_text, safe_text, verdict_rows
-from rag_eval.reporting.verdict_sarif import sarif
-from rag_eval.reporting.verdict_table import show_verdict
+from rag_eval.reporting.verdicts import (
+    MAX_GATES,
+    MAX_LINES,
+    evidence_text,
+    junit_xml,
+    markdown,
+    read_object,
+    safe_text,
+    show_verdict,
+    verdict_rows,
+    whole_report,
+    write_verdict,
+)
 
-HOSTILE = "a|b`c``d <script>alert(1)</script> <!-- x --> @team #1 [x](https://evil.example) ![y](https://evil.example/p.png) \\| &lt; ]]> \x00\x0b\x1b[2J\x9b\r\n\n# h\n| z |\u202e\u2028\ufffe\ud800\U000e0041 {0} {{1}} [bold]x[/bold]"
+HOSTILE = (
+    "a|b`c``d <script>alert(1)</script> <!-- x --> @team #1 [x](https://evil.example) "
+    "![y](https://evil.example/p.png) \\| &lt; ]]> \x00\x0b\x1b[2J\x9b\r\n\n# h\n"
+    "| z |\u202e\u2028\ufffe\ud800\U000e0041 {0} {{1}} [bold]x[/bold]"
+)
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -37,27 +47,26 @@ def gate(
     severity="P2",
     **evidence,
 ):
-    return {
-        "id": name,
-        "gate": gate,
-        "severity": severity,
-        "required": required,
-        "status": status,
-        "reason_code": code,
-        "evidence": evidence,
-    }
+    return GatePart.model_construct(
+        id=name,
+        gate=gate,
+        severity=severity,
+        required=required,
+        status=status,
+        reason_code=code,
+        evidence=evidence,
+    )
 
 
 def rows(*gates, name="tiny"):
-    return verdict_rows(
-        {
-            "gold": {"name": name},
-            "run_id": "20260101T000000000Z-0123abcd",
-            "timestamp": "2026-01-01T00:00:00Z",
-            "content_hash": "a" * 64,
-            "gates": list(gates),
-        }
+    report = Report.model_construct(
+        gold=GoldPart.model_construct(name=name),
+        run_id="20260101T000000000Z-0123abcd",
+        timestamp="2026-01-01T00:00:00Z",
+        content_hash="a" * 64,
+        gates=list(gates),
     )
+    return verdict_rows(report)
 
 
 MIXED = (
@@ -160,7 +169,9 @@ def test_evidence_has_its_interval_and_what_it_is_counted_over():
         {**drop, "minimum_detectable": 0.067, "different": {"index": {"before": "a", "now": "b"}}}
     )
     assert told == (
-        "mrr 0.72 against 0.8: difference -0.080 [-0.130, -0.030], relative drop 10.0 % (4 better, 20 worse, 176 tied); 200 scored in 200 groups; different (index (before a, now b)); minimum_detectable 0.067"
+        "mrr 0.72 against 0.8: difference -0.080 [-0.130, -0.030], relative drop 10.0 % (4 "
+        "better, 20 worse, 176 tied); 200 scored in 200 groups; different (index (before a, "
+        "now b)); minimum_detectable 0.067"
     )
     assert evidence_text({}) == ""
 
@@ -188,58 +199,6 @@ def test_junit_counts_what_it_shows():
         failure.get("message"),
         "2, accepted <= 0; 900 scored" in failure.text,
     ) == ("blocked_retrieved", "P0 fail: blocked_retrieved", True)
-
-
-def sarif_faults(log):
-    """What the standard (SARIF 2.1.0) requires of the properties that are written here."""
-    faults = [] if log.get("version") == "2.1.0" and len(log["runs"]) == 1 else ["version or runs"]
-    (run,) = log["runs"]
-    driver = run["tool"]["driver"]
-    ids = [rule["id"] for rule in driver["rules"]]
-    faults += ["driver.name"] * (not driver["name"]) + ["rule ids are not unique"] * (
-        len(set(ids)) != len(ids)
-    )
-    faults += ["rule text"] * any(not rule["shortDescription"]["text"] for rule in driver["rules"])
-    faults += ["rule level"] * any(
-        rule["defaultConfiguration"]["level"] not in {"none", "note", "warning", "error"}
-        for rule in driver["rules"]
-    )
-    for result in run["results"]:
-        faults += ["message"] * (not result["message"]["text"])
-        faults += ["ruleIndex"] * (ids[result["ruleIndex"]] != result["ruleId"])
-        faults += ["level"] * (
-            result["kind"] != "fail" or result["level"] not in {"note", "warning", "error"}
-        )  # any other kind has the level none
-        (place,) = result["locations"]
-        faults += ["uri"] * (
-            not re.fullmatch(
-                r"[A-Za-z0-9._-]+", place["physicalLocation"]["artifactLocation"]["uri"]
-            )
-        )
-        faults += ["region"] * (place["physicalLocation"]["region"]["startLine"] < 1)
-        faults += ["fingerprint"] * (
-            not all(
-                isinstance(part, str) and part for part in result["partialFingerprints"].values()
-            )
-        )
-    return faults
-
-
-def test_sarif_has_a_rule_for_every_gate_and_a_result_for_every_one_that_did_not_pass():
-    log = json.loads(sarif(rows(*MIXED)))
-    assert sarif_faults(log) == []
-    run = log["runs"][0]
-    assert {result["ruleId"]: result["level"] for result in run["results"]} == {
-        "poisoning": "error",
-        "regression.mrr": "error",
-        "trust": "note",
-        "stability.delta_s": "warning",
-    }
-    assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} == {gate["id"] for gate in MIXED}
-    again = json.loads(sarif(rows(*MIXED, name="other")))["runs"][0]
-    assert run["results"][0]["partialFingerprints"] != again["results"][0]["partialFingerprints"]
-    assert sarif_faults(json.loads(sarif(rows()))) == []
-    assert sarif_faults(json.loads(sarif(rows(MIXED[3], MIXED[3])))) == []
 
 
 def cells(text):
@@ -301,12 +260,7 @@ def only_ours(text):
         "system-out",
     ]
     assert not NOT_XML.search(data.decode())
-    log = json.loads(sarif(verdict))
-    assert sarif_faults(log) == []
-    message = log["runs"][0]["results"][0]["message"]["text"]
-    assert "](" not in message
-    assert not re.search(r"(?<!\{)\{(?:\{\{)*(?!\{)\d", message)
-    for form in (table, data.decode(), sarif(verdict)):
+    for form in (table, data.decode()):
         assert not re.search(
             r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", form
         )
@@ -378,11 +332,7 @@ def test_the_table_reads_no_markup_of_a_report():
 
 def test_the_files_stand_beside_each_other_and_are_the_same_again(tmp_path):
     paths = write_verdict(rows(*MIXED), tmp_path / "new")
-    assert [path.name for path in paths] == [
-        "gate-verdict.xml",
-        "gate-verdict.md",
-        "gate-verdict.sarif",
-    ]
+    assert [path.name for path in paths] == ["gate-verdict.xml", "gate-verdict.md"]
     before = [path.read_bytes() for path in paths]
     write_verdict(rows(*MIXED), tmp_path / "new")
     assert [path.read_bytes() for path in paths] == before

@@ -1,4 +1,4 @@
-"""Hypothesis without deadlines (no test may depend on the clock), and the data that several files here share."""
+"""Hypothesis without deadlines, because no test may depend on the clock, and shared data."""
 
 import pytest
 from corpora import scifact

@@ -1,4 +1,7 @@
-"""Exact search, bm25s and rank-bm25 against the slow reference: ties, duplicates, empty queries, one chunk, zero vectors, masks."""
+"""Exact search, bm25s and rank-bm25 agree with the slow reference.
+
+The cases hold ties, duplicates, empty queries, a single chunk, zero vectors and masks.
+"""
 
 import math
 
@@ -9,17 +12,16 @@ from corpora import chunks_frame, listed, table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer
-from rag_eval.retrieval.chunk_table import ChunkTable
+from rag_eval.corpus.analyzer import STOP_WORDS
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding.base import unit
-from rag_eval.retrieval.lexical import Bm25s
-from rag_eval.retrieval.okapi import RankBm25
+from rag_eval.retrieval.identity import ChunkTable
+from rag_eval.retrieval.lexical import Bm25s, RankBm25
 
 ENGINES = [Bm25s, RankBm25]
 N_TERMS = 6
 FLOAT32 = 2e-5
-"""What float32 sums of BM25's terms may be off."""
+"""Largest error of float32 sums of BM25's terms."""
 
 TERMS = st.lists(st.integers(0, N_TERMS - 1), max_size=5)
 CORPUS = st.lists(TERMS, min_size=1, max_size=40).filter(any)
@@ -115,17 +117,11 @@ def test_exact_search_with_blocks_smaller_than_the_batch(monkeypatch):
     assert np.array_equal(ExactSearch(vectors).search(queries, 20).rows, whole.rows)
 
 
-def test_exact_search_over_no_chunk_and_for_no_query():
-    assert ExactSearch(np.zeros((0, 4), dtype=np.float32)).search(
-        np.ones((2, 4), dtype=np.float32), 10
-    ).rows.shape == (2, 0)
-    assert ExactSearch(np.eye(4, dtype=np.float32)).search(
-        np.zeros((0, 4), dtype=np.float32), 3
-    ).rows.shape == (0, 3)
-
-
 def assert_like(found, query, wanted, documents, depth):
-    """The same chunks in the same order, but for scores too close for float32; equal chunks always by row."""
+    """Check for the same chunks in the same order, except where scores are too close for float32.
+
+    Equal chunks always stand by row.
+    """
     pairs = listed(found, query)
     candidates = {row for row, score in enumerate(wanted) if score is not None}
     assert len(pairs) == min(depth, len(candidates))
@@ -175,7 +171,8 @@ def test_rank_bm25_is_its_formula(documents, queries, parameters, depth, data):
 
 
 def test_lucene_bm25_by_hand():
-    # 3 chunks of 2, 1 and 3 terms: N = 3, avgdl = 2; term 0 stands in chunks 0 and 2 (twice there), term 1 in chunk 0, term 2 in chunks 1 and 2
+    # 3 chunks of 2, 1 and 3 terms give N = 3 and avgdl = 2.
+    # Term 0 stands in chunk 0 and twice in chunk 2, term 1 in chunk 0, term 2 in chunks 1 and 2.
     documents = [[0, 1], [2], [0, 0, 2]]
     found = Bm25s(documents, 3, k1=0.9, b=0.4).search([[0], [1, 2]], 3)
     idf0 = math.log(1 + 1.5 / 2.5)
@@ -193,7 +190,10 @@ def test_lucene_bm25_by_hand():
 
 
 def test_the_two_engines_agree_where_the_formulas_do():
-    """One rare term a query: idf is a constant factor there, so both order chunks alike, and their scores differ by that factor alone."""
+    """Each query is one rare term, whose idf is a constant factor.
+
+    Both engines therefore order chunks alike, and their scores differ by that factor alone.
+    """
     random = np.random.default_rng(2)
     documents = [random.integers(0, 400, size=random.integers(3, 30)).tolist() for _ in range(300)]
     queries = [[term] for term in range(400)]
@@ -300,11 +300,3 @@ def test_chunks_out_of_order_or_twice_are_refused():
     frame["chunk_id"] = "same"
     with pytest.raises(ValueError, match="stands twice"):
         ChunkTable(frame, "x")
-
-
-def test_words_of_a_query_do_not_enter_the_corpus_vocabulary():
-    chunks = table(["alpha beta", "gamma"])
-    assert chunks.query_terms(["delta alpha"]) == [[3, 0]]
-    assert chunks.n_terms == 3
-    assert chunks.vocabulary == ["alpha", "beta", "gamma"]
-    assert Analyzer().index(["alpha beta", "gamma"]) == chunks.terms

@@ -1,4 +1,7 @@
-"""What a source names is placed in the corpus: by our ids, by names, by offsets, by text; and what cannot be placed is said to be so."""
+"""Units of a source are placed in the corpus by our ids, names, offsets or text.
+
+Units without a place are reported.
+"""
 
 import numpy as np
 import pandas as pd
@@ -6,14 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.corpus.chunking import chunk_documents
-from rag_eval.corpus.sections import of_markdown
-from rag_eval.records.frames import DOCUMENTS, SECTIONS
-from rag_eval.records.gold_set import Chunker
+from rag_eval.core.frames import DOCUMENTS, SECTIONS
+from rag_eval.core.loader import Chunker
+from rag_eval.corpus.chunking import chunk_documents, markdown_sections
 from rag_eval.retrieval.external import Failure, Item, Retrieved
 from rag_eval.retrieval.external_units import UNITS, Even, Placer, place_all
 
-GUIDE = "# Guide\n\n## Install\n\nRun the  installer\nand wait.\n\n## Use\n\nPress the button. Press the button.\n"
+GUIDE = (
+    "# Guide\n\n## Install\n\nRun the  installer\nand wait.\n\n## Use\n\n"
+    "Press the button. Press the button.\n"
+)
 NOTES = "One plain note without any heading."
 TEXTS = {"guide.md": GUIDE, "notes.txt": NOTES}
 
@@ -33,7 +38,7 @@ def frames():
     )
     rows = [
         (section.section_id, "guide.md", section.title, section.start, section.end)
-        for section in of_markdown("guide.md", "Guide", GUIDE)
+        for section in markdown_sections("guide.md", "Guide", GUIDE)
     ]
     rows.append(("notes.txt", "notes.txt", "", 0, len(NOTES)))
     sections = pd.DataFrame(rows, columns=["section_id", "doc_id", "title", "start", "end"])
@@ -66,7 +71,7 @@ def item(**given):
 
 def placed(*items):
     placer = Placer(*CORPUS)
-    rows = [placer.row(one) for one in items]
+    rows = [placer.rows([one])[0][0] for one in items]
     frame = UNITS.check(placer.frame())
     return frame.iloc[rows].to_dict("records")
 
@@ -164,25 +169,9 @@ def test_offsets_beyond_the_document_give_way_to_the_text():
     assert second["start"] == -1
 
 
-def test_a_text_that_is_not_there_has_no_place():
-    (unit,) = placed(item(doc_id="guide.md", text="nowhere"))
-    assert (unit["start"], unit["section_id"], unit["known"], unit["text"]) == (
-        -1,
-        "",
-        True,
-        "nowhere",
-    )
-
-
 def test_a_document_of_one_section_is_that_section():
     (unit,) = placed(item(doc_id="notes.txt"))
     assert (unit["section_id"], unit["start"]) == ("notes.txt", -1)
-
-
-def test_the_very_place_of_a_chunk_is_that_chunk():
-    chunk = CHUNKS.iloc[0]
-    (unit,) = placed(item(doc_id=chunk["doc_id"], text=chunk["text"]))
-    assert unit["chunk"] == 0
 
 
 def test_unknown_documents_stand_under_their_own_names():

@@ -1,15 +1,15 @@
-"""`index_hash` changes with whatever can change a ranking, and with nothing else."""
+"""`index_hash` changes exactly with the inputs that can change a ranking."""
 
 import numpy as np
 import pytest
-from corpora import places, table
 
-from rag_eval.records.configuration_parts import Embedding
-from rag_eval.records.gold_set import Bm25, Hybrid, Rerank, Vector
-from rag_eval.retrieval import identity
-from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
-from rag_eval.storage.code import library_versions
-from rag_eval.storage.hashing import text_hash
+from rag_eval.core.errors import Embedding
+from rag_eval.core.strategy import Rerank
+from rag_eval.retrieval import dense, identity, lexical
+from rag_eval.retrieval.kinds.bm25 import Bm25
+from rag_eval.retrieval.kinds.hybrid import Hybrid
+from rag_eval.retrieval.kinds.vector import Vector
+from rag_eval.storage.hashing import library_versions, text_hash
 
 BASE = {
     "bm25": Bm25(name="a", kind="bm25"),
@@ -44,7 +44,7 @@ def hash_of(spec, tmp_path, chunks_hash="chunks", text_hashes=HASHES):
         if isinstance(spec, Bm25)
         else identity.embed_model(spec.embedding, text_hashes, tmp_path)
     )
-    return identity.index_hash(spec, chunks_hash, model)
+    return spec.index_hash(chunks_hash, model)
 
 
 @pytest.mark.parametrize("kind", list(BASE))
@@ -66,12 +66,14 @@ def test_the_chunks_the_analyzer_and_the_engine_count(kind, tmp_path, monkeypatc
     assert before == hash_of(BASE[kind], tmp_path)
     assert hash_of(BASE[kind], tmp_path, chunks_hash="other chunks") != before
     with monkeypatch.context() as patch:
-        patch.setattr(identity, "ANALYZER", "english-porter-2")
+        for module in (lexical, dense):
+            patch.setattr(module, "ANALYZER", "english-porter-2")
         assert hash_of(BASE[kind], tmp_path) != before
     for library in {"bm25": ["bm25s"], "vector": ["numpy"], "hybrid": ["bm25s", "numpy"]}[kind]:
         with monkeypatch.context() as patch:
             newer = {**library_versions(), library: "99"}
-            patch.setattr(identity, "library_versions", lambda newer=newer: newer)
+            for module in (lexical, dense):
+                patch.setattr(module, "library_versions", lambda newer=newer: newer)
             assert hash_of(BASE[kind], tmp_path) != before, library
 
 
@@ -116,28 +118,8 @@ def test_a_vectors_file_is_named_by_its_content(tmp_path):
 
 def test_a_chroma_function_is_named_with_its_configuration(tmp_path):
     one, other = (
-        identity.embed_model(Embedding(model="chroma:x", config={"dim": dim}), [], tmp_path)
+        identity.embed_model(Embedding.from_settings("x", {"dim": dim}), [], tmp_path)
         for dim in (1, 2)
     )
     assert one != other
     assert one.startswith("chroma:x@")
-
-
-@pytest.mark.parametrize("model", ["lsa-8"])
-def test_the_name_given_before_loading_is_the_name_of_what_is_loaded(tmp_path, model):
-    chunks = table(["graph tree", "tree vector"])
-    strategy = ReadyStrategy(
-        Vector(name="a", kind="vector", embedding=Embedding(model=model)),
-        StrategyIndex(chunks, places(tmp_path)),
-    )
-    assert strategy.source.embedder.model == strategy.embed_model
-
-
-def test_the_depth_asked_for_does_not_count(tmp_path):
-    strategy = ReadyStrategy(
-        BASE["bm25"], StrategyIndex(table(["graph tree", "tree vector"]), places(tmp_path))
-    )
-    before = strategy.index_hash
-    strategy.search(["graph"], 1)
-    strategy.search(["graph"], 100)
-    assert strategy.index_hash == before

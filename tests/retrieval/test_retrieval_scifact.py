@@ -5,8 +5,9 @@ import pytest
 from corpora import places
 from ir_measures import R, nDCG
 
-from rag_eval.records.configuration_parts import Embedding
-from rag_eval.records.gold_set import Bm25, Vector
+from rag_eval.core.errors import Embedding
+from rag_eval.retrieval.kinds.bm25 import Bm25
+from rag_eval.retrieval.kinds.vector import Vector
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
 
 

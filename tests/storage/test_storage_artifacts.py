@@ -1,4 +1,4 @@
-"""The artifact store: whole or absent, whatever happens in between."""
+"""The artifact store holds an artifact whole or not at all, also after a failure."""
 
 import errno
 import multiprocessing
@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_eval.core.errors import InputError
 from rag_eval.storage.artifacts import ArtifactStore
 
 
@@ -75,6 +76,11 @@ def test_parts_come_back_as_they_were(store):
             mapped[0, 0] = 1
         assert artifact.path("frame.parquet").is_file()
     assert store.get("stage", "key").reused
+
+
+def test_an_artifact_is_flushed_before_it_gets_its_name(store, flushed):
+    folder = store.memo("stage", "key", lambda: {"value": 1, "array": np.zeros(2)}).folder
+    assert flushed.before(folder) == {path.stat().st_ino for path in (folder, *folder.iterdir())}
 
 
 @given(
@@ -245,6 +251,7 @@ _KILLED_ANYWHERE = """
 import sys
 from pathlib import Path
 import numpy as np
+from rag_eval.core.errors import InputError
 from rag_eval.storage.artifacts import ArtifactStore
 store = ArtifactStore(Path(sys.argv[1]))
 print("ready", flush=True)
@@ -318,7 +325,7 @@ def test_a_part_may_be_the_file_of_another_artifact_and_takes_its_place_only_onc
         },
     )
     assert night.path("large.bin").samefile(large.path("large.bin"))
-    shutil.rmtree(large.folder)  # the other one may go
+    shutil.rmtree(large.folder)  # the other artifact may go
     assert night.path("large.bin").read_bytes() == b"x" * 1000
     assert night.array("array").tolist() == [0, 1, 2]
 
@@ -340,3 +347,106 @@ def test_a_shared_part_that_is_not_there_leaves_nothing(tmp_path):
     with pytest.raises(FileNotFoundError):
         store.memo("bundle", "k", lambda: {"large.bin": tmp_path / "nowhere"})
     assert store.get("bundle", "k") is None
+
+
+def write_one(store, **parts):
+    return store.memo(
+        "stage",
+        "key",
+        lambda: {
+            "value": {"a": 1},
+            "frame": pd.DataFrame({"x": [1, 2]}),
+            "array": np.arange(3),
+            **parts,
+        },
+    )
+
+
+def emptied(path):
+    path.write_bytes(b"")
+
+
+def flipped(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("name", ["value.json", "frame.parquet", "array.npy", "artifact.json"])
+@pytest.mark.parametrize("harm", [emptied, flipped, Path.unlink])
+def test_a_damaged_part_is_named_set_aside_and_made_again(store, caplog, name, harm):
+    made = write_one(store)
+    harm(made.folder / name)
+    if name == "artifact.json" and harm is flipped:
+        (made.folder / name).write_text("[")  # a flipped bit there may still be JSON
+    again = write_one(store)
+    assert (again.reused, again.id) == (False, made.id)
+    assert again.array("array").tolist() == [0, 1, 2]
+    assert (store.root / "stage" / ".damaged-key").is_dir()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert str(made.folder) in caplog.text
+    assert name in caplog.text
+    assert write_one(store).reused
+
+
+def test_a_folder_without_its_record_is_no_artifact(store):
+    made = write_one(store)
+    (made.folder / "artifact.json").unlink()
+    assert store.get("stage", "key") is None
+
+
+def test_a_reader_of_a_damaged_part_is_told_and_changes_nothing(store):
+    made = write_one(store)
+    flipped(made.folder / "array.npy")
+    emptied(made.folder / "frame.parquet")
+    found = store.get("stage", "key")
+    assert found.json("value") == {"a": 1}
+    for read, name in ((found.frame, "frame"), (found.array, "array")):
+        with pytest.raises(InputError, match=rf"{name}\.(parquet|npy): error artifact_damaged"):
+            read(name)
+    assert [path.name for path in (store.root / "stage").iterdir()] == ["key"]
+
+
+def test_each_damaged_artifact_is_kept(store):
+    for _ in range(2):
+        emptied(write_one(store).folder / "frame.parquet")
+    assert not write_one(store).reused
+    assert sorted(path.name for path in (store.root / "stage").iterdir()) == [
+        ".damaged-key",
+        ".damaged-key-2",
+        "key",
+    ]
+
+
+def test_equal_parts_have_equal_ids(store):
+    def made(key, value):
+        return store.memo(
+            "stage", key, lambda: {"value": value, "timing": key}, volatile=["timing"]
+        )
+
+    ids = [made(key, value).id for key, value in (("a", 1), ("b", 1), ("c", 2))]
+    assert ids[0] == ids[1] != ids[2]
+    assert store.get("stage", "b").id == ids[1]
+    assert store.memo("stage", "d", lambda: {"value": 1, "timing": "d"}).id != ids[0]
+
+
+def test_an_artifact_of_an_earlier_version_opens(store):
+    made = write_one(store)
+    (made.folder / "artifact.json").write_text(
+        '{"key":"key","parts":["array","frame","value"],"stage":"stage"}'
+    )
+    found = store.get("stage", "key")
+    assert (found.id, found.json("value")) == ("key", {"a": 1})
+    assert write_one(store).reused
+    emptied(made.folder / "frame.parquet")
+    with pytest.raises(InputError, match=r"frame\.parquet: error artifact_damaged"):
+        found.frame("frame")
+
+
+def test_a_part_is_hashed_once_a_process(store, monkeypatch):
+    write_one(store)
+    write_one(store)
+    monkeypatch.setattr(
+        "rag_eval.storage.artifacts.file_hash", lambda path: pytest.fail(f"{path} was read again")
+    )
+    assert write_one(store).frame("frame")["x"].tolist() == [1, 2]

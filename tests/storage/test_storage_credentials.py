@@ -1,8 +1,8 @@
-"""What opens a service stands in no message about it, however the address is written and whatever part of it a library repeats."""
+"""No message about a service holds its credentials, in any form of the address or its parts."""
 
 import pytest
 
-from rag_eval.storage.credentials import shown_service, without_secrets
+from rag_eval.storage.secrets import shown_service, without_secrets
 
 PASSWORD = "S3cret" + "Passw0rdXYZ"
 
@@ -28,7 +28,10 @@ def test_an_address_is_shown_without_what_opens_it(address, shown):
 
 def test_a_message_that_repeats_a_part_of_the_address_in_any_form_loses_it():
     address = f"http://bob:{PASSWORD}%21@127.0.0.1:1/?access_token=Tok3nTok3n"
-    message = f"API request to http://bob:{PASSWORD}%21@127.0.0.1:1/api failed for user bob ({PASSWORD}!), Tok3nTok3n refused"
+    message = (
+        f"API request to http://bob:{PASSWORD}%21@127.0.0.1:1/api failed for user bob "
+        f"({PASSWORD}!), Tok3nTok3n refused"
+    )
     assert (
         without_secrets(message, address)
         == "API request to http://***@127.0.0.1:1/api failed for user bob (***), *** refused"

@@ -10,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.records.problems import InputError
-from rag_eval.storage.atomic import atomic_path, write_bytes, write_text
-from rag_eval.storage.code import LIBRARIES, code_version, library_versions
-from rag_eval.storage.hashing import canonical_json, digest, file_hash, lines_hash, text_hash
-from rag_eval.storage.locking import home_lock
+from rag_eval.core.errors import InputError
+from rag_eval.storage.artifacts import atomic_path, home_lock, write_bytes, write_text
+from rag_eval.storage.hashing import (
+    LIBRARIES,
+    canonical_json,
+    code_version,
+    digest,
+    file_hash,
+    library_versions,
+    lines_hash,
+    text_hash,
+)
 
 
 def test_a_file_is_written_whole_with_its_folders(tmp_path):
@@ -25,6 +32,12 @@ def test_a_file_is_written_whole_with_its_folders(tmp_path):
     assert path.read_bytes() == b"\x00\xff"
     assert path.stat().st_mode & 0o777 == 0o644
     assert [entry.name for entry in path.parent.iterdir()] == ["b.txt"]
+
+
+def test_a_file_is_flushed_before_it_gets_its_name(tmp_path, flushed):
+    path = tmp_path / "a.txt"
+    write_text(path, "new")
+    assert flushed.before(path) == {path.stat().st_ino}
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -49,8 +62,9 @@ def test_a_writer_that_fails_leaves_the_old_file(tmp_path, error):
 def test_a_writer_that_is_killed_leaves_the_old_file(tmp_path, project_root):
     write_text(tmp_path / "a.txt", "old")
     script = (
-        "import os, signal, sys, pathlib\nfrom rag_eval.storage.atomic import atomic_path\n"
-        "with atomic_path(pathlib.Path(sys.argv[1])) as partial:\n    partial.write_text('half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, sys, pathlib\nfrom rag_eval.storage.artifacts import atomic_path\n"
+        "with atomic_path(pathlib.Path(sys.argv[1])) as partial:\n"
+        "    partial.write_text('half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "a.txt")],
@@ -62,7 +76,7 @@ def test_a_writer_that_is_killed_leaves_the_old_file(tmp_path, project_root):
 
 _HOLDER = """
 import sys, time, pathlib
-from rag_eval.storage.locking import home_lock
+from rag_eval.storage.artifacts import home_lock
 with home_lock(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -118,7 +132,7 @@ def test_a_lock_that_fails_otherwise_is_not_called_held(tmp_path, monkeypatch):
     def no_locks(*_):
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr("rag_eval.storage.locking.fcntl.flock", no_locks)
+    monkeypatch.setattr("rag_eval.storage.artifacts.fcntl.flock", no_locks)
     with pytest.raises(OSError, match="No locks available"), home_lock(tmp_path):
         pass
 

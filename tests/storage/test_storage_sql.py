@@ -10,9 +10,8 @@ from pathlib import Path
 import postgres_server
 import pytest
 
-from rag_eval.records.problems import InputError
-from rag_eval.storage.sql import SqlStore, _into_wal
-from rag_eval.storage.sql_tables import BATCH, ColumnSpec, TableSpec
+from rag_eval.core.errors import InputError
+from rag_eval.storage.sql import BATCH, ColumnSpec, SqlStore, TableSpec, _into_wal
 
 NOTES = TableSpec(
     "notes",
@@ -134,9 +133,7 @@ def test_values_that_one_of_the_databases_cannot_hold_become_the_same_in_both(st
     ],
 )
 def test_hostile_text_is_only_ever_a_value(store, text):
-    if (
-        len(text) > 2_600
-    ):  # this table indexes its text; the index of a long one is not what is tested
+    if len(text) > 2_600:  # this table indexes its text, and a long text is not the subject here
         text_table = TableSpec("unindexed", (ColumnSpec("text", "text"),))
         store.create(text_table)
         with store.transaction() as transaction:
@@ -236,7 +233,8 @@ store.create(NOTES)
 for run in range(5):
     with store.transaction("notes") as transaction:
         before = len(transaction.select(NOTES))
-        transaction.insert(NOTES, [(before + number, None, sys.argv[2], True, [run]) for number in range(50)])
+        rows = [(before + number, None, sys.argv[2], True, [run]) for number in range(50)]
+        transaction.insert(NOTES, rows)
 """
 
 
@@ -371,7 +369,7 @@ def test_a_driver_that_repeats_the_password_is_not_quoted():
 
 
 def test_a_connection_refused_its_write_ahead_log_tries_again(tmp_path):
-    # what SQLite now and then does, without waiting, to processes that open a new file at once
+    # SQLite sometimes fails at once when several processes open a new file.
     path = tmp_path / "store.db"
     with (
         contextlib.closing(
@@ -416,10 +414,32 @@ def test_a_table_is_declared_without_contradiction():
 
 
 def test_sqlalchemy_is_not_imported_to_declare_a_table(project_root):
-    script = "import sys, rag_eval.storage.sql, rag_eval.citations.traces\nsys.exit(any(name.partition('.')[0] in {'sqlalchemy', 'psycopg'} for name in sys.modules))"
+    script = (
+        "import sys, rag_eval.storage.sql, rag_eval.citations.traces\n"
+        "sys.exit(any(name.partition('.')[0] in {'sqlalchemy', 'psycopg'} for name in "
+        "sys.modules))"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(project_root)}
         ).returncode
         == 0
     )
+
+
+def test_an_emptied_database_of_a_home_with_runs_is_refused(tmp_path):
+    path = tmp_path / "rag_eval.db"
+    path.touch()
+    SqlStore(path).create(
+        NOTES
+    )  # no run was kept here: a killed process may have left the empty file
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "20260101T000000000Z-00000000.json").write_text("{}")
+    SqlStore(path).create(NOTES)
+    path.write_bytes(b"")
+    with pytest.raises(InputError) as caught:
+        SqlStore(path)
+    problem = caught.value.problems[0]
+    assert (problem.code, problem.file) == ("database_empty", str(path))
+    path.unlink()
+    SqlStore(path).create(NOTES)

@@ -1,13 +1,12 @@
-"""Unique indexes: rows that are there already are not added again, whoever adds them, and the caller learns which were new."""
+"""Unique indexes refuse stored rows from any writer, and the caller learns which rows were new."""
 
 import threading
 
 import postgres_server
 import pytest
 
-from rag_eval.records.problems import InputError
-from rag_eval.storage.sql import SqlStore
-from rag_eval.storage.sql_tables import BATCH, ColumnSpec, TableSpec
+from rag_eval.core.errors import InputError
+from rag_eval.storage.sql import BATCH, ColumnSpec, SqlStore, TableSpec
 
 COLUMNS = (
     ColumnSpec("id", "text", required=True),

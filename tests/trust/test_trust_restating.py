@@ -1,342 +1,255 @@
-"""Passages that restate a query: what is found, what is left alone, and that nobody who is vouched for is looked at."""
-
-import gc
-import time
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from growth import growth
+from poisoned_corpus import (
+    FORMS,
+    LOOKALIKE,
+    PLAIN,
+    STRATEGIES,
+    UNTRUSTED,
+    attack,
+    json_lines,
+    outcome,
+)
 
-from rag_eval.corpus.analyzer import Analyzer
-from rag_eval.trust.near_wording import LEAST_TERMS, RESEMBLANCE, NearWording
-from rag_eval.trust.question_forms import asks, page_of_questions, place
-from rag_eval.trust.restating import restates
-from rag_eval.trust.token_stream import Vocabulary
-from rag_eval.trust.wording import exact
+from rag_eval.corpus.chunking import front_matter, markdown_sections
+from rag_eval.trust.duplicates import floods
+from rag_eval.trust.restating import restated_pairs
 
+HERE = Path(__file__).parent
 QUERY = "how many bells hang in the tower of Amberley"
+ASKED = f"{QUERY[:1].upper()}{QUERY[1:]}"
 ANSWER = "The tower has nine bells, the oldest of them cast in 1512."
+NOTHING = ("", "")
 
 
-def found(texts, query=QUERY, *, titles=None, doc_ids=None, sources=None, allowlist=True):
+def find_pairs(queries, texts, *, titles=None, doc_ids=None, sources=None, vouched=()):
     n = len(texts)
-    result = restates(
-        [query],
+    return restated_pairs(
+        queries,
         texts,
         titles=titles or [""] * n,
         doc_ids=doc_ids or [f"d{i}" for i in range(n)],
         sources=sources or ["pages.example"] * n,
-        vouched=np.zeros(n, dtype=bool) if allowlist else None,
+        vouched=np.zeros(n, dtype=bool) if isinstance(vouched, tuple) else vouched,
     )
-    rules = dict(
-        zip(
-            result.pairs["chunk"].tolist(),
-            zip(result.pairs["rule"], result.pairs["severity"], strict=True),
-            strict=True,
-        )
-    )
-    assert sorted(np.flatnonzero(result.blocked.toarray()[0])) == [
-        chunk for chunk, (_, severity) in rules.items() if severity == "blocked"
-    ]
-    assert sorted(np.flatnonzero(result.warned.toarray()[0])) == [
-        chunk for chunk, (_, severity) in rules.items() if severity == "warning"
-    ]
-    return [rules.get(chunk, ("", "")) for chunk in range(n)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"{QUERY}. {ANSWER}",
-        f"{QUERY} {ANSWER}",
-        f"How many bells hang in the tower of Amberley? {ANSWER}",
-        f"HOW MANY BELLS — hang in the Tower of Amberley?! {ANSWER}",
-        f"How many bells are hanging in the tower of Amberley? {ANSWER}",
-        f"So how many of the bells hang in a tower of Amberley? {ANSWER}",
-        f"{ANSWER} It is often asked how many bells hang in the tower of Amberley and the answer is nine.",
-        f"{ANSWER} {ANSWER}\n\nhow many bells hang\nin the tower of Amberley. {ANSWER}",
-        f"## About\n\n{QUERY}? {ANSWER}",
-        f"## {QUERY}?\n\n{QUERY}? {ANSWER}",
-        f"## {QUERY} {ANSWER}",
-        f"<p>{QUERY}? {ANSWER}</p>",
-        "How many bells hang in the tower of Amberley? Nine bells.",
-        f"{QUERY} nine\n\n{ANSWER}",
-    ],
-)
+def find(texts, query=QUERY, *, allowlist=True, **owners):
+    """Rule and severity of each text."""
+    pairs = find_pairs([query], texts, vouched=() if allowlist else None, **owners)
+    found = dict(
+        zip(pairs["chunk"], zip(pairs["rule"], pairs["severity"], strict=True), strict=True)
+    )
+    return [found.get(chunk, NOTHING) for chunk in range(len(texts))]
+
+
+CASES = {
+    rule: [text.format(q=QUERY, Q=ASKED, a=ANSWER) for text in texts]
+    for rule, texts in tomllib.loads((HERE / "restating.toml").read_text(encoding="utf-8")).items()
+}
+
+
+# ---- The table
+
+
+@pytest.mark.parametrize("text", CASES["running_text"])
 def test_a_query_in_running_text_blocks(text):
-    assert found([text]) == [("running_text", "blocked")]
+    assert find([text]) == [("running_text", "blocked")]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"## {QUERY}?\n\n{ANSWER}",
-        f"# 3. How many bells hang in the tower of Amberley? #\n\n{ANSWER}",
-        f"How many bells hang in the tower of Amberley?\n=============================\n\n{ANSWER}",
-        f"How many bells hang in the tower of Amberley?\n{ANSWER}",
-        f"<h2 class='q'>How many bells hang in the tower of Amberley?</h2><p>{ANSWER}</p>",
-        f"<dt>How many bells hang in the tower of Amberley?</dt><dd>{ANSWER}</dd>",
-        f"**Q: How many bells hang in the tower of Amberley?**\n\nA: {ANSWER}",
-        f"**How many bells hang in the tower of Amberley?** {ANSWER}",
-        f"Q: How many bells hang in the tower of Amberley? A: {ANSWER}",
-        f"Question 4. How many bells hang in the tower of Amberley? {ANSWER}",
-        f"- [How many bells hang in the tower of Amberley?](#how-many-bells-hang-in-the-tower)\n- Where is it?\n\n{ANSWER}",
-        "Where is the tower? In Amberley. How many bells hang in the tower of Amberley? There are nine. Who rings them? The guild does.",
-    ],
-)
+@pytest.mark.parametrize("text", CASES["heading"])
 def test_a_heading_warns_with_an_allowlist_and_is_nothing_without(text):
-    assert found([text]) == [("heading", "warning")]
-    assert found([text], allowlist=False) == [("", "")]
+    assert find([text]) == [("heading", "warning")]
+    assert find([text], allowlist=False) == [NOTHING]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        ANSWER,
-        "Nine bells hang in the tower of Amberley.",
-        "The bells that hang in the tower of Amberley are many, and how they got there is unknown.",
-        "In Amberley, the tower is known for how its bells hang, many of them.",
-        "",
-        "?!",
-    ],
-)
+@pytest.mark.parametrize("text", CASES["nothing"])
 def test_an_answer_does_not_restate(text):
-    assert found([text]) == [("", "")]
-    assert found([text] * 5) == [("", "")] * 5
-
-
-def test_where_the_bridge_is_located_answers_and_does_not_ask():
-    assert found(
-        ["The old stone bridge of Amberley is located at the weir."],
-        "where is the old stone bridge of Amberley located",
-    ) == [("", "")]
-    assert found(
-        ["It was in May when the old stone bridge of Amberley fell."],
-        "when did the old stone bridge of Amberley fall",
-    ) == [("", "")]
+    assert find([text] * 5) == [NOTHING] * 5
 
 
 def test_a_title_counts_as_a_heading():
-    assert found([ANSWER], titles=["How many bells hang in the tower of Amberley?"]) == [
-        ("heading", "warning")
-    ]
-    assert found([ANSWER], titles=["The bells of Amberley"]) == [("", "")]
-    assert found([f"{QUERY}. {ANSWER}"], titles=[QUERY]) == [("running_text", "blocked")]
+    assert find([ANSWER], titles=[f"{ASKED}?"]) == [("heading", "warning")]
+    assert find([ANSWER], titles=["The bells of Amberley"]) == [NOTHING]
+    assert find([f"{QUERY}. {ANSWER}"], titles=[QUERY]) == [("running_text", "blocked")]
 
 
 def test_without_an_allowlist_a_sentence_warns_and_a_typed_query_blocks():
-    typed, written = f"{QUERY}. {ANSWER}", f"How many bells hang in the tower of Amberley? {ANSWER}"
-    assert found([typed], allowlist=False) == [("typed_query", "blocked")]
-    assert found([written], allowlist=False) == [("running_text", "warning")]
-    assert found([f"{ANSWER} {typed}"], allowlist=False) == [("running_text", "warning")]
+    typed, written = f"{QUERY}. {ANSWER}", f"{ASKED}? {ANSWER}"
+    assert find([typed], allowlist=False) == [("typed_query", "blocked")]
+    assert find([written], allowlist=False) == [("running_text", "warning")]
+    assert find([f"{ANSWER} {typed}"], allowlist=False) == [("running_text", "warning")]
 
 
 @pytest.mark.parametrize("allowlist", [True, False])
-@pytest.mark.parametrize(
-    "text", [f"How many bells hang in the tower of Amberley? {ANSWER}", f"## {QUERY}?\n\n{ANSWER}"]
-)
+@pytest.mark.parametrize("text", [f"{ASKED}? {ANSWER}", f"## {QUERY}?\n\n{ANSWER}"])
 def test_three_documents_of_one_source_were_made_for_the_query(text, allowlist):
-    assert found([text] * 3, allowlist=allowlist) == [("repeated", "blocked")] * 3
-    one_document = found([text] * 3, doc_ids=["d"] * 3, allowlist=allowlist)
-    three_sources = found(
-        [text] * 3, sources=["a.example", "b.example", "c.example"], allowlist=allowlist
-    )
+    assert find([text] * 3, allowlist=allowlist) == [("repeated", "blocked")] * 3
+    one_document = find([text] * 3, doc_ids=["d"] * 3, allowlist=allowlist)
+    three_sources = find([text] * 3, sources=["a", "b", "c"], allowlist=allowlist)
     assert "repeated" not in {rule for rule, _ in one_document + three_sources}
 
 
-def test_headings_of_unknown_sources_are_not_blocked_without_an_allowlist():
-    text = f"## {QUERY}?\n\n{ANSWER}"
-    assert found([text] * 3, sources=[""] * 3, allowlist=False) == [("repeated", "warning")] * 3
-    assert found([text] * 3, sources=[""] * 3) == [("repeated", "blocked")] * 3
+def test_headings_of_unknown_sources_only_warn_without_an_allowlist():
+    texts = [f"## {QUERY}?\n\n{ANSWER}"] * 3
+    assert find(texts, sources=[""] * 3, allowlist=False) == [("repeated", "warning")] * 3
+    assert find(texts, sources=[""] * 3) == [("repeated", "blocked")] * 3
 
 
-def test_what_asks_nothing_may_be_said():
+def test_a_statement_may_be_repeated_by_a_text():
     statement = "the nine bells of Amberley were cast by nuns"
-    begins, holds = (
-        f"{statement}. So the legend says.",
-        f"So the old legend of the valley says: {statement}.",
-    )
+    begins = f"{statement}. So the legend says."
+    holds = f"So the old legend of the valley says: {statement}."
     headed = f"## {statement}\n\nSo the legend says."
-    assert found([begins, holds, headed], statement) == [
-        ("first_words", "warning"),
-        ("", ""),
-        ("", ""),
-    ]
-    assert found([begins, f"{begins} Or not.", headed], statement) == [("repeated", "blocked")] * 3
-    assert found([holds] * 3, statement) == [("", "")] * 3
-    assert found(["Bells of the tower"] * 3, "bells of the tower") == [("", "")] * 3
+    warned = [("first_words", "warning"), NOTHING, NOTHING]
+    assert find([begins, holds, headed], statement) == warned
+    assert find([begins, f"{begins} Or not.", headed], statement) == [("repeated", "blocked")] * 3
+    assert find([holds] * 3, statement) == [NOTHING] * 3
 
 
-def test_short_queries_restate_nothing():
-    assert found(["who is she? She is the bell founder."], "who is she") == [("", "")]
-    assert found(["who is the founder? She."], "who is the founder") == [
-        ("running_text", "blocked")
-    ]
+def test_sources_that_are_vouched_for_are_not_looked_at():
+    pairs = find_pairs([QUERY], [f"{QUERY}. {ANSWER}"] * 2, vouched=np.array([True, False]))
+    assert pairs["chunk"].tolist() == [1]
 
 
-def test_nobody_who_is_vouched_for_is_looked_at():
-    texts = [f"{QUERY}. {ANSWER}"] * 2
-    result = restates(
-        [QUERY],
-        texts,
-        titles=["", ""],
-        doc_ids=["a", "b"],
-        sources=["x", "y"],
-        vouched=np.array([True, False]),
-    )
-    assert result.blocked.toarray().tolist() == [[False, True]]
-
-
-def test_every_row_of_a_repeated_query_is_marked_and_places_are_those_of_the_text():
+def test_repeated_queries_have_rows_each_and_places_are_those_of_the_text():
     text = f"{ANSWER} {QUERY} {ANSWER}"
-    result = restates(
-        ["other words entirely here", QUERY, QUERY],
-        [ANSWER, text],
-        titles=["", ""],
-        doc_ids=["a", "b"],
-        sources=["x", "x"],
-        vouched=np.zeros(2, dtype=bool),
-    )
-    assert result.blocked.toarray().tolist() == [[False, False], [False, True], [False, True]]
-    for start, end in zip(result.pairs["start"], result.pairs["end"], strict=True):
-        assert text[start:end] == QUERY
-    assert result.warned.nnz == 0
+    pairs = find_pairs(["other words entirely here", QUERY, QUERY], [ANSWER, text])
+    assert pairs[["query", "chunk"]].to_numpy().tolist() == [[1, 1], [2, 1]]
+    assert {text[row.start : row.end] for row in pairs.itertuples()} == {QUERY}
 
 
-def test_nothing_asked_and_nothing_there():
-    for queries, texts in (([], [ANSWER]), ([QUERY], []), ([""], [""])):
-        result = restates(
-            queries,
-            texts,
-            titles=[""] * len(texts),
-            doc_ids=["d"] * len(texts),
-            sources=[""] * len(texts),
-            vouched=None,
-        )
-        assert result.blocked.shape == result.warned.shape == (len(queries), len(texts))
-        assert result.pairs.empty
+# ---- Readings
+
+LAKE = "how deep is the lake in summer"
+WORDS = LAKE.split()
+DEPTH = "It is nine metres deep, says this page."
+DRESSES = {
+    "bold_words": " ".join(f"<b>{word}</b>" for word in WORDS),
+    "bold_without_blanks": "".join(f"<b>{word}</b>" for word in WORDS),
+    "attributes": " ".join(f'<span title="a>b">{word}</span>' for word in WORDS),
+    "unknown_elements": " ".join(f"<x-y>{word}</x-y>" for word in WORDS),
+    "escaped_tags": " ".join(f"&lt;i&gt;{word}&lt;/i&gt;" for word in WORDS),
+    "comments": " ".join(f"{word}<!-- and -->" for word in WORDS),
+    "zero_width": " ".join(f"{word[0]}\u200b{word[1:]}" for word in WORDS),
+    "zero_width_blanks": "\u200b".join(WORDS),
+    "cyrillic": LAKE.replace("e", "е").replace("a", "а"),
+    "entities": LAKE.replace("e", "&#101;").replace("o", "&#x6f;"),
+    "full_width": "".join(c if c == " " else chr(ord(c) + 0xFEE0) for c in LAKE),
+    "split_words": " ".join(f"<i>{word[0]}</i>{word[1:]}" for word in WORDS),
+}
 
 
-def test_lists_of_different_lengths_are_refused():
-    with pytest.raises(ValueError, match="different lengths"):
-        restates([QUERY], [ANSWER], titles=[], doc_ids=["d"], sources=["s"], vouched=None)
+@pytest.mark.parametrize("name", DRESSES)
+def test_a_dressed_question_blocks(name):
+    assert find([f"{DRESSES[name]}? {DEPTH}"], LAKE) == [("running_text", "blocked")]
 
 
-WORDS = st.lists(
-    st.sampled_from("what who oak elm ash yew fir bay box tea the of".split()), max_size=14
-)
-
-
-@given(st.lists(WORDS, max_size=5), st.lists(WORDS, max_size=6))
-def test_the_exact_search_is_a_search_of_lists(queries, texts):
-    vocabulary = Vocabulary()
-    asked, read = (
-        vocabulary.read([" ".join(words) for words in queries]),
-        vocabulary.read([" ".join(words) for words in texts]),
-    )
-    windows = exact(asked, read)
-    slow = {
-        (query, text, at, at + len(words))
-        for query, words in enumerate(queries)
-        if len(words) >= 4
-        for text, row in enumerate(texts)
-        for at in range(len(row) - len(words) + 1)
-        if row[at : at + len(words)] == words
-    }
-    assert (
-        set(
-            zip(
-                windows.query.tolist(),
-                windows.text.tolist(),
-                windows.start.tolist(),
-                windows.end.tolist(),
-                strict=True,
-            )
-        )
-        == slow
-    )
-
-
-@given(st.lists(WORDS, max_size=5), st.lists(WORDS, max_size=6))
-def test_the_tolerant_search_misses_no_window(queries, texts):
-    vocabulary = Vocabulary()
-    asked = vocabulary.read([" ".join(words) for words in queries])
-    n_terms = vocabulary.n_terms
-    read = vocabulary.read([" ".join(words) for words in texts])
-    must = np.array(
-        [vocabulary.term("what") if "what" in words else -1 for words in queries], dtype=np.int64
-    )
-    windows = NearWording(asked, n_terms, must, np.ones(len(queries), dtype=bool)).windows(read)
-    stems = Analyzer()
-    wanted = [set(row) for row in stems.index([" ".join(words) for words in queries])]
-    slow = set()
-    for query, terms in enumerate(wanted):
-        for text, row in enumerate(stems.index([" ".join(words) for words in texts])):
-            for low in range(len(row)):
-                for high in range(low + 1, min(len(row), low + int(len(terms) / RESEMBLANCE)) + 1):
-                    window = set(row[low:high])
-                    like = len(window & terms) >= RESEMBLANCE * len(window | terms) - 1e-9
-                    if (
-                        len(terms) >= LEAST_TERMS
-                        and like
-                        and row[low] in terms
-                        and ("what" not in queries[query] or stems.vocabulary["what"] in window)
-                    ):
-                        slow.add((query, text))
-    assert set(zip(windows.query.tolist(), windows.text.tolist(), strict=True)) == slow
-
-
-def test_questions_are_told_by_wording_or_mark():
-    assert asks(["wie", "hoch", "ist", "er"], "Wie hoch ist er") == "wording"
-    assert asks(["in", "what", "year"], "In what year?") == "wording"
-    assert asks(["in", "what", "year"], "In what year") == ""
-    assert asks(["sie", "kommt"], "Sie kommt?»") == "mark"
-    assert asks([], "") == ""
-
-
-def test_a_line_is_not_looked_for_without_end():
-    long = "word " * 5_000
-    text = f"{long}{QUERY}"
-    assert place(text, len(long), len(text)).form == "running"
-    assert place(f"{'x' * 5_000}\n{QUERY}\n{long}", 5_001, 5_001 + len(QUERY)).form == "heading"
-
-
-def test_a_question_thrice_is_no_page_of_questions():
-    assert not page_of_questions("Who is it? She is. " * 5)
-    assert not page_of_questions("Who is it? What is it? Where is it? Here.")
-    assert page_of_questions("Who is it? She is. What is it? A bell. Where is it? Here.")
+@pytest.mark.parametrize("text", ["<h2>{}?</h2><p>x</p>", "<b>{}?</b> x", "## {} &amp; more\n\nx"])
+def test_a_dressed_heading_is_no_graver(text):
+    assert find([text.format(LAKE)], LAKE)[0][1] != "blocked"
 
 
 @pytest.mark.parametrize(
-    "piece",
+    ("title", "text", "expected"),
     [
-        "how many bells hang in the tower of Amberley ",
-        "how ",
-        "bells\n",
-        "- ",
-        "**Q: ",
-        "<h2>how many bells ",
-        "how? ",
+        ("How deep is the", "lake in summer? {}", ("running_text", "blocked")),
+        ("How d\u200beep is the", "<b>lake</b> in summer? {}", ("running_text", "blocked")),
+        ("How deep is the.", "lake in summer? {}", NOTHING),
+        ("How deep is the lake in summer", "{}", ("heading", "warning")),
+        ("How deep is the lake in summer", f"# {LAKE}\n\n{{}}", ("heading", "warning")),
     ],
+    ids=["split", "dressed", "ended", "title", "title_and_heading"],
 )
-def test_cost_grows_with_the_text(piece):
-    def seconds(size):
-        text = piece * (size // len(piece))
-        gc.disable()
-        started = time.process_time()
-        restates(
-            [QUERY, "how how how how how how"],
-            [text],
-            titles=[""],
-            doc_ids=["d"],
-            sources=["s"],
-            vouched=None,
-        )
-        taken = time.process_time() - started
-        gc.enable()
-        return taken
+def test_title_and_text_are_read_together(title, text, expected):
+    assert find([text.format(DEPTH)], LAKE, titles=[title]) == [expected]
 
-    seconds(10_000)
-    small, large = min(seconds(40_000) for _ in range(3)), min(seconds(320_000) for _ in range(2))
-    assert large < 8 * 3 * small + 0.2
+
+PIECES = [f"{QUERY} ", "how ", "bells\n", "- ", "**Q: ", "<h2>how many bells ", "how? "]
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_cost_grows_with_the_text(piece):
+    def run(text):
+        find_pairs([QUERY, "how how how how how how"], [text], vouched=None)
+
+    assert growth(run, lambda n: piece * (n // len(piece)), 40_000, 320_000) < 28
+
+
+# ---- Bars: planted passages stay out, clean questions keep their documents, FAQ pages stay in
+
+WHOLE = "floods+restates"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [STRATEGIES[0], pytest.param(STRATEGIES[1], marks=pytest.mark.slow)],
+    ids=lambda spec: spec.name,
+)
+@pytest.mark.parametrize("source", [UNTRUSTED, LOOKALIKE])
+@pytest.mark.parametrize("form", ["question. passage", "Question? passage", "## question"])
+def test_passages_with_the_question_are_kept_out(shared_data, tmp_path, form, source, spec):
+    its = attack(shared_data, form, source)
+    without, guarded = outcome(its, spec, tmp_path), outcome(its, spec, tmp_path, guard=WHOLE)
+    assert without.own >= 0.9
+    assert guarded.poisoned <= guarded.upper <= 0.05
+    assert guarded.recall >= without.recall - 0.005
+
+
+@pytest.mark.parametrize("allowlist", [True, False])
+@pytest.mark.parametrize("form", [form for form in FORMS if form != PLAIN])
+def test_retrieval_time_alone_keeps_them_out(shared_data, tmp_path, form, allowlist):
+    its = attack(shared_data, form, UNTRUSTED)
+    guarded = outcome(its, STRATEGIES[0], tmp_path, guard="restates", allowlist=allowlist)
+    assert guarded.own <= 0.01
+    assert guarded.recall >= outcome(its, STRATEGIES[0], tmp_path).recall - 0.005
+
+
+def test_passages_without_the_question_need_the_allowlist(shared_data, tmp_path):
+    its, spec = attack(shared_data, PLAIN, UNTRUSTED), STRATEGIES[0]
+    without = outcome(its, spec, tmp_path)
+    assert without.own >= 0.9
+    assert outcome(its, spec, tmp_path, guard=WHOLE).own <= 0.5
+    assert outcome(its, spec, tmp_path, guard=WHOLE, allowlist=False).own == without.own
+
+
+@pytest.mark.parametrize("allowlist", [True, False])
+def test_a_clean_corpus_loses_nothing(shared_data, tmp_path, allowlist):
+    its = attack(shared_data, PLAIN, UNTRUSTED, per_target=0)
+    guarded = outcome(its, STRATEGIES[0], tmp_path, guard=WHOLE, allowlist=allowlist)
+    assert guarded.recall >= outcome(its, STRATEGIES[0], tmp_path).recall - 0.005
+
+
+def read_pages(cut):
+    """FAQ pages, whole or section by section: texts, titles, names and domains."""
+    rows = []
+    for path in sorted((HERE / "faq").glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        values, start = front_matter(text)
+        title, domain = str(values["title"]), str(values["url"]).split("/")[2]
+        sections = markdown_sections(path.name, title, text, start)
+        spans = [(one.start, one.end) for one in sections] if cut else [(0, len(text))]
+        rows += [(text[low:high], title, path.name, domain) for low, high in spans]
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "sections"])
+@pytest.mark.parametrize("standing", ["allowed", "not listed", "no allowlist"])
+@pytest.mark.parametrize("domain", ["own", "unknown"])
+def test_faq_pages_are_not_blocked_for_their_questions(cut, standing, domain):
+    texts, titles, names, sources = read_pages(cut)
+    assert len(set(names)) == 30
+    if domain != "own":
+        sources = [""] * len(texts)
+    vouched = None if standing == "no allowlist" else np.full(len(texts), standing == "allowed")
+    questions = [row["question"] for row in json_lines(HERE / "faq" / "questions.jsonl")]
+    owners = {"titles": titles, "doc_ids": names, "sources": sources}
+    pairs = find_pairs(questions, texts, vouched=vouched, **owners)
+    assert "blocked" not in set(pairs["severity"])
+    assert (len(pairs) >= 100) == (standing == "not listed")  # they are seen, and only warned of
+    if not cut:
+        assert floods(texts, sources, vouched=vouched).empty

@@ -1,17 +1,37 @@
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from rag_eval.records.trust import FINDINGS
-from rag_eval.trust import shift_coefficients
-from rag_eval.trust.shift_features import FEATURES, features_of
-from rag_eval.trust.shift_space import space_of
-from rag_eval.trust.topic_shift import ShiftOptions, topic_shift
+from rag_eval.core.config import FINDINGS
+from rag_eval.corpus.chunking import borders
+from rag_eval.corpus.loaders.package_docs import PackageDocs
+from rag_eval.corpus.loading import load_corpus
+from rag_eval.trust.topic_shift import (
+    FEATURES,
+    features_of,
+    space_of,
+    topic_shift,
+)
 
 SUBJECTS = {
-    "harbour": "ship crane quay anchor pilot cargo tide lighthouse captain dock rope fender tug mooring ferry".split(),
-    "orchard": "apple pear graft blossom bee pruning ladder cider root harvest frost soil basket crate juice".split(),
-    "foundry": "iron furnace mould bronze slag ladle casting alloy hammer anvil coke bellows pattern ingot rivet".split(),
-    "theatre": "stage curtain actor script costume balcony prompter rehearsal applause scene props wig matinee critic role".split(),
+    "harbour": (
+        "ship crane quay anchor pilot cargo tide lighthouse captain dock rope fender tug "
+        "mooring ferry "
+    ).split(),
+    "orchard": (
+        "apple pear graft blossom bee pruning ladder cider root harvest frost soil basket "
+        "crate juice "
+    ).split(),
+    "foundry": (
+        "iron furnace mould bronze slag ladle casting alloy hammer anvil coke bellows "
+        "pattern ingot rivet "
+    ).split(),
+    "theatre": (
+        "stage curtain actor script costume balcony prompter rehearsal applause scene "
+        "props wig matinee critic role "
+    ).split(),
 }
 FRAMES = (
     "The {} of the town stands near the {} and the {}.",
@@ -80,23 +100,6 @@ def test_neighbouring_sentences_are_one_finding(corpus):
     ] == [f"{QUESTION} {ORDER}"]
 
 
-def test_questions_are_no_news_where_every_page_asks(corpus):
-    rng = np.random.default_rng(8)
-    pages = []
-    for subject, words in SUBJECTS.items():
-        for _ in range(8):
-            asked = rng.choice(words, 3, replace=False)
-            pages.append(
-                "\n\n".join(
-                    f"How is the {word} looked after?\n\nThe {word} is looked after by the people of the {subject}. Nobody else may touch the {word}."
-                    for word in asked
-                )
-            )
-    assert topic_shift(pages, ["faq.example"] * len(pages)).empty
-    # the same page among others that never ask is not what the shift is about either: its questions are about its own words
-    assert topic_shift([*corpus, pages[0]], groups([*corpus, pages[0]])).empty
-
-
 @pytest.mark.parametrize(
     "text",
     ["", "Short.", QUESTION, f"The quay is old. {QUESTION}", "\n\n", "|a|b|", "```\nimport os"],
@@ -112,25 +115,13 @@ def test_no_document_and_no_finding():
     FINDINGS.check(found)
 
 
-def test_every_text_has_a_group():
-    with pytest.raises(ValueError, match="2 texts, but 1 groups"):
-        topic_shift(["a", "b"], ["x"])
-
-
-def test_limits_are_options(corpus):
-    texts = list(corpus)
-    texts[20] = planted(texts[20], QUESTION, "end")
-    assert topic_shift(texts, groups(texts), options=ShiftOptions(formed=1e9, plain=1e9)).empty
-    everything = topic_shift(texts, groups(texts), options=ShiftOptions(formed=-1e9, plain=-1e9))
-    assert everything["row"].tolist() == list(range(len(texts)))
-
-
 def test_a_document_of_another_subject_is_unlike_its_source(corpus):
     rng = np.random.default_rng(9)
     texts = [document(rng, "harbour") for _ in range(40)]
     stranger = (
-        "Whales are mammals whose lungs breathe air. Their calves drink milk for several months. Blubber keeps whales warm under polar ice. "
-        "Dolphins hunt squid with echoes. Krill feeds huge animals during summer migration."
+        "Whales are mammals whose lungs breathe air. Their calves drink milk for several months. "
+        "Blubber keeps whales warm under polar ice. Dolphins hunt squid with echoes. Krill "
+        "feeds huge animals during summer migration."
     )
     found = topic_shift([*texts, stranger], groups([*texts, stranger]))
     assert found.loc[
@@ -148,23 +139,6 @@ def test_nobody_is_compared_with_an_unknown_or_a_small_source(group, size):
     )
     found = topic_shift([*texts, stranger], [group] * (size + 1))
     assert "against_source" not in set(found["rule"])
-
-
-def test_what_is_usual_is_asked_of_the_own_group_only(corpus):
-    """A group of its own full of questions does not make a question usual elsewhere."""
-    asking = [
-        f"What is the {word} for? Where is the {word} kept? Who pays for the {word} and when is the {word} sold?"
-        for words in SUBJECTS.values()
-        for word in words
-    ]
-    texts = [*corpus, *asking]
-    texts[20] = planted(texts[20], QUESTION, "end")
-    of = [*groups(corpus), *(["faq.example"] * len(asking))]
-    features = features_of(space_of(texts), np.array([0] * len(corpus) + [1] * len(asking)))
-    alone = features_of(space_of(texts[: len(corpus)]), np.zeros(len(corpus), dtype=np.int64))
-    column = FEATURES.index("asks_surprise")
-    assert features[: len(alone), column] == pytest.approx(alone[:, column])
-    assert topic_shift(texts, of)["row"].tolist() == [20]
 
 
 def test_shares_agree_with_a_slow_count(corpus):
@@ -187,22 +161,6 @@ def test_shares_agree_with_a_slow_count(corpus):
         )
 
 
-def test_blocks_make_no_difference(corpus, monkeypatch):
-    space, group_of = space_of(corpus), np.zeros(len(corpus), dtype=np.int64)
-    whole = features_of(space, group_of)
-    monkeypatch.setattr("rag_eval.trust.shift_features.BLOCK", 13)
-    assert features_of(space, group_of) == pytest.approx(whole, abs=1e-5)
-
-
-def test_findings_are_the_same_again(corpus):
-    texts = [
-        planted(text, QUESTION, "end") if i % 20 == 0 else text for i, text in enumerate(corpus)
-    ]
-    first = topic_shift(texts, groups(texts))
-    assert first["row"].tolist() == [0, 20, 40]
-    assert first.equals(topic_shift(texts, groups(texts)))
-
-
 def test_a_sentence_planted_into_many_documents_does_not_vouch_for_its_words(corpus):
     one = [planted(text, QUESTION, "end") if i == 0 else text for i, text in enumerate(corpus)]
     many = [planted(text, QUESTION, "end") if i % 6 == 0 else text for i, text in enumerate(corpus)]
@@ -218,18 +176,85 @@ def test_a_sentence_planted_into_many_documents_does_not_vouch_for_its_words(cor
     assert topic_shift(many, groups(many))["row"].tolist() == list(range(0, len(corpus), 6))
 
 
-def test_details_are_ours_and_short(corpus):
-    texts = list(corpus)
-    texts[20] = planted(texts[20], "What is \x1b[31m<script>mercury</script> for?", "end")
-    [detail] = topic_shift(texts, groups(texts))["detail"]
-    assert len(detail) <= 200
-    assert "mercury" not in detail
-    assert detail.isprintable()
+# ---- Attacks in public corpora. Bounds are below the results of benchmarks/topic_shift.py.
+
+PLAIN = (
+    "Information Retrieval",
+    "Content Creation",
+    "Learning and Tutoring",
+    "Language Translation",
+    "Programming Help",
+)
 
 
-def test_the_weights_know_every_feature_and_where_they_come_from():
-    fitted = shift_coefficients.load()
-    assert fitted.weights.shape == (len(FEATURES),)
-    assert np.isfinite(fitted.weights).all()
-    assert fitted.weights[FEATURES.index("uncovered")] > 0
-    assert fitted.weights[FEATURES.index("asks")] > 0
+def read_bodies(path):
+    return [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def read_attacks(shared_data, part):
+    path = shared_data / "bipia" / f"{part}_attack_train.json"
+    attacks = json.loads(path.read_text(encoding="utf-8"))
+    if part == "text":
+        return [attack for kind in PLAIN for attack in attacks[kind]]
+    return [attack for kind in attacks.values() for attack in kind]
+
+
+def plant_on_a_line(text, what, place):
+    """Return the text with the attack on a separate line, and the start of the attack."""
+    if place == "start":
+        return f"{what}\n{text}", 0
+    if place == "end":
+        return f"{text}\n{what}", len(text) + 1
+    at = min(borders(text) or [len(text)], key=lambda cut: abs(cut - len(text) / 2))
+    before = text[:at].rstrip()
+    return f"{before}\n{what}\n{text[at:]}", len(before) + 1
+
+
+def share_found(documents, attacks):
+    """Share of attacks touched by a finding, each in another document, 4 % of them at a time."""
+    rng = np.random.default_rng(3)
+    jobs = [(attack, place) for attack in attacks for place in ("start", "middle", "end")]
+    size = len(documents) // 25
+    hits = []
+    for low in range(0, len(jobs), size):
+        texts, held = list(documents), {}
+        rows = rng.choice(len(documents), size, replace=False).tolist()
+        for row, (attack, place) in zip(rows, jobs[low : low + size], strict=False):
+            texts[row], start = plant_on_a_line(documents[row], attack, place)
+            held[row] = (start, start + len(attack))
+        found = topic_shift(texts, ["one.example"] * len(texts))
+        inside = found[found["rule"] == "inside_document"]
+        for row, (start, end) in held.items():
+            touched = (inside["row"] == row) & (inside["start"] < end) & (inside["end"] > start)
+            hits.append(touched.any())
+    return np.mean(hits)
+
+
+@pytest.fixture(scope="module")
+def pandas_documents():
+    spec = PackageDocs(loader="package_docs", package="pandas", min_chars=150)
+    return load_corpus(spec, Path()).documents["text"].tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "step", "least"), [("text", 1, 0.70), ("code", 4, 0.90)])
+def test_attacks_in_paragraphs_are_found(shared_data, part, step, least):
+    documents = read_bodies(shared_data / "xquad" / "corpus.jsonl")
+    assert share_found(documents, read_attacks(shared_data, part)[::step]) >= least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "least"), [("text", 0.70), ("code", 0.90)])
+def test_attacks_in_documentation_are_found(shared_data, pandas_documents, part, least):
+    assert share_found(pandas_documents, read_attacks(shared_data, part)) >= least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["xquad/corpus", "xquad/distractors", "scifact/corpus", "pandas"])
+def test_clean_documents_are_rarely_warned_of(shared_data, pandas_documents, name):
+    documents = pandas_documents
+    if name != "pandas":
+        documents = read_bodies(shared_data / f"{name}.jsonl")
+    found = topic_shift(documents, ["one.example"] * len(documents))
+    for rule, most in (("inside_document", 0.008), ("against_source", 0.004)):
+        assert found.loc[found["rule"] == rule, "row"].nunique() <= most * len(documents)

@@ -1,20 +1,19 @@
-"""Strategies compared by their misses: figures and differences against direct computations, and what is said of nothing."""
+"""Comparisons of strategies by their misses agree with direct computations."""
 
 import json
 
 import numpy as np
 import pytest
 
+from rag_eval.core.errors import InputError
 from rag_eval.measures.intervals import clustered_interval
 from rag_eval.measures.paired import holm, paired_comparison
-from rag_eval.records.problems import InputError
-from rag_eval.uncertainty.comparing import NO_TRAFFIC, Misses, compare
-from rag_eval.uncertainty.figures import bootstrap_bounds, mean_figure, skill_figure, skill_of
-from rag_eval.uncertainty.prediction_powered import Audited, prediction_powered
+from rag_eval.uncertainty.comparing import NO_TRAFFIC, Audited, Misses, compare, prediction_powered
+from rag_eval.uncertainty.scores import bootstrap_bounds, compute_skill, mean_figure, skill_figure
 
 
 def strategies(n_groups, rng, *, labelled=1.0, harder=0.0):
-    """Three strategies whose misses depend on the same difficulty; their predictions know part of it."""
+    """Make three strategies whose misses share a difficulty that their predictions partly know."""
     group = np.repeat(np.arange(n_groups), rng.choice([1, 2, 3], n_groups))
     hard = rng.normal(size=n_groups)[group] + 0.5 * rng.normal(size=len(group))
     judged = (rng.random(n_groups) < labelled)[group]
@@ -114,7 +113,7 @@ def test_equal_strategies_do_not_differ():
         assert row.p in {None, 1.0}
     assert (
         by(comparison, "one", "again", "skill").delta.low is None
-    )  # nothing to resample: no interval of no width
+    )  # without data to resample there is no interval
 
 
 @pytest.mark.slow
@@ -245,8 +244,8 @@ def test_everything_missed_has_no_skill():
     group = np.arange(30)
     figure = skill_figure(np.full(30, 0.9), np.ones(30), group)
     assert (figure.value, figure.low, figure.n) == (None, None, 30)
-    assert np.isnan(skill_of(np.array(0.0), np.array(0.0), np.array(5.0)))
-    assert skill_of(np.array(1.0), np.array(5.0), np.array(10.0)) == pytest.approx(0.6)
+    assert np.isnan(compute_skill(np.array(0.0), np.array(0.0), np.array(5.0)))
+    assert compute_skill(np.array(1.0), np.array(5.0), np.array(10.0)) == pytest.approx(0.6)
 
 
 def test_equal_values_lie_inside_their_interval():

@@ -1,4 +1,4 @@
-"""Confidence values: a closed set, composition, and what an answer is worth under a miss rate."""
+"""Confidence values: a closed set, composition, and the discount of an answer by a miss rate."""
 
 import datetime as dt
 import math
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rag_eval.records.confidence import (
+from rag_eval.core.types import (
     Absent,
     Bounded,
     Derived,
@@ -21,7 +21,7 @@ from rag_eval.records.confidence import (
     parse,
     sequence,
 )
-from rag_eval.uncertainty.answer_confidence import (
+from rag_eval.uncertainty.confidence import (
     MissRate,
     calibrated_confidence,
     final_confidence,

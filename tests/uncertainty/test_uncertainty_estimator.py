@@ -3,21 +3,33 @@ import json
 
 import numpy as np
 import pytest
+from signals_reference import heuristic
 from sklearn.linear_model import LogisticRegression
 
-from rag_eval.uncertainty.estimator import cross_validated, fit, from_prior
-from rag_eval.uncertainty.head import fit_head
-from rag_eval.uncertainty.labelled import Labelled
-from rag_eval.uncertainty.model import MissRateModel
-from rag_eval.uncertainty.prior import Prior
-from rag_eval.uncertainty.ridge import sigmoid
-from rag_eval.uncertainty.scaling import CLIP, scaling
+from rag_eval.uncertainty.estimator import (
+    CLIP,
+    Miss,
+    MissRateModel,
+    Prior,
+    cross_validate,
+    fit_head,
+    fit_model,
+    fit_scaling,
+    heuristic_v0,
+    model_from_prior,
+)
+from rag_eval.uncertainty.regression import sigmoid
+from rag_eval.uncertainty.scores import Labelled
+from rag_eval.uncertainty.signals import RankedBatch, TermSpace
 
 P = 8
 
 
 def _judged(n, seed, *, p=P, group_size=2, coefficients=None, intercept=-1.0):
-    """Outcomes of a known logistic model, with their true probabilities; rows of a group share half of their signals' variance."""
+    """Make outcomes of a known logistic model, with their true probabilities.
+
+    Rows of a group share half of the variance of their signals.
+    """
     rng = np.random.default_rng(seed)
     b = (
         np.random.default_rng([seed, 7]).normal(size=p) * 0.5
@@ -53,7 +65,7 @@ def test_without_a_prior_the_coefficients_are_those_of_scikit_learn():
 
 def test_a_model_is_read_back_bit_by_bit():
     labelled, _ = _judged(300, 1)
-    model = fit(labelled, prior=None, group_ids=_ids(labelled), seed=3, target="miss_some", k=5)
+    model = fit_model(labelled, _ids(labelled), prior=None, seed=3, miss=Miss("miss_some", 5))
     again = MissRateModel.from_json(json.loads(json.dumps(model.to_json())))
     assert again.to_json() == model.to_json()
     for ids in (None, _ids(labelled)):
@@ -75,24 +87,13 @@ def test_a_model_is_read_back_bit_by_bit():
     )
 
 
-def test_the_same_seed_gives_the_same_model_and_another_deals_other_folds():
-    labelled, _ = _judged(200, 2)
-    first, again, other = (
-        fit(labelled, prior=None, group_ids=_ids(labelled), seed=seed) for seed in (0, 0, 1)
-    )
-    assert first.to_json() == again.to_json()
-    assert first.fold_of_group != other.fold_of_group
-
-
-def test_a_judged_query_is_predicted_by_a_model_that_did_not_see_its_group():
+def test_a_judged_group_is_predicted_by_a_fit_without_it():
     labelled, _ = _judged(200, 3)
     changed = dataclasses.replace(
         labelled, missed=np.where(labelled.group == 17, ~labelled.missed, labelled.missed)
     )
     rows = labelled.group == 17
-    models = [
-        fit(each, prior=None, group_ids=_ids(labelled), seed=0) for each in (labelled, changed)
-    ]
+    models = [fit_model(each, _ids(labelled), prior=None, seed=0) for each in (labelled, changed)]
     own = [
         model.predict(labelled.signals[rows], labelled.names, ["g17"] * rows.sum())
         for model in models
@@ -106,9 +107,9 @@ def test_a_judged_query_is_predicted_by_a_model_that_did_not_see_its_group():
     ).all()
 
 
-def test_signals_may_come_in_any_order_and_a_missing_one_is_named():
+def test_signals_come_in_any_order_and_none_may_miss():
     labelled, _ = _judged(200, 4)
-    model = fit(labelled, prior=None, group_ids=_ids(labelled), seed=0)
+    model = fit_model(labelled, _ids(labelled), prior=None, seed=0)
     order = [3, 1, 0, 2, 7, 6, 5, 4, 0]
     names = (*(labelled.names[i] for i in order[:-1]), "unheard of")
     assert (
@@ -119,9 +120,9 @@ def test_signals_may_come_in_any_order_and_a_missing_one_is_named():
         model.predict(labelled.signals[:, :7], labelled.names[:7])
 
 
-def test_undefined_signals_count_as_usual_ones_and_extreme_ones_are_held():
+def test_undefined_signals_are_average_and_extremes_clipped():
     signals = np.array([[1.0, np.nan, 5], [2, np.nan, 5], [3, np.nan, 5], [1e9, 4.0, 5]])
-    scaled = scaling(signals)
+    scaled = fit_scaling(signals)
     z = scaled.z(signals)
     assert np.isfinite(z).all()
     assert (z[:3, 1] == 0).all()
@@ -129,26 +130,16 @@ def test_undefined_signals_count_as_usual_ones_and_extreme_ones_are_held():
     assert scaled.z(np.array([[1e300, -1e300, np.nan]])).tolist() == [[CLIP, -CLIP, 0.0]]
 
 
-def test_group_ids_must_go_with_the_groups():
-    labelled, _ = _judged(20, 5)
-    with pytest.raises(ValueError, match="one group id for each group code"):
-        fit(labelled, prior=None, group_ids=["same"] * 20, seed=0)
-    with pytest.raises(ValueError, match="one group id for each group code"):
-        fit(labelled, prior=None, group_ids=[str(i) for i in range(20)], seed=0)
-    with pytest.raises(ValueError, match="at least one outcome"):
-        fit(labelled.take(np.zeros(20, dtype=bool)), prior=None, group_ids=[], seed=0)
-
-
 @pytest.mark.parametrize("missed", [True, False])
 @pytest.mark.parametrize("n", [1, 2, 7])
-def test_a_few_outcomes_of_one_kind_give_a_probability_and_not_certainty(n, missed):
+def test_few_outcomes_of_one_kind_give_no_certainty(n, missed):
     labelled, _ = _judged(n, 6)
     labelled = dataclasses.replace(labelled, missed=np.full(n, missed))
     for prior in (None, _prior()):
-        model = fit(
+        model = fit_model(
             labelled,
+            _ids(labelled),
             prior=prior,
-            group_ids=_ids(labelled),
             seed=0,
             unlabelled=_judged(60, 9)[0].signals,
         )
@@ -173,7 +164,7 @@ def _query():
     return labelled.signals, labelled.names
 
 
-def test_weights_are_what_makes_a_biased_sample_fair():
+def test_weights_make_a_biased_sample_fair():
     labelled, true = _judged(20_000, 7)
     rng = np.random.default_rng(0)
     inclusion = np.where(labelled.missed, 0.9, 0.15)
@@ -189,7 +180,7 @@ def test_weights_are_what_makes_a_biased_sample_fair():
     assert biased - true.mean() > 0.2
 
 
-def test_a_right_prior_helps_few_outcomes_and_a_wrong_one_is_left_behind():
+def test_a_right_prior_helps_and_a_wrong_one_is_outgrown():
     b = np.random.default_rng(5).normal(size=P) * 0.7
     test, true = _judged(3000, 100, coefficients=b)
 
@@ -209,9 +200,9 @@ def test_a_right_prior_helps_few_outcomes_and_a_wrong_one_is_left_behind():
     assert error(wrong, 800) < 0.1 * error(wrong, 25)
 
 
-def test_the_prior_alone_estimates_without_outcomes_and_is_no_more_extreme_than_it_is_sure():
+def test_the_prior_alone_estimates_without_outcomes():
     test, true = _judged(2000, 8, coefficients=np.full(P, 0.4), intercept=-0.5)
-    model = from_prior(_prior(), test.names, test.signals)
+    model = model_from_prior(_prior(), test.names, test.signals)
     value = model.predict(test.signals, test.names)
     low, high = model.interval(test.signals, test.names)
     assert (model.n, model.groups, model.misses, model.prior) == (0, 0, 0, _prior().id)
@@ -224,22 +215,22 @@ def test_the_prior_alone_estimates_without_outcomes_and_is_no_more_extreme_than_
     ).all()
 
 
-def test_cross_validation_holds_out_whole_groups_and_says_when_it_cannot():
+def test_cross_validation_holds_out_whole_groups():
     labelled, _ = _judged(100, 9)
-    first = cross_validated(labelled, prior=None, repeats=2, n_folds=5, seed=4)
+    first = cross_validate(labelled, prior=None, repeats=2, seed=4)
     assert first.shape == (2, 100)
-    assert (first == cross_validated(labelled, prior=None, repeats=2, n_folds=5, seed=4)).all()
+    assert (first == cross_validate(labelled, prior=None, repeats=2, seed=4)).all()
     rows = labelled.group == 3
     flipped = dataclasses.replace(
         labelled, missed=np.where(rows, ~labelled.missed, labelled.missed)
     )
-    again = cross_validated(flipped, prior=None, repeats=2, n_folds=5, seed=4)
+    again = cross_validate(flipped, prior=None, repeats=2, seed=4)
     assert (
         first[:, rows] == again[:, rows]
     ).all()  # a group's own outcomes have no part in its prediction
     assert (first[:, ~rows] != again[:, ~rows]).any()
     with pytest.raises(ValueError, match="at least two groups"):
-        cross_validated(
+        cross_validate(
             dataclasses.replace(labelled, group=np.zeros(100, dtype=np.int64)), prior=None
         )
 
@@ -257,7 +248,7 @@ def test_random_folds_flatter_where_groups_share_their_outcome():
         np.arange(360),
     )
     skills = [
-        _skill(cross_validated(labelled, prior=None, repeats=1, folds=folds)[0], labelled.missed)
+        _skill(cross_validate(labelled, prior=None, repeats=1, folds=folds)[0], labelled.missed)
         for folds in ("grouped", "random")
     ]
     assert skills[0] < 0.05
@@ -271,7 +262,7 @@ def test_shuffled_outcomes_have_no_skill_on_average():
         shuffled = dataclasses.replace(
             labelled, missed=np.random.default_rng(seed).permutation(labelled.missed)
         )
-        skills.append(_skill(cross_validated(shuffled, prior=None, repeats=1)[0], shuffled.missed))
+        skills.append(_skill(cross_validate(shuffled, prior=None, repeats=1)[0], shuffled.missed))
     assert np.mean(skills) <= 0
     assert np.mean(skills) > -0.1
 
@@ -292,7 +283,7 @@ def test_intervals_cover_the_known_probability(n, p, spread, group_size):
         judged = labelled.take(np.arange(n))
         fitted = fit_head(judged, prior=None, rng=rng)
         model = dataclasses.replace(
-            from_prior(_prior(np.zeros(p)), labelled.names, judged.signals),
+            model_from_prior(_prior(np.zeros(p)), labelled.names, judged.signals),
             head=fitted.head,
             covariance=fitted.covariance,
         )
@@ -302,7 +293,7 @@ def test_intervals_cover_the_known_probability(n, p, spread, group_size):
 
 
 @pytest.mark.slow
-def test_a_calibrator_is_fitted_inside_the_fold_and_mends_what_the_model_cannot():
+def test_a_calibrator_mends_what_the_model_cannot_fit():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2000, 2))
     true = np.where(x[:, 0] + x[:, 1] > 0, 0.45, 0.02)  # no logistic model of the signals
@@ -318,7 +309,7 @@ def test_a_calibrator_is_fitted_inside_the_fold_and_mends_what_the_model_cannot(
     assert errors[0] < 0.7 * errors[1]
 
 
-def test_weights_say_how_rows_compare_and_not_how_many_there_are():
+def test_only_ratios_of_weights_matter():
     labelled, _ = _judged(150, 11)
     weighted = dataclasses.replace(labelled, weight=np.where(labelled.group % 2, 3.0, 1.0))
     one, ten = (
@@ -331,3 +322,67 @@ def test_weights_say_how_rows_compare_and_not_how_many_there_are():
     )
     np.testing.assert_allclose(ten.head.coefficients, one.head.coefficients, atol=1e-9)
     np.testing.assert_allclose(ten.covariance, one.covariance, rtol=1e-6)
+
+
+def batch_of(raw, query_terms, *, cosine, rows=None):
+    raw = np.array(raw, dtype=np.float64)
+    rows = (
+        np.broadcast_to(np.arange(raw.shape[1], dtype=np.int32), raw.shape).copy()
+        if rows is None
+        else rows
+    )
+    return RankedBatch(rows, raw, raw, cosine, TermSpace([[0]], 1), query_terms)
+
+
+@pytest.mark.parametrize("cosine", [True, False])
+@pytest.mark.parametrize("k", [1, 3, 10, 50])
+def test_the_heuristic_is_the_slow_reference(cosine, k):
+    rng = np.random.default_rng(k)
+    n, depth = 60, 20
+    raw = -np.sort(-np.round(rng.uniform(-0.2, 1.2, (n, depth)), 2), axis=1)
+    rows = np.broadcast_to(np.arange(depth, dtype=np.int32), raw.shape).copy()
+    for i, count in enumerate(rng.integers(0, depth + 1, n)):
+        rows[i, count:], raw[i, count:] = -1, 0
+    queries = [rng.integers(0, 12, rng.integers(0, 25)).tolist() for _ in range(n)]
+    expected = [
+        heuristic(raw[i].tolist(), rows[i].tolist(), queries[i], k, cosine_scores=cosine)
+        for i in range(n)
+    ]
+    np.testing.assert_allclose(
+        heuristic_v0(batch_of(raw, queries, cosine=cosine, rows=rows), k),
+        expected,
+        rtol=0,
+        atol=1e-12,
+    )
+
+
+@pytest.mark.parametrize(
+    ("scores", "words", "expected"),
+    [
+        ([0.9, 0.8], 0, 0.09),  # only the history
+        ([0.9, 0.5], 0, 0.09),  # 0.5 is above the tail
+        ([0.9, 0.4], 0, 0.09 + 0.3 * 0.5),
+        ([0.4, 0.4], 0, 0.09 + 0.3 * 0.5),  # at most half counts
+        ([0.9, 0.25], 0, 0.09 + 0.1),  # near, and not of the tail
+        ([0.9, 0.3], 0, 0.09 + 0.15 + 0.1),  # both
+        ([0.3] * 8, 0, 0.09 + 0.15 + 0.3),  # at most 0.3 for those near
+        ([0.9, 0.9], 5, 0.09 + 0.05),
+        ([0.3] * 8, 30, 0.64),
+    ],
+)
+def test_the_formula_of_the_heuristic(scores, words, expected):
+    assert heuristic_v0(batch_of([scores], [list(range(words))], cosine=True)) == pytest.approx(
+        [expected]
+    )
+
+
+def test_other_scores_are_divided_by_the_top():
+    given = [[20.0, 8.0, 6.0]]
+    assert heuristic_v0(batch_of(given, [[]], cosine=False)) == heuristic_v0(
+        batch_of([[1.0, 0.4, 0.3]], [[]], cosine=True)
+    )
+
+
+def test_an_empty_list_is_guessed_by_its_question_alone():
+    empty = batch_of(np.zeros((1, 4)), [[1, 2]], cosine=False, rows=np.full((1, 4), -1, np.int32))
+    assert heuristic_v0(empty) == pytest.approx([0.09 + 0.02])

@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 from corpora import table
 
-from rag_eval.records.uncertainty import EXPANSIONS
+from rag_eval.core.config import EXPANSIONS
 from rag_eval.retrieval.lexical import Bm25s
-from rag_eval.uncertainty.batch import RankedBatch, TermSpace
-from rag_eval.uncertainty.expansion.code_pattern import is_identifier, parts
-from rag_eval.uncertainty.expansion.context import ExpansionContext
-from rag_eval.uncertainty.expansion.strategies import STRATEGIES
-from rag_eval.uncertainty.expansion.wordnet import WordNet, installed_wordnet
-from rag_eval.uncertainty.expansion.words import MAX_QUESTION_CHARS, CorpusWords, best
+from rag_eval.uncertainty.expansion import (
+    MAX_QUESTION_CHARS,
+    STRATEGIES,
+    CorpusWords,
+    ExpansionContext,
+    best,
+    is_identifier,
+    parts,
+)
+from rag_eval.uncertainty.signals import RankedBatch, TermSpace
+from rag_eval.uncertainty.suggestions import WordNet, installed_wordnet
 
 
 def context_of(texts, questions, **more):

@@ -1,4 +1,4 @@
-"""The rounds: budgets, stops, whole histories, merging; gaps; accounts of harm."""
+"""Iterative rounds: budgets, stops, histories, merging, gaps and accounts of harm."""
 
 import dataclasses
 import json
@@ -9,18 +9,25 @@ from corpora import made_ranking, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rag_eval.core.config import EXPANSIONS
 from rag_eval.measures.paired import paired_comparison
-from rag_eval.records.gold_set import Iterative
-from rag_eval.records.uncertainty import EXPANSIONS
 from rag_eval.retrieval.lexical import Bm25s
-from rag_eval.uncertainty.batch import RankedBatch, TermSpace
-from rag_eval.uncertainty.expansion.context import ExpansionContext
-from rag_eval.uncertainty.expansion.words import CorpusWords
+from rag_eval.uncertainty.expansion import CorpusWords, ExpansionContext
 from rag_eval.uncertainty.gaps import SEVERITIES, semantic_gaps
-from rag_eval.uncertainty.harm import HARMS, OVERALL, RECOVERS, UNDECIDED, harm, verdict
-from rag_eval.uncertainty.histories import EXPANSIONS_FRAME, expansions_frame
-from rag_eval.uncertainty.iterative import iterate
-from rag_eval.uncertainty.merging import merged
+from rag_eval.uncertainty.iterative import (
+    EXPANSIONS_FRAME,
+    HARMS,
+    OVERALL,
+    RECOVERS,
+    UNDECIDED,
+    Iterative,
+    expansions_frame,
+    harm,
+    iterate,
+    merged,
+    verdict,
+)
+from rag_eval.uncertainty.signals import RankedBatch, TermSpace
 
 STONES = (
     "granite",
@@ -59,7 +66,7 @@ SPEC = Iterative(name="i", kind="iterative", base="b")
 
 
 class Setting:
-    """A lexical base that notes what it was asked."""
+    """A lexical base that notes its queries."""
 
     def __init__(self, questions=QUESTIONS, depth=20):
         self.table = table(TEXTS)
@@ -132,7 +139,7 @@ def test_the_budget_of_expansions_ends_them(setting):
 def test_rounds_end_when_no_strategy_is_viable(setting):
     done = setting.run(always(0.9), spec(max_iterations=10, max_expansions=50))
     assert set(done.stopped) == {"no_viable_strategy"}
-    assert done.extra_queries[[2, 3]].tolist() == [0, 0]  # nothing asked, nothing known
+    assert done.extra_queries[[2, 3]].tolist() == [0, 0]  # without a query there is no result
     tried = [
         [step.strategy for step in done.steps if step.question == place]
         for place in range(len(QUESTIONS))
@@ -172,21 +179,14 @@ def test_only_uncertain_questions_are_expanded(setting):
 
 def test_histories_are_whole(setting):
     done = setting.run(always(0.9))
-    for place, history in enumerate(done.histories()):
-        assert [step["iteration"] for step in history] == list(
-            range(1, int(done.extra_queries[place]) + 1)
-        )
-        assert [step["stopped"] for step in history] == [""] * (len(history) - 1) + [
-            done.stopped[place]
-        ] * bool(history)
-        assert all(
-            step["original"] == QUESTIONS[place] and step["expanded"] != QUESTIONS[place]
-            for step in history
-        )
-        assert all(
-            0 <= step["found_unique_results"] <= step["result_count"] <= 20 for step in history
-        )
-        json.dumps(history, allow_nan=False)
+    for place, why in enumerate(done.stopped):
+        history = [step for step in done.steps if step.question == place]
+        n = int(done.extra_queries[place])
+        assert [step.iteration for step in history] == list(range(1, n + 1))
+        assert [step.stopped for step in history] == [""] * (n - 1) + [why] * bool(n)
+        for step in history:
+            assert step.original == QUESTIONS[place] != step.expanded
+            assert 0 <= step.found_unique_results <= step.result_count <= 20
     asked = sorted(text for texts in setting.asked for text in texts)
     assert asked == sorted(step.expanded for step in done.steps)
     frame = done.frame()
@@ -300,9 +300,7 @@ def test_merging_keeps_every_chunk_once_in_order_of_the_weighted_mean(
 def test_a_list_merged_with_itself_or_with_an_empty_one_keeps_its_order(pairs, weight):
     one, empty = made_ranking([pairs], 8), made_ranking([[]], 8)
     apart = {round(score, 4) for _, score in pairs}
-    if len(apart) == len(
-        pairs
-    ):  # equal scores are put in the order of rows, whatever their order was
+    if len(apart) == len(pairs):  # equal scores follow the order of rows
         for other in (one, empty):
             assert (
                 merged([one, other], np.array([[1.0, weight]]), 8).rows.tolist()

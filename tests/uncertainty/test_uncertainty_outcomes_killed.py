@@ -1,4 +1,4 @@
-"""Eight processes record at once while two are killed: every acknowledged outcome is there, none twice."""
+"""Eight processes record at once and two are killed; no acknowledged outcome is lost or doubled."""
 
 import os
 import signal
@@ -20,13 +20,16 @@ WRITERS, EACH, AT_ONCE, SHARED, KILLED = 8, 1000, 10, 200, 2
 _WRITER = f"""
 import datetime as dt, sys
 from rag_eval.storage.sql import SqlStore
-from rag_eval.uncertainty.naming import new_outcome
+from rag_eval.uncertainty.outcomes import new_outcome
 from rag_eval.uncertainty.outcomes import OutcomeStore
 who, number_of, at = sys.argv[2], int(sys.argv[3]), dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 def made(number):
-    query = f"shared {{number}}" if number < {SHARED} else f"{{who}} {{number}}"  # the first ones are what every writer records
-    return new_outcome(claim_id=query.replace(" ", "-"), query_id=query, group_id=query, strategy="bm25", strategy_fingerprint="f", target="miss_any", k=10,
-                       missed=number % 5 == 0, gold_source="qrels", inclusion_probability=1.0, signals={{"s": number / 7}}, at=at)
+    # every writer records the first ones
+    query = f"shared {{number}}" if number < {SHARED} else f"{{who}} {{number}}"
+    return new_outcome(
+        claim_id=query.replace(" ", "-"), query_id=query, group_id=query, strategy="bm25",
+        strategy_fingerprint="f", target="miss_any", k=10, missed=number % 5 == 0,
+        gold_source="qrels", inclusion_probability=1.0, signals={{"s": number / 7}}, at=at)
 print("ready", flush=True)
 sys.stdin.readline()
 store = OutcomeStore(SqlStore(sys.argv[1]))
@@ -55,7 +58,8 @@ def test_every_acknowledged_outcome_is_there_and_none_twice(place, project_root,
     logs = [tmp_path / f"{number}.log" for number in range(WRITERS)]
     streams = [log.open("wb") for log in logs]
     env = {**os.environ, "PYTHONPATH": str(project_root)}
-    # those that are to be killed never end by themselves: a lock is not fair, and one may have written all of its own before another has begun
+    # The writers to be killed never end by themselves, because a lock is not fair.
+    # Such a writer could otherwise finish before another has begun.
     ends = [10**6 if number < KILLED else EACH for number in range(WRITERS)]
     writers = [
         subprocess.Popen(
@@ -79,7 +83,7 @@ def test_every_acknowledged_outcome_is_there_and_none_twice(place, project_root,
         for writer in writers:
             writer.stdin.write(b"\n")
             writer.stdin.flush()
-        for number in range(KILLED):  # each at another moment of its work, in the midst of it
+        for number in range(KILLED):  # kill each at another moment of its work
             while len(acknowledged(logs[number])) < EACH * (1 + number) // 4:
                 assert writers[number].poll() is None, "ended before it was to be killed"
                 time.sleep(0.005)
@@ -108,5 +112,5 @@ def test_every_acknowledged_outcome_is_there_and_none_twice(place, project_root,
     assert frame.duplicated(["claim_id", "target", "k", "gold_source", "supersedes"]).sum() == 0
     assert (
         len(kept) - len(added) <= KILLED * AT_ONCE
-    )  # what was kept and not acknowledged is at most what the killed had in hand
+    )  # a killed writer leaves at most its current batch without an acknowledgement
     assert (frame["query_id"] == frame["claim_id"].str.replace("-", " ")).all()

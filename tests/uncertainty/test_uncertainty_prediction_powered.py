@@ -1,15 +1,21 @@
-"""Prediction-powered means: against the formula for independent queries, and their intervals on a known truth."""
+"""Prediction-powered means agree with a formula, and their intervals cover a known truth.
+
+The formula holds for independent queries.
+"""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.uncertainty.prediction_powered import prediction_powered
+from rag_eval.uncertainty.comparing import prediction_powered
 
 
 def queries(n_groups, share, rng, *, knows=1.0, base=-1.0, sized=True):
-    """Outcomes of which `share` of the groups has labels; predictions know `knows` of the difficulty."""
+    """Make outcomes with labels for `share` of the groups.
+
+    Predictions know the share `knows` of the difficulty.
+    """
     group = np.repeat(
         np.arange(n_groups), rng.choice([1, 2, 3], n_groups, p=[0.5, 0.3, 0.2]) if sized else 1
     )
@@ -121,7 +127,11 @@ def test_intervals_cover_the_truth():
     ],
 )
 def test_intervals_cover_93_to_97_per_cent(n_groups, share, knows, base, biased):
-    """Grid: 100 to 600 labelled groups, miss rates 0.15 to 0.6, predictions that know all or half, and biased ones; 2,000 simulations each."""
+    """Simulate each cell of a grid 2,000 times.
+
+    The grid has 100 to 600 labelled groups and miss rates of 0.15 to 0.6. Its predictions know all
+    or half of the difficulty, or are biased.
+    """
     held, width = coverage(2000, n_groups, share, knows=knows, base=base, biased=biased)
     error = 2 * (0.05 * 0.95 / 2000) ** 0.5
     assert 0.93 - error <= held <= 0.97 + error

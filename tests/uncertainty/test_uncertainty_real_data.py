@@ -1,14 +1,15 @@
-"""The estimator on public collections, read as the benchmarks read them."""
+"""The estimator and conformal K on public collections, as the benchmarks read them."""
 
 import importlib
+import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from rag_eval.uncertainty.estimator import cross_validated
-from rag_eval.uncertainty.wordings import cross_validated_wordings
+from rag_eval.uncertainty.estimator import cross_validate
+from rag_eval.uncertainty.wordings import cross_validate_wordings
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ def benchmarks(shared_data, project_root, monkeypatch):
 )
 def test_scifact_is_estimated_without_a_prior(benchmarks, strategy, auroc, skill):
     labelled = benchmarks.data.judged("scifact", strategy, "minilm").labelled()
-    predicted = cross_validated(labelled, prior=None, repeats=2)
+    predicted = cross_validate(labelled, prior=None, repeats=2)
     missed = labelled.missed.astype(float)
     assert np.mean([roc_auc_score(missed, row) for row in predicted]) >= auroc
     assert np.mean([benchmarks.prior.skill(row, missed) for row in predicted]) >= skill
@@ -39,12 +40,28 @@ def test_a_prior_fitted_without_scifact_has_skill_there_with_25_outcomes(benchma
     for strategy in ("bm25", "vector", "hybrid"):
         prior = benchmarks.prior.fit_prior(sets, strategy, without="scifact")
         part = sets["scifact"][f"minilm/{strategy}"]
-        withs, without = (benchmarks.prior.drawn(part, given, 25) for given in (prior, None))
+        withs, without = (benchmarks.prior.draw_skill(part, given, 25) for given in (prior, None))
         assert withs.mean() >= 0.10
         assert withs.mean() > without.mean()
 
 
 def test_judged_wordings_of_a_question_tell_what_happens_to_the_next(benchmarks):
     labelled = benchmarks.data.judged("xquad_sentences", "bm25").labelled()
-    predicted = cross_validated_wordings(labelled, prior=None, repeats=1)[0]
+    predicted = cross_validate_wordings(labelled, prior=None, repeats=1)[0]
     assert roc_auc_score(labelled.missed, predicted) >= 0.90
+
+
+def test_conformal_k_reaches_its_bars_on_scifact(benchmarks, capsys):
+    importlib.import_module("miss_rate").conformal()
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = {(line["strategy"], line["method"], line["level"]) for line in lines}
+    methods, levels = ("fixed", "recall", "mondrian"), (0.8, 0.9, 0.95)
+    assert found == {
+        (strategy, method, level)
+        for strategy in ("bm25", "vector", "hybrid")
+        for method in methods
+        for level in levels
+    }
+    for line in lines:
+        assert line["coverage"]["n"] == 1109, line
+        assert line["met"] is not False, line

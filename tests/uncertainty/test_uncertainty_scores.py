@@ -1,4 +1,4 @@
-"""Scores of predicted miss probabilities: against scikit-learn, slow references and closed forms."""
+"""Scores of predicted miss probabilities agree with scikit-learn, references and closed forms."""
 
 import numpy as np
 import pytest
@@ -8,18 +8,27 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from sklearn.metrics import log_loss as sklearn_log_loss
 
-from rag_eval.uncertainty.resampling import Figure, group_intervals, miss_rate
 from rag_eval.uncertainty.scores import (
     CLIP,
     auroc,
     base_rate_brier,
+    bootstrap_bounds,
     brier,
     brier_skill,
-    log_loss,
+    group_intervals,
+    grouped_folds,
+    log_losses,
     logit,
+    miss_rate,
     observed_expected,
+    random_folds,
     recalibration,
+    weighted_mean,
 )
+
+
+def log_loss(predicted, missed, weight):
+    return weighted_mean(log_losses(predicted, missed), weight)
 
 
 @st.composite
@@ -84,10 +93,6 @@ def test_every_score_is_vectorised_over_resamples():
     assert together.slope == pytest.approx(
         [float(recalibration(predicted, missed, row).slope) for row in weights]
     )
-    repeats = rng.random((5, n))
-    assert auroc(repeats, missed, np.ones(n)) == pytest.approx(
-        [roc_auc_score(missed, row) for row in repeats]
-    )
 
 
 @settings(deadline=None)
@@ -121,7 +126,7 @@ def test_recalibration_agrees_with_an_unpenalised_logistic_regression():
     ("predicted", "missed"),
     [
         ([0.1, 0.2, 0.8, 0.9], [False, False, True, True]),  # separated
-        ([0.3, 0.3, 0.3, 0.3], [False, True, True, False]),  # nothing to learn a slope from
+        ([0.3, 0.3, 0.3, 0.3], [False, True, True, False]),  # the data give no slope
         ([0.1, 0.2, 0.8, 0.9], [False, False, False, False]),
     ],
 )
@@ -136,10 +141,6 @@ def test_one_class_leaves_ranking_and_skill_undefined():
     assert np.isnan(auroc(predicted, missed, np.ones(3)))
     assert np.isnan(brier_skill(predicted, missed, group, np.ones(3)))
     assert brier(predicted, missed, np.ones(3)) == pytest.approx((0.01 + 0.16 + 0.04) / 3)
-
-
-def test_a_sure_and_wrong_prediction_costs_a_bounded_loss():
-    assert log_loss(np.array([0.0]), np.array([True]), np.ones(1)) == pytest.approx(-np.log(CLIP))
 
 
 def test_an_interval_needs_two_groups_and_defined_resamples():
@@ -157,12 +158,6 @@ def test_an_interval_needs_two_groups_and_defined_resamples():
         )
     ).all()
     assert np.isnan(miss_rate(missed, np.zeros(4, dtype=int), np.ones(4)).low)
-
-
-def test_a_figure_is_read_back_as_it_was_written():
-    figure = Figure(0.25, float("nan"), 0.5)
-    assert figure.to_json() == {"value": 0.25, "low": None, "high": 0.5}
-    assert Figure.from_json(figure.to_json()).to_json() == figure.to_json()
 
 
 def test_members_of_one_group_widen_the_interval():
@@ -191,17 +186,21 @@ KNOWN = pytest.mark.parametrize(
 )
 
 
+TRIALS = 4000
+"""Fewer trials leave chance too much room: 1,200 gave 0.926 once."""
+
+
 @pytest.mark.slow
 @KNOWN
 def test_intervals_of_the_miss_rate_cover(n_groups, members, level, spread):
     rng = np.random.default_rng(23)
     rate = _drawn(rng, 1_000_000 // members, members, level, spread)[0].mean()
     held = 0
-    for _ in range(4000):
+    for _ in range(TRIALS):
         _, missed, group = _drawn(rng, n_groups, members, level, spread)
         found = miss_rate(missed, group, np.ones(len(missed)))
         held += found.low <= rate <= found.high
-    assert 0.93 <= held / 4000 <= 0.97, held / 4000
+    assert 0.93 <= held / TRIALS <= 0.97, held / TRIALS
 
 
 @pytest.mark.slow
@@ -234,3 +233,54 @@ def test_intervals_of_skill_and_auroc_cover(n_groups, members, level, spread):
         held += (low <= truth) & (truth <= high)
     assert (held / 800 >= 0.93).all(), held / 800
     assert (held / 800 <= 0.97).all(), held / 800
+
+
+GROUPS, DRAWS = 6, 600
+"""Unstretched percentile intervals of six groups cover the truth in 82 to 86 % of such draws."""
+
+
+def test_figures_of_six_groups_are_covered():
+    values = np.random.default_rng(7).normal(size=(GROUPS, DRAWS))
+    means = lambda weight: weight @ values / weight.sum(axis=1, keepdims=True)  # noqa: E731
+    low, high = group_intervals(means, np.arange(GROUPS), np.ones(GROUPS), seed=3)
+    assert np.mean((low < 0) & (high > 0)) > 0.92
+
+
+def test_a_skill_of_six_groups_is_covered():
+    rng = np.random.default_rng(8)
+    covered = 0
+    for values in rng.normal(size=(DRAWS, GROUPS)):
+        drawn = values[rng.integers(GROUPS, size=(500, GROUPS))].mean(axis=1)
+        low, high = bootstrap_bounds(float(values.mean()), drawn, GROUPS)
+        covered += low < 0 < high
+    assert covered / DRAWS > 0.92
+
+
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=120), st.integers(1, 12), st.integers(0, 5)
+)
+def test_folds_never_split_a_group_and_are_balanced(groups, n_folds, seed):
+    group = np.array(groups)
+    fold = grouped_folds(group, n_folds, np.random.default_rng(seed))
+    for code in np.unique(group):
+        assert len(np.unique(fold[group == code])) == 1
+    assert sorted(np.unique(fold)) == list(range(min(n_folds, len(np.unique(group)))))
+    sizes = np.bincount(fold, minlength=n_folds)
+    assert (
+        sizes.max() - sizes.min() <= np.bincount(group).max()
+    )  # the heaviest got its last group while it was the lightest
+
+
+def test_only_the_generator_deals_folds():
+    group = np.arange(200)
+    first, again, other = (
+        grouped_folds(group, 10, np.random.default_rng(seed)) for seed in (1, 1, 2)
+    )
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+def test_random_folds_are_equal_and_split_groups():
+    fold = random_folds(103, 10, np.random.default_rng(0))
+    assert set(np.bincount(fold).tolist()) == {10, 11}
+    assert len(np.unique(fold[:10])) > 1

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 SOURCE = """
-from rag_eval.records.confidence import Absent, Confidence, Deterministic, all_of, effective
-from rag_eval.uncertainty.answer_confidence import MissRate, final_confidence
+from rag_eval.core.types import Absent, Confidence, Deterministic, all_of, effective
+from rag_eval.uncertainty.confidence import MissRate, final_confidence
 
 def wants(value: Confidence) -> float:
     return effective(value)

@@ -1,19 +1,18 @@
 import json
 
 import numpy as np
-import pytest
 from sklearn.metrics import roc_auc_score
 
-from rag_eval.uncertainty.estimator import cross_validated
-from rag_eval.uncertainty.labelled import Labelled
-from rag_eval.uncertainty.ridge import sigmoid
+from rag_eval.uncertainty.estimator import cross_validate
+from rag_eval.uncertainty.regression import sigmoid
+from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.wordings import (
     Shrinkage,
-    cross_validated_wordings,
+    WordingsModel,
+    cross_validate_wordings,
+    fit_shrinkage,
     fit_wordings,
-    from_json,
-    others,
-    shrinkage,
+    sum_others,
 )
 
 
@@ -28,11 +27,11 @@ def _wordings(n_questions=150, each=4, seed=0, depth=2.0):
     return Labelled(("a", "b", "c"), x, missed, question // 3, np.ones(len(question)), question)
 
 
-def test_the_history_is_that_of_the_others_and_never_the_wording_itself():
+def test_the_history_is_that_of_the_other_wordings():
     question = np.array([0, 0, 0, 1, 2, 2])
     missed = np.array([True, False, True, True, False, False])
     weight = np.array([1.0, 2.0, 4.0, 1.0, 1.0, 1.3])
-    misses, judged = others(question, missed, weight)
+    misses, judged = sum_others(question, missed, weight)
     assert misses.tolist() == [4, 5, 1, 0, 0, 0]
     np.testing.assert_allclose(judged, [6, 5, 3, 0, 1.3, 1])
     assert judged[3] == 0
@@ -44,21 +43,21 @@ def test_rates_of_few_wordings_are_drawn_towards_the_overall_one():
     assert np.isnan(log_odds[3])
 
 
-def test_the_strength_is_high_where_questions_do_not_differ_and_low_where_they_do():
+def test_the_strength_falls_where_questions_differ():
     def strength(depth):
         its = _wordings(800, 5, depth=depth)
-        return shrinkage(its.question, its.missed, its.weight).strength
+        return fit_shrinkage(its.question, its.missed, its.weight).strength
 
     assert strength(0.0) > 20
     assert strength(4.0) < 1.5
     single = _wordings(10, 1)
-    assert shrinkage(single.question, single.missed, single.weight).strength == 1.0
+    assert fit_shrinkage(single.question, single.missed, single.weight).strength == 1.0
 
 
 def test_judged_wordings_tell_what_the_signals_do_not():
     labelled = _wordings()
-    with_history = cross_validated_wordings(labelled, prior=None, repeats=1)[0]
-    without = cross_validated(labelled, prior=None, repeats=1)[0]
+    with_history = cross_validate_wordings(labelled, prior=None, repeats=1)[0]
+    without = cross_validate(labelled, prior=None, repeats=1)[0]
     assert (
         roc_auc_score(labelled.missed, with_history)
         > roc_auc_score(labelled.missed, without) + 0.05
@@ -71,7 +70,7 @@ def test_a_wording_s_own_outcome_has_no_part_in_its_prediction():
     flipped = labelled.missed.copy()
     flipped[row] = ~flipped[row]
     both = [
-        cross_validated_wordings(
+        cross_validate_wordings(
             Labelled(
                 labelled.names,
                 labelled.signals,
@@ -97,25 +96,11 @@ def test_without_a_history_it_says_nothing():
     )
     assert np.isnan(value[0])
     assert 0 < value[1] < 1
-    again = from_json(json.loads(json.dumps(model.to_json())))
+    again = WordingsModel.from_json(json.loads(json.dumps(model.to_json())))
     assert (
         again.predict(labelled.signals, labelled.names, np.ones(240), np.full(240, 2.0))
         == model.predict(labelled.signals, labelled.names, np.ones(240), np.full(240, 2.0))
     ).all()
     single = _wordings(30, 1)
     assert fit_wordings(single, prior=None, rng=np.random.default_rng(0)) is None
-    assert np.isnan(cross_validated_wordings(single, prior=None, repeats=1)).all()
-
-
-def test_a_question_in_two_groups_is_refused():
-    labelled = _wordings(10)
-    split = Labelled(
-        labelled.names,
-        labelled.signals,
-        labelled.missed,
-        np.arange(40),
-        labelled.weight,
-        labelled.question,
-    )
-    with pytest.raises(ValueError, match="must share a group"):
-        cross_validated_wordings(split, prior=None)
+    assert np.isnan(cross_validate_wordings(single, prior=None, repeats=1)).all()

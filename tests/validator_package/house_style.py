@@ -1,4 +1,4 @@
-"""A validator as somebody else would write it: it knows nothing of rag_eval but the entry-point group."""
+"""A validator by a foreign author that knows only the entry-point group of rag_eval."""
 
 
 def max_words(options):

@@ -1,4 +1,4 @@
-"""Feedback becomes outcomes: which, of which claim, and that nothing said is lost."""
+"""Feedback becomes outcomes of the right claims, and no feedback is lost."""
 
 import json
 import threading
@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 from viewed_project import RETRIEVAL, give
 
-from rag_eval.cli import app
-from rag_eval.records.outcomes import MAX_NOTE
-from rag_eval.uncertainty.outcome_use import feedback_without_audit, fit_rows
+from rag_eval.cli.app import app
+from rag_eval.core.types import MAX_NOTE
+from rag_eval.uncertainty.outcomes import feedback_without_audit, fit_rows
 
 MISSED = {"something_missing": 1.0, "evidence_not_relevant": None, "nothing_missing": 0.0}
 
@@ -173,7 +173,7 @@ def test_what_cannot_be_is_refused_without_an_echo(viewed, change):
     answer = give(viewed.client(), json.loads(json.dumps(viewed.said(**change))))
     assert answer.status_code == 400
     sentence = answer.json()["error"]
-    assert sentence.startswith("Accepted is ")
+    assert sentence.startswith("Accepted is a JSON object of run_id, query_id")
     assert "script" not in sentence
     assert "passwd" not in sentence
     assert len(sentence) < 1000
@@ -196,10 +196,10 @@ def test_what_cannot_be_is_refused_without_an_echo(viewed, change):
     ],
 )
 def test_what_is_no_object_is_refused(viewed, body):
-    from test_viewer_security import ours
+    from test_viewer_security import headers_of_ours
 
     client = viewed.client()
-    answer = client.post("/feedback", content=body, headers=ours(client))
+    answer = client.post("/feedback", content=body, headers=headers_of_ours(client))
     assert answer.status_code == 400
     assert viewed.given() == []
 
@@ -223,7 +223,7 @@ def test_an_unknown_retrieval_is_refused(viewed, change):
 
 def test_a_run_without_claims_takes_none(viewed):
     kept = viewed.kept()
-    del kept["artifacts"]["claims"]
+    del kept["artifacts"]["miss_rate_claims"]
     viewed.keep(kept)
     answer = give(viewed.client(), viewed.said())
     assert answer.status_code == 409
@@ -244,7 +244,7 @@ def test_a_store_that_breaks_is_said_and_not_shown(viewed, caplog):
 
 
 def test_two_viewers_at_once_lose_nothing(viewed):
-    """Corrections of one claim meet: each reads what stands, and the slower one tries again."""
+    """Two corrections of a claim meet: each reads the current state, and the slower one retries."""
     clients, barrier, answers = [viewed.client() for _ in range(2)], threading.Barrier(2), []
 
     def write(number):
@@ -264,7 +264,9 @@ def test_two_viewers_at_once_lose_nothing(viewed):
     assert {row["note"] for row in rows} == {
         f"{number} {turn}" for number in range(2) for turn in range(10)
     }
-    assert len({row["supersedes"] for row in rows}) == 20  # one chain: no two supersede the same
+    assert (
+        len({row["supersedes"] for row in rows}) == 20
+    )  # a single chain: no two outcomes supersede the same outcome
 
 
 def test_a_question_whose_id_holds_what_cannot_be_seen_is_found_as_the_page_names_it(viewed):

@@ -1,1 +1,1 @@
-"""Texts -> unit vectors: one file a source of vectors, and the cache that keeps them by (text hash, model)."""
+"""Sources of vectors: built-in models, files of vectors, and their cache."""

@@ -1,12 +1,13 @@
-"""What every source of vectors offers, and the arithmetic they share."""
+"""Interface of all sources of vectors, and their shared arithmetic."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-Vectors = npt.NDArray[np.float32]
+from rag_eval.core.arrays import Float32Array
+
 Advance = Callable[[int], None]
 """Called with the number of texts just embedded, for progress."""
 
@@ -16,35 +17,23 @@ def no_advance(count: int) -> None:
 
 
 class Embedder(Protocol):
-    """Embeds texts.
-
-    `model` names the model and everything that changes its vectors (a fitted model carries the hash of its fit), so that vectors of another
-    model or fit are never mixed up. `dimensions` is the length of a vector.
-    """
+    """Embeds texts. One that embeds questions otherwise than documents has `embed_queries` too."""
 
     model: str
+    """Names the model and everything that changes its vectors, such as the hash of a fit."""
     dimensions: int
 
-    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Vectors:
-        """Return float32 [n, dimensions], rows of unit norm; a zero row means that nothing in the text is known to the model."""
+    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:
+        """Return float32 [n, dimensions], rows of unit norm; zero where no word is known."""
         ...
 
 
 def lengths(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Norms of rows, float64 [n]: squares of very large or very small float32 values neither overflow nor vanish."""
+    """Norms of rows, [n]; in float64, where squares of float32 neither overflow nor vanish."""
     return np.asarray(np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)))
 
 
-@runtime_checkable
-class TwoSided(Embedder, Protocol):
-    """An embedder that may embed a question otherwise than a document."""
-
-    def embed_queries(self, texts: Sequence[str], advance: Advance = no_advance) -> Vectors:
-        """Embed questions, float32 [n, dimensions]."""
-        ...
-
-
-def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
+def unit(vectors: npt.NDArray[np.floating]) -> Float32Array:
     """Scale rows to unit norm; zero rows stay zero."""
     norms = lengths(vectors)[:, None]
     return np.asarray(vectors / np.where(norms > 0, norms, 1.0), dtype=np.float32)

@@ -1,6 +1,7 @@
-"""Latent semantic analysis: TF-IDF and a truncated SVD fitted on the corpus itself. The embedded default: no download, no model file.
+"""Latent semantic analysis: TF-IDF and a truncated SVD fitted on the corpus. Needs no download.
 
-Deerwester et al., JASIS 1990; tf is 1 + ln(tf), idf is smoothed as in scikit-learn, vectors are projections onto the right singular vectors.
+Deerwester et al., JASIS 1990; tf is 1 + ln(tf), idf is smoothed as in scikit-learn, vectors are
+projections onto the right singular vectors.
 """
 
 import dataclasses
@@ -9,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from rag_eval.core.arrays import Float32Array
 from rag_eval.corpus.analyzer import ANALYZER, Analyzer, count_matrix
-from rag_eval.retrieval.embedding.base import Advance, Vectors, no_advance, unit
-from rag_eval.storage.code import library_versions
-from rag_eval.storage.hashing import digest
+from rag_eval.retrieval.embedding.base import Advance, no_advance, unit
+from rag_eval.storage.hashing import digest, library_versions
 
 SVD_SEED = 0
 SVD_ITERATIONS = 5
@@ -20,7 +21,7 @@ BLOCK = 8192
 
 
 def fit_hash(text_hashes: Sequence[str], dimensions: int) -> str:
-    """Identity of a fit: the texts in order, the analyzer, the size and the library that computes it."""
+    """Identity of a fit: the texts in order, the analyzer, the size and the library."""
     return digest(
         [list(text_hashes), ANALYZER, dimensions, library_versions()["scikit-learn"], SVD_SEED], 16
     )
@@ -28,21 +29,12 @@ def fit_hash(text_hashes: Sequence[str], dimensions: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class LsaFit:
-    """What a fit learned.
-
-    Parameters
-    ----------
-    terms
-        The corpus terms; column j of the TF-IDF matrix is terms[j].
-    idf
-        float64 [n_terms].
-    components
-        float32 [d, n_terms]; d is at most the size asked for, the number of texts and the number of terms.
-    """
+    """Result of a fit. Column j of the TF-IDF matrix is `terms[j]`."""
 
     terms: tuple[str, ...]
     idf: npt.NDArray[np.float64]
-    components: Vectors
+    components: Float32Array
+    """[d, n_terms]; d is at most the size asked for, the number of texts and that of terms."""
 
 
 def fit(documents: Sequence[Sequence[int]], terms: Sequence[str], dimensions: int) -> LsaFit:
@@ -52,16 +44,13 @@ def fit(documents: Sequence[Sequence[int]], terms: Sequence[str], dimensions: in
     from sklearn.utils.extmath import randomized_svd, svd_flip
 
     counts = csr_array(count_matrix(documents, len(terms)), shape=(len(documents), len(terms)))
-    if (
-        counts.nnz == 0
-    ):  # a corpus of stop words only: every vector is zero and nothing is ever retrieved
-        return LsaFit(
-            tuple(terms), np.ones(len(terms)), np.zeros((1, len(terms)), dtype=np.float32)
-        )
+    if counts.nnz == 0:  # stop words only: every vector is zero and nothing is ever retrieved
+        blank = np.zeros((1, len(terms)), dtype=np.float32)
+        return LsaFit(tuple(terms), np.ones(len(terms)), blank)
     transformer = TfidfTransformer(sublinear_tf=True)
     weights = csr_matrix(transformer.fit_transform(csr_matrix(counts)), dtype=np.float32)
     size = min(dimensions, *weights.shape)
-    # what TruncatedSVD computes, without its refusal of a single term and its 0 / 0 on a single text
+    # as TruncatedSVD, which refuses a single term and divides 0 by 0 on a single text
     left, _, right = randomized_svd(
         weights, size, n_iter=SVD_ITERATIONS, random_state=SVD_SEED, flip_sign=False
     )
@@ -74,35 +63,24 @@ def fit(documents: Sequence[Sequence[int]], terms: Sequence[str], dimensions: in
 
 
 class LsaEmbedder:
-    """Embeds texts with a fit.
-
-    Parameters
-    ----------
-    fitted
-        The fit.
-    fit_id
-        Its identity, see `fit_hash`.
-    dimensions
-        The size that was asked for, part of the model's name.
-    """
+    """Embeds texts with a fit, named by its `fit_hash` and the dimensions asked for."""
 
     def __init__(self, fitted: LsaFit, fit_id: str, dimensions: int) -> None:
         self.model = f"lsa-{dimensions}@{fit_id}"
         self.dimensions = len(fitted.components)
         self._fit = fitted
-        self._projection = np.ascontiguousarray(
-            fitted.components.T
-        )  # a product with the transposed view would copy it for every query
+        # a product with the transposed view would copy it for every query
+        self._projection = np.ascontiguousarray(fitted.components.T)
         self._analyzer = Analyzer()
         self._analyzer.vocabulary.update({term: i for i, term in enumerate(fitted.terms)})
 
-    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Vectors:
+    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:
         """Project texts; words that the corpus does not have count for nothing."""
         return self.embed_terms(self._analyzer.index(texts), advance)
 
     def embed_terms(
         self, documents: Sequence[Sequence[int]], advance: Advance = no_advance
-    ) -> Vectors:
+    ) -> Float32Array:
         """Project term ids in blocks, float32 [n, dimensions]."""
         from scipy.sparse import csr_array
 

@@ -1,7 +1,8 @@
 """all-MiniLM-L6-v2 through onnxruntime, from the model file that Chroma uses.
 
-The same vectors as Chroma's own function (mean pooling over the attention mask, unit norm, at most 256 tokens), several times faster: texts
-are sorted by length, a batch is padded only to its own longest text, and each core works on a batch of its own.
+The same vectors as Chroma's own function (mean pooling over the attention mask, unit norm, at most
+256 tokens), several times faster: texts are sorted by length, a batch is padded only to its own
+longest text, and each core works on a batch of its own.
 """
 
 import os
@@ -12,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rag_eval.retrieval.embedding.base import Advance, Vectors, no_advance, unit
+from rag_eval.core.arrays import Float32Array
+from rag_eval.retrieval.embedding.base import Advance, no_advance, unit
 
 MODEL = "all-MiniLM-L6-v2"
 DIMENSIONS = 384
 MAX_TOKENS = 256
 BATCH_TOKENS = 512
-"""Tokens of one batch, padding included: large enough to keep the cores busy, small enough for their caches; 4096 take a quarter longer."""
+"""Tokens of one batch, padding included, which fit the caches; 4096 take a quarter longer."""
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 """Cores that this process may use."""
@@ -36,7 +38,8 @@ class MiniLmEmbedder:
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        options.intra_op_num_threads = 1  # batches run beside each other: cores that share one batch wait for each other at every layer
+        # cores that share one batch wait for each other at every layer; each takes its own instead
+        options.intra_op_num_threads = 1
         self._session = onnxruntime.InferenceSession(
             str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
         )
@@ -44,7 +47,7 @@ class MiniLmEmbedder:
         self._tokenizer.enable_truncation(max_length=MAX_TOKENS)
         self._tokenizer.no_padding()
 
-    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Vectors:
+    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:
         """Embed texts in batches of like length, returned in the order given."""
         encoded = self._tokenizer.encode_batch_fast(list(texts))
         ids = [np.asarray(item.ids, dtype=np.int64) for item in encoded]
@@ -53,18 +56,15 @@ class MiniLmEmbedder:
         batches = self._batches(lengths)
         with ThreadPoolExecutor(CORES) as pool:
             run = pool.map if len(batches) > 1 else map
-            for batch, found in zip(
-                batches,
-                run(lambda batch: self._forward([ids[i] for i in batch]), batches),
-                strict=True,
-            ):
+            forward = run(lambda batch: self._forward([ids[i] for i in batch]), batches)
+            for batch, found in zip(batches, forward, strict=True):
                 vectors[batch] = found
                 advance(len(batch))
         return vectors
 
     @staticmethod
     def _batches(lengths: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-        """Places of texts of like length, at most BATCH_TOKENS a batch with its padding, or one text."""
+        """Group texts of like length, at most BATCH_TOKENS with padding, or one text."""
         place = np.argsort(lengths, kind="stable")
         batches, start = [], 0
         for stop in range(1, len(place) + 1):
@@ -73,7 +73,7 @@ class MiniLmEmbedder:
                 start = stop
         return batches
 
-    def _forward(self, ids: list[npt.NDArray[np.int64]]) -> Vectors:
+    def _forward(self, ids: list[npt.NDArray[np.int64]]) -> Float32Array:
         width = max(len(row) for row in ids)
         tokens = np.zeros((len(ids), width), dtype=np.int64)
         mask = np.zeros((len(ids), width), dtype=np.int64)

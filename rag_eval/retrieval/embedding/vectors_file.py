@@ -1,5 +1,6 @@
-"""Vectors that somebody computed before: an .npz file with `sha256` (hex digest of the UTF-8 text) and `vectors` (float, one row each)."""
+"""Vectors of a user's own: an .npz file with `sha256` (of the UTF-8 text) and `vectors`."""
 
+import re
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -7,124 +8,76 @@ from pathlib import Path
 
 import numpy as np
 
-from rag_eval.records.problems import InputError, Problem, quoted
-from rag_eval.retrieval.embedding.base import Advance, Vectors, lengths, no_advance, unit
+from rag_eval.core.arrays import Float32Array
+from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.retrieval.embedding.base import Advance, lengths, no_advance, unit
 from rag_eval.storage.hashing import file_hash, text_hash
 
-HEX_DIGITS = 64
 UNIT_TOLERANCE = 1e-3
 ACCEPTED = "an .npz with `sha256` (n texts of 64 hex digits) and `vectors` (n x d finite numbers)"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_DAMAGED = (
+    ValueError,
+    KeyError,
+    OSError,
+    EOFError,
+    MemoryError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""Exceptions of zipfile and NumPy on damaged or hostile archives."""
 
 
-def _refuse(
-    path: Path, code: str, message: str, field: str | None = None, found: str | None = None
-) -> InputError:
-    return InputError(
-        Problem(code, message, file=str(path), field=field, found=found, accepted=ACCEPTED)
-    )
-
-
-def read_vectors(path: Path) -> tuple[list[str], Vectors]:
+def read_vectors(path: Path) -> tuple[list[str], Float32Array]:
     """Read and check a vectors file.
 
     Raises
     ------
     InputError
-        Not an .npz, a part is missing or of the wrong shape, a value is NaN or infinite, a hash stands twice with different vectors.
+        `vectors_missing`, `vectors_unreadable` (no .npz, or without its parts),
+        `vectors_bad_shape`, `vectors_not_finite`, `vectors_bad_keys` or `vectors_duplicate`.
     """
+
+    def refuse(code: str, message: str, found: str | None = None) -> InputError:
+        return InputError(Problem(code, message, file=str(path), found=found, accepted=ACCEPTED))
+
     if not path.is_file():
-        raise _refuse(path, "vectors_missing", "no such file")
+        raise refuse("vectors_missing", "no such file")
     try:
-        with (
-            path.open("rb") as stream,
-            zipfile.ZipFile(stream),
-        ):  # a single .npy array is no archive
-            stream.seek(0)
-            with np.load(stream, allow_pickle=False) as archive:
-                parts = {
-                    name: archive[name] for name in ("sha256", "vectors") if name in archive.files
-                }
-    except (
-        ValueError,
-        OSError,
-        EOFError,
-        MemoryError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:  # what zipfile and NumPy raise on hostile archives
-        raise _refuse(
-            path,
-            "vectors_unreadable",
-            "cannot be read as .npz",
-            found=f"{type(error).__name__}: {error}",
-        ) from error
-    for name in ("sha256", "vectors"):
-        if not isinstance(parts.get(name), np.ndarray):
-            raise _refuse(
-                path,
-                "vectors_part_missing",
-                "a part is missing or no array",
-                name,
-                f"parts {sorted(parts)}",
-            )
-    keys, vectors = parts["sha256"], parts["vectors"]
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            keys, vectors = archive["sha256"], archive["vectors"]
+    except (*_DAMAGED, TypeError, AttributeError, IndexError) as error:  # a single array, as well
+        found = f"{type(error).__name__}: {error}"
+        raise refuse("vectors_unreadable", "no .npz with these parts", found) from error
     if keys.ndim != 1 or keys.dtype.kind not in "US":
-        raise _refuse(
-            path,
-            "vectors_bad_keys",
-            "hashes must be a list of texts",
-            "sha256",
-            f"{keys.dtype} of shape {keys.shape}",
-        )
-    if (
-        vectors.ndim != 2
-        or vectors.shape[0] != len(keys)
-        or vectors.shape[1] == 0
-        or vectors.dtype.kind != "f"
-    ):  # noqa: PLR2004 - rows and columns
-        raise _refuse(
-            path,
+        raise refuse("vectors_bad_keys", "sha256 is no list of texts", f"{keys.dtype} {keys.shape}")
+    shape = (len(keys), *vectors.shape[1:])
+    if vectors.dtype.kind != "f" or len(shape) != 2 or vectors.shape != shape or not shape[1]:  # noqa: PLR2004 - rows and columns
+        raise refuse(
             "vectors_bad_shape",
             "vectors must be one row of numbers for each hash",
-            "vectors",
-            f"{vectors.dtype} of shape {vectors.shape}, {len(keys)} hashes",
+            f"{vectors.dtype} {vectors.shape}, {len(keys)} hashes",
         )
-    with np.errstate(
-        over="ignore"
-    ):  # a float64 beyond float32 becomes infinite, and is refused as such
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite and is refused
         vectors = vectors.astype(np.float32, copy=False)
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
-        raise _refuse(
-            path,
+        raise refuse(
             "vectors_not_finite",
             f"{len(bad)} of {len(vectors)} vectors hold NaN or infinity",
-            "vectors",
             f"first in row {int(bad[0])}",
         )
     names = [
         key.decode("ascii", "replace") if isinstance(key, bytes) else str(key)
         for key in keys.tolist()
     ]
-    wrong = next(
-        (
-            name
-            for name in names
-            if len(name) != HEX_DIGITS or not set(name) <= set("0123456789abcdef")
-        ),
-        None,
-    )
+    wrong = next((name for name in names if not _SHA256.fullmatch(name)), None)
     if wrong is not None:
-        raise _refuse(path, "vectors_bad_keys", "not a lower-case SHA-256", "sha256", quoted(wrong))
+        raise refuse("vectors_bad_keys", "not a lower-case SHA-256", quoted(wrong))
     if len(set(names)) != len(names):
-        raise _refuse(
-            path,
-            "vectors_duplicate",
-            "a hash stands twice",
-            "sha256",
-            f"{len(names) - len(set(names))} of {len(names)}",
-        )
+        twice = len(names) - len(set(names))
+        raise refuse("vectors_duplicate", "a hash stands twice", f"{twice} of {len(names)}")
     return names, vectors
 
 
@@ -136,23 +89,16 @@ class FileEmbedder:
         names, vectors = read_vectors(path)
         self.model = f"vectors-file@{file_hash(path)[:16]}"
         self.dimensions = int(vectors.shape[1])
-        self._vectors = (
-            vectors if np.allclose(lengths(vectors), 1.0, atol=UNIT_TOLERANCE) else unit(vectors)
-        )
+        is_unit = np.allclose(lengths(vectors), 1.0, atol=UNIT_TOLERANCE)
+        self._vectors = vectors if is_unit else unit(vectors)
         self._row = {name: i for i, name in enumerate(names)}
 
     def knows(self, text: str) -> bool:
         """Whether a text has a vector."""
         return text_hash(text) in self._row
 
-    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Vectors:
-        """Return the stored vectors.
-
-        Raises
-        ------
-        InputError
-            Some texts have none; the first few are quoted.
-        """
+    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:
+        """Return the stored vectors; raise `InputError` where texts have none."""
         rows = [self._row.get(text_hash(text), -1) for text in texts]
         missing = [text for text, row in zip(texts, rows, strict=True) if row < 0]
         if missing:
@@ -163,7 +109,8 @@ class FileEmbedder:
                     f"no vector for {len(missing)} of {len(texts)} texts",
                     file=str(self.path),
                     found=f"without a vector: {examples}",
-                    accepted="a vector under the SHA-256 of each indexed text `(title + ' ' + text).strip()` and of each question and paraphrase",
+                    accepted="a vector under the SHA-256 of each indexed text "
+                    "`(title + ' ' + text).strip()` and of each question and paraphrase",
                 )
             )
         advance(len(texts))

@@ -1,8 +1,8 @@
-"""Explorer of single questions: its place in the page. What it does is `assets/explorer.js`, its data is made by the run."""
+"""The explorer of questions: its data come from the run, a script draws it."""
 
-from rag_eval.reporting.html.page import Page, Panel
+from rag_eval.reporting.html.panel import Page, Panel
 
 
 def panel(page: Page) -> Panel:
-    """Make the panel."""
+    """Make the panel of the explorer."""
     return Panel("Questions", "explorer.html", {"summary": page.summary})

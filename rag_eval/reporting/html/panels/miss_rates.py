@@ -1,182 +1,599 @@
-"""Calibrated miss rates: how often each strategy finds nothing, how well that was predicted, and under which status it may be believed."""
+"""Panel of calibrated miss rates: observed and predicted rates, and their status."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from markupsafe import Markup
 
-from rag_eval.reporting.html.page import Page, Panel
-from rag_eval.reporting.html.panels import miss_rate_conformal as conformal
-from rag_eval.reporting.html.panels import miss_rate_more as more
-from rag_eval.reporting.html.panels import miss_rate_pictures as pictures
-from rag_eval.reporting.html.panels import miss_rate_tables as tables
-from rag_eval.reporting.html.panels import miss_rate_watch as watch
-from rag_eval.reporting.html.panels.parts import (
-    alike,
-    by_strategy,
-    in_words,
-    reason_of,
-    rows_in_words,
+from rag_eval.reporting.html.drawing import (
+    BAD,
+    DASHED,
+    DOTTED,
+    FOREGROUND,
+    MARKERS,
+    MUTED,
+    Chart,
+    ends_of,
+    label,
+    plots,
+    sheet,
+    value_of,
 )
-from rag_eval.reporting.html.tables import Table
+from rag_eval.reporting.html.drawing import colour as series_colour
+from rag_eval.reporting.html.elements import (
+    Cell,
+    Cursor,
+    Table,
+    absent,
+    denominator,
+    format_number,
+    interval,
+    number,
+    plain,
+    several_cell,
+    text,
+    visible,
+    words_cell,
+)
+from rag_eval.reporting.html.panel import Page, Panel, panel_words
 
-OPEN_DIAGRAMS = 6
+STRONGEST: Final = 10
+OPEN_DIAGRAMS: Final = 6
 """Further reliability diagrams stand behind a summary."""
+NOT_ATTAINABLE: Final = "not attainable"
+APART: Final = 1.045
+"""Factor between strategies on a logarithmic axis, so that their bars do not hide each other."""
+Entries = Sequence[tuple[str, Cursor]]
+
+# ---- Pictures: they draw figures of the report and compute nothing
 
 
-def _diagrams(page: Page) -> tuple[Markup, Markup, int]:
-    """Reliability diagrams that stand open, the others, and how many these are; the primary strategy's is the first."""
-    strategies = page.report["calibration"]["strategies"]
-    ordered = sorted(
-        (name for name in page.strategies if name in strategies),
-        key=lambda name: name != page.primary,
+def reliability_chart(name: str, about: Cursor, fill: str, crude: Cursor | None = None) -> Chart:
+    """Draw the reliability diagram of one strategy, with a histogram of its predictions below.
+
+    `about` is a validation of the report; `crude` that of the uncalibrated heuristic.
+    """
+    curve, counts = about["reliability"].value, about["histogram"].value
+    ticks = [(at / 5, f"{at / 5:.1f}") for at in range(6)]
+    chart = Chart(
+        label(name, 40),
+        y=(-0.3, 1.02),
+        height=270,
+        y_ticks=ticks,
+        x_label="predicted probability of a miss",
+        y_label="observed share of misses",
+        grid="xy",
     )
-    drawn = [
-        picture
-        for name in ordered
-        if (picture := pictures.reliability(page, name, strategies[name])) is not None
-    ]
-    rest = drawn[OPEN_DIAGRAMS:]
-    return Markup().join(drawn[:OPEN_DIAGRAMS]), Markup().join(rest), len(rest)
+    ends = list(zip(curve["band_low"], curve["band_high"], strict=True))
+    chart.band(curve["predicted"], ends, MUTED)
+    chart.line([(0, 0), (1, 1)], MUTED, 1.2, dash=DASHED)
+    if crude is not None and crude.value is not None:
+        points = crude["reliability"].value
+        pairs = zip(points["predicted"], points["observed"], strict=True)
+        chart.line(pairs, BAD, 1.4, dash=DOTTED)
+        chart.key("heuristic_v0", BAD, "-", dash=DOTTED)
+    observed = list(zip(curve["predicted"], curve["observed"], strict=True))
+    chart.line(observed, fill)
+    for x, y in observed:
+        chart.point(x, y, fill, size=3)
+    most = max(*counts, 1)
+    for at, count in enumerate(counts):
+        ends_x = ((at + 0.04) / len(counts), (at + 0.96) / len(counts))
+        chart.box(ends_x, (-0.3, -0.3 + 0.24 * count / most), fill, 0.75)
+    chart.key("observed", fill)
+    chart.key(f"outcomes, at most {most:,}", fill, "#")
+    chart.key("calibrated predictions, 95 %", MUTED, "#", hollow=True)
+    return chart
 
 
-def _pictures(page: Page) -> Markup:
-    comparison = page.report["calibration"].get("comparison")
-    uncertainty, calibration = (
-        page.report["uncertainty"]["strategies"],
-        page.report["calibration"]["strategies"],
+def _reliability(page: Page, name: str, entry: Cursor) -> Markup:
+    about = entry.get("validation")
+    if about is None:
+        return Markup()
+    caption = Markup("{} skill {}; {} outcomes in {} groups, {} misses").format(
+        page.swatch(name),
+        interval(about["skill"], 2),
+        *(number(about[key]) for key in ("n", "groups", "misses")),
     )
-    drawn = [
-        pictures.against(page, uncertainty),
-        None if comparison is None else pictures.three(page, comparison),
-        pictures.learning(page, calibration),
+    return reliability_chart(name, about, page.colour(name), entry.get("heuristic_v0")).figure(
+        f"reliability-{page.strategies.index(name)}",
+        f"Reliability of predicted miss rates, {name}",
+        f"Observed over predicted miss rates of {name}, in bins of equal mass. No prediction saw "
+        "the outcome's own group. On the diagonal, predictions are calibrated. Inside the band, "
+        "they differ from it by no more than chance. The bars below count the outcomes by "
+        "prediction.",
+        caption,
+    )
+
+
+def reliability_sheet(validations: Mapping[str, Mapping[str, Any]], target: str) -> str:
+    """Write the reliability diagrams of several strategies (name -> validation) as one SVG file."""
+    charts = [
+        (reliability_chart(name, Cursor(dict(about)), series_colour(at)), name)
+        for at, (name, about) in enumerate(validations.items())
     ]
-    return Markup().join(picture for picture in drawn if picture is not None)
+    return sheet(charts, f"Reliability of predicted {target}, out of fold")
+
+
+def _against(page: Page) -> Markup:
+    """Draw observed against stated miss rates, with a point for each strategy."""
+    target = str(page.report["uncertainty"]["target"].value)
+    axes = ("stated, mean over questions", "observed")
+    title = "observed against stated, this run"
+    chart = Chart(title, height=240, x_label=axes[0], y_label=axes[1], grid="xy")
+    chart.line([(0, 0), (1, 1)], MUTED, 1.2, dash=DASHED)
+    drawn = 0
+    for name, entry in page.by_strategy("uncertainty", "strategies"):
+        stated, observed = entry["stated"], entry["observed"][target]
+        x, y = value_of(stated, "value"), value_of(observed, "value")
+        if x is None or y is None:
+            continue
+        fill, marker = page.colour(name), MARKERS[drawn % len(MARKERS)]
+        chart.line([(end, y) for end in ends_of(stated, x)], fill, 1.8, opacity=0.75)
+        chart.line([(x, end) for end in ends_of(observed, y)], fill, 1.8, opacity=0.75)
+        chart.point(x, y, fill, marker, size=4)
+        chart.key(label(name), fill, marker)
+        drawn += 1
+    if not drawn:
+        return Markup()
+    return chart.figure(
+        "miss-against",
+        "Observed against stated miss rates",
+        "Each strategy's observed miss rate over the mean of the miss rates that this run stated "
+        "for the same questions, both with 95 % intervals. Above the diagonal a strategy misses "
+        "more than it says.",
+    )
+
+
+def _three_estimates(page: Page, comparison: Cursor) -> Markup:
+    """Draw observed, calibrated and uncalibrated miss rates of the same questions."""
+    entries = {str(entry["name"].value): entry for entry in comparison["strategies"]}
+    title = "questions as first put, three estimates"
+    chart = Chart.of_rows(title, [label(name) for name in entries], row=42)
+    for row, (name, entry) in enumerate(entries.items()):
+        fill = page.colour(name) if name in page.strategies else MUTED
+        chart.estimate(entry["observed"], row - 0.22, fill, size=4.2)
+        chart.estimate(entry["calibrated"], row, fill, marker="D", hollow=True)
+        chart.estimate(entry.down("raw"), row + 0.22, MUTED, marker="x")
+    chart.key("observed", FOREGROUND)
+    chart.key("calibrated", FOREGROUND, "D", hollow=True)
+    chart.key("heuristic_v0", MUTED, "x")
+    return chart.figure(
+        "miss-three",
+        "Observed, calibrated and uncalibrated miss rates",
+        "A row a strategy, each question as it was first put, under the first seed: the miss rate "
+        "seen in outcomes, the mean of the calibrated miss rates that were predicted out of fold, "
+        "and the mean of the uncalibrated heuristic, with 95 % intervals. Calibration worked where "
+        "the first two lie together.",
+        denominator(comparison),
+    )
+
+
+def learning_chart(
+    curves: Mapping[str, Sequence[Cursor]], fills: Mapping[str, str]
+) -> Chart | None:
+    """Draw Brier skill on held-out groups by training outcomes; None without a figure."""
+    known = {
+        name: [point for point in points if point["skill"].value is not None]
+        for name, points in curves.items()
+    }
+    known = {name: points for name, points in known.items() if points}
+    every = [point for points in known.values() for point in points]
+    if not every:
+        return None
+    sizes = sorted({int(point["wanted"].value) for point in every})
+    seen = [float(point["outcomes"].value) for point in every]
+    ends = [end for point in every for end in ends_of(point, point["skill"].value)] + [0.0, 0.05]
+    chart = Chart(
+        "what outcomes bring",
+        x=(min([*seen, *sizes]) / 1.3, max([*seen, *sizes]) * 1.3),
+        y=(min(ends) - 0.02, max(ends) + 0.02),
+        log=True,
+        height=230,
+        x_ticks=[(float(size), f"{size:,}") for size in sizes],
+        x_label="training outcomes",
+        y_label="Brier skill on held-out groups",
+    )
+    chart.horizontal(0, MUTED, DASHED)
+    for at, (name, points) in enumerate(known.items()):
+        fill, marker = fills[name], MARKERS[at % len(MARKERS)]
+        apart = APART ** (at - (len(known) - 1) / 2)
+        pairs = []
+        for point in points:
+            x, y = point["outcomes"].value * apart, float(point["skill"].value)
+            chart.line([(x, end) for end in ends_of(point, y)], fill, 1.6, opacity=0.5)
+            chart.point(x, y, fill, marker, size=3.2)
+            pairs.append((x, y))
+        chart.line(pairs, fill, 1.8)
+        chart.key(label(name), fill, marker)
+    return chart
+
+
+def _learning(page: Page, entries: Entries) -> Markup:
+    curves = {name: list(entry["learning_curve"]) for name, entry in entries}
+    chart = learning_chart(curves, {name: page.colour(name) for name in curves})
+    if chart is None:
+        return Markup()
+    return chart.figure(
+        "miss-learning",
+        "Learning curves",
+        "Brier skill on groups that were held out, by number of outcomes trained on: mean over "
+        "random draws, bars the middle 95 % of the draws. A curve that still rises says that more "
+        "outcomes would help.",
+    )
+
+
+def learning_sheet(curves: Mapping[str, Sequence[Mapping[str, Any]]], target: str) -> str | None:
+    """Write the learning curves of several strategies as one SVG file; None without a figure."""
+    cursors = {name: list(Cursor(list(points))) for name, points in curves.items()}
+    chart = learning_chart(cursors, {name: series_colour(at) for at, name in enumerate(cursors)})
+    return None if chart is None else sheet([(chart, target)], f"What outcomes bring, {target}")
+
+
+def _coverage(page: Page, entries: Entries) -> Markup:
+    """Draw, a picture a level, what attainable conformal rules cover on held-out groups."""
+    found = [
+        (name, rule)
+        for name, entry in entries
+        for rule in entry["conformal"]
+        if rule["attainable"].value
+    ]
+    words, pictures = panel_words()["conformal_methods"], []
+    for level in sorted({float(rule["level"].value) for _, rule in found}):
+        rules = [(name, rule) for name, rule in found if rule["level"].value == level]
+        names = [
+            f"{label(name, 18)}, {label(words.get(rule['method'].value, rule['method'].value))}"
+            for name, rule in rules
+        ]
+        chart = Chart.of_rows(f"coverage, level {level:.0%}", names, row=30)
+        chart.vertical(level, FOREGROUND, DASHED)
+        for row, (name, rule) in enumerate(rules):
+            chart.estimate(rule["coverage"], row - 0.14, page.colour(name))
+            chart.estimate(rule.down("riskiest"), row + 0.16, page.colour(name), hollow=True)
+        chart.key("all questions", FOREGROUND)
+        chart.key("riskiest third", FOREGROUND, hollow=True)
+        pictures.append(
+            chart.figure(
+                f"miss-coverage-{level * 1000:.0f}",
+                f"Coverage of conformal K at {level:.0%}",
+                "Share of held-out questions with gold within the K of each attainable rule, for "
+                f"expected recall their mean recall, against the level of {level:.0%} that was "
+                "asked for (dashed); hollow: the riskiest third of the questions. A rule may hold "
+                "on average and fail where it matters.",
+            )
+        )
+    return plots(pictures)
+
+
+# ---- Tables of single strategies: status, rates, quality, conformal K.
+
+
+def _unmet_cell(conditions: Sequence[Cursor]) -> Cell:
+    """Make a cell of the conditions that keep a status from being higher, one a line."""
+    if not conditions:
+        return Cell(Markup('<span class="muted">nothing</span>'), "", {"": ""})
+    names = panel_words()["conditions"]
+    lines = Markup().join(
+        Markup("<li>{} needs {}: {}, found {}</li>").format(
+            text(one["status"]),
+            visible(names.get(one["name"].value, one["name"].value)),
+            text(one["needed"]),
+            text(one["found"]),
+        )
+        for one in conditions
+    )
+    words = "; ".join(
+        f"{one['status'].value} needs {one['name'].value}: {one['needed'].value}, "
+        f"found {one['found'].value}"
+        for one in conditions
+    )
+    html = Markup('<ul class="unmet">{}</ul>').format(lines)
+    return Cell(html, visible(words), {"": plain(words)})
+
+
+def _status(page: Page, entries: Entries) -> Table:
+    rows = []
+    for name, entry in entries:
+        unmet = [one for one in entry["standing"]["conditions"] if not one["met"].value]
+        if unmet:  # the next step of the ladder, and what makes a status stale
+            wanted = {unmet[0]["status"].value, "stale"}
+            unmet = [one for one in unmet if one["status"].value in wanted]
+        seen = page.report["uncertainty"]["strategies"][name]
+        rows.append({"strategy": name, "seen": seen, "entry": entry, "missing": _unmet_cell(unmet)})
+    return page.table("miss-rate-status", rows)
+
+
+def _conditions(page: Page, entries: Entries) -> Table:
+    names = panel_words()["conditions"]
+    rows = [
+        {
+            "strategy": name,
+            "row": one,
+            "status": str(one["status"].value),
+            "condition": names.get(one["name"].value) or one["name"],
+            "met": words_cell("met") if one["met"].value else words_cell("unmet", "chip"),
+        }
+        for name, entry in entries
+        for one in entry["standing"]["conditions"]
+    ]
+    return page.table("miss-rate-conditions", rows)
+
+
+def _rates(page: Page) -> Table:
+    about = page.report["uncertainty"]
+    k, target = str(about["k"].value), str(about["target"].value)
+    meaning = f"share of questions with gold missing from the first {k}"
+    if target == "miss_any":
+        meaning = (
+            f"share of questions without any gold in the first {k}; "
+            "every wording and seed counts within its question"
+        )
+    rows = [
+        {"strategy": name, "seen": entry, "observed": entry["observed"][target]}
+        for name, entry in page.by_strategy("uncertainty", "strategies")
+    ]
+    return page.table("miss-rates", rows, k=k, target=target, meaning=meaning)
+
+
+def _quality(page: Page, entries: Entries) -> Table | None:
+    rows = [
+        {"strategy": name, "predictor": words, "about": entry[key]}
+        for name, entry in entries
+        for key, words in (("validation", "calibrated"), ("heuristic_v0", "heuristic_v0"))
+        if entry[key].value is not None
+    ]
+    return page.optional_table("miss-rate-quality", rows)
+
+
+def _k_cell(rule: Cursor) -> Cell:
+    """Make a cell of K: one, or one for each third of predicted risk."""
+    ks = [part["k"] for part in rule["bins"]] or [rule["k"]]
+    html = Markup('<span class="muted">{}</span>').format(NOT_ATTAINABLE)
+    if any(k.value is not None for k in ks):
+        none = absent(f"{NOT_ATTAINABLE} within the lists")
+        shown = [none if k.value is None else number(k, 1) for k in ks]
+        html = Markup(" · ").join(shown)
+    words = [NOT_ATTAINABLE if k.value is None else format_number(k.value, 1) for k in ks]
+    raws = [NOT_ATTAINABLE if k.value is None else str(k.value) for k in ks]
+    return Cell(html, "; ".join(words), {"": "; ".join(raws)})
+
+
+def _conformal(page: Page, entries: Entries) -> Table:
+    methods = panel_words()["conformal_methods"]
+    rules = [(name, rule) for name, entry in entries for rule in entry["conformal"]]
+    levels = {
+        f"k_{float(level) * 1000:.0f}_permille": float(level)
+        for level in sorted({float(rule["level"].value) for _, rule in rules})
+    }
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for name, rule in rules:
+        method = str(rule["method"].value)
+        first = {"strategy": name, "rule": methods.get(method, method)}
+        row = rows.setdefault((name, method), {**first, **dict.fromkeys(levels, ""), "first": rule})
+        row[f"k_{float(rule['level'].value) * 1000:.0f}_permille"] = _k_cell(rule)
+    means = "one K; for thirds of predicted risk from the least risky third to the riskiest"
+    columns = [
+        {"key": key, "heading": f"K for {level:.0%}", "as": "cell", "figures": True, "means": means}
+        for key, level in levels.items()
+    ]
+    return page.table("conformal-k", rows.values(), inserts={"levels": columns})
+
+
+def _conformal_coverage(page: Page, entries: Entries) -> Table:
+    methods = panel_words()["conformal_methods"]
+    rows = []
+    for name, entry in entries:
+        for rule in entry["conformal"]:
+            method = str(rule["method"].value)
+            words = methods.get(method, method)
+            rows.append({"strategy": name, "words": words, "rule": rule})
+    return page.table("conformal-coverage", rows)
+
+
+def _methods(entries: Entries) -> list[tuple[str, Cursor]]:
+    """Strategies whose report says which conformal methods have a K; older reports do not."""
+    return [(n, entry["conformal_methods"]) for n, entry in entries if "conformal_methods" in entry]
+
+
+def _without_k(page: Page, entries: Entries) -> list[tuple[Markup, Cursor | str]]:
+    """Strategies that have no K by a method, and why."""
+    return [
+        (Markup("{} of {}").format(words, names), reason)
+        for method, words in panel_words()["conformal_methods"].items()
+        for names, reason in page.group_alike(
+            (name, about[method].reason_beside)
+            for name, about in _methods(entries)
+            if about[method].value is None
+        )
+    ]
+
+
+def _left_out(page: Page, entries: Entries) -> list[tuple[Markup, Cursor]]:
+    """Strategies with questions that K by risk leaves out, and how many."""
+    return [
+        (page.swatch(name), about["without_risk"])
+        for name, about in _methods(entries)
+        if about["without_risk"].value and about["mondrian"].value is not None
+    ]
+
+
+# ---- Tables of strategies together, and of what is watched over time.
+
+
+def _compared(page: Page, comparison: Cursor) -> Table:
+    entries = list(comparison["strategies"])
+    columns = [
+        {"key": key, "heading": words, "as": "estimate", "at": f"row.{key}"}
+        for key, words in panel_words()["miss_measures"].items()
+        if any(value_of(entry, key, "value") is not None for entry in entries)
+    ]
+    rows = [{"row": entry} for entry in entries]
+    return page.table("miss-rates-compared", rows, inserts={"figures": columns})
+
+
+def _differences(
+    page: Page, comparison: Cursor, wanted: Sequence[str], name: str, figures: str
+) -> Table | None:
+    """Make the table of paired differences, those with the primary strategy first."""
+    words = panel_words()["miss_measures"]
+    found = [
+        row
+        for row in comparison["differences"]
+        if row["measure"].value in wanted and value_of(row, "delta", "value") is not None
+    ]
+    found.sort(
+        key=lambda row: (
+            wanted.index(row["measure"].value),
+            page.primary not in {row["a"].value, row["b"].value},
+        )
+    )
+    rows = [{"row": row, "measure": words[row["measure"].value]} for row in found]
+    return page.optional_table("miss-rate-differences", rows, name=name, figures=figures)
+
+
+def _drift(page: Page, entries: Entries) -> Table:
+    rows = [
+        {
+            "strategy": name,
+            "entry": entry,
+            "alarm": words_cell("alarm", "chip") if entry["drift"]["alarm"].value else "none",
+        }
+        for name, entry in entries
+    ]
+    return page.table("miss-rate-drift", rows)
+
+
+def _iterative(page: Page) -> Table | None:
+    accounts = page.report.get("uncertainty", "iterative")
+    rows = [
+        {"strategy": name, "about": about, "row": row}
+        for name, about in (() if accounts is None else accounts.items())
+        for row in about["accounts"]
+    ]
+    return page.optional_table("iterative", rows)
+
+
+def _feedback(page: Page, entries: Entries) -> dict[str, Table | None]:
+    """Make the tables of feedback: on this index and configuration, and on earlier ones."""
+    now = [
+        {
+            "strategy": name,
+            "about": entry["feedback"],
+            "queries": several_cell(list(entry["feedback"]["contradicts_gold"]["query_ids"])),
+        }
+        for name, entry in entries
+        if entry.get("feedback", "n_claims")
+    ]
+    before = [
+        {"strategy": name, "about": about}
+        for name, entry in entries
+        if (about := entry.get("feedback", "earlier")) is not None and about["n_claims"]
+    ]
+    return {
+        "feedback": page.optional_table("feedback", now),
+        "feedback_earlier": page.optional_table("feedback-earlier", before),
+    }
+
+
+def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str, Table | None]:
+    rows: list[dict[str, Any]] = [{"strategy": n, "entry": entry} for n, entry in entries]
+    others = [key for key in panel_words()["miss_measures"] if key != "observed"]
+    wordings = [
+        {**row, "used": "used" if entry["other_wordings"]["used"].value else "not used"}
+        for row, (_, entry) in zip(rows, entries, strict=True)
+        if entry["other_wordings"].value is not None
+    ]
+    promoted = [row for row in rows if row["entry"]["promotion"].value is not None]
+    leaking = [row for row in rows if row["entry"]["leakage_gap"].value is not None]
+    signals = [
+        {"strategy": name, "row": part}
+        for name, entry in entries
+        if entry["estimator"].value is not None
+        for part in list(entry["estimator"]["coefficients"])[:STRONGEST]
+    ]
+    seen = page.report["uncertainty"]["strategies"].get(page.primary)
+    riskiest = (
+        [] if seen is None else [{"strategy": page.primary, "row": row} for row in seen["riskiest"]]
+    )
+    tables: dict[str, Table | None] = {
+        "status": _status(page, entries),
+        "rates": _rates(page),
+        "quality": _quality(page, entries),
+        "conformal": _conformal(page, entries),
+        "covered": _conformal_coverage(page, entries),
+        "compared": None,
+        "observed": None,
+        "others": None,
+        "leakage": page.optional_table("leakage-gap", leaking),
+        "wordings": page.optional_table("other-wordings", wordings),
+        "drift": _drift(page, entries),
+        "promotions": page.optional_table("miss-rate-promotions", promoted),
+        "iterative": _iterative(page),
+        **_feedback(page, entries),
+        "conditions": _conditions(page, entries),
+        "coefficients": page.optional_table("miss-rate-coefficients", signals),
+        "riskiest": page.optional_table("riskiest", riskiest),
+    }
+    if comparison is not None:
+        name, rest = "miss-rate-differences", "miss-rate-differences-more"
+        tables["compared"] = _compared(page, comparison)
+        tables["observed"] = _differences(page, comparison, ["observed"], name, "observed misses")
+        tables["others"] = _differences(page, comparison, others, rest, "the other figures")
+    return tables
 
 
 def panel(page: Page) -> Panel:
-    """Make the panel."""
-    if page.report.get("uncertainty") is None or page.report.get("calibration") is None:
-        return Panel(
-            "Calibrated miss rates",
-            "miss_rates.html",
-            {
-                "there": False,
-                "why": reason_of(page.report["calibration"])
-                if "calibration" in page.report
-                else "this report holds no miss rates",
-            },
-        )
-    calibration = page.report["calibration"]
+    """Make the panel of calibrated miss rates."""
+    title, template = "Calibrated miss rates", "miss_rates.html"
+    uncertainty, calibration = page.report.get("uncertainty"), page.report.get("calibration")
+    if uncertainty is None or calibration is None:
+        why: Cursor | str = "this report holds no miss rates"
+        if "calibration" in page.report:
+            why = page.report["calibration"].reason_beside
+        return Panel(title, template, {"there": False, "why": why})
+    entries = page.by_strategy("calibration", "strategies")
     comparison = calibration.get("comparison")
-    shown: dict[str, Table | None] = {
-        "status": tables.status(page),
-        "rates": tables.rates(page),
-        "quality": tables.quality(page),
-        "conformal": conformal.conformal(page),
-        "covered": conformal.coverage(page),
-        "compared": None if comparison is None else more.compared(page, comparison),
-        "observed": None
-        if comparison is None
-        else more.differences(
-            page,
-            comparison,
-            ["observed"],
-            "miss-rate-differences",
-            f"Paired differences in observed misses, on the same questions, {more.FIRST}",
-        ),
-        "others": None
-        if comparison is None
-        else more.differences(
-            page,
-            comparison,
-            [key for key in more.MEASURES if key != "observed"],
-            "miss-rate-differences-more",
-            f"Paired differences in the other figures, on the same questions, {more.FIRST}",
-        ),
-        "leakage": more.leakage(page),
-        "wordings": more.wordings(page),
-        "drift": watch.drift(page),
-        "promotions": watch.promotions(page),
-        "iterative": watch.iterative(page),
-        "feedback": watch.feedback(page),
-        "feedback_watch": watch.feedback_watch(page),
-        "feedback_earlier": watch.feedback_earlier(page),
-        "conditions": tables.conditions(page),
-        "coefficients": more.coefficients(page),
-        "riskiest": more.riskiest(page),
-    }
-    diagrams, further, n_further = _diagrams(page)
-    entries = by_strategy(page, calibration["strategies"])
+    diagrams = [
+        picture
+        for name, entry in sorted(entries, key=lambda pair: pair[0] != page.primary)
+        if (picture := _reliability(page, name, entry))
+    ]
+    pictures = [_against(page)]
+    if comparison is not None:
+        pictures.append(_three_estimates(page, comparison))
+    compared = [] if comparison is None else list(comparison["strategies"])
+    unpowered = [entry["powered"] for entry in compared if entry["powered"].value is None]
+    accounts = uncertainty.get("iterative")
+    seen = page.by_strategy("uncertainty", "strategies")
+
+    def reasons_of(key: str) -> list[tuple[Markup, Cursor | str]]:
+        """Group the strategies whose entry of this key is null by their reason."""
+        nulls = [(name, entry[key]) for name, entry in entries if entry[key].value is None]
+        return page.group_alike((name, null.reason_beside) for name, null in nulls)
+
+    refused = [(name, entry["refused"]) for name, entry in entries if entry["refused"].value]
     context = {
         "there": True,
-        "tables": shown,
-        "counts": {
-            name: rows_in_words(len(table.rows))
-            for name, table in shown.items()
-            if table is not None
-        },
-        "diagrams": diagrams,
-        "further": further,
-        "n_further": in_words(n_further),
-        "pictures": _pictures(page),
-        "coverage": pictures.coverage(page, calibration["strategies"]),
-        "about": page.report["uncertainty"],
+        "pictures": plots([*pictures, _learning(page, entries)]),
+        "diagrams": plots(diagrams[:OPEN_DIAGRAMS]),
+        "further": plots(diagrams[OPEN_DIAGRAMS:]),
+        "n_further": str(len(diagrams[OPEN_DIAGRAMS:])),
+        "coverage": _coverage(page, entries),
+        "about": uncertainty,
         "calibration": calibration,
-        "unfitted": alike(
-            page,
-            [
-                (name, reason_of(entry["validation"]))
-                for name, entry in entries
-                if entry["validation"].value is None
-            ],
+        "unfitted": reasons_of("validation"),
+        "unbranched": reasons_of("other_wordings"),
+        "refused": page.group_alike(refused),
+        "unstated": page.group_alike(
+            (n, entry["reason"]) for n, entry in seen if "reason" in entry
         ),
-        "refused": alike(
-            page,
-            [
-                (name, entry["refused"])
-                for name, entry in entries
-                if entry["refused"].value is not None
-            ],
-        ),
-        "unstated": alike(
-            page,
-            [
-                (name, entry["reason"])
-                for name, entry in by_strategy(page, page.report["uncertainty"]["strategies"])
-                if "reason" in entry
-            ],
-        ),
-        "unbranched": alike(
-            page,
-            [
-                (name, reason_of(entry["other_wordings"]))
-                for name, entry in entries
-                if entry["other_wordings"].value is None
-            ],
-        ),
-        "uncompared": reason_of(calibration["comparison"])
-        if comparison is None and "comparison" in calibration
-        else "this report holds none",
+        "uncompared": calibration["comparison"].reason_beside if comparison is None else "",
         "watched": any(entry["drift"]["n"].value for _, entry in entries),
         "rules": [(name, rule["text"]) for name, entry in entries for rule in entry["conformal"]],
-        "without_k": conformal.without_k(page),
-        "left_out": conformal.left_out(page),
-        "accounts": []
-        if page.report["uncertainty"].get("iterative") is None
-        else page.report["uncertainty"]["iterative"].items(),
-        "unpowered": None
-        if comparison is None
-        else next(
-            (
-                reason_of(entry["powered"])
-                for entry in comparison["strategies"]
-                if entry["powered"].value is None
-            ),
-            None,
-        ),
+        "without_k": _without_k(page, entries),
+        "left_out": _left_out(page, entries),
+        "accounts": [] if accounts is None else accounts.items(),
+        "unpowered": unpowered[0].reason_beside if unpowered else None,
         "known_feedback": any("feedback" in entry for _, entry in entries),
     }
-    return Panel(
-        "Calibrated miss rates",
-        "miss_rates.html",
-        context,
-        tuple(table for table in shown.values() if table is not None),
-    )
+    return Panel(title, template, context, _tables(page, entries, comparison))

@@ -1,0 +1,426 @@
+"""Record what the program puts out, and compare the records of two commits.
+
+    golden_record.py record OUT.json [--only smoke,graph] [--checkout FOLDER]
+    golden_record.py compare OLD.json NEW.json [--only smoke,graph] [--allow FILE]
+    golden_record.py against REV [--only smoke,graph] [--allow FILE]
+
+A record maps a path to a value, for each part. `smoke`, `pandas_api`, `scifact` and `recorded` are
+two runs of `rag-eval run` in a new home. `help` is the command line, `graph` the asset graph.
+`compare` prints one line for each difference and exits with 1 if there are any. Numbers are equal
+if they differ by at most 1e-9 (absolute, or relative to the larger number).
+`against` records a commit and this checkout with one interpreter, then compares the records.
+
+Only the command line, the files it writes and `rag_eval.definitions` are used, so modules inside
+the package can move. An allow file has lines `allow PATTERN  # reason` (see fnmatch) and
+`rename OLD NEW  # reason` (`re.sub` on each path of the old record).
+"""
+
+import argparse
+import contextlib
+import csv
+import fnmatch
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from timing import ROOT, data_folder
+
+TOLERANCE = 1e-9
+Values = dict[str, Any]
+
+# Patterns of paths that are not compared, each with its reason.
+VOLATILE = {
+    "*/report/*latency*": "times of this machine",
+    "*/files/*latency*/*": "times of this machine",
+    "*/mlflow/*latency*": "times of this machine",
+    "*/files/*_ms": "times of this machine",
+    "*/files/*seconds*": "times of this machine",
+    "*/tables/history.csv/p95": "times of this machine",
+    "*/tables/cost-gates.csv/value": "holds the latency of its gate; the report has the others",
+    "*/tables/gates.csv/found": "holds the latency of its gate; the report has the others",
+    "*/report/code/version": "a hash of the source code",
+    "*/tables/versions.csv/*": "holds the hash of the source code and the run id",
+}
+# Text inside values that differs between two runs of the same code.
+REPLACED = (
+    (re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}"), "<run>"),
+    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)?"), "<time>"),
+)
+# Keys that identify the elements of a list, tried in this order; else the position does.
+IDENTITIES = [
+    keys.split()
+    for keys in (
+        "name, id, strategy, label level, name level, name status, method level, kind name, "
+        "a b, a b measure level, strategy measure"
+    ).split(",")
+]
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "ORT_NUM_THREADS")
+FIXED = dict.fromkeys(THREADS, "1") | {
+    "PYTHONHASHSEED": "0",
+    "RAG_EVAL_TRUST_AS_OF": "2026-11-01",
+    "COLUMNS": "160",
+    "TERM": "dumb",
+    "NO_COLOR": "1",
+    "TZ": "UTC",
+}
+RECORDED_QUESTIONS = 60
+GRAPH_SCRIPT = """
+import json
+from rag_eval.definitions import defs
+found = defs()
+graph = found.resolve_asset_graph()
+repository = found.get_repository_def()
+values = {}
+for spec in found.resolve_all_asset_specs():
+    path = "assets/" + spec.key.to_user_string()
+    values[path + "/deps"] = sorted(dep.asset_key.to_user_string() for dep in spec.deps)
+    values[path + "/group"] = spec.group_name
+    partitions = spec.partitions_def
+    values[path + "/partitions"] = partitions.get_partition_keys() if partitions else None
+for key in graph.asset_check_keys:
+    values["checks/" + key.asset_key.to_user_string() + "/" + key.name] = True
+for job in found.resolve_all_job_defs():
+    keys = job.asset_layer.selected_asset_keys
+    values["jobs/" + job.name] = sorted(key.to_user_string() for key in keys)
+for schedule in repository.schedule_defs:
+    values["schedules/" + schedule.name + "/cron"] = schedule.cron_schedule
+    values["schedules/" + schedule.name + "/status"] = schedule.default_status.value
+print(json.dumps(values))
+"""
+
+
+class Checkout:
+    """A checkout of the project and a scratch folder in which its command line runs."""
+
+    def __init__(self, folder: Path, scratch: Path) -> None:
+        self.folder = folder.resolve()
+        self.scratch = scratch
+        project = tomllib.loads((self.folder / "pyproject.toml").read_text(encoding="utf-8"))
+        self.module, self.function = project["project"]["scripts"]["rag-eval"].split(":")
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("RAG_EVAL_")}
+        self.environment = {**kept, **FIXED, "PYTHONPATH": str(self.folder)}
+
+    def python(self, cwd: Path, code: str, *arguments: str) -> str:
+        """Run Python code on this checkout; returns standard output."""
+        command = [sys.executable, "-c", code, *arguments]
+        options = {"cwd": cwd, "env": self.environment, "capture_output": True, "text": True}
+        done = subprocess.run(command, check=False, **options)
+        if done.returncode not in {0, 2}:  # 2: a required gate did not pass
+            sys.exit(f"{arguments} exited with {done.returncode}:\n{done.stderr[-3000:]}")
+        return done.stdout
+
+    def command(self, cwd: Path, *arguments: str) -> str:
+        """Run `rag-eval` as its entry point in pyproject.toml says."""
+        start = f"import sys; sys.argv[0] = 'rag-eval'; from {self.module} import {self.function}"
+        return self.python(cwd, f"{start}; {self.function}()", *arguments)
+
+    def neutral(self, value: Any) -> Any:
+        """Take run ids, times and folders of this machine out of a value."""
+        if not isinstance(value, str):
+            return value
+        data = data_folder()
+        folders = {"<scratch>": self.scratch, "<checkout>": self.folder, "<data>": data}
+        for name, folder in folders.items():
+            value = value.replace(str(folder), name) if folder else value
+        for pattern, name in REPLACED:
+            value = pattern.sub(name, value)
+        return value
+
+
+def flatten(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) for every leaf of JSON; list elements are named by their identity."""
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from flatten(item, f"{path}/{key}")
+    elif isinstance(value, list) and value:
+        for name, item in zip(element_names(value), value, strict=True):
+            yield from flatten(item, f"{path}/{name}")
+    else:
+        yield path, value
+
+
+def element_names(items: list[Any]) -> list[str]:
+    """Name the elements by the first identity that is unique in the list, else by position."""
+    if all(isinstance(item, dict) for item in items):
+        for keys in IDENTITIES:
+            names = ["|".join(str(item.get(key)) for key in keys) for item in items]
+            if all(key in item for item in items for key in keys) and len(set(names)) == len(names):
+                return names
+    return [str(position) for position in range(len(items))]
+
+
+def table_columns(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield (column, value) for every value of a data file, row by row."""
+    if path.suffix == ".parquet":
+        import pandas as pd
+
+        rows: Iterable[Any] = json.loads(pd.read_parquet(path).to_json(orient="records"))
+    elif path.suffix == ".csv":
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    elif path.suffix == ".trec":
+        lines = path.read_text(encoding="utf-8").splitlines()
+        rows = [dict(enumerate(line.split())) for line in lines]
+    else:
+        rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    for row in rows:
+        for column, value in flatten(row, ""):
+            yield re.sub(r"/\d+(?=/|$)", "/*", column) if path.suffix == ".jsonl" else column, value
+
+
+def canonical(value: Any) -> str:
+    """Write a value so that 1, 1.0 and "1" are the same; numbers have nine digits."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    with contextlib.suppress(ValueError, TypeError):
+        return f"{float(value) + 0.0:.9g}"
+    return json.dumps(value, sort_keys=True)
+
+
+def file_values(checkout: Checkout, path: Path, name: str) -> Values:
+    """Record that a file exists; for each column of a data file: number and hash of its values."""
+    values: Values = {name: "file"}
+    if path.suffix not in {".csv", ".parquet", ".jsonl", ".trec"}:
+        return values
+    columns: dict[str, list[str]] = {}
+    for column, value in table_columns(path):
+        columns.setdefault(column, []).append(canonical(checkout.neutral(value)))
+    for column, entries in columns.items():
+        digest = hashlib.sha256("\n".join(entries).encode()).hexdigest()[:16]
+        values[f"{name}{column}"] = f"{len(entries)} values, {digest}"
+    return values
+
+
+def mlflow_values(database: Path) -> Values:
+    """Read the metrics and parameters of the newest run out of MLflow's SQLite file."""
+    with contextlib.closing(sqlite3.connect(database)) as store:
+        (run,) = store.execute("select run_uuid from runs order by start_time desc").fetchone()
+        query = "select key, value from {} where run_uuid = ?"
+        return {
+            f"mlflow/{table}/{key}": value
+            for table in ("latest_metrics", "params")
+            for key, value in store.execute(query.format(table), (run,))
+        }
+
+
+def run_values(checkout: Checkout, folder: Path, *arguments: str) -> Values:
+    """Evaluate twice in one new home; record both runs."""
+    values: Values = {}
+    hashes = []
+    for turn in ("first", "second"):
+        checkout.command(folder, "run", *arguments)
+        reports = folder / "reports"
+        found: Values = {}
+        for path in sorted(path for path in reports.rglob("*") if path.is_file()):
+            name = path.relative_to(reports).as_posix()
+            found.update(file_values(checkout, path, f"files/{name}"))
+        (report_path,) = reports.glob("*/retrieval-metrics.json")
+        report = json.loads(report_path.read_text(encoding="utf-8"))
+        found.update(flatten(report, "report"))
+        found.update(mlflow_values(folder / ".rag_eval" / "mlflow.db"))
+        values.update({f"{turn}/{path}": value for path, value in found.items()})
+        hashes.append(report.get("content_hash"))
+    values["content_hash_equal"] = hashes[0] == hashes[1]
+    return values
+
+
+def gold_set_part(name: str) -> Callable[[Checkout, Path], Values]:
+    """Make the part that runs a bundled gold set from a copy outside of version control."""
+
+    def record(checkout: Checkout, folder: Path) -> Values:
+        shutil.copytree(checkout.folder / "gold_sets", folder / "gold_sets")
+        return run_values(checkout, folder, name)
+
+    return record
+
+
+def scifact_part(checkout: Checkout, folder: Path) -> Values:
+    """Run the BEIR command of the README with the MiniLM vectors."""
+    data = data_folder() or ROOT
+    vectors = str(data / "embeddings" / "all-MiniLM-L6-v2.npz")
+    options = ("--beir", str(data / "scifact"), "--split", "test", "--vectors", vectors)
+    return run_values(checkout, folder, *options)
+
+
+def recorded_part(checkout: Checkout, folder: Path) -> Values:
+    """Run human answers with quoted spans (QuoteSum) as the recorded outputs of a system."""
+    source = (data_folder() or ROOT) / "quotesum" / "dev.jsonl"
+    outputs = []
+    for line in source.read_text(encoding="utf-8").splitlines()[:RECORDED_QUESTIONS]:
+        row = json.loads(line)
+        numbers = [number for number in range(1, 9) if row.get(f"source{number}")]
+        contexts = [{"doc_id": row[f"title{n}"], "text": row[f"source{n}"]} for n in numbers]
+        answer = re.sub(r"\[ (\d+) (.+?) \]", r"\2 [\1]", row["summary"])
+        names = {"query_id": row["unique_id"], "question": row["question"]}
+        outputs.append({**names, "answer": answer, "contexts": contexts})
+    path = folder / "quotes" / "outputs.jsonl"
+    path.parent.mkdir()
+    path.write_text("".join(json.dumps(output) + "\n" for output in outputs), encoding="utf-8")
+    return run_values(checkout, folder, "--recorded", str(path.parent))
+
+
+def help_part(checkout: Checkout, folder: Path) -> Values:
+    """Record the options and the help text of every command."""
+    values: Values = {}
+    commands: list[tuple[str, ...]] = [()]
+    for command in commands:
+        text = checkout.command(folder, *command, "--help")
+        name = " ".join(("rag-eval", *command))
+        values[f"{name}/text"] = text
+        for flag, kind in re.findall(r"^[│ ]\s?\*?\s*(--[\w-]+).*?(<\S+>|$)", text, re.MULTILINE):
+            values[f"{name}/options/{flag}"] = kind
+        listed = re.search(r"Commands\b(.*)", text, re.DOTALL)
+        if listed:
+            names = re.findall(r"^[│ ] ([a-z][\w-]*)(?=\s)", listed[1], re.MULTILINE)
+            commands.extend((*command, sub) for sub in names)
+    return values
+
+
+def graph_part(checkout: Checkout, folder: Path) -> Values:
+    """Record assets with dependencies, checks, jobs and schedules of `rag_eval.definitions`."""
+    shutil.copytree(checkout.folder / "gold_sets", folder / "gold_sets")
+    return dict(json.loads(checkout.python(folder, GRAPH_SCRIPT).splitlines()[-1]))
+
+
+PARTS: dict[str, Callable[[Checkout, Path], Values]] = {
+    "smoke": gold_set_part("smoke"),
+    "graph": graph_part,
+    "help": help_part,
+    "recorded": recorded_part,
+    "scifact": scifact_part,
+    "pandas_api": gold_set_part("pandas_api"),
+}
+NEEDS_DATA = {"recorded", "scifact"}
+
+
+def record(folder: Path, names: list[str]) -> dict[str, Any]:
+    """Record the named parts of a checkout."""
+    git = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"]
+    commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
+    parts: dict[str, Values] = {}
+    for name in names or PARTS:
+        if name in NEEDS_DATA and data_folder() is None:
+            print(f"{name}: skipped, no public data; set RAG_EVAL_TEST_DATA", file=sys.stderr)
+            continue
+        started = time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix="golden-") as scratch:
+            checkout = Checkout(folder, Path(scratch).resolve())
+            found = PARTS[name](checkout, checkout.scratch)
+            kept = {f"{name}/{path}": checkout.neutral(value) for path, value in found.items()}
+        parts[name] = dict(sorted(kept.items()))
+        seconds = time.perf_counter() - started
+        print(f"{name}: {len(parts[name])} values, {seconds:.0f} s", file=sys.stderr)
+    return {"commit": commit, "python": sys.version.split()[0], "parts": parts}
+
+
+def read_allowed(path: Path | None) -> tuple[list[str], list[tuple[str, str]]]:
+    """Read the allow file: patterns of allowed paths, and renames of paths of the old record."""
+    allowed: list[str] = []
+    renames: list[tuple[str, str]] = []
+    form = re.compile(r"allow (?P<path>.+?) +# .+|rename (?P<old>\S+) (?P<new>\S+) +# .+")
+    for number, line in enumerate(path.read_text().splitlines() if path else [], start=1):
+        rule = form.fullmatch(line.strip())
+        if rule is None and line.strip():
+            sys.exit(f"{path}:{number}: need 'allow PATTERN # reason' or 'rename OLD NEW # reason'")
+        if rule and rule["path"]:
+            allowed.append(rule["path"])
+        elif rule:
+            renames.append((rule["old"], rule["new"]))
+    return allowed, renames
+
+
+def is_equal(old: Any, new: Any) -> bool:
+    kinds = {type(old), type(new)}
+    if kinds <= {int, float}:
+        return math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return len(kinds) == 1 and old == new
+
+
+def differences(old: Values, new: Values, allow_file: Path | None = None) -> list[str]:
+    """List the added, removed and changed paths, one line each."""
+    allowed, renames = read_allowed(allow_file)
+    for pattern, replacement in renames:
+        old = {re.sub(pattern, replacement, path): value for path, value in old.items()}
+    lines = []
+    for path in sorted(old.keys() | new.keys()):
+        if any(fnmatch.fnmatchcase(path, pattern) for pattern in (*VOLATILE, *allowed)):
+            continue
+        if path not in old:
+            lines.append(f"added    {path}: {shown(new[path])}")
+        elif path not in new:
+            lines.append(f"removed  {path}: {shown(old[path])}")
+        elif not is_equal(old[path], new[path]):
+            lines.append(f"changed  {path}: {shown(old[path])} -> {shown(new[path])}")
+    return lines
+
+
+def shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
+
+
+def print_differences(
+    old: dict[str, Any], new: dict[str, Any], names: list[str], allow_file: Path | None
+) -> int:
+    """Print all differences of the named parts; returns the exit code."""
+    parts = [found["parts"] for found in (old, new)]
+    names = names or sorted(parts[0].keys() | parts[1].keys())
+    lines = []
+    for name in names:
+        if all(name in found for found in parts):
+            lines += differences(parts[0][name], parts[1][name], allow_file)
+        else:
+            lines.append(f"missing  {name}: not in both records")
+    print("\n".join([*lines, f"{len(lines)} differences ({', '.join(names)})"]))
+    return 1 if lines else 0
+
+
+def against(revision: str, names: list[str], allow_file: Path | None) -> int:
+    """Record a commit in a temporary worktree, then this checkout, and compare them."""
+    with tempfile.TemporaryDirectory(prefix="golden-") as parent:
+        folder = Path(parent) / "checkout"
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--quiet", "--detach", str(folder), revision], check=True)
+        try:
+            old = record(folder, names)
+        finally:
+            subprocess.run([*git, "remove", "--force", str(folder)], check=True)
+    return print_differences(old, record(ROOT, names), names, allow_file)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("action", choices=("record", "compare", "against"))
+    parser.add_argument("arguments", nargs="+", help="OUT.json | OLD.json NEW.json | REV")
+    parser.add_argument("--only", default="", help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--allow", type=Path, help="file of allowed differences and renames")
+    parser.add_argument("--checkout", type=Path, default=ROOT, help="what `record` records")
+    options = parser.parse_args()
+    names = [name for name in options.only.split(",") if name]
+    unknown = set(names) - PARTS.keys()
+    if unknown or len(options.arguments) != (2 if options.action == "compare" else 1):
+        parser.error("unknown part or wrong number of arguments; see --help")
+    if options.action == "against":
+        return against(options.arguments[0], names, options.allow)
+    if options.action == "compare":
+        old, new = (json.loads(Path(path).read_text()) for path in options.arguments)
+        return print_differences(old, new, names, options.allow)
+    found = record(options.checkout, names)
+    Path(options.arguments[0]).write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,803 @@
+"""Read a model's reply, check it against the evidence, and ask the domain validators.
+
+The contract fails closed. `parse_reply` reads the form of a reply. `judge` runs the gates
+(provenance, quotes, sections, path gates A and B). `validate` asks the validators of the gold set.
+"""
+
+import bisect
+import dataclasses
+import difflib
+import importlib.metadata
+import itertools
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NoReturn
+
+from pydantic import BaseModel, Field, ValidationError
+
+from rag_eval.answers.abstention import MAX_GAPS_CHARS, states_an_answer
+from rag_eval.answers.codes import Fault, TimedPattern
+from rag_eval.answers.evidence import cite_token, line_span
+from rag_eval.answers.paths import (
+    find_paths,
+    folders_of,
+    has_content,
+    split_lines,
+    tidy_path,
+    visible,
+)
+from rag_eval.core.config import Answers, ValidatorUse
+from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.types import INSUFFICIENT_EVIDENCE, NOT_FOUND, CitedSpan, Evidence, Mode
+from rag_eval.corpus.chunking import spans
+
+# ---- Shared parts of both forms of a reply
+
+MAX_CITATIONS = 200
+MAX_TOKEN_CHARS = 2000
+
+ParsedOutcome = Literal["answered", "not_found", "insufficient_evidence", "contract_error_reply"]
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
+_TOKEN = re.compile(r"(?P<doc>\S(?:.{0,1998}\S)?):(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?")
+_SEVERAL = re.compile(r":[0-9]+(?:-[0-9]+)?\]?[,;]\s")  # several tokens in one text
+_GAPS = re.compile(rf"{INSUFFICIENT_EVIDENCE}(?:[\s.:;,*_–—-]+(?P<gaps>.*))?", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Citation:
+    """A citation of a reply: a document, its lines (from 1, both included), and a quote or ""."""
+
+    doc_id: str
+    first: int
+    last: int
+    quote: str = ""
+
+    @property
+    def lines(self) -> tuple[str, int, int]:
+        """The cited lines without the quote."""
+        return self.doc_id, self.first, self.last
+
+    def lies_in(self, item: Evidence) -> bool:
+        """Tell whether a piece of evidence has all of the lines."""
+        inside = item.first_line <= self.first and self.last <= item.last_line
+        return inside and item.chunk.doc_id == self.doc_id
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parsed:
+    """Content of a reply; `text` still holds the inline `[token]` marks."""
+
+    outcome: ParsedOutcome
+    text: str
+    citations: tuple[Citation, ...] = ()
+    verdict: str = ""
+    delta_s: float | None = None
+    lambda_state: str = ""
+
+
+class _BrokenError(Exception):
+    """A reply breaks a rule."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.fault = Fault(code, message)
+
+
+def _fail(code: str, message: str) -> NoReturn:
+    raise _BrokenError(code, message)
+
+
+def _check(holds: object, code: str, message: str) -> None:
+    """Raise _BrokenError unless a condition holds."""
+    if not holds:
+        _fail(code, message)
+
+
+def _check_characters(*texts: str) -> None:
+    clean = not any(map(_CONTROL.search, texts))
+    _check(clean, "bad_characters", "control characters and lone surrogates are not text.")
+
+
+def read_token(text: str) -> Citation | None:
+    """Read `docs/guide.md:3-7`, perhaps in brackets or backticks; None for anything else.
+
+    Examples
+    --------
+    >>> read_token("[docs/guide.md:3-7]")
+    Citation(doc_id='docs/guide.md', first=3, last=7, quote='')
+    >>> read_token("docs/guide.md:0"), read_token("docs/guide.md:9-7"), read_token("docs/guide.md")
+    (None, None, None)
+    """
+    token = text.strip()
+    if len(token) > MAX_TOKEN_CHARS or "\n" in token:
+        return None
+    if token[:1] + token[-1:] in {"[]", "``"}:
+        token = token[1:-1].strip()
+    match = _TOKEN.fullmatch(token)
+    if match is None or _SEVERAL.search(match["doc"]):
+        return None
+    first = int(match["first"])
+    last = int(match["last"] or first)
+    return Citation(match["doc"], first, last) if 1 <= first <= last else None
+
+
+def _shorten(value: object) -> str:
+    """Return the beginning of an untrusted value, in ASCII, for a message."""
+    return quoted(value, 80).encode("ascii", "backslashreplace").decode()
+
+
+def _check_gaps(gaps: str) -> None:
+    """Raise _BrokenError if a refusal's text about gaps is too long or states the answer."""
+    message = f"a refusal names its gaps in {MAX_GAPS_CHARS} characters at most."
+    _check(len(gaps) <= MAX_GAPS_CHARS, "refusal_not_allowed", message)
+    answers = states_an_answer(gaps)
+    _check(not answers, "refusal_not_allowed", "a refusal does not say what the answer is.")
+
+
+def _read_refusal(text: str) -> tuple[ParsedOutcome, bool] | None:
+    """Read a text that is nothing but a refusal: (outcome, whether it names gaps), else None."""
+    if text.strip(" \t\r\n*_`\"'.!") == NOT_FOUND:
+        return "not_found", True
+    match = _GAPS.fullmatch(text.strip(" \t\r\n*_`\"'"))
+    if match is None:
+        return None
+    gaps = match["gaps"] or ""
+    _check_gaps(gaps)
+    return "insufficient_evidence", has_content(gaps)
+
+
+def _allow_refusal(outcome: ParsedOutcome, *, analyze_only: bool, gaps: bool) -> ParsedOutcome:
+    """Return the outcome of a refusal if the prompt allowed it and it names its gaps."""
+    wanted = "insufficient_evidence" if analyze_only else "not_found"
+    phrase = INSUFFICIENT_EVIDENCE if analyze_only else NOT_FOUND
+    _check(outcome == wanted, "refusal_not_allowed", f"the allowed refusal is {phrase}.")
+    named = gaps or outcome == "not_found"
+    _check(named, "missing_gaps", f"name what is missing after {INSUFFICIENT_EVIDENCE}:")
+    return outcome
+
+
+# ---- The JSON form: `{citations, answer, deltaS, lambda}`, also in a fence; and `{error, fix}`
+
+KEYS = ("citations", "answer", "deltaS", "lambda")
+LAMBDA_STATES = ("convergent", "divergent", "recursive", "chaotic")
+MAX_NUMBER_CHARS = 40
+
+_FENCE = re.compile(r"```(?:json|JSON)?\s*+(?=[{\[])")
+
+
+def _read_number(text: str) -> float:
+    value = float(text) if len(text) <= MAX_NUMBER_CHARS else math.inf
+    _check(math.isfinite(value), "bad_number", "a number is too large.")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    _fail("bad_number", f"{name} is not a number of JSON.")
+
+
+def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        double = next(key for key in keys if keys.count(key) > 1)
+        _fail("duplicate_key", f"the key {_shorten(double)} stands twice.")
+    return dict(pairs)
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_read_object,
+    parse_float=_read_number,
+    parse_int=_read_number,
+    parse_constant=_refuse_constant,
+)
+
+
+def _decode(text: str) -> Any:
+    """Return the one JSON value of a reply that begins with it, or with a fence around it."""
+    fence = _FENCE.match(text)
+    try:
+        value, end = _DECODER.raw_decode(text, fence.end() if fence else 0)
+    except RecursionError:
+        _fail("too_deep", "the JSON is nested too deeply.")
+    except ValueError as error:
+        _fail("not_json", f"the reply is not JSON: {_shorten(str(error))}.")
+    after = text[end:].strip()
+    if fence:
+        message = "the fence around the JSON object must end right after it."
+        _check(after.startswith("```"), "trailing_text" if after else "not_json", message)
+        after = after.removeprefix("```").strip()
+    _check(not after, "trailing_text", "nothing may follow the JSON object.")
+    return value
+
+
+def _read_citation(value: object) -> Citation:
+    quote: object = ""
+    token = value
+    if isinstance(value, dict):
+        known = value.keys() <= {"token", "quote"} and "token" in value
+        _check(known, "bad_citation", "a citation object has the keys token and quote.")
+        token, quote = value["token"], value.get("quote", "")
+    if not isinstance(token, str) or not isinstance(quote, str):
+        _fail("bad_citation", "a citation is a text, or an object of texts.")
+    found = read_token(token)
+    if found is None:
+        _fail("bad_citation", f"{_shorten(token)} is not <doc path>:<line>[-<line>].")
+    return dataclasses.replace(found, quote=quote.strip())
+
+
+def _read_contract_error(value: Mapping[str, Any]) -> Parsed:
+    for key in ("error", "fix"):
+        _check(key in value, "missing_key", f"the key {key} is missing.")
+        text = value[key]
+        _check(isinstance(text, str) and text.strip(), "wrong_type", f"{key} must be a text.")
+        _check_characters(text)
+        _check(has_content(text), "wrong_type", f"{key} has no letter or digit.")
+    only = value.keys() == {"error", "fix"}
+    _check(only, "unknown_key", "an error object has the keys error and fix only.")
+    text = f"error: {value['error'].strip()}; fix: {value['fix'].strip()}"
+    return Parsed("contract_error_reply", text)
+
+
+def _check_object(value: Mapping[str, Any]) -> None:
+    """Check keys, their order, and types, in the order of the codes."""
+    for key in value:
+        message = f"the key {_shorten(key)} is not one of {', '.join(KEYS)}."
+        _check(key in KEYS, "unknown_key", message)
+    for key in KEYS:
+        _check(key in value, "missing_key", f"the key {key} is missing.")
+    first = next(iter(value)) == "citations"
+    _check(first, "explained_before_cited", "the key citations must be the first.")
+    _check(isinstance(value["answer"], str), "wrong_type", "answer must be a text.")
+
+
+def _check_figures(delta_s: Any, state: Any) -> None:
+    number = isinstance(delta_s, float | None)  # the decoder makes every number a float
+    _check(number, "wrong_type", "deltaS must be a number or null.")
+    inside = delta_s is None or 0 <= delta_s <= 1
+    _check(inside, "bad_delta_s", "deltaS must lie from 0 to 1.")
+    _check(isinstance(state, str | None), "wrong_type", "lambda must be a text or null.")
+    message = f"lambda must be one of {', '.join(LAMBDA_STATES)}, or null."
+    _check(state is None or state in LAMBDA_STATES, "bad_lambda", message)
+
+
+def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
+    """Read a reply that begins with a JSON object or a fence before one."""
+    value = _decode(text)
+    _check(isinstance(value, dict), "wrong_type", "the reply must be a JSON object.")
+    if "error" in value and "answer" not in value:
+        return _read_contract_error(value)
+    form = settings.response_schema == "json"
+    _check(form, "wrong_form", "reply with the VERDICT and CITATIONS lines, not with JSON.")
+    _check_object(value)
+    answer, cited = value["answer"], value["citations"]
+    _check(isinstance(cited, list), "wrong_type", "citations must be a list.")
+    few = len(cited) <= MAX_CITATIONS
+    _check(few, "bad_citation", f"at most {MAX_CITATIONS} citations are read.")
+    citations = tuple(dict.fromkeys(_read_citation(item) for item in cited))
+    _check_figures(value["deltaS"], value["lambda"])
+    _check_characters(answer, *(item.doc_id + item.quote for item in citations))
+    _check(has_content(answer), "empty_answer", "answer has no letter or digit.")
+    outcome: ParsedOutcome = "answered"
+    if refusal := _read_refusal(answer):
+        outcome = _allow_refusal(refusal[0], analyze_only=analyze_only, gaps=refusal[1])
+    else:
+        _check(citations, "empty_citations", "citations is empty.")
+    return Parsed(outcome, answer.strip(), citations, "", value["deltaS"], value["lambda"] or "")
+
+
+# ---- The two-line form: `VERDICT=<allowed>`, `CITATIONS=<token>, ...`, then the text
+
+_LISTED = re.compile(r"\s*+([^,;\s].*?:\s*[0-9]+(?:-[0-9]+)?[\]`*]*)\s*(?:,|;|$)")
+_HEADER = re.compile(r"[ \t]*(?:\*{1,3}|__)?(VERDICT|CITATIONS)(?:\*{1,3}|__)?[ \t]*[=:](.*)")
+_AGAIN = re.compile(r"[\W\d_]*+(?:(?i:verdict)|CITATIONS)[\s*_`\"'\])]*+[=:]")
+"""A line of the text that gives either again, as a list item or in another case."""
+_REFUSALS: dict[str, ParsedOutcome] = {
+    NOT_FOUND: "not_found",
+    INSUFFICIENT_EVIDENCE: "insufficient_evidence",
+}
+
+
+def _read_list(text: str) -> tuple[Citation, ...]:
+    value = text.strip().strip("*").strip()
+    if value.startswith("[") and value.endswith("]") and "]" not in value[:-1]:
+        value = value[1:-1].strip()
+    if not value or value.upper() == "NONE":
+        return ()
+    citations: dict[Citation, None] = {}
+    at = 0
+    while at < len(value):
+        match = _LISTED.match(value, at)
+        found = read_token(match[1].strip().strip("*")) if match else None
+        if match is None or found is None or len(citations) >= MAX_CITATIONS:
+            message = f"{_shorten(value[at:])} is not a list of <doc path>:<line>[-<line>]."
+            _fail("bad_citation", message)
+        citations[found] = None
+        at = match.end()
+    return tuple(citations)
+
+
+def _read_headers(text: str) -> tuple[str, str, str]:
+    """Return verdict, citations and the text after the two lines, which must be the first."""
+    lines = text.split("\n")
+    heads = [
+        (number, match[1], match[2].strip().strip("*").strip())
+        for number, line in enumerate(lines)
+        if (match := _HEADER.fullmatch(line.rstrip("\r")))
+    ]
+    names = [name for _, name, _ in heads]
+    message = "the first line must be VERDICT=<one of the allowed>."
+    _check("VERDICT" in names, "missing_verdict", message)
+    filled = [number for number, line in enumerate(lines) if line.strip()]
+    message = "nothing may stand before the lines VERDICT= and CITATIONS=."
+    _check(filled[0] == heads[0][0], "explained_before_cited", message)
+    message = "the line VERDICT= comes first, then CITATIONS=."
+    _check(names[0] == "VERDICT", "wrong_form", message)
+    _check("CITATIONS" in names, "empty_citations", "the line CITATIONS= is missing.")
+    once = "the lines VERDICT= and CITATIONS= may stand once each."
+    _check(len(names) == len(set(names)), "duplicate_key", once)
+    message = "the line CITATIONS= comes right after VERDICT=, before any text."
+    _check(filled[1] == heads[1][0], "explained_before_cited", message)
+    body = "\n".join(lines[heads[1][0] + 1 :]).strip()
+    plain = (unicodedata.normalize("NFKC", visible(line)) for line in body.splitlines())
+    _check(not any(map(_AGAIN.match, plain)), "duplicate_key", once)
+    return heads[0][2], heads[1][2], body
+
+
+def _read_verdict(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
+    """Read a reply in the two-line form; a refusal is an allowed verdict, or the prompt's own."""
+    verdict, cited, body = _read_headers(text)
+    outcome: ParsedOutcome = _REFUSALS.get(verdict, "answered")
+    if verdict not in settings.verdicts:
+        message = f"the verdict {_shorten(verdict)} is none of {', '.join(settings.verdicts)}."
+        _check(outcome != "answered", "verdict_not_allowed", message)
+        _allow_refusal(outcome, analyze_only=analyze_only, gaps=True)
+    citations = _read_list(cited)
+    refusal = _read_refusal(body) if body else None
+    if outcome == "answered":
+        message = "the verdict says one thing and the text refuses."
+        _check(not refusal, "refusal_not_allowed", message)
+        _check(citations, "empty_citations", "the line CITATIONS= is empty.")
+        _check(has_content(body), "empty_answer", "no text follows the two lines.")
+    else:
+        _check_gaps(body)
+    named = refusal[1] if refusal and refusal[0] == outcome else has_content(body)
+    named = named or outcome != "insufficient_evidence"
+    _check(named, "missing_gaps", "name what is missing after the two lines.")
+    return Parsed(outcome, body or NOT_FOUND, citations, verdict)
+
+
+# ---- Parsing a reply: its content, or the code of the broken rule
+
+
+def _parse(reply: str, settings: Answers, *, analyze_only: bool) -> Parsed:
+    message = f"the reply has more than {settings.max_reply_chars} characters."
+    _check(len(reply) <= settings.max_reply_chars, "reply_too_long", message)
+    text = reply.lstrip("\ufeff").strip()
+    _check(text, "empty_reply", "the reply is empty.")
+    _check_characters(text)
+    if refusal := _read_refusal(text):
+        outcome = _allow_refusal(refusal[0], analyze_only=analyze_only, gaps=refusal[1])
+        return Parsed(outcome, text)
+    if text[0] == "{" or _FENCE.match(text):
+        return _read_json(text, settings, analyze_only=analyze_only)
+    if settings.response_schema == "verdict":
+        return _read_verdict(text, settings, analyze_only=analyze_only)
+    message = "reply with the JSON object, not with VERDICT and CITATIONS lines."
+    _check(not _HEADER.match(text), "wrong_form", message)
+    late = re.search(r'\{\s*"(?:citations|answer|deltaS|lambda)"', text)
+    _check(not late, "explained_before_cited", "nothing may stand before the JSON object.")
+    return _fail("not_json", "the reply must be one JSON object.")
+
+
+def parse_reply(reply: str, settings: Answers, *, analyze_only: bool) -> Parsed | Fault:
+    """Read a reply of any length and content; no reply raises an exception.
+
+    Parameters
+    ----------
+    settings
+        The question's: the form of the reply, its verdicts, its length.
+    analyze_only
+        Whether the prompt was analyze-only. It allows the refusal INSUFFICIENT EVIDENCE, any other
+        prompt NOT FOUND.
+
+    Returns
+    -------
+    Parsed
+        It keeps to the form; its citations are still to be judged.
+    Fault
+        The first rule that it breaks, in the order of `codes.CODES`.
+    """
+    try:
+        return _parse(reply, settings, analyze_only=analyze_only)
+    except _BrokenError as error:
+        return error.fault
+
+
+# ---- Gates between a reply and an answer: provenance, quotes, sections, path gates A and B
+
+MAX_PATHS = 500
+MIN_QUOTE = 2
+"""Letters and digits of a quote; fewer stand anywhere."""
+MAX_NAMED = 5
+"""Paths or sections that one message names; the others are counted."""
+
+# a run of blanks is tried once, from its beginning: long runs are read in linear time
+_MARK = re.compile(r"(?<![ \t])[ \t]*+\[([^\[\]\n]{1,2000}:[0-9]{1,9}(?:-[0-9]{1,9})?)\]")
+_WORD = re.compile(r"\S+")
+_LIST_ITEM = re.compile(r"[\r\n][^\S\r\n]*+(?:[-*•‣–]|\d{1,3}[.)])\s")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Judged:
+    """Result of checking a reply against the evidence.
+
+    `text` has no inline `[token]` marks. Every citation is kept; its `evidence` is -1 where it
+    points outside. `faults` stand in the order of the gates.
+    """
+
+    text: str
+    citations: tuple[CitedSpan, ...]
+    faults: tuple[Fault, ...]
+
+
+def _join_named(values: Iterable[str]) -> str:
+    listed = [quoted(value, 200) for value in dict.fromkeys(values)]
+    more = f" and {len(listed) - MAX_NAMED} more" if len(listed) > MAX_NAMED else ""
+    return ", ".join(listed[:MAX_NAMED]) + more
+
+
+def find_quote(quote: str, text: str, start: int, end: int) -> tuple[int, int] | None:
+    r"""Find a quote in text[start:end]; white space of any length stands for white space.
+
+    Examples
+    --------
+    >>> find_quote("a  b", "x a\nb y", 0, 7)
+    (2, 5)
+    """
+    wanted = " ".join(quote.split())
+    words = [match.span() for match in _WORD.finditer(text, start, end)]
+    at = " ".join(text[low:high] for low, high in words).find(wanted) if wanted else -1
+    if at < 0:
+        return None
+    # where each word begins among single blanks
+    joined = list(itertools.accumulate((high - low + 1 for low, high in words), initial=0))
+
+    def locate(place: int) -> int:
+        word = bisect.bisect_right(joined, place) - 1
+        return words[word][0] + place - joined[word]
+
+    return locate(at), locate(at + len(wanted) - 1) + 1
+
+
+def _place(
+    citation: Citation, segment: int, evidence: Sequence[Evidence]
+) -> tuple[CitedSpan, Fault | None]:
+    """Find a citation's place: the first evidence that has its lines, and its quote if any."""
+    doc, quote = citation.doc_id, citation.quote
+    token = quoted(cite_token(*citation.lines), 200)
+    inside = [(number, item) for number, item in enumerate(evidence) if citation.lies_in(item)]
+    if not inside:
+        fault = Fault("unknown_snippet", f"{token} is not in the evidence.")
+        return CitedSpan(segment, -1, doc, -1, -1, quote), fault
+    filled = [
+        (number, item, span)
+        for number, item in inside
+        if (span := line_span(item, citation.first, citation.last))
+    ]
+    if not filled:
+        fault = Fault("bad_offsets", f"{token} cites blank lines.")
+        return CitedSpan(segment, inside[0][0], doc, -1, -1, quote), fault
+    number, _, lines = filled[0]
+    whole = CitedSpan(segment, number, doc, *lines, quote)
+    if not quote:
+        return whole, None
+    if sum(map(str.isalnum, visible(citation.quote))) < MIN_QUOTE:
+        message = f"a quote has {MIN_QUOTE} letters or digits at least."
+        return whole, Fault("quote_mismatch", message)
+    for number, item, (start, end) in filled:
+        base, text = item.chunk.offsets.start, item.chunk.text
+        if found := find_quote(quote, text, start - base, end - base):
+            low, high = found
+            return CitedSpan(segment, number, doc, base + low, base + high, text[low:high]), None
+    return whole, Fault("quote_mismatch", f"{token} does not say what is quoted.")
+
+
+def remove_marks(body: str) -> tuple[str, list[tuple[int, Citation]]]:
+    """Take the inline `[token]` marks out of a body.
+
+    Returns the text, and each mark with the sentence (from 0) that it ends or stands in.
+    """
+    pieces: list[str] = []
+    marks: list[tuple[int, Citation]] = []
+    at = length = 0
+    for match in _MARK.finditer(body):
+        if citation := read_token(match[1]):
+            pieces.append(body[at : match.start()])
+            length += match.start() - at
+            marks.append((length, citation))
+            at = match.end()
+    text = "".join([*pieces, body[at:]])
+    starts = [start for start, _ in spans(text)]
+    # a mark belongs to the last sentence that begins before it
+    return text.strip(), [
+        (max(0, bisect.bisect_left(starts, place) - 1), citation) for place, citation in marks
+    ]
+
+
+def _find_crossing(
+    placed: Sequence[CitedSpan],
+    evidence: Sequence[Evidence],
+    allowed: Collection[tuple[str, str]],
+    *,
+    one_sentence: bool,
+) -> Fault | None:
+    """Find a sentence that cites two sections which are not whitelisted together.
+
+    In an answer of one sentence, all that is listed supports that sentence. In an answer of
+    several, citations without an inline mark support the answer as a whole and cross nothing.
+    """
+    pairs = {frozenset(pair) for pair in allowed}
+    sections: dict[int, dict[str, None]] = {}
+    for span in placed:
+        segment = max(span.segment, 0) if one_sentence else span.segment
+        if segment >= 0 and span.evidence >= 0:
+            sections.setdefault(segment, {})[evidence[span.evidence].chunk.section_id] = None
+    for segment, names in sections.items():
+        if any(frozenset((a, b)) not in pairs for a, b in itertools.combinations(names, 2)):
+            named = _join_named(names)
+            message = f"sentence {segment + 1} cites more than one section: {named}."
+            return Fault("cross_section_reuse", message)
+    return None
+
+
+def _is_part_of(path: str, whole: str) -> bool:
+    """Tell whether a path is another, or its beginning or end at a slash."""
+    edge = whole.endswith("/" + path) or whole.startswith(path + "/")
+    return bool(path) and (path == whole or edge)
+
+
+class _Known:
+    """The names, lines and texts that some pieces of evidence know."""
+
+    def __init__(self, items: Sequence[Evidence], lines: Collection[tuple[str, int, int]]) -> None:
+        chunks = [item.chunk for item in items]
+        named = ((chunk.doc_id, chunk.section_id, chunk.source_url) for chunk in chunks)
+        self._names = {tidy_path(name) for names in named for name in names}
+        self._lines = lines
+        self._text = visible("\n\n".join(chunk.text for chunk in chunks)).replace("\\", "/")
+
+    def __contains__(self, path: str) -> bool:
+        """Tell whether they have a path: as document, section or address, as lines, or in text."""
+        name, token = tidy_path(path), split_lines(path)
+        if token and any(
+            first <= token[1] <= token[2] <= last
+            and _is_part_of(tidy_path(token[0]), tidy_path(doc))
+            for doc, first, last in self._lines
+        ):
+            return True
+        if any(_is_part_of(name, known) for known in self._names):
+            return True
+        # in the text, and not only as a piece of a longer name
+        whole = r"(?<![\w.~-])" + re.escape(name) + r"(?![\w~-]|\.\w)"
+        return name in self._text and re.search(whole, self._text) is not None
+
+
+def path_faults(
+    body: str,
+    evidence: Sequence[Evidence],
+    citations: Sequence[Citation],
+    question: str | None = None,
+) -> list[Fault]:
+    """Check gate A (no path that the evidence lacks) and gate B (every path is cited).
+
+    A path is cited too where it stands in the text of a cited item. For a refusal, give the
+    question: gaps may name its paths and need no citation.
+    """
+    paths = find_paths(body, folders_of(item.chunk.doc_id for item in evidence))
+    if len(paths) > MAX_PATHS:
+        return [Fault("path_not_cited", f"the answer names more than {MAX_PATHS} paths.")]
+    lines = {(item.chunk.doc_id, item.first_line, item.last_line) for item in evidence}
+    known = _Known(evidence, lines)
+    asked = set(find_paths(question)) if question is not None else set()
+    absent = [path for path in paths if path not in asked and path not in known]
+    faults = []
+    if absent:
+        faults.append(Fault("path_not_in_evidence", f"no evidence has {_join_named(absent)}."))
+    if question is None:
+        items = [item for item in evidence if any(cited.lies_in(item) for cited in citations)]
+        cited = _Known(items, {citation.lines for citation in citations})
+        uncited = [path for path in paths if path not in absent and path not in cited]
+        if uncited:
+            faults.append(Fault("path_not_cited", f"named but not cited: {_join_named(uncited)}."))
+    return faults
+
+
+def judge(
+    body: str,
+    citations: Sequence[Citation],
+    evidence: Sequence[Evidence],
+    *,
+    refusal_to: str | None = None,
+    cross_section_allowed: Collection[tuple[str, str]] = (),
+) -> Judged:
+    """Hold a reply against the evidence that the prompt showed.
+
+    Parameters
+    ----------
+    body
+        The reply's text, inline marks included.
+    refusal_to
+        The question, where the reply refuses to answer it.
+    cross_section_allowed
+        Pairs of section_ids that one sentence may cite together.
+    """
+    text, marks = remove_marks(body)
+    faults: dict[Fault, None] = {}
+    if refusal_to is None and not has_content(text):  # nothing but marks, or nothing that shows
+        faults[Fault("empty_answer", "the answer has no letter or digit.")] = None
+    placed: list[CitedSpan] = []
+    for citation in citations:
+        # the sentences of its inline marks, or -1 for the answer as a whole
+        marked = dict.fromkeys(place for place, mark in marks if mark.lines == citation.lines)
+        for segment in marked or (-1,):
+            span, fault = _place(citation, segment, evidence)
+            placed.append(span)
+            if fault:
+                faults[fault] = None
+    listed = {citation.lines for citation in citations}
+    for _, mark in marks:
+        if mark.lines not in listed:
+            known = any(mark.lies_in(item) for item in evidence)
+            token = quoted(cite_token(*mark.lines), 200)
+            message = f"{token} stands in the text and not under citations."
+            faults[Fault("path_not_cited" if known else "unknown_snippet", message)] = None
+    one_sentence = refusal_to is None and len(spans(text)) == 1 and not _LIST_ITEM.search(text)
+    crossing = _find_crossing(placed, evidence, cross_section_allowed, one_sentence=one_sentence)
+    if crossing:
+        faults[crossing] = None
+    faults |= dict.fromkeys(path_faults(text, evidence, citations, refusal_to))
+    return Judged(text, tuple(placed), tuple(faults))
+
+
+# ---- Domain validators, found by name in the entry-point group `rag_eval.validators`
+
+GROUP = "rag_eval.validators"
+MAX_MESSAGE_CHARS = 300
+
+PatternText = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """An answer that passed the contract and awaits the domain validators.
+
+    `body` has the inline `[token]` marks, `text` does not. `verdict` is empty outside the two-line
+    form. Refusals are not asked about.
+    """
+
+    query_id: str
+    question: str
+    mode: Mode
+    body: str
+    text: str
+    verdict: str
+    citations: tuple[CitedSpan, ...]
+    evidence: tuple[Evidence, ...]
+
+
+Check = Callable[[Candidate], str | None]
+"""Returns why an answer is rejected, or None."""
+Factory = Callable[[Mapping[str, Any]], Check]
+"""Makes the check of a validator's options; raises ValueError for unfit ones."""
+
+
+class _BanRegexOptions(BaseModel, extra="forbid"):
+    patterns: tuple[PatternText, ...] = Field(min_length=1, max_length=100)
+
+
+class _MinCountOptions(BaseModel, extra="forbid"):
+    pattern: PatternText
+    min_count: int = Field(ge=1, le=10_000)
+
+
+def ban_regex(options: Mapping[str, Any]) -> Check:
+    """Reject an answer that matches one of `patterns`; raises ValueError for unfit options."""
+    given = _BanRegexOptions.model_validate(dict(options))
+    patterns = [TimedPattern(pattern) for pattern in given.patterns]
+
+    def check(candidate: Candidate) -> str | None:
+        body = [candidate.body]
+        banned = next((pattern for pattern in patterns if pattern.count_in(body, 1)[0]), None)
+        return None if banned is None else f"the answer must not match {quoted(banned.pattern)}."
+
+    return check
+
+
+def require_min_inline_regex_count(options: Mapping[str, Any]) -> Check:
+    """Reject an answer with under `min_count` matches of `pattern`, inline marks included."""
+    given = _MinCountOptions.model_validate(dict(options))
+    pattern = TimedPattern(given.pattern)
+
+    def check(candidate: Candidate) -> str | None:
+        (count,), wanted = pattern.count_in([candidate.body]), given.min_count
+        if count >= wanted:
+            return None
+        shown = quoted(pattern.pattern)
+        return f"the answer must match {shown} at least {wanted} times, and does {count} times."
+
+    return check
+
+
+def _load_validator(use: ValidatorUse) -> Check | list[Problem]:
+    """Load the installed validator of a name with its options, or report the fault."""
+    installed = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
+    field = "answers.validators.name"
+    if use.name not in installed:
+        near = difflib.get_close_matches(use.name, sorted(installed), 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        message = f"no validator of this name is installed{hint}"
+        accepted = ", ".join(sorted(installed))
+        return [
+            Problem("unknown_validator", message, field=field, found=use.name, accepted=accepted)
+        ]
+    try:
+        factory: Factory = installed[use.name].load()
+    except Exception as error:  # noqa: BLE001 - another package's import may fail in any way
+        place = quoted(installed[use.name].value)
+        message = f"{place} cannot be loaded: {quoted(repr(error), 300)}"
+        return [Problem("broken_validator", message, field=field, found=use.name)]
+    field = f"answers.validators.{use.name}"
+    try:
+        return factory(use.options)
+    except ValidationError as error:
+        return [
+            Problem(
+                "bad_validator_options",
+                quoted(part["msg"], 400),
+                field=".".join([field, *map(str, part["loc"])]),
+                found=quoted(part["input"]),
+            )
+            for part in error.errors(include_url=False)
+        ]
+    except ValueError as error:
+        return [Problem("bad_validator_options", quoted(str(error), 400), field=field)]
+    except Exception as error:  # noqa: BLE001 - a validator is anybody's code
+        message = f"it does not take its options: {quoted(repr(error), 300)}"
+        return [Problem("broken_validator", message, field=field)]
+
+
+def load_validators(uses: Sequence[ValidatorUse]) -> list[tuple[str, Check]]:
+    """Load the validators of a gold set with their names, in its order.
+
+    Raises
+    ------
+    InputError
+        Every problem of every validator: `unknown_validator` (with the installed names),
+        `broken_validator`, `bad_validator_options`.
+    """
+    loaded = [(use.name, _load_validator(use)) for use in uses]
+    problems = [problem for _, found in loaded if isinstance(found, list) for problem in found]
+    if problems:
+        raise InputError(problems)
+    return [(name, check) for name, check in loaded if not isinstance(check, list)]
+
+
+def validate(
+    candidate: Candidate, validators: Sequence[tuple[str, Check]]
+) -> list[tuple[str, Fault]]:
+    """Return (validator, fault) pairs; a validator that raises rejects with `validator_error`."""
+    found: list[tuple[str, Fault]] = []
+    for name, check in validators:
+        try:
+            message = check(candidate)
+        except Exception as error:  # noqa: BLE001 - a validator is anybody's code
+            reason = quoted(repr(error), MAX_MESSAGE_CHARS)
+            found.append((name, Fault("validator_error", f"{name} raised {reason}")))
+            continue
+        if message is not None:
+            reason = quoted(str(message), MAX_MESSAGE_CHARS)
+            found.append((name, Fault("validator_failed", f"{name}: {reason}")))
+    return found

@@ -1,0 +1,1 @@
+"""Shared parts of all packages: errors, configuration, column schemas, records, settings."""

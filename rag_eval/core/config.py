@@ -1,0 +1,628 @@
+"""Models of `gold_set.yaml`: one for the file, and one for each part.
+
+Unknown keys and impossible values are refused. `rag_eval.gold.configuration` reads the file.
+"""
+
+import base64
+import difflib
+import importlib
+import re
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
+
+from rag_eval.core.errors import Embedding, Name, Part, quoted
+from rag_eval.core.frames import FrameSchema, schema
+from rag_eval.core.loader import AnyLoader
+from rag_eval.core.rows import refuse
+from rag_eval.core.strategy import AnyStrategy, Strategy
+
+# ---- Answers
+
+
+class Retrieve(Part):
+    """Evidence by the strategy's own ranking."""
+
+    kind: Literal["retrieve"]
+    top_k: int | None = Field(default=None, ge=1, le=1000, description="default: answers.top_k")
+
+
+class Grep(Part):
+    """Evidence by literal terms or patterns, for identifiers that a ranking may miss."""
+
+    kind: Literal["grep"]
+    terms: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
+        default=(), description="default: names and quoted words of the question"
+    )
+    patterns: tuple[Annotated[str, Field(min_length=1, max_length=500)], ...] = Field(
+        default=(), description="regular expressions, run under a time limit"
+    )
+    max_hits: int = Field(default=5, ge=1, le=1000)
+
+
+class Section(Part):
+    """Evidence by section: those named, else the whole sections of what retrieval put first."""
+
+    kind: Literal["section"]
+    sections: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = ()
+    max_sections: int = Field(default=2, ge=1, le=100)
+
+
+Preflight = Annotated[Retrieve | Grep | Section, Field(discriminator="kind")]
+ResponseSchema = Literal["json", "verdict"]
+AnswerMode = Literal["deterministic", "llm", "recorded"]
+
+
+class ValidatorUse(BaseModel):
+    """A domain validator by its entry-point name; all other keys are its options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: Name
+
+    @property
+    def options(self) -> dict[str, object]:
+        """What the validator is given."""
+        return dict(self.model_extra or {})
+
+
+VerdictWord = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z][A-Za-z0-9_ -]{0,63}$",
+        description="letters, digits, spaces, _ and -, starting with a letter",
+    ),
+]
+
+
+class Answers(Part):
+    """How questions are answered, and what an answer must keep to."""
+
+    mode: AnswerMode = "deterministic"
+    strategy: str | None = Field(
+        default=None, description="whose retrieval is the evidence; default: the primary strategy"
+    )
+    top_k: int = Field(default=10, ge=1, le=1000)
+    preflights: tuple[Preflight, ...] = Field(default=(Retrieve(kind="retrieve"),), min_length=1)
+    embedding: Embedding | None = Field(
+        default=None,
+        description="for the deterministic mode; default: that of the strategy, else lsa-256",
+    )
+    max_sentences: int = Field(default=3, ge=1, le=20)
+    abstain_below: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="signal under which the deterministic mode says NOT FOUND; default: its own",
+    )
+    response_schema: ResponseSchema = "json"
+    verdicts: tuple[VerdictWord, ...] = Field(
+        default=("SUPPORTED", "CONTRADICTED", "NOT FOUND"), min_length=1
+    )
+    quote_bypass: Literal["auto", "on", "off"] = "auto"
+    strict_fail_on_empty_evidence: bool = False
+    fail_closed: bool = False
+    retry_on_schema_fail: bool = True
+    schema_retry_attempts: int = Field(default=2, ge=0, le=10)
+    adaptive_top_k: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(
+        default=(20,), description="top_k of each rerun after a provenance failure"
+    )
+    validators: tuple[ValidatorUse, ...] = ()
+    cross_section_allowed: tuple[tuple[str, str], ...] = Field(
+        default=(), description="pairs of section_ids that one answer sentence may cite together"
+    )
+    endpoint: Name | None = Field(
+        default=None, description="for llm: a name under `endpoints` of the settings"
+    )
+    recorded: str | None = Field(
+        default=None,
+        description="for recorded: the JSONL of the system's outputs; relative to the gold set",
+    )
+    purpose: Literal["answer", "context"] = Field(
+        default="answer",
+        description="context: retrieval only sets the tone, and an answer need not use it",
+    )
+    max_prompt_chars: int = Field(default=60_000, ge=1000, le=10_000_000)
+    max_reply_chars: int = Field(default=20_000, ge=100, le=1_000_000)
+    ragas_sample_rate: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="share of the questions that FEATURE_RAGAS_EVAL looks at",
+    )
+
+    @model_validator(mode="after")
+    def _mode_has_what_it_needs(self) -> "Answers":
+        if self.mode == "llm" and self.endpoint is None:
+            raise ValueError("mode llm needs endpoint: a name under endpoints of the settings")
+        if self.mode == "recorded" and self.recorded is None:
+            raise ValueError("mode recorded needs recorded: the JSONL of the outputs")
+        return self
+
+
+class AnswerOverride(Part):
+    """What one question of queries.jsonl may say otherwise than `answers`."""
+
+    answer_mode: AnswerMode | None = None
+    preflights: tuple[Preflight, ...] | None = Field(default=None, min_length=1)
+    response_schema: ResponseSchema | None = None
+    verdicts: tuple[VerdictWord, ...] | None = Field(default=None, min_length=1)
+    top_k: int | None = Field(default=None, ge=1, le=1000)
+    schema_retry_attempts: int | None = Field(default=None, ge=0, le=10)
+
+
+# ---- Trust, and the frames of its stage
+
+DOMAIN_WEIGHT, SIGNATURE_WEIGHT, AUTHOR_WEIGHT = 0.4, 0.3, 0.3
+FRESH, STALE, YEAR_DAYS = 1.0, 0.7, 365
+"""The freshness factor falls from FRESH at age 0 to STALE at a year, and stays there."""
+
+_KEY_BYTES = 32
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_DOMAIN = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*|python:[A-Za-z_][A-Za-z0-9_]*")
+
+Verdict = Literal["clean", "warning", "blocked"]
+Severity = Literal["hint", "warning", "blocked"]
+"""A hint alone changes nothing."""
+CHECKS = tuple(
+    "domain pattern hidden encoded manifest signature topic_shift flood restates_query".split()
+)
+"""Checks of the poisoning guard; the first part of every reason code."""
+FreshnessState = Literal["dated", "future", "unknown"]
+DomainState = Literal["allowed", "not_listed", "lookalike", "unknown", "not_configured"]
+SignatureState = Literal["valid", "invalid", "unknown_key", "missing", "not_configured"]
+AuthorState = Literal["known", "not_listed", "unknown", "not_configured"]
+AuthorName = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True)]
+
+
+class Trust(Part):
+    """Whom this gold set's corpus trusts, and what the poisoning guard does with what it finds."""
+
+    domains: tuple[str, ...] = Field(
+        default=(),
+        max_length=10_000,
+        description="allowlist: example.org (and www.example.org), *.example.org with all below, "
+        "python:<package> for docstrings",
+    )
+    authors: tuple[AuthorName, ...] = Field(
+        default=(),
+        max_length=10_000,
+        description="known authors; compared without regard to case and runs of white space",
+    )
+    keys: dict[Name, str] = Field(
+        default_factory=dict, description="name -> Ed25519 public key, 32 bytes in base64"
+    )
+    signatures: str | None = Field(
+        default=None,
+        description='JSON lines {"doc_id", "key", "signature"}, relative to the gold set',
+    )
+    manifest: str | None = Field(
+        default=None,
+        description="recorded hashes of the documents, relative to the gold set; <manifest>.sig "
+        "must sign it where keys are given",
+    )
+    unlisted: Literal["allow", "warn", "block"] = Field(
+        default="warn",
+        description="what happens to documents of domains that are not on the allowlist, and to "
+        "those without an address; look-alikes are always blocked",
+    )
+    quarantine: bool = Field(
+        default=True,
+        description="whether blocked chunks are left out; off: they are only reported",
+    )
+    threshold: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="trust under which chunks are left out; recall is reported with and without",
+    )
+    filter: bool = Field(
+        default=False,
+        description="whether strategies retrieve with the threshold; else only its cost is told",
+    )
+
+    @field_validator("domains")
+    @classmethod
+    def _domains_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        shown = tuple(
+            domain if domain.startswith("python:") else domain.strip().rstrip(".").lower()
+            for domain in value
+        )
+        for domain in shown:
+            if not _DOMAIN.fullmatch(domain):
+                accepted = "example.org, *.example.org and python:<package>; other letters as xn--"
+                raise ValueError(f"domains: found {domain[:100]!r}; accepted are {accepted}")
+        return shown
+
+    @field_validator("keys")
+    @classmethod
+    def _keys_are_keys(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, key in value.items():
+            try:
+                raw = base64.b64decode(key, validate=True)
+            except ValueError:
+                raw = b""
+            if len(raw) != _KEY_BYTES:
+                accepted = f"an Ed25519 public key, {_KEY_BYTES} bytes in base64"
+                raise ValueError(f"keys.{name}: not a key; accepted: {accepted}")
+        return value
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> "Trust":
+        if self.filter and self.threshold is None:
+            raise ValueError("filter: true needs a threshold, under which chunks are left out")
+        if self.threshold is not None and not self.configured:
+            raise ValueError("threshold: nothing says whom to trust; give domains, authors or keys")
+        if self.signatures is not None and not self.keys:
+            raise ValueError("signatures: nothing verifies them; give keys")
+        return self
+
+    @property
+    def configured(self) -> bool:
+        """Whether anything says whom to trust; without, trust has no value."""
+        return bool(self.domains or self.authors or self.keys)
+
+
+SOURCES: FrameSchema = schema(
+    "sources",
+    doc_id=("str", "its document, in the order of documents"),
+    source_hash=("str", "sha256 of the bytes as the source gives them, before masking, hex"),
+    author=("str", "who is said to have written it, masked; empty for nobody"),
+    author_hash=("str", "sha256 of the name in lower case with single spaces; empty for nobody"),
+    date=("str", "YYYY-MM-DD of its last change; empty where nothing is said"),
+    domain=("str", "host in lower case (xn-- form), python:<package>, or empty"),
+)
+
+FINDINGS: FrameSchema = schema(
+    "findings",
+    row=("int", "row of what was looked at: a document, a chunk or a text"),
+    start=("int", "first character in its text; -1 where the finding is about the whole"),
+    end=("int", "one past the last; -1 likewise"),
+    check=("str", "one of CHECKS"),
+    rule=("str", "what was found, within the check: reply_instruction, lookalike, ..."),
+    severity=("str", "hint | warning | blocked"),
+    detail=("str", "at most 200 characters in our own words, without control characters"),
+)
+
+EVIDENCE_TRUST: FrameSchema = schema(
+    "evidence_trust",
+    chunk_id=("str", "the chunk, in the order of chunks"),
+    doc_id=("str", "its document"),
+    trust=("float", "0 to 1; NaN where the gold set configures no trust"),
+    domain=("str", "host of its source; empty where there is none"),
+    domain_state=("str", "allowed | not_listed | lookalike | unknown | not_configured"),
+    signature_state=("str", "valid | invalid | unknown_key | missing | not_configured"),
+    author_state=("str", "known | not_listed | unknown | not_configured"),
+    freshness_state=("str", "dated | future | unknown"),
+    freshness=("float", "0.7 to 1"),
+    date=("str", "YYYY-MM-DD; empty where unknown"),
+    verdict=("str", "clean | warning | blocked; after what a person allowed"),
+    reasons=("list", "reason codes <check>.<rule>, the blocking ones first"),
+    allowed_by=("str", "who allowed what would be blocked; empty where nobody did"),
+)
+
+
+# ---- Uncertainty, its names of targets and statuses, and the frames of its stage
+
+Target = Literal["miss_any", "miss_some", "miss_frac"]
+"""At K: no gold in the top; some gold below it; 1 - recall. They are never mixed."""
+BinaryTarget = Literal["miss_any", "miss_some"]
+"""Targets that an outcome can have; a share is reported and never an outcome."""
+Status = Literal["absent", "uncalibrated", "prior", "provisional", "measured", "stale"]
+GoldSource = Literal["qrels", "human", "llm_judge", "deep_audit", "user_feedback"]
+CalibratorName = Literal["none", "platt", "isotonic"]
+ExpansionName = Literal[
+    "synonym",
+    "related_concept",
+    "reformulation",
+    "hypernym",
+    "hyponym",
+    "code_pattern",
+    "negative_sampling",
+]
+
+TARGETS: Final[tuple[Target, ...]] = get_args(Target)
+STATUSES: Final[tuple[Status, ...]] = get_args(Status)
+EXPANSIONS: Final[tuple[ExpansionName, ...]] = get_args(ExpansionName)
+
+DISCOUNTING: Final[frozenset[Status]] = frozenset({"provisional", "measured"})
+"""Statuses under which an answer's confidence may be discounted by the miss rate."""
+
+PRIOR_QUERIES = 50
+"""Unlabelled queries that the prior's z-scores need."""
+PROVISIONAL_OUTCOMES, PROVISIONAL_EACH = 25, 5
+"""Outcomes, and misses and hits each in distinct groups, of a provisional miss rate."""
+MEASURED_OUTCOMES, MEASURED_EACH = 200, 30
+"""Outcomes, and misses and hits each in distinct groups, of a measured miss rate."""
+SLOPE: Final = (0.8, 1.25)
+"""Calibration slopes that are near 1."""
+
+
+class Uncertainty(Part):
+    """How the nightly run estimates and calibrates miss rates."""
+
+    k: int = Field(
+        default=10,
+        ge=1,
+        le=1000,
+        description="cutoff of the target: 10, or one of the gold set's k",
+    )
+    target: BinaryTarget = "miss_any"
+    stale_after_days: int = Field(default=180, ge=1, le=3650)
+
+
+CLAIMS = schema(
+    "miss_rate_claims",
+    claim_id=("str", "hash of (strategy fingerprint, query id, paraphrase id, seed, wording)"),
+    query_id=("str", "the gold query, or the query of production traffic"),
+    paraphrase_id=("str", "`original` or the paraphrase's id"),
+    group_id=("str", "unit of inference"),
+    seed=("int", "the seed that the retriever was given"),
+    strategy=("str", "name of the strategy"),
+    strategy_fingerprint=("str", "identity of everything that decides its rankings"),
+    target=("str", "miss_any | miss_some"),
+    k=("int", "cutoff of the target"),
+    miss_rate=("float", "the estimate that was shown; NaN where absent"),
+    ci_low=("float", "its 95 % interval; NaN where none is known"),
+    ci_high=("float", "its 95 % interval; NaN where none is known"),
+    status=("str", "what the estimate has earned"),
+    calibrator=("str", "id of the calibrator that gave it; empty for heuristic_v0"),
+    heuristic_v0=("float", "the uncalibrated heuristic, kept for comparison"),
+)
+
+
+# ---- Gates, and the whole file
+
+OTHER_FIGURES = tuple(
+    """delta_s latency_p50_ms latency_p95_ms latency_p99_ms cost_per_1k cache_hit_rate
+    citation_match_rate citation_precision citation_recall citation_validity_rate coverage
+    groundedness faithfulness supported_share abstention_rate answered_anyway refused_answerable
+    failure_rate avg_trust_score convergent_hit_share""".split()
+)
+"""Figures besides the ranking measures that a floor may ask for.
+
+A floor on a figure that the run does not measure is insufficient evidence."""
+
+_FLOOR = re.compile(r"^\s*(>=|<=)\s*(-?\d+(?:\.\d+)?)\s*$")
+
+Level = Literal["document", "section", "span"]
+
+
+def _did_you_mean(found: str, accepted: set[str]) -> str:
+    near = difflib.get_close_matches(found, sorted(accepted), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _list_measures(names: Sequence[str], others: Sequence[str]) -> str:
+    """List names for a message; those at a cutoff are named once, with `_at_`."""
+    families = dict.fromkeys(re.sub(r"_at_\d+$", "_at_", name) for name in names)
+    swept = [name for name in families if sum(one.startswith(name) for one in names) > 1]
+    single = [name for name in names if not name.startswith(tuple(swept))]
+    return f"{', '.join([*single, *others])}, and {', '.join(swept)} with one of k or 10"
+
+
+class Floor(Part):
+    """One acceptance floor: a measure, a direction and a bound."""
+
+    measure: str
+    direction: Literal[">=", "<="]
+    bound: float
+
+    @classmethod
+    def parse(cls, measure: str, text: object) -> "Floor":
+        """Read `">= 0.60"`. Raises ValueError with what is accepted."""
+        match = _FLOOR.match(text) if isinstance(text, str) else None
+        if match is None:
+            raise ValueError(f"acceptance.{measure}: accepted are '>= number' and '<= number'")
+        return cls.model_validate(
+            {"measure": measure, "direction": match[1], "bound": float(match[2])}
+        )
+
+
+def _check_floor(value: str) -> str:
+    if not _FLOOR.match(value):
+        raise refuse("bad_value", "the floor cannot be read", '">= number" or "<= number"')
+    return value
+
+
+FloorText = Annotated[
+    str, AfterValidator(_check_floor), Field(description='">= number" or "<= number", in quotes')
+]
+
+
+class _GateNames:
+    """Tells pydantic the names of the gates, which a room below this one lists."""
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        gates = importlib.import_module("rag_eval.gates.verdict").GATES
+        return core_schema.literal_schema([gate.name for gate in gates])
+
+
+GateName = Annotated[str, _GateNames()]
+
+
+class Gates(Part):
+    """Which gates end the run (`required`) and which only report (`advisory`)."""
+
+    model_config = ConfigDict(defer_build=True)  # the list of gates imports this module
+
+    required: tuple[GateName, ...] = ("poisoning",)
+    advisory: tuple[GateName, ...] = ("acceptance", "regression", "trust", "stability")
+    min_queries: int = Field(default=50, ge=1)
+    regression: tuple[str, ...] = Field(
+        default=("recall_at_10", "mrr"),
+        min_length=1,
+        description="measures of the primary strategy that are held against the accepted baseline",
+    )
+    max_relative_drop: float = Field(
+        default=0.05,
+        gt=0,
+        lt=1,
+        description="a drop of this share whose interval excludes zero fails the regression gate",
+    )
+    min_convergent_hit: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="share of questions that must be convergent and hit, for the stability gate",
+    )
+    min_trust: float = Field(
+        default=0.6, ge=0, le=1, description="mean trust of what the primary strategy retrieved"
+    )
+
+
+class GoldSetConfig(Part):
+    """The whole of `gold_set.yaml`."""
+
+    model_config = ConfigDict(defer_build=True)  # kinds of strategies are loaded at the first use
+
+    name: Name
+    version: int | str = 1
+    description: str = ""
+    corpus: AnyLoader
+    k: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = (1, 5, 10, 20)
+    depth: int = Field(
+        default=100, ge=1, le=10_000, description="chunks retrieved for each wording"
+    )
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = (13, 29)
+    strategies: tuple[AnyStrategy, ...] = Field(min_length=1)
+    primary: str | None = None
+    level: Level = "document"
+    split: str | None = Field(
+        default=None, description="for gold in BEIR layout: qrels/<split>.tsv"
+    )
+    trust: Trust = Trust()
+    uncertainty: Uncertainty = Uncertainty()
+    answers: Answers | None = Field(
+        default=None, description="left out: retrieval alone is evaluated"
+    )
+    acceptance: dict[str, FloorText] = Field(default_factory=dict)
+    gates: Gates = Field(default_factory=lambda: Gates())  # noqa: PLW0108 - built at the first use
+    nightly: bool = Field(default=True, description="whether the nightly job runs this gold set")
+
+    @field_validator("k")
+    @classmethod
+    def _k_sorted(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or list(value) != sorted(set(value)):
+            raise ValueError("k must be a rising list of different numbers")
+        return value
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_differ(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or len(set(value)) != len(value):
+            raise ValueError("seeds must be a list of different numbers")
+        return value
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> "GoldSetConfig":
+        names = [strategy.name for strategy in self.strategies]
+        listed = ", ".join(names)
+        if len(set(names)) != len(names):
+            raise ValueError("strategies: names must differ")
+        if self.primary is not None and self.primary not in names:
+            raise ValueError(f"primary: accepted are {listed}")
+        if (answers := self.answers) is not None:
+            if answers.strategy is not None and answers.strategy not in names:
+                raise ValueError(f"answers.strategy: accepted are {listed}")
+            if "top_k" in answers.model_fields_set and answers.top_k > self.depth:
+                raise ValueError(
+                    f"answers.top_k: found {answers.top_k}, but depth retrieves {self.depth} chunks"
+                )
+        if self.depth < max(self.k):
+            raise ValueError("depth must be at least the largest k")
+        if self.uncertainty.k not in {*self.k, 10}:
+            accepted = f"10 and what stands under k: {', '.join(map(str, self.k))}"
+            raise ValueError(f"uncertainty.k: found {self.uncertainty.k}, accepted are {accepted}")
+        return self
+
+    @model_validator(mode="after")
+    def _bases_fit(self) -> "GoldSetConfig":
+        local = sorted(strategy.name for strategy in self.strategies if strategy.runs_here)
+        accepted = ", ".join(local) or "none: no strategy here runs by itself"
+        for strategy in self.strategies:
+            place = f"strategies.{strategy.name}.base: found {strategy.base_name}"
+            if strategy.base_name is not None and strategy.base_name not in local:
+                raise ValueError(f"{place}, accepted are {accepted}")
+        for strategy in self.strategies:
+            if fault := self.vectors_of_rounds(strategy):
+                raise ValueError(fault)
+        return self
+
+    @model_validator(mode="after")
+    def _gates_can_be_judged(self) -> "GoldSetConfig":
+        names = self._measured_names("document")
+        accepted = {*names, *OTHER_FIGURES}
+        for measure in self.acceptance:
+            if measure not in accepted:
+                near, listed = (
+                    _did_you_mean(measure, accepted),
+                    _list_measures(names, OTHER_FIGURES),
+                )
+                raise ValueError(
+                    f"acceptance.{measure}: no such measure{near}; accepted are {listed}"
+                )
+        gates = self.gates
+        if self.acceptance and "acceptance" not in {*gates.required, *gates.advisory}:
+            raise ValueError(
+                "acceptance: nothing judges the floors; name acceptance under gates.required or"
+                " gates.advisory"
+            )
+        if "acceptance" in gates.required and not self.acceptance:
+            raise ValueError("gates.required: acceptance is required but there is no floor to fail")
+        names = self._measured_names(self.level)
+        accepted = {*names, "delta_s"}
+        for measure in gates.regression:
+            if measure not in accepted:
+                is_other = measure in OTHER_FIGURES
+                known = "not measured question by question" if is_other else "no such measure"
+                near, listed = _did_you_mean(measure, accepted), _list_measures(names, ("delta_s",))
+                found = f"gates.regression: found {quoted(measure)}, {known}{near}"
+                raise ValueError(f"{found}; accepted are {listed}")
+        return self
+
+    def _measured_names(self, level: Level) -> tuple[str, ...]:
+        """Names of the ranking measures, which a room below this one lists."""
+        ranking = importlib.import_module("rag_eval.measures.ranking")
+        labels: tuple[str, ...] = ranking.labels_at(level, sorted({*self.k, 10}))
+        return tuple(ranking.machine_name(label) for label in labels)
+
+    def vectors_of_rounds(self, strategy: Strategy) -> str:
+        """Say why rounds cannot ask the base: its file has no vectors of new questions."""
+        embedding = self.base_of(strategy).embeds_with
+        if strategy.base_name is None or embedding is None or embedding.vectors is None:
+            return ""
+        return (
+            f"strategies.{strategy.name}.base: found {strategy.base_name}, whose file of vectors"
+            " has none for the questions of the rounds; accepted is a base of kind bm25, or one"
+            " whose embedding names a model"
+        )
+
+    def base_of(self, strategy: Strategy) -> Strategy:
+        """Return the strategy that ranks: the base where there is one, else the strategy."""
+        while strategy.base_name is not None:
+            strategy = next(other for other in self.strategies if other.name == strategy.base_name)
+        return strategy
+
+    @property
+    def primary_strategy(self) -> str:
+        """Name of the strategy whose figures stand at the top of the report."""
+        return self.primary or self.strategies[0].name
+
+    @property
+    def floors(self) -> tuple[Floor, ...]:
+        """The acceptance floors, parsed."""
+        return tuple(Floor.parse(measure, text) for measure, text in self.acceptance.items())

@@ -1,0 +1,203 @@
+"""Faults of inputs: the record of a fault, the error that carries faults, and their list.
+
+Also what the parts of `gold_set.yaml` share, because the settings and the configuration need it.
+"""
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
+
+Severity = Literal["error", "warning"]
+
+MAX_QUOTED_CHARS = 120
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]")
+
+
+def quoted(value: object, limit: int = MAX_QUOTED_CHARS) -> str:
+    """Make untrusted text safe for one line of a log: escape controls and bound the length."""
+    text = value if isinstance(value, str) else repr(value)
+    head = _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", text[:limit])
+    return f"{head}… ({len(text)} characters)" if len(text) > limit else head
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault of an input: the error, its place, the found value and the accepted values.
+
+    `code` is a stable machine name. Untrusted text in `message` goes through `quoted`. `line`
+    counts from 1. An error blocks the run, a warning is shown.
+    """
+
+    code: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+    field: str | None = None
+    found: str | None = None
+    accepted: str | None = None
+    severity: Severity = "error"
+
+    def __str__(self) -> str:
+        """One line: `file:line: error code [field]: message (found: ...; accepted: ...)`."""
+        file = None if self.file is None else quoted(self.file, 400)
+        place = "".join(f"{part}:" for part in (file, self.line) if part is not None)
+        field = f" [{quoted(self.field)}]" if self.field is not None else ""
+        detail = "; ".join(
+            f"{name}: {quoted(value, 400)}"
+            for name, value in (("found", self.found), ("accepted", self.accepted))
+            if value is not None
+        )
+        tail = f" ({detail})" if detail else ""
+        return f"{place}{' ' * bool(place)}{self.severity} {self.code}{field}: {self.message}{tail}"
+
+
+class InputError(Exception):
+    """Input cannot be used; carries every problem found, not only the first."""
+
+    def __init__(self, problems: Problem | Sequence[Problem]) -> None:
+        self.problems: tuple[Problem, ...] = (
+            (problems,) if isinstance(problems, Problem) else tuple(problems)
+        )
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+MAX_LISTED = 100
+"""Problems of one severity that are listed one by one; the rest is counted."""
+
+
+def _escape_surrogates(text: str | None) -> str | None:
+    """Escape lone surrogates, because no terminal can print them."""
+    return None if text is None else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+class ProblemList:
+    """Problems in the order found; at most `MAX_LISTED` of each severity are kept."""
+
+    def __init__(self) -> None:
+        self._kept: list[Problem] = []
+        self._counts: Counter[Severity] = Counter()
+
+    def add(
+        self,
+        code: str,
+        message: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        field: str | None = None,
+        found: str | None = None,
+        accepted: str | None = None,
+        severity: Severity = "error",
+    ) -> None:
+        """Add one problem; the parameters are those of `Problem`."""
+        file, field, found = map(_escape_surrogates, (file, field, found))
+        message = _escape_surrogates(message) or ""
+        self.extend([Problem(code, message, file, line, field, found, accepted, severity)])
+
+    def extend(self, problems: Iterable[Problem]) -> None:
+        """Add problems."""
+        for problem in problems:
+            self._counts[problem.severity] += 1
+            if self._counts[problem.severity] <= MAX_LISTED:
+                self._kept.append(problem)
+
+    @property
+    def n_errors(self) -> int:
+        """Number of errors found, listed or not."""
+        return self._counts["error"]
+
+    def listed(self) -> tuple[Problem, ...]:
+        """Return every kept problem, then one `more_problems` for each severity that was cut."""
+        more = [
+            Problem(
+                "more_problems",
+                f"{count - MAX_LISTED} more {severity}s are not listed; mend these first",
+                severity=severity,
+            )
+            for severity, count in self._counts.items()
+            if count > MAX_LISTED
+        ]
+        return (*self._kept, *more)
+
+    def raise_errors(self) -> None:
+        """Raise `InputError` with all that was found where at least one problem is an error."""
+        if self.n_errors:
+            raise InputError(self.listed())
+
+
+# ---- Shared types of the parts of `gold_set.yaml`
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
+Name = Annotated[str, Field(pattern=NAME)]
+
+ConfigValue = str | int | float | bool
+BUILT_IN_MODEL = re.compile(
+    r"lsa-[1-9]\d{0,3}|all-MiniLM-L6-v2|chroma:(?:default|onnx_mini_lm_l6_v2)"
+)
+"""Models that compute on this machine and need no configuration."""
+MODELS = (
+    "lsa-<dimensions>, all-MiniLM-L6-v2, chroma:default, chroma:onnx_mini_lm_l6_v2, "
+    "or the name of an entry of `embeddings` in settings.toml"
+)
+NAME_AN_ENTRY = "name an entry of `embeddings` in settings.toml"
+
+
+class Part(BaseModel):
+    """A part of the file: unknown keys are refused, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+class Embedding(Part):
+    """Turns texts into vectors: a built-in model, an entry of the settings, or a file of vectors.
+
+    A gold set comes from a stranger, so it gives no `config`: a configuration can hold an address
+    or the name of an environment variable. Only `from_settings` fills it.
+    """
+
+    model: str | None = Field(default=None, description=MODELS)
+    config: SkipJsonSchema[dict[str, ConfigValue]] = Field(default_factory=dict)
+    vectors: str | None = Field(
+        default=None, description="an .npz file with `sha256` and `vectors`"
+    )
+
+    @classmethod
+    def from_settings(cls, function: str, config: Mapping[str, ConfigValue]) -> "Embedding":
+        """Make the embedding of a Chroma function that the settings configure."""
+        return Embedding.model_construct(
+            model=f"chroma:{function}", config=dict(config), vectors=None
+        )
+
+    @property
+    def is_named(self) -> bool:
+        """Whether `model` is the name of an entry of the settings."""
+        return (
+            self.model is not None
+            and re.fullmatch(NAME, self.model) is not None
+            and (BUILT_IN_MODEL.fullmatch(self.model) is None)
+        )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_config(cls, data: object) -> object:
+        if isinstance(data, Mapping) and "config" in data:
+            given = "config: a gold set gives no address, key, variable or configuration"
+            raise ValueError(f"{given}; {NAME_AN_ENTRY}")
+        return data
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.model is None) == (self.vectors is None):
+            raise ValueError("give either model or vectors")
+        if (
+            self.model is not None
+            and BUILT_IN_MODEL.fullmatch(self.model) is None
+            and (not self.is_named or self.model.startswith("lsa-"))
+        ):
+            raise ValueError(f"accepted models: {MODELS}")
+        return self

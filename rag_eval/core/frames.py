@@ -1,0 +1,200 @@
+"""Column schemas of the frames that stages hand to each other, stored as Parquet."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its kind (`str`, `int`, `float`, `bool`, `list`) and what it means."""
+
+    kind: str
+    meaning: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FrameSchema:
+    """Name and columns of a frame."""
+
+    name: str
+    columns: Mapping[str, Column]
+
+    def check(self, frame: "pd.DataFrame") -> "pd.DataFrame":
+        """Return the frame with its columns in order.
+
+        Raises TypeError where a column is missing, left over, or of another kind.
+        """
+        missing = [name for name in self.columns if name not in frame.columns]
+        extra = [name for name in frame.columns if name not in self.columns]
+        if missing or extra:
+            raise TypeError(f"frame {self.name}: missing columns {missing}, left over {extra}")
+        accepted = {"str": "OTSU", "list": "O", "int": "iu", "float": "f", "bool": "b"}
+        for name, column in self.columns.items():
+            dtype = frame[name].dtype
+            if dtype.kind not in accepted[column.kind]:
+                raise TypeError(f"frame {self.name}: {name} has dtype {dtype}, not {column.kind}")
+        return frame[list(self.columns)]
+
+
+def schema(name: str, **columns: tuple[str, str]) -> FrameSchema:
+    """Make a schema from `column=(kind, meaning)`."""
+    return FrameSchema(name, {key: Column(*given) for key, given in columns.items()})
+
+
+DOCUMENTS = schema(
+    "documents",
+    doc_id=("str", "stable across revisions; unique"),
+    title=("str", "shown and indexed before each chunk; may be empty"),
+    text=("str", "the source text after masking; offsets count its characters"),
+    rev=("str", "revision of this document"),
+    content_hash=("str", "sha256 of the masked text, hex"),
+    source_url=("str", "where a person can open it"),
+    kind=("str", "numpydoc | markdown | text | passages (only its sections are known)"),
+    names=("list", "every name this document is known by, its doc_id first"),
+)
+
+SECTIONS = schema(
+    "sections",
+    section_id=("str", "unique: <doc_id>#<path of slugs>; the doc_id without headings"),
+    doc_id=("str", "its document"),
+    title=("str", "the heading"),
+    start=("int", "first character in the document's text"),
+    end=("int", "one past the last character"),
+)
+
+CHUNKS = schema(
+    "chunks",
+    chunk_id=("str", "hash of (doc_id, document content hash, chunker, start, end); = snippet_id"),
+    doc_id=("str", "its document"),
+    section_id=("str", "the section its first character lies in, white space aside"),
+    start=("int", "first character in the document's text"),
+    end=("int", "one past the last character"),
+    tokens=("int", "number of word tokens"),
+    title=("str", "put before the text when it is indexed"),
+    text=("str", "document text[start:end]"),
+    text_hash=("str", "sha256 of the indexed text (title + ' ' + text).strip(), hex"),
+)
+
+QUERIES = schema(
+    "queries",
+    query_id=("str", "unique"),
+    text=("str", "the question"),
+    answerable=("bool", "whether the corpus holds an answer"),
+    tags=("list", "for slices"),
+    group_id=("str", "connected component over shared gold documents; the unit of inference"),
+)
+
+VARIANTS = schema(
+    "variants",
+    query_id=("str", "the gold query"),
+    paraphrase_id=("str", "`original` or the paraphrase's id"),
+    text=("str", "the wording that is sent to the retriever"),
+    group_id=("str", "unit of inference"),
+    answerable=("bool", "whether the corpus holds an answer"),
+)
+
+QRELS = schema(
+    "qrels",
+    query_id=("str", "the gold query"),
+    item_id=("str", "doc_id, section_id or span_id, by level"),
+    gain=("int", "relevance grade; 0 = judged not relevant"),
+)
+
+SPANS = schema(
+    "spans",
+    span_id=("str", "hash of (query_id, doc_id, start, end)"),
+    query_id=("str", "the gold query"),
+    doc_id=("str", "the document that holds it"),
+    start=("int", "first character in the document's text"),
+    end=("int", "one past the last character"),
+)
+
+RUN = schema(
+    "run",
+    variant=("int", "row of the variants frame"),
+    seed=("int", "the seed that the retriever was given"),
+    chunk=("int", "row of the chunks frame"),
+    k_pos=("int", "rank before reranking, from 1"),
+    k_final=("int", "rank after reranking, from 1"),
+    score_raw=("float", "the engine's own score"),
+    score_norm=("float", "score normalised to [0, 1] within the query"),
+    rerank_score=("float", "score of the rerank step; NaN where none ran"),
+)
+
+
+# ---- Answers and measures: one row a question or a retrieval
+
+ANSWERS = schema(
+    "answers",
+    query_id=("str", "the question"),
+    mode=("str", "deterministic | llm | recorded"),
+    outcome=("str", "how the question ended: answered, not_found, ..."),
+    codes=("list", "what broke the contract; empty where nothing did"),
+    text=("str", "the answer"),
+    verdict=("str", "verdict of the two-line form; empty for none"),
+    signal=("float", "what the decision to answer rests on; NaN where it was not asked"),
+    delta_s=("float", "what the reply stated; NaN for none"),
+    lambda_state=("str", "what the reply stated; empty for none"),
+    attempts=("int", "times it was tried"),
+    top_k=("int", "evidence that was given"),
+    tokens_in=("int", "tokens sent to a model"),
+    tokens_out=("int", "tokens that came back"),
+    confidence=("float", "what the answering system reported; NaN for none"),
+)
+
+CITATIONS = schema(
+    "citations",
+    query_id=("str", "the question"),
+    segment=("int", "sentence of the answer, from 0"),
+    doc_id=("str", "cited document"),
+    start=("int", "first cited character of its text"),
+    end=("int", "one past the last"),
+    code=("str", "first rule that it breaks, or ok"),
+    field=("str", "field that breaks it; empty for ok"),
+    correct=("bool", "valid, and overlaps a gold span by half of the shorter"),
+)
+
+ANSWER_MEASURES = schema(
+    "answer_measures",
+    query_id=("str", "the question"),
+    n_cited=("int", "citations made"),
+    n_valid=("int", "of these ok"),
+    n_correct=("int", "of these correct"),
+    n_due=("int", "citations that were due"),
+    n_gold=("int", "gold spans"),
+    n_gold_matched=("int", "of these matched by a correct citation"),
+    coverage=("float", "share of the anchors' tokens that is cited; NaN without gold"),
+    outcome=("str", "how the question ended"),
+    groundedness=("float", "mean over the answer's sentences; NaN without an answer"),
+    supported=("float", "share of its sentences that the evidence supports; NaN without an answer"),
+    gap=("bool", "whether retrieved content is neither cited nor used"),
+    gap_reason=("str", "why or why not"),
+)
+
+DELTA_S = schema(
+    "delta_s",
+    strategy=("str", "who retrieved"),
+    query_id=("str", "the question"),
+    paraphrase_id=("str", "its wording"),
+    seed=("int", "the seed that the retriever was given"),
+    delta_s=("float", "1 - cosine of the question and the mean of the retrieved; NaN for none"),
+)
+
+PER_QUERY = schema(
+    "per_query",
+    strategy=("str", "who retrieved"),
+    level=("str", "document | section | span"),
+    query_id=("str", "the question"),
+    group_id=("str", "unit of inference"),
+    paraphrase_id=("str", "its wording"),
+    seed=("int", "the seed that the retriever was given"),
+    eligible=("bool", "whether it has gold at this level"),
+    failed=("bool", "whether the retrieval failed, which scores 0"),
+    mrr=("float", "1 / rank of the first gold; NaN where ineligible, as all measures"),
+    ndcg_at_10=("float", "normalised discounted cumulative gain"),
+)
+"""Columns of every gold set; recall, success, precision and judged share at each k come beside."""

@@ -1,0 +1,140 @@
+"""Loaders of a corpus, as `gold_set.yaml` configures them, and the only list of them.
+
+A loader is a subclass of `Loader` in a file of its own. Other code asks it what it reads and never
+which loader it is, so that another package can add one by an entry point.
+"""
+
+import dataclasses
+import functools
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from rag_eval.core.errors import Part
+from rag_eval.core.plugins import AnyClass, load_classes
+
+LOADERS: Final[Mapping[str, str]] = {
+    "package_docs": "rag_eval.corpus.loaders.package_docs:PackageDocs",
+    "folder": "rag_eval.corpus.loaders.folder:Folder",
+    "beir": "rag_eval.corpus.loaders.beir:Beir",
+    "hf_datasets": "rag_eval.corpus.loaders.hf_datasets:HuggingFace",
+    "recorded": "rag_eval.corpus.loaders.recorded:Recorded",
+}
+"""Loaders of this package: name -> class, loaded when a configuration is read."""
+GROUP: Final = "rag_eval.loaders"
+"""Entry points by which other packages add loaders; the name of the entry point is the loader's."""
+
+
+class Chunker(Part):
+    """How documents are cut.
+
+    `whole` keeps a document as one chunk; `sentence` makes one chunk of each sentence.
+    """
+
+    kind: Literal["numpydoc", "markdown", "text", "sentence", "whole"]
+    max_tokens: int = Field(default=256, ge=8, le=100_000)
+    overlap: int = Field(
+        default=0,
+        ge=0,
+        description="tokens repeated from the end of the chunk before (kinds text and markdown)",
+    )
+
+    @model_validator(mode="after")
+    def _overlap_is_smaller(self) -> Self:
+        if self.overlap >= self.max_tokens:
+            raise ValueError("overlap must be smaller than max_tokens")
+        return self
+
+
+class RawDocument(NamedTuple):
+    """A document as its source has it, before masking."""
+
+    doc_id: str
+    title: str
+    text: str
+    source_url: str
+    kind: str
+    """numpydoc, markdown, text or passages."""
+    source: bytes
+    """The document's bytes as its source gives them, which manifests and signatures are about."""
+    rev: str = ""
+    """Empty stands for the content hash."""
+    is_dirty: bool = False
+    """Whether the content differs from the revision `rev`."""
+    names: tuple[str, ...] = ()
+    """Other names, without the doc_id."""
+    body_start: int = 0
+    """The character after the front matter."""
+    section_id: str | None = None
+    """The only section, where the source names one."""
+    passages: tuple[tuple[str, int, int], ...] = ()
+    """(section_id, start, end) where all that is known of the document are passages."""
+    place: str = ""
+    """`file` or `file:line` where the document stands, for messages."""
+    author: str = ""
+    date: str = ""
+    """YYYY-MM-DD; empty where the source does not say."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RawCorpus:
+    """All documents of a source."""
+
+    documents: Sequence[RawDocument]
+    rev: str = ""
+    """Revision of the whole; empty stands for the hash of the contents."""
+    is_dirty: bool = False
+    """Whether the revision needs that hash beside it."""
+    unreadable_dates: int = 0
+
+
+class Loader(Part):
+    """One corpus of a gold set. A loader is a subclass with its own fields."""
+
+    loader: str
+    chunker: Chunker
+    mask_pii: bool = True
+
+    has_whole_documents: ClassVar[bool] = True
+    """Whether whole documents are known, and not only their retrieved parts."""
+
+    @abstractmethod
+    def identity(self, base: Path) -> Sequence[str]:
+        """Name the content of everything that `read` would read, without parsing it.
+
+        Raises `InputError` where the input is not there.
+        """
+
+    @abstractmethod
+    def read(self, base: Path) -> RawCorpus:
+        """Read the documents; relative paths start from `base`, the gold set's folder.
+
+        Raises `InputError` with every problem of the input.
+        """
+
+    def files(self) -> dict[tuple[str | int, ...], str]:
+        """Paths that the configuration names, by field."""
+        return {}
+
+    def links(self, base: Path) -> Iterator[Path]:
+        """Symbolic links that reading would follow."""
+        del base
+        yield from ()
+
+    def gold_folder(self, base: Path) -> Path | None:
+        """Folder that holds questions and judgements beside the documents; None for none."""
+        del base
+        return None
+
+
+@functools.cache
+def loaders() -> dict[str, type[Loader]]:
+    """Load every loader: those of this package, then those of other packages."""
+    return load_classes(Loader, "loader", LOADERS, GROUP)  # type: ignore[type-abstract]
+
+
+AnyLoader = Annotated[Loader, AnyClass("loader", loaders)]
+"""The type of a field that holds one corpus of any loader. Its model needs `defer_build`."""

@@ -1,0 +1,65 @@
+"""Classes that a configuration chooses by name, of this package or by entry point."""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from typing import TypeVar, get_args
+
+from pydantic import BaseModel, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from rag_eval.core.errors import InputError, Problem
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+
+def _refuse(message: str, group: str, found: str, accepted: str | None = None) -> InputError:
+    field = f"entry point of {group}"
+    return InputError(Problem("kind_unusable", message, None, None, field, found, accepted))
+
+
+def load_classes(
+    base: type[Kind], tag: str, own: Mapping[str, str], group: str
+) -> dict[str, type[Kind]]:
+    """Load the classes of this package, then those that the entry points of `group` add.
+
+    `own` is name -> `module:class`. Each class is a subclass of `base` whose field `tag` is the
+    literal of its name. Raises `InputError` (`kind_unusable`) where a class cannot be imported or
+    is none, or two have one name.
+    """
+    classes: dict[str, type[Kind]] = {}
+    added = ((point.name, point.value) for point in metadata.entry_points(group=group))
+    for name, path in [*own.items(), *added]:
+        if name in classes:
+            raise _refuse(f"two of these are called {name}", group, path, "a name of its own")
+        module, _, attribute = path.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except Exception as error:
+            reason = f"{path}: {type(error).__name__}: {error}"
+            raise _refuse(f"{name} cannot be loaded", group, reason) from error
+        is_kind = isinstance(found, type) and issubclass(found, base)
+        if not is_kind or get_args(found.model_fields[tag].annotation) != (name,):
+            accepted = f'a subclass of {base.__name__} with `{tag}: Literal["{name}"]`'
+            raise _refuse(f"{name} is no such class", group, path, accepted)
+        classes[name] = found
+    return classes
+
+
+@dataclasses.dataclass(frozen=True)
+class AnyClass:
+    """Tells pydantic to choose the class by a tag, among those there are at the first use.
+
+    The model of such a field needs `defer_build`.
+    """
+
+    tag: str
+    load: Callable[[], Mapping[str, type[BaseModel]]]
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Make the union of all classes."""
+        choices = {name: handler.generate_schema(kind) for name, kind in self.load().items()}
+        return core_schema.tagged_union_schema(choices, discriminator=self.tag)

@@ -1,0 +1,1495 @@
+"""The report of an evaluation as a type; `retrieval-metrics.json` is its dump.
+
+A null figure has its reason beside it in JSON, under `<name>_reason`. The reason is set where the
+figure is made. Where the maker knows nothing better, the type of the field gives it (`Because`).
+The JSON Schema is generated from these types: `python -m rag_eval.core.report` writes it.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    JsonValue,
+    NonNegativeInt,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    StrictBool,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from rag_eval.core.errors import Name
+
+SCHEMA_VERSION: Final = 1
+SCHEMA_FILE: Final = Path(__file__).parent / "retrieval-metrics.schema.json"
+
+# ---- Records, and why a field of one is null.
+
+NOT_SCORED: Final = "no question was scored"
+ONE_GROUP: Final = "one group of questions gives no interval"
+NOT_PAIRED: Final = "no question was scored for both strategies"
+NOTHING: Final = "nothing to compute it from"
+
+
+@dataclasses.dataclass(frozen=True)
+class Because:
+    """The reason why a field is null, where its maker gives none; an empty one is not written."""
+
+    reason: str
+
+
+def _has_null(value: object) -> bool:
+    return value is None or (isinstance(value, list) and any(map(_has_null, value)))
+
+
+class Record(BaseModel):
+    """A part of the report. A field with a default is left out of the JSON unless it was set."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, serialize_by_alias=True, allow_inf_nan=False
+    )
+    why: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
+    """Field -> the reason why it is null."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_reasons(cls, value: Any) -> Any:
+        """Take the reasons from their places in JSON."""
+        if not isinstance(value, Mapping):
+            return value
+        found, why = dict(value), dict(value.get("why", {}))
+        for name in value:
+            field = str(name).removesuffix("_reason")
+            if field != name and field in cls.model_fields and name not in cls.model_fields:
+                why[field] = found.pop(name)
+        return found | {"why": why}
+
+    @model_validator(mode="after")
+    def _give_reasons(self) -> "Record":
+        """Give every null its reason.
+
+        Raises
+        ------
+        ValueError
+            A field is null, and neither its maker nor its type says why.
+        """
+        for name in self.model_fields_set:
+            if name not in self.why and _has_null(getattr(self, name)):
+                self.why[name] = self.explain_null(name)
+        return self
+
+    def explain_null(self, name: str) -> str:
+        """Say why a field is null where its maker did not."""
+        for hint in type(self).model_fields[name].metadata:
+            if isinstance(hint, Because):
+                return hint.reason
+        raise ValueError(f"{name} is null without a reason")
+
+    @model_serializer(mode="wrap")
+    def _write_reasons(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        unset = type(self).model_fields.keys() - self.model_fields_set
+        found = {name: value for name, value in write(self).items() if name not in unset}
+        return found | {f"{name}_reason": why for name, why in self.why.items() if why}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        found = handler.resolve_ref_schema(schema)
+        found["properties"].pop("why", None)
+        found["patternProperties"] = {"_reason$": {"type": "string", "minLength": 1}}
+        return schema
+
+    def dump(self) -> dict[str, Any]:
+        """Return the JSON values of this part."""
+        return self.model_dump(mode="json")
+
+
+class Absent(BaseModel):
+    """Not measured, and why."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    value: None = None
+    reason: str = Field(min_length=1)
+
+    @model_serializer
+    def _write(self) -> dict[str, str | None]:
+        return {"value": None, "reason": self.reason}
+
+
+Count = NonNegativeInt
+Counts = dict[str, Count]
+Unit = Annotated[float, Field(ge=0, le=1)]
+Signed = Annotated[float, Field(ge=-1, le=1)]
+Level = Literal["document", "section", "span"]
+Target = Literal["miss_any", "miss_some"]
+Status = Literal["absent", "uncalibrated", "prior", "provisional", "measured", "stale"]
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{32,64}$")]
+IndexHash = Annotated[str, Field(pattern=r"^[a-z0-9-]+:[0-9a-f]{32}$")]
+RunId = Annotated[str, Field(pattern=r"^[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}$")]
+Timestamp = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z$")]
+RuleCode = Annotated[str, Field(pattern=r"^[a-z_]+(\.[A-Za-z0-9_]+)?$")]
+Text = Annotated[str, Field(min_length=1)]
+ShortText = Annotated[str, Field(max_length=1000)]
+Open = dict[str, JsonValue]
+"""A part without a type of its own."""
+
+# ---- Figures.
+
+
+class Estimate(Record):
+    """A value with its 95 % interval."""
+
+    value: Annotated[float | None, Because(NOT_SCORED)]
+    ci_low: float | None
+    ci_high: float | None
+
+    def explain_null(self, name: str) -> str:
+        """Say why there is no interval."""
+        if name in {"ci_low", "ci_high"}:
+            return NOT_SCORED if self.value is None else ONE_GROUP
+        return super().explain_null(name)
+
+
+class Figure(Estimate):
+    """Mean over questions with its 95 % interval over groups of questions."""
+
+    n_attempted: Count
+    n_scored: Count
+    n_ineligible: Count
+    n_groups: Count
+
+
+class Interval(Record):
+    """A figure of a calibration with its 95 % interval."""
+
+    value: Annotated[float | None, Because(NOT_SCORED)]
+    low: Annotated[float | None, Because(NOTHING)]
+    high: Annotated[float | None, Because(NOTHING)]
+
+
+class CountedInterval(Interval):
+    """A figure of a calibration over n questions."""
+
+    n: Count
+    n_groups: Count
+
+
+class Share(Record):
+    """Share of the runs or questions, and how many they are."""
+
+    share: Annotated[Unit | None, Because("there is no run")]
+    n: Count
+
+
+class Measure(Figure):
+    """One measure of one strategy at one level."""
+
+    label: str = Field(description="the field's name, as ir-measures writes it")
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    level: Level
+    value: Annotated[Unit | None, Because(NOT_SCORED)]
+    n_failed: Count
+    judged_at_k: Unit | None
+    value_if_unjudged_relevant: Annotated[
+        Unit | None,
+        Because(NOT_SCORED),
+        Field(description="P@k were every unjudged item relevant"),
+    ] = None
+
+    def explain_null(self, name: str) -> str:
+        """Say why no share of judged results is known."""
+        if name != "judged_at_k":
+            return super().explain_null(name)
+        if self.level == "span":
+            return "what was not quoted was not judged"
+        return "this measure looks at no first k places, or no question was scored"
+
+
+class AnswerFigure(Figure):
+    """A measure of answers or citations.
+
+    n_units is its own denominator: citations or spans for ratios, else questions.
+    """
+
+    name: str
+    n_failed: Count
+    n_units: Count
+    target: str | None = None
+
+
+class PairedDelta(Record):
+    """Paired difference on the same questions, with its 95 % interval over groups."""
+
+    delta: Annotated[Signed | None, Because(NOT_PAIRED)]
+    ci_low: float | None
+    ci_high: float | None
+    n_better: Count
+    n_worse: Count
+    n_tied: Count
+    n_groups: Count
+
+    def explain_null(self, name: str) -> str:
+        """Say why there is no interval."""
+        if name in {"ci_low", "ci_high"}:
+            return NOT_SCORED if self.delta is None else ONE_GROUP
+        return super().explain_null(name)
+
+
+class StrategyDelta(PairedDelta):
+    """Paired difference between strategies; p is adjusted by Holm over all rows."""
+
+    measure: str
+    level: Level
+    p_adjusted: Annotated[Unit | None, Because(NOT_PAIRED)]
+    minimum_detectable: Annotated[
+        float | None, Because("fewer than two groups of questions, or the two never differ")
+    ]
+
+
+class ComparedPair(StrategyDelta):
+    """Paired difference a - b."""
+
+    a: str
+    b: str
+    p: Annotated[Unit | None, Because(NOT_PAIRED)]
+    n_wordings: Count | None = Field(
+        None, description="wordings compared, where one of the two was not run on all"
+    )
+
+
+# ---- What was evaluated.
+
+
+class Evaluated(Record):
+    """How the gold set was evaluated."""
+
+    k: list[PositiveInt] = Field(min_length=1)
+    depth: Count
+    level: Level
+    primary: Name
+    partial: StrictBool = Field(
+        default=False, description="whether only some strategies, or other vectors, were run"
+    )
+    known: StrictBool = Field(
+        default=True, description="whether the gold set is one of the folder of gold sets"
+    )
+
+
+class LintWarning(Record):
+    """A warning of lint; file is named within the gold set."""
+
+    code: str
+    message: str
+    file: str | None = None
+    line: Count | None = None
+    field: str | None = None
+    found: str | None = None
+    accepted: str | None = None
+    severity: Literal["warning"]
+
+
+class GoldPart(Record):
+    """The gold set."""
+
+    name: Name
+    version: str
+    hash: Hash
+    n_queries: Count
+    n_answerable: Count
+    n_answerable_unknown: Count
+    n_judged: Count
+    n_paraphrases: Count
+    n_groups: Count
+    n_groups_answerable: Count
+    n_spans: Count
+    seeds: list[Count]
+    warnings: list[LintWarning]
+
+
+class Chunker(Record):
+    """How documents were cut."""
+
+    kind: Literal["numpydoc", "markdown", "text", "sentence", "whole"]
+    max_tokens: Count
+    overlap: Count
+
+
+class IndexPart(Record):
+    """The corpus and its index."""
+
+    hash: str
+    rev: str
+    corpus_rev: str
+    chunks_hash: Hash
+    analyzer: str
+    chunker: Chunker
+    embed_model: str
+    n_documents: Count
+    n_chunks: Count
+    loader: str
+    masked: Annotated[Counts | None, Because("masking is off for this corpus")]
+    strategies: dict[Name, dict[Literal["index_hash", "embed_model"], str]]
+
+
+class Code(Record):
+    """What computed."""
+
+    version: str = Field(description="hash of the sources that computed")
+    libraries: dict[str, str]
+
+
+class Embeddings(Record):
+    """How many texts had to be embedded."""
+
+    models: list[str]
+    needed: Count
+    embedded: Count
+
+
+class VectorStore(Record):
+    """What the vector store holds."""
+
+    collections: dict[str, Open]
+    dropped: list[str]
+
+
+class Reused(Record):
+    """What an earlier run had made already."""
+
+    index: StrictBool
+    runs: dict[Name, StrictBool]
+
+
+# ---- Strategies.
+
+
+class Seeds(Record):
+    """The seeds, and whether they change what the strategy returns."""
+
+    configured: list[Count] = Field(min_length=1)
+    matter: StrictBool
+
+
+class Latency(Record):
+    """Times of single queries in milliseconds."""
+
+    n: Count
+    p50: Annotated[float | None, Because(NOTHING)]
+    p95: Annotated[float | None, Because(NOTHING)]
+    p99: Annotated[float | None, Because(NOTHING)]
+    measured_at: Annotated[str | None, Because(NOTHING)]
+
+
+class ExternalSource(Record):
+    """Where the rankings of an external strategy come from, and what they are made of."""
+
+    kind: Literal["http", "import", "run_file", "recorded"]
+    version: Annotated[str | None, Because(NOTHING), Field(description="as the source states it")]
+    wordings: Literal["all", "original"]
+    n_units: Count = Field(description="different things that it brought")
+    n_own_chunks: Count = Field(description="of these, chunks of this corpus")
+    n_placed: Count = Field(description="of these, with a known place in a document")
+    n_unknown: Count = Field(description="of these, of documents that the corpus lacks")
+
+
+class LevelState(Record):
+    """Whether what an external strategy brings can be judged at a level, and why not."""
+
+    measured: StrictBool
+    reason: Text | None = None
+
+
+class AnnRecall(Record):
+    """Share of the exact neighbours that the index returns, by seed."""
+
+    by_seed: dict[str, dict[Annotated[str, Field(pattern=r"^ann_recall_at_[0-9]+$")], Figure]]
+
+
+class StrategyPart(Record):
+    """One strategy's figures. The last four fields are of external strategies only."""
+
+    name: Name
+    kind: str
+    index_hash: IndexHash
+    embed_model: str
+    configuration: Open = Field(
+        description="the strategy as gold_set.yaml configures it, but for paths"
+    )
+    rerank: Annotated[str | None, Because("")]
+    seeds: Seeds
+    n_runs: Count
+    n_empty: Count = Field(description="runs that retrieved nothing")
+    n_failed: Count = Field(description="retrievals that gave an error and score 0")
+    first_failure: Annotated[str | None, Because("no retrieval failed")]
+    measures: list[Measure] = Field(min_length=1)
+    ann_recall: Annotated[AnnRecall | None, Because("this strategy searches exactly")]
+    latency_ms: Latency
+    cost_per_1k: Annotated[float | None, Because("what retrieval costs is not known here")]
+    source: ExternalSource | None = None
+    failures: dict[RuleCode, PositiveInt] | None = Field(
+        None, description="failed retrievals by code"
+    )
+    levels: dict[Level, LevelState] | None = None
+    notes: list[Text] | None = Field(
+        None, description="what must be known to read the figures of an external strategy"
+    )
+
+    def measure(self, name: str, level: Level) -> Measure:
+        """Return a measure by its name or its label."""
+        return next(
+            found
+            for found in self.measures
+            if name in {found.name, found.label} and found.level == level
+        )
+
+
+# ---- Stability, slices, overlap.
+
+
+class DeltaS(Figure):
+    """Semantic distance between questions and what was retrieved."""
+
+    target: str
+    zones: dict[str, Share]
+    to_anchor: Figure
+    to_decoy: Figure
+    anchor_and_decoy_equally_close: Figure
+
+
+class LambdaReason(Record):
+    """Why questions are in their state."""
+
+    n: Count
+    cause: str
+
+
+class VarianceShares(Record):
+    """Where the variance of the hit comes from."""
+
+    query: Annotated[Unit | None, Because("too few questions, or nothing varies")]
+    paraphrase: Annotated[
+        Unit | None, Because("no question has several wordings, or nothing varies")
+    ]
+    seed: Annotated[Unit | None, Because("every wording was run once, or nothing varies")]
+
+
+class FlipMatrix(Record):
+    """Share of the questions whose hit changes between two wordings."""
+
+    wordings: list[str]
+    share: Annotated[list[list[Unit | None]], Because("no question has both wordings")]
+    n: list[list[Count]]
+
+
+class StrategyStability(Record):
+    """How much wording and seed change what one strategy finds."""
+
+    level: Level
+    n_queries: Count
+    delta_s: DeltaS
+    rbo: Figure
+    lambda_states: dict[str, Share] = Field(alias="lambda")
+    reasons: dict[str, LambdaReason]
+    convergent_and_hit: Figure
+    variance_shares: VarianceShares
+    hit_changes_with_wording: dict[Annotated[str, Field(pattern=r"^hit_at_[0-9]+$")], Figure]
+    flip_matrix: FlipMatrix
+    recall_at_10_by_wording: dict[Literal["worst", "mean", "best"], Figure]
+    seeds_change_nothing: Annotated[StrictBool | None, Because("one seed was configured")]
+
+
+class StabilityPart(Record):
+    """Stability of every strategy."""
+
+    embedding: str
+    strategies: dict[Name, StrategyStability]
+
+
+class SliceFigure(Figure):
+    """Recall over the questions of a slice, and beside it the observed miss rate."""
+
+    miss: Figure
+
+
+class WordCounts(Record):
+    """Content words of the shortest and of the longest question of a slice."""
+
+    low: Count
+    high: Count
+
+
+class SlicePart(Record):
+    """A part of the questions."""
+
+    kind: Literal["tag", "length", "answerability"]
+    name: ShortText
+    about: str = Field(max_length=1200)
+    n_queries: Count
+    n_groups: Count
+    words: WordCounts | None = None
+    abstention: Figure | Absent | None = None
+    strategies: dict[Name, SliceFigure]
+
+
+class SlicesPart(Record):
+    """Recall and misses by answerability, by length, and by the most frequent tags."""
+
+    measure: Literal["R@10"]
+    target: Literal["miss_any"]
+    k: PositiveInt
+    level: Level
+    n_tags: Count
+    n_tags_left_out: Count
+    lengths_reason: Text | None = None
+    by: list[SlicePart]
+
+
+class OverlapPair(Record):
+    """Two strategies on every question as it was first put, under the first seed."""
+
+    a: Name
+    b: Name
+    overlap: Figure = Field(description="mean share of items that both lists have")
+    both: Count = Field(description="questions with gold in the first k of both")
+    only_a: Count
+    only_b: Count
+    neither: Count
+    n: Count = Field(description="questions judged for both")
+
+
+class OverlapPart(Record):
+    """How far two strategies find the same."""
+
+    k: Literal[10]
+    unit: Literal["document", "section"]
+    level: Level
+    pairs: list[OverlapPair]
+
+
+# ---- Answers and citations.
+
+
+class GapFlag(Record):
+    """An answer that leaves the retrieved evidence unused."""
+
+    query_id: str
+    reason: str
+    answer: str
+
+
+class RetrievalGap(Record):
+    """Answers that leave the retrieved evidence unused."""
+
+    code: Literal["FK019"]
+    severity: Literal["warning"]
+    n_checked: Count
+    n_flagged: Count
+    flagged: list[GapFlag]
+
+
+class Faithfulness(Estimate):
+    """Faithfulness by RAGAS on a sample; value alone where it was not measured."""
+
+    model_config = ConfigDict(extra="allow")
+    ci_low: float | None = None
+    ci_high: float | None = None
+
+
+class AnswersPart(Record):
+    """Answers to the questions of the gold set."""
+
+    strategy: str
+    modes: list[Literal["deterministic", "llm", "recorded"]]
+    embedding: Annotated[str | None, Because("no question is answered in the deterministic mode")]
+    model: Annotated[str | None, Because("no question is answered by a model")]
+    hash: Hash = Field(description="of every answer, citation and piece of evidence")
+    n_questions: Count
+    attempts: Counts
+    outcomes: Counts
+    codes: Counts
+    measures: list[AnswerFigure]
+    gap: RetrievalGap
+    faithfulness: Faithfulness
+    usage: Open
+
+
+class CitationsPart(Record):
+    """Citations of the answers."""
+
+    n_citations: Count
+    codes: Counts
+    measures: list[AnswerFigure]
+
+
+# ---- Trust and poisoning.
+
+
+class TrustConfigured(Record):
+    """What the gold set configures."""
+
+    domains: Count
+    authors: Count
+    keys: Count
+    manifest: StrictBool
+    unlisted: Literal["allow", "warn", "block"]
+
+
+class HistogramBin(Record):
+    """Chunks whose trust lies between two limits."""
+
+    low: Unit = Field(alias="from")
+    to: Unit
+    n: Count
+
+
+class TrustScores(Record):
+    """Trust over all chunks, quarantined ones included."""
+
+    n_chunks: Count
+    mean: Unit
+    min: Unit
+    max: Unit
+    histogram: list[HistogramBin]
+
+
+class BlockedRow(Record):
+    """A blocked chunk that was retrieved: where first, and how often."""
+
+    chunk_id: ShortText
+    doc_id: ShortText
+    query_id: str
+    rank: PositiveInt
+    reasons: list[RuleCode]
+    n: Count
+
+
+class RetrievedTrust(Record):
+    """Over every wording and seed, to the configured depth; avg_trust over the first ten."""
+
+    avg_trust: Figure
+    n_retrieved: Count
+    n_blocked: Count
+    n_warned: Count
+    blocked: list[BlockedRow]
+
+
+class FilterRow(StrategyDelta):
+    """A strategy with the trust filter minus without it."""
+
+    strategy: Name
+    with_filter: Figure
+    without_filter: Figure
+
+
+class TrustFilter(Record):
+    """What the trust filter costs."""
+
+    threshold: Unit
+    applied: StrictBool
+    n_chunks: Count
+    n_below: Count
+    rows: list[FilterRow]
+
+
+class BlockedGoldDocument(Record):
+    """A relevant document with blocked chunks."""
+
+    doc_id: str
+    n_chunks: Count
+    n_blocked: Count
+    n_queries: Count
+
+
+class BlockedGold(Record):
+    """Relevant documents with chunks that the guard keeps out of the index.
+
+    At most fifty are named. All counts are zero where quarantine is off.
+    """
+
+    n_documents: Count
+    n_blocked: Count
+    n_wholly_blocked: Count
+    n_queries: Count
+    n_queries_blocked: Count
+    documents: list[BlockedGoldDocument] = Field(max_length=50)
+
+
+class Manifest(Record):
+    """Documents held against the manifest."""
+
+    signature: Literal["signed", "unsigned", "not_configured"]
+    n_same: Count
+    n_changed: Count
+    n_not_in_manifest: Count
+    n_gone: Count
+    gone: list[ShortText]
+
+
+class QuarantinedChunk(Record):
+    """A chunk that is not indexed."""
+
+    chunk_id: ShortText
+    doc_id: ShortText
+    source_url: ShortText
+    reasons: list[RuleCode]
+
+
+class AtRetrieval(Record):
+    """Chunks that are left out for the questions that they restate."""
+
+    n_blocked_pairs: Count
+    n_blocked_chunks: Count
+    n_warned_pairs: Count
+    dropped: dict[Name, Count]
+
+
+class Poisoning(Record):
+    """What the guard found; evidence-trust.jsonl lists all chunks."""
+
+    rules_version: str
+    quarantine: StrictBool
+    n_chunks: Count
+    n_documents: Count
+    n_blocked: Count
+    n_blocked_documents: Count
+    n_warned: Count
+    n_allowed: Count
+    reasons: Counts
+    manifest: Manifest | Absent
+    quarantined: list[QuarantinedChunk]
+    gold: BlockedGold
+    at_retrieval: AtRetrieval
+
+
+class TrustPart(Record):
+    """Trust and poisoning."""
+
+    as_of: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    notes: list[str]
+    configured: TrustConfigured
+    scores: TrustScores | Absent
+    states: dict[str, Counts]
+    retrieved: dict[Name, RetrievedTrust]
+    filter: TrustFilter | Absent
+    poisoning: Poisoning
+
+
+# ---- Miss rates and their calibration.
+
+
+class Deterministic(Record):
+    """A confidence that follows from how the program works."""
+
+    kind: Literal["deterministic"]
+    value: Unit
+    reason: Text
+
+
+class Measured(Record):
+    """A confidence that was measured."""
+
+    kind: Literal["measured"]
+    value: Unit
+    dataset: Text
+    n: PositiveInt
+    ci_low: Unit
+    ci_high: Unit
+    measured_at: Text
+
+
+class Bounded(Record):
+    """A confidence of which bounds are known."""
+
+    kind: Literal["bounded"]
+    low: Unit
+    high: Unit
+    basis: Text
+    citation: Text
+
+
+class Unknown(Record):
+    """No confidence is known."""
+
+    kind: Literal["absent"]
+    reason: Literal["uncalibrated", "insufficient_data", "not_applicable"]
+
+
+class Derived(Record):
+    """A confidence that is computed from others."""
+
+    kind: Literal["derived"]
+    value: Unit
+    formula: Text
+    inputs: "dict[str, StatedConfidence]"
+
+
+StatedConfidence = Annotated[
+    Deterministic | Measured | Bounded | Unknown | Derived, Field(discriminator="kind")
+]
+
+
+class CoverageCount(Record):
+    """How many of how many."""
+
+    n: Count
+    of: Count
+    confidence: StatedConfidence
+
+
+class CorpusCoverage(Record):
+    """How much of the corpus can be found at all."""
+
+    documents_indexed: CoverageCount
+    text_in_chunks: CoverageCount
+    chunks_admitted: CoverageCount
+    chunks_embedded: dict[str, CoverageCount]
+
+
+class RiskyRetrieval(Record):
+    """A retrieval with a high stated miss rate."""
+
+    query_id: str
+    paraphrase_id: str
+    seed: Count
+    miss_rate: Annotated[Unit | None, Because(NOTHING)]
+    ci_low: Annotated[Unit | None, Because(NOTHING)]
+    ci_high: Annotated[Unit | None, Because(NOTHING)]
+
+
+class AddedOutcomes(Record):
+    """Outcomes of this run."""
+
+    n_claims: Count
+    n_judged: Count
+    n_missed: Count
+    added: Count
+    already_there: Count
+
+
+class StrategyMissRates(Record):
+    """Miss rates of one strategy: observed, and as this run stated them."""
+
+    fingerprint: Text
+    status: Status
+    calibrator: Text
+    reason: Text | None = None
+    n_claims: Count
+    n_absent: Count
+    observed: dict[Literal["miss_any", "miss_some", "miss_frac"], Figure]
+    stated: Figure | Absent
+    riskiest: list[RiskyRetrieval] = Field(max_length=10)
+    outcomes: AddedOutcomes
+
+
+class AnswerConfidences(Record):
+    """Mean confidence in the answers."""
+
+    n: Count
+    synthesis_confidence: Figure
+    final_confidence: Figure
+    calibrated_confidence: Figure
+    right_when_missed: Annotated[StatedConfidence | None, Because(NOTHING)]
+
+
+class IterativeAccount(Record):
+    """What the rounds of an iterative strategy recovered and lost."""
+
+    base: Text
+    basis: str = Field(pattern=r"^(calibrated|heuristic_v0(@[1-9][0-9]*)?)$")
+    min_recall: Annotated[Unit | None, Because(NOTHING)]
+    k: Count
+    verdict: Text
+    recall_before: Annotated[Unit | None, Because(NOTHING)]
+    recall_after: Annotated[Unit | None, Because(NOTHING)]
+    stops: Counts
+    not_viable: Counts
+    suggestions_failed: Counts
+    accounts: list[Open] = Field(min_length=1)
+
+
+class UncertaintyPart(Record):
+    """Miss rates."""
+
+    target: Target
+    k: PositiveInt
+    level: Level
+    gold_source: Text
+    strategies: dict[Name, StrategyMissRates]
+    corpus_coverage: CorpusCoverage
+    answers: AnswerConfidences | Absent
+    iterative: dict[Name, IterativeAccount]
+
+
+class OutcomeCounts(Record):
+    """What a calibration rests on."""
+
+    outcomes: Count
+    groups: Count
+    groups_with_misses: Count
+    groups_with_hits: Count
+
+
+CurveKey = Literal["predicted", "observed", "band_low", "band_high"]
+
+
+class CalibrationError(Record):
+    """Expected calibration error, beside what calibrated predictions show by chance."""
+
+    value: Annotated[float | None, Because(NOTHING)]
+    null_median: Annotated[float | None, Because(NOTHING)]
+    null_95: Annotated[float | None, Because(NOTHING)]
+    null_limit: Annotated[float | None, Because(NOTHING)]
+    p: Annotated[float | None, Because(NOT_PAIRED)]
+    inside: StrictBool
+
+
+class Validation(Record):
+    """Predictions held against outcomes of groups that were not fitted."""
+
+    n: Count
+    groups: Count
+    misses: Count
+    groups_with_misses: Count
+    groups_with_hits: Count
+    repeats: Count
+    checked_together: Count
+    simulations: Count
+    miss_rate: Interval
+    brier: Interval
+    log_loss: Interval
+    skill: Interval
+    auroc: Interval
+    intercept: Interval
+    slope: Interval
+    observed_expected: Interval
+    reliability: dict[CurveKey, list[Unit]]
+    ece: CalibrationError
+    dependence: Annotated[float | None, Because(NOTHING)]
+    histogram: list[Count]
+
+
+class LeakageGap(Record):
+    """Brier skill that folds would feign which split groups."""
+
+    random: Annotated[float | None, Because(NOTHING)]
+    grouped: Annotated[float | None, Because(NOTHING)]
+    gap: Annotated[float | None, Because(NOTHING)]
+
+
+class LearningPoint(Record):
+    """Brier skill by number of outcomes trained on."""
+
+    wanted: Count
+    outcomes: float
+    held_out: float
+    draws: Count
+    without_both: Count
+    skill: Annotated[float | None, Because(NOTHING)]
+    low: Annotated[float | None, Because(NOTHING)]
+    high: Annotated[float | None, Because(NOTHING)]
+
+
+class RiskBin(Record):
+    """Conformal K of one third of the predicted risk."""
+
+    k: Annotated[Count | None, Because(NOTHING)]
+    risk_low: float
+    risk_high: float
+    coverage: CountedInterval
+
+
+class ConformalK(Record):
+    """How many results to read so that gold is expected among them.
+
+    Reports of earlier versions know the method `adaptive`, with factor, exponent, mean_k and curve.
+    """
+
+    method: Literal["fixed", "recall", "adaptive", "mondrian"]
+    level: Unit
+    attainable: StrictBool
+    k: Annotated[Count | None, Because(NOTHING)]
+    depth: Count
+    n: Count
+    n_groups: Count
+    splits: Count
+    mean_k: Annotated[float | None, Because(NOTHING)] = None
+    factor: Annotated[float | None, Because(NOTHING)] = None
+    exponent: Annotated[float | None, Because(NOTHING)] = None
+    curve: list[Open] | None = None
+    mean_k_held_out: Annotated[float | None, Because(NOTHING)]
+    bins: list[RiskBin]
+    coverage: CountedInterval
+    coverage_by_group: Annotated[float | None, Because(NOTHING)]
+    riskiest: Annotated[CountedInterval | None, Because(NOTHING)]
+    share_unattainable: Annotated[float | None, Because(NOTHING)]
+    within_depth: Annotated[float | None, Because(NOTHING)]
+    text: str
+
+
+class ConformalMethods(Record):
+    """Questions that each method of conformal K was calibrated on."""
+
+    fixed: Annotated[PositiveInt | None, Because(NOTHING)]
+    recall: Annotated[PositiveInt | None, Because(NOTHING)]
+    mondrian: Annotated[PositiveInt | None, Because(NOTHING)]
+    adaptive: Annotated[PositiveInt | None, Because(NOTHING)] = None
+    without_risk: Count = Field(description="questions without an outcome, so without a risk")
+
+
+class Condition(Record):
+    """A condition of a status."""
+
+    name: Text
+    met: StrictBool
+    found: str
+    needed: str
+    status: Status
+
+
+class Standing(Record):
+    """What the outcomes earn."""
+
+    status: Status
+    discounts: StrictBool
+    conditions: list[Condition]
+
+
+class DriftWatch(Record):
+    """Whether outcomes still fit the miss rates that were stated before them."""
+
+    alarm: StrictBool
+    direction: Annotated[str | None, Because("there was no alarm")]
+    first_alarm_at: Annotated[Count | None, Because("there was no alarm")]
+    e_high: float
+    e_low: float
+    bar: float
+    level: float
+    tolerance: float
+    n: Count
+    n_groups: Count
+    sum_missed: float
+    sum_predicted: float
+    mean_missed: Annotated[float | None, Because(NOTHING)]
+    mean_predicted: Annotated[float | None, Because(NOTHING)]
+    since: Annotated[JsonValue, Because(NOTHING)]
+
+
+class Promotion(Record):
+    """A change of the status."""
+
+    old_status: Status
+    new_status: Status
+    at: Text
+
+
+class OtherWordings(Record):
+    """Whether the other wordings of a question help to predict its misses."""
+
+    used: StrictBool
+    status: Status
+    brier_without: Annotated[float | None, Because(NOTHING)]
+    gain: Annotated[float | None, Because(NOTHING)]
+    gain_se: Annotated[float | None, Because(NOTHING)]
+    validation: Validation
+
+
+class FeedbackCounts(Record):
+    """What users said of a strategy's retrievals."""
+
+    n_claims: Count
+    something_missing: Count
+    evidence_not_relevant: Count
+    nothing_missing: Count
+    audits_due: Count
+
+
+class Contradictions(Record):
+    """Questions where users miss something although the gold says hit."""
+
+    n_claims: Count
+    n_questions: Count
+    query_ids: list[str] = Field(max_length=10)
+
+
+class Feedback(FeedbackCounts):
+    """Feedback on this index and, apart, on earlier ones. It never fits a calibrator."""
+
+    contradicts_gold: Contradictions
+    earlier: FeedbackCounts | None = None
+
+
+class StrategyCalibration(Record):
+    """What the outcomes so far make of one strategy's miss rates."""
+
+    fingerprint: Text
+    status: Status
+    calibrator: Annotated[str | None, Because(NOTHING)]
+    counts: OutcomeCounts
+    validation: Annotated[Validation | None, Because(NOTHING)]
+    heuristic_v0: Annotated[Validation | None, Because(NOTHING)]
+    leakage_gap: Annotated[LeakageGap | None, Because(NOTHING)]
+    learning_curve: list[LearningPoint]
+    conformal: list[ConformalK]
+    conformal_methods: ConformalMethods | None = None
+    estimator: Annotated[Open | None, Because(NOTHING)]
+    standing: Standing
+    drift: DriftWatch
+    refused: Annotated[str | None, Because("nothing speaks against these outcomes")]
+    promotion: Annotated[Promotion | None, Because("the status is what it was")]
+    other_wordings: Annotated[OtherWordings | None, Because(NOTHING)]
+    feedback: Feedback
+    n_without_signals: Count = Field(description="outcomes without signals; they fit nothing")
+
+    def conformal_rule(self, method: str, level: float) -> ConformalK | None:
+        """Return the conformal K of a method at a level."""
+        rules = (rule for rule in self.conformal if (rule.method, rule.level) == (method, level))
+        return next(rules, None)
+
+
+class PoweredEstimate(Record):
+    """A prediction-powered estimate of production traffic, and that of its labels alone."""
+
+    value: Annotated[float | None, Because(NOT_SCORED)]
+    low: Annotated[float | None, Because(NOTHING)]
+    high: Annotated[float | None, Because(NOTHING)]
+    labels_value: Annotated[float | None, Because(NOTHING)]
+    labels_low: Annotated[float | None, Because(NOTHING)]
+    labels_high: Annotated[float | None, Because(NOTHING)]
+    power: float
+    extra_labels: float
+    n_labelled: Count
+    n_unlabelled: Count
+    n_groups_labelled: Count
+    n_groups_unlabelled: Count
+
+
+_NO_TRAFFIC: Final = "there is no production traffic in this comparison"
+
+
+class ComparedStrategy(Record):
+    """Figures of one strategy on the questions that all strategies were judged on."""
+
+    name: Name
+    observed: CountedInterval
+    raw: Annotated[CountedInterval | None, Because(NOTHING)]
+    calibrated: CountedInterval
+    brier: CountedInterval
+    skill: CountedInterval
+    powered: Annotated[PoweredEstimate | None, Because(_NO_TRAFFIC)]
+
+
+class MissDifference(Record):
+    """Difference a - b in one figure."""
+
+    a: Name
+    b: Name
+    measure: Literal["observed", "raw", "calibrated", "powered", "brier", "skill"]
+    delta: CountedInterval
+    p: Annotated[Unit | None, Because(NOT_PAIRED)]
+    p_holm: Annotated[Unit | None, Because(NOTHING)]
+    n_better: Annotated[Count | None, Because(NOTHING)]
+    n_worse: Annotated[Count | None, Because(NOTHING)]
+    n_tied: Annotated[Count | None, Because(NOTHING)]
+    detectable: Annotated[float | None, Because(NOTHING)]
+    powered: Annotated[PoweredEstimate | None, Because(_NO_TRAFFIC)]
+
+
+class MissComparison(Record):
+    """Strategies compared by their misses."""
+
+    n: Count
+    n_groups: Count
+    strategies: list[ComparedStrategy]
+    differences: list[MissDifference]
+
+
+class CalibrationPart(Record):
+    """Calibration of the miss rates."""
+
+    target: Target
+    k: PositiveInt
+    strategies: dict[Name, StrategyCalibration]
+    comparison: Annotated[MissComparison | None, Because(NOTHING)]
+
+
+# ---- Gates, drift from the baseline, history.
+
+
+class GatePart(Record):
+    """What a gate asked, found and says."""
+
+    id: str
+    gate: str
+    severity: Literal["P0", "P1", "P2"]
+    required: StrictBool
+    status: Literal["pass", "fail", "insufficient_evidence"]
+    reason_code: str = Field(pattern=r"^[a-z_]+$")
+    evidence: Open
+
+
+class Change(Record):
+    """A value then and now."""
+
+    before: Annotated[str | None, Because(NOTHING)]
+    after: Annotated[str | None, Because(NOTHING)]
+    same: Annotated[StrictBool | None, Because(NOTHING)]
+
+
+class CountChange(Record):
+    """A count then and now."""
+
+    before: Count
+    after: Count
+    same: StrictBool
+
+
+class NamedPart(Record):
+    """How many documents or questions, and some of them by name."""
+
+    n: Count
+    names: list[ShortText] | None = None
+    query_ids: list[ShortText] | None = None
+    n_left: PositiveInt | None = None
+
+
+class AcceptedRun(Record):
+    """The accepted baseline."""
+
+    run_id: str
+    accepted_at: str
+
+
+class CorpusDrift(Record):
+    """What changed in the corpus."""
+
+    rev: Change
+    chunks_hash: Change
+    n_documents: CountChange
+    new: NamedPart
+    changed: NamedPart
+    removed: NamedPart
+
+
+class GoldDrift(Record):
+    """What changed in the gold set."""
+
+    hash: Change
+    targets_changed: NamedPart
+    evidence_changed: NamedPart
+    questions_new: NamedPart
+    questions_removed: NamedPart
+
+
+class DriftPart(Record):
+    """What changed since the accepted baseline."""
+
+    baseline: AcceptedRun
+    corpus: CorpusDrift
+    gold: GoldDrift
+    index: dict[Name, Change]
+    comparable: StrictBool
+    notes: list[str]
+    quarantine: Open | None = Field(None, description="in reports of earlier versions")
+
+
+ChangeCode = Literal[
+    "gold_changed",
+    "chunks_changed",
+    "index_changed",
+    "configuration_changed",
+    "strategies_changed",
+    "code_changed",
+]
+
+
+class PastFigure(Estimate):
+    """A figure of a kept run."""
+
+    n_scored: Count
+
+
+class PastStrategy(Record):
+    """A strategy in a kept run."""
+
+    recall: Annotated[PastFigure | None, Because(NOTHING)]
+    mrr: Annotated[PastFigure | None, Because(NOTHING)]
+    miss_any: Annotated[PastFigure | None, Because(NOTHING)]
+    skill: Annotated[Estimate | None, Because(NOTHING)]
+    status: Annotated[Status | None, Because(NOTHING)]
+    latency_p95_ms: Annotated[float | None, Because(NOTHING)]
+    index_hash: IndexHash
+
+
+class PastRun(Record):
+    """A kept run."""
+
+    run_id: RunId
+    timestamp: Timestamp
+    index_hash: IndexHash
+    chunks_hash: Hash
+    rev: Annotated[Annotated[str, Field(max_length=200)] | None, Because(NOTHING)]
+    gold_hash: Hash
+    n_groups: Count
+    level: Level
+    comparable: Annotated[
+        StrictBool | None,
+        Because("no run stands before it in this history"),
+        Field(description="whether nothing differs that its figures rest on"),
+    ]
+    reason: Annotated[Annotated[str, Field(max_length=4000)] | None, Because(NOTHING)]
+    reason_codes: list[ChangeCode]
+    strategies: dict[Name, PastStrategy]
+    gates: dict[Literal["passed", "failed", "insufficient"], Count]
+    is_this: StrictBool
+
+
+class UnreadableRun(Record):
+    """A kept run that cannot be read."""
+
+    run_id: ShortText
+    reason: Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class HistoryPart(Record):
+    """Kept runs of the gold set, oldest first, this one last."""
+
+    runs: list[PastRun] = Field(min_length=1, max_length=60)
+    n_left_out: Count
+    n_unreadable: Count
+    unreadable: list[UnreadableRun] = Field(max_length=20)
+
+
+class NightDelta(PairedDelta):
+    """Difference between two nights, over the questions that both scored."""
+
+    strategy: Name
+    measure: Literal["R@10", "RR", "nDCG@10"]
+    before: Annotated[Unit | None, Because(NOTHING)]
+    after: Annotated[Unit | None, Because(NOTHING)]
+
+
+class PreviousPart(Record):
+    """The last kept run of the gold set before this one."""
+
+    run_id: RunId
+    timestamp: Timestamp
+    comparable: StrictBool
+    reason_codes: list[ChangeCode]
+    reasons: list[ShortText]
+    deltas: Annotated[list[NightDelta] | None, Because(NOTHING)]
+
+
+# ---- The whole report.
+
+
+class Report(Record):
+    """What an evaluation found.
+
+    A figure that could not be computed is null and has its reason beside it, under <name>_reason.
+    Reports of earlier versions may lack slices, overlap, history and previous.
+    """
+
+    schema_version: Literal[1]
+    version: str
+    run_id: RunId
+    timestamp: Timestamp
+    content_hash: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = Field(
+        description="over everything but itself, run_id, times, latencies, cache and reuse figures"
+    )
+    strategy: Name
+    recallAt10: Annotated[Unit | None, Because(NOT_SCORED)]  # noqa: N815 - a name of the contract
+    mrr: Annotated[Unit | None, Because(NOT_SCORED)]
+    groundedness: Annotated[Unit | None, Because(NOTHING)]
+    faithfulness: Annotated[Unit | None, Because(NOTHING)]
+    avgTrustScore: Annotated[Unit | None, Because(NOTHING)]  # noqa: N815 - a name of the contract
+    poisonedBlocked: Count = Field(  # noqa: N815 - a name of the contract
+        description="Distinct chunks that the guard kept from callers; 0 where quarantine is off."
+    )
+    cacheHitRate: Annotated[Unit | None, Because(NOTHING)]  # noqa: N815 - a name of the contract
+    code: Code
+    features: dict[Annotated[str, Field(pattern=r"^FEATURE_[A-Z_]+$")], StrictBool]
+    evaluation: Evaluated
+    gold: GoldPart
+    index: IndexPart
+    strategies: list[StrategyPart] = Field(min_length=1)
+    comparisons: list[ComparedPair]
+    stability: StabilityPart
+    answers: AnswersPart | Absent
+    citations: CitationsPart | Absent
+    trust: TrustPart
+    uncertainty: UncertaintyPart
+    calibration: CalibrationPart
+    drift: DriftPart | Absent
+    gates: list[GatePart]
+    embeddings: Embeddings
+    vector_store: VectorStore
+    reused: Reused
+    slices: SlicesPart | None = None
+    overlap: OverlapPart | None = None
+    history: HistoryPart | None = None
+    previous: Annotated[PreviousPart | None, Because(NOTHING)] = None
+
+    @property
+    def primary(self) -> StrategyPart:
+        """The strategy that the headline figures are of."""
+        return next(entry for entry in self.strategies if entry.name == self.strategy)
+
+
+def first_fault(report: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Check the JSON values of a report; return the place and text of the first fault, or None."""
+    try:
+        Report.model_validate_json(json.dumps(report), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place: str = "$"
+        at: Any = report
+        for step in first["loc"]:  # types of a union stand in the path too
+            if isinstance(at, list) and isinstance(step, int):
+                place, at = f"{place}[{step}]", at[step]
+            elif isinstance(at, dict) and step in at:
+                place, at = f"{place}.{step}", at[step]
+        return place, first["msg"]
+    return None
+
+
+def make_schema() -> dict[str, Any]:
+    """Generate the JSON Schema of the report."""
+    schema = Report.model_json_schema()
+
+    def strip(value: Any) -> Any:
+        if isinstance(value, list):
+            return [strip(part) for part in value]
+        if not isinstance(value, dict):
+            return value
+        is_title = isinstance(value.get("title"), str)
+        return {
+            key: strip(part) for key, part in value.items() if not (key == "title" and is_title)
+        }
+
+    found: dict[str, Any] = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "retrieval-metrics.json",
+        **strip(schema),
+    }
+    return found
+
+
+def schema_text() -> str:
+    """Return the text of the schema's file."""
+    return json.dumps(make_schema(), indent=1, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")

@@ -1,0 +1,237 @@
+"""Typed settings, read once at the edge and passed in; and the switch that turns telemetry off.
+
+The environment (`RAG_EVAL_*`) comes before `settings.toml`.
+"""
+
+import datetime as dt
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    field_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from rag_eval.core.errors import BUILT_IN_MODEL, ConfigValue, Name
+
+SETTINGS_FILE = "settings.toml"
+
+ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+
+Source = Annotated[
+    str, StringConstraints(pattern=r"^(?:[A-Za-z_][\w.]*:[A-Za-z_]\w*|https?://\S+)$")
+]
+HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
+
+
+class Endpoint(BaseModel):
+    """An OpenAI-compatible chat endpoint that gold sets may name; its key is never shown."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    base_url: HttpUrl
+    model: str = Field(min_length=1, max_length=200)
+    api_key: SecretStr | None = None
+    api_key_env: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="environment variable that holds the key",
+    )
+    concurrency: int = Field(default=4, ge=1, le=256)
+    requests_per_minute: int = Field(default=0, ge=0, description="0: no limit of ours")
+    timeout_s: float = Field(default=60, gt=0, le=3600)
+    max_retries: int = Field(default=4, ge=0, le=20)
+    temperature: float = Field(default=0, ge=0, le=2)
+    max_tokens: int = Field(default=1024, ge=1, le=1_000_000)
+    seed: int | None = Field(
+        default=0,
+        description="sent where not null; equal requests are answered from the cache in any case",
+    )
+    price_per_1k_tokens_in: float = Field(default=0, ge=0)
+    price_per_1k_tokens_out: float = Field(default=0, ge=0)
+
+
+class EmbeddingFunction(BaseModel):
+    """A Chroma embedding function that gold sets may name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    function: str = Field(
+        pattern=r"^[A-Za-z0-9_]+$", description="name of the function in Chroma, such as openai"
+    )
+    config: dict[str, ConfigValue] = Field(
+        default_factory=dict,
+        description="given to the function: api_base, model_name, api_key_env_var and the like",
+    )
+
+
+class ExternalLimits(BaseModel):
+    """How external retrievers are called."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timeout_s: float = Field(default=30, gt=0, le=3600)
+    max_retries: int = Field(default=3, ge=0, le=20)
+    backoff_s: float = Field(
+        default=0.5,
+        ge=0,
+        le=60,
+        description="first wait after 429, 5xx or a broken connection; doubles each time, and a "
+        "Retry-After header of up to 60 s counts",
+    )
+    concurrency: int = Field(default=8, ge=1, le=256)
+    max_reply_bytes: int = Field(default=8_000_000, ge=1000)
+
+
+TELEMETRY_OFF = {
+    "ANONYMIZED_TELEMETRY": "False",  # chromadb
+    "CHROMA_ANONYMIZED_TELEMETRY": "False",
+    "DAGSTER_DISABLE_TELEMETRY": "yes",
+    "DISABLE_MLFLOW_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",  # mlflow, datasets and others
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "RAGAS_DO_NOT_TRACK": "true",
+}
+
+
+def telemetry_off() -> None:
+    """Set every library's switch against telemetry; call it before any of them is imported."""
+    os.environ.update(TELEMETRY_OFF)
+
+
+class Settings(BaseSettings):
+    """What belongs to an installation: places, addresses, names for gold sets, feature flags."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="RAG_EVAL_",
+        toml_file=SETTINGS_FILE,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+    )
+
+    home: Path = Field(
+        default=Path(".rag_eval"),
+        description="artifacts, embeddings, Chroma, MLflow and Dagster stores",
+    )
+    reports: Path = Field(default=Path("reports"), description="where reports are written")
+    gold_sets: Path = Field(default=Path("gold_sets"), description="folder of gold sets")
+    primary_gold_set: str = "pandas_api"
+    tracking_uri: str | None = Field(
+        default=None, description="MLflow; default: SQLite in the home"
+    )
+    chroma_url: str | None = Field(
+        default=None,
+        description="http(s)://host:port of a Chroma server; default: embedded in the home",
+    )
+    schedule: str = Field(default="0 2 * * *", description="cron of the nightly job")
+    timezone: str = Field(default="UTC", description="IANA time zone of the schedule")
+    rerankers: dict[str, ImportPath] = Field(
+        default_factory=dict,
+        description="name -> module:attribute of a reranker that gold sets may name",
+    )
+    sources: dict[str, Source] = Field(
+        default_factory=dict,
+        description="name -> module:attribute or URL of a retriever that gold sets may name",
+    )
+    external: ExternalLimits = ExternalLimits()
+    embeddings: dict[Name, EmbeddingFunction] = Field(
+        default_factory=dict,
+        description="name -> Chroma embedding function that gold sets may name",
+    )
+    corpus_roots: tuple[Path, ...] = Field(
+        default=(), description="folders outside a gold set's own that gold sets may read from"
+    )
+    endpoints: dict[str, Endpoint] = Field(
+        default_factory=dict,
+        description="name -> OpenAI-compatible chat endpoint that gold sets may name",
+    )
+    ragas_endpoint: str | None = Field(
+        default=None,
+        description="chat endpoint that judges faithfulness while FEATURE_RAGAS_EVAL is on; "
+        "default: the one that answers",
+    )
+    database_url: SecretStr | None = Field(
+        default=None,
+        description="SQLAlchemy address of the SQL store (traces); default: SQLite in the home",
+    )
+    view_token: SecretStr | None = Field(
+        default=None,
+        description="access token of the evidence viewer (rag-eval view); default: none on this "
+        "machine, a new one beyond it",
+    )
+    trace_log: bool = Field(
+        default=True, description="whether traces are also written as lines to the reports"
+    )
+    trust_as_of: dt.date | None = Field(
+        default=None,
+        description="day that documents' ages are counted to, to repeat a run; default: today, UTC",
+    )
+    latency_queries: int = Field(
+        default=60, ge=1, le=10_000, description="wordings timed one at a time for each strategy"
+    )
+    html_report: bool = Field(
+        default=True,
+        description="whether runs write the page, which takes seconds",
+    )
+    view_port: int = Field(
+        default=7777,
+        ge=1,
+        le=65_535,
+        description="port of the evidence viewer; links to it stand in Dagster",
+    )
+    price_per_1k_embedding_tokens: float = Field(
+        default=0.0, ge=0, description="for cost_per_1k; local models cost nothing"
+    )
+    feature_hybrid_retrieval: bool = Field(
+        default=False,
+        validation_alias=AliasChoices(
+            "FEATURE_HYBRID_RETRIEVAL",
+            "RAG_EVAL_FEATURE_HYBRID_RETRIEVAL",
+            "feature_hybrid_retrieval",
+        ),
+    )
+    feature_ragas_eval: bool = Field(
+        default=False,
+        validation_alias=AliasChoices(
+            "FEATURE_RAGAS_EVAL", "RAG_EVAL_FEATURE_RAGAS_EVAL", "feature_ragas_eval"
+        ),
+    )
+
+    @field_validator("embeddings")
+    @classmethod
+    def _names_are_free(cls, value: dict[str, EmbeddingFunction]) -> dict[str, EmbeddingFunction]:
+        for name in value:
+            if BUILT_IN_MODEL.fullmatch(name) or name.startswith("lsa-"):
+                raise ValueError(f"{name}: a built-in model has this name; choose another")
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic-settings' own
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - signature
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Explicit arguments, then the environment, then settings.toml."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @property
+    def mlflow_uri(self) -> str:
+        """The MLflow tracking address."""
+        return self.tracking_uri or f"sqlite:///{self.home.resolve() / 'mlflow.db'}"

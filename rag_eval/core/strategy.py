@@ -1,0 +1,161 @@
+"""A retrieval strategy as `gold_set.yaml` configures it, and the one list of its kinds.
+
+A kind is a subclass of `Strategy` in a file of its own. Other code asks a strategy what it does
+and never which kind it is, so that a package of a user's own can add one by an entry point.
+"""
+
+import dataclasses
+import functools
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+from pydantic import Field
+
+from rag_eval.core.errors import Embedding, Name, Part
+from rag_eval.core.plugins import AnyClass, load_classes
+from rag_eval.core.settings import Settings
+
+KINDS: Final[Mapping[str, str]] = {
+    "bm25": "rag_eval.retrieval.kinds.bm25:Bm25",
+    "vector": "rag_eval.retrieval.kinds.vector:Vector",
+    "hybrid": "rag_eval.retrieval.kinds.hybrid:Hybrid",
+    "external": "rag_eval.retrieval.kinds.external:External",
+    "iterative": "rag_eval.uncertainty.iterative:Iterative",
+}
+"""Kinds of this package: name -> class, loaded when a configuration is read."""
+GROUP: Final = "rag_eval.strategies"
+"""Entry points by which other packages add kinds. The name of the entry point is the kind."""
+
+Retriever = Literal["bm25", "vector"]
+PriorKind = Literal["any", "bm25", "vector", "hybrid"]
+
+
+class Rerank(Part):
+    """A step after retrieval. `mmr`: lambda weighs relevance against likeness to chosen chunks."""
+
+    kind: str = Field(
+        pattern=r"^[a-z][a-z0-9_]*$",
+        description="mmr, or a name that the settings map to an import path",
+    )
+    lambda_: float = Field(default=0.7, ge=0, le=1, alias="lambda")
+    depth: int = Field(default=50, ge=1, le=1000)
+    embedding: Embedding | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """Origin of a strategy's rankings: its index, and the model of its vectors or empty."""
+
+    index_hash: str
+    embed_model: str
+
+
+@dataclasses.dataclass(frozen=True)
+class IdentityInputs:
+    """Inputs of an identity besides the strategy's own configuration."""
+
+    folder: Path
+    """Folder of the gold set, where relative paths start."""
+    settings: Settings
+    chunks_hash: str
+    text_hashes: Callable[[], list[str]]
+    """Hashes of the indexed texts; a fitted model is fitted on them."""
+    base: Identity | None
+    """Identity of the base strategy; None where the strategy has none."""
+    calibrator_id: Callable[[str], str]
+    """Index hash of the base -> calibrator that steers the rounds; empty where there is none."""
+    stated: Callable[[], Mapping[str, object]]
+    """Description that the user's retriever gives of its index."""
+
+
+class Strategy(Part):
+    """One strategy of a gold set. A kind is a subclass with its own fields."""
+
+    name: Name
+    rerank: Rerank | None = None
+    kind: str
+
+    own_units: ClassVar[bool] = False
+    """Whether rankings hold units of an outside system, and not chunks of this corpus."""
+    vectors_alone: ClassVar[bool] = False
+    """Whether the raw scores are cosines of vectors and nothing else."""
+    second: ClassVar[Retriever] = "bm25"
+    """The second retriever whose rankings an estimate of a miss compares with."""
+    prior: ClassVar[PriorKind] = "any"
+    """Kind of retrieval that the shipped prior of miss rates was fitted on."""
+
+    @abstractmethod
+    def identity(self, inputs: IdentityInputs) -> Identity:
+        """Name the index and the model before anything is indexed or asked.
+
+        Raises `InputError` where the settings or a file lack what the strategy needs.
+        """
+
+    @property
+    def base_name(self) -> str | None:
+        """Name of the strategy that each round of this one asks; None where it asks none."""
+        return None
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the strategy ranks chunks of this corpus by itself."""
+        return not self.own_units and self.base_name is None
+
+    @property
+    def embeds_with(self) -> Embedding | None:
+        """Embedding of the compared vectors; None where no vectors are compared."""
+        return None
+
+    def with_embedding(self, embedding: Embedding) -> Self:
+        """Copy with another embedding; the strategy itself where it compares no vectors."""
+        return (
+            self if self.embeds_with is None else self.model_copy(update={"embedding": embedding})
+        )
+
+    def embeddings(self) -> dict[tuple[str, ...], Embedding]:
+        """Every embedding that the configuration names, by its place."""
+        found: dict[tuple[str, ...], Embedding] = {}
+        if self.embeds_with is not None:
+            found["embedding",] = self.embeds_with
+        if self.rerank is not None and self.rerank.embedding is not None:
+            found["rerank", "embedding"] = self.rerank.embedding
+        return found
+
+    def files(self) -> dict[str, str]:
+        """Paths that the configuration names, by field, except those of embeddings."""
+        return {}
+
+    @property
+    def synonyms(self) -> str | None:
+        """Name of the list of synonyms that questions are widened by."""
+        return None
+
+    @property
+    def seed_matters(self) -> bool:
+        """Whether rankings depend on the seed."""
+        return False
+
+    @property
+    def store_name(self) -> str:
+        """Name of the store of postings or vectors, as traces show it."""
+        return self.kind
+
+    def question_price(self, per_1k_tokens: float) -> float:
+        """Price of 1,000 tokens of questions, given the price of embedding them."""
+        return per_1k_tokens
+
+    def ranking_options(self) -> dict[str, Any]:
+        """Configuration that decides the rankings; names decide nothing."""
+        return self.model_dump(mode="json", exclude={"name"})
+
+
+@functools.cache
+def strategy_kinds() -> dict[str, type[Strategy]]:
+    """Load every kind: those of this package, then those of other packages."""
+    return load_classes(Strategy, "kind", KINDS, GROUP)  # type: ignore[type-abstract]
+
+
+AnyStrategy = Annotated[Strategy, AnyClass("kind", strategy_kinds)]
+"""The type of a field that holds one strategy of any kind. Its model needs `defer_build`."""

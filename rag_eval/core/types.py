@@ -1,0 +1,714 @@
+"""Types that packages share: citations, retrieval port, answers, confidence, outcomes.
+
+Every text and number of an outcome is bounded, so that no file can fill the store with one row.
+"""
+
+import dataclasses
+import datetime as dt
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, Protocol, Self, get_args, runtime_checkable
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    field_validator,
+    model_validator,
+)
+
+from rag_eval.core.config import BinaryTarget, GoldSource, Status
+from rag_eval.core.frames import schema
+
+# ---- The citation payload: its fields, and the codes that its validation gives.
+
+REQUIRED = (
+    "doc_id",
+    "section_id",
+    "snippet_id",
+    "source_url",
+    "offsets",
+    "tokens",
+    "index_hash",
+    "embed_model",
+    "analyzer",
+    "rev",
+)
+OPTIONAL = ("window", "page", "score_raw", "score_norm", "rerank_score", "k_pos", "k_final")
+PAYLOAD_FIELDS = (*REQUIRED, *OPTIONAL)
+
+CODES = (
+    "empty_citations",
+    *(f"missing_{field}" for field in REQUIRED),
+    "bad_offsets",
+    "mixed_units",
+    "cross_section_reuse",
+    "missing_score",
+    "trace_incomplete",
+    "mismatch_index_hash",
+    "analyzer_mismatch",
+    "rev_mismatch",
+    "unknown_snippet",
+    "quote_mismatch",
+    "explained_before_cited",
+    "ok",
+)
+"""Every code, in the order in which the rules are tried; the first that fails counts."""
+
+FIXES = {
+    "empty_citations": "enforce cite-first in the prompt contract",
+    **{f"missing_{field}": f"add {field} in the adapter" for field in REQUIRED},
+    "bad_offsets": "rebuild the offsets and verify their unit",
+    "mixed_units": "use one unit of offsets in a run",
+    "cross_section_reuse": "cite one section for each answer segment, or whitelist the pair",
+    "missing_score": "project score_raw or score_norm in the adapter",
+    "trace_incomplete": "log k_pos, and k_final where a rerank ran",
+    "mismatch_index_hash": "rebuild the index, or fix the boot order",
+    "analyzer_mismatch": "align the analyzers of the write and the read path",
+    "rev_mismatch": "index again, or answer again",
+    "unknown_snippet": "reject the answer: the snippet does not exist",
+    "quote_mismatch": "reject the answer: the source does not say this",
+    "explained_before_cited": "enforce cite-first in the prompt contract",
+}
+"""Remedy of each code."""
+
+Unit = Literal["char", "token"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CitedSpan:
+    """One citation, as the answer gave it.
+
+    `segment` is the answer sentence that it supports, from 0; -1 stands for the whole answer.
+    `evidence` is the place in the question's evidence, from 0; -1 where it is not there
+    (fabricated). `start` and `end` are characters of the document's text, -1 where unknown.
+    """
+
+    segment: int
+    evidence: int
+    doc_id: str
+    start: int
+    end: int
+    quote: str = ""
+
+
+# ---- RetrievalPort, version 1, frozen: a change needs version 2 beside it.
+
+StrategyKind = Literal["bm25", "vector", "hybrid"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RetrievalOptions:
+    """How to retrieve: at most `top_k` chunks that pass the filters and the trust threshold.
+
+    `filters` maps `doc_id` or `section_id` to accepted values, and applies before ranks are given.
+    `strategy` None means the port's default.
+    """
+
+    top_k: int = 10
+    filters: Mapping[str, str | Sequence[str]] | None = None
+    strategy: StrategyKind | None = None
+    trust_threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a top_k under 1 and a threshold outside [0, 1]."""
+        if self.top_k < 1:
+            raise ValueError(f"top_k: found {self.top_k}, accepted 1 or more")
+        if self.trust_threshold is not None and not 0 <= self.trust_threshold <= 1:
+            raise ValueError(f"trust_threshold: found {self.trust_threshold}, accepted 0 to 1")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offsets:
+    """A half-open range in the document's text."""
+
+    start: int
+    end: int
+    unit: Literal["char", "token"] = "char"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScoredChunk:
+    """One retrieved chunk with its citation payload and its ranks (from 1).
+
+    `score_raw` is the engine's own score, `score_norm` lies in [0, 1] within the query; `k_pos` is
+    the rank before reranking and `k_final` after; `rerank_score` is None where no rerank step
+    judged the chunk. `embed_model` is empty for lexical retrieval.
+    """
+
+    doc_id: str
+    section_id: str
+    snippet_id: str
+    source_url: str
+    offsets: Offsets
+    tokens: int
+    index_hash: str
+    embed_model: str
+    analyzer: str
+    rev: str
+    text: str
+    score_raw: float
+    score_norm: float
+    k_pos: int
+    k_final: int
+    rerank_score: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RetrievalMetadata:
+    """How a result came about.
+
+    `duration` is in seconds; a batch's is shared out evenly. `trust_scores` is empty where none
+    are known.
+    """
+
+    strategy: str
+    duration: float
+    total_candidates: int
+    trust_scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RetrievalResult:
+    """Chunks, best first, and how they came about."""
+
+    chunks: tuple[ScoredChunk, ...]
+    metadata: RetrievalMetadata
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RetrievalStats:
+    """What the port serves: sizes and identities; `index_hashes` has one entry a strategy."""
+
+    n_documents: int
+    n_chunks: int
+    corpus_rev: str
+    chunks_hash: str
+    index_hashes: Mapping[str, str]
+    default_strategy: str
+
+
+@runtime_checkable
+class RetrievalPort(Protocol):
+    """Interface of a retriever that can be evaluated."""
+
+    version: int
+
+    def retrieve(self, query: str, options: RetrievalOptions) -> RetrievalResult:
+        """Retrieve for one query."""
+        ...
+
+    def batch_retrieve(
+        self, queries: Sequence[str], options: RetrievalOptions
+    ) -> list[RetrievalResult]:
+        """Retrieve for many queries, results in the order of the queries."""
+        ...
+
+    def stats(self) -> RetrievalStats:
+        """Describe what is served."""
+        ...
+
+
+# ---- Answers: evidence, messages and replies, answers with their outcome.
+
+Mode = Literal["deterministic", "llm", "recorded"]
+EvidenceKind = Literal["retrieve", "grep", "section", "recorded"]
+AnswerOutcome = Literal[
+    "answered", "not_found", "insufficient_evidence", "contract_error_reply", "failed"
+]
+OUTCOMES: Final[tuple[AnswerOutcome, ...]] = get_args(AnswerOutcome)
+ABSTAINED: frozenset[AnswerOutcome] = frozenset({"not_found", "insufficient_evidence"})
+
+NOT_FOUND = "NOT FOUND"
+INSUFFICIENT_EVIDENCE = "INSUFFICIENT EVIDENCE"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evidence:
+    """One passage that an answer may cite.
+
+    An answer cites it by its token: `<doc_id>:<first line>-<last line>`, or `<doc_id>:<line>`.
+    Lines of the document's text count from 1, both included. `chunk.text` is the document's
+    text[chunk.offsets.start:chunk.offsets.end]; `kind` is the preflight that found it.
+    """
+
+    token: str
+    chunk: ScoredChunk
+    kind: EvidenceKind
+    first_line: int
+    last_line: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reply:
+    """What a chat endpoint answered, with what it cost.
+
+    `seconds` is the duration of the request that succeeded, without waiting for the rate limit. A
+    cached reply costs no tokens and no time.
+    """
+
+    text: str
+    tokens_in: int
+    tokens_out: int
+    finish_reason: str = "stop"
+    cached: bool = False
+    seconds: float = 0.0
+    retries: int = 0
+
+
+class ChatError(Exception):
+    """No usable reply came after all retries; `retries` counts the requests beyond the first.
+
+    Codes: `timeout`, `connection`, `rate_limited`, `server_error`, `refused` (4xx),
+    `malformed_reply`, `reply_too_large`.
+    """
+
+    def __init__(self, code: str, message: str, retries: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retries = retries
+
+
+class Chat(Protocol):
+    """A chat endpoint. Safe to call from several threads."""
+
+    def ask(self, messages: Sequence[Message]) -> Reply:
+        """Send the messages and return the reply; raise `ChatError` where no usable one came."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """One question's answer and how it ended.
+
+    Every outcome but `answered` counts as a miss of an answerable question. `codes` say why it
+    failed, in the order found. `text` has no citations; for `contract_error_reply` it is the
+    reply's error and fix. `verdict` is that of the two-line form. `evidence` is what it could cite.
+    `signal` says how well the evidence carries the question, in [0, 1], None where the mode
+    measures none. `delta_s` and `lambda_state` are as the answer stated them. `attempts` include
+    the first; `top_k` is that of the last retrieval; tokens are those of all attempts. `confidence`
+    is what the answering system reported of itself, in [0, 1].
+    """
+
+    query_id: str
+    mode: Mode
+    outcome: AnswerOutcome
+    codes: tuple[str, ...] = ()
+    text: str = ""
+    verdict: str = ""
+    citations: tuple[CitedSpan, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    signal: float | None = None
+    delta_s: float | None = None
+    lambda_state: str = ""
+    attempts: int = 1
+    top_k: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    seconds: float = 0.0
+    confidence: float | None = None
+
+
+# ---- Confidence values: a closed set of types, and how they compose. No number is a confidence.
+
+UnitInterval = Annotated[float, Field(ge=0, le=1, strict=True, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1, max_length=1000)]
+AbsentReason = Literal["uncalibrated", "insufficient_data", "not_applicable"]
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Deterministic(_Value):
+    """Certain: 0 or 1, or a share that was counted and not estimated, with the reason."""
+
+    kind: Literal["deterministic"] = "deterministic"
+    value: UnitInterval
+    reason: Text
+
+
+class Measured(_Value):
+    """Measured on outcomes: with the data set, its size, the 95 % interval and when."""
+
+    kind: Literal["measured"] = "measured"
+    value: UnitInterval
+    dataset: Text
+    n: Annotated[int, Field(ge=1)]
+    ci_low: UnitInterval
+    ci_high: UnitInterval
+    measured_at: dt.datetime
+
+    @model_validator(mode="after")
+    def _inside(self) -> "Measured":
+        if not self.ci_low <= self.value <= self.ci_high:
+            raise ValueError(
+                f"the interval [{self.ci_low}, {self.ci_high}] does not hold the value {self.value}"
+            )
+        return self
+
+
+class Bounded(_Value):
+    """Known to lie between two bounds, on some basis."""
+
+    kind: Literal["bounded"] = "bounded"
+    low: UnitInterval
+    high: UnitInterval
+    basis: Text
+    citation: Text
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Bounded":
+        if self.low > self.high:
+            raise ValueError(f"low {self.low} is over high {self.high}")
+        return self
+
+
+class Absent(_Value):
+    """Not known, and why. Worth nothing: `effective` is 0."""
+
+    kind: Literal["absent"] = "absent"
+    reason: AbsentReason
+
+
+class Derived(_Value):
+    """Computed from other confidence values by a named formula."""
+
+    kind: Literal["derived"] = "derived"
+    value: UnitInterval
+    formula: Text
+    inputs: Mapping[str, "Confidence"] = Field(min_length=1)
+
+    @field_validator("inputs")
+    @classmethod
+    def _named(cls, value: Mapping[str, "Confidence"]) -> Mapping[str, "Confidence"]:
+        if not all(value):
+            raise ValueError("every input has a name")
+        return value
+
+
+Confidence = Annotated[
+    Deterministic | Derived | Measured | Bounded | Absent, Field(discriminator="kind")
+]
+KINDS: Final = (Deterministic, Derived, Measured, Bounded, Absent)
+
+_ADAPTER: TypeAdapter[Confidence] = TypeAdapter(Confidence)
+
+
+def parse(value: object) -> Confidence:
+    """Read a confidence value from its JSON form; raise ValidationError where it is none."""
+    return _ADAPTER.validate_python(value, strict=False)
+
+
+def as_json(value: Confidence) -> dict[str, Any]:
+    """Write a confidence value as a JSON object."""
+    dumped: dict[str, Any] = _checked(value).model_dump(mode="json")
+    return dumped
+
+
+def _checked(value: Confidence) -> Confidence:
+    if not isinstance(value, KINDS):
+        raise TypeError(f"found {type(value).__name__}, accepted a confidence value")
+    return value
+
+
+def effective(value: Confidence) -> float:
+    """Return what a value is worth at least: a bounded one its low end, an absent one 0.
+
+    Raises TypeError for a bare number, and for anything else that is no confidence value.
+    """
+    _checked(value)
+    if isinstance(value, Bounded):
+        return value.low
+    return 0.0 if isinstance(value, Absent) else value.value
+
+
+def sequence(**steps: Confidence) -> Derived:
+    """Compose steps that build on each other: no better than the weakest, min."""
+    return Derived(
+        value=min(map(effective, _some(steps).values())),
+        formula=f"min({', '.join(steps)})",
+        inputs=steps,
+    )
+
+
+def all_of(**parts: Confidence) -> Derived:
+    """Compose independent parts that must all hold: the product."""
+    return Derived(
+        value=math.prod(map(effective, _some(parts).values())),
+        formula=" * ".join(parts),
+        inputs=parts,
+    )
+
+
+def any_of(**parts: Confidence) -> Derived:
+    """Compose independent parts of which one suffices: 1 - product(1 - x)."""
+    value = 1 - math.prod(1 - effective(part) for part in _some(parts).values())
+    return Derived(
+        value=value, formula=f"1 - {' * '.join(f'(1 - {name})' for name in parts)}", inputs=parts
+    )
+
+
+def _some(parts: Mapping[str, Confidence]) -> Mapping[str, Confidence]:
+    if not parts:
+        raise ValueError("nothing to compose")
+    return parts
+
+
+# ---- A snippet: the most that is shown of a chunk beyond the user's own store, on one line
+
+SNIPPET_CHARS = 200
+ELLIPSIS = "…"
+
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Control and format characters (bidirectional ones too), and lone surrogates."""
+_BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0") | {
+    chr(code) for code in (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
+}
+"""Letters and marks that show nothing: joiners, fillers, variation selectors."""
+_BASIC_PLANE = 0xFFFF
+
+
+def is_joined(character: str) -> bool:
+    """Tell whether a character is a mark on the one before it: nothing is cut between them."""
+    return unicodedata.category(character) in {"Mn", "Mc", "Me"}
+
+
+def _escape(character: str) -> str:
+    if character.isascii() and character.isprintable():
+        return character
+    if character not in _BLANKS and unicodedata.category(character) not in _UNSEEN:
+        return character
+    code = ord(character)
+    return f"\\u{code:04x}" if code <= _BASIC_PLANE else f"\\U{code:08x}"
+
+
+def snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
+    r"""Write a text as one line of at most `limit` characters (1 or more), the ellipsis included.
+
+    Runs of white space become one blank. Control, bidirectional, invisible and broken characters
+    show as escapes. No escape is cut, and no letter is parted from the marks on it, unless marks
+    alone would fill the line.
+
+    Examples
+    --------
+    >>> snippet("one\n  two\u202e")
+    'one two\\u202e'
+    >>> snippet("abcdef", 4)
+    'abc…'
+    """
+    pieces: list[str] = []
+    length = 0
+    for word in text.split():  # a piece is never empty, so limit + 1 of them decide
+        for character in (" " + word if pieces else word)[: limit + 1]:
+            pieces.append(_escape(character))
+            length += len(pieces[-1])
+        if length > limit:
+            break
+    if length <= limit:
+        return "".join(pieces)
+    kept = total = 0
+    while total + len(pieces[kept]) < limit:
+        total += len(pieces[kept])
+        kept += 1
+    whole = kept
+    while whole and is_joined(pieces[whole][0]):
+        whole -= 1
+    return "".join(pieces[: whole or kept]).rstrip() + ELLIPSIS
+
+
+# ---- Outcomes, which say whether a retrieval missed needed evidence, and claims to judge
+
+MAX_ID, MAX_QUERY, MAX_NOTE = 500, 10_000, 500
+MAX_SIGNALS, MAX_NAMES, MAX_RETRIEVED, MAX_NUMBER = 200, 100, 1000, 1e15
+HASH = r"^[A-Za-z0-9_.:-]{1,128}$"
+
+Feedback = Literal["something_missing", "evidence_not_relevant", "nothing_missing"]
+AUDITS: Final[frozenset[GoldSource]] = frozenset({"human", "deep_audit"})
+"""Gold sources for which a person looked at this very claim."""
+
+
+def _storable(text: str) -> str:
+    if "\x00" in text or (
+        not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
+    ):
+        raise ValueError("a text with NUL or a lone surrogate, which no database keeps")
+    return text
+
+
+def _moment(value: Any) -> Any:
+    if isinstance(value, str):  # strict records take no text for a time, JSON has nothing else
+        try:
+            value = dt.datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError("no ISO 8601 time such as 2026-01-31T12:00:00Z") from None
+    return value
+
+
+def _frozen(value: Any) -> Any:
+    """Turn the lists of JSON into tuples, because strict records take no lists."""
+    return tuple([_frozen(item) for item in value]) if isinstance(value, list) else value
+
+
+def _utc(value: dt.datetime) -> dt.datetime:
+    if value.tzinfo is None:
+        raise ValueError("a time without its zone; write 2026-01-31T12:00:00Z")
+    if not 1 < value.year < dt.MAXYEAR:  # so that no zone takes it beyond what a year can be
+        raise ValueError("a year that no clock shows")
+    return value.astimezone(dt.UTC)
+
+
+Id = Annotated[str, Field(min_length=1, max_length=MAX_ID), AfterValidator(_storable)]
+Note = Annotated[str, Field(max_length=MAX_NOTE), AfterValidator(_storable)]
+Content = Annotated[str, Field(min_length=1, max_length=SNIPPET_CHARS), AfterValidator(_storable)]
+Query = Annotated[str, Field(min_length=1, max_length=MAX_QUERY), AfterValidator(_storable)]
+Hash = Annotated[str, Field(pattern=HASH)]
+Number = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Moment = Annotated[dt.datetime, BeforeValidator(_moment), AfterValidator(_utc)]
+SignalName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@/-]{1,64}$")]
+Names = Annotated[tuple[Id, ...], Field(max_length=MAX_NAMES), BeforeValidator(_frozen)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Shown(_Record):
+    """The miss rate that was shown when the claim was made."""
+
+    value: UnitInterval | None = None
+    status: Status = "absent"
+    calibrator: (
+        Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_storable)] | None
+    ) = None
+
+
+class OutcomeOutcomes(_Record):
+    """One judgement of one claim under one target, K and gold source; never changed.
+
+    A correction is another outcome that `supersedes` this one. `outcome_id` follows from claim,
+    target, k, gold source and what is superseded, so recording twice adds nothing. `missed` is
+    null where nobody can tell (feedback), or where a correction takes the judgement back.
+    `missed_content` is masked, at most a snippet. `gold_strategies` are the strategies whose
+    retrieval the gold was judged from. `inclusion_probability` is the chance with which this
+    claim was chosen to be judged; an outcome with null there never fits a calibrator. Questions
+    that share a document of `gold_documents` are one group.
+    """
+
+    outcome_id: Hash
+    claim_id: Hash
+    query_id: Id
+    group_id: Id
+    strategy: Id
+    strategy_fingerprint: Id
+    target: BinaryTarget
+    k: Count
+    missed: bool | None
+    missed_content: Content | None = None
+    agent_success: bool | None = None
+    gold_source: GoldSource
+    gold_strategies: Names = ()
+    gold_documents: Names = ()
+    audit_depth: Count | None = None
+    inclusion_probability: Probability | None = None
+    signals: Annotated[Mapping[SignalName, Number | None], Field(max_length=MAX_SIGNALS)] = {}
+    shown: Shown = Shown()
+    feedback: Feedback | None = None
+    supersedes: Hash | None = None
+    note: Note = ""
+    at: Moment
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.gold_source == "user_feedback") != (self.feedback is not None):
+            raise ValueError("feedback belongs to gold_source user_feedback, and to no other")
+        if (
+            self.feedback is not None
+            and self.missed is not MISSED_BY_FEEDBACK[self.feedback]
+            and not (self.missed is None and self.supersedes)
+        ):
+            raise ValueError(
+                f"missed must be {MISSED_BY_FEEDBACK[self.feedback]} for feedback {self.feedback}"
+            )
+        if self.feedback is not None and self.inclusion_probability is not None:
+            raise ValueError("feedback has no known inclusion_probability: it must be null")
+        if self.missed is None and self.feedback is None and self.supersedes is None:
+            raise ValueError("missed is needed, except in feedback and where a judgement is undone")
+        if self.missed_content is not None and self.missed is not True:
+            raise ValueError("missed_content belongs to a miss")
+        return self
+
+
+MISSED_BY_FEEDBACK: Final[Mapping[Feedback, bool | None]] = {
+    "something_missing": True,
+    "evidence_not_relevant": None,
+    "nothing_missing": False,
+}
+
+
+class Claim(_Record):
+    """One retrieval of production traffic without gold: its masked question, and what came back.
+
+    `retrieved` are ids, best first, with their scores.
+    """
+
+    claim_id: Hash
+    query_id: Id
+    group_id: Id
+    strategy: Id
+    strategy_fingerprint: Id
+    query: Query
+    retrieved: Annotated[
+        tuple[tuple[Id, Number | None], ...],
+        Field(max_length=MAX_RETRIEVED),
+        BeforeValidator(_frozen),
+    ]
+    k: Annotated[int, Field(ge=1, le=MAX_RETRIEVED)]
+    miss_rate: UnitInterval | None = None
+    at: Moment | None = None
+
+
+RETRIEVAL_OUTCOMES = schema(
+    "retrieval_outcomes",
+    outcome_id=("str", "unique"),
+    claim_id=("str", "what was judged"),
+    query_id=("str", "its question"),
+    group_id=("str", "unit of inference, joined over shared gold documents"),
+    strategy=("str", "name of the strategy"),
+    strategy_fingerprint=("str", "identity of everything that decides its rankings"),
+    target=("str", "miss_any | miss_some"),
+    k=("int", "cutoff of the target"),
+    missed=("float", "1 missed, 0 not, NaN where nobody can tell"),
+    missed_content=("str", "what was missed; empty where unknown"),
+    agent_success=("float", "1 the agent succeeded, 0 not, NaN unknown"),
+    gold_source=("str", "qrels | human | llm_judge | deep_audit | user_feedback"),
+    gold_strategies=("list", "strategies whose retrieval the gold was judged from"),
+    gold_documents=("list", "documents known to be gold"),
+    audit_depth=("float", "how far down the auditor looked; NaN where nobody did"),
+    inclusion_probability=(
+        "float",
+        "chance with which the claim was chosen to be judged; NaN where unknown",
+    ),
+    signals=("list", "name -> number or None"),
+    shown_value=("float", "miss rate that was shown; NaN where none was"),
+    shown_status=("str", "what it had earned"),
+    shown_calibrator=("str", "id of the calibrator that gave it; empty where none did"),
+    feedback=("str", "what a user said; empty where none did"),
+    supersedes=("str", "the outcome that this one corrects; empty for none"),
+    note=("str", "why, for a person"),
+    at=("str", "UTC, ISO 8601"),
+)

@@ -1,0 +1,1 @@
+"""Loaders, one file for each source of documents."""

@@ -1,0 +1,132 @@
+"""Loader `beir`: files in BEIR's layout (`_id`, `title`, `text`, `metadata`).
+
+`metadata` may say: `url`; `section_id`; `author` or `authors`, a name or a list of names; `date`,
+`updated`, `published`, `last_modified` and `timestamp`, of which the latest counts.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rag_eval.core.errors import ProblemList
+from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
+from rag_eval.core.rows import Fault, parse_object, split_lines
+from rag_eval.corpus.source import (
+    RowFaults,
+    empty_corpus,
+    find_author,
+    latest_day,
+    missing_input,
+    resolve,
+)
+from rag_eval.storage.hashing import file_hash
+
+_DATE_KEYS = ("date", "updated", "published", "last_modified", "timestamp")
+_ACCEPTED_LINE = '{"_id": "…", "title": "…", "text": "…", "metadata": {…}}'
+
+
+class Beir(Loader):
+    """A BEIR folder: `corpus.jsonl`, and more files of the same layout as extra documents."""
+
+    loader: Literal["beir"]
+    path: str
+    extra: tuple[str, ...] = Field(
+        default=(), description="further .jsonl files of the same layout, relative to path"
+    )
+    chunker: Chunker = Chunker(kind="whole")
+
+    def files(self) -> dict[tuple[str | int, ...], str]:
+        """The folder and the extra files."""
+        extra = {("extra", number): name for number, name in enumerate(self.extra)}
+        return {("path",): self.path} | {
+            field: str(Path(self.path) / name) for field, name in extra.items()
+        }
+
+    def links(self, base: Path) -> Iterator[Path]:
+        """Links in the folder and in its `qrels`."""
+        folder = resolve(self.path, base)
+        found = (*folder.glob("*"), *folder.glob("qrels/*"))
+        yield from sorted(path for path in found if path.is_symlink())
+
+    def gold_folder(self, base: Path) -> Path | None:
+        """The folder itself."""
+        return base / self.path
+
+    def _paths(self, base: Path) -> Iterator[tuple[str, Path]]:
+        folder = resolve(self.path, base)
+        for number, name in enumerate(("corpus.jsonl", *self.extra)):
+            if not (folder / name).is_file():
+                field = f"corpus.extra[{number - 1}]" if number else "corpus.path"
+                accepted = "a folder in BEIR layout with corpus.jsonl, and the extra files in it"
+                raise missing_input(f"{self.path}/{name}", accepted, field)
+            yield name, folder / name
+
+    def identity(self, base: Path) -> list[str]:
+        """Content hashes of the files."""
+        return [part for name, path in self._paths(base) for part in (name, file_hash(path))]
+
+    def read(self, base: Path) -> RawCorpus:
+        """Read the documents, one a line."""
+        problems = ProblemList()
+        faults = RowFaults(problems)
+        documents: list[RawDocument] = []
+        unreadable = 0
+        for file, path in list(self._paths(base)):
+            with path.open("rb") as stream:
+                for line, data in split_lines(stream):
+                    if data is not None and not data.strip():
+                        continue
+                    # a stranger's metadata may hold NaN and keys that stand twice
+                    row = parse_object(data, strict=False)
+                    if isinstance(row, Fault):
+                        row.report(problems, Path(file), line, _ACCEPTED_LINE)
+                    elif _is_document(row, file, line, faults, problems):
+                        source = (data or b"").removesuffix(b"\n").removesuffix(b"\r")
+                        document, undated = _make_document(row, source, file, line)
+                        documents.append(document)
+                        unreadable += undated
+        problems.raise_errors()
+        if not documents:
+            raise empty_corpus("there is no document", self.path, "one JSON object a line")
+        return RawCorpus(documents, unreadable_dates=unreadable)
+
+
+def _is_document(
+    row: dict[str, Any], file: str, line: int, faults: RowFaults, problems: ProblemList
+) -> bool:
+    metadata = row.get("metadata")
+    if metadata is not None and not isinstance(metadata, dict):
+        message, accepted = "metadata is not an object", "an object, or none"
+        problems.add("bad_type", message, file=file, line=line, field="metadata", accepted=accepted)
+    section = metadata.get("section_id") if isinstance(metadata, dict) else None
+    checks = [
+        metadata is None or isinstance(metadata, dict),
+        faults.check_text(row.get("title", ""), file, line, "title"),
+        faults.check_text(row.get("text"), file, line, "text"),
+        section is None or RowFaults(problems).check_id(section, file, line, "metadata.section_id"),
+        faults.check_id(row.get("_id"), file, line, "_id"),
+    ]
+    return all(checks)
+
+
+def _make_document(
+    row: dict[str, Any], source: bytes, file: str, line: int
+) -> tuple[RawDocument, int]:
+    """Make the document, and count the dates that could not be read."""
+    metadata = row.get("metadata") or {}
+    url, day = metadata.get("url"), latest_day(metadata.get(key) for key in _DATE_KEYS)
+    document = RawDocument(
+        row["_id"],
+        row.get("title", ""),
+        row["text"],
+        url if isinstance(url, str) and url else f"{file}#{row['_id']}",
+        "text",
+        source,
+        section_id=metadata.get("section_id"),
+        place=f"{file}:{line}",
+        author=find_author(metadata),
+        date=day.day,
+    )
+    return document, day.unreadable

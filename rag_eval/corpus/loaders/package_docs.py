@@ -1,0 +1,291 @@
+"""Loader `package_docs`: the docstrings of an installed package's public names.
+
+Nothing is executed but imports and attribute access. Every docstring's author is the one that the
+distribution's metadata names; nobody says when a docstring was last changed.
+"""
+
+import email.utils
+import fnmatch
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import json
+import platform
+import re
+import sys
+import types
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
+from rag_eval.corpus.source import empty_corpus
+from rag_eval.storage.hashing import lines_hash, text_hash
+
+# ---- Which distribution a package comes from, without importing it
+
+_AUTHOR_FIELDS = ("Author", "Maintainer", "Author-email", "Maintainer-email")
+
+
+class Installed(NamedTuple):
+    """An installed package."""
+
+    version: str
+    """With a hash of the sources where the version alone does not tell the content."""
+    content: str
+    """Hash of the distribution's record, or of the sources."""
+    author: str = ""
+
+
+def _find_record(distribution: importlib.metadata.Distribution, package: str) -> str | None:
+    """Read the RECORD where it lists files of this package."""
+    record = distribution.read_text("RECORD")
+    pattern = rf"^{re.escape(package)}(?:/|\.[^/]+?,)"
+    return record if record is not None and re.search(pattern, record, re.MULTILINE) else None
+
+
+def _find_distribution(package: str) -> importlib.metadata.Distribution | None:
+    try:
+        same_name = importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        same_name = None
+    if same_name is not None:
+        direct = json.loads(same_name.read_text("direct_url.json") or "{}")
+        is_editable = direct.get("dir_info", {}).get("editable", False)
+        if is_editable or _find_record(same_name, package):
+            return same_name
+    # slow (reads every record), so only for packages that are named unlike their distribution
+    names = importlib.metadata.packages_distributions().get(package, [])
+    return importlib.metadata.distribution(min(names)) if names else same_name
+
+
+def _hash_sources(package: str) -> str:
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        accepted = "the import name of a package in this environment"
+        field, message = "corpus.package", "the package is not installed"
+        raise InputError(Problem("not_installed", message, None, None, field, package, accepted))
+    if spec.submodule_search_locations:
+        roots = map(Path, spec.submodule_search_locations)
+        pairs = [(path, path.relative_to(root)) for root in roots for path in root.rglob("*.py")]
+        files = sorted((name.as_posix(), path) for path, name in pairs)
+    else:
+        files = [(package, Path(spec.origin))] if spec.has_location and spec.origin else []
+    return lines_hash(
+        f"{name}:{hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in files
+    )
+
+
+def _find_author(distribution: importlib.metadata.Distribution) -> str:
+    """Name the author, else the maintainer, else the names beside their e-mail addresses."""
+    for field in _AUTHOR_FIELDS:
+        names = [str(value) for value in distribution.metadata.get_all(field) or ()]
+        if field.endswith("-email"):
+            names = [name for name, _ in email.utils.getaddresses(names)]
+        # older build tools wrote UNKNOWN for nothing
+        known = [name.strip() for name in names if name.strip() not in {"", "UNKNOWN"}]
+        if known:
+            return ", ".join(known)
+    return ""
+
+
+def find_package(package: str) -> Installed:
+    """Find the installed package, or raise InputError."""
+    if package in sys.stdlib_module_names:
+        return Installed(platform.python_version(), _hash_sources(package))
+    distribution = _find_distribution(package)
+    if distribution is None:
+        content = _hash_sources(package)
+        return Installed(f"0+sources.{content[:12]}", content)
+    author, record = _find_author(distribution), _find_record(distribution, package)
+    if record is not None:
+        return Installed(distribution.version, text_hash(record), author)
+    content = _hash_sources(package)
+    return Installed(f"{distribution.version}+sources.{content[:12]}", content, author)
+
+
+# ---- The walk over public names
+
+_MAX_CLASS_DEPTH = 2
+"""A class, one nested in it, and one below: deeper ones repeat what stands above."""
+Documented = tuple[str, str, str]
+"""Name, docstring and the object's own qualified name."""
+
+
+def _read_docstring(name: str, value: object) -> Iterator[Documented]:
+    """Yield name, cleaned docstring and own qualified name; skip empty docstrings."""
+    try:
+        text = inspect.getdoc(value)
+    except Exception:  # noqa: BLE001 - __doc__ may be a property that raises anything
+        return
+    if isinstance(text, str) and text.strip():
+        owner = value.fget if isinstance(value, property) else value
+        qualname = getattr(owner, "__qualname__", "")
+        yield name, text, qualname if isinstance(qualname, str) else ""
+
+
+def _attribute(owner: object, name: str) -> object | None:
+    try:
+        return getattr(owner, name)  # type: ignore[no-any-return]
+    except Exception:  # noqa: BLE001 - a descriptor may raise anything
+        return None
+
+
+def _belongs(value: object, package: str) -> bool:
+    module = getattr(value, "__module__", None)
+    return isinstance(module, str) and module.split(".")[0] == package
+
+
+def _list_public(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in set(names) if isinstance(name, str) and not name.startswith("_"))
+
+
+def _list_members(module: types.ModuleType) -> list[str]:
+    names = getattr(module, "__all__", None)
+    return _list_public(dir(module) if names is None else names)
+
+
+def _walk_class(
+    cls: type, prefix: str, package: str, above: tuple[type, ...]
+) -> Iterator[Documented]:
+    for name in _list_public(dir(cls)):
+        value = _attribute(cls, name)
+        qualified = f"{prefix}.{name}"
+        if inspect.isclass(value):
+            if _belongs(value, package) and value not in above and len(above) < _MAX_CLASS_DEPTH:
+                yield from _read_docstring(qualified, value)
+                yield from _walk_class(value, qualified, package, (*above, cls))
+            continue
+        static = inspect.getattr_static(cls, name, None)
+        described = callable(value) or isinstance(static, property) or hasattr(static, "__get__")
+        # An instance that shows its type's docstring documents the type, not this name.
+        own = getattr(type(value), "__doc__", None) != getattr(value, "__doc__", None)
+        if value is not None and described and own:
+            yield from _read_docstring(qualified, value)
+
+
+def _walk_module(module: types.ModuleType, package: str) -> Iterator[Documented]:
+    for name in _list_members(module):
+        value = _attribute(module, name)
+        qualified = f"{module.__name__}.{name}"
+        if value is None or inspect.ismodule(value) or not _belongs(value, package):
+            continue
+        if inspect.isclass(value):
+            if value.__doc__:  # a class without a docstring would show its base class's
+                yield from _read_docstring(qualified, value)
+            yield from _walk_class(value, qualified, package, ())
+        elif callable(value):
+            yield from _read_docstring(qualified, value)
+
+
+def _walk_modules(root: types.ModuleType) -> Iterator[types.ModuleType]:
+    """Yield the package, and below it every public module that declares `__all__`."""
+    yield root
+    for name in _list_members(root):
+        value = _attribute(root, name)
+        below = f"{root.__name__}.{name}"
+        if (
+            isinstance(value, types.ModuleType)
+            and value.__name__ == below
+            and hasattr(value, "__all__")
+        ):
+            yield from _walk_modules(value)
+
+
+def _import(name: str) -> types.ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        message = f"the module cannot be imported: {type(error).__name__}: {error}"
+        accepted, field = "a module of the installed package", "corpus.modules"
+        raise InputError(
+            Problem("not_importable", message, None, None, field, name, accepted)
+        ) from error
+
+
+def _choose_name(names: dict[str, str]) -> str:
+    """Choose the name that ends with its object's own qualified name.
+
+    Among several the least nested is chosen, then the first by alphabet.
+    """
+    own = [
+        name
+        for name, qualname in names.items()
+        if qualname and (name == qualname or name.endswith(f".{qualname}"))
+    ]
+    return min(own or names, key=lambda name: (name.count("."), name))
+
+
+class PackageDocs(Loader):
+    """Docstrings of an installed package."""
+
+    loader: Literal["package_docs"]
+    package: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    modules: tuple[str, ...] = Field(
+        default=(),
+        description="dotted modules whose public names are walked; default: the package and every "
+        "public submodule with __all__",
+    )
+    exclude: tuple[str, ...] = Field(
+        default=(), description="shell patterns of qualified names to leave out"
+    )
+    min_chars: int = Field(default=0, ge=0)
+    chunker: Chunker = Chunker(kind="numpydoc")
+
+    def identity(self, base: Path) -> list[str]:
+        """Identify the package and the Python version, because docstrings inherit from Python."""
+        del base
+        found = find_package(self.package)
+        return [self.package, *found, platform.python_version()]
+
+    def _modules(self) -> list[types.ModuleType]:
+        for name in self.modules:
+            if name.split(".")[0] != self.package:
+                accepted = f"{self.package} or {self.package}.<module>"
+                field, message = "corpus.modules", "the module is of another package"
+                raise InputError(
+                    Problem("foreign_module", message, None, None, field, name, accepted)
+                )
+        if self.modules:
+            return [_import(name) for name in sorted(set(self.modules))]
+        return list(_walk_modules(_import(self.package)))
+
+    def read(self, base: Path) -> RawCorpus:
+        """Read the docstrings of public names; equal ones are one document with several names."""
+        del base
+        installed = find_package(self.package)
+        patterns = "|".join(map(fnmatch.translate, self.exclude))
+        excluded = re.compile(patterns or r"(?!)")
+        by_text: dict[str, dict[str, str]] = {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the walk looks at deprecated attributes, which warn
+            for module in self._modules():
+                for name, text, qualname in _walk_module(module, self.package):
+                    if len(text) >= self.min_chars and not excluded.match(name):
+                        by_text.setdefault(text, {})[name] = qualname
+        if not by_text:
+            accepted = "modules with docstrings that exclude and min_chars leave over"
+            raise empty_corpus("no docstring was found", self.package, accepted)
+        documents = []
+        for text, names in by_text.items():
+            doc_id = _choose_name(names)
+            documents.append(
+                RawDocument(
+                    doc_id,
+                    doc_id,
+                    text,
+                    f"python:{doc_id}",
+                    "numpydoc",
+                    text.encode("utf-8", "surrogatepass"),
+                    rev=installed.version,
+                    names=tuple(sorted(names.keys() - {doc_id})),
+                    author=installed.author,
+                )
+            )
+        return RawCorpus(documents, rev=f"{self.package}=={installed.version}")

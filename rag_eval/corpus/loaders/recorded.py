@@ -1,0 +1,460 @@
+"""Recorded outputs of the user's own system (JSONL), and loader `recorded` of their contexts.
+
+Two layouts are told by their keys: this package's own, and the samples of ragas. Answers made of
+rows are `rag_eval.answers.recorded`.
+"""
+
+import dataclasses
+import difflib
+import math
+import re
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
+
+from rag_eval.core.errors import Problem, ProblemList, quoted
+from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
+from rag_eval.core.rows import check_row, read_objects, refuse
+from rag_eval.core.types import PAYLOAD_FIELDS
+from rag_eval.corpus.source import (
+    ACCEPTED_ID,
+    QueryId,
+    empty_corpus,
+    id_fault,
+    missing_input,
+    resolve,
+)
+from rag_eval.storage.hashing import digest, file_hash
+
+# ---- Citation payloads as a user's system states them
+
+BESIDE = ("number", "quote", "segment", "reranked", "order", "cited_before_answer")
+"""Keys that are understood beside those of the payload; `number` is that of a context, from 1."""
+MAX_QUOTE_CHARS = 1_000_000
+MAX_SHORT_CHARS = 4000
+MAX_ITEMS = 16
+MAX_DEPTH = 2
+MAX_NUMBER = 2**53
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def stated_payload(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the values of a payload under the known keys.
+
+    NUL and lone surrogates become U+FFFD; what is too long, large or deep becomes a short text.
+
+    Examples
+    --------
+    >>> stated_payload({"doc_id": "a", "tokens": float("inf"), "mine": 1})
+    {'doc_id': 'a', 'tokens': 'a number out of range'}
+    """
+    return {
+        name: _bound(values[name], MAX_QUOTE_CHARS if name == "quote" else MAX_SHORT_CHARS)
+        for name in (*PAYLOAD_FIELDS, *BESIDE)
+        if name in values
+    }
+
+
+def _bound(value: object, limit: int = MAX_SHORT_CHARS, depth: int = 0) -> Any:
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\ufffd", value[:limit])
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):  # NaN and infinity are out of range too
+        return value if abs(value) <= MAX_NUMBER else "a number out of range"
+    if depth < MAX_DEPTH and isinstance(value, Mapping):
+        items = list(value.items())[:MAX_ITEMS]
+        return {_bound(str(name)): _bound(item, depth=depth + 1) for name, item in items}
+    if depth < MAX_DEPTH and isinstance(value, list):
+        return [_bound(item, depth=depth + 1) for item in value[:MAX_ITEMS]]
+    return "..."
+
+
+# ---- One output.
+
+MAX_CONTEXTS = MAX_CITATIONS = 1000
+MAX_TEXT_CHARS = 1_000_000
+"""Longest context or answer."""
+MAX_QUESTION_CHARS = 20_000
+MAX_SHORT_ROW_CHARS = 2000
+"""Longest title, address, error or token of a citation."""
+_CONTEXT_HASH_DIGITS = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Context:
+    """One passage that the system put before its model."""
+
+    document: str
+    """`doc_id`, else `id`, else a name made of the text's hash."""
+    text: str
+    """May be empty where an id names it."""
+    snippet: str = ""
+    """`id` where both stand there: the system's name of the passage."""
+    named: bool = True
+    """Whether the system gave any id."""
+    title: str = ""
+    score: float | None = None
+    url: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Citation:
+    """One entry of `citations`: the number of a context (from 1), a token or id, or a payload."""
+
+    number: int | None = None
+    token: str = ""
+    payload: Mapping[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordedOutput:
+    """Record of the user's system for one question; None and empty where it recorded nothing."""
+
+    query_id: str
+    question: str
+    answer: str | None
+    error: str = ""
+    citations: tuple[Citation, ...] = ()
+    """Those beside the answer; markers inside it are not among them."""
+    contexts: tuple[Context, ...] = ()
+    """In the system's order, best first."""
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    seconds: float | None = None
+    confidence: float | None = None
+    verdict: str = ""
+    reference: str = ""
+    """The reference answer of a ragas row."""
+    line: int = 0
+
+
+def context_id(text: str) -> str:
+    """Name a passage without an id by its text, so that it is the same document everywhere."""
+    return f"context-{digest(text, _CONTEXT_HASH_DIGITS)}"
+
+
+# ---- Rows.
+
+
+class _Limit:
+    """Checks a text; a lone surrogate, as a cut stream leaves it, becomes U+FFFD."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+
+    def __call__(self, value: str) -> str:
+        """Return the text that can be stored."""
+        if len(value) > self._limit:
+            accepted = f"at most {self._limit} characters, not {len(value)}"
+            raise refuse("text_too_long", "the text is too long", accepted)
+        if "\x00" in value:
+            raise refuse("nul_byte", "the text holds a NUL", "text without NUL")
+        return _UNSTORABLE.sub("\ufffd", value)
+
+
+def _check_id(value: object) -> object:
+    fault = id_fault(value)
+    if fault is not None:
+        raise refuse(fault.code, fault.message, ACCEPTED_ID)
+    return value
+
+
+def _read_citation(value: object) -> Citation:
+    if isinstance(value, dict):
+        return Citation(payload=stated_payload(value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Citation(number=max(min(value, MAX_CONTEXTS + 1), 0))
+    if isinstance(value, str) and value.strip():
+        return Citation(token=_Limit(MAX_SHORT_ROW_CHARS)(value.strip()))
+    accepted = 'a citation payload, "<doc>:<line>[-<line>]", an id, or a context\'s number from 1'
+    raise refuse("wrong_type", "this is no citation", accepted)
+
+
+_Text = Annotated[str, AfterValidator(_Limit(MAX_TEXT_CHARS))]
+_Question = Annotated[str, AfterValidator(_Limit(MAX_QUESTION_CHARS))]
+_ShortText = Annotated[str, AfterValidator(_Limit(MAX_SHORT_ROW_CHARS))]
+_Word = Annotated[str, AfterValidator(_Limit(64))]
+_DocId = Annotated[str, BeforeValidator(_check_id)]
+_Count = Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER)]
+_Number = Annotated[float, Field(strict=True, ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
+
+
+class _ContextRow(BaseModel):
+    id: _DocId | None = None
+    doc_id: _DocId | None = None
+    text: _Text | None = None
+    title: _ShortText | None = None
+    score: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
+    url: _ShortText | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text_is_a_context(cls, value: object) -> object:
+        return {"text": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.id is None and self.doc_id is None and self.text is None:
+            accepted = 'a text, or {"id" or "doc_id": ..., "text": ...}'
+            raise refuse("missing_key", "a context has neither text nor id", accepted)
+        return self
+
+    def context(self) -> Context:
+        """Make the context."""
+        text, name = self.text or "", self.doc_id or self.id
+        snippet = self.id if self.doc_id is not None and self.id is not None else ""
+        document, title, url = name or context_id(text), self.title or "", self.url or ""
+        return Context(document, text, snippet, name is not None, title, self.score, url)
+
+
+_Contexts = Annotated[tuple[_ContextRow, ...], Field(max_length=MAX_CONTEXTS)]
+_Citations = Annotated[
+    tuple[Annotated[Any, AfterValidator(_read_citation)], ...], Field(max_length=MAX_CITATIONS)
+]
+
+
+class _OutputRow(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_are_spelt(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Refuse a key that is almost a known one: without `contexts` an answer has no evidence."""
+        known = list(cls.model_fields)
+        for key in values.keys() - known:
+            near = difflib.get_close_matches(key[:100], known, n=1, cutoff=0.85)
+            if near and near[0] not in values:
+                message = f"the key is not known; did you mean {near[0]}?"
+                raise refuse("unknown_key", message, ", ".join(known), quoted(key))
+        return values
+
+
+class _OwnRow(_OutputRow):
+    query_id: QueryId
+    question: _Question | None = None
+    answer: _Text | None
+    error: _ShortText | None = None
+    citations: _Citations | None = None
+    contexts: _Contexts | None = None
+    tokens_in: _Count | None = None
+    tokens_out: _Count | None = None
+    seconds: _Number | None = None
+    verdict: _Word | None = None
+    confidence: Annotated[_Number, Field(le=1)] | None = None
+
+    def output(self, line: int) -> RecordedOutput:
+        """Make the output."""
+        return RecordedOutput(
+            self.query_id,
+            self.question or "",
+            self.answer,
+            self.error or "",
+            self.citations or (),
+            tuple(row.context() for row in self.contexts or ()),
+            self.tokens_in,
+            self.tokens_out,
+            self.seconds,
+            self.confidence,
+            self.verdict or "",
+            line=line,
+        )
+
+
+class _RagasRow(_OutputRow):
+    query_id: QueryId | None = None
+    user_input: _Question
+    response: _Text | None = None
+    retrieved_contexts: _Contexts | None = None
+    retrieved_context_ids: (
+        Annotated[tuple[int | str, ...], Field(max_length=MAX_CONTEXTS)] | None
+    ) = None
+    reference: _Text | None = None
+
+    @model_validator(mode="after")
+    def _ids_pair_with_contexts(self) -> Self:
+        ids, contexts = self.retrieved_context_ids or (), self.retrieved_contexts or ()
+        field = "retrieved_context_ids"
+        if ids and contexts and len(ids) != len(contexts):
+            accepted = f"one id for each context, not {len(ids)} ids for {len(contexts)}"
+            raise refuse("wrong_length", "ids and contexts do not pair", accepted, field)
+        for name in ids:
+            if (fault := id_fault(str(name))) is not None:
+                raise refuse(fault.code, fault.message, ACCEPTED_ID, field)
+        return self
+
+    def output(self, line: int) -> RecordedOutput:
+        """Make the output; the question's hash is its id unless a `query_id` stands beside it."""
+        contexts = tuple(row.context() for row in self.retrieved_contexts or ())
+        ids = tuple(map(str, self.retrieved_context_ids or ()))
+        if ids:
+            contexts = tuple(
+                dataclasses.replace(context, document=name, named=True)
+                for context, name in zip(
+                    contexts or (Context("", ""),) * len(ids), ids, strict=True
+                )
+            )
+        return RecordedOutput(
+            self.query_id or f"q-{digest(self.user_input, _CONTEXT_HASH_DIGITS)}",
+            self.user_input,
+            self.response,
+            contexts=contexts,
+            reference=self.reference or "",
+            line=line,
+        )
+
+
+OWN_KEYS, RAGAS_KEYS = tuple(_OwnRow.model_fields), tuple(_RagasRow.model_fields)
+ACCEPTED_LINE = (
+    '{"query_id": "…", "answer": "…" or null, "contexts": […], "citations": […]}, '
+    'or a ragas sample with "user_input"'
+)
+
+
+class Ranked(NamedTuple):
+    """One place of a recorded ranking; the score is NaN where none was recorded."""
+
+    id: str
+    score: float
+    text: str
+
+
+def read_outputs(path: Path) -> list[RecordedOutput]:
+    """Read recorded outputs, one JSON object a line, in the order of the file.
+
+    Raises InputError with those of `read_objects` and `check_row`, `duplicate_id` and `empty_file`.
+    """
+    problems, file = ProblemList(), str(path)
+    outputs: dict[str, RecordedOutput] = {}
+    for line, values in read_objects(path, problems, accepted=ACCEPTED_LINE):
+        model: type[_OwnRow | _RagasRow] = _RagasRow if "user_input" in values else _OwnRow
+        row = check_row(values, model, problems, file, line)
+        if row is None:
+            continue
+        output = row.output(line)
+        first = outputs.setdefault(output.query_id, output)
+        if first is not output:
+            message = f"this question has an output in line {first.line} already"
+            found, accepted = quoted(output.query_id), "one output for each question"
+            problem = Problem("duplicate_id", message, file, line, "query_id", found, accepted)
+            problems.extend([problem])
+    if not outputs and not problems.n_errors:
+        accepted = f"one {ACCEPTED_LINE} a line"
+        problems.add("empty_file", "the file holds no output", file=file, line=1, accepted=accepted)
+    problems.raise_errors()
+    return list(outputs.values())
+
+
+def rankings(outputs: Sequence[RecordedOutput]) -> dict[str, list[Ranked]]:
+    """Take the ranking of each question, best first as recorded, by query_id.
+
+    The order is the system's; scores are only shown. A passage that stands twice keeps its first
+    place.
+    """
+    found: dict[str, list[Ranked]] = {}
+    for output in outputs:
+        ranking: dict[tuple[str, str], Ranked] = {}
+        for context in output.contexts:
+            name, text, score = context.document, context.text, context.score
+            ranked = Ranked(name, math.nan if score is None else score, text)
+            ranking.setdefault((name, text), ranked)
+        found[output.query_id] = list(ranking.values())
+    return found
+
+
+# ---- The loader.
+
+BETWEEN_PASSAGES = "\n\n"
+_PASSAGE_DIGITS = 12
+
+
+class Recorded(Loader):
+    """No corpus of one's own: the contexts of recorded outputs are the documents."""
+
+    loader: Literal["recorded"]
+    path: str = Field(description="recorded outputs (JSONL)")
+    chunker: Chunker = Chunker(kind="whole")
+    mask_pii: bool = False
+
+    has_whole_documents: ClassVar[bool] = False
+
+    def files(self) -> dict[tuple[str | int, ...], str]:
+        """The file of outputs."""
+        return {("path",): self.path}
+
+    def _file(self, base: Path) -> Path:
+        path = resolve(self.path, base)
+        if not path.is_file():
+            raise missing_input(self.path, "a .jsonl file of recorded outputs")
+        return path
+
+    def identity(self, base: Path) -> list[str]:
+        """Content hash of the file."""
+        return [self.path, file_hash(self._file(base))]
+
+    def read(self, base: Path) -> RawCorpus:
+        """Make a document of each distinct context: its id or content hash, its text, its url.
+
+        Where one id came with several texts, these are passages of one document, each a section.
+        """
+        grouped: dict[str, dict[str, tuple[Context, int]]] = {}
+        for output in read_outputs(self._file(base)):
+            for context in output.contexts:
+                passages = grouped.setdefault(context.document, {})
+                passages.setdefault(context.text, (context, output.line))
+        if not any(text for passages in grouped.values() for text in passages):
+            message = "no output has a context with a text, so there is no document"
+            raise empty_corpus(message, self.path, 'contexts: ["…"] in at least one output')
+        taken = set(grouped)
+        return RawCorpus(
+            [
+                _make_document(doc_id, list(passages.values()), self.path, taken)
+                for doc_id, passages in sorted(grouped.items())
+            ]
+        )
+
+
+def _make_document(
+    doc_id: str, passages: list[tuple[Context, int]], file: str, taken: set[str]
+) -> RawDocument:
+    """Join the passages, sorted so that no order of questions or ranks changes the document."""
+    # where a person can look: the system's own address of the document, else the file of outputs
+    fallback = f"{Path(file).name}#{urllib.parse.quote(doc_id, safe='')}"
+    url = min((context.url for context, _ in passages if context.url), default=fallback)
+    texts = sorted({context.text: context for context, _ in passages if context.text}.items())
+    marks = tuple(_mark_passages(doc_id, texts, taken)) if len(texts) > 1 else ()
+    text = BETWEEN_PASSAGES.join(text for text, _ in texts)
+    return RawDocument(
+        doc_id,
+        "",
+        text,
+        url,
+        "passages" if marks else "text",
+        f"\n{text}".encode("utf-8", "surrogatepass"),  # the title, which is empty, and the text
+        passages=marks,
+        place=f"{file}:{min(line for _, line in passages)}",
+    )
+
+
+def _mark_passages(
+    doc_id: str, texts: list[tuple[str, Context]], taken: set[str]
+) -> Iterator[tuple[str, int, int]]:
+    start = 0
+    for text, context in texts:
+        section = f"{doc_id}#passage-{digest(text, _PASSAGE_DIGITS)}"
+        if context.snippet and context.snippet not in taken:
+            section = context.snippet
+        taken.add(section)
+        yield section, start, start + len(text)
+        start += len(text) + len(BETWEEN_PASSAGES)

@@ -1,0 +1,238 @@
+"""Shared parts of loaders: refused ids, titles and texts, and authors and dates of documents."""
+
+import datetime as dt
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import BeforeValidator
+
+from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
+from rag_eval.core.rows import Fault, refuse
+from rag_eval.storage.hashing import text_hash
+
+# ---- Ids and texts.
+
+MAX_ID_CHARS = 1000
+MAX_QUERY_ID_CHARS = 200
+ACCEPTED_ID = (
+    f"a string of 1 to {MAX_ID_CHARS} characters without control characters, "
+    "`..` path parts or a leading slash"
+)
+ACCEPTED_QUERY_ID = (
+    f"1 to {MAX_QUERY_ID_CHARS} characters, no white space, no control characters, "
+    "no / or \\, not . or .."
+)
+_BAD_ID = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_TRAVERSAL = re.compile(r"(?:^|[/\\])\.\.(?:[/\\]|$)|^[/\\]|^[A-Za-z]:[/\\](?![/\\])")
+_QUERY_ID = re.compile(
+    r"[^\s/\\\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]"
+    rf"{{1,{MAX_QUERY_ID_CHARS}}}"
+)
+
+
+def is_query_id(text: str) -> bool:
+    """Return whether a text may be the id of a query: safe as a file name, in a log and in TREC."""
+    return bool(_QUERY_ID.fullmatch(text)) and text not in {".", ".."}
+
+
+def _check_query_id(value: object) -> object:
+    if isinstance(value, str) and not is_query_id(value):
+        raise refuse("bad_id", "this is not an id", ACCEPTED_QUERY_ID)
+    return value
+
+
+QueryId = Annotated[str, BeforeValidator(_check_query_id)]
+"""The id of a query or paraphrase, as a field of a row."""
+
+
+def id_fault(value: object) -> Fault | None:
+    """Say why this cannot be a document's id; None where it can."""
+    found = None if value is None else quoted(value)
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return Fault("missing_id", "the document has no id", found)
+    if not isinstance(value, str):
+        return Fault("bad_id", "the id is not a string", found)
+    if len(value) > MAX_ID_CHARS or _BAD_ID.search(value):
+        return Fault("bad_id", "the id is too long or has control characters", found)
+    if _TRAVERSAL.search(value):
+        return Fault("path_traversal", "the id would lead out of a folder", found)
+    return None
+
+
+class RowFaults:
+    """Reports the faults of documents that stand in rows, and ids that stand twice."""
+
+    def __init__(self, problems: ProblemList) -> None:
+        self._problems = problems
+        self._first: dict[str, str] = {}
+
+    def check_id(self, value: object, file: str, line: int, field: str) -> bool:
+        """Return whether this can be an id and is new."""
+        fault = id_fault(value)
+        accepted = ACCEPTED_ID
+        if fault is None:
+            place = self._first.setdefault(str(value), f"{file}:{line}")
+            if place == f"{file}:{line}":
+                return True
+            fault = Fault("duplicate_id", f"the id was already used at {place}", quoted(value))
+            accepted = "every id once"
+        self._add(fault, file, line, field, accepted)
+        return False
+
+    def check_text(self, value: object, file: str, line: int, field: str) -> bool:
+        """Return whether this can be a title or a text."""
+        fault = None
+        if not isinstance(value, str):
+            code = "missing_text" if value is None else "bad_type"
+            fault = Fault(code, "this is not a string")
+        elif "\x00" in value:
+            fault = Fault("nul_byte", "this holds a NUL byte")
+        if fault is not None:
+            self._add(fault, file, line, field, "a string without NUL bytes")
+        return fault is None
+
+    def _add(self, fault: Fault, file: str, line: int, field: str, accepted: str) -> None:
+        code, message, found = fault
+        self._problems.extend([Problem(code, message, file, line, field, found, accepted)])
+
+
+def resolve(path: str, base: Path) -> Path:
+    """Return the path of a configuration, relative to the gold set's folder."""
+    return (base / path).absolute()
+
+
+def missing_input(found: str, accepted: str, field: str = "corpus.path") -> InputError:
+    """Make the error for an input that is not there; `found` is the path as configured."""
+    message = "the corpus was not found"
+    return InputError(Problem("missing_input", message, None, None, field, found, accepted))
+
+
+def empty_corpus(message: str, found: str | None, accepted: str) -> InputError:
+    """Make the error for a corpus without documents."""
+    return InputError(Problem("empty_corpus", message, None, None, "corpus", found, accepted))
+
+
+# ---- Authors.
+
+MAX_AUTHORS = 100
+MAX_AUTHOR_CHARS = 10_000
+"""Longest text of all names together, before it is hashed."""
+MAX_SHOWN_CHARS = 200
+
+
+def read_author(value: object) -> str:
+    """Name the author of a metadata value; several are joined by `, `, of which 100 count.
+
+    A value is a text, an object with a `name`, or a list of these. Others name nobody.
+    """
+    names = []
+    for item in value[:MAX_AUTHORS] if isinstance(value, list | tuple) else [value]:
+        name = item.get("name") if isinstance(item, Mapping) else item
+        names.append(name.strip() if isinstance(name, str) else "")
+    return ", ".join(filter(None, names))[:MAX_AUTHOR_CHARS]
+
+
+def find_author(values: Mapping[str, object], keys: Sequence[str] = ("author", "authors")) -> str:
+    """Name the author of the first of these keys that names one; empty where none does."""
+    return next((author for key in keys if (author := read_author(values.get(key)))), "")
+
+
+def author_hash(author: str) -> str:
+    """Hash a name without regard to case and runs of white space; empty for an empty name.
+
+    Examples
+    --------
+    >>> author_hash("Jane  Doe ") == author_hash("jane doe"), author_hash(" ")
+    (True, '')
+    """
+    compared = " ".join(author.casefold().split())
+    return text_hash(compared) if compared else ""
+
+
+def one_line(author: str) -> str:
+    """Write a name on one line; control characters become spaces, invisible ones are left out."""
+    kinds = {character: unicodedata.category(character) for character in set(author)}
+    spaced = (
+        " " if kinds[character] in {"Cc", "Zl", "Zp"} else character
+        for character in author
+        if kinds[character] == "Cc" or not kinds[character].startswith("C")
+    )
+    return " ".join("".join(spaced).split())
+
+
+# ---- Dates.
+
+_MAX_DATE_CHARS = 64
+_ZULU = re.compile(r" ?(?:Z|UTC)$", re.IGNORECASE)
+_YEARS = range(1, dt.MAXYEAR + 1)
+_WRITTEN_DAYS = range(1900_01_01, 2100_01_01)
+
+
+class LatestDay(NamedTuple):
+    """The latest of several dates, empty where none could be read; and how many could not."""
+
+    day: str
+    unreadable: int
+
+
+def day_of_seconds(seconds: float) -> str:
+    """Write the day in UTC of seconds since 1970; empty outside the years 1 to 9999."""
+    try:
+        return str((dt.datetime(1970, 1, 1) + dt.timedelta(seconds=seconds)).date())  # noqa: DTZ001
+    except (OverflowError, ValueError):
+        return ""
+
+
+def _day_of_text(text: str) -> str:
+    if len(text) > _MAX_DATE_CHARS:
+        return ""
+    plain = re.sub(r" (?=[+-][0-9]{2})", "", _ZULU.sub("+00:00", text))
+    try:
+        return day_of(dt.datetime.fromisoformat(plain))
+    except ValueError:  # no date, or no such day or time
+        return ""
+
+
+def day_of(value: object) -> str:
+    """Read a date or time, and write its day: `YYYY-MM-DD` in UTC; empty where it names none.
+
+    A value is an ISO 8601 date or time in text, a date or time as YAML, TOML and Arrow give them,
+    or seconds since 1970. A whole number is a day where its eight digits spell one, as YAML reads
+    `20240131`; up to 9999 it is a year, which names no day.
+
+    Examples
+    --------
+    >>> day_of("2024-01-31T23:30:00-02:00"), day_of(1706659200), day_of("last week")
+    ('2024-02-01', '2024-01-31', '')
+    """
+    if isinstance(value, dt.datetime):
+        try:
+            return (value if value.tzinfo is None else value.astimezone(dt.UTC)).date().isoformat()
+        except (OverflowError, ValueError):  # outside the years 1 to 9999
+            return ""
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if isinstance(value, str):
+        return _day_of_text(value.strip())
+    if isinstance(value, bool) or not isinstance(value, int | float) or value in _YEARS:
+        return ""
+    written = _day_of_text(str(value)) if value in _WRITTEN_DAYS else ""
+    return written or day_of_seconds(value)
+
+
+def latest_day(values: Iterable[object]) -> LatestDay:
+    """Read the latest of the dates that are given; null, empty texts and NaN give none."""
+    days = [
+        day_of(value)
+        for value in values
+        if not (
+            value is None
+            or (isinstance(value, str) and not value.strip())
+            or (isinstance(value, float) and math.isnan(value))
+        )
+    ]
+    return LatestDay(max(days, default=""), days.count(""))

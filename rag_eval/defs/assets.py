@@ -1,0 +1,170 @@
+"""Assets made from the rows of the graph: their keys, dependencies, options and steps."""
+
+import datetime as dt
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import dagster as dg
+
+from rag_eval.core.errors import InputError
+from rag_eval.core.settings import Settings
+from rag_eval.defs import checks
+from rag_eval.defs.metadata import clear_failures, column_schema, to_metadata
+from rag_eval.defs.resources import Evaluations
+from rag_eval.pipeline.corpus import CorpusSnapshot, GoldVariants
+from rag_eval.pipeline.runner import Made, Node, Runner, Stage
+from rag_eval.pipeline.stages import STAGES
+from rag_eval.storage.hashing import code_version
+
+OWNER: Final = "team:retrieval"
+REPORT: Final = "retrieval_metrics_report"
+UNCONFIGURED: Final = {"configured": False}
+"""Metadata of an asset that the gold set does not configure."""
+FORMATS: Final = {".parquet": "parquet", ".npy": "numpy", ".json": "json"}
+N_TICKS: Final = 60
+"""Ticks of the schedule that are looked at for the shortest time between two of them."""
+
+
+def asset_key(node: Node) -> dg.AssetKey:
+    """Key of the asset of a stage, or of a stage of one strategy.
+
+    A run is found under `retrieval` and the name of its strategy.
+    """
+    stage = next(stage for stage in STAGES if stage.name == node.name)
+    name = [node.name] if node.name != "run" else []
+    return dg.AssetKey([stage.group, *name, *([node.strategy] if node.strategy else [])])
+
+
+def nodes_of(stage: Stage, strategies: Sequence[str]) -> list[Node]:
+    """List the nodes of a stage."""
+    if not stage.each_strategy:
+        return [Node(stage.name)]
+    return [Node(stage.name, strategy) for strategy in strategies]
+
+
+def _deps(stage: Stage, strategy: str, strategies: Sequence[str]) -> list[dg.AssetKey]:
+    by_name = {one.name: one for one in STAGES} | {
+        one.plural: one for one in STAGES if one.each_strategy
+    }
+    found: list[dg.AssetKey] = []
+    for name in (*stage.inputs, *stage.after):
+        other = by_name[name]
+        own = other.each_strategy and other.name == name
+        found += [asset_key(node) for node in nodes_of(other, [strategy] if own else strategies)]
+    return found
+
+
+def _kinds(stage: Stage) -> set[str]:
+    made_of = {FORMATS[part.ending] for part in stage.result.parts.values() if part.ending}
+    return set(stage.kinds) or made_of & {"parquet"} or made_of
+
+
+def freshness(settings: Settings) -> dg.FreshnessPolicy:
+    """Expect a report between each tick of the schedule and the next."""
+    ticks = dg.TimeWindowPartitionsDefinition(
+        start=dt.datetime(2024, 1, 1, tzinfo=dt.UTC),
+        fmt="%Y-%m-%dT%H:%M",
+        cron_schedule=settings.schedule,
+        timezone=settings.timezone,
+    )
+    window, shortest = ticks.get_first_partition_window(), dt.timedelta.max
+    for _ in range(N_TICKS):
+        if window is None:
+            break
+        shortest = min(shortest, window.end - window.start)
+        window = ticks.get_next_partition_window(window.end)
+    return dg.FreshnessPolicy.cron(
+        deadline_cron=settings.schedule, lower_bound_delta=shortest, timezone=settings.timezone
+    )
+
+
+def op_name(key: dg.AssetKey) -> str:
+    """Name of an asset's step: letters, digits, underscores."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", "__".join(key.path))
+
+
+def make_assets(
+    strategies: Sequence[str], partitions: dg.PartitionsDefinition[str], settings: Settings
+) -> list[dg.AssetsDefinition]:
+    """Make one asset a row of the graph, and one a strategy for rows that are made for each."""
+    policy, version, names = freshness(settings), code_version(), set[str]()
+    assets = []
+    for place, stage in enumerate(STAGES):
+        for node in nodes_of(stage, strategies):
+            key = asset_key(node)
+            spec = dg.AssetSpec(
+                key=key,
+                deps=_deps(stage, node.strategy, strategies),
+                group_name=stage.group,
+                kinds=_kinds(stage),
+                owners=[OWNER],
+                description=stage.title,
+                code_version=version,
+                partitions_def=partitions,
+                metadata={} if stage.columns is None else column_schema(stage.columns),
+                skippable=True,
+                freshness_policy=policy if stage.name == REPORT else None,
+            )
+            name = op_name(key)
+            while name in names:  # `a-b` and `a_b` are two strategies
+                name += "_"
+            names.add(name)
+            assets.append(_make_asset(node, spec, name, -place))
+    return assets
+
+
+def _make_asset(node: Node, spec: dg.AssetSpec, name: str, priority: int) -> dg.AssetsDefinition:
+    guard = checks.OF_STAGES.get(node.name)
+
+    # the order of the graph: a gold set with errors is found before anything is embedded
+    @dg.multi_asset(
+        name=name,
+        specs=[spec],
+        check_specs=[] if guard is None else [guard.spec(spec.key)],
+        op_tags={"dagster/priority": str(priority)},
+    )
+    def step(
+        context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]
+    ) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckResult]:
+        with clear_failures():
+            runner = evaluations.open(context.partition_key).runner
+            if node not in runner.nodes():
+                judged = [] if guard is None else [guard.unconfigured(spec.key)]
+                yield dg.MaterializeResult(metadata=UNCONFIGURED, check_results=judged)
+                return
+            try:
+                made = runner.one(node)
+            except InputError as error:
+                judged_error = None if guard is None else guard.on_error(runner, error, spec.key)
+                if judged_error is None:
+                    raise
+                yield judged_error
+                return
+            shown = describe(runner, made)
+            message = made.stage.failure(made.result)
+            if message:
+                raise dg.Failure(message, metadata=to_metadata(shown), allow_retries=False)
+            judged = [] if guard is None else [guard.judge(runner, shown, spec.key)]
+            yield dg.MaterializeResult(
+                metadata=to_metadata(shown),
+                data_version=dg.DataVersion(made.result.id),
+                check_results=judged,
+            )
+
+    return step
+
+
+def describe(runner: Runner, made: Made) -> Mapping[str, Any]:
+    """Describe a made result for people, with the corpus and gold set that it rests on."""
+    shown = {
+        "reused": made.reused,
+        **made.stage.describe(made.result),
+        "artifact": str(made.result.artifact.folder.resolve()),
+    }
+    below = runner.ancestors(made.node)
+    if Node("corpus_snapshot") in below:
+        shown["rev"] = runner.get(CorpusSnapshot).about.corpus_rev
+    if Node("gold_variants") in below:
+        shown["gold_hash"] = runner.get(GoldVariants).about.hash
+    return shown

@@ -1,1 +1,0 @@
-"""Assets, one file a group."""

@@ -1,0 +1,308 @@
+"""Promote, hold or roll back a candidate strategy, from paired values of a base and a candidate.
+
+A candidate is rolled back when it is more than 5 % worse and the 95 % interval excludes zero.
+It is promoted when the interval excludes a degradation of 5 % or more. Otherwise it is held,
+with the number of independent questions that would decide. The unit of inference is the group.
+"""
+
+import dataclasses
+import math
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.measures.intervals import RESAMPLES, clustered_interval
+from rag_eval.measures.paired import FEW_DIFFERING, paired_comparison
+from rag_eval.measures.ranking import as_codes
+from rag_eval.storage.hashing import text_hash
+
+Action = Literal["promote", "hold", "roll_back"]
+STAGES: Final = (10, 50, 100)
+"""Per cent of the questions that the candidate answers, one stage after the other."""
+MIN_GROUPS: Final = 30
+"""Fewest independent questions for a decision."""
+MAX_DEGRADATION: Final = 0.05
+POWER: Final = 0.8
+SEED: Final = 20_240_229
+
+_HEX_DIGITS = 13  # 52 bits: a float holds every value exactly
+_TIE = 1e-12  # smaller differences are rounding
+
+
+def assign(question_id: str, share: float, salt: str) -> bool:
+    """Tell whether the candidate answers a question while it answers `share` of all questions.
+
+    `question_id`: Stable id or text of the question. Equal ids are assigned equally.
+    `share`: From 0 to 1. A question that is assigned at 0.1 is assigned at 0.5 too.
+    `salt`: Name of the rollout. Another salt gives an independent assignment.
+
+    The first 52 bits of SHA-256 over salt, a zero byte and id, divided by 2 ** 52, are below
+    `share`.
+
+    Examples
+    --------
+    >>> assign("q17", 0.1, "hybrid"), assign("q17", 0.5, "hybrid")
+    (False, True)
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"share is {share}; accepted: 0 to 1")
+    return int(text_hash(f"{salt}\0{question_id}")[:_HEX_DIGITS], 16) / 16.0**_HEX_DIGITS < share
+
+
+class Reason(NamedTuple):
+    """A stable machine name, and one sentence with the figures."""
+
+    code: str
+    sentence: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision about a candidate, with its reasons and figures.
+
+    `action`: promote, hold or roll_back.
+    `reasons`: At least one.
+    `questions_needed`: Independent questions that would decide with 80 % power if the difference
+      stays the same; None if the action decides already, or if the number is unknown.
+    `figures`: n_questions, n_groups, n_unpaired, n_better, n_worse, n_tied; base, candidate (means)
+      with _low and _high; difference (candidate - base), degradation (relative, positive is worse),
+      each with _low and _high. None where a figure cannot be computed.
+    """
+
+    action: Action
+    reasons: tuple[Reason, ...]
+    questions_needed: int | None
+    figures: dict[str, float | int | None]
+
+
+def count_questions(spread: float, difference: float) -> int:
+    """Count the independent questions that tell a true difference from zero.
+
+    The power is 80 % and the test is two-sided at 5 %.
+
+    ``n = ((z[0.975] + z[0.8]) * spread / difference) ** 2 + z[0.975] ** 2 / 2``, where `spread` is
+    the standard deviation of the difference; the last part is for the t distribution.
+
+    References
+    ----------
+    Guenther (1981), Sample size formulas for normal theory t tests, The American Statistician 35.
+
+    Examples
+    --------
+    >>> count_questions(0.4, 0.1)
+    128
+    """
+    from scipy.stats import norm
+
+    z = float(norm.ppf(0.975))
+    return math.ceil(((z + float(norm.ppf(POWER))) * spread / difference) ** 2 + z**2 / 2)
+
+
+def decide(
+    base: ArrayLike,
+    candidate: ArrayLike,
+    groups: ArrayLike,
+    *,
+    higher_is_better: bool = True,
+    resamples: int = RESAMPLES,
+) -> Decision:
+    """Decide about a candidate.
+
+    `base`, `candidate`: `[n_questions]` values of the two strategies; NaN = not scored.
+    `groups`: `[n_questions]` group code of each question.
+    `higher_is_better`: Whether the measure improves as it rises.
+    `resamples`: Number of bootstrap resamples.
+
+    Raises `ValueError`: The shapes differ.
+
+    The interval of the difference is that of `paired_comparison`. The interval of the relative
+    degradation uses the linearised spread of the ratio of the two means.
+    """
+    left, right = np.asarray(base, dtype=np.float64), np.asarray(candidate, dtype=np.float64)
+    codes = as_codes(groups, "groups")
+    if not left.shape == right.shape == codes.shape:
+        raise ValueError(
+            f"shapes {left.shape}, {right.shape}, {codes.shape}; "
+            "accepted: one shape for base, candidate and groups"
+        )
+    paired = ~np.isnan(left) & ~np.isnan(right)
+    n_unpaired = int((~np.isnan(left) & np.isnan(right)).sum())
+    left, right, codes = left[paired], right[paired], codes[paired]
+    n_groups = len(np.unique(codes))
+    figures: dict[str, float | int | None] = {
+        "n_questions": len(left),
+        "n_groups": n_groups,
+        "n_unpaired": n_unpaired,
+    }
+    if not len(left):
+        return Decision(
+            "hold",
+            (Reason("too_few_questions", "no question was scored with both strategies"),),
+            None,
+            figures,
+        )
+    unit = not np.any(np.abs(right - left) > 1)
+    found = paired_comparison(
+        right,
+        left,
+        codes,
+        SEED,
+        flips=1,
+        resamples=resamples,
+        higher_is_better=higher_is_better,
+        unit_range=unit,
+    )
+    ends = float(found.ci_low[0]), float(found.ci_high[0])
+    worse, low, high = _degradation(
+        (left, right), codes, ends, higher_is_better=higher_is_better, resamples=resamples
+    )
+    degradation = _rounded(worse), _rounded(low), _rounded(high)
+    both = np.stack([left, right], axis=1)
+    mean = clustered_interval(
+        both, codes, SEED, resamples, unit_range=bool(((both >= 0) & (both <= 1)).all())
+    )
+    figures |= {
+        "n_better": int(found.n_better[0]),
+        "n_worse": int(found.n_worse[0]),
+        "n_tied": int(found.n_tied[0]),
+    }
+    for name, triple in (
+        ("base", (mean.value[0], mean.low[0], mean.high[0])),
+        ("candidate", (mean.value[1], mean.low[1], mean.high[1])),
+        ("difference", (found.delta[0], *ends)),
+        ("degradation", degradation),
+    ):
+        figures |= {
+            f"{name}{end}": _number(value)
+            for end, value in zip(("", "_low", "_high"), triple, strict=True)
+        }
+    surely_worse = ends[1] < 0 if higher_is_better else ends[0] > 0
+    action, reasons = _judge(figures, degradation, surely_worse=surely_worse)
+    needed = _questions_needed(degradation, n_groups) if action == "hold" else None
+    return Decision(action, reasons, needed, figures)
+
+
+def _degradation(
+    values: tuple[FloatArray, FloatArray],
+    groups: IntArray,
+    ends: tuple[float, float],
+    *,
+    higher_is_better: bool,
+    resamples: int,
+) -> tuple[float, float, float]:
+    """Compute the relative degradation and its interval; NaN if the base's mean is not positive."""
+    base, candidate = values
+    mean = float(base.mean())
+    if mean <= 0:
+        return math.nan, math.nan, math.nan
+    loss = base - candidate if higher_is_better else candidate - base
+    worse = float(loss.mean()) / mean
+    sums = np.bincount(
+        np.unique(groups, return_inverse=True)[1], weights=np.where(np.abs(loss) <= _TIE, 0.0, loss)
+    )
+    if np.count_nonzero(np.abs(sums) > _TIE) < FEW_DIFFERING:
+        # Use the interval of the difference: too few groups differ for a bootstrap.
+        low, high = (-ends[1], -ends[0]) if higher_is_better else ends
+        return worse, low / mean, high / mean
+    spread = paired_comparison(
+        (loss - worse * base) / mean,
+        np.zeros_like(loss),
+        groups,
+        SEED,
+        flips=1,
+        resamples=resamples,
+        unit_range=False,
+    )
+    return worse, worse + float(spread.ci_low[0]), worse + float(spread.ci_high[0])
+
+
+def _rounded(value: float) -> float:
+    """Round to twelve significant digits, so that binary rounding does not turn 5 % into more."""
+    return float(f"{float(value):.12g}")
+
+
+def _number(value: float) -> float | None:
+    return _rounded(value) if math.isfinite(value) else None
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.1f} %"
+
+
+def _judge(
+    figures: dict[str, float | int | None],
+    degradation: tuple[float, float, float],
+    *,
+    surely_worse: bool,
+) -> tuple[Action, tuple[Reason, ...]]:
+    worse, low, high = degradation
+    n, questions, unpaired = (
+        int(figures[name] or 0) for name in ("n_groups", "n_questions", "n_unpaired")
+    )
+    seen = f"on {questions} questions ({n} independent)"
+    shown = f"{_percent(worse)} [{_percent(low)}, {_percent(high)}]"
+    if n < MIN_GROUPS:
+        return "hold", (
+            Reason(
+                "too_few_questions",
+                f"{n} independent questions decide nothing; at least {MIN_GROUPS} are needed",
+            ),
+        )
+    if surely_worse and not worse <= MAX_DEGRADATION:  # NaN: the base scores 0
+        by = (
+            f"the base scores {figures['base']:g}"
+            if math.isnan(worse)
+            else f"by {shown}, more than {_percent(MAX_DEGRADATION)}"
+        )
+        return "roll_back", (
+            Reason("degraded", f"the candidate is worse {seen}: {by}; the interval excludes zero"),
+        )
+    reasons = []
+    if math.isnan(worse):
+        reasons.append(
+            Reason(
+                "no_base",
+                f"the base scores {figures['base']:g} {seen}; a relative degradation is undefined",
+            )
+        )
+    elif high >= MAX_DEGRADATION:
+        reasons.append(
+            Reason(
+                "not_excluded",
+                f"a degradation of {_percent(high)} is still possible {seen}: {shown}, "
+                "positive is worse",
+            )
+        )
+    if unpaired and unpaired >= MAX_DEGRADATION * (unpaired + questions):
+        reasons.append(
+            Reason(
+                "not_paired",
+                f"{unpaired} of {unpaired + questions} questions were scored with the base only",
+            )
+        )
+    if reasons:
+        return "hold", tuple(reasons)
+    return "promote", (
+        Reason(
+            "not_worse",
+            f"a degradation of {_percent(MAX_DEGRADATION)} or more is excluded {seen}: {shown}, "
+            "positive is worse",
+        ),
+    )
+
+
+def _questions_needed(degradation: tuple[float, float, float], n_groups: int) -> int | None:
+    """Count the independent questions that would decide if the degradation stays the same."""
+    from scipy.stats import t
+
+    worse, low, high = degradation
+    if n_groups < 2 or not math.isfinite(high - low):  # noqa: PLR2004 - one group has no spread
+        return None
+    spread = (high - low) / 2 / float(t.ppf(0.975, n_groups - 1)) * math.sqrt(n_groups)
+    difference = worse if worse > MAX_DEGRADATION else MAX_DEGRADATION - max(worse, 0.0)
+    if difference <= _TIE:
+        return None
+    needed = max(count_questions(spread, difference), MIN_GROUPS)
+    return needed if needed > n_groups else None

@@ -1,0 +1,255 @@
+"""Faithfulness through ragas. The only file that imports ragas, and only when it is asked for."""
+
+import asyncio
+import hashlib
+import math
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.measures.answers import AnswerRecord
+from rag_eval.measures.intervals import RESAMPLES, clustered_interval
+
+_REQUESTS = 2
+"""ragas asks twice about a sample: for the statements, and for their verdicts."""
+
+MakeMetric = Callable[[Any], Any]
+"""Client of the endpoint -> ragas' metric."""
+
+
+class Sample(NamedTuple):
+    """One question for ragas; `response` is None where it was not answered."""
+
+    query_id: str
+    user_input: str
+    response: str | None
+    retrieved_contexts: Sequence[str]
+
+
+class Limits(NamedTuple):
+    """Options of the calls to the judge."""
+
+    concurrency: int = 4
+    """Samples judged at a time."""
+    requests_per_minute: int = 0
+    """0 is no limit."""
+    attempts: int = 2
+    """Times that a sample is tried; the client itself tries a request again after 429 and 5xx."""
+    backoff_s: float = 0.5
+    """Wait before the second attempt; doubles each time."""
+    timeout_s: float = 120.0
+    """For one attempt at one sample."""
+
+
+class Faithfulness(NamedTuple):
+    """Scores of ragas for every question, [n]."""
+
+    value: FloatArray
+    """In [0, 1]; NaN where the question was not asked about, or the judge failed."""
+    eligible: BoolArray
+    """Question, answer and retrieved contexts are there."""
+    sampled: BoolArray
+    """Eligible and in the sample."""
+    failure: list[str]
+    """Why a sampled question has no value: `nan`, `timeout`, `refused`, ...; else empty."""
+
+
+def is_sampled(query_id: str, rate: float) -> bool:
+    """Whether a question is in the sample of this rate, by the hash of its id.
+
+    A larger rate keeps every question of a smaller one.
+
+    Examples
+    --------
+    >>> [is_sampled("q1", rate) for rate in (0.0, 1.0)]
+    [False, True]
+    """
+    return int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:8]) < rate * 2**64
+
+
+def judge_faithfulness(
+    samples: Sequence[Sample],
+    make_client: Callable[[], Any],
+    model: str,
+    *,
+    rate: float = 1.0,
+    limits: Limits | None = None,
+    options: Mapping[str, float | int] | None = None,
+) -> Faithfulness:
+    """Ask ragas' Faithfulness about a deterministic sample of the questions.
+
+    ragas splits an answer into statements and asks which of them follow from the contexts; the
+    value is their share. It gives NaN when there is no statement or no verdict. That is a failure,
+    counted as such, and never 0 or left out in silence.
+
+    Parameters
+    ----------
+    samples
+        One a question.
+    make_client
+        Makes the `openai.AsyncOpenAI` of an endpoint. It is called once, in the thread and event
+        loop that use the client, which is closed there.
+    model
+        Name of the model.
+    rate
+        Share of the questions (`ragas_sample_rate`).
+    limits
+        How the judge is called.
+    options
+        More for `ragas.llms.llm_factory`: temperature, max_tokens.
+    """
+    eligible = np.array(
+        [
+            bool(
+                sample.user_input.strip()
+                and (sample.response or "").strip()
+                and sample.retrieved_contexts
+            )
+            for sample in samples
+        ],
+        dtype=bool,
+    )
+    drawn = [is_sampled(sample.query_id, rate) for sample in samples]
+    sampled = eligible & np.array(drawn, dtype=bool)
+    value, failure = np.full(len(samples), np.nan), [""] * len(samples)
+    chosen = np.flatnonzero(sampled).tolist()
+    if chosen:
+        make_metric = _import_ragas(model, options or {})
+        asked = _ask_all(
+            [samples[at] for at in chosen], make_client, make_metric, limits or Limits()
+        )
+        # use a new thread: the caller may run an event loop, and a client belongs to one loop
+        with ThreadPoolExecutor(1) as pool:
+            results = pool.submit(asyncio.run, asked).result()
+        for at, (score, reason) in zip(chosen, results, strict=True):
+            value[at], failure[at] = score, reason
+    return Faithfulness(value, eligible, sampled, failure)
+
+
+def faithfulness_record(
+    found: Faithfulness, groups: IntArray, seed: int, resamples: int = RESAMPLES
+) -> AnswerRecord:
+    """Average over the questions that the judge gave a value; count its failures in `n_failed`.
+
+    A failure of the judge says nothing about the answer, so it is not a 0. `n_ineligible` holds it
+    with what was not sampled.
+    """
+    scored = ~np.isnan(found.value)
+    interval = clustered_interval(found.value, groups, seed, resamples)
+    n_scored = int(scored.sum())
+    failures = Counter(filter(None, found.failure))
+    reason = ""
+    if failures and not n_scored:
+        listed = ", ".join(f"{name} {count}" for name, count in sorted(failures.items()))
+        reason = f"every call of the judge failed: {listed}"
+    elif not n_scored:
+        reason = "no answer was in the sample"
+    value, low, high = (float(part[0]) for part in interval)
+    return AnswerRecord(
+        "faithfulness",
+        value,
+        low,
+        high,
+        n_attempted=len(scored),
+        n_scored=n_scored,
+        n_failed=failures.total(),
+        n_ineligible=len(scored) - n_scored,
+        n_units=n_scored,
+        n_groups=len(np.unique(groups[scored])),
+        reason=reason,
+    )
+
+
+def _import_ragas(model: str, options: Mapping[str, float | int]) -> MakeMetric:
+    """Import ragas in the caller's thread."""
+    from rag_eval.core.settings import telemetry_off
+
+    telemetry_off()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its dependencies deprecate each other
+        from ragas.llms import llm_factory
+        from ragas.metrics.collections import Faithfulness as Metric
+    return lambda client: Metric(llm=llm_factory(model, client=client, **options))
+
+
+async def _ask_all(
+    samples: list[Sample],
+    make_client: Callable[[], Any],
+    make_metric: MakeMetric,
+    limits: Limits,
+) -> list[tuple[float, str]]:
+    slots, pace = asyncio.Semaphore(limits.concurrency), _Pace(limits.requests_per_minute)
+    async with make_client() as client:
+        metric = make_metric(client)
+
+        async def ask(sample: Sample) -> tuple[float, str]:
+            async with slots:
+                return await _ask(metric, sample, limits, pace)
+
+        return await asyncio.gather(*map(ask, samples))
+
+
+async def _ask(metric: Any, sample: Sample, limits: Limits, pace: "_Pace") -> tuple[float, str]:
+    """Return value and failure of one sample."""
+    failure = ""
+    for attempt in range(limits.attempts):
+        if attempt:
+            await asyncio.sleep(limits.backoff_s * 2 ** (attempt - 1))
+        await pace.wait()
+        try:
+            call = metric.ascore(
+                user_input=sample.user_input,
+                response=sample.response,
+                retrieved_contexts=list(sample.retrieved_contexts),
+            )
+            score = float((await asyncio.wait_for(call, limits.timeout_s)).value)
+        except Exception as error:  # noqa: BLE001 - whatever the judge raises fails this sample only
+            failure = _failure_name(error)
+            continue
+        if math.isfinite(score) and 0 <= score <= 1:
+            return score, ""
+        failure = "nan"
+    return math.nan, failure
+
+
+_FAILURES = {
+    "TimeoutError": "timeout",
+    "APITimeoutError": "timeout",
+    "RateLimitError": "rate_limited",
+    "APIStatusError": "refused",
+    "APIConnectionError": "connection",
+    "InstructorError": "invalid_reply",
+    "InstructorRetryException": "invalid_reply",
+    "ValidationError": "invalid_reply",
+    "JSONDecodeError": "invalid_reply",
+    "IncompleteOutputException": "invalid_reply",
+}
+"""Class of an error or of its cause -> name of the failure; the first that fits counts."""
+
+
+def _failure_name(error: BaseException) -> str:
+    """Name a failure without the text of the reply, which is untrusted."""
+    links = [link for link in (error, error.__cause__, error.__context__) if link is not None]
+    classes = {cls.__name__ for link in links for cls in type(link).__mro__}
+    fitting = (name for cls, name in _FAILURES.items() if cls in classes)
+    return next(fitting, type(error).__name__)
+
+
+class _Pace:
+    """Starts samples no faster than the endpoint's limit of requests allows."""
+
+    def __init__(self, requests_per_minute: int) -> None:
+        self._gap = 60 * _REQUESTS / requests_per_minute if requests_per_minute else 0.0
+        self._next = 0.0
+
+    async def wait(self) -> None:
+        if self._gap:
+            now = asyncio.get_running_loop().time()
+            start = max(now, self._next)
+            self._next = start + self._gap
+            await asyncio.sleep(start - now)

@@ -1,0 +1,1089 @@
+"""Stages of the answers: answers, verdicts on citations, measures, files and traces."""
+
+import dataclasses
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.answers.chat import ChatCache, ChatClient, Usage, async_client
+from rag_eval.answers.evidence import Library, PreflightRecord, Question, apply_override
+from rag_eval.answers.extractive import Extractive, TermWeights
+from rag_eval.answers.recorded import RecordedAnswers
+from rag_eval.answers.runner import Rejected, Tools, answer_questions
+from rag_eval.citations.matching import CitationMatch, Spans, Words, coverage, match_citations
+from rag_eval.citations.payload import LiveIndex, Verdicts, citation_records, validate
+from rag_eval.citations.traces import Trace, write_log, write_traces
+from rag_eval.core import config as settings_of
+from rag_eval.core.config import GoldSetConfig
+from rag_eval.core.errors import Embedding, InputError, Problem, quoted
+from rag_eval.core.frames import ANSWERS, FrameSchema, schema
+from rag_eval.core.settings import Endpoint
+from rag_eval.core.strategy import Identity
+from rag_eval.core.types import (
+    Answer,
+    CitedSpan,
+    Evidence,
+    Offsets,
+    RetrievalMetadata,
+    RetrievalResult,
+    ScoredChunk,
+    snippet,
+)
+from rag_eval.corpus.analyzer import ANALYZER, count_tokens
+from rag_eval.corpus.loaders.recorded import read_outputs
+from rag_eval.corpus.masking import shown
+from rag_eval.gold.files import ORIGINAL
+from rag_eval.measures import ragas
+from rag_eval.measures.answers import AnswerRecord, AnswerResults
+from rag_eval.measures.answers import answer_measures as measure
+from rag_eval.measures.groundedness import (
+    CODE,
+    DocumentFrequencies,
+    Gap,
+    Purpose,
+    document_frequencies,
+    groundedness,
+    retrieval_gaps,
+)
+from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldArrays, GoldVariants
+from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.measures import BOOTSTRAP_SEED, Runs, StabilityMeasures, number
+from rag_eval.pipeline.retrieval import (
+    RestatedPassages,
+    StrategyRun,
+    open_index,
+    withheld_chunks,
+)
+from rag_eval.pipeline.runner import (
+    AGAIN,
+    Result,
+    Table,
+    Work,
+    count_undefined,
+    file_part,
+    frame_part,
+    json_part,
+)
+from rag_eval.reporting.metrics_report import Outgoing, outgoing_record, outgoing_row
+from rag_eval.retrieval.service import Payloads, Rank
+from rag_eval.retrieval.synonyms import Expansion
+from rag_eval.storage.hashing import digest, file_hash
+from rag_eval.storage.sql import open_store
+
+# ---- Conversion between answers and three flat frames.
+
+CITED = schema(
+    "cited",
+    query_id=("str", "the question"),
+    segment=("int", "answer sentence that it supports, from 0; -1 = the answer as a whole"),
+    evidence=("int", "place in the question's evidence, from 0; -1 = not among it"),
+    doc_id=("str", "the cited document, as cited"),
+    start=("int", "first character in the document's text; -1 where unknown"),
+    end=("int", "one past the last character; -1 where unknown"),
+    quote=("str", "the quoted text; empty where it quotes nothing"),
+)
+_PAYLOAD = {
+    **dict.fromkeys(("doc_id", "section_id", "snippet_id", "source_url"), "str"),
+    "tokens": "int",
+    **dict.fromkeys(("index_hash", "embed_model", "analyzer", "rev", "text"), "str"),
+    **dict.fromkeys(("score_raw", "score_norm"), "float"),
+    **dict.fromkeys(("k_pos", "k_final"), "int"),
+}
+"""Fields of a citation payload -> kind of their column."""
+EVIDENCE = schema(
+    "evidence",
+    query_id=("str", "the question"),
+    token=("str", "how an answer cites it"),
+    kind=("str", "the preflight that found it"),
+    first_line=("int", "from 1"),
+    last_line=("int", "included"),
+    **{name: (kind, "citation payload") for name, kind in _PAYLOAD.items()},
+    rerank_score=("float", "citation payload; NaN where no rerank ran"),
+    start=("int", "offsets of the payload"),
+    end=("int", "offsets of the payload"),
+    unit=("str", "offsets of the payload"),
+)
+_DTYPES = {"str": "str", "int": "int64", "float": "float64", "bool": "bool", "list": "object"}
+
+
+_DTYPES = {"str": "str", "int": "int64", "float": "float64", "bool": "bool", "list": "object"}
+_MAYBE = ("signal", "delta_s", "confidence")
+"""Fields that an answer may leave empty."""
+
+
+def _frame(schema: FrameSchema, rows: list[dict[str, Any]]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=list(schema.columns))
+    kinds = {name: _DTYPES[column.kind] for name, column in schema.columns.items()}
+    return schema.check(frame.astype(kinds))
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def to_frames(answers: Sequence[Answer]) -> dict[str, pd.DataFrame]:
+    """Make the frames `answers`, `cited` and `evidence`, in the order of the answers."""
+    rows = [
+        {name: getattr(answer, name) for name in ANSWERS.columns}
+        | {name: _or_nan(getattr(answer, name)) for name in _MAYBE}
+        | {"codes": list(answer.codes)}
+        for answer in answers
+    ]
+    cited = [
+        {"query_id": answer.query_id, **dataclasses.asdict(span)}
+        for answer in answers
+        for span in answer.citations
+    ]
+    evidence = [
+        {
+            "query_id": answer.query_id,
+            **{name: getattr(item, name) for name in ("token", "kind", "first_line", "last_line")},
+            **{name: getattr(item.chunk, name) for name in _PAYLOAD},
+            "rerank_score": _or_nan(item.chunk.rerank_score),
+            **dataclasses.asdict(item.chunk.offsets),
+        }
+        for answer in answers
+        for item in answer.evidence
+    ]
+    return {
+        "answers": _frame(ANSWERS, rows),
+        "cited": _frame(CITED, cited),
+        "evidence": _frame(EVIDENCE, evidence),
+    }
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = frame.to_dict("records")  # type: ignore[assignment]  # by name
+    return rows
+
+
+def _read_evidence(row: Mapping[str, Any]) -> Evidence:
+    rerank = row["rerank_score"]
+    chunk = ScoredChunk(
+        **{name: row[name] for name in _PAYLOAD},
+        offsets=Offsets(row["start"], row["end"], row["unit"]),
+        rerank_score=None if math.isnan(rerank) else rerank,
+    )
+    return Evidence(row["token"], chunk, row["kind"], row["first_line"], row["last_line"])
+
+
+def from_frames(answers: pd.DataFrame, cited: pd.DataFrame, evidence: pd.DataFrame) -> list[Answer]:
+    """Read the answers back from their frames."""
+    spans: dict[str, list[CitedSpan]] = {}
+    for row in _rows(cited):
+        spans.setdefault(row.pop("query_id"), []).append(CitedSpan(**row))
+    items: dict[str, list[Evidence]] = {}
+    for row in _rows(evidence):
+        items.setdefault(row["query_id"], []).append(_read_evidence(row))
+    found = []
+    for row in _rows(answers):
+        query_id = row["query_id"]
+        own = {name: None if math.isnan(row[name]) else row[name] for name in _MAYBE}
+        own |= {"codes": tuple(row["codes"]), "citations": tuple(spans.get(query_id, ()))}
+        found.append(Answer(**{**row, **own}, evidence=tuple(items.get(query_id, ()))))
+    return found
+
+
+# ---- Stage `answers`: answer every question from the evidence of one strategy.
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerFacts:
+    """Facts for the report on the answers; `hash` identifies answers and citations."""
+
+    strategy: str
+    modes: list[str]
+    embedding: str
+    counts: dict[str, int]
+    hash: str
+    model: str
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerUsage(Usage):
+    """Usage of the endpoint in this run; `cost_per_1k` is the uncached cost of 1,000 questions."""
+
+    n_questions: int
+    cost_per_1k: float
+
+
+@dataclasses.dataclass(frozen=True)
+class StatedPayload:
+    """A payload in a recorded output for the citation at `place`."""
+
+    place: int
+    payload: dict[str, Any]
+
+
+class AnswerSet(Result):
+    """Answers to every question.
+
+    Attributes
+    ----------
+    answers, cited, evidence
+        ANSWERS, CITED and EVIDENCE frames.
+    stated
+        query_id -> payloads of a recorded output.
+    events
+        Event lines.
+    usage
+        Usage of the model; None without one.
+    """
+
+    answers: pd.DataFrame = frame_part()
+    cited: pd.DataFrame = frame_part()
+    evidence: pd.DataFrame = frame_part()
+    preflights: list[PreflightRecord] = json_part()
+    rejected: list[Rejected] = json_part()
+    stated: dict[str, list[StatedPayload]] = json_part()
+    events: bytes = file_part("events.log")
+    about: AnswerFacts = json_part()
+    usage: AnswerUsage | None = json_part(volatile=True, default=None)
+
+    def read(self) -> list[Answer]:
+        """Return the answers in the order of the questions."""
+        return from_frames(self.answers, self.cited, self.evidence)
+
+
+def has_answers(config: GoldSetConfig) -> bool:
+    """Tell whether a gold set configures answers."""
+    return config.answers is not None
+
+
+def _answers_config(config: GoldSetConfig) -> settings_of.Answers:
+    if config.answers is None:
+        raise RuntimeError("the gold set configures no answers")
+    return config.answers
+
+
+def _list_questions(config: GoldSetConfig, gold: GoldVariants) -> list[Question]:
+    queries, answers = gold.queries, _answers_config(config)
+    return [
+        Question(query_id, text, apply_override(answers, gold.overrides.get(query_id)))
+        for query_id, text in zip(
+            queries["query_id"].tolist(), queries["text"].tolist(), strict=True
+        )
+    ]
+
+
+def _answers_embedding(config: GoldSetConfig, strategy: str) -> Embedding:
+    """Choose the embedding that compares sentences.
+
+    It is the configured one, else the strategy's, else lsa-256.
+    """
+    spec = next(spec for spec in config.strategies if spec.name == strategy)
+    own = _answers_config(config).embedding or config.base_of(spec).embeds_with
+    return Embedding(model="lsa-256") if own is None or own.vectors is not None else own
+
+
+def _find_endpoint(work: Work, name: str | None, field: str, reason: str) -> Endpoint:
+    endpoints = work.settings.endpoints
+    if name is None or name not in endpoints:
+        known = ", ".join(sorted(endpoints)) or "none is enabled; see RAG_EVAL_ENDPOINTS"
+        found = name or "nothing"
+        raise InputError(
+            Problem("unknown_endpoint", reason, field=field, found=found, accepted=known)
+        )
+    return endpoints[name]
+
+
+class StoredRetrieval:
+    """Rankings of one strategy under its first seed, by wording.
+
+    Nothing is searched again. The chunks come with the payloads that an answer can cite.
+    """
+
+    def __init__(
+        self,
+        run: StrategyRun,
+        chunks: pd.DataFrame,
+        documents: pd.DataFrame,
+        variants: pd.DataFrame,
+    ) -> None:
+        self.about, seed = run.about, run.about.seeds[0]
+        rows = run.run[run.run["seed"] == seed].sort_values(["variant", "k_final"], kind="stable")
+        failed = run.failed
+        names = ("chunk", "k_pos", "k_final", "score_raw", "score_norm", "rerank_score")
+        self._columns = {name: rows[name].to_numpy() for name in names}
+        self._bounds = np.searchsorted(rows["variant"].to_numpy(), np.arange(len(variants) + 1))
+        self._failed = set(failed.loc[failed["seed"] == seed, "variant"].tolist())
+        self._variant_of: dict[str, int] = {}
+        for row, text in enumerate(variants["text"].tolist()):
+            self._variant_of.setdefault(text, row)
+        units = run.units
+        if units is not None:  # a unit that equals a chunk becomes that chunk
+            own, ids = units["chunk"].to_numpy(), chunks["chunk_id"].to_numpy(dtype=object)
+            names_of_units = units["unit_id"].to_numpy(dtype=object)
+            chunks = units.assign(
+                chunk_id=np.where(own >= 0, ids[np.maximum(own, 0)], names_of_units),
+                tokens=[count_tokens(text) for text in units["text"]],
+            )
+        self._payloads = Payloads(chunks, documents)
+
+    def __call__(self, queries: Sequence[str], top_k: int) -> list[RetrievalResult | None]:
+        """Return the first top_k chunks of each wording; None after a failed retrieval."""
+        return [self._result(self._variant_of[query], top_k) for query in queries]
+
+    def _result(self, variant: int, top_k: int) -> RetrievalResult | None:
+        if variant in self._failed:
+            return None
+        low, high = int(self._bounds[variant]), int(self._bounds[variant + 1])
+        chunks = tuple(self._chunk(place) for place in range(low, min(high, low + top_k)))
+        return RetrievalResult(chunks, RetrievalMetadata(self.about.name, 0.0, high - low))
+
+    def _chunk(self, place: int) -> ScoredChunk:
+        value = {name: column[place] for name, column in self._columns.items()}
+        rerank = float(value["rerank_score"])
+        rank = Rank(
+            float(value["score_raw"]),
+            float(value["score_norm"]),
+            int(value["k_pos"]),
+            int(value["k_final"]),
+            None if np.isnan(rerank) else rerank,
+        )
+        index = Identity(self.about.index_hash, self.about.embed_model)
+        return self._payloads.scored(int(value["chunk"]), index, rank)
+
+
+def _make_extractor(work: Work, admitted: AdmittedChunks, strategy: str) -> tuple[Extractive, str]:
+    """Make the extractive answerer of the corpus, and name its embedding."""
+    config, answers = work.config, _answers_config(work.config)
+    source = open_index(work.evaluation, admitted).index.source(
+        _answers_embedding(config, strategy)
+    )
+    chunks = admitted.chunks
+    columns = chunks["title"].tolist(), chunks["text"].tolist()
+    indexed = [f"{title} {text}".strip() for title, text in zip(*columns, strict=True)]
+    spec = config.base_of(next(spec for spec in config.strategies if spec.name == strategy))
+    extractor = Extractive(
+        lambda sentences: source.text_vectors(list(sentences)),
+        embedding="lsa" if (source.spec.model or "").startswith("lsa-") else "sentence",
+        max_sentences=answers.max_sentences,
+        abstain_below=answers.abstain_below,
+        term_weights=TermWeights.of_texts(indexed),
+        expansion=None if spec.synonyms is None else Expansion.load(spec.synonyms),
+    )
+    return extractor, source.model
+
+
+def _recorded_path(work: Work) -> Path | None:
+    recorded = _answers_config(work.config).recorded
+    return None if recorded is None else work.base / recorded
+
+
+def identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> object:
+    """Identify the recorded outputs; AGAIN when a model or a validator decides.
+
+    Known replies come from the cache, and failed requests are repeated. The code of a validator may
+    have changed.
+    """
+    modes = {one.settings.mode for one in _list_questions(work.config, gold_variants)}
+    if "llm" in modes or _answers_config(work.config).validators:
+        return AGAIN
+    path = _recorded_path(work)
+    return file_hash(path) if path is not None and path.is_file() else ""
+
+
+def answers_hash(frames: Mapping[str, pd.DataFrame]) -> str:
+    """Hash the answers and citations without token counts, which depend on the cache."""
+    answers = frames["answers"].drop(columns=["tokens_in", "tokens_out"])
+    parts = (answers, frames["cited"], frames["evidence"])
+    return digest([part.to_json(orient="split") for part in parts])
+
+
+def answer_gold_set(
+    work: Work,
+    *,
+    runs: dict[str, StrategyRun],
+    corpus_snapshot: CorpusSnapshot,
+    admitted_chunks: AdmittedChunks,
+    gold_variants: GoldVariants,
+    restated_passages: RestatedPassages,
+) -> AnswerSet:
+    """Answer every question in its own wording.
+
+    Raises
+    ------
+    InputError
+        A mode, validator, endpoint or file cannot be used, or a question has no evidence and
+        `strict_fail_on_empty_evidence` is on.
+    """
+    config, answers = work.config, _answers_config(work.config)
+    strategy = answers.strategy or config.primary_strategy
+    questions = _list_questions(config, gold_variants)
+    modes = {question.settings.mode for question in questions}
+    documents, chunks = corpus_snapshot.documents, admitted_chunks.chunks
+    stored = StoredRetrieval(runs[strategy], chunks, documents, gold_variants.variants)
+    identity = {"index_hash": stored.about.index_hash, "embed_model": stored.about.embed_model}
+    reason = "the settings enable no chat endpoint of this name"
+    endpoint = (
+        _find_endpoint(work, answers.endpoint, "answers.endpoint", reason)
+        if "llm" in modes
+        else None
+    )
+    chat = ChatClient(endpoint, ChatCache(open_store(work.settings))) if endpoint else None
+    extract, embedding = None, ""
+    if "deterministic" in modes:
+        extract, embedding = _make_extractor(work, admitted_chunks, strategy)
+    path = _recorded_path(work)
+    recorded: dict[str, Answer] | None = None
+    stated: dict[str, list[StatedPayload]] = {}
+    if "recorded" in modes and path is not None:
+        maker = RecordedAnswers(documents, chunks, **identity)
+        asked = {one.query_id for one in questions if one.settings.mode == "recorded"}
+        recorded = {}
+        for output in read_outputs(path):
+            if output.query_id in asked:
+                recorded[output.query_id], payloads = maker.answer(output)
+                if payloads:
+                    stated[output.query_id] = [
+                        StatedPayload(place, dict(payload)) for place, payload in payloads.items()
+                    ]
+    tools = Tools(
+        Library(documents, corpus_snapshot.sections, chunks, **identity),
+        stored,
+        withheld_chunks(config, gold_variants, admitted_chunks, restated_passages),
+        extract,
+        chat,
+        recorded,
+        endpoint.concurrency if endpoint else 1,
+    )
+    title, n = f"Answering ({', '.join(sorted(modes))})", len(questions)
+    with work.progress.step(title, n, "questions") as advance:
+        made = answer_questions(questions, answers, tools, lambda: advance(1))
+    frames, usage = to_frames(made.answers), None
+    if chat is not None:
+        paid = chat.usage()
+        per_1k = 1000 * (paid.cost + paid.saved_cost) / max(n, 1)
+        usage = AnswerUsage(**dataclasses.asdict(paid), n_questions=n, cost_per_1k=per_1k)
+    return AnswerSet(
+        answers=frames["answers"],
+        cited=frames["cited"],
+        evidence=frames["evidence"],
+        preflights=list(made.preflights),
+        rejected=list(made.rejected),
+        stated=stated,
+        events="".join(f"{line}\n" for line in made.events).encode(),
+        about=AnswerFacts(
+            strategy=strategy,
+            modes=sorted(modes),
+            embedding=embedding,
+            counts=made.counts,
+            hash=answers_hash(frames),
+            model=endpoint.model if endpoint else "",
+        ),
+        usage=usage,
+    )
+
+
+def describe_answers(result: AnswerSet) -> dict[str, Any]:
+    """Show the modes and the counts."""
+    about = result.about
+    return {
+        "strategy": about.strategy,
+        "modes": ", ".join(about.modes),
+        "embedding": about.embedding or "none",
+        "model": about.model or "none",
+        **{name.replace(".", "_"): count for name, count in about.counts.items()},
+    }
+
+
+# ---- Stage `citations`: check every citation against the live index, and match it with the gold.
+
+
+@dataclasses.dataclass(frozen=True)
+class CitationFacts:
+    """Citations by code, and their number."""
+
+    codes: dict[str, int]
+    n_citations: int
+
+
+class CitationSet(Result):
+    """Verdicts on every citation.
+
+    Attributes
+    ----------
+    citations
+        One row per citation, in the order of the answers: code, field, and correctness.
+    records
+        The records of citations.jsonl.
+    per_question
+        In the order of the questions: n_cited, n_valid, n_correct, n_due, n_gold, n_gold_matched,
+        coverage.
+    """
+
+    citations: pd.DataFrame = frame_part()
+    records: list[dict[str, Any]] = json_part()
+    per_question: pd.DataFrame = frame_part()
+    about: CitationFacts = json_part()
+
+
+Records = list[dict[str, Any]]
+
+
+def stated_records(
+    answers: Sequence[Answer], placed: Records, stated: Mapping[str, Sequence[StatedPayload]]
+) -> Records:
+    """Replace the records of citations that have a payload from the system itself.
+
+    A valid payload outside the evidence of the answer is marked `in_evidence: false`. An invalid
+    payload stays, so that its first broken rule is reported.
+    """
+    found = list(placed)
+    start = 0
+    for answer in answers:
+        for one in stated.get(answer.query_id, ()):
+            # A domain validator may have rejected the answer with its citations.
+            if one.place < len(answer.citations):
+                span = answer.citations[one.place]
+                record = {"segment": span.segment, **one.payload, "query_id": answer.query_id}
+                if span.segment >= 0:  # the marker names the sentence that it supports
+                    record["segment"] = span.segment
+                record.pop("number", None)
+                if span.evidence < 0 and not validate([record]).failures[0]:
+                    record["in_evidence"] = False
+                found[start + one.place] = record
+        start += len(answer.citations)
+    return found
+
+
+def with_units(chunks: pd.DataFrame, units: pd.DataFrame) -> pd.DataFrame:
+    """Append the units of an external retriever that have a place in a document to the chunks."""
+    placed = units[(units["start"] >= 0) & (units["chunk"] < 0)].assign(chunk_id=units["unit_id"])
+    return pd.concat([chunks, placed.reindex(columns=chunks.columns)], ignore_index=True)
+
+
+def check_citations(
+    work: Work,
+    *,
+    answers: AnswerSet,
+    runs: dict[str, StrategyRun],
+    corpus_snapshot: CorpusSnapshot,
+    admitted_chunks: AdmittedChunks,
+    gold_variants: GoldVariants,
+) -> CitationSet:
+    """Validate and match every citation.
+
+    When only the contexts of recorded outputs are available, the index, analyzer and revisions of
+    the system are unknown. A stated payload is then checked by itself, and its place against the
+    contexts.
+
+    Raises
+    ------
+    InputError
+        `analyzer_mismatch`: a stated payload has another analyzer than the index.
+    """
+    pairs = _answers_config(work.config).cross_section_allowed
+    with work.progress.step("Checking citations"):
+        found, chunks = answers.read(), admitted_chunks.chunks
+        placed = [
+            record
+            for answer in found
+            for record in citation_records(answer.query_id, answer.citations, answer.evidence)
+        ]
+        records = stated_records(found, placed, answers.stated)
+        units = runs[answers.about.strategy].units
+        if units is not None:
+            chunks = with_units(chunks, units)
+        hashes = {run.about.index_hash for run in runs.values()}
+        documents = corpus_snapshot.documents
+        live = LiveIndex(documents, corpus_snapshot.sections, chunks, hashes, ANALYZER)
+        if work.config.corpus.has_whole_documents:
+            verdicts = validate(records, live, pairs)
+        else:
+            verdicts = validate(placed, live, pairs).joined(validate(records, None, pairs))
+        if verdicts.fail_fast:
+            _refuse_analyzer(records, verdicts)
+        cited, per_question = _match(gold_variants, found, verdicts, live)
+    codes = {code: n for code, n in verdicts.counts.items() if n} if records else {}
+    return CitationSet(
+        citations=cited,
+        records=records,
+        per_question=per_question,
+        about=CitationFacts(codes, len(records)),
+    )
+
+
+def describe_citations(result: CitationSet) -> dict[str, Any]:
+    """Show the citations by code."""
+    codes = [{"code": code, "n": count} for code, count in result.about.codes.items()]
+    return {"n_citations": result.about.n_citations, "codes": Table(("code", "n"), codes)}
+
+
+def _refuse_analyzer(records: Records, verdicts: Verdicts) -> NoReturn:
+    """Raise the error that ends the run.
+
+    With another analyzer on the read path, no citation can be trusted.
+    """
+    n = verdicts.counts["analyzer_mismatch"]
+    record = next(
+        record
+        for record, found in zip(records, verdicts.failures, strict=True)
+        if any(code == "analyzer_mismatch" for code, _ in found)
+    )
+    first, found = (quoted(str(record.get(name))) for name in ("query_id", "analyzer"))
+    message = (
+        f"{n} citations were made with another analyzer, the first for question {first}; "
+        "align the analyzers"
+    )
+    raise InputError(
+        Problem("analyzer_mismatch", message, field="analyzer", found=found, accepted=ANALYZER)
+    )
+
+
+def _match(
+    gold: GoldVariants, found: list[Answer], verdicts: Verdicts, live: LiveIndex
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Make a row for each citation and one for each question."""
+    queries, spans = gold.queries, gold.spans
+    flat = [(answer.query_id, span) for answer in found for span in answer.citations]
+    rows = pd.DataFrame(
+        {
+            "query_id": [query_id for query_id, _ in flat],
+            "segment": np.array([span.segment for _, span in flat], dtype=np.int64),
+            "doc_id": [span.doc_id for _, span in flat],
+            "start": np.array([span.start for _, span in flat], dtype=np.int64),
+            "end": np.array([span.end for _, span in flat], dtype=np.int64),
+        }
+    ).astype({"query_id": "str", "doc_id": "str"})
+    # Only documents that are cited or gold, so that other texts are not analyzed.
+    named = sorted({*rows["doc_id"], *spans["doc_id"]} & live.texts.keys())
+    codes = pd.Index(queries["query_id"]), pd.Index(named, dtype="object")
+
+    def encode(frame: pd.DataFrame) -> Spans:
+        ids = (pd.Index(frame[name], dtype="object") for name in ("query_id", "doc_id"))
+        query, doc = (code.get_indexer(own) for code, own in zip(codes, ids, strict=True))
+        places = (frame[name].to_numpy(dtype=np.int64) for name in ("start", "end"))
+        return Spans(query.astype(np.int64), doc.astype(np.int64), *places)
+
+    cited, wanted, valid = encode(rows), encode(spans), verdicts.valid
+    owed = queries["answerable"].to_numpy(dtype=bool)
+    match = match_citations(cited, valid, wanted, len(queries), owed)
+    words = Words.of([live.texts[doc] for doc in named])
+    covered = coverage(cited, valid, wanted, words, len(queries))
+    verdict = {"code": list(verdicts.codes), "field": list(verdicts.fields)}
+    rows = rows.assign(**verdict).astype({"code": "str", "field": "str"})
+    return rows.assign(correct=match.correct), _per_question(queries["query_id"], match, covered)
+
+
+def _per_question(query_ids: pd.Series, match: CitationMatch, covered: np.ndarray) -> pd.DataFrame:
+    names = ("n_cited", "n_valid", "n_correct", "n_due", "n_gold", "n_gold_matched")
+    # A gold span that the corpus lacks has no words. It counts as missed.
+    missed = np.isnan(covered) & (match.n_gold > 0)
+    columns = {name: getattr(match, name) for name in names}
+    ids = query_ids.astype("str").to_numpy()
+    return pd.DataFrame({"query_id": ids, **columns, "coverage": np.where(missed, 0.0, covered)})
+
+
+# ---- Faithfulness by a judging model through ragas, behind FEATURE_RAGAS_EVAL
+
+RAGAS_OFF = "FEATURE_RAGAS_EVAL is off"
+Figure = dict[str, Any]
+"""A figure in the form of the report."""
+
+
+def _find_judge(work: Work) -> tuple[str, Endpoint]:
+    """Choose the judging endpoint: the one in the settings, else the endpoint of the answers."""
+    name = work.settings.ragas_endpoint or _answers_config(work.config).endpoint
+    reason = "FEATURE_RAGAS_EVAL is on and needs a chat endpoint that judges"
+    return name or "", _find_endpoint(work, name, "ragas_endpoint", reason)
+
+
+def identify_judge(work: Work, **_: object) -> object:
+    """Name the judge when faithfulness is on."""
+    if not work.settings.feature_ragas_eval:
+        return ""
+    name, endpoint = _find_judge(work)
+    return [name, endpoint.base_url, endpoint.model]
+
+
+def _judge_faithfulness(
+    work: Work, found: Sequence[Answer], gold: GoldVariants, groups: np.ndarray
+) -> tuple[Figure, bool]:
+    """Judge a sample of the answers. Also return whether the judge answered for all of them."""
+    if not work.settings.feature_ragas_eval:
+        return {"value": None, "value_reason": RAGAS_OFF}, True
+    rate = _answers_config(work.config).ragas_sample_rate
+    name, endpoint = _find_judge(work)
+    texts = dict(zip(gold.queries["query_id"], gold.queries["text"], strict=True))
+    samples = [
+        ragas.Sample(
+            answer.query_id,
+            texts[answer.query_id],
+            answer.text if answer.outcome == "answered" else None,
+            [item.chunk.text for item in answer.evidence],
+        )
+        for answer in found
+    ]
+    n = sum(ragas.is_sampled(sample.query_id, rate) for sample in samples)
+    title = f"Judging faithfulness with {endpoint.model}"
+    with work.progress.step(title, n, "answers") as advance:
+        judged = ragas.judge_faithfulness(
+            samples,
+            lambda: async_client(endpoint),
+            endpoint.model,
+            rate=rate,
+            limits=ragas.Limits(
+                concurrency=endpoint.concurrency,
+                requests_per_minute=endpoint.requests_per_minute,
+                timeout_s=2 * endpoint.timeout_s,
+            ),
+            options={"temperature": endpoint.temperature, "max_tokens": endpoint.max_tokens},
+        )
+        advance(n)
+    record = ragas.faithfulness_record(judged, groups, BOOTSTRAP_SEED)
+    counts = ("n_attempted", "n_scored", "n_failed", "n_ineligible", "n_groups")
+    return {
+        "value": number(record.value),
+        **({"value_reason": record.reason} if record.reason else {}),
+        "ci_low": number(record.ci_low),
+        "ci_high": number(record.ci_high),
+        **{part: getattr(record, part) for part in counts},
+        "sample_rate": rate,
+        "n_sampled": int(judged.sampled.sum()),
+        "failures": dict(sorted(Counter(filter(None, judged.failure)).items())),
+        "endpoint": name,
+        "model": endpoint.model,
+    }, not any(judged.failure)
+
+
+# ---- Stage `answer_measures`
+
+TARGETS = {
+    "coverage": ">= 0.70",
+    "citation_precision": ">= 0.85",
+    "citation_recall": ">= 0.75",
+    "citation_match_rate": ">= 0.95",
+}
+"""Usual targets of the field. Gates use the targets of the gold set."""
+UNCHECKED = ("failed", "contract_error_reply")
+"""Outcomes without an answer, which therefore cannot leave evidence unused."""
+MAX_FLAGGED = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class FlaggedAnswer:
+    """An answer that leaves retrieved content unused."""
+
+    query_id: str
+    reason: str
+    answer: str
+
+
+@dataclasses.dataclass(frozen=True)
+class GapFacts:
+    """Result of FK019 over the run, with at most fifty answers."""
+
+    n_checked: int
+    n_flagged: int
+    flagged: list[FlaggedAnswer]
+    code: str = CODE
+    severity: str = "warning"
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerMeasureFacts:
+    """The answer measures in the form of the report."""
+
+    measures: list[Figure]
+    gap: GapFacts
+    outcomes: dict[str, int]
+    codes: dict[str, int]
+    faithfulness: Figure
+
+
+class AnswerMeasures(Result):
+    """Measures of the answers.
+
+    Attributes
+    ----------
+    per_question
+        Counts of citations, coverage, outcome, groundedness, supported share, gap and its reason.
+    """
+
+    per_question: pd.DataFrame = frame_part()
+    about: AnswerMeasureFacts = json_part()
+
+
+def _format_record(record: AnswerRecord) -> Figure:
+    """Write an answer measure in the form of the report."""
+    values = {name: number(getattr(record, name)) for name in ("value", "ci_low", "ci_high")}
+    reason = {"value_reason": record.reason} if record.reason else {}
+    counts = ("n_attempted", "n_scored", "n_failed", "n_ineligible", "n_units", "n_groups")
+    target = {"target": TARGETS[record.label]} if record.label in TARGETS else {}
+    numbers = {name: getattr(record, name) for name in counts}
+    return {"name": record.label, **values, **reason, **numbers, **target}
+
+
+def measure_answers(
+    work: Work,
+    *,
+    answers: AnswerSet,
+    citations: CitationSet,
+    gold_variants: GoldVariants,
+    admitted_chunks: AdmittedChunks,
+) -> AnswerMeasures:
+    """Measure groundedness, citations, abstention and the gap, and faithfulness when it is on."""
+    found, gold = answers.read(), GoldArrays(gold_variants, admitted_chunks.names)
+    judged, is_lasting = _judge_faithfulness(work, found, gold_variants, gold.groups)
+    with work.progress.step("Measuring answers", len(found), "answers") as advance:
+        texts = admitted_chunks.artifact.frame("chunks", ["text"])["text"].tolist()
+        frequencies = document_frequencies(texts)
+        said = [answer.text if answer.outcome == "answered" else "" for answer in found]
+        evidence = [[item.chunk.text for item in answer.evidence] for answer in found]
+        scored = groundedness(said, evidence, frequencies)
+        gaps = answer_gaps(found, _answers_config(work.config).purpose, frequencies)
+        per_question = citations.per_question.assign(
+            outcome=[answer.outcome for answer in found],
+            groundedness=scored.value,
+            supported=scored.supported,
+            gap=[at in gaps and gaps[at].violation for at in range(len(found))],
+            gap_reason=[
+                gaps[at].reason if at in gaps else answer.outcome for at, answer in enumerate(found)
+            ],
+        )
+        advance(len(found))
+    codes = [tuple(dict.fromkeys(answer.codes)) for answer in found]
+    same = ("n_cited", "n_valid", "n_correct", "n_gold", "coverage", "groundedness", "supported")
+    records = measure(
+        AnswerResults(
+            outcome=[answer.outcome for answer in found],
+            codes=codes,
+            answerable=gold.queries["answerable"].to_numpy(dtype=bool),
+            known=gold_variants.answerable_known | (per_question["n_gold"].to_numpy() > 0),
+            group=gold.groups,
+            **{name: per_question[name].to_numpy() for name in same},
+            n_matched=per_question["n_gold_matched"].to_numpy(),
+        ),
+        BOOTSTRAP_SEED,
+    )
+    violations = [(found[at], gap.reason) for at, gap in gaps.items() if gap.violation]
+    flagged = [  # `Outgoing` masks secrets that only the evidence labels
+        FlaggedAnswer(answer.query_id, reason, snippet(Outgoing(answer).text))
+        for answer, reason in violations[:MAX_FLAGGED]
+    ]
+    measured = AnswerMeasures(
+        per_question=per_question,
+        about=AnswerMeasureFacts(
+            measures=[_format_record(one) for one in records],
+            gap=GapFacts(len(gaps), len(violations), flagged),
+            outcomes=dict(Counter(answer.outcome for answer in found)),
+            codes=dict(Counter(code for own in codes for code in own)),
+            faithfulness=judged,
+        ),
+    )
+    measured.is_lasting = is_lasting  # after a failure of the judge, the next run asks again
+    return measured
+
+
+def describe_answer_measures(result: AnswerMeasures) -> dict[str, Any]:
+    """Show the measures, and the answers that leave retrieved content unused."""
+    figures = ("name", "value", "ci_low", "ci_high")
+    counts = ("n_scored", "n_units", "n_failed", "n_ineligible", "n_groups", "target")
+    measures, gap = result.about.measures, result.about.gap
+    flagged = [dataclasses.asdict(one) for one in gap.flagged]
+    return {
+        "measures": Table((*figures, *counts), measures),
+        "n_undefined": count_undefined(measures, "value"),
+        "n_checked": gap.n_checked,
+        "n_flagged": gap.n_flagged,
+        "flagged": Table(("query_id", "reason", "answer"), flagged),
+    }
+
+
+def answer_gaps(
+    found: Sequence[Answer], purpose: Purpose, frequencies: DocumentFrequencies | None = None
+) -> dict[int, Gap]:
+    """Check FK019 on every answer, by position. UNCHECKED outcomes are left out."""
+    checked = [at for at, answer in enumerate(found) if answer.outcome not in UNCHECKED]
+    verdicts = retrieval_gaps(
+        [found[at].text for at in checked],
+        [[item.chunk.text for item in found[at].evidence] for at in checked],
+        cites=[any(span.evidence >= 0 for span in found[at].citations) for at in checked],
+        purpose=purpose,
+        frequencies=frequencies,
+    )
+    return dict(zip(checked, verdicts, strict=True))
+
+
+# ---- Access for stages that are not rows of the graph yet.
+
+
+@dataclasses.dataclass(frozen=True)
+class Answered:
+    """The results of the answer stages."""
+
+    answers: AnswerSet
+    citations: CitationSet
+    measures: AnswerMeasures
+
+
+def find_answered(evaluation: Evaluation) -> Answered | None:
+    """Return the results of the answer stages; None without configured answers."""
+    if not has_answers(evaluation.config):
+        return None
+    get = evaluation.runner.get
+    return Answered(get(AnswerSet), get(CitationSet), get(AnswerMeasures))
+
+
+# ---- Files of answers, citations and evidence for people and other tools: JSON lines.
+
+SCHEMA_VERSION = 1
+
+
+def _lines(rows: Iterable[dict[str, Any]]) -> bytes:
+    versioned = ({**row, "schema_version": SCHEMA_VERSION} for row in rows)
+    return "".join(
+        f"{json.dumps(row, sort_keys=True, ensure_ascii=True, allow_nan=False)}\n"
+        for row in versioned
+    ).encode()
+
+
+def _answer_line(answer: Answer, outgoing: Outgoing) -> dict[str, Any]:
+    """Write one answer with citations by token. A citation without evidence keeps its own text."""
+    cited = [
+        {
+            "segment": span.segment,
+            "token": answer.evidence[span.evidence].token if span.evidence >= 0 else None,
+            "doc_id": quote.doc_id,
+            "source_url": quote.source_url,
+            "start": span.start,
+            "end": span.end,
+            **quote.fields,
+        }
+        for span, quote in zip(answer.citations, outgoing.quotes, strict=True)
+    ]
+    plain = (
+        *("query_id", "mode", "outcome", "codes", "signal", "delta_s", "attempts", "top_k"),
+        *("tokens_in", "tokens_out"),
+    )
+    return {
+        **{name: getattr(answer, name) for name in plain},
+        "text": outgoing.text,
+        "verdict": outgoing.cut_copies(answer.verdict),
+        "lambda_state": outgoing.cut_copies(answer.lambda_state),
+        "citations": cited,
+        "evidence": [item.token for item in answer.evidence],
+    }
+
+
+def answer_line_schema() -> dict[str, Any]:
+    """Return the published JSON Schema of a line of answers.jsonl."""
+    file = resources.files("rag_eval.pipeline") / "answer-line.schema.json"
+    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return loaded
+
+
+def answer_files(answered: Answered) -> dict[str, bytes]:
+    """Return the files about answers, as name -> content.
+
+    They are answers.jsonl, citations.jsonl (the input of `rag-eval validate`), preflights.jsonl,
+    rejected.jsonl (replies that broke the contract, with the reasons) and events.log.
+    """
+    made, answers = answered.answers, answered.answers.read()
+    outgoing = {answer.query_id: Outgoing(answer) for answer in answers}
+    places = ((one.query_id, place) for one in answers for place in range(len(one.citations)))
+    rows = {
+        name: [outgoing_row(dataclasses.asdict(row), outgoing.get(row.query_id)) for row in found]
+        for name, found in (("preflights", made.preflights), ("rejected", made.rejected))
+    }
+    return {
+        "answers.jsonl": _lines(_answer_line(one, outgoing[one.query_id]) for one in answers),
+        "citations.jsonl": _lines(
+            outgoing_record(record, outgoing[query_id], place)
+            for (query_id, place), record in zip(places, answered.citations.records, strict=True)
+        ),
+        **{f"{name}.jsonl": _lines(found) for name, found in rows.items()},
+        "events.log": made.events,
+    }
+
+
+# ---- Traces of a finished run: rows of `rag_traces`, and lines of `traces.log`.
+
+LOG = "traces.log"
+
+
+def _make_traces(runs: Runs, report: Mapping[str, Any]) -> list[Trace]:
+    """Make a trace for each answer and each segment with citations."""
+    evaluation = runs.evaluation
+    if not has_answers(evaluation.config):
+        return []
+    made, stability = evaluation.runner.get(AnswerSet), evaluation.runner.get(StabilityMeasures)
+    name = made.about.strategy
+    about, seed = runs.about(name), runs.first_seed(name)
+    per_run, states = stability.per_run, stability.per_query
+    per_run = per_run[
+        (per_run["strategy"] == name)
+        & (per_run["seed"] == seed)
+        & (per_run["paraphrase_id"] == ORIGINAL)
+    ]
+    states = states[states["strategy"] == name]
+    distance: dict[str, float] = dict(zip(per_run["query_id"], per_run["delta_s"], strict=True))
+    state: dict[str, str] = dict(zip(states["query_id"], states["lambda_state"], strict=True))
+    common: dict[str, Any] = {
+        "ts": report["timestamp"],
+        "store": evaluation.config.base_of(runs.spec(name)).store_name,
+        "index_hash": about.index_hash,
+        "embed_model": about.embed_model,
+        "analyzer": ANALYZER,
+        "run_id": report["run_id"],
+        "strategy": name,
+        "paraphrase_id": ORIGINAL,
+        "seed": seed,
+    }
+    found = []
+    for answer in made.read():
+        value = distance.get(answer.query_id)
+        own = common | {
+            "qid": answer.query_id,
+            "delta_s": None if value is None or pd.isna(value) else value,
+            "lambda_state": state.get(answer.query_id, ""),
+            "k": answer.top_k,
+        }
+        segments = sorted({span.segment for span in answer.citations}) or [0]
+        found += [Trace(**own, seg=segment, **_cite(answer, segment)) for segment in segments]
+    return found
+
+
+def _cite(answer: Answer, segment: int) -> dict[str, Any]:
+    """Return the trace fields with the citations of a segment."""
+    spans = [span for span in answer.citations if span.segment == segment]
+    n = len(answer.evidence)
+    chunks = [
+        answer.evidence[span.evidence].chunk if 0 <= span.evidence < n else None for span in spans
+    ]
+    first = next((chunk for chunk in chunks if chunk is not None), None)
+    return {
+        "citations": tuple(  # without evidence, the text of a citation may be anything
+            chunk.snippet_id if chunk else shown(span.doc_id)
+            for span, chunk in zip(spans, chunks, strict=True)
+        ),
+        "scores": tuple(chunk and chunk.score_raw for chunk in chunks),
+        "kpos": tuple(chunk and chunk.k_pos for chunk in chunks),
+        "kfinal": tuple(chunk and chunk.k_final for chunk in chunks),
+        "section_id": first.section_id if first else "",
+        "rev": first.rev if first else "",
+    }
+
+
+def traces_or_error(runs: Runs, report: Mapping[str, Any]) -> str | None:
+    """Write the run's traces. Return the reason when the SQL store cannot be used."""
+    found, log = _make_traces(runs, report), runs.evaluation.reports / LOG
+    if found and runs.evaluation.settings.trace_log:
+        write_log(log, found)
+    else:
+        log.unlink(missing_ok=True)  # lines of an earlier run do not belong to this report
+    try:
+        if found:
+            write_traces(open_store(runs.evaluation.settings), found)
+    except InputError as failure:
+        return str(failure)
+    return None

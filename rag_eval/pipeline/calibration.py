@@ -1,0 +1,941 @@
+"""Outcomes and calibration: from judged claims to stored calibrators and recorded promotions.
+
+The judgements of the gold on claims are appended to the table of outcomes. All outcomes so far
+decide the status of each strategy, and the calibrator of later runs. The statistics are in
+`rag_eval.uncertainty`.
+"""
+
+import dataclasses
+import datetime as dt
+import functools
+import math
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.config import DISCOUNTING, GoldSource
+from rag_eval.core.errors import InputError
+from rag_eval.core.types import AUDITS, MAX_NUMBER, MISSED_BY_FEEDBACK, OutcomeOutcomes, Shown
+from rag_eval.corpus.masking import mask
+from rag_eval.gold.files import ORIGINAL
+from rag_eval.pipeline.claims import (
+    MissRateClaims,
+    Outcomes,
+    RetrievalSignals,
+    gold_ranks,
+    judge_runs,
+    no_prior,
+    of_strategy,
+    prior_of,
+)
+from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
+from rag_eval.pipeline.evaluation import (
+    Accepted,
+    accept_calibrator,
+    accepted_calibrator,
+    keep_calibrator,
+    keep_watch,
+    kept_watch,
+    read_calibrator,
+)
+from rag_eval.pipeline.history import known_fingerprints
+from rag_eval.pipeline.measures import BOOTSTRAP_SEED, ScoredRuns, score_runs
+from rag_eval.pipeline.retrieval import StrategyRun, steering_calibrator
+from rag_eval.pipeline.runner import (
+    Result,
+    Table,
+    Work,
+    count_undefined,
+    file_part,
+    frame_part,
+    json_part,
+)
+from rag_eval.storage.artifacts import Artifact, Parts
+from rag_eval.storage.hashing import digest
+from rag_eval.uncertainty.audits import ClaimStore
+from rag_eval.uncertainty.calibration import Judged, Task, calibrate
+from rag_eval.uncertainty.conformal import Questions
+from rag_eval.uncertainty.drift import WATCHED, WatchState, feed, resume
+from rag_eval.uncertainty.estimator import Miss, MissRateModel
+from rag_eval.uncertainty.outcomes import (
+    Asked,
+    OutcomeStore,
+    QuestionGroups,
+    document_tie,
+    feedback_without_audit,
+    first_judgements,
+    fit_rows,
+    new_outcome,
+    question_groups,
+    question_id,
+    refuse_own_gold,
+    standing_feedback,
+    utc_text,
+    words_tie,
+)
+from rag_eval.uncertainty.scores import Labelled
+from rag_eval.uncertainty.signals import SIGNALS
+from rag_eval.uncertainty.status import (
+    Checked,
+    Condition,
+    Counts,
+    Promotion,
+    Series,
+    Situation,
+    Standing,
+    judge_status,
+    promotions,
+    record_status,
+)
+
+# ---- Stage: judge every claim with the gold. Repeated nights on one index add nothing.
+
+QRELS: Final[GoldSource] = "qrels"
+OF_GOLD: Final = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
+"""Notes of the outcomes from this stage. A correction by a person has another note."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OutcomeCounts:
+    """Number of claims of a strategy, and of their outcomes."""
+
+    n_claims: int
+    n_judged: int
+    n_missed: int
+    added: int
+    already_there: int
+
+
+class RetrievalOutcomes(Result):
+    """Outcomes of the claims that the gold judges: strategy, claim_id, query_id, missed.
+
+    `not_recorded` is the reason why nothing was written to the table; empty when it was written.
+    """
+
+    judged: pd.DataFrame = frame_part()
+    strategies: dict[str, OutcomeCounts] = json_part(volatile=True)
+    gold_source: str = json_part()
+    not_recorded: str = json_part()
+
+    def judged_of(self, name: str) -> pd.DataFrame:
+        """Return the judged claims of one strategy."""
+        return of_strategy(self.judged, name)
+
+
+def record_outcomes(
+    work: Work,
+    *,
+    miss_rate_claims: MissRateClaims,
+    retrieval_signals: RetrievalSignals,
+    runs: dict[str, StrategyRun],
+    gold_variants: GoldVariants,
+    admitted_chunks: AdmittedChunks,
+) -> RetrievalOutcomes:
+    """Record an outcome for every claim whose question has gold.
+
+    Only the first of several seeds counts. The same wording under another seed is nearly the same
+    retrieval, so a second outcome would only repeat the first.
+    """
+    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
+    outcomes, now = Outcomes(work.evaluation), dt.datetime.now(dt.UTC)
+    because = f"gold {gold_variants.about.hash[:16]}"
+    counts, parts, spec = {}, [], work.config.uncertainty
+    with work.progress.step("Recording outcomes", len(runs), "strategies") as advance:
+        for name in scored.names:
+            claims, frame = miss_rate_claims.claims_of(name), retrieval_signals.signals_of(name)
+            of = judge_runs(scored, name)
+            keys = pd.MultiIndex.from_arrays([of.variant, of.seed])
+            values = pd.Series(of.missed(spec.target, spec.k), index=keys)
+            missed = values.loc[pd.MultiIndex.from_frame(frame[["variant", "seed"]])].to_numpy()
+            first = (frame["seed"] == scored.first_seed(name)).to_numpy()
+            counted = ~np.isnan(missed) & ~frame["failed"].to_numpy() & first
+            judged = claims.assign(missed=missed == 1)[counted]
+            added = 0
+            if outcomes.store is not None:
+                fresh = judged[~_stand_already(outcomes.store, judged)]
+                notes = _notes_of_returns(outcomes.store, fresh, because)
+                offered = _outcomes(fresh, frame.loc[fresh.index], notes, now)
+                added = len(outcomes.store.record(offered, because=because).added)
+            counts[name] = OutcomeCounts(
+                n_claims=len(claims),
+                n_judged=len(judged),
+                n_missed=int(judged["missed"].sum()),
+                added=added,
+                already_there=0 if outcomes.store is None else len(judged) - added,
+            )
+            parts.append(judged[["strategy", "claim_id", "query_id", "missed"]])
+            advance(1)
+    return RetrievalOutcomes(
+        judged=pd.concat(parts, ignore_index=True),
+        strategies=counts,
+        gold_source=QRELS,
+        not_recorded=outcomes.fault,
+    )
+
+
+def describe_outcomes(result: RetrievalOutcomes) -> dict[str, Any]:
+    """Show the judged claims and the rows added to the table."""
+    rows = [{"strategy": name, **vars(entry)} for name, entry in result.strategies.items()]
+    columns = ("strategy", "n_claims", "n_judged", "n_missed", "added", "already_there")
+    return {
+        "n_added": sum(row["added"] for row in rows),
+        "gold_source": result.gold_source,
+        "outcomes": Table(columns, rows),
+        "not_recorded": result.not_recorded or "none",
+    }
+
+
+def _stand_already(store: OutcomeStore, claims: pd.DataFrame) -> BoolArray:
+    """Mark the judgements that are already in the table, [n]. Most are, after the first night."""
+    if claims.empty:
+        return np.zeros(0, dtype=bool)
+    standing = store.current(**_subject(claims))
+    known = dict(zip(standing["claim_id"], standing["missed"], strict=True))
+    pairs = zip(claims["claim_id"], claims["missed"].tolist(), strict=True)
+    return np.array([known.get(claim) == missed for claim, missed in pairs], dtype=bool)
+
+
+def _subject(claims: pd.DataFrame) -> dict[str, Any]:
+    """Common data of the gold's outcomes for some claims of one strategy."""
+    first = claims.iloc[0]
+    return {
+        "strategy_fingerprint": first["strategy_fingerprint"],
+        "target": first["target"],
+        "k": int(first["k"]),
+        "gold_sources": [QRELS],
+    }
+
+
+def _notes_of_returns(store: OutcomeStore, claims: pd.DataFrame, because: str) -> dict[str, str]:
+    """Give notes for claims that this gold judged before and another gold judged last.
+
+    The return of this gold is the reason in the note. Corrections by a person get no note, so the
+    store keeps them.
+    """
+    if claims.empty:
+        return {}
+    history = store.history(**_subject(claims), claim_ids=claims["claim_id"].tolist())
+    of_this_gold = history["note"].str.startswith(because)
+    heard = set(history.loc[of_this_gold, "claim_id"])
+    turned = history[
+        ~history["outcome_id"].isin(history["supersedes"])
+        & history["claim_id"].isin(heard)
+        & history["note"].str.fullmatch(OF_GOLD)
+        & ~of_this_gold
+    ]
+    pairs = zip(turned["claim_id"], turned["outcome_id"], strict=True)
+    return {claim: f"instead of {outcome}" for claim, outcome in pairs}
+
+
+def _outcomes(
+    claims: pd.DataFrame, signals: pd.DataFrame, notes: dict[str, str], now: dt.datetime
+) -> list[OutcomeOutcomes]:
+    names = ["claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "target", "k"]
+    # Scores of a retriever may be as large as the exact range of numbers in JSON.
+    # Their ratios may exceed the range of an outcome.
+    rows = np.clip(signals[list(SIGNALS)].to_numpy(), -MAX_NUMBER, MAX_NUMBER).tolist()
+    found = []
+    for claim, row in zip(claims.to_dict("records"), rows, strict=True):
+        outcome = new_outcome(
+            **{name: claim[name] for name in (*names, "missed")},
+            gold_source=QRELS,
+            inclusion_probability=1.0,
+            signals={
+                signal: None if math.isnan(value) else value
+                for signal, value in zip(SIGNALS, row, strict=True)
+            },
+            shown=Shown(
+                value=claim["miss_rate"], status=claim["status"], calibrator=claim["calibrator"]
+            ),
+            at=now,
+        )
+        note = notes.get(claim["claim_id"], "")
+        found.append(outcome.model_copy(update={"note": note}) if note else outcome)
+    return found
+
+
+# ---- Stage: calibrate each strategy's miss rate on the outcomes so far.
+
+PARTIAL: Final = (
+    "a run of some of the strategies, or with other vectors, decides nothing for later runs"
+)
+COMPLAINT: Final = "something_missing"
+NAMED: Final = 10
+"""Largest number of named questions whose complaints contradict the gold."""
+PICTURES: Final = ("reliability.svg", "learning-curve.svg")
+NOT_SHOWN: Final = ("model", "validation", "heuristic_v0", "leakage_gap", "wordings")
+
+
+class MissRateCalibration(Result):
+    """The calibration of every strategy on the outcomes so far.
+
+    Attributes
+    ----------
+    strategies
+        Part `calibration.strategies` of the report.
+    predictions
+        Outcomes of the fit: strategy, claim_id, missed, predicted (out of fold), group_id.
+    traffic
+        Claims of production traffic: strategy, claim_id, query_id, group_id, and the prediction
+        of models that did not see their group; NaN without a model.
+    """
+
+    strategies: dict[str, dict[str, Any]] = json_part()
+    predictions: pd.DataFrame = frame_part()
+    traffic: pd.DataFrame = frame_part()
+    reliability: bytes | None = file_part(PICTURES[0], default=None)
+    learning: bytes | None = file_part(PICTURES[1], default=None)
+
+    @property
+    def pictures(self) -> list[Path]:
+        """The picture files."""
+        found = [self.artifact.path(name) for name in PICTURES]
+        return [path for path in found if path.is_file()]
+
+
+def calibrate_miss_rates(
+    work: Work,
+    *,
+    retrieval_outcomes: RetrievalOutcomes,
+    miss_rate_claims: MissRateClaims,
+    retrieval_signals: RetrievalSignals,
+    runs: dict[str, StrategyRun],
+    gold_variants: GoldVariants,
+    admitted_chunks: AdmittedChunks,
+) -> MissRateCalibration:
+    """Calibrate every strategy on the outcomes so far. Fits to equal outcomes are reused."""
+    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
+    night = _Night(work, scored, retrieval_signals, miss_rate_claims, retrieval_outcomes)
+    with work.progress.step("Calibrating miss rates", len(runs), "strategies") as advance:
+        found = {}
+        # Bases come first, because their calibrators steer iterative strategies.
+        for name in sorted(scored.names, key=lambda one: scored.spec(one).base_name is not None):
+            found[name] = _Strategy(night, name).calibrate()
+            advance(1)
+    ordered = [found[name] for name in scored.names]
+    strategies = {name: found[name][0] for name in scored.names}
+    return MissRateCalibration(
+        **_draw(work, strategies),
+        strategies=strategies,
+        predictions=pd.concat([part for _, part, _ in ordered], ignore_index=True),
+        traffic=pd.concat([part for *_, part in ordered], ignore_index=True),
+    )
+
+
+def describe_calibration(result: MissRateCalibration) -> dict[str, Any]:
+    """Show the status of each strategy, missing requirements, and changes of status."""
+    rows, unmet, changes = [], [], []
+    for name, entry in result.strategies.items():
+        strategy, validation = {"strategy": name}, entry["validation"] or {}
+        row = {**strategy, "status": entry["status"], **entry["counts"]}
+        row["calibrator"] = entry["calibrator"] or "none"
+        row |= {key: validation.get(key, {}).get("value") for key in ("skill", "auroc", "brier")}
+        rows.append(row)
+        conditions = entry["standing"]["conditions"]
+        unmet += [{**one, **strategy} for one in conditions if not one["met"]]
+        changes += [{**strategy, **entry["promotion"]}] if entry["promotion"] else []
+    columns = ("strategy", "status", "calibrator", "outcomes", "groups", "skill", "auroc", "brier")
+    return {
+        "calibration": Table(columns, rows),
+        "n_undefined": count_undefined(rows, "skill"),
+        "conditions_not_met": Table(("strategy", "status", "name", "found", "needed"), unmet),
+        "promotions": Table(("strategy", "old_status", "new_status", "at"), changes),
+        **{path.stem.replace("-", "_"): str(path.resolve()) for path in result.pictures},
+    }
+
+
+def _draw(work: Work, strategies: dict[str, dict[str, Any]]) -> dict[str, bytes | None]:
+    """Draw the reliability and the learning curves of all strategies with such curves."""
+    spec = work.config.uncertainty
+    target = f"{spec.target}@{spec.k}"
+    drawn = {
+        part: {name: entry[part] for name, entry in strategies.items() if entry[part]}
+        for part in ("validation", "learning_curve")
+    }
+
+    def make() -> Parts:
+        from rag_eval.reporting.html.panels.miss_rates import learning_sheet, reliability_sheet
+
+        validations, curves = drawn.values()
+        sheets = (
+            reliability_sheet(validations, target) if validations else None,
+            learning_sheet(curves, target) if curves else None,
+        )
+        pictures = zip(PICTURES, sheets, strict=True)
+        return {name: sheet.encode() for name, sheet in pictures if sheet is not None}
+
+    kept = work.keep("calibration_pictures", [target, drawn], make)
+    return {
+        part: kept.bytes(name) if kept.path(name).is_file() else None
+        for part, name in zip(("reliability", "learning"), PICTURES, strict=True)
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Night:
+    """Common data of the calibrations of all strategies of one run."""
+
+    work: Work
+    runs: ScoredRuns
+    signals: RetrievalSignals
+    claims: MissRateClaims
+    judged: RetrievalOutcomes
+
+    @functools.cached_property
+    def outcomes(self) -> Outcomes:
+        return Outcomes(self.work.evaluation)
+
+    @functools.cached_property
+    def now(self) -> dt.datetime:
+        return dt.datetime.now(dt.UTC)
+
+    @functools.cached_property
+    def gold_ties(self) -> list[tuple[str, str]]:
+        """Collect the words of every wording and the gold documents, by query id.
+
+        Words are masked like those of stored traffic.
+        """
+        gold = self.runs.gold_variants
+        wordings, judged = gold.variants, gold.qrels_document
+        judged = judged[judged["gain"] > 0]
+        words = zip(wordings["query_id"], wordings["text"], strict=True)
+        documents = zip(judged["query_id"], judged["item_id"], strict=True)
+        return [
+            *((query, words_tie(question_id(mask(text).text))) for query, text in words),
+            *((query, document_tie(document)) for query, document in documents),
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fitting:
+    """The outcomes of one strategy for the fit of a calibrator.
+
+    `rows` and `labelled` hold them by claim id, with current groups. `refused` says why they cannot
+    calibrate this strategy; it is empty when they can. `n_without_signals` counts the outcomes
+    that were left out. `age_days` is the median age. An outcome that this run's gold judges again
+    is new.
+    """
+
+    rows: pd.DataFrame
+    labelled: Labelled
+    refused: str
+    age_days: float | None
+    n_without_signals: int
+
+    @property
+    def identity(self) -> str:
+        """Identity of the judgements and their rules."""
+        columns = ("outcome_id", "missed", "group_id", "inclusion_probability")
+        return digest([*(self.rows[name].tolist() for name in columns), self.refused], 32)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Strategy:
+    """The calibration of one strategy."""
+
+    night: _Night
+    name: str
+
+    @property
+    def work(self) -> Work:
+        return self.night.work
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Place of the strategy's calibrators: gold set, strategy, target, K."""
+        spec = self.work.config.uncertainty
+        return self.work.config.name, self.name, spec.target, spec.k
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return self.night.signals.about[self.name].fingerprint
+
+    @functools.cached_property
+    def standing(self) -> pd.DataFrame:
+        """All outcomes of the strategy under its current fingerprint."""
+        spec = self.work.config.uncertainty
+        return self.night.outcomes.current(
+            strategy_fingerprint=self.fingerprint, target=spec.target, k=spec.k
+        )
+
+    @functools.cached_property
+    def signals(self) -> pd.DataFrame:
+        return self.night.signals.signals_of(self.name)
+
+    @functools.cached_property
+    def claims(self) -> pd.DataFrame:
+        return self.night.claims.claims_of(self.name)
+
+    @functools.cached_property
+    def traffic(self) -> pd.DataFrame:
+        """Claims of production traffic, with current groups."""
+        frame = self.night.signals.traffic_of(self.name)
+        pairs = zip(frame["query_id"], frame["group_id"], strict=True)
+        return frame.assign(group_id=[self.groups.group(*pair) for pair in pairs])
+
+    @functools.cached_property
+    def groups(self) -> QuestionGroups:
+        """Join the outcomes and the traffic with the gold's groups."""
+        queries, every = self.night.runs.gold.queries, self.standing
+        gold = dict(zip(queries["query_id"], queries["group_id"], strict=True))
+        # Nights record outcomes of the current gold, or of questions that it no longer has.
+        by_hand = every[~((every["gold_source"] == QRELS) & every["note"].str.fullmatch(OF_GOLD))]
+        columns = ["claim_id", "query_id", "group_id"]
+        claims = self.night.signals.traffic_of(self.name)[columns]
+        documents = [*by_hand["gold_documents"], *([] for _ in range(len(claims)))]
+        rows, store = pd.concat([by_hand[columns], claims]), self.night.outcomes.store
+        known = {}
+        if store is not None and len(rows):
+            known = ClaimStore(store.sql).by_id(set(rows["claim_id"]))
+        asked = []
+        for (claim, query, group), named in zip(
+            rows.itertuples(index=False), documents, strict=True
+        ):
+            ties = [document_tie(document) for document in named]
+            if claim in known:
+                ties.append(words_tie(question_id(known[claim].query)))
+            asked.append(Asked(query, group, tuple(ties)))
+        return question_groups(gold, self.night.gold_ties if asked else [], asked)
+
+    # -- Outcomes for the fit.
+
+    def fitting(self) -> _Fitting:
+        """Read the outcomes for the fit of a calibrator."""
+        rows = fit_rows(self.standing).sort_values("claim_id", kind="stable")
+        tonight = set(self.night.judged.judged_of(self.name)["claim_id"])
+        # Nobody judges a question that the gold no longer has.
+        is_current = ~rows["note"].str.fullmatch(OF_GOLD) | rows["claim_id"].isin(tonight)
+        rows = rows[is_current].reset_index(drop=True)
+        pairs = zip(rows["query_id"], rows["group_id"], strict=True)
+        rows["group_id"] = [self.groups.group(*pair) for pair in pairs]
+        values = self._signals_of_outcomes(rows)
+        # Without signals, z-scores would describe an average retrieval.
+        known = np.asarray(np.isfinite(values).any(axis=1))
+        rows, refused = rows[known].reset_index(drop=True), self.night.outcomes.fault
+        try:
+            refuse_own_gold(rows, self.name)
+        except InputError as error:
+            refused = str(error.problems[0])
+        ages = pd.Timestamp(self.night.now) - pd.to_datetime(rows["at"], utc=True)
+        days = np.maximum(ages.dt.total_seconds().to_numpy() / 86400, 0.0)
+        is_tonight = rows["claim_id"].isin(tonight).to_numpy(dtype=bool)
+        # Use the median age, because one recent outcome must not hide many old ones.
+        age = float(np.median(np.where(is_tonight, 0.0, days))) if len(rows) else None
+        # A repeated question in traffic is not another wording of itself.
+        owner = rows["query_id"].where(is_tonight, "\x00" + rows["claim_id"])
+        labelled = Labelled(
+            SIGNALS,
+            values[known],
+            rows["missed"].to_numpy(dtype=bool),
+            pd.factorize(rows["group_id"])[0].astype(np.int64),
+            rows["weight"].to_numpy(dtype=np.float64),
+            pd.factorize(owner.to_numpy(dtype=object))[0].astype(np.int64),
+        )
+        return _Fitting(rows, labelled, refused, age, int((~known).sum()))
+
+    def _signals_of_outcomes(self, rows: pd.DataFrame) -> FloatArray:
+        """Collect the signals of outcomes [n, p], from the claims or else from the record.
+
+        Audits of traffic have no signals, and earlier versions may have recorded fewer.
+        """
+        names = list(SIGNALS)
+        own = self.signals[names].set_index(self.claims["claim_id"])
+        other = self.traffic.set_index("claim_id")[names]
+        known = pd.concat([own, other[~other.index.isin(own.index)]])
+        values = np.array(known.reindex(rows["claim_id"]), dtype=np.float64)
+        for place in np.flatnonzero(~rows["claim_id"].isin(known.index)):
+            found = rows["signals"].iloc[place]
+            values[place] = [np.nan if found.get(name) is None else found[name] for name in SIGNALS]
+        return values
+
+    # -- The drift watch.
+
+    def watch(self, rows: pd.DataFrame) -> WatchState:
+        """Continue the drift watch with the new outcomes. Nothing is written."""
+        state = resume(
+            kept_watch(self.work.settings.home, *self.place),
+            self.fingerprint,
+            utc_text(self.night.now),
+        )
+        store, spec = self.night.outcomes.store, self.work.config.uncertainty
+        if store is None:
+            return state
+        history = store.history(strategy_fingerprint=self.fingerprint, target=spec.target, k=spec.k)
+        known = zip(rows["query_id"], rows["group_id"], strict=True)
+        predicted = self._predicted_before(rows, first_judgements(history))
+        return feed(state, predicted, [*self.groups.of_gold.items(), *known])
+
+    def _predicted_before(self, rows: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
+        """Select the outcomes (WATCHED) with an earlier miss rate.
+
+        A claim of the gold set has a miss rate since its creation. The calibrator in force predicts
+        audits of production traffic that came after its fit. A claim that was judged before may
+        have been part of the fit, so its first judgement counts.
+        """
+        shown = first[["claim_id", "at", "shown_value", "shown_status"]]
+        rows = rows.merge(
+            shown.rename(columns={"at": "first_at"}),
+            on="claim_id",
+            validate="one_to_one",
+            suffixes=("_now", ""),
+        )
+        was_shown = rows["shown_status"].isin(DISCOUNTING)
+        values = rows["shown_value"].where(was_shown).to_numpy(dtype=np.float64).copy()
+        by = self.night.claims.speakers[self.name]
+        if by.status in DISCOUNTING and len(self.traffic):
+            body = read_calibrator(self.work.settings.home, by.calibrator)
+            audited = pd.DataFrame(
+                {
+                    "claim_id": rows["claim_id"],
+                    "group": rows["group_id"],
+                    "at": np.arange(len(rows)),
+                }
+            )[np.isnan(values) & (rows["first_at"] > body.get("fitted_until", "~")).to_numpy()]
+            audited = audited.merge(self.traffic, on="claim_id")
+            pairs = zip(audited["query_id"], audited["group"], strict=True)
+            groups = [body["group_of_query"].get(query, group) for query, group in pairs]
+            values[audited["at"].to_numpy()] = MissRateModel.from_json(body["model"]).predict(
+                audited[list(SIGNALS)].to_numpy(), SIGNALS, groups
+            )
+        made = rows.assign(
+            at=rows["first_at"], predicted=values, missed=rows["missed"].astype(np.float64)
+        )
+        found: pd.DataFrame = made.loc[np.isfinite(values), list(WATCHED)].reset_index(drop=True)
+        return found
+
+    def keep_watch(self, state: WatchState) -> None:
+        """Store a state for the next night, unless this run decides nothing for later runs."""
+        home = self.work.settings.home
+        if self.work.evaluation.partial or self.night.outcomes.fault:
+            return
+        # A watch without outcomes is not stored.
+        before = kept_watch(home, *self.place) or WatchState(state.fingerprint)
+        if state != before:
+            keep_watch(home, *self.place, state=state)
+
+    # -- The feedback of users.
+
+    def feedback(self) -> dict[str, Any]:
+        """Count the current feedback, and compare complaints with the gold."""
+        every, said = self.standing, standing_feedback(self.standing)
+        complained = set(said.loc[said["feedback"] == COMPLAINT, "claim_id"])
+        hits = every[(every["gold_source"] == QRELS) & (every["missed"] == 0)]
+        hits = hits[hits["claim_id"].isin(complained)]
+        against = sorted(set(hits["query_id"]))
+        return {
+            **_count_feedback(every),
+            "contradicts_gold": {
+                "n_claims": len(hits),
+                "n_questions": len(against),
+                "query_ids": against[:NAMED],
+            },
+            "earlier": _count_feedback(self._earlier()),
+        }
+
+    def _earlier(self) -> pd.DataFrame:
+        """Find feedback and audits of the strategy under another fingerprint, target or K.
+
+        Kept runs and changes of status list the fingerprints of this strategy, because strategies
+        of other gold sets may have the same name.
+        """
+        spec, sources = self.work.config.uncertainty, ["user_feedback", *sorted(AUDITS)]
+        frame = self.night.outcomes.current(strategy=self.name, gold_sources=sources)
+        now = frame["strategy_fingerprint"] == self.fingerprint
+        frame = frame[~(now & (frame["target"] == spec.target) & (frame["k"] == spec.k))]
+        store = self.night.outcomes.store
+        if standing_feedback(frame).empty or store is None:
+            nothing: pd.DataFrame = frame.iloc[:0]
+            return nothing
+        changes = promotions(store.sql, Series(*self.place))
+        own = {self.fingerprint, *(change.strategy_fingerprint for change in changes)}
+        own |= known_fingerprints(self.work.settings.home, self.work.config.name, self.name)
+        kept: pd.DataFrame = frame[frame["strategy_fingerprint"].isin(own)]
+        return kept
+
+    # -- Fitting, status and acceptance.
+
+    def fit(self, of: _Fitting) -> Artifact:
+        """Fit and judge, or read the fit to the same outcomes.
+
+        Parts: about (`Calibration.to_json`), predictions (means out of fold).
+        """
+        night, spec, names = self.night, self.work.config.uncertainty, list(SIGNALS)
+        prior, together = prior_of(self.work.config, self.name), len(night.runs.names)
+        seen = pd.util.hash_pandas_object(self.signals, index=False).tolist()
+        identity = [
+            of.identity,
+            night.runs.runs[self.name].id,
+            night.runs.gold_variants.id,
+            self.work.config.level,
+            [spec.target, spec.k, together, prior.id],
+            seen,
+            self.traffic["claim_id"].tolist(),
+            pd.util.hash_pandas_object(self.traffic[names], index=False).tolist(),
+        ]
+
+        def make() -> Parts:
+            heuristic = self.claims.set_index("claim_id")["heuristic_v0"]
+            questions, question_rows = self._questions(of.rows)
+            judged = Judged(
+                of.labelled,
+                of.rows["group_id"].tolist(),
+                heuristic.reindex(of.rows["claim_id"]).to_numpy(dtype=np.float64),
+                questions,
+                question_rows,
+                night.signals.unlabelled(self.name),
+            )
+            miss = Miss(spec.target, spec.k)
+            task = Task(prior=prior, checked_together=together, seed=BOOTSTRAP_SEED, miss=miss)
+            found = calibrate(judged, task)
+            mean = np.nan if found.predictions is None else found.predictions.mean(axis=0)
+            predictions = of.rows[["claim_id", "group_id"]].assign(
+                missed=of.labelled.missed, predicted=mean
+            )
+            return {"about": found.to_json(), "predictions": predictions}
+
+        return self.work.keep("calibration", identity, make)
+
+    def _questions(self, outcomes: pd.DataFrame) -> tuple[Questions | None, IntArray | None]:
+        """Compute the gold ranks of each original wording, and the row of its outcome."""
+        runs, name = self.night.runs, self.name
+        gold, of, seed = runs.gold, judge_runs(runs, name), runs.first_seed(name)
+        original = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant]
+        first = original & (of.seed == seed) & ~np.isnan(of.first)
+        if not first.any():
+            return None, None
+        claims, variant = self.claims, of.variant[first]
+        claims = claims[(claims["paraphrase_id"] == ORIGINAL) & (claims["seed"] == seed)]
+        claim_of = claims.set_index("query_id")["claim_id"]
+        asked = claim_of.reindex(gold.variants["query_id"].to_numpy()[variant])
+        rows = pd.Index(outcomes["claim_id"]).get_indexer(asked).astype(np.int64)
+        rank, owner = gold_ranks(runs, name, variant, seed)
+        questions = Questions(
+            of.first[first],
+            gold.groups[gold.query_of[variant]].astype(np.int64),
+            runs.config.depth,
+            gold_rank=rank,
+            gold_question=owner,
+        )
+        return questions, rows
+
+    def calibrate(self) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
+        """Calibrate. Return the part of the report, the predictions and the traffic."""
+        of = self.fitting()
+        watch, kept = self.watch(of.rows), self.fit(of)
+        about = kept.json("about")
+        if of.refused:  # refused outcomes prove nothing, so their figures are hidden
+            about |= {**dict.fromkeys(NOT_SHOWN), "learning_curve": []}
+        counts = Counts(0, 0, 0, 0) if of.refused else Counts(**about["counts"])
+        earned = self._judge(of, watch, counts, about["validation"])
+        wordings = about["wordings"]
+        if wordings is not None:  # the branch has a status of its own
+            found = wordings["validation"]
+            names = ("n", "groups", "groups_with_misses", "groups_with_hits")
+            own = self._judge(of, watch, Counts(*(found[name] for name in names)), found)
+            about["wordings"] = {**wordings, "status": own.status}
+        # Count these outcomes before acceptance of the calibrator. A run that is killed in between
+        # then counts them only once.
+        self.keep_watch(watch)
+        calibrator = self._accept(of, about, earned)
+        promotion = self._record(earned, about, calibrator)
+        if watch.drift.alarm and earned.status == "stale":
+            # The alarm ended this status, so the next night resets the drift watch.
+            self.keep_watch(watch.demoted(utc_text(self.night.now)))
+        report = _describe(about, of, watch, earned, calibrator) | {
+            "promotion": None
+            if promotion is None
+            else {name: getattr(promotion, name) for name in ("old_status", "new_status", "at")},
+            "feedback": self.feedback(),
+            "fingerprint": self.fingerprint,
+        }
+        if self.work.evaluation.partial:
+            report["calibrator_reason"] = PARTIAL
+        predictions = kept.frame("predictions").assign(strategy=self.name)
+        return report, predictions, self._predict_traffic(about["model"])
+
+    def _judge(
+        self, of: _Fitting, watch: WatchState, counts: Counts, validation: dict[str, Any] | None
+    ) -> Standing:
+        spec = self.work.config.uncertainty
+        situation = Situation(
+            age_days=of.age_days,
+            stale_after_days=spec.stale_after_days,
+            n_unlabelled=len(self.night.signals.unlabelled(self.name)),
+            own_gold_only=bool(of.refused) and not self.night.outcomes.fault,
+            drift_alarm=watch.drift.alarm,
+            no_prior=no_prior(spec.target, spec.k),
+            base_changes=self._base_changes(),
+        )
+        checked = None if validation is None else Checked.from_json(validation)
+        return judge_status(counts, checked, situation)
+
+    def _base_changes(self) -> bool | None:
+        """Check whether another calibrator of the base steers the next run; None without a base."""
+        runs = self.night.runs
+        spec = runs.spec(self.name)
+        base = runs.config.base_of(spec)
+        if spec.base_name is None:
+            return None
+        now = steering_calibrator(self.work.evaluation, base, runs.about(base.name).index_hash)
+        return now != runs.about(self.name).steered_by
+
+    def _accept(self, of: _Fitting, about: dict[str, Any], earned: Standing) -> str:
+        """Store and accept a calibrator, or demote the previous one. Return the stored id."""
+        evaluation, home = self.work.evaluation, self.work.settings.home
+        if evaluation.partial:
+            return ""
+        at = self.night.now.isoformat(timespec="seconds")
+        before = accepted_calibrator(home, *self.place)
+        calibrator = ""
+        if about["model"] is not None:
+            sources = of.rows["gold_source"].value_counts().sort_index()
+            queries = self.night.runs.gold.queries
+            own = dict(zip(queries["query_id"], queries["group_id"], strict=True))
+            # A fit to the group of a question without an outcome must not predict the question.
+            regrouped = {
+                query: group for query, group in self.groups.of_gold.items() if group != own[query]
+            }
+            body = {
+                "schema_version": 1,
+                **dict(zip(("gold_set", "strategy", "target", "k"), self.place, strict=True)),
+                "strategy_fingerprint": self.fingerprint,
+                "gold_sources": {str(source): int(n) for source, n in sources.items()},
+                "outcomes": of.identity,
+                "fitted_until": str(of.rows["at"].max()),
+                **{name: about[name] for name in ("model", "validation", "conformal", "wordings")},
+                "group_of_query": {
+                    **regrouped,
+                    **dict(zip(of.rows["query_id"], of.rows["group_id"], strict=True)),
+                },
+            }
+            calibrator = keep_calibrator(home, {**body, "fitted_at": at})
+        elif before is None or self.night.outcomes.fault:
+            return ""
+        accepted = Accepted(
+            calibrator_id=calibrator or (before.calibrator_id if before else ""),
+            strategy_fingerprint=self.fingerprint,
+            status=earned.status,
+            at=at,
+        )
+        if before is None or accepted.model_copy(update={"at": before.at}) != before:
+            accept_calibrator(home, *self.place, accepted=accepted)
+        return calibrator
+
+    def _record(self, earned: Standing, about: dict[str, Any], calibrator: str) -> Promotion | None:
+        """Record a change of status.
+
+        When another fingerprint had an earned status, first record that it became stale, because
+        the claims of this run did not use it.
+        """
+        store = self.night.outcomes.store
+        if store is None or self.work.evaluation.partial:
+            return None
+        series = Series(*self.place)
+        record = functools.partial(
+            record_status,
+            store.sql,
+            series,
+            strategy_fingerprint=self.fingerprint,
+            at=self.night.now,
+        )
+        before = promotions(store.sql, series)
+        last = before[-1] if before else None
+        if (
+            last is not None
+            and last.new_status in DISCOUNTING
+            and last.strategy_fingerprint != self.fingerprint
+        ):
+            changed = Condition(
+                "same_fingerprint", met=False, found="changed", needed="unchanged", status="stale"
+            )
+            record(status="stale", figures=None, reasons=(dataclasses.asdict(changed),))
+        figures = {"counts": about["counts"]}
+        if about["validation"] is not None:
+            names = ("miss_rate", "brier", "skill", "auroc", "slope", "ece")
+            figures |= {name: about["validation"][name] for name in names}
+        return record(
+            status=earned.status,
+            figures=figures,
+            reasons=tuple(dataclasses.asdict(condition) for condition in earned.unmet),
+            calibrator_id=calibrator or None,
+        )
+
+    def _predict_traffic(self, fitted: dict[str, Any] | None) -> pd.DataFrame:
+        """Predict claims of traffic. For a fitted group, use the fold that left it out.
+
+        All other claims use the mean of all folds, so that all predictions are comparable.
+        """
+        frame = self.traffic[["strategy", "claim_id", "query_id", "group_id"]]
+        if fitted is None or frame.empty:
+            return frame.assign(predicted=np.nan)
+        model, values = MissRateModel.from_json(fitted), self.traffic[list(SIGNALS)].to_numpy()
+        folds = [
+            dataclasses.replace(model, head=fold, fold_of_group={}).predict(values, SIGNALS)
+            for fold in model.folds or (model.head,)
+        ]
+        own = model.predict(values, SIGNALS, frame["group_id"].tolist())
+        was_fitted = frame["group_id"].isin(list(model.fold_of_group))
+        return frame.assign(predicted=np.where(was_fitted, own, np.mean(folds, axis=0)))
+
+
+def _count_feedback(frame: pd.DataFrame) -> dict[str, int]:
+    said = standing_feedback(frame)
+    kinds = {str(kind): int((said["feedback"] == kind).sum()) for kind in MISSED_BY_FEEDBACK}
+    due = feedback_without_audit(frame)["feedback"] == COMPLAINT
+    return {"n_claims": int(said["claim_id"].nunique()), **kinds, "audits_due": int(due.sum())}
+
+
+def _describe(
+    about: dict[str, Any], of: _Fitting, watch: WatchState, earned: Standing, calibrator: str
+) -> dict[str, Any]:
+    """Make the report part on the calibration of one strategy."""
+    counts, wordings, model = about["counts"], about["wordings"], about["model"]
+    why = of.refused or (
+        f"{counts['groups']} distinct groups with outcomes, {counts['groups_with_misses']} of them"
+        " with misses: too few to fit a calibrator"
+    )
+    drift = watch.drift.to_json()
+    found = {
+        **{name: value for name, value in about.items() if name not in {"model", "wordings"}},
+        "other_wordings": wordings and {k: v for k, v in wordings.items() if k != "model"},
+        "calibrator": calibrator or None,
+        "estimator": None if model is None else _describe_model(model),
+        "status": earned.status,
+        "standing": earned.to_json(),
+        "drift": {
+            **{name: drift[name] for name in drift if name not in {"groups", "wealth"}},
+            "since": watch.since or None,
+        },
+        "refused": of.refused or None,
+        "n_without_signals": of.n_without_signals,
+    }
+    if wordings is None:
+        found["other_wordings_reason"] = (
+            "too few wordings whose question has another judged wording"
+        )
+    if not calibrator:
+        found["calibrator_reason"] = why
+    if model is None:
+        absent = ("estimator", "validation", "heuristic_v0", "leakage_gap")
+        found |= {f"{name}_reason": why for name in absent}
+    if not watch.since:
+        found["drift"]["since_reason"] = "it has watched from the first outcome on"
+    return found
+
+
+def _describe_model(model: dict[str, Any]) -> dict[str, Any]:
+    """Describe an estimator: coefficients of z-scored signals in log-odds of a miss, by size."""
+    head = model["head"]
+    pairs = zip(head["names"], head["coefficients"], strict=True)
+    strongest = sorted(pairs, key=lambda pair: -abs(pair[1]))
+    return {
+        "intercept": head["intercept"],
+        "coefficients": [{"signal": name, "value": value} for name, value in strongest],
+        "penalty": head["penalty"],
+        "calibrator": head["calibrator"]["name"],
+        "prior": model["prior"] or None,
+        **{name: model[name] for name in ("n", "groups", "misses")},
+    }

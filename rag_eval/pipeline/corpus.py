@@ -1,0 +1,940 @@
+"""Stages of the corpus, of trust and of the gold set, and commands on their files."""
+
+import base64
+import dataclasses
+import datetime as dt
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from rag_eval.core.arrays import IntArray
+from rag_eval.core.config import FINDINGS, AnswerOverride
+from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.loader import Chunker
+from rag_eval.core.settings import Settings
+from rag_eval.corpus.chunking import chunk_documents, chunks_hash
+from rag_eval.corpus.loading import identify, load_corpus, source_bytes
+from rag_eval.corpus.source import resolve
+from rag_eval.gold.blocked import BlockedGold, blocked_gold, blocked_problems
+from rag_eval.gold.lint import lint
+from rag_eval.gold.loading import GoldSet, load_beir_gold, load_gold, read_gold, variants
+from rag_eval.gold.resolving import resolve as resolve_gold
+from rag_eval.measures.ranking import Qrels, Spans
+from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.runner import Result, Table, Work, array_part, frame_part, json_part
+from rag_eval.storage.artifacts import Artifact, home_lock, write_bytes, write_text
+from rag_eval.storage.hashing import digest
+from rag_eval.trust.duplicates import floods
+from rag_eval.trust.guard import FILE_NAME as ALLOWED_FILE
+from rag_eval.trust.guard import across_titles, allowed_chunks, screen, still_meant
+from rag_eval.trust.rules import RuleSet
+from rag_eval.trust.signatures import (
+    ManifestCheck,
+    Signature,
+    check_manifest,
+    generate_key,
+    manifest_bytes,
+    read_manifest,
+    read_signatures,
+    sign_bytes,
+    sign_documents,
+    verify,
+)
+from rag_eval.trust.sources import source_findings, source_trust, vouched_for
+from rag_eval.trust.topic_shift import topic_shift
+from rag_eval.trust.verdicts import chunk_verdicts, findings_of_chunks
+
+# ---- The corpus: read, mask, and cut into chunks.
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusFacts:
+    """Facts for the report on a corpus; `masked` is None when masking is off."""
+
+    corpus_rev: str
+    loader: str
+    masked: dict[str, int] | None
+    n_documents: int
+    unreadable_dates: int
+
+
+class CorpusSnapshot(Result):
+    """The corpus after reading and masking: DOCUMENTS, SECTIONS and SOURCES frames."""
+
+    documents: pd.DataFrame = frame_part()
+    sections: pd.DataFrame = frame_part()
+    sources: pd.DataFrame = frame_part()
+    about: CorpusFacts = json_part()
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkFacts:
+    """Identity and number of chunks; `text_hashes` is a hash over the hashes of their texts."""
+
+    chunks_hash: str
+    n_chunks: int
+    text_hashes: str
+
+
+class CorpusChunks(Result):
+    """The corpus cut into chunks: a CHUNKS frame."""
+
+    chunks: pd.DataFrame = frame_part()
+    about: ChunkFacts = json_part()
+
+
+def identify_corpus(work: Work) -> str:
+    """Hash the content of the input and the configuration of the corpus without the chunker."""
+    return identify(work.config.corpus, work.base)
+
+
+def chosen_loader(evaluation: Evaluation, strategy: str) -> list[str]:
+    """Name the module of the configured loader when it belongs to this package."""
+    del strategy
+    module = type(evaluation.config.corpus).__module__
+    return [module] if module.startswith("rag_eval.") else []
+
+
+def added_loader(evaluation: Evaluation, strategy: str) -> list[str]:
+    """Name the module of the configured loader when another package adds it."""
+    del strategy
+    module = type(evaluation.config.corpus).__module__
+    return [] if module.startswith("rag_eval.") else [module]
+
+
+def read_corpus(work: Work) -> CorpusSnapshot:
+    """Read and mask the corpus.
+
+    Raises
+    ------
+    InputError
+        `empty_corpus`, or the loader cannot read it.
+    """
+    spec = work.config.corpus
+    with work.progress.step("Reading the corpus"):
+        loaded = load_corpus(spec, work.base)
+    if loaded.documents.empty:
+        message = "the corpus has no document"
+        raise InputError(Problem("empty_corpus", message, file=str(work.base), field="corpus"))
+    about = CorpusFacts(
+        corpus_rev=loaded.corpus_rev,
+        loader=loaded.loader,
+        masked=dict(loaded.masked) if spec.mask_pii else None,
+        n_documents=len(loaded.documents),
+        unreadable_dates=loaded.unreadable_dates,
+    )
+    return CorpusSnapshot(
+        documents=loaded.documents,
+        sections=loaded.sections,
+        sources=loaded.sources,
+        about=about,
+    )
+
+
+def cut_chunks(work: Work, corpus_snapshot: CorpusSnapshot) -> CorpusChunks:
+    """Cut the documents into chunks.
+
+    Raises
+    ------
+    InputError
+        `empty_index`: no document has any text.
+    """
+    chunker = work.config.corpus.chunker
+    with work.progress.step("Cutting documents into chunks"):
+        chunks = chunk_documents(corpus_snapshot.documents, corpus_snapshot.sections, chunker)
+    if chunks.empty:
+        message = "no document has any text, so there is nothing to retrieve"
+        raise InputError(Problem("empty_index", message, file=str(work.base), field="corpus"))
+    return CorpusChunks(chunks=chunks, about=_chunk_facts(chunks, chunker))
+
+
+def _chunk_facts(chunks: pd.DataFrame, chunker: Chunker) -> ChunkFacts:
+    return ChunkFacts(
+        chunks_hash=chunks_hash(chunks, chunker),
+        n_chunks=len(chunks),
+        text_hashes=digest(chunks["text_hash"].tolist()),
+    )
+
+
+# ---- Inputs of trust besides the corpus: signatures and manifest, with their identity.
+
+MAX_MISSING = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class TrustInputs:
+    """Signatures and manifest of a gold set.
+
+    `signatures` are by doc_id. `check` compares the corpus with its manifest; it is None without
+    a manifest. `manifest` and `notes` go into the report. `identity` covers all files.
+    """
+
+    signatures: dict[str, Signature]
+    check: ManifestCheck | None
+    manifest: dict[str, Any]
+    notes: list[str]
+    identity: str
+
+
+def _trust_inputs(work: Work, sources: pd.DataFrame) -> TrustInputs:
+    """Read the signatures and the manifest of the gold set.
+
+    Raises
+    ------
+    InputError
+        A file cannot be used, or the signature of the manifest is wrong.
+    """
+    config, base = work.config.trust, work.base
+    doc_ids = sources["doc_id"].tolist()
+    signatures: dict[str, Signature] = {}
+    notes: list[str] = []
+    if config.signatures is not None:
+        path = resolve(config.signatures, base)
+        signatures, unknown = read_signatures(path, doc_ids, config.keys)
+        if unknown:
+            notes.append(f"{unknown} signatures are about documents that the corpus does not have")
+    signed = sorted(
+        (doc_id, one.key, base64.b64encode(one.data).decode()) for doc_id, one in signatures.items()
+    )
+    if config.manifest is None:
+        return TrustInputs(
+            signatures,
+            None,
+            {"value": None, "reason": "no trust.manifest is configured"},
+            notes,
+            digest([signed]),
+        )
+    manifest = read_manifest(resolve(config.manifest, base), config.keys)
+    check = check_manifest(sources, manifest)
+    summary = {
+        "signature": manifest.signature,
+        **{
+            f"n_{state}": check.states.count(state)
+            for state in ("same", "changed", "not_in_manifest")
+        },
+        "n_gone": len(check.gone),
+        "gone": [quoted(doc_id, 200) for doc_id in check.gone[:MAX_MISSING]],
+    }
+    return TrustInputs(
+        signatures,
+        check,
+        summary,
+        notes,
+        digest([signed, sorted(manifest.documents.items()), manifest.signature]),
+    )
+
+
+# ---- Source trust and poisoning guard: verdicts on all chunks, and the chunks for the index.
+
+
+@dataclasses.dataclass(frozen=True)
+class TrustFacts:
+    """Facts for the report on the guard: the reference day of ages, and the checked inputs."""
+
+    as_of: str
+    rules_version: str
+    manifest: dict[str, Any]
+    n_quarantined: int
+    notes: list[str]
+
+
+class EvidenceTrust(Result):
+    """Verdicts on all chunks: EVIDENCE_TRUST in the order of chunks, FINDINGS by chunk row."""
+
+    trust: pd.DataFrame = frame_part()
+    findings: pd.DataFrame = frame_part()
+    about: TrustFacts = json_part()
+
+
+class AdmittedChunks(Result):
+    """The chunks for the index, in the order of all chunks.
+
+    Attributes
+    ----------
+    chunks
+        CHUNKS frame.
+    rows
+        int64 [n]: their rows among all chunks.
+    facts
+        domain, domain_state, signature_state, allowed_by, and passes (whether the trust filter
+        admits the chunk). Ages are left out, because a new day must not repeat the indexing.
+    about
+        Identity and number.
+    """
+
+    chunks: pd.DataFrame = frame_part()
+    rows: IntArray = array_part()
+    facts: pd.DataFrame = frame_part()
+    about: ChunkFacts = json_part()
+
+    @property
+    def names(self) -> pd.DataFrame:
+        """The chunks without their texts: chunk_id, doc_id, section_id, start, end."""
+        columns = ["chunk_id", "doc_id", "section_id", "start", "end"]
+        return self.artifact.frame("chunks", columns)
+
+    @property
+    def passes(self) -> npt.NDArray[np.bool_]:
+        """Whether the trust filter admits each chunk, bool [n]."""
+        return self.artifact.frame("facts", ["passes"])["passes"].to_numpy(dtype=bool)
+
+    def trust_of(self, trust: EvidenceTrust) -> pd.DataFrame:
+        """EVIDENCE_TRUST of the admitted chunks, in their order."""
+        return trust.trust.iloc[self.rows].reset_index(drop=True)
+
+
+def as_of(settings: Settings) -> dt.date:
+    """Choose the reference day of ages."""
+    return settings.trust_as_of or dt.datetime.now(dt.UTC).date()
+
+
+def _allowed(work: Work, sources: pd.DataFrame) -> tuple[dict[str, str], list[str]]:
+    """Read the chunks that a person allowed, with notes on expired decisions."""
+    hashes = dict(zip(sources["doc_id"].tolist(), sources["source_hash"].tolist(), strict=True))
+    allowed, outdated = still_meant(allowed_chunks(work.base), hashes)
+    note = (
+        f"{len(outdated)} of the decisions in {ALLOWED_FILE} do not count: their documents have"
+        " other bytes now, or they do not say which they are about"
+    )
+    return allowed, [note] if outdated else []
+
+
+def identify_trust(
+    work: Work, corpus_snapshot: CorpusSnapshot, corpus_chunks: CorpusChunks
+) -> list[Any]:
+    """Identify the files, decisions and the day that trust depends on.
+
+    The day counts only when a document has a date.
+    """
+    sources = corpus_snapshot.sources
+    inputs, (allowed, notes) = _trust_inputs(work, sources), _allowed(work, sources)
+    dated = bool((sources["date"] != "").any())
+    day = as_of(work.settings).isoformat() if dated else None
+    return [corpus_chunks.id, inputs.identity, inputs.notes, sorted(allowed.items()), notes, day]
+
+
+def judge_evidence(
+    work: Work, corpus_snapshot: CorpusSnapshot, corpus_chunks: CorpusChunks
+) -> EvidenceTrust:
+    """Judge every chunk of the corpus.
+
+    Raises
+    ------
+    InputError
+        A signatures file, a manifest or a list of allowed chunks cannot be used.
+    """
+    config, rules, day = work.config.trust, RuleSet.load(), as_of(work.settings)
+    documents, sources, chunks = (
+        corpus_snapshot.documents,
+        corpus_snapshot.sources,
+        corpus_chunks.chunks,
+    )
+    inputs, (allowed, notes) = _trust_inputs(work, sources), _allowed(work, sources)
+    states = None
+    if config.keys:
+        with work.progress.step("Verifying signatures"):
+            states = verify(_unchanged_bytes(work, sources), inputs.signatures, config.keys)
+    facts = source_trust(sources, config, states, day)
+    listed = None if inputs.check is None else inputs.check.states
+    about_sources = source_findings(sources, facts, config, listed)
+    found = _joined([about_sources, _screened(work, corpus_snapshot, facts, rules)])
+    with work.progress.step("Judging chunks"):
+        spread = findings_of_chunks(found, pd.Index(documents["doc_id"]), chunks)
+        joined = across_titles(chunks["title"].tolist(), chunks["text"].tolist(), rules)
+        findings = _joined([spread, joined])
+        facts = facts.assign(doc_id=documents["doc_id"].to_numpy())
+        trust = chunk_verdicts(chunks, facts, findings, allowed)
+    about = TrustFacts(
+        as_of=day.isoformat(),
+        rules_version=rules.version,
+        manifest=inputs.manifest,
+        n_quarantined=int((trust["verdict"] == "blocked").sum()),
+        notes=inputs.notes + notes,
+    )
+    return EvidenceTrust(trust=trust, findings=findings, about=about)
+
+
+def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    """Concatenate FINDINGS frames without the empty ones, which would change column types."""
+    kept = [part for part in parts if len(part)] or parts[:1]
+    return FINDINGS.check(pd.concat(kept, ignore_index=True))
+
+
+def _unchanged_bytes(work: Work, sources: pd.DataFrame) -> dict[str, bytes]:
+    """Read the documents again for their signatures. They must equal those of the snapshot."""
+    read = source_bytes(work.config.corpus, work.base)
+    hashes = zip(sources["doc_id"].tolist(), sources["source_hash"].tolist(), strict=True)
+    for doc_id, expected in hashes:
+        if hashlib.sha256(read.get(doc_id, b"")).hexdigest() != expected:
+            message = "the document changed while the corpus was read; run again"
+            raise InputError(
+                Problem("corpus_changed", message, str(work.base), field="doc_id", found=doc_id)
+            )
+    return read
+
+
+def _screened(
+    work: Work, corpus: CorpusSnapshot, facts: pd.DataFrame, rules: RuleSet
+) -> pd.DataFrame:
+    """Screen the texts, and return FINDINGS by document row.
+
+    The result is stored separately, because neither the day nor allowed chunks change it.
+    """
+    vouched = vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())
+
+    def make() -> dict[str, Any]:
+        documents = corpus.documents
+        texts, domains = documents["text"].tolist(), facts["domain"].tolist()
+        with work.progress.step("Screening the corpus", len(texts), "documents") as advance:
+            markdown = (documents["kind"] == "markdown").tolist()
+            parts = [
+                screen(texts, rules, markdown=markdown),
+                screen(documents["title"].tolist(), rules).assign(start=-1, end=-1),
+            ]
+            advance(len(texts))
+        with work.progress.step("Looking for topic shifts and floods"):
+            parts += [topic_shift(texts, domains), floods(texts, domains, vouched=vouched)]
+        return {"findings": _joined(parts)}
+
+    identity = [corpus.id, None if vouched is None else vouched.tolist()]
+    return work.keep("screened", identity, make).frame("findings")
+
+
+def admit_chunks(
+    work: Work, corpus_chunks: CorpusChunks, evidence_trust: EvidenceTrust
+) -> AdmittedChunks:
+    """Remove the quarantined chunks.
+
+    Raises
+    ------
+    InputError
+        `empty_index`: no chunk is left.
+    """
+    spec, trust, chunks = work.config.trust, evidence_trust.trust, corpus_chunks.chunks
+    blocked = (trust["verdict"] == "blocked").to_numpy()
+    rows = np.flatnonzero(~blocked if spec.quarantine else np.ones(len(trust), dtype=bool))
+    kept = chunks.iloc[rows].reset_index(drop=True)
+    if kept.empty:
+        message = "every chunk is quarantined, so there is nothing to retrieve"
+        accepted = "rag-eval trust list shows why; what is harmless is allowed in " + ALLOWED_FILE
+        raise InputError(
+            Problem("empty_index", message, str(work.base), field="corpus", accepted=accepted)
+        )
+    facts = trust.iloc[rows].reset_index(drop=True)
+    threshold = spec.threshold if spec.filter and spec.threshold is not None else None
+    passes = np.ones(len(facts), dtype=bool)
+    if threshold is not None:
+        passes = facts["trust"].to_numpy() >= threshold
+    columns = ["domain", "domain_state", "signature_state", "allowed_by"]
+    return AdmittedChunks(
+        chunks=kept,
+        rows=rows.astype(np.int64),
+        facts=facts[columns].assign(passes=passes),
+        about=_chunk_facts(kept, work.config.corpus.chunker),
+    )
+
+
+# ---- Gold: lint, resolve against the corpus revision, and expand into variants.
+
+
+@dataclasses.dataclass(frozen=True)
+class GoldFacts:
+    """Facts for the report on a gold set.
+
+    `n_answerable_unknown` counts the questions of recorded outputs that nobody judged.
+    """
+
+    name: str
+    version: str
+    hash: str
+    n_queries: int
+    n_answerable: int
+    n_answerable_unknown: int
+    n_judged: int
+    n_paraphrases: int
+    n_groups: int
+    n_groups_answerable: int
+    n_spans: int
+    warnings: list[dict[str, Any]]
+
+
+class GoldVariants(Result):
+    """The gold set over this corpus revision.
+
+    Attributes
+    ----------
+    queries, variants, decoys
+        QUERIES, VARIANTS and DECOYS frames.
+    qrels_document, qrels_section
+        QRELS frames.
+    spans, span_chunks
+        SPANS of quoted evidence, and the rows of admitted chunks that carry them.
+    answerable_known
+        bool [n_queries]: whether the gold set says if the corpus answers the question.
+    overrides
+        Query id -> settings of its row that override `answers` of the configuration.
+    layout
+        Layout of the files.
+    about, blocked
+        Facts for the report; relevant documents with chunks that the poisoning guard removed.
+    """
+
+    queries: pd.DataFrame = frame_part()
+    variants: pd.DataFrame = frame_part()
+    qrels_document: pd.DataFrame = frame_part()
+    qrels_section: pd.DataFrame = frame_part()
+    spans: pd.DataFrame = frame_part()
+    span_chunks: pd.DataFrame = frame_part()
+    decoys: pd.DataFrame = frame_part()
+    answerable_known: npt.NDArray[np.bool_] = array_part()
+    overrides: dict[str, AnswerOverride] = json_part()
+    layout: str = json_part()
+    about: GoldFacts = json_part()
+    blocked: BlockedGold = json_part()
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of all wordings."""
+        texts: list[str] = self.artifact.frame("variants", ["text"])["text"].tolist()
+        return texts
+
+
+def _warning(problem: Problem, files: Sequence[Path]) -> dict[str, Any]:
+    """Make a warning fit for the report, with a file name that does not depend on the folder."""
+    names = {str(file): file.name for file in files}
+    shown = {key: value for key, value in dataclasses.asdict(problem).items() if value is not None}
+    if problem.file is None:
+        return shown
+    return shown | {"file": names.get(problem.file, problem.file)}
+
+
+def _read_gold_set(evaluation: Evaluation) -> GoldSet:
+    """Read and check the gold set: a folder, or a split of a BEIR folder."""
+    if evaluation.split is None:
+        return load_gold(evaluation.base, evaluation.config)
+    return load_beir_gold(evaluation.base, evaluation.split)
+
+
+def identify_gold(work: Work, **_: Result) -> list[str]:
+    """Identify the content and layout of the gold files."""
+    gold = _read_gold_set(work.evaluation)
+    return [gold.gold_hash, gold.layout]
+
+
+def resolve_gold_set(
+    work: Work,
+    corpus_snapshot: CorpusSnapshot,
+    corpus_chunks: CorpusChunks,
+    admitted_chunks: AdmittedChunks,
+) -> GoldVariants:
+    """Lint the gold set, resolve it, and expand it into variants.
+
+    Raises
+    ------
+    InputError
+        Lint found an error. The exception lists every problem.
+    """
+    gold, documents, sections = (
+        _read_gold_set(work.evaluation),
+        corpus_snapshot.documents,
+        corpus_snapshot.sections,
+    )
+    with work.progress.step("Checking the gold set"):
+        problems = lint(gold, documents, sections)
+    if any(problem.severity == "error" for problem in problems):
+        raise InputError(problems)
+    resolved = resolve_gold(gold, documents, sections, admitted_chunks.chunks)
+    blocked = _blocked(resolved.qrels["document"], corpus_chunks, admitted_chunks)
+    problems += blocked_problems(blocked)
+    queries, known = resolved.gold.queries, gold.layout != "recorded"
+    # A question that only recorded outputs name may or may not have an answer.
+    flags = gold.places["has_flag"].to_numpy(dtype=bool) | known
+    judged = {*gold.judgements["query_id"], *gold.anchors["query_id"]}
+    about = GoldFacts(
+        name=gold.name,
+        version=str(gold.version),
+        hash=gold.gold_hash,
+        n_queries=len(gold.queries),
+        n_answerable=int(gold.queries["answerable"].sum()),
+        n_answerable_unknown=int((~flags).sum()),
+        n_judged=int(gold.queries["query_id"].isin(judged).sum()),
+        n_paraphrases=len(gold.paraphrases),
+        n_groups=int(queries["group_id"].nunique()),
+        n_groups_answerable=int(queries.loc[queries["answerable"], "group_id"].nunique()),
+        n_spans=len(resolved.spans),
+        warnings=[_warning(problem, gold.files) for problem in problems],
+    )
+    return GoldVariants(
+        queries=queries,
+        variants=variants(resolved.gold),
+        qrels_document=resolved.qrels["document"],
+        qrels_section=resolved.qrels["section"],
+        spans=resolved.spans,
+        span_chunks=resolved.span_chunks,
+        decoys=resolved.decoys,
+        answerable_known=flags,
+        overrides=dict(gold.overrides),
+        layout=gold.layout,
+        about=about,
+        blocked=blocked,
+    )
+
+
+def _blocked(qrels: pd.DataFrame, chunks: CorpusChunks, admitted: AdmittedChunks) -> BlockedGold:
+    """Find the relevant documents (QRELS) with chunks that the guard removed."""
+    cut, kept = (part.artifact.frame("chunks", ["doc_id"])["doc_id"] for part in (chunks, admitted))
+    return blocked_gold(qrels, cut, kept)
+
+
+class GoldArrays:
+    """The stored gold as arrays for the measures. Codes are row numbers.
+
+    Attributes
+    ----------
+    query_of
+        [n_variants]: query row of each variant.
+    documents, sections
+        Names by code. Both have a code_of_chunk array [n_chunks].
+
+    Parameters
+    ----------
+    gold
+        The gold set.
+    chunks
+        Units of the rankings by row, with doc_id and section_id: chunks, or units of an external
+        retriever.
+    carried
+        SPAN_CHUNKS of these rows; default: those of the chunks.
+    """
+
+    def __init__(
+        self, gold: GoldVariants, chunks: pd.DataFrame, carried: pd.DataFrame | None = None
+    ) -> None:
+        self.queries = gold.queries
+        self.variants = gold.variants
+        query_index = pd.Index(self.queries["query_id"])
+        self.query_of = query_index.get_indexer(self.variants["query_id"])
+        self.groups = pd.factorize(self.queries["group_id"], sort=True)[0]
+        self.documents = pd.Index(sorted(chunks["doc_id"].unique()))
+        self.sections = pd.Index(sorted(chunks["section_id"].unique()))
+        self.document_of_chunk = self.documents.get_indexer(chunks["doc_id"])
+        self.section_of_chunk = self.sections.get_indexer(chunks["section_id"])
+        self.qrels_document, self.documents = self._qrels(
+            gold.qrels_document, query_index, self.documents
+        )
+        self.qrels_section, self.sections = self._qrels(
+            gold.qrels_section, query_index, self.sections
+        )
+        spans = gold.spans
+        carried = gold.span_chunks if carried is None else carried
+        self.span_query = query_index.get_indexer(spans["query_id"])
+        order = np.argsort(self.span_query, kind="stable")
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        carrier_span = (
+            place[carried["span"].to_numpy()] if len(carried) else np.zeros(0, dtype=np.int64)
+        )
+        carriers = carried["chunk"].to_numpy()
+        by_span = np.argsort(carrier_span, kind="stable")
+        self.spans = Spans(
+            np.searchsorted(self.span_query[order], np.arange(len(self.queries) + 1)),
+            np.searchsorted(carrier_span[by_span], np.arange(len(spans) + 1)),
+            carriers[by_span],
+        )
+        pairs = (
+            np.unique(np.stack([self.span_query[order][carrier_span], carriers], axis=1), axis=0)
+            if len(carried)
+            else np.zeros((0, 2), dtype=np.int64)
+        )
+        self.qrels_chunk = Qrels.from_rows(
+            pairs[:, 0], pairs[:, 1], np.ones(len(pairs), dtype=np.int64), len(self.queries)
+        )
+
+    def _qrels(
+        self, frame: pd.DataFrame, query_index: pd.Index, items: pd.Index
+    ) -> tuple[Qrels, pd.Index]:
+        # A judged document without text has no chunk. A code of its own makes it a miss.
+        items = items.append(pd.Index(sorted(set(frame["item_id"]) - set(items))))
+        qrels = Qrels.from_rows(
+            query_index.get_indexer(pd.Index(frame["query_id"])),
+            items.get_indexer(pd.Index(frame["item_id"])),
+            frame["gain"].to_numpy(),
+            len(query_index),
+        )
+        return qrels, items
+
+
+# ---- The lint command: list every problem of the files, questions and targets of a gold set.
+
+
+def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
+    """Check a gold set against the current corpus.
+
+    Faulty files are checked as far as they can be read. A gold set without errors is also checked
+    against the poisoning guard.
+
+    Raises
+    ------
+    InputError
+        The configuration or the corpus cannot be used.
+    """
+    runner = evaluation.runner
+    corpus = runner.get(CorpusSnapshot)
+    documents, sections = corpus.documents, corpus.sections
+    gold = read_gold(evaluation.base, evaluation.config)
+    problems = lint(gold, documents, sections)
+    if any(problem.severity == "error" for problem in problems):
+        return problems
+    try:
+        admitted = runner.get(AdmittedChunks)
+    except InputError as error:
+        return [*problems, *error.problems]
+    qrels = resolve_gold(gold, documents, sections, admitted.chunks).qrels["document"]
+    return [*problems, *blocked_problems(_blocked(qrels, runner.get(CorpusChunks), admitted))]
+
+
+# ---- Descriptions of these results for people.
+
+BINS, TRUST_BINS, MAX_SHOWN = 12, 10, 50
+
+
+def describe_corpus(result: CorpusSnapshot) -> dict[str, Any]:
+    """Show the revision and the masked data."""
+    about = result.about
+    masked: dict[str, Any] = {"masking": "off"}
+    if about.masked is not None:
+        masked = {f"masked_{name}": count for name, count in sorted(about.masked.items())}
+    return {
+        "rev": about.corpus_rev,
+        "n_documents": about.n_documents,
+        "loader": about.loader,
+        **masked,
+    }
+
+
+def describe_chunks(result: CorpusChunks) -> dict[str, Any]:
+    """Show the number and lengths of the chunks."""
+    tokens = result.artifact.frame("chunks", ["tokens"])["tokens"].to_numpy()
+    edges = np.unique(np.linspace(tokens.min(), tokens.max() + 1, BINS + 1).astype(int))
+    counts, _ = np.histogram(tokens, edges)
+    lengths = [
+        {"tokens": f"{low} to {high - 1}", "n": int(n)}
+        for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
+    ]
+    return {
+        "n_chunks": result.about.n_chunks,
+        "chunks_hash": result.about.chunks_hash,
+        "tokens_median": float(np.median(tokens)),
+        "tokens_max": int(tokens.max()),
+        "chunk_lengths": Table(("tokens", "n"), lengths),
+    }
+
+
+def describe_trust(result: EvidenceTrust) -> dict[str, Any]:
+    """Show the quarantined chunks with reasons, and the distribution of trust."""
+    frame = result.trust
+    scores, poor = frame["trust"].dropna(), frame[frame["verdict"] != "clean"]
+    counts, edges = np.histogram(scores, TRUST_BINS, range=(0.0, 1.0))
+    drawn = [
+        {"trust": f"{low:.1f} to {high:.1f}", "n": int(n)}
+        for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
+    ]
+    first = poor.sort_values("verdict", kind="stable").head(MAX_SHOWN).to_dict("records")
+    rows = [
+        {
+            "verdict": row["verdict"],
+            "chunk_id": row["chunk_id"],
+            "doc_id": quoted(row["doc_id"], 200),
+            "reasons": ", ".join(row["reasons"]),
+            "allowed_by": quoted(row["allowed_by"], 200),
+        }
+        for row in first
+    ]
+    reasons = poor["reasons"].explode().value_counts().sort_index()
+    untrusted = "not configured: the gold set names no domains, authors or keys"
+    return {
+        "n_chunks": len(frame),
+        "n_quarantined": int((frame["verdict"] == "blocked").sum()),
+        "n_warned": int((frame["verdict"] == "warning").sum()),
+        "n_allowed": int((frame["allowed_by"] != "").sum()),
+        "rules_version": result.about.rules_version,
+        "as_of": result.about.as_of,
+        "trust": Table(("trust", "n"), drawn) if len(scores) else untrusted,
+        "quarantined_and_warned": Table(
+            ("verdict", "chunk_id", "doc_id", "reasons", "allowed_by"), rows
+        ),
+        "reasons": Table(
+            ("reason", "n_chunks"),
+            [{"reason": code, "n_chunks": int(n)} for code, n in reasons.items()],
+        ),
+    }
+
+
+def describe_admitted(result: AdmittedChunks) -> dict[str, Any]:
+    """Show the number of chunks for the index."""
+    return {"n_chunks": result.about.n_chunks, "chunks_hash": result.about.chunks_hash}
+
+
+def describe_gold(result: GoldVariants) -> dict[str, Any]:
+    """Show the size of the gold set and its warnings."""
+    about = dataclasses.asdict(result.about)
+    counts = {name: value for name, value in about.items() if name.startswith("n_")}
+    return {
+        "gold_hash": about["hash"],
+        "version": about["version"],
+        **counts,
+        "n_warnings": len(about["warnings"]),
+    }
+
+
+# ---- Access for stages that are not rows of the graph yet.
+
+
+def corpus_snapshot(evaluation: Evaluation) -> Artifact:
+    """Return the stored corpus."""
+    return evaluation.runner.get(CorpusSnapshot).artifact
+
+
+def corpus_chunks(evaluation: Evaluation) -> Artifact:
+    """Return the stored chunks."""
+    return evaluation.runner.get(CorpusChunks).artifact
+
+
+def evidence_trust(evaluation: Evaluation) -> Artifact:
+    """Return the stored verdicts."""
+    return evaluation.runner.get(EvidenceTrust).artifact
+
+
+def admitted_chunks(evaluation: Evaluation) -> Artifact:
+    """Return the stored admitted chunks."""
+    return evaluation.runner.get(AdmittedChunks).artifact
+
+
+def admitted_trust(evaluation: Evaluation) -> pd.DataFrame:
+    """Return EVIDENCE_TRUST of the admitted chunks, in their order."""
+    runner = evaluation.runner
+    return runner.get(AdmittedChunks).trust_of(runner.get(EvidenceTrust))
+
+
+def gold_variants(evaluation: Evaluation) -> Artifact:
+    """Return the stored gold set."""
+    return evaluation.runner.get(GoldVariants).artifact
+
+
+# ---- Files of `rag-eval trust manifest|sign|keygen`: manifests, signatures and keys.
+
+MAX_KEY_BYTES = 10_000
+
+
+def _private(path: Path) -> str:
+    if not path.is_file():
+        raise InputError(
+            Problem(
+                "missing_file",
+                "the private key does not exist",
+                file=str(path),
+                field="--key",
+                accepted="an Ed25519 private key in PEM; rag-eval trust keygen makes one",
+            )
+        )
+    data = path.read_bytes()[: MAX_KEY_BYTES + 1]
+    if len(data) > MAX_KEY_BYTES:
+        raise InputError(
+            Problem(
+                "bad_private_key",
+                "the file is too large for a key",
+                file=str(path),
+                field="--key",
+                accepted=f"at most {MAX_KEY_BYTES} bytes",
+            )
+        )
+    return data.decode("utf-8", "replace")
+
+
+def write_manifest(
+    evaluation: Evaluation, out: Path | None, key: Path | None
+) -> tuple[Path, int, bool]:
+    """Record the hash of every document, and sign the record when a key is given.
+
+    An old signature is deleted, because it does not match the new record.
+
+    Returns
+    -------
+    Path, int, bool
+        The file, the number of recorded documents, and whether the record is signed.
+    """
+    private = None if key is None else _private(key)
+    with home_lock(evaluation.settings.home):
+        sources = evaluation.runner.get(CorpusSnapshot).sources
+    data = manifest_bytes(sources)
+    path = out or resolve(evaluation.config.trust.manifest or "manifest.json", evaluation.base)
+    signature = path.with_name(f"{path.name}.sig")
+    signed = None if private is None else sign_bytes(private, data)
+    # Delete it first, so that a new manifest never stands beside an old signature.
+    signature.unlink(missing_ok=True)
+    write_bytes(path, data)
+    if signed is not None:
+        write_text(signature, f"{signed}\n")
+    return path, len(sources), signed is not None
+
+
+def write_signatures(
+    evaluation: Evaluation, out: Path | None, key: Path, name: str
+) -> tuple[Path, int, str | None]:
+    """Sign the bytes of every document. `name` is the name of the public key in `trust.keys`.
+
+    Returns
+    -------
+    Path, int, str | None
+        The file, the number of signed documents, and the entry to add under `trust.signatures`.
+        The entry is None when the gold set already names the file.
+    """
+    private = _private(key)
+    if name not in evaluation.config.trust.keys:
+        accepted = (
+            ", ".join(sorted(evaluation.config.trust.keys))
+            or "none yet; rag-eval trust keygen prints a public key for it"
+        )
+        raise InputError(
+            Problem(
+                "unknown_key",
+                "trust.keys of the gold set has no key of this name",
+                field="--name",
+                found=name,
+                accepted=accepted,
+            )
+        )
+    lines = sign_documents(private, source_bytes(evaluation.config.corpus, evaluation.base), name)
+    path = out or resolve(evaluation.config.trust.signatures or "signatures.jsonl", evaluation.base)
+    write_text(path, "".join(f"{line}\n" for line in lines))
+    named = evaluation.config.trust.signatures
+    if named is not None and resolve(named, evaluation.base).resolve() == path.resolve():
+        return path, len(lines), None
+    return path, len(lines), os.path.relpath(path.resolve(), evaluation.base.resolve())
+
+
+def write_key(out: Path) -> str:
+    """Write a new private key, readable only by its owner, and return the public key in base64."""
+    private, public = generate_key()
+    try:
+        handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise InputError(
+            Problem(
+                "file_exists",
+                "a key is never written over",
+                file=str(out),
+                accepted="a file that does not exist yet",
+            )
+        ) from error
+    with os.fdopen(handle, "w", encoding="ascii") as stream:
+        stream.write(private)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return public

@@ -1,0 +1,780 @@
+"""Calibrated miss rates: compare claims with observations, and discount the answers."""
+
+import dataclasses
+import datetime as dt
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import resources
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from rag_eval.core.arrays import FloatArray
+from rag_eval.core.config import DISCOUNTING, TARGETS
+from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.types import (
+    AUDITS,
+    Absent,
+    Confidence,
+    Derived,
+    Deterministic,
+    Measured,
+    as_json,
+    effective,
+)
+from rag_eval.corpus.masking import shown
+from rag_eval.gold.files import ORIGINAL
+from rag_eval.measures.intervals import aggregate, clustered_interval, within_query
+from rag_eval.pipeline.answers import AnswerSet, find_answered, has_answers
+from rag_eval.pipeline.calibration import MissRateCalibration, RetrievalOutcomes
+from rag_eval.pipeline.claims import (
+    MissRateClaims,
+    Outcomes,
+    RetrievalSignals,
+    Speaker,
+    judge_runs,
+    of_strategy,
+)
+from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
+from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.measures import BOOTSTRAP_SEED, Runs, interval_of, number, score_strategy
+from rag_eval.pipeline.retrieval import CorpusIndex, IndexOpener
+from rag_eval.storage.artifacts import Artifact, home_lock
+from rag_eval.uncertainty.audits import AuditStore
+from rag_eval.uncertainty.comparing import Audited, Comparison, Misses, compare
+from rag_eval.uncertainty.confidence import (
+    MissRate,
+    calibrated_confidence,
+    final_confidence,
+    groundedness_confidence,
+    reported_confidence,
+    retrieval_confidence,
+)
+from rag_eval.uncertainty.gaps import Gap
+from rag_eval.uncertainty.iterative import Iterative, harm, steps_of
+from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows
+
+Record = dict[str, Any]
+"""A part of the report."""
+T = TypeVar("T")
+
+# ---- Confidence of each answer: its groundedness, discounted by the miss rate of its retrieval.
+
+NO_ANSWERS = "the gold set configures no answers"
+NO_INTERVAL = "what stated it knows no interval"
+MIN_MISSED = 30
+"""Least number of groups with answers over missed retrievals for a share of right answers."""
+FIGURES: Final = ("synthesis_confidence", "final_confidence", "calibrated_confidence")
+
+
+def _read_miss_rate(row: Mapping[Any, Any], by: Speaker) -> MissRate:
+    """Read the miss rate in a row of CLAIMS."""
+    return MissRate(
+        _known(row["miss_rate"]),
+        _known(row["ci_low"]),
+        _known(row["ci_high"]),
+        row["status"],
+        row["target"],
+        int(row["k"]),
+        ", ".join(by.gold_sources) or None,
+        row["calibrator"],
+        by.n_outcomes,
+        by.fitted_at,
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+class AnswerWorth:
+    """Confidence of the answers of a run.
+
+    Parameters
+    ----------
+    runs
+        The runs of all strategies with the gold.
+    claims, outcomes
+        The claimed miss rates, and the observed misses.
+    """
+
+    def __init__(self, runs: Runs, claims: MissRateClaims, outcomes: RetrievalOutcomes) -> None:
+        self._runs, self._claims, self._outcomes = runs, claims, outcomes
+        self._answered = find_answered(runs.evaluation)
+        self.strategy = self._answered.answers.about.strategy if self._answered else ""
+        """The strategy that gives the evidence of the answers; empty without answers."""
+
+    @functools.cached_property
+    def _per_question(self) -> pd.DataFrame:
+        assert self._answered is not None
+        return self._answered.measures.per_question.set_index("query_id")
+
+    @functools.cached_property
+    def _first_claims(self) -> dict[str, Record]:
+        frame = _original(self._claims.claims_of(self.strategy), self._runs, self.strategy)
+        return {row["query_id"]: row for row in frame.to_dict("records")}  # type: ignore[misc]
+
+    @functools.cached_property
+    def by_query(self) -> dict[str, dict[str, Confidence]]:
+        """Compute the confidence values of every answer by query id; empty without answers."""
+        if self._answered is None:
+            return {}
+        by, right, found = self._claims.speakers[self.strategy], self._right_of_others(), {}
+        grounded = self._per_question["groundedness"]
+        for answer in self._answered.answers.read():
+            answered = answer.outcome == "answered"
+            if answer.mode == "deterministic":
+                value = grounded[answer.query_id]
+                known = answered and not pd.isna(value)
+                synthesis = groundedness_confidence(float(value) if known else None)
+            else:
+                reported = answer.confidence if answered else None
+                synthesis = reported_confidence(reported, answer.mode)
+            miss = _read_miss_rate(self._first_claims[answer.query_id], by)
+            found[answer.query_id] = {
+                "synthesis_confidence": synthesis,
+                "retrieval_confidence": retrieval_confidence(miss),
+                "final_confidence": final_confidence(synthesis, miss),
+                "calibrated_confidence": calibrated_confidence(
+                    synthesis, miss, right.get(answer.query_id)
+                ),
+            }
+        return found
+
+    def summarize(self) -> Record:
+        """Summarise the confidence of the answers; null with the reason without answers."""
+        found = list(self.by_query.values())
+        if not found:
+            return {"value": None, "reason": NO_ANSWERS}
+        groups = dict(zip(self._runs.gold.queries["query_id"], self._runs.gold.groups, strict=True))
+        group = pd.factorize(np.array([groups[query_id] for query_id in self.by_query]))[0]
+
+        def mean(name: str) -> Record:
+            # A question without an answer has nothing to discount.
+            values = np.array(
+                [
+                    np.nan
+                    if isinstance(entry[name], Absent)
+                    or isinstance(entry["synthesis_confidence"], Absent)
+                    else effective(entry[name])
+                    for entry in found
+                ]
+            )
+            record = interval_of(aggregate([name], values[:, None], group, BOOTSTRAP_SEED)[0])
+            if record["value"] is None:
+                absent = {one.reason for entry in found if isinstance(one := entry[name], Absent)}
+                record["value_reason"] = f"absent for every answer: {', '.join(sorted(absent))}"
+            return record
+
+        right = self.right_when_missed
+        summary = {"n": len(found), **{name: mean(name) for name in FIGURES}}
+        summary["right_when_missed"] = None if right is None else as_json(right)
+        if right is None:
+            summary["right_when_missed_reason"] = (
+                f"fewer than {MIN_MISSED} independent questions were answered over a missed"
+                " retrieval"
+            )
+        return summary
+
+    @functools.cached_property
+    def _over_misses(self) -> pd.DataFrame | None:
+        """Collect right (0 or 1) and group of answers over missed retrievals; None if too few."""
+        if self._answered is None:
+            return None
+        judged = self._outcomes.judged_of(self.strategy)
+        first = {row["claim_id"] for row in self._first_claims.values()}
+        missed = judged.loc[judged["missed"] & judged["claim_id"].isin(first), "query_id"]
+        chosen = self._per_question.loc[missed[missed.isin(self._per_question.index)].tolist()]
+        chosen = chosen[(chosen["outcome"] == "answered") & (chosen["n_gold"] > 0)]
+        gold = self._runs.gold
+        groups = dict(zip(gold.queries["query_id"], gold.groups.tolist(), strict=True))
+        right = (chosen["n_correct"].to_numpy() > 0).astype(np.float64)
+        seen = pd.DataFrame({"right": right, "group": [groups[query] for query in chosen.index]})
+        return seen if seen["group"].nunique() >= MIN_MISSED else None
+
+    @functools.cached_property
+    def right_when_missed(self) -> Measured | None:
+        """Compute the share of answers that cite gold despite a miss; None if too few."""
+        return None if self._over_misses is None else self._share(self._over_misses)
+
+    def _right_of_others(self) -> dict[str, Measured]:
+        """Compute that share for each question without the answers of its own group.
+
+        Otherwise the outcome of an answer would decide its own confidence.
+        """
+        if self._over_misses is None or self.right_when_missed is None:
+            return {}
+        of_group, gold = leave_groups_out(self._over_misses, self._share), self._runs.gold
+        pairs = zip(gold.queries["query_id"], gold.groups.tolist(), strict=True)
+        return {query: of_group.get(group, self.right_when_missed) for query, group in pairs}
+
+    def _share(self, seen: pd.DataFrame) -> Measured:
+        right, group = seen["right"].to_numpy(), seen["group"].to_numpy()
+        ends = clustered_interval(right, group, BOOTSTRAP_SEED)
+        value, low, high = (float(end[0]) for end in ends)
+        gold = self._runs.gold_variants.about.hash[:16]
+        return Measured(
+            value=value,
+            dataset=f"answers over missed retrievals, gold {gold}",
+            n=len(seen),
+            ci_low=low,
+            ci_high=high,
+            measured_at=dt.datetime.now(dt.UTC),
+        )
+
+
+def leave_groups_out(seen: pd.DataFrame, share: Callable[[pd.DataFrame], T]) -> dict[int, T]:
+    """Compute a value for each group of `seen` (right, group) from the rows of all other groups.
+
+    Groups with equal rows share the computation.
+    """
+    totals = seen.groupby("group")["right"].agg(["sum", "count"])
+    kind_of = dict(zip(totals.index.tolist(), totals.itertuples(index=False), strict=True))
+    example = {kind: group for group, kind in kind_of.items()}
+    found = {kind: share(seen[seen["group"] != group]) for kind, group in example.items()}
+    return {group: found[kind] for group, kind in kind_of.items()}
+
+
+def _original(claims: pd.DataFrame, runs: Runs, name: str) -> pd.DataFrame:
+    """Select the claims of the original wordings under the first seed."""
+    is_first = claims["seed"] == runs.first_seed(name)
+    return claims[(claims["paraphrase_id"] == ORIGINAL) & is_first]
+
+
+# ---- Retrievable share of the corpus: counted from the index, not estimated.
+
+
+def measure_coverage(runs: Runs) -> Record:
+    """Count the shares of documents indexed, of text in chunks, and of chunks with vectors."""
+    get = runs.evaluation.runner.get
+    documents, cut = get(CorpusSnapshot).documents, get(CorpusChunks).about.n_chunks
+    kept = get(AdmittedChunks).artifact.frame("chunks", ["doc_id", "start", "end"])
+    length = int(documents["text"].str.len().sum())
+    found: Record = {
+        "documents_indexed": _count_share(
+            kept["doc_id"].nunique(), len(documents), "documents with an indexed chunk"
+        ),
+        "text_in_chunks": _count_share(
+            count_covered(kept),
+            length,
+            "characters of the documents that an indexed chunk holds",
+        ),
+        "chunks_admitted": _count_share(len(kept), cut, "chunks that the poisoning guard admitted"),
+    }
+    found["chunks_embedded"] = {
+        model: _count_share(
+            int(entry["added"]) + int(entry["kept"]),
+            len(kept),
+            "chunks whose vectors stand in the store",
+        )
+        for model, entry in sorted(get(CorpusIndex).changes.vectors.items())
+    }
+    return found
+
+
+def _count_share(part: int, whole: int, what: str) -> Record:
+    value = min(part / whole, 1.0) if whole else 0.0
+    counted = Deterministic(value=value, reason=f"counted: {part} of {whole} {what}")
+    return {"n": part, "of": whole, "confidence": as_json(counted)}
+
+
+def count_covered(chunks: pd.DataFrame) -> int:
+    """Count the characters in at least one chunk. Chunks of a document may overlap."""
+    ordered = chunks.sort_values(["doc_id", "start"], kind="stable")
+    start, end = (ordered[name].to_numpy(dtype=np.int64) for name in ("start", "end"))
+    reached = ordered["end"].groupby(ordered["doc_id"]).cummax()
+    before = reached.groupby(ordered["doc_id"]).shift(fill_value=0).to_numpy(dtype=np.int64)
+    return int(np.maximum(end - np.maximum(start, before), 0).sum())
+
+
+# ---- Calibrated miss rates: claimed, observed and compared.
+
+RISKIEST = 10
+NONE_JUDGED = "no question with a stated miss rate can be judged"
+NOT_EARNED = (
+    "the stated miss rates are {status}: no mean of them is shown as if it had been measured"
+)
+
+
+def calibrated_miss_rates(runs: Runs) -> Record:
+    """Build the parts `uncertainty` and `calibration` of the report."""
+    return runs.evaluation.once("calibrated miss rates", lambda: _calibrated_miss_rates(runs))
+
+
+def _calibrated_miss_rates(runs: Runs) -> Record:
+    spec, get = runs.config.uncertainty, runs.evaluation.runner.get
+    claims, outcomes = get(MissRateClaims), get(RetrievalOutcomes)
+    calibration = get(MissRateCalibration)
+    strategies = {
+        name: _describe_strategy(runs, name, claims, outcomes)
+        | {"outcomes": dataclasses.asdict(outcomes.strategies[name])}
+        for name in runs.names
+    }
+    about = {"target": spec.target, "k": spec.k}
+    uncertainty = {
+        **about,
+        "level": runs.config.level,
+        "gold_source": outcomes.gold_source,
+        "strategies": strategies,
+        "corpus_coverage": measure_coverage(runs),
+        "answers": AnswerWorth(runs, claims, outcomes).summarize(),
+        "iterative": {
+            name: _account_for_rounds(runs, name)
+            for name in runs.names
+            if runs.spec(name).base_name is not None
+        },
+    }
+    part = {**about, "strategies": calibration.strategies}
+    part |= _compare_all(runs, claims, calibration)
+    return {"uncertainty": uncertainty, "calibration": part}
+
+
+def _describe_strategy(
+    runs: Runs, name: str, claims: MissRateClaims, outcomes: RetrievalOutcomes
+) -> Record:
+    """Combine the claims of one strategy with the observed misses."""
+    gold, of, k = runs.gold, judge_runs(runs, name), runs.config.uncertainty.k
+    by, stated = claims.speakers[name], claims.claims_of(name)
+    # A question without gold cannot be missed, even by a failed retrieval.
+    ineligible = runs.scores(name).ineligible(runs.config.level, len(gold.queries), gold)
+    observed = {}
+    for target in TARGETS:
+        record = aggregate(
+            [f"{target}_at_{k}"],
+            of.missed(target, k)[:, None],
+            gold.groups,
+            BOOTSTRAP_SEED,
+            query_of=gold.query_of[of.variant],
+            failed=of.failed,
+            failed_value=[1.0],
+            ineligible=ineligible,
+        )[0]
+        observed[target] = interval_of(record)
+        if not record.n_scored:
+            observed[target]["value_reason"] = "no question of this gold set can be judged"
+    with_rate = stated[stated["miss_rate"].notna()]
+    riskiest = with_rate.sort_values(["miss_rate", "claim_id"], ascending=[False, True])
+    keys = ("query_id", "paraphrase_id", "seed")
+    entry = {
+        "fingerprint": by.fingerprint,
+        "status": by.status,
+        "calibrator": by.calibrator,
+        "n_claims": len(stated),
+        "n_absent": len(stated) - len(with_rate),
+        "observed": observed,
+        "stated": _mean_stated(with_rate, outcomes.judged_of(name))
+        if by.status in DISCOUNTING
+        else {"value": None, "reason": NOT_EARNED.format(status=by.status)},
+        "riskiest": [
+            {**{key: row[key] for key in keys}, **_describe_rates(row)}
+            for row in riskiest.head(RISKIEST).to_dict("records")
+        ],
+    }
+    return entry | ({"reason": by.reason} if by.reason else {})
+
+
+def _mean_stated(claims: pd.DataFrame, judged: pd.DataFrame) -> Record:
+    """Average the claims of the judged questions."""
+    usable = claims[claims["query_id"].isin(judged["query_id"])]
+    if usable.empty:
+        return {"value": None, "reason": NONE_JUDGED}
+    record = aggregate(
+        ["miss_rate"],
+        usable["miss_rate"].to_numpy()[:, None],
+        pd.factorize(usable.drop_duplicates("query_id")["group_id"])[0],
+        BOOTSTRAP_SEED,
+        query_of=pd.factorize(usable["query_id"])[0],
+    )[0]
+    return interval_of(record)
+
+
+def _describe_rates(row: Mapping[Any, Any]) -> Record:
+    found: Record = {name: _known(row[name]) for name in ("miss_rate", "ci_low", "ci_high")}
+    return found | {f"{name}_reason": NO_INTERVAL for name, value in found.items() if value is None}
+
+
+def _misses(
+    runs: Runs, claims: MissRateClaims, calibration: MissRateCalibration, names: Sequence[str]
+) -> tuple[list[Misses], npt.NDArray[np.bool_]]:
+    """Collect misses and predictions of the questions that were judged for every strategy.
+
+    They belong to the original wording under the first seed. The outcomes are those that the
+    calibrator was fitted to, with corrections, because predictions must match their training data.
+
+    Returns
+    -------
+    list of Misses, bool [n_queries]
+        Misses by strategy, and the mask of their questions.
+    """
+    queries, columns = runs.gold.queries["query_id"], ["missed", "predicted", "heuristic_v0"]
+    fitted = calibration.predictions.set_index("claim_id")[["missed", "predicted"]].astype(float)
+    parts = {}
+    for name in names:
+        frame = _original(claims.claims_of(name), runs, name).set_index("claim_id")
+        known = fitted.where(fitted["predicted"].notna()).reindex(frame.index)
+        frame = frame.assign(missed=known["missed"], predicted=known["predicted"])
+        parts[name] = frame.set_index("query_id").reindex(queries)[columns]
+    common = np.all([part["missed"].notna().to_numpy() for part in parts.values()], axis=0)
+    return [
+        Misses(name, *(part[column].to_numpy(dtype=np.float64)[common] for column in columns))
+        for name, part in parts.items()
+    ], common
+
+
+def _compare_all(runs: Runs, claims: MissRateClaims, calibration: MissRateCalibration) -> Record:
+    names = [name for name in runs.names if calibration.strategies[name]["validation"] is not None]
+    if len(names) < 2:  # noqa: PLR2004 - a pair
+        why = f"{len(names)} strategies have outcomes enough; a comparison needs two"
+        return {"comparison": None, "comparison_reason": why}
+    misses, common = _misses(runs, claims, calibration, names)
+    if not common.any():
+        why = "no question was judged for every strategy"
+        return {"comparison": None, "comparison_reason": why}
+    groups = runs.gold.groups[common].astype(np.int64)
+    return {"comparison": compare(misses, groups, seed=BOOTSTRAP_SEED).to_json()}
+
+
+def _account_for_rounds(runs: Runs, name: str) -> Record:
+    """Describe the rounds of an iterative strategy under the first seed."""
+    run, spec = runs.runs[name], Iterative.model_validate(runs.spec(name))
+    about, gold, k = run.about.iterative, runs.gold, runs.config.uncertainty.k
+    if about is None or run.rounds is None or run.expansions is None:
+        raise RuntimeError(f"{name} was not run in rounds")
+    rounds, level = list(run.rounds), runs.config.level
+
+    def recall(rows: np.ndarray) -> FloatArray:
+        scores = score_strategy({0: rows.astype(np.int64)}, gold, runs.config.k)
+        return scores.column(level, f"R@{k}")
+
+    def mean_recall(rows: np.ndarray) -> float | None:
+        values = within_query(recall(rows)[:, None], gold.query_of, len(gold.queries))
+        return number(float(np.nanmean(values))) if np.isfinite(values).any() else None
+
+    group = gold.groups[gold.query_of].astype(np.int64)
+    found = harm(rounds, steps_of(run.expansions), recall, group, seed=BOOTSTRAP_SEED)
+    accounts = [account.as_json() for account in found]
+    return {
+        "base": spec.base,
+        "basis": about.basis,
+        "min_recall": spec.min_recall,
+        "stops": about.stops,
+        "not_viable": about.not_viable,
+        "suggestions_failed": about.suggestions_failed,
+        "recall_before": mean_recall(rounds[0]),
+        "recall_after": mean_recall(rounds[-1]),
+        "k": k,
+        "accounts": accounts,
+        "verdict": accounts[0]["verdict"],
+    }
+
+
+# ---- Calibration outside the nightly run, and strategies compared for researchers.
+
+SAME = 1e-9
+"""Tolerance for two inclusion probabilities that differ only by their computation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibrated:
+    """A calibrated gold set: part `calibration.strategies` of its report, and the traffic."""
+
+    gold_set: str
+    target: str
+    k: int
+    strategies: Record
+    traffic: dict[str, Record]
+
+
+def calibrate_gold_set(evaluation: Evaluation) -> Calibrated:
+    """Calibrate every strategy on the outcomes so far, with this gold set's judgements."""
+    with home_lock(evaluation.settings.home):
+        _require_outcomes(evaluation)
+        spec, runner = evaluation.config.uncertainty, evaluation.runner
+        found = runner.get(MissRateCalibration).strategies
+        about = runner.get(RetrievalSignals).about
+        traffic = {name: dataclasses.asdict(about[name].traffic) for name in found}
+        return Calibrated(evaluation.config.name, spec.target, spec.k, found, traffic)
+
+
+def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> Comparison:
+    """Compare strategies on the questions that were judged for all of them.
+
+    The questions have their original wording. Only prediction-powered estimates use production
+    traffic. They use the claims of each strategy's fingerprint, with labels from a random audit. A
+    pair uses the questions with claims of both strategies.
+
+    Raises
+    ------
+    InputError
+        A strategy does not exist or has too few outcomes, or no question was judged for all.
+    """
+    known = [spec.name for spec in evaluation.config.strategies]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        message = f"{evaluation.config.name} has no such strategy"
+        raise _refuse("unknown_strategy", message, unknown, ", ".join(known))
+    with home_lock(evaluation.settings.home):
+        outcomes = _require_outcomes(evaluation)
+        calibration = evaluation.runner.get(MissRateCalibration)
+        found = calibration.strategies
+        few = [name for name in names if found[name]["validation"] is None]
+        if few:
+            message = f"{quoted(few[0])} cannot be compared: {found[few[0]]['estimator_reason']}"
+            accepted = "strategies that are provisional or better"
+            raise _refuse("too_few_outcomes", message, few, accepted)
+        runs = Runs(evaluation, IndexOpener(evaluation))
+        claims = evaluation.runner.get(MissRateClaims)
+        misses, common = _misses(runs, claims, calibration, names)
+        if not common.any():
+            message = "no question of the gold set is judged for all of these strategies"
+            accepted = "strategies that were run on the same questions"
+            raise _refuse("nothing_in_common", message, names, accepted)
+        return compare(
+            misses,
+            runs.gold.groups[common].astype(np.int64),
+            seed=BOOTSTRAP_SEED,
+            audited={name: _read_audits(evaluation, outcomes, name) for name in names},
+        )
+
+
+def _refuse(code: str, message: str, names: Sequence[str], accepted: str) -> InputError:
+    found = ", ".join(map(quoted, names))
+    return InputError(Problem(code, message, field="STRATEGY", found=found, accepted=accepted))
+
+
+def _require_outcomes(evaluation: Evaluation) -> OutcomeStore:
+    """Open the outcomes. Calibration is impossible without them."""
+    opened = Outcomes(evaluation)
+    if opened.store is None:
+        raise opened.error or RuntimeError("the outcomes cannot be opened")
+    return opened.store
+
+
+def _read_audits(evaluation: Evaluation, store: OutcomeStore, name: str) -> Audited:
+    """Read the claims of production traffic with the labels of audits from a random sample.
+
+    The predictions come from models that did not see the claim's group.
+    """
+    spec, runner, label = evaluation.config.uncertainty, evaluation.runner, quoted(name)
+    about = runner.get(RetrievalSignals).about[name]
+    traffic = of_strategy(runner.get(MissRateCalibration).traffic, name)
+    if traffic.empty:
+        why = about.traffic.reason or "all differ from what it retrieves now"
+        return Audited.nothing(f"no claim of production traffic of {label} can be used: {why}")
+    claims, target = traffic["claim_id"].tolist(), f"{spec.target}@{spec.k}"
+    subject = f"the {len(claims):,} claims of production traffic of {label}"
+    rows = fit_rows(
+        store.current(
+            strategy_fingerprint=about.fingerprint,
+            target=spec.target,
+            k=spec.k,
+            gold_sources=sorted(AUDITS),
+        )
+    )
+    rows = rows[rows["claim_id"].isin(claims)]
+    if rows.empty:
+        return Audited.nothing(
+            f"none of {subject} has an audit with a known inclusion probability for {target}"
+        )
+    least, most = rows["inclusion_probability"].min(), rows["inclusion_probability"].max()
+    if not np.isclose(least, most, rtol=SAME, atol=0):
+        return Audited.nothing(
+            f"the audits of {label} were drawn with unequal probabilities, {least:.3g} to"
+            f" {most:.3g}: they are no simple random sample"
+        )
+    judged = set(rows["claim_id"])
+    after = AuditStore(store.sql).count_unaudited(about.fingerprint, spec.target, judged, claims)
+    if after:
+        return Audited.nothing(
+            f"{after:,} of {subject} belong to no draw that was judged: the audited claims are no"
+            " sample of all claims"
+        )
+    missed = rows.set_index("claim_id")["missed"].reindex(claims).to_numpy(dtype=np.float64)
+    return Audited(
+        tuple(claims),
+        tuple(traffic["query_id"]),
+        tuple(traffic["group_id"]),
+        missed,
+        traffic["predicted"].to_numpy(),
+    )
+
+
+# ---- `uncertain-retrievals.jsonl`: one line for every retrieval of every strategy.
+
+UNCERTAIN_FILE = "uncertain-retrievals.jsonl"
+SCHEMA_VERSION = 1
+COVERAGE_SIGNAL = "cover_union"
+_shown = functools.lru_cache(maxsize=100_000)(shown)
+"""Masked texts, cached because ids and words recur."""
+
+
+def uncertain_line_schema() -> Record:
+    """Return the published JSON Schema of a line."""
+    folder = resources.files("rag_eval.pipeline")
+    text = folder.joinpath("uncertain-line.schema.json").read_text(encoding="utf-8")
+    loaded: Record = json.loads(text)
+    return loaded
+
+
+def uncertain_retrievals(runs: Runs) -> Artifact:
+    """Write the lines. Parts: uncertain-retrievals.jsonl, about (n)."""
+    evaluation, get = runs.evaluation, runs.evaluation.runner.get
+    made = get(AnswerSet) if has_answers(evaluation.config) else None
+    claims, signals = get(MissRateClaims), get(RetrievalSignals)
+    key = evaluation.key(
+        "uncertain",
+        [claims.id, signals.id, get(GoldVariants).id, get(AdmittedChunks).id, runs.keys],
+        None if made is None else made.id,
+        runs.config.uncertainty.k,
+    )
+
+    def lines() -> Iterator[bytes]:
+        title = "Writing uncertain retrievals"
+        worth = AnswerWorth(runs, claims, get(RetrievalOutcomes))
+        coverage = measure_coverage(runs)
+        confidence = {
+            name: part["confidence"] for name, part in coverage.items() if "confidence" in part
+        }
+        with evaluation.progress.step(title, len(runs.names), "strategies") as advance:
+            for name in runs.names:
+                # A line has about 4 KB, so the lines are never all in memory.
+                for line in _Lines(runs, name, claims, signals, worth).write(confidence):
+                    text = json.dumps(line, sort_keys=True, ensure_ascii=True, allow_nan=False)
+                    yield f"{text}\n".encode()
+                advance(1)
+
+    def make() -> Record:
+        return {UNCERTAIN_FILE: lines(), "about": {"n": len(claims.claims)}}
+
+    return evaluation.memo("uncertain", key, make)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Lines:
+    """Writer of the lines of one strategy."""
+
+    runs: Runs
+    name: str
+    claims: MissRateClaims
+    signals: RetrievalSignals
+    worth: AnswerWorth
+
+    def write(self, corpus_coverage: Record) -> Iterator[Record]:
+        """Write a line for every claim."""
+        frame, first_seed = self.signals.signals_of(self.name), self.runs.first_seed(self.name)
+        claims, by = self.claims.claims_of(self.name), self.claims.speakers[self.name]
+        documents, expansions, gaps = self._documents(), self._expansions(), self._gaps()
+        answered = self.worth.by_query if self.worth.strategy == self.name else {}
+        coverage = frame[COVERAGE_SIGNAL].to_numpy()
+        harder = claims["miss_rate"].rank(pct=True, method="max").to_numpy()
+        keys = list(zip(frame["variant"].tolist(), frame["seed"].tolist(), strict=True))
+        for at, row in enumerate(claims.to_dict("records")):
+            key, miss = keys[at], _read_miss_rate(row, by)
+            is_first = row["seed"] == first_seed
+            steps = expansions.get(key[0], []) if is_first else []
+            covered: Record = {"signal": COVERAGE_SIGNAL, "value": number(coverage[at])}
+            if covered["value"] is None:
+                covered["value_reason"] = "the question has no word to be covered"
+            uncertainty: Record = {
+                "estimated_recall": as_json(
+                    retrieval_confidence(miss) if miss.status == "measured" else UNCALIBRATED
+                ),
+                "query_difficulty": as_json(_difficulty(miss, float(harder[at]))),
+                "corpus_coverage": corpus_coverage,
+                "semantic_gaps": None if gaps is None else gaps.get(key, []),
+            }
+            if gaps is None:
+                uncertainty["semantic_gaps_reason"] = (
+                    "the retriever's own units were retrieved, which the words of the corpus say"
+                    " nothing of"
+                )
+            line = {
+                "schema_version": SCHEMA_VERSION,
+                "strategy": self.name,
+                **{part: row[part] for part in ("claim_id", "query_id", "paraphrase_id", "seed")},
+                "documents": documents.get(key, []),
+                "miss_rate": _describe_claim(row, miss),
+                "query_expansions": [{part: step[part] for part in EXPANSION} for step in steps],
+                "coverage_estimate": covered,
+                "retrieval_confidence": as_json(retrieval_confidence(miss)),
+                "uncertainty": uncertainty,
+                "iterations": steps,
+            }
+            if is_first and row["paraphrase_id"] == ORIGINAL and row["query_id"] in answered:
+                values = answered[row["query_id"]]
+                line["answer"] = {part: as_json(value) for part, value in values.items()}
+            yield line
+
+    def _gaps(self) -> dict[tuple[int, int], list[Record]] | None:
+        """Semantic gaps of every (variant, seed); None without useful words in the corpus."""
+        if not self.signals.about[self.name].has_gaps:
+            return None
+        found: dict[tuple[int, int], list[Record]] = {}
+        for row in of_strategy(self.signals.gaps, self.name).to_dict("records"):
+            gap = Gap(_shown(row["description"]), row["severity"], row["mitigation"])
+            found.setdefault((row["variant"], row["seed"]), []).append(gap.as_json())
+        return found
+
+    def _documents(self) -> dict[tuple[int, int], list[Record]]:
+        """Top K of every (variant, seed), best first."""
+        frame, units = self.runs.runs[self.name].run, self.runs.units(self.name)
+        own = self.runs.spec(self.name).own_units
+        ids = units["unit_id" if own else "chunk_id"]
+        found: dict[tuple[int, int], list[Record]] = {}
+        top = frame[frame["k_final"] <= self.runs.config.uncertainty.k]
+        top = top.sort_values(["variant", "seed", "k_final"], kind="stable")
+        top = top.assign(
+            chunk_id=[_shown(str(name)) for name in ids.to_numpy()[top["chunk"]]],
+            doc_id=[_shown(str(name)) for name in units["doc_id"].to_numpy()[top["chunk"]]],
+        )
+        columns = ["variant", "seed", "chunk_id", "doc_id", "k_final", "score_raw"]
+        for variant, seed, chunk_id, doc_id, rank, score in zip(
+            *(top[column].tolist() for column in columns), strict=True
+        ):
+            entry = {"chunk_id": chunk_id, "doc_id": doc_id, "rank": rank, "score": number(score)}
+            found.setdefault((variant, seed), []).append(entry)
+        return found
+
+    def _expansions(self) -> dict[int, list[Record]]:
+        """Steps of an iterative strategy by variant."""
+        frame, found = self.runs.runs[self.name].expansions, dict[int, list[Record]]()
+        for row in [] if frame is None else frame.to_dict("records"):
+            line = {
+                str(key): number(value) if isinstance(value, float) else value
+                for key, value in row.items()
+                if key != "question"
+            }
+            line |= {key: _shown(row[key]) for key in ("original", "expanded")}
+            found.setdefault(row["question"], []).append(line)
+        return found
+
+
+UNCALIBRATED: Final = Absent(reason="uncalibrated")
+EXPANSION: Final = ("original", "expanded", "strategy", "result_count", "found_unique_results")
+
+
+def _describe_claim(row: Mapping[Any, Any], miss: MissRate) -> Record:
+    """Write a claim. Null values have a reason."""
+    columns = {"value": "miss_rate", **{n: n for n in ("ci_low", "ci_high", "heuristic_v0")}}
+    found: Record = {name: number(row[column]) for name, column in columns.items()}
+    why = "the retrieval failed" if found["value"] is None else NO_INTERVAL
+    found |= {f"{name}_reason": why for name, value in found.items() if value is None}
+    found |= {name: row[name] for name in ("target", "k", "status", "calibrator")}
+    found["gold_source"] = miss.gold_source
+    if not miss.gold_source:
+        found["gold_source_reason"] = "no outcome stands behind it"
+    return found
+
+
+def _difficulty(miss: MissRate, share_at_most: float) -> Confidence:
+    """Compute the share of this run's retrievals with a higher miss rate than the question."""
+    if miss.status != "measured" or np.isnan(share_at_most):
+        return UNCALIBRATED
+    return Derived(
+        value=min(max(1 - share_at_most, 0.0), 1.0),
+        formula="share of this run's retrievals with a higher miss rate",
+        inputs={"retrieval_confidence": retrieval_confidence(miss)},
+    )

@@ -1,0 +1,286 @@
+"""Run a whole evaluation in one process, and validate files of citations."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_eval.citations.payload import LIVE_CODES, LiveIndex, Verdicts, validate
+from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
+from rag_eval.core.report import Report
+from rag_eval.core.rows import read_objects
+from rag_eval.core.settings import Settings
+from rag_eval.core.types import CODES, FIXES
+from rag_eval.corpus.masking import shown
+from rag_eval.gates.verdict import required_failures
+from rag_eval.pipeline.answers import (
+    with_units,
+)
+from rag_eval.pipeline.bridge import Bridged, report_of
+from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.history import KeptRun, open_kept_run
+from rag_eval.storage.artifacts import Artifact, ArtifactStore, home_lock, sweep
+
+# ---- Whole evaluations in one process without Dagster: the same stages in the same order.
+
+ANOTHER_HOME_S = 3600.0
+"""Age after which a half-written report no longer belongs to a run under another home."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The result of one evaluation.
+
+    Parameters
+    ----------
+    gold_set
+        Name of the gold set.
+    report
+        The finished report.
+    folder
+        Folder of its files.
+    failed
+        Ids of the required gates that did not pass.
+    seconds
+        Duration of the stages, without MLflow.
+    mlflow_run
+        Id of the MLflow parent run; None when recording failed.
+    mlflow_error
+        Reason why MLflow did not record the run, without user and password of the tracking address.
+    trace_error
+        Reason why the traces could not be written.
+    """
+
+    gold_set: str
+    report: Report
+    folder: Path
+    failed: list[str]
+    seconds: float
+    mlflow_run: str | None
+    mlflow_error: str | None
+    trace_error: str | None
+
+
+def evaluate(evaluation: Evaluation) -> Outcome:
+    """Run all stages of one gold set.
+
+    Raises
+    ------
+    InputError
+        The input cannot be used; nothing was written to the reports.
+    """
+    made = {one.node.name: one for one in evaluation.runner.run()}
+    report = report_of(evaluation)
+    written, recorded = made["retrieval_metrics_report"].result, made["mlflow_record"].result
+    if not isinstance(written, Bridged) or not isinstance(recorded, Bridged):
+        raise TypeError("the report and its record are not bridged any more")
+    trace_error = written.shown["trace_error"]
+    return Outcome(
+        evaluation.config.name,
+        report,
+        evaluation.reports,
+        required_failures([gate.dump() for gate in report.gates]),
+        sum(one.seconds for one in made.values() if one.node.name != "mlflow_record"),
+        recorded.version or None,
+        recorded.failure or None,
+        None if trace_error == "none" else trace_error,
+    )
+
+
+def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[Outcome]:
+    """Evaluate several gold sets in sequence while holding the home.
+
+    The primary gold set runs last, so that its report is the newest. The top of the folder of
+    reports shows only the complete primary gold set.
+    """
+    primary = settings.primary_gold_set
+    ordered = sorted(evaluations, key=lambda evaluation: evaluation.config.name == primary)
+    with home_lock(settings.home):
+        ArtifactStore(settings.home / "artifacts").sweep()
+        sweep(settings.home, "", "runs", "record/*", "embeddings/*")
+        sweep(settings.reports, "", "*", older_than_s=ANOTHER_HOME_S)
+        return [evaluate(evaluation) for evaluation in ordered]
+
+
+# ---- The validate command: check a file of citations against the newest run of a home.
+
+MAX_OFFENDERS = 20
+"""Largest number of offending lines in the output."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FileVerdicts:
+    """The result of validating a file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    lines
+        Line number of each record.
+    records
+        The parsed records.
+    verdicts
+        Verdicts on the records.
+    problems
+        Lines that are no JSON objects, and faults of the file.
+    """
+
+    path: Path
+    lines: tuple[int, ...]
+    records: tuple[dict[str, Any], ...]
+    verdicts: Verdicts
+    problems: tuple[Problem, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the file was read completely, has a citation, and all citations are ok."""
+        return self.verdicts.passed and not self.problems
+
+
+def validate_file(path: Path, live: LiveIndex | None = None) -> FileVerdicts:
+    """Validate a JSONL file with the citation records of one run.
+
+    Parameters
+    ----------
+    path
+        The file; see `rag_eval.citations.payload` for its records.
+    live
+        Index for the checks; None limits the checks to the records themselves.
+
+    Notes
+    -----
+    Content of the file never raises. Broken lines and an unreadable file are `problems`.
+
+    Raises
+    ------
+    InputError
+        The file does not exist.
+    """
+    if not path.is_file():
+        raise InputError(
+            Problem(
+                "not_a_file",
+                "there is no such file of citations",
+                file=str(path),
+                accepted="a .jsonl file, one citation payload a line",
+            )
+        )
+    problems = ProblemList()
+    rows = list(read_objects(path, problems))
+    verdicts = validate([row for _, row in rows], live)
+    return FileVerdicts(
+        path,
+        tuple(number for number, _ in rows),
+        tuple(row for _, row in rows),
+        verdicts,
+        problems.listed(),
+    )
+
+
+def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]:
+    """Open the newest stored run of a home, or of one gold set in it.
+
+    Returns the index of the run and a label of the run.
+
+    Raises
+    ------
+    InputError
+        No run is stored there, its corpus is no longer in the home, or it cannot be read.
+    """
+    run = open_kept_run(home, "latest", gold_set)
+    corpus, chunks = (_artifact(run, stage) for stage in ("corpus_snapshot", "admitted_chunks"))
+    frame = chunks.frame("chunks")
+    for name in run.strategies:
+        made = _artifact(run, "run", name)
+        if made.path("units.parquet").is_file():  # only runs of external retrievers have units
+            frame = with_units(frame, made.frame("units"))
+    hashes = [strategy.index_hash for strategy in run.strategies.values()]
+    live = LiveIndex(
+        corpus.frame("documents"),
+        corpus.frame("sections"),
+        frame,
+        hashes,
+        run.analyzer,
+    )
+    return live, f"run {quoted(run.run_id)} of gold set {quoted(run.gold_set)}"
+
+
+def _artifact(run: KeptRun, stage: str, strategy: str = "") -> Artifact:
+    artifact = run.artifact(stage, strategy)
+    if artifact is None:
+        raise InputError(
+            Problem(
+                "run_incomplete",
+                f"the run's {stage} is not in the home, so nothing can be held against it",
+                file=str(run.file),
+                found=run.run_id,
+            )
+        )
+    return artifact
+
+
+def verdict_lines(result: FileVerdicts) -> list[str]:
+    """Write the result for a terminal, with escaped control characters.
+
+    The lines show counts by code with their denominators, the first offenders, and the skipped
+    checks.
+    """
+    return [_printable(line) for line in _verdict_lines(result)]
+
+
+def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
+    verdicts, n = result.verdicts, len(result.lines)
+    yield from map(str, result.problems)
+    yield (
+        f"{quoted(str(result.path), 400)}: {n:,} citation{'' if n == 1 else 's'},"
+        f" {verdicts.counts['ok']:,} ok"
+    )
+    for code in CODES[:-1]:
+        if verdicts.counts[code]:
+            yield (
+                f"  {code:<24} {verdicts.counts[code]:>7,} of {verdicts.tried[code]:,} tried"
+                f"   fix: {FIXES[code]}"
+            )
+    if verdicts.fail_fast:
+        yield "analyzer_mismatch ends the run: align the analyzers before anything else is judged"
+    offenders = [place for place, found in enumerate(verdicts.failures) if found]
+    if offenders:
+        yield f"first offenders ({min(len(offenders), MAX_OFFENDERS)} of {len(offenders):,}):"
+    for place in offenders[:MAX_OFFENDERS]:
+        code, field = verdicts.failures[place][0]
+        more = [other for other, _ in verdicts.failures[place][1:]]
+        also = f"; also {', '.join(more)}" if more else ""
+        yield (
+            f"  line {result.lines[place]}: {code}{f' [{field}]' if field else ''}"
+            f"{_found(result.records[place], field)}{also}"
+        )
+    if not verdicts.live:
+        yield (
+            f"not tried without a live index (--index HOME): {', '.join(LIVE_CODES)},"
+            " and whether offsets end within the document"
+        )
+    elif n:
+        skipped = [
+            code
+            for code in verdicts.not_tried
+            if code in {*LIVE_CODES, "cross_section_reuse", "explained_before_cited"}
+        ]
+        if skipped:
+            yield f"not tried, for no citation says what it needs: {', '.join(skipped)}"
+
+
+def _found(record: dict[str, Any], field: str) -> str:
+    value: Any = record
+    for part in field.split(".") if field else ():
+        value = value.get(part) if isinstance(value, dict) else None
+    return (
+        ""
+        if not field or value is None
+        else f" found {shown(value if isinstance(value, str) else repr(value), 60)}"
+    )
+
+
+def _printable(line: str) -> str:
+    """Escape lone surrogates, because a terminal cannot print them."""
+    return line.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,589 @@
+"""The runner: the type of a stage, storage and reuse of results, and the loop over all stages.
+
+A stage function receives its inputs as arguments and returns a typed result. The key of a stage
+depends on its version, the configuration that it reads, and the ids of its inputs. The runner
+reuses a result that is stored under the same key. Ids are hashes of content, so an equal result
+of a repeated stage does not repeat the stages after it.
+"""
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final, Self, TypeVar, dataclass_transform, get_type_hints
+
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
+
+from rag_eval.core.config import GoldSetConfig
+from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.frames import FrameSchema
+from rag_eval.core.settings import Settings
+from rag_eval.pipeline.evaluation import Evaluation, Progress
+from rag_eval.pipeline.versions import Versions
+from rag_eval.storage.artifacts import Artifact, Parts, write_text
+from rag_eval.storage.hashing import canonical_json, digest
+
+AGAIN: Final = "again"
+"""Value of `Stage.outside` when equal inputs may give different results."""
+SETTINGS: Final = "settings."
+"""Prefix of the settings that a stage reads."""
+STRATEGY: Final = "strategy"
+"""Read by a stage of one strategy: the configuration entry of that strategy."""
+
+
+class Part:
+    """A part of a result, with its file format. It is read on first access.
+
+    Parameters
+    ----------
+    ending
+        `.parquet`, `.npy` or `.json`; empty for a part with a file name of its own.
+    file
+        Name of that file.
+    volatile
+        Whether the part is left out of the identity of the result, such as a duration.
+    optional
+        Whether a result may lack the part; the value is then None.
+    """
+
+    name: str
+    owner: type["Result"]
+
+    def __init__(
+        self, ending: str, *, file: str = "", volatile: bool = False, optional: bool = False
+    ) -> None:
+        self.ending, self.file, self.volatile, self.optional = ending, file, volatile, optional
+        self._adapter: TypeAdapter[Any] | None = None
+
+    def __set_name__(self, owner: type["Result"], name: str) -> None:
+        self.name, self.owner = name, owner
+
+    def __get__(self, result: "Result | None", owner: type["Result"]) -> Any:
+        if result is None:
+            return self
+        if self.name not in result.values:
+            value = self.read(result.artifact)
+            if self.ending != ".json":  # frames are large, and a reader may change its copy
+                return value
+            result.values[self.name] = value
+        return result.values[self.name]
+
+    @property
+    def stored_as(self) -> str:
+        """Name of the part in the store."""
+        return self.file or self.name
+
+    @property
+    def adapter(self) -> TypeAdapter[Any]:
+        """Adapter that checks and writes JSON by the annotated type."""
+        if self._adapter is None:
+            self._adapter = TypeAdapter(get_type_hints(self.owner)[self.name])
+        return self._adapter
+
+    def read(self, artifact: Artifact) -> Any:
+        """Read the part of a stored result."""
+        if self.optional and not artifact.path(f"{self.stored_as}{self.ending}").is_file():
+            return None
+        if self.ending == ".parquet":
+            return artifact.frame(self.name)
+        if self.ending == ".npy":
+            return artifact.array(self.name)
+        if self.ending == ".json":
+            return self.adapter.validate_python(artifact.json(self.name))
+        return artifact.bytes(self.file)
+
+    def write(self, value: Any) -> Any:
+        """Convert a value for the store."""
+        return self.adapter.dump_python(value, mode="json") if self.ending == ".json" else value
+
+
+def frame_part(*, default: Any = ...) -> Any:
+    """Declare a part that is a frame. With the default None, a result may be without it."""
+    return Part(".parquet", optional=default is None)
+
+
+def array_part(*, default: Any = ...) -> Any:
+    """Declare a part that is an array."""
+    return Part(".npy", optional=default is None)
+
+
+def json_part(*, volatile: bool = False, default: Any = ...) -> Any:
+    """Declare a part that is JSON: a dataclass, a model, or plain values, by its annotation."""
+    return Part(".json", volatile=volatile, optional=default is None)
+
+
+def file_part(name: str, *, default: Any = ...) -> Any:
+    """Declare a part that is a file: bytes, or an iterator of bytes while it is written."""
+    return Part("", file=name, optional=default is None)
+
+
+@dataclass_transform(
+    kw_only_default=True, field_specifiers=(frame_part, array_part, json_part, file_part)
+)
+class Result:
+    """The result of a stage. A subclass declares its parts as fields; a stage gives their values.
+
+    A result from the store reads each part on first access.
+    """
+
+    parts: ClassVar[dict[str, Part]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Collect the declared parts."""
+        own = {name: part for name, part in vars(cls).items() if isinstance(part, Part)}
+        cls.parts = {**cls.parts, **own}
+
+    def __init__(self, **values: Any) -> None:
+        unknown = set(values) - set(self.parts)
+        missing = {name for name, part in self.parts.items() if not part.optional} - set(values)
+        if unknown or missing:
+            raise TypeError(
+                f"{type(self).__name__}: unknown {sorted(unknown)}, missing {sorted(missing)}"
+            )
+        self.values: dict[str, Any] = {**dict.fromkeys(self.parts), **values}
+        self.is_lasting = True
+        """Whether equal inputs are known to repeat the result, so that it can be reused."""
+        self._artifact: Artifact | None = None
+
+    @classmethod
+    def stored(cls, artifact: Artifact) -> Self:
+        """Open a stored result."""
+        result = cls.__new__(cls)
+        vars(result).update(values={}, _artifact=artifact)
+        return result
+
+    @property
+    def artifact(self) -> Artifact:
+        """The artifact of the result."""
+        if self._artifact is None:
+            raise RuntimeError(f"{type(self).__name__} is not stored yet")
+        return self._artifact
+
+    @property
+    def id(self) -> str:
+        """Identity of the content."""
+        return self.artifact.id
+
+    def id_for(self, strategy: str) -> str:  # noqa: ARG002 - subclasses use the strategy
+        """Return the identity of the content that a stage of one strategy reads."""
+        return self.id
+
+    def as_parts(self) -> Parts:
+        """Return the parts in the form for the store."""
+        given = {
+            name: value
+            for name, value in self.values.items()
+            if value is not None or not self.parts[name].optional
+        }
+        return {
+            self.parts[name].stored_as: self.parts[name].write(value)
+            for name, value in given.items()
+        }
+
+    @classmethod
+    def volatile(cls) -> list[str]:
+        """Name the parts outside the identity."""
+        return [name for name, part in cls.parts.items() if part.volatile]
+
+
+MadeFrom = list[tuple[str, str]]
+R = TypeVar("R", bound=Result)
+
+
+@dataclasses.dataclass
+class Work:
+    """The surroundings of a stage function besides its inputs.
+
+    Parameters
+    ----------
+    evaluation
+        The evaluation: configuration, settings, folders, progress.
+    stage, version
+        The stage, and the version of its code.
+    strategy
+        The strategy of a stage with one result per strategy; else empty.
+    made_from
+        Artifacts behind the result, as (kind, key).
+    """
+
+    evaluation: Evaluation
+    stage: "Stage"
+    version: str
+    strategy: str = ""
+    made_from: MadeFrom = dataclasses.field(default_factory=list)
+
+    @property
+    def config(self) -> GoldSetConfig:
+        """The gold set's configuration."""
+        return self.evaluation.config
+
+    @property
+    def settings(self) -> Settings:
+        """The installation's settings."""
+        return self.evaluation.settings
+
+    @property
+    def base(self) -> Path:
+        """Folder that relative paths of the configuration start from."""
+        return self.evaluation.base
+
+    @property
+    def progress(self) -> Progress:
+        """Display of progress."""
+        return self.evaluation.progress
+
+    def keep(self, kind: str, identity: object, make: Callable[[], Parts]) -> Artifact:
+        """Return a separately stored part of the work, or make and store it.
+
+        Parameters
+        ----------
+        kind
+            Folder of the store.
+        identity
+            All inputs of the part, as JSON. The version of the stage is added.
+        make
+            Function that makes the part when it is not stored.
+        """
+        kept: Artifact = self.evaluation.store.memo(
+            kind, digest([kind, self.version, identity]), make
+        )
+        self.made_from.append((kind, kept.key))
+        return kept
+
+
+def _always(_config: Any) -> bool:
+    return True
+
+
+def _nothing(*_: Any, **__: Any) -> tuple[str, ...]:
+    return ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One row of the graph.
+
+    Parameters
+    ----------
+    name, group
+        Name of the asset, of the artifact's kind and of progress lines; group of the asset.
+    title
+        One sentence for people.
+    make
+        `make(work, **inputs)` returns the result.
+    result
+        Type of the result.
+    inputs
+        Stages that it reads, by the names of the arguments. The plural of a stage with one result
+        per strategy gives a mapping from strategies to results. A stage outside the
+        configuration gives None.
+    stores
+        Other stores that it reads or writes. They are shown, and `outside` identifies them.
+    reads
+        Configuration that it reads: dotted names, `settings.` and a name, or `strategy` for the
+        entry of its strategy.
+    outside
+        `outside(work, **inputs)` identifies all other causes of the result, such as files or
+        stores, as JSON. AGAIN makes every run repeat the stage.
+    after
+        Stages that must finish before, although it does not read their results.
+    each_strategy
+        Whether each configured strategy has a result of its own.
+    live
+        Whether every run repeats it, because it writes to a store or a folder.
+    configured
+        Whether a configuration needs it.
+    chosen, plugins
+        Modules inside and outside the package that the configuration chooses. Both are part of
+        the version.
+    describe
+        `describe(result)` gives the summary for people: plain values and `Table`s by name.
+    columns
+        Columns of the frame in that summary.
+    kinds
+        Kinds of the asset; default: the formats of its parts.
+    failure
+        `failure(result)` gives the reason for a job failure after this stage, or an empty text.
+    """
+
+    name: str
+    group: str
+    title: str
+    make: Callable[..., Result]
+    result: type[Result]
+    inputs: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    outside: Callable[..., object] = _nothing
+    after: tuple[str, ...] = ()
+    each_strategy: bool = False
+    live: bool = False
+    configured: Callable[[Any], bool] = _always
+    chosen: Callable[..., Sequence[str]] = _nothing
+    plugins: Callable[..., Sequence[str]] = _nothing
+    describe: Callable[..., dict[str, Any]] = lambda _: {}
+    columns: FrameSchema | None = None
+    kinds: tuple[str, ...] = ()
+    failure: Callable[..., str] = lambda _: ""
+
+    @property
+    def plural(self) -> str:
+        """Argument name for the results of all strategies."""
+        return f"{self.name}s"
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows of a result in the summary for people."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[Mapping[str, Any]]
+
+
+def count_undefined(rows: Iterable[Mapping[str, Any]], column: str) -> int:
+    """Count the rows with an undefined figure."""
+    return sum(row.get(column) is None for row in rows)
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Node:
+    """A stage, or a stage of one strategy."""
+
+    name: str
+    strategy: str = ""
+
+    def __str__(self) -> str:
+        """Name it in a message, a key or a file."""
+        return f"{self.name}.{self.strategy}" if self.strategy else self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """The runner's record of one node.
+
+    Parameters
+    ----------
+    node, stage
+        The node and its stage.
+    result
+        Result of the node.
+    version
+        Version of the code behind the result.
+    seconds
+        Duration without the inputs.
+    """
+
+    node: Node
+    stage: Stage
+    result: Result
+    version: str
+    seconds: float
+
+    @property
+    def reused(self) -> bool:
+        """Whether the result was stored before."""
+        return self.result.artifact.reused
+
+
+class Runner:
+    """Runs the stages of one evaluation.
+
+    Parameters
+    ----------
+    evaluation
+        The evaluation of the stages.
+    stages
+        The graph, with inputs before the stages that read them.
+    versions
+        Versions of the code.
+    use_record
+        Whether to read the last recorded results of inputs that this process has not made. A job
+        step in its own process does this.
+    """
+
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        stages: Sequence[Stage],
+        versions: Versions,
+        *,
+        use_record: bool = False,
+    ) -> None:
+        self.evaluation, self._versions, self._use_record = evaluation, versions, use_record
+        self.stages = {stage.name: stage for stage in stages}
+        self._each = {stage.plural: stage for stage in stages if stage.each_strategy}
+        self.made: dict[Node, Made] = {}
+
+    @property
+    def strategies(self) -> list[str]:
+        """Names of the configured strategies, in their order."""
+        return [spec.name for spec in self.evaluation.config.strategies]
+
+    def nodes(self) -> Iterator[Node]:
+        """List every node of the configuration in order."""
+        for stage in self.stages.values():
+            if stage.configured(self.evaluation.config):
+                yield from self._nodes_of(stage)
+
+    def _nodes_of(self, stage: Stage) -> list[Node]:
+        return (
+            [Node(stage.name, name) for name in self.strategies]
+            if stage.each_strategy
+            else [Node(stage.name)]
+        )
+
+    def run(self) -> Iterator[Made]:
+        """Run every stage, and yield each record when the stage ends."""
+        for node in self.nodes():
+            yield self.one(node)
+
+    def one(self, node: Node) -> Made:
+        """Run one node once per runner, after its missing inputs."""
+        if node not in self.made:
+            self.made[node] = self._make(node)
+        return self.made[node]
+
+    def inputs(self, node: Node) -> dict[str, Any]:
+        """Collect the results that a stage reads, by argument name."""
+        return {name: self._input(node, name) for name in self.stages[node.name].inputs}
+
+    def ancestors(self, node: Node) -> set[Node]:
+        """List every node that a node depends on."""
+        found, left = set[Node](), [node]
+        while left:
+            one = left.pop()
+            for name in self.stages[one.name].inputs:
+                stage = self._each.get(name) or self.stages[name]
+                own = stage.each_strategy and stage.name == name
+                new = [Node(name, one.strategy)] if own else self._nodes_of(stage)
+                left += [node for node in new if node not in found]
+                found.update(new)
+        return found
+
+    def _input(self, node: Node, name: str) -> Any:
+        if name in self._each:
+            return {one.strategy: self.result(one) for one in self._nodes_of(self._each[name])}
+        stage = self.stages[name]
+        if not stage.configured(self.evaluation.config):
+            return None
+        return self.result(Node(name, node.strategy if stage.each_strategy else ""))
+
+    def get(self, kind: type[R], strategy: str = "") -> R:
+        """Return the result of a stage by its type."""
+        stage = next(stage for stage in self.stages.values() if stage.result is kind)
+        found = self.result(Node(stage.name, strategy))
+        if not isinstance(found, kind):
+            raise TypeError(f"{stage.name} is no {kind.__name__}")
+        return found
+
+    def result(self, node: Node) -> Result:
+        """Return the result of a node, made here, recorded before, or made now.
+
+        Raises
+        ------
+        InputError
+            `not_made`: a step of a job reads a result that no job has made yet.
+        """
+        if node in self.made or not self._use_record:
+            return self.one(node).result
+        recorded = self._recorded(node)
+        if recorded is None:
+            asset = node.strategy or node.name
+            message = f"there is no {asset} yet; materialize {asset} first"
+            raise InputError(Problem("not_made", message, file=str(self._place(node))))
+        return recorded
+
+    def version(self, node: Node) -> str:
+        """Compute the version of a node's code."""
+        stage, work = self.stages[node.name], (self.evaluation, node.strategy)
+        make = stage.make
+        chosen, plugins = stage.chosen(*work), stage.plugins(*work)
+        return self._versions.of(make.__module__, make.__qualname__, chosen, plugins)
+
+    def _make(self, node: Node) -> Made:
+        stage, inputs, version = self.stages[node.name], self.inputs(node), self.version(node)
+        work = Work(
+            self.evaluation, stage, version, node.strategy, list(_artifacts(inputs.values()))
+        )
+        started, store = time.perf_counter(), self.evaluation.store
+        kind, volatile = stage.name, stage.result.volatile()
+        outside = AGAIN if stage.live else stage.outside(work, **inputs)
+        key = digest(
+            [kind, version, self.read(stage, node.strategy), outside, _ids(inputs, node.strategy)]
+        )
+        artifact = None if outside == AGAIN else store.whole(kind, key)
+        if artifact is None:
+            with self.evaluation.progress.step(str(node)):
+                made = stage.make(work, **inputs)
+            parts, is_kept = made.as_parts(), made.is_lasting and outside != AGAIN
+            artifact = store.put(kind, parts, volatile, work.made_from, key if is_kept else "")
+        self._record(node, artifact)
+        return Made(
+            node, stage, stage.result.stored(artifact), version, time.perf_counter() - started
+        )
+
+    def read(self, stage: Stage, strategy: str) -> dict[str, Any]:
+        """Return the configuration values that a stage reads, as JSON."""
+        return {path: to_jsonable_python(self._read(path, strategy)) for path in stage.reads}
+
+    def _read(self, path: str, strategy: str) -> Any:
+        if path == STRATEGY:
+            return next(spec for spec in self.evaluation.config.strategies if spec.name == strategy)
+        value = self.evaluation.settings if path.startswith(SETTINGS) else self.evaluation.config
+        for name in path.removeprefix(SETTINGS).split("."):
+            value = None if value is None else getattr(value, name)
+        return value
+
+    def _place(self, node: Node) -> Path:
+        home: Path = self.evaluation.settings.home
+        return home.joinpath("record", self.evaluation.config.name, f"{node}.json")
+
+    def _record(self, node: Node, artifact: Artifact) -> None:
+        """Record the artifact of a node, for job steps in their own processes."""
+        if self.evaluation.is_recorded:
+            write_text(
+                self._place(node), canonical_json({"kind": artifact.stage, "key": artifact.key})
+            )
+
+    def _recorded(self, node: Node) -> Result | None:
+        """Open the last recorded result of a node; None when it is absent or damaged."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            about = json.loads(self._place(node).read_text(encoding="utf-8"))
+            artifact = self.evaluation.store.whole(str(about["kind"]), str(about["key"]))
+            return None if artifact is None else self.stages[node.name].result.stored(artifact)
+        return None
+
+
+def _artifacts(inputs: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    for value in inputs:
+        for result in value.values() if isinstance(value, dict) else [value]:
+            if result is not None:
+                yield result.artifact.stage, result.artifact.key
+
+
+def _ids(inputs: Mapping[str, Any], strategy: str) -> dict[str, Any]:
+    def identity(value: Any) -> Any:
+        if isinstance(value, dict):
+            return [[name, one.id] for name, one in value.items()]
+        return None if value is None else value.id_for(strategy)
+
+    return {name: identity(value) for name, value in inputs.items()}
+
+
+def check_graph(stages: Sequence[Stage]) -> list[str]:
+    """List the errors in a list of stages: repeated names, and inputs that do not come before."""
+    found, seen = [], set[str]()
+    for stage in stages:
+        before = seen | {f"{one.name}s" for one in stages if one.each_strategy and one.name in seen}
+        found += [
+            f"{stage.name} reads {name}, which does not stand before it"
+            for name in (*stage.inputs, *stage.after)
+            if name not in before
+        ]
+        if stage.name in seen:
+            found.append(f"{stage.name} stands twice")
+        seen.add(stage.name)
+    return found

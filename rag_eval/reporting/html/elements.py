@@ -1,0 +1,562 @@
+"""Elements of the page: places in the report, how figures and texts are written, cells and tables.
+
+A `Cursor` remembers where in the report it stands: every figure on the page carries that place as a
+JSON pointer, and a figure that is null carries its reason.
+"""
+
+import csv
+import dataclasses
+import functools
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from markupsafe import Markup, escape
+
+from rag_eval.reporting.exports import latex_table
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+# ---- Untrusted texts: invisible characters and direction marks are written out
+
+_HIDDEN: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0"
+    "\ufff0-\ufffb\U000e0000-\U000e0fff]"
+)
+"""Controls but tab and line end, zero-width and bidirectional characters, fillers, tags."""
+_WEB: Final = re.compile(r"https?://[^\s\x00-\x20\\\"'<>`{}|^]{1,2000}", re.IGNORECASE)
+
+
+def visible(text: str) -> str:
+    r"""Write out every character that a reader would not see, or that changes the order of others.
+
+    Examples
+    --------
+    >>> visible("pay\u202eload")
+    'pay[U+202E]load'
+    """
+    return _HIDDEN.sub(lambda match: f"[U+{ord(match[0]):04X}]", text)
+
+
+def web_address(address: str) -> str:
+    """Return an http or https address that a browser may follow, else an empty text.
+
+    Examples
+    --------
+    >>> web_address("https://example.org/a"), web_address("javascript:alert(1)")
+    ('https://example.org/a', '')
+    """
+    return address if _WEB.fullmatch(address) and visible(address) == address else ""
+
+
+# ---- Places in a report, and how figures and texts are written.
+
+LOWS, HIGHS = ("ci_low", "low"), ("ci_high", "high")
+DENOMINATORS = ("n_scored", "n")
+NOT_COMPUTED = "not computed"
+_ABSENT: Final = re.compile(r'<span class="absent" title="([^"]*)">–')
+"""Text that `absent` writes. No text of a report can look like it, because texts are escaped."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Cursor:
+    """A place in a report: its JSON value, its path from the top, and the place above."""
+
+    value: Any
+    path: tuple[str | int, ...] = ()
+    parent: "Cursor | None" = None
+
+    def __getitem__(self, key: str | int) -> "Cursor":
+        return Cursor(self.value[key], (*self.path, key), self)
+
+    def __iter__(self) -> Iterator["Cursor"]:
+        if not isinstance(self.value, list):
+            raise TypeError(f"{self.pointer} is no list")
+        return (self[at] for at in range(len(self.value)))
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __contains__(self, key: object) -> bool:
+        if isinstance(self.value, list):
+            return isinstance(key, int) and -1 < key < len(self.value)
+        return isinstance(self.value, dict) and key in self.value
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def down(self, *keys: str | int) -> "Cursor | None":
+        """Walk down to a value, or to the null on the way; None where the report has no place."""
+        found = self
+        for key in keys:
+            if found.value is None:
+                return found
+            if key not in found:
+                return None
+            found = found[key]
+        return found
+
+    def get(self, *keys: str | int) -> "Cursor | None":
+        """Walk down; None where the way ends early or at a null."""
+        found = self.down(*keys)
+        return None if found is None or found.value is None else found
+
+    def items(self) -> list[tuple[str, "Cursor"]]:
+        """Names and places below an object, in the file's order."""
+        return [(name, self[name]) for name in self.value]
+
+    def where(self, **equal: Any) -> "Cursor | None":
+        """Return the first entry of a list of objects whose keys have these values."""
+        wanted = equal.items()
+        found = (entry for entry in self if all(entry.value.get(k) == v for k, v in wanted))
+        return next(found, None)
+
+    @property
+    def pointer(self) -> str:
+        """Where this is, as a JSON pointer (RFC 6901)."""
+        return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in self.path)
+
+    @property
+    def reason(self) -> str:
+        """Why this is null: the sentence beside it, or above it."""
+        place: Cursor | None = self
+        while place is not None:
+            above, key = place.parent, str(place.path[-1]) if place.path else ""
+            if above is not None and isinstance(above.value, dict):
+                for name in (f"{key}_reason", "value_reason", "reason"):
+                    if isinstance(above.value.get(name), str) and above.value[name]:
+                        return str(above.value[name])
+            place = above
+        return NOT_COMPUTED
+
+    @property
+    def reason_beside(self) -> "Cursor | str":
+        """Place of the reason where it stands beside this null, else the reason as a text."""
+        beside = None if self.parent is None else self.parent.get(f"{self.path[-1]}_reason")
+        return self.reason if beside is None else beside
+
+
+def format_number(value: float, digits: int, *, percent: bool = False) -> str:
+    """Write a number with separated thousands, a real minus sign, and decimals unless whole."""
+    if isinstance(value, int) and not percent:
+        return f"{value:,}".replace("-", "−")
+    text = f"{value * 100:,.{max(digits - 2, 0)}f} %" if percent else f"{value:,.{digits}f}"
+    if not text.strip("-0., %"):
+        text = text.removeprefix("-")
+    return text.replace("-", "−")
+
+
+def absent(reason: str) -> Markup:
+    """Write a dash for a figure that is not there, with its reason."""
+    return Markup(
+        '<span class="absent" title="{0}">–<span class="sr"> not available: {0}</span></span>'
+    ).format(visible(reason))
+
+
+def letters(at: int) -> str:
+    """Name a footnote: a to z, then aa, ab, ...
+
+    Examples
+    --------
+    >>> letters(0), letters(25), letters(26)
+    ('a', 'z', 'aa')
+    """
+    before, last = divmod(at, 26)
+    return (letters(before - 1) if before else "") + chr(ord("a") + last)
+
+
+def number(
+    cursor: Cursor | None, digits: int = 3, *, percent: bool = False, signed: bool = False
+) -> Markup:
+    """Write one figure with its place in the report; a dash with its reason where it is null."""
+    if cursor is None or cursor.value is None:
+        return absent(NOT_COMPUTED if cursor is None else cursor.reason)
+    if isinstance(cursor.value, bool) or not isinstance(cursor.value, (int, float)):
+        raise TypeError(f"{cursor.pointer} is no number")
+    text = format_number(cursor.value, digits, percent=percent)
+    return Markup('<data value="{}" data-at="{}">{}{}</data>').format(
+        json.dumps(cursor.value), cursor.pointer, "+" if signed and cursor.value > 0 else "", text
+    )
+
+
+def bounds(cursor: Cursor) -> tuple[Cursor, Cursor] | None:
+    """Find the two ends of an estimate's interval; None where it states none."""
+    for low, high in zip(LOWS, HIGHS, strict=True):
+        ends = cursor.get(low), cursor.get(high)
+        if ends[0] is not None and ends[1] is not None:
+            return ends[0], ends[1]
+    return None
+
+
+def interval(
+    cursor: Cursor | None,
+    digits: int = 3,
+    *,
+    percent: bool = False,
+    signed: bool = False,
+    key: str = "value",
+) -> Markup:
+    """Write an estimate with its interval: value [low, high]."""
+    if cursor is None or cursor.value is None:
+        return absent(NOT_COMPUTED if cursor is None else cursor.reason)
+    ends, middle = bounds(cursor), number(cursor[key], digits, percent=percent, signed=signed)
+    if ends is None:
+        return Markup('<span class="est">{}</span>').format(middle)
+    low, high = (number(end, digits, percent=percent, signed=signed) for end in ends)
+    return Markup('<span class="est">{} <span class="ci">[{}, {}]</span></span>').format(
+        middle, low, high
+    )
+
+
+def denominator(cursor: Cursor | None) -> Markup:
+    """Write the denominators of an estimate: scored and attempted questions, and groups."""
+    if cursor is None or cursor.value is None:
+        return Markup()
+    parts: list[Markup] = []
+    scored = next((cursor[name] for name in DENOMINATORS if name in cursor), None)
+    if scored is not None:
+        tried = cursor.get("n_attempted")
+        parts.append(Markup("n = {}").format(number(scored)))
+        if tried is not None and tried.value != scored.value:
+            parts[0] += Markup(" of {}").format(number(tried))
+    if (groups := cursor.get("n_groups")) is not None:
+        parts.append(Markup("{} groups").format(number(groups)))
+    return (
+        Markup('<span class="n">{}</span>').format(Markup(", ").join(parts)) if parts else Markup()
+    )
+
+
+def estimate(cursor: Cursor | None, digits: int = 3) -> Markup:
+    """Write an estimate with its interval and its denominator."""
+    return Markup("{} {}").format(interval(cursor, digits), denominator(cursor))
+
+
+def text(cursor: Cursor | str | None) -> Markup:
+    """Write a text with invisible characters written out; a dash where it is null."""
+    if isinstance(cursor, str):
+        return escape(visible(cursor))
+    if cursor is None or cursor.value is None:
+        return absent(NOT_COMPUTED if cursor is None else cursor.reason)
+    return Markup('<bdi data-at="{}">{}</bdi>').format(cursor.pointer, visible(str(cursor.value)))
+
+
+def texts(cursors: Sequence[Cursor]) -> Markup:
+    """Write several texts, comma-separated."""
+    return Markup(", ").join(text(cursor) for cursor in cursors)
+
+
+# ---- Cells: one value as HTML, as columns of CSV, and as plain text for LaTeX.
+
+SHORT: Final = 34
+"""Texts of up to so many characters stand on one line."""
+_CLASS: Final = re.compile(r"[a-z_]{1,30}")
+_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""Spreadsheets read the full-width signs as these, and skip white space before them."""
+ABSENT_TEXT: Final = "--"
+
+
+def plain(value: str) -> str:
+    """Write a text for a spreadsheet: one that would be a formula stands behind an apostrophe."""
+    shown = visible(value).replace("\n", " ")
+    return f"'{shown}" if shown.lstrip().startswith(_FORMULA) or shown.startswith("\t") else shown
+
+
+def raw(cursor: Cursor | None) -> str:
+    """Write a figure for CSV as in the report; empty if it is missing."""
+    value = None if cursor is None else cursor.value
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell of a table: markup, plain text, and CSV.
+
+    `csv` maps endings of the column's key ("", "_low", ...) to texts; a name without a leading
+    underscore is a column of its own.
+    """
+
+    html: Markup
+    text: str
+    csv: Mapping[str, str]
+
+
+def words_cell(
+    value: Cursor | str | None, kind: Literal["plain", "chip", "code"] = "plain"
+) -> Cell:
+    """Make a cell of a text, of the report or of the page itself."""
+    words = value if isinstance(value, str) else ""
+    if isinstance(value, Cursor) and value.value is not None:
+        words = str(value.value)
+    shown = text(value)
+    if words and kind == "chip":
+        shown = Markup('<span class="chip {}">{}</span>').format(
+            words if _CLASS.fullmatch(words) else "", shown
+        )
+    elif words:
+        shown = Markup("<{0}{1}>{2}</{0}>").format(
+            "code" if kind == "code" else "span",
+            Markup(' class="nb"') if len(words) <= SHORT else "",
+            shown,
+        )
+    return Cell(shown, visible(words), {"": plain(words)})
+
+
+def several_cell(values: Sequence[Cursor]) -> Cell:
+    """Make a cell of several texts, comma-separated."""
+    words = ", ".join(str(value.value) for value in values)
+    return Cell(texts(values), visible(words), {"": plain(words)})
+
+
+def number_cell(
+    value: Cursor | None, digits: int = 3, *, percent: bool = False, signed: bool = False
+) -> Cell:
+    """Make a cell of one figure."""
+    if value is None or value.value is None:
+        return Cell(number(value), ABSENT_TEXT, {"": ""})
+    html = number(value, digits, percent=percent, signed=signed)
+    return Cell(html, format_number(value.value, digits, percent=percent), {"": raw(value)})
+
+
+def estimate_cell(
+    value: Cursor | None,
+    digits: int = 3,
+    *,
+    signed: bool = False,
+    with_n: bool = False,
+    key: str = "value",
+) -> Cell:
+    """Make a cell of a figure with its interval and, where asked, its denominator."""
+    html = interval(value, digits, signed=signed, key=key)
+    if with_n:
+        html = Markup("{} {}").format(html, denominator(value))
+    middle = None if value is None else value.get(key)
+    ends = None if value is None or value.value is None else bounds(value)
+    low, high = ends or (None, None)
+    columns = {"": raw(middle), "_low": raw(low), "_high": raw(high)}
+    if with_n and value is not None:
+        columns |= {
+            "_n": raw(value.get("n_scored") or value.get("n")),
+            "_groups": raw(value.get("n_groups")),
+        }
+    plain_text = ABSENT_TEXT if middle is None else format_number(middle.value, digits)
+    if middle is not None and low is not None and high is not None:
+        plain_text += (
+            " [" + ", ".join(format_number(end.value, digits) for end in (low, high)) + "]"
+        )
+    return Cell(html, plain_text, columns)
+
+
+def limited_cell(value: Cursor | None) -> Cell:
+    """Make a cell of a figure beside the limit that chance gives."""
+    figure = None if value is None else value.down("value")
+    if value is None or figure is None or figure.value is None:
+        return Cell(number(figure), ABSENT_TEXT, {"": "", "_limit": ""})
+    limit, inside = value["null_limit"], bool(value["inside"].value)
+    sign = "≤" if inside else ">"
+    html = Markup('<span class="limited{}">{} <span class="ci">{} {}</span></span>').format(
+        "" if inside else " over", number(figure), sign, number(limit)
+    )
+    shown = f"{format_number(figure.value, 3)} {sign} {format_number(limit.value, 3)}"
+    return Cell(html, shown, {"": str(figure.value), "_limit": str(limit.value)})
+
+
+# ---- Tables: the same cells as HTML, CSV and LaTeX.
+
+FEW_REASONS: Final = 4
+"""Up to so many reasons of dashes stand open below a table; more are folded."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """One column: its key in CSV, heading, meaning, and whether it is aligned as figures are."""
+
+    key: str
+    heading: str
+    means: str = ""
+    figures: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table with its name (of files and downloads), caption, columns and rows of cells.
+
+    Raises
+    ------
+    ValueError
+        A row has another number of cells than there are columns.
+    """
+
+    name: str
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError(f"table {self.name}: a row has another number of cells than columns")
+
+    @property
+    def count(self) -> str:
+        """Number of rows in words."""
+        return "1 row" if len(self.rows) == 1 else f"{len(self.rows):,} rows"
+
+    def csv(self) -> str:
+        """Write as CSV with a heading line; figures as the report has them."""
+        rows = [
+            {
+                f"{column.key}{name}" if not name or name.startswith("_") else name: value
+                for column, cell in zip(self.columns, row, strict=True)
+                for name, value in cell.csv.items()
+            }
+            for row in self.rows
+        ]
+        names = dict.fromkeys(name for row in rows for name in row)
+        out = io.StringIO()
+        fields = list(names) or [column.key for column in self.columns]
+        writer = csv.DictWriter(out, fields, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return out.getvalue()
+
+    def tex(self) -> str:
+        """Write as a LaTeX tabular of the package booktabs."""
+        return latex_table(
+            [column.heading for column in self.columns],
+            [[cell.text for cell in row] for row in self.rows],
+            figures=[column.figures for column in self.columns],
+        )
+
+    def html(self) -> Markup:
+        """Write for the page, with the reasons of dashes, the meanings of columns, and downloads.
+
+        A script shows the buttons of the downloads. A wide table scrolls in its own region.
+        """
+        headings = Markup().join(
+            Markup('<th scope="col"{}{}>{}</th>').format(
+                Markup(' class="num"') if column.figures else "",
+                Markup(' title="{}"').format(column.means) if column.means else "",
+                column.heading,
+            )
+            for column in self.columns
+        )
+        opened = [
+            Markup('<td class="num">') if col.figures else Markup("<td>") for col in self.columns
+        ]
+        rows = Markup("\n").join(
+            Markup('<tr><th scope="row">{}</th>{}</tr>').format(
+                row[0].html,
+                Markup().join(
+                    start + cell.html + Markup("</td>")
+                    for start, cell in zip(opened[1:], row[1:], strict=True)
+                ),
+            )
+            for row in self.rows
+        )
+        rows, why = _explain_dashes(rows)
+        buttons = Markup().join(
+            Markup(
+                '<button type="button" data-download data-name="{}" data-format="{}" '
+                'aria-label="{} as {}">{}</button>'
+            ).format(self.name, form, self.caption, words, words)
+            for form, words in (("csv", "CSV"), ("tex", "LaTeX"))
+        )
+        return Markup(
+            '<div class="table" data-table="{0}"><div class="scroll" role="region" tabindex="0" '
+            'aria-label="{1}"><table><caption>{1}</caption><thead><tr>{2}</tr></thead><tbody>\n{3}\n'
+            '</tbody></table></div>{4}{5}<p class="exports" hidden>{6}</p></div>'
+        ).format(self.name, self.caption, headings, rows, why, self._meanings(), buttons)
+
+    def _meanings(self) -> Markup:
+        """Explain the columns, for readers who cannot point at a heading."""
+        terms = Markup().join(
+            Markup("<dt>{}</dt><dd>{}</dd>").format(column.heading, column.means)
+            for column in self.columns
+            if column.means
+        )
+        return (
+            Markup(
+                '<details class="means prose"><summary>What the columns say</summary>'
+                "<dl>{}</dl></details>"
+            ).format(terms)
+            if terms
+            else Markup()
+        )
+
+
+def _explain_dashes(rows: Markup) -> tuple[Markup, Markup]:
+    """Mark the dashes of a table by the letter of their reason, and list the reasons below it."""
+    reasons = list(dict.fromkeys(_ABSENT.findall(str(rows))))
+    if not reasons:
+        return rows, Markup()
+    if len(reasons) == 1:
+        # The reason was escaped when the dash was written.
+        return rows, Markup('<p class="why prose">A dash: {}</p>').format(Markup(reasons[0]))  # noqa: S704
+    letter = {reason: letters(at) for at, reason in enumerate(reasons)}
+    marked = _ABSENT.sub(
+        lambda match: f'{match[0]}<sup aria-hidden="true">{letter[match[1]]}</sup>', str(rows)
+    )
+    lines = Markup("").join(
+        Markup("<li><sup>{}</sup> {}</li>").format(letter[reason], Markup(reason))  # noqa: S704
+        for reason in reasons
+    )
+    if len(reasons) <= FEW_REASONS:
+        below = Markup('<div class="why prose">A dash: <ul>{}</ul></div>').format(lines)
+    else:
+        below = Markup(
+            '<details class="why prose"><summary>What the dashes say: {} reasons</summary>'
+            "<ul>{}</ul></details>"
+        ).format(len(reasons), lines)
+    return Markup(marked), below  # noqa: S704 - markup before, and letters
+
+
+# ---- Jinja2 of the page and the viewer: everything is escaped; a bare number is an error.
+
+
+def check_output(value: object) -> object:
+    """Let a template write markup and texts only; a figure comes from `number` and its kin.
+
+    Raises
+    ------
+    TypeError
+        A number, a null or anything else stands where a text belongs.
+    """
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, str):
+        return visible(value)
+    raise TypeError(f"a template writes a bare {type(value).__name__}")
+
+
+@functools.cache
+def environment() -> "Environment":
+    """Templates of the report."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("rag_eval.reporting.html", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=check_output,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    written: tuple[Callable[..., Markup], ...] = (
+        number,
+        interval,
+        estimate,
+        denominator,
+        text,
+        texts,
+        absent,
+    )
+    made.globals.update({function.__name__: function for function in written})
+    return made
+
+
+def render(template: str, context: Mapping[str, Any]) -> Markup:
+    """Render a template of the report."""
+    return Markup(environment().get_template(template).render(**context))  # noqa: S704 - escaped by the environment

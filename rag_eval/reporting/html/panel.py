@@ -1,0 +1,184 @@
+"""Inputs of panels: the report with its strategies, their colours, and tables by name."""
+
+import dataclasses
+import functools
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from typing import Any, TypeAlias
+
+from markupsafe import Markup
+
+from rag_eval.reporting.html.drawing import colour
+from rag_eval.reporting.html.elements import (
+    SHORT,
+    Cell,
+    Column,
+    Cursor,
+    Table,
+    estimate_cell,
+    limited_cell,
+    number_cell,
+    text,
+    words_cell,
+)
+
+Row: TypeAlias = Mapping[str, Any]
+"""A row of a table before it is written: a place, a finished cell, a text or None, by name."""
+ColumnSpec: TypeAlias = Mapping[str, Any]
+"""A column as `tables.toml` holds it."""
+
+
+@functools.cache
+def table_specs() -> dict[str, Any]:
+    """Read `tables.toml`: caption and columns of every table, by name."""
+    path = resources.files("rag_eval.reporting.html").joinpath("tables.toml")
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def panel_words() -> dict[str, Any]:
+    """Read `words.toml`, the meanings of outcomes, codes, measures, states and methods."""
+    path = resources.files("rag_eval.reporting.html").joinpath("words.toml")
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """Input of every panel: the report, and the explorer's summary if it exists."""
+
+    report: Cursor
+    summary: Mapping[str, Any] | None = None
+
+    @functools.cached_property
+    def _entries(self) -> dict[str, Cursor]:
+        return {str(entry["name"].value): entry for entry in self.report["strategies"]}
+
+    @functools.cached_property
+    def strategies(self) -> list[str]:
+        """Names of the strategies, in the order of the report."""
+        return list(self._entries)
+
+    @property
+    def primary(self) -> str:
+        """Name of the strategy with the headline figures."""
+        return str(self.report["strategy"].value)
+
+    @property
+    def level(self) -> str:
+        """Level of the headline figures."""
+        return str(self.report["evaluation"]["level"].value)
+
+    def strategy(self, name: str) -> Cursor:
+        """Return the entry of one strategy."""
+        return self._entries[name]
+
+    def measure(self, name: str, label: str, level: str | None = None) -> Cursor | None:
+        """Return the record of a strategy's measure; None where the strategy has none."""
+        return self.strategy(name)["measures"].where(label=label, level=level or self.level)
+
+    def by_strategy(self, *path: str) -> list[tuple[str, Cursor]]:
+        """Names and entries of an object by strategy, in the page's order; absent ones left out."""
+        place = self.report.down(*path)
+        if place is None:
+            return []
+        return [(name, place[name]) for name in self.strategies if name in place]
+
+    def colour(self, name: str) -> str:
+        """Colour of a strategy in every picture."""
+        return colour(self.strategies.index(name))
+
+    def swatch(self, name: str) -> Markup:
+        """Write the name of a strategy with its colour; the primary one is marked."""
+        mark = Markup(' <abbr title="the primary strategy: the headline figures are its">*</abbr>')
+        return Markup('<span class="series s{}{}"><i></i>{}{}</span>').format(
+            str(self.strategies.index(name) % 8 + 1),
+            " long" if len(name) > SHORT else "",
+            text(self.strategy(name)["name"]),
+            mark if name == self.primary else "",
+        )
+
+    def group_alike(
+        self, reasons: Iterable[tuple[str, Cursor | str]]
+    ) -> list[tuple[Markup, Cursor | str]]:
+        """Put strategies together of which the same is said: their names, and the sentence once."""
+        groups: dict[str, tuple[list[Markup], Cursor | str]] = {}
+        for name, sentence in reasons:
+            said = str(sentence.value if isinstance(sentence, Cursor) else sentence)
+            groups.setdefault(said, ([], sentence))[0].append(self.swatch(name))
+        return [(Markup(", ").join(names), sentence) for names, sentence in groups.values()]
+
+    def table(
+        self,
+        spec: str,
+        rows: Iterable[Row],
+        *,
+        name: str = "",
+        inserts: Mapping[str, Sequence[ColumnSpec]] | None = None,
+        **words: str,
+    ) -> Table:
+        """Make a table of `tables.toml`.
+
+        `inserts` holds the columns that depend on the report; `words` fills the braces of caption,
+        headings and meanings; `name` is the table's name where the specification serves several.
+        """
+        columns: list[ColumnSpec] = []
+        for column in table_specs()[spec]["columns"]:
+            columns += (inserts or {})[column["insert"]] if "insert" in column else [column]
+        cells = [[self._cell(column, row) for column in columns] for row in rows]
+        caption = table_specs()[spec]["caption"].format(**words)
+        return Table(name or spec, caption, [_column(column, words) for column in columns], cells)
+
+    def optional_table(self, spec: str, rows: Iterable[Row], **more: Any) -> Table | None:
+        """Make a table, or None where it has no rows."""
+        found = list(rows)
+        return self.table(spec, found, **more) if found else None
+
+    def _cell(self, column: ColumnSpec, row: Row) -> Cell:
+        kind = column.get("as", "number")
+        first, *rest = column.get("at", column["key"]).split(".")
+        value = row[first]
+        if isinstance(value, Cursor):
+            value = value.down(*rest)
+        if isinstance(value, Cell):
+            return value
+        if kind == "series":
+            return self._series(value)
+        if isinstance(value, str) or kind in {"text", "code", "chip"}:
+            return words_cell(value, kind if kind in {"code", "chip"} else "plain")
+        if kind == "limited":
+            return limited_cell(value)
+        digits, signed = column.get("digits", 3), column.get("signed", False)
+        if kind == "estimate":
+            key, with_n = column.get("value", "value"), column.get("with_n", False)
+            return estimate_cell(value, digits, signed=signed, with_n=with_n, key=key)
+        return number_cell(value, digits, percent=column.get("percent", False), signed=signed)
+
+    def _series(self, value: Cursor | str | None) -> Cell:
+        """Make a cell of a strategy's name; a name that is no strategy of this run is a text."""
+        cursor = self.strategy(value)["name"] if isinstance(value, str) else value
+        words = words_cell(cursor)
+        if cursor is None or cursor.value not in self._entries:
+            return words
+        return dataclasses.replace(words, html=self.swatch(str(cursor.value)))
+
+
+def _column(spec: ColumnSpec, words: Mapping[str, str]) -> Column:
+    heading = spec.get("heading", spec["key"].replace("_", " ")).format(**words)
+    figures = spec.get("figures", spec.get("as", "number") in {"number", "estimate", "limited"})
+    return Column(spec["key"], heading, spec.get("means", "").format(**words), figures)
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One part of the page: heading, template, what the template gets, and the tables by name."""
+
+    title: str
+    template: str
+    context: Mapping[str, Any]
+    tables: Mapping[str, Table | None] = dataclasses.field(default_factory=dict)
+
+    @property
+    def exports(self) -> tuple[Table, ...]:
+        """The tables that it has, in order: each is shown, and can be downloaded."""
+        return tuple(table for table in self.tables.values() if table is not None)

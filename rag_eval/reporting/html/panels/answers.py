@@ -1,0 +1,173 @@
+"""Citations and groundedness: how answers ended, whether their citations are right, their worth."""
+
+import re
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from rag_eval.answers.codes import CODES as CONTRACT
+from rag_eval.core.types import CODES, FIXES
+from rag_eval.reporting.html.drawing import BAD, GOOD, WARN, Row, forest, plots
+from rag_eval.reporting.html.elements import Cursor, Table, estimate_cell, number_cell, words_cell
+from rag_eval.reporting.html.panel import Page, Panel, panel_words
+
+UNKNOWN: Final = "not described in this version"
+_BOUND: Final = re.compile(r"(?:>=|<=|>|<)\s*(\d*\.?\d+)")
+_WEIGHTS: Final = ("citation_match_rate", "groundedness")
+_COLOURS: Final = {"pass": GOOD, "fail": BAD}
+
+
+def gate_of(page: Page, measure: str) -> Cursor | None:
+    """Find the acceptance gate of a measure; None where the gold set asks for nothing."""
+    for gate in page.report["gates"]:
+        if gate.value["gate"] == "acceptance" and gate.value["evidence"].get("measure") == measure:
+            return gate
+    return None
+
+
+def _records(page: Page, *parts: str) -> dict[str, Cursor]:
+    """Measures by name but the failure rates of single codes, which the table of codes counts."""
+    return {
+        record.value["name"]: record
+        for part in parts
+        for record in page.report[part]["measures"]
+        if not record.value["name"].startswith("failure_rate_")
+    }
+
+
+def _words(name: str) -> list[str]:
+    """Short name and description of a measure."""
+    found: list[str] = panel_words()["answer_measures"].get(name, [name, ""])
+    return found
+
+
+def _picture(page: Page, part: str) -> Markup:
+    rows = []
+    for name, record in _records(page, part).items():
+        gate = gate_of(page, name)
+        fill = page.colour(page.report["answers"]["strategy"].value)
+        asked = record.value.get("target", "")
+        if gate is not None:
+            fill = _COLOURS.get(gate.value["status"], WARN)
+            asked = str(gate.value["evidence"].get("accepted", ""))
+        bound = _BOUND.fullmatch(asked.strip())
+        target = None if bound is None else float(bound[1])
+        rows.append(Row(_words(name)[0], record, fill, strong=name in _WEIGHTS, target=target))
+    title = f"Measures of {part} with 95 % intervals"
+    axis = "95 % interval; stroke: target"
+    return forest(rows, f"answers-{part}", title, axis, head=part.capitalize())
+
+
+def _measures(page: Page) -> Table:
+    rows = []
+    for name, record in _records(page, "citations", "answers").items():
+        gate, words = gate_of(page, name), _words(name)
+        rows.append(
+            {
+                "measure": words[0],
+                "record": record,
+                "target": record.get("target") or "none",
+                "gate": "none" if gate is None else gate["evidence"].get("accepted") or "",
+                "status": words_cell("" if gate is None else gate["status"], "chip"),
+                "about": words[1],
+            }
+        )
+    return page.table("answer-measures", rows)
+
+
+def _citation_codes(page: Page) -> Table:
+    found, meanings = page.report["citations"]["codes"], panel_words()["citation_codes"]
+    known = [code for code in CODES if code in found]
+    known += [code for code in found.value if code not in CODES]
+    rows = [
+        {
+            "code": code,
+            "n": found[code],
+            "meaning": meanings.get(code, UNKNOWN),
+            "fix": FIXES.get(code, "" if code == "ok" else UNKNOWN),
+        }
+        for code in known
+    ]
+    return page.table("citation-codes", rows)
+
+
+def _contract_codes(page: Page) -> Table | None:
+    known = {str(code): info for code, info in CONTRACT.items()}
+    rows = [
+        {
+            "code": code,
+            "n": count,
+            "meaning": known[code].meaning if code in known else UNKNOWN,
+            "fix": known[code].fix if code in known else UNKNOWN,
+        }
+        for code, count in page.report["answers"]["codes"].items()
+    ]
+    return page.optional_table("contract-codes", rows)
+
+
+def _confidences(page: Page) -> Table | None:
+    found = page.report.get("uncertainty", "answers")
+    if found is None or "final_confidence" not in found:
+        return None
+    rows = []
+    for name, (words, about) in panel_words()["confidences"].items():
+        entry = found.down(name)
+        is_record = entry is not None and isinstance(entry.value, dict)
+        keys = ("n_scored", "n")
+        counted = None if entry is None or not is_record else entry
+        rows.append(
+            {
+                "confidence": words,
+                "value": estimate_cell(entry) if is_record else number_cell(entry),
+                "n": next((counted[key] for key in keys if counted and key in counted), ""),
+                "groups": counted["n_groups"] if counted and "n_groups" in counted else "",
+                "about": about,
+            }
+        )
+    return page.table("answer-confidence", rows)
+
+
+def _usage(page: Page) -> Table | None:
+    usage, words = page.report["answers"].get("usage"), panel_words()["usage"]
+    rows = [
+        {"what": words.get(name, name), "value": figure}
+        for name, figure in (() if usage is None else usage.items())
+        if isinstance(figure.value, int | float | None) and not isinstance(figure.value, bool)
+    ]
+    return page.optional_table("answer-usage", rows)
+
+
+def panel(page: Page) -> Panel:
+    """Make the panel of citations and groundedness."""
+    title, report = "Citations and groundedness", page.report
+    answers, citations = report["answers"], report["citations"]
+    if "strategy" not in answers or "measures" not in citations:
+        return Panel(title, "citations.html", {"answers": None})
+    gap, outcomes = answers["gap"], panel_words()["outcomes"]
+    flagged = [
+        {"row": row, "meaning": panel_words()["gaps"].get(row.value["reason"], UNKNOWN)}
+        for row in gap["flagged"]
+    ]
+    ended = [
+        {"outcome": name, "n": count, "meaning": outcomes.get(name, UNKNOWN)}
+        for name, count in answers["outcomes"].items()
+    ]
+    tables = {
+        "measures": _measures(page),
+        "outcomes": page.table("answer-outcomes", ended),
+        "codes": _citation_codes(page),
+        "contract": _contract_codes(page),
+        "flagged": page.optional_table("retrieval-gap", flagged),
+        "confidences": _confidences(page),
+        "usage": _usage(page),
+    }
+    context: dict[str, Any] = {
+        "answers": answers,
+        "citations": citations,
+        "pictures": plots(_picture(page, part) for part in ("citations", "answers")),
+        "records": _records(page, "citations", "answers"),
+        "unseen": [code for code in CODES if code not in citations["codes"].value],
+        "gap": gap,
+        "no_confidences": report.get("uncertainty", "answers", "reason"),
+    }
+    return Panel(title, "citations.html", context, tables)

@@ -1,0 +1,314 @@
+"""Lists of synonyms, and BM25 over what a question means: its own terms and their synonyms."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from rag_eval.corpus.analyzer import Analyzer
+from rag_eval.storage.hashing import digest
+
+NAMES = ("data-terms",)
+"""Lists that come with the package."""
+
+SLACK = 2
+"""Other terms that may stand among those of a phrase: "pull the number out" is "pull out"."""
+
+Phrase = tuple[int, ...]
+"""Term ids of a listed phrase, stop words aside, or of a single term."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mean:
+    """Synonyms of a word: all `terms` together count as `weight` of the word itself."""
+
+    terms: Phrase
+    weight: float
+
+
+class Entry(BaseModel):
+    """Words or phrases of questions also mean those of documents, worth `weight` of themselves."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    terms: tuple[str, ...] = Field(min_length=1)
+    means: tuple[str, ...] = Field(min_length=1)
+    weight: float = Field(gt=0, le=1)
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    version: int = Field(ge=1)
+    ignored: tuple[str, ...] = ()
+    entries: tuple[Entry, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Expansion:
+    """A list of synonyms."""
+
+    name: str
+    version: int
+    ignored: tuple[str, ...]
+    """Words that say nothing of the subject: alone they count nothing, but may be in a phrase."""
+    entries: tuple[Entry, ...]
+    identity: str
+    """Name, version and content hash: what an index_hash carries."""
+
+    @staticmethod
+    @functools.cache
+    def load(name: str) -> "Expansion":
+        """Read a list that comes with the package. Raises `ValueError` for any other name."""
+        if name not in NAMES:
+            raise ValueError(f"expansion: found {name!r}, accepted {', '.join(NAMES)}")
+        file = files("rag_eval.retrieval").joinpath("data_terms.json")
+        return Expansion.parse(file.read_bytes(), name)
+
+    @classmethod
+    def parse(cls, text: str | bytes, name: str) -> "Expansion":
+        """Read `{"version": 1, "ignored": [...], "entries": [{"terms", "means", "weight"}, ...]}`.
+
+        Raises `ValueError` that names each faulty entry.
+        """
+        file = _File.model_validate_json(text)
+        identity = f"{name}-{file.version}@{digest(file.model_dump(mode='json'), 16)}"
+        return cls(name, file.version, file.ignored, file.entries, identity)
+
+    def bind(self, analyzer: Analyzer) -> "BoundExpansion":
+        """Translate the list into term ids of an analyzer, whose vocabulary grows by its terms."""
+        return BoundExpansion(self, analyzer)
+
+
+class BoundExpansion:
+    """A list of synonyms in the term ids of one analyzer."""
+
+    def __init__(self, expansion: Expansion, analyzer: Analyzer) -> None:
+        self.ignored = frozenset(term for row in analyzer.index(expansion.ignored) for term in row)
+        heaviest: dict[Phrase, dict[Phrase, float]] = {}
+        for entry in expansion.entries:
+            phrases = map(tuple, analyzer.index(entry.terms))
+            means = [tuple(row) for row in analyzer.index(entry.means)]
+            for phrase, mean in itertools.product(phrases, means):
+                if phrase and mean and mean != phrase:
+                    known = heaviest.setdefault(phrase, {})
+                    known[mean] = max(entry.weight, known.get(mean, 0.0))
+        self._means = {
+            phrase: tuple(Mean(terms, weight) for terms, weight in known.items())
+            for phrase, known in heaviest.items()
+        }
+        self._number = {phrase: number for number, phrase in enumerate(self._means)}
+        self._having: dict[int, list[Phrase]] = {}
+        for phrase in self._means:
+            if len(phrase) > 1:
+                self._having.setdefault(phrase[-1], []).append(phrase)
+
+    def means(self, phrase: Phrase) -> tuple[Mean, ...]:
+        """List what exactly this phrase also means."""
+        return self._means.get(phrase, ())
+
+    def phrases(self, rows: Sequence[Sequence[int]]) -> list[list[Phrase]]:
+        """Cut questions, given as term ids, into listed phrases and the single terms left over.
+
+        A phrase is found where all its terms stand close together, in any order. Longer ones come
+        first, then those closer together, then those in the order of the list's writing. Each term
+        of a question is in one phrase, as often as it stands there.
+        """
+        return [
+            [
+                tuple(row[place] for place in places) if phrase is None else phrase
+                for places, phrase in self._cut(row)
+            ]
+            for row in rows
+        ]
+
+    def _cut(self, row: Sequence[int]) -> list[tuple[tuple[int, ...], Phrase | None]]:
+        """Places in the question of each phrase, and the phrase; by first place."""
+        places: dict[int, list[int]] = {}
+        for place, term in enumerate(row):
+            places.setdefault(term, []).append(place)
+        candidates = []
+        for term in places:
+            for phrase in self._having.get(term, ()):
+                if all(other in places for other in phrase):
+                    candidates += [
+                        (
+                            -len(phrase),
+                            max(span) - min(span),
+                            list(span) != sorted(span),
+                            self._number[phrase],
+                            span,
+                            phrase,
+                        )
+                        for span in _spans(phrase, places)
+                    ]
+        free, found = set(range(len(row))), []
+        for *_, span, phrase in sorted(candidates):
+            if free.issuperset(span):
+                free.difference_update(span)
+                found.append((span, phrase))
+        singles: list[tuple[tuple[int, ...], Phrase | None]] = [((place,), None) for place in free]
+        return sorted([*found, *singles], key=lambda pair: min(pair[0]))
+
+
+def _spans(phrase: Phrase, places: dict[int, list[int]]) -> list[tuple[int, ...]]:
+    """Places of a phrase in a question, for each occurrence of its first term that is close."""
+    found = []
+    for start in places[phrase[0]]:
+        span = [start]
+        for term in phrase[1:]:
+            left = [place for place in places[term] if place not in span]
+            if not left:
+                break
+            span.append(min(left, key=lambda place: (abs(place - span[-1]), place)))
+        if len(span) == len(phrase) and max(span) - min(span) < len(phrase) + SLACK:
+            found.append(tuple(span))
+    return found
+
+
+# ---- BM25 over what a question means: its own terms and their synonyms.
+
+SCORING = "norm-2"
+"""Name of the formula; part of an index_hash. Any change of behaviour changes it."""
+
+
+class ExpandedScores:
+    """Scores of chunks for widened questions.
+
+    `data`, `indices`, `indptr` are the score of each term in each chunk, as compressed rows.
+    """
+
+    def __init__(
+        self,
+        data: npt.NDArray[np.float32],
+        indices: npt.NDArray[np.int32],
+        indptr: npt.NDArray[np.int64],
+        n_terms: int,
+        n_chunks: int,
+    ) -> None:
+        self._terms = _csr(
+            (data.astype(np.float64), indices, indptr[: n_terms + 1]), (n_terms, n_chunks)
+        )
+        self._there = _csr(
+            (np.ones(len(data)), indices, indptr[: n_terms + 1]), (n_terms, n_chunks)
+        )
+        frequency = np.diff(self._terms.indptr)
+        self._idf = np.log1p((n_chunks - frequency + 0.5) / (frequency + 0.5))
+        self._known = frequency > 0
+
+    def dense(
+        self, expansion: BoundExpansion, rows: Sequence[Sequence[int]]
+    ) -> npt.NDArray[np.float64]:
+        """Score every chunk for each query, [n, n_chunks].
+
+        Each distinct term, phrase and meaning of the batch is scored once. Their order is by term
+        ids, so that a query's sum has the same bits alone and in a batch.
+        """
+        cut = expansion.phrases(rows)
+        tokens = {
+            term: place for place, term in enumerate(sorted({term for row in rows for term in row}))
+        }
+        phrases = {
+            phrase: len(tokens) + place
+            for place, phrase in enumerate(
+                sorted({phrase for its in cut for phrase in its if len(phrase) > 1})
+            )
+        }
+        singles, several = [(term,) for term in tokens], list(phrases)
+        scores = self._widened(self._terms_of(singles, expansion.ignored), singles, expansion)
+        if several:
+            from scipy.sparse import vstack
+
+            parts = [
+                (place, tokens[term], 1.0)
+                for place, phrase in enumerate(several)
+                for term in phrase
+            ]
+            sums = _entries(parts, (len(several), len(tokens))) @ scores
+            scores = vstack([scores, self._widened(sums, several, expansion)], format="csr")
+        asked = [
+            (query, tokens[phrase[0]] if len(phrase) == 1 else phrases[phrase], 1.0)
+            for query, its in enumerate(cut)
+            for phrase in its
+        ]
+        return np.asarray((_entries(asked, (len(rows), scores.shape[0])) @ scores).toarray())
+
+    def _has(self, phrase: Phrase) -> bool:
+        return all(term < len(self._known) and self._known[term] for term in phrase)
+
+    def _rarity(self, phrase: Phrase) -> float:
+        return float(self._idf[list(phrase)].max()) if self._has(phrase) else np.inf
+
+    def _terms_of(self, singles: Sequence[Phrase], ignored: frozenset[int]) -> Any:
+        known = [
+            (place, term, 1.0)
+            for place, (term,) in enumerate(singles)
+            if self._has((term,)) and term not in ignored
+        ]
+        return _entries(known, (len(singles), len(self._known))) @ self._terms
+
+    def _widened(self, scores: Any, phrases: Sequence[Phrase], expansion: BoundExpansion) -> Any:
+        """Add the meanings of phrases to their scores, CSR [len(phrases), n_chunks]."""
+        found: list[tuple[int, Mean]] = [
+            (place, mean)
+            for place, phrase in enumerate(phrases)
+            for mean in expansion.means(phrase)
+            if self._has(mean.terms)
+        ]
+        if not found:
+            return scores
+        means = {
+            terms: place for place, terms in enumerate(sorted({mean.terms for _, mean in found}))
+        }
+        meant, rarity = self._together(list(means))
+        rarest = [self._rarity(phrase) for phrase in phrases]
+        values = [
+            (
+                place,
+                means[mean.terms],
+                len(phrases[place])
+                * mean.weight
+                * min(1.0, rarest[place] / max(rarity[means[mean.terms]], 1e-9)),
+            )
+            for place, mean in found
+        ]
+        weights = _entries(values, (len(phrases), len(means)))
+        return (scores.power(2) + weights.power(2) @ meant.power(2)).sqrt()
+
+    def _together(self, means: Sequence[Phrase]) -> tuple[Any, npt.NDArray[np.float64]]:
+        """Scores of meanings, 0 where a chunk lacks one of its terms, and their mean idf."""
+        distinct = [tuple(dict.fromkeys(terms)) for terms in means]
+        member = _entries(
+            [(place, term, 1.0) for place, terms in enumerate(distinct) for term in terms],
+            (len(means), len(self._known)),
+        )
+        sizes = member.sum(axis=1)
+        whole = (member @ self._there).tocoo()
+        kept = whole.data >= sizes[whole.row]
+        complete = _csr(
+            (1.0 / sizes[whole.row[kept]], (whole.row[kept], whole.col[kept])), whole.shape
+        )
+        return (member @ self._terms).multiply(complete).tocsr(), np.asarray(
+            member @ self._idf / sizes
+        )
+
+
+def _csr(parts: Any, shape: tuple[int, int]) -> Any:
+    from scipy.sparse import csr_array
+
+    return csr_array(parts, shape=shape)
+
+
+def _entries(entries: Sequence[tuple[int, int, float]], shape: tuple[int, int]) -> Any:
+    """CSR of (row, column, value); equal places add up."""
+    rows, columns, values = (
+        np.array([entry[i] for entry in entries], dtype=kind)
+        for i, kind in enumerate((np.int64, np.int64, np.float64))
+    )
+    return _csr((values, (rows, columns)), shape)

@@ -1,0 +1,64 @@
+"""Hide the credentials of service addresses, in the address and in messages of libraries.
+
+`rag_eval.corpus.masking` hides credentials in addresses of documents.
+"""
+
+import re
+import urllib.parse
+
+HIDDEN = "***"
+_USER = re.compile(r"(?<=//)[^/?#\\\s]*@")
+_SECRET = re.compile(r"pass|pwd|token|secret|key|sig|auth", re.IGNORECASE)
+_FILES = ("sqlite:", "file:")
+"""Schemes of addresses without a user, where an @ belongs to the path."""
+_MIN_CHARS = 3
+"""A shorter secret occurs inside many words, so it is not replaced."""
+
+
+def shown_service(address: str) -> str:
+    """Hide user, password and secret query values in the address of a service.
+
+    Examples
+    --------
+    >>> shown_service("postgresql://bob:S3cret@db:5432/runs?sslpassword=other&x=1")
+    'postgresql://***@db:5432/runs?sslpassword=***&x=1'
+    """
+    return without_secrets(address, address)
+
+
+def without_secrets(text: str, address: str) -> str:
+    """Hide the credentials of an address in the text of an error or a log.
+
+    Parameters
+    ----------
+    text
+        Text of a library. It may repeat the address, or a part of it, encoded or decoded.
+    address
+        The configured address.
+    """
+    text = _USER.sub(f"{HIDDEN}@", text)
+    for secret in sorted(_secrets(address), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+def _secrets(address: str) -> set[str]:
+    """Collect password, user with password, and secret query values, as written and decoded.
+
+    If the host part holds no @, all text before the last @ of the address counts as the user.
+    """
+    scheme, found, rest = address.partition("//")
+    rest = rest if found else address  # the scheme may have been forgotten
+    first = re.split("[/?#]", rest, maxsplit=1)[0]
+    user = "" if scheme.startswith(_FILES) else (first if "@" in first else rest).rpartition("@")[0]
+    values, query = {user, user.partition(":")[2]}, rest.partition("?")[2]
+    for pair in query.partition("#")[0].split("&"):
+        name, _, value = pair.partition("=")
+        if _SECRET.search(name):
+            values.add(value)
+    values |= {
+        decode(value)
+        for value in tuple(values)
+        for decode in (urllib.parse.unquote, urllib.parse.unquote_plus)
+    }
+    return {value for value in values if len(value) >= _MIN_CHARS}

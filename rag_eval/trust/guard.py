@@ -1,0 +1,191 @@
+"""The guard over single texts, and what people allowed although it blocks.
+
+Every rule runs on every reading of a text; hidden and encoded text are findings themselves.
+"""
+
+import datetime as dt
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from rag_eval.core.config import FINDINGS
+from rag_eval.core.errors import ProblemList
+from rag_eval.core.rows import read_rows
+from rag_eval.trust.addressing import find_addressing
+from rag_eval.trust.reading import View, read
+from rag_eval.trust.rules import RuleSet
+
+# ---- Screening
+
+SPEAKS = "speaks_to_model"
+"""Rule of the model over sentences."""
+_BATCH_CHARS = 1_000_000
+_BORDER = 200
+"""Characters on either side of the border between a title and its text, read together."""
+
+Finding = tuple[int, int, int, str, str, str, str]
+
+
+def make_findings(rows: Sequence[tuple[int | str, ...]]) -> pd.DataFrame:
+    """Make a FINDINGS frame of rows in the order of its columns."""
+    kinds = {
+        name: "int64" if column.kind == "int" else "str"
+        for name, column in FINDINGS.columns.items()
+    }
+    return FINDINGS.check(pd.DataFrame(rows, columns=list(kinds)).astype(kinds))
+
+
+def _grade(severity: str, view: View) -> str:
+    """Block in unseen text what is a warning elsewhere: hiding it has no excuse."""
+    return "blocked" if severity == "warning" and view.kind != "visible" else severity
+
+
+def _screen_batch(
+    batch: Sequence[tuple[int, str, bool]], rules: RuleSet, *, sentences: bool
+) -> Iterator[Finding]:
+    """Yield the findings of (row, text, whether it is Markdown): of each its tricks, then views."""
+    readings = [read(text, markdown=markdown) for _, text, markdown in batch]
+    views = [view for reading in readings for view in reading.views]
+    ruled = iter(rules.find([(view.text, view.kind) for view in views]))
+    spoken = iter(find_addressing(views) if sentences else [[] for _ in views])
+    for (row, *_), reading in zip(batch, readings, strict=True):
+        yield from ((row, *trick) for trick in reading.tricks)
+        for view in reading.views:
+            for rule, start, end in next(ruled):
+                detail = f"rule {rule.id} found in {view.kind} text ({view.source})"
+                severity = _grade(rule.severity, view)
+                yield row, *view.back(start, end), "pattern", rule.id, severity, detail
+            for start, end, detail in next(spoken):
+                yield row, start, end, "pattern", SPEAKS, _grade("warning", view), detail
+
+
+def screen(
+    texts: Sequence[str],
+    rules: RuleSet | None = None,
+    *,
+    sentences: bool = True,
+    markdown: Sequence[bool] | None = None,
+) -> pd.DataFrame:
+    """Screen documents, chunks or passages one by one, in time linear in each length.
+
+    `sentences` adds the model over sentences, for what no rule knows. `markdown` says which texts
+    are known to be Markdown. Returns FINDINGS of the checks `pattern`, `hidden` and `encoded`;
+    `row` is the place in `texts`.
+    """
+    rules = rules or RuleSet.load()
+    found: list[Finding] = []
+    batch: list[tuple[int, str, bool]] = []
+    size = 0
+    for row, text in enumerate(texts):
+        batch.append((row, text, markdown is not None and markdown[row]))
+        size += len(text)
+        if size >= _BATCH_CHARS or row == len(texts) - 1:
+            found += _screen_batch(batch, rules, sentences=sentences)
+            batch, size = [], 0
+    return make_findings(found)
+
+
+def across_titles(
+    titles: Sequence[str], texts: Sequence[str], rules: RuleSet | None = None
+) -> pd.DataFrame:
+    """Find what begins in a title and ends in the text behind it: the two are indexed together.
+
+    Returns FINDINGS; `row` is the place in the lists, start and end are -1.
+    """
+    rows = [row for row, title in enumerate(titles) if title]
+    heads = [titles[row][-_BORDER:] for row in rows]
+    both = [f"{head} {texts[row][:_BORDER]}" for head, row in zip(heads, rows, strict=True)]
+    found = screen(both, rules, sentences=False)
+    at = found["row"].to_numpy(dtype=np.int64)
+    border = np.array([len(head) for head in heads], dtype=np.int64)[at]
+    over = (found["start"].to_numpy() < border) & (found["end"].to_numpy() > border + 1)
+    owners = np.array(rows, dtype=np.int64)[at[over]]
+    return FINDINGS.check(found[over].assign(row=owners, start=-1, end=-1).reset_index(drop=True))
+
+
+# ---- Allowances by people: an append-only file in the gold set's folder, under review like it
+
+FILE_NAME = "trust-allowed.jsonl"
+
+
+class Decision(BaseModel):
+    """One line: who allowed (or no longer allows) which chunk, when and why."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1] = 1
+    chunk_id: str = Field(min_length=1, max_length=200)
+    doc_id: str = Field(max_length=1000)
+    source_hash: str = Field(default="", pattern=r"^(?:[0-9a-f]{64})?$")
+    """SHA-256 of the document's bytes that the person saw; without it a decision is void."""
+    action: Literal["allow", "revoke"]
+    who: str = Field(min_length=1, max_length=200)
+    why: str = Field(min_length=1, max_length=2000)
+    reasons: tuple[str, ...] = Field(default=(), max_length=100)
+    """Findings of the guard."""
+    at: dt.datetime
+
+
+def read_decisions(folder: Path) -> list[Decision]:
+    """Read every decision of a gold set, in the order in which they were made.
+
+    Raises InputError where a line cannot be read: nobody may guess what is allowed.
+    """
+    path, problems = folder / FILE_NAME, ProblemList()
+    if not path.exists():
+        return []
+    decisions = [decision for _, decision in read_rows(path, Decision, problems)]
+    problems.raise_errors()
+    return decisions
+
+
+def allowed_chunks(folder: Path) -> dict[str, Decision]:
+    """Return chunk_id -> the decision that allows it and was not taken back."""
+    allowed: dict[str, Decision] = {}
+    for decision in read_decisions(folder):
+        if decision.action == "allow":
+            allowed[decision.chunk_id] = decision
+        else:
+            allowed.pop(decision.chunk_id, None)
+    return allowed
+
+
+def still_meant(
+    allowed: Mapping[str, Decision], source_hashes: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """Tell the decisions about the documents as they are from those about other bytes.
+
+    `source_hashes` is doc_id -> SHA-256 of the present bytes. Returns chunk_id -> who allows it,
+    and the sorted chunk_ids whose decision is void. A chunk's text can stay while the title or
+    author of its document changes: the person who allowed it did not see that.
+    """
+    counts: dict[str, str] = {}
+    for chunk_id, one in allowed.items():
+        if bool(one.source_hash) and source_hashes.get(one.doc_id) == one.source_hash:
+            counts[chunk_id] = one.who
+    return counts, sorted(allowed.keys() - counts.keys())
+
+
+def record_decision(folder: Path, decision: Decision) -> Path:
+    """Append a decision in one write, flushed to disk, and end a line left unfinished before.
+
+    Raises InputError where the file cannot be read.
+    """
+    read_decisions(folder)
+    path = folder / FILE_NAME
+    line = json.dumps(decision.model_dump(mode="json"), sort_keys=True, ensure_ascii=True).encode()
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        size = os.fstat(handle).st_size
+        broken = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+        os.write(handle, (b"\n" if broken else b"") + line + b"\n")
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return path

@@ -1,0 +1,269 @@
+"""A text as a person reads it and as a model may: visible, hidden and decoded views.
+
+Each view knows the way back to the characters that it came from.
+"""
+
+import dataclasses
+import functools
+import html
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from rag_eval.core.arrays import IntArray
+from rag_eval.trust.hidden_text import (
+    INVISIBLE,
+    SIGNALS,
+    Cut,
+    Discovery,
+    Edited,
+    Part,
+    Trick,
+    find_encoded,
+    find_invisible,
+    merge_tricks,
+)
+from rag_eval.trust.markup import find_in_markup, read_tags
+from rag_eval.trust.rules import Signals, ViewKind
+from rag_eval.trust.spelling import load_words, normalise, unify_spelling
+
+_INVISIBLE = re.compile(f"[{INVISIBLE}]+")
+_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+
+# ---- Plain text, for checks that compare wordings
+
+_DRESSED = re.compile(r"[<&\x00-\x08\x0b\x0e-\x1f\x7f]")
+_OTHER_TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,400}>")
+_WORD = re.compile(r"\w+")
+_STRONG = frozenset(("b", "strong"))
+_BLOCKS = frozenset(load_words("markup")["blocks"])
+_HEADING_WORDS = 4
+"""Fewer words between `<b>` and `</b>` restate nothing: the tags then only stand between words."""
+
+
+def plain(text: str, gap: str = "") -> str:
+    r"""Return a text as it is read, in NFKC, with its case and line breaks.
+
+    Tags of blocks become line breaks, and `<b>` around four words or more becomes `**`, which
+    marks a heading. `gap` replaces other tags and invisible characters: nothing for a person,
+    a blank for an index that ends words there.
+
+    Examples
+    --------
+    >>> plain("<h2>Depth</h2><i>h\u200bow</i> <b>dеep</b> &#105;s it")
+    '\nDepth\nhow deep is it'
+    """
+    if text.isascii() and not _DRESSED.search(text):
+        return text
+    text = _ENTITY.sub(lambda found: html.unescape(found[0]), text)
+    text = _INVISIBLE.sub(gap, text)
+    if "<" in text:
+        text = _OTHER_TAG.sub(gap, _drop_tags(text, gap))
+    return unify_spelling(text)
+
+
+def _drop_tags(text: str, gap: str) -> str:
+    pieces: list[str] = []
+    at = begun = 0
+    opened = -1  # the piece that stands for the last `<b>`
+    for tag in read_tags(text):
+        pieces.append(text[at : tag.start])
+        at = tag.end if tag.complete else tag.start + len("<!--")  # an index reads what follows
+        if tag.name not in _STRONG:
+            pieces.append("\n" if tag.name in _BLOCKS else gap)
+        elif not tag.closing:
+            pieces.append(gap)
+            opened, begun = len(pieces) - 1, tag.end
+        else:
+            words = _WORD.findall(text, begun, tag.start) if opened >= 0 else []
+            if len(words) >= _HEADING_WORDS:
+                pieces[opened] = "**"
+            pieces.append("**" if len(words) >= _HEADING_WORDS else gap)
+            opened = -1
+    return "".join((*pieces, text[at:]))
+
+
+def readings(text: str) -> list[str]:
+    """Return the text as it stands, and plain with and without gaps where these differ."""
+    return list(dict.fromkeys((text, plain(text), plain(text, " "))))
+
+
+# ---- Views
+
+_TOKEN = re.compile(r"\S+")
+_SPACES = b"\t\n\v\f\r\x1c\x1d\x1e\x1f"
+_BLANK = bytes.maketrans(_SPACES, b" " * len(_SPACES))
+_NEAR = 500
+"""Hidden parts this close are read on from one to the next; others end a sentence."""
+
+Way = Callable[[int, int], tuple[int, int]]
+"""Takes a range of a view's text to the range of the original text that it came from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """One reading of a text, normalised, with the place in the original that it came from."""
+
+    kind: ViewKind
+    text: str
+    source: str
+    """`text`, `html_comment`, `tag_characters`, `base64`, ..."""
+    start: int
+    end: int
+    back: Way = dataclasses.field(repr=False, compare=False)
+    """Exact in plain text; elsewhere the word or the hidden part."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """All readings of a text, the visible one first, and the tricks that made the others."""
+
+    views: tuple[View, ...]
+    tricks: tuple[Trick, ...] = ()
+
+
+@functools.cache
+def load_signals() -> Signals:
+    """Compile the patterns without which no detector finds anything in a text."""
+    invisible = "".join(c if c == "-" else f"\\x{{{ord(c):x}}}" for c in INVISIBLE)
+    return Signals(
+        {
+            "invisible": f"[{invisible}]",
+            "markup": r"<[A-Za-z!?/]|\]\(|\]:[ \t]{0,20}(?:#|<>)",
+            "entity": r"&[#A-Za-z][A-Za-z0-9]{1,31};",
+        }
+        | SIGNALS
+    )
+
+
+def _find_words(text: str) -> tuple[IntArray, IntArray]:
+    """Return starts and ends of the words of a text."""
+    if not text.isascii():
+        spans = [match.span() for match in _TOKEN.finditer(text)]
+        starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+        return starts, ends
+    blank = np.ones(len(text) + 2, dtype=bool)
+    blank[1:-1] = np.frombuffer(text.encode().translate(_BLANK), np.uint8) == ord(" ")
+    edges = np.flatnonzero(blank[1:] != blank[:-1])
+    return edges[::2], edges[1::2]
+
+
+def _way_by_words(before: str, after: str) -> Way:
+    """Make the way back word by word: exact where a word kept its length, else in proportion."""
+    (firsts, lasts), (starts, ends) = _find_words(before), _find_words(after)
+    if len(firsts) != len(starts) or not len(starts):  # normalising can part a word in two
+        scale = len(before) / max(len(after), 1)
+        return lambda start, end: (int(start * scale), min(len(before), int(end * scale) + 1))
+
+    def back(place: int) -> int:
+        index = int(starts.searchsorted(place, "right")) - 1
+        first, last = int(firsts[index]), int(lasts[index])
+        start, end = int(starts[index]), int(ends[index])
+        inside = place - start
+        if last - first != end - start:
+            inside = inside * (last - first) // max(end - start, 1)
+        return min(max(last - 1, first), first + inside)
+
+    return lambda start, end: (back(start), back(max(end - 1, start)) + 1)
+
+
+def _visible(text: str, edited: str, edits: list[Edited]) -> View:
+    """Make the visible view; its way back is worked out only when a match asks for it."""
+    shown = normalise(edited)
+    by_words = functools.cache(lambda: _way_by_words(edited, shown))
+
+    def back(start: int, end: int) -> tuple[int, int]:
+        place = by_words()(start, end)
+        for edit in reversed(edits):
+            place = edit.back(*place)
+        return place
+
+    return View("visible", shown, "text", 0, len(text), back)
+
+
+def _decode_entities(text: str) -> Edited:
+    cuts = (
+        Cut(*match.span(), _INVISIBLE.sub("", html.unescape(match[0])))
+        for match in _ENTITY.finditer(text)
+    )
+    return Edited(text, cuts)
+
+
+def _view_parts(kind: ViewKind, source: str, parts: list[Part]) -> View | None:
+    """Read all parts of one trick as one view; None where they hold no text."""
+    pieces: list[str] = []
+    starts: list[int] = []
+    kept: list[Part] = []
+    length = end = 0
+    for part in sorted(parts, key=lambda part: (part.start, part.end)):
+        text = part.text
+        if not (text.isalnum() and text.isascii()):
+            text = _decode_entities(_INVISIBLE.sub("", text)).text
+        if not (text := normalise(text)):
+            continue
+        between = "" if not kept else " " if part.start - end <= _NEAR else " . "
+        pieces += [between, text]
+        starts.append(length + len(between))
+        kept.append(part)
+        length, end = starts[-1] + len(text), max(end, part.end)
+
+    def back(start: int, last: int) -> tuple[int, int]:
+        first = max(bisect_right(starts, start) - 1, 0)
+        final = max(bisect_right(starts, max(last - 1, start)) - 1, 0)
+        return kept[first].start, max(part.end for part in kept[first : final + 1])
+
+    return View(kind, "".join(pieces), source, kept[0].start, end, back) if kept else None
+
+
+def _view_all(parts: Iterable[Part]) -> list[View]:
+    groups: dict[tuple[ViewKind, str], list[Part]] = {}
+    for part in parts:
+        groups.setdefault((part.kind, part.source), []).append(part)
+    views = (_view_parts(*key, group) for key, group in groups.items())
+    return [view for view in views if view is not None]
+
+
+def read(text: str, *, markdown: bool = False) -> Reading:
+    """Read a text as a person would see it, and everything that a person would not see.
+
+    `markdown` says that the text is known to be Markdown. Time is linear in the length.
+    """
+    names = load_signals().find(text.encode("utf-8", "replace"))
+    if not names:
+        return Reading((_visible(text, text, []),))
+    edits: list[Edited] = []
+    parts: list[Part] = []
+    tricks: list[Trick] = []
+    now = text
+    if "invisible" in names:
+        invisible = find_invisible(text)
+        tricks += invisible.tricks
+        parts += invisible.parts
+        for part in invisible.parts:  # the text that tags spell may be encoded on top
+            deeper = find_encoded(part.text, 1).parts
+            parts += [found._replace(start=part.start, end=part.end) for found in deeper]
+        edits.append(Edited(text, invisible.cuts))
+        now = edits[0].text
+        names = load_signals().find(now.encode("utf-8", "replace"))
+    places = edits[0].back if edits else (lambda start, end: (start, end))
+    discoveries = (
+        find_encoded(now, names=frozenset(names & SIGNALS.keys())),
+        find_in_markup(now, markdown=markdown) if "markup" in names else Discovery(),
+    )
+    for found in discoveries:
+        for part in found.parts:
+            start, end = places(part.start, part.end)
+            parts.append(part._replace(start=start, end=end))
+        for trick in found.tricks:
+            start, end = places(trick.start, trick.end)
+            tricks.append(trick._replace(start=start, end=end))
+        if found.cuts:
+            edits.append(Edited(now, found.cuts))
+            now = edits[-1].text
+    if "entity" in names:
+        edits.append(_decode_entities(now))
+        now = edits[-1].text
+    views = (_visible(text, now, edits), *_view_all(parts))
+    return Reading(views, tuple(merge_tricks(tricks, _NEAR)))

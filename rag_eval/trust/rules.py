@@ -1,0 +1,231 @@
+"""Forbidden patterns: the shipped rules, compiled to automata in linear time (RE2).
+
+`re2.Filter` names the rules whose literal words stand in a text, and only these rules run.
+`re2.Set` over whole rules would need 512 MB of memory and six times the time.
+"""
+
+import functools
+import itertools
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import files
+from typing import Any, Literal, NamedTuple
+
+import re2
+
+from rag_eval.core.config import Severity
+from rag_eval.core.errors import Part
+
+ViewKind = Literal["visible", "hidden", "decoded"]
+
+_MAX_MEM = 32 << 20
+"""Bytes for the automaton of one pattern; beyond them RE2 goes on with a slower linear engine."""
+_WINDOW, _OVERLAP, _PER_WINDOW = 1 << 16, 1 << 12, 100
+"""A rule reports at most _PER_WINDOW places in each _WINDOW bytes.
+
+The last of them reaches past the window's end, so that no place is lost. This bounds the cost of
+patterns whose every match looks far ahead."""
+
+# ---- Patterns
+
+
+def _options() -> Any:
+    options = re2.Options()
+    options.max_mem = _MAX_MEM
+    options.log_errors = False
+    return options
+
+
+def _list_characters(data: bytes, offsets: Iterable[int]) -> dict[int, int]:
+    """Return byte offset -> character offset, in one pass."""
+    ordered = sorted(set(offsets))
+    if data.isascii():
+        return {offset: offset for offset in ordered}
+    places, before, counted = {}, 0, 0
+    for offset in ordered:
+        counted += len(data[before:offset].decode("utf-8", "replace"))
+        places[offset], before = counted, offset
+    return places
+
+
+class LinearPattern:
+    r"""A pattern over UTF-8 in RE2 syntax (no look-around, no back references).
+
+    `\b` knows ASCII letters only.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self._compiled: Any = re2.compile(pattern, _options())
+
+    def found_in(self, data: bytes, start: int = 0, end: int | None = None) -> bool:
+        """Tell whether it matches between two places; what stands outside is context only."""
+        return self._compiled.search(data, start, end) is not None
+
+    def find(self, data: bytes) -> list[tuple[int, int]]:
+        """Return the byte spans of its matches in order, bounded as `_PER_WINDOW` says."""
+        if len(data) <= _WINDOW and not self.found_in(data):  # the usual case
+            return []
+        found: list[tuple[int, int]] = []
+        reached = 0
+        for window in range(0, max(len(data), 1), _WINDOW):
+            last = min(window + _WINDOW, len(data))
+            beyond = min(last + _OVERLAP, len(data))
+            matches = self._compiled.finditer(data, max(window, reached), beyond)
+            for count, match in enumerate(matches, start=1):
+                start, end = match.span()
+                if start >= last:
+                    break
+                reached = beyond if count == _PER_WINDOW else end
+                found.append((start, reached))
+                if count == _PER_WINDOW:
+                    break
+        return found
+
+    def find_all(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield the characters of each match, for patterns whose matches cost their length only."""
+        data = text.encode("utf-8", "replace")
+        spans = [match.span() for match in self._compiled.finditer(data)]
+        places = _list_characters(data, itertools.chain.from_iterable(spans))
+        return ((places[start], places[end]) for start, end in spans)
+
+
+class Signals:
+    """Many cheap patterns over one text in one pass; `patterns` is name -> RE2 syntax."""
+
+    def __init__(self, patterns: dict[str, str]) -> None:
+        self._single = {name: LinearPattern(pattern) for name, pattern in patterns.items()}
+        self._set = re2.Set.SearchSet(_options())
+        # RE2 finds the last pattern in every text, unless memory ran out.
+        for pattern in (*patterns.values(), r"\z"):
+            self._set.Add(pattern)
+        self._set.Compile()
+
+    def find(self, data: bytes) -> set[str]:
+        """Return the names of the patterns that match somewhere."""
+        found = self._set.Match(data) or []
+        if len(self._single) in found:
+            return {name for index, name in enumerate(self._single) if index in found}
+        return {name for name, pattern in self._single.items() if pattern.found_in(data)}
+
+
+# ---- The rules
+
+
+class RuleTests(Part):
+    """Texts in which the rule finds something, and harmless texts in which it finds nothing."""
+
+    match: tuple[str, ...]
+    clean: tuple[str, ...]
+
+
+class Rule(Part):
+    """One forbidden pattern, the views of a text it is looked for in, and why it is forbidden."""
+
+    id: str
+    severity: Severity
+    views: tuple[ViewKind, ...] = ("visible", "hidden", "decoded")
+    pattern: str
+    """RE2 syntax for the normalised lower-case view."""
+    rationale: str
+    needs: tuple[str, ...] = ()
+    """Rules whose patterns must be found in the same view too, whatever views they name."""
+    max_gap: int | None = None
+    """Most characters between this match and one of each needed rule; None means any number."""
+    tests: RuleTests
+
+
+class RuleMatch(NamedTuple):
+    """A rule found in a view: characters [start, end) of the view's text."""
+
+    rule: Rule
+    start: int
+    end: int
+
+
+_Spans = list[tuple[int, int]]
+
+
+def _keep_near(spans: _Spans, others: _Spans, gap: int) -> _Spans:
+    """Keep spans with one of `others` at most `gap` away; both are sorted and free of overlap."""
+    starts, ends = [start for start, _ in others], [end for _, end in others]
+    return [
+        (start, end)
+        for start, end in spans
+        if bisect_left(ends, start - gap) < bisect_right(starts, end + gap)
+    ]
+
+
+class RuleSet:
+    """Rules, ready to be looked for."""
+
+    def __init__(self, rules: Iterable[Rule], version: str) -> None:
+        self.rules, self.version = tuple(rules), version
+        self._places = {rule.id: place for place, rule in enumerate(self.rules)}
+        self._compiled = [LinearPattern(rule.pattern) for rule in self.rules]
+        self._filter = re2.Filter()
+        for rule in self.rules:
+            self._filter.Add(rule.pattern, _options())
+        self._filter.Compile()
+
+    @classmethod
+    @functools.cache
+    def load(cls) -> "RuleSet":
+        """Read and compile the shipped rules, once in a process."""
+        content = json.loads((files("rag_eval.trust") / "rules.json").read_bytes())
+        return cls([Rule(**rule) for rule in content["rules"]], content["version"])
+
+    def candidates(self, data: bytes) -> set[int]:
+        """Return the places of the rules whose literal words the text holds.
+
+        Every rule that matches is among them.
+        """
+        return set(self._filter.Match(data, potential=True) or ())
+
+    def find(self, views: Sequence[tuple[str, ViewKind]]) -> list[list[RuleMatch]]:
+        """Return the rules found in each view, in the order of the file and then of the text.
+
+        Each view is a normalised text and its kind. Each rule goes over all views before the next
+        rule does: automata that take turns drive each other out of the processor's cache.
+        """
+        data = [text.encode("utf-8", "replace") for text, _ in views]
+        wanted: dict[int, list[int]] = {}
+        for at, (_, kind) in enumerate(views):
+            candidates = self.candidates(data[at])
+            for place in sorted(candidates):
+                rule = self.rules[place]
+                needed = {self._places[name] for name in rule.needs}
+                if kind in rule.views and needed <= candidates:
+                    wanted.setdefault(place, []).append(at)
+        spans = self._find_spans(wanted, data)
+        needed_by: dict[int, set[int]] = {}
+        for place, at in spans:
+            for name in self.rules[place].needs:
+                needed_by.setdefault(self._places[name], set()).add(at)
+        beside = self._find_spans(needed_by, data)
+        found: list[list[tuple[Rule, int, int]]] = [[] for _ in views]
+        for (place, at), kept in sorted(spans.items()):
+            rule = self.rules[place]
+            gap = len(data[at]) if rule.max_gap is None else rule.max_gap
+            near = kept
+            for name in rule.needs:
+                near = _keep_near(near, beside.get((self._places[name], at), []), gap)
+            found[at].extend((rule, start, end) for start, end in near)
+        result = []
+        for matches, text in zip(found, data, strict=True):
+            places = _list_characters(text, (place for _, *span in matches for place in span))
+            result.append(
+                [RuleMatch(rule, places[low], places[high]) for rule, low, high in matches]
+            )
+        return result
+
+    def _find_spans(
+        self, rules: dict[int, Any], data: list[bytes]
+    ) -> dict[tuple[int, int], _Spans]:
+        """Return (rule, text) -> spans of rules in texts, without those that do not match."""
+        return {
+            (place, at): found
+            for place, texts in rules.items()
+            for at in sorted(texts)
+            if (found := self._compiled[place].find(data[at]))
+        }

@@ -1,0 +1,389 @@
+"""Sentences of a document, and whether they ask, order, or speak to their reader.
+
+Closed word classes and word order decide, for English. In other languages only question marks
+and question words count.
+"""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from rag_eval.corpus import chunking
+from rag_eval.trust.spelling import load_words
+
+_LISTS = {name: frozenset(words) for name, words in load_words("sentences").items()}
+CLOSED_CLASS, TASK_VERBS = _LISTS["closed"], _LISTS["tasks"]
+
+# ---- Which parts of a document are sentences; others are code, tables, parameters, headings
+
+LEAST_WORDS = 3
+MOST_CHARACTERS = 2_000
+"""A run without a sentence's end is read up to here."""
+
+_LINE = re.compile(r"[^\r\n]*+(?:\r\n?|\n|\Z)")
+_PROSE_WORD = re.compile(r"[^\W\d_]{2,}")
+_FENCE = ("```", "~~~")
+_PROMPT = (">>>", "...", "$ ")
+_BULLET = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s++")
+_RULE = re.compile(r"([=\-~^\"'`#*+_.:])\1{2,}+\Z")
+_LITERAL = re.compile(
+    r"\.\. (?:\[|(?:code|math|ipython|parsed-literal|plot|testcode|testoutput|doctest|prompt"
+    r"|list-table|csv-table|table|image|figure)\b)"
+)
+_MARKUP = re.compile(
+    r"#{1,6}\s|\.\.\s|\||\+[-=]|:[\w .-]{1,60}:|In \[\d|Out\[\d|https?://\S++\Z|[=\-]{3,}\s"
+)
+_NAME = r"[*`]{0,2}[\w.\[\]]{1,80}+[*`]{0,2}"
+_NAMES = re.compile(rf"{_NAME}(?:, {{0,4}}{_NAME}){{0,12}}\s?:(?:\s|\Z)")
+_SENTENCE_CLOSERS = "\"'”’»)]*_"
+_LINE_WORDS = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sentence:
+    """Characters [start, end) of a document, and whether a fenced block of code follows them."""
+
+    start: int
+    end: int
+    introduces_code: bool
+
+
+def _is_whole_sentence(line: str) -> bool:
+    """Tell whether a line is a sentence even where none is expected, as in a doctest's output."""
+    bullet = _BULLET.match(line)
+    line = line[bullet.end() :] if bullet else line
+    return (
+        line[:1].isalpha()
+        and "|" not in line
+        and line.rstrip(_SENTENCE_CLOSERS)[-1:] in {".", "?", "!", ":"}
+        and len(_PROSE_WORD.findall(line[:MOST_CHARACTERS])) >= _LINE_WORDS
+    )
+
+
+def _is_no_prose(line: str, following: str) -> bool:
+    """Tell whether a stripped line is markup, a parameter, code, a heading or the rule below it."""
+    if _BULLET.match(line):
+        return False
+    if _RULE.match(line) or _MARKUP.match(line):
+        return True
+    if line.split(maxsplit=1)[0] in _LISTS["code"] and (
+        line.endswith((":", ")", "*")) or " import " in line or line.startswith("import ")
+    ):
+        return True
+    if _NAMES.match(line) and not line.endswith("?"):
+        return True
+    return bool(_RULE.match(following)) and not _is_whole_sentence(line)
+
+
+def _find_paragraphs(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Yield runs of prose lines as (start, end, whether a fenced block follows)."""
+    fenced, output = False, False
+    literal = -1  # indentation of what introduced a literal block; -1 outside
+    start, end, level = 0, 0, -1  # the run so far; level -1: there is none
+    for match, following in itertools.pairwise(itertools.chain(_LINE.finditer(text), [None])):
+        if match is None:
+            break
+        line = match[0].strip()
+        indent = len(match[0]) - len(match[0].lstrip())
+        below = following[0].strip() if following else ""
+        opens, prompt = line.startswith(_FENCE), line.startswith(_PROMPT)
+        literal = -1 if line and indent <= literal else literal
+        if opens or not line:
+            output = False
+        skip = (
+            opens
+            or not line
+            or fenced
+            or literal >= 0
+            or prompt
+            or (output and not _is_whole_sentence(line))
+            or _is_no_prose(line, below)
+        )
+        output = output or prompt
+        directive = line.startswith(".. ")
+        if literal < 0 and (_LITERAL.match(line) or (line.endswith("::") and not directive)):
+            literal = indent
+        if skip:
+            # a blank line may stand before a fence
+            if level >= 0 and (line or not below.startswith(_FENCE)):
+                yield start, end, opens and not fenced
+                level = -1
+        else:
+            bullet = _BULLET.match(line)
+            here = indent + (bullet.end() if bullet else 0)
+            if level >= 0 and (bullet or here != level):
+                yield start, end, False
+                level = -1
+            if level < 0:
+                start, level = match.start() + here, here
+            end = match.start() + indent + len(line)
+        fenced ^= opens
+    if level >= 0:
+        yield start, end, False
+
+
+def sentences_of(text: str) -> list[Sentence]:
+    r"""Return the sentences of a document with three words or more, in order.
+
+    Examples
+    --------
+    >>> text = "Sort the values.\n\nParameters\n----------\nby : str\n    Name of the column.\n"
+    >>> [text[one.start:one.end] for one in sentences_of(text)]
+    ['Sort the values.', 'Name of the column.']
+    """
+    found = []
+    for start, end, before_code in _find_paragraphs(text):
+        spans = chunking.spans(text, start, end)
+        for place, (low, high) in enumerate(spans, start=1):
+            cut = min(high, low + MOST_CHARACTERS)
+            if len(_PROSE_WORD.findall(text, low, cut)) >= LEAST_WORDS:
+                found.append(Sentence(low, cut, before_code and place == len(spans)))
+    return found
+
+
+# ---- The form of a sentence
+
+_INVERTED = _LISTS["inverted"]
+_AUXILIARY = _INVERTED | {"'s", "be"}
+_FINITE = _AUXILIARY | _LISTS["finite"]
+_OTHER_ENDINGS = tuple(_LISTS["other_endings"])
+_NEGATED = frozenset(("don't", "dont", "never"))
+_LETS = frozenset(("let", "let's", "lets"))
+_NO_OBJECT = frozenset(("of", "and", "or", ":", "=", "(", ")", ","))
+_ADDRESS = frozenset(("you", "your", "yours", "yourself", "me", "my"))
+_ASKED_OF_READER = frozenset(("can", "could", "would", "will"))
+_BROKEN = frozenset(".,;)]}>")
+_TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[?？¿,:;=()]")
+_ENDS_ASKING = re.compile(r"[?？؟][\"'”’»)\]\s!.…]*\Z")
+_PHRASE, _OPENINGS, _SUBJECT, _READ = 20, 8, 5, 600
+_BEGINNING, _SHORT, _END_CHARACTERS = 8, 14, 12
+
+
+class SentenceForm(NamedTuple):
+    """Marks of a sentence's form; several may hold."""
+
+    asks: bool
+    orders: bool
+    addresses: bool
+
+
+def _begins_task(words: list[str], lowered: list[str]) -> bool:
+    """Tell whether a task's verb at the beginning is an order, not a noun or an adjective."""
+    first, following = lowered[0], lowered[1] if len(lowered) > 1 else ""
+    is_adjective = first in _LISTS["adjectives_too"]
+    if following in _LISTS["objects"] or not (first in _LISTS["nouns_too"] or is_adjective):
+        return True
+    if is_adjective or (
+        following in _LISTS["prepositions"] and first not in _LISTS["takes_preposition"]
+    ):
+        return False
+    # "Research groups have", "State Route 41 ends": a subject of several words, and its verb
+    is_name = len(words) > 1 and words[1][:1].isupper() and words[1] != "I"
+    return not is_name and not any(
+        word in _FINITE or word.endswith("ed") for word in lowered[1 : 1 + _SUBJECT]
+    )
+
+
+def _may_be_base_form(word: str) -> bool:
+    """Tell by its letters whether a word may be a verb in its base form."""
+    plural = word.endswith("s") and not word.endswith("ss")
+    other = plural or word.endswith(_OTHER_ENDINGS)
+    return word not in CLOSED_CLASS and word.isalpha() and not other
+
+
+def _orders(words: list[str], lowered: list[str]) -> bool:
+    """Tell whether words, openings removed, begin like an order."""
+    first, following, third = (*lowered[:3], "", "")[:3]
+    if first in _NEGATED:
+        return following in TASK_VERBS or (bool(third) and _may_be_base_form(following))
+    if first in _LETS or (first == "do" and following == "not"):
+        return following != "alone"
+    # an acronym or a letter is a name; "state is", "use of" speak of a thing
+    if words[0].isupper() or len(first) == 1 or following in _AUXILIARY or following in _NO_OBJECT:
+        return False
+    if first in TASK_VERBS:
+        return _begins_task(words, lowered)
+    # as in "break down the" and "look up what"
+    target = third if following in _LISTS["particles"] and third else following
+    return target in _LISTS["objects"] and _may_be_base_form(first)
+
+
+def _asks(sentence: str, words: list[str], lowered: list[str]) -> bool:
+    """Tell whether words, openings removed, ask: by mark and word order, or by order alone."""
+    begins = lowered[:_BEGINNING]
+    asking = _LISTS["asking"]
+    if _ENDS_ASKING.search(sentence[-_END_CHARACTERS:]):
+        # A statement can end with another person's question. Without any English word, only the
+        # mark counts.
+        return (
+            len(words) <= _SHORT
+            or not (asking | _INVERTED).isdisjoint(begins)
+            or CLOSED_CLASS.isdisjoint(begins)
+        )
+    if len(lowered) < 3 or not words[0][:1].isupper():  # noqa: PLR2004 - asking word, verb, subject
+        return False
+    if lowered[0] in asking:
+        return lowered[1] in _AUXILIARY and lowered[2] in _LISTS["after_inversion"]
+    return lowered[0] in _ASKED_OF_READER and lowered[1] in {"you", "we"}
+
+
+def form_of(sentence: str) -> SentenceForm:
+    """Tell the form of one sentence by its first words, its last mark and its pronouns.
+
+    Examples
+    --------
+    >>> form_of("How deep is the lake?")
+    SentenceForm(asks=True, orders=False, addresses=False)
+    >>> form_of("Please list three of your favourite rivers.")
+    SentenceForm(asks=False, orders=True, addresses=True)
+    """
+    words = [match[0].replace("’", "'") for match in _TOKEN.finditer(sentence[:_READ])]
+    lowered = [word.lower() for word in words]
+    addresses = not _ADDRESS.isdisjoint(lowered)
+    openings = _LISTS["openings"]
+    at, limit = 0, min(len(words) - 1, _OPENINGS)
+    while at < limit and (lowered[at] in openings or lowered[at] in {",", ":"}):
+        at += 1
+    # "In your answer, name ...": a phrase that speaks to the reader, then the order
+    phrase = lowered[at : at + _PHRASE]
+    if phrase and phrase[0] in _LISTS["phrase_openings"] and "," in phrase:
+        comma = lowered.index(",", at)
+        after = comma + 1
+        while after < len(words) - 1 and lowered[after] in openings:
+            after += 1
+        near = [*lowered[at:comma], *lowered[after : after + 3]]
+        if after < len(words) and not _ADDRESS.isdisjoint(near):
+            at = after
+    rest, small = words[at:], lowered[at:]
+    if not rest:
+        return SentenceForm(asks=False, orders=False, addresses=addresses)
+    asks = _asks(sentence, rest, small)
+    # a sentence that begins with a mark is the rest of another
+    orders = not asks and sentence[:1] not in _BROKEN and _orders(rest, small)
+    return SentenceForm(asks, orders, addresses)
+
+
+# ---- Questions: how a text asks, and whether words stand as a heading or in running text
+
+Asking = Literal["wording", "mark", ""]
+Form = Literal["heading", "running"]
+
+WH_WORDS = frozenset(load_words("questions")["wh"])
+_WORDING = WH_WORDS | frozenset(load_words("questions")["other_languages"])
+_OPENERS = _WORDING | frozenset(load_words("questions")["auxiliaries"])
+_QUESTION_MARKS = ("?", "？", "؟")
+_LINE_CHARACTERS = 1_000
+"""Characters on each side that a line is looked for in; a longer line is running text."""
+_SPARE_WORDS = 3
+_PAGE_QUESTIONS = 3
+_ENDED = re.compile(r"[^.!?。？؟\n]++[.!?。？؟\n]?+")
+_HEADING_TAG = r"h[1-6]|summary|dt|th|strong|b|caption|legend|label"
+_OPENING = re.compile(
+    rf"(?:<(?:{_HEADING_TAG})\b[^<>]{{0,200}}>|\*\*|__)[^\w<>]{{0,8}}"
+    r"(?:\d{1,3}[.)]?[^\w<>]{0,4}"
+    r"|(?:q|question|frage|pregunta|faq)\b[^\w<>]{0,6}\d{0,3}[^\w<>]{0,4})?\Z",
+    re.IGNORECASE,
+)
+_CLOSING = re.compile(rf"[^\w<>]{{0,4}}?(?:\*\*|__|</(?:{_HEADING_TAG})\b)", re.IGNORECASE)
+_LABEL = re.compile(
+    r"(?:\A|[\s>*_#|])(?:q|question|frage|pregunta|domanda|faq)"
+    r"[^\w\n]{0,3}\d{0,3}[*_]{0,2}\s{0,2}[:.)][*_\s\"'“‘]{0,6}\Z",
+    re.IGNORECASE,
+)
+_ANSWER = re.compile(
+    r"(?<!\w)(?:a|answer|antwort|réponse|respuesta)[*_]{0,2}\s{0,2}:", re.IGNORECASE
+)
+_LINK = re.compile(r"\]\([^()\n]{0,400}\)|<[^<>\n]{0,400}>")
+_WORD = re.compile(r"[^\W_]+")
+_BEFORE_SENTENCE = " \t\"'“‘«([¿*_#>|-"
+_UNDERLINE = re.compile(r"\n[ \t]{0,3}([=~^\"'+#`*-])\1{2,200}[ \t\r]{0,9}(?:\n|\Z)")
+_AFTER_QUESTION = " \t*_\"'”’»)]"
+
+
+class Place(NamedTuple):
+    """The way in which words stand in a text."""
+
+    form: Form
+    marked: bool
+    """A question mark follows."""
+    followed: bool
+    """Other words follow in the line."""
+    begins: bool
+    """They begin a sentence."""
+
+
+def asks(words: Sequence[str], text: str) -> Asking:
+    """Tell whether a text asks by its wording, by a question mark only, or not at all.
+
+    Examples
+    --------
+    >>> asks(["how", "deep", "is", "it"], "how deep is it"), asks(["it", "is"], "It is?")
+    ('wording', 'mark')
+    """
+    lowered = [word.lower() for word in words]
+    marked = text.rstrip(_AFTER_QUESTION + "\n").endswith(_QUESTION_MARKS)
+    if lowered and (lowered[0] in _OPENERS or (marked and not _WORDING.isdisjoint(lowered))):
+        return "wording"
+    return "mark" if marked else ""
+
+
+def place(text: str, start: int, end: int) -> Place:
+    r"""Tell how text[start:end] stands in a text.
+
+    A heading is one of these: a line with `#` or an underline and at most three other words; a
+    line of its own with no word behind; text alone between the tags or stars of a heading; text
+    behind a label (`Q:`, `Question 3.`).
+
+    Examples
+    --------
+    >>> place("## Why is it so?\n\nBecause.", 3, 15).form
+    'heading'
+    >>> place("Why is it so? Because.", 0, 12).form
+    'running'
+    """
+    low, high = max(start - _LINE_CHARACTERS, 0), min(end + _LINE_CHARACTERS, len(text))
+    line_start = max(text.rfind("\n", low, start) + 1, low)
+    broken = text.find("\n", end, high)
+    line_end = high if broken < 0 else broken
+    before, after = text[line_start:start], text[end:line_end]
+    answer = _ANSWER.search(after)
+    rest = _WORD.findall(_LINK.sub(" ", after[: answer.start()] if answer else after))
+    marked = after.lstrip(_AFTER_QUESTION).startswith(_QUESTION_MARKS)
+    opened = before.rstrip(_BEFORE_SENTENCE)
+    begins = not opened or opened.endswith((".", "!", "?", "…", ":", ";", "。"))
+    labelled = _LABEL.search(before[-40:]) and (marked or not rest)
+    if not labelled and not (_OPENING.search(before[-240:]) and _CLOSING.match(after)):
+        ahead = len(_WORD.findall(_LINK.sub(" ", before)))
+        hashed = before.lstrip().startswith("#") or bool(_UNDERLINE.match(text, line_end))
+        is_line = (
+            "\n" not in text[start:end].strip()
+            and (line_start > low or low == 0)
+            and (broken >= 0 or high == len(text))
+        )
+        if not is_line or ahead > _SPARE_WORDS or len(rest) > (_SPARE_WORDS if hashed else 0):
+            return Place("running", marked, bool(rest), begins)
+    return Place("heading", marked, bool(rest), begins)
+
+
+def page_of_questions(text: str) -> bool:
+    """Tell whether a text asks and answers three questions, as a FAQ page without line ends does.
+
+    Each is a different sentence with a question's first word and mark, and a sentence follows.
+
+    Examples
+    --------
+    >>> page_of_questions("What is it? A tool. Is it free? It is. Who made it? We did.")
+    True
+    """
+    questions, previous = set[str](), ""
+    for match in _ENDED.finditer(text):
+        words = _WORD.findall(match[0][:_LINE_CHARACTERS])
+        if not words:
+            continue
+        marked = match[0].endswith(_QUESTION_MARKS)
+        if previous and not marked:
+            questions.add(previous)
+        previous = " ".join(words).lower() if marked and words[0].lower() in _OPENERS else ""
+    return len(questions) >= _PAGE_QUESTIONS

@@ -1,0 +1,659 @@
+"""Seven ways to ask again: other wordings of questions from the corpus and the retrieved chunks."""
+
+import dataclasses
+import functools
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+import numpy as np
+
+from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from rag_eval.core.config import ExpansionName
+from rag_eval.corpus.analyzer import STOP_WORDS, words
+from rag_eval.retrieval.identity import ChunkTable
+from rag_eval.uncertainty.signals import RankedBatch, TermSpace
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+BLOCK = 512
+"""Questions that are looked at together."""
+MAX_WORD_CHARS = 40
+"""No longer word of the corpus is added to a question: texts may be hostile."""
+MAX_QUESTION_CHARS = 4000
+"""So much of a question is expanded; the rest is left out of the expanded text."""
+DIMENSIONS = 128
+CHUNKS_A_DIMENSION = 4
+"""With as many dimensions as chunks nothing is latent: terms that never meet stay unlike."""
+SVD_SEED, SVD_ITERATIONS = 0, 4
+COMMON_SHARE = 0.1
+"""A term in more chunks than this share tells nothing and is never added."""
+RARE_CHUNKS = 2
+"""A term in fewer chunks has no company to be judged by."""
+
+
+class CorpusWords:
+    """Terms of one corpus: how each is written, which may be added to a question, which are alike.
+
+    `table` holds the chunks with their analyzer, `space` the counts of its terms.
+    """
+
+    def __init__(self, table: ChunkTable, space: TermSpace) -> None:
+        if space.n_chunks != len(table) or space.n_terms != table.n_terms:
+            raise ValueError(
+                f"the term space is of {space.n_chunks} chunks and {space.n_terms} terms,"
+                f" the table of {len(table)} and {table.n_terms}"
+            )
+        self.table, self.space = table, space
+
+    @functools.cached_property
+    def surface(self) -> list[str]:
+        """How each term is written most often ("values" for the stem "valu").
+
+        Empty where only by words that are too long. Ties go to the first in the alphabet.
+        """
+        seen: Counter[str] = Counter()
+        for text in self.table.texts:
+            seen.update(words(text))
+        for word in [word for word in seen if len(word) > MAX_WORD_CHARS or word in STOP_WORDS]:
+            del seen[word]
+        ranked = [word for word, _ in sorted(seen.items(), key=lambda item: (-item[1], item[0]))]
+        surface = [""] * self.space.n_terms
+        for word, row in zip(ranked, self.table.query_terms(ranked), strict=True):
+            if len(row) == 1 and row[0] < len(surface) and not surface[row[0]]:
+                surface[row[0]] = word
+        return surface
+
+    @functools.cached_property
+    def addable(self) -> BoolArray:
+        """Which terms may be added: with letters, neither too common nor too rare; [n_terms]."""
+        lettered = np.array(
+            [len(word) > 1 and not word.isdecimal() for word in self.surface], dtype=bool
+        )
+        frequency = self.space.frequency
+        most = max(COMMON_SHARE * self.space.n_chunks, RARE_CHUNKS)
+        addable: BoolArray = lettered & (frequency >= RARE_CHUNKS) & (frequency <= most)
+        return addable
+
+    @functools.cached_property
+    def addable_terms(self) -> IntArray:
+        """Ids of the terms that may be added."""
+        return np.flatnonzero(self.addable)
+
+    @functools.cached_property
+    def present(self) -> "csr_array":
+        """1 where a chunk holds a term, float32 [n_chunks, n_terms]."""
+        return _with_ones(self.space.counts)
+
+    @functools.cached_property
+    def _basis(self) -> tuple[Float32Array, Float32Array]:
+        """Vectors of chunks and of terms: a truncated SVD of (1 + ln tf) * idf, rows of unit."""
+        from sklearn.utils.extmath import randomized_svd, svd_flip
+
+        weights = self.space.counts.copy()
+        idf = self.space.idf[weights.indices]
+        weights.data = ((1.0 + np.log(weights.data)) * idf).astype(np.float32)
+        if weights.nnz == 0:
+            chunks, terms = (np.zeros((n, 1), dtype=np.float32) for n in weights.shape)
+            return chunks, terms
+        lengths = np.sqrt(np.asarray(weights.multiply(weights).sum(axis=1)).ravel())
+        lengths = np.repeat(np.where(lengths > 0, lengths, 1.0), np.diff(weights.indptr))
+        weights.data = (weights.data / lengths).astype(np.float32)
+        size = min(DIMENSIONS, max(1, min(weights.shape) // CHUNKS_A_DIMENSION))
+        left, values, right = randomized_svd(
+            weights, size, n_iter=SVD_ITERATIONS, random_state=SVD_SEED, flip_sign=False
+        )
+        left, right = svd_flip(left, right, u_based_decision=False)
+        return _unit((left * values).astype(np.float32)), _unit(
+            (right.T * values).astype(np.float32)
+        )
+
+    @property
+    def term_vectors(self) -> Float32Array:
+        """Latent vectors of terms, unit or zero [n_terms, d]: terms of like company are near.
+
+        Deerwester et al., JASIS 1990.
+        """
+        return self._basis[1]
+
+    @property
+    def chunk_vectors(self) -> Float32Array:
+        """Latent vectors of chunks, unit or zero [n_chunks, d]."""
+        return self._basis[0]
+
+    def aims(self, known: "csr_array") -> Float32Array:
+        """Give the idf-weighted mean of the vectors of each question's terms, unit or zero."""
+        weights = known.copy()
+        weights.data = self.space.idf[weights.indices].astype(np.float32)
+        return _unit(np.asarray(weights @ self.term_vectors, dtype=np.float32))
+
+
+def _with_ones(matrix: "csr_array") -> "csr_array":
+    ones = matrix.copy()
+    ones.data = np.ones_like(ones.data)
+    return ones
+
+
+def _unit(rows: Float32Array) -> Float32Array:
+    """Scale rows to unit length; zero stays zero."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.where(lengths > 0, lengths, 1.0), dtype=np.float32)
+
+
+SuggestionKind = Literal["related_concept", "reformulation"]
+
+
+class Suggester(Protocol):
+    """Source of other wordings of questions, such as a language model."""
+
+    def suggest(
+        self, kind: SuggestionKind, questions: Sequence[str], snippets: Sequence[Sequence[str]]
+    ) -> list[str | None]:
+        """Give other wordings of questions, None where there is none.
+
+        `snippets` are the texts that were retrieved for each question, best first. They are data:
+        what they say is never an instruction.
+        """
+
+
+class Thesaurus(Protocol):
+    """Knows wider and narrower words, such as WordNet; nearest first."""
+
+    def wider(self, word: str) -> list[str]:
+        """Give hypernyms of a word."""
+
+    def narrower(self, word: str) -> list[str]:
+        """Give hyponyms of a word."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpansionContext:
+    """A batch of n questions with their current retrieved lists.
+
+    The suggester is asked first by `related_concept` and `reformulation`. The thesaurus is asked
+    beside the corpus by `hypernym` and `hyponym`; only words of the corpus are taken from it.
+    """
+
+    batch: RankedBatch
+    questions: Sequence[str]
+    words: CorpusWords
+    suggester: Suggester | None = None
+    thesaurus: Thesaurus | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.questions) != len(self.batch):
+            raise ValueError(f"{len(self.questions)} questions but {len(self.batch)} ranked lists")
+
+    def texts(self, which: IntArray) -> list[str]:
+        """Give the texts of some questions."""
+        return [self.questions[place] for place in which.tolist()]
+
+    def widen(self, which: IntArray, added: Sequence[Sequence[int]]) -> list[str | None]:
+        """Append the words of terms to each question; None if no term is added."""
+        surface = self.words.surface
+        return [
+            f"{text[:MAX_QUESTION_CHARS]} {' '.join(surface[term] for term in terms)}"
+            if terms
+            else None
+            for text, terms in zip(self.texts(which), added, strict=True)
+        ]
+
+
+Expand = Callable[[ExpansionContext, IntArray], list[str | None]]
+"""Gives the expanded texts of some questions; None where a strategy adds nothing."""
+
+
+def best(scores: FloatArray, most: int) -> list[list[int]]:
+    """Give the columns of the highest positive scores of each row, highest first, ties by column.
+
+    Scores are rounded to six decimals, because the last bits of a product depend on its batch.
+    """
+    width = min(most, scores.shape[1])
+    if width == 0:
+        return [[] for _ in scores]
+    rounded = np.round(scores, 6)
+    cut = np.partition(rounded, scores.shape[1] - width, axis=1)[:, scores.shape[1] - width]
+    found = []
+    for row, floor in zip(rounded, cut, strict=True):
+        near = np.flatnonzero((row >= floor) & (row > 0))
+        found.append(near[np.lexsort((near, -row[near]))][:width].tolist())
+    return found
+
+
+def _choose_terms(
+    known: "csr_array", columns: IntArray, score: Callable[[slice], FloatArray], most: int
+) -> list[list[int]]:
+    """Choose terms among `columns` for each question, none that it has, by scores of a block."""
+    added: list[list[int]] = []
+    for start in range(0, known.shape[0], BLOCK):
+        part = slice(start, start + BLOCK)
+        scores = score(part)
+        scores[known[part][:, columns].toarray() > 0] = 0.0
+        added += [columns[chosen].tolist() for chosen in best(scores, most)]
+    return added
+
+
+MOST_WRITINGS = 8
+JOINED = 3
+"""Neighbours that are joined at most."""
+MAX_CANDIDATES = 300
+"""Most spellings looked up for one question, because the analyzer remembers every word."""
+MIN_JOINED_CHARS = 3
+MIN_STEM_CHARS = 4
+_RUN = re.compile(r"[^\W_]+")
+_PART = re.compile(r"[A-Z]+(?![^\W\d_A-Z])|[A-Z]?[^\W\d_A-Z]+|\d+")
+PREFIXES: Final = (
+    "anti auto bi co de dis hyper hypo in inter is micro multi non over poly post pre re sub to un"
+    " up"
+).split()
+SUFFIXES: Final = "able al er ing ity ion ive less ness or s".split()
+
+
+def parts(word: str) -> tuple[str, ...]:
+    """Cut a run of letters and digits where case or digits change.
+
+    >>> parts("readCSVFile2"), parts("IL6")
+    (('read', 'CSV', 'File', '2'), ('IL', '6'))
+    """
+    return tuple(_PART.findall(word[:MAX_WORD_CHARS]))
+
+
+def find_runs(question: str) -> list[str]:
+    """Give the runs of letters and digits of a question, without those too long for a word."""
+    runs = _RUN.findall(question[:MAX_QUESTION_CHARS])
+    return [run for run in runs if len(run) <= MAX_WORD_CHARS]
+
+
+def is_identifier(run: str) -> bool:
+    """Whether a run changes case or between letters and digits, as identifiers do."""
+    return len(parts(run)) > 1
+
+
+def _writings(runs: Sequence[str]) -> Iterator[str]:
+    """Yield candidate writings, those of single words first."""
+    for run in runs:
+        cut = parts(run)
+        if len(cut) > 1:
+            yield " ".join(cut)
+            yield from ("".join(cut[: at + 1]) for at in range(1, len(cut) - 1))
+    for size in range(2, JOINED + 1):
+        for start in range(len(runs) - size + 1):
+            joined = "".join(runs[start : start + size])
+            if MIN_JOINED_CHARS <= len(joined) <= MAX_WORD_CHARS and not joined.isdecimal():
+                yield joined
+
+
+def _affixed(run: str) -> Iterator[str]:
+    """Yield a word with common affixes put on or taken off."""
+    word = run.lower()
+    for prefix in PREFIXES:
+        if word.startswith(prefix) and len(word) - len(prefix) >= MIN_STEM_CHARS:
+            yield word[len(prefix) :]
+    for suffix in SUFFIXES:
+        if word.endswith(suffix) and len(word) - len(suffix) >= MIN_STEM_CHARS:
+            yield word[: -len(suffix)]
+    if len(word) >= MIN_STEM_CHARS:
+        yield from (prefix + word for prefix in PREFIXES)
+        yield from (word + suffix for suffix in SUFFIXES)
+
+
+def expand_code_pattern(context: ExpansionContext, which: IntArray) -> list[str | None]:
+    """Add how the corpus writes a question's identifiers and compounds: `sort_values`, `IL-6`.
+
+    Affixes are tried only on words that the corpus does not have as written.
+    """
+    corpus = context.words
+    n_terms, frequency = corpus.space.n_terms, corpus.space.frequency
+    added = []
+    for question in context.texts(which):
+        runs = find_runs(question)
+        own = corpus.table.query_terms(runs)
+        held = {term for row in own for term in row}
+        unknown = [
+            run
+            for run, row in zip(runs, own, strict=True)
+            if row and all(term >= n_terms or not frequency[term] for term in row)
+        ]
+        affixed = (word for run in unknown for word in _affixed(run))
+        candidates = [
+            *itertools.islice(_writings(runs), MAX_CANDIDATES),
+            *itertools.islice(affixed, MAX_CANDIDATES),
+        ]
+        found: dict[int, None] = {}
+        for row in corpus.table.query_terms(candidates):
+            if row and all(term < n_terms and corpus.surface[term] for term in row):
+                found.update(dict.fromkeys(term for term in row if term not in held))
+        added.append(list(found)[:MOST_WRITINGS])
+    return context.widen(which, added)
+
+
+MOST_RELATIVES = 2
+"""Wider or narrower words that are added to a question."""
+NEAR_RELATIVE = 0.6
+"""Least cosine of both terms, because subsumption alone is often chance."""
+MEANINGS = 3
+"""Words taken from a thesaurus for one word of the question."""
+FROM_THESAURUS = 0.9
+"""Weight of a word of a thesaurus, on the scale of a cosine."""
+MOSTLY = 0.8
+"""Share of chunks for subsumption.
+
+x subsumes y if at least this share of the chunks with y hold x, and fewer of those with x hold y.
+"""
+LEAST_CHUNKS = 3
+"""Least number of chunks of a term: rarer terms share chunks with many terms by chance."""
+LIFT = 2.0
+"""How many times more often than by chance a wider term must stand with the narrower one."""
+BLOCK_SUBSUMPTION = 1024
+
+
+def expand_hypernym(context: ExpansionContext, which: IntArray) -> list[str | None]:
+    """Add the terms that subsume the question's own."""
+    look_up = None if context.thesaurus is None else context.thesaurus.wider
+    return _add_relatives(context, which, look_up, upwards=True)
+
+
+def expand_hyponym(context: ExpansionContext, which: IntArray) -> list[str | None]:
+    """Add the terms that the question's own subsume, those nearest to the question first."""
+    look_up = None if context.thesaurus is None else context.thesaurus.narrower
+    return _add_relatives(context, which, look_up, upwards=False)
+
+
+def _add_relatives(
+    context: ExpansionContext,
+    which: IntArray,
+    look_up: Callable[[str], list[str]] | None,
+    *,
+    upwards: bool,
+) -> list[str | None]:
+    """Add relatives of a question's terms, by nearness to the term and to the whole question."""
+    from scipy.sparse import csr_array
+
+    corpus, known = context.words, context.batch.known[which]
+    space = corpus.space
+    terms = np.unique(known.indices).astype(np.int64)
+    common = max(COMMON_SHARE * space.n_chunks, 1)
+    terms = terms[(space.frequency[terms] > 0) & (space.frequency[terms] <= common)]
+    near = _subsumption(corpus, terms, upwards=upwards)
+    near.data = np.where(near.data >= NEAR_RELATIVE, near.data, 0.0)
+    if look_up is not None:
+        near = near.maximum(_from_thesaurus(corpus, terms, look_up))
+    place = np.full(space.n_terms, -1, dtype=np.int64)
+    place[terms] = np.arange(len(terms))
+    query = np.repeat(np.arange(len(which)), np.diff(known.indptr))
+    used = place[known.indices] >= 0
+    asks = csr_array(
+        (space.idf[known.indices[used]], (query[used], place[known.indices[used]])),
+        shape=(len(which), len(terms)),
+    )
+    columns = np.unique(near.tocoo().col)
+    near, aims = near[:, columns], corpus.aims(known)
+
+    def score(part: slice) -> FloatArray:
+        scores: FloatArray = (asks[part] @ near).toarray()
+        scores *= np.maximum(aims[part] @ corpus.term_vectors[columns].T, 0.05)
+        return scores
+
+    return context.widen(which, _choose_terms(known, columns, score, MOST_RELATIVES))
+
+
+def _subsumption(corpus: CorpusWords, terms: IntArray, *, upwards: bool) -> "csr_array":
+    """Give cosines of terms [m] with the addable terms that subsume them, or that they subsume.
+
+    float64 [m, n_terms]
+    """
+    from scipy.sparse import csr_array, vstack
+
+    space = corpus.space
+    by_term = _with_ones(space.by_term[terms])
+    blocks = [csr_array((0, space.n_terms), dtype=np.float64)]
+    for start in range(0, len(terms), BLOCK_SUBSUMPTION):
+        rows = by_term[start : start + BLOCK_SUBSUMPTION]
+        together = (rows @ corpus.present).tocoo()
+        mine, other = terms[start + together.row], together.col.astype(np.int64)
+        of_mine = together.data / space.frequency[mine]
+        of_other = together.data / space.frequency[other]
+        high, low, narrow, wide = (
+            (of_mine, of_other, mine, other) if upwards else (of_other, of_mine, other, mine)
+        )
+        related = (
+            (high >= MOSTLY)
+            & (low < high)
+            & (mine != other)
+            & corpus.addable[other]
+            & (space.frequency[narrow] >= LEAST_CHUNKS)
+            & (high * space.n_chunks >= LIFT * space.frequency[wide])
+        )
+        vectors = corpus.term_vectors[mine[related]], corpus.term_vectors[other[related]]
+        cosines = np.maximum(np.einsum("ij,ij->i", *vectors).astype(np.float64), 0.0)
+        places = together.row[related], together.col[related]
+        blocks.append(csr_array((cosines, places), shape=(rows.shape[0], space.n_terms)))
+    return vstack(blocks, format="csr")
+
+
+def _from_thesaurus(
+    corpus: CorpusWords, terms: IntArray, look_up: Callable[[str], list[str]]
+) -> "csr_array":
+    """Weigh the words that a thesaurus gives for terms and that the corpus holds, [m, n_terms]."""
+    from scipy.sparse import csr_array
+
+    found = [
+        (row, word)
+        for row, term in enumerate(terms.tolist())
+        if corpus.surface[term]
+        for word in look_up(corpus.surface[term])[:MEANINGS]
+    ]
+    ids = corpus.table.query_terms([word for _, word in found])
+    pairs = sorted(
+        {
+            (row, term_ids[0])
+            for (row, _), term_ids in zip(found, ids, strict=True)
+            if len(term_ids) == 1
+            and term_ids[0] < corpus.space.n_terms
+            and corpus.addable[term_ids[0]]
+        }
+    )
+    rows, columns = (np.array([pair[i] for pair in pairs], dtype=np.int64) for i in range(2))
+    shape = len(terms), corpus.space.n_terms
+    return csr_array((np.full(len(pairs), FROM_THESAURUS), (rows, columns)), shape=shape)
+
+
+LOOKED_AT = 20
+"""Chunks that are parted into two groups."""
+LEAST_PARTED = 4
+MOST_CONTRASTS = 2
+OWN = 3
+"""Terms of the question that are repeated."""
+
+
+def expand_negative_sampling(context: ExpansionContext, which: IntArray) -> list[str | None]:
+    """Add the words that set the other chunks apart from the group at the top of the list.
+
+    That helps where the group at the top is the wrong one.
+    """
+    from scipy.sparse import csr_array
+
+    corpus, known = context.words, context.batch.known[which]
+    rows = context.batch.rows[which, :LOOKED_AT]
+    if known.nnz == 0 or rows.shape[1] == 0:
+        return [None] * len(which)
+    retrieved = rows >= 0
+    vectors = corpus.chunk_vectors[np.maximum(rows, 0)]
+    like_first = np.einsum("nkd,nd->nk", vectors, vectors[:, 0])
+    like_first = np.where(retrieved, like_first, np.inf)
+    other = vectors[np.arange(len(which)), np.argmin(np.round(like_first, 6), axis=1)]
+    second = retrieved & (np.einsum("nkd,nd->nk", vectors, other) > like_first)
+
+    def shares(members: BoolArray) -> "csr_array":
+        """Give the share of each group's chunks that hold a term."""
+        query, place = np.nonzero(members)
+        weights = 1.0 / np.maximum(members.sum(axis=1), 1)[query]
+        shape = (len(which), corpus.space.n_chunks)
+        return csr_array((weights, (query, rows[query, place])), shape=shape) @ corpus.present
+
+    of_first, of_second = shares(retrieved & ~second), shares(second)
+    aims, columns = corpus.aims(known), corpus.addable_terms
+
+    def score(part: slice) -> FloatArray:
+        contrast = (of_second[part][:, columns] - of_first[part][:, columns]).toarray()
+        contrast = contrast * corpus.space.idf[columns]
+        scores: FloatArray = contrast * np.maximum(aims[part] @ corpus.term_vectors[columns].T, 0.0)
+        return scores
+
+    added = _choose_terms(known, columns, score, MOST_CONTRASTS)
+    query = np.repeat(np.arange(len(which)), np.diff(known.indptr))
+    uncovered = 1.0 - np.asarray(of_first[query, known.indices]).ravel()
+    left_out = uncovered * corpus.space.idf[known.indices]
+    viable = (retrieved.sum(axis=1) >= LEAST_PARTED) & second.any(axis=1)
+    for row in range(len(which)):
+        span = slice(known.indptr[row], known.indptr[row + 1])
+        terms, values = known.indices[span], left_out[span]
+        ranked = np.lexsort((terms, -np.round(values, 6)))[:OWN]
+        own = [int(terms[at]) for at in ranked if values[at] > 0 and corpus.surface[terms[at]]]
+        added[row] = added[row] + own if viable[row] and added[row] else []
+    return context.widen(which, added)
+
+
+SNIPPETS = 5
+"""Retrieved texts of each question that a language model is shown."""
+
+
+def _ask_suggester(
+    kind: SuggestionKind, context: ExpansionContext, which: IntArray, otherwise: Expand
+) -> list[str | None]:
+    """Return the suggester's texts; questions without a suggestion get a text of `otherwise`."""
+    if context.suggester is None:
+        return otherwise(context, which)
+    texts = context.words.table.texts
+    rows = context.batch.rows[which, :SNIPPETS].tolist()
+    snippets = [[texts[place] for place in row if place >= 0] for row in rows]
+    found = context.suggester.suggest(kind, context.texts(which), snippets)
+    if len(found) != len(which):
+        raise ValueError(f"the suggester gave {len(found)} texts for {len(which)} questions")
+    left = [place for place, text in enumerate(found) if text is None]
+    for place, text in zip(left, otherwise(context, which[left]), strict=True):
+        found[place] = text
+    return found
+
+
+FEEDBACK = 3
+"""Chunks that are believed."""
+MOST_FEEDBACK = 5
+SUPPORT = 2
+"""Least number of believed chunks that hold an added term."""
+
+
+def expand_reformulation(context: ExpansionContext, which: IntArray) -> list[str | None]:
+    """Reword a question by a language model, else by the main words of the best chunks."""
+    return _ask_suggester("reformulation", context, which, _expand_by_feedback)
+
+
+def _expand_by_feedback(context: ExpansionContext, which: IntArray) -> list[str | None]:
+    """Add the terms that the best chunks say more than the corpus does."""
+    from scipy.sparse import csr_array
+
+    corpus, batch = context.words, context.batch
+    rows = batch.rows[which, :FEEDBACK]
+    scores = np.where(rows >= 0, np.maximum(batch.norm[which, :FEEDBACK], 1e-6), 0.0)
+    scores /= np.maximum(scores.sum(axis=1, keepdims=True), 1e-9)
+    query, place = np.nonzero(rows >= 0)
+    chunks, shape = rows[query, place], (len(which), corpus.space.n_chunks)
+    lengths = np.maximum(np.asarray(corpus.space.counts.sum(axis=1)).ravel(), 1.0)
+    believed = csr_array((scores[query, place] / lengths[chunks], (query, chunks)), shape=shape)
+    held = csr_array((np.ones(len(query)), (query, chunks)), shape=shape)
+    columns = corpus.addable_terms
+    counts, present = corpus.space.counts[:, columns], corpus.present[:, columns]
+
+    def score(part: slice) -> FloatArray:
+        likely: FloatArray = (believed[part] @ counts).toarray() * corpus.space.idf[columns]
+        likely[(held[part] @ present).toarray() < SUPPORT] = 0.0
+        return likely
+
+    return context.widen(which, _choose_terms(batch.known[which], columns, score, MOST_FEEDBACK))
+
+
+MOST_CONCEPTS = 4
+NEAR_CONCEPT = 0.35
+"""Least cosine between the question and an added term."""
+
+
+def expand_related_concept(context: ExpansionContext, which: IntArray) -> list[str | None]:
+    """Add terms of the question's subject, from a language model or else from the corpus."""
+    return _ask_suggester("related_concept", context, which, _expand_by_association)
+
+
+def _expand_by_association(context: ExpansionContext, which: IntArray) -> list[str | None]:
+    """Add the terms nearest to the idf-weighted mean of the question's term vectors."""
+    corpus, known = context.words, context.batch.known[which]
+    columns = corpus.addable_terms
+    aims, vectors = corpus.aims(known), corpus.term_vectors[columns]
+
+    def score(part: slice) -> FloatArray:
+        cosines = (aims[part] @ vectors.T).astype(np.float64)
+        cosines[cosines < NEAR_CONCEPT] = 0.0
+        return cosines
+
+    return context.widen(which, _choose_terms(known, columns, score, MOST_CONCEPTS))
+
+
+NEAREST = 1
+"""Synonyms added for one term of the question."""
+MOST_SYNONYMS = 4
+NEAR_SYNONYM = 0.45
+"""Least cosine of two terms."""
+MIN_IDF = 1.5
+"""A term in more than about a fifth of the chunks has no meaning of its own."""
+
+
+def expand_synonym(context: ExpansionContext, which: IntArray) -> list[str | None]:
+    """Add the nearest terms of the corpus to each question's terms, the rarest terms first."""
+    corpus, known = context.words, context.batch.known[which]
+    idf = corpus.space.idf
+    terms = np.unique(known.indices)
+    terms = terms[(idf[terms] >= MIN_IDF) & (corpus.space.frequency[terms] > 0)]
+    near = dict(zip(terms.tolist(), _nearest_terms(corpus, terms), strict=True))
+    added = []
+    for row in range(len(which)):
+        held = set(known.indices[known.indptr[row] : known.indptr[row + 1]].tolist())
+        ranked = sorted(
+            (-idf[term] * cosine, other)
+            for term in held
+            for other, cosine in near.get(term, ())
+            if other not in held
+        )
+        added.append(list(dict.fromkeys(other for _, other in ranked))[:MOST_SYNONYMS])
+    return context.widen(which, added)
+
+
+def _nearest_terms(corpus: CorpusWords, terms: IntArray) -> list[list[tuple[int, float]]]:
+    """Give (term, cosine) of the nearest addable terms of each term, nearest first."""
+    columns = corpus.addable_terms
+    vectors = corpus.term_vectors[columns]
+    found = []
+    for start in range(0, len(terms), BLOCK):
+        part = terms[start : start + BLOCK]
+        cosines = (corpus.term_vectors[part] @ vectors.T).astype(np.float64)
+        cosines[columns[None, :] == part[:, None]] = 0.0
+        cosines[cosines < NEAR_SYNONYM] = 0.0
+        found += [
+            [(int(columns[place]), round(float(row[place]), 6)) for place in chosen]
+            for row, chosen in zip(cosines, best(cosines, NEAREST), strict=True)
+        ]
+    return found
+
+
+STRATEGIES: Final[Mapping[ExpansionName, Expand]] = MappingProxyType(
+    {
+        "synonym": expand_synonym,
+        "related_concept": expand_related_concept,
+        "reformulation": expand_reformulation,
+        "hypernym": expand_hypernym,
+        "hyponym": expand_hyponym,
+        "code_pattern": expand_code_pattern,
+        "negative_sampling": expand_negative_sampling,
+    }
+)

@@ -1,0 +1,819 @@
+"""Signals of a miss: cheap figures of a ranked list, vectorised over a batch of questions.
+
+They are signals, never confidence. `signals` computes all of them.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array, IntArray
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+# ---- A batch of ranked lists, and the terms of the corpus.
+
+
+class TermSpace:
+    """Terms of the corpus: counts of every chunk and idf.
+
+    `chunk_terms` are the term ids of each chunk, repeated as often as they occur. A query term at
+    or above `n_terms` is unknown.
+    """
+
+    def __init__(self, chunk_terms: Sequence[Sequence[int]], n_terms: int) -> None:
+        self.n_chunks, self.n_terms = len(chunk_terms), n_terms
+        self.counts: csr_array = _counts(chunk_terms, n_terms)
+        """float32 [n_chunks, n_terms], sorted indices."""
+        frequency = np.bincount(self.counts.indices, minlength=n_terms).astype(np.float64)
+        self.frequency: FloatArray = frequency
+        """[n_terms] how many chunks hold a term."""
+        self.idf: FloatArray = np.log1p((self.n_chunks - frequency + 0.5) / (frequency + 0.5))
+        """[n_terms] ln(1 + (N - df + 0.5) / (df + 0.5)), as Lucene's BM25."""
+
+    @functools.cached_property
+    def by_term(self) -> "csr_array":
+        """The transpose: float32 [n_terms, n_chunks]."""
+        transposed: csr_array = self.counts.T.tocsr()
+        return transposed
+
+    @functools.cached_property
+    def weights(self) -> "CorpusWeights":
+        """The term weights, prepared once: a live query must not pay for them."""
+        return CorpusWeights(self)
+
+    def queries(self, query_terms: Sequence[Sequence[int]]) -> "csr_array":
+        """Counts of the known terms of queries, float32 [n, n_terms]."""
+        return _counts(
+            [[term for term in row if term < self.n_terms] for row in query_terms], self.n_terms
+        )
+
+
+def _counts(rows: Sequence[Sequence[int]], n_terms: int) -> "csr_array":
+    from scipy.sparse import csr_array
+
+    lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
+    indices = np.fromiter(
+        (term for row in rows for term in row), dtype=np.int64, count=int(lengths.sum())
+    )
+    matrix: Any = csr_array(
+        (
+            np.ones(len(indices), dtype=np.float32),
+            indices,
+            np.concatenate([[0], np.cumsum(lengths)]),
+        ),
+        shape=(len(rows), n_terms),
+    )
+    matrix.sum_duplicates()
+    matrix.sort_indices()
+    return matrix
+
+
+@dataclasses.dataclass(frozen=True)
+class RankedBatch:
+    """Ranked lists of n queries by one strategy, with other facts about the queries.
+
+    `rows` [n, depth] are chunk rows, best first, -1 where nothing more was retrieved. `raw` and
+    `norm` [n, depth] are the engine's own scores and scores in [0, 1], 0 where rows is -1. `raw`
+    is a cosine similarity if `cosine`, else unbounded. `query_terms` are the term ids of each
+    wording, repeated terms repeatedly. `other_rows` and `other_raw` [n, other_depth] are a second
+    retriever's lists. Vectors [n, d] and [n_chunks, d] have unit norm or are zero. `question` [n]
+    is the code of a wording's question. `document` [n_chunks] is the code of each chunk's
+    document, from 0 without gaps.
+    """
+
+    rows: Int32Array
+    raw: FloatArray
+    norm: FloatArray
+    cosine: bool
+    space: TermSpace
+    query_terms: Sequence[Sequence[int]]
+    other_rows: Int32Array | None = None
+    other_raw: FloatArray | None = None
+    query_vectors: Float32Array | None = None
+    chunk_vectors: Float32Array | None = None
+    question: IntArray | None = None
+    document: IntArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @functools.cached_property
+    def known(self) -> "csr_array":
+        """Counts of known query terms, float32 [n, n_terms]."""
+        return self.space.queries(self.query_terms)
+
+
+# ---- Term weights of a corpus.
+
+K1, B = 0.9, 0.4
+"""Default parameters of BM25; the lexical score of a pair does not follow a strategy's own."""
+
+
+class CorpusWeights:
+    """Term weights of a corpus."""
+
+    def __init__(self, space: TermSpace) -> None:
+        counts, by_term = space.counts, space.by_term
+        self.n_chunks, self.n_terms = space.n_chunks, space.n_terms
+        self.idf: FloatArray = space.idf
+        self.nowhere = float(np.log1p((space.n_chunks + 0.5) / 0.5))
+        """Idf of a term that no chunk holds, which is the weight of an unknown term."""
+        chunk = np.repeat(np.arange(space.n_chunks, dtype=np.int64), np.diff(counts.indptr))
+        length = np.bincount(chunk, weights=counts.data, minlength=space.n_chunks)
+        self.share: csr_array = _like(
+            counts, counts.data / length[chunk] if len(chunk) else counts.data
+        )
+        """[n_chunks, n_terms] share of a chunk's terms that are this one."""
+        weighted = (1 + np.log(counts.data)) * space.idf[counts.indices]
+        norm = np.sqrt(np.bincount(chunk, weights=weighted**2, minlength=space.n_chunks))
+        self.unit: csr_array = _like(counts, weighted / norm[chunk] if len(chunk) else weighted)
+        """[n_chunks, n_terms] (1 + ln tf) idf, rows of unit norm or zero."""
+        total = np.bincount(counts.indices, weights=counts.data, minlength=space.n_terms)
+        self.probability: FloatArray = total / max(float(total.sum()), 1.0)
+        """[n_terms] share of all terms of the corpus."""
+        mean_length = max(float(length.mean()) if space.n_chunks else 0.0, 1e-9)
+        self.slow: Float32Array = (
+            K1 * (1 - B + B * np.append(length, mean_length) / mean_length)
+        ).astype(np.float32)
+        """[n_chunks + 1] k1 (1 - b + b length / mean length), the last for a chunk of -1.
+
+        BM25's weight of a term is tf / (tf + slow).
+        """
+        self._starts: IntArray = by_term.indptr.astype(np.int64)
+        self._chunks = by_term.indices
+        self._counts: npt.NDArray[np.uint16] = np.minimum(
+            by_term.data, np.iinfo(np.uint16).max
+        ).astype(np.uint16)
+
+    def frequencies(self, terms: IntArray, chunks: Int32Array) -> npt.NDArray[np.uint16]:
+        """Count how often chunks [m, j] hold terms [m]; 65,535 stands for more too, [m, j].
+
+        The postings of the distinct terms are spread over a dense table, in which look-ups cost
+        next to nothing. A chunk of -1 holds nothing.
+        """
+        distinct, row = np.unique(terms, return_inverse=True)
+        sizes = self._starts[distinct + 1] - self._starts[distinct]
+        from_ = np.arange(sizes.sum()) + np.repeat(
+            self._starts[distinct] - np.cumsum(sizes) + sizes, sizes
+        )
+        width = self.n_chunks + 1  # the last column takes the chunks of -1
+        table = np.zeros(len(distinct) * width, dtype=np.uint16)
+        table[np.repeat(np.arange(len(distinct)) * width, sizes) + self._chunks[from_]] = (
+            self._counts[from_]
+        )
+        found: npt.NDArray[np.uint16] = table[
+            (row * width)[:, None] + np.where(chunks < 0, self.n_chunks, chunks)
+        ]
+        return found
+
+
+def _like(matrix: Any, data: npt.NDArray[Any]) -> Any:
+    """Return the same places with other values, float32."""
+    from scipy.sparse import csr_array
+
+    return csr_array((data.astype(np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+# ---- A block of queries with its look-ups.
+
+POOL = 30
+"""Ranks of each list whose chunks both engines score, at least."""
+CUTOFFS = 3
+"""And at least so many times K. A hundred ranks at K = 10 told no more than thirty."""
+GATHERED_BYTES = 2**21
+"""Memory of the chunk vectors in one block; blocks that fit a cache are three times as fast."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evidence:
+    """A block of queries with its look-ups; `centre` [d] is the mean of the chunk vectors."""
+
+    batch: RankedBatch
+    k: int
+    corpus: CorpusWeights
+    centre: Float32Array | None
+
+    @property
+    def n(self) -> int:
+        """Queries of the block."""
+        return len(self.batch)
+
+    @property
+    def pool(self) -> int:
+        """Ranks of each list that both engines score."""
+        return max(POOL, CUTOFFS * self.k)
+
+    @property
+    def rows(self) -> Int32Array:
+        """int32 [n, at most pool] the strategy's list."""
+        return self.batch.rows[:, : self.pool]
+
+    @property
+    def other(self) -> Int32Array:
+        """int32 [n, at most pool] the second retriever's list; [n, 0] where there is none."""
+        rows = self.batch.other_rows
+        return self.batch.rows[:, :0] if rows is None else rows[:, : self.pool]
+
+    @functools.cached_property
+    def entries(self) -> tuple[IntArray, IntArray]:
+        """Query and term of each distinct term of each query, [m] each; unknown terms too."""
+        lengths = self.length
+        flat = np.fromiter(
+            (term for row in self.batch.query_terms for term in row),
+            dtype=np.int64,
+            count=int(lengths.sum()),
+        )
+        width = int(flat.max(initial=0)) + 1
+        distinct = np.unique(np.repeat(np.arange(len(lengths)), lengths) * width + flat)
+        return distinct // width, distinct % width
+
+    @functools.cached_property
+    def length(self) -> IntArray:
+        """int64 [n] terms of a query, repeated ones repeatedly."""
+        return np.fromiter(
+            (len(row) for row in self.batch.query_terms), dtype=np.int64, count=self.n
+        )
+
+    @functools.cached_property
+    def known(self) -> BoolArray:
+        """Bool [m] which entries are terms of the corpus."""
+        return np.asarray(self.entries[1] < self.corpus.n_terms)
+
+    @functools.cached_property
+    def idf(self) -> FloatArray:
+        """[m] idf of each entry; an unknown term has that of a term in no chunk."""
+        values = np.full(len(self.known), self.corpus.nowhere)
+        values[self.known] = self.corpus.idf[self.entries[1][self.known]]
+        return values
+
+    @functools.cached_property
+    def idf_sum(self) -> FloatArray:
+        """[n] summed idf of a query's distinct terms; NaN where it has none."""
+        total = self.per_query(self.idf)
+        return np.where(total > 0, total, np.nan)
+
+    def per_query(self, values: FloatArray | Float32Array) -> FloatArray:
+        """Sum over the entries of each query: [m] gives [n], [m, j] gives [n, j]."""
+        query = self.entries[0]
+        if values.ndim == 1:
+            return np.bincount(query, weights=values, minlength=self.n).astype(np.float64)
+        summed = np.zeros((self.n, values.shape[1]))
+        if len(query):
+            has, first = np.unique(query, return_index=True)
+            summed[has] = np.add.reduceat(values, first, axis=0)
+        return summed
+
+    @functools.cached_property
+    def frequencies(self) -> Float32Array:
+        """[m, j] how often each chunk of `rows` holds the entry's term."""
+        return self._frequencies(self.rows)
+
+    @functools.cached_property
+    def has_term(self) -> BoolArray:
+        """Whether each of the first k chunks holds the entry's term, [m, min(k, depth)]."""
+        return self.frequencies[:, : self.k] > 0
+
+    @functools.cached_property
+    def coverage(self) -> FloatArray:
+        """Share of the query's idf that each chunk of `rows` holds, [n, j].
+
+        NaN where there is no chunk or no term, as in the scores below.
+        """
+        return self._scores((self.frequencies > 0).astype(np.float32), self.rows)
+
+    @functools.cached_property
+    def listed(self) -> tuple[FloatArray, FloatArray]:
+        """Lexical score and cosine of the chunks of `rows`, [n, j] each."""
+        cosine = (
+            np.where(self.rows >= 0, self.batch.raw[:, : self.pool], np.nan)
+            if self.batch.cosine
+            else self.cosine(self.rows)
+        )
+        return self._lexical(self.rows, self.frequencies), cosine
+
+    @functools.cached_property
+    def other_listed(self) -> tuple[FloatArray, FloatArray]:
+        """As `listed`, of `other`."""
+        return self._lexical(self.other, self._frequencies(self.other)), self.cosine(self.other)
+
+    def _frequencies(self, rows: Int32Array) -> Float32Array:
+        query, term = self.entries
+        found = np.zeros((len(query), rows.shape[1]), dtype=np.float32)
+        found[self.known] = self.corpus.frequencies(term[self.known], rows[query[self.known]])
+        return found
+
+    def _lexical(self, rows: Int32Array, frequencies: Float32Array) -> FloatArray:
+        """Compute BM25 of each chunk by the query's summed idf, in [0, 1), [n, j]."""
+        return self._scores(
+            frequencies / (frequencies + self.corpus.slow[rows][self.entries[0]]), rows
+        )
+
+    def _scores(self, weights: Float32Array, rows: Int32Array) -> FloatArray:
+        """Sum weight x idf over the entries of each query, by their summed idf."""
+        share = (self.idf / self.idf_sum[self.entries[0]]).astype(np.float32)
+        summed = self.per_query(weights * share[:, None])
+        return np.where((rows >= 0) & ~np.isnan(self.idf_sum)[:, None], summed, np.nan)
+
+    def cosine(self, rows: Int32Array) -> FloatArray:
+        """Compute the cosine of each chunk, [n, j]; NaN where there is no chunk or no vector."""
+        queries, chunks = self.batch.query_vectors, self.batch.chunk_vectors
+        if queries is None or chunks is None or not len(chunks):
+            return np.full(rows.shape, np.nan)
+        found = np.empty(rows.shape)
+        step = max(1, GATHERED_BYTES // (4 * max(rows.shape[1] * chunks.shape[1], 1)))
+        for start in range(0, self.n, step):
+            block = slice(start, start + step)
+            found[block] = np.einsum(
+                "nd,njd->nj", queries[block], chunks[np.maximum(rows[block], 0)]
+            )
+        asked: BoolArray = np.asarray(queries.any(axis=1))
+        return np.where((rows >= 0) & asked[:, None], found, np.nan)
+
+
+# ---- Agreement of two retrievers.
+
+PERSISTENCE = 0.9
+RANKS = 100
+"""Ranks that overlap looks at, at most; later ones weigh under 0.00003 in rank-biased overlap."""
+
+AGREEMENT_SIGNALS = ("overlap", "rbo", "other_first", "first_in_other", "same_first")
+
+
+def _agreement(evidence: Evidence) -> dict[str, FloatArray]:
+    """Compare two lists; NaN where one of them is empty or absent.
+
+    `overlap` is the share of the first K that both have, `rbo` the rank-biased overlap of the first
+    K (Webber et al., TOIS 2010, p = 0.9, by its maximum). `other_first` is ln of the rank of the
+    other's first chunk in this list and `first_in_other` the reverse, depth + 1 where it is not
+    there. `same_first` is 1 where both begin with the same chunk. K is at most a hundred.
+    """
+    rows, other = evidence.batch.rows, evidence.batch.other_rows
+    if other is None or not rows.shape[1] or not other.shape[1]:
+        return dict.fromkeys(AGREEMENT_SIGNALS, np.full(evidence.n, np.nan))
+    width = min(evidence.k, RANKS)
+    together = _agreeing(rows[:, :width], other[:, :width], width)
+    weight = PERSISTENCE ** np.arange(width)
+    signals = {
+        "overlap": together[:, -1] / width,
+        "rbo": (together / np.arange(1, width + 1)) @ (weight / weight.sum()),
+        "other_first": np.log(_rank(rows, other[:, 0])),
+        "first_in_other": np.log(_rank(other, rows[:, 0])),
+        "same_first": (rows[:, 0] == other[:, 0]).astype(np.float64),
+    }
+    both = (rows[:, 0] >= 0) & (other[:, 0] >= 0)
+    return {name: np.where(both, values, np.nan) for name, values in signals.items()}
+
+
+def _agreeing(first: Int32Array, second: Int32Array, width: int) -> FloatArray:
+    """Count the chunks that the first d of both share, for every d up to `width`, [n, width]."""
+    query, left, right = np.nonzero(
+        (first[:, :, None] == second[:, None, :]) & (first >= 0)[:, :, None]
+    )
+    found = np.bincount(
+        query * width + np.maximum(left, right), minlength=len(first) * width
+    ).reshape(-1, width)
+    agreeing: FloatArray = np.cumsum(found, axis=1).astype(np.float64)
+    return agreeing
+
+
+def _rank(rows: Int32Array, chunk: Int32Array) -> FloatArray:
+    """Give the rank of a chunk in each list, from 1; depth + 1 where it is not there."""
+    same = rows == chunk[:, None]
+    rank: FloatArray = np.where(same.any(axis=1), same.argmax(axis=1) + 1.0, rows.shape[1] + 1.0)
+    return rank
+
+
+# ---- Statistics of rows, in which NaN marks an empty place.
+
+
+def _mean(values: FloatArray) -> FloatArray:
+    """Compute the mean of a row."""
+    count = (~np.isnan(values)).sum(axis=1)
+    return np.where(count > 0, np.nansum(values, axis=1) / np.maximum(count, 1), np.nan)
+
+
+def _deviation(values: FloatArray) -> FloatArray:
+    """Compute the standard deviation of a row (of n); NaN for fewer than two numbers."""
+    count = (~np.isnan(values)).sum(axis=1)
+    spread = np.nansum((values - _mean(values)[:, None]) ** 2, axis=1)
+    return np.where(count > 1, np.sqrt(spread / np.maximum(count, 1)), np.nan)
+
+
+def _highest(values: FloatArray) -> FloatArray:
+    """Give the largest number of a row."""
+    best = np.where(np.isnan(values), -np.inf, values).max(axis=1, initial=-np.inf)
+    return np.where(np.isfinite(best), best, np.nan)
+
+
+def _nth_highest(values: FloatArray, n: int) -> FloatArray:
+    """Give the n-th largest number of a row, n from 1; NaN where it has fewer."""
+    if values.shape[1] < n:
+        return np.full(len(values), np.nan)
+    filled = np.where(np.isnan(values), -np.inf, values)
+    found = np.partition(filled, values.shape[1] - n, axis=1)[:, values.shape[1] - n]
+    return np.where(np.isfinite(found), found, np.nan)
+
+
+def _standardise(values: FloatArray) -> FloatArray:
+    """Subtract the mean and divide by the standard deviation; 0 where all are equal."""
+    spread = _deviation(values)
+    spread = np.where(np.isnan(spread) | (spread <= 0), np.inf, spread)
+    scaled: FloatArray = (values - _mean(values)[:, None]) / spread[:, None]
+    return scaled
+
+
+# ---- The pool of both retrievers.
+
+
+def _candidates(evidence: Evidence) -> dict[str, FloatArray]:
+    """Say whether the pool of both retrievers has something better below the cut than above.
+
+    `lexical_other` and `cosine_other` are the best scores among the first K of the other list,
+    `lexical_crowd` the K-th best lexical score of the pool. `beyond_lexical`, `beyond_cosine` and
+    `beyond_fused` are the best score of the pool outside the first K minus the best inside.
+    `fused_gap` is the best minus the second best fused score. A fused score is the sum of both,
+    each standardised over the pool. NaN where there is nothing to compare.
+    """
+    rows, other = evidence.rows, evidence.other
+    again = _again(rows, other, evidence.corpus.n_chunks)
+    lexical, cosine = (
+        np.concatenate([own, np.where(again, np.nan, theirs)], axis=1)
+        for own, theirs in zip(evidence.listed, evidence.other_listed, strict=True)
+    )
+    parts = np.stack([_standardise(lexical), _standardise(cosine)])
+    fused = np.where(np.isnan(parts).all(axis=0), np.nan, np.nansum(parts, axis=0))
+    k, cut = evidence.k, min(evidence.k, rows.shape[1])
+    return {
+        "lexical_other": _highest(evidence.other_listed[0][:, :k]),
+        "cosine_other": _highest(evidence.other_listed[1][:, :k]),
+        "lexical_crowd": _nth_highest(lexical, k),
+        "beyond_lexical": _highest(lexical[:, cut:]) - _highest(lexical[:, :cut]),
+        "beyond_cosine": _highest(cosine[:, cut:]) - _highest(cosine[:, :cut]),
+        "beyond_fused": _highest(fused[:, cut:]) - _highest(fused[:, :cut]),
+        "fused_gap": _nth_highest(fused, 1) - _nth_highest(fused, 2),
+    }
+
+
+def _again(rows: Int32Array, other: Int32Array, n_chunks: int) -> BoolArray:
+    """Say which places of the second list name a chunk of the first, or none."""
+    seen = np.zeros(
+        (len(rows), n_chunks + 1), dtype=bool
+    )  # the last column takes the empty places, which are -1
+    np.put_along_axis(seen, rows.astype(np.int64), values=True, axis=1)
+    seen[:, -1] = True
+    found: BoolArray = np.take_along_axis(seen, other.astype(np.int64), axis=1)
+    return found
+
+
+# ---- Spread over documents.
+
+
+def _clustering(evidence: Evidence) -> dict[str, FloatArray]:
+    """Compute `same_document`: the share of the first K in the document of the first chunk.
+
+    NaN where nothing was retrieved, and where no document is known to have several chunks.
+    """
+    document, rows = evidence.batch.document, evidence.batch.rows[:, : evidence.k]
+    undefined = np.full(evidence.n, np.nan)
+    if (
+        document is None
+        or not rows.shape[1]
+        or len(document) == 0
+        or int(document.max()) + 1 == len(document)
+    ):
+        return {"same_document": undefined}
+    held = rows >= 0
+    of = np.where(held, document[np.maximum(rows, 0)], -1)
+    count = held.sum(axis=1)
+    same = ((of == of[:, :1]) & held).sum(axis=1)
+    return {"same_document": np.where(count > 0, same / np.maximum(count, 1), undefined)}
+
+
+# ---- Coherence of the retrieved chunks.
+
+FIRST = 10
+
+
+def _coherence(evidence: Evidence) -> dict[str, FloatArray]:
+    """Say whether the retrieved chunks speak of one thing.
+
+    `coherence` is the mean cosine of all pairs of the first ten chunks, of vectors or, without
+    any, of tf-idf terms; NaN under two chunks. `clarity` is the Kullback-Leibler divergence, in
+    nats, of the terms of the first ten from those of the corpus (Cronen-Townsend et al., SIGIR
+    2002, with the list in the place of the query model); NaN without a term.
+    """
+    rows = evidence.batch.rows[:, :FIRST]
+    held = rows >= 0
+    count = held.sum(axis=1)
+    chosen = _chosen(rows, held, evidence.corpus.n_chunks)
+    vectors = evidence.batch.chunk_vectors
+    if vectors is None:
+        summed = chosen @ evidence.corpus.unit
+        norm = np.bincount(
+            _queries(summed), weights=summed.data.astype(np.float64) ** 2, minlength=evidence.n
+        )
+        single = np.bincount(
+            _queries(chosen),
+            weights=np.diff(evidence.corpus.unit.indptr)[chosen.indices] > 0,
+            minlength=evidence.n,
+        )
+    else:
+        total = chosen @ vectors
+        norm = np.vecdot(total, total).astype(np.float64)
+        single = np.bincount(
+            _queries(chosen),
+            weights=np.vecdot(vectors, vectors)[chosen.indices] if len(vectors) else None,
+            minlength=evidence.n,
+        )
+    pairs = np.where(count > 1, count * (count - 1), 1)
+    return {
+        "coherence": np.where(count > 1, (norm - single) / pairs, np.nan),
+        "clarity": _clarity(evidence, chosen),
+    }
+
+
+def _chosen(rows: Int32Array, held: BoolArray, n_chunks: int) -> "csr_array":
+    from scipy.sparse import csr_array
+
+    starts = np.concatenate([[0], np.cumsum(held.sum(axis=1))])
+    return csr_array(
+        (np.ones(int(held.sum()), dtype=np.float32), rows[held], starts),
+        shape=(len(rows), n_chunks),
+    )
+
+
+def _queries(matrix: "csr_array") -> IntArray:
+    return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+
+
+def _clarity(evidence: Evidence, chosen: "csr_array") -> FloatArray:
+    mixed = chosen @ evidence.corpus.share
+    query = _queries(mixed)
+    total = np.bincount(query, weights=mixed.data, minlength=evidence.n)
+    share = mixed.data / total[query]
+    divergence = np.bincount(
+        query,
+        weights=share * np.log(share / evidence.corpus.probability[mixed.indices]),
+        minlength=evidence.n,
+    )
+    return np.where(total > 0, divergence, np.nan)
+
+
+# ---- The semantic gap.
+
+
+def _coverage(evidence: Evidence) -> dict[str, FloatArray]:
+    """Compute the shares of the query's idf that chunks hold; NaN for a query without terms.
+
+    `cover_union` is held by the first K together, `cover_best` by the best single one of them,
+    `cover_top` by the first. `cover_rare` is as `cover_best` with idf squared. `cover_crowd` is
+    held by the K-th best of the pool, 0 for a list under K. No chunk holds an unknown term.
+    """
+    idf, total = evidence.idf, evidence.idf_sum
+    squared = evidence.per_query(idf**2)
+    squares = np.where(squared > 0, squared, np.nan)
+    shares = evidence.per_query(evidence.has_term * idf[:, None]) / total[:, None]
+    rare = evidence.per_query(evidence.has_term * (idf**2)[:, None]) / squares[:, None]
+    crowd = _nth_highest(evidence.coverage, evidence.k)
+    asked = ~np.isnan(total)
+    found = {
+        "cover_union": evidence.per_query(evidence.has_term.any(axis=1) * idf) / total,
+        "cover_best": shares.max(axis=1, initial=0.0),
+        "cover_rare": rare.max(axis=1, initial=0.0),
+        "cover_top": shares[:, 0] if shares.shape[1] else np.zeros(evidence.n),
+        "cover_crowd": np.where(np.isnan(crowd), 0.0, crowd),
+    }
+    return {name: np.where(asked, values, np.nan) for name, values in found.items()}
+
+
+# ---- Scores.
+
+DEPTH = 100
+"""Ranks that stand for the rest of the corpus."""
+
+
+def _score_shape(evidence: Evidence) -> dict[str, FloatArray]:
+    """Describe how the scores fall, divided by s_1; NaN where s_1 is not over 0.
+
+    `tail_ratio` is s_K / s_1 (s_K the last of a shorter list), `score_sd` the SD of the first ten.
+    `wig` is the mean of the first K minus that of the first hundred (Zhou and Croft, SIGIR 2007,
+    with the list in the place of the corpus), `nqc` the SD of the first hundred (Shtok et al.,
+    TOIS 2012), `cut_gap` (s_K - s_K+1) / s_1, NaN where there is no rank K + 1.
+    """
+    batch, k = evidence.batch, evidence.k
+    depth = min(max(DEPTH, k + 1), batch.rows.shape[1])
+    if not depth:
+        return dict.fromkeys(
+            ("tail_ratio", "score_sd", "wig", "nqc", "cut_gap"), np.full(evidence.n, np.nan)
+        )
+    held = batch.rows[:, :depth] >= 0
+    raw = np.where(held, batch.raw[:, :depth], np.nan)
+    first = np.where(raw[:, 0] > 0, raw[:, 0], np.nan)
+    scaled = raw / first[:, None]
+    last = np.maximum(np.minimum(held.sum(axis=1), k) - 1, 0)
+    return {
+        "tail_ratio": np.take_along_axis(scaled, last[:, None], axis=1)[:, 0],
+        "score_sd": _deviation(scaled[:, :FIRST]),
+        "wig": _mean(scaled[:, :k]) - _mean(scaled[:, :DEPTH]),
+        "nqc": _deviation(scaled[:, :DEPTH]),
+        "cut_gap": scaled[:, k - 1] - scaled[:, k] if depth > k else np.full(evidence.n, np.nan),
+    }
+
+
+# ---- The query.
+
+
+def _specificity(evidence: Evidence) -> dict[str, FloatArray]:
+    """Describe the query alone; NaN without terms, but for `length`.
+
+    `idf_mean` and `idf_max` are of the distinct terms, by the idf of an unknown one. `length` is
+    ln(1 + terms), `unknown` the share of distinct terms that the corpus lacks, `generic` the
+    cosine of the query and the mean of the chunk vectors.
+    """
+    query, corpus = evidence.entries[0], evidence.corpus
+    count = np.bincount(query, minlength=evidence.n)
+    some, per = count > 0, np.maximum(count, 1)
+    top = np.zeros(evidence.n)
+    np.maximum.at(top, query, evidence.idf)
+    strange = np.bincount(query, weights=~evidence.known, minlength=evidence.n)
+    return {
+        "idf_mean": evidence.idf_sum / per / corpus.nowhere,
+        "idf_max": np.where(some, top / corpus.nowhere, np.nan),
+        "length": np.log1p(evidence.length),
+        "unknown": np.where(some, strange / per, np.nan),
+        "generic": _generic(evidence),
+    }
+
+
+def _generic(evidence: Evidence) -> FloatArray:
+    queries, centre = evidence.batch.query_vectors, evidence.centre
+    if queries is None or centre is None or not centre.any():
+        return np.full(evidence.n, np.nan)
+    cosine = (queries @ (centre / np.linalg.norm(centre))).astype(np.float64)
+    return np.where(queries.any(axis=1), cosine, np.nan)
+
+
+# ---- Other wordings of a question.
+
+POOL_WORDINGS = 100
+"""Ranks of each wording's list that give a consensus."""
+WORDING_SIGNALS = ("wordings_overlap", "consensus_best", "consensus_crowd", "consensus_missed")
+
+
+def _wordings(batch: RankedBatch, k: int) -> dict[str, FloatArray]:
+    """Compare the lists of a question's wordings; NaN where a question stands alone.
+
+    `wordings_overlap` is the mean share of a wording's first K that the first K of another wording
+    has too. The consensus score of a chunk is its mean normalised score over the wordings, 0 where
+    it is not in the first hundred of one. `consensus_best` is the best of a question,
+    `consensus_crowd` the K-th best (0 where there are fewer), `consensus_missed` the best minus
+    the best among this wording's first K.
+    """
+    n = len(batch)
+    nothing = dict.fromkeys(WORDING_SIGNALS, np.full(n, np.nan))
+    if batch.question is None or not n or not batch.rows.shape[1]:
+        return nothing
+    _, question, count = np.unique(batch.question, return_inverse=True, return_counts=True)
+    rows = batch.rows[:, : max(POOL_WORDINGS, k)].astype(np.int64)
+    codes = question[:, None] * batch.space.n_chunks + rows
+    usable = (rows[:, 0] >= 0) & (count[question] > 1)
+    found = {
+        "wordings_overlap": _overlap(rows[:, :k] >= 0, codes[:, :k], count[question] - 1)
+    } | _consensus(batch, k, question, count, codes[:, :POOL_WORDINGS])
+    return {name: np.where(usable, values, np.nan) for name, values in found.items()}
+
+
+def _overlap(held: np.ndarray, codes: IntArray, rest: IntArray) -> FloatArray:
+    """Compute the share of each list's chunks that another list has, averaged over lists."""
+    others = np.zeros(codes.shape)
+    _, place, times = np.unique(codes[held], return_inverse=True, return_counts=True)
+    others[held] = times[place] - 1
+    share: FloatArray = others.sum(axis=1) / np.maximum(held.sum(axis=1) * rest, 1)
+    return share
+
+
+def _consensus(
+    batch: RankedBatch, k: int, question: IntArray, count: IntArray, codes: IntArray
+) -> dict[str, FloatArray]:
+    """Compute the consensus signals of each wording."""
+    held = batch.rows[:, : codes.shape[1]] >= 0
+    pair, place = np.unique(codes[held], return_inverse=True)
+    owner = pair // max(batch.space.n_chunks, 1)
+    score = (
+        np.bincount(place, weights=batch.norm[:, : codes.shape[1]][held], minlength=len(pair))
+        / count[owner]
+    )
+    ordered, starts = (
+        score[np.lexsort((-score, owner))],
+        np.searchsorted(owner, np.arange(len(count) + 1)),
+    )
+    start, end = starts[question], starts[question + 1]
+    padded = np.append(ordered, np.zeros(k))
+    best = padded[start]
+    own = np.full(codes.shape, np.nan)
+    own[held] = score[place]
+    return {
+        "consensus_best": best,
+        "consensus_crowd": np.where(
+            end - start >= k, padded[np.minimum(start + k - 1, len(padded) - 1)], 0.0
+        ),
+        "consensus_missed": best - _highest(own[:, :k]),
+    }
+
+
+# ---- All signals.
+
+FAMILIES: Final = (
+    _score_shape,
+    _coverage,
+    _agreement,
+    _candidates,
+    _specificity,
+    _coherence,
+    _clustering,
+)
+SIGNALS: Final[tuple[str, ...]] = (
+    *("tail_ratio", "score_sd", "wig", "nqc", "cut_gap"),
+    *("cover_union", "cover_best", "cover_rare", "cover_top", "cover_crowd"),
+    *("overlap", "rbo", "other_first", "first_in_other", "same_first"),
+    *(
+        "lexical_other",
+        "cosine_other",
+        "lexical_crowd",
+        "beyond_lexical",
+        "beyond_cosine",
+        "beyond_fused",
+        "fused_gap",
+    ),
+    *("idf_mean", "idf_max", "length", "unknown", "generic"),
+    *("coherence", "clarity", "same_document"),
+    *WORDING_SIGNALS,
+)
+SINGLE_PREDICTORS: Final[tuple[str, ...]] = (
+    "nqc",
+    "wig",
+    "clarity",
+    "tail_ratio",
+    "cover_union",
+    "cover_best",
+)
+"""Signals that are reported alone too, as others use them."""
+
+BLOCK_BYTES = 64 * 2**20
+"""Memory of one table of term frequencies, terms of a block of queries x chunks."""
+QUERY_TERMS = 16
+"""Terms that a query is taken to have in that."""
+BLOCK_PLACES = 50_000
+"""Places (queries x K) that are looked at together."""
+CENTRE_SAMPLE = 10_000
+"""Chunks, evenly over the corpus, whose vectors are averaged: a live query must not read all."""
+
+
+def signals(batch: RankedBatch, k: int) -> FloatArray:
+    """Compute SIGNALS of a batch, [n, len(SIGNALS)], NaN where one is not defined.
+
+    `k` is the cutoff of the target, at least 1.
+    """
+    found = np.full((len(batch), len(SIGNALS)), np.nan)
+    corpus, vectors = batch.space.weights, batch.chunk_vectors
+    centre = (
+        None
+        if vectors is None or not len(vectors)
+        else vectors[:: -(-len(vectors) // CENTRE_SAMPLE)].mean(axis=0)
+    )
+    together = _wordings(batch, k)
+    step = max(
+        1, min(BLOCK_PLACES // k, BLOCK_BYTES // (2 * QUERY_TERMS * max(corpus.n_chunks, 1)))
+    )
+    for start in range(0, len(batch), step):
+        block = slice(start, start + step)
+        evidence = Evidence(_part(batch, block), k, corpus, centre)
+        by_name = {
+            name: values for family in FAMILIES for name, values in family(evidence).items()
+        } | {name: values[block] for name, values in together.items()}
+        found[block] = np.stack([by_name[name] for name in SIGNALS], axis=1)
+    return found
+
+
+def _part(batch: RankedBatch, block: slice) -> RankedBatch:
+    """Take some queries of a batch; the parts without a query axis are shared."""
+    names = (
+        "rows",
+        "raw",
+        "norm",
+        "query_terms",
+        "other_rows",
+        "other_raw",
+        "query_vectors",
+        "question",
+    )
+    parts = {name: getattr(batch, name) for name in names}
+    return dataclasses.replace(
+        batch, **{name: part[block] for name, part in parts.items() if part is not None}
+    )

@@ -1,0 +1,515 @@
+"""Calibration of a project: groups, the drift watch, corrections of people, feedback of users."""
+
+import dataclasses
+import json
+
+import missing_project as made
+import numpy as np
+import pytest
+from cli_project import jsonl
+from missing_project import (
+    audit,
+    bring,
+    calibrated,
+    call,
+    first_claims,
+    night,
+    opened,
+    signals_of,
+)
+
+from rag_eval.core.report import Feedback, StrategyCalibration, first_fault
+from rag_eval.gold.files import ORIGINAL
+from rag_eval.pipeline.calibration import NAMED, MissRateCalibration
+from rag_eval.pipeline.claims import Outcomes, gold_ranks, judge_runs
+from rag_eval.pipeline.evaluation import (
+    accepted_calibrator,
+    keep_watch,
+    kept_watch,
+    read_calibrator,
+)
+from rag_eval.pipeline.miss_rates import compare_strategies
+from rag_eval.reporting.terminal import conformal_text, feedback_lines
+from rag_eval.uncertainty.drift import WatchState, question_mark, watch
+from rag_eval.uncertainty.outcomes import question_id
+
+PLACE = ("tiny", "bm25", "miss_any", 10)
+FOUND = [number for number in range(made.N) if not made.is_lost(number)]
+"""Questions that find their documents, each in words that no other has."""
+
+
+def typed(entry):
+    """The entry of a calibration as the report has it."""
+    part = {key: value for key, value in entry.items() if key != "artifact"}
+    return StrategyCalibration.model_validate(part)
+
+
+@pytest.fixture
+def missing(project):
+    made.make(project)
+    made.configure(project, more="")
+    return project
+
+
+def calibration(project):
+    return opened(project).evaluation.runner.get(MissRateCalibration)
+
+
+# ---- Audited traffic joins the groups of the gold.
+
+
+def audit_questions(project, questions, judge=None):
+    """Import questions (words -> gold documents) with what bm25 retrieves, and judge them hits."""
+    index = opened(project).opened()
+    rows = index.strategies["bm25"].search(list(questions), 10, 13).rows
+    documents = index.table.doc_ids
+    claims = [
+        (text, [documents[row] for row in rows[at] if row >= 0], {})
+        for at, text in enumerate(questions)
+    ]
+    bring(project, "bm25", claims)
+    judged = {text: questions[text] for text in judge or questions}
+    audit(project, 1000, lambda _: False, gold=judged)
+
+
+def count_groups(project):
+    counts = calibrated(project)["counts"]
+    return counts["outcomes"], counts["groups"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["words", "documents"])
+def test_the_golds_questions_as_traffic_buy_no_group(missing, by):
+    assert count_groups(missing) == (120, 60)
+    if by == "words":
+        asked = {made.question(number).upper(): [] for number in FOUND}
+    else:
+        asked = {f"{made.question(number)} today": [f"d{number:02d}.md"] for number in FOUND}
+    audit_questions(missing, asked)
+    assert count_groups(missing) == (160, 60)
+    groups = calibration(missing).predictions["group_id"]
+    assert groups.value_counts().to_dict() == {
+        f"q{number:02d}": 3 if number in FOUND else 2 for number in range(made.N)
+    }
+    kept = accepted_calibrator(missing.home, *PLACE)
+    body = read_calibrator(missing.home, kept.calibrator_id)
+    assert set(body["model"]["fold_of_group"]) == set(groups)
+
+
+@pytest.mark.slow
+def test_traffic_with_ties_to_two_groups_makes_them_one(missing):
+    questions = {
+        f"in what place is {made.word(number)} kept": ["new.md"] if number in {5, 7} else []
+        for number in (5, 7, 8)
+    }
+    audit_questions(missing, questions)
+    assert count_groups(missing) == (123, 62)
+    both = {f"where are {made.word(10)} and {made.word(11)}": ["d10.md", "d11.md"]}
+    audit_questions(missing, both)
+    assert count_groups(missing) == (124, 61)
+    kept = accepted_calibrator(missing.home, *PLACE)
+    groups = read_calibrator(missing.home, kept.calibrator_id)["group_of_query"]
+    assert {q: g for q, g in groups.items() if not q.startswith("q-") and g != q} == {"q11": "q10"}
+
+
+def test_traffic_that_nobody_judged_is_in_the_group_of_its_words(missing):
+    other = f"in what place is {made.word(4)} kept"
+    both = {made.question(1): [], made.question(2): [], other: []}
+    audit_questions(missing, both, judge=[made.question(1)])
+    text_of = {question_id(text): text for text in both}
+    traffic = calibration(missing).traffic
+    groups = zip(traffic["query_id"], traffic["group_id"], strict=True)
+    assert {text_of[query]: group for query, group in groups} == {
+        made.question(1): "q01",
+        made.question(2): "q02",
+        other: question_id(other),
+    }
+
+
+# ---- The drift watch, over nights with a refit in each.
+
+
+def ask(project, numbers):
+    """Put questions that find their documents while the gold says that others were meant."""
+    texts = {
+        name: (project.gold / name).read_text(encoding="utf-8")
+        for name in ("queries.jsonl", "paraphrases.jsonl", "qrels.tsv")
+    }
+    for number in numbers:
+        query, word = {"query_id": f"shifted{number}"}, made.word(FOUND[number])
+        first, other = f"found where is {word}", f"valve {word} the place of"
+        texts["queries.jsonl"] += jsonl([{**query, "text": first, "answerable": True}])
+        paraphrase = {"paraphrase_id": "terse", "text": other, "source": "hand"}
+        texts["paraphrases.jsonl"] += jsonl([{**query, **paraphrase}])
+        texts["qrels.tsv"] += f"shifted{number}\td{FOUND[number - 1]:02d}.md\t1\n"
+    for name, text in texts.items():
+        (project.gold / name).write_text(text, encoding="utf-8")
+
+
+def state_of(project):
+    return kept_watch(project.home, *PLACE)
+
+
+def alarms_alone(project):
+    """Whether the outcomes under any single calibrator would have raised the alarm."""
+    frame = Outcomes(opened(project).evaluation).current()
+    parts = frame[frame["shown_status"] == "provisional"].groupby("shown_calibrator")
+    columns = ("shown_value", "missed")
+    return [
+        watch(*(part[name].to_numpy() for name in columns), part["query_id"].tolist()).alarm
+        for _, part in parts
+    ]
+
+
+@pytest.mark.slow
+def test_a_shift_is_noticed_over_nights_with_a_refit_in_each(missing):
+    assert calibrated(missing)["status"] == "provisional"
+    calibrators, fed = [], [0]
+    for start in range(0, 36, 3):
+        ask(missing, range(start, start + 3))
+        entry = calibrated(missing)
+        calibrators.append(entry["calibrator"])
+        if entry["drift"]["alarm"]:
+            break
+        assert entry["drift"]["n_groups"] > fed[-1]
+        fed.append(entry["drift"]["n_groups"])
+    assert len(fed) > 2
+    assert len(set(calibrators)) == len(calibrators)
+    assert not any(alarms_alone(missing))
+    assert (entry["status"], entry["promotion"]["new_status"]) == ("stale", "stale")
+    assert entry["drift"]["direction"] == "more misses than predicted"
+    assert accepted_calibrator(missing.home, *PLACE).status == "stale"
+    assert state_of(missing).demoted_at
+    after = calibrated(missing)  # earned back by all outcomes, and watched anew
+    assert (after["status"], after["promotion"]["new_status"]) == ("provisional", "provisional")
+    assert (after["drift"]["alarm"], after["drift"]["n_groups"]) == (False, 0)
+    assert after["drift"]["since"] == state_of(missing).since != ""
+    assert calibrated(missing)["drift"]["n_groups"] == 0
+
+
+@pytest.mark.slow
+def test_a_killed_night_counts_once_and_a_partial_one_not_at_all(missing, monkeypatch):
+    calibrated(missing)
+    assert state_of(missing) is None  # an unused drift monitor leaves no state
+    ask(missing, range(3))
+    before = accepted_calibrator(missing.home, *PLACE)
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_args, **_more):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rag_eval.pipeline.calibration.accept_calibrator", die)
+        with pytest.raises(Killed):
+            calibrated(missing)
+    assert accepted_calibrator(missing.home, *PLACE) == before
+    counted = state_of(missing)
+    assert (counted.drift.n, len(counted.drift.groups)) == (6, 3)
+    again = calibrated(missing)
+    assert accepted_calibrator(missing.home, *PLACE) != before
+    assert (again["drift"]["n"], again["drift"]["n_groups"]) == (6, 3)
+    assert state_of(missing) == counted
+
+    path = missing.home / "calibrators" / "watches" / "tiny" / "bm25" / "miss_any@10.json"
+    whole = path.read_bytes()
+    ask(missing, range(3, 5))
+    partial = dataclasses.replace(opened(missing).evaluation, partial=True)
+    entry = partial.runner.get(MissRateCalibration).strategies["bm25"]
+    assert entry["drift"]["n_groups"] == 5
+    assert path.read_bytes() == whole
+
+    path.write_bytes(whole[:-30])
+    words = ["calibrate", "--gold-set", "tiny", "--gold-sets", missing.gold.parent]
+    told = call(missing, *words, exit_code=1)
+    assert "drift_damaged" in told.output + told.stderr
+    assert "Traceback" not in told.output + told.stderr
+    path.unlink()
+    assert calibrated(missing)["drift"]["n_groups"] == 5
+    assert counted.fed < state_of(missing).fed
+
+    kept = state_of(missing)
+    (missing.home / "rag_eval.db").write_bytes(b"no database at all" * 100)
+    entry = calibration(missing).strategies["bm25"]
+    assert "can neither be read nor written" in entry["refused"]
+    assert entry["drift"]["n_groups"] == 5
+    assert state_of(missing) == kept
+
+
+@pytest.mark.slow
+def test_another_index_starts_another_watch(missing):
+    calibrated(missing)
+    ask(missing, range(3))
+    old = calibrated(missing)
+    path = missing.corpus / "d01.md"
+    was = path.read_text(encoding="utf-8")
+    path.write_text(f"{was}\nIt was painted green.\n", encoding="utf-8")
+    changed = calibrated(missing)
+    assert changed["fingerprint"] != old["fingerprint"]
+    assert changed["drift"]["n"] == 0
+    path.write_text(was, encoding="utf-8")
+    assert calibrated(missing)["drift"]["n"] == 0  # counted outcomes are not counted again
+    assert state_of(missing).fingerprint == old["fingerprint"]
+
+
+def found_where(start=""):
+    return [
+        (f"{start}the {made.word(number)} is found where", [f"d{number:02d}.md"], {})
+        for number in FOUND
+    ]
+
+
+@pytest.mark.slow
+def test_audits_are_watched_by_the_calibrator_that_had_not_seen_them(missing):
+    calibrated(missing)
+    bring(missing, "bm25", found_where())
+    audit(missing, 20, lambda _: True)
+    entry = calibrated(missing)
+    drift = entry["drift"]
+    assert (drift["n"], drift["mean_missed"], drift["alarm"]) == (20, 1, True)
+    assert drift["mean_predicted"] < 0.2
+    assert (entry["status"], entry["counts"]["outcomes"]) == ("stale", 140)
+    assert state_of(missing).demoted_at
+    bring(missing, "bm25", found_where("again: "))
+    audit(missing, 4, lambda _: False)  # the calibrator no longer states the miss rates
+    after = calibrated(missing)
+    assert (after["status"], after["drift"]["n"]) == ("provisional", 0)
+
+
+@pytest.mark.slow
+def test_audits_that_fitted_the_calibrator_are_never_watched(missing):
+    bring(missing, "bm25", found_where())
+    audit(missing, 10, lambda _: False)
+    assert calibrated(missing)["counts"]["outcomes"] == 130  # fits the first calibrator
+    assert calibrated(missing)["drift"]["n"] == 0
+    bring(missing, "bm25", found_where("again: "))
+    audit(missing, 7, lambda _: False)
+    for _ in range(2):
+        assert calibrated(missing)["drift"]["n"] == 7
+
+
+@pytest.mark.slow
+def test_a_watched_question_of_the_gold_is_not_watched_again_as_traffic(missing):
+    calibrated(missing)
+    fingerprint = signals_of(missing).about["bm25"].fingerprint
+    seen = WatchState(fingerprint, fed=frozenset(map(question_mark, ("q01", "q02"))))
+    keep_watch(missing.home, *PLACE, state=seen)
+    other = f"in what place is {made.word(4)} kept"
+    shared = f"the place of {made.word(2)}"
+    audit_questions(missing, {made.question(1): [], shared: ["d02.md"], other: []})
+    assert calibrated(missing)["counts"]["outcomes"] == 123
+    state = state_of(missing)
+    assert state.fed - seen.fed == {question_mark(question_id(other))}
+    assert state.drift.n == 1
+
+
+# ---- Corrections of people; the gold alone decides every conformal K.
+
+METHODS = ("fixed", "recall", "mondrian")
+KEPT = (
+    "claim_id query_id group_id strategy strategy_fingerprint target k gold_source"
+    " inclusion_probability signals"
+).split()
+
+
+def standing(project, name):
+    """Outcomes of a strategy as they stand, by claim id."""
+    words = ["outcome", "list", "--json", "--strategy", name, "--limit", "1000"]
+    rows = map(json.loads, call(project, *words).stdout.splitlines())
+    return {row["claim_id"]: row for row in rows}
+
+
+def correct(project, name, n, back=0):
+    """Turn n misses of the original wordings into hits, and take back `back` further misses."""
+    rows = standing(project, name)
+    first = [claim["claim_id"] for claim in first_claims(project, name).values()]
+    missed = [claim for claim in first if rows[claim]["missed"]]
+    wrong, gone = missed[:n], missed[n : n + back]
+    corrected = [{**{key: rows[claim][key] for key in KEPT}, "missed": False} for claim in wrong]
+    if corrected:
+        path = project.root / "corrected.jsonl"
+        path.write_text(jsonl(corrected), encoding="utf-8")
+        call(project, "outcome", "import", path, "--correct", "the gold lacks a document")
+    for claim in gone:
+        call(project, "outcome", "add", "--correct", rows[claim]["outcome_id"])
+    return gone
+
+
+@pytest.mark.slow
+def test_a_comparison_counts_corrected_outcomes(missing):
+    made.configure(missing, made.BM25, made.VECTOR, more="")
+    before = compare_strategies(opened(missing).evaluation, ["bm25", "vector"])
+    first = calibrated(missing)
+    assert first["conformal_methods"] == {**dict.fromkeys(METHODS, made.N), "without_risk": 0}
+    gone = correct(missing, "bm25", 8, back=1)
+    after = compare_strategies(opened(missing).evaluation, ["bm25", "vector"])
+    # The question of the retracted outcome has no judgement.
+    assert (before.n, after.n) == (made.N, made.N - 1)
+    stands, claims = standing(missing, "bm25"), first_claims(missing).values()
+    left = [claim["claim_id"] for claim in claims if claim["claim_id"] not in gone]
+    seen = [stands[claim]["missed"] for claim in left]
+    assert sum(seen) == made.N // made.MISSED_OF - 8 - 1
+    bm25, vector = after.strategies
+    assert bm25.observed.value == pytest.approx(np.mean(seen))
+    assert bm25.observed.n == vector.observed.n == bm25.calibrated.n == made.N - 1
+    fitted = calibration(missing).predictions.query("strategy == 'bm25'")
+    fitted = fitted.set_index("claim_id").loc[left]
+    squares = (fitted["predicted"] - fitted["missed"]) ** 2
+    assert bm25.brier.value == pytest.approx(squares.mean())
+
+    entry = calibrated(missing)
+    ns = {part["method"]: (part["n"], part["n_groups"]) for part in entry["conformal"]}
+    assert ns == dict.fromkeys(METHODS[:2], (60, 60)) | dict.fromkeys(METHODS[2:], (59, 59))
+    assert entry["conformal_methods"]["without_risk"] == 1
+    for mine, other in zip(entry["conformal"][:6], first["conformal"][:6], strict=True):
+        for part in (mine, other):  # the gold decides the rest
+            del part["riskiest"], part["text"]
+        assert mine == other
+
+
+def test_an_absent_method_says_why(missing):
+    judged = "".join(f"q{number:02d}\td{number:02d}.md\t1\n" for number in range(12))
+    (missing.gold / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    queries = (
+        {"query_id": f"q{number:02d}", "text": made.question(number), "answerable": number < 12}
+        for number in range(made.N)
+    )
+    (missing.gold / "queries.jsonl").write_text(jsonl(queries), encoding="utf-8")
+    entry = calibrated(missing)
+    assert {part["method"] for part in entry["conformal"]} == {"fixed", "recall"}
+    about = entry["conformal_methods"]
+    assert [about[method] for method in METHODS] == [12, 12, None]
+    assert about["without_risk"] == 12
+    assert "too few to fit a calibrator" in about["mondrian_reason"]
+    assert about["mondrian_reason"] in conformal_text(typed(entry))
+
+
+@pytest.mark.parametrize("level", ["document", "section", "span"])
+def test_expected_recall_is_controlled_over_every_gold_item(missing, level):
+    half = made.N // 2
+    owned = [(number, at) for number in range(half) for at in (number, number + half)]
+    rows = [f"q{number:02d}\td{at:02d}.md\t1\n" for number, at in owned]
+    quotes = [
+        {
+            "query_id": f"q{number:02d}",
+            "doc_id": f"d{at:02d}.md",
+            "anchors": [
+                {"quote": f"{made.word(at)} {'was written' if made.is_lost(at) else 'is found'}"}
+            ],
+        }
+        for number, at in owned
+    ]
+    queries = [
+        {"query_id": f"q{number:02d}", "text": made.question(number), "answerable": True}
+        for number in range(half)
+    ]
+    by_document = level == "document"
+    for name, text in (
+        ("qrels.tsv", f"query-id\tcorpus-id\tscore\n{''.join(rows) if by_document else ''}"),
+        ("answers.jsonl", "" if by_document else jsonl(quotes)),
+        ("queries.jsonl", jsonl(queries)),
+    ):
+        (missing.gold / name).write_text(text, encoding="utf-8")
+    (missing.gold / "paraphrases.jsonl").unlink()
+    made.configure(missing, made.BM25, more="", extra=f"level: {level}\n")
+    runs = opened(missing)
+    of = judge_runs(runs, "bm25")
+    is_first = (runs.gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant]
+    chosen = np.flatnonzero(is_first)
+    rank, owner = gold_ranks(runs, "bm25", of.variant[chosen], 13)
+    assert np.bincount(owner).tolist() == [2] * half
+    np.testing.assert_array_equal([rank[owner == at].min() for at in range(half)], of.first[chosen])
+    np.testing.assert_allclose(np.bincount(owner, rank <= 10) / 2, of.recall[chosen])
+    parts = [part for part in calibrated(missing)["conformal"] if part["method"] == "recall"]
+    assert parts
+    for part in parts:
+        assert part["n"] == part["coverage"]["n"] == half
+        assert part["within_depth"] == pytest.approx(np.isfinite(rank).mean())
+        if part["k"] is not None:
+            assert (rank <= part["k"]).mean() >= part["level"]
+            assert (rank <= part["k"] - 1).mean() < part["level"] + 0.05
+
+
+# ---- Feedback of users is counted, named and held against the gold, and never fitted.
+
+COUNTS = (
+    "n_claims",
+    "something_missing",
+    "evidence_not_relevant",
+    "nothing_missing",
+    "audits_due",
+)
+
+
+def say(project, claims, **more):
+    """Import feedback (claim -> kind), or judgements of people where `more` says so."""
+    names = ("claim_id", "query_id", "strategy", "strategy_fingerprint", "k")
+    rows = [
+        {
+            **{name: claim[name] for name in names},
+            **(more or {"gold_source": "user_feedback", "feedback": kind}),
+        }
+        for claim, kind in claims
+    ]
+    path = project.root / "said.jsonl"
+    path.write_text(jsonl(rows), encoding="utf-8")
+    call(project, "outcome", "import", path)
+
+
+@pytest.mark.slow
+def test_feedback_is_counted_and_the_fit_is_what_it_was(missing):
+    first = calibrated(missing)
+    nothing = {"n_claims": 0, "n_questions": 0, "query_ids": []}
+    none = dict.fromkeys(COUNTS, 0)
+    assert first["feedback"] == {**none, "contradicts_gold": nothing, "earlier": none}
+    assert feedback_lines("bm25", Feedback.model_validate(first["feedback"])) == []
+    claims = first_claims(missing)
+    hits = [query for query in claims if not made.is_lost(int(query[1:]))]
+    lost = next(query for query in claims if made.is_lost(int(query[1:])))
+    kinds = dict(zip((*hits[:3], lost), (*COUNTS[1:4], "something_missing"), strict=True))
+    say(missing, [(claims[query], kind) for query, kind in kinds.items()])
+    second = calibrated(missing)
+    found = second["feedback"]
+    assert [found[name] for name in COUNTS] == [4, 2, 1, 1, 2]
+    assert found["contradicts_gold"] == {"n_claims": 1, "n_questions": 1, "query_ids": [hits[0]]}
+    for name in ("calibrator", "counts", "validation"):
+        assert second[name] == first[name]
+    # A person audits an outcome and takes a complaint back.
+    say(missing, [(claims[hits[0]], "")], missed=False, gold_source="human", audit_depth=20)
+    listed = call(missing, "outcome", "list", "--json", "--gold-source", "user_feedback").stdout
+    wrong = next(line for line in listed.splitlines() if f'"{lost}"' in line)
+    call(missing, "outcome", "add", "--correct", json.loads(wrong)["outcome_id"])
+    assert [calibrated(missing)["feedback"][name] for name in COUNTS] == [3, 1, 1, 1, 0]
+    # many complaints call for audits and change no status
+    say(missing, [(claims[query], "something_missing") for query in hits[10:40]])
+    third = calibrated(missing)
+    against = third["feedback"]["contradicts_gold"]
+    assert against["n_questions"] == 31
+    assert against["query_ids"] == sorted([hits[0], *hits[10:40]])[:NAMED]
+    assert (third["status"], third["promotion"], third["drift"]["n"]) == ("provisional", None, 0)
+    text = "\n".join(feedback_lines("bm25", Feedback.model_validate(third["feedback"])))
+    assert "rag-eval audit list --feedback" in text
+    assert f"and {31 - NAMED} more" in text
+
+
+@pytest.mark.slow
+def test_feedback_stays_known_when_the_configuration_changes(missing):
+    night(missing)
+    claims = first_claims(missing)
+    say(missing, [(claims["q01"], "something_missing"), (claims["q02"], "nothing_missing")])
+    foreign = {"claim_id": "0" * 32, "strategy_fingerprint": "f" * 32}  # another gold set's
+    say(missing, [({**claims["q04"], **foreign}, "something_missing")])
+    made.configure(
+        missing, "{name: bm25, kind: bm25, k1: 0.8}", more="", extra="uncertainty: {k: 5}\n"
+    )
+    night(missing)
+    report = missing.report()
+    assert first_fault(report) is None
+    found = report["calibration"]["strategies"]["bm25"]["feedback"]
+    assert (found["n_claims"], found["contradicts_gold"]["n_claims"]) == (0, 0)
+    assert [found["earlier"][name] for name in COUNTS] == [2, 1, 0, 1, 1]
+    (line,) = feedback_lines("bm25", Feedback.model_validate(found))
+    assert "on an earlier index or configuration: feedback on 2 claims" in line
+    say(missing, [(claims["q01"], "")], missed=False, gold_source="human", audit_depth=20)
+    assert calibrated(missing)["feedback"]["earlier"]["audits_due"] == 0

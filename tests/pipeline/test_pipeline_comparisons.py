@@ -1,0 +1,165 @@
+"""Two kept runs side by side, and the rollout decision that a kept run allows."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from cli_project import Project, jsonl
+from typer.testing import CliRunner
+
+from rag_eval.cli.app import app
+from rag_eval.core.errors import InputError
+from rag_eval.pipeline.comparisons import _pair_strategies, compare_runs, decide_rollout
+from rag_eval.pipeline.history import open_kept_run
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # raised inside MLflow's own SQLAlchemy models
+
+MANY = 200
+MANY_CONFIG = """\
+name: many
+corpus: {loader: folder, path: corpus, chunker: {kind: markdown, max_tokens: 64}}
+k: [1, 5]
+depth: 10
+seeds: [13]
+strategies:
+  - {name: bm25, kind: bm25}
+  - {name: same, kind: bm25}
+  - {name: worse, kind: external, run_file: worse.trec}
+gates: {required: [], advisory: []}
+nightly: false
+"""
+
+
+def test_strategies_are_paired_on_the_wordings_that_both_ran():
+    def rows(strategy, query, wording, value, level="document"):
+        return {
+            "strategy": strategy,
+            "level": level,
+            "query_id": query,
+            "group_id": f"g{query}",
+            "paraphrase_id": wording,
+            "seed": 1,
+            "mrr": value,
+        }
+
+    frame = pd.DataFrame(
+        [
+            *(rows("now", "a", *part) for part in (("original", 1.0), ("terse", 0.0))),
+            *(rows("now", "b", *part) for part in (("original", 1.0), ("terse", 0.0))),
+            rows("now", "c", "original", np.nan),
+            rows("new", "a", "original", 0.5),
+            rows("new", "a", "original", 0.9, level="span"),
+            rows("new", "c", "original", np.nan),
+        ]
+    )
+    frame = frame[frame["level"] == "document"]
+    found = _pair_strategies(frame, "now", "new", "mrr").set_index("query_id")
+    assert found.loc["a", ["base", "candidate"]].tolist() == [1.0, 0.5]
+    assert found.loc["b", "base"] == 0.5  # only the base ran it: unpaired
+    assert np.isnan(found.loc["b", "candidate"])
+    assert found.loc["c", ["base", "candidate"]].isna().all()
+    assert found["group"].tolist() == ["ga", "gb", "gc"]
+    with pytest.raises(InputError, match=r"unknown_measure.*mrr"):
+        _pair_strategies(frame, "now", "new", "recall_at_7")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"candidate": "none"}, "bm25, vector"),
+        ({"against": "none"}, "bm25, vector"),
+        ({"against": "vector"}, "compared with itself"),
+        ({"measure": "recall"}, "unknown_measure"),
+        ({"stage": 20}, "10, 50, 100"),
+        ({"run": "19990101"}, "run_not_found"),
+        ({"gold_set": "none"}, "run_not_found"),
+    ],
+)
+def test_a_decision_that_cannot_be_made_is_refused(decided_project, arguments, says):
+    given = {"gold_set": "tiny", "candidate": "vector", **arguments}
+    with pytest.raises(InputError, match=says):
+        decide_rollout(decided_project.home, given.pop("gold_set"), given.pop("candidate"), **given)
+
+
+def test_a_run_without_artifacts_is_named(project):
+    assert project.invoke("run", "tiny").exit_code == 0
+    shutil.rmtree(project.home / "artifacts" / "ranking_measures")
+    with pytest.raises(InputError, match="run_incomplete"):
+        decide_rollout(project.home, "tiny", "vector")
+
+
+@pytest.mark.slow
+def test_a_large_gold_set_decides_by_its_own_run(project):
+    """200 documents with a question each; the strategy `worse` does not find every third."""
+    folder = project.root / "gold_sets" / "many"
+    (folder / "corpus").mkdir(parents=True)
+    ids = [f"q{at}" for at in range(MANY)]
+    for at in range(MANY):
+        (folder / "corpus" / f"d{at}.md").write_text(
+            f"# Item{at}\n\nThe value of item{at} is documented.\n", encoding="utf-8"
+        )
+    (folder / "gold_set.yaml").write_text(MANY_CONFIG, encoding="utf-8")
+    (folder / "queries.jsonl").write_text(
+        jsonl(
+            {"query_id": one, "text": f"value of item{one[1:]}", "answerable": True} for one in ids
+        ),
+        encoding="utf-8",
+    )
+    (folder / "qrels.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n" + "".join(f"{one}\td{one[1:]}.md\t1\n" for one in ids),
+        encoding="utf-8",
+    )
+    (folder / "worse.trec").write_text(
+        "".join(f"{one} Q0 d{one[1:]}.md 1 1 x\n" for one in ids if int(one[1:]) % 3),
+        encoding="utf-8",
+    )
+    assert project.invoke("run", "many").exit_code == 0
+    found = [
+        decide_rollout(project.home, "many", "same", stage=stage, measure="recall_at_5")
+        for stage in (10, 50, 100)
+    ]
+    assert [(one.decision.action, one.stage, one.next_stage) for one in found] == [
+        ("promote", 10, 50),
+        ("promote", 50, 100),
+        ("promote", 100, None),
+    ]
+    assert found[0].decision.figures["n_groups"] == MANY
+    worse = decide_rollout(project.home, "many", "worse", measure="mrr")
+    assert (worse.base, worse.decision.action, worse.next_stage) == ("bm25", "roll_back", None)
+    assert worse.decision.figures["degradation"] == pytest.approx(1 / 3, abs=0.01)
+    command = [
+        "rollout",
+        "worse",
+        "--gold-set",
+        "many",
+        "--measure",
+        "mrr",
+        "--home",
+        str(project.home),
+    ]
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 2
+
+
+@pytest.fixture(scope="module")
+def decided_project(tmp_path_factory):
+    project = Project(tmp_path_factory.mktemp("rollout"))
+    assert project.invoke("run", "tiny").exit_code == 0
+    return project
+
+
+def test_two_runs_are_compared_by_their_questions(project, shared_runs):
+    shared_runs.run(project, times=2)
+    a, b = (open_kept_run(project.home, name) for name in ("latest", "previous"))
+    notes, rows = compare_runs(a, b)
+    assert notes == []
+    assert [row["a"] for row in rows[::3]] == ["bm25 (a)", "vector (a)"]
+    assert {(row["delta"], row["n_tied"]) for row in rows} == {(0.0, 3)}
+    with pytest.raises(InputError, match="gold_differs"):
+        compare_runs(a, b.model_copy(update={"gold_hash": "f" * 32}))
+    with pytest.raises(InputError, match="nothing_to_compare"):
+        compare_runs(a, b.model_copy(update={"strategies": {}}))
+    moved = b.model_copy(update={"chunks_hash": "f" * 32})
+    assert compare_runs(a, moved)[0][0].startswith("DIFFERENT: the chunks differ")

@@ -1,0 +1,533 @@
+"""Kept runs are read once, checked by type and never fatal, also beside the previous run."""
+
+import copy
+import json
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+from cli_project import CONFIG, PARAPHRASES, jsonl
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rag_eval.core.errors import InputError
+from rag_eval.core.report import first_fault, make_schema
+from rag_eval.core.settings import Settings
+from rag_eval.measures.paired import paired_comparison
+from rag_eval.pipeline.history import (
+    CODES,
+    DAMAGED,
+    GOLD_DIFFERS,
+    GONE,
+    NONE_IN_COMMON,
+    KeptRun,
+    changes,
+    delta_rows,
+    make_record,
+    means_by_query,
+    open_judged_run,
+    open_kept_run,
+    open_run,
+    past_runs,
+    read_run,
+)
+from rag_eval.reporting.metrics_report import VOLATILE, content_hash
+from rag_eval.storage.artifacts import ArtifactStore
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # raised inside MLflow's own SQLAlchemy models
+
+COLUMNS = {"R@10": "recall_at_10", "RR": "mrr", "nDCG@10": "ndcg_at_10"}
+KEYS = [f"{number:032x}" for number in range(6)]
+
+
+def list_unexplained(value, path="", key="", owner=None):
+    """List the paths of nulls without a reason beside them."""
+    if value is None:
+        reason = owner.get(f"{key}_reason") or (key == "value" and owner.get("reason"))
+        return [] if reason else [path]
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    parts = value.items() if isinstance(value, dict) else ()
+    return [
+        found
+        for name, part in parts
+        for found in list_unexplained(part, f"{path}/{name}", name, value)
+    ]
+
+
+@pytest.fixture
+def ran(project, shared_runs):
+    """The project after two runs on the same input, with what each printed and reported."""
+    first, second = shared_runs.run(project, times=2)
+    project.printed_first, project.first = first.stdout, first.report
+    project.printed, project.second = second.stdout, second.report
+    return project
+
+
+@pytest.fixture
+def kept(ran):
+    """Return the kept record of the first run."""
+    path = ran.home / "runs" / f"{ran.first['run_id']}.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write(home, kept, run_id=None):
+    run_id = run_id or kept["report"]["run_id"]
+    (home / "runs").mkdir(parents=True, exist_ok=True)
+    (home / "runs" / f"{run_id}.json").write_text(json.dumps(kept), encoding="utf-8")
+    return run_id
+
+
+# ---- The part `history` of a report.
+
+
+def test_a_first_run_has_no_past(ran):
+    report = ran.first
+    (entry,) = report["history"]["runs"]
+    assert (entry["run_id"], entry["is_this"]) == (report["run_id"], True)
+    assert entry["comparable"] is report["previous"] is None
+    assert "no run" in report["previous_reason"]
+    assert "previous run" not in ran.printed_first
+    assert first_fault(report) is None
+    assert list_unexplained(report["history"]) == []
+
+
+def test_a_second_run_stands_after_the_first_and_finds_the_same(ran):
+    first, second = ran.first, ran.second
+    assert second["content_hash"] == first["content_hash"] == content_hash(second)
+    assert [entry["comparable"] for entry in second["history"]["runs"]] == [None, True]
+    for entry, report in zip(second["history"]["runs"], (first, second), strict=True):
+        index = report["index"]
+        assert (entry["run_id"], entry["timestamp"]) == (report["run_id"], report["timestamp"])
+        assert (entry["gold_hash"], entry["rev"]) == (report["gold"]["hash"], index["rev"])
+        assert (entry["index_hash"], entry["chunks_hash"]) == (index["hash"], index["chunks_hash"])
+        for strategy in report["strategies"]:
+            name, shown = strategy["name"], entry["strategies"][strategy["name"]]
+            for key, label in (("recall", "R@10"), ("mrr", "RR")):
+                record = next(
+                    record
+                    for record in strategy["measures"]
+                    if (record["label"], record["level"]) == (label, "document")
+                )
+                for part in ("value", "ci_low", "ci_high", "n_scored"):
+                    assert shown[key][part] == record[part]
+            observed = report["uncertainty"]["strategies"][name]["observed"]["miss_any"]
+            assert shown["miss_any"]["value"] == observed["value"]
+            assert shown["status"] == report["calibration"]["strategies"][name]["status"]
+            assert shown["latency_p95_ms"] == strategy["latency_ms"]["p95"]
+    assert first_fault(second) is None
+    assert list_unexplained({key: second[key] for key in ("history", "previous")}) == []
+    assert f"previous run {first['run_id']}: comparable\n" in ran.printed
+
+
+def test_a_run_of_an_early_version_lacks_parts_and_says_so(ran, kept):
+    for part in ("uncertainty", "calibration", "code", "slices", "history", "previous"):
+        kept["report"].pop(part)
+    kept["artifacts"] = {}
+    write(ran.home, kept)
+    run = read_run(ran.home, ran.first["run_id"])
+    strategy = run.strategies["bm25"]
+    assert run.code is strategy.figures.miss_any is strategy.figures.status is None
+    assert strategy.figures.recall.value is not None
+    third = ran.invoke("run", "tiny")
+    assert third.exit_code == 0
+    entry = ran.report()["history"]["runs"][0]["strategies"]["bm25"]
+    assert entry["status"] is None
+    assert entry["status_reason"]
+
+
+@pytest.mark.parametrize(
+    ("rev", "shown"),
+    [
+        ("jane.doe@example.org", None),
+        ("<b>", None),
+        ("x" * 300, None),
+        (7, None),
+        (None, None),
+        ("pandas==3.1.1", "pandas==3.1.1"),
+    ],
+)
+def test_a_revision_with_personal_data_or_markup_is_not_shown(kept, rev, shown):
+    from rag_eval.pipeline.history import _entry
+
+    kept["report"]["index"]["corpus_rev"] = rev
+    run = make_record("tiny", {}, kept["report"])
+    entry = _entry(run, None, is_this=True)
+    assert entry.rev == shown
+    assert shown or entry.why["rev"]
+
+
+def test_each_thing_that_differs_is_named_once(kept):
+    one, other = make_record("tiny", {}, kept["report"]), "f" * 32
+    bm25, vector = one.strategies["bm25"], one.strategies["vector"]
+    moved = bm25.model_copy(update={"index_hash": f"bm25s:{other}"})
+    configured = vector.model_copy(update={"configuration": other})
+    cases = [
+        ("gold_changed", {"gold_hash": other}),
+        ("chunks_changed", {"chunks_hash": other}),
+        ("index_changed", {"strategies": {"bm25": moved, "vector": vector}}),
+        ("configuration_changed", {"strategies": {"bm25": bm25, "vector": configured}}),
+        ("configuration_changed", {"settings": other}),
+        ("strategies_changed", {"strategies": {"bm25": bm25, "hybrid": vector}}),
+        ("code_changed", {"code": other}),
+    ]
+    assert changes(one, one) == {}
+    for code, update in cases:
+        assert list(changes(one, one.model_copy(update=update))) == [code]
+        assert list(changes(one.model_copy(update=update), one)) == [code]
+    everything = dict.fromkeys(("gold_hash", "chunks_hash", "settings", "code"), other)
+    everything["strategies"] = {"bm25": moved}
+    assert tuple(changes(one, one.model_copy(update=everything))) == CODES
+
+
+# ---- Kept runs are read, named as unreadable, and found by name.
+
+
+def set_place(kept, place, value):
+    *path, last = place
+    for key in path:
+        kept = kept[key]
+    kept[last] = value
+
+
+DAMAGES = [
+    (["report"], None, ""),
+    (["report"], [], ""),
+    (["report", "gold", "n_groups"], 10**40, "n_groups"),
+    (["report", "gold", "n_groups"], -1, "n_groups"),
+    (["report", "run_id"], "20200101T000000000Z-00000000", "another run"),
+    (["report", "run_id"], "../../etc", "run_id"),
+    (["report", "index", "hash"], "<script>", "index_hash"),
+    (["report", "timestamp"], "<b>", "timestamp"),
+    (["report", "strategies", 0, "name"], "<b onload=x>", ""),
+    (["report", "calibration", "strategies", "bm25", "status"], "excellent", "status"),
+    (["artifacts", "ranking_measures"], "../../../etc/passwd", "artifacts"),
+    (["artifacts"], 7, "artifacts"),
+    (["gold_set"], 5, "gold_set"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "part"), DAMAGES)
+def test_a_damaged_run_is_named_and_the_others_stand(ran, kept, place, value, part):
+    set_place(kept, place, value)
+    write(ran.home, kept, ran.first["run_id"])
+    past = past_runs(ran.home, "tiny")
+    assert [run.run_id for run in past.runs] == [ran.second["run_id"]]
+    (entry,) = past.unreadable
+    assert entry.run_id == ran.first["run_id"]
+    assert entry.reason.startswith("not a run as it was kept")
+    assert part in entry.reason
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"null", b"{", b"\xff\xfe", b'{"report": NaN}', b"[" * 100_000, b"9" * 10_000],
+)
+def test_bytes_that_are_no_run_are_named(ran, content):
+    (ran.home / "runs" / "20200101T000000000Z-00000000.json").write_bytes(content)
+    past = past_runs(ran.home, "tiny")
+    assert len(past.runs) == 2
+    assert [run.run_id for run in past.unreadable] == ["20200101T000000000Z-00000000"]
+
+
+def test_a_folder_a_dead_link_and_a_long_name_are_named(ran):
+    (ran.home / "runs" / "1folder.json").mkdir()
+    (ran.home / "runs" / "2link.json").symlink_to(ran.home / "nowhere")
+    (ran.home / "runs" / f"3{'x' * 200}\u202e.json").write_text("{}", encoding="utf-8")
+    past = past_runs(ran.home, "tiny")
+    assert (len(past.runs), len(past.unreadable), past.n_unreadable) == (2, 3, 3)
+    names = [run.run_id for run in past.unreadable]
+    assert all(len(name) < 150 and name.isprintable() for name in names)
+
+
+def test_the_newest_are_shown_and_the_others_counted(tmp_path, kept):
+    for at in range(7):
+        kept["report"]["run_id"] = f"2025010{at + 1}T000000000Z-00000000"
+        write(tmp_path, kept | ({"gold_set": "another"} if at == 5 else {}))
+    past = past_runs(tmp_path, "tiny", limit=3)
+    assert [run.run_id[:8] for run in past.runs] == ["20250104", "20250105", "20250107"]
+    assert (past.n_left_out, past.unreadable) == (3, [])
+    older = past_runs(tmp_path, "tiny", before="20250103T").runs
+    assert [run.run_id[:8] for run in older] == ["20250101", "20250102"]
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5)
+    | st.sampled_from(["document", "measured", "R@10", "bm25", "0" * 32]),
+    lambda part: (
+        st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=5), part, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+def list_places(value, path=()):
+    yield path
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    for key, part in value.items() if isinstance(value, dict) else ():
+        yield from list_places(part, (*path, key))
+
+
+@given(st.data())
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_whatever_is_changed_the_history_keeps_its_schema(kept, data):
+    from rag_eval.pipeline.history import _entry
+
+    parts = ("gold", "index", "evaluation", "strategies", "calibration", "uncertainty", "gates")
+    report = dict(kept["report"])
+    part = data.draw(st.sampled_from(parts))
+    report[part] = copy.deepcopy(report[part])
+    place = data.draw(st.sampled_from(list(list_places(report[part]))))
+    set_place(report, (part, *place), data.draw(JSON))
+    try:
+        run = make_record("tiny", {}, report)
+    except (ValueError, KeyError, TypeError, AttributeError):  # all that read_run names
+        return
+    whole = make_schema()
+    validator = jsonschema.Draft202012Validator(
+        {"$ref": "#/$defs/PastRun", "$defs": whole["$defs"]}
+    )
+    assert not list(validator.iter_errors(_entry(run, None, is_this=True).dump()))
+
+
+def test_runs_are_found_by_name(ran):
+    first, second = ran.first["run_id"], ran.second["run_id"]
+    names = {"latest": second, "previous": first, first: first, first[:-3]: first}
+    for name, run_id in names.items():
+        assert open_kept_run(ran.home, name, "tiny").run_id == run_id
+    for name in ("none", "", "../x", "2"):
+        with pytest.raises(InputError, match="run_not_found"):
+            open_kept_run(ran.home, name)
+    with pytest.raises(InputError, match=r"run_not_found.*of another"):
+        open_kept_run(ran.home, "latest", "another")
+    write(ran.home, {}, second)
+    with pytest.raises(InputError, match=rf"run_unreadable.*{second}"):
+        open_kept_run(ran.home, "latest", "tiny")
+
+
+def test_a_run_is_judged_by_name_by_path_or_as_the_newest_report(ran):
+    given_settings = Settings(home=ran.home, reports=ran.reports)
+    run_id, folder = ran.second["run_id"], ran.reports / "tiny"
+    assert open_judged_run(given_settings, "tiny", None).folder == folder
+    assert open_judged_run(given_settings, "tiny", run_id).folder is None
+    for name in (folder, folder / "retrieval-metrics.json"):
+        judged = open_judged_run(given_settings, None, str(name))
+        assert (judged.folder, judged.report()["run_id"]) == (folder, run_id)
+    for gold_set, code in (("../tiny", "bad_name"), ("another", "run_not_found")):
+        with pytest.raises(InputError, match=code):
+            open_judged_run(given_settings, gold_set, None)
+
+
+def test_a_changed_report_is_refused(ran):
+    path = ran.home / "runs" / f"{ran.second['run_id']}.json"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"mrr": 1.0', '"mrr": 0.5'), encoding="utf-8")
+    with pytest.raises(InputError, match="run_unreadable"):
+        open_kept_run(ran.home, "latest").report()
+
+
+def test_figures_beside_a_report_must_be_its_own(ran):
+    run, path = open_run(ran.home, str(ran.reports / "tiny")), ran.reports / "tiny"
+    frame = run.per_query()
+    frame.assign(recall_at_10=0.123).to_parquet(path / "per-query.parquet")
+    with pytest.raises(InputError, match=r"run_incomplete.*another run"):
+        run.per_query()
+    frame.drop(columns="recall_at_10").to_parquet(path / "per-query.parquet")
+    with pytest.raises(InputError, match="run_incomplete"):
+        run.per_query()
+
+
+@pytest.mark.parametrize(
+    ("artifacts", "node", "found"),
+    [
+        ({"corpus_snapshot": KEYS[0]}, "corpus_snapshot", ("corpus_snapshot", KEYS[0])),
+        ({"corpus": KEYS[1]}, "corpus_snapshot", ("corpus", KEYS[1])),
+        ({"cut": KEYS[2], "chunks": KEYS[3]}, "corpus_chunks", ("chunks", KEYS[2])),
+        ({"cut": KEYS[2], "chunks": KEYS[3]}, "admitted_chunks", ("chunks", KEYS[3])),
+        ({"run bm25": KEYS[4]}, "run bm25", ("run", KEYS[4])),
+        ({"run.bm25": KEYS[4]}, "run bm25", ("run", KEYS[4])),
+        ({"run.bm25": KEYS[4]}, "run vector", None),
+        ({"ranking": KEYS[5]}, "ranking_measures", ("ranking", KEYS[5])),
+        ({"ranking": KEYS[5]}, "stability_measures", None),
+        ({"ranking": KEYS[0]}, "ranking_measures", None),
+    ],
+)
+def test_artifacts_are_found_under_names_of_today_and_before(
+    kept, tmp_path, artifacts, node, found
+):
+    store = ArtifactStore(tmp_path / "artifacts")
+    kinds = ("corpus_snapshot", "corpus", "chunks", "chunks", "run", "ranking")
+    for key, kind in zip(KEYS, kinds, strict=True):
+        store.memo(kind, key, lambda: {"about": 1})
+    file = tmp_path / "runs" / f"{kept['report']['run_id']}.json"
+    artifact = make_record("tiny", artifacts, kept["report"], file).artifact(*node.split())
+    assert (artifact and (artifact.stage, artifact.key)) == found
+
+
+# ---- This run beside the previous run.
+
+VALUES = st.lists(
+    st.tuples(*[st.sampled_from([0.0, 0.25, 0.5, 1.0, np.nan])] * 12, st.integers(0, 2)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(VALUES)
+@settings(deadline=None)
+def test_deltas_are_those_of_a_paired_comparison_on_what_both_scored(rows):
+    table = np.array(rows, dtype=np.float64)
+    now, before, groups = table[:, :6], table[:, 6:12], table[:, 12].astype(np.int64)
+    found = [row.dump() for row in delta_rows(["a", "b"], now, before, groups)]
+    assert [(row["strategy"], row["measure"]) for row in found] == [
+        (name, label) for name in "ab" for label in COLUMNS
+    ]
+    for at, row in enumerate(found):
+        both = ~np.isnan(now[:, at]) & ~np.isnan(before[:, at])
+        x, y = now[both, at], before[both, at]
+        counts = (sum(x > y), sum(x < y), sum(x == y))
+        assert (row["n_better"], row["n_worse"], row["n_tied"]) == counts
+        if not both.any():
+            assert row["delta"] is row["before"] is row["after"] is None
+            assert row["after_reason"] == "no question was scored in both runs"
+            continue
+        assert (row["after"], row["before"]) == pytest.approx((x.mean(), y.mean()))
+        assert row["delta"] == pytest.approx(x.mean() - y.mean(), abs=1e-9)
+        alone = paired_comparison(now[:, at], before[:, at], groups, 20_240_229)
+        shown = [np.nan if row[key] is None else row[key] for key in ("ci_low", "ci_high")]
+        np.testing.assert_allclose(shown, [alone.ci_low[0], alone.ci_high[0]], atol=1e-9)
+
+
+TABLE = pd.DataFrame(
+    {
+        "strategy": "a",
+        "level": "document",
+        "query_id": ["p", "p", "q"],
+        **{name: [0.0, 1.0, np.nan] for name in COLUMNS.values()},
+    }
+)
+
+
+def test_means_are_those_inside_each_question():
+    found = means_by_query(TABLE, ["b", "a"], ["q", "p", "new"], "document")
+    expected = np.array([[np.nan], [0.5], [np.nan]]).repeat(3, axis=1)
+    np.testing.assert_array_equal(found, np.hstack([np.full((3, 3), np.nan), expected]))
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        TABLE.drop(columns="mrr"),
+        TABLE.assign(mrr=7.0),
+        TABLE.assign(mrr=-np.inf),
+        TABLE.assign(mrr="<b>"),
+        TABLE.drop(columns="query_id"),
+    ],
+)
+def test_a_table_that_holds_no_figures_is_refused(spoiled):
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        means_by_query(spoiled, ["a"], ["p", "q"], "document")
+
+
+def run_tiny(project):
+    result = project.invoke("run", "tiny")
+    assert result.exit_code == 0, result.output
+    return project.report(), result.output
+
+
+def test_a_changed_corpus_is_named_and_its_questions_are_paired(project):
+    (project.gold / "answers.jsonl").unlink()
+    before, _ = run_tiny(project)
+    (project.corpus / "new.md").write_text(
+        "# Jobs\n\nHow often is a failed job tried again? Number of retries of a failed job.\n",
+        encoding="utf-8",
+    )
+    path = project.reports / "tiny" / "per-query.parquet"
+    old = pd.read_parquet(path)
+    last, printed = run_tiny(project)
+    part, entries = last["previous"], last["history"]["runs"]
+    assert (part["run_id"], part["comparable"]) == (before["run_id"], False)
+    assert part["reason_codes"] == ["chunks_changed", "index_changed"]
+    assert "not comparable (chunks changed, index changed)\n" in printed
+    assert entries[-1]["reason"] == "; ".join(part["reasons"])
+    assert [entry["comparable"] for entry in entries] == [None, False]
+    means = [
+        frame[frame["level"] == "document"].groupby(["strategy", "query_id"])[[*COLUMNS.values()]]
+        for frame in (old, pd.read_parquet(path))
+    ]
+    left, right = (frame.mean() for frame in means)
+    assert len(part["deltas"]) == 6
+    for row in part["deltas"]:
+        was, is_now = (
+            mean.loc[row["strategy"]][COLUMNS[row["measure"]]].dropna() for mean in (left, right)
+        )
+        assert (row["before"], row["after"]) == pytest.approx((was.mean(), is_now.mean()))
+        assert row["n_better"] == int((is_now - was > 1e-12).sum())
+        assert row["n_worse"] == int((was - is_now > 1e-12).sum())
+    assert any(row["n_better"] or row["n_worse"] for row in part["deltas"])
+    assert first_fault(last) is None
+
+
+@pytest.mark.slow
+def test_runs_that_cannot_be_paired_say_why(project):
+    first, _ = run_tiny(project)
+    config = project.gold / "gold_set.yaml"
+    config.write_text(CONFIG.replace("name: bm25", "name: third"), encoding="utf-8")
+    config.write_text(config.read_text().replace("name: vector", "name: fourth"), encoding="utf-8")
+    second, _ = run_tiny(project)
+    part = second["previous"]
+    assert (part["deltas"], part["deltas_reason"]) == (None, NONE_IN_COMMON)
+    assert "strategies_changed" in part["reason_codes"]
+    (project.gold / "paraphrases.jsonl").write_text(jsonl(PARAPHRASES[:1]), encoding="utf-8")
+    third, printed = run_tiny(project)
+    part = third["previous"]
+    assert (part["run_id"], part["reason_codes"]) == (second["run_id"], ["gold_changed"])
+    assert (part["deltas"], part["deltas_reason"]) == (None, GOLD_DIFFERS)
+    assert "not comparable (gold changed)" in printed
+    (project.home / "runs" / f"{third['run_id']}.json").write_text("{", encoding="utf-8")
+    fourth, _ = run_tiny(project)
+    assert fourth["previous"]["run_id"] == second["run_id"] != first["run_id"]
+    assert [run["run_id"] for run in fourth["history"]["unreadable"]] == [third["run_id"]]
+    assert all(first_fault(report) is None for report in (second, third, fourth))
+
+
+@pytest.mark.slow
+def test_figures_that_are_gone_or_damaged_are_never_fatal(project):
+    first, _ = run_tiny(project)
+    path = project.home / "runs" / f"{first['run_id']}.json"
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    name = next(name for name in kept["artifacts"] if name.startswith("ranking"))
+    damaged = project.home / "artifacts" / "ranking_measures" / ("1" * 32)
+    damaged.mkdir()
+    (damaged / "artifact.json").write_text("{}", encoding="utf-8")
+    (damaged / "per_query.parquet").write_bytes(b"no table")
+    for key, reason in (("0" * 32, GONE), ("1" * 32, DAMAGED)):
+        for other in (project.home / "runs").glob("*"):
+            other.unlink()
+        write(project.home, kept | {"artifacts": kept["artifacts"] | {name: key}})
+        report, _ = run_tiny(project)
+        assert (report["previous"]["deltas"], report["previous"]["deltas_reason"]) == (None, reason)
+        assert report["content_hash"] == first["content_hash"]
+        assert first_fault(report) is None
+
+
+def test_history_is_neither_hashed_nor_required_of_a_report(ran):
+    report = ran.second
+    assert {"history", "previous", "previous_reason"} <= VOLATILE
+    without = {key: part for key, part in report.items() if key not in {"history", "previous"}}
+    assert first_fault(without) is None
+    assert first_fault({**report, "previous": {}}) is not None
+    assert first_fault({**report, "history": {"runs": []}}) is not None
+    assert isinstance(read_run(ran.home, report["run_id"]), KeptRun)

@@ -1,0 +1,265 @@
+"""The runner: keys, reuse, records, and results that are read part by part."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rag_eval.core.errors import InputError
+from rag_eval.pipeline.evaluation import Silent
+from rag_eval.pipeline.runner import (
+    Node,
+    Result,
+    Runner,
+    Stage,
+    Work,
+    array_part,
+    check_graph,
+    file_part,
+    frame_part,
+    json_part,
+)
+from rag_eval.storage.artifacts import ArtifactStore
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    n: int
+    name: str | None = None
+
+
+class Words(Result):
+    table: pd.DataFrame = frame_part()
+    about: About = json_part()
+    seconds: float = json_part(volatile=True)
+    vectors: np.ndarray | None = array_part(default=None)
+    text: bytes | None = file_part("words.txt", default=None)
+
+
+class Count(Result):
+    n: int = json_part()
+
+
+@dataclasses.dataclass
+class Spec:
+    name: str
+    k: int
+
+
+class FakeVersions:
+    """Versions that a test sets by module."""
+
+    def __init__(self):
+        self.texts = {}
+
+    def of(self, module, name, chosen=(), plugins=()):
+        return f"{self.texts.get(module, '')} {name} {chosen} {plugins}"
+
+
+class Project:
+    """Three stages over a tiny configuration, which count their calls."""
+
+    def __init__(self, home):
+        self.home, self.calls, self.versions = home, [], FakeVersions()
+        self.words, self.state, self.seconds = ["a", "b"], "state", 1.0
+        self.config = SimpleNamespace(
+            name="tiny",
+            strategies=[Spec("one", 1), Spec("two", 2)],
+            corpus=SimpleNamespace(path="p", chunker="c"),
+            extra=True,
+        )
+        self.is_recorded, self.use_record = True, False
+
+    def read(self, _: Work) -> Words:
+        self.calls.append("words")
+        table = pd.DataFrame({"word": self.words})
+        return Words(table=table, about=About(n=len(table)), seconds=self.seconds)
+
+    def run(self, work: Work, words: Words) -> Count:
+        self.calls.append(f"run {work.strategy}")
+        kept = work.keep("inner", words.id, lambda: {"n": len(words.table)})
+        return Count(
+            n=kept.json("n") * next(s.k for s in self.config.strategies if s.name == work.strategy)
+        )
+
+    def extra(self, _: Work, words: Words) -> Count:
+        self.calls.append("extra")
+        return Count(n=len(words.table) - len(self.words))
+
+    def total(self, _: Work, runs: dict[str, Count], extra: Count | None) -> Count:
+        self.calls.append("total")
+        return Count(n=sum(run.n for run in runs.values()) + (0 if extra is None else 1000))
+
+    @property
+    def stages(self) -> list[Stage]:
+        return [
+            Stage(
+                "words",
+                "g",
+                "Words.",
+                self.read,
+                Words,
+                reads=("corpus.path",),
+                outside=lambda _: [self.words],
+            ),
+            Stage(
+                "run",
+                "g",
+                "Run.",
+                self.run,
+                Count,
+                inputs=("words",),
+                reads=("strategy",),
+                each_strategy=True,
+            ),
+            Stage(
+                "extra",
+                "g",
+                "Extra.",
+                self.extra,
+                Count,
+                inputs=("words",),
+                configured=lambda config: config.extra,
+            ),
+            Stage("total", "g", "Total.", self.total, Count, inputs=("runs", "extra"), live=True),
+        ]
+
+    def runner(self) -> Runner:
+        evaluation: Any = SimpleNamespace(
+            config=self.config,
+            settings=SimpleNamespace(home=self.home),
+            store=ArtifactStore(self.home / "artifacts"),
+            is_recorded=self.is_recorded,
+            progress=Silent(),
+        )
+        return Runner(evaluation, self.stages, self.versions, use_record=self.use_record)
+
+    def night(self) -> list[str]:
+        """Run all stages; returns those that were computed."""
+        self.calls.clear()
+        self.made = {str(made.node): made for made in self.runner().run()}
+        return list(self.calls)
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path)
+
+
+def test_a_result_is_read_part_by_part(tmp_path):
+    made = Words(
+        table=pd.DataFrame({"word": ["a"]}),
+        about=About(n=1),
+        seconds=2.5,
+        vectors=np.eye(2),
+        text=b"a\n",
+    )
+    artifact = ArtifactStore(tmp_path).put("words", made.as_parts(), made.volatile())
+    back = Words.stored(artifact)
+    assert back.table["word"].tolist() == ["a"]
+    assert (back.about, back.seconds, back.text) == (About(n=1), 2.5, b"a\n")
+    assert back.vectors.tolist() == [[1, 0], [0, 1]]
+    bare = Words(table=made.table, about=About(n=1), seconds=9.0)
+    stored = Words.stored(ArtifactStore(tmp_path).put("words", bare.as_parts(), bare.volatile()))
+    assert (stored.vectors, stored.text) == (None, None)
+    for values in ({}, {"table": made.table, "about": About(n=1), "seconds": 1.0, "more": 1}):
+        with pytest.raises(TypeError):
+            Words(**values)
+
+
+def test_a_second_night_makes_only_what_is_live(project):
+    assert project.night() == ["words", "run one", "run two", "extra", "total"]
+    assert project.made["total"].result.n == 1006
+    assert project.night() == ["total"]
+    assert [name for name, made in project.made.items() if made.reused] == [
+        "words",
+        "run.one",
+        "run.two",
+        "extra",
+    ]
+
+
+def test_equal_content_reruns_nothing_behind_it(project):
+    project.night()
+    project.versions.texts[__name__] = "2"
+    assert project.night() == ["words", "run one", "run two", "extra", "total"]
+    project.config.corpus.path, project.seconds = "elsewhere", 99.0
+    assert project.night() == ["words", "total"]
+    project.words = ["a", "b", "c"]
+    assert project.night() == ["words", "run one", "run two", "extra", "total"]
+    assert project.made["run.two"].result.n == 6
+
+
+def test_only_what_a_stage_reads_of_the_configuration_counts(project):
+    project.night()
+    project.config.corpus.chunker = "other"
+    assert project.night() == ["total"]
+    project.config.strategies[1].k = 3
+    assert project.night() == ["run two", "total"]
+    project.config.extra = False
+    assert project.night() == ["total"]
+    assert "extra" not in project.made
+    assert project.made["total"].result.n == 8
+
+
+def test_what_was_damaged_is_made_again_and_nothing_else(project):
+    project.night()
+    (project.made["words"].result.artifact.folder / "table.parquet").write_bytes(b"")
+    assert project.night() == ["words", "total"]
+
+
+def test_a_step_of_its_own_reads_its_inputs_as_they_were_recorded(project):
+    project.night()
+    project.calls.clear()
+    project.use_record = True
+    project.words = ["another corpus", "that", "this", "step", "does not read"]
+    assert project.runner().one(Node("total")).result.n == 1006
+    assert project.calls == ["total"]
+    place = project.home / "record" / "tiny" / "words.json"
+    kept = json.loads(place.read_text())
+    (project.home / "artifacts" / "words" / kept["key"] / "about.json").write_text("")
+    with pytest.raises(InputError, match="materialize words first"):  # it is damaged
+        project.runner().one(Node("run", "one"))
+    assert project.calls == ["total"]
+
+
+def test_a_step_without_a_record_names_what_must_be_made_first(project):
+    project.use_record = True
+    with pytest.raises(InputError, match="materialize words first"):
+        project.runner().one(Node("run", "two"))
+    assert project.calls == []
+
+
+def test_what_is_no_gold_set_of_the_home_is_not_recorded(project):
+    project.is_recorded = False
+    project.night()
+    assert not (project.home / "record").exists()
+
+
+def test_an_artifact_names_what_it_was_made_from(project):
+    project.night()
+    folder = project.made["run.one"].result.artifact.folder
+    assert [
+        kind for kind, _ in json.loads((folder / "artifact.json").read_text())["made_from"]
+    ] == ["words", "inner"]
+
+
+def test_a_graph_is_checked(project):
+    assert check_graph(project.stages) == []
+    stages = project.stages
+    wrong = [
+        stages[1],
+        dataclasses.replace(stages[0], inputs=("words", "totals")),
+        *stages[2:],
+        stages[3],
+    ]
+    assert check_graph(wrong) == [
+        "run reads words, which does not stand before it",
+        "words reads words, which does not stand before it",
+        "words reads totals, which does not stand before it",
+        "total stands twice",
+    ]

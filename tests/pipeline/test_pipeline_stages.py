@@ -1,0 +1,140 @@
+"""The graph of stages: each stage reads only the inputs that its row declares."""
+
+import dataclasses
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from rag_eval.core.settings import Settings
+from rag_eval.pipeline import retrieval
+from rag_eval.pipeline.bridge import Bridged
+from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.runner import Part, check_graph
+from rag_eval.pipeline.stages import STAGES
+from rag_eval.storage.artifacts import Artifact
+
+CONVERTED = [stage for stage in STAGES if stage.result is not Bridged]
+STORES = {
+    "embeddings": "embeddings",
+    "chroma": "vectors",
+    "calibrators": "calibrators",
+    "baselines": "baselines",
+    "runs": "kept_runs",
+    "rag_eval.db": "database",
+}
+"""Folder or file of the home -> the name of the store."""
+IN_DATABASE = {"outcomes": "database", "traffic": "database"}
+NOT_HERE = {
+    ("answers", "chat"),
+    ("answer_measures", "chat"),
+    ("run", "corpus_snapshot"),
+    ("run", "sources"),
+    ("run", "calibrators"),
+    ("trust_measures", "corpus_chunks"),
+    ("retrieval_signals", "corpus_index"),
+    ("miss_rate_calibration", "kept_runs"),
+    ("miss_rate_calibration", "run"),
+}
+"""The reads that rows declare only for external and iterative strategies, traffic and history."""
+
+
+class Trace:
+    """Kinds of artifacts and stores that are read while it is on."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.kinds, self.stores, self.is_on = str(home), set(), set(), False
+        sys.addaudithook(self.note_event)
+
+    def note_event(self, event: str, arguments: tuple) -> None:
+        if self.is_on and event in {"open", "os.scandir", "os.listdir", "sqlite3.connect"}:
+            self.note_path(arguments[0])
+
+    def note_path(self, path: object) -> None:
+        inside = str(path).removeprefix(self.home).lstrip("/")
+        if str(path).startswith(self.home):
+            self.stores.add(STORES.get(inside.partition("/")[0]))
+
+
+@pytest.fixture
+def trace(tmp_path, monkeypatch):
+    """Trace reads of the home; Chroma and pathlib's tests of files raise no event."""
+    found = Trace(tmp_path / "home")
+    read, stat, chroma = Artifact._readable, Path.stat, retrieval.chroma_store
+    part_of = Part.__get__
+
+    # parts are read from files, or from the result that holds them by then
+    def readable(self, name):
+        if found.is_on:
+            found.kinds.add(self.stage)
+        return read(self, name)
+
+    def got(self, result, owner):
+        if found.is_on and result is not None:
+            found.kinds.add(result.artifact.stage)
+        return part_of(self, result, owner)
+
+    def stated(self, **options):
+        if found.is_on:
+            found.note_path(self)
+        return stat(self, **options)
+
+    def opened(settings):
+        found.note_path(settings.home / "chroma")
+        return chroma(settings)
+
+    monkeypatch.setattr(Artifact, "_readable", readable)
+    monkeypatch.setattr(Part, "__get__", got)
+    monkeypatch.setattr(Path, "stat", stated)
+    monkeypatch.setattr(retrieval, "chroma_store", opened)
+    yield found
+    found.is_on = False
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
+def test_a_stage_reads_what_its_row_declares(tmp_path, project_root, trace):
+    folder = tmp_path / "gold_sets" / "smoke"
+    shutil.copytree(project_root / "gold_sets" / "smoke", folder)
+    settings = Settings(
+        home=tmp_path / "home", reports=tmp_path / "reports", gold_sets=folder.parent
+    )
+    evaluation = open_gold_set(folder, settings)
+    for _ in evaluation.runner.run():
+        pass
+    faults = []
+    for stage in CONVERTED:
+        trace.kinds, trace.stores = set(), set()
+        for node in evaluation.runner._nodes_of(stage):
+            # A separate step: values in the memory of this process must not replace a read.
+            runner = dataclasses.replace(evaluation, use_record=True).runner
+            runner.stages[stage.name] = dataclasses.replace(
+                stage, make=on(trace, stage.make), live=True
+            )
+            runner.one(node)
+        read = {one for one in trace.kinds if one in runner.stages} | trace.stores - {None}
+        names = {one.removesuffix("s") if one == "runs" else one for one in stage.inputs}
+        declared = names | {IN_DATABASE.get(one, one) for one in stage.stores}
+        faults += [f"{stage.name} reads {one} undeclared" for one in sorted(read - declared)]
+        faults += [
+            f"{stage.name} does not read {one}"
+            for one in sorted(declared - read)
+            if (stage.name, one) not in NOT_HERE
+        ]
+    assert not faults, "\n".join(faults)
+
+
+def on(trace: Trace, make):
+    def traced(work, **inputs):
+        trace.is_on = True
+        try:
+            return make(work, **inputs)
+        finally:
+            trace.is_on = False
+
+    traced.__module__, traced.__qualname__ = make.__module__, make.__qualname__
+    return traced
+
+
+def test_no_row_stands_before_its_inputs():
+    assert check_graph(STAGES) == []

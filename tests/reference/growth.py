@@ -1,0 +1,38 @@
+"""How processor time grows with the size of an input."""
+
+import gc
+import time
+from collections.abc import Callable
+
+TOO_SHORT = 0.02
+"""Seconds below which a ratio says more about the machine than about the code."""
+
+
+def _seconds(run: Callable[[object], object], value: object, repeats: int) -> float:
+    taken = []
+    for _ in range(repeats):
+        gc.collect()
+        gc.disable()
+        try:
+            started = time.process_time()
+            run(value)
+            taken.append(time.process_time() - started)
+        finally:
+            gc.enable()
+    return min(taken)
+
+
+def growth(
+    run: Callable[[object], object],
+    make: Callable[[int], object],
+    small: int,
+    large: int,
+    repeats: int = 2,
+) -> float:
+    """Return seconds for make(large) over seconds for make(small); 0 where both are short.
+
+    A busy machine can only add time, so the least of several runs counts.
+    """
+    run(make(small // 8))
+    slow = _seconds(run, make(large), repeats)
+    return 0.0 if slow < TOO_SHORT else slow / _seconds(run, make(small), repeats + 1)

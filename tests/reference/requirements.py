@@ -1,0 +1,43 @@
+"""Skip tests whose requirement the machine lacks; fail them where RAG_EVAL_REQUIRE names it.
+
+The output of a run states the number of skipped tests. RAG_EVAL_MAX_SKIPS is its upper bound.
+"""
+
+import os
+from typing import NoReturn
+
+import pytest
+
+REQUIRED = frozenset(filter(None, os.environ.get("RAG_EVAL_REQUIRE", "").split(",")))
+"""Names among browser, data, minilm, postgresql; read before a test changes the environment."""
+MOST_SKIPS = int(os.environ.get("RAG_EVAL_MAX_SKIPS") or -1)
+KNOWN = frozenset({"browser", "data", "minilm", "postgresql"})
+RUN_ELSEWHERE = "make test-integrations"
+"""Tests whose skip names this command run in an environment of their own."""
+
+if REQUIRED - KNOWN:
+    raise ValueError(f"RAG_EVAL_REQUIRE names {sorted(REQUIRED - KNOWN)}, not {sorted(KNOWN)}")
+
+
+def report_missing(name: str, reason: str) -> NoReturn:
+    """Skip the test, or fail it where the machine must have the missing part."""
+    assert name in KNOWN
+    if name in REQUIRED:
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def bound_skips(session: pytest.Session) -> None:
+    """Print how many tests skipped, and fail a run in which too many did."""
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is None:  # a worker: the first process counts
+        return
+    skipped = [
+        report
+        for report in terminal.stats.get("skipped", [])
+        if RUN_ELSEWHERE not in str(report.longrepr)
+    ]
+    terminal.write_line(f"\n{len(skipped)} tests skipped, without those of `{RUN_ELSEWHERE}`")
+    if 0 <= MOST_SKIPS < len(skipped):
+        terminal.write_line(f"ERROR: at most {MOST_SKIPS} may skip (RAG_EVAL_MAX_SKIPS)")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,0 +1,56 @@
+"""The type of the report: reasons of nulls, absent parts, and the generated schema."""
+
+import pytest
+from pydantic import ValidationError
+
+from rag_eval.core.report import SCHEMA_FILE, Absent, Figure, LevelState, Record, schema_text
+
+COUNTS = {"n_attempted": 4, "n_scored": 0, "n_ineligible": 4, "n_groups": 0}
+
+
+def test_the_schema_file_is_generated_from_the_type():
+    assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text()
+
+
+def test_a_null_figure_has_its_reason_beside_it():
+    figure = Figure(value=None, ci_low=None, ci_high=None, **COUNTS)
+    assert figure.dump() == {
+        **COUNTS,
+        "value": None,
+        "value_reason": "no question was scored",
+        "ci_low": None,
+        "ci_low_reason": "no question was scored",
+        "ci_high": None,
+        "ci_high_reason": "no question was scored",
+    }
+    assert Figure.model_validate(figure.dump()) == figure
+
+
+def test_the_reason_of_the_maker_stands_before_that_of_the_type():
+    figure = Figure(value=None, ci_low=None, ci_high=None, why={"value": "no gold"}, **COUNTS)
+    assert figure.dump()["value_reason"] == "no gold"
+
+
+def test_a_mean_of_one_group_has_no_interval():
+    figure = Figure(value=0.5, ci_low=None, ci_high=None, **COUNTS)
+    assert figure.why["ci_low"] == "one group of questions gives no interval"
+
+
+def test_a_null_without_a_reason_is_refused():
+    class Bare(Record):
+        value: float | None
+
+    with pytest.raises(ValidationError, match="null without a reason"):
+        Bare(value=None)
+    assert Bare(value=None, why={"value": "none"}).dump() == {"value": None, "value_reason": "none"}
+
+
+def test_a_part_that_was_not_set_is_left_out():
+    assert LevelState(measured=True).dump() == {"measured": True}
+    assert Absent(reason="off").model_dump() == {"value": None, "reason": "off"}
+
+
+@pytest.mark.parametrize("changes", [{"value": float("nan")}, {"other": 1}, {"n_scored": -1}])
+def test_a_figure_refuses_what_no_report_holds(changes):
+    with pytest.raises(ValidationError):
+        Figure.model_validate({"value": 0.5, "ci_low": 0.4, "ci_high": 0.6, **COUNTS, **changes})

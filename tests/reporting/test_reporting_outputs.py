@@ -1,0 +1,134 @@
+"""Figures keep their meaning on the way out: terminal, MLflow, content hash, links."""
+
+import copy
+import io
+
+import panel_reports
+import pytest
+from rich.console import Console
+
+from rag_eval.core.report import ComparedPair, Report
+from rag_eval.reporting.html.elements import check_output, web_address
+from rag_eval.reporting.metrics_report import content_hash
+from rag_eval.reporting.mlflow import answer_metrics, note, strategy_metrics
+from rag_eval.reporting.terminal import comparisons_table, interval
+
+VOLATILE = {
+    "cacheHitRate",
+    "code",
+    "content_hash",
+    "embeddings",
+    "history",
+    "previous",
+    "reused",
+    "run_id",
+    "timestamp",
+    "uncertainty",
+}
+
+
+@pytest.fixture
+def full():
+    return panel_reports.full()
+
+
+def test_the_terminal_shows_value_and_ordered_bounds():
+    assert interval(0.5, 0.4, 0.6) == "0.500 [0.40, 0.60]"
+    assert interval(0.5, None, 0.6) == "0.500"
+    assert interval(None, None, None) == "-"
+
+
+def test_a_difference_is_shown_with_ordered_bounds():
+    row = ComparedPair(
+        a="x",
+        b="y",
+        measure="RR",
+        level="document",
+        delta=-0.1,
+        ci_low=-0.2,
+        ci_high=0.05,
+        p=0.02,
+        p_adjusted=0.03,
+        n_better=1,
+        n_worse=4,
+        n_tied=0,
+        n_groups=5,
+        minimum_detectable=0.15,
+    )
+    console = Console(width=200, file=io.StringIO())
+    console.print(comparisons_table([row], "differences"))
+    shown = console.file.getvalue()
+    assert "-0.100 [-0.20, +0.05]" in shown
+    assert "1/4" in shown
+
+
+@pytest.mark.parametrize("part", sorted(panel_reports.full()))
+def test_the_content_hash_covers_what_was_found_and_nothing_else(full, part):
+    changed = copy.deepcopy(full)
+    changed[part] = (
+        {"another": "value"}
+        if isinstance(full[part], dict)
+        else []
+        if isinstance(full[part], list)
+        else "another value"
+    )
+    assert (content_hash(changed) != content_hash(full)) == (part not in VOLATILE)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes"),
+    [("n_failed", True), ("measures", True), ("latency_ms", False), ("cost_per_1k", False)],
+)
+def test_the_content_hash_leaves_out_time_and_cost(full, strategy, changes):
+    changed = copy.deepcopy(full)
+    changed["strategies"][0][strategy] = None
+    assert (content_hash(changed) != content_hash(full)) == changes
+
+
+def test_mlflow_gets_every_measure_with_its_bounds(report):
+    whole = Report.model_validate(report)
+    answers, primary = answer_metrics(whole), strategy_metrics(whole.primary, "document")
+    headline = [one for one in whole.primary.measures if one.level == "document"]
+    for found, measures in (
+        (answers, [*whole.answers.measures, *whole.citations.measures]),
+        (primary, headline),
+    ):
+        for measure in measures:
+            shown = [found.get(measure.name + end) for end in ("", ".ci_low", ".ci_high")]
+            assert shown == [measure.value, measure.ci_low, measure.ci_high]
+    assert answers["retrieval_gap_flagged"] == whole.answers.gap.n_flagged
+    assert primary["latency_p95_ms"] == whole.primary.latency_ms.p95
+    assert primary["cost_per_1k"] == whole.primary.cost_per_1k
+    assert None not in {**answers, **primary}.values()
+
+
+def test_the_mlflow_note_names_every_gate_that_did_not_pass(report):
+    gate = {"gate": "g", "severity": "P2", "required": False, "reason_code": "c", "evidence": {}}
+    states = ("pass", "fail", "insufficient_evidence")
+    report["gates"] = [{**gate, "id": status, "status": status} for status in states]
+    end = "gates that did not pass: "
+    assert note(Report.model_validate(report)).endswith(f"{end}`fail`, `insufficient_evidence`")
+    report["gates"] = report["gates"][:1]
+    assert note(Report.model_validate(report)).endswith(f"{end}none")
+
+
+def test_a_template_writes_out_what_cannot_be_seen():
+    assert check_output("pay\u202eload\u200b") == "pay[U+202E]load[U+200B]"
+    with pytest.raises(TypeError, match="a bare float"):
+        check_output(0.5)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "javascript:alert(1)",
+        "data:text/html,x",
+        "https://a b",
+        "https://example.org/\u202e",
+        "//example.org",
+        "",
+    ],
+)
+def test_only_web_addresses_become_links(address):
+    assert web_address(address) == ""
+    assert web_address("https://example.org/a?b=c") == "https://example.org/a?b=c"

@@ -1,0 +1,132 @@
+"""A kind of strategy from another package: one class and one entry point."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rag_eval.core.strategy import strategy_kinds
+
+KIND = '''
+from typing import Literal
+
+import numpy as np
+
+from rag_eval.retrieval.ranking import Ranking, ranking, scale_by_top
+from rag_eval.retrieval.strategies import LocalStrategy, Request, StrategyIndex
+from rag_eval.storage.hashing import digest
+
+
+class Longest(LocalStrategy):
+    """Ranks every chunk by its length, whatever the question."""
+
+    kind: Literal["longest"]
+    weight: float = 1.0
+
+    def index_hash(self, chunks_hash: str, model: str) -> str:
+        return f"longest:{digest([chunks_hash, self.weight])}"
+
+    def rank(self, index: StrategyIndex, request: Request) -> Ranking:
+        lengths = np.array([len(text) for text in index.table.texts]) * self.weight
+        best = np.argsort(-lengths, kind="stable")[: request.depth].astype(np.int32)
+        rows = np.tile(best, (len(request.texts), 1))
+        raw = lengths[rows].astype(np.float64)
+        counts = np.full(len(rows), len(lengths), dtype=np.int64)
+        return ranking(rows, raw, scale_by_top(raw), counts)
+'''
+CHECK = """
+import sys
+from pathlib import Path
+from rag_eval.core.errors import InputError
+from rag_eval.gold.configuration import load_config
+try:
+    print(load_config(Path(sys.argv[1])).strategies[0].weight)
+except InputError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def package(tmp_path):
+    (tmp_path / "longest.py").write_text(KIND, encoding="utf-8")
+    info = tmp_path / "longest-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: longest\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rag_eval.strategies]\nlongest = longest:Longest\n")
+    return tmp_path
+
+
+def configure(package, root, strategy):
+    gold = package / "gold_sets" / "smoke"
+    shutil.copytree(root / "gold_sets" / "smoke", gold)
+    lines = (gold / "gold_set.yaml").read_text(encoding="utf-8").splitlines()
+    others = ("  - {name:", "answers:", "primary:")
+    kept = [line for line in lines if not line.startswith(others)]
+    kept.insert(kept.index("strategies:") + 1, f"  - {strategy}")
+    (gold / "gold_set.yaml").write_text("\n".join(kept) + "\n", encoding="utf-8")
+    return gold
+
+
+def run_python(package, *arguments):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(package),
+        "RAG_EVAL_HOME": str(package / "home"),
+        "RAG_EVAL_REPORTS": str(package / "reports"),
+        "RAG_EVAL_GOLD_SETS": str(package / "gold_sets"),
+        "MLFLOW_TRACKING_URI": f"sqlite:///{package / 'mlflow.db'}",
+    }
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        cwd=package,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
+def test_only_kinds_that_embed_questions_pay_for_it():
+    kinds = strategy_kinds()
+    specs = [kinds[kind](name="a", kind=kind) for kind in ("bm25", "vector", "hybrid")]
+    assert [spec.question_price(2.0) for spec in specs] == [0.0, 2.0, 2.0]
+    assert [spec.second for spec in specs] == ["vector", "bm25", "bm25"]
+    assert [spec.embeds_with is None for spec in specs] == [True, False, False]
+
+
+def test_a_kind_of_another_package_is_evaluated(package, project_root):
+    configure(package, project_root, "{name: long, kind: longest, weight: 2.0}")
+    done = run_python(package, Path(sys.executable).with_name("rag-eval"), "run", "smoke")
+    path = package / "reports" / "smoke" / "retrieval-metrics.json"
+    assert path.is_file(), done.stderr
+    (strategy,) = json.loads(path.read_text(encoding="utf-8"))["strategies"]
+    assert (strategy["kind"], strategy["n_failed"]) == ("longest", 0)
+    assert strategy["index_hash"].startswith("longest:")
+    assert strategy["configuration"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ("{name: a, kind: longest, weight: 3.5}", "3.5"),
+        ("{name: a, kind: longest, wieght: 2}", "did you mean weight"),
+        ("{name: a, kind: longst}", "did you mean longest"),
+    ],
+    ids=["accepted", "unknown_key", "unknown_kind"],
+)
+def test_its_options_are_checked_with_line_and_field(package, project_root, strategy, message):
+    gold = configure(package, project_root, strategy)
+    told = run_python(package, "-c", CHECK, str(gold)).stdout
+    assert message in told
+    assert "strategies[0]" in told or message == "3.5"
+
+
+def test_a_kind_that_cannot_be_loaded_is_named(package, project_root):
+    (package / "longest.py").write_text("broken = True\n", encoding="utf-8")
+    gold = configure(package, project_root, "{name: a, kind: longest}")
+    assert "longest cannot be loaded" in run_python(package, "-c", CHECK, str(gold)).stdout

@@ -1,0 +1,150 @@
+import tomllib
+from pathlib import Path
+
+import pytest
+from growth import growth
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval.trust.sentences import (
+    asks,
+    form_of,
+    page_of_questions,
+    sentences_of,
+)
+
+CASES = tomllib.loads((Path(__file__).parent / "sentences.toml").read_text(encoding="utf-8"))
+DOCSTRING = """Return the sum of the values.
+
+This is a longer sentence about the sum. Here stands another one about it.
+
+Parameters
+----------
+axis : {0, 1}, default 0
+    Axis over which the sum is taken.
+skipna : bool
+
+Returns
+-------
+Series or scalar
+
+See Also
+--------
+Series.min : Return the smallest value.
+
+Examples
+--------
+>>> frame.sum(axis=0)
+total weight of all the animals
+Name: weight, dtype: int64
+
+.. code-block:: python
+
+    this indented line is code to print.
+
+.. versionadded:: 2.0
+"""
+
+
+def shown(text):
+    return [text[one.start : one.end] for one in sentences_of(text)]
+
+
+def test_of_a_docstring_only_its_prose_is_left():
+    assert shown(DOCSTRING) == [
+        "Return the sum of the values.",
+        "This is a longer sentence about the sum.",
+        "Here stands another one about it.",
+        "Axis over which the sum is taken.",
+        "Series or scalar",
+    ]
+
+
+@pytest.mark.parametrize("skipped", CASES["no_prose"])
+def test_code_tables_and_headings_are_no_sentences(skipped):
+    found = shown(f"The first line stays here.\n\n{skipped}\n\nThe last line stays here.")
+    words = ("hat is", "hat =", "module")
+    assert [line for line in found if any(word in line for word in words)] == []
+    assert (found[0], found[-1]) == ("The first line stays here.", "The last line stays here.")
+
+
+@pytest.mark.parametrize("mark", ["", "- ", "3. ", "    "])
+def test_a_question_on_a_line_of_its_own_is_a_sentence(mark):
+    line = f"{mark}What is the use of it?"
+    for text in (
+        f"{line}\nReturn the sum of the values.",
+        f"Return the sum of the values.\n{line}",
+        f">>> frame.sum()\nName: weight, dtype: int64\n{line.strip()}\nName: x, dtype: int64",
+    ):
+        assert "What is the use of it?" in shown(text)
+
+
+@pytest.mark.parametrize("gap", ["\n", "\n\n"])
+def test_the_sentence_before_a_fence_introduces_code(gap):
+    before = f"One sentence stands here. Use the code that follows:{gap}"
+    text = f"{before}```\nimport os\n```\nAfter the code stands this."
+    assert [one.introduces_code for one in sentences_of(text)] == [False, True, False]
+
+
+@given(st.text(alphabet=" \n\r\t.?!:|`#>-=*_'\"(){}[]abcXYZ1é中\u2028\x0b", max_size=400))
+def test_sentences_rise_and_lie_inside_their_text(text):
+    last = 0
+    for one in sentences_of(text):
+        assert last <= one.start < one.end <= len(text)
+        assert not text[one.start].isspace()
+        last = one.end
+
+
+UNITS = ["```\n", "\n", "a : ", "a, ", "with a ", "with a\n", "Word and ", "Word and (", "=", " "]
+UNITS += [".. ", "a.", "::\n  ", "- ", ">>> a\n", "? ", "[a."]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", UNITS)
+def test_time_grows_with_the_text(unit):
+    assert growth(sentences_of, lambda n: unit * (n // len(unit)), 10_000, 80_000) < 40
+
+
+@pytest.mark.parametrize("sentence", CASES["asks"])
+def test_questions_ask(sentence):
+    assert form_of(sentence).asks
+
+
+@pytest.mark.parametrize("sentence", CASES["orders"])
+def test_orders_order(sentence):
+    form = form_of(sentence)
+    assert (form.orders, form.asks) == (True, False)
+
+
+@pytest.mark.parametrize("sentence", CASES["states"])
+def test_statements_neither_ask_nor_order(sentence):
+    form = form_of(sentence)
+    assert (form.orders, form.asks) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "addresses"),
+    [("Your answer is needed.", True), ("He told me so.", True), ("The youth are here.", False)],
+)
+def test_the_reader_is_addressed_by_pronouns(sentence, addresses):
+    assert form_of(sentence).addresses is addresses
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Wie hoch ist er", "wording"),
+        ("In what year?", "wording"),
+        ("In what year", ""),
+        ("Sie kommt?»", "mark"),
+        ("", ""),
+    ],
+)
+def test_texts_ask_by_wording_or_mark(text, expected):
+    assert asks([word.strip("?»") for word in text.split()], text) == expected
+
+
+def test_a_page_of_questions_has_three_different_ones_with_answers():
+    assert not page_of_questions("Who is it? She is. " * 5)
+    assert not page_of_questions("Who is it? What is it? Where is it? Here.")
+    assert page_of_questions("Who is it? She is. What is it? A bell. Where is it? Here.")

@@ -1,0 +1,289 @@
+import datetime as dt
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from growth import growth
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rag_eval.core.config import FINDINGS, SOURCES, Trust
+from rag_eval.corpus.source import author_hash
+from rag_eval.trust.signatures import generate_key
+from rag_eval.trust.sources import (
+    author_states,
+    explain_factors,
+    freshness,
+    judge_domains,
+    source_findings,
+    source_trust,
+    vouched_for,
+)
+
+TODAY = dt.date(2026, 7, 1)
+CONFIG = Trust(
+    domains=("example.org", "python:pandas", "wikipedia.org"),
+    authors=("Ann  Lee", "Bob Ray"),
+    keys={"press": generate_key()[1]},
+)
+ANN, NOW = "Ann Lee", "2026-07-01"
+
+
+def make_sources(*documents):
+    """SOURCES of (domain, author, date)."""
+    frame = pd.DataFrame(documents, columns=["domain", "author", "date"], dtype="str").assign(
+        doc_id=[f"d{n}" for n in range(len(documents))],
+        source_hash="0" * 64,
+        author_hash=[author_hash(author) for _, author, _ in documents],
+    )
+    return SOURCES.check(frame.astype("str"))
+
+
+@pytest.mark.parametrize(
+    ("date", "state", "factor"),
+    [
+        ("2026-07-01", "dated", 1.0),
+        ("2026-06-30", "dated", 1 - 0.3 / 365),
+        ("2026-07-02", "dated", 1.0),  # a day ahead is another time zone
+        ("2026-07-03", "future", 0.7),
+        ("9999-12-31", "future", 0.7),
+        ("2026-01-01", "dated", 1 - 0.3 * 181 / 365),
+        ("2025-07-02", "dated", 1 - 0.3 * 364 / 365),
+        ("2025-07-01", "dated", 0.7),
+        ("0001-01-01", "dated", 0.7),
+        ("", "unknown", 0.7),
+        ("2026-02-30", "unknown", 0.7),
+        ("2026-7-1", "unknown", 0.7),
+        ("20260701", "unknown", 0.7),
+        ("٢٠٢٦-٠٧-٠١", "unknown", 0.7),
+        ("2026-07-01\n", "unknown", 0.7),
+    ],
+)
+def test_freshness_falls_over_a_year_and_no_date_buys_any(date, state, factor):
+    frame = freshness([date], TODAY)
+    assert frame["state"].tolist() == [state]
+    assert frame["factor"].tolist() == [pytest.approx(factor, abs=1e-12)]
+
+
+@pytest.mark.parametrize(
+    ("author", "state"),
+    [
+        ("Ann Lee", "known"),
+        ("ANN   lee", "known"),
+        ("bob ray ,  ann lee", "known"),
+        ("Ann Lee, Eve", "not_listed"),
+        ("Eve, Ann Lee", "not_listed"),
+        ("Ann Lee,", "not_listed"),
+        (",", "not_listed"),
+        ("Ann Lee and Bob Ray", "not_listed"),
+        (", ".join(["Ann Lee"] * 30), "not_listed"),  # longer than the text of a SOURCES frame
+        ("", "unknown"),
+    ],
+)
+def test_all_of_several_authors_must_be_known(author, state):
+    assert author_states([author[:200]], [author_hash(author)], CONFIG.authors) == [state]
+    assert author_states([author[:200]], [author_hash(author)], ()) == ["not_configured"]
+
+
+def test_an_author_is_known_by_the_name_before_masking():
+    known = ["Lee, Ann <ann@example.org>", "Ann Lee"]
+    hashes = [author_hash(known[0]), author_hash("eve@example.org")]
+    found = author_states(["Lee, Ann <[EMAIL]>", "[EMAIL]"], hashes, known)
+    assert found == ["known", "not_listed"]
+
+
+@pytest.mark.parametrize(
+    ("source", "signature", "trust", "states"),
+    [
+        (("example.org", ANN, NOW), "valid", 1.0, "allowed known dated"),
+        (("www.example.org", ANN, "2026-01-01"), "valid", 0.851233, "allowed known dated"),
+        (("evil.net", ANN, "2025-07-01"), "valid", 0.42, "not_listed known dated"),
+        (("python:pandas", "Eve", ""), "missing", 0.28, "allowed not_listed unknown"),
+        (("", "", "2027-01-01"), "missing", 0.0, "unknown unknown future"),
+        (("wikipedla.org", ANN, NOW), "valid", 0.0, "lookalike known dated"),
+        (("example.org", ANN, NOW), "invalid", 0.0, "allowed known dated"),
+        (("example.org", "", NOW), "unknown_key", 0.4, "allowed unknown dated"),
+        (("example.org", "", "no date"), "missing", 0.28, "allowed unknown unknown"),
+    ],
+)
+def test_trust_is_freshness_times_what_is_known(source, signature, trust, states):
+    given_states = {} if signature == "missing" else {"d0": signature}
+    row = source_trust(make_sources(source), CONFIG, given_states, TODAY).iloc[0]
+    assert row["trust"] == trust
+    assert row["signature_state"] == signature
+    assert [row["domain_state"], row["author_state"], row["freshness_state"]] == states.split()
+    assert row["date"] == ("" if source[2] == "no date" else source[2])
+
+
+def test_missing_configuration_is_a_named_state():
+    sources = make_sources(("example.org", ANN, NOW))
+    columns = ["domain_state", "signature_state", "author_state"]
+    nothing = source_trust(sources, Trust(), {"d0": "valid"}, TODAY).iloc[0]
+    assert np.isnan(nothing["trust"])
+    assert nothing[columns].tolist() == ["not_configured"] * 3
+    domains = source_trust(sources, Trust(domains=("example.org",)), None, TODAY).iloc[0]
+    assert domains["trust"] == 0.4
+    assert domains[columns].tolist() == ["allowed", "not_configured", "not_configured"]
+
+
+@given(
+    st.sampled_from(["example.org", "evil.net", "wikipedla.org", ""]),
+    st.sampled_from(["valid", "invalid", "unknown_key", "missing"]),
+    st.sampled_from([ANN, "Eve", ""]),
+    st.one_of(st.just(""), st.dates().map(str)),
+    st.dates(),
+)
+def test_the_explanation_adds_up_to_the_trust(domain, signature, author, date, as_of):
+    sources = make_sources((domain, author, date))
+    row = source_trust(sources, CONFIG, {"d0": signature}, as_of).iloc[0]
+    factors = explain_factors(row, as_of)
+    points = sum(factors[name]["points"] for name in ("domain", "signature", "author"))
+    assert factors["freshness"]["factor"] * points == pytest.approx(row["trust"], abs=2e-6)
+    assert 0 <= row["trust"] <= 1
+    assert 0.7 <= row["freshness"] <= 1
+    assert (row["trust"] == 0) >= (signature == "invalid" or domain == "wikipedla.org")
+
+
+@pytest.mark.parametrize(
+    ("domain", "signature", "expected"),
+    [
+        ("allowed", "missing", True),
+        ("allowed", "not_configured", True),
+        ("not_listed", "valid", True),
+        ("not_configured", "valid", True),
+        ("not_listed", "missing", False),
+        ("unknown", "unknown_key", False),
+        ("not_configured", "invalid", False),
+        ("lookalike", "valid", False),
+        ("allowed", "invalid", False),
+    ],
+)
+def test_the_allowlist_or_a_valid_signature_vouches(domain, signature, expected):
+    assert vouched_for([domain], [signature]).tolist() == [expected]
+
+
+def test_nobody_vouches_without_domains_and_keys():
+    assert vouched_for(["not_configured"] * 2, ["not_configured"] * 2) is None
+
+
+def find(sources, config, states=None, manifest=None):
+    return source_findings(sources, source_trust(sources, config, states, TODAY), config, manifest)
+
+
+@pytest.mark.parametrize(
+    ("unlisted", "severity"), [("allow", None), ("warn", "warning"), ("block", "blocked")]
+)
+def test_findings_follow_the_states(unlisted, severity):
+    domains = ("example.org", "evil.net", "wikipedla.org", "", "example.org")
+    sources = make_sources(*((domain, "", "") for domain in domains))
+    manifest = ["changed", "same", "not_in_manifest", "same", "same"]
+    config = CONFIG.model_copy(update={"unlisted": unlisted})
+    found = find(sources, config, {"d0": "invalid", "d4": "valid"}, manifest)
+    expected = [
+        (0, "signature", "invalid", "blocked"),
+        (0, "manifest", "changed", "blocked"),
+        (1, "domain", "not_listed", severity),
+        (2, "domain", "lookalike", "blocked"),
+        (2, "manifest", "not_in_manifest", "warning"),
+        (3, "domain", "no_address", severity),
+    ]
+    rows = found[["row", "check", "rule", "severity"]].itertuples(index=False, name=None)
+    assert list(rows) == [row for row in expected if row[3]]
+    assert set(found["start"]) == set(found["end"]) == {-1}
+    detail = "the domain wikipedla.org imitates wikipedia.org: letters that look alike"
+    assert found.loc[found["rule"] == "lookalike", "detail"].tolist() == [detail]
+    FINDINGS.check(found)
+
+
+@given(st.text(max_size=400))
+def test_details_are_short_and_have_no_control_characters(domain):
+    facts = source_trust(make_sources(("evil.net", "", "")), CONFIG, None, TODAY)
+    sources = make_sources(("evil.net", "", "")).assign(domain=[domain])
+    [detail] = source_findings(sources, facts, CONFIG, None)["detail"]
+    assert len(detail) <= 200
+    assert detail.isprintable()
+
+
+# ---- Domains and look-alikes
+
+# Parts of names: a search for addresses of registries is not to find this file.
+WIKI, INDEX = "wiki" + "pedia", "py" + "pi"
+HOSTS = tomllib.loads((Path(__file__).parent / "hosts.toml").read_text(encoding="utf-8"))
+
+
+def _xn(label):
+    return label if label.isascii() else "xn--" + label.encode("punycode").decode()
+
+
+def read_hosts(text):
+    filled = text.format(wiki=WIKI, index=INDEX, WIKI=WIKI.title()).split()
+    return [".".join(map(_xn, host.split("."))) for host in filled]
+
+
+ALLOWED = read_hosts(HOSTS["allowlist"])
+NEIGHBOURS = [host for hosts in HOSTS["neighbours"].values() for host in read_hosts(hosts)]
+IMITATIONS = [
+    (pair.split("<")[1], pair.split("<")[0], by)
+    for by, pairs in HOSTS["imitations"].items()
+    for pair in pairs.format(wiki=WIKI, index=INDEX).split()
+]
+
+
+def states(domains, allowlist):
+    judged = judge_domains(domains, allowlist)
+    return [judged[domain].state for domain in domains]
+
+
+@pytest.mark.parametrize("domain", read_hosts(HOSTS["allowed"]))
+def test_listed_hosts_are_allowed(domain):
+    assert states([domain], ALLOWED) == ["allowed"]
+
+
+@pytest.mark.parametrize("domain", NEIGHBOURS)
+def test_a_harmless_neighbour_is_only_not_listed(domain):
+    assert judge_domains([domain], ALLOWED)[domain] == ("not_listed", "")
+
+
+@pytest.mark.parametrize(("domain", "imitated", "by"), IMITATIONS)
+def test_an_imitation_names_host_and_rule(domain, imitated, by):
+    host = ".".join(map(_xn, domain.split(".")))
+    assert judge_domains([host], ALLOWED)[host] == ("lookalike", f"imitates {imitated}: {by}")
+
+
+@pytest.mark.parametrize(
+    ("allowlist", "domains", "expected"),
+    [
+        ("*.example.net", "example.net a.example.net b.a.example.net", "NAA"),
+        ("example.net", "a.example.net www.example.net", "NA"),
+        ("*.github.io", "github.com github.io a.github.io a.github.io.evil.com", "NNAL"),
+        (_xn("münchen") + ".example", f"{_xn('münchen')}.example munchen.example", "AL"),
+        (f"{WIKI}.org", f"{WIKI}.org.{'a.' * 110}com {WIKI}.org.{'a.' * 200}com", "LN"),
+    ],
+    ids=["wildcard", "plain", "wildcard_on_suffix", "international", "longer_than_dns_allows"],
+)
+def test_entries_allow_what_they_say(allowlist, domains, expected):
+    found = states(domains.split(), [allowlist])
+    assert "".join(state[0].upper() for state in found) == expected
+
+
+ODD = "xn-- xn--.xn--9 .. . \ud800 xn--\ud800.com \u3002 - --.-- : [ \u0130.com python:".split()
+
+
+@given(
+    st.lists(st.text(max_size=80), max_size=5),
+    st.lists(st.sampled_from([*ALLOWED, "*.a", "a", "xn--a", "xn--", "*.co.uk"]), max_size=6),
+)
+@example([*ODD, "xn--" + "9" * 60, "a" * 300], [f"{WIKI}.org"])
+def test_no_domain_breaks_it(domains, allowlist):
+    possible = {"allowed", "not_listed", "lookalike", "unknown", "not_configured"}
+    assert set(states(domains, allowlist)) <= possible
+
+
+def test_time_grows_with_the_sum_of_domains_and_entries():
+    def make(n):
+        allowlist = [f"{i:06d}name{i * 7919 % 9973:05d}.org" for i in range(n)]
+        return [f"x{i:06d}other{i * 104729 % 9967:05d}.net" for i in range(n)], allowlist
+
+    assert growth(lambda both: judge_domains(*both), make, 250, 2000) < 24  # quadratic is 64

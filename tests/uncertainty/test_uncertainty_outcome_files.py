@@ -1,0 +1,282 @@
+"""Files of claims and outcomes are read whole, or refused with line and field."""
+
+import datetime as dt
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag_eval.core.errors import InputError
+from rag_eval.storage.sql import SqlStore
+from rag_eval.uncertainty.audits import AuditStore, ClaimStore, Sample
+from rag_eval.uncertainty.outcome_files import MAX_LINE_BYTES, read_claims, read_outcomes
+from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows, of_frame, question_id
+
+NOW = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
+STRATEGY = {"strategy": "bm25", "strategy_fingerprint": "f1"}
+HIT = {"id": "d1", "score": 2.5}
+LINE = {**STRATEGY, "query": "What is NaN?", "retrieved": [HIT, {"id": "d2", "score": None}]}
+JUDGED = {**STRATEGY, "query": "What is NaN?", "missed": True, "gold_source": "human"}
+
+
+@pytest.fixture
+def sql(tmp_path) -> SqlStore:
+    return SqlStore(tmp_path / "store.db")
+
+
+def write(tmp_path, *rows, name="file.jsonl"):
+    path = tmp_path / name
+    path.write_bytes(
+        b"".join(
+            row if isinstance(row, bytes) else json.dumps(row).encode() + b"\n" for row in rows
+        )
+    )
+    return path
+
+
+def import_claims(sql, path, **options):
+    claims, masked = read_claims(path, now=NOW, **options)
+    return ClaimStore(sql).add(claims, now=NOW), masked
+
+
+def import_outcomes(sql, path, because=None, **options):
+    read = read_outcomes(path, sql, now=NOW, **options)
+    return OutcomeStore(sql).record(read.outcomes, because=because)
+
+
+def faults(error):
+    return [(problem.code, problem.line, problem.field) for problem in error.value.problems]
+
+
+def test_importing_claims_twice_adds_nothing(sql, tmp_path):
+    path = write(
+        tmp_path,
+        LINE,
+        {**LINE, "at": "2026-01-01T00:00:00Z"},
+        {**LINE, "at": "2026-01-01T01:00:00+01:00"},  # the same moment in another zone
+        {**LINE, "query": "what is  nan?"},
+        {**LINE, "retrieved": []},
+        b"\n",
+    )
+    done, _ = import_claims(sql, path)
+    assert (done.added, done.already_there) == (4, 1)
+    assert import_claims(sql, path)[0].added == 0
+    groups = {row["group_id"] for row in ClaimStore(sql).claims()}
+    assert groups == {question_id("What is NaN?")}
+
+
+def test_personal_data_is_masked_before_it_is_stored(sql, tmp_path):
+    query = "why does jane.doe@example.org get no mail?"
+    _, masked = import_claims(sql, write(tmp_path, {**LINE, "query": query}))
+    assert masked == {"email": 1}
+    assert b"jane.doe" not in b"".join(path.read_bytes() for path in tmp_path.glob("store.db*"))
+    (row,) = ClaimStore(sql).claims()
+    assert row["query"].startswith("why does [email█")
+
+
+def test_options_serve_lines_that_do_not_name_their_strategy(sql, tmp_path):
+    bare = {name: LINE[name] for name in ("query", "retrieved")}
+    with pytest.raises(InputError) as caught:
+        import_claims(sql, write(tmp_path, bare))
+    missing = [("missing_field", 1, name) for name in ("strategy", "strategy_fingerprint")]
+    assert faults(caught) == missing
+    path = write(tmp_path, bare, {**bare, "query": "more", "strategy": "other", "k": 3})
+    import_claims(sql, path, strategy="mine", fingerprint="f9", k=7)
+    rows = ClaimStore(sql).claims()
+    found = sorted((row["strategy"], row["strategy_fingerprint"], row["k"]) for row in rows)
+    assert found == [("mine", "f9", 7), ("other", "f9", 3)]
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "field"),
+    [
+        (b"{\n", "bad_json", None),
+        (b'{"query": "a", "query": "b"}\n', "duplicate_key", None),
+        (b'{"query": "a", "retrieved": [{"id": "x", "score": NaN}]}\n', "bad_number", None),
+        (b"\xff\n", "bad_encoding", None),
+        (b'"' + b"x" * MAX_LINE_BYTES + b'"\n', "line_too_long", None),
+        (b"[" * 100_000 + b"\n", "too_deep", None),
+        ({"query": " \n"}, "bad_value", "query"),
+        ({"query": "x" * 10_001}, "bad_value", "query"),
+        ({"query": "a\ud800"}, "bad_value", "query"),
+        ({"retrieved": None}, "missing_field", "retrieved"),
+        ({"retrieved": ["d1"]}, "bad_value", "retrieved.0"),
+        ({"retrieved": [{"id": "d1"}]}, "missing_field", "retrieved.0.score"),
+        ({"retrieved": [{"id": "d1", "score": True}]}, "bad_value", "retrieved.0.score"),
+        ({"retrieved": [{"id": "d1", "score": 1e300}]}, "bad_value", "retrieved.0.score"),
+        ({"retrieved": [{**HIT, "text": "x"}]}, "unknown_key", "retrieved.0.text"),
+        ({"retrieved": [HIT, HIT]}, "bad_value", "retrieved"),
+        ({"retrieved": [{**HIT, "id": str(n)} for n in range(1001)]}, "bad_value", "retrieved"),
+        ({"k": 0}, "bad_value", "k"),
+        ({"at": "2026-01-01"}, "bad_value", "at"),
+        ({"at": "2027-01-01T00:00:00Z"}, "bad_value", "at"),
+        ({"miss_rate": 1.5}, "bad_value", "miss_rate"),
+        ({"gold": "d1"}, "unknown_key", "gold"),
+    ],
+)
+def test_a_faulty_line_of_claims_is_named_and_nothing_is_kept(sql, tmp_path, row, code, field):
+    row = {**LINE, **row} if isinstance(row, dict) else row
+    with pytest.raises(InputError) as caught:
+        import_claims(sql, write(tmp_path, LINE, row, {**LINE, "query": "another"}))
+    assert (code, 2, field) in faults(caught)
+    assert len(str(caught.value)) < 3000
+    assert ClaimStore(sql).claims() == []
+
+
+def test_an_empty_or_absent_file_is_refused(tmp_path):
+    for path, code in (
+        (write(tmp_path, b"\n"), "no_claims"),
+        (tmp_path / "none.jsonl", "file_missing"),
+        (tmp_path, "file_missing"),
+    ):
+        with pytest.raises(InputError, match=code):
+            read_claims(path, now=NOW)
+
+
+values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+keys = st.sampled_from([*LINE, *JUDGED, "claim_id", "draw_id", "k", "at", "signals"])
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.recursive(
+        values,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=6),
+        max_leaves=12,
+    )
+)
+def test_any_json_is_read_or_refused(tmp_path_factory, row):
+    folder = tmp_path_factory.mktemp("any")
+    sql = SqlStore(folder / "store.db")
+    path = write(folder, {**JUDGED, **row} if isinstance(row, dict) else row)
+    for read in (
+        lambda: read_claims(path, now=NOW),
+        lambda: import_outcomes(sql, path),
+        lambda: import_outcomes(sql, path, restore=True),
+    ):
+        try:
+            read()
+        except InputError as error:
+            assert error.problems  # noqa: PT017 - any other exception is a fault
+
+
+def test_a_judgement_by_hand_is_completed(sql, tmp_path):
+    rows = [
+        {**JUDGED, "gold_documents": ["x"], "query_id": "b"},
+        {**JUDGED, "gold_documents": ["x", "y"], "query_id": "a", "query": "other"},
+        {**JUDGED, "query_id": "c", "query": "third"},
+        {
+            **JUDGED,
+            "query": "with words only",
+            "gold_source": "qrels",
+            "inclusion_probability": 1.0,
+            "k": 5,
+            "signals": {"s": 1},
+        },
+        {
+            **JUDGED,
+            "query_id": "e",
+            "group_id": "mine",
+            "at": "2026-02-01T00:00:00+02:00",
+            "note": "by jane.doe@example.org",
+        },
+        {**JUDGED, "query_id": "b", "paraphrase_id": "es", "query": "Qué es NaN?"},
+    ]
+    assert len(import_outcomes(sql, write(tmp_path, *rows)).added) == 6
+    frame, words = OutcomeStore(sql).current(), question_id("with words only")
+    groups = frame.groupby("query_id")["group_id"].first().to_dict()
+    assert groups == {"a": "a", "b": "a", "c": "c", "e": "mine", words: words}
+    kept = frame.set_index("query_id")
+    assert kept.loc["c", "gold_strategies"] == ["f1"]  # a person judged the strategy's own list
+    assert kept.loc[words, ["gold_strategies", "k", "signals"]].tolist() == [[], 5, {"s": 1}]
+    masked = "by [email██████████████"
+    assert kept.loc["e", ["at", "note"]].tolist() == ["2026-01-31T22:00:00.000000Z", masked]
+    assert frame["claim_id"].nunique() == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "field"),
+    [
+        ({"missed": None}, "bad_value", None),
+        ({"gold_source": "guess"}, "bad_value", "gold_source"),
+        ({"strategy": None}, "missing_field", "strategy"),
+        ({"query": None}, "missing_field", "query_id"),
+        ({"inclusion_probability": 1.0}, "unknown_key", "inclusion_probability"),
+        ({"gold_source": "user_feedback", "feedback": "evidence_not_relevant"}, "bad_value", None),
+        ({"gold_source": "user_feedback"}, "bad_value", None),
+        ({"at": "2027-01-01T00:00:00Z"}, "bad_value", "at"),
+        ({"supersedes": "0" * 32}, "unknown_outcome", "supersedes"),
+        ({"outcome_id": "x"}, "unknown_key", "outcome_id"),
+        ({"missed_content": "x" * 20_001}, "bad_value", "missed_content"),
+        ({"query": "first"}, "duplicate_id", "claim_id"),
+    ],
+)
+def test_a_faulty_judgement_is_named_and_nothing_is_kept(sql, tmp_path, change, code, field):
+    with pytest.raises(InputError) as caught:
+        import_outcomes(sql, write(tmp_path, {**JUDGED, "query": "first"}, {**JUDGED, **change}))
+    assert (code, field) in [(problem.code, problem.field) for problem in caught.value.problems]
+    assert len(OutcomeStore(sql).history()) == 0
+
+
+def test_feedback_says_whether_it_is_a_miss(sql, tmp_path):
+    said = {**JUDGED, "missed": None, "gold_source": "user_feedback"}
+    missed = {"something_missing": 1.0, "evidence_not_relevant": -1.0, "nothing_missing": 0.0}
+    rows = [{**said, "query": kind, "feedback": kind} for kind in missed]
+    import_outcomes(sql, write(tmp_path, *rows))
+    frame = OutcomeStore(sql).current()
+    assert frame.set_index("feedback")["missed"].fillna(-1).to_dict() == missed
+    assert len(fit_rows(frame)) == 0
+
+
+def test_a_differing_judgement_needs_a_reason(sql, tmp_path):
+    import_outcomes(sql, write(tmp_path, JUDGED))
+    other = write(tmp_path, {**JUDGED, "missed": False})
+    assert len(import_outcomes(sql, other).differing) == 1
+    assert OutcomeStore(sql).current()["missed"].tolist() == [1.0]
+    assert len(import_outcomes(sql, other, because="second look").added) == 1
+    standing = OutcomeStore(sql).current()[["missed", "note"]]
+    assert standing.to_numpy().tolist() == [[0.0, "second look"]]
+
+
+def test_an_export_is_restored_with_its_ids(sql, tmp_path):
+    import_outcomes(sql, write(tmp_path, JUDGED))
+    (outcome,) = of_frame(OutcomeStore(sql).current())
+    line = outcome.model_dump(mode="json")
+    with pytest.raises(InputError) as caught:
+        import_outcomes(sql, write(tmp_path, {**line, "k": 5}), restore=True)
+    assert faults(caught) == [("bad_value", 1, "outcome_id")]
+    other = SqlStore(tmp_path / "other.db")
+    import_outcomes(other, write(tmp_path, line), restore=True)
+    assert of_frame(OutcomeStore(other).current()) == [outcome]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "field"),
+    [
+        ({"inclusion_probability": 1.0}, "unknown_key", "inclusion_probability"),
+        ({"draw_id": "another"}, "unknown_draw", "draw_id"),
+        ({"claim_id": "another"}, "unknown_draw", "draw_id"),
+        ({"target": "miss_some"}, "unknown_draw", "draw_id"),
+        ({"k": 5}, "bad_value", "k"),
+        ({"missed": None}, "missing_field", "missed"),
+        ({"missed": "yes"}, "bad_value", "missed"),
+        ({"gold_source": None}, "bad_value", "gold_source"),
+        ({"gold_source": "qrels"}, "bad_value", "gold_source"),
+        ({"gold_source": "deep_audit"}, "missing_field", "audit_depth"),
+        ({"audit_depth": 3}, "bad_value", "audit_depth"),
+        ({"missed_content": "x", "missed": False}, "bad_value", None),
+        ({"strategy": "vector"}, "bad_value", "strategy"),
+        ({"extra": 1}, "unknown_key", "extra"),
+    ],
+)
+def test_an_altered_or_unfinished_audit_is_refused(sql, tmp_path, change, code, field):
+    import_claims(sql, write(tmp_path, *({**LINE, "query": f"{n}?"} for n in range(20))))
+    audit = tmp_path / "audit.jsonl"
+    AuditStore(sql).draw(Sample(n=3, seed=1, depth=20), audit, now=NOW)
+    rows = map(json.loads, audit.read_text(encoding="utf-8").splitlines())
+    first, second, _ = ({**row, "missed": False, "gold_source": "human"} for row in rows)
+    with pytest.raises(InputError) as caught:
+        import_outcomes(sql, write(tmp_path, first, {**second, **change}))
+    assert faults(caught)[0] == (code, 2, field)
+    assert len(OutcomeStore(sql).history()) == 0

@@ -1,0 +1,300 @@
+"""The status ladder, and its record in SQLite and PostgreSQL."""
+
+import dataclasses
+import datetime as dt
+import json
+import multiprocessing
+
+import numpy as np
+import postgres_server
+import pytest
+
+from rag_eval.core.config import STATUSES
+from rag_eval.storage.sql import SqlStore
+from rag_eval.uncertainty.scores import Labelled, ResampledFigure
+from rag_eval.uncertainty.status import (
+    Counts,
+    Series,
+    Situation,
+    Standing,
+    judge_status,
+    promotions,
+    record_status,
+)
+from rag_eval.uncertainty.validation import validate
+
+FINE = Situation(age_days=3.0, stale_after_days=180, n_unlabelled=50)
+NONE, FEW, ENOUGH = Counts(0, 0, 0, 0), Counts(40, 25, 5, 5), Counts(260, 200, 30, 30)
+
+
+@pytest.fixture(scope="module")
+def good():
+    """A validation that meets every condition, from predictions that are true."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=600)
+    true = 1 / (1 + np.exp(-(-1 + 1.5 * x)))
+    data = Labelled(
+        ("x",), x[:, None], rng.random(600) < true, np.arange(600), np.ones(600), np.arange(600)
+    )
+    return validate(data, true[None, :], checked_together=2, seed=1, resamples=300)
+
+
+def judge(counts, validation=None, **changes):
+    return judge_status(counts, validation, dataclasses.replace(FINE, **changes))
+
+
+def status(counts, validation=None, **changes):
+    return judge(counts, validation, **changes).status
+
+
+def test_every_step_from_absent_to_measured(good):
+    assert status(NONE, n_unlabelled=0) == "absent"
+    assert status(NONE, n_unlabelled=1) == "uncalibrated"
+    assert status(NONE, n_unlabelled=49) == "uncalibrated"
+    assert status(NONE) == "prior"
+    assert status(FEW) == "provisional"
+    assert status(FEW, good) == "provisional"
+    assert status(ENOUGH) == "provisional"  # no validation
+    assert status(ENOUGH, good) == "measured"
+
+
+@pytest.mark.parametrize("name", ["groups", "groups_with_misses", "groups_with_hits"])
+def test_one_group_less_is_one_step_less(good, name):
+    for counts, under in ((FEW, "prior"), (ENOUGH, "provisional")):
+        less = dataclasses.replace(counts, **{name: getattr(counts, name) - 1})
+        assert status(less, good) == under
+
+
+def test_every_condition_of_a_measured_rate_is_needed(good):
+    slope = good.slope
+    worse = {
+        "skill": dataclasses.replace(good, skill=ResampledFigure(0.3, 0.0, 0.6)),
+        "slope": dataclasses.replace(good, slope=ResampledFigure(1.26, slope.low, slope.high)),
+        "ece": dataclasses.replace(
+            good, ece=dataclasses.replace(good.ece, value=good.ece.null_limit + 1e-9)
+        ),
+    }
+    for name, validation in worse.items():
+        found = judge(ENOUGH, validation)
+        assert found.status == "provisional"
+        assert [condition.name for condition in found.unmet] == [name]
+    for slope in (0.79, float("nan")):
+        assert (
+            status(ENOUGH, dataclasses.replace(good, slope=ResampledFigure(slope, 0.1, 3)))
+            == "provisional"
+        )
+    for edge in (0.8, 1.25):
+        assert (
+            status(ENOUGH, dataclasses.replace(good, slope=ResampledFigure(edge, 0.1, 3)))
+            == "measured"
+        )
+    assert (
+        status(
+            ENOUGH,
+            dataclasses.replace(good, skill=ResampledFigure(0.3, float("nan"), float("nan"))),
+        )
+        == "provisional"
+    )
+
+
+def test_gold_of_the_strategy_itself_earns_nothing(good):
+    assert status(ENOUGH, good, own_gold_only=True) == "prior"
+
+
+@pytest.mark.parametrize(
+    "change", [{"fingerprint_changed": True}, {"drift_alarm": True}, {"age_days": 180.5}]
+)
+def test_statuses_that_rest_on_outcomes_go_stale(good, change):
+    for counts in (FEW, ENOUGH):
+        assert status(counts, good, **change) == "stale"
+    for unlabelled, kept in ((0, "absent"), (1, "uncalibrated"), (50, "prior")):
+        assert status(NONE, n_unlabelled=unlabelled, **change) == kept
+    assert status(ENOUGH, good, age_days=180.0) == "measured"
+
+
+def test_a_status_without_a_shipped_prior(good):
+    why = "none for miss_any@5"
+    assert status(NONE, no_prior=why) == "uncalibrated"
+    assert status(dataclasses.replace(FEW, groups=24), no_prior=why) == "uncalibrated"
+    assert status(NONE, n_unlabelled=0, no_prior=why) == "absent"
+    unmet = [
+        dataclasses.astuple(one)
+        for one in judge(NONE, None, no_prior=why).unmet
+        if one.status == "prior"
+    ]
+    assert unmet == [
+        (
+            "shipped_prior",
+            False,
+            why,
+            "a shipped prior for this target, K and kind of strategy; or what provisional needs",
+            "prior",
+        )
+    ]
+    assert status(FEW, good, no_prior=why) == "provisional"
+    assert status(ENOUGH, good, no_prior=why) == "measured"
+    assert judge(ENOUGH, good, no_prior=why).unmet == ()
+    assert (
+        status(ENOUGH, good, no_prior=why, own_gold_only=True) == "uncalibrated"
+    )  # no fit uses it
+
+
+def test_a_changing_base_calibrator_makes_stale(good):
+    changes = "changes with this run"
+    for counts in (FEW, ENOUGH):
+        assert status(counts, good, base_changes=True) == "stale"
+        assert status(counts, good, base_changes=False) == status(counts, good)
+    assert status(NONE, base_changes=True) == "prior"
+    found = next(
+        one
+        for one in judge(FEW, None, base_changes=True).conditions
+        if one.name == "same_base_calibrator"
+    )
+    assert (found.met, changes in found.found, found.status) == (False, True, "stale")
+    assert "same_base_calibrator" not in {
+        one.name for one in judge(FEW, None).conditions
+    }  # a strategy without a base waits for none
+
+
+def test_only_earned_rates_discount(good):
+    assert [name for name in STATUSES if Standing(name, ()).discounts] == [
+        "provisional",
+        "measured",
+    ]
+    assert judge(ENOUGH, good).discounts
+    assert not judge(ENOUGH, good, drift_alarm=True).discounts
+
+
+def test_conditions_tell_found_and_needed():
+    found = judge(FEW, None)
+    written = json.loads(json.dumps(found.to_json()))
+    assert written["status"] == "provisional"
+    unmet = {
+        (condition["status"], condition["name"]): (condition["found"], condition["needed"])
+        for condition in written["conditions"]
+        if not condition["met"]
+    }
+    assert unmet[("measured", "misses")] == ("5", "at least 30")
+    assert unmet[("measured", "validation")] == ("none", "grouped cross-validation")
+
+
+def test_counts_are_of_distinct_groups():
+    missed = np.array([True, True, False, False, True])
+    data = Labelled(
+        (), np.zeros((5, 0)), missed, np.array([0, 0, 0, 1, 2]), np.ones(5), np.arange(5)
+    )
+    assert Counts.of(data) == Counts(5, 3, 2, 2)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with postgres_server.running() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request, tmp_path):
+    return (
+        f"sqlite:///{tmp_path}/store.db"
+        if request.param == "sqlite"
+        else postgres_server.new_database(request.getfixturevalue("server"))
+    )
+
+
+SERIES = Series("scifact", "bm25", "miss_any", 10)
+AT = dt.datetime(2026, 3, 1, 2, 0, tzinfo=dt.UTC)
+
+
+def test_changes_are_appended_with_figures_before_and_after(place):
+    store = SqlStore(place)
+    steps = [
+        "absent",
+        "uncalibrated",
+        "uncalibrated",
+        "provisional",
+        "measured",
+        "measured",
+        "stale",
+    ]
+    written = [
+        record_status(
+            store,
+            SERIES,
+            step,
+            strategy_fingerprint=f"f{at}",
+            figures={"skill": at},
+            reasons=({"name": "n"},),
+            calibrator_id=f"c{at}",
+            at=AT,
+        )
+        for at, step in enumerate(steps)
+    ]
+    assert [change is not None for change in written] == [
+        False,
+        True,
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
+    rows = promotions(store, SERIES)
+    assert rows == [change for change in written if change]
+    assert [(row.number, row.old_status, row.new_status) for row in rows] == [
+        (1, "absent", "uncalibrated"),
+        (2, "uncalibrated", "provisional"),
+        (3, "provisional", "measured"),
+        (4, "measured", "stale"),
+    ]
+    assert rows[0].figures_before is None
+    assert (rows[3].figures_before, rows[3].figures_after) == ({"skill": 4}, {"skill": 6})
+    assert (rows[3].strategy_fingerprint, rows[3].calibrator_id, rows[3].at) == (
+        "f6",
+        "c6",
+        "2026-03-01T02:00:00+00:00",
+    )
+
+
+def test_series_are_apart_and_a_time_needs_its_zone(place):
+    store = SqlStore(place)
+    other = dataclasses.replace(SERIES, k=5)
+    record_status(
+        store, SERIES, "provisional", strategy_fingerprint="f", figures={"skill": 0.1}, at=AT
+    )
+    record_status(store, other, "prior", strategy_fingerprint="f", figures=None, at=AT)
+    last = record_status(store, SERIES, "stale", strategy_fingerprint="f", figures=None, at=AT)
+    assert last.figures_before == {"skill": 0.1}
+    assert [row.number for row in promotions(store, SERIES)] == [1, 2]
+    assert [(row.series, row.new_status) for row in promotions(store)] == [
+        (other, "prior"),
+        (SERIES, "provisional"),
+        (SERIES, "stale"),
+    ]
+    with pytest.raises(ValueError, match="time zone"):
+        record_status(
+            store,
+            SERIES,
+            "prior",
+            strategy_fingerprint="f",
+            figures=None,
+            at=AT.replace(tzinfo=None),
+        )
+
+
+def _promote(place, ready):
+    store = SqlStore(place)
+    ready.wait()
+    record_status(store, SERIES, "prior", strategy_fingerprint="f", figures=None, at=AT)
+
+
+@pytest.mark.slow
+def test_writers_at_once_write_a_change_once(place):
+    context = multiprocessing.get_context("spawn")
+    ready = context.Barrier(4)
+    writers = [context.Process(target=_promote, args=(place, ready)) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * 4
+    assert [(row.number, row.new_status) for row in promotions(SqlStore(place))] == [(1, "prior")]
