@@ -90,10 +90,12 @@ def list_claims(
 
         rows = ClaimStore(open_sql(home)).claims(strategy=strategy, fingerprint=fingerprint)
         if json:
-            from rag_eval.corpus.masking import shown
+            from rag_eval.corpus.masking import mask_snippet
 
             for row in rows:
-                typer.echo(json_form.dumps({**row, "query": shown(row["query"])}, sort_keys=True))
+                typer.echo(
+                    json_form.dumps({**row, "query": mask_snippet(row["query"])}, sort_keys=True)
+                )
         else:
             from rag_eval.reporting.terminal import show_claims
 

@@ -294,7 +294,7 @@ def import_outcomes(
     with report_errors():
         store = open_outcomes(home)
         from rag_eval.core.types import MAX_NOTE
-        from rag_eval.corpus.masking import shown
+        from rag_eval.corpus.masking import mask_snippet
         from rag_eval.uncertainty.outcome_files import read_outcomes
 
         read = read_outcomes(
@@ -306,7 +306,7 @@ def import_outcomes(
             restore=restore,
         )
         recorded = store.record(
-            read.outcomes, because=None if correct is None else shown(correct, MAX_NOTE)
+            read.outcomes, because=None if correct is None else mask_snippet(correct, MAX_NOTE)
         )
         left = f", {read.not_judged:,} lines not judged yet" if read.not_judged else ""
         typer.echo(

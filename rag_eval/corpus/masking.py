@@ -489,7 +489,7 @@ def masked_text(text: str) -> str:
     return "".join(pieces) + covered[done:]
 
 
-def shown(text: str, limit: int = SNIPPET_CHARS) -> str:
+def mask_snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
     """Make a snippet of at most `limit` characters, personal data masked before it is cut."""
     return snippet(masked_text(text[:MAX_READ_CHARS]), limit)
 
@@ -500,12 +500,12 @@ def _mask_parts(address: str) -> str:
     return "".join(part if at % 2 else mask(part).text for at, part in enumerate(parts))
 
 
-def shown_address(address: str) -> str:
+def mask_shown_address(address: str) -> str:
     """Mask an address in the whole, in each of its parts, and where it is percent-encoded.
 
     Examples
     --------
-    >>> shown_address("https://example.org/people/jane.doe@example.org?page=2")
+    >>> mask_shown_address("https://example.org/people/jane.doe@example.org?page=2")
     'https://example.org/people/[email██████████████?page=2'
     """
     masked = _mask_parts(address)

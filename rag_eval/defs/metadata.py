@@ -12,7 +12,7 @@ import dagster as dg
 
 from rag_eval.core.errors import InputError, Problem
 from rag_eval.core.frames import FrameSchema
-from rag_eval.corpus.masking import masked_text, shown
+from rag_eval.corpus.masking import mask_snippet, masked_text
 from rag_eval.pipeline.runner import Table
 
 MAX_ROWS: Final = 50
@@ -94,7 +94,7 @@ def problems_shown(problems: Sequence[Problem]) -> Metadata:
     ordered = sorted(problems, key=lambda problem: problem.severity)
     rows = [
         {
-            name: shown(value) if isinstance(value := getattr(problem, name), str) else value
+            name: mask_snippet(value) if isinstance(value := getattr(problem, name), str) else value
             for name in PROBLEM_COLUMNS
         }
         for problem in ordered

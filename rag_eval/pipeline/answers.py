@@ -38,7 +38,7 @@ from rag_eval.core.types import (
 )
 from rag_eval.corpus.analyzer import ANALYZER, count_tokens
 from rag_eval.corpus.loaders.recorded import read_outputs
-from rag_eval.corpus.masking import shown
+from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures import ragas
 from rag_eval.measures.answers import AnswerRecord, AnswerResults
@@ -1063,7 +1063,7 @@ def _cite(answer: Answer, segment: int) -> dict[str, Any]:
     first = next((chunk for chunk in chunks if chunk is not None), None)
     return {
         "citations": tuple(  # without evidence, the text of a citation may be anything
-            chunk.snippet_id if chunk else shown(span.doc_id)
+            chunk.snippet_id if chunk else mask_snippet(span.doc_id)
             for span, chunk in zip(spans, chunks, strict=True)
         ),
         "scores": tuple(chunk and chunk.score_raw for chunk in chunks),

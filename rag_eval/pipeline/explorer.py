@@ -19,7 +19,13 @@ import pandas as pd
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import STATUSES, Level
 from rag_eval.core.types import ELLIPSIS, OUTCOMES, SNIPPET_CHARS, Answer, is_joined, snippet
-from rag_eval.corpus.masking import MAX_READ_CHARS, PATTERNS, masked_text, shown, shown_address
+from rag_eval.corpus.masking import (
+    MAX_READ_CHARS,
+    PATTERNS,
+    mask_shown_address,
+    mask_snippet,
+    masked_text,
+)
 from rag_eval.measures.ranking import Qrels
 from rag_eval.pipeline.answers import find_answered
 from rag_eval.pipeline.claims import MissRateClaims
@@ -185,12 +191,12 @@ def line(text: str, limit: int = SNIPPET_CHARS) -> str:
     """Write a text as one line of at most `limit` code points.
 
     Personal data is masked, and invisible characters are written out. The result equals
-    `visible(shown(text, limit))`, but plain texts without personal data take less time.
+    `visible(mask_snippet(text, limit))`, but plain texts without personal data take less time.
     """
     # No word is empty, so `limit + 1` words are longer than the limit.
     head = " ".join(text[:MAX_READ_CHARS].split(None, limit + 1)[: limit + 1])[: limit + 1]
     if not _PLAIN.fullmatch(head) or not _unmasked(text[:MAX_READ_CHARS]):
-        return visible(shown(text, limit))
+        return visible(mask_snippet(text, limit))
     return head if len(head) <= limit else head[: limit - 1].rstrip() + ELLIPSIS
 
 
@@ -207,7 +213,7 @@ def address(url: str) -> tuple[str, str]:
     The link is empty when the address is no web address or holds masked personal data.
     """
     read = url[: 10 * MAX_ADDRESS]
-    masked = read if "%" not in read and _unmasked(read) else shown_address(read)
+    masked = read if "%" not in read and _unmasked(read) else mask_shown_address(read)
     plain = len(masked) <= MAX_ADDRESS and " " not in masked and _PLAIN.fullmatch(masked)
     return masked if plain else visible(snippet(masked, MAX_ADDRESS)), web_address(
         url

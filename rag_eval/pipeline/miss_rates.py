@@ -25,7 +25,7 @@ from rag_eval.core.types import (
     as_json,
     effective,
 )
-from rag_eval.corpus.masking import shown
+from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate, clustered_interval, within_query
 from rag_eval.pipeline.answers import AnswerSet, find_answered, has_answers
@@ -607,7 +607,7 @@ def _read_audits(evaluation: Evaluation, store: OutcomeStore, name: str) -> Audi
 UNCERTAIN_FILE = "uncertain-retrievals.jsonl"
 SCHEMA_VERSION = 1
 COVERAGE_SIGNAL = "cover_union"
-_shown = functools.lru_cache(maxsize=100_000)(shown)
+_shown = functools.lru_cache(maxsize=100_000)(mask_snippet)
 """Masked texts, cached because ids and words recur."""
 
 

@@ -45,7 +45,7 @@ from rag_eval.core.report import (
 )
 from rag_eval.core.types import ABSTAINED
 from rag_eval.corpus.analyzer import Analyzer
-from rag_eval.corpus.masking import masked_text, shown_address
+from rag_eval.corpus.masking import mask_shown_address, masked_text
 from rag_eval.gates.gate import GateInputs
 from rag_eval.gates.regression import measured_run, with_delta_s
 from rag_eval.gates.verdict import judge_gates
@@ -452,7 +452,7 @@ def _poisoning(runs: Runs, about: Mapping[str, Any], frame: pd.DataFrame) -> Poi
                 {
                     "chunk_id": row["chunk_id"],
                     "doc_id": quoted(row["doc_id"], MAX_ID),
-                    "source_url": quoted(shown_address(urls[row["doc_id"]]), MAX_ID),
+                    "source_url": quoted(mask_shown_address(urls[row["doc_id"]]), MAX_ID),
                     "reasons": list(row["reasons"]),
                 }
                 for row in _rows(poor.head(MAX_QUARANTINED))
@@ -932,7 +932,7 @@ def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
     rows = [
         {name: row[name] for name in ("verdict", "chunk_id", "doc_id", "trust", "allowed_by")}
         | {
-            "source_url": shown_address(urls[row["doc_id"]]),
+            "source_url": mask_shown_address(urls[row["doc_id"]]),
             "reasons": list(row["reasons"]),
         }
         for row in _rows(listed)
@@ -1006,7 +1006,7 @@ def inspect(evaluation: Evaluation, chunk_id: str) -> dict[str, Any]:
         **facts,
         "reasons": list(facts["reasons"]),
         "factors": explain_factors(facts, as_of(evaluation.settings)),
-        "source_url": shown_address(owner["source_url"]),
+        "source_url": mask_shown_address(owner["source_url"]),
         "rev": owner["rev"],
         "source_hash": str(source["source_hash"]),
         "start": start,

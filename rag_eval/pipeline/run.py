@@ -11,7 +11,7 @@ from rag_eval.core.report import Report
 from rag_eval.core.rows import read_objects
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import CODES, FIXES
-from rag_eval.corpus.masking import shown
+from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gates.verdict import required_failures
 from rag_eval.pipeline.answers import (
     with_units,
@@ -277,7 +277,7 @@ def _found(record: dict[str, Any], field: str) -> str:
     return (
         ""
         if not field or value is None
-        else f" found {shown(value if isinstance(value, str) else repr(value), 60)}"
+        else f" found {mask_snippet(value if isinstance(value, str) else repr(value), 60)}"
     )
 
 

@@ -14,12 +14,12 @@ from rag_eval.core.report import SCHEMA_VERSION, Open, Report
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Answer, is_joined, snippet
 from rag_eval.corpus.masking import (
     MAX_READ_CHARS,
+    mask_shown_address,
+    mask_snippet,
     masked_text,
     masked_tree,
     masked_values,
     masked_with,
-    shown,
-    shown_address,
 )
 from rag_eval.storage.hashing import digest
 
@@ -87,7 +87,7 @@ def outgoing_body(body: Mapping[str, Any]) -> Open:
     for warning in gold.get("warnings", ()):
         for name, limit in MAX_PROBLEM_CHARS.items():
             if isinstance(warning.get(name), str):
-                warning[name] = shown(warning[name], limit)
+                warning[name] = mask_snippet(warning[name], limit)
     return masked
 
 
@@ -192,9 +192,11 @@ class Outgoing:
         span = self._answer.citations[place]
         inside = 0 <= span.evidence < len(self._answer.evidence)
         url = (
-            shown_address(self._answer.evidence[span.evidence].chunk.source_url) if inside else None
+            mask_shown_address(self._answer.evidence[span.evidence].chunk.source_url)
+            if inside
+            else None
         )
-        doc_id = span.doc_id if inside else shown(self.cut_copies(span.doc_id))
+        doc_id = span.doc_id if inside else mask_snippet(self.cut_copies(span.doc_id))
         quote = masked_with(span.quote, self._known)
         free = self._stands(quote)
         kept = min(len(quote), max(free, self._room(span.doc_id) + free))
@@ -233,12 +235,12 @@ def outgoing_record(record: Mapping[str, Any], outgoing: Outgoing, place: int) -
         for name, value in record.items()
     }
     if isinstance(record.get("source_url"), str):
-        found["source_url"] = shown_address(outgoing.cut_copies(record["source_url"]))
+        found["source_url"] = mask_shown_address(outgoing.cut_copies(record["source_url"]))
     if isinstance(record.get("quote"), str):
         del found["quote"]
         found |= {name: value for name, value in quote.fields.items() if value != ""}
     if record.get("in_evidence") is False and isinstance(record.get("doc_id"), str):
-        found["doc_id"] = shown(outgoing.cut_copies(record["doc_id"]))
+        found["doc_id"] = mask_snippet(outgoing.cut_copies(record["doc_id"]))
     return found
 
 

@@ -1,6 +1,6 @@
 """Print reports, calibrations, comparisons, outcomes and chunks on a terminal.
 
-Texts from gold sets and corpora go through `quoted` or `shown`; rich markup in them is never read.
+Texts of strangers go through `quoted` or `mask_snippet`; rich markup in them is never read.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from rag_eval.core.report import (
     TrustFilter,
 )
 from rag_eval.core.types import FIXES, Answer, snippet
-from rag_eval.corpus.masking import shown, shown_address
+from rag_eval.corpus.masking import mask_shown_address, mask_snippet
 from rag_eval.reporting.exports import latex_table, write_csv
 from rag_eval.reporting.metrics_report import Outgoing
 from rag_eval.uncertainty.comparing import Comparison, Measure, PredictionPowered, powered_figure
@@ -828,7 +828,7 @@ _MAX_EVIDENCE, _MAX_ANSWER_CHARS = 10, 2000
 
 def _link(address: str | None) -> str:
     """Where the source can be opened, for the end of the line that names it."""
-    return f"  {quoted(shown_address(address), _MAX_ANSWER_CHARS)}" if address else ""
+    return f"  {quoted(mask_shown_address(address), _MAX_ANSWER_CHARS)}" if address else ""
 
 
 def _citation_lines(found: Explanation, outgoing: Outgoing) -> list[str]:
@@ -1107,7 +1107,7 @@ def _moment(at: str | None) -> str:
 def _missed_content(row: Mapping[Any, Any]) -> str:
     """Write what was missed and what somebody noted."""
     return "; ".join(
-        shown(row[name], _MAX_CELL) for name in ("missed_content", "note") if row[name]
+        mask_snippet(row[name], _MAX_CELL) for name in ("missed_content", "note") if row[name]
     )
 
 
@@ -1123,8 +1123,8 @@ def show_outcomes(console: "Console", frame: pd.DataFrame, limit: int) -> None:
             [
                 _moment(row["at"]),
                 row["outcome_id"][:_SHORT_ID],
-                shown(row["query_id"], _SHORT_CELL),
-                shown(row["strategy"], _SHORT_CELL),
+                mask_snippet(row["query_id"], _SHORT_CELL),
+                mask_snippet(row["strategy"], _SHORT_CELL),
                 f"{row['target']}@{row['k']}",
                 {1.0: "missed", 0.0: "hit"}.get(row["missed"], words),
                 f"{row['gold_source']} ({_share(row['inclusion_probability'])})",
@@ -1154,8 +1154,8 @@ def show_claims(console: "Console", rows: Sequence[Mapping[str, Any]], limit: in
         [
             _moment(row["at"]),
             row["claim_id"][:_SHORT_ID],
-            shown(row["query"], _MAX_CELL),
-            shown(row["strategy"], _MAX_CELL),
+            mask_snippet(row["query"], _MAX_CELL),
+            mask_snippet(row["strategy"], _MAX_CELL),
             str(len(row["retrieved"])),
             str(row["k"]),
             _share(row["miss_rate"]),
@@ -1188,7 +1188,12 @@ def show_draws(
     """Print every draw, with how many of its claims were judged."""
     rows = [
         [
-            *(_moment(row["at"]), row["draw_id"], shown(row["strategy"], _MAX_CELL), row["target"]),
+            *(
+                _moment(row["at"]),
+                row["draw_id"],
+                mask_snippet(row["strategy"], _MAX_CELL),
+                row["target"],
+            ),
             *(f"{row['n']:,}", f"{row['population']:,}", str(row["depth"]), str(row["seed"])),
             f"{judged.get(row['draw_id'], 0)}/{row['n']}",
         ]
@@ -1207,8 +1212,8 @@ def show_feedback(console: "Console", frame: pd.DataFrame, limit: int) -> None:
     """Print claims whose users said something and that nobody has audited."""
     rows = [
         [
-            *(_moment(row["at"]), row["claim_id"], shown(row["query_id"], _MAX_CELL)),
-            shown(row["strategy"], _MAX_CELL),
+            *(_moment(row["at"]), row["claim_id"], mask_snippet(row["query_id"], _MAX_CELL)),
+            mask_snippet(row["strategy"], _MAX_CELL),
             row["feedback"].replace("_", " "),
             _missed_content(row),
         ]
@@ -1272,7 +1277,7 @@ def show_chunk(console: "Console", facts: Mapping[str, Any]) -> None:
             f"document  {quoted(facts['doc_id'], _MAX_ID)} at {quoted(facts['rev'], _MAX_ID)}, "
             f"characters {facts['start']} to {facts['end']}"
         ),
-        f"link      {quoted(shown_address(facts['source_url']), _MAX_ID)}",
+        f"link      {quoted(mask_shown_address(facts['source_url']), _MAX_ID)}",
         f"trust     {trust}",
     ]
     for name, factor in facts["factors"].items():
@@ -1282,11 +1287,11 @@ def show_chunk(console: "Console", facts: Mapping[str, Any]) -> None:
         place = f" at characters {finding['start']} to {finding['end']}"
         lines.append(
             f"{finding['severity']:<9} {finding['check']}.{quoted(finding['rule'])}"
-            f"{place if finding['start'] >= 0 else ''}: {shown(finding['detail'])}"
+            f"{place if finding['start'] >= 0 else ''}: {mask_snippet(finding['detail'])}"
         )
     lines += [
         f"{decision.action:<9} {decision.at:%Y-%m-%d %H:%M} by {quoted(decision.who, _MAX_ID)}: "
         f"{quoted(decision.why, 400)}"
         for decision in facts["decisions"]
     ]
-    print_lines(console, [*lines, f"text      {shown(facts['text'])}"])
+    print_lines(console, [*lines, f"text      {mask_snippet(facts['text'])}"])

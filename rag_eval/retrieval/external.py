@@ -28,7 +28,7 @@ from pydantic import (
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.settings import ExternalLimits, Settings
 from rag_eval.core.types import Offsets, RetrievalOptions
-from rag_eval.corpus.masking import shown
+from rag_eval.corpus.masking import mask_snippet
 from rag_eval.retrieval.kinds.external import External
 from rag_eval.storage.hashing import digest
 
@@ -67,7 +67,7 @@ class QueryError(Exception):
     @property
     def failure(self) -> "Failure":
         """The failure as it is counted, masked: its message may repeat a source."""
-        return Failure(self.code, shown(f"{self.code}: {self}"))
+        return Failure(self.code, mask_snippet(f"{self.code}: {self}"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

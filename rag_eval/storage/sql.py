@@ -125,7 +125,7 @@ def _json_text(value: Any) -> str | None:
     return cleaned(text)
 
 
-def _kept(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
+def _convert_values(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
     """Convert one column's values to the form that every database keeps."""
     if kind == "json":
         return [_json_text(value) for value in values]
@@ -150,7 +150,9 @@ def batches(table: TableSpec, rows: Iterable[Row]) -> Iterator[list[tuple[Any, .
     while batch := list(itertools.islice(left, BATCH)):
         # zip raises ValueError if a row is too short or too long
         columns = zip(table.columns, zip(*batch, strict=True), strict=True)
-        yield list(zip(*(_kept(column.kind, values) for column, values in columns), strict=True))
+        yield list(
+            zip(*(_convert_values(column.kind, values) for column, values in columns), strict=True)
+        )
 
 
 # ---- The store and its connections

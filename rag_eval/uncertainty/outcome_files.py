@@ -32,7 +32,7 @@ from rag_eval.core.types import (
     Claim,
     OutcomeOutcomes,
 )
-from rag_eval.corpus.masking import mask, shown
+from rag_eval.corpus.masking import mask, mask_snippet
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.audits import AuditStore, ClaimStore, Drawn, KnownClaim
@@ -439,7 +439,7 @@ def correct_outcome(
         "missed": missed,
         "missed_content": old.missed_content if missed else None,
         "agent_success": old.agent_success if agent_success is None else agent_success,
-        "note": shown(note, MAX_NOTE) if note else "",
+        "note": mask_snippet(note, MAX_NOTE) if note else "",
         "at": now,
         "supersedes": old.outcome_id,
         "outcome_id": outcome_id_of(
@@ -447,7 +447,7 @@ def correct_outcome(
         ),
     }
     if missed_content:
-        changes["missed_content"] = shown(missed_content)
+        changes["missed_content"] = mask_snippet(missed_content)
     source = Source(now, ProblemList())
     return _require(source, source.read(OutcomeOutcomes, {**dict(old), **changes}, None))
 
@@ -495,8 +495,8 @@ def _make_outcome(
         "outcome_id": outcome_id_of(
             claim_id, line.target, line.k, line.gold_source, line.supersedes
         ),
-        "missed_content": shown(line.missed_content or "") or None,
-        "note": shown(line.note, MAX_NOTE),
+        "missed_content": mask_snippet(line.missed_content or "") or None,
+        "note": mask_snippet(line.note, MAX_NOTE),
         "at": line.at or source.now,
     }
     return source.read(OutcomeOutcomes, fields, number)

@@ -47,7 +47,7 @@ from rag_eval.core.types import (
     OutcomeOutcomes,
     Shown,
 )
-from rag_eval.corpus.masking import shown
+from rag_eval.corpus.masking import mask_snippet
 from rag_eval.pipeline.history import (
     RUN_ID,
     KeptRun,
@@ -272,7 +272,7 @@ def _make_outcome(request: FeedbackRequest, claim: Mapping[str, Any]) -> Outcome
             calibrator=claim["calibrator"] or None,
         ),
         feedback=request.feedback,
-        note=shown(request.note, MAX_NOTE) if request.note.strip() else "",
+        note=mask_snippet(request.note, MAX_NOTE) if request.note.strip() else "",
         at=dt.datetime.now(dt.UTC),
     )
 

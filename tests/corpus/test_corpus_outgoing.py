@@ -12,12 +12,12 @@ from rag_eval.corpus.masking import (
     covered_with,
     labelled_values,
     mask,
+    mask_shown_address,
+    mask_snippet,
     masked_text,
     masked_tree,
     masked_values,
     masked_with,
-    shown,
-    shown_address,
 )
 
 EMAIL = "jane.doe@" + "example.org"
@@ -55,10 +55,12 @@ def test_what_does_not_show_itself_is_written_out(character):
 
 def test_a_value_is_masked_before_the_text_is_cut():
     for start in range(180, 200):
-        line = shown("x" * (start - 1) + " " + EMAIL)
+        line = mask_snippet("x" * (start - 1) + " " + EMAIL)
         assert 198 <= len(line) <= 200  # no blank before the ellipsis
         assert "jane" not in line
-    assert shown(" " * 50_000 + EMAIL) == ""  # text far beyond the examined part is also hidden
+    assert (
+        mask_snippet(" " * 50_000 + EMAIL) == ""
+    )  # text far beyond the examined part is also hidden
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_a_value_is_masked_before_the_text_is_cut():
     ],
 )
 def test_addresses(place):
-    line = shown_address(place)
+    line = mask_shown_address(place)
     assert ("example.org" in line) == ("example.org" in place)
     assert "jane" not in line
     assert "4915112345678" not in line
@@ -114,7 +116,7 @@ def test_a_value_behind_percent_signs_is_masked_where_it_stands(encoded):
     assert encoded not in masked
     assert masked.startswith("100 % of it: see https://example.org/a%20b?to=[")
     assert masked.endswith("&x=%41 and go")
-    assert FILL in shown(text)
+    assert FILL in mask_snippet(text)
     assert masked_tree([text]) == [masked]
 
 

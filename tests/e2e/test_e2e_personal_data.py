@@ -21,7 +21,7 @@ from personal_data import (
 from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
-from rag_eval.corpus.masking import FILL, mask, shown_address
+from rag_eval.corpus.masking import FILL, mask, mask_shown_address
 from rag_eval.pipeline.answers import answer_line_schema
 from rag_eval.pipeline.run import live_index, validate_file
 
@@ -213,7 +213,7 @@ def test_a_retriever_that_masks_nothing_leaks_nothing(project, personal):
     assert all("…" in row["text"] for row in long)
     assert any(FILL in row["text"] for row in answers)
     assert {cited["source_url"] for row in answers for cited in row["citations"]} & {
-        shown_address(address(n)) for n in range(N_EACH)
+        mask_shown_address(address(n)) for n in range(N_EACH)
     }
     assert "https://example.org/" in printed  # the link stands beside the shown text
     units = [text for name, text in outputs(*project.home.glob("artifacts/run/*/units.parquet"))]

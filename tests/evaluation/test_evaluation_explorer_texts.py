@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rag_eval.corpus.masking import shown, shown_address
+from rag_eval.corpus.masking import mask_shown_address, mask_snippet
 from rag_eval.pipeline.explorer import address, line, marked, nullable, packed, rounded, unpacked
 from rag_eval.reporting.html.elements import visible
 
@@ -27,7 +27,7 @@ WORDS = st.text(st.sampled_from("abc de\nf ü"), max_size=900)
 @example("x " * 300, 200)
 @example("a" * 1_000_000, 200)
 def test_a_line_is_the_masked_snippet_with_everything_visible(text, limit):
-    assert line(text, limit) == visible(shown(text, limit))
+    assert line(text, limit) == visible(mask_snippet(text, limit))
     assert len(line(text, limit)) <= limit
 
 
@@ -40,7 +40,7 @@ def test_an_address_is_masked_and_followed_only_as_it_stands(path, start):
     source, link = address(start + path)
     assert visible(source) == source
     assert len(source) <= 500
-    if shown_address(start + path) != start + path:
+    if mask_shown_address(start + path) != start + path:
         assert link == ""
     assert link in {"", start + path}
     assert link == "" or link.startswith("https://example.org/")
