@@ -15,11 +15,10 @@ from rag_eval.gates.verdict import required_failures
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.measures import HEADLINE, Runs, list_measures
 from rag_eval.pipeline.retrieval import IndexOpener
-from rag_eval.pipeline.runner import Result, Table, Work, count_undefined, json_part
+from rag_eval.pipeline.runner import Result, Table, Work, json_part
 from rag_eval.reporting.metrics_report import REPORT_FILE
 from rag_eval.reporting.mlflow import record
 from rag_eval.storage.artifacts import Artifact, atomic_path
-from rag_eval.storage.hashing import digest
 from rag_eval.storage.secrets import without_secrets
 
 
@@ -71,30 +70,6 @@ def report_of(evaluation: Evaluation) -> Report:
         return Report.model_validate_json(path.read_bytes(), strict=True)
 
     return evaluation.once("report", read)
-
-
-def calibrated_miss_rates(work: Work, **_: Result | None) -> Bridged:
-    """Compare observed and claimed miss rates."""
-    from rag_eval.pipeline.miss_rates import calibrated_miss_rates as stage
-
-    found = stage(runs_of(work.evaluation))
-    part = found["uncertainty"]
-    target = part["target"]
-    rows = [
-        {"strategy": name, "status": entry["status"], "stated": entry["stated"]["value"]}
-        | entry["observed"][target]
-        for name, entry in part["strategies"].items()
-    ]
-    columns = ("strategy", "status", "value", "ci_low", "ci_high", "n_scored", "stated")
-    comparison = found["calibration"]["comparison"] or {}
-    differences = [{**row, **row["delta"]} for row in comparison.get("differences", ())]
-    return _bridged(
-        digest(rows),
-        target=f"{target}@{part['k']}",
-        observed=Table(columns, rows),
-        n_undefined=count_undefined(rows, "value"),
-        differences=Table(("a", "b", "measure", "value", "low", "high", "p_holm"), differences),
-    )
 
 
 def retrieval_metrics_report(work: Work, **_: Result | None) -> Bridged:

@@ -375,6 +375,13 @@ class ScoredRuns:
         return self._scores[name]
 
 
+def open_runs(evaluation: Evaluation) -> ScoredRuns:
+    """Score the runs of an evaluation outside of a stage."""
+    runner = evaluation.runner
+    runs = {name: runner.get(StrategyRun, name) for name in runner.strategies}
+    return score_runs(evaluation.config, runner.get(GoldVariants), runner.get(AdmittedChunks), runs)
+
+
 _scored: "weakref.WeakKeyDictionary[GoldVariants, ScoredRuns]" = weakref.WeakKeyDictionary()
 
 

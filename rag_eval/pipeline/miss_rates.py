@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -28,7 +29,7 @@ from rag_eval.core.types import (
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate, clustered_interval, within_query
-from rag_eval.pipeline.answers import AnswerSet, find_answered, has_answers
+from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet
 from rag_eval.pipeline.calibration import MissRateCalibration, RetrievalOutcomes
 from rag_eval.pipeline.claims import (
     MissRateClaims,
@@ -40,9 +41,18 @@ from rag_eval.pipeline.claims import (
 )
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.measures import BOOTSTRAP_SEED, Runs, interval_of, number, score_strategy
-from rag_eval.pipeline.retrieval import CorpusIndex, IndexOpener
-from rag_eval.storage.artifacts import Artifact, home_lock
+from rag_eval.pipeline.measures import (
+    BOOTSTRAP_SEED,
+    ScoredRuns,
+    interval_of,
+    number,
+    open_runs,
+    score_runs,
+    score_strategy,
+)
+from rag_eval.pipeline.retrieval import CorpusIndex, StrategyRun
+from rag_eval.pipeline.runner import Result, Table, Work, count_undefined, file_part, json_part
+from rag_eval.storage.artifacts import home_lock
 from rag_eval.uncertainty.audits import AuditStore
 from rag_eval.uncertainty.comparing import Audited, Comparison, Misses, compare
 from rag_eval.uncertainty.confidence import (
@@ -60,6 +70,7 @@ from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows
 Record = dict[str, Any]
 """A part of the report."""
 T = TypeVar("T")
+UNCERTAIN_FILE: Final = "uncertain-retrievals.jsonl"
 
 # ---- Confidence of each answer: its groundedness, discounted by the miss rate of its retrieval.
 
@@ -99,18 +110,27 @@ class AnswerWorth:
         The runs of all strategies with the gold.
     claims, outcomes
         The claimed miss rates, and the observed misses.
+    answers, measures
+        The answers and their measures; None without configured answers.
     """
 
-    def __init__(self, runs: Runs, claims: MissRateClaims, outcomes: RetrievalOutcomes) -> None:
+    def __init__(
+        self,
+        runs: ScoredRuns,
+        claims: MissRateClaims,
+        outcomes: RetrievalOutcomes,
+        answers: AnswerSet | None,
+        measures: AnswerMeasures | None,
+    ) -> None:
         self._runs, self._claims, self._outcomes = runs, claims, outcomes
-        self._answered = find_answered(runs.evaluation)
-        self.strategy = self._answered.answers.about.strategy if self._answered else ""
+        self._answers, self._measures = answers, measures
+        self.strategy = answers.about.strategy if answers else ""
         """The strategy that gives the evidence of the answers; empty without answers."""
 
     @functools.cached_property
     def _per_question(self) -> pd.DataFrame:
-        assert self._answered is not None
-        return self._answered.measures.per_question.set_index("query_id")
+        assert self._measures is not None
+        return self._measures.per_question.set_index("query_id")
 
     @functools.cached_property
     def _first_claims(self) -> dict[str, Record]:
@@ -120,11 +140,11 @@ class AnswerWorth:
     @functools.cached_property
     def by_query(self) -> dict[str, dict[str, Confidence]]:
         """Compute the confidence values of every answer by query id; empty without answers."""
-        if self._answered is None:
+        if self._answers is None:
             return {}
         by, right, found = self._claims.speakers[self.strategy], self._right_of_others(), {}
         grounded = self._per_question["groundedness"]
-        for answer in self._answered.answers.read():
+        for answer in self._answers.read():
             answered = answer.outcome == "answered"
             if answer.mode == "deterministic":
                 value = grounded[answer.query_id]
@@ -182,7 +202,7 @@ class AnswerWorth:
     @functools.cached_property
     def _over_misses(self) -> pd.DataFrame | None:
         """Collect right (0 or 1) and group of answers over missed retrievals; None if too few."""
-        if self._answered is None:
+        if self._answers is None:
             return None
         judged = self._outcomes.judged_of(self.strategy)
         first = {row["claim_id"] for row in self._first_claims.values()}
@@ -238,7 +258,7 @@ def leave_groups_out(seen: pd.DataFrame, share: Callable[[pd.DataFrame], T]) -> 
     return {group: found[kind] for group, kind in kind_of.items()}
 
 
-def _original(claims: pd.DataFrame, runs: Runs, name: str) -> pd.DataFrame:
+def _original(claims: pd.DataFrame, runs: ScoredRuns, name: str) -> pd.DataFrame:
     """Select the claims of the original wordings under the first seed."""
     is_first = claims["seed"] == runs.first_seed(name)
     return claims[(claims["paraphrase_id"] == ORIGINAL) & is_first]
@@ -247,11 +267,12 @@ def _original(claims: pd.DataFrame, runs: Runs, name: str) -> pd.DataFrame:
 # ---- Retrievable share of the corpus: counted from the index, not estimated.
 
 
-def measure_coverage(runs: Runs) -> Record:
+def _measure_coverage(
+    corpus: CorpusSnapshot, chunks: CorpusChunks, admitted: AdmittedChunks, index: CorpusIndex
+) -> Record:
     """Count the shares of documents indexed, of text in chunks, and of chunks with vectors."""
-    get = runs.evaluation.runner.get
-    documents, cut = get(CorpusSnapshot).documents, get(CorpusChunks).about.n_chunks
-    kept = get(AdmittedChunks).artifact.frame("chunks", ["doc_id", "start", "end"])
+    documents, cut = corpus.documents, chunks.about.n_chunks
+    kept = admitted.artifact.frame("chunks", ["doc_id", "start", "end"])
     length = int(documents["text"].str.len().sum())
     found: Record = {
         "documents_indexed": _count_share(
@@ -270,7 +291,7 @@ def measure_coverage(runs: Runs) -> Record:
             len(kept),
             "chunks whose vectors stand in the store",
         )
-        for model, entry in sorted(get(CorpusIndex).changes.vectors.items())
+        for model, entry in sorted(index.changes.vectors.items())
     }
     return found
 
@@ -299,41 +320,91 @@ NOT_EARNED = (
 )
 
 
-def calibrated_miss_rates(runs: Runs) -> Record:
-    """Build the parts `uncertainty` and `calibration` of the report."""
-    return runs.evaluation.once("calibrated miss rates", lambda: _calibrated_miss_rates(runs))
+class CalibratedMissRates(Result):
+    """The parts `uncertainty` and `calibration` of the report, and a file with every retrieval."""
+
+    uncertainty: Record = json_part()
+    calibration: Record = json_part()
+    lines: bytes | Path = file_part(UNCERTAIN_FILE)
 
 
-def _calibrated_miss_rates(runs: Runs) -> Record:
-    spec, get = runs.config.uncertainty, runs.evaluation.runner.get
-    claims, outcomes = get(MissRateClaims), get(RetrievalOutcomes)
-    calibration = get(MissRateCalibration)
-    strategies = {
-        name: _describe_strategy(runs, name, claims, outcomes)
-        | {"outcomes": dataclasses.asdict(outcomes.strategies[name])}
-        for name in runs.names
-    }
+def compare_miss_rates(
+    work: Work,
+    *,
+    miss_rate_calibration: MissRateCalibration,
+    retrieval_outcomes: RetrievalOutcomes,
+    miss_rate_claims: MissRateClaims,
+    retrieval_signals: RetrievalSignals,
+    runs: dict[str, StrategyRun],
+    gold_variants: GoldVariants,
+    corpus_snapshot: CorpusSnapshot,
+    corpus_chunks: CorpusChunks,
+    admitted_chunks: AdmittedChunks,
+    corpus_index: CorpusIndex,
+    answers: AnswerSet | None,
+    answer_measures: AnswerMeasures | None,
+) -> CalibratedMissRates:
+    """Compare claimed and observed miss rates, and write a line for every retrieval."""
+    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
+    spec, claims, outcomes = work.config.uncertainty, miss_rate_claims, retrieval_outcomes
+    coverage = _measure_coverage(corpus_snapshot, corpus_chunks, admitted_chunks, corpus_index)
+    worth = AnswerWorth(scored, claims, outcomes, answers, answer_measures)
     about = {"target": spec.target, "k": spec.k}
     uncertainty = {
         **about,
-        "level": runs.config.level,
+        "level": work.config.level,
         "gold_source": outcomes.gold_source,
-        "strategies": strategies,
-        "corpus_coverage": measure_coverage(runs),
-        "answers": AnswerWorth(runs, claims, outcomes).summarize(),
+        "strategies": {
+            name: _describe_strategy(scored, name, claims, outcomes)
+            | {"outcomes": dataclasses.asdict(outcomes.strategies[name])}
+            for name in scored.names
+        },
+        "corpus_coverage": coverage,
+        "answers": worth.summarize(),
         "iterative": {
-            name: _account_for_rounds(runs, name)
-            for name in runs.names
-            if runs.spec(name).base_name is not None
+            name: _account_for_rounds(scored, name)
+            for name in scored.names
+            if scored.spec(name).base_name is not None
         },
     }
-    part = {**about, "strategies": calibration.strategies}
-    part |= _compare_all(runs, claims, calibration)
-    return {"uncertainty": uncertainty, "calibration": part}
+    part = {**about, "strategies": miss_rate_calibration.strategies}
+    part |= _compare_all(scored, claims, miss_rate_calibration)
+    made_from = (claims, retrieval_signals, outcomes, gold_variants, admitted_chunks)
+    identity = [*(one.id for one in made_from), *(run.id for run in runs.values())]
+    identity += [one.id for one in (answers, answer_measures) if one is not None]
+    lines = work.keep(
+        "uncertain",
+        identity,
+        lambda: {
+            UNCERTAIN_FILE: _write_lines(work, scored, claims, retrieval_signals, worth, coverage)
+        },
+    )
+    return CalibratedMissRates(
+        uncertainty=uncertainty, calibration=part, lines=lines.path(UNCERTAIN_FILE)
+    )
+
+
+def describe_miss_rates(result: CalibratedMissRates) -> Record:
+    """Show observed and claimed miss rates, and the differences between strategies."""
+    part = result.uncertainty
+    rows = [
+        {"strategy": name, "status": entry["status"], "stated": entry["stated"]["value"]}
+        | entry["observed"][part["target"]]
+        for name, entry in part["strategies"].items()
+    ]
+    columns = ("strategy", "status", "value", "ci_low", "ci_high", "n_scored", "stated")
+    comparison = result.calibration["comparison"] or {}
+    differences = [{**row, **row["delta"]} for row in comparison.get("differences", ())]
+    return {
+        "target": f"{part['target']}@{part['k']}",
+        "observed": Table(columns, rows),
+        "n_undefined": count_undefined(rows, "value"),
+        "differences": Table(("a", "b", "measure", "value", "low", "high", "p_holm"), differences),
+    }
 
 
 def _describe_strategy(
-    runs: Runs, name: str, claims: MissRateClaims, outcomes: RetrievalOutcomes
+    runs: ScoredRuns, name: str, claims: MissRateClaims, outcomes: RetrievalOutcomes
 ) -> Record:
     """Combine the claims of one strategy with the observed misses."""
     gold, of, k = runs.gold, judge_runs(runs, name), runs.config.uncertainty.k
@@ -397,7 +468,7 @@ def _describe_rates(row: Mapping[Any, Any]) -> Record:
 
 
 def _misses(
-    runs: Runs, claims: MissRateClaims, calibration: MissRateCalibration, names: Sequence[str]
+    runs: ScoredRuns, claims: MissRateClaims, calibration: MissRateCalibration, names: Sequence[str]
 ) -> tuple[list[Misses], npt.NDArray[np.bool_]]:
     """Collect misses and predictions of the questions that were judged for every strategy.
 
@@ -424,7 +495,9 @@ def _misses(
     ], common
 
 
-def _compare_all(runs: Runs, claims: MissRateClaims, calibration: MissRateCalibration) -> Record:
+def _compare_all(
+    runs: ScoredRuns, claims: MissRateClaims, calibration: MissRateCalibration
+) -> Record:
     names = [name for name in runs.names if calibration.strategies[name]["validation"] is not None]
     if len(names) < 2:  # noqa: PLR2004 - a pair
         why = f"{len(names)} strategies have outcomes enough; a comparison needs two"
@@ -437,7 +510,7 @@ def _compare_all(runs: Runs, claims: MissRateClaims, calibration: MissRateCalibr
     return {"comparison": compare(misses, groups, seed=BOOTSTRAP_SEED).to_json()}
 
 
-def _account_for_rounds(runs: Runs, name: str) -> Record:
+def _account_for_rounds(runs: ScoredRuns, name: str) -> Record:
     """Describe the rounds of an iterative strategy under the first seed."""
     run, spec = runs.runs[name], Iterative.model_validate(runs.spec(name))
     about, gold, k = run.about.iterative, runs.gold, runs.config.uncertainty.k
@@ -525,7 +598,7 @@ def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> Comparis
             message = f"{quoted(few[0])} cannot be compared: {found[few[0]]['estimator_reason']}"
             accepted = "strategies that are provisional or better"
             raise _refuse("too_few_outcomes", message, few, accepted)
-        runs = Runs(evaluation, IndexOpener(evaluation))
+        runs = open_runs(evaluation)
         claims = evaluation.runner.get(MissRateClaims)
         misses, common = _misses(runs, claims, calibration, names)
         if not common.any():
@@ -604,7 +677,6 @@ def _read_audits(evaluation: Evaluation, store: OutcomeStore, name: str) -> Audi
 
 # ---- `uncertain-retrievals.jsonl`: one line for every retrieval of every strategy.
 
-UNCERTAIN_FILE = "uncertain-retrievals.jsonl"
 SCHEMA_VERSION = 1
 COVERAGE_SIGNAL = "cover_union"
 _shown = functools.lru_cache(maxsize=100_000)(mask_snippet)
@@ -619,44 +691,32 @@ def uncertain_line_schema() -> Record:
     return loaded
 
 
-def uncertain_retrievals(runs: Runs) -> Artifact:
-    """Write the lines. Parts: uncertain-retrievals.jsonl, about (n)."""
-    evaluation, get = runs.evaluation, runs.evaluation.runner.get
-    made = get(AnswerSet) if has_answers(evaluation.config) else None
-    claims, signals = get(MissRateClaims), get(RetrievalSignals)
-    key = evaluation.key(
-        "uncertain",
-        [claims.id, signals.id, get(GoldVariants).id, get(AdmittedChunks).id, runs.keys],
-        None if made is None else made.id,
-        runs.config.uncertainty.k,
-    )
-
-    def lines() -> Iterator[bytes]:
-        title = "Writing uncertain retrievals"
-        worth = AnswerWorth(runs, claims, get(RetrievalOutcomes))
-        coverage = measure_coverage(runs)
-        confidence = {
-            name: part["confidence"] for name, part in coverage.items() if "confidence" in part
-        }
-        with evaluation.progress.step(title, len(runs.names), "strategies") as advance:
-            for name in runs.names:
-                # A line has about 4 KB, so the lines are never all in memory.
-                for line in _Lines(runs, name, claims, signals, worth).write(confidence):
-                    text = json.dumps(line, sort_keys=True, ensure_ascii=True, allow_nan=False)
-                    yield f"{text}\n".encode()
-                advance(1)
-
-    def make() -> Record:
-        return {UNCERTAIN_FILE: lines(), "about": {"n": len(claims.claims)}}
-
-    return evaluation.memo("uncertain", key, make)
+def _write_lines(  # noqa: PLR0917 - the results behind a line
+    work: Work,
+    runs: ScoredRuns,
+    claims: MissRateClaims,
+    signals: RetrievalSignals,
+    worth: AnswerWorth,
+    coverage: Record,
+) -> Iterator[bytes]:
+    confidence = {
+        name: part["confidence"] for name, part in coverage.items() if "confidence" in part
+    }
+    title = "Writing uncertain retrievals"
+    with work.progress.step(title, len(runs.names), "strategies") as advance:
+        for name in runs.names:
+            # A line has about 4 KB, so the lines are never all in memory.
+            for line in _Lines(runs, name, claims, signals, worth).write(confidence):
+                text = json.dumps(line, sort_keys=True, ensure_ascii=True, allow_nan=False)
+                yield f"{text}\n".encode()
+            advance(1)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Lines:
     """Writer of the lines of one strategy."""
 
-    runs: Runs
+    runs: ScoredRuns
     name: str
     claims: MissRateClaims
     signals: RetrievalSignals

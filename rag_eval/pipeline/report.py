@@ -99,11 +99,7 @@ from rag_eval.pipeline.measures import (
     ranking_measures,
     stability_measures,
 )
-from rag_eval.pipeline.miss_rates import (
-    UNCERTAIN_FILE,
-    calibrated_miss_rates,
-    uncertain_retrievals,
-)
+from rag_eval.pipeline.miss_rates import UNCERTAIN_FILE, CalibratedMissRates
 from rag_eval.pipeline.retrieval import CorpusIndex, IndexOpener, RestatedPassages
 from rag_eval.reporting.exports import per_query_csv, trec_qrels, trec_run, write_measures
 from rag_eval.reporting.html.page import Built, build
@@ -719,7 +715,8 @@ def report_parts(opened: IndexOpener, runs: Runs) -> dict[str, Any]:
         gold_set.frame("spans"),
     )
     body["drift"] = drift_part(baseline, fault, taken, to_jsonable_python(body))
-    body |= calibrated_miss_rates(runs)
+    found = evaluation.runner.get(CalibratedMissRates)
+    body |= {"uncertainty": found.uncertainty, "calibration": found.calibration}
     plain = to_jsonable_python(body)
     per_query = with_delta_s(
         ranking_measures(runs).frame("per_query"), stability_measures(runs).frame("per_run")
@@ -757,7 +754,7 @@ def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: 
     exported = (path for path in exports(runs).folder.glob("*.*") if path.suffix in EXPORTED)
     for source in (
         *sorted(exported),
-        uncertain_retrievals(runs).path(UNCERTAIN_FILE),
+        evaluation.runner.get(CalibratedMissRates).artifact.path(UNCERTAIN_FILE),
         *evaluation.runner.get(MissRateCalibration).pictures,
     ):
         with atomic_path(folder / source.name) as partial:

@@ -116,7 +116,7 @@ def json_part(*, volatile: bool = False, default: Any = ...) -> Any:
 
 
 def file_part(name: str, *, default: Any = ...) -> Any:
-    """Declare a part that is a file: bytes, or an iterator of bytes while it is written."""
+    """Declare a part that is a file. A stage may also give its path or an iterator of bytes."""
     return Part("", file=name, optional=default is None)
 
 

@@ -3,7 +3,16 @@
 from typing import Final
 
 from rag_eval.core import config, frames, types
-from rag_eval.pipeline import answers, bridge, calibration, claims, corpus, measures, retrieval
+from rag_eval.pipeline import (
+    answers,
+    bridge,
+    calibration,
+    claims,
+    corpus,
+    measures,
+    miss_rates,
+    retrieval,
+)
 from rag_eval.pipeline.runner import Stage
 
 STAGES: Final = (
@@ -297,12 +306,24 @@ STAGES: Final = (
         "uncertainty",
         "Observed and stated miss rates, paired comparisons, conformal K, and what that makes of"
         " the answers.",
-        bridge.calibrated_miss_rates,
-        bridge.Bridged,
-        inputs=("miss_rate_calibration", "answer_measures", "answers"),
-        kinds=("json",),
+        miss_rates.compare_miss_rates,
+        miss_rates.CalibratedMissRates,
+        inputs=(
+            "miss_rate_calibration",
+            "retrieval_outcomes",
+            "miss_rate_claims",
+            "retrieval_signals",
+            "runs",
+            "gold_variants",
+            "corpus_snapshot",
+            "corpus_chunks",
+            "admitted_chunks",
+            "corpus_index",
+            "answers",
+            "answer_measures",
+        ),
         live=True,
-        describe=bridge.describe,
+        describe=miss_rates.describe_miss_rates,
     ),
     Stage(
         "retrieval_metrics_report",

@@ -11,7 +11,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.pipeline import retrieval
 from rag_eval.pipeline.bridge import Bridged
 from rag_eval.pipeline.evaluation import open_gold_set
-from rag_eval.pipeline.runner import Part, check_graph
+from rag_eval.pipeline.runner import Part, Work, check_graph
 from rag_eval.pipeline.stages import STAGES
 from rag_eval.storage.artifacts import Artifact
 
@@ -62,7 +62,7 @@ def trace(tmp_path, monkeypatch):
     """Trace reads of the home; Chroma and pathlib's tests of files raise no event."""
     found = Trace(tmp_path / "home")
     read, stat, chroma = Artifact._readable, Path.stat, retrieval.chroma_store
-    part_of = Part.__get__
+    part_of, keep = Part.__get__, Work.keep
 
     # parts are read from files, or from the result that holds them by then
     def readable(self, name):
@@ -84,6 +84,13 @@ def trace(tmp_path, monkeypatch):
         found.note_path(settings.home / "chroma")
         return chroma(settings)
 
+    # a part that is stored already must not hide what its maker reads
+    def kept(self, kind, identity, make):
+        if found.is_on:
+            return self.evaluation.store.put(kind, make())
+        return keep(self, kind, identity, make)
+
+    monkeypatch.setattr(Work, "keep", kept)
     monkeypatch.setattr(Artifact, "_readable", readable)
     monkeypatch.setattr(Part, "__get__", got)
     monkeypatch.setattr(Path, "stat", stated)
