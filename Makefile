@@ -6,17 +6,19 @@ STAMP := $(VENV)/.installed
 
 INTEGRATIONS := .venv-integrations
 BROWSER := tests/browser/node_modules
+# Two workers share two cores, so one thread each. The first worker that is idle takes tests of the other.
+TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: run test test-all test-integrations check faults bench fit ui install lock docs clean help
 
 run: install  ## set up, then the nightly evaluation of the bundled gold sets
 	@$(BIN)/rag-eval run
 
-test: install  ## the test suite, under ten minutes on two cores
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+test: install  ## the test suite, under four minutes on two cores
+	@$(TESTS)
 
 test-all: install test-integrations $(BROWSER)/.installed  ## the long suites too: statistics, servers, kills, browsers, the frameworks of the field
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow"
+	@$(TESTS) -m slow
 
 test-integrations: $(INTEGRATIONS)/.installed  ## citations from real LangChain, LlamaIndex and Semantic Kernel objects, in an environment of their own
 	@PYTHONPATH=. RAG_EVAL_REQUIRE_INTEGRATIONS=1 $(INTEGRATIONS)/bin/python -m pytest -c /dev/null --rootdir tests/citations --noconftest -p no:cacheprovider -q tests/citations/test_citations_projections.py

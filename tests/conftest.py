@@ -1,6 +1,7 @@
 """Fixtures that every suite may ask for."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = "RAG_EVAL_HTML_REPORT"
 os.environ.setdefault(PAGES, "false")
 """A page costs more time than the rest of a tiny run, so only tests with `pages` write it."""
+MEMORY, ENOUGH = Path("/dev/shm"), 8e9  # noqa: S108 - pytest makes its own private folder there
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH:
+    # A run flushes some 500 files and transactions to disk, which costs seconds on a busy disk.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
