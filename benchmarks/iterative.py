@@ -280,7 +280,7 @@ def measure(case: Case) -> None:
         for part, mask in halves.items():
             accounts = harm(
                 done.rounds,
-                done.steps,
+                done.frame(),
                 lambda rows, mask=mask: np.where(mask, case.recall(rows, every), np.nan),
                 case.groups,
             )

@@ -6,6 +6,7 @@ groups. The public data is read from RAG_EVAL_TEST_DATA.
 """
 
 import argparse
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -189,7 +190,7 @@ def conformal() -> None:
                 "method": result.method,
                 "level": result.level,
                 "k": [part.k for part in result.bins] or result.k,
-                "coverage": result.coverage._asdict(),
+                "coverage": dataclasses.asdict(result.coverage),
                 "riskiest_third": None if result.riskiest is None else result.riskiest.value,
                 "unattainable": result.share_unattainable,
                 "within_depth_riskiest_third": float(np.isfinite(riskiest).mean()),

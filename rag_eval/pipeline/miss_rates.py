@@ -64,7 +64,7 @@ from rag_eval.uncertainty.confidence import (
     retrieval_confidence,
 )
 from rag_eval.uncertainty.gaps import Gap
-from rag_eval.uncertainty.iterative import Iterative, harm, steps_of
+from rag_eval.uncertainty.iterative import Iterative, harm
 from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows
 
 Record = dict[str, Any]
@@ -527,7 +527,7 @@ def _account_for_rounds(runs: ScoredRuns, name: str) -> Record:
         return number(float(np.nanmean(values))) if np.isfinite(values).any() else None
 
     group = gold.groups[gold.query_of].astype(np.int64)
-    found = harm(rounds, steps_of(run.expansions), recall, group, seed=BOOTSTRAP_SEED)
+    found = harm(rounds, run.expansions, recall, group, seed=BOOTSTRAP_SEED)
     accounts = [account.as_json() for account in found]
     return {
         "base": spec.base,

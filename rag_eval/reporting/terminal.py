@@ -1056,14 +1056,14 @@ def differences_table(comparison: Comparison) -> "Table":
 def write_comparison_csv(path: Path, comparison: Comparison) -> None:
     """Write every figure and difference, one a row; `b` is empty for figures of one strategy."""
     rows = [
-        {"a": entry.name, "measure": measure, **figure._asdict()}
+        {"a": entry.name, "measure": measure, **dataclasses.asdict(figure)}
         | ({name: getattr(powered, name) for name in _POWERED_FIELDS} if powered else {})
         | {"reason": entry.powered_reason if measure == "powered" else ""}
         for entry in comparison.strategies
         for measure, figure, powered in _figures_of(entry)
     ]
     rows += [
-        {"a": row.a, "b": row.b, "measure": row.measure, **row.delta._asdict()}
+        {"a": row.a, "b": row.b, "measure": row.measure, **dataclasses.asdict(row.delta)}
         | {name: getattr(row, name) for name in _TESTED}
         | ({name: getattr(row.powered, name) for name in _POWERED_FIELDS} if row.powered else {})
         | {"reason": row.powered_reason}

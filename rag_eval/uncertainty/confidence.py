@@ -23,22 +23,9 @@ from rag_eval.core.types import (
 class MissRate:
     """The stated probability that a retrieval missed, with its status, target, K and gold source.
 
-    Parameters
-    ----------
-    value
-        Probability in [0, 1]; None if there is no estimate.
-    ci_low, ci_high
-        95 % interval; None if it is unknown.
-    status, target, k
-        Status of the figure, and the target and K that it describes.
-    gold_source
-        Sources of the outcomes behind the figure; None if there are no outcomes.
-    calibrator
-        Id of the calibrator, of the prior, or `heuristic_v0`.
-    n_outcomes
-        Number of outcomes that the calibrator was fitted on.
-    measured_at
-        Time of the fit; None if nothing was fitted.
+    `value` is None if there is no estimate, the interval if it is unknown, `gold_source` if there
+    are no outcomes, `measured_at` if nothing was fitted. `calibrator` is the id of the calibrator
+    or of the prior, or `heuristic_v0`. It was fitted on `n_outcomes`.
     """
 
     value: float | None
@@ -52,52 +39,38 @@ class MissRate:
     n_outcomes: int = 0
     measured_at: dt.datetime | None = None
 
-    @property
-    def discounts(self) -> bool:
-        """Whether the status permits to discount an answer's confidence by this miss rate."""
-        return self.value is not None and self.status in DISCOUNTING
-
 
 def retrieval_confidence(miss: MissRate) -> Confidence:
     """Compute 1 - miss rate and name the evidence for the hit rate as its input."""
     if miss.value is None:
         return Absent(reason="insufficient_data")
+    hit = 1 - miss.value
     return Derived(
-        value=1 - miss.value,
-        formula="1 - miss_rate",
-        inputs={"hit_rate": _behind(miss, miss.value)},
+        value=hit, formula="1 - miss_rate", inputs={"hit_rate": _describe_evidence(miss, hit)}
     )
 
 
-def _behind(miss: MissRate, value: float) -> Confidence:
+def _describe_evidence(miss: MissRate, hit: float) -> Confidence:
     if miss.status in {"uncalibrated", "stale"}:
         return Absent(reason="uncalibrated")
+    counted = f"{miss.n_outcomes} outcomes, {miss.status}"
     if miss.ci_low is None or miss.ci_high is None:
-        return Bounded(
-            low=0.0,
-            high=1.0,
-            basis=(
-                f"{miss.n_outcomes} outcomes, {miss.status}, other wordings of the question among "
-                "them; no interval is known"
-            ),
-            citation=miss.calibrator,
-        )
-    low, high = min(1 - miss.ci_high, 1 - value), max(1 - miss.ci_low, 1 - value)
+        others = "other wordings of the question among them; no interval is known"
+        basis = f"{counted}, {others}"
+        return Bounded(low=0.0, high=1.0, basis=basis, citation=miss.calibrator)
+    low, high = min(1 - miss.ci_high, hit), max(1 - miss.ci_low, hit)
     if miss.status == "measured" and miss.measured_at is not None:
         return Measured(
-            value=1 - value,
+            value=hit,
             dataset=f"outcomes ({miss.gold_source}) of {miss.target}@{miss.k}",
             n=miss.n_outcomes,
             ci_low=low,
             ci_high=high,
             measured_at=miss.measured_at,
         )
-    basis = (
-        "shipped prior coefficients, no outcomes of this strategy"
-        if miss.status == "prior"
-        else f"{miss.n_outcomes} outcomes, {miss.status}"
-    )
-    return Bounded(low=low, high=high, basis=basis, citation=miss.calibrator)
+    if miss.status == "prior":
+        counted = "shipped prior coefficients, no outcomes of this strategy"
+    return Bounded(low=low, high=high, basis=counted, citation=miss.calibrator)
 
 
 def groundedness_confidence(groundedness: float | None) -> Confidence:
@@ -115,23 +88,16 @@ def groundedness_confidence(groundedness: float | None) -> Confidence:
             "mean over sentences"
         ),
     )
-    return Derived(
-        value=groundedness,
-        formula="mean groundedness of the answer's sentences",
-        inputs={"groundedness": counted},
-    )
+    formula = "mean groundedness of the answer's sentences"
+    return Derived(value=groundedness, formula=formula, inputs={"groundedness": counted})
 
 
 def reported_confidence(reported: float | None, system: str) -> Confidence:
     """Give the synthesis confidence that a model or recorded system reported; absent without it."""
     if reported is None:
         return Absent(reason="insufficient_data")
-    stated = Bounded(
-        low=0.0,
-        high=reported,
-        basis="reported by the system that answered, not checked here",
-        citation=system,
-    )
+    basis = "reported by the system that answered, not checked here"
+    stated = Bounded(low=0.0, high=reported, basis=basis, citation=system)
     return Derived(value=reported, formula="as reported by the system", inputs={"reported": stated})
 
 
@@ -141,11 +107,10 @@ def final_confidence(synthesis: Confidence, miss: MissRate) -> Derived:
     Act on `calibrated_confidence` instead: this figure also exists for uncalibrated miss rates.
     """
     retrieval = retrieval_confidence(miss)
-    inputs = {"synthesis_confidence": synthesis, "retrieval_confidence": retrieval}
     return Derived(
         value=effective(synthesis) * effective(retrieval),
         formula="synthesis_confidence * (1 - miss_rate)",
-        inputs=inputs,
+        inputs={"synthesis_confidence": synthesis, "retrieval_confidence": retrieval},
     )
 
 
@@ -154,32 +119,20 @@ def calibrated_confidence(
 ) -> Confidence:
     """Compute the confidence to act on; it is absent until the miss rate is at least provisional.
 
-    Parameters
-    ----------
-    synthesis
-        Confidence in the answer given its evidence.
-    miss
-        The miss rate of the retrieval.
-    right_when_missed
-        c0, the measured share of right answers among questions whose retrieval missed. With it the
-        confidence is c (1 - m) + c0 m, where c is `synthesis` and m the miss rate.
+    `right_when_missed` is c0, the measured share of right answers among questions whose retrieval
+    missed. With it the confidence is c (1 - m) + c0 m, where c is `synthesis`, the confidence in
+    the answer given its evidence, and m the miss rate.
     """
-    if not miss.discounts or isinstance(synthesis, Absent):
-        return Absent(
-            reason="uncalibrated"
-            if not miss.discounts
-            else synthesis.reason
-            if isinstance(synthesis, Absent)
-            else "uncalibrated"
-        )
-    retrieval = retrieval_confidence(miss)
-    found = effective(synthesis) * effective(retrieval)
-    inputs = {"synthesis_confidence": synthesis, "retrieval_confidence": retrieval}
+    if miss.value is None or miss.status not in DISCOUNTING:
+        return Absent(reason="uncalibrated")
+    if isinstance(synthesis, Absent):
+        return synthesis
+    final = final_confidence(synthesis, miss)
     if right_when_missed is None:
-        return Derived(value=found, formula="synthesis_confidence * (1 - miss_rate)", inputs=inputs)
-    value = min(found + right_when_missed.value * (1 - effective(retrieval)), 1.0)
+        return final
+    missed = 1 - effective(final.inputs["retrieval_confidence"])
     return Derived(
-        value=value,
-        formula="synthesis_confidence * (1 - miss_rate) + right_when_missed * miss_rate",
-        inputs={**inputs, "right_when_missed": right_when_missed},
+        value=min(final.value + right_when_missed.value * missed, 1.0),
+        formula=f"{final.formula} + right_when_missed * miss_rate",
+        inputs={**final.inputs, "right_when_missed": right_when_missed},
     )

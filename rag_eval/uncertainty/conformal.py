@@ -284,13 +284,7 @@ class ConformalK:
 
     def to_json(self) -> dict[str, Any]:
         """Write all fields as JSON values; an unknown value is null."""
-        plain = dataclasses.asdict(self)
-        plain["bins"] = [
-            {**dataclasses.asdict(part), "coverage": part.coverage._asdict()} for part in self.bins
-        ]
-        plain["coverage"] = self.coverage._asdict()
-        plain["riskiest"] = None if self.riskiest is None else self.riskiest._asdict()
-        return {**plain, "attainable": self.attainable, "text": self.text}
+        return {**dataclasses.asdict(self), "attainable": self.attainable, "text": self.text}
 
 
 def conformal_k(

@@ -12,14 +12,14 @@ it.
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from rag_eval.core.arrays import FloatArray, Int32Array, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from rag_eval.core.config import EXPANSIONS, ExpansionName
 from rag_eval.core.errors import Name
 from rag_eval.core.frames import schema
@@ -149,60 +149,31 @@ class Step:
 class Iterated:
     """Rankings of n questions after all rounds.
 
-    Parameters
-    ----------
-    ranking
-        Merged lists. A question without expansions keeps its list of the first ranking.
-    steps
-        Every expansion, by question and round.
-    stopped
-        Reason why each question's rounds ended, n.
-    confidence_first, confidence
-        Retrieval confidence [n] of the first ranking and of the last.
-    basis
-        Source of the confidence values.
-    extra_queries
-        int64 [n] number of retrieved expansions.
-    rounds
-        Rows of the first ranking and of the ranking after each round. They show the effect of
-        each step.
-    not_viable
-        Number of times that each strategy was chosen and had nothing to add.
+    A question without expansions keeps its list of the first ranking. `steps` are all expansions by
+    question and round. `stopped` [n] says why each question's rounds ended. `basis` is the source
+    of the confidence values, `extra_queries` [n] the number of retrieved expansions. `rounds` are
+    the rows of the first ranking and of the ranking after each round. `not_viable` counts how often
+    each strategy was chosen and had nothing to add.
     """
 
     ranking: Ranking
     steps: tuple[Step, ...]
     stopped: tuple[Stopped, ...]
-    confidence_first: FloatArray
-    confidence: FloatArray
     basis: str
     extra_queries: IntArray
     rounds: tuple[Int32Array, ...]
     not_viable: dict[ExpansionName, int]
 
     def frame(self) -> "pd.DataFrame":
-        """Return all steps as an EXPANSIONS_FRAME."""
-        return expansions_frame(self.steps)
+        """Return all steps as an EXPANSIONS_FRAME. An empty frame has the same column types."""
+        import pandas as pd
 
-
-def expansions_frame(steps: Sequence[Step]) -> "pd.DataFrame":
-    """Return steps as an EXPANSIONS_FRAME. An empty frame has the same column types."""
-    import pandas as pd
-
-    kinds = {"int": "int64", "float": "float64", "str": "str"}
-    columns = {
-        name: pd.Series([getattr(step, name) for step in steps], dtype=kinds[column.kind])
-        for name, column in EXPANSIONS_FRAME.columns.items()
-    }
-    return EXPANSIONS_FRAME.check(pd.DataFrame(columns))
-
-
-def steps_of(frame: "pd.DataFrame") -> tuple[Step, ...]:
-    """Read an EXPANSIONS_FRAME back as steps."""
-    return tuple(
-        Step(**{str(name): value for name, value in row.items()})
-        for row in frame.to_dict("records")
-    )
+        kinds = {"int": "int64", "float": "float64", "str": "str"}
+        columns = {
+            name: pd.Series([getattr(step, name) for step in self.steps], dtype=kinds[column.kind])
+            for name, column in EXPANSIONS_FRAME.columns.items()
+        }
+        return EXPANSIONS_FRAME.check(pd.DataFrame(columns))
 
 
 # ---- The effect of expansions: recovered misses, lost hits, cost and verdict
@@ -217,26 +188,14 @@ SEED = 13
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Harm:
-    """Effect and cost of one expansion strategy, or of all rounds.
+    """Effect and cost of one expansion strategy, or of all rounds (`overall`).
 
-    Parameters
-    ----------
-    strategy
-        Name of the expansion strategy, or `overall`.
-    questions
-        Number of questions with gold.
-    triggered
-        Number of expanded questions with gold.
-    recovered, lost
-        Misses that became hits, and hits that became misses.
-    extra_queries, extra_seconds
-        Cost beyond the first retrieval, over the questions with gold.
-    delta, ci_low, ci_high, p, n_groups
-        Mean recall@K after minus before, with 95 % interval over groups and two-sided p. A
-        strategy counts its expanded questions, `overall` counts all questions. NaN if nothing was
-        expanded.
-    verdict
-        Conclusion in words from the interval.
+    `triggered` of the `questions` with gold were expanded. `recovered` misses became hits, `lost`
+    hits became misses. `extra_queries` and `extra_seconds` are the cost beyond the first retrieval
+    over the questions with gold. `delta` is the mean recall@K after minus before, with 95 %
+    interval over groups and two-sided p. A strategy counts its expanded questions, `overall` counts
+    all questions. These figures are NaN if nothing was expanded. `verdict` puts the interval into
+    words.
     """
 
     strategy: str
@@ -253,137 +212,83 @@ class Harm:
     n_groups: int
     verdict: str
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, float | str | None]:
         """Write as a JSON object; an undefined value is null and has a reason beside it."""
-        found = dataclasses.asdict(self)
-        undefined = [name for name, value in found.items() if value != value]  # noqa: PLR0124
-        return found | {
-            key: value
-            for name in undefined
-            for key, value in ((name, None), (f"{name}_reason", TOO_FEW))
-        }
-
-
-def verdict(low: float, high: float) -> str:
-    """Describe in words an interval of the difference of recall."""
-    if low > 0:
-        return RECOVERS
-    return HARMS if high < 0 else UNDECIDED
+        values: dict[str, float | str | None] = dataclasses.asdict(self)
+        for name in ("delta", "ci_low", "ci_high", "p"):
+            if np.isnan(getattr(self, name)):
+                values |= {name: None, f"{name}_reason": TOO_FEW}
+        return values
 
 
 def harm(
     rounds: Sequence[Int32Array],
-    steps: Sequence[Step],
+    steps: "pd.DataFrame",
     recall: Callable[[Int32Array], FloatArray],
     groups: IntArray,
     seed: int = SEED,
 ) -> list[Harm]:
     """Account for all rounds (first) and for each strategy that was used.
 
-    Parameters
-    ----------
-    rounds, steps
-        Rows of the rankings and every expansion, as in `Iterated.rounds` and `Iterated.steps`.
-    recall
-        Computes recall@K [n] from the rows of a ranking [n, depth]. NaN marks a question without
-        gold, which is not counted.
-    groups
-        Group code of each question, [n]: the unit of the interval.
-    seed
-        Seed of the interval and the test.
+    `rounds` are those of `Iterated`, `steps` an EXPANSIONS_FRAME. `recall` computes recall@K [n]
+    from the rows of a ranking [n, depth]. NaN marks a question without gold, which is not counted.
+    `groups` [n] are the unit of the interval.
     """
-    values = [recall(rows) for rows in rounds]
+    values = np.stack([recall(rows) for rows in rounds])
     eligible = ~np.isnan(values[0])
-    found = [
-        _account(
-            OVERALL,
-            steps,
-            np.where(eligible, values[0], np.nan),
-            values[-1],
-            eligible=eligible,
-            groups=groups,
-            seed=seed,
+
+    def account(name: str, expanded: "pd.DataFrame", before: FloatArray, after: FloatArray) -> Harm:
+        counted = expanded[eligible[expanded["question"]]]
+        paired = paired_comparison(after, before, groups, seed)
+        low, high = float(paired.ci_low[0]), float(paired.ci_high[0])
+        return Harm(
+            strategy=name,
+            questions=int(eligible.sum()),
+            triggered=counted["question"].nunique(),
+            recovered=int(((before == 0) & (after > 0)).sum()),
+            lost=int(((before > 0) & (after == 0)).sum()),
+            extra_queries=len(counted),
+            extra_seconds=float(counted["seconds"].sum()),
+            delta=float(paired.delta[0]),
+            ci_low=low,
+            ci_high=high,
+            p=float(paired.p[0]),
+            n_groups=int(paired.n_groups[0]),
+            verdict=RECOVERS if low > 0 else HARMS if high < 0 else UNDECIDED,
         )
-    ]
+
+    accounts = [account(OVERALL, steps, values[0], values[-1])]
     for name in EXPANSIONS:
-        own = [step for step in steps if step.strategy == name]
-        if not own:
-            continue
-        before, after = np.full(len(eligible), np.nan), np.full(len(eligible), np.nan)
-        for step in own:  # a strategy is tried at most once a question
-            before[step.question], after[step.question] = (
-                values[step.iteration - 1][step.question],
-                values[step.iteration][step.question],
-            )
-        found.append(
-            _account(name, own, before, after, eligible=eligible, groups=groups, seed=seed)
-        )
-    return found
-
-
-def _account(
-    name: str,
-    steps: Iterable[Step],
-    before: FloatArray,
-    after: FloatArray,
-    *,
-    eligible: np.ndarray,
-    groups: IntArray,
-    seed: int,
-) -> Harm:
-    counted = [step for step in steps if eligible[step.question]]
-    paired = paired_comparison(after, before, groups, seed)
-    low, high = float(paired.ci_low[0]), float(paired.ci_high[0])
-    return Harm(
-        strategy=name,
-        questions=int(eligible.sum()),
-        triggered=len({step.question for step in counted}),
-        recovered=int(((before == 0) & (after > 0)).sum()),
-        lost=int(((before > 0) & (after == 0)).sum()),
-        extra_queries=len(counted),
-        extra_seconds=sum(step.seconds for step in counted),
-        delta=float(paired.delta[0]),
-        ci_low=low,
-        ci_high=high,
-        p=float(paired.p[0]),
-        n_groups=int(paired.n_groups[0]),
-        verdict=verdict(low, high),
-    )
+        own = steps[steps["strategy"] == name]
+        if len(own):  # a strategy is tried at most once a question
+            question, iteration = own["question"].to_numpy(), own["iteration"].to_numpy()
+            before, after = np.full((2, len(eligible)), np.nan)
+            before[question] = values[iteration - 1, question]
+            after[question] = values[iteration, question]
+            accounts.append(account(name, own, before, after))
+    return accounts
 
 
 # ---- Fusion: the lists of several wordings become one ranking in which expansions weigh less
 
 RANK_CONSTANT = 60.0
+_ARRAYS: Final = ("rows", "raw", "norm", "k_pos", "rerank", "candidates")
 
 
-def merged(lists: Sequence[Ranking], weights: FloatArray, depth: int) -> Ranking:
-    """Fuse lists of the same n questions.
+def merge(lists: Sequence[Ranking], weights: FloatArray, depth: int) -> Ranking:
+    """Fuse lists of the same n questions and keep `depth` ranks.
 
-    Parameters
-    ----------
-    lists
-        Lists of the original questions, then lists of the expansions. A question without an
-        expansion has an empty row.
-    weights
-        [n, len(lists)], at least 0. The weight of the original is positive.
-    depth
-        Number of ranks to keep.
-
-    Returns
-    -------
-    Ranking
-        `raw` is the best score that any list gave a chunk. `norm` is the weighted mean over all
-        lists, in [0, 1].
+    `lists` are those of the original questions, then those of the expansions. A question without
+    an expansion has an empty row. `weights` [n, len(lists)] are at least 0, that of the original is
+    positive. In the result `raw` is the best score that any list gave a chunk, and `norm` is the
+    weighted mean over all lists, in [0, 1].
     """
     n = len(weights)
     rows = np.concatenate([part.rows for part in lists], axis=1)
-    shares = np.concatenate(
-        [_scores(part) * weights[:, [at]] for at, part in enumerate(lists)], axis=1
-    )
     raws = np.concatenate([part.raw for part in lists], axis=1)
-    query, place = np.nonzero(
-        (rows >= 0) & (np.repeat(weights, [part.rows.shape[1] for part in lists], axis=1) > 0)
-    )
+    weight = np.repeat(weights, [part.rows.shape[1] for part in lists], axis=1)
+    shares = np.concatenate([_score_ranks(part) for part in lists], axis=1) * weight
+    query, place = np.nonzero((rows >= 0) & (weight > 0))
     width = int(rows.max(initial=0)) + 1
     codes, inverse = np.unique(
         query.astype(np.int64) * width + rows[query, place], return_inverse=True
@@ -398,49 +303,32 @@ def merged(lists: Sequence[Ranking], weights: FloatArray, depth: int) -> Ranking
     union, scores = np.full(shape, -1, dtype=np.int32), np.full(shape, -np.inf)
     union[owner, column], scores[owner, column] = chunk, sums / weights.sum(axis=1)[owner]
     union, scores = order(union, scores, depth, FUSED_ROUNDING)
-    found = union >= 0
+    question, rank = np.nonzero(union >= 0)
     raw = np.zeros(union.shape)
-    asked = np.repeat(np.arange(n), found.sum(axis=1)).astype(np.int64) * width + union[found]
-    raw[found] = top[np.searchsorted(codes, asked)]
+    raw[question, rank] = top[np.searchsorted(codes, question * width + union[question, rank])]
     candidates = np.max([part.candidates for part in lists], axis=0).astype(np.int64)
-    return ranking(union, raw, np.where(found, scores, 0.0), np.maximum(candidates, counts))
+    return ranking(union, raw, scores, np.maximum(candidates, counts))
 
 
-def _scores(part: Ranking) -> FloatArray:
+def _score_ranks(part: Ranking) -> FloatArray:
     """Return scores in [0, 1] that follow the list's order."""
     by_rank = (RANK_CONSTANT + 1) / (RANK_CONSTANT + np.arange(1, part.rows.shape[1] + 1))
     reranked = ~np.isnan(part.rerank).all(axis=1, keepdims=True)
     return np.where(part.found, np.where(reranked, by_rank, part.norm), 0.0)
 
 
-# ---- Rankings of some questions of a batch
-
-_PARTS: Final = {"rows": -1, "raw": 0.0, "norm": 0.0, "k_pos": 0, "rerank": np.nan, "candidates": 0}
-
-
-def taken(part: Ranking, places: IntArray) -> Ranking:
-    """Take the lists of some questions."""
-    made: dict[str, Any] = {name: getattr(part, name)[places] for name in _PARTS}
-    return Ranking(**made)
-
-
-def spread(part: Ranking, places: IntArray, n: int) -> Ranking:
+def _spread(part: Ranking, places: IntArray, n: int) -> Ranking:
     """Place the lists of some questions among n lists; the other lists are empty."""
-    made: dict[str, Any] = {
-        name: np.full((n, *getattr(part, name).shape[1:]), fill, dtype=getattr(part, name).dtype)
-        for name, fill in _PARTS.items()
-    }
-    for name, values in made.items():
-        values[places] = getattr(part, name)
-    return Ranking(**made)
+    row, absent = np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool)
+    row[places], absent[places] = np.arange(len(places)), False
+    spread = Ranking(*(getattr(part, name)[row] for name in _ARRAYS)).blank(absent)
+    return dataclasses.replace(spread, candidates=np.where(absent, 0, spread.candidates))
 
 
-def replaced(whole: Ranking, part: Ranking, places: IntArray) -> Ranking:
-    """Replace the lists of some questions in the lists of all."""
-    made: dict[str, Any] = {name: getattr(whole, name).copy() for name in _PARTS}
-    for name, values in made.items():
-        values[places] = getattr(part, name)
-    return dataclasses.replace(whole, **made)
+def _replace(whole: Ranking, part: Ranking, chosen: BoolArray) -> Ranking:
+    """Replace the lists of the chosen questions [n]."""
+    arrays = (np.where(chosen, getattr(part, name).T, getattr(whole, name).T).T for name in _ARRAYS)
+    return dataclasses.replace(whole, **dict(zip(_ARRAYS, arrays, strict=True)))
 
 
 # ---- The rounds
@@ -471,23 +359,14 @@ class _Rounds:
     """State of a batch between its rounds."""
 
     def __init__(
-        self,
-        first: Ranking,
-        context: ExpansionContext,
-        spec: Iterative,
-        *,
-        search: Search,
-        risk: Risk,
-        k: int,
+        self, first: Ranking, context: ExpansionContext, spec: Iterative, search: Search, risk: Risk
     ) -> None:
         n = len(context.questions)
-        self.spec, self.search, self.risk, self.k = spec, search, risk, k
+        self.spec, self.search, self.risk = spec, search, risk
         self.context, self.ranking = context, first
-        self.depth = first.rows.shape[1]
-        self.lists, self.weights = [first], np.ones((n, 1))
-        self.rounds = [first.rows]
-        self.confidence, self.basis = self._judged()
-        self.first = self.confidence
+        self.lists, self.weights, self.rounds = [first], np.ones((n, 1)), [first.rows]
+        self.confidence, self.basis = self._estimate()
+        self.first_miss = 1.0 - self.confidence
         self.tried: list[set[ExpansionName]] = [set() for _ in range(n)]
         self.asked = [{text} for text in context.questions]
         self.extra = np.zeros(n, dtype=np.int64)
@@ -495,12 +374,11 @@ class _Rounds:
         self.steps: list[Step] = []
         self.not_viable: Counter[ExpansionName] = Counter()
 
-    def _judged(self) -> tuple[FloatArray, str]:
+    def _estimate(self) -> tuple[FloatArray, str]:
+        """Estimate the retrieval confidence of the current lists, and name its source."""
         missed, basis = self.risk(self.context.batch)
-        if (
-            missed.shape != (len(self.context.questions),)
-            or not ((missed >= 0) & (missed <= 1)).all()
-        ):
+        shape = (len(self.context.questions),)
+        if missed.shape != shape or not ((missed >= 0) & (missed <= 1)).all():
             raise ValueError(
                 "risk: found values that are no probabilities of the batch's questions, "
                 "accepted one in [0, 1] for each"
@@ -516,111 +394,88 @@ class _Rounds:
         """Return the questions whose rounds go on."""
         return np.flatnonzero([why is None for why in self.stopped])
 
-    def choose(self, active: IntArray) -> dict[int, tuple[ExpansionName, str]]:
+    def choose(self, active: IntArray, k: int) -> dict[int, tuple[ExpansionName, str]]:
         """Choose a viable strategy and its expanded text for each question, severest gap first."""
+        allowed = set(self.spec.expansions)
+        gaps = zip(active.tolist(), semantic_gaps(self.context, active, k), strict=True)
         queues = {
-            place: [
-                gap.mitigation
-                for gap in gaps
-                if gap.mitigation in self.spec.expansions
-                and gap.mitigation not in self.tried[place]
-            ]
-            for place, gaps in zip(
-                active.tolist(), semantic_gaps(self.context, active, self.k), strict=True
-            )
+            place: [gap.mitigation for gap in own if gap.mitigation in allowed - self.tried[place]]
+            for place, own in gaps
         }
         chosen: dict[int, tuple[ExpansionName, str]] = {}
-        while queues:
+        while queues := {place: queue for place, queue in queues.items() if queue}:
             wanted: dict[ExpansionName, list[int]] = {}
-            for place in [place for place, queue in queues.items() if not queue]:
-                del queues[place]
             for place, queue in queues.items():
                 wanted.setdefault(queue.pop(0), []).append(place)
             for name, places in wanted.items():
-                for place, text in zip(
-                    places,
-                    STRATEGIES[name](self.context, np.array(places, dtype=np.int64)),
-                    strict=True,
-                ):
+                texts = STRATEGIES[name](self.context, np.array(places, dtype=np.int64))
+                for place, text in zip(places, texts, strict=True):
                     self.tried[place].add(name)
                     if text is None or text in self.asked[place]:
                         self.not_viable[name] += 1
                     else:
                         chosen[place] = name, text
                         del queues[place]
-        return chosen
+        return dict(sorted(chosen.items()))
 
-    def round(self, iteration: int, active: IntArray) -> None:
+    def run(self, iteration: int, active: IntArray, k: int) -> None:
         """Expand, retrieve and merge once for the questions that go on."""
         started = time.perf_counter()
-        chosen = self.choose(active)
-        self.stop(
-            np.array([place for place in active.tolist() if place not in chosen], dtype=np.int64),
-            "no_viable_strategy",
-        )
+        chosen = self.choose(active, k)
+        self.stop(np.setdiff1d(active, list(chosen)), "no_viable_strategy")
         if not chosen:
             return
-        places = np.array(sorted(chosen), dtype=np.int64)
-        found = self.search([chosen[place][1] for place in places.tolist()])
+        places = np.array(list(chosen), dtype=np.int64)
+        found = self.search([text for _, text in chosen.values()])
         if len(found.rows) != len(places):
             raise ValueError(f"search: found {len(found.rows)} lists for {len(places)} texts")
         seconds = (time.perf_counter() - started) / len(places)
-        unique = self._unique(found, places)
+        counts, unique = found.found.sum(axis=1), self._count_unique(found, places)
         before = self.confidence
-        self._merge(
-            found,
-            places,
-            np.array([WEIGHTS[chosen[place][0]] for place in places.tolist()])
-            * (1.0 - self.first[places]),
-        )
-        for at, place in enumerate(places.tolist()):
-            name, text = chosen[place]
+        weights = np.array([WEIGHTS[name] for name, _ in chosen.values()])
+        self._merge(found, places, weights * self.first_miss[places])
+        self.extra[places] += 1
+        for at, (place, (name, text)) in enumerate(chosen.items()):
             self.asked[place].add(text)
-            self.extra[place] += 1
-            counts = int(found.found[at].sum()), int(unique[at])
             self.steps.append(
                 Step(
-                    place,
-                    iteration,
-                    name,
-                    self.context.questions[place],
-                    text,
-                    *counts,
-                    float(before[place]),
-                    float(self.confidence[place]),
-                    self.basis,
-                    seconds,
+                    question=place,
+                    iteration=iteration,
+                    strategy=name,
+                    original=self.context.questions[place],
+                    expanded=text,
+                    result_count=int(counts[at]),
+                    found_unique_results=int(unique[at]),
+                    confidence_before=float(before[place]),
+                    confidence_after=float(self.confidence[place]),
+                    basis=self.basis,
+                    seconds=seconds,
                 )
             )
 
-    def _unique(self, found: Ranking, places: IntArray) -> IntArray:
+    def _count_unique(self, found: Ranking, places: IntArray) -> IntArray:
         """Count the retrieved chunks that no earlier list of the question has, [len(places)]."""
         seen = np.concatenate([part.rows[places] for part in self.lists], axis=1).astype(np.int64)
         width = int(max(seen.max(initial=0), found.rows.max(initial=0))) + 1
         own = np.arange(len(places), dtype=np.int64)[:, None] * width
-        counts: IntArray = (found.found & ~np.isin(own + found.rows, (own + seen)[seen >= 0])).sum(
-            axis=1
-        )
-        return counts
+        is_new = found.found & ~np.isin(own + found.rows, (own + seen)[seen >= 0])
+        return np.asarray(is_new.sum(axis=1))
 
     def _merge(self, found: Ranking, places: IntArray, weights: FloatArray) -> None:
         n = len(self.context.questions)
-        self.lists.append(spread(found, places, n))
-        column = np.zeros((n, 1))
+        self.lists.append(_spread(found, places, n))
+        column = np.zeros(n)
         # an empty or failed list gets weight 0, so that it does not lower the merged scores
-        column[places, 0] = np.where(found.found.any(axis=1), weights, 0.0)
-        self.weights = np.concatenate([self.weights, column], axis=1)
-        changed = places[column[places, 0] > 0]
-        fused = merged(
-            [taken(part, changed) for part in self.lists], self.weights[changed], self.depth
-        )
-        self.ranking = replaced(self.ranking, fused, changed)
+        column[places] = np.where(found.found.any(axis=1), weights, 0.0)
+        self.weights = np.column_stack([self.weights, column])
+        fused = merge(self.lists, self.weights, self.ranking.rows.shape[1])
+        self.ranking = _replace(self.ranking, fused, column > 0)
         batch = dataclasses.replace(
             self.context.batch, rows=self.ranking.rows, raw=self.ranking.raw, norm=self.ranking.norm
         )
         self.context = dataclasses.replace(self.context, batch=batch)
         self.rounds.append(self.ranking.rows)
-        self.confidence, self.basis = self._judged()
+        self.confidence, self.basis = self._estimate()
 
 
 def iterate(
@@ -657,7 +512,7 @@ def iterate(
     """
     if not np.array_equal(first.rows, context.batch.rows):
         raise ValueError("the first ranking and the batch of the context hold different lists")
-    state = _Rounds(first, context, spec, search=search, risk=risk, k=k)
+    state = _Rounds(first, context, spec, search, risk)
     if first.failed is not None:
         state.stop(np.flatnonzero(first.failed), "failed")
     for iteration in range(1, spec.max_iterations + 1):
@@ -667,25 +522,21 @@ def iterate(
         state.stop(active[state.extra[active] >= spec.max_expansions], "max_expansions")
         if not len(active := state.active()):
             break
-        state.round(iteration, active)
+        state.run(iteration, active, k)
     left = state.active()
     state.stop(left[state.confidence[left] >= spec.min_recall], "threshold")
-    state.stop(state.active(), "max_iterations")
     stopped = tuple(why or "max_iterations" for why in state.stopped)
-    last = {step.question: at for at, step in enumerate(state.steps)}
+    last = {step.question: step for step in state.steps}
     steps = [
         dataclasses.replace(step, stopped=stopped[step.question])
-        if last[step.question] == at
+        if step is last[step.question]
         else step
-        for at, step in enumerate(state.steps)
+        for step in sorted(state.steps, key=lambda step: (step.question, step.iteration))
     ]
-    steps.sort(key=lambda step: (step.question, step.iteration))
     return Iterated(
         state.ranking,
         tuple(steps),
         stopped,
-        state.first,
-        state.confidence,
         state.basis,
         state.extra,
         tuple(state.rounds),

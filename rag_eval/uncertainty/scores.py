@@ -107,7 +107,8 @@ def random_folds(n: int, n_folds: int, rng: np.random.Generator) -> IntArray:
     return rng.permutation(np.arange(n, dtype=np.int64) % n_folds)
 
 
-class Figure(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figure:
     """A figure over n queries in n_groups groups, with its 95 % interval; None where undefined."""
 
     value: float | None

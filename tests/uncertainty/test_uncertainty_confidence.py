@@ -134,20 +134,16 @@ def test_final_confidence_is_below_synthesis_wherever_something_may_be_missed(
 def test_only_an_earned_miss_rate_discounts():
     synthesis = groundedness_confidence(0.8)
     for status in ("absent", "uncalibrated", "prior", "stale"):
-        assert calibrated_confidence(synthesis, miss(0.5, status, 0.4, 0.6)) == Absent(
-            reason="uncalibrated"
-        )
+        found = calibrated_confidence(synthesis, miss(0.5, status, 0.4, 0.6))
+        assert found == Absent(reason="uncalibrated")
     for status in ("provisional", "measured"):
-        assert effective(
-            calibrated_confidence(synthesis, miss(0.5, status, 0.4, 0.6))
-        ) == pytest.approx(0.4)
+        found = calibrated_confidence(synthesis, miss(0.5, status, 0.4, 0.6))
+        assert effective(found) == pytest.approx(0.4)
+    measured = miss(0.5, "measured", 0.4, 0.6)
     right = Measured(value=0.2, dataset="d", n=40, ci_low=0.1, ci_high=0.3, measured_at=AT)
-    assert effective(
-        calibrated_confidence(synthesis, miss(0.5, "measured", 0.4, 0.6), right)
-    ) == pytest.approx(0.5)
-    assert calibrated_confidence(
-        reported_confidence(None, "x"), miss(0.5, "measured", 0.4, 0.6)
-    ) == Absent(reason="insufficient_data")
+    assert effective(calibrated_confidence(synthesis, measured, right)) == pytest.approx(0.5)
+    unknown = reported_confidence(None, "x")
+    assert calibrated_confidence(unknown, measured) == Absent(reason="insufficient_data")
 
 
 def test_what_stands_behind_a_retrieval_confidence_is_named():
@@ -158,12 +154,9 @@ def test_what_stands_behind_a_retrieval_confidence_is_named():
     assert behind["uncalibrated"] == behind["stale"] == Absent(reason="uncalibrated")
     assert isinstance(behind["prior"], Bounded)
     assert isinstance(behind["provisional"], Bounded)
-    assert (
-        behind["measured"].ci_low,
-        behind["measured"].value,
-        behind["measured"].ci_high,
-    ) == pytest.approx((0.3, 0.5, 0.6))
-    assert behind["measured"].n == 250
+    measured = behind["measured"]
+    assert (measured.ci_low, measured.value, measured.ci_high) == pytest.approx((0.3, 0.5, 0.6))
+    assert measured.n == 250
     assert retrieval_confidence(miss(None, "absent")) == Absent(reason="insufficient_data")
 
 
