@@ -1,9 +1,9 @@
-"""Ask a chat endpoint that speaks OpenAI's protocol and keep its replies in the SQL store.
+"""Ask a chat endpoint that speaks OpenAI's protocol, and keep its replies in the SQL store.
 
-The `openai` package sends, times out and retries. Its HTTP client is narrowed here, because the
-endpoint's reply is untrusted and the machine's data is private: fixed headers, no `OPENAI_*`
-variable, no redirects, no compression, a bound on the bytes and the time of a reply. The package is
-imported for the first request, so a run whose replies are all kept never loads it.
+The `openai` package sends, times out and retries. The endpoint's reply is untrusted and the
+machine's data is private, so this module restricts the HTTP client: fixed headers, no `OPENAI_*`
+variable, no redirects, no compression, a bound on the bytes and the time of a reply. The first
+request imports the package, so a run whose replies are all kept never loads it.
 """
 
 import collections
@@ -15,7 +15,7 @@ import os
 import threading
 import time
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -28,10 +28,10 @@ from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec
 VERSION = 2
 MAX_REPLY_BYTES = 2_000_000
 MAX_TOKENS = 100_000_000
-"""No larger count of tokens of one reply is believed."""
+"""A larger count of tokens of one reply counts as missing."""
 MAX_MESSAGE_CHARS = 300
 NO_KEY = "none"
-"""Sent to servers that want no key, because the header must not be empty."""
+"""Sent to servers without keys, because the header must not be empty."""
 _MIN_SECRET = 8  # a shorter key may be a word of an answer
 
 # ---- Replies in the SQL store
@@ -45,24 +45,13 @@ REPLIES = TableSpec(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredReply:
-    """A reply with its cost.
-
-    Token counts are 0 where the endpoint gave no usable ones.
-    """
+    """A reply with its cost; missing token counts are 0."""
 
     text: str
     finish_reason: str
     tokens_in: int
     tokens_out: int
     usage_missing: bool
-
-
-def request_key(address: str, payload: Mapping[str, Any]) -> str:
-    """Hash the endpoint's `host:port/path` and everything that is sent, without key.
-
-    Another server may answer otherwise under the same model name.
-    """
-    return digest({"version": VERSION, "address": address, "request": dict(payload)}, length=64)
 
 
 class ChatCache:
@@ -79,7 +68,7 @@ class ChatCache:
         return StoredReply(**json.loads(rows[0]["reply"])) if rows else None
 
     def keep(self, key: str, reply: StoredReply) -> StoredReply:
-        """Keep a reply and return the kept one: of equal requests, the first reply counts."""
+        """Keep the first reply to a request, and return it."""
         # databases refuse NUL in text, so the row holds JSON in ASCII, where NUL is escaped
         text = json.dumps(dataclasses.asdict(reply))
         self._store.create(REPLIES)
@@ -91,8 +80,8 @@ class ChatCache:
 # ---- Addresses and keys
 
 
-def loopback(base_url: str) -> bool:
-    """Tell whether an address is this machine's own, for which no proxy is asked."""
+def _is_loopback(base_url: str) -> bool:
+    """Tell whether an address is of this machine, which needs no proxy."""
     host = urllib.parse.urlsplit(base_url).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -100,7 +89,7 @@ def loopback(base_url: str) -> bool:
         return False
 
 
-def address_of(base_url: str) -> str:
+def _read_address(base_url: str) -> str:
     """Return `host:port/path` of an endpoint; raises InputError `bad_base_url`."""
     try:
         parts = urllib.parse.urlsplit(base_url)
@@ -121,7 +110,7 @@ def address_of(base_url: str) -> str:
     return f"{host}:{port}{parts.path.rstrip('/')}"
 
 
-def key_of(endpoint: Endpoint) -> str:
+def _read_key(endpoint: Endpoint) -> str:
     """Return the key of the endpoint or of its environment variable, else the word "none"."""
     if endpoint.api_key is not None:
         key = endpoint.api_key.get_secret_value()
@@ -143,16 +132,13 @@ def key_of(endpoint: Endpoint) -> str:
 # ---- Reading a reply, which may be anything
 
 
-def whole_text(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Replace lone surrogates, which JSON can express and UTF-8 cannot, by question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def one_line(text: str, secret: str) -> str:
-    """Shorten untrusted text to one line.
-
-    The key is removed first, so that no cut leaves half of it.
-    """
+    """Shorten untrusted text to one line; remove the key first, so that no half of it is left."""
     shown = text.replace(secret, "[key]") if secret else text
     return quoted(" ".join(shown.split()), MAX_MESSAGE_CHARS)
 
@@ -165,8 +151,8 @@ def _count(usage: object, name: str) -> int | None:
 def read_reply(body: bytes) -> tuple[StoredReply, str]:
     """Read a chat completion of any content.
 
-    Returns the reply and, where it carries no text, the reason, else "". Tokens count even without
-    text, because they were charged.
+    Returns the reply, and the reason why it carries no text, or "". Tokens count even without text,
+    because they were charged.
     """
     try:
         value: Any = json.loads(body)
@@ -181,12 +167,12 @@ def read_reply(body: bytes) -> tuple[StoredReply, str]:
     problem = ""
     if not isinstance(content, str):
         refusal = message.get("refusal") if isinstance(message, dict) else value.get("error")
-        said = f": {refusal}" if isinstance(refusal, str | dict) and refusal else ""
-        problem = whole_text(f"the first choice carries no text{said}")
+        why = f": {refusal}" if isinstance(refusal, str | dict) and refusal else ""
+        problem = _replace_surrogates(f"the first choice carries no text{why}")
     reason = choice.get("finish_reason") if isinstance(choice, dict) else None
     reply = StoredReply(
-        whole_text(content) if isinstance(content, str) else "",
-        quoted(whole_text(reason), 40) if isinstance(reason, str) else "",
+        _replace_surrogates(content) if isinstance(content, str) else "",
+        quoted(_replace_surrogates(reason), 40) if isinstance(reason, str) else "",
         counts[0] or 0,
         counts[1] or 0,
         usage_missing=None in counts,
@@ -197,7 +183,7 @@ def read_reply(body: bytes) -> tuple[StoredReply, str]:
 # ---- The client
 
 
-class RateLimit:
+class _RateLimit:
     """Space the starts of requests evenly over all threads; 0 a minute sets no limit."""
 
     def __init__(self, per_minute: int) -> None:
@@ -215,11 +201,11 @@ class RateLimit:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """Sums over a client's life, in the report's words.
+    """Sums over a client's life.
 
-    `requests` includes `retries`. `cached` counts replies read from the cache, `saved_*` what these
-    cost when they were made. Tokens of unusable replies count. With any `usage_missing`, tokens and
-    cost are lower bounds. Costs are in the currency of the endpoint's prices.
+    `requests` includes `retries`. `cached` counts replies from the cache, and `saved_*` their first
+    cost. Tokens of unusable replies count. With any `usage_missing`, tokens and cost are lower
+    bounds. Costs are in the currency of the endpoint's prices.
     """
 
     requests: int
@@ -240,17 +226,16 @@ class ChatClient:
     Parameters
     ----------
     endpoint
-        Address, model, key, limits and prices. `timeout_s` bounds each wait for bytes and the whole
-        of a reply.
+        `timeout_s` bounds each wait for bytes and the whole reply.
     cache
-        Where replies are kept. None: every call goes out.
+        The store of replies. None: every call goes out.
     max_reply_bytes
         A longer reply is `reply_too_large`.
 
     Raises
     ------
     InputError
-        The address cannot be one of an endpoint, or the key cannot be sent.
+        `bad_base_url` or `bad_api_key`.
     """
 
     def __init__(
@@ -263,8 +248,8 @@ class ChatClient:
         self._endpoint = endpoint
         self._cache = cache
         self._max_reply_bytes = max_reply_bytes
-        self._address = address_of(endpoint.base_url)
-        self._key = key_of(endpoint)
+        self._address = _read_address(endpoint.base_url)
+        self._key = _read_key(endpoint)
         self._lock = threading.Lock()
         self._counts: collections.Counter[str] = collections.Counter()
 
@@ -276,41 +261,41 @@ class ChatClient:
         with self._lock:
             counts = self._counts.copy()
         prices = self._endpoint.price_per_1k_tokens_in, self._endpoint.price_per_1k_tokens_out
+
+        def cost(tokens_in: int, tokens_out: int) -> float:
+            return (tokens_in * prices[0] + tokens_out * prices[1]) / 1000
+
         names = [field.name for field in dataclasses.fields(Usage) if "cost" not in field.name]
         return Usage(
             **{name: counts[name] for name in names},
-            cost=(counts["tokens_in"] * prices[0] + counts["tokens_out"] * prices[1]) / 1000,
-            saved_cost=(
-                counts["saved_tokens_in"] * prices[0] + counts["saved_tokens_out"] * prices[1]
-            )
-            / 1000,
+            cost=cost(counts["tokens_in"], counts["tokens_out"]),
+            saved_cost=cost(counts["saved_tokens_in"], counts["saved_tokens_out"]),
         )
 
     def ask(self, messages: Sequence[Message]) -> Reply:
-        """Return the reply, from the cache if the cache holds it.
-
-        Raises ChatError where none came after all retries.
-        """
+        """Return the reply, from the cache if possible; raises ChatError after all retries."""
         endpoint = self._endpoint
         payload: dict[str, Any] = {
             "model": endpoint.model,
             "messages": [
-                {"role": message.role, "content": whole_text(message.content)}
+                {"role": message.role, "content": _replace_surrogates(message.content)}
                 for message in messages
             ],
             "temperature": endpoint.temperature,
             "max_tokens": endpoint.max_tokens,
             **({} if endpoint.seed is None else {"seed": endpoint.seed}),
         }
-        key = request_key(self._address, payload)
+        # without the key; with the address, because another server may answer otherwise
+        sent = {"version": VERSION, "address": self._address, "request": payload}
+        key = digest(sent, length=64)
         if self._cache and (known := self._cache.read(key)):
             self._add(cached=1, saved_tokens_in=known.tokens_in, saved_tokens_out=known.tokens_out)
             return Reply(known.text, 0, 0, known.finish_reason, cached=True)
-        sent = self._send(payload)
-        if isinstance(sent, ChatError):
-            # raised outside the handler, so that no error with the request's headers hangs on it
-            raise sent
-        reply, seconds, retries = sent
+        result = self._send(payload)
+        if isinstance(result, ChatError):
+            # raised outside the handler: its context would hold the request's headers
+            raise result
+        reply, seconds, retries = result
         if self._cache:
             text = self._cache.keep(key, reply).text
             reply = dataclasses.replace(reply, text=text)
@@ -328,10 +313,7 @@ class ChatClient:
             self._counts.update(counts)
 
     def _send(self, payload: dict[str, Any]) -> tuple[StoredReply, float, int] | ChatError:
-        """Send a request.
-
-        Returns the reply, the seconds of the request that succeeded, and the number of retries.
-        """
+        """Return the reply, the seconds of the successful request, and the number of retries."""
         import openai
 
         try:
@@ -352,7 +334,7 @@ class ChatClient:
         if problem:
             return self._error("malformed_reply", problem, raw.retries_taken)
         if len(self._key) >= _MIN_SECRET:
-            # an endpoint could put the key that it is sent into an answer, which ends up in reports
+            # an endpoint could repeat the key in an answer, which reports show
             reply = dataclasses.replace(reply, text=reply.text.replace(self._key, "[key]"))
         return reply, raw.http_response.extensions["seconds"], raw.retries_taken
 
@@ -367,14 +349,14 @@ class ChatClient:
             return "connection", f"{type(error.__cause__).__name__}: {error.__cause__}"
         if not status:
             return "reply_too_large", error.message
-        said, name = f"HTTP {status}: {whole_text(error.message)}", endpoint.api_key_env
+        text, name = f"HTTP {status}: {_replace_surrogates(error.message)}", endpoint.api_key_env
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return "server_error", said
+            return "server_error", text
         passing = {429: "rate_limited", 408: "timeout"}
         if status in passing and error.code != "insufficient_quota":
-            return passing[status], said
+            return passing[status], text
         unset = f"the environment variable {name} is not set; " if name and self._no_key else ""
-        return "refused", unset + said
+        return "refused", unset + text
 
     @property
     def _no_key(self) -> bool:
@@ -387,7 +369,7 @@ class ChatClient:
 
     @functools.cached_property
     def _create(self) -> Any:
-        """The openai package's method that sends a request and returns the raw response."""
+        """Make the openai package's method that returns the raw response of a request."""
         import openai
 
         endpoint = self._endpoint
@@ -401,14 +383,13 @@ class ChatClient:
 
 
 def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
-    """Make the openai package's HTTP client with its headers, rate, bytes and time bounded.
+    """Make the openai package's HTTP client with bounds on headers, rate, bytes and time.
 
-    The package builds on httpx or httpx2, depending on its version. Deriving from its class serves
-    both.
+    The package builds on httpx or httpx2, depending on its version. Its own class serves both.
     """
     import openai
 
-    rate = RateLimit(endpoint.requests_per_minute)
+    rate = _RateLimit(endpoint.requests_per_minute)
     headers = {
         "Accept": "application/json",
         "Accept-Encoding": "identity",
@@ -436,15 +417,15 @@ def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
                 for part in (b"",) if size > max_reply_bytes else response.iter_raw():
                     body += part
                     if max(size, len(body)) > max_reply_bytes:
-                        # an error of the package's own is the only kind that it does not retry
+                        # the package retries every other kind of error
                         message = f"a reply of more than {max_reply_bytes} bytes"
                         raise openai.APIError(message, request, body=None)
                     if time.monotonic() - started > endpoint.timeout_s:
-                        # a server that sends a byte now and then meets no time-out of a read
+                        # a server that sends single bytes never meets the time-out of a read
                         raise TimeoutError
             finally:
                 response.close()
-            # Retry-After is the only header that is believed
+            # of the headers, only Retry-After is passed on
             wait = {k: v for k, v in response.headers.items() if k.lower() == "retry-after"}
             return type(response)(
                 response.status_code,
@@ -454,23 +435,19 @@ def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
                 extensions={"seconds": time.monotonic() - started},
             )
 
-    return Narrow(trust_env=not loopback(endpoint.base_url), follow_redirects=False)
+    return Narrow(trust_env=not _is_loopback(endpoint.base_url), follow_redirects=False)
 
 
 def async_client(endpoint: Endpoint) -> Any:
-    """Make the openai package's asynchronous client of an endpoint, for libraries that take one.
-
-    The bound on bytes and the cache of `ChatClient` do not hold here. Proxies are never asked for
-    this machine.
-    """
+    """Make the openai package's asynchronous client, without `ChatClient`'s cache and bounds."""
     import openai
 
     return openai.AsyncOpenAI(
         base_url=endpoint.base_url,
-        api_key=key_of(endpoint),
+        api_key=_read_key(endpoint),
         timeout=endpoint.timeout_s,
         max_retries=endpoint.max_retries,
         http_client=openai.DefaultAsyncHttpxClient(
-            trust_env=not loopback(endpoint.base_url), follow_redirects=False
+            trust_env=not _is_loopback(endpoint.base_url), follow_redirects=False
         ),
     )
