@@ -1,7 +1,7 @@
 """Answer questions: preflights, the mode of each question, prompts and replies, validators, counts.
 
-It fails closed. A rejected reply of a model is asked for again with the reasons, or over more
-evidence. The texts of the prompts are in `prompts.json`.
+An answer that breaks its contract fails. A model is asked again, with the reasons or with more
+evidence. `prompts.json` has the texts of the prompts.
 """
 
 import bisect
@@ -18,8 +18,7 @@ from typing import Any
 from rag_eval.answers.codes import CODES, NOT_RETRIED, PROVENANCE, Events, Fault
 from rag_eval.answers.contract import (
     Candidate,
-    Judged,
-    Parsed,
+    Check,
     judge,
     load_validators,
     parse_reply,
@@ -72,10 +71,10 @@ _TEXTS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prompt:
-    """Messages for the model: system and user message, then those of a correction.
+    """Messages for the model: system and user message, then the messages of a correction.
 
-    The answer may cite `evidence` only; `left_out` pieces had no room. Where `analyze_only`, the
-    model refuses with INSUFFICIENT EVIDENCE, else with NOT FOUND.
+    The answer may cite `evidence` only; `left_out` pieces had no room. The model refuses with
+    INSUFFICIENT EVIDENCE under `analyze_only`, else with NOT FOUND.
     """
 
     messages: tuple[Message, ...]
@@ -93,15 +92,8 @@ class PromptTooLongError(Exception):
     """Not even one piece of evidence fits within max_prompt_chars."""
 
 
-def _is_analyze_only(question: Question, evidence: Sequence[Evidence]) -> bool:
-    """Tell whether the prompt is analyze-only; `auto` is where there is evidence."""
-    return question.settings.quote_bypass == "on" or (
-        question.settings.quote_bypass == "auto" and bool(evidence)
-    )
-
-
 def make_plain(text: str) -> str:
-    """Remove what could be taken for a line end or a command; line feeds stay."""
+    """Remove control characters and all line ends but line feeds."""
     return _UNSAFE.sub("\ufffd", _BREAKS.sub(" ", text))
 
 
@@ -134,7 +126,7 @@ def _user(question: Question, shown: Sequence[str], nonce: str) -> str:
 
 
 def correct(reply: str, faults: Sequence[str]) -> tuple[Message, Message]:
-    """Make the messages after a rejected reply: its beginning, and what was wrong with it."""
+    """Make the messages after a rejected reply: its beginning, and its faults."""
     reasons = " ".join(make_plain(fault)[:MAX_CORRECTION_CHARS] for fault in faults)
     reasons = reasons[: 2 * MAX_CORRECTION_CHARS]
     again = "Reply again, to the same question and in the same form."
@@ -149,10 +141,11 @@ def build_prompt(
 ) -> Prompt:
     """Make the messages for one question, at most question.settings.max_prompt_chars long.
 
-    Whole pieces of evidence are left out from the end until they fit. Raises PromptTooLongError
-    where there is evidence and none fits, or the question itself does not fit.
+    Whole pieces of evidence are left out from the end until the rest fits. Raises
+    PromptTooLongError if no piece of the evidence fits, or the question itself does not.
     """
-    analyze_only = _is_analyze_only(question, evidence)
+    bypass = question.settings.quote_bypass
+    analyze_only = bypass == "on" or (bypass == "auto" and bool(evidence))
     texts = [_format_evidence(item) for item in evidence]
     nonce = lines_hash([question.query_id, question.text, *texts], NONCE_DIGITS)
     system = _system(question, analyze_only=analyze_only, nonce=nonce)
@@ -170,10 +163,10 @@ def build_prompt(
     return Prompt(messages, tuple(evidence[:n]), len(texts) - n, analyze_only)
 
 
-# ---- Inputs of answering, and the end of a question
+# ---- Inputs of answering
 
 MAX_KEPT_CHARS = 2000
-"""Characters of each rejected reply that are kept, so that a person can see it."""
+"""Characters of each rejected reply that are kept for a person to read."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -187,9 +180,9 @@ class Tools:
     withheld
         Chunks that preflights leave out of what they find without the ranking.
     extract, chat, recorded
-        What the modes deterministic, llm and recorded need; None where no question uses the mode.
+        Inputs of the modes deterministic, llm and recorded; None if no question uses the mode.
     concurrency
-        Questions asked of the model at a time.
+        Questions that the model is asked at a time.
     """
 
     library: Library
@@ -213,51 +206,16 @@ class Rejected:
     reply: str
 
 
-@dataclasses.dataclass(slots=True)
-class _Ended:
-    """How one question ended, with the preflights of its reruns and its part of the counts."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Rules:
+    """What all questions of a run share."""
 
-    answer: Answer
-    rejected: list[Rejected] = dataclasses.field(default_factory=list)
-    reruns: list[PreflightRecord] = dataclasses.field(default_factory=list)
-    counts: Counter[str] = dataclasses.field(default_factory=Counter)
-
-    def fail(self, faults: Sequence[Fault], **values: Any) -> "_Ended":
-        """End as failed; a rejected text is kept apart from the answer."""
-        codes = tuple(dict.fromkeys(fault.code for fault in faults))
-        self.answer = dataclasses.replace(self.answer, outcome="failed", codes=codes, **values)
-        return self
-
-    def reject(self, reply: str, faults: Sequence[Fault], top_k: int) -> tuple[str, ...]:
-        """Keep a rejected reply and return its codes."""
-        codes = tuple(dict.fromkeys(fault.code for fault in faults))
-        messages = tuple(fault.message for fault in faults)
-        cut = reply[:MAX_KEPT_CHARS].encode("utf-8", "backslashreplace").decode()
-        answer = self.answer
-        rejected = Rejected(answer.query_id, answer.attempts, top_k, codes, messages, cut)
-        self.rejected.append(rejected)
-        return codes
+    config: Answers
+    preflights: Preflights
+    validators: Sequence[tuple[str, Check]]
 
 
-def _start(question: Question, evidence: tuple[Evidence, ...] = ()) -> Answer:
-    """Make the answer of a question before anything is asked."""
-    return Answer(
-        question.query_id,
-        question.settings.mode,
-        "not_found",
-        text=NOT_FOUND,
-        evidence=evidence,
-        attempts=0,
-        top_k=question.settings.top_k,
-    )
-
-
-def _fail(question: Question, fault: Fault, evidence: tuple[Evidence, ...] = ()) -> _Ended:
-    """End a question that failed before anything was asked."""
-    return _Ended(_start(question, evidence)).fail([fault], text="")
-
-
-# ---- The conversation about one question
+# ---- One question
 
 _CUT_OFF = {
     "length": "it was cut off for its length; answer shorter.",
@@ -265,171 +223,222 @@ _CUT_OFF = {
 }
 
 
-class _Conversation:
-    """The state of one question while a model answers it."""
+class _Case:
+    """A question with its answer so far, its events and its part of the counts."""
 
-    def __init__(self, question: Question, gathered: Gathered, run: "_Run", log: Events) -> None:
-        self.question, self.run, self.log = question, run, log
-        self.evidence, self.top_k = gathered.evidence, question.settings.top_k
-        self.ladder: list[int] = []
-        if any(map(asks_for_ranking, question.settings.preflights)):
-            for top_k in run.config.adaptive_top_k:
-                if top_k > max(self.top_k, *self.ladder, 0):
-                    self.ladder.append(top_k)
-        self.retries = question.settings.schema_retry_attempts
-        self.correcting: tuple[Message, ...] = ()
-        self.retried = False
-        self.ended = _Ended(
-            dataclasses.replace(_start(question, self.evidence), outcome="failed", text="")
+    def __init__(self, question: Question, rules: _Rules) -> None:
+        self.question, self.rules, self.log = question, rules, Events()
+        self.answer = Answer(
+            question.query_id,
+            question.settings.mode,
+            "not_found",
+            text=NOT_FOUND,
+            attempts=0,
+            top_k=question.settings.top_k,
         )
+        self.gathered = Gathered((), ())
+        self.has_ended = False
+        self.rejected: list[Rejected] = []
+        self.reruns: list[PreflightRecord] = []
+        self.counts: Counter[str] = Counter()
 
-    def add_event(self, name: str, **fields: str | int) -> None:
-        """Record an event of this question."""
+    def _add_event(self, name: str, **fields: str | int) -> None:
         self.log.add(name, query_id=self.question.query_id, **fields)
 
-    def set(self, **values: Any) -> _Ended:
-        """Set fields of the answer."""
-        self.ended.answer = dataclasses.replace(self.ended.answer, **values)
-        return self.ended
+    def _set(self, **values: Any) -> None:
+        self.answer = dataclasses.replace(self.answer, **values)
 
-    def ask(self, chat: Chat, prompt: Prompt) -> Reply | Fault:
+    def _fail(self, *faults: Fault) -> None:
+        """End as failed, without the content of the answer."""
+        codes = tuple(dict.fromkeys(fault.code for fault in faults))
+        self._set(outcome="failed", codes=codes, text="", citations=())
+
+    def _reject(self, reply: str, faults: Sequence[Fault]) -> tuple[str, ...]:
+        """Keep a rejected reply and return its codes."""
+        codes = tuple(dict.fromkeys(fault.code for fault in faults))
+        messages = tuple(fault.message for fault in faults)
+        cut = reply[:MAX_KEPT_CHARS].encode("utf-8", "backslashreplace").decode()
+        id_, attempt, top_k = self.answer.query_id, self.answer.attempts, self.answer.top_k
+        self.rejected.append(Rejected(id_, attempt, top_k, codes, messages, cut))
+        return codes
+
+    def _ask_validators(self, body: str, answer: Answer) -> list[Fault]:
+        """Return the objections of the domain validators to an answer, and count them."""
+        candidate = Candidate(
+            answer.query_id,
+            self.question.text,
+            answer.mode,
+            body,
+            answer.text,
+            answer.verdict,
+            answer.citations,
+            answer.evidence,
+        )
+        objections = validate(candidate, self.rules.validators)
+        self.counts.update(f"{fault.code}.{name}" for name, fault in objections)
+        return [fault for _, fault in objections]
+
+    def take_evidence(self, gathered: Gathered) -> None:
+        """Take the evidence; end here if gathering failed or there is no evidence."""
+        self.gathered = gathered
+        self.has_ended = gathered.fault is not None or not gathered.evidence
+        if gathered.fault:
+            self._fail(gathered.fault)
+
+    def end_with(self, answer: Answer) -> None:
+        """End with an answer that no model can be asked for again, if the validators pass it."""
+        self.answer, self.has_ended = answer, True
+        if answer.outcome == "answered" and (faults := self._ask_validators(answer.text, answer)):
+            self._reject(answer.text, faults)
+            self._fail(*faults)
+
+    def quote(self, extract: Extract) -> None:
+        """Answer with the chosen sentences verbatim, one citation each, or with NOT FOUND."""
+        evidence = self.gathered.evidence
+        self._set(evidence=evidence, signal=float(extract.signal), attempts=1)
+        if extract.answered:
+            citations = []
+            for segment, sentence in enumerate(extract.sentences):
+                chunk = evidence[sentence.passage].chunk
+                low, start, end = chunk.offsets.start, int(sentence.start), int(sentence.end)
+                span = segment, sentence.passage, chunk.doc_id, low + start, low + end
+                citations.append(CitedSpan(*span, chunk.text[start:end]))
+            text = " ".join(span.quote for span in citations)
+            self._set(outcome="answered", text=text, citations=tuple(citations))
+        self.end_with(self.answer)
+
+    def converse(self, chat: Chat) -> None:
+        """Let a model answer; no error of one question stops the others."""
+        evidence = self.gathered.evidence
+        self._set(outcome="failed", text="", evidence=evidence)
+        try:
+            self._converse(chat, evidence)
+        except Exception as error:  # noqa: BLE001 - the endpoint adapter may be anybody's code
+            self._add_event("question.error", error=type(error).__name__, message=str(error))
+            self._fail(Fault("internal_error", str(error)))
+
+    def _converse(self, chat: Chat, evidence: tuple[Evidence, ...]) -> None:
+        """Ask at most 1 + schema_retry_attempts + len(adaptive_top_k) times.
+
+        A reply that breaks the form, the quotes, gate B or a validator is requested again with the
+        reasons. A reply that cites or names things outside the evidence is requested again with
+        more evidence.
+        """
+        settings = self.question.settings
+        ladder, left = self._list_larger_top_k(), settings.schema_retry_attempts
+        correcting: tuple[Message, ...] = ()
+        while True:
+            try:
+                prompt = build_prompt(self.question, evidence, correcting)
+            except PromptTooLongError as error:
+                return self._fail(Fault("prompt_too_long", str(error)))
+            self._add_event(
+                "question.chat.prepare",
+                attempt=self.answer.attempts + 1,
+                mode="analyze_only" if prompt.analyze_only else "grounding",
+                schema=settings.response_schema,
+                evidence=len(prompt.evidence),
+                left_out=prompt.left_out,
+                chars=prompt.chars,
+                top_k=self.answer.top_k,
+            )
+            reply = self._ask(chat, prompt)
+            if isinstance(reply, Fault):
+                return self._fail(reply)
+            faults = self._judge(reply, prompt)
+            attempt = self.answer.attempts
+            if not faults:
+                if left < settings.schema_retry_attempts:
+                    self._add_event("question.chat.schema_retry.satisfied", attempt=attempt)
+                return None
+            codes = self._reject(reply.text, faults)
+            named, message = ",".join(codes), faults[0].message
+            self._add_event("question.chat.rejected", attempt=attempt, codes=named, message=message)
+            correcting = correct(reply.text, [fault.message for fault in faults])
+            lacks_evidence = not PROVENANCE.isdisjoint(codes)
+            if not NOT_RETRIED.isdisjoint(codes) or not (ladder if lacks_evidence else left):
+                return self._fail(*faults)
+            if lacks_evidence:
+                again = self._gather_again(ladder.pop(0))
+                if again.fault:
+                    return self._fail(again.fault)
+                evidence = again.evidence
+            else:
+                left -= 1
+                self.counts["schema_retries"] += 1
+                self._add_event("question.chat.schema_retry", attempt=attempt + 1, left=left)
+
+    def _list_larger_top_k(self) -> list[int]:
+        """Return the rising values of adaptive_top_k; empty where top_k changes no evidence."""
+        ladder: list[int] = []
+        if any(map(asks_for_ranking, self.question.settings.preflights)):
+            for top_k in self.rules.config.adaptive_top_k:
+                if top_k > max(self.answer.top_k, *ladder, 0):
+                    ladder.append(top_k)
+        return ladder
+
+    def _gather_again(self, top_k: int) -> Gathered:
+        self.counts["adaptive_reruns"] += 1
+        self._add_event("question.chat.adaptive_rerun", top_k=top_k)
+        (again,) = self.rules.preflights.gather([self.question], [self.log], top_k)
+        self.reruns.extend(again.records)
+        self._set(top_k=top_k)
+        return again
+
+    def _ask(self, chat: Chat, prompt: Prompt) -> Reply | Fault:
         """Send the prompt and add its cost, even if the reply is useless."""
-        answer, counts = self.ended.answer, self.ended.counts
-        self.set(attempts=answer.attempts + 1, evidence=prompt.evidence)
+        self._set(attempts=self.answer.attempts + 1, evidence=prompt.evidence)
         try:
             reply = chat.ask(prompt.messages)
         except ChatError as error:
-            counts["chat_retries"] += error.retries
+            self.counts["chat_retries"] += error.retries
             code = f"chat_{error.code}"
             fault = Fault(code if code in CODES else "chat_error", str(error))
-            self.add_event("question.chat.failed", code=fault.code, message=fault.message)
+            self._add_event("question.chat.failed", code=fault.code, message=fault.message)
             return fault
-        counts["chat_retries"] += reply.retries
-        counts["cached_replies"] += reply.cached
-        self.set(
-            tokens_in=answer.tokens_in + reply.tokens_in,
-            tokens_out=answer.tokens_out + reply.tokens_out,
-            seconds=answer.seconds + reply.seconds,
-        )
+        self.counts["chat_retries"] += reply.retries
+        self.counts["cached_replies"] += reply.cached
+        for name in ("tokens_in", "tokens_out", "seconds"):
+            self._set(**{name: getattr(self.answer, name) + getattr(reply, name)})
         return reply
 
-    def judge(self, reply: Reply, prompt: Prompt) -> _Ended | list[Fault]:
-        """End with the content of a reply, or return its faults."""
-        question, settings = self.question, self.question.settings
+    def _judge(self, reply: Reply, prompt: Prompt) -> list[Fault]:
+        """Return the faults of a reply; take its content if there is no fault."""
+        settings = self.question.settings
         if reply.finish_reason in _CUT_OFF and len(reply.text) <= settings.max_reply_chars:
             return [Fault("incomplete_reply", _CUT_OFF[reply.finish_reason])]
         parsed = parse_reply(reply.text, settings, analyze_only=prompt.analyze_only)
         if isinstance(parsed, Fault):
             return [parsed]
         if parsed.outcome == "contract_error_reply":
-            return self.accept(parsed, None)
-        answered = parsed.outcome == "answered"
+            self._set(outcome=parsed.outcome, codes=(parsed.outcome,), text=parsed.text)
+            return []
+        is_answered = parsed.outcome == "answered"
         judged = judge(
             parsed.text,
             parsed.citations,
             prompt.evidence,
-            refusal_to=None if answered else question.text,
+            refusal_to=None if is_answered else self.question.text,
             cross_section_allowed=settings.cross_section_allowed,
         )
-        faults = list(judged.faults)
-        if not faults and not judged.text:
-            faults = [Fault("empty_answer", "there is nothing but citations.")]
-        if not faults and answered:
-            candidate = Candidate(
-                question.query_id,
-                question.text,
-                "llm",
-                parsed.text,
-                judged.text,
-                parsed.verdict,
-                judged.citations,
-                prompt.evidence,
-            )
-            faults = self.run.ask_validators(candidate, self.ended)
-        return faults or self.accept(parsed, judged)
-
-    def accept(self, parsed: Parsed, judged: Judged | None) -> _Ended:
-        """End with the content of a reply."""
-        if self.retried:
-            attempt = self.ended.answer.attempts
-            self.add_event("question.chat.schema_retry.satisfied", attempt=attempt)
-        if judged is None:
-            codes = ("contract_error_reply",)
-            return self.set(outcome="contract_error_reply", codes=codes, text=parsed.text)
-        bare = parsed.outcome == "not_found" and not parsed.verdict
-        return self.set(
+        is_bare = parsed.outcome == "not_found" and not parsed.verdict
+        answer = dataclasses.replace(
+            self.answer,
             outcome=parsed.outcome,
-            text=NOT_FOUND if bare else judged.text,
+            text=NOT_FOUND if is_bare else judged.text,
             verdict=parsed.verdict,
             citations=judged.citations,
             delta_s=parsed.delta_s,
             lambda_state=parsed.lambda_state,
         )
-
-    def rerun(self) -> Fault | None:
-        """Gather again with the next larger top_k."""
-        self.top_k = self.ladder.pop(0)
-        self.ended.counts["adaptive_reruns"] += 1
-        self.add_event("question.chat.adaptive_rerun", top_k=self.top_k)
-        (again,) = self.run.preflights.gather([self.question], [self.log], self.top_k)
-        self.ended.reruns.extend(again.records)
-        self.set(top_k=self.top_k)
-        self.evidence = again.evidence
-        return again.fault
-
-    def reject(self, reply: Reply, faults: Sequence[Fault]) -> _Ended | None:
-        """Keep a rejected reply and prepare the next attempt; end after the last attempt."""
-        codes = self.ended.reject(reply.text, faults, self.top_k)
-        attempt, message = self.ended.answer.attempts, faults[0].message
-        self.add_event(
-            "question.chat.rejected", attempt=attempt, codes=",".join(codes), message=message
-        )
-        self.correcting = correct(reply.text, [fault.message for fault in faults])
-        if PROVENANCE.intersection(codes) and not NOT_RETRIED.intersection(codes) and self.ladder:
-            fault = self.rerun()
-            return self.ended.fail([fault]) if fault else None
-        if not self.retries or (NOT_RETRIED | PROVENANCE).intersection(codes):
-            return self.ended.fail(faults)
-        self.retries -= 1
-        self.retried = True
-        self.ended.counts["schema_retries"] += 1
-        self.add_event("question.chat.schema_retry", attempt=attempt + 1, left=self.retries)
-        return None
-
-
-def _answer_by_model(
-    chat: Chat, question: Question, gathered: Gathered, run: "_Run", log: Events
-) -> _Ended:
-    """Answer one question in at most 1 + schema_retry_attempts + len(adaptive_top_k) replies.
-
-    A reply that breaks the form, the quotes, gate B or a validator is asked for again with the
-    reasons. A reply that cites or names what the evidence lacks is asked for again over more
-    evidence. What still fails ends as `failed` with its codes and no text.
-    """
-    talk = _Conversation(question, gathered, run, log)
-    while True:
-        try:
-            prompt = build_prompt(question, talk.evidence, talk.correcting)
-        except PromptTooLongError as error:
-            return talk.ended.fail([Fault("prompt_too_long", str(error))])
-        talk.add_event(
-            "question.chat.prepare",
-            attempt=talk.ended.answer.attempts + 1,
-            mode="analyze_only" if prompt.analyze_only else "grounding",
-            schema=question.settings.response_schema,
-            evidence=len(prompt.evidence),
-            left_out=prompt.left_out,
-            chars=prompt.chars,
-            top_k=talk.top_k,
-        )
-        reply = talk.ask(chat, prompt)
-        if isinstance(reply, Fault):
-            return talk.ended.fail([reply])
-        faults = talk.judge(reply, prompt)
-        if isinstance(faults, _Ended):
-            return faults
-        if ended := talk.reject(reply, faults):
-            return ended
+        faults = list(judged.faults)
+        if not faults and not judged.text:
+            faults = [Fault("empty_answer", "there is nothing but citations.")]
+        if not faults and is_answered:
+            faults = self._ask_validators(parsed.text, answer)
+        if not faults:
+            self.answer = answer
+        return faults
 
 
 # ---- The run over all questions
@@ -444,13 +453,13 @@ class AnswerRun:
     Parameters
     ----------
     preflights
-        In the order of the questions and steps, those of reruns after all others.
+        In the order of the questions and steps; those of reruns stand last.
     events
         Event lines.
     counts
         questions, outcome.<outcome>, attempts, schema_retries, adaptive_reruns, chat_retries,
-        cached_replies, tokens_in and tokens_out, 0 where there is none; code.<code>,
-        validator_failed.<name> and validator_error.<name> where there is one. Keys sorted.
+        cached_replies, tokens_in and tokens_out, also if 0; code.<code>, validator_failed.<name>
+        and validator_error.<name> unless 0. Keys sorted.
     """
 
     answers: tuple[Answer, ...]
@@ -483,182 +492,91 @@ def _check_tools(questions: Sequence[Question], tools: Tools) -> None:
         raise InputError(problems)
 
 
-def _quote_sentences(
-    question: Question, evidence: tuple[Evidence, ...], extract: Extract
-) -> Answer:
-    """Answer with the chosen sentences verbatim, one citation each; NOT FOUND where it abstains."""
-    signal = float(extract.signal)
-    base = dataclasses.replace(_start(question, evidence), signal=signal, attempts=1)
-    if not extract.answered:
-        return base
-    citations = []
-    for segment, sentence in enumerate(extract.sentences):
-        chunk = evidence[sentence.passage].chunk
-        low, start, end = chunk.offsets.start, int(sentence.start), int(sentence.end)
-        quote = chunk.text[start:end]
-        citations.append(
-            CitedSpan(segment, sentence.passage, chunk.doc_id, low + start, low + end, quote)
+def _gather(cases: Sequence[_Case], rules: _Rules) -> None:
+    """Run the preflights of all questions; raises InputError `empty_evidence` in strict mode."""
+    asked = [case for case in cases if case.question.settings.mode != "recorded"]
+    questions, logs = [case.question for case in asked], [case.log for case in asked]
+    for case, gathered in zip(asked, rules.preflights.gather(questions, logs), strict=True):
+        case.take_evidence(gathered)
+    empty = [
+        case.question.query_id
+        for case in asked
+        if not case.gathered.evidence and not case.gathered.fault
+    ]
+    if empty and rules.config.strict_fail_on_empty_evidence:
+        named = ", ".join(quoted(query_id) for query_id in empty[:MAX_NAMED])
+        more = f" and {len(empty) - MAX_NAMED} more" if len(empty) > MAX_NAMED else ""
+        field = "answers.strict_fail_on_empty_evidence"
+        message = (
+            f"no evidence for {len(empty)} questions: {named}{more}; mend the corpus or the "
+            f"preflights, or switch {field} off"
         )
-    text = " ".join(span.quote for span in citations)
-    return dataclasses.replace(base, outcome="answered", text=text, citations=tuple(citations))
+        found = f"{len(empty)} questions"
+        raise InputError(Problem("empty_evidence", message, field=field, found=found))
 
 
-class _Run:
-    """The steps over all questions; `ended` is filled mode by mode."""
+def _list_due(cases: Sequence[_Case], mode: Mode) -> list[_Case]:
+    """Return the cases of a mode that have not ended."""
+    return [case for case in cases if case.question.settings.mode == mode and not case.has_ended]
 
-    def __init__(self, questions: Sequence[Question], config: Answers, tools: Tools) -> None:
-        self.questions, self.config, self.tools = questions, config, tools
-        self.validators = load_validators(config.validators)
-        self.preflights = Preflights(tools.library, tools.retrieve, tools.withheld)
-        self.logs = [Events() for _ in questions]
-        self.gathered: dict[int, Gathered] = {}
-        self.ended: dict[int, _Ended] = {}
 
-    def ask_validators(self, candidate: Candidate, ended: _Ended) -> list[Fault]:
-        """Return the objections of the domain validators to an answer, and count them."""
-        found = validate(candidate, self.validators)
-        ended.counts.update(f"{fault.code}.{name}" for name, fault in found)
-        return [fault for _, fault in found]
-
-    def check_answer(self, answer: Answer, question: Question) -> _Ended:
-        """Fail an answer that a validator rejects; no model can be asked for it again."""
-        ended = _Ended(answer)
-        if answer.outcome == "answered":
-            candidate = Candidate(
-                answer.query_id,
-                question.text,
-                answer.mode,
-                answer.text,
-                answer.text,
-                answer.verdict,
-                answer.citations,
-                answer.evidence,
-            )
-            if faults := self.ask_validators(candidate, ended):
-                ended.reject(answer.text, faults, answer.top_k)
-                ended.fail(faults, text="", citations=())
-        return ended
-
-    def gather(self) -> None:
-        """Run the preflights; questions without evidence, or whose preflight failed, end here."""
-        asked = [
-            number
-            for number, question in enumerate(self.questions)
-            if question.settings.mode != "recorded"
+def _extract(cases: Sequence[_Case], extract: Extractive, library: Library) -> None:
+    """Answer all questions with sentences of the evidence, in one call."""
+    passages = [
+        [
+            Passage(item.chunk.text, library.title(item.chunk.doc_id), rank=rank)
+            for rank, item in enumerate(case.gathered.evidence, 1)
         ]
-        questions, logs = [self.questions[n] for n in asked], [self.logs[n] for n in asked]
-        found = self.preflights.gather(questions, logs)
-        self.gathered = dict(zip(asked, found, strict=True))
-        empty = []
-        for number, gathered in self.gathered.items():
-            question = self.questions[number]
-            if gathered.fault:
-                self.ended[number] = _fail(question, gathered.fault)
-            elif not gathered.evidence:
-                empty.append(question.query_id)
-                self.ended[number] = _Ended(_start(question))
-        if empty and self.config.strict_fail_on_empty_evidence:
-            named = ", ".join(quoted(query_id) for query_id in empty[:MAX_NAMED])
-            more = f" and {len(empty) - MAX_NAMED} more" if len(empty) > MAX_NAMED else ""
-            field = "answers.strict_fail_on_empty_evidence"
-            message = (
-                f"no evidence for {len(empty)} questions: {named}{more}; mend the corpus or the "
-                f"preflights, or switch {field} off"
+        for case in cases
+    ]
+    extracts = extract.answer([case.question.text for case in cases], passages)
+    for case, chosen in zip(cases, extracts, strict=True):
+        case.quote(chosen)
+
+
+def _finish(cases: Sequence[_Case], tools: Tools, on_end: Callable[[], None]) -> None:
+    """Ask the model, several questions at a time; record ends in the questions' order."""
+    workers = max(1, tools.concurrency)
+    pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="answers")
+    try:
+        pending = {}
+        if chat := tools.chat:
+            due = _list_due(cases, "llm")
+            pending = {case: pool.submit(case.converse, chat) for case in due}
+        for case in cases:
+            if case in pending:
+                pending[case].result()
+            answer = case.answer
+            case.log.add(
+                "question.done",
+                query_id=answer.query_id,
+                mode=answer.mode,
+                outcome=answer.outcome,
+                codes=",".join(answer.codes) or None,
+                citations=len(answer.citations),
+                attempts=answer.attempts,
+                top_k=answer.top_k,
+                chat_retries=case.counts["chat_retries"],
             )
-            found_text = f"{len(empty)} questions"
-            raise InputError(Problem("empty_evidence", message, field=field, found=found_text))
+            on_end()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
-    def list_due(self, mode: Mode) -> list[int]:
-        """Return the questions of a mode that have not ended."""
-        return [
-            number
-            for number, question in enumerate(self.questions)
-            if question.settings.mode == mode and number not in self.ended
-        ]
 
-    def answer_recorded(self, recorded: Mapping[str, Answer]) -> None:
-        """Take the answers of the user's own system."""
-        for number in self.list_due("recorded"):
-            question = self.questions[number]
-            missing = Answer(question.query_id, "recorded", "failed", ("no_output",))
-            answer = recorded.get(question.query_id, missing)
-            self.ended[number] = self.check_answer(answer, question)
-
-    def answer_deterministic(self, extract: Extractive) -> None:
-        """Answer all questions of the mode with sentences of the evidence, in one call."""
-        numbers = self.list_due("deterministic")
-        title = self.tools.library.title
-        passages = [
-            [
-                Passage(item.chunk.text, title(item.chunk.doc_id), rank=rank)
-                for rank, item in enumerate(self.gathered[number].evidence, 1)
-            ]
-            for number in numbers
-        ]
-        extracts = extract.answer([self.questions[number].text for number in numbers], passages)
-        for number, chosen in zip(numbers, extracts, strict=True):
-            question = self.questions[number]
-            answer = _quote_sentences(question, self.gathered[number].evidence, chosen)
-            self.ended[number] = self.check_answer(answer, question)
-
-    def answer_by_model(self, chat: Chat, number: int) -> _Ended:
-        """Answer by the model; one question's error never stops the others."""
-        question, gathered, log = self.questions[number], self.gathered[number], self.logs[number]
-        try:
-            return _answer_by_model(chat, question, gathered, self, log)
-        except Exception as error:  # noqa: BLE001 - the endpoint adapter may be anybody's code
-            log.add(
-                "question.error",
-                query_id=question.query_id,
-                error=type(error).__name__,
-                message=str(error),
-            )
-            return _fail(question, Fault("internal_error", str(error)), gathered.evidence)
-
-    def finish(self, on_end: Callable[[], None]) -> None:
-        """Ask the model, several questions at a time; record ends in the questions' order."""
-        workers = max(1, self.tools.concurrency)
-        pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="answers")
-        try:
-            asked = {}
-            if chat := self.tools.chat:
-                asked = {
-                    number: pool.submit(self.answer_by_model, chat, number)
-                    for number in self.list_due("llm")
-                }
-            for number, log in enumerate(self.logs):
-                if number in asked:
-                    self.ended[number] = asked[number].result()
-                answer = self.ended[number].answer
-                log.add(
-                    "question.done",
-                    query_id=answer.query_id,
-                    mode=answer.mode,
-                    outcome=answer.outcome,
-                    codes=",".join(answer.codes) or None,
-                    citations=len(answer.citations),
-                    attempts=answer.attempts,
-                    top_k=answer.top_k,
-                    chat_retries=self.ended[number].counts["chat_retries"],
-                )
-                on_end()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-    def count(self) -> dict[str, int]:
-        """Sum up the run; see `AnswerRun.counts`."""
-        always = (
-            *("attempts", "schema_retries", "adaptive_reruns", "chat_retries", "cached_replies"),
-            *("tokens_in", "tokens_out", *(f"outcome.{outcome}" for outcome in OUTCOMES)),
-        )
-        counts = Counter({**dict.fromkeys(always, 0), "questions": len(self.questions)})
-        for ended in self.ended.values():
-            answer = ended.answer
-            counts.update(ended.counts)
-            counts.update([f"outcome.{answer.outcome}", *(f"code.{code}" for code in answer.codes)])
-            for name in ("attempts", "tokens_in", "tokens_out"):
-                counts[name] += getattr(answer, name)
-        return dict(sorted(counts.items()))
+def _count(cases: Sequence[_Case]) -> dict[str, int]:
+    """Sum up the run, as `AnswerRun.counts` describes."""
+    always = (
+        *("attempts", "schema_retries", "adaptive_reruns", "chat_retries", "cached_replies"),
+        *("tokens_in", "tokens_out", *(f"outcome.{outcome}" for outcome in OUTCOMES)),
+    )
+    counts = Counter({**dict.fromkeys(always, 0), "questions": len(cases)})
+    for case in cases:
+        answer = case.answer
+        counts.update(case.counts)
+        counts.update([f"outcome.{answer.outcome}", *(f"code.{code}" for code in answer.codes)])
+        for name in ("attempts", "tokens_in", "tokens_out"):
+            counts[name] += getattr(answer, name)
+    return dict(sorted(counts.items()))
 
 
 def answer_questions(
@@ -669,8 +587,8 @@ def answer_questions(
 ) -> AnswerRun:
     """Answer all questions; each ends with an outcome, and no question's failure stops another.
 
-    The result does not depend on the order in which a model answers. `on_end` is called as each
-    question has ended.
+    The result does not depend on the order in which a model answers. `on_end` is called at the end
+    of each question.
 
     Raises
     ------
@@ -680,21 +598,26 @@ def answer_questions(
     """
     _check_tools(questions, tools)
     check_patterns(questions)
-    run, events = _Run(questions, config, tools), Events()
+    preflights = Preflights(tools.library, tools.retrieve, tools.withheld)
+    rules = _Rules(config, preflights, load_validators(config.validators))
+    cases, events = [_Case(question, rules) for question in questions], Events()
     modes = Counter(question.settings.mode for question in questions)
     events.add("run.start", questions=len(questions), **dict(sorted(modes.items())))
-    run.gather()
-    for log in run.logs:  # first the counts of the evidence, then the ends of the questions
-        events.lines += log.lines
-        log.lines.clear()
+    _gather(cases, rules)
+    for case in cases:  # the events of all preflights stand before those of the answers
+        events.lines += case.log.lines
+        case.log.lines.clear()
     if tools.recorded is not None:
-        run.answer_recorded(tools.recorded)
+        for case in _list_due(cases, "recorded"):
+            query_id = case.question.query_id
+            missing = Answer(query_id, "recorded", "failed", ("no_output",))
+            case.end_with(tools.recorded.get(query_id, missing))
     if tools.extract is not None:
-        run.answer_deterministic(tools.extract)
-    run.finish(on_end)
-    ended, counts = [run.ended[number] for number in range(len(questions))], run.count()
-    for log in run.logs:
-        events.lines += log.lines
+        _extract(_list_due(cases, "deterministic"), tools.extract, tools.library)
+    _finish(cases, tools, on_end)
+    counts = _count(cases)
+    for case in cases:
+        events.lines += case.log.lines
     events.add(
         "run.done",
         questions=len(questions),
@@ -702,11 +625,11 @@ def answer_questions(
         failed=counts["outcome.failed"],
         attempts=counts["attempts"],
     )
-    gathered = [record for found in run.gathered.values() for record in found.records]
+    gathered = [record for case in cases for record in case.gathered.records]
     return AnswerRun(
-        tuple(one.answer for one in ended),
-        (*gathered, *(record for one in ended for record in one.reruns)),
-        tuple(row for one in ended for row in one.rejected),
+        tuple(case.answer for case in cases),
+        (*gathered, *(record for case in cases for record in case.reruns)),
+        tuple(row for case in cases for row in case.rejected),
         tuple(events.lines),
         counts,
     )
