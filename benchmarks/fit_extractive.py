@@ -18,9 +18,9 @@ from answer_sets_path import answer_sets
 from sklearn.linear_model import LogisticRegression
 from timing import ROOT, data_folder, skipped
 
-from rag_eval.answers import extractive as abstention
-from rag_eval.answers import extractive as features
-from rag_eval.answers.extractive import FILE, Model, Pool, PoolTerms, TermWeights, feature_names
+from rag_eval.answers import extractive
+from rag_eval.answers.extractive import FEATURES, FILE, Model, Pool
+from rag_eval.measures.groundedness import count_documents
 
 DIGITS = 4
 REFUSED = 0.11
@@ -43,14 +43,12 @@ class Measured:
     def __init__(self, its: answer_sets.AnswerSet, model: Model, embed: Any) -> None:
         self.set = its
         self.pool = Pool(its.questions, its.passages)
-        self.x = features.lexical(
-            self.pool, PoolTerms(self.pool, TermWeights.of_texts(its.background))
-        )
+        self.x = extractive.lexical(self.pool, count_documents(its.background))
         if model != "lexical":
             self.x = np.hstack(
                 [
                     self.x,
-                    features.dense(
+                    extractive.dense(
                         self.pool,
                         embed if model == "sentence" else answer_sets.lsa_embed(its.background),
                     ),
@@ -85,7 +83,7 @@ def regression(
 
 def fit(model: Model, sets: dict[str, answer_sets.AnswerSet], embed: Any) -> dict[str, Any]:
     """Fit one model and measure it on the parts that are held out."""
-    names = feature_names(model)
+    names = FEATURES[model]
     measured = {name: Measured(its, model, embed) for name, its in sets.items()}
     parts, sizes = [], []
     for name in SENTENCE_SETS:
@@ -101,7 +99,7 @@ def fit(model: Model, sets: dict[str, answer_sets.AnswerSet], embed: Any) -> dic
         log_odds = its.x @ slope + bias
         order = its.order(log_odds)
         rows[name], right[name] = (
-            abstention.question_rows(names, its.x, log_odds, order, its.pool),
+            extractive.question_rows(names, its.x, log_odds, order, its.pool),
             its.best_is_right(order),
         )
     fitted = {name: ~sets[name].held_out for name in SIGNAL_SETS}
@@ -139,7 +137,7 @@ def fit(model: Model, sets: dict[str, answer_sets.AnswerSet], embed: Any) -> dic
     return {
         "sentence": {**dict(zip(names, slope.tolist(), strict=True)), "bias": bias},
         "signal": {
-            **dict(zip(abstention.signal_names(names), signal_slope.tolist(), strict=True)),
+            **dict(zip(extractive.signal_names(names), signal_slope.tolist(), strict=True)),
             "bias": signal_bias,
         },
         "threshold": threshold,

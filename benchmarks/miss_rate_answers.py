@@ -16,9 +16,9 @@ from miss_rate_data import STRATEGIES, Judged, collection, folder, judged
 from miss_rate_lines import Bar, emit, progress
 from timing import json_lines
 
-from rag_eval.answers.extractive import Extract, Extractive, Passage, TermWeights
+from rag_eval.answers.extractive import Extract, Extractive, Passage
 from rag_eval.citations.matching import Spans, match_citations
-from rag_eval.measures.groundedness import document_frequencies, groundedness
+from rag_eval.measures.groundedness import comparable, count_documents, groundedness
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.uncertainty.estimator import cross_validate, heuristic_v0
 
@@ -135,9 +135,9 @@ def answers() -> None:
     answerer = Extractive(
         answer_sets.lsa_embed(its.texts),
         embedding="lsa",
-        term_weights=TermWeights.of_texts(its.texts),
+        frequencies=count_documents(its.texts),
     )
-    frequencies = document_frequencies([document["text"] for document in documents])
+    frequencies = count_documents([comparable(document["text"]) for document in documents])
     for strategy in STRATEGIES:
         data = judged("scifact", strategy, "minilm")
         rows, scores = data.batch.rows[:, :K], data.batch.norm[:, :K]

@@ -1,8 +1,8 @@
-"""Answer questions with sentences of their evidence, or abstain where it does not carry them.
+"""Answer questions with sentences of their evidence, or abstain where the evidence is too weak.
 
 A batch is measured as arrays: one row of features for each citable unit of each question's
-passages, and one row of signals for each question. Weights come from `coefficients.json`, which
-`benchmarks/fit_extractive.py` writes.
+passages, and one row of signals for each question. `benchmarks/fit_extractive.py` writes the
+weights to `coefficients.json`.
 """
 
 import dataclasses
@@ -15,10 +15,12 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from rag_eval.answers.units import Unit, units
-from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from rag_eval.answers.units import cut_units
+from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray, count_within
 from rag_eval.corpus.analyzer import Analyzer, count_matrix
+from rag_eval.measures.groundedness import DocumentFrequencies
 from rag_eval.retrieval.synonyms import Expansion, Mean, Phrase
 
 # ---- The candidates of a batch
@@ -37,17 +39,6 @@ class Passage:
     rank: int = 1
 
 
-def _number(values: Sequence[str]) -> tuple[list[str], IntArray]:
-    """Return the distinct values in order of first sight, and the place of each value."""
-    place = {value: i for i, value in enumerate(dict.fromkeys(values))}
-    return list(place), np.array([place[value] for value in values], dtype=np.int64)
-
-
-def _count_within(sizes: IntArray) -> IntArray:
-    """Return 0, 1, 2 ... within each of consecutive groups of these sizes."""
-    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-
-
 def _ones(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> Any:
     """Return a CSR matrix with a 1 at each (row, column)."""
     from scipy.sparse import csr_array
@@ -60,32 +51,34 @@ class Pool:
 
     Attributes
     ----------
-    texts, titles
-        Distinct passage texts and titles.
-    unit_texts
-        Texts of the units of distinct passages; `text_of_unit` [n_units] is the passage of each.
-    question_of_pair, text_of_pair, title_of_pair, rank_of_pair
+    texts
+        Distinct passage texts. Their units have `unit_texts`, `kinds` and `text_of_unit` [n_units].
+    question_of_pair, text_of_pair, passage_of_pair
         [n_pairs], in the order given; `passage_of_pair` is the place in the question's list.
     pair_of, unit_of, question_of, place, starts, ends
-        [n_candidates], in the order of pairs and of their text; `place` counts units in the passage
-        from 0.
-    same_text
-        [n_units]: units of the same words, whatever their case and white space, have one number.
+        [n_candidates], by pair and place in its text; `place` counts units from 0.
+    words_of
+        [n_candidates]: equal where one question has the same words twice, whatever their case and
+        white space.
+    tie_breaks
+        Sort keys of candidates of equal score, the last one first, as `np.lexsort` takes them.
     """
 
     def __init__(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> None:
         self.questions = list(questions)
         flat = [passage for listed in passages for passage in listed]
+        self.titles = [passage.title for passage in flat]
         sizes = np.array([len(listed) for listed in passages], dtype=np.int64)
         self.question_of_pair: IntArray = np.repeat(np.arange(len(sizes)), sizes)
-        self.passage_of_pair = _count_within(sizes)
-        self.rank_of_pair: IntArray = np.array([passage.rank for passage in flat], dtype=np.int64)
-        self.texts, self.text_of_pair = _number([passage.text for passage in flat])
-        self.titles, self.title_of_pair = _number([passage.title for passage in flat])
-        cut = [units(text) for text in self.texts]
-        self.units: list[Unit] = [unit for listed in cut for unit in listed]
+        self.passage_of_pair = count_within(sizes)
+        texts = pd.Series([passage.text for passage in flat], dtype=object)
+        self.text_of_pair, distinct = pd.factorize(texts)
+        self.texts: list[str] = distinct.tolist()
+        cut = [cut_units(text) for text in self.texts]
+        units = [unit for listed in cut for unit in listed]
         counts = np.array([len(listed) for listed in cut], dtype=np.int64)
         self.text_of_unit: IntArray = np.repeat(np.arange(len(cut)), counts)
+        self.kinds = [unit.kind for unit in units]
         self.unit_texts = [
             text[unit.start : unit.end]
             for text, listed in zip(self.texts, cut, strict=True)
@@ -93,40 +86,29 @@ class Pool:
         ]
         per_pair = counts[self.text_of_pair]
         self.pair_of: IntArray = np.repeat(np.arange(len(flat)), per_pair)
-        self.place = _count_within(per_pair)
+        self.place = count_within(per_pair)
         first = np.cumsum(counts) - counts
         self.unit_of: IntArray = first[self.text_of_pair][self.pair_of] + self.place
         self.question_of: IntArray = self.question_of_pair[self.pair_of]
-        starts = np.array([unit.start for unit in self.units], dtype=np.int64)
-        ends = np.array([unit.end for unit in self.units], dtype=np.int64)
-        self.starts: IntArray = starts[self.unit_of]
-        self.ends: IntArray = ends[self.unit_of]
-        self.same_text = _number([" ".join(text.lower().split()) for text in self.unit_texts])[1]
-
-    @functools.cached_property
-    def neighbours(self) -> Any:
-        """CSR [n_units, n_units]: each unit with the units before and after it in its passage."""
-        n = len(self.units)
-        here = np.arange(n)
-        later = here[1:][self.text_of_unit[1:] == self.text_of_unit[:-1]]
-        rows = np.concatenate([here, later, later - 1])
-        columns = np.concatenate([here, later - 1, later])
-        return _ones(rows, columns, (n, n))
+        self.starts, self.ends = (
+            np.array([getattr(unit, edge) for unit in units], dtype=np.int64)[self.unit_of]
+            for edge in ("start", "end")
+        )
+        plain = (" ".join(text.lower().split()) for text in self.unit_texts)
+        words, distinct = pd.factorize(pd.Series(list(plain), dtype=object))
+        self.words_of: IntArray = self.question_of * len(distinct) + words[self.unit_of]
+        ranks = np.array([passage.rank for passage in flat], dtype=np.int64)
+        places = self.passage_of_pair[self.pair_of], ranks[self.pair_of]
+        self.tie_breaks: tuple[IntArray, ...] = (self.starts, *places)
 
     @functools.cached_property
     def membership(self) -> Any:
         """CSR [n_texts, n_units]: the units of each passage."""
-        n = len(self.units)
+        n = len(self.unit_texts)
         return _ones(self.text_of_unit, np.arange(n), (len(self.texts), n))
 
-    def number_texts(self, candidates: IntArray) -> IntArray:
-        """Number the candidates' texts, equal where one question has the same words twice."""
-        kinds = int(self.same_text.max()) + 1
-        found = self.question_of[candidates] * kinds + self.same_text[self.unit_of[candidates]]
-        return np.asarray(found)
 
-
-# ---- Terms of a batch as sparse matrices, and how much each says
+# ---- Terms of a batch as sparse matrices, and how much each term says
 
 SATURATION, LENGTH_SHARE = 0.9, 0.4
 """BM25's k1 and b, as for retrieval."""
@@ -134,59 +116,32 @@ AVERAGE_TERMS = 12.0
 """Terms of a sentence, stop words aside: the mean over CLAPnq, SciFact and XQuAD is 12.6."""
 
 
-class TermWeights:
-    """How much terms say: idf over a background of texts, scaled to (0, 1].
+def weigh_terms(frequencies: DocumentFrequencies, vocabulary: Mapping[str, int]) -> FloatArray:
+    """Return the idf of each term over a background of texts, scaled to (0, 1].
 
-    weight(t) = ln(1 + (N - df + 0.5) / (df + 0.5)) / ln(1 + (N + 0.5) / 0.5), so a term that no
-    text has weighs 1.
-
-    Parameters
-    ----------
-    frequencies
-        Term (as `rag_eval.corpus.analyzer` makes it) -> number of texts that have it.
-    n_texts
-        Number of texts. Without any, every term weighs 1.
+    weight(t) = ln(1 + (N - df + 0.5) / (df + 0.5)) / ln(1 + (N + 0.5) / 0.5), so that a term in no
+    text weighs 1. Without texts, every term weighs 1.
     """
-
-    def __init__(self, frequencies: Mapping[str, int] | None = None, n_texts: int = 0) -> None:
-        self.frequencies = dict(frequencies or {})
-        self.n_texts = n_texts
-
-    @classmethod
-    def of_texts(cls, texts: Sequence[str]) -> "TermWeights":
-        """Count the texts that a corpus is made of."""
-        analyzer = Analyzer()
-        rows = analyzer.index(texts)
-        _, columns, _ = count_matrix(rows, len(analyzer.vocabulary))
-        counts = np.bincount(columns, minlength=len(analyzer.vocabulary))
-        return cls(dict(zip(analyzer.vocabulary, counts.tolist(), strict=True)), len(texts))
-
-    def weigh(self, vocabulary: Mapping[str, int]) -> FloatArray:
-        """Return the weights by term id, [len(vocabulary)]."""
-        if self.n_texts == 0:
-            return np.ones(len(vocabulary))
-        df = np.array([self.frequencies.get(term, 0) for term in vocabulary], dtype=np.float64)
-        n = float(self.n_texts)
-        rarity = np.log1p((np.maximum(n - df, 0) + 0.5) / (df + 0.5))
-        return np.asarray(rarity / np.log1p((n + 0.5) / 0.5))
+    if frequencies.n_texts == 0:
+        return np.ones(len(vocabulary))
+    df = np.array([frequencies.counts.get(term, 0) for term in vocabulary], dtype=np.float64)
+    n = float(frequencies.n_texts)
+    rarity = np.log1p((np.maximum(n - df, 0) + 0.5) / (df + 0.5))
+    return np.asarray(rarity / np.log1p((n + 0.5) / 0.5))
 
 
 @functools.cache
-def function_words() -> tuple[str, ...]:
-    """English words that questions are built with and that say nothing about their subject."""
+def _function_words() -> tuple[str, ...]:
+    """Read the English words that build a question and say nothing about its subject."""
     text = files("rag_eval.answers").joinpath("function_words.json").read_text("utf-8")
     return tuple(json.loads(text))
 
 
-class Widening:
+class _Widening:
     """Further columns for question terms that have synonyms.
 
     Parameters
     ----------
-    expansion
-        The synonyms.
-    analyzer
-        Whose term ids all rows are in.
     rows
         Term ids of the questions with function words, because phrases are made of them.
     asked
@@ -195,10 +150,11 @@ class Widening:
     Attributes
     ----------
     asked
-        The questions in columns: where a term has synonyms, the widened column stands for it. A
-        term counts once a question.
+        The questions in columns: a widened column stands for a term that has synonyms. A term
+        counts once in a question.
     terms
-        Term of each widened column; their ids start at `n_terms`, the size of the vocabulary.
+        Term of each widened column. The ids of these columns start at `n_terms`, the size of the
+        vocabulary.
     """
 
     def __init__(
@@ -232,18 +188,10 @@ class Widening:
         self._means = {terms: place for place, terms in enumerate(distinct)}
 
     def widen(self, values: Any) -> Any:
-        """Append the widened columns to a matrix.
+        """Append the widened columns to a CSR matrix [n, n_terms], 0 where a text lacks the term.
 
-        Parameters
-        ----------
-        values
-            CSR [n, n_terms], not negative: 0 where a text lacks the term.
-
-        Returns
-        -------
-        CSR [n, n_terms + len(terms)]
-            A widened column has the largest of the term's own value and, for each meaning of which
-            the text has all terms, the mean of their values times the meaning's weight.
+        A widened column has the largest of the term's own value and, for each meaning of which the
+        text has all terms, the mean of their values times the meaning's weight.
         """
         from scipy.sparse import csr_array, hstack
 
@@ -252,9 +200,9 @@ class Widening:
         present = values.copy()
         present.data = (present.data > 0).astype(np.float64)
         distinct = [tuple(dict.fromkeys(terms)) for terms in self._means]
-        sizes = np.array([len(terms) for terms in distinct], dtype=np.float64)
+        sizes = np.array([len(terms) for terms in distinct])
         rows = np.array([term for terms in distinct for term in terms], dtype=np.int64)
-        owners = np.repeat(np.arange(len(distinct)), sizes.astype(np.int64))
+        owners = np.repeat(np.arange(len(distinct)), sizes)
         member = _ones(rows, owners, (self.n_terms, len(distinct)))
         whole = (present @ member).tocoo()
         has_all = whole.data >= sizes[whole.col]
@@ -262,7 +210,7 @@ class Widening:
         complete = csr_array((1.0 / sizes[column], (row, column)), shape=whole.shape)
         meant = (values @ member).multiply(complete).tocsr()
         terms = np.array(self.terms, dtype=np.int64)
-        found = values @ _ones(terms, np.arange(len(terms)), (self.n_terms, len(terms)))
+        widened = values @ _ones(terms, np.arange(len(terms)), (self.n_terms, len(terms)))
         # the n-th meanings of all columns at once, because a maximum is wanted and not a sum
         for place in range(max(map(len, self._options))):
             nth = [
@@ -272,8 +220,8 @@ class Widening:
             ]
             weights, means, columns = (np.array(part) for part in zip(*nth, strict=True))
             chosen = csr_array((weights, (means, columns)), shape=(len(distinct), len(terms)))
-            found = found.maximum(meant @ chosen)
-        return hstack([values, found], format="csr")
+            widened = widened.maximum(meant @ chosen)
+        return hstack([values, widened], format="csr")
 
 
 def _present(matrix: Any) -> Any:
@@ -283,35 +231,39 @@ def _present(matrix: Any) -> Any:
     return matrix
 
 
-class PoolTerms:
-    """The terms of a pool.
+class _Terms:
+    """The terms of a pool, as CSR matrices with a row for each text.
 
     Attributes
     ----------
     questions, units, titles, passages
-        CSR of 0 and 1, and between them where only a synonym is there; `passages` are distinct
-        texts without titles. Function words are left out of questions. Columns of widened terms
-        follow those of the vocabulary.
+        1 where a text has a term, less where it has a synonym, else 0. `titles` are those of pairs,
+        `passages` are distinct texts. Function words are left out of questions. Columns of widened
+        terms follow those of the vocabulary.
     saturated
-        CSR [n_units, n_terms]: counts as BM25 saturates them.
-    unit_lengths
-        Terms of each unit.
-    weights
-        [n_terms].
+        Counts in units, as BM25 saturates them.
+    unit_lengths, weights
+        Number of terms of each unit; weight of each column.
+    pair_share
+        [n_candidates]: share of the question's neighbouring terms that are neighbours in the unit.
     """
 
     def __init__(
-        self, pool: Pool, weights: TermWeights, expansion: Expansion | None = None
+        self, pool: Pool, frequencies: DocumentFrequencies, expansion: Expansion | None
     ) -> None:
         from scipy.sparse import csr_array
 
         analyzer = Analyzer()
-        functional = {term for row in analyzer.index(function_words()) for term in row}
+        functional = {term for row in analyzer.index(_function_words()) for term in row}
+
+        def drop_function_words(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+            return [[term for term in row if term not in functional] for row in rows]
+
         questions = analyzer.index(pool.questions)
-        asked = [[term for term in row if term not in functional] for row in questions]
+        asked = drop_function_words(questions)
         unit_rows = analyzer.index(pool.unit_texts)
         titles = analyzer.index([title.replace("_", " ") for title in pool.titles])
-        widening = expansion and Widening(expansion, analyzer, questions, asked)
+        widening = expansion and _Widening(expansion, analyzer, questions, asked)
         n_terms = len(analyzer.vocabulary)
 
         def count(rows: Sequence[Sequence[int]], width: int = n_terms) -> Any:
@@ -323,36 +275,35 @@ class PoolTerms:
         )
         self.passages = _present((pool.membership @ units).tocsr())
         self.unit_lengths = units.sum(axis=1)
-        # a unit's length is held against that of an average sentence, not of the batch:
-        # an answer may not depend on what else is asked
+        # compare a unit's length with an average sentence and not with the batch: an answer must
+        # not depend on what else is asked
         longer = 1.0 - LENGTH_SHARE + LENGTH_SHARE * self.unit_lengths / AVERAGE_TERMS
         self.saturated = units
         rows = np.repeat(np.arange(units.shape[0]), np.diff(units.indptr))
         self.saturated.data = units.data / (units.data + SATURATION * longer[rows])
-        self.weights = weights.weigh(analyzer.vocabulary)
+        self.weights = weigh_terms(frequencies, analyzer.vocabulary)
         if widening:
             self.questions = count(widening.asked, n_terms + len(widening.terms))
             for name in ("units", "titles", "passages", "saturated"):
                 setattr(self, name, widening.widen(getattr(self, name)))
             self.weights = np.concatenate([self.weights, self.weights[widening.terms]])
-        unit_rows = [[term for term in row if term not in functional] for row in unit_rows]
-        wanted, present = _pair_terms(asked, n_terms), _pair_terms(unit_rows, n_terms)
-        known = np.unique(wanted[1])
-        shared = np.isin(present[1], known)
-        width = max(len(known), 1)
+        self.pair_share = _share_pairs(pool, asked, drop_function_words(unit_rows), n_terms)
 
-        def share(rows: IntArray, codes: IntArray, n_rows: int) -> Any:
-            found = _ones(rows, np.searchsorted(known, codes), (n_rows, width))
-            found.sum_duplicates()
-            return _present(found)
 
-        self._asked_pairs = share(*wanted, len(asked))
-        self._unit_pairs = share(present[0][shared], present[1][shared], len(unit_rows))
-
-    def pair_share(self, question_of: IntArray, unit_of: IntArray) -> FloatArray:
-        """Return the share of neighbouring terms that a unit shares, [n_candidates]."""
-        shared = self._unit_pairs[unit_of].multiply(self._asked_pairs[question_of]).sum(axis=1)
-        return np.asarray(shared / np.maximum(self._asked_pairs.sum(axis=1), 1.0)[question_of])
+def _share_pairs(
+    pool: Pool, asked: list[list[int]], units: list[list[int]], n_terms: int
+) -> FloatArray:
+    """Return the share of neighbouring terms of questions that are neighbours in a unit."""
+    owners, codes = zip(*(_pair_terms(rows, n_terms) for rows in (asked, units)), strict=True)
+    distinct, columns = np.unique(np.concatenate(codes), return_inverse=True)
+    wanted, present = (
+        _present(_ones(owner, column, (len(rows), max(len(distinct), 1))))
+        for owner, column, rows in zip(
+            owners, np.split(columns, [len(codes[0])]), (asked, units), strict=True
+        )
+    )
+    shared = present[pool.unit_of].multiply(wanted[pool.question_of]).sum(axis=1)
+    return np.asarray(shared / np.maximum(wanted.sum(axis=1), 1.0)[pool.question_of])
 
 
 def _pair_terms(rows: list[list[int]], n_terms: int) -> tuple[IntArray, IntArray]:
@@ -401,23 +352,27 @@ def _flag(pattern: re.Pattern[str], texts: Sequence[str]) -> BoolArray:
     return np.array([pattern.search(text) is not None for text in texts], dtype=bool)
 
 
-def lexical(pool: Pool, terms: PoolTerms) -> FloatArray:
+def lexical(
+    pool: Pool, frequencies: DocumentFrequencies, expansion: Expansion | None = None
+) -> FloatArray:
     """Measure words, [n_candidates, len(LEXICAL)].
 
-    Coverages are shares of the question's term weight: in the unit, in it or the passage's title,
-    in the passage or title, in all of the question's evidence. `local_coverage` weighs terms by how
-    few of the question's own candidates have them. `frequency` is `unit_coverage` with counts
-    saturated as in BM25. `pairs`: share of the question's neighbouring terms that are neighbours in
-    the unit. `missing`: the heaviest term that neither passage nor title has, as a share of the
-    heaviest of all. `number_*`, `name_fits`: the question asks for a number or a name and the unit
-    has or lacks it. `position`: 1 / (1 + place in the passage). `length`: ln(1 + terms).
+    Coverages are shares of the question's term weight: in the unit, in the unit or the passage's
+    title, in the passage or title, in all of the question's evidence. `local_coverage` weighs terms
+    by how few of the question's own candidates have them. `frequency` is `unit_coverage` with
+    counts saturated as in BM25. `pairs`: share of the question's neighbouring terms that are
+    neighbours in the unit. `missing`: the heaviest term that neither passage nor title has, as a
+    share of the heaviest of all. `number_*`, `name_fits`: the question asks for a number or a name,
+    and the unit has or lacks it. `position`: 1 / (1 + place in the passage). `length`: ln(1 +
+    terms).
     """
+    terms = _Terms(pool, frequencies, expansion)
     q, pair, unit = pool.question_of, pool.pair_of, pool.unit_of
     asker, n_questions = pool.question_of_pair, len(pool.questions)
     asked, weights = terms.questions, terms.weights
     total = np.maximum(asked @ weights, 1e-12)
     in_unit = terms.units[unit].multiply(asked[q]).tocsr()
-    in_title = terms.titles[pool.title_of_pair].multiply(asked[asker]).tocsr()
+    in_title = terms.titles.multiply(asked[asker]).tocsr()
     in_passage = terms.passages[pool.text_of_pair].multiply(asked[asker]).tocsr()
     in_passage = in_passage.maximum(in_title).tocsr()
     in_evidence = in_passage[:0]
@@ -437,7 +392,7 @@ def lexical(pool: Pool, terms: PoolTerms) -> FloatArray:
         "evidence_coverage": ((in_evidence @ weights) / total)[q],
         "local_coverage": _local_coverage(in_unit, pool),
         "frequency": (terms.saturated[unit].multiply(asked[q]).tocsr() @ weights) / total[q],
-        "pairs": terms.pair_share(q, unit),
+        "pairs": terms.pair_share,
         "missing": missing[pair],
         "number_fits": wants_number & has_number,
         "number_lacks": wants_number & ~has_number,
@@ -450,7 +405,7 @@ def lexical(pool: Pool, terms: PoolTerms) -> FloatArray:
 
 
 def _heaviest(matrix: Any, weights: FloatArray) -> FloatArray:
-    """Return the largest weight among the terms of each row, 0 where it has none."""
+    """Return the largest weight among the terms of each row, 0 for an empty row."""
     weighed = matrix.copy()
     weighed.data = weighed.data * weights[weighed.indices]
     return np.asarray(weighed.max(axis=1).toarray(), dtype=np.float64).ravel()
@@ -470,18 +425,19 @@ def _local_coverage(in_unit: Any, pool: Pool) -> FloatArray:
 
 
 def dense(pool: Pool, embed: Embed) -> FloatArray:
-    """Measure nearness of vectors, [n_candidates, len(DENSE)].
+    """Measure nearness of vectors, [n_candidates, len(DENSE)]; one call embeds each text once.
 
-    Every text is embedded once, in one call.
-
-    Cosine of the question with the unit; with the mean vector of the unit and its neighbours; with
-    that of all units of the passage.
+    The features are the cosines of the question with the unit, with the mean vector of the unit and
+    its neighbours, and with the mean vector of all units of the passage.
     """
     texts = [text[:LONGEST_EMBEDDED] for text in [*pool.questions, *pool.unit_texts]]
     vectors = np.asarray(embed(texts), dtype=np.float32)
     asked, units = vectors[: len(pool.questions)], vectors[len(pool.questions) :]
     near = _multiply_rows(asked, pool.question_of, units, pool.unit_of)
-    windows = _normalise(pool.neighbours @ units)
+    at = np.arange(len(units))
+    later = at[1:][pool.text_of_unit[1:] == pool.text_of_unit[:-1]]
+    rows, columns = np.concatenate([[at, at], [later, later - 1], [later - 1, later]], axis=1)
+    windows = _normalise(_ones(rows, columns, (len(at), len(at))) @ units)
     around = _multiply_rows(asked, pool.question_of, windows, pool.unit_of)
     passages = _normalise(pool.membership @ units)
     whole = _multiply_rows(asked, pool.question_of_pair, passages, pool.text_of_pair)
@@ -512,11 +468,11 @@ def _multiply_rows(
 # ---- Signals of each question: whether the evidence carries it
 
 OF_BEST = (*LEXICAL[:11], *DENSE)
-"""Features of the best unit that the signal looks at again: how well it fits says more about the
-evidence than its rank does."""
+"""Features of the best unit that the signal reads again: how well the best unit fits says more
+about the evidence than its rank."""
 OF_QUESTION = ("score", "lead", "candidates")
-"""Log-odds of the best unit; its lead over the second; ln(1 + number of candidates), because the
-best of many fits by chance."""
+"""Log-odds of the best unit; its lead over the second unit; ln(1 + number of candidates), because
+the best of many fits by chance."""
 ALONE = 2.0
 """The lead of a unit without a rival."""
 
@@ -557,42 +513,33 @@ def question_rows(
 
 FILE = "coefficients.json"
 Model = Literal["lexical", "lsa", "sentence"]
+FEATURES: dict[Model, tuple[str, ...]] = {
+    "lexical": LEXICAL,
+    **dict.fromkeys(("lsa", "sentence"), (*LEXICAL, *DENSE)),
+}
+"""The features that each model weighs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """One fitted model.
-
-    Parameters
-    ----------
-    features
-        Names of the features of a unit, in order.
-    sentence, sentence_bias
-        Log-odds that a unit answers: features @ sentence + sentence_bias.
-    signal, signal_bias
-        Log-odds that the best unit is right, over `signal_names(features)`.
-    threshold
-        Default threshold of the signal.
-    """
+    """A fitted model."""
 
     features: tuple[str, ...]
     sentence: FloatArray
+    """Log-odds that a unit answers: features @ sentence + sentence_bias."""
     sentence_bias: float
     signal: FloatArray
+    """Log-odds that the best unit is right, over `signal_names(features)`."""
     signal_bias: float
     threshold: float
-
-
-def feature_names(model: Model) -> tuple[str, ...]:
-    """Name the features that a model weighs."""
-    return LEXICAL if model == "lexical" else (*LEXICAL, *DENSE)
+    """Default threshold of the signal."""
 
 
 @functools.cache
 def load(model: Model) -> Weights:
     """Read the weights of a model."""
     text = files("rag_eval.answers").joinpath(FILE).read_text(encoding="utf-8")
-    names, fitted = feature_names(model), json.loads(text)["models"][model]
+    names, fitted = FEATURES[model], json.loads(text)["models"][model]
     return Weights(
         names,
         np.array([fitted["sentence"][name] for name in names]),
@@ -606,18 +553,17 @@ def load(model: Model) -> Weights:
 # ---- The answerer
 
 CITED_FROM = 0.12
-"""Probability from which a sentence is cited beside the best one, where the evidence is one
-passage. Chosen by hand between 0.1 and 0.25 on CLAPnq, SciFact and XQuAD, their held-out parts
-included: above it, human-selected sentences are lost faster than others are spared."""
+"""Probability from which a second sentence of a single passage is cited. Chosen by hand between 0.1
+and 0.25 on CLAPnq, SciFact and XQuAD, their held-out parts included: above it, human-selected
+sentences are lost faster than others are spared."""
 CITED_FROM_AMONG_MANY = 0.5
-"""The same where the evidence is several passages: there a second sentence is wrong wherever the
-best one's passage is."""
+"""The same for several passages: there, a second sentence is wrong where the best sentence's
+passage is wrong."""
 HANDICAP = {"code": 1.0, "pointer": 2.0}
-"""Log-odds taken off units of these kinds. A rule, not fitted, because no set has them: code
+"""Log-odds taken off units of these kinds. No set has such units, so this rule is not fitted: code
 illustrates what a sentence says, and a "See Also" entry describes another document."""
 ROUNDING = 6
-"""Decimals of a probability that count: the last bits of a sum depend on what else is in the
-batch."""
+"""Decimals of a probability. The last bits of a sum depend on the rest of the batch."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -634,10 +580,9 @@ class Chosen:
 class Extract:
     """Sentences of the evidence for one question.
 
-    `sentences` stand best first, also where `answered` is false, so that a near miss can be looked
-    at. `signal` in [0, 1] is how well the evidence carries the question: how often, on sets like
-    those it was fitted on, the best sentence is right. `answered` is false where the signal is
-    under the threshold.
+    `sentences` stand best first, also where `answered` is false, so that a person can look at a
+    near miss. `signal` in [0, 1] is the probability that the best sentence is right, fitted on
+    public sets. `answered` is false where the signal is under the threshold.
     """
 
     sentences: tuple[Chosen, ...]
@@ -660,14 +605,15 @@ class Extractive:
         The kind of `embed`: `sentence` (a sentence model such as MiniLM) or `lsa`. Their cosines
         mean different things.
     max_sentences
-        At most so many sentences an answer.
+        Largest number of sentences in an answer.
     abstain_below
         Threshold of the signal; None takes the fitted default.
-    term_weights
-        Document frequencies of the corpus of the evidence; without them every content word weighs
+    frequencies
+        Document frequencies of the corpus of the evidence. Without them, every content word weighs
         the same.
     expansion
-        Synonyms. The weights were fitted without any, so the signal is calibrated only without.
+        Synonyms. The weights were fitted without synonyms, so the signal is calibrated only
+        without them.
 
     Raises
     ------
@@ -682,7 +628,7 @@ class Extractive:
         embedding: Literal["sentence", "lsa"] = "sentence",
         max_sentences: int = 3,
         abstain_below: float | None = None,
-        term_weights: TermWeights | None = None,
+        frequencies: DocumentFrequencies | None = None,
         expansion: Expansion | None = None,
     ) -> None:
         if max_sentences < 1:
@@ -693,7 +639,7 @@ class Extractive:
         self._weights = load("lexical" if embed is None else embedding)
         self._max_sentences = max_sentences
         self.abstain_below = self._weights.threshold if abstain_below is None else abstain_below
-        self._term_weights = term_weights or TermWeights()
+        self._frequencies = frequencies or DocumentFrequencies(0, {})
         self._expansion = expansion
 
     def answer(
@@ -701,7 +647,7 @@ class Extractive:
     ) -> list[Extract]:
         """Answer a batch: one extract for each question from its own passages.
 
-        No sentence stands twice in an answer. Of its copies, the best-ranked one is cited.
+        An answer has no sentence twice. Of copies of a sentence, the best-ranked copy is cited.
         """
         if len(questions) != len(passages):
             raise ValueError(
@@ -712,51 +658,51 @@ class Extractive:
         if len(pool.question_of) == 0:
             return [Extract((), 0.0, answered=False)] * len(pool.questions)
         weights = self._weights
-        measured, askable = self._measure(pool)
-        handicaps = np.array([HANDICAP.get(unit.kind, 0.0) for unit in pool.units])[pool.unit_of]
+        measured, is_askable = self._measure(pool)
+        handicaps = np.array([HANDICAP.get(kind, 0.0) for kind in pool.kinds])[pool.unit_of]
         log_odds = measured @ weights.sentence + weights.sentence_bias - handicaps
         scores = _probability(log_odds)
-        tie_breaks = (
-            pool.starts,
-            pool.passage_of_pair[pool.pair_of],
-            pool.rank_of_pair[pool.pair_of],
-        )
-        order = np.lexsort((*tie_breaks, -scores, pool.question_of))
+        order = np.lexsort((*pool.tie_breaks, -scores, pool.question_of))
         rows = question_rows(weights.features, measured, log_odds, order, pool)
-        signals = np.where(askable, _probability(rows @ weights.signal + weights.signal_bias), 0.0)
+        signals = _probability(rows @ weights.signal + weights.signal_bias)
+        signals = np.where(is_askable, signals, 0.0)
         cited = self._choose(pool, scores, order)
-        cited = cited[askable[pool.question_of[cited]]]
-        # of copies of a text, the one that the retrieval ranked best: its document is cited
-        texts = pool.number_texts(np.arange(len(scores)))
-        by_rank = np.lexsort((*tie_breaks, texts))
-        copies = by_rank[np.searchsorted(texts[by_rank], texts[cited])]
-        found: list[list[Chosen]] = [[] for _ in pool.questions]
-        places = pool.passage_of_pair[pool.pair_of[copies]], pool.starts[copies], pool.ends[copies]
-        columns = [column.tolist() for column in (pool.question_of[cited], *places, scores[cited])]
-        for question, *chosen in zip(*columns, strict=True):
-            found[question].append(Chosen(*chosen))
+        cited = cited[is_askable[pool.question_of[cited]]]
+        # of copies of a text, cite the copy that the retrieval ranked best
+        by_rank = np.lexsort((*pool.tie_breaks, pool.words_of))
+        copies = by_rank[np.searchsorted(pool.words_of[by_rank], pool.words_of[cited])]
+        columns = (
+            pool.question_of[cited],
+            pool.passage_of_pair[pool.pair_of[copies]],
+            pool.starts[copies],
+            pool.ends[copies],
+            scores[cited],
+        )
+        chosen: list[list[Chosen]] = [[] for _ in pool.questions]
+        for question, *place in zip(*(column.tolist() for column in columns), strict=True):
+            chosen[question].append(Chosen(*place))
         return [
-            Extract(tuple(chosen), signal, answered=bool(chosen) and signal >= self.abstain_below)
-            for chosen, signal in zip(found, signals.tolist(), strict=True)
+            Extract(tuple(own), signal, answered=bool(own) and signal >= self.abstain_below)
+            for own, signal in zip(chosen, signals.tolist(), strict=True)
         ]
 
     def _measure(self, pool: Pool) -> tuple[FloatArray, BoolArray]:
         """Measure all candidates, and tell which questions can be answered at all."""
-        words = lexical(pool, PoolTerms(pool, self._term_weights, self._expansion))
-        asked = np.array([any(map(str.isalnum, question)) for question in pool.questions])
-        reached = np.zeros(len(pool.questions), dtype=bool)
+        words = lexical(pool, self._frequencies, self._expansion)
+        has_words = np.array([any(map(str.isalnum, question)) for question in pool.questions])
+        is_reached = np.zeros(len(pool.questions), dtype=bool)
         if self._embed is None:
-            reached[pool.question_of] = words[:, LEXICAL.index("evidence_coverage")] > 0
-            return words, asked & reached
-        reached[pool.question_of] = True
-        return np.hstack([words, dense(pool, self._embed)]), asked & reached
+            is_reached[pool.question_of] = words[:, LEXICAL.index("evidence_coverage")] > 0
+            return words, has_words & is_reached
+        is_reached[pool.question_of] = True
+        return np.hstack([words, dense(pool, self._embed)]), has_words & is_reached
 
     def _choose(self, pool: Pool, scores: FloatArray, order: IntArray) -> IntArray:
         """Return the candidates to cite, by (question, best first), each text once."""
-        order = order[np.sort(np.unique(pool.number_texts(order), return_index=True)[1])]
+        order = order[np.sort(np.unique(pool.words_of[order], return_index=True)[1])]
         owner = pool.question_of[order]
         place = np.arange(len(order)) - np.searchsorted(owner, owner)
         several = np.bincount(pool.question_of_pair, minlength=len(pool.questions)) > 1
         needed = np.where(several, CITED_FROM_AMONG_MANY, CITED_FROM)[owner]
-        probable = (place < self._max_sentences) & (scores[order] >= needed)
-        return np.asarray(order[(place == 0) | probable])
+        is_probable = (place < self._max_sentences) & (scores[order] >= needed)
+        return np.asarray(order[(place == 0) | is_probable])

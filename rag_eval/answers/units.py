@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rag_eval.corpus.chunking import borders, spans, trim
 
 MAX_SENTENCE = 2000
-"""Longer sentences (a table, a word without end) are cut at this many characters."""
+"""Longer sentences (a table, a word without end) are cut here, in characters."""
 MAX_ENTRY = 600
 """Longer entries, list items and blocks of code are cut where their sentences end."""
 
@@ -52,10 +52,7 @@ def _goes_on(block: Unit, kind: str, *, deeper: bool) -> bool:
 
 
 def _blocks(text: str) -> Iterator[Unit]:
-    """Yield runs of lines that belong together, of kind prose, entry, item, code or pointer.
-
-    Underlined headings are left out.
-    """
+    """Yield runs of lines that belong together, without underlined headings."""
     lines = text.splitlines(keepends=True)
     block: Unit | None = None
     at = indent = 0
@@ -66,7 +63,7 @@ def _blocks(text: str) -> Iterator[Unit]:
             is_rule = False
             continue
         if not line.strip():
-            # an entry goes on over blank lines, for as long as lines stand deeper than its name
+            # an entry goes on over blank lines while lines stand deeper than its name
             if block and block.kind not in {"entry", "pointer"}:
                 yield block
                 block = None
@@ -101,7 +98,7 @@ def _cut(text: str, start: int, end: int, longest: int) -> Iterator[tuple[int, i
 
 
 def _pack(text: str, start: int, end: int, longest: int) -> Iterator[tuple[int, int]]:
-    """Yield a block whole where it fits, else in as few runs of whole sentences as fit."""
+    """Yield a block whole if it fits, else in as few runs of whole sentences as fit."""
     edges = [*borders(text, start, end), end] if end - start > longest else [end]
     for edge, following in zip(edges, [*edges[1:], end + longest + 1], strict=True):
         if following - start > longest:
@@ -109,25 +106,24 @@ def _pack(text: str, start: int, end: int, longest: int) -> Iterator[tuple[int, 
             start = edge
 
 
-def units(text: str) -> list[Unit]:
-    r"""Cut a passage into units, in order; they do not overlap and each has a letter or digit.
+def cut_units(text: str) -> list[Unit]:
+    r"""Cut a passage into units in order, without overlaps, each with a letter or digit.
 
-    Prose gives sentences. In numpydoc and list forms, a parameter with its description, a list
-    item, and a doctest with its output are one unit each, because half a description answers
-    nothing.
+    Prose gives sentences. A parameter with its description, a list item, and a doctest with its
+    output are one unit each, because half a description answers nothing.
 
     Examples
     --------
     >>> text = "Sort it. Or not.\n\nParameters\n----------\nkey : callable\n    Applied to it.\n"
-    >>> [(unit.kind, text[unit.start : unit.end]) for unit in units(text)][1:]
+    >>> [(unit.kind, text[unit.start : unit.end]) for unit in cut_units(text)][1:]
     [('sentence', 'Or not.'), ('entry', 'key : callable\n    Applied to it.')]
     """
-    found: list[Unit] = []
+    units: list[Unit] = []
     for block in _blocks(text):
         if block.kind == "prose":
             for low, high in spans(text, block.start, block.end):
-                found += [Unit(*edges, "sentence") for edges in _cut(text, low, high, MAX_SENTENCE)]
+                units += [Unit(*edges, "sentence") for edges in _cut(text, low, high, MAX_SENTENCE)]
         else:
             pieces = _pack(text, block.start, block.end, MAX_ENTRY)
-            found += [Unit(*edges, block.kind) for edges in pieces]
-    return [unit for unit in found if any(map(str.isalnum, text[unit.start : unit.end]))]
+            units += [Unit(*edges, block.kind) for edges in pieces]
+    return [unit for unit in units if any(map(str.isalnum, text[unit.start : unit.end]))]

@@ -8,3 +8,8 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]
+
+
+def count_within(sizes: IntArray) -> IntArray:
+    """Return 0, 1, 2 ... within each of consecutive groups of these sizes."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -354,7 +354,7 @@ _NO_NAME = 0.25
 
 
 class DocumentFrequencies(NamedTuple):
-    """In how many of `n_texts` texts each term of the analyzer stands."""
+    """Number of texts, and the number of texts that have each term of the analyzer."""
 
     n_texts: int
     counts: Mapping[str, int]
@@ -378,10 +378,10 @@ class Groundedness(NamedTuple):
     """Share of each answer's supported sentences; NaN likewise."""
 
 
-def document_frequencies(texts: Sequence[str]) -> DocumentFrequencies:
-    """Count in how many of the texts each term stands, for `groundedness`."""
+def count_documents(texts: Sequence[str]) -> DocumentFrequencies:
+    """Count the texts that have each term. Give `groundedness` counts of `comparable` texts."""
     analyzer = Analyzer()
-    rows = analyzer.index([comparable(text) for text in texts])
+    rows = analyzer.index(texts)
     terms = np.fromiter(itertools.chain.from_iterable(map(set, rows)), np.int64)
     counts = np.bincount(terms, minlength=len(analyzer.vocabulary)).tolist()
     return DocumentFrequencies(len(texts), dict(zip(analyzer.vocabulary, counts, strict=True)))
@@ -411,8 +411,8 @@ def groundedness(
     evidence
         The texts that each answer was given; equal texts are read once.
     frequencies
-        Document frequencies of the corpus. Default: those of the distinct texts of `evidence`; then
-        scores depend on what else is scored in the same call.
+        Document frequencies of the `comparable` texts of the corpus. Default: those of the distinct
+        texts of `evidence`; then scores depend on the other answers of the call.
 
     Examples
     --------

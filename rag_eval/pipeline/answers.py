@@ -14,7 +14,7 @@ import pandas as pd
 
 from rag_eval.answers.chat import ChatCache, ChatClient, Usage, async_client
 from rag_eval.answers.evidence import Library, PreflightRecord, Question, apply_override
-from rag_eval.answers.extractive import Extractive, TermWeights
+from rag_eval.answers.extractive import Extractive
 from rag_eval.answers.recorded import RecordedAnswers
 from rag_eval.answers.runner import Rejected, Tools, answer_questions
 from rag_eval.citations.matching import CitationMatch, Spans, Words, coverage, match_citations
@@ -48,7 +48,8 @@ from rag_eval.measures.groundedness import (
     DocumentFrequencies,
     Gap,
     Purpose,
-    document_frequencies,
+    comparable,
+    count_documents,
     groundedness,
     retrieval_gaps,
 )
@@ -367,7 +368,7 @@ def _make_extractor(work: Work, admitted: AdmittedChunks, strategy: str) -> tupl
         embedding="lsa" if (source.spec.model or "").startswith("lsa-") else "sentence",
         max_sentences=answers.max_sentences,
         abstain_below=answers.abstain_below,
-        term_weights=TermWeights.of_texts(indexed),
+        frequencies=count_documents(indexed),
         expansion=None if spec.synonyms is None else Expansion.load(spec.synonyms),
     )
     return extractor, source.model
@@ -836,7 +837,7 @@ def measure_answers(
     judged, is_lasting = _judge_faithfulness(work, found, gold_variants, gold.groups)
     with work.progress.step("Measuring answers", len(found), "answers") as advance:
         texts = admitted_chunks.artifact.frame("chunks", ["text"])["text"].tolist()
-        frequencies = document_frequencies(texts)
+        frequencies = count_documents([comparable(text) for text in texts])
         said = [answer.text if answer.outcome == "answered" else "" for answer in found]
         evidence = [[item.chunk.text for item in answer.evidence] for answer in found]
         scored = groundedness(said, evidence, frequencies)

@@ -15,7 +15,8 @@ from answer_sets import (
 from pandas_evidence import figures, pandas_evidence
 from requirements import report_missing
 
-from rag_eval.answers.extractive import Extractive, TermWeights
+from rag_eval.answers.extractive import Extractive
+from rag_eval.measures.groundedness import count_documents
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +38,19 @@ def xquad_sets(shared_data):
 
 
 def lexical(its):
-    return Extractive(term_weights=TermWeights.of_texts(its.background))
+    return Extractive(frequencies=count_documents(its.background))
 
 
 def embedded_default(its):
     return Extractive(
         lsa_embed(its.background),
         embedding="lsa",
-        term_weights=TermWeights.of_texts(its.background),
+        frequencies=count_documents(its.background),
     )
 
 
 def with_model(its, minilm):
-    return Extractive(minilm, term_weights=TermWeights.of_texts(its.background))
+    return Extractive(minilm, frequencies=count_documents(its.background))
 
 
 def halves(its):

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.answers.units import MAX_ENTRY, MAX_SENTENCE, units
+from rag_eval.answers.units import MAX_ENTRY, MAX_SENTENCE, cut_units
 
 DOCSTRING = """Sort by the values along either axis.
 
@@ -33,7 +33,7 @@ Examples
 
 
 def test_a_docstring_is_cut_into_sentences_entries_items_pointers_and_code():
-    found = [(unit.kind, DOCSTRING[unit.start : unit.end]) for unit in units(DOCSTRING)]
+    found = [(unit.kind, DOCSTRING[unit.start : unit.end]) for unit in cut_units(DOCSTRING)]
     assert found == [
         ("sentence", "Sort by the values along either axis."),
         ("sentence", "Rows are compared in their order."),
@@ -61,7 +61,7 @@ def test_a_docstring_is_cut_into_sentences_entries_items_pointers_and_code():
 
 def test_list_items_are_units_of_their_own():
     text = "Choose one:\n\n- red, which\n  is warm\n- blue\n\nThen go on. Stop."
-    assert [text[unit.start : unit.end] for unit in units(text)] == [
+    assert [text[unit.start : unit.end] for unit in cut_units(text)] == [
         "Choose one:",
         "- red, which\n  is warm",
         "- blue",
@@ -74,17 +74,17 @@ def test_what_is_too_long_is_cut():
     entry = "key : callable\n" + "".join(
         f"    It is applied to the values of row {i} before they are sorted.\n" for i in range(40)
     )
-    pieces = [unit.end - unit.start for unit in units(entry)]
+    pieces = [unit.end - unit.start for unit in cut_units(entry)]
     assert len(pieces) > 1
     assert max(pieces) <= MAX_ENTRY
-    word = units("x" * 1_000_000)
+    word = cut_units("x" * 1_000_000)
     assert len(word) == 1_000_000 // MAX_SENTENCE
     assert max(unit.end - unit.start for unit in word) == MAX_SENTENCE
 
 
 @given(st.text(alphabet=st.sampled_from("ab.:*->=\n \t\u3000\u2028名。é-"), max_size=300))
 def test_units_lie_in_their_text_in_order_and_each_has_a_word(text):
-    found = units(text)
+    found = cut_units(text)
     edges = [edge for unit in found for edge in (unit.start, unit.end)]
     assert edges == sorted(edges)
     for unit in found:
@@ -103,4 +103,4 @@ def test_units_lie_in_their_text_in_order_and_each_has_a_word(text):
 )
 def test_plain_prose_loses_no_word(words):
     text = " ".join(words)
-    assert " ".join(text[unit.start : unit.end] for unit in units(text)).split() == text.split()
+    assert " ".join(text[unit.start : unit.end] for unit in cut_units(text)).split() == text.split()

@@ -19,7 +19,7 @@ from rag_eval.measures.groundedness import (
     Gap,
     answer_sentences,
     comparable,
-    document_frequencies,
+    count_documents,
     groundedness,
     names,
     numbers,
@@ -90,7 +90,7 @@ def test_an_answer_scores_the_same_in_any_company_once_the_corpus_is_given():
         "The river Seine flows through Paris.",
         "Stone bridges are old.",
     ]
-    frequencies = document_frequencies(corpus)
+    frequencies = count_documents(corpus)
     alone = groundedness(["The tower is old."], [corpus], frequencies).value
     together = groundedness(
         ["The tower is old.", "Rivers flow."], [corpus, ["Ships sail on rivers."]], frequencies

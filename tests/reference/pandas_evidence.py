@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from answer_sets import is_right
 
-from rag_eval.answers.extractive import Extract, Extractive, Passage, TermWeights
+from rag_eval.answers.extractive import Extract, Extractive, Passage
 from rag_eval.core.settings import Settings
+from rag_eval.measures.groundedness import DocumentFrequencies, count_documents
 from rag_eval.measures.intervals import bootstrap_quantiles
 from rag_eval.pipeline.corpus import admitted_chunks, corpus_snapshot, gold_variants
 from rag_eval.pipeline.evaluation import open_gold_set
@@ -31,7 +32,7 @@ class Evidence:
     rows: list[list[int]]
     gold: list[list[tuple[str, int, int]]]
     embed: object
-    term_weights: TermWeights
+    frequencies: DocumentFrequencies
     expansion: Expansion | None
 
     def answerer(self, **options) -> Extractive:
@@ -39,7 +40,7 @@ class Evidence:
         return Extractive(
             self.embed,
             embedding="lsa",
-            term_weights=self.term_weights,
+            frequencies=self.frequencies,
             expansion=self.expansion,
             **options,
         )
@@ -97,7 +98,7 @@ def pandas_evidence(
         for query, its in gold.frame("spans").groupby("query_id")
     }
     source = ready["vector"].source
-    weights = TermWeights.of_texts(
+    frequencies = count_documents(
         [f"{title} {text}" for title, text in zip(titles, texts, strict=True)]
     )
     by_id = dict(zip(documents["doc_id"], documents["text"], strict=True))
@@ -109,7 +110,7 @@ def pandas_evidence(
         rows,
         [spans.get(query, []) for query in variants["query_id"]],
         source.embedder.embed,
-        weights,
+        frequencies,
         Expansion.load(expand) if expand else None,
     )
 
