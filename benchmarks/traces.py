@@ -14,7 +14,7 @@ import pandas as pd
 import sqlalchemy
 from timing import alternate, report
 
-from rag_eval.citations.traces import RAG_TRACES, Trace, row, write_log, write_traces
+from rag_eval.citations.traces import RAG_TRACES, Trace, make_row, write_log, write_traces
 from rag_eval.storage.sql import SqlStore
 
 COUNT, REPEATS, BAR = 100_000, 3, 1.5
@@ -50,7 +50,9 @@ def make_trace(number: int, rng: random.Random) -> Trace:
 def main() -> None:
     rng = random.Random(13)
     traces = [make_trace(number, rng) for number in range(COUNT)]
-    rows = [[json.dumps(v) if isinstance(v, tuple) else v for v in row(trace)] for trace in traces]
+    rows = [
+        [json.dumps(v) if isinstance(v, tuple) else v for v in make_row(trace)] for trace in traces
+    ]
     frame = pd.DataFrame(rows, columns=list(RAG_TRACES.column_names))
     with tempfile.TemporaryDirectory() as folder:
         store = SqlStore(f"sqlite:///{folder}/store.db")

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from rag_eval.citations.payload import word_spans
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
@@ -17,8 +18,7 @@ SHORTEST = 24
 """Characters, white space aside, from which equal words are a copy: four or five words."""
 _SHORTEST_QUOTE = 8
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-"""Odd, so that no character is lost from the hash; two windows that fall together by chance only
-cut a text short."""
+"""Odd, so that every character changes the hash. A chance collision only cuts a text short."""
 _SPACES = "\u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000"
 _WHITE = np.array(
     [*range(0x09, 0x0E), *range(0x1C, 0x21), *range(0x2000, 0x200B), *map(ord, _SPACES)],
@@ -28,7 +28,7 @@ _WHITE = np.array(
 
 
 class Source(NamedTuple):
-    """A piece of a source; pieces of one name are one source."""
+    """A piece of a source; pieces of one name make one source."""
 
     name: str
     text: str
@@ -37,8 +37,7 @@ class Source(NamedTuple):
 class Uncopied(NamedTuple):
     """A text that copies no source by more than a snippet.
 
-    An ellipsis in `text` stands for a cut. `used` maps each source that is still copied to its
-    number of copied characters.
+    `text` has an ellipsis for each cut. `used` maps each copied source to its number of characters.
     """
 
     text: str
@@ -46,40 +45,28 @@ class Uncopied(NamedTuple):
 
 
 def _plain(text: str) -> tuple[npt.NDArray[np.uint64], IntArray]:
-    """Return codes and places of the characters that are no white space, ASCII in lower case."""
+    """Return codes and places of all characters but white space, ASCII in lower case."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     places = np.flatnonzero(~np.isin(codes, _WHITE)).astype(np.int64)
-    kept = codes[places].astype(np.uint64)
-    return np.where((kept >= ord("A")) & (kept <= ord("Z")), kept + np.uint64(32), kept), places
+    shown = codes[places].astype(np.uint64)
+    is_capital = (shown >= ord("A")) & (shown <= ord("Z"))
+    return np.where(is_capital, shown + np.uint64(32), shown), places
 
 
 def _windows(codes: npt.NDArray[np.uint64], width: int) -> npt.NDArray[np.uint64]:
-    """Hash every run of `width` codes, [len(codes) - width + 1]; empty for fewer codes."""
+    """Hash every run of `width` codes, [len(codes) - width + 1]."""
     n = len(codes) - width + 1
-    if n <= 0:
-        return np.zeros(0, dtype=np.uint64)
-    found = np.zeros(n, dtype=np.uint64)
+    hashes = np.zeros(n, dtype=np.uint64)
     for place in range(width):
-        found = found * _FACTOR + codes[place : place + n]  # modulo 2**64
-    return found
+        hashes = hashes * _FACTOR + codes[place : place + n]  # modulo 2**64
+    return hashes
 
 
-def _covered(length: int, places: IntArray, starts: IntArray, width: int) -> BoolArray:
-    """Mark the characters that runs of `width` plain characters from `starts` cover."""
-    change = np.zeros(length + 1, dtype=np.int64)
-    np.add.at(change, places[starts], 1)
-    np.add.at(change, places[starts + width - 1] + 1, -1)
-    return np.asarray(np.cumsum(change)[:length] > 0)
-
-
-def copies(text: str, sources: Sequence[Source]) -> dict[str, BoolArray]:
-    """Return, for each copied source, the characters of the text that stand in it, [len(text)].
-
-    The work grows with the lengths of the text and the sources.
-    """
+def _find_copies(text: str, sources: Sequence[Source]) -> dict[str, BoolArray]:
+    """Mark the characters of the text that stand in each copied source, [len(text)]."""
     codes, places = _plain(text)
     hashes: dict[int, npt.NDArray[np.uint64]] = {}
-    found: dict[str, BoolArray] = {}
+    copies: dict[str, BoolArray] = {}
     for source in sources:
         own, _ = _plain(source.text)
         width = min(SHORTEST, len(own))
@@ -89,27 +76,30 @@ def copies(text: str, sources: Sequence[Source]) -> dict[str, BoolArray]:
             hashes[width] = _windows(codes, width)
         starts = np.flatnonzero(np.isin(hashes[width], _windows(own, width))).astype(np.int64)
         if len(starts):
-            covered = _covered(len(text), places, starts, width)
-            found[source.name] = found[source.name] | covered if source.name in found else covered
-    return found
+            change = np.zeros(len(text) + 1, dtype=np.int64)
+            np.add.at(change, places[starts], 1)
+            np.add.at(change, places[starts + width - 1] + 1, -1)
+            copied = np.asarray(np.cumsum(change)[:-1] > 0)
+            copies[source.name] = copied | copies.get(source.name, False)
+    return copies
 
 
 def uncopied(text: str, sources: Sequence[Source], limit: int = SNIPPET_CHARS) -> Uncopied:
-    """Cut a text so that it copies at most `limit` characters of each source, the first ones.
+    """Cut a text after the first `limit` copied characters of each source, the ellipsis included.
 
-    The ellipsis of a cut counts too.
+    The work grows with the lengths of the text and the sources.
     """
-    found = copies(text, sources)
+    copies = _find_copies(text, sources)
     dropped = np.zeros(len(text), dtype=bool)
-    for copied in found.values():
+    for copied in copies.values():
         if copied.sum() > limit:
             dropped |= copied & (np.cumsum(copied) > limit - 1)
-    used = {name: int((copied & ~dropped).sum()) for name, copied in found.items()}
+    used = {name: int((copied & ~dropped).sum()) for name, copied in copies.items()}
     return Uncopied(_without(text, dropped), {name: n for name, n in used.items() if n})
 
 
 def _without(text: str, dropped: BoolArray) -> str:
-    """Put an ellipsis in the place of each dropped run; combining marks stay with their letters."""
+    """Replace each dropped run by an ellipsis; combining marks stay with their letters."""
     borders = np.flatnonzero(np.diff(np.concatenate([[False], dropped, [False]]).astype(np.int8)))
     pieces: list[str] = []
     done = 0
@@ -151,7 +141,7 @@ class Spans:
 
     @property
     def real(self) -> BoolArray:
-        """Which spans hold any text of a known document."""
+        """Whether each span holds any text of a known document."""
         return (self.doc >= 0) & (self.start >= 0) & (self.end > self.start)
 
     def select(self, keep: BoolArray | IntArray) -> "Spans":
@@ -166,13 +156,13 @@ class CitationMatch:
     Parameters
     ----------
     correct
-        `[n cited]`: valid, and overlapping a gold span of its question by half of the shorter one.
+        `[n cited]`: valid, and overlapping a gold span of its question by half of the shorter span.
     n_cited, n_valid, n_correct
-        `[n_queries]`: citations made, those that are valid, those that are correct.
+        `[n_queries]`: citations made, valid citations, correct citations.
     n_due
-        `[n_queries]`: citations made, or 1 where the question was owed one and none was made.
+        `[n_queries]`: citations made, or 1 where an owed citation is missing.
     n_gold, n_gold_matched
-        `[n_queries]`: gold spans, and those that a valid citation overlaps in that way.
+        `[n_queries]`: gold spans, and gold spans that a valid citation overlaps in that way.
     """
 
     correct: BoolArray
@@ -189,18 +179,17 @@ def match_citations(
 ) -> CitationMatch:
     """Match cited spans with the gold spans of the same question and document.
 
-    A citation that is fabricated, invalid or wrong counts in `n_cited` and `n_due` and never in
-    `n_correct`. A missing citation counts once in `n_due`.
+    A fabricated, invalid or wrong citation counts in `n_cited` and `n_due`, never in `n_correct`.
 
     Parameters
     ----------
     cited
-        Every citation made, the fabricated ones too.
+        Every citation made, fabricated citations too.
     valid
-        [len(cited)]: its code is `ok`.
+        [len(cited)]: whether the citation's code is `ok`.
     owed
-        [n_queries]: the question should have brought at least one citation. True for every
-        answerable question, whether its answer forgot to cite, refused or failed.
+        [n_queries]: whether the question needs a citation: true for every answerable question,
+        also if its answer failed or refused.
     """
     of_cited, of_gold = np.flatnonzero(valid & cited.real), np.flatnonzero(gold.real)
     left, right = _pair(cited.select(of_cited), gold.select(of_gold))
@@ -257,22 +246,20 @@ class Words:
 def coverage(
     cited: Spans, valid: BoolArray, gold: Spans, words: Words, n_queries: int
 ) -> FloatArray:
-    """Return tokens of the anchors that valid cited spans overlap / tokens of the anchors.
+    """Return the share of the tokens of the gold spans that valid citations overlap, [n_queries].
 
-    [n_queries] in [0, 1]. A token that is cited twice, or lies in two anchors of a question, counts
-    once. 0 where nothing valid is cited; NaN where the question has no anchor with a token in it.
+    Each token counts once. 0 without a valid citation, NaN without a gold span that has a token.
     """
     covered = _unite(cited.select(valid & cited.real), words)
-    anchored = _unite(gold.select(gold.real), words)
-    left, right = _pair(covered, anchored)
-    overlap = np.minimum(covered.end[left], anchored.end[right]) - np.maximum(
-        covered.start[left], anchored.start[right]
-    )
-    shared = np.bincount(anchored.query[right], weights=np.maximum(overlap, 0), minlength=n_queries)
-    whole = np.bincount(anchored.query, weights=anchored.end - anchored.start, minlength=n_queries)
-    found = np.full(n_queries, np.nan)
-    np.divide(shared, whole, out=found, where=whole > 0)
-    return found
+    wanted = _unite(gold.select(gold.real), words)
+    left, right = _pair(covered, wanted)
+    one, other = covered.select(left), wanted.select(right)
+    overlap = np.minimum(one.end, other.end) - np.maximum(one.start, other.start)
+    shared = np.bincount(other.query, weights=np.maximum(overlap, 0), minlength=n_queries)
+    whole = np.bincount(wanted.query, weights=wanted.end - wanted.start, minlength=n_queries)
+    share = np.full(n_queries, np.nan)
+    np.divide(shared, whole, out=share, where=whole > 0)
+    return share
 
 
 def _unite(spans: Spans, words: Words) -> Spans:
@@ -286,7 +273,7 @@ def _unite(spans: Spans, words: Words) -> Spans:
     query, doc, low, high = united.query, united.doc, united.start, united.end
     group = np.cumsum(np.concatenate([[0], (np.diff(query) != 0) | (np.diff(doc) != 0)]))
     width = int(high.max()) + 1
-    # furthest end so far; a later group starts beyond every earlier one
+    # the furthest end so far; every later group starts beyond it
     reach = np.maximum.accumulate(group * width + high)
     opens = np.concatenate([[True], group[1:] * width + low[1:] > reach[:-1]])
     first = np.flatnonzero(opens)
@@ -296,11 +283,9 @@ def _unite(spans: Spans, words: Words) -> Spans:
 
 def _pair(left: Spans, right: Spans) -> tuple[IntArray, IntArray]:
     """Return the places of every pair of spans of one question and one document."""
-    documents = 1 + max(int(left.doc.max(initial=0)), int(right.doc.max(initial=0)))
-    wanted, keys = left.query * documents + left.doc, right.query * documents + right.doc
-    order = np.argsort(keys, kind="stable")
-    low, high = (np.searchsorted(keys[order], wanted, side=side) for side in ("left", "right"))
-    counts = high - low
-    first = np.repeat(np.arange(len(left), dtype=np.int64), counts)
-    within = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return first, order[low[first] + within].astype(np.int64)
+    one, other = (
+        pd.DataFrame({"query": spans.query, "doc": spans.doc, "place": np.arange(len(spans))})
+        for spans in (left, right)
+    )
+    pairs = one.merge(other, on=["query", "doc"])
+    return pairs["place_x"].to_numpy(), pairs["place_y"].to_numpy()

@@ -1,7 +1,7 @@
 """Citation payloads: a chunk's payload, and the rules that make a citation record valid.
 
-A record is a payload (`citation_payload.schema.json`) and what is known of the answer that cites
-it. `validate` tries every rule of `rag_eval.core.types.CODES` on every record of a run.
+A record is a payload (`citation_payload.schema.json`) with facts of the citing answer. `validate`
+tries every rule of `rag_eval.core.types.CODES` on every record of a run.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from rag_eval.corpus.masking import FILL, masked_text
 
 # ---- The live index that citations are checked against
 
-_WORD = re.compile(r"[^\W_]+")  # the analyzer's word; a test holds it to that
+_WORD = re.compile(r"[^\W_]+")  # the analyzer's word, which a test checks
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
@@ -47,7 +47,7 @@ class Place(NamedTuple):
     section_id: str = ""
 
     def meets(self, start: int, end: int) -> bool:
-        """Tell whether it shares a character with start:end of its document."""
+        """Tell whether the range shares a character with start:end of its document."""
         return self.start < end and start < self.end
 
 
@@ -59,9 +59,9 @@ class LiveIndex:
     documents, sections, chunks
         DOCUMENTS, SECTIONS and CHUNKS frames of one corpus.
     index_hashes
-        Every index_hash that counts as live: one a strategy.
+        The index_hash of every strategy.
     analyzer
-        Name of the read path's analyzer.
+        Name of the analyzer of the index.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LiveIndex:
         self._words = functools.lru_cache(maxsize=1024)(lambda doc: word_spans(self.texts[doc]))
 
     def locate(self, doc_id: str, offsets: Mapping[str, Any]) -> tuple[int, int] | None:
-        """Return offsets of a known document as characters; None beyond its end."""
+        """Return offsets of a known document as characters; None beyond the document's end."""
         start, end = offsets["start"], offsets["end"]
         if offsets["unit"] == "char":
             return (start, end) if end <= len(self.texts[doc_id]) else None
@@ -91,7 +91,7 @@ class LiveIndex:
         return (words[start][0], words[end - 1][1]) if end <= len(words) else None
 
     def passages(self, doc_id: str, start: int, end: int, *, masked: bool) -> Iterator[str]:
-        """Yield the text of a place; where asked, also with personal data masked, in two ways."""
+        """Yield the text of a place, and under `masked` also its two masked forms."""
         part = self.texts[doc_id][start:end]
         yield part
         if masked:
@@ -114,16 +114,14 @@ def _read_places(frame: pd.DataFrame, name: str, *more: str) -> dict[str, Place]
 
 
 def _normalise(text: str) -> str:
-    """Return text in the form in which quotes are compared: NFC, single blanks."""
+    """Return text as quotes are compared: NFC, single blanks."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def _says(passage: str, quote: str, chars: Any) -> bool:
-    """Tell whether a quote is a passage, or its beginning where the record says it was cut."""
-    if passage == quote:
-        return True
+    """Tell whether a quote is a passage, or the passage's beginning if the record says so."""
     found = _normalise(passage)
-    if found == _normalise(quote):
+    if passage == quote or found == _normalise(quote):
         return True
     head = _normalise(quote.removesuffix(ELLIPSIS))
     cut = _is_whole(chars, 1) and chars > len(quote) and quote.endswith(ELLIPSIS)
@@ -164,7 +162,7 @@ def _is_empty(record: object) -> bool:
 
 
 def _wrong_offsets(offsets: object) -> str:
-    """Name the part of the offsets that is wrong by itself; empty if no part is wrong."""
+    """Name the first wrong part of the offsets; empty if no part is wrong."""
     if not isinstance(offsets, Mapping):
         return "offsets"
     start, end, unit = (offsets.get(name) for name in ("start", "end", "unit"))
@@ -204,10 +202,9 @@ def _wrong_rank(record: Record) -> str:
 
 
 def _cites_late(record: Record) -> str:
-    """Name the field that says that the citations came after the answer, or is unreadable.
+    """Name the field that puts the citations after the answer, or that cannot be read.
 
-    `order` lists the blocks of the reply as they stood, `citations` and `answer` among them;
-    `cited_before_answer` says it outright.
+    `order` lists the blocks of the reply, `citations` and `answer` among them.
     """
     before, order = record.get("cited_before_answer"), record.get("order")
     if before is not None and before is not True:
@@ -220,7 +217,7 @@ def _cites_late(record: Record) -> str:
 
 
 def _find_structural(record: Record) -> list[Finding]:
-    """Hold one record that is not empty against the rules above, each code at most once."""
+    """Try the rules above on a record that is not empty; each code comes at most once."""
     found = [(f"missing_{name}", name) for name in TEXTS if not _is_text(record.get(name))]
     offsets = record.get("offsets")
     if offsets is None:
@@ -248,7 +245,7 @@ def _get_text(record: Record, name: str) -> str | None:
 
 
 def _find_live(record: Record, live: LiveIndex, tried: Counter[str]) -> Iterator[Finding]:
-    """Hold one record against the live index, each code at most once."""
+    """Try the rules of the live index on a record; each code comes at most once."""
     doc_id, section_id = _get_text(record, "doc_id"), _get_text(record, "section_id")
     known: list[tuple[str, str, Collection[str]]] = [
         ("mismatch_index_hash", "index_hash", live.index_hashes),
@@ -280,7 +277,7 @@ def _find_live(record: Record, live: LiveIndex, tried: Counter[str]) -> Iterator
 def _find_misplaced(
     record: Record, doc_id: str, snippet: Place | None, live: LiveIndex, tried: Counter[str]
 ) -> Iterator[Finding]:
-    """Hold readable offsets in a known document, and the quote, against the document's text."""
+    """Compare readable offsets in a known document, and the quote, with the document's text."""
     offsets, quote = record["offsets"], record.get("quote")
     place = live.locate(doc_id, offsets)
     if place is None:
@@ -304,7 +301,7 @@ LIVE_CODES = (
     "unknown_snippet",
     "quote_mismatch",
 )
-"""Codes whose rules ask the live index; `bad_offsets` asks it for the document's length."""
+"""Codes whose rules need the live index; `bad_offsets` only asks for the document's length."""
 _STRUCTURAL = ("missing_score", "trace_incomplete", *(f"missing_{name}" for name in REQUIRED))
 
 
@@ -315,11 +312,11 @@ class Verdicts:
     Parameters
     ----------
     failures
-        Every (code, field) that fails of each record, in the order of CODES; empty where it is ok.
+        Every failing (code, field) of each record, in the order of CODES; empty for a sound record.
     tried
-        Records on which each code's rule could be tried: the denominators of `counts`.
+        Number of records on which each code's rule was tried: the denominators of `counts`.
     live
-        Whether a live index was asked.
+        Whether there was a live index.
     """
 
     failures: tuple[tuple[Finding, ...], ...]
@@ -339,12 +336,12 @@ class Verdicts:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """First failing code of each record, `ok` where none fails."""
+        """First failing code of each record, or `ok`."""
         return tuple(found[0][0] if found else "ok" for found in self.failures)
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Field of each record's first failing code; empty where it is ok or no field is."""
+        """Field of each record's first failing code; empty without a code or field."""
         return tuple(found[0][1] if found else "" for found in self.failures)
 
     @property
@@ -354,7 +351,7 @@ class Verdicts:
 
     @property
     def not_tried(self) -> tuple[str, ...]:
-        """Codes whose rule was tried on no record, because its facts were not given."""
+        """Codes whose rule was tried on no record, because the records lack the facts."""
         return tuple(code for code in CODES[:-1] if not self.tried[code])
 
     @property
@@ -364,11 +361,11 @@ class Verdicts:
 
     @property
     def fail_fast(self) -> bool:
-        """Whether the run must end at once: with another analyzer nothing can be trusted."""
+        """Whether the run must end: another analyzer makes every citation doubtful."""
         return self.counts["analyzer_mismatch"] > 0
 
     def joined(self, other: "Verdicts") -> "Verdicts":
-        """Join two verdicts on the same records; a code that both find has the other's field."""
+        """Join two verdicts on the same records; the other's field of a common code wins."""
         failures = tuple(
             _in_order({code: (code, field) for code, field in (*ours, *theirs)}.values())
             for ours, theirs in zip(self.failures, other.failures, strict=True)
@@ -386,18 +383,15 @@ def validate(
     live: LiveIndex | None = None,
     section_pairs: Collection[tuple[str, str]] = (),
 ) -> Verdicts:
-    """Try every rule on every record of one run; anything may stand in the records.
+    """Try every rule on every record of one run; the records may hold anything.
 
-    Without a live index, the rules of LIVE_CODES are not tried. `mixed_units` falls on the records
-    with the rarer unit (on a tie: `token`). `cross_section_reuse` falls on a record whose section
-    may not stand beside those that the same (query_id, segment) cited before; a record without a
-    segment, or with -1, is left out. `unknown_snippet` also falls on a snippet of another document
-    or section than the record says, `bad_offsets` on offsets that do not touch the named snippet.
+    Without a live index, the rules of LIVE_CODES are not tried. `mixed_units` marks the records
+    with the rarer unit (on a tie: `token`). `cross_section_reuse` marks a record whose section may
+    not stand beside the sections that the same (query_id, segment) cited before; a record without a
+    segment, or with -1, is left out. `unknown_snippet` also marks a snippet of another document or
+    section than the record says, `bad_offsets` offsets that do not touch the named snippet.
 
-    Parameters
-    ----------
-    section_pairs
-        Pairs of section_ids, in either order, that one answer segment may cite together.
+    `section_pairs` holds section_ids that one segment may cite together, in either order.
     """
     tried: Counter[str] = Counter()
     found = [_judge_alone(record, live, tried) for record in records]
@@ -417,7 +411,7 @@ def validate(
 
 
 def _judge_alone(record: Record, live: LiveIndex | None, tried: Counter[str]) -> list[Finding]:
-    """Hold one record against the rules that need no other record."""
+    """Try the rules that need no other record."""
     tried["empty_citations"] += 1
     inside = record.get("in_evidence") if isinstance(record, Mapping) else None
     if inside is False:
@@ -446,7 +440,7 @@ def _judge_alone(record: Record, live: LiveIndex | None, tried: Counter[str]) ->
 
 
 def _mark_units(judged: Sequence[tuple[Record, list[Finding]]], tried: Counter[str]) -> None:
-    """Mark the records whose unit is not the run's."""
+    """Mark the records of the rarer unit."""
     units: list[tuple[str, list[Finding]]] = []
     for record, findings in judged:
         offsets: Any = record.get("offsets")
@@ -466,7 +460,7 @@ def _mark_sections(
     tried: Counter[str],
     allowed: Collection[frozenset[str]],
 ) -> None:
-    """Mark the records that add a section which may not stand beside those cited before."""
+    """Mark the records whose section may not stand beside the sections cited before."""
     cited: dict[tuple[object, object], dict[str, None]] = {}
     for record, findings in judged:
         segment, query_id = record.get("segment"), record.get("query_id")
@@ -493,7 +487,7 @@ def _mark_sections(
 
 
 def payload(chunk: ScoredChunk) -> dict[str, Any]:
-    """Make the payload of a chunk: plain JSON values, without its text and absent fields."""
+    """Make the payload of a chunk: plain JSON values, without the text and absent fields."""
     values = {name: getattr(chunk, name) for name in PAYLOAD_FIELDS if hasattr(chunk, name)}
     values["offsets"] = dataclasses.asdict(chunk.offsets)
     return {
@@ -506,7 +500,7 @@ def payload(chunk: ScoredChunk) -> dict[str, Any]:
 def citation_records(
     query_id: str, citations: Sequence[CitedSpan], evidence: Sequence[Evidence]
 ) -> list[dict[str, Any]]:
-    """Make the citations of one answer records for `validate` and citations.jsonl.
+    """Make records of an answer's citations, for `validate` and citations.jsonl.
 
     A record has the citation's own doc_id and offsets, whatever the evidence says. A citation
     outside the evidence has no payload and says `in_evidence: false`.

@@ -1,12 +1,12 @@
 """Turn search results of LangChain, LlamaIndex and Semantic Kernel into citation payloads.
 
-No framework is imported: an object of one exists only where its caller has imported it, so its
-class is looked up among the loaded modules, and anything else is refused (TypeError).
+No framework is imported: the caller of a framework's object has imported the framework, so the
+object's class is looked up among the loaded modules. Any other object raises TypeError.
 
 Every payload field may stand under its own name in the object's metadata (LangChain, LlamaIndex)
-or record (Semantic Kernel); other places are listed below. `given` adds what only the caller knows
-(`index_hash`, `analyzer`, `k_pos`, ...) and never overrides the object. A field that is still
-missing or impossible raises InputError with its code; nothing is guessed.
+or record (Semantic Kernel). Each function names further places. `given` adds facts that only the
+caller knows (`index_hash`, `analyzer`, `k_pos`, ...) and never overrides the object. A field that
+is still missing or impossible raises InputError with its code.
 """
 
 import sys
@@ -32,7 +32,7 @@ def _refuse(value: object, accepted: str) -> TypeError:
 
 
 def _join(*sources: Mapping[str, Any] | None) -> Payload:
-    """Join the sources of a payload, the first that has a field counting, and check the payload."""
+    """Join the sources of a payload, of which the first with a field counts; check the payload."""
     payload: Payload = {}
     for source in reversed(sources):
         given = source or {}
@@ -61,9 +61,9 @@ def from_langchain(
 ) -> Payload:
     """Make the payload of a `langchain_core.documents.Document`.
 
-    Its `id` is the snippet_id, `source` the source_url, `start_index` with the text's length the
-    offsets (text splitters write it with `add_start_index=True`). `score` is score_raw, the second
-    part of what `similarity_search_with_score` returns.
+    `id` is the snippet_id, `source` the source_url. `start_index`, which text splitters write with
+    `add_start_index=True`, and the text's length are the offsets. `score` of
+    `similarity_search_with_score` is score_raw.
     """
     if not _is(document, "langchain_core.documents.base.Document"):
         raise _refuse(document, "a langchain_core.documents.Document")
@@ -82,8 +82,8 @@ def from_langchain(
 def from_llama_index(result: Any, given: Given | None = None) -> Payload:
     """Make the payload of a `llama_index.core.schema.NodeWithScore` of a text node.
 
-    Its `node_id` is the snippet_id, `ref_doc_id` the doc_id, `start_char_idx` and `end_char_idx`
-    the offsets, `page_label` the page, and `score` is score_raw.
+    `node_id` is the snippet_id, `ref_doc_id` the doc_id, `page_label` the page, `score` score_raw.
+    `start_char_idx` and `end_char_idx` are the offsets.
     """
     if not _is(result, "llama_index.core.schema.NodeWithScore"):
         raise _refuse(result, "a llama_index.core.schema.NodeWithScore")
@@ -105,8 +105,8 @@ def from_llama_index(result: Any, given: Given | None = None) -> Payload:
 def from_semantic_kernel(result: Any, given: Given | None = None) -> Payload:
     """Make the payload of a VectorSearchResult or a TextSearchResult of `semantic_kernel.data`.
 
-    A vector result's record (a mapping, or an object with such attributes) has the fields, and
-    `score` is score_raw. A text result has `link`, the source_url; all else must be given.
+    A vector result's record (a mapping, or an object with such attributes) has the fields; `score`
+    is score_raw. A text result has only `link`, the source_url.
     """
     if _is(result, "semantic_kernel.data.vector.VectorSearchResult"):
         record = result.record

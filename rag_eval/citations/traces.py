@@ -1,8 +1,8 @@
 """Traces: for each question and answer segment, the citations, the index and the ranks.
 
-A trace is a log line and a row of `rag_traces`. A missing value is `-` in a line and null in a row;
-an empty text is a missing one. In a line, all but plain characters stand in JSON quotes with
-escapes, so that no value can break a line, forge a second one or reorder what a person sees.
+A trace is a log line and a row of `rag_traces`. A missing value or empty text is `-` in a line and
+null in a row. A line writes all but plain characters in JSON quotes with escapes, so that no value
+breaks a line, forges another line or reorders what a person sees.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ MISSING = "-"
 
 
 def _bound(value: Any) -> Any:
-    """Bound a text or a list, and make plain numbers; a number that is not finite becomes None."""
+    """Bound a text or a list, and make a plain number, or None of a number that is not finite."""
     if value is None:
         return None
     if isinstance(value, tuple):
@@ -41,7 +41,7 @@ def _bound(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trace:
-    """The grounds of one segment of one answer; values are bounded when it is made.
+    """The grounds of one segment of one answer; making a trace bounds its values.
 
     Parameters
     ----------
@@ -50,15 +50,15 @@ class Trace:
     qid, seg
         The question, and the number of the answer's segment from 0; -1 for the answer as a whole.
     delta_s
-        1 - cosine between the question and its evidence; None where it was not measured.
+        1 - cosine between the question and its evidence; None if unknown.
     lambda_state
-        convergent, divergent, recursive, chaotic or undefined; empty where unknown.
+        convergent, divergent, recursive, chaotic or undefined; empty if unknown.
     k
-        Chunks asked for; stands in the line only.
+        Chunks asked for; in the line only.
     store
-        The kind of storage that held the vectors or postings.
-    analyzer
-        Stands in the row only, as run_id, strategy, paraphrase_id and seed do.
+        The kind of storage of the vectors or postings.
+    analyzer, run_id, strategy, paraphrase_id, seed
+        In the row only.
     citations, scores, kpos, kfinal
         Cited documents, their scores, and their ranks before and after reranking.
     """
@@ -95,53 +95,33 @@ class Trace:
         return self.run_id, self.strategy, self.qid, self.paraphrase_id, self.seed, self.seg
 
 
-_LINE = {
-    "ts": "ts",
-    "qid": "qid",
-    "seg": "seg",
-    "deltaS": "delta_s",
-    "lambda": "lambda_state",
-    "k": "k",
-    "store": "store",
-    "index_hash": "index_hash",
-    "embed": "embed_model",
-    "citations": "citations",
-    "scores": "scores",
-    "kpos": "kpos",
-    "kfinal": "kfinal",
-    "section_id": "section_id",
-    "rev": "rev",
-}
-"""Key of the line -> field of the record."""
-
-_ROW: dict[str, tuple[str, Kind]] = {
-    "ts": ("ts", "text"),
-    "qid": ("qid", "text"),
-    "seg": ("seg", "integer"),
-    "deltaS": ("delta_s", "float"),
-    "lambda_state": ("lambda_state", "text"),
-    "store": ("store", "text"),
-    "index_hash": ("index_hash", "text"),
-    "embed_model": ("embed_model", "text"),
-    "analyzer": ("analyzer", "text"),
-    "section_id": ("section_id", "text"),
-    "rev": ("rev", "text"),
-    "citations": ("citations", "json"),
-    "scores": ("scores", "json"),
-    "kpos": ("kpos", "json"),
-    "kfinal": ("kfinal", "json"),
-    "run_id": ("run_id", "text"),
-    "strategy": ("strategy", "text"),
-    "paraphrase_id": ("paraphrase_id", "text"),
-    "seed": ("seed", "integer"),
-}
-"""Column of the table -> field of the record and kind."""
+_LINE = (
+    *("ts", "qid", "seg", "delta_s", "lambda_state", "k", "store", "index_hash", "embed_model"),
+    *("citations", "scores", "kpos", "kfinal", "section_id", "rev"),
+)
+"""Fields of a line, in the contract's order."""
+_LINE_KEYS = {"delta_s": "deltaS", "lambda_state": "lambda", "embed_model": "embed"}
+"""Field of a line -> its key, if another word."""
 
 _KEY = ("run_id", "strategy", "qid", "paraphrase_id", "seed", "seg")
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("seg", "seed"), "integer"),
+    "delta_s": "float",
+    **dict.fromkeys(("citations", "scores", "kpos", "kfinal"), "json"),
+}
+_FIELDS = tuple(field.name for field in dataclasses.fields(Trace) if field.name != "k")
+"""Field of each column of the table."""
 
 RAG_TRACES = TableSpec(
     "rag_traces",
-    tuple(ColumnSpec(name, kind, required=name in _KEY) for name, (_, kind) in _ROW.items()),
+    tuple(
+        ColumnSpec(
+            "deltaS" if name == "delta_s" else name,
+            _KINDS.get(name, "text"),
+            required=name in _KEY,
+        )
+        for name in _FIELDS
+    ),
     indexes=(("run_id",), ("qid",)),
 )
 
@@ -165,28 +145,30 @@ def _format(value: object) -> str:
     )
 
 
-def line(trace: Trace) -> str:
-    r"""Write the trace as one line without its line end, keys in the contract's order.
+def format_line(trace: Trace) -> str:
+    r"""Write the trace as one line without its line end.
 
     Examples
     --------
-    >>> line(Trace("2026-01-31", "q 1", 0, citations=("a.md:3-4", "x\ny"))).split(" seg=")[0]
+    >>> format_line(Trace("2026-01-31", "q 1", 0, citations=("a.md:3-4", "x\ny"))).split(" seg=")[0]
     'ts=2026-01-31 qid="q 1"'
     """
-    return " ".join(f"{key}={_format(getattr(trace, field))}" for key, field in _LINE.items())
+    return " ".join(
+        f"{_LINE_KEYS.get(name, name)}={_format(getattr(trace, name))}" for name in _LINE
+    )
 
 
-def row(trace: Trace) -> tuple[Any, ...]:
+def make_row(trace: Trace) -> tuple[Any, ...]:
     """Return the trace as a row of `RAG_TRACES`; empty texts are null except in the key."""
-    values = ((name, getattr(trace, field)) for name, (field, _) in _ROW.items())
+    values = ((name, getattr(trace, name)) for name in _FIELDS)
     return tuple([None if value == "" and name not in _KEY else value for name, value in values])
 
 
 def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
-    """Write all traces of a run's strategies in one transaction and return how many.
+    """Write all traces in one transaction and return how many.
 
-    They replace every row of their (run_id, strategy), which an earlier try of the same run left.
-    Raises ValueError where two traces share a key.
+    They replace every row of their (run_id, strategy), which an earlier try of the run left. Raises
+    ValueError if two traces share a key.
     """
     if len({trace.key for trace in traces}) != len(traces):
         raise ValueError("two traces of one run, strategy, wording, seed and segment")
@@ -196,10 +178,10 @@ def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
     with store.transaction(*locks) as transaction:
         for run_id, strategy in owned:
             transaction.delete(RAG_TRACES, {"run_id": run_id, "strategy": strategy})
-        return transaction.insert(RAG_TRACES, map(row, traces))
+        return transaction.insert(RAG_TRACES, map(make_row, traces))
 
 
 def write_log(path: Path, traces: Iterable[Trace]) -> None:
     """Write a line for each trace of one run, whole or not at all."""
     with atomic_path(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(f"{line(trace)}\n" for trace in traces)
+        stream.writelines(f"{format_line(trace)}\n" for trace in traces)

@@ -10,7 +10,6 @@ from rag_eval.citations.matching import (
     Source,
     Spans,
     Words,
-    copies,
     coverage,
     match_citations,
     uncopied,
@@ -188,10 +187,10 @@ def test_white_space_and_case_do_not_hide_a_copy():
 
 def test_short_quote_is_a_copy_and_a_few_equal_words_are_not():
     quote = "It never rains."
-    found = copies(f"he said: {quote} And left", [Source("a", quote)])
-    assert found["a"].sum() == len(quote)
-    assert copies("for example, this", [Source("a", "for example, " + SOURCE)]) == {}
-    assert copies("a", [Source("a", "a")]) == copies("", [Source("a", SOURCE)]) == {}
+    found = uncopied(f"he said: {quote} And left", [Source("a", quote)])
+    assert found.used == {"a": len(quote)}
+    for text, source in (("for example, this", f"for example, {SOURCE}"), ("a", "a"), ("", SOURCE)):
+        assert uncopied(text, [Source("a", source)]) == (text, {})
 
 
 def test_marks_stay_with_their_letters():

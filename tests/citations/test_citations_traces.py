@@ -22,7 +22,7 @@ from rag_eval.citations.traces import (
     MAX_TEXT,
     RAG_TRACES,
     Trace,
-    line,
+    format_line,
     write_log,
     write_traces,
 )
@@ -121,7 +121,7 @@ def as_stored(trace: Trace) -> Trace:
 
 
 def test_line_has_the_keys_of_the_contract_in_order():
-    assert line(FULL) == (
+    assert format_line(FULL) == (
         "ts=2026-01-31T02:00:00.123Z qid=q1 seg=2 deltaS=0.25 lambda=convergent k=10 store=chroma "
         "index_hash=bm25s:0123abcd embed=lsa-256@fbe5 citations=[a.md:3-4,b.md:7] "
         "scores=[0.5,1e-300] kpos=[1,2] kfinal=[2,1] section_id=a.md#one rev=3.1.1"
@@ -129,7 +129,9 @@ def test_line_has_the_keys_of_the_contract_in_order():
 
 
 def test_missing_value_is_a_dash_and_a_dash_is_quoted():
-    assert line(Trace(ts="", qid="-", seg=-1, scores=(None, math.nan), delta_s=math.inf)) == (
+    assert format_line(
+        Trace(ts="", qid="-", seg=-1, scores=(None, math.nan), delta_s=math.inf)
+    ) == (
         'ts=- qid="-" seg=-1 deltaS=- lambda=- k=- store=- index_hash=- embed=- citations=[] '
         "scores=[-,-] kpos=[] kfinal=[] section_id=- rev=-"
     )
@@ -138,7 +140,7 @@ def test_missing_value_is_a_dash_and_a_dash_is_quoted():
 @settings(max_examples=300, deadline=None)
 @given(traces)
 def test_line_reads_back_and_no_value_brings_a_key(trace):
-    written = line(trace)
+    written = format_line(trace)
     assert parse(written) == {name: getattr(trace, name) for name in FIELDS}
     assert written.splitlines() == [written]
     assert written.isprintable()
@@ -178,8 +180,8 @@ def test_numbers_of_frames_become_plain_ones():
         scores=tuple(np.array([0.25, np.nan])),
         kpos=tuple(np.array([1, 2])),
     )
-    assert "seg=1 deltaS=0.5 lambda=- k=3" in line(trace)
-    assert "scores=[0.25,-] kpos=[1,2]" in line(trace)
+    assert "seg=1 deltaS=0.5 lambda=- k=3" in format_line(trace)
+    assert "scores=[0.25,-] kpos=[1,2]" in format_line(trace)
     assert {type(value) for value in (trace.seg, trace.k, *trace.kpos)} == {int}
 
 
@@ -285,5 +287,5 @@ def test_log_that_fails_leaves_the_last_one(tmp_path):
 
     with pytest.raises(RuntimeError):
         write_log(path, broken())
-    assert path.read_text(encoding="utf-8") == f"{line(FULL)}\n"
+    assert path.read_text(encoding="utf-8") == f"{format_line(FULL)}\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["traces.log"]

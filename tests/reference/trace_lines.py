@@ -3,7 +3,7 @@
 import json
 import re
 
-from rag_eval.citations.traces import _ROW, RAG_TRACES, Trace
+from rag_eval.citations.traces import RAG_TRACES, Trace
 from rag_eval.storage.sql import SqlStore
 
 FIELDS = {
@@ -61,8 +61,10 @@ def read_traces(store: SqlStore, **where: str) -> list[Trace]:
         rows = transaction.select(RAG_TRACES, where)
     found = []
     for row in rows:
-        values = {field: row[name] for name, (field, _) in _ROW.items()}
-        listed = {name: tuple(value) for name, value in values.items() if type(value) is list}
-        texts = {field: row[name] or "" for name, (field, kind) in _ROW.items() if kind == "text"}
-        found.append(Trace(**values | listed | texts))
+        values = {}
+        for column in RAG_TRACES.columns:
+            value = row[column.name] or "" if column.kind == "text" else row[column.name]
+            name = "delta_s" if column.name == "deltaS" else column.name
+            values[name] = tuple(value) if type(value) is list else value
+        found.append(Trace(**values))
     return sorted(found, key=lambda trace: trace.key)
