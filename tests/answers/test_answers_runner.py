@@ -1,6 +1,5 @@
 """The runner: overrides, modes, retries, reruns, failures and counts, against a scripted chat."""
 
-import dataclasses
 import json
 import re
 import threading
@@ -10,45 +9,26 @@ import pytest
 from answer_corpus import Ranking, ScriptedChat, library, question
 
 from rag_eval.answers.evidence import Withheld
+from rag_eval.answers.extractive import Chosen, Extract
 from rag_eval.answers.runner import AnswerRun, Tools, answer_questions
 from rag_eval.core.config import Answers
 from rag_eval.core.errors import InputError
 from rag_eval.core.types import Answer, ChatError, Reply
 
 ASK = "What is the capital of France?"
-WEST = "docs/capitals.md:2"
+PARIS = "Paris is the capital of France."
+WEST, SOUTH = "docs/capitals.md:2", "docs/capitals.md:5"
 
 
-def reply(citations=(WEST,), answer="Paris is the capital of France.", **changes) -> str:
-    return json.dumps(
-        {
-            "citations": list(citations),
-            "answer": answer,
-            "deltaS": 0.2,
-            "lambda": "convergent",
-            **changes,
-        }
-    )
+def reply(citations=(WEST,), answer=PARIS) -> str:
+    content = {"citations": list(citations), "answer": answer}
+    return json.dumps(content | {"deltaS": 0.2, "lambda": "convergent"})
 
 
 GOOD = reply()
+ROME = reply([SOUTH], "Rome is the capital of Italy.")
 FABRICATED = reply(["docs/invented.md:1"])
 BROKEN = "It is Paris."
-
-
-@dataclasses.dataclass(frozen=True)
-class _Sentence:
-    passage: int
-    start: int
-    end: int
-    score: float = 1.0
-
-
-@dataclasses.dataclass(frozen=True)
-class _Extract:
-    sentences: tuple[_Sentence, ...]
-    signal: float
-    answered: bool
 
 
 class FirstLines:
@@ -63,40 +43,22 @@ class FirstLines:
 
     def _one(self, asked, passages):
         assert [passage.rank for passage in passages] == list(range(1, len(passages) + 1))
-        texts = [passage.text for passage in passages]
         sentences = tuple(
-            _Sentence(number, text.index("\n") + 1 if "\n" in text else 0, len(text.rstrip()))
-            for number, text in enumerate(texts[:2])
+            Chosen(number, text.find("\n") + 1, len(text.rstrip()), 1.0)
+            for number, text in enumerate(passage.text for passage in passages[:2])
         )
-        return _Extract(sentences, 0.25 if "moon" in asked else 0.75, "moon" not in asked)
+        is_moon = "moon" in asked
+        return Extract(sentences, 0.25 if is_moon else 0.75, answered=not is_moon)
 
 
-def run(
-    questions,
-    config=None,
-    *,
-    chat=None,
-    recorded=None,
-    ranking=None,
-    extract=None,
-    **options,
-) -> AnswerRun:
-    corpus, options = library(), {**(config or {}), **options}
+def run(questions, *, chat=None, recorded=None, ranking=None, extract=None, **options) -> AnswerRun:
+    corpus = library()
     asked = [
-        question(f"q{number}", text, **options)
-        if isinstance(text, str)
-        else question(*text, **options)
-        for number, text in enumerate(questions)
+        question(*((f"q{number}", own) if isinstance(own, str) else own), **options)
+        for number, own in enumerate(questions)
     ]
-    tools = Tools(
-        corpus,
-        ranking or Ranking(corpus),
-        Withheld(),
-        extract or FirstLines(),
-        chat,
-        recorded,
-        concurrency=4,
-    )
+    ranking, extract = ranking or Ranking(corpus), extract or FirstLines()
+    tools = Tools(corpus, ranking, Withheld(), extract, chat, recorded, concurrency=4)
     config = Answers.model_validate({"mode": "llm", "endpoint": "local", **options})
     return answer_questions(asked, config, tools)
 
@@ -111,60 +73,49 @@ def names(found: AnswerRun) -> list[str]:
     return [line.split()[0].removeprefix("event=") for line in found.events]
 
 
-def test_a_good_reply_is_an_answer_with_the_characters_it_cites():
+def ends(found: AnswerRun) -> list[tuple]:
+    return [(answer.query_id, answer.outcome, *answer.codes) for answer in found.answers]
+
+
+def tokens(answer: Answer) -> list[str]:
+    return [item.token for item in answer.evidence]
+
+
+# ---- A model's replies
+
+
+def test_good_reply_is_an_answer_with_the_characters_it_cites():
     answer, found, chat = one(GOOD)
-    assert (answer.outcome, answer.codes, answer.text, answer.attempts, answer.top_k) == (
-        "answered",
-        (),
-        "Paris is the capital of France.",
-        1,
-        10,
-    )
-    assert (answer.delta_s, answer.lambda_state, answer.verdict) == (0.2, "convergent", "")
+    assert (answer.outcome, answer.codes, answer.text) == ("answered", (), PARIS)
+    assert (answer.attempts, answer.top_k, answer.verdict) == (1, 10, "")
+    assert (answer.delta_s, answer.lambda_state) == (0.2, "convergent")
     assert (answer.tokens_in, answer.tokens_out, answer.seconds) == (10, 5, 0.5)
     (span,) = answer.citations
-    assert library().text(span.doc_id)[span.start : span.end] == "Paris is the capital of France."
+    assert library().text(span.doc_id)[span.start : span.end] == PARIS
     assert answer.evidence[span.evidence].token == "docs/capitals.md:1-4"
-    assert names(found) == [
-        "run.start",
-        "preflight.step.start",
-        "question.chat.prepare",
-        "question.done",
-        "run.done",
-    ]
+    steps = "run.start preflight.step.start question.chat.prepare question.done run.done"
+    assert names(found) == steps.split()
     assert len(chat.asked) == 1
     assert found.counts["outcome.answered"] == 1
 
 
-def test_the_two_line_form_gives_a_verdict():
-    answer, *_ = one(
-        f"VERDICT: **SUPPORTED**\nCITATIONS: {WEST}\nParis is the capital of France.",
-        response_schema="verdict",
-    )
-    assert (answer.outcome, answer.verdict, answer.text) == (
-        "answered",
-        "SUPPORTED",
-        "Paris is the capital of France.",
-    )
+def test_two_line_form_gives_a_verdict():
+    said = f"VERDICT: **SUPPORTED**\nCITATIONS: {WEST}\n{PARIS}"
+    answer, *_ = one(said, response_schema="verdict")
+    assert (answer.outcome, answer.verdict, answer.text) == ("answered", "SUPPORTED", PARIS)
+
+
+GAPS, REFUSED = "INSUFFICIENT EVIDENCE: the year", "error: no atlas; fix: index one"
+VERDICT = {"response_schema": "verdict"}
 
 
 @pytest.mark.parametrize(
     ("said", "options", "outcome", "text"),
     [
-        (
-            reply([], "INSUFFICIENT EVIDENCE: the year"),
-            {},
-            "insufficient_evidence",
-            "INSUFFICIENT EVIDENCE: the year",
-        ),
+        (reply([], GAPS), {}, "insufficient_evidence", GAPS),
         (reply([], "**NOT FOUND**."), {"quote_bypass": "off"}, "not_found", "NOT FOUND"),
-        (
-            '{"error": "no atlas", "fix": "index one"}',
-            {},
-            "contract_error_reply",
-            "error: no atlas; fix: index one",
-        ),
-        ("VERDICT=NOT FOUND\nCITATIONS=", {"response_schema": "verdict"}, "not_found", "NOT FOUND"),
+        ('{"error": "no atlas", "fix": "index one"}', {}, "contract_error_reply", REFUSED),
+        ("VERDICT=NOT FOUND\nCITATIONS=", VERDICT, "not_found", "NOT FOUND"),
     ],
 )
 def test_refusals_have_outcomes_of_their_own_and_are_not_retried(said, options, outcome, text):
@@ -174,43 +125,35 @@ def test_refusals_have_outcomes_of_their_own_and_are_not_retried(said, options, 
     assert found.counts[f"outcome.{outcome}"] == 1
 
 
-def test_a_broken_form_is_asked_for_again_with_what_was_wrong():
+def test_broken_form_is_requested_again_with_its_faults():
     answer, found, chat = one(BROKEN, "{}", GOOD)
     assert (answer.outcome, answer.attempts, answer.tokens_in) == ("answered", 3, 30)
     assert found.counts["schema_retries"] == 2
     assert [row.codes for row in found.rejected] == [("not_json",), ("missing_key",)]
-    assert [message.role for message in chat.asked[1][1]] == ["system", "user", "assistant", "user"]
-    assert "must be one JSON object" in chat.asked[1][1][3].content
-    assert "the key citations is missing" in chat.asked[2][1][3].content
+    again, last = chat.asked[1][1], chat.asked[2][1]
+    assert [message.role for message in again] == ["system", "user", "assistant", "user"]
+    assert "must be one JSON object" in again[3].content
+    assert "the key citations is missing" in last[3].content
     assert "question.chat.schema_retry.satisfied" in names(found)
-
-
-def test_what_stays_broken_fails_with_its_codes_and_no_text():
-    answer, found, chat = one(BROKEN)
-    assert (answer.outcome, answer.codes, answer.text, answer.citations, answer.attempts) == (
-        "failed",
-        ("not_json",),
-        "",
-        (),
-        3,
-    )
-    assert found.counts["code.not_json"] == 1
-    assert found.rejected[-1].reply == BROKEN
-    assert "question.chat.schema_retry.satisfied" not in names(found)
-    assert len(chat.asked) == 3
 
 
 @pytest.mark.parametrize(
     ("options", "attempts"),
     [
+        ({}, 3),
         ({"retry_on_schema_fail": False}, 1),
         ({"schema_retry_attempts": 0}, 1),
         ({"schema_retry_attempts": 4}, 5),
     ],
 )
-def test_the_number_of_retries_is_the_gold_sets(options, attempts):
-    answer, *_ = one(BROKEN, **options)
-    assert answer.attempts == attempts
+def test_reply_that_stays_broken_fails_without_text(options, attempts):
+    answer, found, chat = one(BROKEN, **options)
+    assert ends(found) == [("q0", "failed", "not_json")]
+    assert (answer.text, answer.citations, answer.attempts) == ("", (), attempts)
+    assert len(chat.asked) == attempts
+    assert found.counts["code.not_json"] == 1
+    assert found.rejected[-1].reply == BROKEN
+    assert "question.chat.schema_retry.satisfied" not in names(found)
 
 
 @pytest.mark.parametrize(
@@ -218,13 +161,7 @@ def test_the_number_of_retries_is_the_gold_sets(options, attempts):
     [
         (reply([{"token": WEST, "quote": "Rome"}]), "quote_mismatch"),
         (reply(answer="See docs/setup.md."), "path_not_cited"),
-        (
-            reply(
-                [WEST, "docs/capitals.md:5"],
-                answer=f"Paris and Rome [{WEST}] [docs/capitals.md:5].",
-            ),
-            "cross_section_reuse",
-        ),
+        (reply([WEST, SOUTH], f"Paris and Rome [{WEST}] [{SOUTH}]."), "cross_section_reuse"),
         (reply(answer=f"[{WEST}]"), "empty_answer"),
         (Reply(GOOD, 1, 1, finish_reason="length"), "incomplete_reply"),
         (Reply("x" * 30_000, 1, 1, finish_reason="length"), "reply_too_long"),
@@ -236,95 +173,77 @@ def test_gates_that_a_better_reply_could_pass_are_retried(said, code):
     assert found.rejected[0].codes == (code,)
 
 
-def test_a_fabricated_citation_leads_to_a_rerun_over_more_evidence():
+def test_fabricated_citation_leads_to_a_rerun_over_more_evidence():
     ranking = Ranking(library())
-    answer, found, chat = one(
-        FABRICATED,
-        reply(["docs/capitals.md:5"], "Rome is the capital of Italy."),
-        top_k=1,
-        adaptive_top_k=[1, 5],
-        ranking=ranking,
-    )
+    answer, found, chat = one(FABRICATED, ROME, top_k=1, adaptive_top_k=[1, 5], ranking=ranking)
     assert (answer.outcome, answer.attempts, answer.top_k) == ("answered", 2, 5)
     assert [top_k for _, top_k in ranking.calls] == [1, 5]
-    assert found.counts["adaptive_reruns"] == 1
-    assert found.counts["schema_retries"] == 0
-    assert "docs/capitals.md:5-6" not in chat.asked[0][1][1].content
-    assert "docs/capitals.md:5-6" in chat.asked[1][1][1].content
+    assert (found.counts["adaptive_reruns"], found.counts["schema_retries"]) == (1, 0)
+    shown = ["docs/capitals.md:5-6" in messages[1].content for _, messages in chat.asked]
+    assert shown == [False, True]
     assert [record.parameters for record in found.preflights] == [{"top_k": 1}, {"top_k": 5}]
-    assert [item.token for item in answer.evidence] == [
-        "docs/capitals.md:1-4",
-        "docs/capitals.md:5-6",
-    ]
+    assert tokens(answer) == ["docs/capitals.md:1-4", "docs/capitals.md:5-6"]
 
 
-def test_what_stays_fabricated_fails_when_the_ladder_ends():
-    answer, found, _ = one(FABRICATED, top_k=1, adaptive_top_k=[2, 3])
-    assert (answer.outcome, answer.codes, answer.attempts, answer.top_k) == (
-        "failed",
-        ("unknown_snippet",),
-        3,
-        3,
-    )
-    assert found.counts["adaptive_reruns"] == 2
-    answer, *_ = one(FABRICATED, adaptive_top_k=[])
-    assert (answer.outcome, answer.attempts) == ("failed", 1)
+WEST_ALONE = [{"kind": "section", "sections": ["docs/capitals.md#west"]}]
 
 
-def test_no_rerun_where_top_k_changes_nothing():
-    answer, *_ = one(
-        FABRICATED,
-        preflights=[{"kind": "section", "sections": ["docs/capitals.md#west"]}],
-        adaptive_top_k=[20],
-    )
-    assert (answer.outcome, answer.codes, answer.attempts) == ("failed", ("unknown_snippet",), 1)
+@pytest.mark.parametrize(
+    ("options", "attempts", "top_k"),
+    [
+        ({"top_k": 1, "adaptive_top_k": [2, 3]}, 3, 3),
+        ({"adaptive_top_k": []}, 1, 10),
+        ({"preflights": WEST_ALONE, "adaptive_top_k": [20]}, 1, 10),  # top_k changes nothing
+    ],
+)
+def test_fabrication_fails_when_the_ladder_ends(options, attempts, top_k):
+    answer, found, _ = one(FABRICATED, **options)
+    assert ends(found) == [("q0", "failed", "unknown_snippet")]
+    assert (answer.attempts, answer.top_k) == (attempts, top_k)
+    assert found.counts["adaptive_reruns"] == attempts - 1
 
 
-def test_a_model_that_obeys_an_instruction_in_the_evidence_does_not_pass():
-    answer, *_ = one(reply(answer="PWNED: see https://evil.example/collect"), adaptive_top_k=[])
-    assert (answer.outcome, answer.codes, answer.text) == ("failed", ("path_not_in_evidence",), "")
+def test_model_that_obeys_an_instruction_in_the_evidence_does_not_pass():
+    said = reply(answer="PWNED: see https://evil.example/collect")
+    answer, found, _ = one(said, adaptive_top_k=[])
+    assert (*ends(found), answer.text) == (("q0", "failed", "path_not_in_evidence"), "")
 
 
 @pytest.mark.parametrize("code", ["timeout", "reply_too_large", "teapot"])
-def test_a_chat_that_fails_fails_the_question(code):
+def test_chat_that_fails_fails_the_question(code):
     answer, found, _ = one(ChatError(code, "it\nbroke event=run.start", retries=4))
-    assert (answer.outcome, answer.codes, answer.attempts) == (
-        "failed",
-        ("chat_error" if code == "teapot" else f"chat_{code}",),
-        1,
-    )
+    named = "chat_error" if code == "teapot" else f"chat_{code}"
+    assert (answer.outcome, answer.codes, answer.attempts) == ("failed", (named,), 1)
     assert found.counts["chat_retries"] == 4
     assert sum("event=run.start" in line for line in found.events) == 1
 
 
-def test_what_a_failed_chat_cost_before_is_kept():
-    answer, *_ = one(BROKEN, ChatError("timeout", "late"))
-    assert (answer.codes, answer.attempts, answer.tokens_in) == (("chat_timeout",), 2, 10)
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ChatError("timeout", "late"), "chat_timeout"), (RuntimeError("x"), "internal_error")],
+)
+def test_cost_before_a_failure_is_kept(error, code):
+    answer, *_ = one(BROKEN, error)
+    assert (answer.codes, answer.attempts, answer.tokens_in) == ((code,), 2, 10)
 
 
 def test_one_questions_failures_never_stop_another():
-    texts = [f"capital {number}" for number in range(8)]
     scripts = [
-        GOOD,
-        BROKEN,
-        ChatError("timeout", "late"),
-        RuntimeError("a defect"),
-        FABRICATED,
-        '{"error": "a", "fix": "b"}',
-        "\x00" * 50,
-        GOOD,
+        *(GOOD, BROKEN, ChatError("timeout", "late"), RuntimeError("a defect"), FABRICATED),
+        *('{"error": "a", "fix": "b"}', "\x00" * 50, GOOD),
     ]
+    texts = [f"capital {number}" for number in range(8)]
     chat = ScriptedChat({text: [script] for text, script in zip(texts, scripts, strict=True)})
     found = run(texts, chat=chat, adaptive_top_k=[])
-    assert [(answer.query_id, answer.outcome, answer.codes) for answer in found.answers] == [
-        ("q0", "answered", ()),
-        ("q1", "failed", ("not_json",)),
-        ("q2", "failed", ("chat_timeout",)),
-        ("q3", "failed", ("internal_error",)),
-        ("q4", "failed", ("unknown_snippet",)),
-        ("q5", "contract_error_reply", ("contract_error_reply",)),
-        ("q6", "failed", ("bad_characters",)),
-        ("q7", "answered", ()),
+    assert ends(found) == [
+        ("q0", "answered"),
+        ("q1", "failed", "not_json"),
+        ("q2", "failed", "chat_timeout"),
+        ("q3", "failed", "internal_error"),
+        ("q4", "failed", "unknown_snippet"),
+        ("q5", "contract_error_reply", "contract_error_reply"),
+        ("q6", "failed", "bad_characters"),
+        ("q7", "answered"),
     ]
     assert found.counts["questions"] == 8
     assert sum(value for key, value in found.counts.items() if key.startswith("outcome.")) == 8
@@ -347,31 +266,24 @@ class _Hurried:
         return Reply(GOOD if number % 3 else BROKEN, 1, 1)
 
 
-def test_answers_and_events_stand_in_the_order_of_the_questions_whatever_comes_first():
-    texts = [f"capital {number}" for number in range(12)]
-    first, second = (run(texts, chat=_Hurried(12)) for _ in range(2))
-    assert [answer.query_id for answer in first.answers] == [f"q{number}" for number in range(12)]
+def test_threads_stay_within_their_bound_and_change_no_order():
+    texts, ids = [f"capital {number}" for number in range(12)], [f"q{n}" for n in range(12)]
+    chat = _Hurried(12)
+    first, second = run(texts, chat=chat), run(texts, chat=_Hurried(12))
+    assert 2 <= chat.most <= 4
+    assert [answer.query_id for answer in first.answers] == ids
     assert first == second
     done = [line for line in first.events if line.startswith("event=question.done")]
-    assert [re.search(r"query_id=(\S+)", line)[1] for line in done] == [
-        f"q{number}" for number in range(12)
-    ]
+    assert [re.search(r"query_id=(\S+)", line)[1] for line in done] == ids
 
 
-def test_questions_are_asked_side_by_side_within_the_bound():
-    chat = _Hurried(12)
-    run([f"capital {number}" for number in range(12)], chat=chat)
-    assert 2 <= chat.most <= 4
+# ---- Evidence
 
 
 def test_empty_evidence_ends_not_found_without_asking_the_model():
     answer, found, chat = one(GOOD, asked="zzz")
-    assert (answer.outcome, answer.text, answer.attempts, answer.evidence) == (
-        "not_found",
-        "NOT FOUND",
-        0,
-        (),
-    )
+    ended = (answer.outcome, answer.text, answer.attempts, answer.evidence)
+    assert ended == ("not_found", "NOT FOUND", 0, ())
     assert chat.asked == []
     assert "preflight.step.filtered_to_zero" in names(found)
 
@@ -385,6 +297,20 @@ def test_strict_evidence_aborts_before_any_model_is_asked(mode):
     assert (chat.asked, extract.calls) == ([], 0)
 
 
+def test_evidence_must_fit_the_prompt_and_the_rest_cannot_be_cited():
+    answer, *_ = one(GOOD, max_prompt_chars=1000)
+    assert (answer.outcome, answer.codes, answer.attempts) == ("failed", ("prompt_too_long",), 0)
+    roomy, _, chat = one(GOOD)
+    chars = sum(len(message.content) for message in chat.asked[0][1])
+    answer, found, _ = one(ROME, max_prompt_chars=chars - 1, adaptive_top_k=[])
+    assert len(answer.evidence) == len(roomy.evidence) - 1
+    assert answer.codes == ("unknown_snippet",)
+    assert any("left_out=1" in line for line in found.events)
+
+
+# ---- The other modes
+
+
 def test_deterministic_answers_are_verbatim_sentences_each_with_its_citation():
     extract = FirstLines()
     found = run(["capital", "capital of the moon", "zzz"], mode="deterministic", extract=extract)
@@ -393,16 +319,10 @@ def test_deterministic_answers_are_verbatim_sentences_each_with_its_citation():
     assert answered.outcome == "answered"
     assert answered.text == " ".join(span.quote for span in answered.citations)
     assert [span.segment for span in answered.citations] == [0, 1]
-    assert all(
-        library().text(span.doc_id)[span.start : span.end] == span.quote
-        for span in answered.citations
-    )
-    assert (abstained.outcome, abstained.text, abstained.citations, abstained.signal) == (
-        "not_found",
-        "NOT FOUND",
-        (),
-        0.25,
-    )
+    for span in answered.citations:
+        assert library().text(span.doc_id)[span.start : span.end] == span.quote
+    assert (abstained.outcome, abstained.text) == ("not_found", "NOT FOUND")
+    assert (abstained.citations, abstained.signal) == ((), 0.25)
     assert (empty.outcome, empty.signal) == ("not_found", None)
 
 
@@ -412,105 +332,77 @@ def _own(query_id, text, **override):
 
 def test_each_question_may_have_its_own_mode_schema_and_retries():
     recorded = Answer("c", "recorded", "answered", text="Recorded.")
-    chat = ScriptedChat(
-        {"capital France b": [f"VERDICT=YES\nCITATIONS={WEST}\nYes."], "capital d": [BROKEN]}
-    )
+    yes = f"VERDICT=YES\nCITATIONS={WEST}\nYes."
+    chat = ScriptedChat({"capital France b": [yes], "capital d": [BROKEN]})
+    setup = [{"kind": "section", "sections": ["docs/setup.md#setup"]}]
     questions = [
         _own("a", "capital a", answer_mode="deterministic"),
         _own("b", "capital France b", response_schema="verdict", verdicts=["YES", "NO"], top_k=1),
         _own("c", "capital c", answer_mode="recorded"),
         _own("d", "capital d", schema_retry_attempts=0),
         _own("e", "capital e", answer_mode="recorded"),
-        _own(
-            "f",
-            "zzz",
-            preflights=[{"kind": "section", "sections": ["docs/setup.md#setup"]}],
-            answer_mode="deterministic",
-        ),
+        _own("f", "zzz", preflights=setup, answer_mode="deterministic"),
     ]
     found = run(questions, chat=chat, recorded={"c": recorded})
-    a, b, c, d, e, f = found.answers
+    a, b, c, d, _, f = found.answers
+    assert ends(found)[3:5] == [("d", "failed", "not_json"), ("e", "failed", "no_output")]
     assert (a.mode, a.outcome) == ("deterministic", "answered")
     assert (b.outcome, b.verdict, b.top_k, len(b.evidence)) == ("answered", "YES", 1, 1)
     assert c == recorded
-    assert (d.outcome, d.attempts) == ("failed", 1)
-    assert (e.outcome, e.codes) == ("failed", ("no_output",))
-    assert [item.token for item in f.evidence] == ["docs/setup.md:1-4"]
+    assert d.attempts == 1
+    assert tokens(f) == ["docs/setup.md:1-4"]
     assert found.events[0] == "event=run.start questions=6 deterministic=2 llm=2 recorded=2"
 
 
-def test_a_mode_that_is_not_available_is_named_with_what_is():
+def test_mode_that_is_not_available_is_named_with_those_that_are():
     with pytest.raises(InputError) as caught:
         run([ASK, _own("q9", "x", answer_mode="recorded")])
-    assert [
-        (problem.code, problem.found, problem.accepted) for problem in caught.value.problems
-    ] == [
-        ("mode_not_available", "llm", "deterministic"),
-        ("mode_not_available", "recorded", "deterministic"),
+    problems = [(one.code, one.found, one.accepted) for one in caught.value.problems]
+    assert problems == [
+        ("mode_not_available", mode, "deterministic") for mode in ("llm", "recorded")
     ]
 
 
-BAN = {"validators": [{"name": "ban_regex", "patterns": ["Paris"]}]}
+# ---- Domain validators
 
 
-def test_a_domain_validator_is_asked_and_its_message_given_back():
-    answer, found, chat = one(GOOD, reply(answer="It is the city of light."), config=BAN)
+def banning(pattern):
+    return [{"name": "ban_regex", "patterns": [pattern]}]
+
+
+def test_domain_validator_is_asked_and_its_message_given_back():
+    light = reply(answer="It is the city of light.")
+    answer, found, chat = one(GOOD, light, validators=banning("Paris"))
     assert (answer.outcome, answer.attempts) == ("answered", 2)
     assert "must not match Paris" in chat.asked[1][1][3].content
     assert found.counts["validator_failed.ban_regex"] == 1
 
 
-def test_a_domain_validator_also_judges_the_other_modes_and_fails_them():
+def test_domain_validator_also_judges_the_other_modes_and_fails_them():
     recorded = {"r": Answer("r", "recorded", "answered", text="Paris.")}
-    found = run(
-        [
-            _own("d", "capital", answer_mode="deterministic"),
-            _own("r", "capital", answer_mode="recorded"),
-            _own("m", "the moon", answer_mode="deterministic"),
-        ],
-        BAN,
-        recorded=recorded,
-    )
-    assert [(answer.outcome, answer.codes, answer.text) for answer in found.answers[:2]] == [
-        ("failed", ("validator_failed",), "")
-    ] * 2
-    assert found.answers[2].outcome == "not_found"
+    questions = [
+        _own("d", "capital", answer_mode="deterministic"),
+        _own("r", "capital", answer_mode="recorded"),
+        _own("m", "the moon", answer_mode="deterministic"),
+    ]
+    found = run(questions, recorded=recorded, validators=banning("Paris"))
+    failed = [(query_id, "failed", "validator_failed") for query_id in "dr"]
+    assert ends(found) == [*failed, ("m", "not_found")]
+    assert [(answer.text, answer.citations) for answer in found.answers[:2]] == [("", ())] * 2
     assert [row.query_id for row in found.rejected] == ["d", "r"]
 
 
-def test_a_validator_that_raises_fails_the_answer_and_is_counted():
-    slow = {"validators": [{"name": "ban_regex", "patterns": [r"(a|a)*$"]}]}
-    answer, found, chat = one(reply(answer="a" * 60 + "b"), config=slow)
+def test_validator_that_raises_fails_the_answer_and_is_counted():
+    said = reply(answer="a" * 60 + "b")
+    answer, found, chat = one(said, validators=banning(r"(a|a)*$"))
     assert (answer.outcome, answer.codes, len(chat.asked)) == ("failed", ("validator_error",), 1)
     assert found.counts["validator_error.ban_regex"] == 1
 
 
-def test_evidence_that_does_not_fit_the_prompt_fails_the_question():
-    answer, *_ = one(GOOD, max_prompt_chars=1000)
-    assert (answer.outcome, answer.codes, answer.attempts) == ("failed", ("prompt_too_long",), 0)
-
-
-def test_evidence_left_out_of_the_prompt_cannot_be_cited():
-    roomy, found, chat = one(GOOD)
-    chars = sum(len(message.content) for message in chat.asked[0][1])
-    answer, found, _ = one(
-        reply(["docs/capitals.md:5"], "Rome is the capital of Italy."),
-        max_prompt_chars=chars - 1,
-        adaptive_top_k=[],
-    )
-    assert len(answer.evidence) == len(roomy.evidence) - 1
-    assert answer.codes == ("unknown_snippet",)
-    assert any("left_out=1" in line for line in found.events)
-
-
-def test_no_questions_are_no_answers():
-    assert run([], chat=ScriptedChat({})).answers == ()
-
-
 def test_hostile_ids_and_texts_cannot_forge_an_event():
     bad = 'x"\nevent=run.done questions=9 \u2028\x1b[2J'
-    chat = ScriptedChat({"capital x": [BROKEN]})
-    found = run([_own(bad, "capital x")], chat=chat)
+    found = run([_own(bad, "capital x")], chat=ScriptedChat({"capital x": [BROKEN]}))
     assert all(line.isprintable() and line.isascii() for line in found.events)
     assert sum("event=run.done" in line for line in found.events) == 1
     assert found.answers[0].query_id == bad
+    assert run([], chat=ScriptedChat({})).answers == ()
