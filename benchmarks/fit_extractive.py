@@ -20,7 +20,7 @@ from timing import ROOT, data_folder, skipped
 
 from rag_eval.answers import extractive
 from rag_eval.answers.extractive import FEATURES, FILE, Model, Pool
-from rag_eval.measures.groundedness import count_documents
+from rag_eval.corpus.analyzer import count_documents
 
 DIGITS = 4
 REFUSED = 0.11

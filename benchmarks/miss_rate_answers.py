@@ -18,7 +18,8 @@ from timing import json_lines
 
 from rag_eval.answers.extractive import Extract, Extractive, Passage
 from rag_eval.citations.matching import Spans, match_citations
-from rag_eval.measures.groundedness import comparable, count_documents, groundedness
+from rag_eval.corpus.analyzer import count_documents
+from rag_eval.measures.groundedness import comparable, groundedness
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.uncertainty.estimator import cross_validate, heuristic_v0
 

@@ -19,8 +19,7 @@ import pandas as pd
 
 from rag_eval.answers.units import cut_units
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray, count_within
-from rag_eval.corpus.analyzer import Analyzer, count_matrix
-from rag_eval.measures.groundedness import DocumentFrequencies
+from rag_eval.corpus.analyzer import Analyzer, DocumentFrequencies, count_matrix
 from rag_eval.retrieval.synonyms import Expansion, Mean, Phrase
 
 # ---- The candidates of a batch

@@ -6,8 +6,10 @@ Porter stems. A term is a run of letters and digits of any script, so that `sort
 """
 
 import functools
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -97,3 +99,19 @@ def count_matrix(
     keys, counts = np.unique(rows[known] * n_terms + flat[known], return_counts=True)
     indptr = np.searchsorted(keys, np.arange(len(ids) + 1, dtype=np.int64) * n_terms)
     return counts.astype(np.float64), (keys % n_terms).astype(np.int32), indptr.astype(np.int32)
+
+
+class DocumentFrequencies(NamedTuple):
+    """Number of texts, and the number of texts that have each term of the analyzer."""
+
+    n_texts: int
+    counts: Mapping[str, int]
+
+
+def count_documents(texts: Sequence[str]) -> DocumentFrequencies:
+    """Count the texts that have each term."""
+    analyzer = Analyzer()
+    rows = analyzer.index(texts)
+    terms = np.fromiter(itertools.chain.from_iterable(map(set, rows)), np.int64)
+    counts = np.bincount(terms, minlength=len(analyzer.vocabulary)).tolist()
+    return DocumentFrequencies(len(texts), dict(zip(analyzer.vocabulary, counts, strict=True)))

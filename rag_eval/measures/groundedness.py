@@ -17,7 +17,7 @@ import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.corpus import chunking as sentences
-from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer
+from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies
 from rag_eval.measures.ranking import csr, expand
 
 # ---- Sentences of a text, and their words in any script, numbers and names
@@ -353,13 +353,6 @@ _NO_NAME = 0.25
 """Factor of the score if the text has none of the names."""
 
 
-class DocumentFrequencies(NamedTuple):
-    """Number of texts, and the number of texts that have each term of the analyzer."""
-
-    n_texts: int
-    counts: Mapping[str, int]
-
-
 class Groundedness(NamedTuple):
     """Scores of every answer sentence, [n_sentences], and of every answer, [n_answers]."""
 
@@ -376,15 +369,6 @@ class Groundedness(NamedTuple):
     """Mean score of each answer's sentences; NaN if no sentence has a score."""
     supported: FloatArray
     """Share of each answer's supported sentences; NaN likewise."""
-
-
-def count_documents(texts: Sequence[str]) -> DocumentFrequencies:
-    """Count the texts that have each term. Give `groundedness` counts of `comparable` texts."""
-    analyzer = Analyzer()
-    rows = analyzer.index(texts)
-    terms = np.fromiter(itertools.chain.from_iterable(map(set, rows)), np.int64)
-    counts = np.bincount(terms, minlength=len(analyzer.vocabulary)).tolist()
-    return DocumentFrequencies(len(texts), dict(zip(analyzer.vocabulary, counts, strict=True)))
 
 
 def groundedness(

@@ -36,7 +36,7 @@ from rag_eval.core.types import (
     ScoredChunk,
     snippet,
 )
-from rag_eval.corpus.analyzer import ANALYZER, count_tokens
+from rag_eval.corpus.analyzer import ANALYZER, DocumentFrequencies, count_documents, count_tokens
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
@@ -45,11 +45,9 @@ from rag_eval.measures.answers import AnswerRecord, AnswerResults
 from rag_eval.measures.answers import answer_measures as measure
 from rag_eval.measures.groundedness import (
     CODE,
-    DocumentFrequencies,
     Gap,
     Purpose,
     comparable,
-    count_documents,
     groundedness,
     retrieval_gaps,
 )

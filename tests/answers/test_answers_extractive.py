@@ -17,7 +17,7 @@ from rag_eval.answers.extractive import (
     weigh_terms,
 )
 from rag_eval.answers.units import cut_units
-from rag_eval.measures.groundedness import DocumentFrequencies, count_documents
+from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
 from rag_eval.retrieval.synonyms import Expansion
 
 settings.register_profile("no-deadline", deadline=None, max_examples=50)

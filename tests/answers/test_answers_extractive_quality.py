@@ -16,7 +16,7 @@ from pandas_evidence import figures, pandas_evidence
 from requirements import report_missing
 
 from rag_eval.answers.extractive import Extractive
-from rag_eval.measures.groundedness import count_documents
+from rag_eval.corpus.analyzer import count_documents
 
 
 @pytest.fixture(scope="module")

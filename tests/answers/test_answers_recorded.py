@@ -4,8 +4,10 @@ import json
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rag_eval.answers.recorded import RecordedAnswers
+from rag_eval.answers.recorded import RecordedAnswers, read_markers
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.loaders.folder import Folder
@@ -15,46 +17,30 @@ from rag_eval.corpus.loading import load_corpus
 TEXT = "# Terns\n\nTerns fly far.\nThey eat fish.\n\n# Gulls\n\nGulls eat anything.\n"
 
 
+def write(tmp_path, rows):
+    path = tmp_path / "outputs.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return read_outputs(path)
+
+
+def maker(tmp_path, spec=None):
+    """Return the maker of answers over a corpus, by default over the contexts alone."""
+    spec = spec or Recorded(loader="recorded", path="outputs.jsonl")
+    loaded = load_corpus(spec, tmp_path)
+    chunks = chunk_documents(loaded.documents, loaded.sections, spec.chunker)
+    return RecordedAnswers(loaded.documents, chunks, "external:x"), loaded.documents, chunks
+
+
 @pytest.fixture
 def answer(tmp_path):
     """One output -> its answer, over the contexts alone."""
 
-    def _answer(**values):
-        path = tmp_path / "outputs.jsonl"
+    def make(**values):
         filler = {"query_id": "other", "answer": "x", "contexts": ["some text"]}
-        path.write_text(
-            "\n".join(json.dumps(row) for row in ({"query_id": "q1", **values}, filler)),
-            encoding="utf-8",
-        )
-        spec = Recorded(loader="recorded", path="outputs.jsonl")
-        loaded = load_corpus(spec, tmp_path)
-        maker = RecordedAnswers(
-            loaded.documents,
-            chunk_documents(loaded.documents, loaded.sections, spec.chunker),
-            "external:x",
-        )
-        return maker.answer(read_outputs(path)[0])[0]
+        outputs = write(tmp_path, [{"query_id": "q1", **values}, filler])
+        return maker(tmp_path)[0].answer(outputs[0])[0]
 
-    return _answer
-
-
-@pytest.fixture
-def birds(tmp_path):
-    """A real corpus of one document, cut into sections."""
-    folder = tmp_path / "docs"
-    folder.mkdir()
-    (folder / "birds.md").write_text(TEXT, encoding="utf-8")
-    spec = Folder(loader="folder", path="docs", chunker=Chunker(kind="markdown"))
-    loaded = load_corpus(spec, tmp_path)
-    chunks = chunk_documents(loaded.documents, loaded.sections, spec.chunker)
-
-    def _answer(**values):
-        path = tmp_path / "outputs.jsonl"
-        path.write_text(json.dumps({"query_id": "q1", **values}), encoding="utf-8")
-        maker = RecordedAnswers(loaded.documents, chunks, "external:x")
-        return maker.answer(read_outputs(path)[0])[0]
-
-    return _answer, loaded.documents, chunks
+    return make
 
 
 def spans(found):
@@ -67,75 +53,52 @@ def test_markers_point_to_contexts(answer):
         contexts=["Fish.", {"id": "t", "text": "Terns."}],
     )
     assert found.text == "Terns fly far. They eat fish. Who knows."
-    assert spans(found) == [
-        (0, 1, "t"),
-        (1, 0, found.evidence[0].chunk.doc_id),
-        (1, -1, "[3]"),
-        (2, -1, "[0]"),
-    ]
-    assert [(span.start, span.end) for span in found.citations] == [
-        (0, 6),
-        (0, 5),
-        (-1, -1),
-        (-1, -1),
-    ]
+    fish = found.evidence[0].chunk.doc_id
+    assert spans(found) == [(0, 1, "t"), (1, 0, fish), (1, -1, "[3]"), (2, -1, "[0]")]
+    places = [(span.start, span.end) for span in found.citations]
+    assert places == [(0, 6), (0, 5), (-1, -1), (-1, -1)]
     assert (found.outcome, found.mode, found.top_k) == ("answered", "recorded", 2)
 
 
-def test_the_same_context_twice_keeps_the_numbers_right(answer):
+def test_same_context_twice_keeps_the_numbers_right(answer):
     found = answer(answer="One [3].", contexts=["A.", "A.", "B."])
     assert found.citations[0].evidence == 2
     assert found.evidence[2].chunk.text == "B."
 
 
-def test_evidence_carries_its_payload(answer):
-    found = answer(
-        answer="x",
-        contexts=[
-            {"doc_id": "a", "text": "one\ntwo\nthree", "score": 7.5, "url": "https://a.example"},
-            "plain",
-        ],
-    )
+def test_evidence_carries_its_payload_and_the_answer_its_cost(answer):
+    url = "https://a.example"
+    context = {"doc_id": "a", "text": "one\ntwo\nthree", "score": 7.5, "url": url}
+    found = answer(answer="x", contexts=[context, "plain"], tokens_in=5, tokens_out=7, seconds=1.5)
     first, second = found.evidence
-    assert (first.token, first.first_line, first.last_line, first.kind) == (
-        "a:1-3",
-        1,
-        3,
-        "recorded",
-    )
-    assert (
-        first.chunk.score_raw,
-        first.chunk.score_norm,
-        first.chunk.k_pos,
-        first.chunk.source_url,
-    ) == (7.5, 1.0, 1, "https://a.example")
+    lines = (first.token, first.first_line, first.last_line, first.kind)
+    assert lines == ("a:1-3", 1, 3, "recorded")
+    chunk = first.chunk
+    scores = (chunk.score_raw, chunk.score_norm, chunk.k_pos, chunk.source_url, chunk.tokens)
+    assert scores == (7.5, 1.0, 1, url, 3)
+    assert chunk.rev
     assert (second.chunk.score_raw, second.chunk.k_final) == (0.5, 2)
-    assert first.chunk.tokens == 3
-    assert first.chunk.rev
-
-
-def test_outcomes(answer):
-    contexts = ["some"]
-    assert answer(answer=None, error="timed out", contexts=contexts).codes == ("no_answer",)
-    assert answer(answer=" [1] ", contexts=contexts).codes == ("empty_answer",)
-    assert answer(answer="NOT FOUND", contexts=contexts).outcome == "not_found"
-    assert (
-        answer(
-            answer="I don't have enough information to answer this [1].", contexts=contexts
-        ).outcome
-        == "insufficient_evidence"
-    )
-    assert (
-        answer(answer="Nothing of use.", verdict="not found", contexts=contexts).outcome
-        == "not_found"
-    )
-    assert answer(answer="It is.", verdict="SUPPORTED", contexts=contexts).verdict == "SUPPORTED"
-    assert answer(answer="It was not found in the wild.", contexts=contexts).outcome == "answered"
-
-
-def test_costs_are_kept(answer):
-    found = answer(answer="x", tokens_in=5, tokens_out=7, seconds=1.5)
     assert (found.tokens_in, found.tokens_out, found.seconds) == (5, 7, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("values", "outcome"),
+    [
+        ({"answer": None, "error": "timed out"}, "no_answer"),
+        ({"answer": " [1] "}, "empty_answer"),
+        ({"answer": "NOT FOUND"}, "not_found"),
+        ({"answer": "I don't have enough information [1]."}, "insufficient_evidence"),
+        ({"answer": "Nothing of use.", "verdict": "not found"}, "not_found"),
+        ({"answer": "It is.", "verdict": "SUPPORTED"}, "answered"),
+        ({"answer": "It was not found in the wild."}, "answered"),
+    ],
+)
+def test_outcomes(answer, values, outcome):
+    found = answer(contexts=["some"], **values)
+    assert (found.codes or (found.outcome,)) == (outcome,)
+    assert (found.outcome == "failed") == bool(found.codes)
+    if outcome == "answered":
+        assert found.verdict == values.get("verdict", "")
 
 
 CONTEXTS = [{"id": "a.md", "text": "one\ntwo\nthree"}, {"id": "b", "text": "bee"}]
@@ -156,7 +119,7 @@ STATED = [
     ({"doc_id": "a.md", "offsets": {"start": 4, "end": 7, "unit": "char"}}, (0, "a.md", 4, 7)),
     ({"doc_id": "a.md", "offsets": {"start": 40, "end": 70}}, (-1, "a.md", 40, 70)),
     ({"doc_id": "a.md", "quote": "two"}, (0, "a.md", 4, 7)),
-    ({"doc_id": "a.md", "quote": "four"}, (0, "a.md", 0, 13)),
+    ({"doc_id": "a.md", "quote": "four", "segment": 0}, (0, "a.md", 0, 13)),
     ({"number": 2, "quote": "bee"}, (1, "b", 0, 3)),
     ({"number": 3, "quote": "bee"}, (-1, "[3]", -1, -1)),
     ({"doc_id": "a.md", "snippet_id": "none"}, (-1, "a.md", -1, -1)),
@@ -169,28 +132,27 @@ STATED = [
 def test_stated_citations(answer, citation, expected):
     (span,) = answer(answer="x", citations=[citation], contexts=CONTEXTS).citations
     assert (span.evidence, span.doc_id, span.start, span.end) == expected
+    if isinstance(citation, dict) and citation.get("quote") == "four":
+        assert (span.quote, span.segment) == ("four", 0)
 
 
-def test_quotes_and_segments_of_payloads_stay(answer):
-    (span,) = answer(
-        answer="x", citations=[{"doc_id": "a.md", "quote": "four", "segment": 0}], contexts=CONTEXTS
-    ).citations
-    assert (span.quote, span.segment) == ("four", 0)
+@pytest.mark.parametrize(
+    ("text", "citations", "expected"),
+    [
+        ("x [1].", [1, 2, "a.md"], [(0, 0, "a.md"), (-1, 1, "b")]),
+        ("x [1].", ["a.md:2"], [(0, 0, "a.md"), (-1, 0, "a.md")]),  # finer than the marker
+        ("x [7].", [7], [(0, -1, "[7]")]),
+    ],
+)
+def test_citations_of_markers_are_not_counted_twice(answer, text, citations, expected):
+    assert spans(answer(answer=text, citations=citations, contexts=CONTEXTS)) == expected
 
 
-def test_what_markers_cite_already_is_not_counted_twice(answer):
-    assert spans(answer(answer="x [1].", citations=[1, 2, "a.md"], contexts=CONTEXTS)) == [
-        (0, 0, "a.md"),
-        (-1, 1, "b"),
-    ]
-    assert (
-        len(answer(answer="x [1].", citations=["a.md:2"], contexts=CONTEXTS).citations) == 2
-    )  # finer than the marker
-    assert spans(answer(answer="x [7].", citations=[7], contexts=CONTEXTS)) == [(0, -1, "[7]")]
-
-
-def test_ids_of_the_corpus_get_its_payload(birds):
-    answer, documents, chunks = birds
+def test_ids_of_the_corpus_get_its_payload(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "birds.md").write_text(TEXT, encoding="utf-8")
+    spec = Folder(loader="folder", path="docs", chunker=Chunker(kind="markdown"))
+    answers, documents, chunks = maker(tmp_path, spec)
     gulls = chunks[chunks["section_id"].str.contains("gulls")].iloc[0]
     contexts = [
         {"id": gulls["chunk_id"], "text": gulls["text"]},
@@ -198,28 +160,21 @@ def test_ids_of_the_corpus_get_its_payload(birds):
         {"id": "birds.md", "text": "They eat bread."},
         {"id": gulls["chunk_id"]},
     ]
-    by_chunk, by_text, invented, by_id_alone = answer(
-        answer="Gulls eat anything [1].", contexts=contexts
-    ).evidence
-    assert (by_chunk.chunk.doc_id, by_chunk.chunk.snippet_id, by_chunk.chunk.offsets.start) == (
-        "birds.md",
-        gulls["chunk_id"],
-        gulls["start"],
-    )
-    assert by_chunk.chunk.rev == documents["rev"][0]
-    assert by_chunk.token == "birds.md:6-8"
+    (output,) = write(tmp_path, [{"query_id": "q1", "answer": "Gulls [1].", "contexts": contexts}])
+    by_chunk, by_text, invented, by_id_alone = answers.answer(output)[0].evidence
+    chunk = by_chunk.chunk
+    place = (chunk.doc_id, chunk.snippet_id, chunk.offsets.start, chunk.rev, by_chunk.token)
+    rev = documents["rev"][0]
+    assert place == ("birds.md", gulls["chunk_id"], gulls["start"], rev, "birds.md:6-8")
     assert (by_text.chunk.text, by_text.token) == ("They eat fish.", "birds.md:4")
     assert by_text.chunk.snippet_id in set(chunks["chunk_id"])
-    assert invented.chunk.snippet_id not in set(
-        chunks["chunk_id"]
-    )  # the corpus does not say this: a document of its own
-    assert invented.chunk.rev != documents["rev"][0]
+    # the corpus does not say this: a document of its own
+    assert invented.chunk.snippet_id not in set(chunks["chunk_id"])
+    assert invented.chunk.rev != rev
     assert by_id_alone.chunk.text == gulls["text"]
     for piece in (by_chunk, by_text, by_id_alone):
-        assert (
-            documents["text"][0][piece.chunk.offsets.start : piece.chunk.offsets.end]
-            == piece.chunk.text
-        )
+        offsets = piece.chunk.offsets
+        assert documents["text"][0][offsets.start : offsets.end] == piece.chunk.text
 
 
 def test_citations_of_real_systems(shared_data, tmp_path):
@@ -227,111 +182,119 @@ def test_citations_of_real_systems(shared_data, tmp_path):
 
     Every bracketed number is read. A number is out of range only where its attribution is missing.
     """
-    rows, expected, seen = [], 0, set()
+    samples = {}
     for name in ("rand_test.jsonl", "rand_val.jsonl"):
         for line in (shared_data / "expertqa" / name).read_text(encoding="utf-8").splitlines():
             sample = json.loads(line)
-            if sample["question"] in seen:
-                continue
-            seen.add(sample["question"])
-            for system, given in sample["answers"].items():
-                numbered = [
-                    re.fullmatch(r"\[(\d+)\] (.*)", one, re.DOTALL) for one in given["attribution"]
-                ]
-                assert all(
-                    match and int(match[1]) == place
-                    for place, match in enumerate(numbered, start=1)
-                )
-                contexts = [
-                    {"id": f"{match[2].strip()}", "text": match[2].strip(), "url": match[2].strip()}
-                    for match in numbered
-                ]
-                rows.append(
-                    {
-                        "query_id": f"{len(seen)}-{system}",
-                        "question": sample["question"],
-                        "answer": given["answer_string"],
-                        "contexts": contexts,
-                    }
-                )
-                expected += len(re.findall(r"\[\d+\]", given["answer_string"]))
-    path = tmp_path / "outputs.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    spec = Recorded(loader="recorded", path="outputs.jsonl")
-    loaded = load_corpus(spec, tmp_path)
-    outputs = read_outputs(path)
-    maker = RecordedAnswers(
-        loaded.documents,
-        chunk_documents(loaded.documents, loaded.sections, spec.chunker),
-        "external:x",
-    )
-    answers = [maker.answer(output)[0] for output in outputs]
-    citations = [span for found in answers for span in found.citations]
-    outside = [span for span in citations if span.evidence < 0]
+            samples.setdefault(sample["question"], sample["answers"])
+    rows = []
+    for number, (asked, systems) in enumerate(samples.items()):
+        for system, held in systems.items():
+            sources = [one.partition("] ")[2].strip() for one in held["attribution"]]
+            contexts = [{"id": source, "text": source, "url": source} for source in sources]
+            row = {"query_id": f"{number}-{system}", "question": asked}
+            rows.append({**row, "answer": held["answer_string"], "contexts": contexts})
+    outputs = write(tmp_path, rows)
+    read = maker(tmp_path)[0]
+    answers = [read.answer(output)[0] for output in outputs]
+    outcomes = [one.outcome for one in answers]
     assert len(answers) == 436
-    assert len(citations) == expected == 2684
-    assert len(outside) == 2  # an answer counts on past its last source
-    assert [one.outcome for one in answers].count("not_found") == 1
-    assert {one.outcome for one in answers} == {"answered", "not_found"}
-    assert not any(re.search(r"\[\d{1,3}\]", one.text) for one in answers)
-    assert all(span.segment >= 0 for span in citations)
-    assert all(
-        one.evidence[span.evidence].chunk.doc_id == span.doc_id
-        for one in answers
-        for span in one.citations
-        if span.evidence >= 0
-    )
+    assert (outcomes.count("not_found"), outcomes.count("answered")) == (1, 435)
+    assert sum(len(one.citations) for one in answers) == 2684
+    assert sum(span.evidence < 0 for one in answers for span in one.citations) == 2
     for output, one in zip(outputs, answers, strict=True):
         numbers = [int(number) for number in re.findall(r"\[(\d+)\]", output.answer)]
         assert [span.evidence for span in one.citations] == [
             number - 1 if 1 <= number <= len(output.contexts) else -1 for number in numbers
         ]
+        assert not re.search(r"\[\d{1,3}\]", one.text)
+        assert all(span.segment >= 0 for span in one.citations)
+        for span in one.citations:
+            assert span.evidence < 0 or one.evidence[span.evidence].chunk.doc_id == span.doc_id
 
 
 def test_payloads_that_the_system_states_stay_with_their_citation(tmp_path):
-    path = tmp_path / "outputs.jsonl"
-    whole = {
-        "doc_id": "a",
-        "snippet_id": "a1",
-        "rev": "7",
-        "number": 1,
-        "mine": "x",
-        "offsets": {"start": 900, "end": 920, "unit": "char"},
-    }
+    whole = {"doc_id": "a", "snippet_id": "a1", "rev": "7", "number": 1, "mine": "x"}
+    whole["offsets"] = {"start": 900, "end": 920, "unit": "char"}
+    terns = [{"doc_id": "a", "id": "a1", "text": "Terns fly."}]
     rows = [
-        {
-            "query_id": "behind",
-            "answer": "Terns fly [1].",
-            "contexts": [{"doc_id": "a", "id": "a1", "text": "Terns fly."}],
-            "citations": [whole, {"number": 1, "quote": ""}],
-        },
-        {
-            "query_id": "alone",
-            "answer": "Terns fly.",
-            "contexts": [{"doc_id": "a", "id": "a1", "text": "Terns fly."}],
-            "citations": [{**whole, "number": None}, {"number": 1}],
-        },
-        {
-            "query_id": "tokens",
-            "answer": "Terns fly [1].",
-            "contexts": ["Terns fly."],
-            "citations": ["1"],
-        },
+        ("behind", "Terns fly [1].", terns, [whole, {"number": 1, "quote": ""}]),
+        ("alone", "Terns fly.", terns, [{**whole, "number": None}, {"number": 1}]),
+        ("tokens", "Terns fly [1].", ["Terns fly."], ["1"]),
     ]
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    loaded = load_corpus(Recorded(loader="recorded", path="outputs.jsonl"), tmp_path)
-    maker = RecordedAnswers(
-        loaded.documents,
-        chunk_documents(loaded.documents, loaded.sections, Chunker(kind="whole")),
-        "external:x",
-    )
-    outputs = read_outputs(path)
-    found = {output.query_id: maker.answer(output) for output in outputs}
+    keys = ("query_id", "answer", "contexts", "citations")
+    outputs = write(tmp_path, [dict(zip(keys, row, strict=True)) for row in rows])
+    read = maker(tmp_path)[0]
+    found = {output.query_id: read.answer(output) for output in outputs}
     stated = {query_id: list(payloads) for query_id, (_, payloads) in found.items()}
     assert stated == {"behind": [0], "alone": [0], "tokens": []}
-    payload = found["alone"][1][0]
-    assert payload["rev"] == "7"
-    assert "mine" not in payload
+    answer, payloads = found["alone"]
+    assert payloads[0]["rev"] == "7"
+    assert "mine" not in payloads[0]
     # Offsets of the system's own document lie outside the passage, so the named passage counts.
-    cited = found["alone"][0].citations
-    assert [(span.evidence, span.start, span.end) for span in cited] == [(0, 0, 10), (0, 0, 10)]
+    assert [(span.evidence, span.start, span.end) for span in answer.citations] == [(0, 0, 10)] * 2
+
+
+# ---- Markers
+
+FLY_EAT = "Terns fly far. They eat fish."
+MARKED = [  # answer, text, (segment, number) of each marker
+    ("Terns fly far [1].", "Terns fly far.", [(0, 1)]),
+    ("Terns fly far.[1]", "Terns fly far.", [(0, 1)]),
+    ("Terns fly far. [1] They eat fish. [2]", FLY_EAT, [(0, 1), (1, 2)]),
+    ("Terns fly far[1][2]. They eat fish[3].", FLY_EAT, [(0, 1), (0, 2), (1, 3)]),
+    ("Terns fly far [1] [2]. They eat fish [1, 3].", FLY_EAT, [(0, 1), (0, 2), (1, 1), (1, 3)]),
+    ("Terns [1] fly far [ 2 ; 3 ].", "Terns fly far.", [(0, 1), (0, 2), (0, 3)]),
+    ("[1] Terns fly far.\n[2] They eat fish.", FLY_EAT.replace(". ", ".\n"), [(0, 1), (1, 2)]),
+    ("[1][2] Terns fly far. They eat fish.", FLY_EAT, [(0, 1), (0, 2)]),
+    ("Terns fly far.\n[1]\nThey eat fish.", FLY_EAT.replace(". ", ".\n\n"), [(0, 1)]),
+    ("Terns[1]fly far.", "Terns fly far.", [(0, 1)]),
+    ("Terns fly far [12].", "Terns fly far.", [(0, 12)]),
+    ("Terns fly far [0].", "Terns fly far.", [(0, 0)]),
+    ("[1]", "", [(-1, 1)]),
+    ("", "", []),
+    ("He wrote it [2019].", "He wrote it [2019].", []),
+    ("A share lies in [0, 1].", "A share lies in [0, 1].", []),
+    ("Use `a[1]` for the second [2].", "Use `a[1]` for the second.", [(0, 2)]),
+    ("```\nx = [1]\n```\nSee [2] above.", "```\nx = [1]\n```\nSee above.", [(..., 2)]),
+    ("The salt [EMIM][TfO] melts [1].", "The salt [EMIM][TfO] melts.", [(0, 1)]),
+    ("「空は青い」。[1]海も青い。[2]", "「空は青い」。 海も青い。", [(0, 1), (1, 2)]),
+    ("Dr. Smith [1] saw 3.5 kg [2]. Why?", "Dr. Smith saw 3.5 kg. Why?", [(0, 1), (0, 2)]),
+]
+
+
+@pytest.mark.parametrize(("answer", "text", "citations"), MARKED)
+def test_markers(answer, text, citations):
+    marked = read_markers(answer)
+    assert marked.text == text
+    assert [number for _, number in marked.citations] == [number for _, number in citations]
+    if "```" not in answer:  # the splitter may see a code block and its sentence as one or two
+        assert marked.citations == citations
+
+
+@given(st.text(alphabet="ab.[]1,0` \n", max_size=80))
+def test_no_text_is_lost_but_markers_and_blanks(answer):
+    marked = read_markers(answer)
+    rest = iter(answer)
+    assert all(character in rest for character in marked.text if not character.isspace())
+    assert marked.text.count("a") == answer.count("a")
+    assert all(-1 <= segment < len(marked.segments) for segment, _ in marked.citations)
+    assert all(marked.text[start:end].strip() for start, end in marked.segments)
+
+
+SENTENCES = st.sampled_from(["Terns fly far", "They eat fish", "It rains"])
+NUMBERS = st.lists(st.integers(1, 99), min_size=1, max_size=4)
+
+
+@given(st.lists(st.tuples(SENTENCES, NUMBERS), min_size=1, max_size=6), st.booleans())
+def test_every_sentence_keeps_its_numbers(parts, behind_the_dot):
+    marks = ["".join(f"[{number}]" for number in numbers) for _, numbers in parts]
+    answer = " ".join(
+        f"{text}.{mark}" if behind_the_dot else f"{text} {mark}."
+        for (text, _), mark in zip(parts, marks, strict=True)
+    )
+    marked = read_markers(answer)
+    assert marked.text == " ".join(f"{text}." for text, _ in parts)
+    assert marked.citations == [
+        (row, number) for row, (_, numbers) in enumerate(parts) for number in numbers
+    ]

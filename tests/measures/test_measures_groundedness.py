@@ -10,16 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.corpus import chunking as sentences
-from rag_eval.corpus.analyzer import terms
+from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents, terms
 from rag_eval.measures.groundedness import (
     FUNCTION_WORDS,
     SUPPORTED,
     VIOLATIONS,
-    DocumentFrequencies,
     Gap,
     answer_sentences,
     comparable,
-    count_documents,
     groundedness,
     names,
     numbers,

@@ -10,7 +10,7 @@ from answer_sets import is_right
 
 from rag_eval.answers.extractive import Extract, Extractive, Passage
 from rag_eval.core.settings import Settings
-from rag_eval.measures.groundedness import DocumentFrequencies, count_documents
+from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
 from rag_eval.measures.intervals import bootstrap_quantiles
 from rag_eval.pipeline.corpus import admitted_chunks, corpus_snapshot, gold_variants
 from rag_eval.pipeline.evaluation import open_gold_set
