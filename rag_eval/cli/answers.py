@@ -53,7 +53,8 @@ def explain(
     with report_errors():
         settings = open_settings(home)
         from rag_eval.pipeline.report import explanation
-        from rag_eval.reporting.terminal import explanation_lines, print_lines
+        from rag_eval.reporting.listings import explain_question
+        from rag_eval.reporting.terminal import print_parts
 
         found = explanation(settings.home, query_id, run=run, gold_set=gold_set)
-        print_lines(console_for(), explanation_lines(found))
+        print_parts(console_for(), explain_question(found))

@@ -97,7 +97,7 @@ def list_claims(
                     json_form.dumps({**row, "query": mask_snippet(row["query"])}, sort_keys=True)
                 )
         else:
-            from rag_eval.reporting.terminal import show_claims
+            from rag_eval.reporting.listings import show_claims
 
             show_claims(console_for(), rows, limit)
 
@@ -177,12 +177,12 @@ def list_audits(
     with report_errors():
         store = open_outcomes(home)
         if feedback:
-            from rag_eval.reporting.terminal import show_feedback
+            from rag_eval.reporting.listings import show_feedback
             from rag_eval.uncertainty.outcomes import feedback_without_audit
 
             show_feedback(console_for(), feedback_without_audit(store.current()), limit)
         else:
-            from rag_eval.reporting.terminal import show_draws
+            from rag_eval.reporting.listings import show_draws
             from rag_eval.uncertainty.audits import AuditStore
 
             audits = AuditStore(store.sql)

@@ -96,7 +96,7 @@ def compare(
     with report_errors():
         evaluation = _opened(gold_set, home, gold_sets)
         from rag_eval.pipeline.miss_rates import compare_strategies
-        from rag_eval.reporting.terminal import (
+        from rag_eval.reporting.comparisons import (
             differences_table,
             strategies_table,
             write_comparison_csv,

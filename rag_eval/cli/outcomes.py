@@ -351,7 +351,7 @@ def list_outcomes(
             for found in of_frame(frame):
                 typer.echo(json_form.dumps(found.model_dump(mode="json"), sort_keys=True))
         else:
-            from rag_eval.reporting.terminal import show_outcomes
+            from rag_eval.reporting.listings import show_outcomes
 
             show_outcomes(console_for(), frame, limit)
 

@@ -1,5 +1,7 @@
 """Commands about trust: findings, decisions, keys, signatures and manifests."""
 
+import json as json_form
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,12 +57,14 @@ def list_(
         from rag_eval.pipeline.report import held_back
 
         found = held_back(evaluation, warnings=warnings)
-        from rag_eval.reporting.terminal import listing_lines, show_listing
-
         if json:
-            for line in listing_lines(found):
-                typer.echo(line)
+            for row in found.rows:
+                trust = None if math.isnan(row["trust"]) else row["trust"]
+                line = {**row, "trust": trust}
+                typer.echo(json_form.dumps(line, sort_keys=True, allow_nan=False))
         else:
+            from rag_eval.reporting.listings import show_listing
+
             show_listing(console_for(), found)
 
 
@@ -80,7 +84,7 @@ def show(
     with report_errors():
         evaluation = _open(gold_set, home, gold_sets)
         from rag_eval.pipeline.report import inspect
-        from rag_eval.reporting.terminal import show_chunk
+        from rag_eval.reporting.listings import show_chunk
 
         show_chunk(console_for(), inspect(evaluation, chunk_id))
 

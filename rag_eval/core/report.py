@@ -1152,6 +1152,14 @@ class StrategyCalibration(Record):
     feedback: Feedback
     n_without_signals: Count = Field(description="outcomes without signals; they fit nothing")
 
+    @property
+    def unmet_conditions(self) -> list[Condition]:
+        """Conditions that keep the status from being higher; those of a stale status come first."""
+        unmet = [condition for condition in self.standing.conditions if not condition.met]
+        if self.status == "stale":
+            unmet.sort(key=lambda condition: condition.status != "stale")
+        return unmet
+
     def conformal_rule(self, method: str, level: float) -> ConformalK | None:
         """Return the conformal K of a method at a level."""
         rules = (rule for rule in self.conformal if (rule.method, rule.level) == (method, level))

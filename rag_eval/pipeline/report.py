@@ -103,8 +103,8 @@ from rag_eval.pipeline.miss_rates import UNCERTAIN_FILE, CalibratedMissRates
 from rag_eval.pipeline.retrieval import CorpusIndex, IndexOpener, RestatedPassages
 from rag_eval.reporting.exports import per_query_csv, trec_qrels, trec_run, write_measures
 from rag_eval.reporting.html.page import Built, build
+from rag_eval.reporting.listings import CitationVerdict, Explanation, GoldSpan
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps, finish
-from rag_eval.reporting.terminal import CitationVerdict, Explanation, GoldSpan
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
 from rag_eval.storage.artifacts import Artifact, atomic_path, home_lock, write_bytes, write_text
 from rag_eval.storage.hashing import code_version, library_versions

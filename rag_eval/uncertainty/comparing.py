@@ -1,7 +1,7 @@
 """Compare strategies by their misses and by the quality of their miss rates, on the same queries.
 
 This file holds the figures of each strategy, the differences of each pair with interval and
-adjusted p, and the prediction-powered estimates. `reporting.terminal` shows them.
+adjusted p, and the prediction-powered estimates. `reporting.comparisons` shows them.
 """
 
 import dataclasses

@@ -29,7 +29,7 @@ from rag_eval.pipeline.evaluation import (
     read_calibrator,
 )
 from rag_eval.pipeline.miss_rates import compare_strategies
-from rag_eval.reporting.terminal import conformal_text, feedback_lines
+from rag_eval.reporting.terminal import describe_conformal, describe_feedback
 from rag_eval.uncertainty.drift import WatchState, question_mark, watch
 from rag_eval.uncertainty.outcomes import question_id
 
@@ -382,7 +382,7 @@ def test_an_absent_method_says_why(missing):
     assert [about[method] for method in METHODS] == [12, 12, None]
     assert about["without_risk"] == 12
     assert "too few to fit a calibrator" in about["mondrian_reason"]
-    assert about["mondrian_reason"] in conformal_text(typed(entry))
+    assert about["mondrian_reason"] in describe_conformal(typed(entry))
 
 
 @pytest.mark.parametrize("level", ["document", "section", "span"])
@@ -463,7 +463,7 @@ def test_feedback_is_counted_and_the_fit_is_what_it_was(missing):
     nothing = {"n_claims": 0, "n_questions": 0, "query_ids": []}
     none = dict.fromkeys(COUNTS, 0)
     assert first["feedback"] == {**none, "contradicts_gold": nothing, "earlier": none}
-    assert feedback_lines("bm25", Feedback.model_validate(first["feedback"])) == []
+    assert not list(describe_feedback("bm25", Feedback.model_validate(first["feedback"])))
     claims = first_claims(missing)
     hits = [query for query in claims if not made.is_lost(int(query[1:]))]
     lost = next(query for query in claims if made.is_lost(int(query[1:])))
@@ -488,7 +488,7 @@ def test_feedback_is_counted_and_the_fit_is_what_it_was(missing):
     assert against["n_questions"] == 31
     assert against["query_ids"] == sorted([hits[0], *hits[10:40]])[:NAMED]
     assert (third["status"], third["promotion"], third["drift"]["n"]) == ("provisional", None, 0)
-    text = "\n".join(feedback_lines("bm25", Feedback.model_validate(third["feedback"])))
+    text = "\n".join(describe_feedback("bm25", Feedback.model_validate(third["feedback"])))
     assert "rag-eval audit list --feedback" in text
     assert f"and {31 - NAMED} more" in text
 
@@ -509,7 +509,7 @@ def test_feedback_stays_known_when_the_configuration_changes(missing):
     found = report["calibration"]["strategies"]["bm25"]["feedback"]
     assert (found["n_claims"], found["contradicts_gold"]["n_claims"]) == (0, 0)
     assert [found["earlier"][name] for name in COUNTS] == [2, 1, 0, 1, 1]
-    (line,) = feedback_lines("bm25", Feedback.model_validate(found))
+    (line,) = describe_feedback("bm25", Feedback.model_validate(found))
     assert "on an earlier index or configuration: feedback on 2 claims" in line
     say(missing, [(claims["q01"], "")], missed=False, gold_source="human", audit_depth=20)
     assert calibrated(missing)["feedback"]["earlier"]["audits_due"] == 0

@@ -1,9 +1,13 @@
 """One question on a terminal: verdicts a person can read, hostile text that does nothing."""
 
 from rag_eval.core.types import Answer, CitedSpan, Evidence, Offsets, ScoredChunk
-from rag_eval.reporting.terminal import CitationVerdict, Explanation, GoldSpan, explanation_lines
+from rag_eval.reporting.listings import CitationVerdict, Explanation, GoldSpan, explain_question
 
 HOSTILE = "\x1b[31mred\nevent=run.start \u202e[bold]<script>"
+
+
+def explain(explanation):
+    return list(explain_question(explanation))
 
 
 def chunk(text="Jobs are kept for 30 days."):
@@ -64,7 +68,7 @@ def explained(**changes):
 
 
 def test_it_says_what_was_asked_answered_cited_and_right():
-    shown = "\n".join(explanation_lines(explained()))
+    shown = "\n".join(explain(explained()))
     for part in (
         "How long are jobs kept?",
         "signal 0.71",
@@ -81,7 +85,7 @@ def test_it_says_what_was_asked_answered_cited_and_right():
 def test_a_question_that_the_corpus_does_not_answer():
     answer = Answer("keep", "deterministic", "not_found", text="NOT FOUND", signal=0.1)
     shown = "\n".join(
-        explanation_lines(
+        explain(
             explained(
                 answerable=False,
                 answer=answer,
@@ -98,14 +102,14 @@ def test_a_question_that_the_corpus_does_not_answer():
 
 
 def test_hostile_text_neither_breaks_a_line_nor_reaches_the_terminal():
-    lines = explanation_lines(explained(text=HOSTILE, question=HOSTILE))
+    lines = explain(explained(text=HOSTILE, question=HOSTILE))
     assert all(line.isprintable() for line in lines)
     assert not any(line.startswith("event=") for line in lines)
 
 
 def test_a_source_is_shown_as_a_snippet_only():
     long = "word " * 1000
-    assert max(len(line) for line in explanation_lines(explained(text=long))) < 250
+    assert max(len(line) for line in explain(explained(text=long))) < 250
 
 
 def test_an_answer_in_its_own_words_is_shown_and_what_it_copies_is_cut():
@@ -118,7 +122,7 @@ def test_an_answer_in_its_own_words_is_shown_and_what_it_copies_is_cut():
         text=f"{own} {source} {own}",
         evidence=(Evidence("storage.md:1", chunk(source), "retrieve", 1, 1),),
     )
-    lines = explanation_lines(explained(answer=answer, verdicts=(), spans=()))
+    lines = explain(explained(answer=answer, verdicts=(), spans=()))
     shown = next(line for line in lines if "own1 " in line)
     assert shown.count(own) == 2
     assert source[:180] in shown
@@ -129,7 +133,7 @@ def test_an_answer_in_its_own_words_is_shown_and_what_it_copies_is_cut():
 
 def test_personal_data_shows_nowhere_and_the_address_stands_beside_the_source():
     value = "jane.doe@" + "example.org"
-    lines = explanation_lines(
+    lines = explain(
         explained(
             text=f"Write to {value} now.",
             question=f"Who is {value}?",

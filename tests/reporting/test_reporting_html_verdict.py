@@ -183,7 +183,7 @@ def test_a_baseline_of_nothing_has_a_difference_and_no_drop(report):
 
 def test_the_terminal_shows_what_a_drop_is_held_against(report):
     from rag_eval.core.report import GatePart
-    from rag_eval.reporting.terminal import gates_table, regression_lines
+    from rag_eval.reporting.terminal import describe_baseline, gates_table
 
     report["gates"] = [
         {
@@ -200,6 +200,6 @@ def test_the_terminal_shows_what_a_drop_is_held_against(report):
     assert [str(cell) for cell in gates_table(gates).columns[2].cells] == [
         "drop 0.044\ndiff. -0.019 [-0.04, +0.00]"
     ]
-    (line,) = regression_lines(gates)
+    (line,) = describe_baseline(gates)
     assert "20260101T000000000Z-00000000" in line
     assert "index (bm25s:aaaa before, bm25s:bbbb now)" in line

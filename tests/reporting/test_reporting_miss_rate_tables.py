@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from rag_eval.core.errors import quoted
-from rag_eval.reporting.terminal import (
+from rag_eval.reporting.comparisons import (
     COLUMNS,
     differences_table,
     strategies_table,
