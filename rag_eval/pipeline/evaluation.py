@@ -22,7 +22,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.gold.configuration import discover, gold_set_name, load_config, permitted
 from rag_eval.retrieval.embedding.source import Places
-from rag_eval.retrieval.external import Sources
+from rag_eval.retrieval.kinds.external import Sources
 from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts, write_text
 from rag_eval.storage.hashing import canonical_json, code_version, digest
 from rag_eval.uncertainty.drift import NAME_DIGITS, Drift, WatchState

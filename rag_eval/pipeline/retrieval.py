@@ -54,19 +54,23 @@ from rag_eval.pipeline.runner import (
     json_part,
 )
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
-from rag_eval.retrieval.external import (
+from rag_eval.retrieval.external_units import Placed, Placer, place_all
+from rag_eval.retrieval.identity import ChunkTable
+from rag_eval.retrieval.kinds.external import (
+    External,
     Failure,
     HttpSource,
+    Listed,
     Outcome,
     PortSource,
     QueryError,
     Retrieved,
+    SourceKind,
     failed_note,
+    match_lists,
+    read_recorded,
+    read_run,
 )
-from rag_eval.retrieval.external_lists import Listed, match_lists, read_recorded, read_run
-from rag_eval.retrieval.external_units import Placed, Placer, place_all
-from rag_eval.retrieval.identity import ChunkTable
-from rag_eval.retrieval.kinds.external import External, SourceKind
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.service import QueryGuard, RetrievalService
@@ -388,20 +392,10 @@ def _run_external(job: _Job) -> "StrategyRun":
     if job.spec.files():
         return _read(job)
     with contextlib.closing(job.work.evaluation.sources.open(job.spec)) as source:
-        version = stated_version(source, job.texts[0])
+        version = source.ask_version(job.texts[0], LATENCY_TOP_K)
         run, is_lasting = _ask(job, source, version)
     run.is_lasting = is_lasting
     return run
-
-
-def stated_version(source: HttpSource | PortSource, query: str) -> str:
-    """Read the version that a source states; empty when it states none.
-
-    A port states the version in its stats. An endpoint states it in a reply, which takes one query.
-    """
-    if isinstance(source, PortSource):
-        return source.version
-    return source.ask_version(query, LATENCY_TOP_K)
 
 
 def _read(job: _Job) -> "StrategyRun":
@@ -1363,7 +1357,7 @@ def identify_run(
     if not spec.own_units or spec.files():
         return [identity.index_hash, identity.embed_model]
     source = work.evaluation.sources.open(External.model_validate(spec))
-    version = stated_version(source, gold_variants.texts[0])
+    version = source.ask_version(gold_variants.texts[0], LATENCY_TOP_K)
     return [identity.index_hash, version] if version else AGAIN
 
 

@@ -14,7 +14,7 @@ from rag_eval.core.frames import Column, FrameSchema
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.files import make_frame
 from rag_eval.gold.resolving import Catalogue
-from rag_eval.retrieval.external import Item, Outcome, Retrieved
+from rag_eval.retrieval.kinds.external import Item, Outcome, Retrieved
 from rag_eval.retrieval.ranking import Ranking, ranking, scale_min_max
 from rag_eval.storage.hashing import text_hash
 

@@ -23,7 +23,7 @@ from rag_eval.core.types import (
     RetrievalStats,
     ScoredChunk,
 )
-from rag_eval.retrieval.external import (
+from rag_eval.retrieval.kinds.external import (
     BATCH,
     FAILURES,
     Failure,

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.frames import VARIANTS
-from rag_eval.retrieval.external import Failure, Item, Retrieved
-from rag_eval.retrieval.external_lists import match_lists, read_run
+from rag_eval.retrieval.kinds.external import Failure, Item, Retrieved, match_lists, read_run
 
 KEYS = [
     ("keep", "original"),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rag_eval.core.frames import DOCUMENTS, SECTIONS
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.chunking import chunk_documents, markdown_sections
-from rag_eval.retrieval.external import Failure, Item, Retrieved
 from rag_eval.retrieval.external_units import UNITS, Even, Placer, place_all
+from rag_eval.retrieval.kinds.external import Failure, Item, Retrieved
 
 GUIDE = (
     "# Guide\n\n## Install\n\nRun the  installer\nand wait.\n\n## Use\n\n"
