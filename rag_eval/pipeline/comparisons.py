@@ -13,12 +13,12 @@ from rag_eval.gates.rollout import STAGES, Decision, decide
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.measures.ranking import machine_name
 from rag_eval.pipeline.history import KeptRun, changes, open_kept_run
-from rag_eval.pipeline.measures import BOOTSTRAP_SEED, COMPARED, comparison_rows, with_holm
+from rag_eval.pipeline.measures import BOOTSTRAP_SEED, COMPARED, Row, comparison_rows
 
 # ---- Comparison of two runs of the same gold, by question.
 
 
-def compare_runs(a: KeptRun, b: KeptRun) -> tuple[list[str], list[dict[str, Any]]]:
+def compare_runs(a: KeptRun, b: KeptRun) -> tuple[list[str], list[Row]]:
     """Compare two runs: differences of their inputs, and paired differences a - b of their figures.
 
     The rows are Holm-adjusted over all strategies that both runs have.
@@ -49,7 +49,7 @@ def compare_runs(a: KeptRun, b: KeptRun) -> tuple[list[str], list[dict[str, Any]
         run[run["level"] == a.level].groupby(["strategy", "query_id", "group_id"])[columns].mean()
         for run in (a.per_query(), b.per_query())
     ]
-    rows: list[dict[str, Any]] = []
+    pairs = []
     for name in names:
         left = means[0].loc[name]
         queries = left.index.get_level_values("query_id")
@@ -58,10 +58,10 @@ def compare_runs(a: KeptRun, b: KeptRun) -> tuple[list[str], list[dict[str, Any]
             left.index.get_level_values("group_id").to_numpy(dtype=str), return_inverse=True
         )[1]
         found = paired_comparison(left.to_numpy(), right.to_numpy(), groups, BOOTSTRAP_SEED)
-        rows += comparison_rows(f"{name} (a)", f"{name} (b)", a.level, found)
+        pairs.append((f"{name} (a)", f"{name} (b)", found))
     earlier, later = sorted((a, b), key=lambda run: run.run_id)
     notes = [f"DIFFERENT: {sentence}" for sentence in changes(earlier, later).values()]
-    return notes, with_holm(rows)
+    return notes, comparison_rows(pairs, a.level)
 
 
 # ---- The rollout decision from a kept run.

@@ -5,19 +5,36 @@ import functools
 import itertools
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import GoldSetConfig, Level
+from rag_eval.core.report import (
+    Absent,
+    AnnRecall,
+    BlockedRow,
+    ComparedPair,
+    DeltaS,
+    Figure,
+    FilterRow,
+    Measure,
+    OverlapPair,
+    OverlapPart,
+    RetrievedTrust,
+    Share,
+    StabilityPart,
+    StrategyStability,
+    TrustFilter,
+)
 from rag_eval.core.strategy import Strategy
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import MeasureRecord, aggregate, within_query
 from rag_eval.measures.paired import PairedComparison, holm, paired_comparison
 from rag_eval.measures.ranking import (
+    Qrels,
     collapse,
     labels_at,
     machine_name,
@@ -53,6 +70,7 @@ from rag_eval.pipeline.retrieval import (
     RestatedPassages,
     RunFacts,
     StrategyRun,
+    UnitVerdicts,
     carried_by_units,
     guarded_search,
     open_index,
@@ -82,10 +100,9 @@ ALWAYS_K = 10
 """Cutoff of the headline figures in the report, whatever k a gold set sweeps."""
 
 
-def labels_for(ks: Sequence[int]) -> dict[Level, tuple[str, ...]]:
-    """Name the measures of each level."""
-    cutoffs = sorted({*ks, ALWAYS_K})
-    return {level: labels_at(level, cutoffs) for level in LEVELS}
+def cutoffs_of(ks: Sequence[int]) -> list[int]:
+    """Return the cutoffs of a sweep with the cutoff of the headline figures."""
+    return sorted({*ks, ALWAYS_K})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +134,8 @@ class Scores:
     top: IntArray
     variant: IntArray
     seed: IntArray
-    failed: npt.NDArray[np.bool_]
-    ran: npt.NDArray[np.bool_] | None = None
+    failed: BoolArray
+    ran: BoolArray | None = None
 
     def column(self, level: Level, label: str) -> FloatArray:
         """Return one measure, [n_runs]."""
@@ -129,9 +146,9 @@ class Scores:
 
         Wording 0 is the original. Wordings that a query lacks are NaN.
         """
-        wording, n_wordings = wording_of(gold)
+        wording, names = wording_of(gold)
         seeds = np.unique(self.seed)
-        result = np.full((len(gold.queries), n_wordings, len(seeds)), np.nan)
+        result = np.full((len(gold.queries), len(names), len(seeds)), np.nan)
         result[
             gold.query_of[self.variant], wording[self.variant], np.searchsorted(seeds, self.seed)
         ] = self.column(level, label)
@@ -142,7 +159,7 @@ class Scores:
         level: Level,
         n_queries: int,
         gold: GoldArrays,
-        variants: npt.NDArray[np.bool_] | None = None,
+        variants: BoolArray | None = None,
     ) -> FloatArray:
         """Average inside each query: float [n_queries, n_labels].
 
@@ -150,14 +167,11 @@ class Scores:
         average to these wordings.
         """
         values = self.values[level]
-        chosen = (
-            values
-            if variants is None
-            else np.where(variants[self.variant][:, None], values, np.nan)
-        )
-        return within_query(chosen, gold.query_of[self.variant], n_queries)
+        if variants is not None:
+            values = np.where(variants[self.variant][:, None], values, np.nan)
+        return within_query(values, gold.query_of[self.variant], n_queries)
 
-    def ineligible(self, level: Level, n_queries: int, gold: GoldArrays) -> npt.NDArray[np.bool_]:
+    def ineligible(self, level: Level, n_queries: int, gold: GoldArrays) -> BoolArray:
         """Mark the queries that cannot be scored at a level, bool [n_queries].
 
         A failed retrieval does not make a query ineligible.
@@ -166,7 +180,7 @@ class Scores:
             within_query(self.values[level][:, :1], gold.query_of[self.variant], n_queries)[:, 0]
         )
 
-    def limited(self, ran: npt.NDArray[np.bool_], unmeasured: Iterable[Level]) -> "Scores":
+    def limited(self, ran: BoolArray, unmeasured: Iterable[Level]) -> "Scores":
         """Remove scores without meaning.
 
         These are the scores of wordings outside `ran`, bool [n_variants], and of unmeasured levels.
@@ -185,24 +199,18 @@ class Scores:
         )
 
 
-def wording_of(gold: GoldArrays) -> tuple[IntArray, int]:
-    """Return the wording number of each variant, and the number of wordings.
+def wording_of(gold: GoldArrays) -> tuple[IntArray, list[str]]:
+    """Return the wording number of each variant, and the names of the wordings by number.
 
     Number 0 is the original. The paraphrase ids follow in sorted order.
     """
-    names = gold.variants["paraphrase_id"]
-    others = sorted(set(names) - {"original"})
-    index = pd.Index(["original", *others])
-    return np.asarray(index.get_indexer(pd.Index(names)), dtype=np.int64), len(index)
-
-
-def wording_names(gold: GoldArrays) -> list[str]:
-    """Return the names of the wordings by number."""
-    return ["original", *sorted(set(gold.variants["paraphrase_id"]) - {"original"})]
+    ids = gold.variants["paraphrase_id"]
+    names = [ORIGINAL, *sorted(set(ids) - {ORIGINAL})]
+    return np.asarray(pd.Index(names).get_indexer(pd.Index(ids)), dtype=np.int64), names
 
 
 def score_strategy(
-    rows_by_seed: dict[int, IntArray],
+    rows_by_seed: Mapping[int, IntArray],
     gold: GoldArrays,
     ks: Sequence[int],
     failed: pd.DataFrame | None = None,
@@ -222,39 +230,31 @@ def score_strategy(
     """
     seeds = sorted(rows_by_seed)
     rows = np.concatenate([rows_by_seed[seed] for seed in seeds])
-    n_variants = len(gold.query_of)
+    n_variants, depth = len(gold.query_of), rows.shape[1]
     variant = np.tile(np.arange(n_variants), len(seeds))
-    query = gold.query_of[variant]
-    depth = rows.shape[1]
+    query, cutoffs = gold.query_of[variant], cutoffs_of(ks)
+    labels = {level: labels_at(level, cutoffs) for level in LEVELS}
     documents = collapse(rows, gold.document_of_chunk, depth)
-    labels = labels_for(ks)
-    cutoffs = sorted({*ks, ALWAYS_K})
-    values: dict[Level, FloatArray] = {
-        "document": score_rankings(documents, gold.qrels_document, query, labels["document"])
-    }
-    upper: dict[Level, FloatArray] = {
-        "document": np.stack(
-            [precision_upper_bound(documents, gold.qrels_document, query, k) for k in cutoffs],
-            axis=1,
-        )
-    }
-    sections = collapse(rows, gold.section_of_chunk, depth)
-    values["section"] = score_rankings(sections, gold.qrels_section, query, labels["section"])
-    upper["section"] = np.stack(
-        [precision_upper_bound(sections, gold.qrels_section, query, k) for k in cutoffs], axis=1
+    values: dict[Level, FloatArray] = {}
+    upper: dict[Level, FloatArray] = {}
+    judged: tuple[tuple[Level, IntArray, Qrels], ...] = (
+        ("document", documents, gold.qrels_document),
+        ("section", collapse(rows, gold.section_of_chunk, depth), gold.qrels_section),
     )
+    for level, items, qrels in judged:
+        values[level] = score_rankings(items, qrels, query, labels[level])
+        bounds = [precision_upper_bound(items, qrels, query, k) for k in cutoffs]
+        upper[level] = np.stack(bounds, axis=1)
     values["span"] = score_spans(rows, gold.spans, gold.qrels_chunk, query, labels["span"])
-    run_seeds = np.repeat(np.array(seeds, dtype=np.int64), n_variants)
     broken = np.zeros(len(variant), dtype=bool)
     if failed is not None:
-        broken[
-            np.searchsorted(seeds, failed["seed"].to_numpy()) * n_variants
-            + failed["variant"].to_numpy()
-        ] = True
+        at_seed = np.searchsorted(seeds, failed["seed"].to_numpy())
+        broken[at_seed * n_variants + failed["variant"].to_numpy()] = True
+    run_seeds = np.repeat(np.array(seeds, dtype=np.int64), n_variants)
     return Scores(labels, values, upper, documents[:, :ALWAYS_K], variant, run_seeds, broken)
 
 
-# ---- Measure stages: ranking measures and stability, from the stored runs.
+# ---- Figures, and the scored runs of all strategies.
 
 BOOTSTRAP_SEED = 20_240_229
 COMPARED = ("R@10", "RR", "nDCG@10")
@@ -280,6 +280,11 @@ def interval_of(record: MeasureRecord) -> dict[str, Any]:
         "n_ineligible": record.n_ineligible,
         "n_groups": record.n_groups,
     }
+
+
+def figure_of(record: MeasureRecord, reason: str | None = None) -> Figure:
+    """Make a figure of the report, with the reason for a missing value."""
+    return Figure(**interval_of(record), why={} if reason is None else {"value": reason})
 
 
 class ScoredRuns:
@@ -425,63 +430,50 @@ class Runs(ScoredRuns):
         return [self.artifact(name).key for name in self.names]
 
 
-def _records(name: str, level: Level, runs: ScoredRuns) -> list[dict[str, Any]]:
+# ---- Ranking measures stage: figures by level, paired comparisons, recall of an approximate index.
+
+
+def _measures(runs: ScoredRuns, name: str, level: Level) -> list[Measure]:
     gold, scores = runs.gold, runs.scores(name)
     reason = runs.unmeasured(name).get(level)
-    labels = scores.labels[level]
-    query_of = gold.query_of[scores.variant]
-    ineligible = scores.ineligible(level, len(gold.queries), gold)
-    found = aggregate(
-        labels,
-        scores.values[level],
-        gold.groups,
-        BOOTSTRAP_SEED,
-        query_of=query_of,
+    average = functools.partial(
+        aggregate,
+        groups=gold.groups,
+        seed=BOOTSTRAP_SEED,
+        query_of=gold.query_of[scores.variant],
         failed=scores.failed,
-        ineligible=ineligible,
+        ineligible=scores.ineligible(level, len(gold.queries), gold),
     )
-    cutoffs = sorted({*runs.config.k, ALWAYS_K})
-    high: dict[str, float] = {}
+    upper: dict[str, float] = {}
     if level in scores.upper:
-        upper = aggregate(
-            [f"P@{k}" for k in cutoffs],
-            scores.upper[level],
-            gold.groups,
-            BOOTSTRAP_SEED,
-            query_of=query_of,
-            failed=scores.failed,
-            ineligible=ineligible,
-            resamples=1,
-        )
-        high = {record.label: record.value for record in upper}
-    return [
-        {
+        labels = [f"P@{k}" for k in cutoffs_of(runs.config.k)]
+        records = average(labels, scores.upper[level], resamples=1)
+        upper = {record.label: record.value for record in records}
+    measures = []
+    for record in average(scores.labels[level], scores.values[level]):
+        parts: dict[str, object] = interval_of(record) | {
             "label": record.label,
             "name": machine_name(record.label),
             "level": level,
-            "value": number(record.value),
-            **({} if reason is None else {"value_reason": reason}),
-            "ci_low": number(record.ci_low),
-            "ci_high": number(record.ci_high),
-            "n_attempted": record.n_attempted,
-            "n_scored": record.n_scored,
             "n_failed": record.n_failed,
-            "n_ineligible": record.n_ineligible,
-            "n_groups": record.n_groups,
             "judged_at_k": number(record.judged_at_k),
-            **(
-                {"value_if_unjudged_relevant": number(high[record.label])}
-                if record.label in high
-                else {}
-            ),
+            "why": {} if reason is None else {"value": reason},
         }
-        for record in found
-    ]
+        if record.label in upper:
+            parts["value_if_unjudged_relevant"] = number(upper[record.label])
+        measures.append(Measure.model_validate(parts))
+    return measures
 
 
-def comparison_rows(a: str, b: str, level: Level, found: PairedComparison) -> list[dict[str, Any]]:
-    """Write a paired comparison as one row per compared measure, without the adjusted p."""
-    return [
+Row = dict[str, str | float | None]
+
+
+def comparison_rows(pairs: Iterable[tuple[str, str, PairedComparison]], level: Level) -> list[Row]:
+    """Write paired comparisons as one row per pair and measure.
+
+    Holm's adjustment covers all rows.
+    """
+    rows: list[Row] = [
         {
             "a": a,
             "b": b,
@@ -497,68 +489,68 @@ def comparison_rows(a: str, b: str, level: Level, found: PairedComparison) -> li
             "n_groups": int(found.n_groups[at]),
             "minimum_detectable": number(found.minimum_detectable[at]),
         }
+        for a, b, found in pairs
         for at, label in enumerate(COMPARED)
     ]
+    adjusted = holm([np.nan if row["p"] is None else float(row["p"]) for row in rows])
+    return [row | {"p_adjusted": number(float(p))} for row, p in zip(rows, adjusted, strict=True)]
 
 
-def with_holm(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add Holm's adjusted p over all rows."""
-    adjusted = holm([np.nan if row["p"] is None else row["p"] for row in rows])
-    return [{**row, "p_adjusted": number(float(p))} for row, p in zip(rows, adjusted, strict=True)]
+def _compared_values(
+    runs: ScoredRuns, scores: Scores, variants: BoolArray | None = None
+) -> FloatArray:
+    """Return the compared measures by query, float [n_queries, n_compared]."""
+    level = runs.config.level
+    columns = [scores.labels[level].index(label) for label in COMPARED]
+    return scores.per_query(level, len(runs.gold.queries), runs.gold, variants)[:, columns]
 
 
-def _comparisons(runs: ScoredRuns, level: Level) -> list[dict[str, Any]]:
-    """Compare every pair of strategies that are measured at the level.
+def _comparisons(runs: ScoredRuns) -> list[ComparedPair]:
+    """Compare every pair of strategies that are measured at the headline level.
 
-    Holm's adjustment covers all pairs and measures. A pair is compared on the wordings that both
-    strategies were run on.
+    A pair is compared on the wordings that both strategies were run on.
     """
-    n_queries = len(runs.gold.queries)
-    rows = []
-    for a, b in itertools.combinations(
-        [name for name in runs.names if level not in runs.unmeasured(name)], 2
-    ):
+    level, pairs, wordings = runs.config.level, [], []
+    measured = [name for name in runs.names if level not in runs.unmeasured(name)]
+    for a, b in itertools.combinations(measured, 2):
         both = runs.ran(a) & runs.ran(b)
         left, right = (
-            runs.scores(name).per_query(level, n_queries, runs.gold, None if both.all() else both)[
-                :, [runs.scores(name).labels[level].index(label) for label in COMPARED]
-            ]
+            _compared_values(runs, runs.scores(name), None if both.all() else both)
             for name in (a, b)
         )
-        found = comparison_rows(
-            a, b, level, paired_comparison(left, right, runs.gold.groups, BOOTSTRAP_SEED)
-        )
-        rows += [row if both.all() else {**row, "n_wordings": int(both.sum())} for row in found]
-    return with_holm(rows)
+        pairs.append((a, b, paired_comparison(left, right, runs.gold.groups, BOOTSTRAP_SEED)))
+        n = {} if both.all() else {"n_wordings": int(both.sum())}
+        wordings += [n] * len(COMPARED)
+    rows = zip(comparison_rows(pairs, level), wordings, strict=True)
+    return [ComparedPair.model_validate(row | n) for row, n in rows]
 
 
-def _ann_recall(runs: ScoredRuns, opened: OpenIndex, name: str) -> dict[str, Any] | None:
+def _ann_recall(runs: ScoredRuns, opened: OpenIndex, name: str) -> AnnRecall | None:
     """Measure recall of an approximate index against exact search over the same vectors.
 
     The recall is given by seed and k; None for exact strategies.
     """
-    spec, embedding = runs.spec(name), runs.spec(name).embeds_with
+    spec = runs.spec(name)
+    embedding = spec.embeds_with
     if embedding is None or spec.store_name != "chroma":
         return None
-    gold, depth = runs.gold, runs.config.depth
-    source, texts = opened.index.source(embedding), gold.variants["text"].tolist()
+    gold, depth, texts = runs.gold, runs.config.depth, runs.gold.variants["text"].tolist()
+    source = opened.index.source(embedding)
     vectors = source.query_vectors(texts)
     exact = ExactSearch(source.chunk_vectors()).search(vectors, depth)
-    cutoffs = [k for k in sorted({*runs.config.k, ALWAYS_K}) if k <= depth]
-    result: dict[str, Any] = {}
+    cutoffs = [k for k in cutoffs_of(runs.config.k) if k <= depth]
+    by_seed = {}
     for seed in runs.config.seeds:
-        request = Request(texts, depth, seed)
-        approximate = approximate_search(opened.index, embedding, vectors, request)
-        values = np.stack([ann_recall(approximate.rows, exact.rows, k) for k in cutoffs], axis=1)
-        found = aggregate(
+        found = approximate_search(opened.index, embedding, vectors, Request(texts, depth, seed))
+        records = aggregate(
             [f"ann_recall_at_{k}" for k in cutoffs],
-            values,
+            np.stack([ann_recall(found.rows, exact.rows, k) for k in cutoffs], axis=1),
             gold.groups,
             BOOTSTRAP_SEED,
             query_of=gold.query_of,
         )
-        result[str(seed)] = {record.label: interval_of(record) for record in found}
-    return {"by_seed": result}
+        by_seed[str(seed)] = {record.label: figure_of(record) for record in records}
+    return AnnRecall(by_seed=by_seed)
 
 
 def _per_query_frame(runs: ScoredRuns) -> pd.DataFrame:
@@ -566,49 +558,46 @@ def _per_query_frame(runs: ScoredRuns) -> pd.DataFrame:
 
     A strategy without randomness has rows under every configured seed.
     """
-    gold, config = runs.gold, runs.config
-    every = [
-        machine_name(label)
-        for label in dict.fromkeys(
-            itertools.chain.from_iterable(labels_for(config.k)[level] for level in LEVELS)
-        )
-    ]
-    parts = []
+    parts: list[pd.DataFrame] = []
+    identity = runs.gold.variants[["query_id", "group_id", "paraphrase_id"]]
     for name in runs.names:
         scores = runs.scores(name)
         seeds = sorted(set(scores.seed.tolist()))
-        copies = (
-            [(seed, scores.seed == seed) for seed in seeds]
-            if len(seeds) > 1
-            else [(seed, scores.seed == seeds[0]) for seed in config.seeds]
+        copies = [(seed, seed) for seed in seeds]
+        if len(seeds) == 1:
+            copies = [(seed, seeds[0]) for seed in runs.config.seeds]
+        names = dict.fromkeys(
+            machine_name(label) for level in LEVELS for label in scores.labels[level]
         )
-        for level, (seed, rows) in itertools.product(LEVELS, copies):
-            variant = scores.variant[rows]
-            columns = {
-                machine_name(label): scores.values[level][rows, at]
-                for at, label in enumerate(scores.labels[level])
-            }
-            part = pd.DataFrame(
-                {key: columns.get(key, np.full(len(variant), np.nan)) for key in every}
-            )
-            part.insert(0, "failed", scores.failed[rows])
-            part.insert(0, "eligible", ~np.isnan(scores.values[level][rows, 0]))
-            part.insert(0, "seed", seed)
-            part.insert(0, "paraphrase_id", gold.variants["paraphrase_id"].to_numpy()[variant])
-            part.insert(0, "group_id", gold.variants["group_id"].to_numpy()[variant])
-            part.insert(0, "query_id", gold.variants["query_id"].to_numpy()[variant])
+        for level, (seed, own) in itertools.product(LEVELS, copies):
+            rows = scores.seed == own
+            values, columns = scores.values[level][rows], map(machine_name, scores.labels[level])
+            part = identity.iloc[scores.variant[rows]].reset_index(drop=True)
             part.insert(0, "level", level)
             part.insert(0, "strategy", name)
-            parts.append(part)
+            part = part.assign(
+                seed=seed, eligible=~np.isnan(values[:, 0]), failed=scores.failed[rows]
+            )
+            measured = pd.DataFrame(values, columns=list(columns)).reindex(columns=list(names))
+            parts.append(pd.concat([part, measured], axis=1))
     return pd.concat(parts, ignore_index=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class StrategyMeasures:
+    """Ranking measures of one strategy."""
+
+    name: str
+    measures: list[Measure]
+    ann_recall: AnnRecall | None
 
 
 @dataclasses.dataclass(frozen=True)
 class RankingFacts:
     """Measures of every strategy and their paired comparisons for the report."""
 
-    strategies: list[dict[str, Any]]
-    comparisons: list[dict[str, Any]]
+    strategies: list[StrategyMeasures]
+    comparisons: list[ComparedPair]
 
 
 class RankingMeasures(Result):
@@ -616,7 +605,7 @@ class RankingMeasures(Result):
 
     per_query: pd.DataFrame = frame_part()
     about: RankingFacts = json_part()
-    overlap: dict[str, Any] = json_part()
+    overlap: OverlapPart = json_part()
 
 
 def measure_rankings(
@@ -631,13 +620,11 @@ def measure_rankings(
     opened, strategies = open_index(work.evaluation, admitted_chunks), []
     with work.progress.step("Scoring rankings", len(scored.names), "strategies") as advance:
         for name in scored.names:
-            by_level = (_records(name, level, scored) for level in LEVELS)
-            measures = list(itertools.chain.from_iterable(by_level))
-            recall = _ann_recall(scored, opened, name)
-            strategies.append({"name": name, "measures": measures, "ann_recall": recall})
+            measures = [one for level in LEVELS for one in _measures(scored, name, level)]
+            strategies.append(StrategyMeasures(name, measures, _ann_recall(scored, opened, name)))
             advance(1)
     with work.progress.step("Comparing strategies"):
-        comparisons = _comparisons(scored, work.config.level)
+        comparisons = _comparisons(scored)
     with work.progress.step("Comparing lists"):
         overlap = _overlap(scored)
     return RankingMeasures(
@@ -647,7 +634,7 @@ def measure_rankings(
     )
 
 
-# ---- Overlap stage: whether two strategies find the same items, and gold of the same questions.
+# ---- Overlap of two strategies: whether they find the same items, and gold of the same questions.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -659,132 +646,114 @@ class FirstLists:
     items
         int64 [n_queries, ALWAYS_K]: codes of documents or sections, best first, -1 padded.
         All strategies share the codes.
-    there
+    ran
         bool [n_queries]: whether the strategy was run on the wording and did not fail.
     hit
         float64 [n_queries]: Success@10 at the headline level; NaN when nothing can be judged.
     """
 
     items: IntArray
-    there: npt.NDArray[np.bool_]
+    ran: BoolArray
     hit: FloatArray
 
 
-def _overlap(runs: ScoredRuns) -> dict[str, Any]:
-    """Build the part `overlap` of the report: k, unit, and one entry per pair of strategies."""
-    names = _Names()
-    lists = {name: _first_lists(runs, name, names) for name in runs.names}
-    return {
-        "k": ALWAYS_K,
-        "unit": _unit(runs),
-        "level": runs.config.level,
-        "pairs": _pairs(runs, lists),
-    }
+def _overlap(runs: ScoredRuns) -> OverlapPart:
+    # Sections are compared if the gold set judges below documents.
+    level: Literal["document", "section"] = "section"
+    if runs.config.level == "document":
+        level = "document"
+    lists = _first_lists(runs, level)
+    return OverlapPart(
+        k=ALWAYS_K, unit=level, level=runs.config.level, pairs=_pairs(runs, lists, level)
+    )
 
 
-def _unit(runs: ScoredRuns) -> str:
-    """Choose the unit of the overlap: sections if judged below documents, else documents."""
-    return "document" if runs.config.level == "document" else "section"
-
-
-class _Names:
-    """Codes of names that all strategies share. Units of an external retriever are not chunks."""
-
-    def __init__(self) -> None:
-        self.index: pd.Index[Any] = pd.Index([], dtype=object)
-
-    def codes(self, names: "pd.Index[Any]", strategy: str) -> IntArray:
+def _first_lists(runs: ScoredRuns, unit: str) -> dict[str, FirstLists]:
+    gold, variants = runs.gold, runs.gold.variants
+    first = np.flatnonzero((variants["paraphrase_id"] == ORIGINAL).to_numpy())
+    variant = np.full(len(gold.queries), -1, dtype=np.int64)
+    variant[gold.query_of[first]] = first
+    codes, lists = dict[str, int](), {}
+    for name in runs.names:
+        own, scores, seed = runs.gold_of(name), runs.scores(name), runs.first_seed(name)
+        of_unit, labels = own.section_of_chunk, own.sections
+        if unit == "document":
+            of_unit, labels = own.document_of_chunk, own.documents
         # A unit without a known section has a numbered section of its own. The strategy is part of
         # its name, because equal numbers of two strategies mean different sections.
-        own = pd.Index(
-            [
-                f"{name}\x00{strategy}" if name.startswith("\x00") else name
-                for name in names.tolist()
-            ],
-            dtype=object,
-        )
-        self.index = pd.Index([*self.index, *own.difference(self.index, sort=False)], dtype=object)
-        return np.asarray(self.index.get_indexer(own), dtype=np.int64)
+        names = [f"{label}\x00{name}" if label.startswith("\x00") else label for label in labels]
+        shared = np.array([codes.setdefault(label, len(codes)) for label in names], dtype=np.int64)
+        items = collapse(runs.rows(name)[seed][variant], of_unit, ALWAYS_K)
+        if len(shared):
+            items = np.where(items >= 0, shared[items], -1)
+        row_of = np.full(len(variants), -1, dtype=np.int64)
+        at_seed = np.flatnonzero(scores.seed == seed)
+        row_of[scores.variant[at_seed]] = at_seed
+        row = row_of[variant]
+        ran = ~scores.failed[row]
+        if scores.ran is not None:
+            ran &= scores.ran[row]
+        hit = scores.column(runs.config.level, f"Success@{ALWAYS_K}")[row]
+        lists[name] = FirstLists(items, ran, hit)
+    return lists
 
 
-def _first_lists(runs: ScoredRuns, name: str, names: _Names) -> FirstLists:
-    gold, own, scores = runs.gold, runs.gold_of(name), runs.scores(name)
-    seed = runs.first_seed(name)
-    n = len(gold.queries)
-    variant = np.full(n, -1, dtype=np.int64)
-    first = np.flatnonzero((gold.variants["paraphrase_id"] == ORIGINAL).to_numpy())
-    variant[gold.query_of[first]] = first
-    of_unit, labels = (
-        (own.document_of_chunk, own.documents)
-        if _unit(runs) == "document"
-        else (own.section_of_chunk, own.sections)
+def _find_reason(runs: ScoredRuns, names: Iterable[str], level: Level) -> str | None:
+    """Return the reason why the first of these strategies cannot be judged at a level."""
+    reasons = (
+        f"{name}: {runs.unmeasured(name)[level]}"
+        for name in names
+        if level in runs.unmeasured(name)
     )
-    collapsed = collapse(runs.rows(name)[seed][variant], of_unit, ALWAYS_K)
-    codes = names.codes(labels, name)
-    items = np.where(collapsed >= 0, codes[collapsed], -1) if len(codes) else collapsed
-    row_of = np.full(len(gold.variants), -1, dtype=np.int64)
-    at_seed = np.flatnonzero(scores.seed == seed)
-    row_of[scores.variant[at_seed]] = at_seed
-    row = row_of[variant]
-    there = ~scores.failed[row] if scores.ran is None else ~scores.failed[row] & scores.ran[row]
-    return FirstLists(items, there, scores.column(runs.config.level, f"Success@{ALWAYS_K}")[row])
+    return next(reasons, None)
 
 
-def _pairs(runs: ScoredRuns, lists: dict[str, FirstLists]) -> list[dict[str, Any]]:
+def _pairs(
+    runs: ScoredRuns, lists: Mapping[str, FirstLists], unit: Literal["document", "section"]
+) -> list[OverlapPair]:
     pairs = list(itertools.combinations(runs.names, 2))
     if not pairs:
         return []
-    unsure = (
-        {name: runs.unmeasured(name).get("section") for name in runs.names}
-        if _unit(runs) == "section"
-        else {}
-    )
+    unsure = [_find_reason(runs, pair, unit) if unit == "section" else None for pair in pairs]
     shared = np.full((len(runs.gold.queries), len(pairs)), np.nan)
     for at, (a, b) in enumerate(pairs):
         # A strategy that does not name sections cannot share a section.
-        if not unsure.get(a) and not unsure.get(b):
-            shared[:, at] = np.where(
-                lists[a].there & lists[b].there,
-                shared_share(lists[a].items, lists[b].items),
-                np.nan,
-            )
+        if not unsure[at]:
+            both = lists[a].ran & lists[b].ran
+            share = shared_share(lists[a].items, lists[b].items)
+            shared[:, at] = np.where(both, share, np.nan)
     # One call for all pairs lets them share the bootstrap resamples.
-    records = aggregate(
-        [f"overlap@{ALWAYS_K}"] * len(pairs), shared, runs.gold.groups, BOOTSTRAP_SEED
-    )
+    labels = [f"overlap@{ALWAYS_K}"] * len(pairs)
+    records = aggregate(labels, shared, runs.gold.groups, BOOTSTRAP_SEED)
     found = []
-    for (a, b), record in zip(pairs, records, strict=True):
-        why = next(
-            (f"{name}: {unsure[name]}" for name in (a, b) if unsure.get(name)),
-            "no question has a list of both",
-        )
-        figure = interval_of(record) | ({} if record.n_scored else {"value_reason": why})
-        found.append({"a": a, "b": b, "overlap": figure, **_hits(runs, a, b, lists)})
+    for pair, why, record in zip(pairs, unsure, records, strict=True):
+        reason = None if record.n_scored else why or "no question has a list of both"
+        hits = _count_hits(runs, pair, *(lists[name].hit for name in pair))
+        parts = {"a": pair[0], "b": pair[1], "overlap": figure_of(record, reason)}
+        found.append(OverlapPair.model_validate(parts | hits))
     return found
 
 
-def _hits(runs: ScoredRuns, a: str, b: str, lists: dict[str, FirstLists]) -> dict[str, Any]:
+def _count_hits(
+    runs: ScoredRuns, pair: tuple[str, str], left: FloatArray, right: FloatArray
+) -> dict[str, int | str]:
     """Count the questions with gold in both lists, in one list and in neither.
 
     Only questions that both strategies are judged on count.
     """
-    left, right, level = lists[a].hit, lists[b].hit, runs.config.level
     known = ~np.isnan(left) & ~np.isnan(right)
     one, two = left[known] > 0, right[known] > 0
-    counts = {"both": one & two, "only_a": one & ~two, "only_b": ~one & two, "neither": ~one & ~two}
-    why = next(
-        (
-            f"{name}: {runs.unmeasured(name)[level]}"
-            for name in (a, b)
-            if level in runs.unmeasured(name)
-        ),
-        "no question is judged for both",
-    )
-    return (
-        {name: int(part.sum()) for name, part in counts.items()}
-        | {"n": int(known.sum())}
-        | ({} if known.any() else {"n_reason": why})
-    )
+    counts: dict[str, int | str] = {
+        "both": int((one & two).sum()),
+        "only_a": int((one & ~two).sum()),
+        "only_b": int((~one & two).sum()),
+        "neither": int((~one & ~two).sum()),
+        "n": int(known.sum()),
+    }
+    if not known.any():
+        why = _find_reason(runs, pair, runs.config.level)
+        counts["n_reason"] = why or "no question is judged for both"
+    return counts
 
 
 # ---- Stability stage: whether all wordings of a question find the same, close evidence.
@@ -797,24 +766,21 @@ ZONES = ("stable", "transitional", "risk", "undefined")
 STATES = ("convergent", "recursive", "divergent", "chaotic", "undefined")
 
 
-def _shares(values: np.ndarray, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+def _shares(values: np.ndarray, names: tuple[str, ...]) -> dict[str, Share]:
+    counts = {name: int(np.sum(values == name)) for name in names}
     return {
-        name: {
-            "share": number(float(np.mean(values == name))) if len(values) else None,
-            "n": int(np.sum(values == name)),
-        }
-        for name in names
+        name: Share(share=number(n / len(values)) if len(values) else None, n=n)
+        for name, n in counts.items()
     }
 
 
-def _interval(values: FloatArray, runs: ScoredRuns, label: str) -> dict[str, Any]:
-    """Aggregate one value per query into value, interval and denominators."""
-    return interval_of(aggregate([label], values[:, None], runs.gold.groups, BOOTSTRAP_SEED)[0])
+def _figure(values: FloatArray, runs: ScoredRuns, label: str, reason: str | None = None) -> Figure:
+    """Aggregate one value per query."""
+    records = aggregate([label], values[:, None], runs.gold.groups, BOOTSTRAP_SEED)
+    return figure_of(records[0], reason)
 
 
-def _distances(
-    runs: ScoredRuns, name: str, source: EmbeddingSource
-) -> tuple[dict[str, Any], FloatArray]:
+def _distances(runs: ScoredRuns, name: str, source: EmbeddingSource) -> tuple[DeltaS, FloatArray]:
     """Measure delta_s to the question, to the gold evidence and to the decoy.
 
     Returns the figures, and the distance of each run to its question.
@@ -825,44 +791,39 @@ def _distances(
     questions = source.query_vectors(gold.variants["text"].tolist())
     distance = delta_s(questions[scores.variant], chunks, top)
     owner = gold.query_of[scores.variant]
-    anchor, decoy = _evidence_vectors(runs, chunks)
+    targets = _evidence_vectors(runs, chunks)
+    lacks = [np.asarray(~part.any(axis=1)) for part in targets]
     to_anchor, to_decoy = (
-        np.where(np.asarray(part.any(axis=1))[owner], delta_s(part[owner], chunks, top), np.nan)
-        for part in (anchor, decoy)
+        np.where(lack[owner], np.nan, delta_s(part[owner], chunks, top))
+        for part, lack in zip(targets, lacks, strict=True)
     )
     both = np.where(
         np.isnan(to_anchor) | np.isnan(to_decoy), np.nan, equally_close(to_anchor, to_decoy)
     )
-    values = np.stack([distance, to_anchor, to_decoy, both], axis=1)
-    names = ["delta_s", "to_anchor", "to_decoy", "anchor_and_decoy_equally_close"]
-    failed_value = [1.0, 1.0, 1.0, 0.0]
     failed = scores.failed if reason is None else np.zeros(len(owner), dtype=bool)
-    lacks = [~part.any(axis=1) for part in (anchor, decoy)]
-    # A failed retrieval has no distance to evidence or a decoy that the question lacks.
-    ineligible = np.stack(
-        [np.zeros(len(gold.queries), dtype=bool), *lacks, lacks[0] | lacks[1]], axis=1
-    )
-    found = aggregate(
+    names = ["delta_s", "to_anchor", "to_decoy", "anchor_and_decoy_equally_close"]
+    records = aggregate(
         names,
-        values,
+        np.stack([distance, to_anchor, to_decoy, both], axis=1),
         gold.groups,
         BOOTSTRAP_SEED,
         query_of=owner,
         failed=failed,
-        failed_value=failed_value,
-        ineligible=ineligible,
-    )
-    question, *others = (
-        interval_of(record) | ({} if reason is None else {"value_reason": reason})
-        for record in found
+        failed_value=[1.0, 1.0, 1.0, 0.0],
+        # A failed retrieval has no distance to evidence or a decoy that the question lacks.
+        ineligible=np.stack([np.zeros_like(lacks[0]), *lacks, lacks[0] | lacks[1]], axis=1),
     )
     within = within_query(np.where(failed, 1.0, distance), owner, len(gold.queries))[:, 0]
-    figures = {
-        **question,
-        "target": f"<= {DELTA_S_TARGET}",
-        "zones": _shares(zones(within), ZONES),
-        **dict(zip(names[1:], others, strict=True)),
-    }
+    others = zip(names[1:], (figure_of(record, reason) for record in records[1:]), strict=True)
+    figures = DeltaS.model_validate(
+        {
+            **interval_of(records[0]),
+            "why": {} if reason is None else {"value": reason},
+            "target": f"<= {DELTA_S_TARGET}",
+            "zones": _shares(zones(within), ZONES),
+            **dict(others),
+        }
+    )
     return figures, distance
 
 
@@ -876,14 +837,13 @@ def _top_chunks(runs: ScoredRuns, name: str) -> tuple[np.ndarray, str | None]:
     if not runs.spec(name).own_units:
         return top, None
     chunk_of = runs.units(name)["chunk"].to_numpy()
-    others = int((chunk_of < 0).sum())
-    if others or not len(chunk_of):
+    others, reason = int((chunk_of < 0).sum()), "nothing was retrieved"
+    if others:
         reason = (
             f"{others} of {len(chunk_of)} retrieved units are no chunks of this corpus,"
             " whose vectors are compared"
-            if others
-            else "nothing was retrieved"
         )
+    if others or not len(chunk_of):
         return np.full(top.shape, -1, dtype=np.int64), reason
     return np.where(top >= 0, chunk_of[top], -1), None
 
@@ -911,84 +871,68 @@ def _evidence_vectors(runs: ScoredRuns, chunks: np.ndarray) -> tuple[FloatArray,
     return anchor, decoy
 
 
-def same_rankings(by_seed: Iterable[np.ndarray]) -> bool:
-    """Check whether the rankings of all wordings are the same under every seed."""
-    first, *others = by_seed
-    return all(np.array_equal(first, other) for other in others)
-
-
-def _wordings(runs: ScoredRuns, name: str) -> tuple[dict[str, Any], list[str]]:
+def _stability(
+    runs: ScoredRuns, name: str, distances: DeltaS
+) -> tuple[StrategyStability, list[str]]:
     """Measure how much the wording and the seed matter.
 
-    Returns the lambda states, variance shares, flips, and the best and worst wording. The second
-    value is the state of each question, empty for questions without gold.
+    The second value is the lambda state of each question, empty for questions without gold.
     """
     gold, level, scores = runs.gold, runs.config.level, runs.scores(name)
-    cutoffs = sorted({*runs.config.k, ALWAYS_K})
     ran = slice(None) if scores.ran is None else np.flatnonzero(scores.ran)
-    owner = gold.query_of[scores.variant][ran]
-    hits = scores.cube(level, f"Success@{ALWAYS_K}", gold)
+    hits, recall = (scores.cube(level, f"{label}@{ALWAYS_K}", gold) for label in ("Success", "R"))
     eligible = ~np.isnan(hits).all(axis=(1, 2))
+    owner = gold.query_of[scores.variant][ran]
     overlap = mean_pairwise_rbo(scores.top[ran], owner, len(gold.queries))
     states = lambda_states(hits[eligible], overlap[eligible])
-    shares = variance_shares(scores.cube(level, f"R@{ALWAYS_K}", gold))
+    shares = variance_shares(recall)
     together = np.full(len(gold.queries), np.nan)
     together[eligible] = np.where(states.state == "undefined", np.nan, states.convergent_and_hit)
+    unknown = NO_SECOND_RUN if eligible.any() and np.isnan(together).all() else None
     flips = {}
-    for k in cutoffs:
+    for k in cutoffs_of(runs.config.k):
         cube = scores.cube(level, f"Success@{k}", gold)
-        known = ~np.isnan(cube)
+        several = (~np.isnan(cube)).any(axis=2).sum(axis=1) > 1
         changes = np.full(len(cube), np.nan)
-        several = known.any(axis=2).sum(axis=1) > 1
-        changes[several] = np.nanmax(cube[several], axis=(1, 2)) != np.nanmin(
-            cube[several], axis=(1, 2)
-        )
-        flips[f"hit_at_{k}"] = _interval(changes, runs, f"hit@{k} changes")
-    convergent = _interval(together, runs, "convergent and hit")
-    if convergent["value"] is None and eligible.any():
-        convergent["value_reason"] = NO_SECOND_RUN
-    matrix = flip_matrix(hits)
-    spread = wording_range(scores.cube(level, f"R@{ALWAYS_K}", gold))
+        low, high = (take(cube[several], axis=(1, 2)) for take in (np.nanmin, np.nanmax))
+        changes[several] = high != low
+        flips[f"hit_at_{k}"] = _figure(changes, runs, f"hit@{k} changes")
+    matrix, spread = flip_matrix(hits), wording_range(recall)
+    first, *others = runs.rows(name).values()
     state = np.full(len(gold.queries), "", dtype=object)
     state[eligible] = states.state
-    figures = {
-        "level": level,
-        "rbo": _interval(np.where(eligible, overlap, np.nan), runs, "rbo"),
-        "lambda": _shares(states.state, STATES),
-        "reasons": {
-            reason: {"n": int(np.sum(states.reason == reason)), "cause": cause}
-            for reason, (_, cause) in LAMBDA_REASONS.items()
-            if (states.reason == reason).any()
-        },
-        "n_queries": int(eligible.sum()),
-        "convergent_and_hit": convergent,
-        "variance_shares": {
-            "query": number(shares.query),
-            "paraphrase": number(shares.paraphrase),
-            "seed": number(shares.seed),
-        },
-        "hit_changes_with_wording": flips,
-        "flip_matrix": {
-            "wordings": wording_names(gold),
-            "share": [[number(float(x)) for x in row] for row in matrix.share],
-            "n": matrix.n.tolist(),
-        },
-        "recall_at_10_by_wording": {
-            name: _interval(getattr(spread, name), runs, name) for name in ("worst", "mean", "best")
-        },
-        "seeds_change_nothing": None
-        if len(runs.config.seeds) == 1
-        else same_rankings(runs.rows(name).values()),
-    }
+    figures = StrategyStability.model_validate(
+        {
+            "level": level,
+            "n_queries": int(eligible.sum()),
+            "delta_s": distances,
+            "rbo": _figure(np.where(eligible, overlap, np.nan), runs, "rbo"),
+            "lambda": _shares(states.state, STATES),
+            "reasons": {
+                reason: {"n": int(np.sum(states.reason == reason)), "cause": cause}
+                for reason, (_, cause) in LAMBDA_REASONS.items()
+                if (states.reason == reason).any()
+            },
+            "convergent_and_hit": _figure(together, runs, "convergent and hit", unknown),
+            "variance_shares": {
+                part: number(getattr(shares, part)) for part in ("query", "paraphrase", "seed")
+            },
+            "hit_changes_with_wording": flips,
+            "flip_matrix": {
+                "wordings": wording_of(gold)[1],
+                "share": [[number(float(x)) for x in row] for row in matrix.share],
+                "n": matrix.n.tolist(),
+            },
+            "recall_at_10_by_wording": {
+                part: _figure(getattr(spread, part), runs, part)
+                for part in ("worst", "mean", "best")
+            },
+            "seeds_change_nothing": None
+            if len(runs.config.seeds) == 1
+            else all(np.array_equal(first, other) for other in others),
+        }
+    )
     return figures, [str(one) for one in state]
-
-
-@dataclasses.dataclass(frozen=True)
-class StabilityFacts:
-    """The embedding of delta_s, and figures by strategy for the report."""
-
-    embedding: str
-    strategies: dict[str, dict[str, Any]]
 
 
 class StabilityMeasures(Result):
@@ -996,7 +940,7 @@ class StabilityMeasures(Result):
 
     per_run: pd.DataFrame = frame_part()
     per_query: pd.DataFrame = frame_part()
-    about: StabilityFacts = json_part()
+    about: StabilityPart = json_part()
 
 
 def measure_stability(
@@ -1011,49 +955,32 @@ def measure_stability(
     opened = open_index(work.evaluation, admitted_chunks)
     source = opened.index.source(stability_embedding(work.config))
     figures, parts, lambdas = {}, [], []
-    queries, variants = gold_variants.queries, gold_variants.variants
     with work.progress.step("Measuring stability", len(scored.names), "strategies") as advance:
         for name in scored.names:
             scores = scored.scores(name)
             distances, per_run = _distances(scored, name, source)
-            wordings, states = _wordings(scored, name)
-            figures[name] = {"delta_s": distances, **wordings}
-            ids = queries["query_id"].to_numpy()
-            lambdas.append(
-                pd.DataFrame({"strategy": name, "query_id": ids, "lambda_state": states})
-            )
-            columns = {
-                column: variants[column].to_numpy()[scores.variant]
-                for column in ("query_id", "paraphrase_id")
-            }
-            values = {"strategy": name, **columns, "seed": scores.seed, "delta_s": per_run}
-            parts.append(pd.DataFrame(values))
+            figures[name], states = _stability(scored, name, distances)
+            per_query = gold_variants.queries[["query_id"]].assign(lambda_state=states)
+            per_query.insert(0, "strategy", name)
+            lambdas.append(per_query)
+            ids = gold_variants.variants[["query_id", "paraphrase_id"]].iloc[scores.variant]
+            part = ids.reset_index(drop=True).assign(seed=scores.seed, delta_s=per_run)
+            part.insert(0, "strategy", name)
+            parts.append(part)
             advance(1)
     return StabilityMeasures(
         per_run=pd.concat(parts, ignore_index=True),
         per_query=pd.concat(lambdas, ignore_index=True),
-        about=StabilityFacts(embedding=source.model, strategies=figures),
+        about=StabilityPart(embedding=source.model, strategies=figures),
     )
 
 
 # ---- Trust of the retrieved units, blocked chunks in results, and the cost of the trust filter.
 
 MAX_EXAMPLES = 20
-
-
-@dataclasses.dataclass(frozen=True)
-class Judged:
-    """Verdicts of the guard on the units of one strategy.
-
-    These are trust, verdict and reasons by row, and the (wording, unit) pairs that are blocked only
-    as a pair.
-    """
-
-    trust: FloatArray
-    verdict: npt.NDArray[np.object_]
-    reasons: list[list[str]]
-    names: pd.DataFrame
-    pairs: npt.NDArray[np.int64]
+NOT_CONFIGURED = (
+    "the gold set names no trusted domains, authors or keys, so there is nothing to trust by"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1071,186 +998,156 @@ class _Guarded:
         return self.runs.admitted_chunks.trust_of(self.evidence_trust)
 
 
-def _judged(guarded: _Guarded, name: str) -> Judged:
+def _judge_units(guarded: _Guarded, name: str) -> tuple[UnitVerdicts, pd.DataFrame]:
+    """Return the guard's verdicts on the units of a strategy, and their chunk_id and doc_id."""
     runs = guarded.runs
     if runs.runs[name].has_own_units:
         units, texts = runs.units(name), runs.gold_variants.texts
-        found = unit_verdicts(
+        verdicts = unit_verdicts(
             runs.config, guarded.corpus_chunks, guarded.evidence_trust, texts, units
         )
-        names = units.rename(columns={"unit_id": "chunk_id"})[["chunk_id", "doc_id"]]
-        return Judged(found.trust, found.verdict, found.reasons, names, found.pairs)
+        return verdicts, units.rename(columns={"unit_id": "chunk_id"})[["chunk_id", "doc_id"]]
     facts = guarded.facts
-    pairs = guarded.restated.codes(len(facts))
-    return Judged(
+    return UnitVerdicts(
         facts["trust"].to_numpy(),
         facts["verdict"].to_numpy(dtype=object),
         facts["reasons"].tolist(),
-        facts[["chunk_id", "doc_id"]],
-        pairs,
-    )
+        guarded.restated.codes(len(facts)),
+    ), facts[["chunk_id", "doc_id"]]
 
 
-def _retrieved(guarded: _Guarded, name: str) -> dict[str, Any]:
+def _retrieved(guarded: _Guarded, name: str) -> RetrievedTrust:
     """Measure mean trust of the first ten, and list every blocked chunk in the results."""
-    runs = guarded.runs
-    judged, gold, has_trust = _judged(guarded, name), runs.gold, runs.config.trust.configured
-    n_units = max(1, len(judged.names))
-    blocked_unit = judged.verdict == "blocked"
-    means, owners = [], []
-    n_retrieved = n_blocked = n_warned = 0
-    examples: dict[int, dict[str, Any]] = {}
-    chunk_ids, doc_ids, query_ids = (
-        judged.names["chunk_id"].tolist(),
-        judged.names["doc_id"].tolist(),
-        gold.variants["query_id"].tolist(),
+    runs, gold = guarded.runs, guarded.runs.gold
+    units, names = _judge_units(guarded, name)
+    by_seed = runs.rows(name)
+    rows = np.concatenate(list(by_seed.values()))
+    variant = np.tile(np.arange(len(gold.query_of)), len(by_seed))
+    # An empty place has row -1. It reads the last entry, which belongs to no unit.
+    verdict = np.append(units.verdict, "")[rows]
+    restates = np.isin(variant[:, None] * max(1, len(names)) + rows, units.pairs) & (rows >= 0)
+    blocked = (verdict == "blocked") | restates
+    top, means = rows[:, :ALWAYS_K], np.full(len(rows), np.nan)
+    has_trust, with_any = runs.config.trust.configured, (top >= 0).any(axis=1)
+    if has_trust:
+        means[with_any] = np.nanmean(np.append(units.trust, np.nan)[top[with_any]], axis=1)
+    records = aggregate(
+        ["avg_trust_score"],
+        means[:, None],
+        gold.groups,
+        BOOTSTRAP_SEED,
+        query_of=gold.query_of[variant],
     )
-    for rows in runs.rows(name).values():
-        found = rows >= 0
-        codes = np.arange(len(rows), dtype=np.int64)[:, None] * n_units + rows
-        restates = np.isin(codes, judged.pairs) & found
-        bad = (blocked_unit[rows] & found) | restates if len(judged.names) else found & False
-        n_retrieved += int(found.sum())
-        n_blocked += int(bad.sum())
-        n_warned += (
-            int(((judged.verdict == "warning")[rows] & found & ~bad).sum())
-            if len(judged.names)
-            else 0
+    return RetrievedTrust(
+        avg_trust=figure_of(records[0], None if has_trust else NOT_CONFIGURED),
+        n_retrieved=int((rows >= 0).sum()),
+        n_blocked=int(blocked.sum()),
+        n_warned=int(((verdict == "warning") & ~blocked).sum()),
+        blocked=_list_blocked(units, names, gold, rows, blocked),
+    )
+
+
+def _list_blocked(
+    units: UnitVerdicts, names: pd.DataFrame, gold: GoldArrays, rows: IntArray, blocked: BoolArray
+) -> list[BlockedRow]:
+    """List the units at the blocked places (both [n_runs, depth]), the most frequent ones first."""
+    run, place = np.nonzero(blocked)
+    found, first, counts = np.unique(rows[run, place], return_index=True, return_counts=True)
+    variant = run % len(gold.query_of)
+    pairs = set(units.pairs.tolist())
+    examples = []
+    for unit, at, n in zip(found.tolist(), first.tolist(), counts.tolist(), strict=True):
+        reasons = list(units.reasons[unit])
+        if int(variant[at]) * len(names) + unit in pairs:
+            reasons.append("restates_query.retrieved")
+        examples.append(
+            BlockedRow(
+                **names.iloc[unit].to_dict(),
+                query_id=gold.variants["query_id"].iloc[variant[at]],
+                rank=int(place[at]) + 1,
+                reasons=reasons,
+                n=n,
+            )
         )
-        for variant, place in zip(*np.nonzero(bad), strict=True):
-            unit = int(rows[variant, place])
-            reasons = [
-                *judged.reasons[unit],
-                *(["restates_query.retrieved"] if restates[variant, place] else []),
-            ]
-            first = {
-                "chunk_id": chunk_ids[unit],
-                "doc_id": doc_ids[unit],
-                "query_id": query_ids[variant],
-                "rank": int(place) + 1,
-            }
-            entry = examples.setdefault(unit, {**first, "reasons": reasons, "n": 0})
-            entry["n"] += 1
-        top = rows[:, :ALWAYS_K]
-        trust = np.where(top >= 0, judged.trust[top] if len(judged.names) else 0.0, np.nan)
-        with_any = (top >= 0).any(axis=1)
-        mean = np.full(len(rows), np.nan)
-        mean[with_any] = np.nanmean(trust[with_any], axis=1) if has_trust else np.nan
-        means.append(mean)
-        owners.append(gold.query_of)
-    figure = interval_of(
-        aggregate(
-            ["avg_trust_score"],
-            np.concatenate(means)[:, None],
-            gold.groups,
-            BOOTSTRAP_SEED,
-            query_of=np.concatenate(owners),
-        )[0]
-    )
-    return {
-        "avg_trust": figure if has_trust else {**figure, "value_reason": NOT_CONFIGURED},
-        "n_retrieved": n_retrieved,
-        "n_blocked": n_blocked,
-        "n_warned": n_warned,
-        "blocked": sorted(examples.values(), key=lambda entry: (-entry["n"], entry["chunk_id"]))[
-            :MAX_EXAMPLES
-        ],
-    }
-
-
-NOT_CONFIGURED = (
-    "the gold set names no trusted domains, authors or keys, so there is nothing to trust by"
-)
+    return sorted(examples, key=lambda entry: (-entry.n, entry.chunk_id))[:MAX_EXAMPLES]
 
 
 def _other_scores(work: Work, guarded: _Guarded, name: str) -> Scores:
     """Score the strategy with the opposite setting of the trust filter."""
-    runs, config, threshold = guarded.runs, work.config, work.config.trust.threshold or 0.0
-    if runs.runs[name].has_own_units:
-        return _external_filtered(guarded, name)
+    runs, config = guarded.runs, work.config
+    threshold, rows = config.trust.threshold or 0.0, dict[int, IntArray]()
+    run, own_gold = runs.runs[name], runs.gold_of(name)
+    if run.has_own_units:
+        # The retriever cannot be asked for more units, so units under the threshold are removed.
+        below = np.append(_judge_units(guarded, name)[0].trust < threshold, True)
+        for seed, ranked in runs.rows(name).items():
+            gone = below[ranked]
+            order = np.argsort(gone, axis=1, kind="stable")
+            rows[seed] = np.take_along_axis(np.where(gone, -1, ranked), order, axis=1)
+        scores = score_strategy(rows, own_gold, config.k, run.failed)
+        return scores.limited(runs.ran(name), runs.unmeasured(name))
     opened = open_index(work.evaluation, runs.admitted_chunks)
     strategy = ready_strategy(
-        work.evaluation, opened, runs.spec(name), runs.gold_variants, runs.about(name).steered_by
+        work.evaluation, opened, runs.spec(name), runs.gold_variants, run.about.steered_by
     )
     allowed = None
     if not config.trust.filter:
         allowed = np.asarray(guarded.facts["trust"].to_numpy() >= threshold)
-    texts, rows = runs.gold_variants.texts, {}
-    for seed in runs.about(name).seeds:
+    for seed in run.about.seeds:
         found, _ = guarded_search(
-            config, strategy, texts, seed, allowed=allowed, restated=guarded.restated
+            config,
+            strategy,
+            runs.gold_variants.texts,
+            seed,
+            allowed=allowed,
+            restated=guarded.restated,
         )
-        padded = np.full((len(found.rows), config.depth), -1, dtype=np.int64)
-        padded[:, : found.rows.shape[1]] = found.rows
-        rows[seed] = padded
-    return score_strategy(rows, runs.gold_of(name), config.k, runs.runs[name].failed)
+        empty = ((0, 0), (0, config.depth - found.rows.shape[1]))
+        rows[seed] = np.pad(found.rows.astype(np.int64), empty, constant_values=-1)
+    return score_strategy(rows, own_gold, config.k, run.failed)
 
 
-def _external_filtered(guarded: _Guarded, name: str) -> Scores:
-    """Remove units under the threshold from the results of an outside retriever.
-
-    The retriever cannot be asked for the units behind them.
-    """
-    runs = guarded.runs
-    below = _judged(guarded, name).trust < (runs.config.trust.threshold or 0.0)
-    rows = {}
-    for seed, ranked in runs.rows(name).items():
-        gone = (ranked < 0) | (below[ranked] if len(below) else True)
-        order = np.argsort(gone, axis=1, kind="stable")
-        rows[seed] = np.take_along_axis(np.where(gone, -1, ranked), order, axis=1)
-    scores = score_strategy(rows, runs.gold_of(name), runs.config.k, runs.runs[name].failed)
-    return scores.limited(runs.ran(name), runs.unmeasured(name))
-
-
-def _filter_cost(work: Work, guarded: _Guarded) -> dict[str, Any]:
+def _filter_cost(work: Work, guarded: _Guarded) -> TrustFilter | Absent:
     """Compare recall with and without the trust filter, paired by question."""
-    runs = guarded.runs
-    spec, level = runs.config.trust, runs.config.level
+    runs, facts = guarded.runs, guarded.facts
+    spec, level, groups = runs.config.trust, runs.config.level, runs.gold.groups
     if spec.threshold is None:
-        return {"value": None, "reason": "no trust.threshold is configured"}
-    facts = guarded.facts
-    rows = []
-    for name in [name for name in runs.names if level not in runs.unmeasured(name)]:
-        if runs.runs[name].has_own_units and spec.filter:
-            # The source ranks without this filter. Filtered figures would describe another system.
+        return Absent(reason="no trust.threshold is configured")
+    pairs, figures = [], []
+    for name in runs.names:
+        # The source ranks without this filter. Filtered figures would describe another system.
+        is_unfiltered = runs.runs[name].has_own_units and spec.filter
+        if is_unfiltered or level in runs.unmeasured(name):
             continue
         own, other = runs.scores(name), _other_scores(work, guarded, name)
-        pair = (own, other) if spec.filter else (other, own)
-        columns = [own.labels[level].index(label) for label in COMPARED]
-        with_filter, without = (
-            scores.per_query(level, len(runs.gold.queries), runs.gold)[:, columns]
-            for scores in pair
+        filtered, whole = (
+            _compared_values(runs, scores)
+            for scores in ((own, other) if spec.filter else (other, own))
         )
-        found = paired_comparison(with_filter, without, runs.gold.groups, BOOTSTRAP_SEED)
-        values = [
-            aggregate(COMPARED, part, runs.gold.groups, BOOTSTRAP_SEED)
-            for part in (with_filter, without)
-        ]
-        for at, row in enumerate(comparison_rows("with", "without", level, found)):
-            rows.append(
-                {
-                    "strategy": name,
-                    **{key: value for key, value in row.items() if key not in {"a", "b"}},
-                    "with_filter": interval_of(values[0][at]),
-                    "without_filter": interval_of(values[1][at]),
-                }
-            )
-    return {
-        "threshold": spec.threshold,
-        "applied": spec.filter,
-        "n_chunks": len(facts),
-        "n_below": int((facts["trust"] < spec.threshold).sum()),
-        "rows": [
-            {key: value for key, value in row.items() if key != "p"} for row in with_holm(rows)
-        ],
-    }
+        pairs.append((name, "", paired_comparison(filtered, whole, groups, BOOTSTRAP_SEED)))
+        records = (aggregate(COMPARED, part, groups, BOOTSTRAP_SEED) for part in (filtered, whole))
+        figures += [tuple(map(figure_of, both)) for both in zip(*records, strict=True)]
+    rows = [
+        FilterRow.model_validate(
+            {key: value for key, value in row.items() if key not in {"a", "b", "p"}}
+            | {"strategy": row["a"], "with_filter": both[0], "without_filter": both[1]}
+        )
+        for row, both in zip(comparison_rows(pairs, level), figures, strict=True)
+    ]
+    return TrustFilter(
+        threshold=spec.threshold,
+        applied=spec.filter,
+        n_chunks=len(facts),
+        n_below=int((facts["trust"] < spec.threshold).sum()),
+        rows=rows,
+    )
 
 
 class TrustMeasures(Result):
     """Trust of the units that each strategy retrieved, and the cost of the trust filter."""
 
-    strategies: dict[str, dict[str, Any]] = json_part()
-    filter: dict[str, Any] = json_part()
+    strategies: dict[str, RetrievedTrust] = json_part()
+    filter: TrustFilter | Absent = json_part()
 
 
 def measure_trust(
@@ -1283,7 +1180,7 @@ HEADLINE = ("R@10", "RR", "nDCG@10", "Success@10", "Judged@10")
 
 def list_measures(
     strategies: Sequence[Mapping[str, Any]], level: str, labels: Sequence[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Show measures of one level with interval and denominators, by strategy."""
     figure = "value [95 % interval]"
     denominators = ("n_scored", "n_attempted", "n_failed", "n_ineligible")
@@ -1304,53 +1201,55 @@ def list_measures(
     }
 
 
-def describe_ranking(result: RankingMeasures) -> dict[str, Any]:
+def describe_ranking(result: RankingMeasures) -> dict[str, object]:
     """Show the headline measures at the headline level, and how strategies compare."""
-    about = result.about
     figures = ("a", "b", "measure", "delta", "ci_low", "ci_high", "p_adjusted")
     counts = ("n_better", "n_worse", "n_tied", "n_groups", "minimum_detectable")
-    level = result.overlap["level"]
+    level, entries = result.overlap.level, result.artifact.json("about")
     return {
         "level": level,
-        **list_measures(about.strategies, level, HEADLINE),
-        "comparisons": Table((*figures, *counts), about.comparisons),
+        **list_measures(entries["strategies"], level, HEADLINE),
+        "comparisons": Table((*figures, *counts), entries["comparisons"]),
     }
 
 
-def describe_stability(result: StabilityMeasures) -> dict[str, Any]:
+def describe_stability(result: StabilityMeasures) -> dict[str, object]:
     """Show delta_s, lambda states, and the effect of wordings on the results."""
-    about, rows = result.about, []
-    for name, figures in about.strategies.items():
+    rows: list[dict[str, object]] = []
+    for name, figures in result.about.strategies.items():
         parts = {
-            "delta_s": figures["delta_s"],
-            "convergent and hit": figures["convergent_and_hit"],
-            "rbo": figures["rbo"],
-            "hit@10 changes with wording": figures["hit_changes_with_wording"]["hit_at_10"],
+            "delta_s": figures.delta_s,
+            "convergent and hit": figures.convergent_and_hit,
+            "rbo": figures.rbo,
+            "hit@10 changes with wording": figures.hit_changes_with_wording["hit_at_10"],
         }
-        rows += [{"strategy": name, "measure": label, **figure} for label, figure in parts.items()]
+        rows += [
+            {"strategy": name, "measure": label, **part.dump()} for label, part in parts.items()
+        ]
     columns = ("strategy", "measure", "value", "ci_low", "ci_high", "n_scored", "n_ineligible")
     states = [
-        {"strategy": name, **{state: entry["n"] for state, entry in figures["lambda"].items()}}
-        for name, figures in about.strategies.items()
+        {"strategy": name, **{state: entry.n for state, entry in figures.lambda_states.items()}}
+        for name, figures in result.about.strategies.items()
     ]
     return {
-        "embedding": about.embedding,
+        "embedding": result.about.embedding,
         "stability": Table(columns, rows),
         "n_undefined": count_undefined(rows, "value"),
         "lambda_states": Table(("strategy", *STATES), states),
     }
 
 
-def describe_trust(result: TrustMeasures) -> dict[str, Any]:
+def describe_trust(result: TrustMeasures) -> dict[str, object]:
     """Show the trust of the retrieved units, and the cost of the trust filter."""
     rows = [
-        {**entry, **entry["avg_trust"], "strategy": name}
+        {**entry.dump(), **entry.avg_trust.dump(), "strategy": name}
         for name, entry in result.strategies.items()
     ]
-    cost = [
-        row | {part: row[part]["value"] for part in ("with_filter", "without_filter")}
-        for row in result.filter.get("rows", ())
-    ]
+    cost = []
+    if isinstance(result.filter, TrustFilter):
+        for row in result.filter.rows:
+            values = {part: getattr(row, part).value for part in ("with_filter", "without_filter")}
+            cost.append(row.dump() | values)
     columns = ("strategy", "value", "ci_low", "ci_high", "n_scored", "n_retrieved", "n_blocked")
     of_filter = ("strategy", "measure", "with_filter", "without_filter", "delta", "ci_low")
     return {
@@ -1373,6 +1272,6 @@ def stability_measures(runs: Runs) -> Artifact:
     return runs.evaluation.runner.get(StabilityMeasures).artifact
 
 
-def overlap(runs: Runs) -> dict[str, Any]:
+def overlap(runs: Runs) -> OverlapPart:
     """Return the part `overlap` of the report."""
     return runs.evaluation.runner.get(RankingMeasures).overlap
