@@ -233,7 +233,7 @@ def unmeasured_levels(placed: Placed) -> dict[Level, str]:
 
     Documents can always be judged, because an unknown document is not relevant.
     """
-    rows = placed.ranking.rows[placed.ranking.found]
+    rows = placed.ranking.rows[placed.ranking.has_chunk]
     known = rows[placed.units["known"].to_numpy()[rows]]
     parts: tuple[tuple[Level, str, np.ndarray], ...] = (
         ("section", "section", (placed.units["section_id"] != "").to_numpy()),
@@ -303,7 +303,7 @@ def run_frame(rankings: Mapping[int, Ranking]) -> pd.DataFrame:
     """
     parts = []
     for seed, found in rankings.items():
-        variant, place = np.nonzero(found.found)
+        variant, place = np.nonzero(found.has_chunk)
         parts.append(
             pd.DataFrame(
                 {
@@ -1139,7 +1139,7 @@ def guarded_search(
     spare = int(np.bincount(pairs // n_chunks).max()) if len(pairs) else 0
     found = strategy.search(texts, depth + spare, seed, allowed=allowed, strict=False)
     codes = np.arange(len(found.rows), dtype=np.int64)[:, None] * n_chunks + found.rows
-    dropped = int((np.isin(codes, pairs) & found.found)[:, :depth].sum())
+    dropped = int((np.isin(codes, pairs) & found.has_chunk)[:, :depth].sum())
     return found.without(pairs, n_chunks).cut(depth), dropped
 
 

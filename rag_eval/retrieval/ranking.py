@@ -49,8 +49,8 @@ class Ranking:
     """The first error."""
 
     @property
-    def found(self) -> npt.NDArray[np.bool_]:
-        """Where a chunk stands, [n, depth]."""
+    def has_chunk(self) -> npt.NDArray[np.bool_]:
+        """Mark the places that hold a chunk, bool [n, depth]."""
         return np.asarray(self.rows >= 0)
 
     def _map(self, change: Callable[[npt.NDArray[Any], float], npt.NDArray[Any]]) -> "Ranking":
@@ -81,10 +81,10 @@ class Ranking:
         `pairs` are `query * n_chunks + row` of what goes, in any order. Scores and k_pos stay.
         """
         codes = np.arange(len(self.rows), dtype=np.int64)[:, None] * n_chunks + self.rows
-        gone = np.isin(codes, pairs) & self.found
+        gone = np.isin(codes, pairs) & self.has_chunk
         if not gone.any():
             return self
-        order = np.argsort(gone | ~self.found, axis=1, kind="stable")
+        order = np.argsort(gone | ~self.has_chunk, axis=1, kind="stable")
         return self._map(
             lambda part, fill: np.take_along_axis(
                 np.where(gone, np.asarray(fill, part.dtype), part), order, axis=1
@@ -205,7 +205,7 @@ def _merge(
     """Add the scores that both lists give a chunk, then sort."""
     rows = np.concatenate([first.rows, second.rows], axis=1)
     parts = np.concatenate(
-        [np.where(first.found, left, 0.0), np.where(second.found, right, 0.0)], axis=1
+        [np.where(first.has_chunk, left, 0.0), np.where(second.has_chunk, right, 0.0)], axis=1
     )
     key = np.where(rows >= 0, rows, np.iinfo(np.int32).max)
     by_row = np.argsort(key, axis=1, kind="stable")

@@ -84,7 +84,7 @@ class QueryGuard:
 
     def apply(self, queries: Sequence[str], found: Ranking) -> Ranking:
         """Take the chunks that restate a query out of its ranking."""
-        rows = self._near(queries, np.unique(found.rows[found.found]))
+        rows = self._near(queries, np.unique(found.rows[found.has_chunk]))
         if not len(rows) or (self._vouched is not None and self._vouched[rows].all()):
             return found
         parts = {name: column[rows].tolist() for name, column in self._columns.items()}
@@ -281,8 +281,8 @@ class RetrievalService:
             found = strategy.search(asked, depth, self._seed, allowed=allowed, cached=False)
             kept = guard.apply(asked, found).cut(top_k)
             places |= {query: (kept, place) for place, query in enumerate(due.tolist())}
-            more = (found.found.sum(axis=1) >= depth) & (depth < len(self._table))
-            due = due[more & (kept.found.sum(axis=1) < top_k)]
+            more = (found.has_chunk.sum(axis=1) >= depth) & (depth < len(self._table))
+            due = due[more & (kept.has_chunk.sum(axis=1) < top_k)]
             depth = min(2 * depth, len(self._table))
         return [places[query] for query in range(len(queries))]
 
@@ -290,7 +290,7 @@ class RetrievalService:
         self, strategy: ReadyStrategy, found: Ranking, query: int, duration: float
     ) -> RetrievalResult:
         index = Identity(strategy.index_hash, strategy.embed_model)
-        rows = found.rows[query][found.found[query]].tolist()
+        rows = found.rows[query][found.has_chunk[query]].tolist()
         chunks = []
         for place, row in enumerate(rows):
             rerank = float(found.rerank[query, place])

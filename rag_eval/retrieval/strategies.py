@@ -101,7 +101,7 @@ def order_by_scores(first: Ranking, given: Sequence[Sequence[float]], *, depth: 
     """
     m = min(depth, first.rows.shape[1])
     scores = np.full((len(first.rows), m), np.nan)
-    counts = first.found[:, :m].sum(axis=1)
+    counts = first.has_chunk[:, :m].sum(axis=1)
     for query, (row, count) in enumerate(zip(given, counts, strict=True)):
         values = np.asarray(row, dtype=np.float64)
         if values.shape != (count,) or not np.isfinite(values).all():

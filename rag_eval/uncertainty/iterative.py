@@ -314,7 +314,7 @@ def _score_ranks(part: Ranking) -> FloatArray:
     """Return scores in [0, 1] that follow the list's order."""
     by_rank = (RANK_CONSTANT + 1) / (RANK_CONSTANT + np.arange(1, part.rows.shape[1] + 1))
     reranked = ~np.isnan(part.rerank).all(axis=1, keepdims=True)
-    return np.where(part.found, np.where(reranked, by_rank, part.norm), 0.0)
+    return np.where(part.has_chunk, np.where(reranked, by_rank, part.norm), 0.0)
 
 
 def _spread(part: Ranking, places: IntArray, n: int) -> Ranking:
@@ -430,7 +430,7 @@ class _Rounds:
         if len(found.rows) != len(places):
             raise ValueError(f"search: found {len(found.rows)} lists for {len(places)} texts")
         seconds = (time.perf_counter() - started) / len(places)
-        counts, unique = found.found.sum(axis=1), self._count_unique(found, places)
+        counts, unique = found.has_chunk.sum(axis=1), self._count_unique(found, places)
         before = self.confidence
         weights = np.array([WEIGHTS[name] for name, _ in chosen.values()])
         self._merge(found, places, weights * self.first_miss[places])
@@ -458,7 +458,7 @@ class _Rounds:
         seen = np.concatenate([part.rows[places] for part in self.lists], axis=1).astype(np.int64)
         width = int(max(seen.max(initial=0), found.rows.max(initial=0))) + 1
         own = np.arange(len(places), dtype=np.int64)[:, None] * width
-        is_new = found.found & ~np.isin(own + found.rows, (own + seen)[seen >= 0])
+        is_new = found.has_chunk & ~np.isin(own + found.rows, (own + seen)[seen >= 0])
         return np.asarray(is_new.sum(axis=1))
 
     def _merge(self, found: Ranking, places: IntArray, weights: FloatArray) -> None:
@@ -466,7 +466,7 @@ class _Rounds:
         self.lists.append(_spread(found, places, n))
         column = np.zeros(n)
         # an empty or failed list gets weight 0, so that it does not lower the merged scores
-        column[places] = np.where(found.found.any(axis=1), weights, 0.0)
+        column[places] = np.where(found.has_chunk.any(axis=1), weights, 0.0)
         self.weights = np.column_stack([self.weights, column])
         fused = merge(self.lists, self.weights, self.ranking.rows.shape[1])
         self.ranking = _replace(self.ranking, fused, column > 0)

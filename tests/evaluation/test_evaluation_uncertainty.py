@@ -223,7 +223,7 @@ def test_a_stored_ranking_is_the_one_that_was_found(first, second):
             np.testing.assert_array_equal(
                 getattr(read, field), getattr(ranking, field), err_msg=field
             )
-        np.testing.assert_array_equal(read.found, ranking.found)
+        np.testing.assert_array_equal(read.has_chunk, ranking.has_chunk)
 
 
 SEEN = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40).filter(

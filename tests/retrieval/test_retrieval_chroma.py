@@ -115,7 +115,7 @@ def test_a_graph_over_a_small_corpus_is_exact(store):
             assert norms == pytest.approx(
                 [norm for _, norm in listed(exact, query, "norm")], abs=1e-4
             )
-        assert not found.found[20].any()
+        assert not found.has_chunk[20].any()
 
 
 def test_zero_vectors_are_not_found_in_a_graph(store):
@@ -125,7 +125,7 @@ def test_zero_vectors_are_not_found_in_a_graph(store):
     store.build("blank", IDS[:3], np.zeros((3, 16), dtype=np.float32), DOCS[:3], seed=13)
     assert not store.search(
         "blank", VECTORS[:2], 3, {chunk: ROW[chunk] for chunk in IDS[:3]}
-    ).found.any()
+    ).has_chunk.any()
 
 
 def test_search_in_a_graph_keeps_to_what_is_allowed(store):
@@ -140,7 +140,7 @@ def test_search_in_a_graph_keeps_to_what_is_allowed(store):
     assert np.array_equal(found.rows, exact.rows)
     assert {row for row, _ in listed(found, 0)} == {3, 40, 41, 299}
     for none in (np.zeros(N, dtype=bool), np.arange(N) == 7):
-        assert not store.search("graph", queries, 10, ROW, none).found.any()
+        assert not store.search("graph", queries, 10, ROW, none).has_chunk.any()
 
 
 def test_the_seed_is_the_order_of_insertion(store, monkeypatch):

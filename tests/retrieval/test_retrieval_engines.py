@@ -238,7 +238,7 @@ def test_a_corpus_without_any_term_is_searched_and_gives_nothing(engine, texts):
         chunks.query_terms(["alpha", ""]), 10
     )
     assert found.rows.shape == (2, len(texts))
-    assert not found.found.any()
+    assert not found.has_chunk.any()
 
 
 def test_more_equal_chunks_than_the_margin_come_by_row():

@@ -44,7 +44,7 @@ def codes(pairs):
 def test_what_goes_is_gone_and_the_rest_keeps_its_order_scores_and_first_ranks(drawn):
     lists, width, pairs = drawn
     before = made_ranking(lists, width)
-    before = dataclasses.replace(before, rerank=np.where(before.found, before.norm / 2, np.nan))
+    before = dataclasses.replace(before, rerank=np.where(before.has_chunk, before.norm / 2, np.nan))
     after = before.without(codes(pairs), N_CHUNKS)
     assert after.rows.shape == before.rows.shape
     for query, part in enumerate(lists):

@@ -146,7 +146,7 @@ def test_scores_are_normalised_and_ordered(strategy):
 
 def test_a_query_without_a_known_term_retrieves_nothing(strategy):
     found = strategy.search(["", "the and of", "unheard"], 10, SEED)
-    assert not found.found.any()
+    assert not found.has_chunk.any()
     assert found.candidates.tolist() == [0, 0, 0]
 
 
@@ -154,11 +154,11 @@ def test_only_allowed_chunks_are_ranked(strategy):
     allowed = np.zeros(len(strategy.index.table), dtype=bool)
     allowed[3:60:2] = True
     found = strategy.search(QUERIES, 100, SEED, allowed=allowed)
-    assert found.found.any()
-    assert allowed[found.rows[found.found]].all()
+    assert found.has_chunk.any()
+    assert allowed[found.rows[found.has_chunk]].all()
     assert not strategy.search(
         QUERIES, 10, SEED, allowed=np.zeros(len(allowed), dtype=bool)
-    ).found.any()
+    ).has_chunk.any()
 
 
 def test_strategies_share_engines_and_vectors(index):
@@ -191,7 +191,7 @@ def test_corpora_of_almost_nothing(tmp_path, written):
             spec.rerank and spec.rerank.kind == "shortest_first"
         ):
             found = ReadyStrategy(spec, index).search(["graph", "", "unheard"], 10)
-            assert not found.found[1:].any(), spec.name
+            assert not found.has_chunk[1:].any(), spec.name
             if not spec.name.startswith(("rank-bm25", "hybrid")) and any(
                 "graph" in text for text in written
             ):

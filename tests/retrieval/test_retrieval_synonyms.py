@@ -249,7 +249,7 @@ def test_blocks_do_not_matter(monkeypatch):
     parts = bm25.search_expanded(queries, bound, 30)
     assert np.array_equal(whole.rows, parts.rows)
     assert np.array_equal(whole.raw, parts.raw)
-    assert not whole.found[[1, 3]].any()
+    assert not whole.has_chunk[[1, 3]].any()
 
 
 @pytest.mark.parametrize("written", [["graph"], ["the"], [""], []])
@@ -283,7 +283,7 @@ def test_a_strategy_finds_what_only_a_synonym_names(index):
         for expand in (None, "data-terms")
     )
     questions = ["running total", "which lines stand there twice", "blank cells"]
-    assert not plain.search(questions, 5).found[:2].any()
+    assert not plain.search(questions, 5).has_chunk[:2].any()
     found = widened.search(questions, 5)
     assert found.rows[:2, 0].tolist() == [3, 2]
     assert {row for row, _ in listed(found, 2)} >= {0, 4}
