@@ -1,4 +1,4 @@
-"""Write the parts of the explorer: texts, answers, rankings, gold, miss rates and the summary.
+"""Write the parts of the explorer: the summary, the questions, and the units of their rankings.
 
 The result page embeds these parts. The viewer serves them. A browser reads them part by part.
 """
@@ -6,11 +6,11 @@ The result page embeds these parts. The viewer serves them. A browser reads them
 import dataclasses
 import functools
 import gzip
+import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import resources
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -19,22 +19,17 @@ import pandas as pd
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import STATUSES, Level
 from rag_eval.core.types import ELLIPSIS, OUTCOMES, SNIPPET_CHARS, Answer, is_joined, snippet
-from rag_eval.corpus.masking import (
-    MAX_READ_CHARS,
-    PATTERNS,
-    mask_shown_address,
-    mask_snippet,
-    masked_text,
-)
+from rag_eval.corpus.masking import PATTERNS, mask_shown_address, mask_snippet, masked_text
 from rag_eval.measures.ranking import Qrels
-from rag_eval.pipeline.answers import find_answered
+from rag_eval.pipeline.answers import Answered, find_answered
 from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.corpus import (
     CorpusChunks,
+    CorpusSnapshot,
     EvidenceTrust,
     GoldArrays,
+    GoldVariants,
     admitted_chunks,
-    admitted_trust,
     corpus_snapshot,
     evidence_trust,
     gold_variants,
@@ -53,6 +48,8 @@ from rag_eval.pipeline.measures import (
     COMPARED,
     STATES,
     Runs,
+    ScoredRuns,
+    StabilityMeasures,
     stability_measures,
     wording_of,
 )
@@ -61,11 +58,11 @@ from rag_eval.reporting.html.elements import visible, web_address
 from rag_eval.reporting.metrics_report import Outgoing
 from rag_eval.storage.artifacts import Artifact
 
-# ---- Format of the parts: rounded numbers, compact JSON, reproducible gzip bytes, file names.
+# ---- Format of the parts: rounded numbers, compact JSON, reproducible gzip bytes.
 
 SCHEMA_VERSION: Final = 1
 QUESTIONS, CHUNKS = 200, 1000
-"""Number of questions or chunks in one part."""
+"""Number of questions or units in one part."""
 SUMMARY_FILE: Final = "summary.json.gz"
 DIGITS, FEW_DIGITS = 6, 4
 """Significant digits of the table, and of scores and miss rates in the parts of questions.
@@ -73,49 +70,28 @@ DIGITS, FEW_DIGITS = 6, 4
 Scores and miss rates make up most bytes of the parts, so they have fewer digits.
 """
 _WHOLE: Final = 2.0**53
-_EXACT: Final = 22
-"""Powers of ten up to this one are exact in float64."""
-
-
-def rounded(values: npt.ArrayLike, digits: int = DIGITS) -> FloatArray:
-    """Round to significant digits. NaN and infinity stay.
-
-    Each value is the float64 nearest to the rounded decimal.
-    """
-    found = np.array(values, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        power = digits - 1 - np.floor(np.log10(np.abs(found)))
-        usual = np.isfinite(power) & (np.abs(power) <= _EXACT)
-        scale = 10.0 ** np.where(usual, np.abs(power), 0.0)
-        up = np.rint(found * scale) / scale
-        down = np.rint(found / scale) * scale
-        result: FloatArray = np.where(usual, np.where(power >= 0, up, down), found)
-    for place in zip(*np.nonzero(np.isfinite(found) & (found != 0) & ~usual), strict=True):
-        result[place] = float(f"{found[place]:.{digits}g}")
-    return result
+"""Float64 holds every smaller whole number."""
 
 
 def nullable(values: npt.ArrayLike, digits: int = DIGITS) -> list[Any]:
-    """Round numbers for JSON, in the shape of the array.
+    """Round numbers to significant digits for JSON, in the shape of the array.
 
     Whole numbers have no fraction. NaN and infinity become null.
     """
-    found = rounded(values, digits)
-    whole = np.isfinite(found) & (found == np.rint(found)) & (np.abs(found) < _WHOLE)
-    listed = found.astype(object)
-    listed[whole] = found[whole].astype(np.int64)
-    listed[~np.isfinite(found)] = None
-    result: list[Any] = listed.tolist()
+    array = np.asarray(values, dtype=np.float64)
+    cells = np.empty(array.size, dtype=object)
+    for at, value in enumerate(array.ravel().tolist()):
+        short = float(f"{value:.{digits}g}")
+        if np.isfinite(short):
+            cells[at] = int(short) if abs(short) < _WHOLE and short.is_integer() else short
+    result: list[Any] = cells.reshape(array.shape).tolist()
     return result
 
 
-def packed(value: Any) -> bytes:
+def packed(value: object) -> bytes:
     """Write compact, gzipped JSON. Equal values give equal bytes because the time is absent."""
-    return gzip.compress(
-        json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(),
-        compresslevel=6,
-        mtime=0,
-    )
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return gzip.compress(text.encode(), compresslevel=6, mtime=0)
 
 
 def unpacked(data: bytes) -> Any:
@@ -123,31 +99,10 @@ def unpacked(data: bytes) -> Any:
     return json.loads(gzip.decompress(data))
 
 
-def shards(n: int, size: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, first entry and end of every part."""
-    for number, start in enumerate(range(0, n, size)):
-        yield number, start, min(start + size, n)
-
-
-def part_name(kind: Literal["questions", "chunks"], number: int) -> str:
-    """Return the file name of a part.
-
-    Examples
-    --------
-    >>> part_name("chunks", 12)
-    'chunks-0012.json.gz'
-    """
-    return f"{kind}-{number:04d}.json.gz"
-
-
-def explorer_schema(kind: Literal["summary", "questions", "chunks"]) -> dict[str, Any]:
-    """Return the published JSON Schema of a part."""
-    loaded: dict[str, Any] = json.loads(
-        resources.files("rag_eval.pipeline")
-        .joinpath(f"explorer-{kind}.schema.json")
-        .read_text(encoding="utf-8")
-    )
-    return loaded
+def _codes(values: Iterable[object], names: Sequence[str]) -> list[int | None]:
+    """Return the place of each value in `names`; null for other values."""
+    place = {name: at for at, name in enumerate(names)}
+    return [place.get(str(value)) for value in values]
 
 
 # ---- Texts: personal data masked, invisible characters written out, cut to a snippet or window.
@@ -161,49 +116,26 @@ A window may show only the end of a value. The characters beside it reveal the w
 """
 _ESCAPE: Final = 12
 """Largest length of an escaped character."""
-_ANCHORS: Final = tuple(sorted({anchor for pattern in PATTERNS for anchor in pattern.anchors}))
-_NUMBER: Final = re.compile(r"[0-9][0-9 .()/-]{6}")
-"""Match a run of digits that may be personal data.
-
-Every pattern of personal data needs an anchor or such a run.
-"""
-_ENCODED: Final = re.compile("%[2-7][0-9A-Fa-f]")
-"""Match a percent escape, which may be an anchor after decoding."""
-_PLAIN: Final = re.compile(
-    "[ -~\u00a1-\u00ac\u00ae-\u02ff\u0391-\u03a1\u03a3-\u0482\u048a-\u052f"
-    "\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff]*"
+_MASKABLE: Final = re.compile(
+    "%|[0-9][0-9 .()/-]{6}|"
+    + "|".join(re.escape(anchor) for pattern in PATTERNS for anchor in pattern.anchors),
+    re.IGNORECASE,
 )
-"""Match characters that are written unchanged. `_piece` looks up all other characters."""
-
-
-def _unmasked(text: str) -> bool:
-    """Check quickly whether a text surely holds nothing to mask.
-
-    Most texts hold no personal data, and searching for each pattern is slow.
-    """
-    if _NUMBER.search(text) or _ENCODED.search(text):
-        return False
-    lowered = text.lower()
-    return not any(anchor in lowered for anchor in _ANCHORS)
+"""Match a sign of personal data. Masking an address takes long, and few addresses have a sign."""
 
 
 def line(text: str, limit: int = SNIPPET_CHARS) -> str:
     """Write a text as one line of at most `limit` code points.
 
-    Personal data is masked, and invisible characters are written out. The result equals
-    `visible(mask_snippet(text, limit))`, but plain texts without personal data take less time.
+    Personal data is masked, and invisible characters are written out.
     """
-    # No word is empty, so `limit + 1` words are longer than the limit.
-    head = " ".join(text[:MAX_READ_CHARS].split(None, limit + 1)[: limit + 1])[: limit + 1]
-    if not _PLAIN.fullmatch(head) or not _unmasked(text[:MAX_READ_CHARS]):
-        return visible(mask_snippet(text, limit))
-    return head if len(head) <= limit else head[: limit - 1].rstrip() + ELLIPSIS
+    return visible(mask_snippet(text, limit))
 
 
 @functools.lru_cache(maxsize=20_000)
-def name(text: str, limit: int = MAX_NAME) -> str:
+def name(text: str) -> str:
     """Write an id, a title or a tag. The cache helps because the same names recur."""
-    return line(text, limit)
+    return line(text, MAX_NAME)
 
 
 @functools.lru_cache(maxsize=20_000)
@@ -212,12 +144,9 @@ def address(url: str) -> tuple[str, str]:
 
     The link is empty when the address is no web address or holds masked personal data.
     """
-    read = url[: 10 * MAX_ADDRESS]
-    masked = read if "%" not in read and _unmasked(read) else mask_shown_address(read)
-    plain = len(masked) <= MAX_ADDRESS and " " not in masked and _PLAIN.fullmatch(masked)
-    return masked if plain else visible(snippet(masked, MAX_ADDRESS)), web_address(
-        url
-    ) if masked == url else ""
+    start = url[: 10 * MAX_ADDRESS]
+    masked = mask_shown_address(start) if _MASKABLE.search(start) else start
+    return visible(snippet(masked, MAX_ADDRESS)), web_address(url) if masked == url else ""
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -225,50 +154,24 @@ def _piece(character: str) -> str:
     return " " if character.isspace() else visible(snippet(character, _ESCAPE))
 
 
-def _pieces(text: str) -> list[str]:
-    """Write out each character. A run of white space keeps only its first character."""
-    if "  " not in text and _PLAIN.fullmatch(text):
-        return list(text)
-    found, blank = [], False
-    for character in text:
-        here = character.isspace()
-        found.append("" if here and blank else _piece(character))
-        blank = here
-    return found
+def _cut(text: str, start: int, end: int) -> str:
+    """Mask a part of a text. Masking also reads the surrounding text."""
+    low = max(0, start - REACH)
+    return masked_text(text[low : end + REACH])[start - low : end - low]
 
 
-def _window(pieces: Sequence[str], begin: int, end: int, budget: int) -> tuple[int, int]:
+def _window(edges: IntArray, begin: int, end: int, budget: int) -> tuple[int, int]:
     """Choose the bounds of the window within the budget.
 
     The window holds as much of begin..end as fits. The rest of the budget goes to the text before
-    and after it, half to each side when both sides are long enough.
+    and after it, half to each side when both sides are long enough. `edges` are the lengths of all
+    texts from the start to each character.
     """
-    right, left_over = begin, budget
-    while right < end and len(pieces[right]) <= left_over:
-        left_over -= len(pieces[right])
-        right += 1
-    left, half = begin, left_over // 2
-    while left > 0 and len(pieces[left - 1]) <= half:
-        left -= 1
-        half -= len(pieces[left])
-        left_over -= len(pieces[left])
-    while right < len(pieces) and len(pieces[right]) <= left_over:
-        left_over -= len(pieces[right])
-        right += 1
-    while left > 0 and len(pieces[left - 1]) <= left_over:
-        left -= 1
-        left_over -= len(pieces[left])
-    return left, right
-
-
-def part(text: str, start: int, end: int) -> str:
-    """Write a part of a text as `line` does.
-
-    Masking also reads the surrounding text, because a word before the part may mark a secret.
-    """
-    low = max(0, start - REACH)
-    around = text[low : end + REACH]
-    return line((around if _unmasked(around) else masked_text(around))[start - low : end - low])
+    right = min(end, int(np.searchsorted(edges, edges[begin] + budget, "right")) - 1)
+    spare = budget - (edges[right] - edges[begin])
+    left = np.searchsorted(edges, edges[begin] - spare // 2)
+    right = int(np.searchsorted(edges, edges[left] + budget, "right")) - 1
+    return int(np.searchsorted(edges, edges[right] - budget)), right
 
 
 def marked(
@@ -293,41 +196,31 @@ def marked(
         [begin, end) of the spans in code points of the window, ascending and without contact.
         A span that the window cuts ends at the border of the window.
     """
-    spans = [
-        (start, min(stop, len(text)))
-        for start, stop in sorted(spans)
-        if start < min(stop, len(text))
-    ]
+    spans = sorted((start, min(end, len(text))) for start, end in spans)
+    spans = [(start, end) for start, end in spans if start < end]
     if not spans:
         return line(text, limit), []
     begin, end = spans[0]
-    low, high = (
-        max(0, begin - limit - REACH),
-        min(len(text), min(end, begin + limit) + limit + REACH),
-    )
-    inside, outside = max(0, begin - limit), min(len(text), min(end, begin + limit) + limit)
-    around = text[low:high]
-    region = (around if _unmasked(around) else masked_text(around))[inside - low : outside - low]
-    pieces = _pieces(region)
-    left, right = _window(
-        pieces, begin - inside, min(end, outside) - inside, limit - 2 * len(ELLIPSIS)
-    )
-    while left < begin - inside and (not pieces[left].strip() or is_joined(region[left])):
+    start = max(0, begin - limit)
+    region = _cut(text, start, min(len(text), min(end, begin + limit) + limit))
+    pieces = [
+        "" if character.isspace() and before.isspace() else _piece(character)
+        for before, character in zip("x" + region, region, strict=False)
+    ]
+    edges = np.cumsum([0, *map(len, pieces)])
+    begin, end = begin - start, min(end - start, len(region))
+    left, right = _window(edges, begin, end, limit - 2 * len(ELLIPSIS))
+    while left < begin and (not pieces[left].strip() or is_joined(region[left])):
         left += 1
-    while right > begin - inside + 1 and (
+    while right > begin + 1 and (
         not pieces[right - 1].strip() or (right < len(region) and is_joined(region[right]))
     ):
         right -= 1
-    before = ELLIPSIS if inside + left > 0 and text[: inside + left].strip() else ""
-    after = ELLIPSIS if text[inside + right :].strip() else ""
-    place = [len(before)]
-    for piece in pieces[left:right]:
-        place.append(place[-1] + len(piece))
+    before = ELLIPSIS if text[: start + left].strip() else ""
+    after = ELLIPSIS if text[start + right :].strip() else ""
+    places = np.clip(np.array(spans) - start, left, right)
     at: list[list[int]] = []
-    for start, stop in spans:
-        first, last = (
-            place[min(max(edge - inside - left, 0), right - left)] for edge in (start, stop)
-        )
+    for first, last in (edges[places] - edges[left] + len(before)).tolist():
         if at and first <= at[-1][1]:
             at[-1][1] = max(at[-1][1], last)
         elif first < last:
@@ -335,97 +228,9 @@ def marked(
     return before + "".join(pieces[left:right]) + after, at
 
 
-# ---- Answers: outcome, text and each citation with its verdict. `Outgoing` limits source text.
+# ---- Rows of the explorer: the stages' tables, joined by wording and by unit.
 
-
-@dataclasses.dataclass(frozen=True)
-class Answered:
-    """Answers of the questions, in the order of the questions.
-
-    Parameters
-    ----------
-    entries
-        Entry of each question; None for a question without an answer.
-    columns
-        outcome, correct, cited, groundedness: one value per question, or null.
-    """
-
-    entries: list[dict[str, Any] | None]
-    columns: dict[str, list[Any]]
-
-
-def answered(runs: Runs) -> Answered:
-    """Read the answers. Without configured answers, all entries are None."""
-    found, n = find_answered(runs.evaluation), len(runs.gold.queries)
-    if found is None:
-        return Answered(
-            [None] * n,
-            {column: [None] * n for column in ("outcome", "correct", "cited", "groundedness")},
-        )
-    per_question = found.measures.per_question.set_index("query_id").reindex(
-        runs.gold.queries["query_id"]
-    )
-    judged = per_question["n_gold"].to_numpy() > 0
-    columns = {
-        "outcome": [
-            OUTCOMES.index(outcome) if outcome in OUTCOMES else None
-            for outcome in per_question["outcome"].tolist()
-        ],
-        "correct": nullable(per_question["n_correct"].where(judged).to_numpy(dtype=float)),
-        "cited": nullable(per_question["n_cited"].to_numpy(dtype=float)),
-        "groundedness": nullable(per_question["groundedness"].to_numpy(dtype=float)),
-    }
-    strategy = runs.names.index(found.answers.about.strategy)
-    verdicts = {
-        str(query_id): part
-        for query_id, part in found.citations.citations.groupby("query_id", sort=False)
-    }
-    has_gold = dict(zip(per_question.index.tolist(), judged.tolist(), strict=True))
-    grounded = dict(zip(per_question.index.tolist(), columns["groundedness"], strict=True))
-    entries = {
-        answer.query_id: {
-            "outcome": OUTCOMES.index(answer.outcome),
-            **_said(
-                answer, verdicts.get(answer.query_id), judged=has_gold.get(answer.query_id, False)
-            ),
-            "strategy": strategy,
-            "groundedness": grounded.get(answer.query_id),
-        }
-        for answer in found.answers.read()
-    }
-    return Answered([entries.get(query_id) for query_id in runs.gold.queries["query_id"]], columns)
-
-
-def _said(answer: Answer, verdicts: pd.DataFrame | None, *, judged: bool) -> dict[str, Any]:
-    outgoing = Outgoing(answer)
-    codes: Sequence[str] = [] if verdicts is None else verdicts["code"].tolist()
-    correct: Sequence[bool] = [] if verdicts is None else verdicts["correct"].tolist()
-    cited = []
-    for span, quote, code, right in zip(
-        answer.citations, outgoing.quotes, codes, correct, strict=True
-    ):
-        source, link = address(quote.source_url or "")
-        section = (
-            answer.evidence[span.evidence].chunk.section_id
-            if 0 <= span.evidence < len(answer.evidence)
-            else ""
-        )
-        cited.append(
-            {
-                "doc": name(quote.doc_id),
-                "section": name(section),
-                "quote": line(quote.text),
-                "code": code,
-                "correct": int(right) if judged else None,
-                "link": link,
-                "source": source,
-            }
-        )
-    return {"text": line(outgoing.text, MAX_ANSWER), "citations": cited}
-
-
-# ---- Rankings: the first ten of every retrieval, the numbers of their units, and relevance.
-
+MEASURE: Final = f"R@{ALWAYS_K}"
 DEPTH: Final = 10
 """Number of ranks in the parts."""
 NEVER_FIRST: Final = 10
@@ -433,417 +238,516 @@ NEVER_FIRST: Final = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Top:
-    """First ten results of one strategy.
+class Rows:
+    """Rows that the parts show.
 
     Parameters
     ----------
-    seeds
-        Seeds of the run, ascending.
+    wordings
+        Wordings of all questions, by variant, in the order of the parts: query_id, paraphrase_id,
+        text, question, and w, the place among the wordings of the question. The original has 0.
+    retrievals
+        Retrievals in the order of the parts: strategy, s (its place), variant, seed, question, w,
+        is_first (whether the original wording was asked under the lowest seed), failed, value
+        (recall at 10), hit (success at 10), first (rank of the first relevant item), miss_rate,
+        ci_low, ci_high, status (place in STATUSES) and calibrator.
+    ranks
+        First ten results of every retrieval, best first: retrieval (its row), question, k_final,
+        number of the unit, score by which the strategy ranks, and hit (whether it is relevant).
     units
-        int [n_seeds, n_variants, 10]: units of all strategies (see `Units`); -1 pads the list.
-    scores
-        float of the same shape: the score by which the strategy ranks.
-    hits
-        bool of the same shape: whether the unit is relevant at the headline level.
+        Units of `ranks` by number: doc_id, section_id, start, end, title, text, shown, trust,
+        verdict, reasons, and priority. The chunks of the corpus come first. `shown` is the text
+        that the source returned when it differs from `text`. `priority` is the best rank from 0
+        under an original wording and the lowest seed; other ranks count 10 more.
     """
 
-    seeds: tuple[int, ...]
-    units: IntArray
-    scores: FloatArray
-    hits: BoolArray
+    wordings: pd.DataFrame
+    retrievals: pd.DataFrame
+    ranks: pd.DataFrame
+    units: pd.DataFrame
 
 
-@dataclasses.dataclass(frozen=True)
-class Units:
-    """Units in the lists: the chunks by row, then the own units of each external strategy.
-
-    Parameters
-    ----------
-    own
-        Strategy -> its UNITS frame and the number of its first unit.
-    number
-        int [n]: number in the explorer; -1 for a unit in no list.
-    unit
-        int [n_numbers]: unit of each number.
-    priority
-        int [n_numbers]: best rank from 0 under an original wording and the first seed.
-        Ranks under other wordings and seeds count 10 more.
-    """
-
-    own: dict[str, tuple[pd.DataFrame, int]]
-    number: IntArray
-    unit: IntArray
-    priority: npt.NDArray[np.uint8]
+def _order_wordings(gold: GoldArrays) -> pd.DataFrame:
+    wordings = gold.variants[["query_id", "paraphrase_id", "text"]].assign(question=gold.query_of)
+    wordings = wordings.iloc[np.lexsort((wording_of(gold)[0], gold.query_of))]
+    return wordings.assign(w=wordings.groupby("question").cumcount())
 
 
-def order_of_variants(gold: GoldArrays) -> IntArray:
-    """Order the variants by question. Within a question, the original wording comes first."""
-    return np.asarray(np.lexsort((wording_of(gold)[0], gold.query_of)), dtype=np.int64)
+def _list_retrievals(
+    runs: ScoredRuns, wordings: pd.DataFrame, claims: pd.DataFrame
+) -> pd.DataFrame:
+    """List the retrievals of all strategies with their scores and claims (CLAIMS)."""
+    level, parts = runs.config.level, []
+    for place, strategy in enumerate(runs.names):
+        scores = runs.scores(strategy)
+        with np.errstate(divide="ignore"):
+            rank = np.rint(1.0 / scores.column(level, "RR"))
+        part = pd.DataFrame(
+            {
+                "strategy": strategy,
+                "s": place,
+                "variant": scores.variant,
+                "seed": scores.seed,
+                "failed": scores.failed,
+                "value": scores.column(level, MEASURE),
+                "hit": scores.column(level, f"Success@{ALWAYS_K}"),
+                "first": np.where(np.isfinite(rank), rank, np.nan),
+                "is_lowest": scores.seed == scores.seed.min(),
+            }
+        )
+        parts.append(part[runs.ran(strategy)[scores.variant]])
+    rows = pd.concat(parts).join(wordings.drop(columns="text"), on="variant")
+    keys = ["strategy", "query_id", "paraphrase_id", "seed"]
+    figures = ["miss_rate", "ci_low", "ci_high", "status", "calibrator"]
+    rows = rows.merge(claims[keys + figures], on=keys, how="left")
+    status = rows["status"].fillna("absent")
+    rows = rows.assign(
+        status=pd.Index(STATUSES).get_indexer(pd.Index(status)),
+        calibrator=rows["calibrator"].fillna(""),
+        is_first=rows["is_lowest"] & (rows["w"] == 0),
+    )
+    return rows.sort_values(["question", "s", "seed", "w"], ignore_index=True)
 
 
-def relevant(rows: IntArray, gold: GoldArrays, level: Level) -> BoolArray:
-    """Mark the units that `scoring` judges relevant to their questions, bool [n_variants, n].
+def _relevant(question: IntArray, row: IntArray, gold: GoldArrays, level: Level) -> BoolArray:
+    """Mark the units (rows of the rankings) that the scores count as relevant to their questions.
 
     A unit is relevant when its document or section is judged relevant. At the span level it is
     relevant when it carries a gold span.
     """
-    choices: dict[Level, tuple[Qrels, IntArray | None]] = {
-        "document": (gold.qrels_document, gold.document_of_chunk),
-        "section": (gold.qrels_section, gold.section_of_chunk),
-        "span": (gold.qrels_chunk, None),
+    choices: dict[Level, tuple[Qrels, IntArray]] = {
+        "document": (gold.qrels_document, gold.document_of_chunk[row]),
+        "section": (gold.qrels_section, gold.section_of_chunk[row]),
+        "span": (gold.qrels_chunk, row),
     }
-    qrels, code_of = choices[level]
-    found = np.zeros(rows.shape, dtype=bool)
-    there = rows >= 0
-    if not there.any() or not len(qrels.items):
-        return found
-    items = rows if code_of is None else np.where(there, code_of[np.where(there, rows, 0)], -1)
-    width = int(max(items.max(), qrels.items.max())) + 1
+    qrels, item = choices[level]
     owner = np.repeat(np.arange(len(qrels.indptr) - 1), np.diff(qrels.indptr))
-    good = (owner * width + qrels.items)[qrels.gains > 0]
-    found[there] = np.isin((gold.query_of[:, None] * width + items)[there], good)
-    return found
+    judged = pd.MultiIndex.from_arrays([owner, qrels.items])[qrels.gains > 0]
+    return pd.MultiIndex.from_arrays([question, item]).isin(judged)
 
 
-def _own_units(runs: Runs, n_chunks: int) -> dict[str, tuple[pd.DataFrame, int]]:
-    found, start = {}, n_chunks
-    for name in runs.names:
-        if runs.spec(name).own_units:
-            found[name] = (runs.units(name), start)
-            start += len(found[name][0])
-    return found
-
-
-def _joint(rows: IntArray, own: tuple[pd.DataFrame, int] | None) -> IntArray:
-    """Convert rows of a strategy's units to units of all strategies.
+def _list_ranks(runs: ScoredRuns, retrievals: pd.DataFrame) -> pd.DataFrame:
+    """List the first ten results of every retrieval, with `unit`: the chunks, then own units.
 
     A unit that equals a chunk of the corpus word for word becomes that chunk.
     """
-    if own is None or not len(own[0]):
-        return rows
-    units, start = own
-    chunk = units["chunk"].to_numpy()
-    ours = (chunk >= 0) & (units["returned"] == "").to_numpy(dtype=bool)
-    joint = np.where(ours, chunk, start + np.arange(len(units)))
-    return np.where(rows >= 0, joint[np.where(rows >= 0, rows, 0)], -1)
+    start, level, parts = len(runs.chunks), runs.config.level, []
+    for strategy, run in runs.runs.items():
+        top = run.run[run.run["k_final"] <= DEPTH]
+        unit = row = top["chunk"].to_numpy(dtype=np.int64)
+        if run.units is not None:
+            chunk = run.units["chunk"].to_numpy()
+            is_chunk = (chunk >= 0) & (run.units["returned"] == "").to_numpy(dtype=bool)
+            unit = np.where(is_chunk, chunk, start + np.arange(len(chunk)))[row]
+            start += len(chunk)
+        question = runs.gold.query_of[top["variant"]]
+        is_judged = level not in runs.unmeasured(strategy)
+        hit = _relevant(question, row, runs.gold_of(strategy), level) & is_judged
+        score = top["rerank_score"].fillna(top["score_raw"])
+        parts.append(top.assign(strategy=strategy, unit=unit, hit=hit, score=score))
+    keys = ["strategy", "seed", "variant"]
+    owners = retrievals[[*keys, "question", "w", "is_first"]].reset_index(names="retrieval")
+    ranks = pd.concat(parts).merge(owners, on=keys)
+    return ranks.sort_values(["retrieval", "k_final"], ignore_index=True)
 
 
-def top_of(runs: Runs, name: str, own: tuple[pd.DataFrame, int] | None) -> Top:
-    """Read the first ten results from the stored run of a strategy."""
-    run, n_variants = runs.runs[name].artifact, len(runs.gold.variants)
-    seeds = tuple(sorted(int(seed) for seed in runs.about(name).seeds))
-    columns = ["variant", "seed", "chunk", "k_final", "score_raw", "rerank_score"]
-    frame = pd.read_parquet(
-        run.path("run.parquet"), columns=columns, filters=[("k_final", "<=", DEPTH)]
-    )
-    place = (
-        np.searchsorted(seeds, frame["seed"].to_numpy()),
-        frame["variant"].to_numpy(),
-        frame["k_final"].to_numpy() - 1,
-    )
-    rows = np.full((len(seeds), n_variants, DEPTH), -1, dtype=np.int64)
-    scores = np.full(rows.shape, np.nan)
-    rows[place] = frame["chunk"].to_numpy()
-    reranked = frame["rerank_score"].to_numpy()
-    scores[place] = np.where(np.isnan(reranked), frame["score_raw"].to_numpy(), reranked)
-    level, gold = runs.evaluation.config.level, runs.gold_of(name)
-    judged = level not in runs.unmeasured(name)
-    hits = np.stack([relevant(part, gold, level) & judged for part in rows])
-    return Top(seeds, _joint(rows, own), scores, hits)
+def _describe_units(
+    runs: ScoredRuns, corpus: CorpusSnapshot, cut: CorpusChunks, trust: EvidenceTrust
+) -> pd.DataFrame:
+    """Describe every unit that the lists may name: the chunks, then own units of each strategy."""
+    columns = ["doc_id", "section_id", "start", "end", "title", "text"]
+    facts = ["trust", "verdict", "reasons"]
+    chunks = runs.admitted_chunks.artifact.frame("chunks", columns).assign(shown="")
+    parts = [pd.concat([chunks, runs.admitted_chunks.trust_of(trust)[facts]], axis=1)]
+    titles = corpus.documents.set_index("doc_id")["title"]
+    for run in runs.runs.values():
+        if run.units is not None:
+            judged = unit_verdicts(runs.config, cut, trust, runs.gold_variants.texts, run.units)
+            own = run.units.assign(
+                title=titles.reindex(run.units["doc_id"]).fillna("").to_numpy(),
+                shown=run.units["returned"],
+                trust=judged.trust,
+                verdict=judged.verdict,
+                reasons=pd.Series(judged.reasons, index=run.units.index, dtype=object),
+            )
+            parts.append(own[[*columns, "shown", *facts]])
+    return pd.concat(parts, ignore_index=True)
 
 
-def numbered(
-    tops: Sequence[Top], own: dict[str, tuple[pd.DataFrame, int]], gold: GoldArrays, n_chunks: int
-) -> Units:
-    """Number the units of all lists.
-
-    Chunks come first, then the own units of external strategies. Both are in the order of their
-    first appearance.
-    """
-    n = n_chunks + sum(len(units) for units, _ in own.values())
-    order = order_of_variants(gold)
-    lists = np.concatenate([top.units for top in tops])[:, order].transpose(1, 0, 2)
-    flat = lists.ravel()
-    unit, first = np.unique(flat[flat >= 0], return_index=True)
-    unit = unit[np.lexsort((first, unit >= n_chunks))]
-    number = np.full(n, -1, dtype=np.int64)
-    number[unit] = np.arange(len(unit))
-    best = np.full(n, 2 * NEVER_FIRST, dtype=np.uint8)
-    original = wording_of(gold)[0] == 0
-    for top in tops:
-        rank = np.full(top.units.shape, 0, dtype=np.uint8) + np.arange(DEPTH, dtype=np.uint8)
-        rank += np.uint8(NEVER_FIRST)
-        rank[0, original] -= np.uint8(NEVER_FIRST)
-        there = top.units >= 0
-        np.minimum.at(best, top.units[there], rank[there])
-    return Units(own, number, unit, best[unit])
-
-
-def rankings(runs: Runs) -> tuple[list[Top], Units]:
-    """Read and number the first ten of every strategy, in the order of the configuration."""
-    n_chunks = len(runs.chunks)
-    own = _own_units(runs, n_chunks)
-    tops = [top_of(runs, name, own.get(name)) for name in runs.names]
-    return tops, numbered(tops, own, runs.gold, n_chunks)
-
-
-# ---- Claimed miss rates as arrays by strategy, seed and wording.
-
-
-@dataclasses.dataclass(frozen=True)
-class Stated:
-    """Claims of one strategy.
-
-    Parameters
-    ----------
-    figures
-        float [n_seeds, n_variants, 3]: miss rate, low, high; NaN for unknown values.
-    status
-        int [n_seeds, n_variants]: place in STATUSES; `absent` without a claim.
-    calibrator
-        Text of the same shape; empty without a claim.
-    """
-
-    figures: FloatArray
-    status: npt.NDArray[np.int64]
-    calibrator: npt.NDArray[np.object_]
-
-
-def stated(runs: Runs, tops: list[Top]) -> list[Stated]:
-    """Read the claims of every strategy."""
-    columns = [
-        "strategy",
-        "query_id",
-        "paraphrase_id",
-        "seed",
-        "miss_rate",
-        "ci_low",
-        "ci_high",
-        "status",
-        "calibrator",
-    ]
-    claims = runs.evaluation.runner.get(MissRateClaims).artifact.frame("claims", columns)
-    wordings = pd.MultiIndex.from_frame(runs.gold.variants[["query_id", "paraphrase_id"]])
-    found = []
-    for name, top in zip(runs.names, tops, strict=True):
-        part = claims[claims["strategy"] == name]
-        variant = wordings.get_indexer(
-            pd.MultiIndex.from_frame(part[["query_id", "paraphrase_id"]])
-        )
-        place = (np.searchsorted(top.seeds, part["seed"].to_numpy()), variant)
-        shape = top.units.shape[:2]
-        figures = np.full((*shape, 3), np.nan)
-        figures[place] = part[["miss_rate", "ci_low", "ci_high"]].to_numpy(dtype=np.float64)
-        status = np.full(shape, STATUSES.index("absent"), dtype=np.int64)
-        status[place] = pd.Index(STATUSES).get_indexer(pd.Index(part["status"]))
-        calibrator = np.full(shape, "", dtype=object)
-        calibrator[place] = part["calibrator"].to_numpy(dtype=object)
-        found.append(Stated(figures, status, calibrator))
-    return found
+def _join_rows(runs: ScoredRuns, claims: pd.DataFrame, units: pd.DataFrame) -> Rows:
+    wordings = _order_wordings(runs.gold)
+    retrievals = _list_retrievals(runs, wordings, claims)
+    ranks = _list_ranks(runs, retrievals)
+    by_place = ranks.sort_values(["question", "w", "retrieval", "k_final"])
+    listed = by_place["unit"].unique()
+    listed = listed[np.argsort(listed >= len(runs.chunks), kind="stable")]
+    number = pd.Series(np.arange(len(listed)), index=listed)
+    ranks = ranks.assign(number=number[ranks["unit"]].to_numpy())
+    rank = ranks["k_final"] - 1 + np.where(ranks["is_first"], 0, NEVER_FIRST)
+    priority = rank.groupby(ranks["number"]).min().to_numpy(dtype=np.uint8)
+    units = units.iloc[listed].reset_index(drop=True).assign(priority=priority)
+    return Rows(wordings, retrievals, ranks, units)
 
 
 # ---- Gold of each question: quoted spans, then judged sections and documents without a span.
 
-Gold = dict[str, list[dict[str, Any]]]
 MAX_GOLD = 50
 """Largest number of gold entries of one question."""
 _READ = 1000
 """Number of characters of a quote that are masked. Fewer characters are shown."""
 
 
-def sections_of(spans: pd.DataFrame, sections: pd.DataFrame) -> list[str]:
+class GoldEntry(TypedDict):
+    """A piece of gold evidence of a question; `quote` is empty without a quoted span."""
+
+    doc: str
+    section: str
+    quote: str
+    link: str
+    source: str
+
+
+class Mark(TypedDict):
+    """A window of a unit's text, and the places of the gold spans in the window."""
+
+    text: str
+    at: list[list[int]]
+
+
+def find_sections(spans: pd.DataFrame, sections: pd.DataFrame) -> list[str]:
     """Find the smallest section that holds the first character of each span; empty without one."""
-    rows = (
-        spans[["doc_id", "start"]]
-        .reset_index(names="span")
-        .merge(
-            sections[["section_id", "doc_id", "start", "end"]],
-            on="doc_id",
-            suffixes=("", "_of_section"),
-        )
-    )
+    rows = spans[["doc_id", "start"]].reset_index(names="span")
+    rows = rows.merge(sections, on="doc_id", suffixes=("", "_of_section"))
     rows = rows[(rows["start_of_section"] <= rows["start"]) & (rows["start"] < rows["end"])]
-    rows = (
-        rows.assign(size=rows["end"] - rows["start_of_section"])
-        .sort_values(["span", "size", "section_id"], kind="stable")
-        .drop_duplicates("span")
-    )
-    found = pd.Series("", index=spans.index, dtype=object)
-    found.loc[rows["span"]] = rows["section_id"].to_numpy(dtype=object)
-    return [str(section) for section in found]
+    rows = rows.assign(size=rows["end"] - rows["start_of_section"])
+    rows = rows.sort_values(["size", "section_id"], kind="stable").drop_duplicates("span")
+    return list(rows.set_index("span")["section_id"].reindex(spans.index, fill_value=""))
 
 
-def _entry(doc_id: str, section: str, quote: str, url: str) -> dict[str, Any]:
-    source, link = address(url)
+def _drop_known(rows: pd.DataFrame, known: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    index, other = (pd.MultiIndex.from_frame(frame[keys]) for frame in (rows, known))
+    return rows[~index.isin(other)]
+
+
+def collect_gold(corpus: CorpusSnapshot, gold: GoldVariants) -> dict[str, list[GoldEntry]]:
+    """Collect the gold evidence of each query, by query id."""
+    sections = corpus.sections
+    spans = gold.spans.assign(section_id=find_sections(gold.spans, sections))
+    judged = gold.qrels_section[gold.qrels_section["gain"] > 0]
+    judged = judged.rename(columns={"item_id": "section_id"})
+    judged = judged.merge(sections[["section_id", "doc_id"]], on="section_id", how="left")
+    judged = judged.fillna({"doc_id": ""})
+    # A document without headings is judged as a document.
+    judged = judged[judged["section_id"] != judged["doc_id"]]
+    rows = pd.concat([spans, _drop_known(judged, spans, ["query_id", "section_id"])])
+    whole = gold.qrels_document[gold.qrels_document["gain"] > 0]
+    whole = whole.rename(columns={"item_id": "doc_id"}).assign(section_id="")
+    rows = pd.concat([rows, _drop_known(whole, rows, ["query_id", "doc_id"])])
+    documents, entries = corpus.documents.set_index("doc_id"), dict[str, list[GoldEntry]]()
+    for row in rows.groupby("query_id").head(MAX_GOLD).to_dict("records"):
+        doc_id, quote = row["doc_id"], ""
+        if pd.notna(row["start"]):
+            start, end = int(row["start"]), int(row["end"])
+            quote = line(_cut(documents["text"].get(doc_id, ""), start, min(end, start + _READ)))
+        source, link = address(documents["source_url"].get(doc_id, ""))
+        entry = GoldEntry(
+            doc=name(doc_id), section=name(row["section_id"]), quote=quote, link=link, source=source
+        )
+        entries.setdefault(row["query_id"], []).append(entry)
+    return entries
+
+
+def mark_gold(rows: Rows, gold: GoldVariants) -> dict[str, dict[str, Mark]]:
+    """Mark the gold spans in the units that were retrieved for their question.
+
+    The result is by query id and number of the unit.
+    """
+    ids = gold.queries["query_id"]
+    pairs = rows.ranks[["question", "number"]].drop_duplicates()
+    pairs = pairs.assign(query_id=ids.to_numpy()[pairs["question"]])
+    places = rows.units[["doc_id", "start", "end"]].rename(columns={"start": "low", "end": "high"})
+    held = pairs.merge(gold.spans[["query_id", "doc_id", "start", "end"]], on="query_id")
+    held = held.merge(places.reset_index(names="number"), on=["number", "doc_id"])
+    # The place of a unit is -1 when it is unknown.
+    start, end = held[["start", "low"]].max(axis=1), held[["end", "high"]].min(axis=1)
+    held = held.assign(start=start - held["low"], end=end - held["low"])
+    held = held[(held["low"] >= 0) & (start < end)]
+    edges: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    columns = (held[column].tolist() for column in ("query_id", "number", "start", "end"))
+    for query_id, number, *span in zip(*columns, strict=True):
+        edges.setdefault((query_id, number), []).append((span[0], span[1]))
+    texts, marks = rows.units["text"].tolist(), dict[str, dict[str, Mark]]()
+    for (query_id, number), spans in edges.items():
+        text, at = marked(texts[number], spans)
+        if at:
+            marks.setdefault(query_id, {})[str(number)] = {"text": text, "at": at}
+    return marks
+
+
+# ---- Answers: outcome, text and each citation with its verdict. `Outgoing` limits source text.
+
+
+class Citation(GoldEntry):
+    """A citation of an answer; `correct` is null for a question without gold spans."""
+
+    code: str
+    correct: int | None
+
+
+Columns = dict[str, list[Any]]
+"""Columns of a JSON table: numbers, texts and nulls."""
+
+
+ANSWER_COLUMNS: Final = ("outcome", "correct", "cited", "groundedness")
+
+
+class AnswerEntry(TypedDict):
+    """An answer: places of outcome and strategy, text, citations, groundedness."""
+
+    outcome: int
+    text: str
+    citations: list[Citation]
+    strategy: int
+    groundedness: float | None
+
+
+def _cite(answer: Answer, outgoing: Outgoing, verdicts: pd.DataFrame) -> Iterator[Citation]:
+    for span, quote, code, correct in zip(
+        answer.citations, outgoing.quotes, verdicts["code"], verdicts["correct"], strict=True
+    ):
+        source, link = address(quote.source_url or "")
+        is_evidence = 0 <= span.evidence < len(answer.evidence)
+        section = answer.evidence[span.evidence].chunk.section_id if is_evidence else ""
+        yield {
+            "doc": name(quote.doc_id),
+            "section": name(section),
+            "quote": line(quote.text),
+            "code": code,
+            "correct": None if pd.isna(correct) else int(correct),
+            "link": link,
+            "source": source,
+        }
+
+
+def _list_answers(runs: ScoredRuns, answered: Answered) -> tuple[dict[str, AnswerEntry], Columns]:
+    """List the answers by query id, and make their columns of the table of questions."""
+    figures = answered.measures.per_question.set_index("query_id")
+    figures = figures.reindex(runs.gold.queries["query_id"])
+    has_gold = figures["n_gold"] > 0
+    columns: Columns = {
+        "outcome": _codes(figures["outcome"], OUTCOMES),
+        "correct": nullable(figures["n_correct"].where(has_gold)),
+        "cited": nullable(figures["n_cited"]),
+        "groundedness": nullable(figures["groundedness"]),
+    }
+    groundedness = dict(zip(figures.index, nullable(figures["groundedness"]), strict=True))
+    verdicts = answered.citations.citations
+    is_known = has_gold.reindex(verdicts["query_id"]).to_numpy()
+    verdicts = verdicts.assign(correct=verdicts["correct"].astype(float).where(is_known))
+    by_query, entries = dict(iter(verdicts.groupby("query_id"))), dict[str, AnswerEntry]()
+    for answer in answered.answers.read():
+        outgoing = Outgoing(answer)
+        own = by_query.get(answer.query_id, verdicts.iloc[:0])
+        entries[answer.query_id] = {
+            "outcome": OUTCOMES.index(answer.outcome),
+            "text": line(outgoing.text, MAX_ANSWER),
+            "citations": list(_cite(answer, outgoing, own)),
+            "strategy": runs.names.index(answered.answers.about.strategy),
+            "groundedness": groundedness.get(answer.query_id),
+        }
+    return entries, columns
+
+
+# ---- Parts of questions: wordings, gold, first ten of every retrieval, marks and answer.
+
+
+class Retrieval(TypedDict):
+    """A retrieval of a question.
+
+    `s` and `w` are the places of strategy and wording. `c` holds the numbers of the units, best
+    first, `x` their scores, and `h` the places of relevant units in `c`. `first` is the rank of the
+    first relevant item, and `value` the recall at 10. `miss` holds the miss rate, its interval, the
+    place of its status, and the calibrator.
+    """
+
+    s: int
+    w: int
+    seed: int
+    c: list[int]
+    x: list[float | None]
+    h: list[int]
+    first: int | None
+    value: float | None
+    miss: list[float | str | None]
+    failed: int
+
+
+class Wording(TypedDict):
+    """A wording of a question."""
+
+    id: str
+    text: str
+
+
+class Question(TypedDict):
+    """A question with all its retrievals."""
+
+    id: str
+    wordings: list[Wording]
+    gold: list[GoldEntry]
+    runs: list[Retrieval]
+    marks: dict[str, Mark]
+    answer: AnswerEntry | None
+
+
+def _write_retrievals(rows: Rows) -> Iterator[Retrieval]:
+    """Write the retrievals in their order."""
+    ranks, retrievals = rows.ranks, rows.retrievals
+    numbers, hits = ranks["number"].tolist(), ranks["hit"].tolist()
+    scores = nullable(ranks["score"], FEW_DIGITS)
+    bounds = np.searchsorted(ranks["retrieval"], np.arange(len(retrievals) + 1)).tolist()
+    rates = nullable(retrievals[["miss_rate", "ci_low", "ci_high"]], FEW_DIGITS)
+    first, value = nullable(retrievals["first"]), nullable(retrievals["value"])
+    for at, row in enumerate(retrievals.to_dict("records")):
+        low, high = bounds[at : at + 2]
+        yield {
+            "s": row["s"],
+            "w": row["w"],
+            "seed": row["seed"],
+            "c": numbers[low:high],
+            "x": scores[low:high],
+            "h": [place for place, hit in enumerate(hits[low:high]) if hit],
+            "first": first[at],
+            "value": value[at],
+            "miss": [*rates[at], row["status"], row["calibrator"]],
+            "failed": int(row["failed"]),
+        }
+
+
+def _write_questions(
+    rows: Rows,
+    gold: GoldVariants,
+    evidence: Mapping[str, list[GoldEntry]],
+    answers: Mapping[str, AnswerEntry],
+) -> Iterator[Question]:
+    """Write the questions in the order of the gold set."""
+    retrievals, marks = _write_retrievals(rows), mark_gold(rows, gold)
+    ids = gold.queries["query_id"].tolist()
+    n_retrievals = np.bincount(rows.retrievals["question"], minlength=len(ids)).tolist()
+    wordings: dict[str, list[Wording]] = {query_id: [] for query_id in ids}
+    for query_id, wording, text in zip(
+        *(rows.wordings[column] for column in ("query_id", "paraphrase_id", "text")), strict=True
+    ):
+        wordings[query_id].append({"id": visible(wording), "text": line(text, MAX_WORDING)})
+    for query_id, n in zip(ids, n_retrievals, strict=True):
+        yield {
+            "id": visible(query_id),
+            "wordings": wordings[query_id],
+            "gold": evidence.get(query_id, []),
+            "runs": list(itertools.islice(retrievals, n)),
+            "marks": marks.get(query_id, {}),
+            "answer": answers.get(query_id),
+        }
+
+
+# ---- Summary with the table of questions, and parts of units.
+
+VERDICTS: Final = ("clean", "warning", "blocked")
+
+
+def values_of(runs: ScoredRuns) -> FloatArray:
+    """Average recall at 10 over wordings and seeds: float [n_strategies, n_questions]."""
+    level, gold = runs.config.level, runs.gold
+    tables = [runs.scores(name).per_query(level, len(gold.queries), gold) for name in runs.names]
+    at = runs.scores(runs.names[0]).labels[level].index(MEASURE)
+    return np.stack([table[:, at] for table in tables])
+
+
+def _list_tags(queries: pd.DataFrame) -> tuple[list[str], list[list[int]]]:
+    """List the tags in the order of their first appearance, and the tags of each question."""
+    rows = [[name(str(tag)) for tag in tags] for tags in queries["tags"]]
+    index = {tag: at for at, tag in enumerate(dict.fromkeys(itertools.chain(*rows)))}
+    return list(index), [list(dict.fromkeys(index[tag] for tag in tags)) for tags in rows]
+
+
+def _summarize(
+    runs: ScoredRuns, rows: Rows, stability: StabilityMeasures, answers: Columns
+) -> dict[str, object]:
+    """Write the summary without the comparison with the previous run."""
+    config, queries, names = runs.config, runs.gold.queries, runs.names
+    tags, tags_of = _list_tags(queries)
+    known = runs.gold_variants.answerable_known
+    shape = len(names), len(queries)
+    cells = pd.MultiIndex.from_product([range(size) for size in shape])
+
+    def table(values: pd.Series, missing: float = np.nan) -> list[Any]:
+        return nullable(values.reindex(cells, fill_value=missing).to_numpy().reshape(shape))
+
+    by_question = rows.retrievals.groupby(["s", "question"])
+    first = rows.retrievals[rows.retrievals["is_first"]].set_index(["s", "question"])
+    states = stability.per_query.pivot_table("lambda_state", "strategy", "query_id", "first")
+    states = states.reindex(index=names, columns=queries["query_id"])
+    questions = {
+        "id": [visible(query_id) for query_id in queries["query_id"]],
+        "text": [line(text, MAX_QUESTION) for text in queries["text"]],
+        "tags": tags_of,
+        "answerable": nullable(np.where(known, queries["answerable"], np.nan)),
+        "group": runs.gold.groups.tolist(),
+        "wordings": np.bincount(runs.gold.query_of, minlength=len(queries)).tolist(),
+        "value": nullable(values_of(runs)),
+        "first": table(first["first"]),
+        "hits": table(by_question["hit"].sum(min_count=1)),
+        "runs": table(by_question.size(), 0),
+        "miss": table(first["miss_rate"]),
+        "status": table(first["status"], STATUSES.index("absent")),
+        "state": [_codes(row, STATES) for row in states.to_numpy()],
+    }
     return {
-        "doc": name(doc_id),
-        "section": name(section),
-        "quote": quote,
-        "link": link,
-        "source": source,
+        "schema_version": SCHEMA_VERSION,
+        "gold_set": config.name,
+        "primary": names.index(config.primary_strategy),
+        "strategies": names,
+        "measure": MEASURE,
+        "level": config.level,
+        "target": config.uncertainty.target,
+        "k": config.uncertainty.k,
+        "depth": DEPTH,
+        "statuses": STATUSES,
+        "states": STATES,
+        "outcomes": OUTCOMES,
+        "tags": tags,
+        "questions": questions | answers,
+        "shards": {"questions": QUESTIONS, "chunks": CHUNKS},
+        "n_questions": len(queries),
+        "n_chunks": len(rows.units),
+        "texts": {"kept": len(rows.units), "of": len(rows.units)},
     }
 
 
-def gold_entries(
-    spans: pd.DataFrame,
-    documents: pd.DataFrame,
-    sections: pd.DataFrame,
-    judged_sections: pd.DataFrame,
-    judged_documents: pd.DataFrame,
-) -> Gold:
-    """Collect the gold evidence of each query, by query id.
-
-    Parameters
-    ----------
-    spans, documents, sections
-        SPANS, DOCUMENTS and SECTIONS frames.
-    judged_sections, judged_documents
-        QRELS frames.
-    """
-    texts, urls = (
-        dict(zip(documents["doc_id"].tolist(), documents[column].tolist(), strict=True))
-        for column in ("text", "source_url")
-    )
-    found: Gold = {}
-    covered: set[tuple[str, str]] = set()
-
-    def add(query_id: str, entry: dict[str, Any]) -> None:
-        its = found.setdefault(query_id, [])
-        if len(its) < MAX_GOLD:
-            its.append(entry)
-
-    for query_id, doc_id, start, end, section in zip(
-        *(spans[column].tolist() for column in ("query_id", "doc_id", "start", "end")),
-        sections_of(spans, sections),
-        strict=True,
-    ):
-        covered |= {(query_id, doc_id), (query_id, section)}
-        add(
-            query_id,
-            _entry(
-                doc_id,
-                section,
-                part(texts.get(doc_id, ""), start, min(end, start + _READ)),
-                urls.get(doc_id, ""),
-            ),
+def _write_units(
+    runs: ScoredRuns, units: pd.DataFrame, documents: pd.DataFrame
+) -> dict[str, bytes]:
+    """Write the parts of units."""
+    urls = documents.set_index("doc_id")["source_url"].reindex(units["doc_id"]).fillna("")
+    addresses = [address(url) for url in urls]
+    is_trusted = runs.config.trust.configured
+    columns: Columns = {
+        "doc": [name(doc_id) for doc_id in units["doc_id"]],
+        "section": [name(section) for section in units["section_id"]],
+        "title": [name(title) for title in units["title"]],
+        "text": [line(text) for text in units["text"].where(units["shown"] == "", units["shown"])],
+        "source": [source for source, _ in addresses],
+        "link": [link for _, link in addresses],
+        "trust": nullable(units["trust"]) if is_trusted else [None] * len(units),
+        "verdict": _codes(units["verdict"], VERDICTS),
+        "reasons": [[name(code) for code in codes] for codes in units["reasons"]],
+    }
+    return {
+        f"chunks-{start // CHUNKS:04d}.json.gz": packed(
+            {column: values[start : start + CHUNKS] for column, values in columns.items()}
         )
-    owner = dict(zip(sections["section_id"].tolist(), sections["doc_id"].tolist(), strict=True))
-    for query_id, section in _relevant(judged_sections):
-        doc_id = owner.get(section, "")
-        # A document without headings is judged as a document.
-        if (query_id, section) not in covered and section != doc_id:
-            covered.add((query_id, doc_id))
-            add(query_id, _entry(doc_id, section, "", urls.get(doc_id, "")))
-    for query_id, doc_id in _relevant(judged_documents):
-        if (query_id, doc_id) not in covered:
-            add(query_id, _entry(doc_id, "", "", urls.get(doc_id, "")))
-    return found
-
-
-def _relevant(qrels: pd.DataFrame) -> list[tuple[str, str]]:
-    kept = qrels[np.asarray(qrels["gain"] > 0)]
-    return list(zip(kept["query_id"].tolist(), kept["item_id"].tolist(), strict=True))
-
-
-# ---- Gold spans in the retrieved units of a question: a window of text with marked characters.
-
-Places = pd.DataFrame
-"""doc_id, start, end and text of the units in the lists; start is -1 for an unknown place."""
-Marks = dict[int, dict[str, dict[str, Any]]]
-"""Question -> number of the unit -> `text` and `at`."""
-
-
-def _retrieved(
-    tops: Sequence[Top], gold: GoldArrays, asked: IntArray, n_units: int
-) -> tuple[IntArray, IntArray]:
-    """Return the distinct pairs of question and unit in the lists of the questions `asked`."""
-    wanted = np.isin(gold.query_of, asked)
-    codes = []
-    for top in tops:
-        units = top.units[:, wanted]
-        pairs = gold.query_of[wanted][None, :, None] * n_units + units
-        codes.append(np.unique(pairs[units >= 0]))
-    found = np.unique(np.concatenate(codes))
-    return found // n_units, found % n_units
-
-
-def _overlaps(
-    question: IntArray, unit: IntArray, places: Places, spans: pd.DataFrame, owner: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Find the pairs (place in `question`, row of `spans`) that share characters.
-
-    The pairs are in the order of `question`.
-    """
-    order = np.argsort(owner, kind="stable")
-    first, last = (np.searchsorted(owner[order], question, side=side) for side in ("left", "right"))
-    counts = last - first
-    pair = np.repeat(np.arange(len(question)), counts)
-    within = np.arange(len(pair)) - np.repeat(np.cumsum(counts) - counts, counts)
-    span = order[np.repeat(first, counts) + within]
-    documents = pd.Index(spans["doc_id"].unique())
-    of_unit, of_span = (
-        documents.get_indexer(pd.Index(places["doc_id"])),
-        documents.get_indexer(pd.Index(spans["doc_id"])),
-    )
-    low, high = places["start"].to_numpy(), places["end"].to_numpy()
-    begin, end = spans["start"].to_numpy(), spans["end"].to_numpy()
-    at = unit[pair]
-    meets = (
-        (of_unit[at] == of_span[span])
-        & (low[at] >= 0)
-        & (begin[span] < high[at])
-        & (low[at] < end[span])
-        & (begin[span] < end[span])
-    )
-    return pair[meets], span[meets]
-
-
-def gold_marks(
-    tops: Sequence[Top], units: Units, gold: GoldArrays, places: Places, spans: pd.DataFrame
-) -> Marks:
-    """Mark the gold spans of every question in the units that were retrieved for it.
-
-    Parameters
-    ----------
-    tops, units
-        Results of `rankings`.
-    gold
-        The gold over the chunks.
-    places
-        Places of the units.
-    spans
-        SPANS frame.
-    """
-    owner = np.asarray(
-        pd.Index(gold.queries["query_id"]).get_indexer(pd.Index(spans["query_id"])), dtype=np.int64
-    )
-    if not len(spans) or not tops:
-        return {}
-    question, unit = _retrieved(tops, gold, np.unique(owner), len(units.number))
-    pair, span = _overlaps(question, unit, places, spans, owner)
-    begin, end, texts = (
-        spans["start"].to_numpy(),
-        spans["end"].to_numpy(),
-        places["text"].to_numpy(dtype=object),
-    )
-    low, high = places["start"].to_numpy()[unit[pair]], places["end"].to_numpy()[unit[pair]]
-    starts, ends = (
-        (np.maximum(begin[span], low) - low).tolist(),
-        (np.minimum(end[span], high) - low).tolist(),
-    )
-    by_pair: dict[int, list[tuple[int, int]]] = {}
-    for at, *edges in zip(pair.tolist(), starts, ends, strict=True):
-        by_pair.setdefault(at, []).append((edges[0], edges[1]))
-    found: Marks = {}
-    for at, edges_of in by_pair.items():
-        text, where = marked(str(texts[unit[at]]), edges_of)
-        if where:
-            found.setdefault(int(question[at]), {})[str(units.number[unit[at]])] = {
-                "text": text,
-                "at": where,
-            }
-    return found
+        for start in range(0, len(units), CHUNKS)
+    }
 
 
 # ---- The previous run, and the change of recall at 10 of each question since that run.
@@ -908,344 +812,6 @@ def _with_previous(base: dict[str, Any], previous: Previous, runs: Runs) -> dict
         "previous_changes": list(previous.changes),
         "questions": {**base["questions"], "change": nullable(change)},
     }
-
-
-# ---- Parts of questions: wordings, gold, first ten of every retrieval, marks and answer.
-
-
-@dataclasses.dataclass(frozen=True)
-class Material:
-    """Inputs of the parts of questions."""
-
-    tops: list[Top]
-    units: Units
-    stated: list[Stated]
-    gold: Gold
-    marks: Marks
-    answers: list[dict[str, Any] | None]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Columns:
-    """Retrievals of one strategy under one seed, as lists by wording of the part."""
-
-    strategy: int
-    seed: int
-    ran: list[bool]
-    units: list[list[int]]
-    scores: list[list[float | None]]
-    hits: list[list[bool]]
-    first: list[int | None]
-    value: list[float | None]
-    stated: list[list[float | None]]
-    status: list[int]
-    calibrator: list[str]
-    failed: list[bool]
-
-
-def first_rank(reciprocal: FloatArray) -> FloatArray:
-    """Compute the rank of the first relevant item from its reciprocal.
-
-    The rank is NaN when the stored run holds no relevant item.
-    """
-    with np.errstate(divide="ignore"):
-        found: FloatArray = np.where(reciprocal > 0, np.rint(1.0 / reciprocal), np.nan)
-    return found
-
-
-def _columns(runs: Runs, its: Material, variants: IntArray) -> list[_Columns]:
-    """Collect the retrievals of the wordings of one part."""
-    level, found, n = runs.evaluation.config.level, [], len(runs.gold.variants)
-    for strategy, (name, top, claims) in enumerate(
-        zip(runs.names, its.tops, its.stated, strict=True)
-    ):
-        scores, ran = runs.scores(name), runs.ran(name)
-        for at, seed in enumerate(top.seeds):
-            rows = at * n + variants  # scores are ordered by seed, then by variant
-            units = top.units[at, variants]
-            found.append(
-                _Columns(
-                    strategy,
-                    seed,
-                    ran[variants].tolist(),
-                    np.where(units >= 0, its.units.number[units], -1).tolist(),
-                    nullable(top.scores[at, variants], FEW_DIGITS),
-                    top.hits[at, variants].tolist(),
-                    nullable(first_rank(scores.column(level, "RR")[rows])),
-                    nullable(scores.column(level, f"R@{ALWAYS_K}")[rows]),
-                    nullable(claims.figures[at, variants], FEW_DIGITS),
-                    claims.status[at, variants].tolist(),
-                    claims.calibrator[at, variants].tolist(),
-                    scores.failed[rows].tolist(),
-                )
-            )
-    return found
-
-
-def _run(columns: _Columns, wording: int, at: int) -> dict[str, Any]:
-    units = columns.units[at]
-    n = units.index(-1) if -1 in units else len(units)
-    return {
-        "s": columns.strategy,
-        "w": wording,
-        "seed": columns.seed,
-        "c": units[:n],
-        "x": columns.scores[at][:n],
-        "h": [place for place, hit in enumerate(columns.hits[at][:n]) if hit],
-        "first": columns.first[at],
-        "value": columns.value[at],
-        "miss": [*columns.stated[at], columns.status[at], columns.calibrator[at]],
-        "failed": int(columns.failed[at]),
-    }
-
-
-def question_parts(runs: Runs, its: Material) -> dict[str, bytes]:
-    """Write the parts of questions, in the order of the gold set."""
-    order = order_of_variants(runs.gold)
-    owner = runs.gold.query_of[order]
-    ids = runs.gold.queries["query_id"].tolist()
-    names, texts = (
-        [str(text) for text in runs.gold.variants[column].to_numpy(dtype=object)[order]]
-        for column in ("paraphrase_id", "text")
-    )
-    parts = {}
-    for number, start, end in shards(len(ids), QUESTIONS):
-        low, high = (int(np.searchsorted(owner, edge)) for edge in (start, end))
-        columns = _columns(runs, its, order[low:high])
-        edges = np.searchsorted(owner[low:high], np.arange(start, end + 1)).tolist()
-        body = []
-        for question in range(start, end):
-            first, last = edges[question - start], edges[question - start + 1]
-            body.append(
-                {
-                    "id": visible(ids[question]),
-                    "wordings": [
-                        {"id": visible(names[low + at]), "text": line(texts[low + at], MAX_WORDING)}
-                        for at in range(first, last)
-                    ],
-                    "gold": its.gold.get(ids[question], []),
-                    "runs": [
-                        _run(column, at - first, at)
-                        for column in columns
-                        for at in range(first, last)
-                        if column.ran[at]
-                    ],
-                    "marks": its.marks.get(question, {}),
-                    "answer": its.answers[question],
-                }
-            )
-        parts[part_name("questions", number)] = packed(body)
-    return parts
-
-
-# ---- Table of the explorer: one entry per question and strategy, readable without other parts.
-
-MEASURE = f"R@{ALWAYS_K}"
-
-
-def values_of(runs: Runs) -> FloatArray:
-    """Average recall at 10 over wordings and seeds at the headline level.
-
-    The array is float [n_strategies, n_questions].
-    """
-    level, n = runs.evaluation.config.level, len(runs.gold.queries)
-    return np.stack(
-        [
-            runs.scores(strategy).per_query(level, n, runs.gold)[
-                :, runs.scores(strategy).labels[level].index(MEASURE)
-            ]
-            for strategy in runs.names
-        ]
-    )
-
-
-def _originals(runs: Runs) -> np.ndarray:
-    """Return the variant that is the original wording of each question."""
-    original = np.flatnonzero(wording_of(runs.gold)[0] == 0)
-    found = np.empty(len(runs.gold.queries), dtype=np.int64)
-    found[runs.gold.query_of[original]] = original
-    return found
-
-
-def _answerable(runs: Runs) -> list[int | None]:
-    """Return 1 or 0 for each question.
-
-    The value is null for questions that only recorded outputs name, because nobody said whether
-    they have an answer.
-    """
-    said = runs.gold.queries["answerable"].to_numpy(dtype=bool)
-    known = runs.gold_variants.answerable_known
-    return [
-        int(flag) if sure else None
-        for flag, sure in zip(said.tolist(), known.tolist(), strict=True)
-    ]
-
-
-def _counts(runs: Runs, strategy: str) -> tuple[list[Any], list[Any]]:
-    """Count hits at 10 and retrievals by question. Hits are null when nothing can be judged."""
-    level, n, scores, ran = (
-        runs.evaluation.config.level,
-        len(runs.gold.queries),
-        runs.scores(strategy),
-        runs.ran(strategy),
-    )
-    owner, hit = runs.gold.query_of[scores.variant], scores.column(level, f"Success@{ALWAYS_K}")
-    judged = ~np.isnan(hit)
-    hits = np.bincount(owner[judged], weights=hit[judged], minlength=n)
-    there: BoolArray = np.bincount(owner[judged], minlength=n) > 0
-    return nullable(np.where(there, hits, np.nan)), np.bincount(
-        owner[ran[scores.variant]], minlength=n
-    ).tolist()
-
-
-def _tags(queries: pd.DataFrame) -> tuple[list[str], list[list[int]]]:
-    """List the tags in the order of their first appearance, and the tags of each question."""
-    shown = [[name(str(tag)) for tag in tags] for tags in queries["tags"].tolist()]
-    index = {tag: at for at, tag in enumerate(dict.fromkeys(tag for tags in shown for tag in tags))}
-    return list(index), [list(dict.fromkeys(index[tag] for tag in tags)) for tags in shown]
-
-
-def _states(runs: Runs) -> list[list[int | None]]:
-    frame = stability_measures(runs).frame("per_query")
-    place = {state: at for at, state in enumerate(STATES)}
-    ids = runs.gold.queries["query_id"]
-    by_name = {
-        strategy: part.set_index("query_id")["lambda_state"].reindex(ids).tolist()
-        for strategy, part in frame.groupby("strategy", sort=False)
-    }
-    return [[place.get(state) for state in by_name[strategy]] for strategy in runs.names]
-
-
-def summary_of(
-    runs: Runs, units: Units, claims: list[Stated], answered: dict[str, list[Any]]
-) -> dict[str, Any]:
-    """Build the summary without the comparison with the previous run."""
-    evaluation, queries, originals = runs.evaluation, runs.gold.queries, _originals(runs)
-    config, level, n_variants = evaluation.config, evaluation.config.level, len(runs.gold.variants)
-    tags, tags_of = _tags(queries)
-    counts = [_counts(runs, strategy) for strategy in runs.names]
-    reciprocal = np.stack(
-        [
-            runs.scores(strategy).column(level, "RR")[:n_variants][originals]
-            for strategy in runs.names
-        ]
-    )
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "gold_set": config.name,
-        "primary": runs.names.index(config.primary_strategy),
-        "strategies": runs.names,
-        "measure": MEASURE,
-        "level": level,
-        "target": config.uncertainty.target,
-        "k": config.uncertainty.k,
-        "depth": DEPTH,
-        "statuses": list(STATUSES),
-        "states": list(STATES),
-        "outcomes": list(OUTCOMES),
-        "tags": tags,
-        "questions": {
-            "id": [visible(query_id) for query_id in queries["query_id"].tolist()],
-            "text": [line(text, MAX_QUESTION) for text in queries["text"].tolist()],
-            "tags": tags_of,
-            "answerable": _answerable(runs),
-            "group": runs.gold.groups.tolist(),
-            "wordings": np.bincount(runs.gold.query_of, minlength=len(queries)).tolist(),
-            "value": nullable(values_of(runs)),
-            "first": nullable(first_rank(reciprocal)),
-            "hits": [hits for hits, _ in counts],
-            "runs": [ran for _, ran in counts],
-            "miss": nullable(np.stack([its.figures[0, originals, 0] for its in claims])),
-            "status": [its.status[0, originals].tolist() for its in claims],
-            "state": _states(runs),
-            **answered,
-        },
-        "shards": {"questions": QUESTIONS, "chunks": CHUNKS},
-        "n_questions": len(queries),
-        "n_chunks": len(units.unit),
-        "texts": {"kept": len(units.unit), "of": len(units.unit)},
-    }
-
-
-# ---- Units of the lists: document, section, snippet, address, trust and verdict by number.
-
-VERDICTS: Final = {"clean": 0, "warning": 1, "blocked": 2}
-
-
-def unit_frame(runs: Runs, units: Units) -> pd.DataFrame:
-    """Read the facts of every unit that the lists may name, by unit.
-
-    Columns: doc_id, section_id, start, end, title, text, shown, trust, verdict and reasons. `shown`
-    is the text that the source returned when it differs from `text`.
-    """
-    evaluation = runs.evaluation
-    facts = admitted_trust(evaluation)
-    chunks = pd.read_parquet(
-        admitted_chunks(evaluation).path("chunks.parquet"),
-        columns=["doc_id", "section_id", "start", "end", "title", "text"],
-    )
-    parts = [
-        chunks.assign(
-            shown="",
-            **{column: facts[column].to_numpy() for column in ("trust", "verdict", "reasons")},
-        )
-    ]
-    titles = (
-        corpus_snapshot(evaluation).frame("documents").set_index("doc_id")["title"]
-        if units.own
-        else None
-    )
-    for own, _ in units.own.values():
-        judged = unit_verdicts(
-            evaluation.config,
-            evaluation.runner.get(CorpusChunks),
-            evaluation.runner.get(EvidenceTrust),
-            runs.gold_variants.texts,
-            own,
-        )
-        reasons = pd.Series(judged.reasons, index=own.index, dtype=object)
-        part = own[["doc_id", "section_id", "start", "end", "text"]].assign(
-            shown=own["returned"], trust=judged.trust, verdict=judged.verdict, reasons=reasons
-        )
-        if titles is not None:
-            part = part.assign(title=titles.reindex(own["doc_id"]).fillna("").to_numpy())
-        parts.append(part)
-    return pd.concat(parts, ignore_index=True)
-
-
-def chunk_parts(runs: Runs, units: Units, frame: pd.DataFrame) -> dict[str, bytes]:
-    """Write the parts of units. `frame` comes from `unit_frame`."""
-    documents = pd.read_parquet(
-        corpus_snapshot(runs.evaluation).path("documents.parquet"), columns=["doc_id", "source_url"]
-    )
-    urls = dict(zip(documents["doc_id"].tolist(), documents["source_url"].tolist(), strict=True))
-    trusted = runs.evaluation.config.trust.configured
-    found = {}
-    for number, start, end in shards(len(units.unit), CHUNKS):
-        part = frame.iloc[units.unit[start:end]]
-        columns: dict[str, list[Any]] = {
-            column: part[column].tolist()
-            for column in ("doc_id", "section_id", "title", "text", "shown", "verdict", "reasons")
-        }
-        addresses = [address(urls.get(doc_id, "")) for doc_id in columns["doc_id"]]
-        body = {
-            "doc": [name(doc_id) for doc_id in columns["doc_id"]],
-            "section": [name(section) for section in columns["section_id"]],
-            "title": [name(title) for title in columns["title"]],
-            "text": [
-                line(shown or text)
-                for text, shown in zip(columns["text"], columns["shown"], strict=True)
-            ],
-            "source": [source for source, _ in addresses],
-            "link": [link for _, link in addresses],
-            "trust": nullable(part["trust"].to_numpy(dtype=np.float64))
-            if trusted
-            else [None] * len(part),
-            "verdict": [VERDICTS.get(verdict) for verdict in columns["verdict"]],
-            "reasons": [[name(code) for code in codes] for codes in columns["reasons"]],
-        }
-        found[part_name("chunks", number)] = packed(body)
-    return found
 
 
 # ---- Explorer stage: write the parts once per run, so that a browser can read them separately.
@@ -1324,58 +890,37 @@ def _without_previous(runs: Runs) -> Artifact:
 
 
 def _parts(runs: Runs) -> dict[str, Any]:
-    gold, corpus = gold_variants(runs.evaluation), corpus_snapshot(runs.evaluation)
-    tops, units = rankings(runs)
-    claims, spoken = stated(runs, tops), answered(runs)
-    frame, spans = unit_frame(runs, units), gold.frame("spans")
-    marks = gold_marks(tops, units, runs.gold, frame, spans)
-    entries = gold_entries(
-        spans,
-        corpus.frame("documents"),
-        corpus.frame("sections"),
-        gold.frame("qrels_section"),
-        gold.frame("qrels_document"),
-    )
-    parts: dict[str, Any] = {
-        "base": summary_of(runs, units, claims, spoken.columns),
-        PRIORITY: units.priority,
+    get, gold = runs.evaluation.runner.get, runs.gold_variants
+    corpus, trust = get(CorpusSnapshot), get(EvidenceTrust)
+    units = _describe_units(runs, corpus, get(CorpusChunks), trust)
+    rows = _join_rows(runs, get(MissRateClaims).claims, units)
+    answered, n = find_answered(runs.evaluation), len(gold.queries)
+    answers: dict[str, AnswerEntry] = {}
+    columns: Columns = {
+        name: [None] * n for name in ("outcome", "correct", "cited", "groundedness")
     }
-    return (
-        parts
-        | question_parts(runs, Material(tops, units, claims, entries, marks, spoken.entries))
-        | chunk_parts(runs, units, frame)
-    )
+    if answered is not None:
+        answers, columns = _list_answers(runs, answered)
+    questions = _write_questions(rows, gold, collect_gold(corpus, gold), answers)
+    shards = iter(lambda: list(itertools.islice(questions, QUESTIONS)), [])
+    parts: dict[str, Any] = {
+        "base": _summarize(runs, rows, get(StabilityMeasures), columns),
+        PRIORITY: rows.units["priority"].to_numpy(),
+    }
+    for at, shard in enumerate(shards):
+        parts[f"questions-{at:04d}.json.gz"] = packed(shard)
+    return parts | _write_units(runs, rows.units, corpus.documents)
 
 
 # ---- Parts embedded in the HTML report: within a limit of bytes, with as many snippets as fit.
 
-_LEFT_OUT: Final = (("title",), ("title", "source", "link"))
-"""Columns that units without a snippet lose when the page is too small."""
 RANKINGS_SHARE: Final = 0.7
 """Largest share of the limit for rankings, gold, marks and answers while rankings can shrink."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Lists:
-    """Number of ranks of original and other wordings, and whether other wordings keep scores."""
-
-    original: int
-    others: int
-    scores: bool
-
-
-LISTS: Final = (
-    Lists(10, 10, scores=False),
-    Lists(10, 5, scores=False),
-    Lists(10, 3, scores=False),
-    Lists(5, 3, scores=False),
-    Lists(5, 1, scores=False),
-    Lists(3, 0, scores=False),
-)
-"""Smaller and smaller lists. The least viewed ranks go first."""
+LISTS: Final = ((10, 10), (10, 5), (10, 3), (5, 3), (5, 1), (3, 0))
+"""Smaller and smaller lists: number of ranks of original wordings and of other wordings."""
 _TRIES: Final = 6
 _CLOSE: Final = 0.98
-"""Share of the limit at which the search stops."""
+"""Share of the limit at which the search for the number of snippets stops."""
 
 
 def embedded_size(parts: Mapping[str, bytes]) -> int:
@@ -1392,7 +937,7 @@ def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
         Result of `explorer_bundle`.
     limit_bytes
         Largest size of all parts together in base64. When rankings leave too little space for
-        snippets, `LISTS` shortens them, those of other wordings first. Then the last ranked
+        snippets, `LISTS` shortens them, and other wordings lose their scores. Then the last ranked
         snippets go. Then the units without a snippet lose their titles, and then their
         addresses. Gold, marks and answers always stay.
 
@@ -1407,133 +952,77 @@ def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
     if embedded_size(whole) <= limit_bytes:
         return whole
     summary = unpacked(whole[SUMMARY_FILE])
-    chunks = {name: unpacked(part) for name, part in whole.items() if name.startswith("chunks-")}
-    fixed, lists = _lists(
-        {
-            name: part
-            for name, part in whole.items()
-            if not name.startswith("chunks-") and name != SUMMARY_FILE
-        },
-        limit_bytes,
-    )
-    summary = {
-        **summary,
-        **(
-            {}
-            if lists is None
-            else {
-                "lists": {
-                    "original": lists.original,
-                    "others": lists.others,
-                    "scores": lists.scores,
-                }
-            }
-        ),
-    }
+    chunks = {part: unpacked(data) for part, data in whole.items() if part.startswith("chunks")}
+    fixed = {part: data for part, data in whole.items() if part.startswith("questions")}
+    if embedded_size(fixed) > RANKINGS_SHARE * limit_bytes:
+        fixed, depths = _shorten_rankings(fixed, RANKINGS_SHARE * limit_bytes)
+        summary["lists"] = {"original": depths[0], "others": depths[1], "scores": False}
     order = np.argsort(artifact.array(PRIORITY), kind="stable")
+    place = np.argsort(order)
 
-    def with_texts(n: int, without: Sequence[str] = ()) -> dict[str, bytes]:
-        return {
-            SUMMARY_FILE: packed({**summary, "texts": {"kept": n, "of": len(order)}}),
-            **fixed,
-            **_slim_fields(chunks, order[:n], without),
-        }
+    def page(n: int, bare: Sequence[str]) -> dict[str, bytes]:
+        """Write all parts with the first n snippets. Other units lose the columns `bare`."""
+        parts, start = dict(fixed), 0
+        for part, columns in chunks.items():
+            stays = (place[start : start + len(columns["text"])] < n).tolist()
+            start += len(stays)
+            slimmer: Columns = {
+                column: [value if stay else "" for value, stay in zip(values, stays, strict=True)]
+                for column, values in columns.items()
+                if column in bare
+            }
+            texts = zip(columns["text"], stays, strict=True)
+            slimmer["text"] = [text if stay else None for text, stay in texts]
+            parts[part] = packed(columns | slimmer)
+        counts = {"texts": {"kept": n, "of": len(order)}}
+        return dict(sorted({**parts, SUMMARY_FILE: packed(summary | counts)}.items()))
 
-    best = with_texts(0)
-    without: Sequence[str] = ()
-    for columns in _LEFT_OUT:
-        if embedded_size(best) > limit_bytes:
-            without = columns
-            best = with_texts(0, columns)
-    return dict(
-        sorted(
-            _most(
-                lambda n: with_texts(n, without),
-                best,
-                (len(order), embedded_size(whole)),
-                limit_bytes,
-            ).items()
-        )
-    )
-
-
-def _lists(fixed: Mapping[str, bytes], limit: int) -> tuple[dict[str, bytes], Lists | None]:
-    """Shorten the rankings until they leave snippets their share of the limit.
-
-    The lists are None when the whole rankings fit. Otherwise they are the first of LISTS that fits,
-    or the last of LISTS.
-    """
-    if embedded_size(fixed) <= RANKINGS_SHARE * limit:
-        return dict(fixed), None
-    read = {name: unpacked(part) for name, part in fixed.items()}
-    thin = dict(fixed)
-    for lists in LISTS:
-        thin = {
-            name: packed(
-                [
-                    {**question, "runs": [_thin(run, lists) for run in question["runs"]]}
-                    for question in part
-                ]
-            )
-            for name, part in read.items()
-        }
-        if embedded_size(thin) <= RANKINGS_SHARE * limit:
-            return thin, lists
-    return thin, LISTS[-1]
-
-
-def _thin(run: Mapping[str, Any], lists: Lists) -> dict[str, Any]:
-    depth, scores = (lists.original, True) if run["w"] == 0 else (lists.others, lists.scores)
-    return {
-        **run,
-        "c": run["c"][:depth],
-        "x": run["x"][:depth] if scores else [],
-        "h": [place for place in run["h"] if place < depth],
-    }
-
-
-def _slim_fields(
-    chunks: Mapping[str, dict[str, list[Any]]],
-    numbers: npt.NDArray[np.int64],
-    without: Sequence[str],
-) -> dict[str, bytes]:
-    """Write the parts of units with only these snippets. Other units lose the columns `without`."""
-    found, start = {}, 0
-    inside = set(numbers.tolist())
-    for name, part in chunks.items():
-        stays = [start + at in inside for at in range(len(part["text"]))]
-        texts = [text if kept else None for text, kept in zip(part["text"], stays, strict=True)]
-        bare = {
-            column: [value if kept else "" for value, kept in zip(part[column], stays, strict=True)]
-            for column in without
-        }
-        found[name] = packed({**part, "text": texts, **bare})
-        start += len(texts)
-    return found
-
-
-def _most(
-    with_texts: Callable[[int], dict[str, bytes]],
-    best: dict[str, bytes],
-    whole: tuple[int, int],
-    limit: int,
-) -> dict[str, bytes]:
-    """Search for the largest number of snippets that fits, with a few tries.
-
-    Sizes are nearly proportional to the number of snippets. Each try therefore interpolates between
-    the last two points. `best` holds no snippet; `whole` is the number and size with all snippets.
-    """
-    low, low_size = 0, embedded_size(best)
-    high, high_size = whole
-    for _ in range(_TRIES):
-        if low_size > limit or low_size >= _CLOSE * limit or high - low <= 1:
+    for bare in ((), ("title",), ("title", "source", "link")):
+        best = page(0, bare)
+        low_size = embedded_size(best)
+        if low_size <= limit_bytes:
             break
-        middle = low + int((high - low) * (limit - low_size) / max(high_size - low_size, 1) * 0.995)
-        middle = min(max(middle, low + 1), high - 1)
-        found = with_texts(middle)
-        size = embedded_size(found)
-        if size <= limit:
-            best, low, low_size = found, middle, size
+    low, high, high_size = 0, len(order), embedded_size(whole)
+    # The size is nearly proportional to the number of snippets, so each try interpolates.
+    for _ in range(_TRIES):
+        if low_size > limit_bytes or low_size >= _CLOSE * limit_bytes or high - low <= 1:
+            break
+        share = (limit_bytes - low_size) / max(high_size - low_size, 1)
+        middle = min(max(low + int((high - low) * share * 0.995), low + 1), high - 1)
+        parts = page(middle, bare)
+        size = embedded_size(parts)
+        if size <= limit_bytes:
+            best, low, low_size = parts, middle, size
         else:
             high, high_size = middle, size
     return best
+
+
+def _shorten_rankings(
+    parts: Mapping[str, bytes], limit: float
+) -> tuple[dict[str, bytes], tuple[int, int]]:
+    """Shorten the rankings by the first of LISTS that fits into the limit, or by the last."""
+    read: dict[str, list[Question]] = {part: unpacked(data) for part, data in parts.items()}
+    for depths in LISTS:
+        short = {
+            part: packed([_shorten(question, depths) for question in questions])
+            for part, questions in read.items()
+        }
+        if embedded_size(short) <= limit:
+            break
+    return short, depths
+
+
+def _shorten(question: Question, depths: tuple[int, int]) -> Question:
+    runs: list[Retrieval] = []
+    for run in question["runs"]:
+        depth = depths[0] if run["w"] == 0 else depths[1]
+        runs.append(
+            {
+                **run,
+                "c": run["c"][:depth],
+                "x": run["x"][:depth] if run["w"] == 0 else [],
+                "h": [place for place in run["h"] if place < depth],
+            }
+        )
+    return {**question, "runs": runs}

@@ -3,12 +3,14 @@
 import datetime as dt
 import json
 import math
+from pathlib import Path
 
 import jsonschema
 import numpy as np
 import pytest
 from cli_project import ANSWERS, CONFIG, DOCUMENTS, PARAPHRASES, QRELS, QUERIES, jsonl
 
+import rag_eval
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.corpus import gold_variants
@@ -16,7 +18,6 @@ from rag_eval.pipeline.evaluation import open_gold_set, open_recorded
 from rag_eval.pipeline.explorer import (
     embedded_size,
     explorer_bundle,
-    explorer_schema,
     slim,
     unpacked,
 )
@@ -43,6 +44,11 @@ def runs_of(project, config=CONFIG):
         Settings(home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"),
     )
     return Runs(evaluation, IndexOpener(evaluation))
+
+
+def explorer_schema(kind):
+    file = Path(rag_eval.__file__).parent / "pipeline" / f"explorer-{kind}.schema.json"
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 class Read:
