@@ -287,7 +287,7 @@ def _measure_coverage(
     }
     found["chunks_embedded"] = {
         model: _count_share(
-            int(entry["added"]) + int(entry["kept"]),
+            entry.added + entry.kept,
             len(kept),
             "chunks whose vectors stand in the store",
         )

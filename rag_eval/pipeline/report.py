@@ -693,7 +693,12 @@ def report_parts(opened: IndexOpener, runs: Runs) -> dict[str, Any]:
         "comparisons": ranking["comparisons"],
         "stability": StabilityPart.model_validate(stability_measures(runs).json("about")),
         "embeddings": use,
-        "vector_store": {"collections": stored.changes.vectors, "dropped": stored.changes.dropped},
+        "vector_store": {
+            "collections": {
+                model: dataclasses.asdict(entry) for model, entry in stored.changes.vectors.items()
+            },
+            "dropped": stored.changes.dropped,
+        },
         "reused": {
             "index": stored.artifact.reused,
             "runs": {name: runs.artifact(name).reused for name in runs.names},

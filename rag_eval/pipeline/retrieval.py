@@ -1,9 +1,8 @@
 """Retrieval stages: build the index, search with every strategy, guard and time the results.
 
-External strategies are asked or read, their units are placed in the corpus, and their runs are
-stored like all other runs. A run is reused only when equal inputs are known to give equal answers.
-Files are identified by their hash, services and ports by the version that they state. Every run
-asks all other sources again, and also repeats a run with a failed query.
+External strategies are asked or read, and their units are placed in the corpus. A run is reused
+only when equal inputs are known to give equal answers. Files are identified by their hash, services
+and ports by the version that they state. Every run repeats a run with a failed query.
 """
 
 import contextlib
@@ -13,8 +12,8 @@ import functools
 import time
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ import pandas as pd
 
 from rag_eval.answers.chat import ChatCache, ChatClient
 from rag_eval.answers.evidence import Withheld
-from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from rag_eval.core.config import (
     DISCOUNTING,
     GoldSetConfig,
@@ -31,6 +30,7 @@ from rag_eval.core.config import (
 )
 from rag_eval.core.errors import Embedding, InputError, Problem, quoted
 from rag_eval.core.frames import RUN
+from rag_eval.core.report import Chunker, ExternalSource, Latency, Open
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.core.types import RetrievalOptions
@@ -43,7 +43,7 @@ from rag_eval.pipeline.corpus import (
     EvidenceTrust,
     GoldVariants,
 )
-from rag_eval.pipeline.evaluation import Advance, Evaluation, accepted_calibrator, read_calibrator
+from rag_eval.pipeline.evaluation import Evaluation, accepted_calibrator, read_calibrator
 from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
@@ -54,18 +54,17 @@ from rag_eval.pipeline.runner import (
     json_part,
 )
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
+from rag_eval.retrieval.embedding.source import EmbeddingSource
 from rag_eval.retrieval.external_units import Placed, Placer, place_all
 from rag_eval.retrieval.identity import ChunkTable
 from rag_eval.retrieval.kinds.external import (
     External,
     Failure,
     HttpSource,
-    Listed,
     Outcome,
     PortSource,
     QueryError,
     Retrieved,
-    SourceKind,
     failed_note,
     match_lists,
     read_recorded,
@@ -185,16 +184,9 @@ def can_be_asked(config: GoldSetConfig, opened: OpenIndex, spec: Strategy, text:
 def batch_of(
     config: GoldSetConfig, opened: OpenIndex, spec: Strategy, texts: list[str], found: Ranking
 ) -> RankedBatch:
-    """Make the batch of new or stored rankings over the chunks.
+    """Make the batch of the rankings of n wordings by one strategy.
 
     The batch treats no question as a wording of another question.
-
-    Parameters
-    ----------
-    texts
-        The n wordings.
-    found
-        Their rankings by `spec`.
     """
     base = config.base_of(spec)
     source = None if base.embeds_with is None else opened.index.source(base.embeds_with)
@@ -233,20 +225,19 @@ def unmeasured_levels(placed: Placed) -> dict[Level, str]:
 
     Documents can always be judged, because an unknown document is not relevant.
     """
-    rows = placed.ranking.rows[placed.ranking.has_chunk]
-    known = rows[placed.units["known"].to_numpy()[rows]]
-    parts: tuple[tuple[Level, str, np.ndarray], ...] = (
-        ("section", "section", (placed.units["section_id"] != "").to_numpy()),
-        ("span", "place in its document", (placed.units["start"] >= 0).to_numpy()),
+    retrieved = placed.units.iloc[placed.ranking.rows[placed.ranking.has_chunk]]
+    known = retrieved[retrieved["known"]]
+    parts: tuple[tuple[Level, str, pd.Series], ...] = (
+        ("section", "section", known["section_id"] == ""),
+        ("span", "place in its document", known["start"] < 0),
     )
     reasons: dict[Level, str] = {}
-    for level, what, there in parts:
-        without = int((~there[known]).sum())
-        if not len(known):
+    for level, what, lacks in parts:
+        if known.empty:
             reasons[level] = UNPLACED.format(what=what)
-        elif without > (1 - PLACED_SHARE) * len(known):
+        elif lacks.sum() > (1 - PLACED_SHARE) * len(known):
             reasons[level] = TOO_FEW_PLACED.format(
-                what=what, n=without, all=len(known), share=PLACED_SHARE
+                what=what, n=int(lacks.sum()), all=len(known), share=PLACED_SHARE
             )
     return reasons
 
@@ -269,24 +260,23 @@ def carried_by_units(gold: GoldVariants, units: pd.DataFrame) -> pd.DataFrame:
     overlap is at least half of the shorter text. Chunks have a second-best rule. Units have none,
     because the other units of the source are unknown.
     """
-    spans, own = gold.spans, gold.span_chunks
-    rows = np.flatnonzero((units["chunk"] >= 0).to_numpy())
-    named = pd.DataFrame({"chunk": units["chunk"].to_numpy()[rows], "unit": rows})
-    chunks = own.merge(named, on="chunk")
+    spans, place = gold.spans, units[["chunk", "start", "end"]].reset_index(names="unit")
+    of_chunks = gold.span_chunks.merge(place[place["chunk"] >= 0], on="chunk")
     documents = pd.Index(spans["doc_id"].unique())
-    code = documents.get_indexer(pd.Index(units["doc_id"]))
-    placed = np.flatnonzero(
-        (units["chunk"] < 0).to_numpy() & (units["start"] >= 0).to_numpy() & (code >= 0)
-    )
+    place["doc"] = documents.get_indexer(pd.Index(units["doc_id"]))
+    own = place[(place["chunk"] < 0) & (place["start"] >= 0) & (place["doc"] >= 0)]
     indptr, carriers = span_carriers(
         Extents(documents.get_indexer(pd.Index(spans["doc_id"])), spans["start"], spans["end"]),
-        Extents(code[placed], units["start"].to_numpy()[placed], units["end"].to_numpy()[placed]),
+        Extents(own["doc"].to_numpy(), own["start"].to_numpy(), own["end"].to_numpy()),
     )
-    span = np.concatenate(
-        [chunks["span"].to_numpy(), np.repeat(np.arange(len(spans)), np.diff(indptr))]
+    span = np.repeat(np.arange(len(spans)), np.diff(indptr))
+    unit = own["unit"].to_numpy()[carriers]
+    frame = pd.DataFrame(
+        {
+            "span": np.concatenate([of_chunks["span"], span]).astype(np.int64),
+            "chunk": np.concatenate([of_chunks["unit"], unit]).astype(np.int64),
+        }
     )
-    unit = np.concatenate([chunks["unit"].to_numpy(), placed[carriers]])
-    frame = pd.DataFrame({"span": span.astype(np.int64), "chunk": unit.astype(np.int64)})
     return frame.sort_values(["span", "chunk"], ignore_index=True)
 
 
@@ -294,30 +284,21 @@ def carried_by_units(gold: GoldVariants, units: pd.DataFrame) -> pd.DataFrame:
 
 
 def run_frame(rankings: Mapping[int, Ranking]) -> pd.DataFrame:
-    """Write rankings in long form: RUN schema, one row per retrieved chunk.
-
-    Parameters
-    ----------
-    rankings
-        Seed -> ranking of all variants.
-    """
+    """Write rankings of all variants by seed in long form: RUN, one row per retrieved chunk."""
     parts = []
-    for seed, found in rankings.items():
-        variant, place = np.nonzero(found.has_chunk)
-        parts.append(
-            pd.DataFrame(
-                {
-                    "variant": variant.astype(np.int64),
-                    "seed": np.full(len(variant), seed, dtype=np.int64),
-                    "chunk": found.rows[variant, place].astype(np.int64),
-                    "k_pos": found.k_pos[variant, place].astype(np.int64),
-                    "k_final": (place + 1).astype(np.int64),
-                    "score_raw": found.raw[variant, place],
-                    "score_norm": found.norm[variant, place],
-                    "rerank_score": found.rerank[variant, place],
-                }
-            )
-        )
+    for seed, ranked in rankings.items():
+        variant, place = np.nonzero(ranked.has_chunk)
+        columns = {
+            "variant": variant,
+            "seed": seed,
+            "chunk": ranked.rows[variant, place].astype(np.int64),
+            "k_pos": ranked.k_pos[variant, place].astype(np.int64),
+            "k_final": place + 1,
+            "score_raw": ranked.raw[variant, place],
+            "score_norm": ranked.norm[variant, place],
+            "rerank_score": ranked.rerank[variant, place],
+        }
+        parts.append(pd.DataFrame(columns))
     return RUN.check(pd.concat(parts, ignore_index=True))
 
 
@@ -325,242 +306,49 @@ def failed_frame(rankings: Mapping[int, Ranking]) -> pd.DataFrame:
     """List the retrievals that ended in an error: variant, seed."""
     rows = [
         (row, seed)
-        for seed, found in rankings.items()
-        if found.failed is not None
-        for row in np.flatnonzero(found.failed).tolist()
+        for seed, ranked in rankings.items()
+        if ranked.failed is not None
+        for row in np.flatnonzero(ranked.failed).tolist()
     ]
     return pd.DataFrame(rows, columns=["variant", "seed"], dtype="int64")
 
 
-def run_rows(
-    frame: pd.DataFrame, seeds: Sequence[int], n_variants: int, depth: int
-) -> dict[int, npt.NDArray[np.int64]]:
-    """Read a RUN frame as chunk rows by seed, int64 [n_variants, depth], -1 padded.
-
-    A seed under which nothing was retrieved has no row in the frame.
-    """
-    result = {}
-    for seed in sorted(seeds):
-        part = frame[frame["seed"] == seed]
-        rows = np.full((n_variants, depth), -1, dtype=np.int64)
-        rows[part["variant"].to_numpy(), part["k_final"].to_numpy() - 1] = part["chunk"].to_numpy()
-        result[seed] = rows
-    return result
-
-
-# ---- Retrieval stage of external strategies: ask or read, place in the corpus, store as a run.
+# ---- Latency of single queries.
 
 LATENCY_TOP_K = 10
-PERCENTILES = (50, 95, 99)
 GIVE_UP_AFTER = 3
 """Number of consecutive failed queries that ends the timing, because the service may be gone."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Job:
-    """One external strategy with its wordings, depth and corpus."""
-
-    work: Work
-    spec: External
-    identity: Identity
-    texts: list[str]
-    variants: pd.DataFrame
-    placer: Placer
-
-    @property
-    def kind(self) -> SourceKind:
-        """Kind of the source."""
-        return self.spec.source_kind(self.work.settings)
-
-    @property
-    def top_k(self) -> int:
-        """Number of units to ask for."""
-        depth = self.work.config.depth
-        return min(self.spec.top_k or depth, depth)
-
-    def place(self, outcomes: Sequence[Outcome]) -> Placed:
-        """Place the retrieved units in the corpus."""
-        return place_all(outcomes, self.placer, self.work.config.depth)
+def _spread(texts: Sequence[str], n: int) -> list[str]:
+    """Choose at most n queries, spread evenly over the gold set."""
+    places = np.unique(np.linspace(0, len(texts) - 1, min(n, len(texts))).astype(int))
+    return [texts[place] for place in places]
 
 
-def _run_external(job: _Job) -> "StrategyRun":
-    """Run an external strategy over every wording.
-
-    A run is reused only when equal inputs are known to give equal answers. A file is identified by
-    its hash, a service or port by the version that it states.
-    """
-    if job.spec.files():
-        return _read(job)
-    with contextlib.closing(job.work.evaluation.sources.open(job.spec)) as source:
-        version = source.ask_version(job.texts[0], LATENCY_TOP_K)
-        run, is_lasting = _ask(job, source, version)
-    run.is_lasting = is_lasting
-    return run
+def _summarize(times: Sequence[float]) -> Latency:
+    """Summarize times of single queries in milliseconds."""
+    p50, p95, p99 = np.percentile(times, (50, 95, 99)).tolist()
+    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Latency(n=len(times), p50=p50, p95=p95, p99=p99, measured_at=now)
 
 
-def _read(job: _Job) -> "StrategyRun":
-    path, started = job.spec.list_path(job.work.base), time.perf_counter()
-    with job.work.progress.step(f"Reading {path.name} for {job.spec.name}"):
-        listed = read_listed(job.kind, path, job.variants, job.top_k)
-        placed = job.place(listed.outcomes)
-    source = {
-        "kind": job.kind,
-        "version": None,
-        "version_reason": "a file is known by its hash",
-        "wordings": listed.wordings,
-        **_sizes(placed),
-    }
-    about = _external_facts(job, placed, listed.outcomes, source, job.identity.embed_model)
-    about = dataclasses.replace(about, notes=[*listed.notes, *about.notes])
-    seconds = time.perf_counter() - started
-    return _external_result(job, placed, about, no_latency("a file has no latency"), seconds)
-
-
-def read_listed(kind: SourceKind, path: Any, variants: pd.DataFrame, top_k: int) -> Listed:
-    """Read the rankings of a file and match them to the wordings.
-
-    Raises
-    ------
-    InputError
-        The file cannot be used.
-    """
-    if kind == "run_file":
-        return match_lists(read_run(path, variants), variants, top_k, missing="empty")
-    return match_lists(read_recorded(path), variants, top_k, missing="failed")
-
-
-def _ask(job: _Job, source: HttpSource | PortSource, version: str) -> tuple["StrategyRun", bool]:
-    """Ask for every wording. Return the run, and whether equal inputs are known to repeat it."""
-    started = time.perf_counter()
-    with job.work.progress.step(
-        f"Retrieving with {job.spec.name}", len(job.texts), "wordings"
-    ) as advance:
-        outcomes = _ask_each_once(source, job.texts, job.top_k, advance)
-    seconds = time.perf_counter() - started
-    placed, notes = job.place(outcomes), list[str]()
-    stated = {outcome.version for outcome in outcomes if isinstance(outcome, Retrieved)}
-    if isinstance(source, HttpSource) and version and stated - {version}:
-        named = sorted(quoted(name or "none", 40) for name in stated | {version})[:5]
-        notes.append(f"the replies state different versions: {', '.join(named)}")
-        version = ""
-    unknown = "the source states no version, so it is asked again by every run"
-    about = _external_facts(
-        job,
-        placed,
-        outcomes,
-        {
-            "kind": job.kind,
-            "version": quoted(version, 200) or None,
-            **({} if version else {"version_reason": unknown}),
-            "wordings": "all",
-            **_sizes(placed),
-        },
-        source.embed_model,
-    )
-    about = dataclasses.replace(about, notes=[*about.notes, *notes])
-    pairs = zip(job.texts, outcomes, strict=True)
-    answered = [text for text, outcome in pairs if isinstance(outcome, Retrieved)]
-    latency = _latency(source, answered, job.work.settings.latency_queries)
-    run = _external_result(job, placed, about, latency, seconds)
-    return run, bool(version) and not about.n_failed
-
-
-def _ask_each_once(
-    source: HttpSource | PortSource, texts: Sequence[str], top_k: int, advance: Advance
-) -> list[Outcome]:
-    """Ask for every wording, but only once for equal texts."""
-    distinct = list(dict.fromkeys(texts))
-    found = dict(zip(distinct, source.ask_all(distinct, top_k, advance), strict=True))
-    outcomes: list[Outcome] = [found[text] for text in texts]
-    advance(
-        len(texts) - len(distinct),
-        failed_note(sum(isinstance(outcome, Failure) for outcome in outcomes)),
-    )
-    return outcomes
-
-
-def _external_facts(
-    job: _Job,
-    placed: Placed,
-    outcomes: Sequence[Outcome],
-    source: dict[str, Any],
-    embed_model: str,
-) -> "RunFacts":
-    failures = Counter(outcome.code for outcome in outcomes if isinstance(outcome, Failure))
-    unknown = sorted(placed.units.loc[~placed.units["known"], "doc_id"].unique())
-    note = "{} retrieved documents are not in the corpus and count as not relevant, for example {}"
-    empty = (isinstance(outcome, Retrieved) and not outcome.items for outcome in outcomes)
-    return RunFacts(
-        index_hash=job.identity.index_hash,
-        embed_model=embed_model,
-        name=job.spec.name,
-        kind=job.spec.kind,
-        seeds=[job.work.config.seeds[0]],
-        seed_matters=False,
-        n_runs=int(placed.ran.sum()),
-        n_empty=sum(empty),
-        n_failed=failures.total(),
-        first_failure=placed.ranking.failure,
-        rerank_model="",
-        query_tokens=_mean_tokens(job.texts),
-        failures=dict(sorted(failures.items())),
-        unmeasured=unmeasured_levels(placed),
-        notes=[note.format(len(unknown), quoted(unknown[0], 60))] if unknown else [],
-        source=source,
+def no_latency(reason: str) -> Latency:
+    """Describe a latency that was not measured."""
+    names = ("measured_at", "p50", "p95", "p99")
+    return Latency.model_validate(
+        {"n": 0, **dict.fromkeys(names), "why": dict.fromkeys(names, reason)}
     )
 
 
-def _external_result(
-    job: _Job, placed: Placed, about: "RunFacts", latency: dict[str, Any], seconds: float
-) -> "StrategyRun":
-    rankings = {job.work.config.seeds[0]: placed.ranking}
-    not_run = pd.DataFrame({"variant": np.flatnonzero(~placed.ran).astype(np.int64)})
-    return StrategyRun(
-        run=run_frame(rankings),
-        failed=failed_frame(rankings),
-        units=placed.units,
-        not_run=not_run,
-        about=about,
-        timing=RunTiming(latency_ms=latency, seconds=seconds, embedded_queries=0),
-    )
-
-
-def _sizes(placed: Placed) -> dict[str, int]:
-    units = placed.units
-    return {
-        "n_units": len(units),
-        "n_own_chunks": int((units["chunk"] >= 0).sum()),
-        "n_placed": int((units["start"] >= 0).sum()),
-        "n_unknown": int((~units["known"]).sum()),
-    }
-
-
-def _mean_tokens(texts: Sequence[str]) -> float:
-    return float(np.mean([count_tokens(text) for text in texts]))
-
-
-def no_latency(reason: str) -> dict[str, Any]:
-    """Describe a latency that was not measured, with the reason beside each figure."""
-    names = ["measured_at", *(f"p{p}" for p in PERCENTILES)]
-    return {"n": 0, **dict.fromkeys(names), **{f"{name}_reason": reason for name in names}}
-
-
-def _latency(
-    source: HttpSource | PortSource, texts: Sequence[str], n_queries: int
-) -> dict[str, Any]:
-    """Time single queries that were answered before, spread evenly over the gold set.
-
-    A query that fails now is left out.
-    """
+def _time_source(source: HttpSource | PortSource, texts: Sequence[str], n: int) -> Latency:
+    """Time single queries that were answered before. A query that fails now is left out."""
     if not texts:
         return no_latency("no query was answered")
-    places = np.unique(
-        np.linspace(0, len(texts) - 1, min(n_queries, len(texts))).astype(int)
-    ).tolist()
     times: list[float] = []
     missed = 0
     # The first call pays for lazy loading.
-    for text in [texts[0], *(texts[place] for place in places)]:
+    for text in [texts[0], *_spread(texts, n)]:
         started = time.perf_counter()
         try:
             source.ask_one(text, LATENCY_TOP_K)
@@ -571,14 +359,157 @@ def _latency(
             continue
         missed = 0
         times.append(1000 * (time.perf_counter() - started))
-    if len(times) < 2:  # noqa: PLR2004 - the warm-up and at least one timed query
-        return no_latency("no timed query was answered")
-    figures = {f"p{p}": float(np.percentile(times[1:], p)) for p in PERCENTILES}
-    return {
-        "n": len(times) - 1,
-        **figures,
-        "measured_at": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
+    return _summarize(times[1:]) if times[1:] else no_latency("no timed query was answered")
+
+
+def _time_strategy(
+    work: Work, strategy: ReadyStrategy, texts: list[str], admitted: AdmittedChunks
+) -> Latency:
+    """Time single queries through the port. Each query is embedded anew."""
+    config = work.config
+    service = RetrievalService(
+        {strategy.spec.kind: strategy},
+        pd.DataFrame({name: pd.Series(dtype=str) for name in ("doc_id", "rev", "source_url")}),
+        corpus_rev="",
+        default=strategy.spec.kind,
+        trust=admitted.passes.astype(np.float64),
+        guard=query_guard(config, admitted),
+        default_threshold=1.0 if config.trust.filter else None,
+        seed=config.seeds[0],
+    )
+    options, times = RetrievalOptions(top_k=LATENCY_TOP_K), []
+    # The batch counted the errors of an outside reranker. Callers wait for failed calls too.
+    foreign: tuple[type[Exception], ...] = (Exception,) if strategy.reranks_outside else ()
+    # The first call pays for lazy loading.
+    for text in [texts[0], *_spread(texts, work.settings.latency_queries)]:
+        started = time.perf_counter()
+        with contextlib.suppress(*foreign):
+            service.retrieve(text, options)
+        times.append(1000 * (time.perf_counter() - started))
+    return _summarize(times[1:])
+
+
+def _mean_tokens(texts: Sequence[str]) -> float:
+    return float(np.mean([count_tokens(text) for text in texts]))
+
+
+# ---- Retrieval stage of external strategies: ask or read, place in the corpus, store as a run.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Replies:
+    """Replies of an external source to all wordings. Equal inputs repeat lasting replies."""
+
+    outcomes: Sequence[Outcome]
+    version: str | None
+    version_reason: str
+    notes: list[str]
+    latency: Latency
+    embed_model: str = ""
+    wordings: Literal["all", "original"] = "all"
+    is_lasting: bool = True
+
+
+def _run_external(
+    work: Work, spec: External, identity: Identity, gold: GoldVariants, placer: Placer
+) -> "StrategyRun":
+    """Run an external strategy over every wording, and place its units in the corpus."""
+    started, depth = time.perf_counter(), work.config.depth
+    top_k = min(spec.top_k or depth, depth)
+    if spec.files():
+        replies = _read_lists(work, spec, gold.variants, top_k)
+    else:
+        with contextlib.closing(work.evaluation.sources.open(spec)) as source:
+            replies = _ask(work, spec.name, source, gold.texts, top_k)
+    outcomes = replies.outcomes
+    placed = place_all(outcomes, placer, depth)
+    units, rankings = placed.units, {work.config.seeds[0]: placed.ranking}
+    unknown = sorted(units.loc[~units["known"], "doc_id"].unique())
+    note = "{} retrieved documents are not in the corpus and count as not relevant, for example {}"
+    failures = Counter(outcome.code for outcome in outcomes if isinstance(outcome, Failure))
+    run = StrategyRun(
+        run=run_frame(rankings),
+        failed=failed_frame(rankings),
+        units=units,
+        not_run=pd.DataFrame({"variant": np.flatnonzero(~placed.ran).astype(np.int64)}),
+        about=RunFacts(
+            index_hash=identity.index_hash,
+            embed_model=replies.embed_model,
+            name=spec.name,
+            kind=spec.kind,
+            seeds=list(rankings),
+            seed_matters=False,
+            n_runs=int(placed.ran.sum()),
+            n_empty=sum(isinstance(one, Retrieved) and not one.items for one in outcomes),
+            n_failed=failures.total(),
+            first_failure=placed.ranking.failure,
+            rerank_model="",
+            query_tokens=_mean_tokens(gold.texts),
+            failures=dict(sorted(failures.items())),
+            unmeasured=unmeasured_levels(placed),
+            notes=replies.notes
+            + ([note.format(len(unknown), quoted(unknown[0], 60))] if unknown else []),
+            source=ExternalSource(
+                kind=spec.source_kind(work.settings),
+                version=replies.version,
+                wordings=replies.wordings,
+                n_units=len(units),
+                n_own_chunks=int((units["chunk"] >= 0).sum()),
+                n_placed=int((units["start"] >= 0).sum()),
+                n_unknown=int((~units["known"]).sum()),
+                why={} if replies.version else {"version": replies.version_reason},
+            ),
+        ),
+        timing=RunTiming(replies.latency, time.perf_counter() - started, embedded_queries=0),
+    )
+    run.is_lasting = replies.is_lasting and (bool(spec.files()) or not failures)
+    return run
+
+
+def _read_lists(work: Work, spec: External, variants: pd.DataFrame, top_k: int) -> _Replies:
+    """Read the rankings of a file. Raises `InputError` when the file cannot be used."""
+    path = spec.list_path(work.base)
+    with work.progress.step(f"Reading {path.name} for {spec.name}"):
+        if spec.run_file is None:
+            listed = match_lists(read_recorded(path), variants, top_k, missing="failed")
+        else:
+            listed = match_lists(read_run(path, variants), variants, top_k, missing="empty")
+    return _Replies(
+        listed.outcomes,
+        version=None,
+        version_reason="a file is known by its hash",
+        notes=listed.notes,
+        latency=no_latency("a file has no latency"),
+        wordings=listed.wordings,
+    )
+
+
+def _ask(
+    work: Work, name: str, source: HttpSource | PortSource, texts: Sequence[str], top_k: int
+) -> _Replies:
+    """Ask for every wording, but only once for equal texts."""
+    version, distinct = source.ask_version(texts[0], LATENCY_TOP_K), list(dict.fromkeys(texts))
+    with work.progress.step(f"Retrieving with {name}", len(texts), "wordings") as advance:
+        replies = dict(zip(distinct, source.ask_all(distinct, top_k, advance), strict=True))
+        outcomes = [replies[text] for text in texts]
+        failed = sum(isinstance(outcome, Failure) for outcome in outcomes)
+        advance(len(texts) - len(distinct), failed_note(failed))
+    stated = {outcome.version for outcome in outcomes if isinstance(outcome, Retrieved)}
+    notes = []
+    if isinstance(source, HttpSource) and version and stated - {version}:
+        named = sorted(quoted(one or "none", 40) for one in stated | {version})[:5]
+        notes.append(f"the replies state different versions: {', '.join(named)}")
+        version = ""
+    answered = [text for text in texts if isinstance(replies[text], Retrieved)]
+    return _Replies(
+        outcomes,
+        version=quoted(version, 200) or None,
+        version_reason="the source states no version, so it is asked again by every run",
+        notes=notes,
+        latency=_time_source(source, answered, work.settings.latency_queries),
+        embed_model=source.embed_model,
+        is_lasting=bool(version),
+    )
 
 
 # ---- Binding of a miss rate: the strategy's fingerprint, and the calibrator accepted for it.
@@ -588,14 +519,9 @@ def _latency(
 class Accepted:
     """The calibrator for the claims of a strategy.
 
-    Parameters
-    ----------
-    calibrator_id
-        Id of the calibrator; empty without an accepted calibrator.
-    status
-        Status that the calibrator has earned; `stale` when it belongs to another fingerprint.
-    body
-        The stored calibrator; None without one or when it belongs to another fingerprint.
+    `calibrator_id` is empty without an accepted calibrator. `status` is the status that the
+    calibrator has earned; `stale` when it belongs to another fingerprint. `body` is the stored
+    calibrator; None without one or when it belongs to another fingerprint.
     """
 
     calibrator_id: str
@@ -626,11 +552,11 @@ def find_accepted(evaluation: Evaluation, name: str, fingerprint: str) -> Accept
         return no_longer if has_earned else Accepted("", "absent", None)
     body = read_calibrator(home, found.calibrator_id)
     if unknown := unknown_kinds(body):
-        told = (
+        message = (
             f"{name}: calibrator {found.calibrator_id} uses {', '.join(unknown)},"
             " which is no longer supported; the next run has a new one"
         )
-        with evaluation.progress.step(told):
+        with evaluation.progress.step(message):
             return Accepted(found.calibrator_id, "stale", None)
     return Accepted(found.calibrator_id, found.status, body)
 
@@ -641,14 +567,9 @@ CALIBRATED = "calibrated"
 
 
 def steering_calibrator(evaluation: Evaluation, base: Strategy, base_hash: str) -> str:
-    """Find the calibrator of the base strategy that steers the rounds.
+    """Find the calibrator that steers the rounds, by its id; empty without one.
 
-    The calibrator must be accepted and have earned a status.
-
-    Returns
-    -------
-    str
-        Id of the calibrator; empty without one.
+    The base strategy must have accepted it, and it must have earned a status.
     """
     fingerprint = strategy_fingerprint(evaluation.config, base, base_hash)
     found = find_accepted(evaluation, base.name, fingerprint)
@@ -658,20 +579,9 @@ def steering_calibrator(evaluation: Evaluation, base: Strategy, base_hash: str) 
 class IterativeStrategy(ReadyStrategy):
     """A ready strategy that searches in rounds of expansion.
 
-    `spec` is the configuration of the base, so the port serves this strategy as that kind.
-
-    Parameters
-    ----------
-    evaluation
-        The evaluation with the settings and k.
-    opened
-        The opened index with the base strategy.
-    iterative
-        The configuration of the rounds.
-    steered_by
-        Id of the calibrator that steers the rounds; empty for the heuristic.
-    gold
-        Gold set with the known groups of its wordings; None without a gold set.
+    `spec` is the configuration of the base, so the port serves this strategy as that kind. The
+    calibrator `steered_by` steers the rounds; the heuristic does without one. The gold set, if any,
+    gives the known groups of its wordings.
     """
 
     def __init__(
@@ -713,7 +623,7 @@ class IterativeStrategy(ReadyStrategy):
         depth: int,
         seed: int = 0,
         *,
-        allowed: npt.NDArray[np.bool_] | None = None,
+        allowed: BoolArray | None = None,
         cached: bool = True,
         strict: bool = True,
     ) -> Ranking:
@@ -723,9 +633,15 @@ class IterativeStrategy(ReadyStrategy):
         """
         config = self._evaluation.config
         k = config.uncertainty.k
-        first = self.base.search(
-            queries, max(depth, k), seed, allowed=allowed, cached=cached, strict=strict
+        search = functools.partial(
+            self.base.search,
+            depth=max(depth, k),
+            seed=seed,
+            allowed=allowed,
+            cached=cached,
+            strict=strict,
         )
+        first = search(queries)
         context = ExpansionContext(
             batch_of(config, self._opened, self.base.spec, queries, first),
             queries,
@@ -733,11 +649,6 @@ class IterativeStrategy(ReadyStrategy):
             self._suggester,
             installed_wordnet(),
         )
-
-        def again(texts: list[str]) -> Ranking:
-            return self.base.search(
-                texts, max(depth, k), seed, allowed=allowed, cached=cached, strict=strict
-            )
 
         def risk(batch: RankedBatch) -> tuple[FloatArray, str]:
             if self._model is None:
@@ -748,31 +659,21 @@ class IterativeStrategy(ReadyStrategy):
                 signals(batch, k), SIGNALS, [self._groups.get(text, "") for text in queries]
             ), CALIBRATED
 
-        self.last = iterate(first, context, self.iterative, search=again, risk=risk, k=k)
+        self.last = iterate(first, context, self.iterative, search=search, risk=risk, k=k)
         return self.last.ranking.cut(depth)
 
     def account(self) -> "IterativeFacts":
         """Describe the last search."""
         if self.last is None:
             raise RuntimeError(f"{self.name} has not searched yet")
+        chat = self._suggester
+        failed = chat.failed if isinstance(chat, ChatSuggester) else {}
         return IterativeFacts(
             basis=self.last.basis,
             n_rounds=len(self.last.rounds),
             stops=dict(sorted(Counter(self.last.stopped).items())),
             not_viable=dict(sorted(self.last.not_viable.items())),
-            suggestions_failed=self._failed_suggestions,
-        )
-
-    @property
-    def _failed_suggestions(self) -> dict[str, int]:
-        """Count the suggestions that a chat endpoint failed to give, by code.
-
-        Word associations of the corpus replaced them.
-        """
-        return (
-            dict(sorted(self._suggester.failed.items()))
-            if isinstance(self._suggester, ChatSuggester)
-            else {}
+            suggestions_failed=dict(sorted(failed.items())),
         )
 
     @functools.cached_property
@@ -824,16 +725,29 @@ class IndexFacts:
     """How the index was made, and the identity of each strategy that is not external."""
 
     analyzer: str
-    chunker: dict[str, Any]
+    chunker: Chunker
     n_chunks: int
     strategies: dict[str, Identity]
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredVectors:
+    """The vectors of one model in the store: their collection, changes and graphs."""
+
+    collection: str
+    dimensions: int
+    embedded: int
+    added: int
+    removed: int
+    kept: int
+    graphs: list[Open]
 
 
 @dataclasses.dataclass(frozen=True)
 class IndexChanges:
     """Changes in the vector store by model, the dropped collections and the duration."""
 
-    vectors: dict[str, dict[str, Any]]
+    vectors: dict[str, StoredVectors]
     dropped: list[str]
     seconds: float
 
@@ -858,10 +772,7 @@ def identity_of(
 ) -> Identity:
     """Derive the name of a strategy's index and model from the inputs, before indexing.
 
-    Parameters
-    ----------
-    steered_by
-        Calibrator that steers an iterative strategy; None looks up the accepted one.
+    `steered_by` is the calibrator of an iterative strategy; None looks up the accepted one.
     """
 
     @functools.cache
@@ -889,7 +800,7 @@ def identity_of(
     )
 
 
-def _stated_index(evaluation: Evaluation, spec: External) -> dict[str, Any]:
+def _stated_index(evaluation: Evaluation, spec: External) -> Mapping[str, object]:
     """Return what an opened source states about its index. Only a port in this process does so."""
     if spec.files():
         return {}
@@ -941,80 +852,76 @@ def _concerned(evaluation: Evaluation, strategy: str) -> list[Strategy]:
 def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
     """Embed new chunks, update the vector store, and identify every strategy's index."""
     started, opened = time.perf_counter(), open_index(work.evaluation, admitted_chunks)
-    stored: dict[str, dict[str, Any]] = {}
+    stored: dict[str, StoredVectors] = {}
     for strategy in opened.strategies.values():
         source = strategy.source
         if source is None or source.model in stored:
             continue
-        with work.progress.step(
-            f"Embedding chunks with {source.model}", len(opened.table), "chunks"
-        ) as advance:
-            vectors = source.chunk_vectors(advance)
-        stored[source.model] = _keep_vectors(work, opened, strategy, np.asarray(vectors))
-        stored[source.model]["embedded"] = source.use.embedded
+        stored[source.model] = _keep_vectors(work, opened, strategy, source)
     about = IndexFacts(
         analyzer=ANALYZER,
-        chunker=work.config.corpus.chunker.model_dump(mode="json"),
+        chunker=Chunker.model_validate(work.config.corpus.chunker.model_dump()),
         n_chunks=len(opened.table),
         strategies={
             name: Identity(strategy.index_hash, strategy.embed_model)
             for name, strategy in opened.strategies.items()
         },
     )
-    dropped = _drop_unused(opened, stored)
+    dropped = _drop_unused(opened, stored, work.config.seeds)
     return CorpusIndex(
         about=about, changes=IndexChanges(stored, dropped, time.perf_counter() - started)
     )
 
 
 def _keep_vectors(
-    work: Work, opened: OpenIndex, strategy: ReadyStrategy, vectors: np.ndarray
-) -> dict[str, Any]:
-    """Sync the collection of one model. Approximate search also builds one graph per seed."""
-    index, table = opened.index, opened.table
+    work: Work, opened: OpenIndex, strategy: ReadyStrategy, source: EmbeddingSource
+) -> StoredVectors:
+    """Embed and store the vectors of one model. Approximate search also builds a graph per seed."""
+    index, table, model = opened.index, opened.table, strategy.embed_model
+    with work.progress.step(f"Embedding chunks with {model}", len(table), "chunks") as advance:
+        vectors = source.chunk_vectors(advance)
     if index.chroma is None:
         index.chroma = chroma_store(work.settings)
-    model = strategy.embed_model
-    name = index.collection_name(model)
+    name, columns = index.collection_name(model), (table.chunk_ids, vectors, table.doc_ids)
     with work.progress.step("Updating the vector store", len(table), "vectors") as advance:
-        report = index.chroma.sync(
-            name, table.chunk_ids, vectors, table.doc_ids, advance, text_hashes=table.text_hashes
-        )
-    graphs = []
-    if any(
+        report = index.chroma.sync(name, *columns, advance, text_hashes=table.text_hashes)
+    needs_graph = any(
         other.spec.store_name == "chroma" and other.embed_model == model
         for other in opened.strategies.values()
-    ):
-        for seed in work.config.seeds:
-            graph = index.graph_name(model, seed)
-            with work.progress.step(
-                f"Building the graph of seed {seed}", len(table), "vectors"
-            ) as advance:
-                started = time.perf_counter()
-                built = index.chroma.build(
-                    graph, table.chunk_ids, vectors, table.doc_ids, seed=seed, advance=advance
-                )
-            seconds = time.perf_counter() - started
-            graphs.append({"seed": seed, "collection": graph, "built": built, "seconds": seconds})
-    return {
-        "collection": name,
+    )
+    graphs: list[Open] = []
+    for seed in work.config.seeds if needs_graph else ():
+        graph, started = index.graph_name(model, seed), time.perf_counter()
+        label = f"Building the graph of seed {seed}"
+        with work.progress.step(label, len(table), "vectors") as advance:
+            built = index.chroma.build(graph, *columns, seed=seed, advance=advance)
+        seconds = time.perf_counter() - started
+        graphs.append({"seed": seed, "collection": graph, "built": built, "seconds": seconds})
+    return StoredVectors(
+        collection=name,
+        dimensions=int(vectors.shape[1]),
+        embedded=source.use.embedded,
         **dataclasses.asdict(report),
-        "graphs": graphs,
-        "dimensions": int(vectors.shape[1]),
-    }
+        graphs=graphs,
+    )
 
 
-def _drop_unused(opened: OpenIndex, stored: dict[str, dict[str, Any]]) -> list[str]:
+def _drop_unused(opened: OpenIndex, models: Iterable[str], seeds: Sequence[int]) -> list[str]:
     """Remove collections of earlier fits and chunks of the models in use.
 
     Collections of other models may belong to another choice of strategies, so they stay.
     """
-    keep = {entry["collection"] for entry in stored.values()}
-    keep |= {graph["collection"] for entry in stored.values() for graph in entry["graphs"]}
     index = opened.index
     if index.chroma is None:
         return []
-    return [name for model in stored for name in index.chroma.drop(index.family(model), keep)]
+    approximate = {
+        strategy.embed_model
+        for strategy in opened.strategies.values()
+        if strategy.spec.store_name == "chroma"
+    }
+    keep = {index.collection_name(model) for model in models}
+    keep |= {index.graph_name(model, seed) for model in approximate for seed in seeds}
+    return [name for model in models for name in index.chroma.drop(index.family(model), keep)]
 
 
 # ---- The guard at retrieval time: leave out passages that restate a question. The trust filter.
@@ -1023,12 +930,7 @@ def _drop_unused(opened: OpenIndex, stored: dict[str, dict[str, Any]]) -> list[s
 class RestatedPassages(Result):
     """Admitted chunks that restate a wording of the gold set.
 
-    Attributes
-    ----------
-    pairs
-        query (row of the variants), chunk, start, end, rule, severity.
-    about
-        Pairs and chunks that are blocked, pairs that are warned about.
+    `pairs` has query (row of the variants), chunk, start, end, rule and severity.
     """
 
     pairs: pd.DataFrame = frame_part()
@@ -1081,7 +983,7 @@ def find_restated(
     return RestatedPassages(pairs=pairs, about=about)
 
 
-def _vouched(facts: pd.DataFrame) -> npt.NDArray[np.bool_] | None:
+def _vouched(facts: pd.DataFrame) -> BoolArray | None:
     return vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())
 
 
@@ -1124,15 +1026,12 @@ def guarded_search(
     texts: list[str],
     seed: int,
     *,
-    allowed: npt.NDArray[np.bool_] | None,
+    allowed: BoolArray | None,
     restated: RestatedPassages,
 ) -> tuple[Ranking, int]:
-    """Search every wording with one strategy, as a caller behind the guard would.
+    """Search every wording to the configured depth, as a caller behind the guard would.
 
-    Returns
-    -------
-    Ranking, int
-        The ranking to the configured depth, and the number of chunks that the guard removed.
+    The second value is the number of chunks that the guard removed.
     """
     depth, n_chunks = config.depth, len(strategy.index.table)
     pairs = restated.codes(n_chunks) if config.trust.quarantine else np.zeros(0, dtype=np.int64)
@@ -1168,11 +1067,10 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
     ready: dict[str, ReadyStrategy] = {}
     for spec in config.strategies:
         if not spec.own_units:
-            ready[spec.name] = ready_strategy(
-                evaluation, opened, spec, _port_gold(evaluation, spec)
-            )
+            # A calibrator that saw the gold set may steer the rounds of a strategy.
+            gold = None if spec.base_name is None else runner.get(GoldVariants)
+            ready[spec.name] = ready_strategy(evaluation, opened, spec, gold)
             kinds.setdefault(ready[spec.name].spec.kind, ready[spec.name])
-    wanted = "hybrid" if evaluation.settings.feature_hybrid_retrieval else "bm25"
     if not kinds:
         raise InputError(
             Problem(
@@ -1182,10 +1080,10 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
                 accepted="bm25, vector or hybrid",
             )
         )
-    primary = ready.get(config.primary_strategy)
-    default = (
-        wanted if wanted in kinds else next(iter(kinds)) if primary is None else primary.spec.kind
-    )
+    default = "hybrid" if evaluation.settings.feature_hybrid_retrieval else "bm25"
+    if default not in kinds:
+        primary = ready.get(config.primary_strategy)
+        default = next(iter(kinds)) if primary is None else primary.spec.kind
     corpus, trust = runner.get(CorpusSnapshot), config.trust
     scores = admitted.trust_of(runner.get(EvidenceTrust))["trust"] if trust.configured else None
     return RetrievalService(
@@ -1198,11 +1096,6 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
         default_threshold=trust.threshold if trust.filter else None,
         seed=config.seeds[0],
     )
-
-
-def _port_gold(evaluation: Evaluation, spec: Strategy) -> GoldVariants | None:
-    """Return the gold set when a calibrator that saw it may steer the rounds of a strategy."""
-    return None if spec.base_name is None else evaluation.runner.get(GoldVariants)
 
 
 # ---- Retrieval stage: one strategy over all variants and seeds, and latency of single queries.
@@ -1223,28 +1116,13 @@ class IterativeFacts:
 class RunFacts:
     """Facts for the report on a strategy's run.
 
-    Parameters
-    ----------
-    index_hash, embed_model
-        Index and embedding of the rankings.
-    name, kind
-        The strategy.
-    seeds, seed_matters
-        Seeds of the run; only one when the strategy has no randomness.
-    n_runs, n_empty, n_failed, n_dropped
-        Numbers of retrievals: all, without a result, failed. Number of chunks that the guard
-        removed.
-    first_failure
-        Message of the first failure.
-    rerank_model
-        Embedding of an MMR step.
-    query_tokens
-        Mean number of tokens of a wording.
-    steered_by, iterative
-        Only for an iterative strategy: id of the calibrator that steered the rounds, and counts.
-    failures, unmeasured, notes, source
-        Only for an external strategy: failures by code, levels that cannot be judged with their
-        reason, further notes, and the statements of the source.
+    Without randomness the run has one seed. The counts are of retrievals: all, without a result,
+    failed; `n_dropped` counts the chunks that the guard removed. `rerank_model` is the embedding of
+    an MMR step. `query_tokens` is the mean length of a wording.
+
+    Only an iterative strategy has `steered_by` (a calibrator's id) and `iterative`. Only an
+    external strategy has failures by code, levels that cannot be judged with their reason, notes
+    and the statements of its source.
     """
 
     index_hash: str
@@ -1265,14 +1143,14 @@ class RunFacts:
     failures: dict[str, int] = dataclasses.field(default_factory=dict)
     unmeasured: dict[Level, str] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
-    source: dict[str, Any] | None = None
+    source: ExternalSource | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class RunTiming:
     """Latency of single queries, the duration of the batch, and queries that had to be embedded."""
 
-    latency_ms: dict[str, Any]
+    latency_ms: Latency
     seconds: float
     embedded_queries: int
 
@@ -1280,19 +1158,11 @@ class RunTiming:
 class StrategyRun(Result):
     """One strategy's rankings for every wording and seed.
 
-    Attributes
-    ----------
-    run
-        RUN frame; `chunk` is a row of the admitted chunks, or of `units`.
-    failed
-        variant and seed of the retrievals that ended in an error.
-    units, not_run
-        Only for an external strategy: UNITS frame, and the wordings outside its run.
-    expansions, rounds
-        Only for an iterative strategy: EXPANSIONS_FRAME, and int [n_rounds, n_variants, depth]
-        rows of the merged rankings, -1 padded.
-    about, timing
-        Facts for the report.
+    `run` is a RUN frame; `chunk` is a row of the admitted chunks, or of `units`. `failed` has the
+    variant and seed of the retrievals that ended in an error. Only an external strategy has `units`
+    (UNITS) and `not_run`, the variants outside its run. Only an iterative strategy has `expansions`
+    (EXPANSIONS_FRAME) and `rounds`, the rows of the merged rankings, int [n_rounds, n_variants,
+    depth], -1 padded.
     """
 
     run: pd.DataFrame = frame_part()
@@ -1311,7 +1181,13 @@ class StrategyRun(Result):
 
     def rows(self, n_variants: int, depth: int) -> dict[int, IntArray]:
         """Rows of chunks or units by seed, int64 [n_variants, depth], -1 padded."""
-        return run_rows(self.run, self.about.seeds, n_variants, depth)
+        frame, result = self.run, {}
+        for seed in sorted(self.about.seeds):
+            part = frame[frame["seed"] == seed]
+            variant, place = part["variant"].to_numpy(), part["k_final"].to_numpy() - 1
+            result[seed] = np.full((n_variants, depth), -1, dtype=np.int64)
+            result[seed][variant, place] = part["chunk"].to_numpy()
+        return result
 
 
 def ready_strategy(
@@ -1323,12 +1199,8 @@ def ready_strategy(
 ) -> ReadyStrategy:
     """Make a strategy that is not external ready to search.
 
-    Parameters
-    ----------
-    gold
-        The gold set; None without one.
-    steered_by
-        Calibrator of an iterative strategy's rounds; None looks up the accepted one.
+    `gold` is the gold set, if any. `steered_by` is the calibrator of an iterative strategy; None
+    looks up the accepted one.
     """
     if spec.base_name is None:
         return opened.strategies[spec.name]
@@ -1376,12 +1248,10 @@ def retrieve(
     """
     spec, config = own_strategy(work), work.config
     if spec.own_units:
-        external, variants = External.model_validate(spec), gold_variants.variants
         placer = Placer(corpus_snapshot.documents, corpus_snapshot.sections, admitted_chunks.chunks)
         identity = identity_of(work.evaluation, admitted_chunks, spec)
-        return _run_external(
-            _Job(work, external, identity, variants["text"].tolist(), variants, placer)
-        )
+        external = External.model_validate(spec)
+        return _run_external(work, external, identity, gold_variants, placer)
     texts, opened = gold_variants.texts, open_index(work.evaluation, admitted_chunks)
     strategy = ready_strategy(work.evaluation, opened, spec, gold_variants)
     _check_identity(corpus_index, strategy, spec.base_name or spec.name)
@@ -1389,7 +1259,9 @@ def retrieve(
     used = 0 if strategy.source is None else strategy.source.use.embedded
     allowed = admitted_chunks.passes if config.trust.filter else None
     started = time.perf_counter()
-    rankings, dropped, iterated = dict[int, Ranking](), 0, None
+    rankings, dropped = dict[int, Ranking](), 0
+    last: Iterated | None = None
+    counts: IterativeFacts | None = None
     with work.progress.step(
         f"Retrieving with {spec.name}", len(texts) * len(seeds), "wordings"
     ) as advance:
@@ -1398,7 +1270,7 @@ def retrieve(
                 config, strategy, texts, seed, allowed=allowed, restated=restated_passages
             )
             if isinstance(strategy, IterativeStrategy) and seed == seeds[0]:
-                iterated = strategy.last, strategy.account()
+                last, counts = strategy.last, strategy.account()
             dropped += gone
             advance(len(texts))
     seconds, failed = time.perf_counter() - started, failed_frame(rankings)
@@ -1419,10 +1291,9 @@ def retrieve(
         rerank_model=opened.index.rerank_model(strategy.spec),
         query_tokens=_mean_tokens(texts),
         steered_by=steered_by,
-        iterative=None if iterated is None else iterated[1],
+        iterative=counts,
     )
-    latency = _measure_latency(work, strategy, texts, admitted_chunks)
-    last = None if iterated is None else iterated[0]
+    latency = _time_strategy(work, strategy, texts, admitted_chunks)
     return StrategyRun(
         run=run_frame(rankings),
         failed=failed,
@@ -1441,51 +1312,13 @@ def _check_identity(index: CorpusIndex, strategy: ReadyStrategy, name: str) -> N
         raise RuntimeError(f"{name}: the opened index is {base.index_hash}, not {planned}")
 
 
-def _stacked(rounds: Sequence[npt.NDArray[np.int32]]) -> IntArray:
+def _stacked(rounds: Sequence[Int32Array]) -> IntArray:
     """Combine the rows of several rounds in one array, padded with -1."""
     width = max(rows.shape[1] for rows in rounds)
     padded = [
         np.pad(rows, ((0, 0), (0, width - rows.shape[1])), constant_values=-1) for rows in rounds
     ]
     return np.asarray(np.stack(padded), dtype=np.int64)
-
-
-def _measure_latency(
-    work: Work, strategy: ReadyStrategy, texts: list[str], admitted: AdmittedChunks
-) -> dict[str, Any]:
-    """Time single queries through the port, spread evenly over the gold set.
-
-    Each query is embedded anew.
-    """
-    config = work.config
-    service = RetrievalService(
-        {strategy.spec.kind: strategy},
-        pd.DataFrame({name: pd.Series(dtype=str) for name in ("doc_id", "rev", "source_url")}),
-        corpus_rev="",
-        default=strategy.spec.kind,
-        trust=admitted.passes.astype(np.float64),
-        guard=query_guard(config, admitted),
-        default_threshold=1.0 if config.trust.filter else None,
-        seed=config.seeds[0],
-    )
-    n = min(work.settings.latency_queries, len(texts))
-    places = np.unique(np.linspace(0, len(texts) - 1, n).astype(int))
-    options = RetrievalOptions(top_k=LATENCY_TOP_K)
-    # The batch counted the errors of an outside reranker. Callers wait for failed calls too.
-    foreign: tuple[type[Exception], ...] = (Exception,) if strategy.reranks_outside else ()
-    with contextlib.suppress(*foreign):
-        service.retrieve(texts[0], options)  # the first call pays for lazy loading
-    times = []
-    for place in places:
-        started = time.perf_counter()
-        with contextlib.suppress(*foreign):
-            service.retrieve(texts[place], options)
-        times.append(1000 * (time.perf_counter() - started))
-    return {
-        "n": len(times),
-        **{f"p{p}": float(np.percentile(times, p)) for p in PERCENTILES},
-        "measured_at": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
 
 
 # ---- The guard on units of an outside retriever: verdicts of overlapping chunks, or a scan.
@@ -1495,22 +1328,16 @@ RANK = {"clean": 0, "hint": 0, "warning": 1, "blocked": 2}
 
 @dataclasses.dataclass(frozen=True)
 class UnitVerdicts:
-    """Verdicts on the units of an external strategy.
+    """Verdicts on the units of a strategy.
 
-    Attributes
-    ----------
-    trust
-        Trust by unit; 0 for a unit of an unknown document.
-    verdict, reasons
-        Verdict and reasons by unit.
-    pairs
-        Blocked pairs of wording and unit, as `variant * n_units + unit`.
+    The trust of a unit of an unknown document is 0. `pairs` are the blocked pairs of wording and
+    unit, as `variant * n_units + unit`.
     """
 
-    trust: npt.NDArray[np.float64]
+    trust: FloatArray
     verdict: npt.NDArray[np.object_]
     reasons: list[list[str]]
-    pairs: npt.NDArray[np.int64]
+    pairs: IntArray
 
 
 def _overlapping(units: pd.DataFrame, chunks: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
@@ -1519,34 +1346,17 @@ def _overlapping(units: pd.DataFrame, chunks: pd.DataFrame, evidence: pd.DataFra
     A unit matches the chunks that share characters with it. A unit without a place matches every
     chunk of a document when all chunks of the document are blocked.
     """
-    poor = np.flatnonzero((evidence["verdict"] != "clean").to_numpy())
-    marked = pd.DataFrame(
-        {
-            "doc_id": chunks["doc_id"].to_numpy()[poor],
-            "low": chunks["start"].to_numpy()[poor],
-            "high": chunks["end"].to_numpy()[poor],
-            "verdict": evidence["verdict"].to_numpy()[poor],
-            "reasons": evidence["reasons"].to_numpy()[poor],
-        }
+    marked = chunks[["doc_id", "start", "end"]].assign(
+        verdict=evidence["verdict"].to_numpy(),
+        reasons=evidence["reasons"].to_numpy(),
+        wholly=(evidence["verdict"] == "blocked").groupby(evidence["doc_id"]).transform("all"),
     )
-    wholly = evidence.groupby("doc_id")["verdict"].agg(
-        lambda verdicts: bool((verdicts == "blocked").all())
-    )
-    places = pd.DataFrame(
-        {
-            "unit": np.arange(len(units)),
-            "doc_id": units["doc_id"].to_numpy(),
-            "start": units["start"].to_numpy(),
-            "end": units["end"].to_numpy(),
-        }
-    )
-    met = places.merge(marked, on="doc_id")
-    placeless = (met["start"] < 0) & met["doc_id"].map(wholly).fillna(value=False).to_numpy(
-        dtype=bool
-    )
-    return met[
-        ((met["start"] >= 0) & (met["low"] < met["end"]) & (met["start"] < met["high"])) | placeless
-    ]
+    marked = marked[marked["verdict"] != "clean"]
+    places = units[["doc_id", "start", "end"]].reset_index(names="unit")
+    met = places.merge(marked, on="doc_id", suffixes=("", "_chunk"))
+    is_placed = met["start"] >= 0
+    shares = (met["start_chunk"] < met["end"]) & (met["start"] < met["end_chunk"])
+    return met[(is_placed & shares) | (~is_placed & met["wholly"])]
 
 
 def unit_verdicts(
@@ -1557,76 +1367,67 @@ def unit_verdicts(
     units: pd.DataFrame,
 ) -> UnitVerdicts:
     """Judge the units of an external strategy (UNITS frame)."""
-    chunks, evidence = corpus_chunks.chunks, evidence_trust.trust
-    rank = np.zeros(len(units), dtype=np.int64)
-    reasons: list[list[str]] = [[] for _ in range(len(units))]
-    found = _overlapping(units, chunks, evidence)
-    for unit, verdict, codes in zip(
-        found["unit"].tolist(), found["verdict"].tolist(), found["reasons"].tolist(), strict=True
-    ):
+    evidence, n = evidence_trust.trust, len(units)
+    rank = np.zeros(n, dtype=np.int64)
+    reasons: list[list[str]] = [[] for _ in range(n)]
+
+    def mark(unit: int, verdict: str, codes: Sequence[str]) -> None:
         rank[unit] = max(rank[unit], RANK[verdict])
         reasons[unit] += [code for code in codes if code not in reasons[unit]]
+
+    met = _overlapping(units, corpus_chunks.chunks, evidence)
+    for unit, verdict, codes in zip(met["unit"], met["verdict"], met["reasons"], strict=True):
+        mark(unit, verdict, codes)
     # A person allowed this text. The loop above judged the other chunks that it overlaps.
-    let = np.array([ALLOWED in codes for codes in reasons], dtype=bool)
-    texts, returned = units["text"].to_numpy(dtype=object), units["returned"].to_numpy(dtype=object)
-    foreign = np.flatnonzero((units["chunk"] < 0).to_numpy() & (texts != "") & ~let)
+    is_allowed = np.array([ALLOWED in codes for codes in reasons], dtype=bool)
+    texts, returned = (units[name].to_numpy(dtype=object) for name in ("text", "returned"))
+    foreign = np.flatnonzero((units["chunk"] < 0).to_numpy() & (texts != "") & ~is_allowed)
     # The returned text differs from the corpus, so no judgement or allowance covers it.
     other = np.flatnonzero(returned != "")
     places = np.concatenate([foreign, other])
     scanned = screen([str(text) for text in (*texts[foreign], *returned[other])])
-    for place, check, rule, severity in zip(
-        *(scanned[name].tolist() for name in ("row", "check", "rule", "severity")), strict=True
+    for row, check, rule, severity in zip(
+        *(scanned[name] for name in ("row", "check", "rule", "severity")), strict=True
     ):
-        unit, code = int(places[place]), f"{check}.{rule}"
-        rank[unit] = max(rank[unit], RANK[severity])
-        if RANK[severity] and code not in reasons[unit]:
-            reasons[unit].append(code)
-    facts = (
-        evidence.drop_duplicates("doc_id").set_index("doc_id").reindex(units["doc_id"].to_numpy())
+        mark(places[row], severity, [f"{check}.{rule}"] if RANK[severity] else [])
+    facts = evidence.drop_duplicates("doc_id").set_index("doc_id").reindex(units["doc_id"])
+    unknown = "unknown" if config.trust.configured else "not_configured"
+    vouched = vouched_for(
+        facts["domain_state"].fillna(unknown).tolist(),
+        facts["signature_state"].fillna(unknown).tolist(),
     )
-    states = {
-        name: facts[name]
-        .fillna("unknown" if config.trust.configured else "not_configured")
-        .to_numpy(dtype=object)
-        for name in ("domain_state", "signature_state")
-    }
-    vouched = vouched_for(states["domain_state"].tolist(), states["signature_state"].tolist())
-    at = np.concatenate([np.arange(len(units)), other])
-    sources, doc_ids = (
-        facts["domain"].fillna("").to_numpy(dtype=object),
-        units["doc_id"].to_numpy(dtype=object),
-    )
+    at = np.concatenate([np.arange(n), other])
     pairs = restated_pairs(
         texts_asked,
         [*texts, *returned[other]],
         titles=[""] * len(at),
-        doc_ids=doc_ids[at].tolist(),
-        sources=sources[at].tolist(),
+        doc_ids=units["doc_id"].iloc[at].tolist(),
+        sources=facts["domain"].fillna("").iloc[at].tolist(),
         vouched=None if vouched is None else vouched[at],
     )
-    place = pairs["chunk"].to_numpy(dtype=np.int64)
-    kept = (pairs["severity"] == "blocked").to_numpy() & ~((place < len(units)) & let[at[place]])
-    codes = np.unique(
-        pairs["query"].to_numpy(dtype=np.int64)[kept] * max(1, len(units)) + at[place[kept]]
-    )
+    pairs = pairs[pairs["severity"] == "blocked"]
+    query, place = (pairs[name].to_numpy(dtype=np.int64) for name in ("query", "chunk"))
+    counts = (place >= n) | ~is_allowed[at[place]]
     return UnitVerdicts(
         facts["trust"].fillna(0.0).to_numpy(dtype=np.float64),
         np.array(["clean", "warning", "blocked"], dtype=object)[rank],
         reasons,
-        codes,
+        np.unique((query * max(1, n) + at[place])[counts]),
     )
 
 
 # ---- Descriptions of these results for people.
 
 
-def describe_index(result: CorpusIndex) -> dict[str, Any]:
+def describe_index(result: CorpusIndex) -> dict[str, object]:
     """Show every strategy's index and the changes in the vector store."""
     about, changes = result.about, result.changes
     rows = [
         {"strategy": name, **dataclasses.asdict(entry)} for name, entry in about.strategies.items()
     ]
-    vectors = [{"model": model, **entry} for model, entry in changes.vectors.items()]
+    vectors = [
+        {"model": model, **dataclasses.asdict(entry)} for model, entry in changes.vectors.items()
+    ]
     columns = ("model", "collection", "dimensions", "embedded", "added", "removed", "kept")
     return {
         "n_chunks": about.n_chunks,
@@ -1637,12 +1438,12 @@ def describe_index(result: CorpusIndex) -> dict[str, Any]:
     }
 
 
-def describe_restated(result: RestatedPassages) -> dict[str, Any]:
+def describe_restated(result: RestatedPassages) -> dict[str, object]:
     """Show how many chunks restate a question."""
     return dataclasses.asdict(result.about)
 
 
-def describe_run(result: StrategyRun) -> dict[str, Any]:
+def describe_run(result: StrategyRun) -> dict[str, object]:
     """Show the numbers of retrievals and failures, and the durations."""
     about, timing = result.about, result.timing
     return {
@@ -1653,7 +1454,7 @@ def describe_run(result: StrategyRun) -> dict[str, Any]:
         "n_failed": about.n_failed,
         "first_failure": about.first_failure or "none",
         "seeds_matter": about.seed_matters,
-        "latency_ms": Table(("n", "p50", "p95", "p99"), [timing.latency_ms]),
+        "latency_ms": Table(("n", "p50", "p95", "p99"), [timing.latency_ms.dump()]),
         "seconds": timing.seconds,
     }
 
