@@ -119,7 +119,7 @@ def _lint_warnings(runner: Runner, _: Shown) -> Judgement:
     from rag_eval.pipeline.corpus import GoldVariants
 
     warnings = runner.get(GoldVariants).about.warnings
-    return True, problems_shown([Problem(**warning) for warning in warnings])
+    return True, problems_shown([Problem(**warning.dump()) for warning in warnings])
 
 
 OF_STAGES: Final = {

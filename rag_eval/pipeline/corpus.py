@@ -7,16 +7,15 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.core.arrays import IntArray
+from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.config import FINDINGS, AnswerOverride
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.loader import Chunker
+from rag_eval.core.report import Absent, LintWarning, Manifest
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.chunking import chunk_documents, chunks_hash
 from rag_eval.corpus.loading import identify, load_corpus, source_bytes
@@ -28,14 +27,14 @@ from rag_eval.gold.resolving import resolve as resolve_gold
 from rag_eval.measures.ranking import Qrels, Spans
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Result, Table, Work, array_part, frame_part, json_part
-from rag_eval.storage.artifacts import Artifact, home_lock, write_bytes, write_text
+from rag_eval.storage.artifacts import Artifact, Parts, home_lock, write_bytes, write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.duplicates import floods
 from rag_eval.trust.guard import FILE_NAME as ALLOWED_FILE
 from rag_eval.trust.guard import across_titles, allowed_chunks, screen, still_meant
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import (
-    ManifestCheck,
+    DocumentState,
     Signature,
     check_manifest,
     generate_key,
@@ -94,57 +93,42 @@ def identify_corpus(work: Work) -> str:
     return identify(work.config.corpus, work.base)
 
 
-def chosen_loader(evaluation: Evaluation, strategy: str) -> list[str]:
+def chosen_loader(evaluation: Evaluation, strategy: str) -> list[str]:  # noqa: ARG001 - of stages
     """Name the module of the configured loader when it belongs to this package."""
-    del strategy
     module = type(evaluation.config.corpus).__module__
     return [module] if module.startswith("rag_eval.") else []
 
 
-def added_loader(evaluation: Evaluation, strategy: str) -> list[str]:
+def added_loader(evaluation: Evaluation, strategy: str) -> list[str]:  # noqa: ARG001 - of stages
     """Name the module of the configured loader when another package adds it."""
-    del strategy
     module = type(evaluation.config.corpus).__module__
     return [] if module.startswith("rag_eval.") else [module]
 
 
 def read_corpus(work: Work) -> CorpusSnapshot:
-    """Read and mask the corpus.
-
-    Raises
-    ------
-    InputError
-        `empty_corpus`, or the loader cannot read it.
-    """
+    """Read and mask the corpus. Raises `InputError`, for example for an empty corpus."""
     spec = work.config.corpus
     with work.progress.step("Reading the corpus"):
         loaded = load_corpus(spec, work.base)
     if loaded.documents.empty:
         message = "the corpus has no document"
         raise InputError(Problem("empty_corpus", message, file=str(work.base), field="corpus"))
-    about = CorpusFacts(
-        corpus_rev=loaded.corpus_rev,
-        loader=loaded.loader,
-        masked=dict(loaded.masked) if spec.mask_pii else None,
-        n_documents=len(loaded.documents),
-        unreadable_dates=loaded.unreadable_dates,
-    )
     return CorpusSnapshot(
         documents=loaded.documents,
         sections=loaded.sections,
         sources=loaded.sources,
-        about=about,
+        about=CorpusFacts(
+            corpus_rev=loaded.corpus_rev,
+            loader=loaded.loader,
+            masked=dict(loaded.masked) if spec.mask_pii else None,
+            n_documents=len(loaded.documents),
+            unreadable_dates=loaded.unreadable_dates,
+        ),
     )
 
 
 def cut_chunks(work: Work, corpus_snapshot: CorpusSnapshot) -> CorpusChunks:
-    """Cut the documents into chunks.
-
-    Raises
-    ------
-    InputError
-        `empty_index`: no document has any text.
-    """
+    """Cut the documents into chunks. Raises `empty_index` when no document has any text."""
     chunker = work.config.corpus.chunker
     with work.progress.step("Cutting documents into chunks"):
         chunks = chunk_documents(corpus_snapshot.documents, corpus_snapshot.sections, chunker)
@@ -168,65 +152,68 @@ MAX_MISSING = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class TrustInputs:
-    """Signatures and manifest of a gold set.
+class _TrustInputs:
+    """Signatures by doc_id, manifest and decisions of a gold set.
 
-    `signatures` are by doc_id. `check` compares the corpus with its manifest; it is None without
-    a manifest. `manifest` and `notes` go into the report. `identity` covers all files.
+    `states` are those of the documents in the manifest; None without a manifest. `identity` covers
+    all files. `allowed` maps the chunks that a person allowed to the person.
     """
 
     signatures: dict[str, Signature]
-    check: ManifestCheck | None
-    manifest: dict[str, Any]
+    states: Sequence[DocumentState] | None
+    manifest: Manifest | Absent
     notes: list[str]
+    allowed: dict[str, str]
     identity: str
 
 
-def _trust_inputs(work: Work, sources: pd.DataFrame) -> TrustInputs:
-    """Read the signatures and the manifest of the gold set.
+def _trust_inputs(work: Work, sources: pd.DataFrame) -> _TrustInputs:
+    """Read the files of the gold set that trust depends on.
 
     Raises
     ------
     InputError
         A file cannot be used, or the signature of the manifest is wrong.
     """
-    config, base = work.config.trust, work.base
-    doc_ids = sources["doc_id"].tolist()
+    config, notes = work.config.trust, list[str]()
     signatures: dict[str, Signature] = {}
-    notes: list[str] = []
     if config.signatures is not None:
-        path = resolve(config.signatures, base)
-        signatures, unknown = read_signatures(path, doc_ids, config.keys)
+        path = resolve(config.signatures, work.base)
+        signatures, unknown = read_signatures(path, sources["doc_id"].tolist(), config.keys)
         if unknown:
             notes.append(f"{unknown} signatures are about documents that the corpus does not have")
-    signed = sorted(
-        (doc_id, one.key, base64.b64encode(one.data).decode()) for doc_id, one in signatures.items()
-    )
-    if config.manifest is None:
-        return TrustInputs(
-            signatures,
-            None,
-            {"value": None, "reason": "no trust.manifest is configured"},
-            notes,
-            digest([signed]),
+    identity: list[object] = [
+        sorted(
+            (doc_id, one.key, base64.b64encode(one.data).decode())
+            for doc_id, one in signatures.items()
         )
-    manifest = read_manifest(resolve(config.manifest, base), config.keys)
+    ]
+    states, summary = None, Absent(reason="no trust.manifest is configured")
+    hashes = dict(zip(sources["doc_id"].tolist(), sources["source_hash"].tolist(), strict=True))
+    allowed, outdated = still_meant(allowed_chunks(work.base), hashes)
+    if outdated:
+        notes.append(
+            f"{len(outdated)} of the decisions in {ALLOWED_FILE} do not count: their documents have"
+            " other bytes now, or they do not say which they are about"
+        )
+    if config.manifest is None:
+        return _TrustInputs(signatures, states, summary, notes, allowed, digest(identity))
+    manifest = read_manifest(resolve(config.manifest, work.base), config.keys)
     check = check_manifest(sources, manifest)
-    summary = {
-        "signature": manifest.signature,
-        **{
-            f"n_{state}": check.states.count(state)
-            for state in ("same", "changed", "not_in_manifest")
-        },
-        "n_gone": len(check.gone),
-        "gone": [quoted(doc_id, 200) for doc_id in check.gone[:MAX_MISSING]],
-    }
-    return TrustInputs(
+    return _TrustInputs(
         signatures,
-        check,
-        summary,
+        check.states,
+        Manifest(
+            signature=manifest.signature,
+            n_same=check.states.count("same"),
+            n_changed=check.states.count("changed"),
+            n_not_in_manifest=check.states.count("not_in_manifest"),
+            n_gone=len(check.gone),
+            gone=[quoted(doc_id, 200) for doc_id in check.gone[:MAX_MISSING]],
+        ),
         notes,
-        digest([signed, sorted(manifest.documents.items()), manifest.signature]),
+        allowed,
+        digest([*identity, sorted(manifest.documents.items()), manifest.signature]),
     )
 
 
@@ -239,7 +226,7 @@ class TrustFacts:
 
     as_of: str
     rules_version: str
-    manifest: dict[str, Any]
+    manifest: Manifest | Absent
     n_quarantined: int
     notes: list[str]
 
@@ -253,19 +240,10 @@ class EvidenceTrust(Result):
 
 
 class AdmittedChunks(Result):
-    """The chunks for the index, in the order of all chunks.
+    """The chunks for the index (CHUNKS), with their rows among all chunks, int64 [n].
 
-    Attributes
-    ----------
-    chunks
-        CHUNKS frame.
-    rows
-        int64 [n]: their rows among all chunks.
-    facts
-        domain, domain_state, signature_state, allowed_by, and passes (whether the trust filter
-        admits the chunk). Ages are left out, because a new day must not repeat the indexing.
-    about
-        Identity and number.
+    `facts` has domain, domain_state, signature_state, allowed_by, and passes (whether the trust
+    filter admits the chunk). Ages are left out, because a new day must not repeat the indexing.
     """
 
     chunks: pd.DataFrame = frame_part()
@@ -280,7 +258,7 @@ class AdmittedChunks(Result):
         return self.artifact.frame("chunks", columns)
 
     @property
-    def passes(self) -> npt.NDArray[np.bool_]:
+    def passes(self) -> BoolArray:
         """Whether the trust filter admits each chunk, bool [n]."""
         return self.artifact.frame("facts", ["passes"])["passes"].to_numpy(dtype=bool)
 
@@ -294,29 +272,17 @@ def as_of(settings: Settings) -> dt.date:
     return settings.trust_as_of or dt.datetime.now(dt.UTC).date()
 
 
-def _allowed(work: Work, sources: pd.DataFrame) -> tuple[dict[str, str], list[str]]:
-    """Read the chunks that a person allowed, with notes on expired decisions."""
-    hashes = dict(zip(sources["doc_id"].tolist(), sources["source_hash"].tolist(), strict=True))
-    allowed, outdated = still_meant(allowed_chunks(work.base), hashes)
-    note = (
-        f"{len(outdated)} of the decisions in {ALLOWED_FILE} do not count: their documents have"
-        " other bytes now, or they do not say which they are about"
-    )
-    return allowed, [note] if outdated else []
-
-
 def identify_trust(
     work: Work, corpus_snapshot: CorpusSnapshot, corpus_chunks: CorpusChunks
-) -> list[Any]:
+) -> list[object]:
     """Identify the files, decisions and the day that trust depends on.
 
     The day counts only when a document has a date.
     """
     sources = corpus_snapshot.sources
-    inputs, (allowed, notes) = _trust_inputs(work, sources), _allowed(work, sources)
-    dated = bool((sources["date"] != "").any())
+    inputs, dated = _trust_inputs(work, sources), bool((sources["date"] != "").any())
     day = as_of(work.settings).isoformat() if dated else None
-    return [corpus_chunks.id, inputs.identity, inputs.notes, sorted(allowed.items()), notes, day]
+    return [corpus_chunks.id, inputs.identity, inputs.notes, sorted(inputs.allowed.items()), day]
 
 
 def judge_evidence(
@@ -330,37 +296,32 @@ def judge_evidence(
         A signatures file, a manifest or a list of allowed chunks cannot be used.
     """
     config, rules, day = work.config.trust, RuleSet.load(), as_of(work.settings)
-    documents, sources, chunks = (
-        corpus_snapshot.documents,
-        corpus_snapshot.sources,
-        corpus_chunks.chunks,
-    )
-    inputs, (allowed, notes) = _trust_inputs(work, sources), _allowed(work, sources)
+    documents, sources = corpus_snapshot.documents, corpus_snapshot.sources
+    chunks, inputs = corpus_chunks.chunks, _trust_inputs(work, sources)
     states = None
     if config.keys:
         with work.progress.step("Verifying signatures"):
             states = verify(_unchanged_bytes(work, sources), inputs.signatures, config.keys)
     facts = source_trust(sources, config, states, day)
-    listed = None if inputs.check is None else inputs.check.states
-    about_sources = source_findings(sources, facts, config, listed)
-    found = _joined([about_sources, _screened(work, corpus_snapshot, facts, rules)])
+    about_sources = source_findings(sources, facts, config, inputs.states)
+    found = _join_findings([about_sources, _screen_corpus(work, corpus_snapshot, facts, rules)])
     with work.progress.step("Judging chunks"):
         spread = findings_of_chunks(found, pd.Index(documents["doc_id"]), chunks)
         joined = across_titles(chunks["title"].tolist(), chunks["text"].tolist(), rules)
-        findings = _joined([spread, joined])
+        findings = _join_findings([spread, joined])
         facts = facts.assign(doc_id=documents["doc_id"].to_numpy())
-        trust = chunk_verdicts(chunks, facts, findings, allowed)
+        trust = chunk_verdicts(chunks, facts, findings, inputs.allowed)
     about = TrustFacts(
         as_of=day.isoformat(),
         rules_version=rules.version,
         manifest=inputs.manifest,
         n_quarantined=int((trust["verdict"] == "blocked").sum()),
-        notes=inputs.notes + notes,
+        notes=inputs.notes,
     )
     return EvidenceTrust(trust=trust, findings=findings, about=about)
 
 
-def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
+def _join_findings(parts: list[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate FINDINGS frames without the empty ones, which would change column types."""
     kept = [part for part in parts if len(part)] or parts[:1]
     return FINDINGS.check(pd.concat(kept, ignore_index=True))
@@ -379,7 +340,7 @@ def _unchanged_bytes(work: Work, sources: pd.DataFrame) -> dict[str, bytes]:
     return read
 
 
-def _screened(
+def _screen_corpus(
     work: Work, corpus: CorpusSnapshot, facts: pd.DataFrame, rules: RuleSet
 ) -> pd.DataFrame:
     """Screen the texts, and return FINDINGS by document row.
@@ -388,7 +349,7 @@ def _screened(
     """
     vouched = vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())
 
-    def make() -> dict[str, Any]:
+    def make() -> Parts:
         documents = corpus.documents
         texts, domains = documents["text"].tolist(), facts["domain"].tolist()
         with work.progress.step("Screening the corpus", len(texts), "documents") as advance:
@@ -400,7 +361,7 @@ def _screened(
             advance(len(texts))
         with work.progress.step("Looking for topic shifts and floods"):
             parts += [topic_shift(texts, domains), floods(texts, domains, vouched=vouched)]
-        return {"findings": _joined(parts)}
+        return {"findings": _join_findings(parts)}
 
     identity = [corpus.id, None if vouched is None else vouched.tolist()]
     return work.keep("screened", identity, make).frame("findings")
@@ -409,13 +370,7 @@ def _screened(
 def admit_chunks(
     work: Work, corpus_chunks: CorpusChunks, evidence_trust: EvidenceTrust
 ) -> AdmittedChunks:
-    """Remove the quarantined chunks.
-
-    Raises
-    ------
-    InputError
-        `empty_index`: no chunk is left.
-    """
+    """Remove the quarantined chunks. Raises `empty_index` when no chunk is left."""
     spec, trust, chunks = work.config.trust, evidence_trust.trust, corpus_chunks.chunks
     blocked = (trust["verdict"] == "blocked").to_numpy()
     rows = np.flatnonzero(~blocked if spec.quarantine else np.ones(len(trust), dtype=bool))
@@ -427,10 +382,9 @@ def admit_chunks(
             Problem("empty_index", message, str(work.base), field="corpus", accepted=accepted)
         )
     facts = trust.iloc[rows].reset_index(drop=True)
-    threshold = spec.threshold if spec.filter and spec.threshold is not None else None
     passes = np.ones(len(facts), dtype=bool)
-    if threshold is not None:
-        passes = facts["trust"].to_numpy() >= threshold
+    if spec.filter and spec.threshold is not None:
+        passes = facts["trust"].to_numpy() >= spec.threshold
     columns = ["domain", "domain_state", "signature_state", "allowed_by"]
     return AdmittedChunks(
         chunks=kept,
@@ -461,28 +415,17 @@ class GoldFacts:
     n_groups: int
     n_groups_answerable: int
     n_spans: int
-    warnings: list[dict[str, Any]]
+    warnings: list[LintWarning]
 
 
 class GoldVariants(Result):
     """The gold set over this corpus revision.
 
-    Attributes
-    ----------
-    queries, variants, decoys
-        QUERIES, VARIANTS and DECOYS frames.
-    qrels_document, qrels_section
-        QRELS frames.
-    spans, span_chunks
-        SPANS of quoted evidence, and the rows of admitted chunks that carry them.
-    answerable_known
-        bool [n_queries]: whether the gold set says if the corpus answers the question.
-    overrides
-        Query id -> settings of its row that override `answers` of the configuration.
-    layout
-        Layout of the files.
-    about, blocked
-        Facts for the report; relevant documents with chunks that the poisoning guard removed.
+    The frames are QUERIES, VARIANTS, QRELS, SPANS of quoted evidence, SPAN_CHUNKS (rows of the
+    admitted chunks that carry the spans) and DECOYS. `answerable_known`, bool [n_queries], marks
+    whether the gold set says if the corpus answers the question. `overrides` maps a query id to the
+    settings of its row that override `answers`. `layout` is that of the files. `blocked` has the
+    relevant documents with chunks that the poisoning guard removed.
     """
 
     queries: pd.DataFrame = frame_part()
@@ -492,7 +435,7 @@ class GoldVariants(Result):
     spans: pd.DataFrame = frame_part()
     span_chunks: pd.DataFrame = frame_part()
     decoys: pd.DataFrame = frame_part()
-    answerable_known: npt.NDArray[np.bool_] = array_part()
+    answerable_known: BoolArray = array_part()
     overrides: dict[str, AnswerOverride] = json_part()
     layout: str = json_part()
     about: GoldFacts = json_part()
@@ -505,13 +448,12 @@ class GoldVariants(Result):
         return texts
 
 
-def _warning(problem: Problem, files: Sequence[Path]) -> dict[str, Any]:
-    """Make a warning fit for the report, with a file name that does not depend on the folder."""
-    names = {str(file): file.name for file in files}
-    shown = {key: value for key, value in dataclasses.asdict(problem).items() if value is not None}
-    if problem.file is None:
-        return shown
-    return shown | {"file": names.get(problem.file, problem.file)}
+def _warn(problem: Problem, files: Sequence[Path]) -> LintWarning:
+    """Make a warning for the report, with a file name that does not depend on the folder."""
+    values = {key: value for key, value in dataclasses.asdict(problem).items() if value is not None}
+    if problem.file is not None:
+        values["file"] = {str(file): file.name for file in files}.get(problem.file, problem.file)
+    return LintWarning.model_validate(values)
 
 
 def _read_gold_set(evaluation: Evaluation) -> GoldSet:
@@ -535,16 +477,10 @@ def resolve_gold_set(
 ) -> GoldVariants:
     """Lint the gold set, resolve it, and expand it into variants.
 
-    Raises
-    ------
-    InputError
-        Lint found an error. The exception lists every problem.
+    Raises `InputError` with every problem when lint finds an error.
     """
-    gold, documents, sections = (
-        _read_gold_set(work.evaluation),
-        corpus_snapshot.documents,
-        corpus_snapshot.sections,
-    )
+    gold = _read_gold_set(work.evaluation)
+    documents, sections = corpus_snapshot.documents, corpus_snapshot.sections
     with work.progress.step("Checking the gold set"):
         problems = lint(gold, documents, sections)
     if any(problem.severity == "error" for problem in problems):
@@ -568,7 +504,7 @@ def resolve_gold_set(
         n_groups=int(queries["group_id"].nunique()),
         n_groups_answerable=int(queries.loc[queries["answerable"], "group_id"].nunique()),
         n_spans=len(resolved.spans),
-        warnings=[_warning(problem, gold.files) for problem in problems],
+        warnings=[_warn(problem, gold.files) for problem in problems],
     )
     return GoldVariants(
         queries=queries,
@@ -616,42 +552,34 @@ class GoldArrays:
     def __init__(
         self, gold: GoldVariants, chunks: pd.DataFrame, carried: pd.DataFrame | None = None
     ) -> None:
-        self.queries = gold.queries
-        self.variants = gold.variants
+        self.queries, self.variants = gold.queries, gold.variants
         query_index = pd.Index(self.queries["query_id"])
         self.query_of = query_index.get_indexer(self.variants["query_id"])
         self.groups = pd.factorize(self.queries["group_id"], sort=True)[0]
-        self.documents = pd.Index(sorted(chunks["doc_id"].unique()))
-        self.sections = pd.Index(sorted(chunks["section_id"].unique()))
-        self.document_of_chunk = self.documents.get_indexer(chunks["doc_id"])
-        self.section_of_chunk = self.sections.get_indexer(chunks["section_id"])
+        documents = pd.Index(sorted(chunks["doc_id"].unique()))
+        sections = pd.Index(sorted(chunks["section_id"].unique()))
+        self.document_of_chunk = documents.get_indexer(chunks["doc_id"])
+        self.section_of_chunk = sections.get_indexer(chunks["section_id"])
         self.qrels_document, self.documents = self._qrels(
-            gold.qrels_document, query_index, self.documents
+            gold.qrels_document, query_index, documents
         )
-        self.qrels_section, self.sections = self._qrels(
-            gold.qrels_section, query_index, self.sections
-        )
+        self.qrels_section, self.sections = self._qrels(gold.qrels_section, query_index, sections)
         spans = gold.spans
         carried = gold.span_chunks if carried is None else carried
         self.span_query = query_index.get_indexer(spans["query_id"])
         order = np.argsort(self.span_query, kind="stable")
+        owner = self.span_query[order]
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
-        carrier_span = (
-            place[carried["span"].to_numpy()] if len(carried) else np.zeros(0, dtype=np.int64)
-        )
-        carriers = carried["chunk"].to_numpy()
+        carrier_span = place[carried["span"].to_numpy(dtype=np.int64)]
+        carriers = carried["chunk"].to_numpy(dtype=np.int64)
         by_span = np.argsort(carrier_span, kind="stable")
         self.spans = Spans(
-            np.searchsorted(self.span_query[order], np.arange(len(self.queries) + 1)),
+            np.searchsorted(owner, np.arange(len(self.queries) + 1)),
             np.searchsorted(carrier_span[by_span], np.arange(len(spans) + 1)),
             carriers[by_span],
         )
-        pairs = (
-            np.unique(np.stack([self.span_query[order][carrier_span], carriers], axis=1), axis=0)
-            if len(carried)
-            else np.zeros((0, 2), dtype=np.int64)
-        )
+        pairs = np.unique(np.stack([owner[carrier_span], carriers], axis=1), axis=0)
         self.qrels_chunk = Qrels.from_rows(
             pairs[:, 0], pairs[:, 1], np.ones(len(pairs), dtype=np.int64), len(self.queries)
         )
@@ -704,10 +632,10 @@ def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
 BINS, TRUST_BINS, MAX_SHOWN = 12, 10, 50
 
 
-def describe_corpus(result: CorpusSnapshot) -> dict[str, Any]:
+def describe_corpus(result: CorpusSnapshot) -> dict[str, object]:
     """Show the revision and the masked data."""
     about = result.about
-    masked: dict[str, Any] = {"masking": "off"}
+    masked: dict[str, object] = {"masking": "off"}
     if about.masked is not None:
         masked = {f"masked_{name}": count for name, count in sorted(about.masked.items())}
     return {
@@ -718,7 +646,7 @@ def describe_corpus(result: CorpusSnapshot) -> dict[str, Any]:
     }
 
 
-def describe_chunks(result: CorpusChunks) -> dict[str, Any]:
+def describe_chunks(result: CorpusChunks) -> dict[str, object]:
     """Show the number and lengths of the chunks."""
     tokens = result.artifact.frame("chunks", ["tokens"])["tokens"].to_numpy()
     edges = np.unique(np.linspace(tokens.min(), tokens.max() + 1, BINS + 1).astype(int))
@@ -736,7 +664,7 @@ def describe_chunks(result: CorpusChunks) -> dict[str, Any]:
     }
 
 
-def describe_trust(result: EvidenceTrust) -> dict[str, Any]:
+def describe_trust(result: EvidenceTrust) -> dict[str, object]:
     """Show the quarantined chunks with reasons, and the distribution of trust."""
     frame = result.trust
     scores, poor = frame["trust"].dropna(), frame[frame["verdict"] != "clean"]
@@ -776,20 +704,20 @@ def describe_trust(result: EvidenceTrust) -> dict[str, Any]:
     }
 
 
-def describe_admitted(result: AdmittedChunks) -> dict[str, Any]:
+def describe_admitted(result: AdmittedChunks) -> dict[str, object]:
     """Show the number of chunks for the index."""
     return {"n_chunks": result.about.n_chunks, "chunks_hash": result.about.chunks_hash}
 
 
-def describe_gold(result: GoldVariants) -> dict[str, Any]:
+def describe_gold(result: GoldVariants) -> dict[str, object]:
     """Show the size of the gold set and its warnings."""
     about = dataclasses.asdict(result.about)
     counts = {name: value for name, value in about.items() if name.startswith("n_")}
     return {
-        "gold_hash": about["hash"],
-        "version": about["version"],
+        "gold_hash": result.about.hash,
+        "version": result.about.version,
         **counts,
-        "n_warnings": len(about["warnings"]),
+        "n_warnings": len(result.about.warnings),
     }
 
 
@@ -832,7 +760,7 @@ def gold_variants(evaluation: Evaluation) -> Artifact:
 MAX_KEY_BYTES = 10_000
 
 
-def _private(path: Path) -> str:
+def _read_private_key(path: Path) -> str:
     if not path.is_file():
         raise InputError(
             Problem(
@@ -862,14 +790,10 @@ def write_manifest(
 ) -> tuple[Path, int, bool]:
     """Record the hash of every document, and sign the record when a key is given.
 
-    An old signature is deleted, because it does not match the new record.
-
-    Returns
-    -------
-    Path, int, bool
-        The file, the number of recorded documents, and whether the record is signed.
+    Returns the file, the number of recorded documents, and whether the record is signed. An old
+    signature is deleted, because it does not match the new record.
     """
-    private = None if key is None else _private(key)
+    private = None if key is None else _read_private_key(key)
     with home_lock(evaluation.settings.home):
         sources = evaluation.runner.get(CorpusSnapshot).sources
     data = manifest_bytes(sources)
@@ -889,34 +813,27 @@ def write_signatures(
 ) -> tuple[Path, int, str | None]:
     """Sign the bytes of every document. `name` is the name of the public key in `trust.keys`.
 
-    Returns
-    -------
-    Path, int, str | None
-        The file, the number of signed documents, and the entry to add under `trust.signatures`.
-        The entry is None when the gold set already names the file.
+    Returns the file, the number of signed documents, and the entry to add under `trust.signatures`.
+    The entry is None when the gold set already names the file.
     """
-    private = _private(key)
-    if name not in evaluation.config.trust.keys:
+    config, base = evaluation.config, evaluation.base
+    private = _read_private_key(key)
+    if name not in config.trust.keys:
         accepted = (
-            ", ".join(sorted(evaluation.config.trust.keys))
+            ", ".join(sorted(config.trust.keys))
             or "none yet; rag-eval trust keygen prints a public key for it"
         )
+        message = "trust.keys of the gold set has no key of this name"
         raise InputError(
-            Problem(
-                "unknown_key",
-                "trust.keys of the gold set has no key of this name",
-                field="--name",
-                found=name,
-                accepted=accepted,
-            )
+            Problem("unknown_key", message, field="--name", found=name, accepted=accepted)
         )
-    lines = sign_documents(private, source_bytes(evaluation.config.corpus, evaluation.base), name)
-    path = out or resolve(evaluation.config.trust.signatures or "signatures.jsonl", evaluation.base)
+    lines = sign_documents(private, source_bytes(config.corpus, base), name)
+    named = config.trust.signatures
+    path = out or resolve(named or "signatures.jsonl", base)
     write_text(path, "".join(f"{line}\n" for line in lines))
-    named = evaluation.config.trust.signatures
-    if named is not None and resolve(named, evaluation.base).resolve() == path.resolve():
+    if named is not None and resolve(named, base).resolve() == path.resolve():
         return path, len(lines), None
-    return path, len(lines), os.path.relpath(path.resolve(), evaluation.base.resolve())
+    return path, len(lines), os.path.relpath(path.resolve(), base.resolve())
 
 
 def write_key(out: Path) -> str:
