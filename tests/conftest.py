@@ -2,7 +2,9 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from cli_project import Project
@@ -41,6 +43,13 @@ def shared_data() -> Path:
 def tracking_store(tmp_path_factory) -> str:
     """One MLflow store for all in-process runs: creating one costs seconds."""
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+
+
+class Scenario(NamedTuple):
+    """A project of a whole module, and the module's environment."""
+
+    project: Project
+    patch: pytest.MonkeyPatch
 
 
 class Flushes:
@@ -91,17 +100,27 @@ def pages():
         yield
 
 
+def set_apart(patch: pytest.MonkeyPatch, root: Path, tracking_store: str) -> Project:
+    """Make a project that reads no settings and no folder of the machine."""
+    kept = {"RAG_EVAL_TEST_DATA", PAGES}
+    for name in {name for name in os.environ if name.startswith("RAG_EVAL_")} - kept:
+        patch.delenv(name)
+    patch.setenv("RAG_EVAL_TRACKING_URI", tracking_store)
+    patch.setenv("RAG_EVAL_LATENCY_QUERIES", "2")
+    patch.setenv("RAG_EVAL_PRIMARY_GOLD_SET", "tiny")
+    patch.chdir(root)
+    return Project(root)
+
+
 @pytest.fixture
 def project(tmp_path, monkeypatch, tracking_store) -> Project:
-    """A project of one tiny gold set, apart from the surroundings of the machine."""
-    for name in [
-        name
-        for name in os.environ
-        if name.startswith("RAG_EVAL_") and name not in {"RAG_EVAL_TEST_DATA", PAGES}
-    ]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("RAG_EVAL_TRACKING_URI", tracking_store)
-    monkeypatch.setenv("RAG_EVAL_LATENCY_QUERIES", "2")
-    monkeypatch.setenv("RAG_EVAL_PRIMARY_GOLD_SET", "tiny")
-    monkeypatch.chdir(tmp_path)
-    return Project(tmp_path)
+    """A project of one tiny gold set."""
+    return set_apart(monkeypatch, tmp_path, tracking_store)
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory, tracking_store) -> Iterator[Scenario]:
+    """A project that a module's fixtures evaluate and its tests only read."""
+    with pytest.MonkeyPatch.context() as patch:
+        root = tmp_path_factory.mktemp("scenario")
+        yield Scenario(set_apart(patch, root, tracking_store), patch)

@@ -42,7 +42,8 @@ def test_lists_of_different_questions_are_refused():
 @pytest.mark.parametrize(
     ("level", "unit"), [("document", "document"), ("section", "section"), ("span", "section")]
 )
-def test_pairs_are_those_of_the_stored_runs(project, level, unit):
+def test_pairs_are_those_of_the_stored_runs(scenario, level, unit):
+    project = scenario.project  # one home, so that indexes are made once
     (project.gold / "gold_set.yaml").write_text(
         CONFIG.replace("depth: 20", f"depth: 20\nlevel: {level}")
         .replace("  - {name: vector", "  - {name: again, kind: bm25, k1: 0.1}\n  - {name: vector")

@@ -2,9 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
+from rag_eval.core.report import first_fault
 
 DOCUMENTS = {
     "storage.md": (
@@ -111,31 +113,51 @@ class Project:
         (self.beir / "qrels" / "test.tsv").write_text(QRELS, encoding="utf-8")
         return self.beir
 
-    def arguments(self, command: str, *more: str) -> list[str]:
-        places = {
-            "run": ("home", "reports", "gold_sets"),
-            "lint": ("home", "gold_sets"),
-            "init": ("gold_sets",),
-            "compare": ("home",),
-            "show": ("home",),
-        }[command]
-        folders = {"home": self.home, "reports": self.reports, "gold_sets": self.root / "gold_sets"}
-        return [
-            command,
-            *more,
-            *(
-                part
-                for place in places
-                for part in (f"--{place.replace('_', '-')}", str(folders[place]))
-            ),
-        ]
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the gold set."""
+        path = self.gold / name
+        path.write_text(text, encoding="utf-8")
+        return path
 
-    def invoke(self, command: str, *more: str) -> Result:
+    def ask(self, questions: dict[str, str], relevant: str | dict[str, str]) -> None:
+        """Ask these questions alone, each answered by one document."""
+        documents = relevant if isinstance(relevant, dict) else dict.fromkeys(questions, relevant)
+        rows = [{"query_id": name, "text": text} for name, text in questions.items()]
+        self.write("queries.jsonl", jsonl({**row, "answerable": True} for row in rows))
+        self.write("paraphrases.jsonl", "")
+        self.write("answers.jsonl", "")
+        judged = "".join(f"{name}\t{document}\t1\n" for name, document in documents.items())
+        self.write("qrels.tsv", f"query-id\tcorpus-id\tscore\n{judged}")
+
+    def arguments(self, command: str, *more: str | Path) -> list[str]:
+        folders = {"home": self.home, "reports": self.reports, "gold-sets": self.gold.parent}
+        options = {
+            "run": ("home", "reports", "gold-sets"),
+            "lint": ("home", "gold-sets"),
+            "trust": () if "keygen" in more else ("home", "gold-sets"),
+            "init": ("gold-sets",),
+            "validate": (),
+        }
+        given = [(f"--{name}", folders[name]) for name in options.get(command, ("home",))]
+        return [command, *map(str, more), *(str(part) for pair in given for part in pair)]
+
+    def invoke(self, command: str, *more: str | Path) -> Result:
         """Run in this process; let every exception except an exit through."""
         return CliRunner().invoke(app, self.arguments(command, *more), catch_exceptions=False)
 
+    def command(self, *words: str | Path, exit_code: int | None = 0) -> Result:
+        """Run in this process and expect an exit code; None accepts each."""
+        result = self.invoke(str(words[0]), *words[1:])
+        assert exit_code in {None, result.exit_code}, result.output
+        assert "Traceback" not in result.output + result.stderr
+        return result
+
+    def run(self, *more: str | Path, exit_code: int | None = 0) -> Result:
+        """Evaluate the tiny gold set."""
+        return self.command("run", "tiny", *more, exit_code=exit_code)
+
     def process(
-        self, command: str, *more: str, env: dict[str, str] | None = None
+        self, command: str, *more: str | Path, env: dict[str, str] | None = None
     ) -> "subprocess.CompletedProcess[str]":
         """Run in its own process, as a user would."""
         return subprocess.run(
@@ -152,3 +174,49 @@ class Project:
         return json.loads(
             (self.reports / name / "retrieval-metrics.json").read_text(encoding="utf-8")
         )
+
+    def text(self, name: str, gold_set: str = "tiny") -> str:
+        """Read a file of the report."""
+        return (self.reports / gold_set / name).read_text(encoding="utf-8")
+
+    def lines(self, name: str, gold_set: str = "tiny") -> list[dict[str, Any]]:
+        """Read a file of JSON lines of the report; other separators may stand inside a line."""
+        return [json.loads(line) for line in self.text(name, gold_set).split("\n")[:-1]]
+
+    def strategies(self, name: str = "tiny") -> dict[str, dict[str, Any]]:
+        """Read the report's entries of strategies, after a check of the report's schema."""
+        report = self.report(name)
+        assert first_fault(report) is None
+        return {entry["name"]: entry for entry in report["strategies"]}
+
+    def files(self) -> list[Path]:
+        """List everything that runs left behind."""
+        found = [*self.home.rglob("*"), *self.reports.rglob("*")]
+        return [path for path in found if path.is_file()]
+
+
+def measure(entry: dict[str, Any], label: str = "R@5", level: str = "document") -> dict[str, Any]:
+    """Find a measure of a strategy by its label."""
+    wanted = (label, level)
+    return next(part for part in entry["measures"] if (part["label"], part["level"]) == wanted)
+
+
+def answer_measures(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the measures of answers and citations by name."""
+    parts = [*report["answers"]["measures"], *report["citations"]["measures"]]
+    return {part["name"]: part for part in parts}
+
+
+def nulls_without_reason(value: Any, path: str = "") -> Iterator[str]:
+    """Find null figures of a report, alone or in a list, that have no reason beside them."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            in_list = isinstance(part, list) and not any(isinstance(one, dict) for one in part)
+            empty = part is None or (in_list and "None" in re.findall("None", repr(part)))
+            reasoned = key == "rerank" or value.get(f"{key}_reason")
+            if empty and not (reasoned or (key == "value" and value.get("reason"))):
+                yield f"{path}.{key}"
+            yield from nulls_without_reason(part, f"{path}.{key}")
+    elif isinstance(value, list):
+        for place, part in enumerate(value):
+            yield from nulls_without_reason(part, f"{path}[{place}]")
