@@ -12,7 +12,6 @@ from rag_eval.cli.outcomes import (
     Fingerprint,
     Limit,
     Strategy,
-    Target,
     TargetOption,
     now,
     open_outcomes,
@@ -37,10 +36,8 @@ app.add_typer(
 
 @claim.command(
     "import",
-    help=(
-        "Import production traffic, all of the file or nothing; personal data in the "
-        "questions is masked, and what is there already is not added again."
-    ),
+    help="Import production traffic, all of the file or nothing; personal data in the "
+    "questions is masked, and what is there already is not added again.",
 )
 def import_claims(
     traffic: Annotated[
@@ -103,10 +100,8 @@ def list_claims(
 
 
 @audit.command(
-    help=(
-        "Draw a simple random sample of the claims imported since the last draw, and "
-        "write the file that the auditor fills in."
-    )
+    help="Draw a simple random sample of the claims imported since the last draw, and "
+    "write the file that the auditor fills in."
 )
 def draw(
     *,
@@ -122,7 +117,7 @@ def draw(
     ],
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
-    target: TargetOption = Target.miss_any,
+    target: TargetOption = "miss_any",
     out: Annotated[
         Path, typer.Option(help="File for the auditor to fill in; it must not exist.")
     ] = Path("audit.jsonl"),
@@ -132,14 +127,8 @@ def draw(
     with report_errors():
         from rag_eval.uncertainty.audits import AuditStore, Sample
 
-        sample = Sample(
-            n=n,
-            seed=seed,
-            depth=depth,
-            target=target.value,
-            strategy=strategy,
-            fingerprint=fingerprint,
-        )
+        given = {"strategy": strategy, "fingerprint": fingerprint}
+        sample = Sample(n=n, seed=seed, depth=depth, target=target, **given)
         made = AuditStore(open_sql(home)).draw(sample, out, now=now())
         from rag_eval.core.errors import quoted
 
@@ -156,10 +145,8 @@ def draw(
 
 @audit.command(
     "list",
-    help=(
-        "List the draws with how many of their claims are judged, or feedback that calls "
-        "for an audit."
-    ),
+    help="List the draws with how many of their claims are judged, or feedback that calls "
+    "for an audit.",
 )
 def list_audits(
     *,

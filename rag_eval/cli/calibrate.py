@@ -43,10 +43,8 @@ def _opened(gold_set: str | None, home: Path | None, gold_sets: Path | None) -> 
 
 @calibrate.callback(
     invoke_without_command=True,
-    help=(
-        "Fit each strategy's estimator to its outcomes, validate it on held-out groups, "
-        "and keep what it has earned for the next run."
-    ),
+    help="Fit each strategy's estimator to its outcomes, validate it on held-out groups, "
+    "and keep what it has earned for the next run.",
 )
 def calibrate_now(
     context: typer.Context,
@@ -74,10 +72,8 @@ def calibrate_now(
 
 
 @calibrate.command(
-    help=(
-        "Compare strategies on the same questions: miss rates, Brier scores and skill, "
-        "with intervals, Holm-adjusted p and prediction-powered estimates."
-    )
+    help="Compare strategies on the same questions: miss rates, Brier scores and skill, "
+    "with intervals, Holm-adjusted p and prediction-powered estimates."
 )
 def compare(
     strategies: Annotated[

@@ -2,19 +2,21 @@
 
 import datetime as dt
 import json as json_form
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from rag_eval.cli.app import Home, app, console_for, open_settings, report_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
 
     from rag_eval.storage.sql import SqlStore
-    from rag_eval.uncertainty.outcomes import OutcomeStore, Recorded
+    from rag_eval.uncertainty.outcomes import OutcomeStore
 
 outcome = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(
@@ -25,23 +27,8 @@ app.add_typer(
 )
 
 
-class Target(StrEnum):
-    """Targets that an outcome can have."""
-
-    miss_any = "miss_any"
-    miss_some = "miss_some"
-
-
-class Source(StrEnum):
-    """Where a judgement comes from."""
-
-    qrels = "qrels"
-    human = "human"
-    llm_judge = "llm_judge"
-    deep_audit = "deep_audit"
-    user_feedback = "user_feedback"
-
-
+Target = Literal["miss_any", "miss_some"]
+Source = Literal["qrels", "human", "llm_judge", "deep_audit", "user_feedback"]
 Strategy = Annotated[str | None, typer.Option(help="Name of the strategy.")]
 Fingerprint = Annotated[
     str | None,
@@ -109,13 +96,11 @@ def add_outcome(
     ] = None,
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
-    target: TargetOption = Target.miss_any,
+    target: TargetOption = "miss_any",
     k: Annotated[
         int | None, typer.Option(help="Cutoff of the target. Default: the claim's, else 10.")
     ] = None,
-    gold_source: Annotated[
-        Source, typer.Option(help="Where the judgement comes from.")
-    ] = Source.human,
+    gold_source: Annotated[Source, typer.Option(help="Where the judgement comes from.")] = "human",
     gold_strategy: Annotated[
         list[str] | None,
         typer.Option(
@@ -163,111 +148,67 @@ def add_outcome(
     """Record one judgement, or correct one."""
     with report_errors():
         store = open_outcomes(home)
-        if correct is not None:
-            _refuse_beside_correct(
-                claim_id,
-                query,
-                query_id,
-                strategy,
-                fingerprint,
-                k,
-                gold_strategy,
-                gold_document,
-                feedback,
-                audit_depth,
-                group,
-                independent or None,
-            )
-            from rag_eval.uncertainty.outcome_files import correct_outcome
+        from rag_eval.uncertainty.outcome_files import correct_outcome, read_outcome
 
+        judgement = {"missed": missed, "missed_content": missed_content, "agent_success": success}
+        about: dict[str, object] = {
+            "claim_id": claim_id,
+            "query": query,
+            "query_id": query_id,
+            "strategy": strategy,
+            "strategy_fingerprint": fingerprint,
+            "k": k,
+            "gold_strategies": [] if independent else gold_strategy,
+            "gold_documents": gold_document,
+            "feedback": feedback,
+            "audit_depth": audit_depth,
+            "group_id": group,
+        }
+        about = {name: value for name, value in about.items() if value is not None}
+        if correct is None:
+            about |= {name: value for name, value in judgement.items() if value is not None}
+            about |= {"note": note, "target": target, "gold_source": gold_source}
+            made = read_outcome(about, store.sql, now=now())
+        elif about:
+            raise _refuse(
+                "bad_value",
+                "a correction is of the same claim; what it was judged from stays",
+                field="--correct",
+                accepted="with --correct only --missed or --hit, --missed-content, "
+                "--success or --no-success, --note",
+            )
+        else:
+            old = store.outcome(correct)
             made = correct_outcome(
-                store.outcome(correct),
+                old,
                 missed=missed,
                 missed_content=missed_content,
                 agent_success=success,
                 note=note,
                 now=now(),
             )
-        else:
-            given: dict[str, Any] = {
-                "claim_id": claim_id,
-                "query": query,
-                "query_id": query_id,
-                "strategy": strategy,
-                "strategy_fingerprint": fingerprint,
-                "k": k,
-                "missed": missed,
-            }
-            given |= {
-                "gold_strategies": [] if independent else gold_strategy,
-                "gold_documents": gold_document or [],
-                "missed_content": missed_content,
-                "feedback": feedback,
-            }
-            given |= {
-                "agent_success": success,
-                "audit_depth": audit_depth,
-                "group_id": group,
-                "note": note,
-                "target": target.value,
-                "gold_source": gold_source.value,
-            }
-            from rag_eval.uncertainty.outcome_files import read_outcome
-
-            made = read_outcome(
-                {name: value for name, value in given.items() if value is not None},
-                store.sql,
-                now=now(),
-            )
         recorded = store.record([made])
-        _refuse_differing(recorded)
+        for standing in recorded.differing.values():
+            raise _refuse(
+                "differs",
+                "another judgement of this claim, target, K and gold source stands",
+                field="outcome_id",
+                found=standing,
+                accepted="rag-eval outcome add --correct with the outcome_id of what stands",
+            )
         typer.echo(f"{'recorded' if recorded.added else 'already there'}: {made.outcome_id}")
 
 
-def _refuse_beside_correct(*given: object) -> None:
+def _refuse(code: str, message: str, **where: str) -> Exception:
     from rag_eval.core.errors import InputError, Problem
 
-    if any(value is not None for value in given):
-        accepted = (
-            "with --correct only --missed or --hit, --missed-content, "
-            "--success or --no-success, --note"
-        )
-        raise InputError(
-            Problem(
-                "bad_value",
-                "a correction is of the same claim; what it was judged from stays",
-                field="--correct",
-                accepted=accepted,
-            )
-        )
-
-
-def _refuse_differing(recorded: "Recorded") -> None:
-    from rag_eval.core.errors import InputError, Problem
-
-    if recorded.differing:
-        how = "rag-eval outcome add --correct with the outcome_id of what stands"
-        standing = recorded.differing.values()
-        raise InputError(
-            [
-                Problem(
-                    "differs",
-                    "another judgement of this claim, target, K and gold source stands",
-                    field="outcome_id",
-                    found=name,
-                    accepted=how,
-                )
-                for name in standing
-            ]
-        )
+    return InputError(Problem(code, message, **where))  # type: ignore[arg-type]
 
 
 @outcome.command(
     "import",
-    help=(
-        "Record a file of judgements or a filled-in audit, all of it or nothing; what is "
-        "there already is not added again."
-    ),
+    help="Record a file of judgements or a filled-in audit, all of it or nothing; what is there "
+    "already is not added again.",
 )
 def import_outcomes(
     file: File,
@@ -336,15 +277,8 @@ def list_outcomes(
 ) -> None:
     """List outcomes, the newest first, with how many can fit a calibrator."""
     with report_errors():
-        frame = _read(
-            open_outcomes(home),
-            everything,
-            strategy=strategy,
-            strategy_fingerprint=fingerprint,
-            target=target,
-            k=k,
-            gold_source=gold_source,
-        )
+        read = _reader(open_outcomes(home), everything, gold_source)
+        frame = read(strategy=strategy, strategy_fingerprint=fingerprint, target=target, k=k)
         if json:
             from rag_eval.uncertainty.outcomes import of_frame
 
@@ -377,37 +311,19 @@ def export_outcomes(
     """Write outcomes to a file, whole or not at all."""
     with report_errors():
         store = open_outcomes(home)
-        frame = _read(
-            store,
-            everything,
-            strategy=strategy,
-            strategy_fingerprint=fingerprint,
-            target=target,
-            k=k,
-            gold_source=gold_source,
-        )
+        read = _reader(store, everything, gold_source)
+        frame = read(strategy=strategy, strategy_fingerprint=fingerprint, target=target, k=k)
         from rag_eval.reporting.exports import RESTORED, write_outcomes
 
         whole = store.as_recorded(frame) if file.suffix.lower() == RESTORED else frame
         write_outcomes(file, whole)
-        typer.echo(
-            f"{len(frame):,} outcomes written to {file}"
-            + (
-                f", and {len(whole) - len(frame):,} that they supersede"
-                if len(whole) > len(frame)
-                else ""
-            )
-        )
+        n_more = len(whole) - len(frame)
+        more = f", and {n_more:,} that they supersede" if n_more else ""
+        typer.echo(f"{len(frame):,} outcomes written to {file}{more}")
 
 
-def _read(
-    store: "OutcomeStore",
-    everything: bool,
-    *,
-    gold_source: Source | None,
-    target: Target | None,
-    **equal: Any,
-) -> "pd.DataFrame":
-    sources = None if gold_source is None else [gold_source.value]
-    read = store.history if everything else store.current
-    return read(gold_sources=sources, target=None if target is None else target.value, **equal)
+def _reader(
+    store: "OutcomeStore", everything: bool, gold_source: Source | None
+) -> "Callable[..., pd.DataFrame]":
+    sources = None if gold_source is None else [gold_source]
+    return partial(store.history if everything else store.current, gold_sources=sources)

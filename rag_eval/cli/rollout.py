@@ -15,10 +15,8 @@ _WORDS = {"promote": "PROMOTE", "hold": "HOLD", "roll_back": "ROLL BACK"}
 
 
 @app.command(
-    help=(
-        "Promote, hold or roll back a candidate at 10, 50 or 100 % of the questions; exit"
-        " 2 when it is rolled back."
-    )
+    help="Promote, hold or roll back a candidate at 10, 50 or 100 % of the questions; exit"
+    " 2 when it is rolled back."
 )
 def rollout(
     candidate: Annotated[str, typer.Argument(help="The strategy that is rolled out.")],

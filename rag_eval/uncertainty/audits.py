@@ -203,15 +203,9 @@ class AuditStore:
         Raises InputError: `file_exists`, `no_claims`, `several_strategies`, `depth_too_small`.
         """
         if path.exists():
-            raise InputError(
-                Problem(
-                    "file_exists",
-                    "the file is there already, and may hold an auditor's work",
-                    file=str(path),
-                    field="--out",
-                    accepted="a file that does not exist",
-                )
-            )
+            message = "the file is there already, and may hold an auditor's work"
+            problem = Problem("file_exists", message, file=str(path), field="--out")
+            raise InputError(dataclasses.replace(problem, accepted="a file that does not exist"))
         with self.sql.transaction(LOCK) as transaction:
             rows, frames = _find_population(transaction, sample)
             order = np.random.default_rng(sample.seed).permutation(len(rows))
@@ -310,16 +304,11 @@ def _find_population(
     found = sorted({(row["strategy"], row["strategy_fingerprint"]) for row in rows})
     fingerprints = sorted({fingerprint for _, fingerprint in found})
     if len(fingerprints) > 1:
+        names = (f"{quoted(name, 60)} {quoted(identity, 60)}" for name, identity in found[:10])
+        message = "claims of several fingerprints are there, and a draw is of one"
+        problem = Problem("several_strategies", message, field="--fingerprint")
         raise InputError(
-            Problem(
-                "several_strategies",
-                "claims of several fingerprints are there, and a draw is of one",
-                field="--fingerprint",
-                found="; ".join(
-                    f"{quoted(name, 60)} {quoted(identity, 60)}" for name, identity in found[:10]
-                ),
-                accepted="one of them",
-            )
+            dataclasses.replace(problem, found="; ".join(names), accepted="one of them")
         )
     where = {"strategy_fingerprint": fingerprints, "target": sample.target}
     batches = transaction.columns(FRAMES, where, ["batch"])["batch"]
@@ -327,25 +316,15 @@ def _find_population(
     left = sorted(
         (row for row in rows if row["batch"] > last), key=lambda row: str(row["claim_id"])
     )
-    deepest = max((row["k"] for row in left), default=0)
     if not left:
-        raise InputError(
-            Problem(
-                "no_claims",
-                "no claim came in since the last draw",
-                accepted="claims of production traffic: rag-eval claim import",
-            )
-        )
+        accepted = "claims of production traffic: rag-eval claim import"
+        message = "no claim came in since the last draw"
+        raise InputError(Problem("no_claims", message, accepted=accepted))
+    deepest = max(row["k"] for row in left)
     if sample.depth < deepest:
-        raise InputError(
-            Problem(
-                "depth_too_small",
-                f"the top {deepest} cannot be judged by looking at {sample.depth}",
-                field="--depth",
-                found=str(sample.depth),
-                accepted=f"{deepest} or more",
-            )
-        )
+        message = f"the top {deepest} cannot be judged by looking at {sample.depth}"
+        problem = Problem("depth_too_small", message, field="--depth", found=str(sample.depth))
+        raise InputError(dataclasses.replace(problem, accepted=f"{deepest} or more"))
     return left, batches
 
 

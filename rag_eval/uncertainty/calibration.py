@@ -106,12 +106,12 @@ class Calibration:
             "leakage_gap": self.gap,
             "wordings": self.wordings,
         }
-        n = {found.method: found.n for found in self.conformal}
+        n = {rule.method: rule.n for rule in self.conformal}
         return {
-            **{name: None if part is None else part.to_json() for name, part in parts.items()},
+            **{name: part and part.to_json() for name, part in parts.items()},
             "counts": dataclasses.asdict(self.counts),
             "learning_curve": [point.to_json() for point in self.curve],
-            "conformal": [found.to_json() for found in self.conformal],
+            "conformal": [rule.to_json() for rule in self.conformal],
             "conformal_methods": {
                 **{method: n.get(method) for method in get_args(Method)},
                 **{f"{method}_reason": why for method, why in self.conformal_absent.items()},

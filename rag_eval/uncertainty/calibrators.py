@@ -3,15 +3,18 @@
 One is switched on only where it clearly lowers the out-of-fold log loss. The default is none.
 """
 
+import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Protocol, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 import numpy as np
+from pydantic import PlainSerializer, PlainValidator
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import CalibratorName
 from rag_eval.uncertainty.regression import Regression, log_loss, sigmoid
+from rag_eval.uncertainty.stored import Floats, Stored
 
 SLOPE_SD, INTERCEPT_SD = 0.25, 1.0
 """Gaussian priors around slope 1 and intercept 0: few outcomes fit a free slope badly."""
@@ -25,9 +28,9 @@ NOISE = 2.0
 class Steps:
     """A step function: values `at` the sorted knots [m], and `between` and outside them [m + 1]."""
 
-    knots: FloatArray
-    at: FloatArray
-    between: FloatArray
+    knots: Floats
+    at: Floats
+    between: Floats
 
     def __call__(self, x: FloatArray) -> FloatArray:
         """Compute the value at each x."""
@@ -51,24 +54,23 @@ def fit_steps(score: FloatArray, missed: FloatArray | BoolArray, weight: FloatAr
     return Steps(knots, at, (padded[1:] + padded[:-1]) / 2)
 
 
-class Calibrator(Protocol):
+class Calibrator(Stored, abc.ABC):
     """A fitted calibrator."""
 
     name: ClassVar[CalibratorName]
 
     @classmethod
+    @abc.abstractmethod
     def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> list[Self]:
         """Fit one calibrator for each row of weights [m, n]; rows of weight 0 are not seen."""
 
+    @abc.abstractmethod
     def apply(self, log_odds: FloatArray) -> FloatArray:
         """Compute probabilities in (0, 1) that never fall where the log-odds rise."""
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the parameters as JSON values."""
-
 
 @dataclasses.dataclass(frozen=True)
-class Uncalibrated:
+class Uncalibrated(Calibrator):
     """The estimator's own probabilities."""
 
     name: ClassVar[CalibratorName] = "none"
@@ -82,13 +84,9 @@ class Uncalibrated:
         """Compute the probabilities of the log-odds."""
         return sigmoid(log_odds)
 
-    def parameters(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
 
 @dataclasses.dataclass(frozen=True)
-class Platt:
+class Platt(Calibrator):
     """``sigmoid(intercept + slope * log_odds)``, slope 0 or more, drawn towards 1 (Platt 1999)."""
 
     name: ClassVar[CalibratorName] = "platt"
@@ -115,13 +113,9 @@ class Platt:
         """Compute probabilities."""
         return sigmoid(self.intercept + self.slope * log_odds)
 
-    def parameters(self) -> dict[str, Any]:
-        """Return intercept and slope."""
-        return dataclasses.asdict(self)
-
 
 @dataclasses.dataclass(frozen=True)
-class Isotonic:
+class Isotonic(Calibrator):
     """Isotonic regression, kept `edge` = 1 / (total weight + 2) away from 0 and 1.
 
     No misses among few outcomes are no certainty.
@@ -143,26 +137,25 @@ class Isotonic:
         """Compute probabilities."""
         return np.clip(self.steps(log_odds), self.edge, 1 - self.edge)
 
-    def parameters(self) -> dict[str, Any]:
-        """Return knots, values and edge."""
-        steps = {name: values.tolist() for name, values in vars(self.steps).items()}
-        return {"edge": self.edge, "steps": steps}
-
 
 KINDS: Final[Mapping[CalibratorName, type[Calibrator]]] = {
     kind.name: kind for kind in (Uncalibrated, Platt, Isotonic)
 }
 
 
-def read_calibrator(document: Mapping[str, Any]) -> Calibrator:
-    """Read a stored calibrator, its `name` and `parameters`."""
-    name, parameters = document["name"], dict(document["parameters"])
+def _read_calibrator(document: Mapping[str, Any]) -> Calibrator:
+    name = document["name"]
     if name not in KINDS:
         raise ValueError(f"found calibrator {name!r}, accepted {', '.join(KINDS)}")
-    if "steps" in parameters:
-        steps = {key: np.array(values) for key, values in parameters["steps"].items()}
-        parameters["steps"] = Steps(**steps)
-    return KINDS[name](**parameters)
+    return KINDS[name].from_json(document["parameters"])
+
+
+StoredCalibrator = Annotated[
+    Calibrator,
+    PlainValidator(_read_calibrator),
+    PlainSerializer(lambda fitted: {"name": fitted.name, "parameters": fitted.to_json()}),
+]
+"""A calibrator of any kind, which is stored with its name."""
 
 
 def unknown_kinds(document: Any) -> list[str]:

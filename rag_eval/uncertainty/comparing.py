@@ -20,12 +20,12 @@ from rag_eval.uncertainty.scores import (
     Figure,
     bootstrap_bounds,
     compute_skill,
-    finite,
     group_sums,
     mean_figure,
     resample_sums,
     skill_figure,
 )
+from rag_eval.uncertainty.stored import finite
 
 # ---- Prediction-powered means: few labelled outcomes, and predictions for many unlabelled queries
 

@@ -22,7 +22,8 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.uncertainty.scores import Figure, finite, mean_figure
+from rag_eval.uncertainty.scores import Figure, mean_figure
+from rag_eval.uncertainty.stored import finite
 
 Method = Literal["fixed", "recall", "mondrian"]
 """One K for the share of questions with gold, one K for expected recall, one K for each third of
@@ -117,32 +118,24 @@ class Cell:
         return np.asarray(self._ranks[place])
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Thirds:
-    """Thirds of predicted risk: where the next one begins, and the third of each question [n].
+def _cut_thirds(questions: Questions) -> tuple[tuple[float, ...], IntArray]:
+    """Give the risks where the next third begins, and the third of each question [n], -1 for none.
 
-    A question without a known risk is in -1.
+    A question without a known risk is in no third.
     """
-
-    edges: tuple[float, ...]
-    number: IntArray
-
-    @classmethod
-    def of(cls, questions: Questions) -> "_Thirds":
-        """Cut the known risks."""
-        if questions.risk is None or not questions.known_risk.any():
-            return cls((), np.full(len(questions), -1))
-        risk = questions.risk[questions.known_risk]
-        edges = np.quantile(risk, np.arange(1, BINS) / BINS)
-        place = np.searchsorted(edges, questions.risk, side="right")
-        return cls(tuple(edges.tolist()), np.where(questions.known_risk, place, -1))
+    if questions.risk is None or not questions.known_risk.any():
+        return (), np.full(len(questions), -1)
+    edges = np.quantile(questions.risk[questions.known_risk], np.arange(1, BINS) / BINS)
+    place = np.searchsorted(edges, questions.risk, side="right")
+    return tuple(edges.tolist()), np.where(questions.known_risk, place, -1)
 
 
 class _Calibration:
     """One method over some questions: its cells, and the cell of each question [n]."""
 
     def __init__(self, questions: Questions, method: Method) -> None:
-        self.questions, self.method, self.thirds = questions, method, _Thirds.of(questions)
+        self.questions, self.method = questions, method
+        self.edges, self.third = _cut_thirds(questions)
         n, group = len(questions), questions.group
         self._cell_of = np.zeros(n, dtype=np.int64)
         ones, places = np.ones(n), np.arange(n)
@@ -151,7 +144,7 @@ class _Calibration:
             weight = 1.0 / np.bincount(owner, minlength=n)[owner]
             self._cells = [Cell(questions.gold_rank, owner, weight, group)]
         elif method == "mondrian":
-            self._cell_of = self.thirds.number
+            self._cell_of = self.third
             inside = [np.flatnonzero(self._cell_of == number) for number in range(BINS)]
             self._cells = [Cell(questions.rank[at], at, ones[at], group) for at in inside]
         else:
@@ -313,7 +306,7 @@ def conformal_k(
 def _describe(
     calibration: _Calibration, level: float, k: FloatArray, figures: _SplitFigures, splits: int
 ) -> ConformalK:
-    questions, method, thirds = calibration.questions, calibration.method, calibration.thirds
+    questions, method = calibration.questions, calibration.method
     n, depth, group, covered = len(questions), questions.depth, questions.group, figures.covered
     within = questions.share_covered(method, np.full(n, float(depth)))
     within = within[~np.isnan(within)]
@@ -321,12 +314,12 @@ def _describe(
     sizes = np.bincount(group[known])[group[known]]
 
     def cover_third(number: int) -> Figure:
-        inside = thirds.number == number
+        inside = calibration.third == number
         return mean_figure(covered[inside], group[inside])
 
     bins: tuple[RiskBin, ...] = ()
     if method == "mondrian":
-        edges = (0.0, *thirds.edges, 1.0)
+        edges = (0.0, *calibration.edges, 1.0)
         bins = tuple(
             RiskBin(edges[at], edges[at + 1], _whole(k[at]), cover_third(at)) for at in range(BINS)
         )

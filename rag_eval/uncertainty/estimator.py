@@ -18,13 +18,14 @@ from rag_eval.core.config import BinaryTarget
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.calibrators import (
     Calibrator,
+    StoredCalibrator,
     Uncalibrated,
     choose_calibrator,
-    read_calibrator,
 )
 from rag_eval.uncertainty.regression import Regression, log_loss
 from rag_eval.uncertainty.scores import Labelled, grouped_folds, random_folds
 from rag_eval.uncertainty.signals import RankedBatch
+from rag_eval.uncertainty.stored import Floats, NullableFloat, Stored
 
 PRIOR_FILE: Final = "prior.json"
 Kind = Literal["any", "bm25", "vector", "hybrid"]
@@ -141,18 +142,20 @@ def fit_scaling(signals: FloatArray) -> Scaling:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Head:
+class Head(Stored):
     """A single fit: log-odds are intercept + z-scores @ coefficients [p], then calibrated.
 
-    `penalty` is the chosen precision of the coefficients, NaN where nothing was fitted.
+    `mean` and `scale` [p] are the scaling of the signals. `penalty` is the chosen precision of the
+    coefficients, NaN where nothing was fitted.
     """
 
     names: tuple[str, ...]
-    scaling: Scaling
+    mean: Floats
+    scale: Floats
     intercept: float
-    coefficients: FloatArray
-    penalty: float
-    calibrator: Calibrator
+    coefficients: Floats
+    penalty: NullableFloat
+    calibrator: StoredCalibrator
 
     def z_scores(self, signals: FloatArray, names: Sequence[str]) -> FloatArray:
         """Compute z-scores in the head's order, [n, p], from signals in any order.
@@ -163,42 +166,13 @@ class Head:
         missing = [name for name in self.names if name not in places]
         if missing:
             raise ValueError(f"signals are missing: {', '.join(missing)}")
-        return self.scaling.z(signals[:, [places[name] for name in self.names]])
+        ordered = signals[:, [places[name] for name in self.names]]
+        return Scaling(self.mean, self.scale).z(ordered)
 
     def predict(self, signals: FloatArray, names: Sequence[str]) -> FloatArray:
         """Predict the probability of a miss, [n] in (0, 1)."""
         z = self.z_scores(signals, names)
         return self.calibrator.apply(self.intercept + z @ self.coefficients)
-
-    def to_json(self) -> dict[str, Any]:
-        """Write the fit as JSON values, exactly."""
-        return {
-            "names": list(self.names),
-            "mean": self.scaling.mean.tolist(),
-            "scale": self.scaling.scale.tolist(),
-            "intercept": self.intercept,
-            "coefficients": self.coefficients.tolist(),
-            "penalty": None if np.isnan(self.penalty) else self.penalty,
-            "calibrator": {
-                "name": self.calibrator.name,
-                "parameters": self.calibrator.parameters(),
-            },
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
-        mean, scale, coefficients = (
-            np.array(document[name], dtype=np.float64) for name in ("mean", "scale", "coefficients")
-        )
-        return cls(
-            tuple(document["names"]),
-            Scaling(mean, scale),
-            document["intercept"],
-            coefficients,
-            np.nan if document["penalty"] is None else document["penalty"],
-            read_calibrator(document["calibrator"]),
-        )
 
 
 class Fitted(NamedTuple):
@@ -247,7 +221,7 @@ def fit_head(
         calibrator = choose_calibrator(log_odds, outcome, weight, labelled.group, fold)
     solution = back @ found
     penalty = float(PENALTIES[chosen])
-    head = Head(labelled.names, scaled, float(solution[0]), solution[1:], penalty, calibrator)
+    head = Head(labelled.names, *scaled, float(solution[0]), solution[1:], penalty, calibrator)
     return Fitted(head, covariance)
 
 
@@ -306,7 +280,7 @@ ANY_AT_10: Final = Miss()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MissRateModel:
+class MissRateModel(Stored):
     """The stored estimator of one strategy's miss rate.
 
     `head` is fitted to all outcomes, for queries of groups without any. `covariance` is that of
@@ -319,13 +293,14 @@ class MissRateModel:
     target: BinaryTarget
     k: int
     head: Head
-    covariance: FloatArray
+    covariance: Floats
     folds: tuple[Head, ...]
     fold_of_group: Mapping[str, int]
     prior: str
     n: int
     groups: int
     misses: int
+    schema_version: Literal[1] = 1
 
     def predict(
         self, signals: FloatArray, names: Sequence[str], group_ids: Sequence[str] | None = None
@@ -367,34 +342,6 @@ class MissRateModel:
             for part, shifted in enumerate((log_odds, log_odds - reach, log_odds + reach)):
                 result[part, rows] = head.calibrator.apply(shifted)
         return result
-
-    def to_json(self) -> dict[str, Any]:
-        """Write the model as JSON values; `from_json` gives back one that predicts the same."""
-        names = ("target", "k", "prior", "n", "groups", "misses")
-        return {
-            "schema_version": 1,
-            **{name: getattr(self, name) for name in names},
-            "head": self.head.to_json(),
-            "covariance": self.covariance.tolist(),
-            "folds": [fold.to_json() for fold in self.folds],
-            "fold_of_group": dict(self.fold_of_group),
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
-        return cls(
-            target=document["target"],
-            k=document["k"],
-            head=Head.from_json(document["head"]),
-            covariance=np.array(document["covariance"], dtype=np.float64),
-            folds=tuple(map(Head.from_json, document["folds"])),
-            fold_of_group=dict(document["fold_of_group"]),
-            prior=document["prior"],
-            n=document["n"],
-            groups=document["groups"],
-            misses=document["misses"],
-        )
 
 
 def fit_model(
@@ -452,14 +399,8 @@ def model_from_prior(
         else float(spread.sum())
     )
     factor = 1 / float(np.sqrt(1 + np.pi * variance / 8))
-    head = Head(
-        tuple(names),
-        scaled,
-        factor * prior.intercept,
-        factor * prior.over(names),
-        np.nan,
-        Uncalibrated(),
-    )
+    log_odds = factor * prior.intercept, factor * prior.over(names)
+    head = Head(tuple(names), *scaled, *log_odds, np.nan, Uncalibrated())
     return MissRateModel(
         miss.target, miss.k, head, np.diag(spread), (), {}, prior.id, n=0, groups=0, misses=0
     )

@@ -1,11 +1,11 @@
 """Seven ways to ask again: other wordings of questions from the corpus and the retrieved chunks."""
 
 import dataclasses
-import functools
 import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
@@ -50,7 +50,7 @@ class CorpusWords:
             )
         self.table, self.space = table, space
 
-    @functools.cached_property
+    @cached_property
     def surface(self) -> list[str]:
         """How each term is written most often ("values" for the stem "valu").
 
@@ -68,7 +68,7 @@ class CorpusWords:
                 surface[row[0]] = word
         return surface
 
-    @functools.cached_property
+    @cached_property
     def addable(self) -> BoolArray:
         """Which terms may be added: with letters, neither too common nor too rare; [n_terms]."""
         lettered = np.array(
@@ -79,19 +79,22 @@ class CorpusWords:
         addable: BoolArray = lettered & (frequency >= RARE_CHUNKS) & (frequency <= most)
         return addable
 
-    @functools.cached_property
+    @cached_property
     def addable_terms(self) -> IntArray:
         """Ids of the terms that may be added."""
         return np.flatnonzero(self.addable)
 
-    @functools.cached_property
+    @cached_property
     def present(self) -> "csr_array":
         """1 where a chunk holds a term, float32 [n_chunks, n_terms]."""
         return _with_ones(self.space.counts)
 
-    @functools.cached_property
+    @cached_property
     def _basis(self) -> tuple[Float32Array, Float32Array]:
-        """Vectors of chunks and of terms: a truncated SVD of (1 + ln tf) * idf, rows of unit."""
+        """Vectors of chunks and of terms: a truncated SVD of (1 + ln tf) * idf, rows of unit.
+
+        Deerwester et al., JASIS 1990.
+        """
         from sklearn.utils.extmath import randomized_svd, svd_flip
 
         weights = self.space.counts.copy()
@@ -114,10 +117,7 @@ class CorpusWords:
 
     @property
     def term_vectors(self) -> Float32Array:
-        """Latent vectors of terms, unit or zero [n_terms, d]: terms of like company are near.
-
-        Deerwester et al., JASIS 1990.
-        """
+        """Latent vectors of terms, unit or zero [n_terms, d]: terms of like company are near."""
         return self._basis[1]
 
     @property
@@ -301,7 +301,7 @@ def _affixed(run: str) -> Iterator[str]:
         yield from (word + suffix for suffix in SUFFIXES)
 
 
-def expand_code_pattern(context: ExpansionContext, which: IntArray) -> list[str | None]:
+def _expand_code_pattern(context: ExpansionContext, which: IntArray) -> list[str | None]:
     """Add how the corpus writes a question's identifiers and compounds: `sort_values`, `IL-6`.
 
     Affixes are tried only on words that the corpus does not have as written.
@@ -351,26 +351,13 @@ LIFT = 2.0
 BLOCK_SUBSUMPTION = 1024
 
 
-def expand_hypernym(context: ExpansionContext, which: IntArray) -> list[str | None]:
-    """Add the terms that subsume the question's own."""
-    look_up = None if context.thesaurus is None else context.thesaurus.wider
-    return _add_relatives(context, which, look_up, upwards=True)
-
-
-def expand_hyponym(context: ExpansionContext, which: IntArray) -> list[str | None]:
-    """Add the terms that the question's own subsume, those nearest to the question first."""
-    look_up = None if context.thesaurus is None else context.thesaurus.narrower
-    return _add_relatives(context, which, look_up, upwards=False)
-
-
 def _add_relatives(
-    context: ExpansionContext,
-    which: IntArray,
-    look_up: Callable[[str], list[str]] | None,
-    *,
-    upwards: bool,
+    context: ExpansionContext, which: IntArray, *, upwards: bool
 ) -> list[str | None]:
-    """Add relatives of a question's terms, by nearness to the term and to the whole question."""
+    """Add the terms that subsume the question's own, or that these subsume.
+
+    Terms nearest to the own term and to the whole question come first.
+    """
     from scipy.sparse import csr_array
 
     corpus, known = context.words, context.batch.known[which]
@@ -380,7 +367,8 @@ def _add_relatives(
     terms = terms[(space.frequency[terms] > 0) & (space.frequency[terms] <= common)]
     near = _subsumption(corpus, terms, upwards=upwards)
     near.data = np.where(near.data >= NEAR_RELATIVE, near.data, 0.0)
-    if look_up is not None:
+    if context.thesaurus is not None:
+        look_up = context.thesaurus.wider if upwards else context.thesaurus.narrower
         near = near.maximum(_from_thesaurus(corpus, terms, look_up))
     place = np.full(space.n_terms, -1, dtype=np.int64)
     place[terms] = np.arange(len(terms))
@@ -441,25 +429,22 @@ def _from_thesaurus(
     """Weigh the words that a thesaurus gives for terms and that the corpus holds, [m, n_terms]."""
     from scipy.sparse import csr_array
 
-    found = [
+    surface, addable = corpus.surface, set(corpus.addable_terms.tolist())
+    relatives = [
         (row, word)
         for row, term in enumerate(terms.tolist())
-        if corpus.surface[term]
-        for word in look_up(corpus.surface[term])[:MEANINGS]
+        if surface[term]
+        for word in look_up(surface[term])[:MEANINGS]
     ]
-    ids = corpus.table.query_terms([word for _, word in found])
-    pairs = sorted(
-        {
-            (row, term_ids[0])
-            for (row, _), term_ids in zip(found, ids, strict=True)
-            if len(term_ids) == 1
-            and term_ids[0] < corpus.space.n_terms
-            and corpus.addable[term_ids[0]]
-        }
-    )
-    rows, columns = (np.array([pair[i] for pair in pairs], dtype=np.int64) for i in range(2))
+    ids = corpus.table.query_terms([word for _, word in relatives])
+    pairs = {
+        (row, *term_ids)
+        for (row, _), term_ids in zip(relatives, ids, strict=True)
+        if len(term_ids) == 1 and term_ids[0] in addable
+    }
+    places = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
     shape = len(terms), corpus.space.n_terms
-    return csr_array((np.full(len(pairs), FROM_THESAURUS), (rows, columns)), shape=shape)
+    return csr_array((np.full(len(pairs), FROM_THESAURUS), tuple(places)), shape=shape)
 
 
 LOOKED_AT = 20
@@ -470,7 +455,7 @@ OWN = 3
 """Terms of the question that are repeated."""
 
 
-def expand_negative_sampling(context: ExpansionContext, which: IntArray) -> list[str | None]:
+def _expand_negative_sampling(context: ExpansionContext, which: IntArray) -> list[str | None]:
     """Add the words that set the other chunks apart from the group at the top of the list.
 
     That helps where the group at the top is the wrong one.
@@ -523,7 +508,7 @@ SNIPPETS = 5
 
 
 def _ask_suggester(
-    kind: SuggestionKind, context: ExpansionContext, which: IntArray, otherwise: Expand
+    kind: SuggestionKind, otherwise: Expand, context: ExpansionContext, which: IntArray
 ) -> list[str | None]:
     """Return the suggester's texts; questions without a suggestion get a text of `otherwise`."""
     if context.suggester is None:
@@ -545,11 +530,6 @@ FEEDBACK = 3
 MOST_FEEDBACK = 5
 SUPPORT = 2
 """Least number of believed chunks that hold an added term."""
-
-
-def expand_reformulation(context: ExpansionContext, which: IntArray) -> list[str | None]:
-    """Reword a question by a language model, else by the main words of the best chunks."""
-    return _ask_suggester("reformulation", context, which, _expand_by_feedback)
 
 
 def _expand_by_feedback(context: ExpansionContext, which: IntArray) -> list[str | None]:
@@ -581,11 +561,6 @@ NEAR_CONCEPT = 0.35
 """Least cosine between the question and an added term."""
 
 
-def expand_related_concept(context: ExpansionContext, which: IntArray) -> list[str | None]:
-    """Add terms of the question's subject, from a language model or else from the corpus."""
-    return _ask_suggester("related_concept", context, which, _expand_by_association)
-
-
 def _expand_by_association(context: ExpansionContext, which: IntArray) -> list[str | None]:
     """Add the terms nearest to the idf-weighted mean of the question's term vectors."""
     corpus, known = context.words, context.batch.known[which]
@@ -609,7 +584,7 @@ MIN_IDF = 1.5
 """A term in more than about a fifth of the chunks has no meaning of its own."""
 
 
-def expand_synonym(context: ExpansionContext, which: IntArray) -> list[str | None]:
+def _expand_synonym(context: ExpansionContext, which: IntArray) -> list[str | None]:
     """Add the nearest terms of the corpus to each question's terms, the rarest terms first."""
     corpus, known = context.words, context.batch.known[which]
     idf = corpus.space.idf
@@ -648,12 +623,12 @@ def _nearest_terms(corpus: CorpusWords, terms: IntArray) -> list[list[tuple[int,
 
 STRATEGIES: Final[Mapping[ExpansionName, Expand]] = MappingProxyType(
     {
-        "synonym": expand_synonym,
-        "related_concept": expand_related_concept,
-        "reformulation": expand_reformulation,
-        "hypernym": expand_hypernym,
-        "hyponym": expand_hyponym,
-        "code_pattern": expand_code_pattern,
-        "negative_sampling": expand_negative_sampling,
+        "synonym": _expand_synonym,
+        "related_concept": partial(_ask_suggester, "related_concept", _expand_by_association),
+        "reformulation": partial(_ask_suggester, "reformulation", _expand_by_feedback),
+        "hypernym": partial(_add_relatives, upwards=True),
+        "hyponym": partial(_add_relatives, upwards=False),
+        "code_pattern": _expand_code_pattern,
+        "negative_sampling": _expand_negative_sampling,
     }
 )

@@ -7,6 +7,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -62,6 +63,7 @@ OUTCOME_LINE: Final = (
     ' "missed": true or false, "gold_source": "human"}'
 )
 
+_CODES: Final = {"missing": "missing_field", "extra_forbidden": "unknown_key"}
 Line = dict[str, Any]
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -122,24 +124,18 @@ class Source:
             return kind.model_validate(row, context=self.now)
         except ValidationError as error:
             for item in error.errors(include_url=False):
-                self._refuse_field(kind, dict(item), number)
+                place, code = item["loc"], _CODES.get(item["type"], "bad_value")
+                name = quoted(".".join(map(str, place))) if place else None
+                message = item["msg"].removeprefix("Value error, ")
+                if code == "unknown_key":
+                    fields = ", ".join(kind.model_fields)
+                    self.refuse(number, code, "no such key", name, accepted=fields)
+                    continue
+                known = kind.model_fields.get(str(place[0])) if place else None
+                found = quoted(item["input"]) if place and code == "bad_value" else None
+                accepted = known.description if known else None
+                self.refuse(number, code, message, name, found=found, accepted=accepted)
             return None
-
-    def _refuse_field(self, kind: type[BaseModel], item: Line, number: int | None) -> None:
-        place = item["loc"]
-        codes = {"missing": "missing_field", "extra_forbidden": "unknown_key"}
-        code = codes.get(item["type"], "bad_value")
-        known = kind.model_fields.get(str(place[0])) if place else None
-        self.refuse(
-            number,
-            code,
-            "no such key" if code == "unknown_key" else item["msg"].removeprefix("Value error, "),
-            quoted(".".join(map(str, place))) if place else None,
-            found=quoted(item["input"]) if place and code == "bad_value" else None,
-            accepted=", ".join(kind.model_fields)
-            if code == "unknown_key"
-            else known and known.description,
-        )
 
 
 def _refuse_future(value: dt.datetime | None, info: ValidationInfo) -> dt.datetime | None:
@@ -261,19 +257,15 @@ def _make_claim(line: ClaimLine, query: str) -> Claim:
     query_id = line.query_id or words
     moment = None if line.at is None else line.at.isoformat()
     ids = [item.id for item in line.retrieved]
-    parts = ["traffic", line.strategy_fingerprint, query_id, query, ids, moment]
-    return Claim(
-        claim_id=digest(parts),
-        query_id=query_id,
-        group_id=line.group_id or words,
-        strategy=line.strategy,
-        strategy_fingerprint=line.strategy_fingerprint,
-        query=query,
-        retrieved=tuple((item.id, item.score) for item in line.retrieved),
-        k=line.k,
-        miss_rate=line.miss_rate,
-        at=line.at,
-    )
+    fields = {
+        **dict(line),
+        "claim_id": digest(["traffic", line.strategy_fingerprint, query_id, query, ids, moment]),
+        "query_id": query_id,
+        "group_id": line.group_id or words,
+        "query": query,
+        "retrieved": tuple((item.id, item.score) for item in line.retrieved),
+    }
+    return Claim(**fields)
 
 
 # ---- Outcomes: judged by hand, filled-in audits, exports of another store, and corrections.
@@ -369,17 +361,11 @@ def read_outcomes(
             outcome = _make_outcome(source, row, number, claims, drawn)
         if outcome is None:
             continue
-        if outcome.outcome_id in lines:
-            source.refuse(
-                number,
-                "duplicate_id",
-                f"line {lines[outcome.outcome_id]} judges the same claim, target, K and gold "
-                "source",
-                "claim_id",
-                found=outcome.claim_id,
-                accepted="one line each",
-            )
-        lines.setdefault(outcome.outcome_id, number)
+        first = lines.setdefault(outcome.outcome_id, number)
+        if first != number:
+            message = f"line {first} judges the same claim, target, K and gold source"
+            where = {"found": outcome.claim_id, "accepted": "one line each"}
+            source.refuse(number, "duplicate_id", message, "claim_id", **where)
         outcomes.append(outcome)
     if not rows and not source.problems.n_errors:
         source.refuse(None, "no_outcomes", "the file has no line", accepted=OUTCOME_LINE)
@@ -391,14 +377,12 @@ def _restore(source: Source, row: Line, number: int) -> OutcomeOutcomes | None:
     outcome = source.read(OutcomeOutcomes, row, number)
     if outcome is None or has_own_id(outcome):
         return outcome
-    source.refuse(
-        number,
-        "bad_value",
-        "the id does not follow from claim_id, target, k, gold_source and supersedes",
-        "outcome_id",
-        found=outcome.outcome_id,
-        accepted="a line of rag-eval outcome export, unchanged",
-    )
+    message = "the id does not follow from claim_id, target, k, gold_source and supersedes"
+    where = {
+        "found": outcome.outcome_id,
+        "accepted": "a line of rag-eval outcome export, unchanged",
+    }
+    source.refuse(number, "bad_value", message, "outcome_id", **where)
     return None
 
 
@@ -503,38 +487,25 @@ def _make_outcome(
 
 
 def _check_audit(source: Source, row: Line, number: int | None, drawn: Drawn | None) -> None:
+    """Refuse an audit of no draw of this store, an altered audit, and an unfinished audit."""
+    refuse = partial(source.refuse, number)
     if drawn is None or drawn.draw_id != row["draw_id"]:
-        source.refuse(
-            number,
-            "unknown_draw",
-            "this store has no such draw of this claim",
-            "draw_id",
-            found=quoted(row["draw_id"]),
-            accepted="a line of a file that rag-eval audit draw wrote for this store",
-        )
+        accepted = "a line of a file that rag-eval audit draw wrote for this store"
+        message, found = "this store has no such draw of this claim", quoted(row["draw_id"])
+        refuse("unknown_draw", message, "draw_id", found=found, accepted=accepted)
         return
     if row.get("k") != drawn.k:
-        message = "the claim was drawn for another K"
-        found = quoted(row.get("k"))
-        source.refuse(number, "bad_value", message, "k", found=found, accepted=str(drawn.k))
+        message, found = "the claim was drawn for another K", quoted(row.get("k"))
+        refuse("bad_value", message, "k", found=found, accepted=str(drawn.k))
     if row.get("gold_source") not in AUDITS:
-        source.refuse(
-            number,
-            "bad_value",
-            "how the auditor judged",
-            "gold_source",
-            found=quoted(row.get("gold_source")),
-            accepted="human (looked at what was retrieved), deep_audit (searched the corpus)",
-        )
+        accepted = "human (looked at what was retrieved), deep_audit (searched the corpus)"
+        message, found = "how the auditor judged", quoted(row.get("gold_source"))
+        refuse("bad_value", message, "gold_source", found=found, accepted=accepted)
     if row.get("missed") is None:
-        source.refuse(
-            number,
-            "missing_field",
-            "the line is begun and not finished",
-            "missed",
-            accepted="true, false; or leave missed, missed_content, gold_source and audit_depth"
-            " null",
-        )
+        unfilled = "missed, missed_content, gold_source and audit_depth"
+        accepted = f"true, false; or leave {unfilled} null"
+        message = "the line is begun and not finished"
+        refuse("missing_field", message, "missed", accepted=accepted)
 
 
 def _check_line(
@@ -545,32 +516,24 @@ def _check_line(
     drawn: Drawn | None,
 ) -> None:
     """Refuse values that contradict the claim or make a judgement impossible."""
+    refuse = partial(source.refuse, number)
     if line.query_id is None and line.query is None:
         accepted = "query, query_id, or the claim_id of production traffic"
-        source.refuse(
-            number, "missing_field", "the question is not named", "query_id", accepted=accepted
-        )
+        refuse("missing_field", "the question is not named", "query_id", accepted=accepted)
     for name in ("strategy", "strategy_fingerprint"):
-        if claim is not None and getattr(line, name) != getattr(claim, name):
-            source.refuse(
-                number,
-                "bad_value",
-                "the claim is of another strategy",
-                name,
-                found=getattr(line, name),
-                accepted=getattr(claim, name),
-            )
+        found = getattr(line, name)
+        if claim is not None and found != (accepted := getattr(claim, name)):
+            message = "the claim is of another strategy"
+            refuse("bad_value", message, name, found=found, accepted=accepted)
     deep = f"{line.k} or more"
     if line.audit_depth is not None and line.audit_depth < line.k:
-        message = f"the top {line.k} cannot be judged by looking at fewer"
-        found = str(line.audit_depth)
-        source.refuse(number, "bad_value", message, "audit_depth", found=found, accepted=deep)
+        message, found = f"the top {line.k} cannot be judged by looking at fewer", line.audit_depth
+        refuse("bad_value", message, "audit_depth", found=str(found), accepted=deep)
     if line.gold_source == "deep_audit" and line.audit_depth is None:
         message = "a deep audit says how far down it looked"
-        source.refuse(number, "missing_field", message, "audit_depth", accepted=deep)
+        refuse("missing_field", message, "audit_depth", accepted=deep)
     if line.inclusion_probability is not None and (line.gold_source in AUDITS or drawn is not None):
-        source.refuse(
-            number,
+        refuse(
             "unknown_key",
             "a file cannot say how likely a claim was to be audited",
             "inclusion_probability",

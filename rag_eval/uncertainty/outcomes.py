@@ -8,7 +8,7 @@ import dataclasses
 import datetime as dt
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -278,19 +278,6 @@ def feedback_without_audit(frame: pd.DataFrame) -> pd.DataFrame:
 
 # ---- The store.
 
-_JUDGEMENT: Final = (
-    "outcome_id",
-    "claim_id",
-    "strategy_fingerprint",
-    "target",
-    "k",
-    "gold_source",
-    "missed",
-    "inclusion_probability",
-    "supersedes",
-    "note",
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
@@ -341,27 +328,24 @@ class OutcomeStore:
             added = _add(transaction, offered.values())
             there = [outcome for name, outcome in offered.items() if name not in added]
             chains = _Chains(transaction, there)
-            differing = [outcome for outcome in there if chains.differs(outcome)]
+            differing = {
+                outcome.outcome_id: outcome for outcome in there if chains.differs(outcome)
+            }
             if because is not None and differing:
                 mended = {
-                    outcome.outcome_id: new_outcome(
-                        **{**dict(outcome), "supersedes": chains.last(outcome)}
-                    )
-                    for outcome in differing
+                    name: new_outcome(**{**dict(outcome), "supersedes": chains.last(outcome)})
+                    for name, outcome in differing.items()
                     if not chains.has_reason(outcome)
                 }
                 added |= _add(transaction, mended.values())
-                differing = [
-                    outcome
-                    for outcome in differing
-                    if outcome.outcome_id not in mended
-                    or mended[outcome.outcome_id].outcome_id not in added
-                ]
+                for name, outcome in mended.items():
+                    if outcome.outcome_id in added:
+                        del differing[name]
         named = [name for name in offered if name in added]
         return Recorded(
             (*named, *sorted(added.difference(named))),
             tuple(outcome.outcome_id for outcome in there),
-            {outcome.outcome_id: chains.last(outcome) for outcome in differing},
+            {name: chains.last(outcome) for name, outcome in differing.items()},
         )
 
     def current(
@@ -424,18 +408,11 @@ class OutcomeStore:
         names = [name for name in every if outcome_id and name.startswith(outcome_id)]
         names = [outcome_id] if outcome_id in names else names
         if len(names) != 1:
-            message = (
-                "several outcomes have ids that begin so" if names else "no outcome has this id"
-            )
-            raise InputError(
-                Problem(
-                    "unknown_outcome",
-                    message,
-                    field="outcome_id",
-                    found=quoted(outcome_id),
-                    accepted="an outcome_id as rag-eval outcome list shows it, or its start",
-                )
-            )
+            several, none = "several outcomes have ids that begin so", "no outcome has this id"
+            accepted = "an outcome_id as rag-eval outcome list shows it, or its start"
+            problem = Problem("unknown_outcome", several if names else none, field="outcome_id")
+            found = quoted(outcome_id)
+            raise InputError(dataclasses.replace(problem, found=found, accepted=accepted))
         return of_frame(self.history(outcome_id=names[0]))[0]
 
 
@@ -461,11 +438,31 @@ class Lookup:
         return found
 
 
+class _Judgement(NamedTuple):
+    """The parts of a recorded outcome that say what it judges, and how."""
+
+    outcome_id: str
+    claim_id: str
+    strategy_fingerprint: str
+    target: str
+    k: int
+    gold_source: str
+    missed: bool | None
+    inclusion_probability: float | None
+    supersedes: str
+    note: str | None
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        """What was judged, and from which source."""
+        return self.claim_id, self.target, self.k, self.gold_source
+
+
 def _find_judgements(
     transaction: Transaction, column: str, names: Iterable[str]
-) -> list[dict[str, Any]]:
-    columns = Lookup(OUTCOMES_TABLE, column, _JUDGEMENT).find(transaction, names)
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+) -> list[_Judgement]:
+    columns = Lookup(OUTCOMES_TABLE, column, _Judgement._fields).find(transaction, names)
+    return [_Judgement(*row) for row in zip(*columns.values(), strict=True)]
 
 
 def _check_superseded(transaction: Transaction, offered: Mapping[str, OutcomeOutcomes]) -> None:
@@ -478,7 +475,7 @@ def _check_superseded(transaction: Transaction, offered: Mapping[str, OutcomeOut
         name: (*_key(outcome), outcome.strategy_fingerprint) for name, outcome in offered.items()
     }
     for row in _find_judgements(transaction, "outcome_id", corrections.keys() - found.keys()):
-        found[row["outcome_id"]] = (*_row_key(row), row["strategy_fingerprint"])
+        found[row.outcome_id] = (*row.key, row.strategy_fingerprint)
     problems = [
         Problem(
             "unknown_outcome",
@@ -495,25 +492,21 @@ def _check_superseded(transaction: Transaction, offered: Mapping[str, OutcomeOut
         raise InputError(problems[:100])
 
 
-def _row_key(row: Mapping[str, Any]) -> tuple[str, str, int, str]:
-    return row["claim_id"], row["target"], row["k"], row["gold_source"]
-
-
 class _Chains:
     """The recorded judgements of some outcomes' claims, by claim, target, k and gold source."""
 
     def __init__(self, transaction: Transaction, outcomes: Sequence[OutcomeOutcomes]) -> None:
         claims = {outcome.claim_id for outcome in outcomes}
         rows = _find_judgements(transaction, "claim_id", claims)
-        superseded = {row["supersedes"] for row in rows}
-        self._last = {_row_key(row): row for row in rows if row["outcome_id"] not in superseded}
-        self._notes = {(_row_key(row), row["note"]) for row in rows}
+        superseded = {row.supersedes for row in rows}
+        self._last = {row.key: row for row in rows if row.outcome_id not in superseded}
+        self._notes = {(row.key, row.note) for row in rows}
 
     def differs(self, offered: OutcomeOutcomes) -> bool:
         """Say whether another judgement stands, or one of unknown inclusion probability."""
         last = self._last[_key(offered)]
-        return last["missed"] is not offered.missed or (
-            last["inclusion_probability"] is None and offered.inclusion_probability is not None
+        return last.missed is not offered.missed or (
+            last.inclusion_probability is None and offered.inclusion_probability is not None
         )
 
     def has_reason(self, offered: OutcomeOutcomes) -> bool:
@@ -522,7 +515,7 @@ class _Chains:
 
     def last(self, offered: OutcomeOutcomes) -> str:
         """Return the id of the current outcome."""
-        return str(self._last[_key(offered)]["outcome_id"])
+        return self._last[_key(offered)].outcome_id
 
 
 def _give_reason(outcome: OutcomeOutcomes, because: str) -> OutcomeOutcomes:

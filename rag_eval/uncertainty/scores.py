@@ -7,7 +7,7 @@ import dataclasses
 import heapq
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from rag_eval.measures.intervals import (
     resample_weights,
     wilson,
 )
+from rag_eval.uncertainty.stored import NullableFloat, Stored, finite
 
 LEVELS = (0.025, 0.975)
 FIGURE_RESAMPLES = 2000
@@ -121,11 +122,6 @@ class Figure:
 NO_FIGURE = Figure(None, None, None, 0, 0)
 
 
-def finite(value: float) -> float | None:
-    """Turn NaN and infinity into None."""
-    return float(value) if np.isfinite(value) else None
-
-
 def mean_figure(values: FloatArray, group: IntArray, seed: int = 0) -> Figure:
     """Compute the mean of values in [0, 1], [n], over queries; NaN was not looked at."""
     known = ~np.isnan(values)
@@ -207,22 +203,12 @@ def skill_figure(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ResampledFigure:
+class ResampledFigure(Stored):
     """A figure with its 95 % interval; NaN where it is undefined or has no interval."""
 
-    value: float
-    low: float
-    high: float
-
-    def to_json(self) -> dict[str, float | None]:
-        """Write it as a JSON object; NaN is null."""
-        return {name: finite(value) for name, value in dataclasses.asdict(self).items()}
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Self:
-        """Read the values that `to_json` wrote."""
-        values = (document[name] for name in ("value", "low", "high"))
-        return cls(*(math.nan if value is None else float(value) for value in values))
+    value: NullableFloat
+    low: NullableFloat
+    high: NullableFloat
 
 
 def group_intervals(

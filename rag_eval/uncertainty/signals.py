@@ -61,14 +61,9 @@ def _counts(rows: Sequence[Sequence[int]], n_terms: int) -> "csr_array":
     indices = np.fromiter(
         (term for row in rows for term in row), dtype=np.int64, count=int(lengths.sum())
     )
-    matrix: Any = csr_array(
-        (
-            np.ones(len(indices), dtype=np.float32),
-            indices,
-            np.concatenate([[0], np.cumsum(lengths)]),
-        ),
-        shape=(len(rows), n_terms),
-    )
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    ones = np.ones(len(indices), dtype=np.float32)
+    matrix: Any = csr_array((ones, indices, starts), shape=(len(rows), n_terms))
     matrix.sum_duplicates()
     matrix.sort_indices()
     return matrix
@@ -462,9 +457,8 @@ def _candidates(evidence: Evidence) -> dict[str, FloatArray]:
 
 def _again(rows: Int32Array, other: Int32Array, n_chunks: int) -> BoolArray:
     """Say which places of the second list name a chunk of the first, or none."""
-    seen = np.zeros(
-        (len(rows), n_chunks + 1), dtype=bool
-    )  # the last column takes the empty places, which are -1
+    # the last column takes the empty places, which are -1
+    seen = np.zeros((len(rows), n_chunks + 1), dtype=bool)
     np.put_along_axis(seen, rows.astype(np.int64), values=True, axis=1)
     seen[:, -1] = True
     found: BoolArray = np.take_along_axis(seen, other.astype(np.int64), axis=1)
@@ -480,19 +474,14 @@ def _clustering(evidence: Evidence) -> dict[str, FloatArray]:
     NaN where nothing was retrieved, and where no document is known to have several chunks.
     """
     document, rows = evidence.batch.document, evidence.batch.rows[:, : evidence.k]
-    undefined = np.full(evidence.n, np.nan)
-    if (
-        document is None
-        or not rows.shape[1]
-        or len(document) == 0
-        or int(document.max()) + 1 == len(document)
-    ):
-        return {"same_document": undefined}
+    # the largest code + 1 is the number of documents
+    if document is None or not rows.shape[1] or document.max(initial=-1) + 1 == len(document):
+        return {"same_document": np.full(evidence.n, np.nan)}
     held = rows >= 0
-    of = np.where(held, document[np.maximum(rows, 0)], -1)
+    owner = np.where(held, document[np.maximum(rows, 0)], -1)
     count = held.sum(axis=1)
-    same = ((of == of[:, :1]) & held).sum(axis=1)
-    return {"same_document": np.where(count > 0, same / np.maximum(count, 1), undefined)}
+    same = ((owner == owner[:, :1]) & held).sum(axis=1)
+    return {"same_document": np.where(count > 0, same / np.maximum(count, 1), np.nan)}
 
 
 # ---- Coherence of the retrieved chunks.
@@ -532,9 +521,15 @@ def _coherence(evidence: Evidence) -> dict[str, FloatArray]:
             minlength=evidence.n,
         )
     pairs = np.where(count > 1, count * (count - 1), 1)
+    mixed = chosen @ evidence.corpus.share
+    query = _queries(mixed)
+    terms = np.bincount(query, weights=mixed.data, minlength=evidence.n)
+    share = mixed.data / terms[query]
+    gains = share * np.log(share / evidence.corpus.probability[mixed.indices])
+    clarity = np.bincount(query, weights=gains, minlength=evidence.n)
     return {
         "coherence": np.where(count > 1, (norm - single) / pairs, np.nan),
-        "clarity": _clarity(evidence, chosen),
+        "clarity": np.where(terms > 0, clarity, np.nan),
     }
 
 
@@ -550,19 +545,6 @@ def _chosen(rows: Int32Array, held: BoolArray, n_chunks: int) -> "csr_array":
 
 def _queries(matrix: "csr_array") -> IntArray:
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-
-
-def _clarity(evidence: Evidence, chosen: "csr_array") -> FloatArray:
-    mixed = chosen @ evidence.corpus.share
-    query = _queries(mixed)
-    total = np.bincount(query, weights=mixed.data, minlength=evidence.n)
-    share = mixed.data / total[query]
-    divergence = np.bincount(
-        query,
-        weights=share * np.log(share / evidence.corpus.probability[mixed.indices]),
-        minlength=evidence.n,
-    )
-    return np.where(total > 0, divergence, np.nan)
 
 
 # ---- The semantic gap.
@@ -642,21 +624,18 @@ def _specificity(evidence: Evidence) -> dict[str, FloatArray]:
     top = np.zeros(evidence.n)
     np.maximum.at(top, query, evidence.idf)
     strange = np.bincount(query, weights=~evidence.known, minlength=evidence.n)
+    queries, centre = evidence.batch.query_vectors, evidence.centre
+    generic = np.full(evidence.n, np.nan)
+    if queries is not None and centre is not None and centre.any():
+        cosine = (queries @ (centre / np.linalg.norm(centre))).astype(np.float64)
+        generic = np.where(queries.any(axis=1), cosine, np.nan)
     return {
         "idf_mean": evidence.idf_sum / per / corpus.nowhere,
         "idf_max": np.where(some, top / corpus.nowhere, np.nan),
         "length": np.log1p(evidence.length),
         "unknown": np.where(some, strange / per, np.nan),
-        "generic": _generic(evidence),
+        "generic": generic,
     }
-
-
-def _generic(evidence: Evidence) -> FloatArray:
-    queries, centre = evidence.batch.query_vectors, evidence.centre
-    if queries is None or centre is None or not centre.any():
-        return np.full(evidence.n, np.nan)
-    cosine = (queries @ (centre / np.linalg.norm(centre))).astype(np.float64)
-    return np.where(queries.any(axis=1), cosine, np.nan)
 
 
 # ---- Other wordings of a question.
@@ -683,19 +662,13 @@ def _wordings(batch: RankedBatch, k: int) -> dict[str, FloatArray]:
     rows = batch.rows[:, : max(POOL_WORDINGS, k)].astype(np.int64)
     codes = question[:, None] * batch.space.n_chunks + rows
     usable = (rows[:, 0] >= 0) & (count[question] > 1)
-    found = {
-        "wordings_overlap": _overlap(rows[:, :k] >= 0, codes[:, :k], count[question] - 1)
-    } | _consensus(batch, k, question, count, codes[:, :POOL_WORDINGS])
-    return {name: np.where(usable, values, np.nan) for name, values in found.items()}
-
-
-def _overlap(held: np.ndarray, codes: IntArray, rest: IntArray) -> FloatArray:
-    """Compute the share of each list's chunks that another list has, averaged over lists."""
-    others = np.zeros(codes.shape)
-    _, place, times = np.unique(codes[held], return_inverse=True, return_counts=True)
+    held, others = rows[:, :k] >= 0, np.zeros((n, min(k, rows.shape[1])))
+    _, place, times = np.unique(codes[:, :k][held], return_inverse=True, return_counts=True)
     others[held] = times[place] - 1
-    share: FloatArray = others.sum(axis=1) / np.maximum(held.sum(axis=1) * rest, 1)
-    return share
+    overlap = others.sum(axis=1) / np.maximum(held.sum(axis=1) * (count[question] - 1), 1)
+    found = _consensus(batch, k, question, count, codes[:, :POOL_WORDINGS])
+    found["wordings_overlap"] = overlap
+    return {name: np.where(usable, values, np.nan) for name, values in found.items()}
 
 
 def _consensus(
@@ -705,24 +678,18 @@ def _consensus(
     held = batch.rows[:, : codes.shape[1]] >= 0
     pair, place = np.unique(codes[held], return_inverse=True)
     owner = pair // max(batch.space.n_chunks, 1)
-    score = (
-        np.bincount(place, weights=batch.norm[:, : codes.shape[1]][held], minlength=len(pair))
-        / count[owner]
-    )
-    ordered, starts = (
-        score[np.lexsort((-score, owner))],
-        np.searchsorted(owner, np.arange(len(count) + 1)),
-    )
+    norm = batch.norm[:, : codes.shape[1]][held]
+    score = np.bincount(place, weights=norm, minlength=len(pair)) / count[owner]
+    starts = np.searchsorted(owner, np.arange(len(count) + 1))
     start, end = starts[question], starts[question + 1]
-    padded = np.append(ordered, np.zeros(k))
+    padded = np.append(score[np.lexsort((-score, owner))], np.zeros(k))
     best = padded[start]
     own = np.full(codes.shape, np.nan)
     own[held] = score[place]
+    crowd = padded[np.minimum(start + k - 1, len(padded) - 1)]
     return {
         "consensus_best": best,
-        "consensus_crowd": np.where(
-            end - start >= k, padded[np.minimum(start + k - 1, len(padded) - 1)], 0.0
-        ),
+        "consensus_crowd": np.where(end - start >= k, crowd, 0.0),
         "consensus_missed": best - _highest(own[:, :k]),
     }
 
@@ -782,38 +749,25 @@ def signals(batch: RankedBatch, k: int) -> FloatArray:
     """
     found = np.full((len(batch), len(SIGNALS)), np.nan)
     corpus, vectors = batch.space.weights, batch.chunk_vectors
-    centre = (
-        None
-        if vectors is None or not len(vectors)
-        else vectors[:: -(-len(vectors) // CENTRE_SAMPLE)].mean(axis=0)
-    )
+    centre = None
+    if vectors is not None and len(vectors):
+        centre = vectors[:: -(-len(vectors) // CENTRE_SAMPLE)].mean(axis=0)
     together = _wordings(batch, k)
-    step = max(
-        1, min(BLOCK_PLACES // k, BLOCK_BYTES // (2 * QUERY_TERMS * max(corpus.n_chunks, 1)))
-    )
+    bytes_a_query = 2 * QUERY_TERMS * max(corpus.n_chunks, 1)
+    step = max(1, min(BLOCK_PLACES // k, BLOCK_BYTES // bytes_a_query))
     for start in range(0, len(batch), step):
         block = slice(start, start + step)
         evidence = Evidence(_part(batch, block), k, corpus, centre)
-        by_name = {
-            name: values for family in FAMILIES for name, values in family(evidence).items()
-        } | {name: values[block] for name, values in together.items()}
+        by_name = {name: values[block] for name, values in together.items()}
+        for family in FAMILIES:
+            by_name |= family(evidence)
         found[block] = np.stack([by_name[name] for name in SIGNALS], axis=1)
     return found
 
 
 def _part(batch: RankedBatch, block: slice) -> RankedBatch:
     """Take some queries of a batch; the parts without a query axis are shared."""
-    names = (
-        "rows",
-        "raw",
-        "norm",
-        "query_terms",
-        "other_rows",
-        "other_raw",
-        "query_vectors",
-        "question",
-    )
+    names = "rows raw norm query_terms other_rows other_raw query_vectors question".split()
     parts = {name: getattr(batch, name) for name in names}
-    return dataclasses.replace(
-        batch, **{name: part[block] for name, part in parts.items() if part is not None}
-    )
+    cut = {name: part[block] for name, part in parts.items() if part is not None}
+    return dataclasses.replace(batch, **cut)

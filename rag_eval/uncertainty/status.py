@@ -21,6 +21,7 @@ from rag_eval.core.config import (
 )
 from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec
 from rag_eval.uncertainty.scores import Labelled, ResampledFigure
+from rag_eval.uncertainty.stored import Stored
 from rag_eval.uncertainty.validation import CalibrationError, Validation
 
 _EARNED: Final[tuple[Status, ...]] = ("uncalibrated", "prior", "provisional", "measured")
@@ -53,7 +54,7 @@ class Counts:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Stored):
     """The figures of a stored validation that the ladder asks for."""
 
     n: int
@@ -61,14 +62,6 @@ class Checked:
     skill: ResampledFigure
     slope: ResampledFigure
     ece: CalibrationError
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read the figures from the values that `Validation.to_json` wrote."""
-        skill, slope = (ResampledFigure.from_json(document[name]) for name in ("skill", "slope"))
-        names = [field.name for field in dataclasses.fields(CalibrationError)]
-        ece = CalibrationError(**{name: document["ece"][name] for name in names})
-        return cls(document["n"], document["groups"], skill, slope, ece)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,11 +94,7 @@ class Standing:
 
     def to_json(self) -> dict[str, Any]:
         """Write it as JSON values."""
-        return {
-            "status": self.status,
-            "discounts": self.discounts,
-            "conditions": [dataclasses.asdict(condition) for condition in self.conditions],
-        }
+        return {**dataclasses.asdict(self), "discounts": self.discounts}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,33 +132,26 @@ def judge_status(
     needs a shipped prior; a strategy with enough outcomes of its own needs none. Without a
     validation no miss rate is `measured`.
     """
-    given = situation
+    own, others = "only from this strategy", "not only from this strategy"
+    gold = own if situation.own_gold_only else others
     provisional = [
         *_count_conditions(counts, PROVISIONAL_OUTCOMES, PROVISIONAL_EACH, "provisional"),
-        Condition(
-            "gold_of_others",
-            not given.own_gold_only,
-            "only from this strategy" if given.own_gold_only else "not only from this strategy",
-            "not only from this strategy",
-            "provisional",
-        ),
+        Condition("gold_of_others", not situation.own_gold_only, gold, others, "provisional"),
     ]
     by_outcomes = all(condition.met for condition in provisional)
-    instead = f"{given.no_prior}, and outcomes instead" if by_outcomes else given.no_prior
+    prior = situation.no_prior or "there is one"
+    if situation.no_prior and by_outcomes:
+        prior += ", and outcomes instead"
+    needed = "a shipped prior for this target, K and kind of strategy; or what provisional needs"
+    has_prior = not situation.no_prior or by_outcomes
     conditions = [
-        _at_least("queries", given.n_unlabelled, 1, "uncalibrated"),
-        _at_least("queries_for_z_scores", given.n_unlabelled, PRIOR_QUERIES, "prior"),
-        Condition(
-            "shipped_prior",
-            not given.no_prior or by_outcomes,
-            instead if given.no_prior else "there is one",
-            "a shipped prior for this target, K and kind of strategy; or what provisional needs",
-            "prior",
-        ),
+        _at_least("queries", situation.n_unlabelled, 1, "uncalibrated"),
+        _at_least("queries_for_z_scores", situation.n_unlabelled, PRIOR_QUERIES, "prior"),
+        Condition("shipped_prior", has_prior, prior, needed, "prior"),
         *provisional,
         *_count_conditions(counts, MEASURED_OUTCOMES, MEASURED_EACH, "measured"),
         *_validation_conditions(validation),
-        *_freshness_conditions(given),
+        *_freshness_conditions(situation),
     ]
     status: Status = "absent"
     for step in _EARNED:
@@ -198,68 +180,37 @@ def _validation_conditions(validation: Validation | Checked | None) -> list[Cond
         return [Condition("validation", met=False, found="none", needed=needed, status="measured")]
     skill, slope, ece = validation.skill, validation.slope.value, validation.ece
     counted = f"{validation.n} outcomes in {validation.groups} groups"
+    low_end = f"{skill.value:.3f}, low end of the 95 % interval {skill.low:.3f}"
+    limit = f"at most {ece.null_limit:.4f}, the limit of calibrated predictions"
+    steepness = "none that can be estimated" if math.isnan(slope) else f"{slope:.3f}"
+    least, most = SLOPE
     return [
         Condition("validation", met=True, found=counted, needed=needed, status="measured"),
-        Condition(
-            "skill",
-            skill.low > 0,  # NaN is not above 0
-            f"{skill.value:.3f}, low end of the 95 % interval {skill.low:.3f}",
-            "low end above 0",
-            "measured",
-        ),
-        Condition(
-            "ece",
-            ece.inside,
-            f"{ece.value:.4f}",
-            f"at most {ece.null_limit:.4f}, the limit of calibrated predictions",
-            "measured",
-        ),
-        Condition(
-            "slope",
-            SLOPE[0] <= slope <= SLOPE[1],
-            "none that can be estimated" if math.isnan(slope) else f"{slope:.3f}",
-            f"{SLOPE[0]} to {SLOPE[1]}",
-            "measured",
-        ),
+        # NaN is not above 0
+        Condition("skill", skill.low > 0, low_end, "low end above 0", "measured"),
+        Condition("ece", ece.inside, f"{ece.value:.4f}", limit, "measured"),
+        Condition("slope", least <= slope <= most, steepness, f"{least} to {most}", "measured"),
     ]
 
 
-def _freshness_conditions(given: Situation) -> list[Condition]:
-    age = given.age_days
+def _freshness_conditions(situation: Situation) -> list[Condition]:
+    changed, alarm = situation.fingerprint_changed, situation.drift_alarm
+    age, most = situation.age_days, situation.stale_after_days
+    fingerprint, drift = "changed" if changed else "unchanged", "alarm" if alarm else "no alarm"
+    days = "no outcomes" if age is None else f"{age:.1f} days"
+    recent = age is None or age <= most
     conditions = [
-        Condition(
-            "same_fingerprint",
-            not given.fingerprint_changed,
-            "changed" if given.fingerprint_changed else "unchanged",
-            "unchanged",
-            "stale",
-        ),
-        Condition(
-            "no_drift",
-            not given.drift_alarm,
-            "alarm" if given.drift_alarm else "no alarm",
-            "no alarm",
-            "stale",
-        ),
-        Condition(
-            "recent",
-            age is None or age <= given.stale_after_days,
-            "no outcomes" if age is None else f"{age:.1f} days",
-            f"at most {given.stale_after_days:g} days",
-            "stale",
-        ),
+        Condition("same_fingerprint", not changed, fingerprint, "unchanged", "stale"),
+        Condition("no_drift", not alarm, drift, "no alarm", "stale"),
+        Condition("recent", recent, days, f"at most {most:g} days", "stale"),
     ]
-    if given.base_changes is not None:
+    base_changes = situation.base_changes
+    if base_changes is not None:
         changes = "changes with this run, and with it the next run's rankings"
-        conditions.append(
-            Condition(
-                "same_base_calibrator",
-                not given.base_changes,
-                changes if given.base_changes else "unchanged",
-                "a base whose calibrator steers the next run as it did this one",
-                "stale",
-            )
-        )
+        needed = "a base whose calibrator steers the next run as it did this one"
+        found = changes if base_changes else "unchanged"
+        same = Condition("same_base_calibrator", not base_changes, found, needed, "stale")
+        conditions.append(same)
     return conditions
 
 

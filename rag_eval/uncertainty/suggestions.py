@@ -71,14 +71,14 @@ class ChatSuggester:
         self, kind: SuggestionKind, question: str, snippets: Sequence[str]
     ) -> tuple[str | None, str]:
         try:
-            reply = self._chat.ask(prompt(kind, question, snippets)).text
+            reply = self._chat.ask(_write_prompt(kind, question, snippets)).text
         except ChatError as error:
             return None, error.code
-        text = read_suggestion(kind, question, reply)
+        text = _read_suggestion(kind, question, reply)
         return text, "" if text else "bad_suggestion"
 
 
-def prompt(kind: SuggestionKind, question: str, snippets: Sequence[str]) -> list[Message]:
+def _write_prompt(kind: SuggestionKind, question: str, snippets: Sequence[str]) -> list[Message]:
     """Write the messages that ask for one suggestion."""
     shown = [
         f"[{number}] {_line(text, MAX_SNIPPET_CHARS)}" for number, text in enumerate(snippets, 1)
@@ -94,7 +94,7 @@ def prompt(kind: SuggestionKind, question: str, snippets: Sequence[str]) -> list
     ]
 
 
-def read_suggestion(kind: SuggestionKind, question: str, reply: str) -> str | None:
+def _read_suggestion(kind: SuggestionKind, question: str, reply: str) -> str | None:
     """Read the expanded question from a reply; None if the reply is unusable or adds nothing."""
     if len(reply) > MAX_REPLY_CHARS:
         return None

@@ -6,9 +6,10 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
+from pydantic import PlainSerializer
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.uncertainty.calibrators import fit_steps
@@ -20,7 +21,6 @@ from rag_eval.uncertainty.scores import (
     auroc,
     base_rate_brier,
     brier_skill,
-    finite,
     group_intervals,
     log_losses,
     miss_rate,
@@ -29,6 +29,7 @@ from rag_eval.uncertainty.scores import (
     squared_errors,
     weighted_mean,
 )
+from rag_eval.uncertainty.stored import Floats, NullableFloat, Stored
 
 MAX_BINS = 15
 MIN_PER_BIN = 20
@@ -129,22 +130,20 @@ def ece(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatAr
     return np.asarray(np.abs(gaps).sum(axis=-1) / weight.sum())
 
 
+RoundedFloats = Annotated[Floats, PlainSerializer(lambda values: values.round(_DIGITS).tolist())]
+
+
 @dataclasses.dataclass(frozen=True)
-class Reliability:
+class Reliability(Stored):
     """Weighted mean prediction and observed miss rate in bins of equal mass, in rising order.
 
     Of 100 observed rates of a bin, 95 lie in its band when the predictions are calibrated.
     """
 
-    predicted: FloatArray
-    observed: FloatArray
-    band_low: FloatArray
-    band_high: FloatArray
-
-    def to_json(self) -> dict[str, Any]:
-        """Write columns, to 6 digits."""
-        columns = dataclasses.asdict(self)
-        return {name: values.round(_DIGITS).tolist() for name, values in columns.items()}
+    predicted: RoundedFloats
+    observed: RoundedFloats
+    band_low: RoundedFloats
+    band_high: RoundedFloats
 
 
 def reliability(
@@ -224,7 +223,7 @@ Fitter = Callable[[Labelled, Labelled], FloatArray]
 
 
 @dataclasses.dataclass(frozen=True)
-class LearningPoint:
+class LearningPoint(Stored):
     """Brier skill on held-out groups after training on about `wanted` outcomes.
 
     Whole groups are taken until there are enough, `outcomes` in the mean. `low` and `high` are the
@@ -234,18 +233,13 @@ class LearningPoint:
     """
 
     wanted: int
-    outcomes: float
-    skill: float
-    low: float
-    high: float
-    held_out: float
+    outcomes: NullableFloat
+    skill: NullableFloat
+    low: NullableFloat
+    high: NullableFloat
+    held_out: NullableFloat
     draws: int
     without_both: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Write a JSON object, NaN as null."""
-        values = dataclasses.asdict(self)
-        return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def learning_curve(
@@ -310,7 +304,7 @@ class LeakageGap:
 
 
 @dataclasses.dataclass(frozen=True)
-class Validation:
+class Validation(Stored):
     """How good the out-of-fold predictions of one strategy and target are.
 
     A group with a miss and a hit counts in `groups_with_misses` and `groups_with_hits`. All
@@ -336,24 +330,16 @@ class Validation:
     observed_expected: ResampledFigure
     reliability: Reliability
     ece: CalibrationError
-    dependence: float
+    dependence: NullableFloat
     checked_together: int
     simulations: int
     histogram: tuple[int, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Write a JSON object; figures as {value, low, high}, NaN as null."""
-        written: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, ResampledFigure | Reliability):
-                value = value.to_json()
-            elif isinstance(value, CalibrationError):
-                value = {**dataclasses.asdict(value), "inside": value.inside}
-            elif isinstance(value, float):
-                value = finite(value)
-            written[field.name] = list(value) if isinstance(value, tuple) else value
-        return written
+        document = super().to_json()
+        document["ece"]["inside"] = self.ece.inside
+        return document
 
 
 def validate(

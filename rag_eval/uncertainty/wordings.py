@@ -6,13 +6,14 @@ branch adds it to the signals. It speaks only where there is a history and where
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.uncertainty.estimator import N_FOLDS, Head, MissRateModel, Prior, fit_head
 from rag_eval.uncertainty.scores import Labelled, brier, grouped_folds, squared_errors
+from rag_eval.uncertainty.stored import Stored
 from rag_eval.uncertainty.validation import Validation, validate
 
 HISTORY: Final = "other_wordings"
@@ -41,8 +42,7 @@ def sum_others(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Shrinkage:
+class Shrinkage(NamedTuple):
     """Draws miss rates of few wordings to the overall one.
 
     ``(misses + strength * rate) / (judged + strength)``
@@ -75,11 +75,12 @@ def fit_shrinkage(question: IntArray, missed: BoolArray, weight: FloatArray) -> 
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class WordingsModel:
+class WordingsModel(Stored):
     """A fit to the `n` judged wordings with a history, of `questions` distinct questions."""
 
     head: Head
-    shrinkage: Shrinkage
+    rate: float
+    strength: float
     n: int
     questions: int
 
@@ -90,26 +91,9 @@ class WordingsModel:
 
         `misses` and `judged` [n] are weighted sums over the other judged wordings.
         """
-        history = self.shrinkage.log_odds(misses, judged)
+        history = Shrinkage(self.rate, self.strength).log_odds(misses, judged)
         value = self.head.predict(np.column_stack([signals, history]), (*names, HISTORY))
         return np.where(judged > 0, value, np.nan)
-
-    def to_json(self) -> dict[str, Any]:
-        """Write the fit as JSON values, exactly."""
-        return {
-            "head": self.head.to_json(),
-            "rate": self.shrinkage.rate,
-            "strength": self.shrinkage.strength,
-            "n": self.n,
-            "questions": self.questions,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
-        shrinkage = Shrinkage(document["rate"], document["strength"])
-        head = Head.from_json(document["head"])
-        return cls(head, shrinkage, document["n"], document["questions"])
 
 
 def fit_wordings(
@@ -129,7 +113,7 @@ def fit_wordings(
     wider = dataclasses.replace(labelled, names=(*labelled.names, HISTORY), signals=signals)
     used = wider.take(known)
     head = fit_head(used, prior=prior, rng=rng).head
-    return WordingsModel(head, shrinkage, len(used), len(np.unique(used.question)))
+    return WordingsModel(head, *shrinkage, len(used), len(np.unique(used.question)))
 
 
 def cross_validate_wordings(
@@ -155,7 +139,7 @@ def cross_validate_wordings(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Branch:
+class Branch(Stored):
     """Fits of the branch: to all outcomes, and without each of the estimator's folds.
 
     `fold_of_group` names the fold that did not see a group.
@@ -182,24 +166,9 @@ class Branch:
                 result[rows] = model.predict(signals[rows], names, misses[rows], judged[rows])
         return result
 
-    def to_json(self) -> dict[str, Any]:
-        """Write the fits as JSON values, exactly."""
-        return {
-            "whole": self.whole.to_json(),
-            "folds": [None if fold is None else fold.to_json() for fold in self.folds],
-            "fold_of_group": dict(self.fold_of_group),
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
-        read = WordingsModel.from_json
-        folds = tuple(None if fold is None else read(fold) for fold in document["folds"])
-        return cls(read(document["whole"]), folds, dict(document["fold_of_group"]))
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class JudgedBranch:
+class JudgedBranch(Stored):
     """A branch with its benefit on the wordings with a history.
 
     It is fitted only where it was better than the estimator alone by more than chance.
@@ -207,26 +176,18 @@ class JudgedBranch:
     branch's squared error is, and `gain_se` the standard error of that over groups.
     """
 
-    branch: Branch | None
+    model: Branch | None
     validation: Validation
     brier_without: float
     gain: float
     gain_se: float
 
-    @property
-    def used(self) -> bool:
-        """Whether the branch speaks."""
-        return self.branch is not None
-
     def to_json(self) -> dict[str, Any]:
         """Write figures and fits as JSON values."""
         return {
-            "used": self.used,
-            "brier_without": self.brier_without,
-            "gain": self.gain,
-            "gain_se": self.gain_se,
+            **super().to_json(),
+            "used": self.model is not None,
             "validation": self.validation.to_json(),
-            "model": None if self.branch is None else self.branch.to_json(),
         }
 
 
@@ -261,7 +222,7 @@ def fit_branch(
     if gain > Z * gain_se:
         branch = _fit_branch(labelled, group_ids, model, prior, np.random.default_rng(seed))
     return JudgedBranch(
-        branch=branch,
+        model=branch,
         validation=validate(judged, own, checked_together=checked_together, seed=seed),
         brier_without=float(np.mean(brier(predictions, judged.missed, judged.weight))),
         gain=gain,

@@ -4,7 +4,6 @@ import datetime as dt
 import json
 
 import numpy as np
-import postgres_server
 import pytest
 from cli_project import jsonl
 
@@ -63,18 +62,9 @@ def traffic(tmp_path):
     return Traffic(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def server():
-    with postgres_server.running() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def either(request, tmp_path):
-    if request.param == "sqlite":
-        return Traffic(tmp_path)
-    url = postgres_server.new_database(request.getfixturevalue("server"))
-    return Traffic(tmp_path, SqlStore(url))
+@pytest.fixture
+def either(place, tmp_path):
+    return Traffic(tmp_path, SqlStore(place))
 
 
 @pytest.mark.parametrize(

@@ -52,44 +52,27 @@ def test_questions_get_the_risk_of_their_own_outcome(judged):
 
 def test_k_by_risk_leaves_out_questions_without_an_outcome(judged):
     order = np.arange(N)
-    whole, without = (
-        _calibrated(judged, order, order),
-        _calibrated(judged, order, np.where(order == 7, -1, order)),
-    )
+    whole = _calibrated(judged, order, order)
+    without = _calibrated(judged, order, np.where(order == 7, -1, order))
     alone = _calibrated(judged, order[order != 7], order[order != 7])
-    by_risk = [
+    by_risk, of_others = (
         [part for part in found.conformal if part.method != "fixed"] for found in (without, alone)
-    ]
-    assert by_risk[0] == by_risk[1]
-    assert {(part.method, part.n) for part in without.conformal} == {
-        ("fixed", N),
-        ("mondrian", N - 1),
-    }
+    )
+    assert by_risk == of_others
+    counts = {(part.method, part.n) for part in without.conformal}
+    assert counts == {("fixed", N), ("mondrian", N - 1)}
     for one, other in zip(without.conformal[:3], whole.conformal[:3], strict=True):
         assert dataclasses.replace(one, riskiest=other.riskiest) == other
         assert one.riskiest.n == 53  # a third of those whose risk is known
-    said = without.to_json()["conformal_methods"]
-    assert said == {
-        "fixed": N,
-        "recall": None,
-        "recall_reason": NO_ITEMS,
-        "mondrian": N - 1,
-        "without_risk": 1,
-    }
+    counts = {"fixed": N, "recall": None, "mondrian": N - 1, "without_risk": 1}
+    assert without.to_json()["conformal_methods"] == {**counts, "recall_reason": NO_ITEMS}
 
 
-@pytest.mark.parametrize(
-    ("known", "methods"),
-    [
-        (0, {"fixed"}),
-        (1, {"fixed", "mondrian"}),
-        (2, {"fixed", "mondrian"}),
-        (4, {"fixed", "mondrian"}),
-    ],
-)
-def test_hardly_any_question_with_an_outcome(judged, known, methods):
+@pytest.mark.parametrize("known", [0, 1, 2, 4])
+def test_hardly_any_question_with_an_outcome(judged, known):
     order = np.arange(N)
     found = _calibrated(judged, order, np.where(order < known, order, -1))
+    methods = {"fixed", "mondrian"} if known else {"fixed"}
     assert {part.method for part in found.conformal} == methods
     assert all(not part.attainable for part in found.conformal if part.method != "fixed")
     said = found.to_json()["conformal_methods"]
@@ -112,7 +95,5 @@ def test_with_too_few_outcomes_there_is_one_k(judged):
     few = (labelled.take(np.arange(12)), rank[:12])
     found = _calibrated(few, np.arange(12), np.arange(12))
     assert {part.method for part in found.conformal} == {"fixed"}
-    assert (
-        "12 distinct groups with outcomes"
-        in found.to_json()["conformal_methods"]["mondrian_reason"]
-    )
+    reason = found.to_json()["conformal_methods"]["mondrian_reason"]
+    assert "12 distinct groups with outcomes" in reason

@@ -1,22 +1,22 @@
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 from sklearn.isotonic import IsotonicRegression
 
 from rag_eval.uncertainty.calibrators import (
     FEWEST,
     KINDS,
+    StoredCalibrator,
     choose_calibrator,
     fit_steps,
-    read_calibrator,
     unknown_kinds,
 )
 from rag_eval.uncertainty.regression import log_loss, sigmoid
 from rag_eval.uncertainty.scores import grouped_folds
 
+STORED = TypeAdapter(StoredCalibrator)
 GRID = np.linspace(-40, 40, 801)
 rows = st.lists(
     st.tuples(
@@ -50,9 +50,7 @@ def test_a_calibrator_is_read_back_exactly(given_rows):
     score, missed, weight = _columns(given_rows)
     for kind in KINDS.values():
         fitted = kind.fit(score, missed, weight[None])[0]
-        again = read_calibrator(
-            json.loads(json.dumps({"name": fitted.name, "parameters": fitted.parameters()}))
-        )
+        again = STORED.validate_json(STORED.dump_json(fitted))
         assert again.name == fitted.name
         assert (again.apply(GRID) == fitted.apply(GRID)).all()
 
@@ -126,27 +124,19 @@ def test_calibrators_that_need_more_outcomes_are_not_considered(n):
 
 def test_one_class_and_one_fold_leave_it_at_none():
     score, ones = np.linspace(-1, 1, 30), np.ones(30)
-    assert (
-        choose_calibrator(
-            score, ones, ones, np.zeros(30, dtype=np.int64), np.zeros(30, dtype=np.int64)
-        ).name
-        == "none"
-    )
+    single = np.zeros(30, dtype=np.int64)
+    assert choose_calibrator(score, ones, ones, single, single).name == "none"
     found = choose_calibrator(score, ones, ones, np.arange(30), np.arange(30) % 5)
     assert log_loss(score, ones).mean() >= -np.log(found.apply(score)).mean()
 
 
 def test_an_unknown_calibrator_is_named():
     with pytest.raises(ValueError, match="'spline'"):
-        read_calibrator({"name": "spline", "parameters": {}})
+        STORED.validate_python({"name": "spline", "parameters": {}})
 
 
 def test_unknown_kinds_in_a_stored_model_are_listed():
     head = {"calibrator": {"name": "venn_abers", "parameters": {}}}
-    assert unknown_kinds(
-        {"model": {"head": {"calibrator": {"name": "platt"}}, "folds": [head, head]}}
-    ) == ["venn_abers"]
-    assert (
-        unknown_kinds({"calibrator": "0123", "model": {"head": {"calibrator": {"name": "none"}}}})
-        == []
-    )
+    model = {"head": {"calibrator": {"name": "platt"}}}
+    assert unknown_kinds({"model": {**model, "folds": [head, head]}}) == ["venn_abers"]
+    assert unknown_kinds({"calibrator": "0123", "model": model}) == []

@@ -27,11 +27,8 @@ def sql(tmp_path) -> SqlStore:
 
 def write(tmp_path, *rows, name="file.jsonl"):
     path = tmp_path / name
-    path.write_bytes(
-        b"".join(
-            row if isinstance(row, bytes) else json.dumps(row).encode() + b"\n" for row in rows
-        )
-    )
+    lines = (row if isinstance(row, bytes) else json.dumps(row).encode() + b"\n" for row in rows)
+    path.write_bytes(b"".join(lines))
     return path
 
 
@@ -162,25 +159,14 @@ def test_any_json_is_read_or_refused(tmp_path_factory, row):
 
 
 def test_a_judgement_by_hand_is_completed(sql, tmp_path):
+    qrels = {"gold_source": "qrels", "inclusion_probability": 1.0}
+    at = "2026-02-01T00:00:00+02:00"
     rows = [
         {**JUDGED, "gold_documents": ["x"], "query_id": "b"},
         {**JUDGED, "gold_documents": ["x", "y"], "query_id": "a", "query": "other"},
         {**JUDGED, "query_id": "c", "query": "third"},
-        {
-            **JUDGED,
-            "query": "with words only",
-            "gold_source": "qrels",
-            "inclusion_probability": 1.0,
-            "k": 5,
-            "signals": {"s": 1},
-        },
-        {
-            **JUDGED,
-            "query_id": "e",
-            "group_id": "mine",
-            "at": "2026-02-01T00:00:00+02:00",
-            "note": "by jane.doe@example.org",
-        },
+        {**JUDGED, "query": "with words only", **qrels, "k": 5, "signals": {"s": 1}},
+        {**JUDGED, "query_id": "e", "group_id": "mine", "at": at, "note": "by a.b@example.org"},
         {**JUDGED, "query_id": "b", "paraphrase_id": "es", "query": "Qué es NaN?"},
     ]
     assert len(import_outcomes(sql, write(tmp_path, *rows)).added) == 6
@@ -190,7 +176,7 @@ def test_a_judgement_by_hand_is_completed(sql, tmp_path):
     kept = frame.set_index("query_id")
     assert kept.loc["c", "gold_strategies"] == ["f1"]  # a person judged the strategy's own list
     assert kept.loc[words, ["gold_strategies", "k", "signals"]].tolist() == [[], 5, {"s": 1}]
-    masked = "by [email██████████████"
+    masked = "by [email█████████"
     assert kept.loc["e", ["at", "note"]].tolist() == ["2026-01-31T22:00:00.000000Z", masked]
     assert frame["claim_id"].nunique() == 6
 

@@ -4,7 +4,6 @@ import datetime as dt
 import threading
 
 import numpy as np
-import postgres_server
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,31 +50,17 @@ BASE = {
 
 
 def made(query="q", **changes) -> OutcomeOutcomes:
-    return new_outcome(
-        **{
-            **BASE,
-            "query_id": query,
-            "claim_id": claim_id_of("f1", query, "original", 13, query),
-            **changes,
-        }
-    )
+    claim_id = claim_id_of("f1", query, "original", 13, query)
+    return new_outcome(**{**BASE, "query_id": query, "claim_id": claim_id, **changes})
 
 
-@pytest.fixture(scope="module")
-def server():
-    with postgres_server.running() as url:
-        yield url
+@pytest.fixture
+def store(place) -> OutcomeStore:
+    return OutcomeStore(SqlStore(place))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store(request, tmp_path) -> OutcomeStore:
-    return OutcomeStore(
-        SqlStore(
-            tmp_path / "store.db"
-            if request.param == "sqlite"
-            else postgres_server.new_database(request.getfixturevalue("server"))
-        )
-    )
+def standing(store, column="missed"):
+    return store.current().set_index("query_id")[column].to_dict()
 
 
 def test_recorded_outcomes_come_back_whole(store):
@@ -94,56 +79,38 @@ def test_recorded_outcomes_come_back_whole(store):
     assert store.record([full, bare]).added == (full.outcome_id, bare.outcome_id)
     assert sorted(of_frame(store.current()), key=lambda outcome: outcome.query_id) == [bare, full]
     assert store.outcome(full.outcome_id[:9]) == full
-    frame = RETRIEVAL_OUTCOMES.check(store.current())
-    assert frame.set_index("query_id").loc[
-        "bare", ["missed", "missed_content", "supersedes"]
-    ].tolist() == [0.0, "", ""]
+    frame = RETRIEVAL_OUTCOMES.check(store.current()).set_index("query_id")
+    assert frame.loc["bare", ["missed", "missed_content", "supersedes"]].tolist() == [0.0, "", ""]
 
 
 def test_a_nightly_repeat_adds_nothing(store):
     night = [made(f"q{number}", missed=number % 3 == 0) for number in range(50)]
     assert len(store.record(night).added) == 50
-    again = store.record(
-        [
-            outcome.model_copy(update={"at": AT + dt.timedelta(days=1), "signals": {"other": 1.0}})
-            for outcome in night
-        ]
-    )
+    later = {"at": AT + dt.timedelta(days=1), "signals": {"other": 1.0}}
+    again = store.record([outcome.model_copy(update=later) for outcome in night])
     assert (again.added, len(again.already_there), dict(again.differing)) == ((), 50, {})
     assert len(store.history()) == 50
-    more = store.record(
-        [
-            *night,
-            made("q0", k=5),
-            made("q0", target="miss_some"),
-            made("q0", gold_source="llm_judge"),
-        ]
-    )
+    others = ({"k": 5}, {"target": "miss_some"}, {"gold_source": "llm_judge"})
+    more = store.record([*night, *(made("q0", **change) for change in others)])
     assert len(more.added) == 3
 
 
 def test_only_the_last_correction_stands(store):
-    first = made(missed_content="a thing")
-    second = correct_outcome(
-        first, missed=False, now=AT + dt.timedelta(hours=1), note="looked again"
-    )
-    third = correct_outcome(second, missed=None, now=AT + dt.timedelta(hours=2))
+    first, hour = made(missed_content="a thing"), dt.timedelta(hours=1)
+    second = correct_outcome(first, missed=False, now=AT + hour, note="looked again")
+    third = correct_outcome(second, missed=None, now=AT + 2 * hour)
     assert (second.missed_content, second.inclusion_probability) == (None, 1.0)
     store.record([first])
     store.record([third, second])  # in any order, as long as all are there
-    assert store.history()["outcome_id"].tolist() == [
-        first.outcome_id,
-        second.outcome_id,
-        third.outcome_id,
-    ]
-    standing = store.current()
-    assert standing["outcome_id"].tolist() == [third.outcome_id]
-    assert np.isnan(standing["missed"].iloc[0])
-    assert len(fit_rows(standing)) == 0
-    assert store.record([first]).differing == {
-        first.outcome_id: third.outcome_id
-    }  # told, not undone
-    assert store.current()["outcome_id"].tolist() == [third.outcome_id]
+    chain = [outcome.outcome_id for outcome in (first, second, third)]
+    assert store.history()["outcome_id"].tolist() == chain
+    current = store.current()
+    assert current["outcome_id"].tolist() == chain[2:]
+    assert np.isnan(current["missed"].iloc[0])
+    assert len(fit_rows(current)) == 0
+    # told, not undone
+    assert store.record([first]).differing == {first.outcome_id: third.outcome_id}
+    assert store.current()["outcome_id"].tolist() == chain[2:]
 
 
 def test_an_outcome_is_corrected_once(store):
@@ -169,10 +136,9 @@ def test_an_outcome_is_corrected_once(store):
 def test_a_correction_must_name_an_outcome_of_its_claim(store, change):
     first = made()
     store.record([first])
+    wrong = made(**{"supersedes": first.outcome_id, "missed": False, **change})
     with pytest.raises(InputError, match="unknown_outcome"):
-        store.record(
-            [made("new"), made(**{"supersedes": first.outcome_id, "missed": False, **change})]
-        )
+        store.record([made("new"), wrong])
     assert store.history()["outcome_id"].tolist() == [first.outcome_id]
 
 
@@ -180,13 +146,13 @@ def test_new_gold_supersedes_once_and_a_person_wins(store):
     store.record([made("a"), made("b")], because="gold 1")
     done = store.record([made("a", missed=False), made("b")], because="gold 2")
     assert (len(done.added), dict(done.differing)) == (1, {})
-    assert store.current().set_index("query_id")["missed"].to_dict() == {"a": 0.0, "b": 1.0}
+    assert standing(store) == {"a": 0.0, "b": 1.0}
     assert store.record([made("a", missed=False), made("b")], because="gold 2").added == ()
-    standing = store.outcome(store.current().set_index("query_id").loc["a", "outcome_id"])
-    store.record([correct_outcome(standing, missed=True, now=AT, note="the gold is wrong")])
+    old = store.outcome(standing(store, "outcome_id")["a"])
+    store.record([correct_outcome(old, missed=True, now=AT, note="the gold is wrong")])
     again = store.record([made("a", missed=False), made("b")], because="gold 2")
     assert (again.added, len(again.differing)) == ((), 1)
-    assert store.current().set_index("query_id")["missed"].to_dict() == {"a": 1.0, "b": 1.0}
+    assert standing(store) == {"a": 1.0, "b": 1.0}
 
 
 def test_a_probability_known_later_supersedes_an_unknown_one(store):
@@ -203,26 +169,20 @@ def test_a_false_outcome_id_is_refused(store):
 
 
 def test_filters_choose_outcomes(store):
-    store.record(
-        [
-            made("a"),
-            made("b", k=5),
-            made("c", strategy="vector", strategy_fingerprint="f2"),
-            made("d", target="miss_some"),
-            made("e", gold_source="human"),
-        ]
-    )
-
-    def chosen(**where):
-        return "".join(sorted(store.current(**where)["query_id"]))
-
-    assert chosen() == "abcde"
-    assert chosen(strategy_fingerprint="f1") == "abde"
-    assert chosen(strategy="vector") == "c"
-    assert chosen(target="miss_any", k=10) == "ace"
-    assert chosen(gold_sources=["human", "llm_judge"]) == "e"
-    assert chosen(claim_ids=[made("a").claim_id, made("d").claim_id], k=10) == "ad"
-    assert chosen(gold_sources=[]) == ""
+    vector = {"strategy": "vector", "strategy_fingerprint": "f2"}
+    plain = [made("a"), made("b", k=5), made("c", **vector)]
+    store.record([*plain, made("d", target="miss_some"), made("e", gold_source="human")])
+    ids = [made("a").claim_id, made("d").claim_id]
+    for where, chosen in (
+        ({}, "abcde"),
+        ({"strategy_fingerprint": "f1"}, "abde"),
+        ({"strategy": "vector"}, "c"),
+        ({"target": "miss_any", "k": 10}, "ace"),
+        ({"gold_sources": ["human", "llm_judge"]}, "e"),
+        ({"claim_ids": ids, "k": 10}, "ad"),
+        ({"gold_sources": []}, ""),
+    ):
+        assert "".join(sorted(store.current(**where)["query_id"])) == chosen, where
     assert RETRIEVAL_OUTCOMES.check(store.current(strategy="none")).empty
 
 
@@ -233,52 +193,30 @@ def test_threads_neither_lose_nor_double_outcomes(store):
     def work() -> None:
         for start in range(0, 60, 15):
             part = outcomes[start : start + 15]
-            added.extend(store.record(part).added)
-            added.extend(
-                store.record(
-                    [correct_outcome(outcome, missed=False, now=AT) for outcome in part]
-                ).added
-            )
+            mended = [correct_outcome(outcome, missed=False, now=AT) for outcome in part]
+            added.extend([*store.record(part).added, *store.record(mended).added])
 
     threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for act in ("start", "join"):
+        for thread in threads:
+            getattr(thread, act)()
     assert sorted(added) == sorted(store.history()["outcome_id"])
     assert len(added) == 120
     assert store.current()["missed"].tolist() == [0.0] * 60
 
 
 def test_groups_that_share_a_gold_document_are_one(store):
-    store.record(
-        [
-            made("b", group_id="b", gold_documents=("x",)),
-            made("c", group_id="c", gold_documents=("y",)),
-            made("z", group_id="z"),
-        ]
-    )
-    assert dict(zip(*store.current()[["query_id", "group_id"]].to_numpy().T, strict=True)) == {
-        "b": "b",
-        "c": "c",
-        "z": "z",
-    }
-    store.record(
-        [made("a", group_id="a", gold_documents=("x", "y")), made("z", group_id="other", k=5)]
-    )
-    assert dict(zip(*store.current()[["query_id", "group_id"]].to_numpy().T, strict=True)) == {
-        "a": "a",
-        "b": "a",
-        "c": "a",
-        "z": "other",
-    }
-    assert set(store.history()["group_id"]) == {
-        "a",
-        "b",
-        "c",
-        "z",
-        "other",
-    }  # recorded outcomes stay
+    b, c = (made(name, group_id=name, gold_documents=(x,)) for name, x in (("b", "x"), ("c", "y")))
+    store.record([b, c, made("z", group_id="z")])
+    assert standing(store, "group_id") == {"b": "b", "c": "c", "z": "z"}
+    tied = made("a", group_id="a", gold_documents=("x", "y"))
+    store.record([tied, made("z", group_id="other", k=5)])
+    assert standing(store, "group_id") == {"a": "a", "b": "a", "c": "a", "z": "other"}
+    # recorded outcomes stay
+    assert set(store.history()["group_id"]) == {"a", "b", "c", "z", "other"}
+
+
+SAID = {"gold_source": "user_feedback", "inclusion_probability": None}
 
 
 def test_only_judged_outcomes_of_known_probability_fit():
@@ -286,20 +224,12 @@ def test_only_judged_outcomes_of_known_probability_fit():
         made("gold"),
         made("unknown", inclusion_probability=None),
         made("audited", gold_source="human", inclusion_probability=0.5),
-        made(
-            "said",
-            gold_source="user_feedback",
-            feedback="something_missing",
-            inclusion_probability=None,
-        ),
+        made("said", **SAID, feedback="something_missing"),
         made("judge", gold_source="llm_judge", inclusion_probability=0.1, missed=False),
     ]
     fit = fit_rows(frame_of(rows))
-    assert fit.set_index("query_id")["weight"].to_dict() == {
-        "gold": 1.0,
-        "audited": 2.0,
-        "judge": 10.0,
-    }
+    weights = {"gold": 1.0, "audited": 2.0, "judge": 10.0}
+    assert fit.set_index("query_id")["weight"].to_dict() == weights
     assert fit["missed"].dtype == bool
 
 
@@ -347,64 +277,43 @@ def test_gold_of_the_strategy_alone_is_refused(names, refused):
 
 def test_an_older_fingerprint_is_still_the_strategy():
     own = [made(f"q{number}", gold_strategies=("f1",)) for number in range(3)]
+    old = made("old", strategy_fingerprint="f0", gold_strategies=("f0",))
     with pytest.raises(InputError, match="own_gold"):
-        refuse_own_gold(
-            frame_of([*own, made("old", strategy_fingerprint="f0", gold_strategies=("f0",))]),
-            "bm25",
-        )
+        refuse_own_gold(frame_of([*own, old]), "bm25")
     refuse_own_gold(frame_of([*own, made("other")]), "bm25")
 
 
 def test_feedback_decides_missed_and_has_no_probability():
-    said = {"gold_source": "user_feedback", "inclusion_probability": None}
     assert MISSED_BY_FEEDBACK["evidence_not_relevant"] is None
-    assert made(**said, feedback="evidence_not_relevant", missed=None).missed is None
+    assert made(**SAID, feedback="evidence_not_relevant", missed=None).missed is None
     for wrong in (
-        {"feedback": "evidence_not_relevant"},
-        {"feedback": "something_missing", "missed": False},
-        {"feedback": "nothing_missing"},
-        {},
-        {"feedback": "something_missing", "inclusion_probability": 1.0},
+        {**SAID, "feedback": "evidence_not_relevant"},
+        {**SAID, "feedback": "something_missing", "missed": False},
+        {**SAID, "feedback": "nothing_missing"},
+        SAID,
+        {**SAID, "feedback": "something_missing", "inclusion_probability": 1.0},
+        {"feedback": "something_missing"},
     ):
         with pytest.raises(ValidationError):
-            made(**{**said, **wrong})
-    with pytest.raises(ValidationError):
-        made(feedback="something_missing")
+            made(**wrong)
 
 
 def test_a_correction_must_not_contradict_the_feedback():
-    said = made(
-        gold_source="user_feedback",
-        inclusion_probability=None,
-        feedback="evidence_not_relevant",
-        missed=None,
-    )
+    said = made(**SAID, feedback="evidence_not_relevant", missed=None)
     with pytest.raises(InputError, match="feedback evidence_not_relevant"):
         correct_outcome(said, missed=True, now=AT)
-    assert (
-        correct_outcome(
-            made(
-                gold_source="user_feedback",
-                inclusion_probability=None,
-                feedback="nothing_missing",
-                missed=False,
-            ),
-            missed=None,
-            now=AT,
-        ).missed
-        is None
-    )
+    nothing = made(**SAID, feedback="nothing_missing", missed=False)
+    assert correct_outcome(nothing, missed=None, now=AT).missed is None
 
 
 def test_feedback_calls_for_an_audit_until_the_claim_is_judged():
-    said = {"gold_source": "user_feedback", "inclusion_probability": None}
+    complaint, day = {**SAID, "feedback": "something_missing"}, dt.timedelta(days=1)
+    other = {**SAID, "feedback": "evidence_not_relevant", "missed": None}
     rows = [
-        made(
-            "a", **said, feedback="evidence_not_relevant", missed=None, at=AT + dt.timedelta(days=3)
-        ),
-        made("b", **said, feedback="something_missing"),
-        made("c", **said, feedback="something_missing", at=AT + dt.timedelta(days=1)),
-        made("d", **said, feedback="something_missing"),
+        made("a", **other, at=AT + 3 * day),
+        made("b", **complaint),
+        made("c", **complaint, at=AT + day),
+        made("d", **complaint),
         made("d", gold_source="human", inclusion_probability=None),
         made("b"),  # gold does not audit the text that the user saw
     ]

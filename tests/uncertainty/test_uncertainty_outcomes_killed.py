@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter
 
-import postgres_server
 import pytest
 
 from rag_eval.storage.sql import SqlStore
@@ -20,8 +19,7 @@ WRITERS, EACH, AT_ONCE, SHARED, KILLED = 8, 1000, 10, 200, 2
 _WRITER = f"""
 import datetime as dt, sys
 from rag_eval.storage.sql import SqlStore
-from rag_eval.uncertainty.outcomes import new_outcome
-from rag_eval.uncertainty.outcomes import OutcomeStore
+from rag_eval.uncertainty.outcomes import OutcomeStore, new_outcome
 who, number_of, at = sys.argv[2], int(sys.argv[3]), dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 def made(number):
     # every writer records the first ones
@@ -37,21 +35,6 @@ for start in range(0, number_of, {AT_ONCE}):
     recorded = store.record([made(number) for number in range(start, start + {AT_ONCE})])
     print(*recorded.added, *("=" + name for name in recorded.already_there), flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def server():
-    with postgres_server.running() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def place(request, tmp_path) -> str:
-    return (
-        f"sqlite:///{tmp_path}/store.db"
-        if request.param == "sqlite"
-        else postgres_server.new_database(request.getfixturevalue("server"))
-    )
 
 
 def test_every_acknowledged_outcome_is_there_and_none_twice(place, project_root, tmp_path):
@@ -72,9 +55,8 @@ def test_every_acknowledged_outcome_is_there_and_none_twice(place, project_root,
     ]
 
     def acknowledged(log) -> list[str]:
-        whole, _, _ = (
-            log.read_bytes().decode().rpartition("\n")
-        )  # a line that was cut short acknowledges nothing
+        # a line that was cut short acknowledges nothing
+        whole, _, _ = log.read_bytes().decode().rpartition("\n")
         return [name for line in whole.splitlines()[1:] for name in line.split()]
 
     try:
@@ -110,7 +92,6 @@ def test_every_acknowledged_outcome_is_there_and_none_twice(place, project_root,
     assert per_query["shared"] == SHARED
     assert all(per_query[f"w{number}"] == EACH - SHARED for number in range(KILLED, WRITERS))
     assert frame.duplicated(["claim_id", "target", "k", "gold_source", "supersedes"]).sum() == 0
-    assert (
-        len(kept) - len(added) <= KILLED * AT_ONCE
-    )  # a killed writer leaves at most its current batch without an acknowledgement
+    # a killed writer leaves at most its current batch without an acknowledgement
+    assert len(kept) - len(added) <= KILLED * AT_ONCE
     assert (frame["query_id"] == frame["claim_id"].str.replace("-", " ")).all()

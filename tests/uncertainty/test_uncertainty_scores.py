@@ -210,24 +210,18 @@ def test_intervals_of_skill_and_auroc_cover(n_groups, members, level, spread):
     rng = np.random.default_rng(23)
     true, _, _ = _drawn(rng, 1_000_000 // members, members, level, spread)
     rate, order = true.mean(), np.argsort(true)
-    above = np.cumsum(
-        (1 - true)[order]
-    )  # what a true probability reaches: Brier skill, and the chance that a miss is above a hit
-    truth = np.array(
-        [
-            1 - (true * (1 - true)).mean() / (rate * (1 - rate)),
-            (true[order] * above).sum() / (true.sum() * (1 - true).sum()),
-        ]
-    )
+    # what a true probability reaches: Brier skill, and the chance that a miss is above a hit
+    skill = 1 - (true * (1 - true)).mean() / (rate * (1 - rate))
+    above = np.cumsum((1 - true)[order])
+    ranked = (true[order] * above).sum() / (true.sum() * (1 - true).sum())
+    truth = np.array([skill, ranked])
     held = np.zeros(2)
     for seed in range(800):
         predicted, missed, group = _drawn(rng, n_groups, members, level, spread)
 
         def figures(weights, predicted=predicted, missed=missed, group=group):
-            return np.stack(
-                [brier_skill(predicted, missed, group, weights), auroc(predicted, missed, weights)],
-                axis=-1,
-            )
+            skills = brier_skill(predicted, missed, group, weights)
+            return np.stack([skills, auroc(predicted, missed, weights)], axis=-1)
 
         low, high = group_intervals(figures, group, np.ones(len(missed)), seed, resamples=600)
         held += (low <= truth) & (truth <= high)
@@ -266,16 +260,14 @@ def test_folds_never_split_a_group_and_are_balanced(groups, n_folds, seed):
         assert len(np.unique(fold[group == code])) == 1
     assert sorted(np.unique(fold)) == list(range(min(n_folds, len(np.unique(group)))))
     sizes = np.bincount(fold, minlength=n_folds)
-    assert (
-        sizes.max() - sizes.min() <= np.bincount(group).max()
-    )  # the heaviest got its last group while it was the lightest
+    # the heaviest got its last group while it was the lightest
+    assert sizes.max() - sizes.min() <= np.bincount(group).max()
 
 
 def test_only_the_generator_deals_folds():
     group = np.arange(200)
-    first, again, other = (
-        grouped_folds(group, 10, np.random.default_rng(seed)) for seed in (1, 1, 2)
-    )
+    deal = (grouped_folds(group, 10, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    first, again, other = deal
     assert (first == again).all()
     assert (first != other).any()
 

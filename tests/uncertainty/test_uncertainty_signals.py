@@ -23,9 +23,8 @@ def lists(rng, n, depth, n_chunks):
     rows = np.full((n, depth), -1, dtype=np.int32)
     raw = np.zeros((n, depth))
     for i in range(n):
-        count = int(
-            rng.choice([0, 1, min(depth, n_chunks), rng.integers(0, min(depth, n_chunks) + 1)])
-        )
+        most = min(depth, n_chunks)
+        count = int(rng.choice([0, 1, most, rng.integers(0, most + 1)]))
         rows[i, :count] = rng.permutation(n_chunks)[:count]
         raw[i, :count] = np.sort(np.round(rng.uniform(0.1, 1, count), 1))[::-1]
     return rows, raw
@@ -59,31 +58,15 @@ def batch_of(
         raw = np.where(rows >= 0, np.einsum("nd,njd->nj", asked, held[rows]), 0).astype(np.float64)
     question = rng.integers(0, n // 3, n).astype(np.int64) if wordings else None
     norm = np.round(raw / np.maximum(raw.max(axis=1, keepdims=True), 1e-9), 2)
-    document = (
-        None
-        if rng.random() < 0.3
-        else np.unique(rng.integers(0, max(len(chunks) // 2, 1), len(chunks)), return_inverse=True)[
-            1
-        ].astype(np.int64)
+    document = None
+    if rng.random() >= 0.3:
+        owner = rng.integers(0, max(len(chunks) // 2, 1), len(chunks))
+        document = np.unique(owner, return_inverse=True)[1].astype(np.int64)
+    space, others = TermSpace(chunks, n_terms), (other_rows, other_raw)
+    batch = RankedBatch(
+        rows, raw, norm, cosine, space, queries, *others, asked, held, question, document
     )
-    return (
-        chunks,
-        n_terms,
-        RankedBatch(
-            rows,
-            raw,
-            norm,
-            cosine,
-            TermSpace(chunks, n_terms),
-            queries,
-            other_rows,
-            other_raw,
-            asked,
-            held,
-            question,
-            document,
-        ),
-    )
+    return chunks, n_terms, batch
 
 
 def agree(found, chunks, n_terms, batch, k):
@@ -113,38 +96,26 @@ def test_signals_are_those_of_the_slow_reference(seed, shape):
     agree(signals(batch, 4), chunks, n_terms, batch, 4)
 
 
-@pytest.mark.parametrize("k", [1, 10, 33, 35, 200])
-def test_any_cutoff(k):
-    chunks, n_terms, batch = batch_of(7)
+@pytest.mark.parametrize(
+    ("k", "shape"),
+    [
+        *((k, {}) for k in (1, 10, 33, 35, 200)),
+        (110, {"n": 4, "n_chunks": 150, "depth": 140}),  # deeper than a hundred
+        (10, {"n_chunks": 1, "depth": 1, "vectors": False}),
+    ],
+)
+def test_any_cutoff(k, shape):
+    chunks, n_terms, batch = batch_of(7, **shape)
     agree(signals(batch, k), chunks, n_terms, batch, k)
-
-
-def test_lists_deeper_than_a_hundred():
-    chunks, n_terms, batch = batch_of(3, n=4, n_chunks=150, depth=140)
-    agree(signals(batch, 110), chunks, n_terms, batch, 110)
-
-
-def test_one_chunk():
-    chunks, n_terms, batch = batch_of(5, n_chunks=1, depth=1, vectors=False)
-    agree(signals(batch, 10), chunks, n_terms, batch, 10)
 
 
 def test_scores_that_are_cosines():
     chunks, n_terms, batch = batch_of(11, cosine=True)
     found, expected = signals(batch, 4), signals_of(batch, chunks, n_terms, 4)
-    for name in (
-        "beyond_fused",
-        "tail_ratio",
-        "nqc",
-        "generic",
-    ):  # a query without a vector retrieves nothing by vector, so the first is left out
-        np.testing.assert_allclose(
-            found[1:, SIGNALS.index(name)],
-            [row[name] for row in expected[1:]],
-            rtol=1e-4,
-            atol=1e-4,
-            err_msg=name,
-        )
+    # a query without a vector retrieves nothing by vector, so the first is left out
+    for name in ("beyond_fused", "tail_ratio", "nqc", "generic"):
+        values, wanted = found[1:, SIGNALS.index(name)], [row[name] for row in expected[1:]]
+        np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-4, err_msg=name)
 
 
 def test_blocks_give_what_the_whole_gives(monkeypatch):
@@ -156,27 +127,16 @@ def test_blocks_give_what_the_whole_gives(monkeypatch):
 
 def test_signals_do_not_depend_on_the_scale_of_scores():
     _, _, batch = batch_of(4)
-    np.testing.assert_allclose(
-        signals(dataclasses.replace(batch, raw=batch.raw * 7.5), 4),
-        signals(batch, 4),
-        rtol=1e-9,
-        atol=1e-9,
-    )
+    scaled = signals(dataclasses.replace(batch, raw=batch.raw * 7.5), 4)
+    np.testing.assert_allclose(scaled, signals(batch, 4), rtol=1e-9, atol=1e-9)
 
 
 def test_nothing_at_all():
-    empty = RankedBatch(
-        np.zeros((0, 0), np.int32), np.zeros((0, 0)), np.zeros((0, 0)), False, TermSpace([], 0), []
-    )
+    none, nothing = TermSpace([], 0), np.zeros((0, 0))
+    empty = RankedBatch(nothing.astype(np.int32), nothing, nothing, False, none, [])
     assert signals(empty, 10).shape == (0, len(SIGNALS))
-    one = RankedBatch(
-        np.full((1, 3), -1, np.int32),
-        np.zeros((1, 3)),
-        np.zeros((1, 3)),
-        False,
-        TermSpace([], 0),
-        [[0]],
-    )
+    rows, scores = np.full((1, 3), -1, np.int32), np.zeros((1, 3))
+    one = RankedBatch(rows, scores, scores, False, none, [[0]])
     found = dict(zip(SIGNALS, signals(one, 10)[0], strict=True))
     assert (found["unknown"], found["cover_union"], found["length"]) == (1.0, 0.0, math.log(2))
     assert math.isnan(found["nqc"])
@@ -184,14 +144,8 @@ def test_nothing_at_all():
 
 
 def test_a_term_may_occur_more_often_than_sixteen_bits_count():
-    chunks = [[0] * 70_000, [0, 1], [2]]
-    batch = RankedBatch(
-        np.array([[0, 1, 2]], np.int32),
-        np.array([[3.0, 2.0, 1.0]]),
-        np.array([[1.0, 0.6, 0.3]]),
-        False,
-        TermSpace(chunks, 3),
-        [[0]],
-    )
+    space, rows = TermSpace([[0] * 70_000, [0, 1], [2]], 3), np.array([[0, 1, 2]], np.int32)
+    raw, norm = np.array([[3.0, 2.0, 1.0]]), np.array([[1.0, 0.6, 0.3]])
+    batch = RankedBatch(rows, raw, norm, False, space, [[0]])
     assert signals(batch, 2)[0, SIGNALS.index("cover_top")] == pytest.approx(1.0)
     assert 0.9 < signals(batch, 1)[0, SIGNALS.index("lexical_crowd")] < 1

@@ -3,16 +3,17 @@
 import dataclasses
 import datetime as dt
 import json
+import math
 import multiprocessing
 
 import numpy as np
-import postgres_server
 import pytest
 
 from rag_eval.core.config import STATUSES
 from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.scores import Labelled, ResampledFigure
 from rag_eval.uncertainty.status import (
+    Condition,
     Counts,
     Series,
     Situation,
@@ -48,9 +49,8 @@ def status(counts, validation=None, **changes):
 
 
 def test_every_step_from_absent_to_measured(good):
-    assert status(NONE, n_unlabelled=0) == "absent"
-    assert status(NONE, n_unlabelled=1) == "uncalibrated"
-    assert status(NONE, n_unlabelled=49) == "uncalibrated"
+    for n_unlabelled, low in ((0, "absent"), (1, "uncalibrated"), (49, "uncalibrated")):
+        assert status(NONE, n_unlabelled=n_unlabelled) == low
     assert status(NONE) == "prior"
     assert status(FEW) == "provisional"
     assert status(FEW, good) == "provisional"
@@ -65,36 +65,27 @@ def test_one_group_less_is_one_step_less(good, name):
         assert status(less, good) == under
 
 
-def test_every_condition_of_a_measured_rate_is_needed(good):
-    slope = good.slope
-    worse = {
-        "skill": dataclasses.replace(good, skill=ResampledFigure(0.3, 0.0, 0.6)),
-        "slope": dataclasses.replace(good, slope=ResampledFigure(1.26, slope.low, slope.high)),
-        "ece": dataclasses.replace(
-            good, ece=dataclasses.replace(good.ece, value=good.ece.null_limit + 1e-9)
-        ),
-    }
-    for name, validation in worse.items():
-        found = judge(ENOUGH, validation)
-        assert found.status == "provisional"
-        assert [condition.name for condition in found.unmet] == [name]
-    for slope in (0.79, float("nan")):
-        assert (
-            status(ENOUGH, dataclasses.replace(good, slope=ResampledFigure(slope, 0.1, 3)))
-            == "provisional"
-        )
-    for edge in (0.8, 1.25):
-        assert (
-            status(ENOUGH, dataclasses.replace(good, slope=ResampledFigure(edge, 0.1, 3)))
-            == "measured"
-        )
-    assert (
-        status(
-            ENOUGH,
-            dataclasses.replace(good, skill=ResampledFigure(0.3, float("nan"), float("nan"))),
-        )
-        == "provisional"
-    )
+@pytest.mark.parametrize(
+    ("changes", "unmet"),
+    [
+        ({"skill": ResampledFigure(0.3, 0.0, 0.6)}, ["skill"]),
+        ({"skill": ResampledFigure(0.3, math.nan, math.nan)}, ["skill"]),
+        ({"slope": ResampledFigure(1.26, 0.1, 3)}, ["slope"]),
+        ({"slope": ResampledFigure(0.79, 0.1, 3)}, ["slope"]),
+        ({"slope": ResampledFigure(math.nan, 0.1, 3)}, ["slope"]),
+        ({"slope": ResampledFigure(0.8, 0.1, 3)}, []),
+        ({"slope": ResampledFigure(1.25, 0.1, 3)}, []),
+    ],
+)
+def test_every_condition_of_a_measured_rate_is_needed(good, changes, unmet):
+    found = judge(ENOUGH, dataclasses.replace(good, **changes))
+    assert found.status == ("provisional" if unmet else "measured")
+    assert [condition.name for condition in found.unmet] == unmet
+
+
+def test_an_error_beyond_chance_is_not_measured(good):
+    ece = dataclasses.replace(good.ece, value=good.ece.null_limit + 1e-9)
+    assert status(ENOUGH, dataclasses.replace(good, ece=ece)) == "provisional"
 
 
 def test_gold_of_the_strategy_itself_earns_nothing(good):
@@ -117,26 +108,14 @@ def test_a_status_without_a_shipped_prior(good):
     assert status(NONE, no_prior=why) == "uncalibrated"
     assert status(dataclasses.replace(FEW, groups=24), no_prior=why) == "uncalibrated"
     assert status(NONE, n_unlabelled=0, no_prior=why) == "absent"
-    unmet = [
-        dataclasses.astuple(one)
-        for one in judge(NONE, None, no_prior=why).unmet
-        if one.status == "prior"
-    ]
-    assert unmet == [
-        (
-            "shipped_prior",
-            False,
-            why,
-            "a shipped prior for this target, K and kind of strategy; or what provisional needs",
-            "prior",
-        )
-    ]
+    needed = "a shipped prior for this target, K and kind of strategy; or what provisional needs"
+    unmet = [one for one in judge(NONE, no_prior=why).unmet if one.status == "prior"]
+    assert unmet == [Condition("shipped_prior", False, why, needed, "prior")]
     assert status(FEW, good, no_prior=why) == "provisional"
     assert status(ENOUGH, good, no_prior=why) == "measured"
     assert judge(ENOUGH, good, no_prior=why).unmet == ()
-    assert (
-        status(ENOUGH, good, no_prior=why, own_gold_only=True) == "uncalibrated"
-    )  # no fit uses it
+    # no calibrator is fitted to gold of the strategy itself
+    assert status(ENOUGH, good, no_prior=why, own_gold_only=True) == "uncalibrated"
 
 
 def test_a_changing_base_calibrator_makes_stale(good):
@@ -145,37 +124,30 @@ def test_a_changing_base_calibrator_makes_stale(good):
         assert status(counts, good, base_changes=True) == "stale"
         assert status(counts, good, base_changes=False) == status(counts, good)
     assert status(NONE, base_changes=True) == "prior"
-    found = next(
-        one
-        for one in judge(FEW, None, base_changes=True).conditions
-        if one.name == "same_base_calibrator"
-    )
+    conditions = {one.name: one for one in judge(FEW, base_changes=True).conditions}
+    found = conditions["same_base_calibrator"]
     assert (found.met, changes in found.found, found.status) == (False, True, "stale")
-    assert "same_base_calibrator" not in {
-        one.name for one in judge(FEW, None).conditions
-    }  # a strategy without a base waits for none
+    # a strategy without a base waits for none
+    assert "same_base_calibrator" not in {one.name for one in judge(FEW).conditions}
 
 
 def test_only_earned_rates_discount(good):
-    assert [name for name in STATUSES if Standing(name, ()).discounts] == [
-        "provisional",
-        "measured",
-    ]
+    earned = [name for name in STATUSES if Standing(name, ()).discounts]
+    assert earned == ["provisional", "measured"]
     assert judge(ENOUGH, good).discounts
     assert not judge(ENOUGH, good, drift_alarm=True).discounts
 
 
 def test_conditions_tell_found_and_needed():
-    found = judge(FEW, None)
-    written = json.loads(json.dumps(found.to_json()))
+    written = json.loads(json.dumps(judge(FEW).to_json()))
     assert written["status"] == "provisional"
     unmet = {
         (condition["status"], condition["name"]): (condition["found"], condition["needed"])
         for condition in written["conditions"]
         if not condition["met"]
     }
-    assert unmet[("measured", "misses")] == ("5", "at least 30")
-    assert unmet[("measured", "validation")] == ("none", "grouped cross-validation")
+    assert unmet["measured", "misses"] == ("5", "at least 30")
+    assert unmet["measured", "validation"] == ("none", "grouped cross-validation")
 
 
 def test_counts_are_of_distinct_groups():
@@ -186,58 +158,30 @@ def test_counts_are_of_distinct_groups():
     assert Counts.of(data) == Counts(5, 3, 2, 2)
 
 
-@pytest.fixture(scope="module")
-def server():
-    with postgres_server.running() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def place(request, tmp_path):
-    return (
-        f"sqlite:///{tmp_path}/store.db"
-        if request.param == "sqlite"
-        else postgres_server.new_database(request.getfixturevalue("server"))
-    )
-
-
 SERIES = Series("scifact", "bm25", "miss_any", 10)
 AT = dt.datetime(2026, 3, 1, 2, 0, tzinfo=dt.UTC)
 
 
+def record(store, status, series=SERIES, **changes):
+    given = {"strategy_fingerprint": "f", "figures": None, "at": AT, **changes}
+    return record_status(store, series, status, **given)
+
+
 def test_changes_are_appended_with_figures_before_and_after(place):
     store = SqlStore(place)
-    steps = [
-        "absent",
-        "uncalibrated",
-        "uncalibrated",
-        "provisional",
-        "measured",
-        "measured",
-        "stale",
-    ]
+    steps = "absent uncalibrated uncalibrated provisional measured measured stale".split()
     written = [
-        record_status(
+        record(
             store,
-            SERIES,
             step,
-            strategy_fingerprint=f"f{at}",
-            figures={"skill": at},
+            strategy_fingerprint=f"f{number}",
+            figures={"skill": number},
             reasons=({"name": "n"},),
-            calibrator_id=f"c{at}",
-            at=AT,
+            calibrator_id=f"c{number}",
         )
-        for at, step in enumerate(steps)
+        for number, step in enumerate(steps)
     ]
-    assert [change is not None for change in written] == [
-        False,
-        True,
-        False,
-        True,
-        True,
-        False,
-        True,
-    ]
+    assert [number for number, change in enumerate(written) if change] == [1, 3, 4, 6]
     rows = promotions(store, SERIES)
     assert rows == [change for change in written if change]
     assert [(row.number, row.old_status, row.new_status) for row in rows] == [
@@ -247,23 +191,17 @@ def test_changes_are_appended_with_figures_before_and_after(place):
         (4, "measured", "stale"),
     ]
     assert rows[0].figures_before is None
-    assert (rows[3].figures_before, rows[3].figures_after) == ({"skill": 4}, {"skill": 6})
-    assert (rows[3].strategy_fingerprint, rows[3].calibrator_id, rows[3].at) == (
-        "f6",
-        "c6",
-        "2026-03-01T02:00:00+00:00",
-    )
+    last = rows[3]
+    assert (last.figures_before, last.figures_after) == ({"skill": 4}, {"skill": 6})
+    known = last.strategy_fingerprint, last.calibrator_id, last.at
+    assert known == ("f6", "c6", "2026-03-01T02:00:00+00:00")
 
 
 def test_series_are_apart_and_a_time_needs_its_zone(place):
-    store = SqlStore(place)
-    other = dataclasses.replace(SERIES, k=5)
-    record_status(
-        store, SERIES, "provisional", strategy_fingerprint="f", figures={"skill": 0.1}, at=AT
-    )
-    record_status(store, other, "prior", strategy_fingerprint="f", figures=None, at=AT)
-    last = record_status(store, SERIES, "stale", strategy_fingerprint="f", figures=None, at=AT)
-    assert last.figures_before == {"skill": 0.1}
+    store, other = SqlStore(place), dataclasses.replace(SERIES, k=5)
+    record(store, "provisional", figures={"skill": 0.1})
+    record(store, "prior", other)
+    assert record(store, "stale").figures_before == {"skill": 0.1}
     assert [row.number for row in promotions(store, SERIES)] == [1, 2]
     assert [(row.series, row.new_status) for row in promotions(store)] == [
         (other, "prior"),
@@ -271,20 +209,13 @@ def test_series_are_apart_and_a_time_needs_its_zone(place):
         (SERIES, "stale"),
     ]
     with pytest.raises(ValueError, match="time zone"):
-        record_status(
-            store,
-            SERIES,
-            "prior",
-            strategy_fingerprint="f",
-            figures=None,
-            at=AT.replace(tzinfo=None),
-        )
+        record(store, "prior", at=AT.replace(tzinfo=None))
 
 
 def _promote(place, ready):
     store = SqlStore(place)
     ready.wait()
-    record_status(store, SERIES, "prior", strategy_fingerprint="f", figures=None, at=AT)
+    record(store, "prior")
 
 
 @pytest.mark.slow
@@ -292,9 +223,8 @@ def test_writers_at_once_write_a_change_once(place):
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(4)
     writers = [context.Process(target=_promote, args=(place, ready)) for _ in range(4)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
+    for act in ("start", "join"):
+        for writer in writers:
+            getattr(writer, act)()
     assert [writer.exitcode for writer in writers] == [0] * 4
     assert [(row.number, row.new_status) for row in promotions(SqlStore(place))] == [(1, "prior")]

@@ -1,5 +1,6 @@
 """Validation as a whole, the learning curve, and that noise never becomes `measured`."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -36,6 +37,10 @@ from rag_eval.uncertainty.validation import (
 )
 
 
+def draw(*given):
+    return np.concatenate(list(calibrated_outcomes(*given)))
+
+
 def labelled(n=400, groups=250, *, level=-1.0, spread=1.4, seed=1):
     """Outcomes from a logistic model of the first signal; the others say nothing."""
     rng = np.random.default_rng(seed)
@@ -70,30 +75,24 @@ def test_a_validation_has_figures_and_denominators():
         true + np.random.default_rng(1).normal(scale=0.02, size=(3, len(data))), 0.001, 0.999
     )
     found = validate(data, predictions, checked_together=3, seed=2, resamples=300)
-    ones = np.ones(len(data))
-    assert (found.n, found.repeats, found.misses) == (400, 3, int(data.missed.sum()))
-    assert found.groups == len(set(data.group.tolist()))
-    assert found.groups_with_misses == len(set(data.group[data.missed].tolist()))
-    assert found.groups_with_hits == len(set(data.group[~data.missed].tolist()))
-    assert found.brier.value == pytest.approx(
-        np.mean([brier(row, data.missed, ones) for row in predictions])
-    )
-    assert found.log_loss.value == pytest.approx(
-        np.mean([weighted_mean(log_losses(row, data.missed), ones) for row in predictions])
-    )
-    assert found.skill.value == pytest.approx(
-        np.mean([brier_skill(row, data.missed, data.group, ones) for row in predictions])
-    )
-    assert found.auroc.value == pytest.approx(auroc(predictions.mean(axis=0), data.missed, ones))
-    for figure in (
-        found.miss_rate,
-        found.brier,
-        found.skill,
-        found.auroc,
-        found.slope,
-        found.intercept,
-        found.observed_expected,
-    ):
+    ones, missed = np.ones(len(data)), data.missed
+    assert (found.n, found.repeats, found.misses) == (400, 3, int(missed.sum()))
+    groups = [len(set(part.tolist())) for part in (data.group, data.group[missed])]
+    assert [found.groups, found.groups_with_misses] == groups
+    assert found.groups_with_hits == len(set(data.group[~missed].tolist()))
+    values = [
+        (
+            brier(row, missed, ones),
+            weighted_mean(log_losses(row, missed), ones),
+            brier_skill(row, missed, data.group, ones),
+        )
+        for row in predictions
+    ]
+    means = found.brier.value, found.log_loss.value, found.skill.value
+    assert means == pytest.approx(np.mean(values, axis=0))
+    assert found.auroc.value == pytest.approx(auroc(predictions.mean(axis=0), missed, ones))
+    names = "miss_rate brier skill auroc slope intercept observed_expected".split()
+    for figure in (getattr(found, name) for name in names):
         assert figure.low < figure.value < figure.high
     assert sum(found.histogram) == 400
     assert found.ece.null_median < found.ece.null_95 < found.ece.null_limit
@@ -114,18 +113,11 @@ def test_equal_seeds_give_equal_validations_as_json():
 
 def test_undefined_figures_are_null():
     data, _ = labelled(n=60)
-    nothing = Labelled(
-        data.names, data.signals, np.zeros(60, dtype=bool), data.group, data.weight, data.question
-    )
-    found = validate(
-        nothing, np.full((2, 60), 0.02), checked_together=1, seed=1, resamples=50
-    ).to_json()
-    assert (
-        found["auroc"]
-        == found["slope"]
-        == found["skill"]
-        == {"value": None, "low": None, "high": None}
-    )
+    nothing = dataclasses.replace(data, missed=np.zeros(60, dtype=bool))
+    predictions = np.full((2, 60), 0.02)
+    found = validate(nothing, predictions, checked_together=1, seed=1, resamples=50).to_json()
+    for name in ("auroc", "slope", "skill"):
+        assert found[name] == {"value": None, "low": None, "high": None}
     assert found["miss_rate"]["value"] == 0
     assert found["miss_rate"]["high"] > 0.02
     assert json.dumps(found, allow_nan=False)
@@ -133,18 +125,10 @@ def test_undefined_figures_are_null():
 
 def test_a_weighted_sample_speaks_for_its_population():
     data, true = labelled(n=4000, groups=4000)
-    chance = np.where(
-        true > 0.3, 1.0, 0.25
-    )  # all risky outcomes were audited, and a quarter of the others
+    # all risky outcomes were audited, and a quarter of the others
+    chance = np.where(true > 0.3, 1.0, 0.25)
     kept = np.random.default_rng(3).random(4000) < chance
-    sample = Labelled(
-        data.names,
-        data.signals[kept],
-        data.missed[kept],
-        data.group[kept],
-        1 / chance[kept],
-        data.question[kept],
-    )
+    sample = dataclasses.replace(data.take(kept), weight=1 / chance[kept])
     found = validate(sample, true[None, kept], checked_together=1, seed=1, resamples=200)
     everything = validate(data, true[None, :], checked_together=1, seed=1, resamples=200)
     assert found.miss_rate.low < everything.miss_rate.value < found.miss_rate.high
@@ -164,18 +148,15 @@ def test_skill_grows_with_outcomes():
     assert 200 < few.held_out < 250
     assert few.low < few.skill < few.high
     assert too_many.to_json()["skill"] is None
-    assert learning_curve(data, ridge, [30, 100], repeats=12, seed=4) == (
-        few,
-        more,
-    )  # the draws do not depend on the other sizes
+    # the draws do not depend on the other sizes
+    assert learning_curve(data, ridge, [30, 100], repeats=12, seed=4) == (few, more)
 
 
 def test_training_outcomes_of_one_kind_are_counted():
     data, _ = labelled(n=200, groups=200, level=-3.5, spread=0.1)
     point = learning_curve(data, ridge, [8], repeats=20, seed=1)[0]
-    assert (
-        10 <= point.without_both < point.draws < 20
-    )  # and where no held-out outcome is a miss, there is no skill
+    # where no held-out outcome is a miss, there is no skill
+    assert 10 <= point.without_both < point.draws < 20
 
 
 def test_held_out_groups_are_never_trained_on():
@@ -202,12 +183,7 @@ def test_shuffled_outcomes_never_become_measured():
     for trial in range(200):
         data, _ = labelled(n=320, groups=600, seed=trial)
         missed = np.random.default_rng(10_000 + trial).permutation(data.missed)
-        shuffled.append(
-            _status(
-                Labelled(data.names, data.signals, missed, data.group, data.weight, data.question),
-                trial,
-            )
-        )
+        shuffled.append(_status(dataclasses.replace(data, missed=missed), trial))
         if trial < 20:
             genuine.append(_status(data, trial))
     assert set(shuffled) == {"provisional"}
@@ -219,8 +195,7 @@ def test_a_calibration_error_is_held_against_chance():
     found = CalibrationError.against(0.05, simulated, 1)
     assert found.inside
     assert found.p == pytest.approx(0.5, abs=0.01)
-    assert found.null_median == pytest.approx(0.05)
-    assert found.null_95 == pytest.approx(0.095, abs=1e-3)
+    assert (found.null_median, found.null_95) == pytest.approx((0.05, 0.095), abs=1e-3)
     beyond = CalibrationError.against(0.2, simulated, 1)
     assert not beyond.inside
     assert beyond.p == pytest.approx(1 / 1001)
@@ -242,9 +217,8 @@ def test_bins_of_the_diagram_are_those_of_the_error(case):
     found = reliability(predicted, missed, weight, list(drawn))
     mass = np.bincount(equal_mass_bins(predicted, weight), weight)
     gaps = np.abs(found.observed - found.predicted)
-    assert float(gaps @ mass / mass.sum()) == pytest.approx(
-        float(ece(predicted, missed, weight)), abs=1e-12
-    )
+    error = float(ece(predicted, missed, weight))
+    assert float(gaps @ mass / mass.sum()) == pytest.approx(error, abs=1e-12)
     assert (np.diff(found.predicted) > 0).all()
     assert (found.band_low <= found.band_high).all()
 
@@ -259,12 +233,12 @@ def _band_holds(predicted, rate, group, seed):
 def test_the_band_holds_calibrated_rates_and_not_others():
     predicted = np.sort(np.random.default_rng(4).uniform(0.02, 0.7, 500))
     group = np.arange(500)
-    calibrated = np.mean([_band_holds(predicted, predicted, group, seed) for seed in range(20)])
-    doubled = np.mean(
-        [_band_holds(predicted, np.minimum(1, 1.6 * predicted), group, seed) for seed in range(20)]
+    calibrated, raised = (
+        np.mean([_band_holds(predicted, rate, group, seed) for seed in range(20)])
+        for rate in (predicted, np.minimum(1, 1.6 * predicted))
     )
     assert 0.9 <= calibrated <= 0.985
-    assert doubled < 0.5
+    assert raised < 0.5
 
 
 def test_bins_have_equal_mass_keep_ties_and_are_few_for_few_points():
@@ -298,9 +272,7 @@ def test_the_level_is_adjusted_for_what_is_checked_together():
 
 def test_simulated_outcomes_have_rates_and_dependence():
     predicted, group = np.array([0.2, 0.5, 0.5, 0.9]), np.array([3, 8, 8, 3])
-    drawn = np.concatenate(list(calibrated_outcomes(predicted, group, 0.6, 1, 60_000))).astype(
-        float
-    )
+    drawn = draw(predicted, group, 0.6, 1, 60_000).astype(float)
     assert drawn.mean(axis=0) == pytest.approx(predicted, abs=0.008)
     covariance = np.cov(drawn.T)
     assert covariance[1, 2] == pytest.approx(0.6 * 0.25, abs=0.008)
@@ -312,7 +284,7 @@ def test_dependence_is_found_again():
     rng = np.random.default_rng(9)
     predicted, group = rng.uniform(0.05, 0.95, 6000), rng.permutation(np.repeat(np.arange(1500), 4))
     for dependence in (0.0, 0.3, 0.8):
-        missed = next(iter(calibrated_outcomes(predicted, group, dependence, 5, 1)))[0]
+        missed = draw(predicted, group, dependence, 5, 1)[0]
         assert group_dependence(predicted, missed, group) == pytest.approx(dependence, abs=0.06)
     assert group_dependence(predicted, missed, np.arange(6000)) == 0
 
@@ -325,69 +297,47 @@ def _share_outside(predicted, rate, group, *, dependence, seed, trials):
     weight = np.ones(len(predicted))
     outside = 0
     for at in range(trials):
-        missed = next(iter(calibrated_outcomes(rate, group, dependence, seed + at, 1)))[0]
+        missed = draw(rate, group, dependence, seed + at, 1)[0]
         found = group_dependence(fit_steps(predicted, missed, weight)(predicted), missed, group)
-        null = np.concatenate(
-            list(calibrated_outcomes(predicted, group, found, seed + trials + at, 399))
-        )
+        null = draw(predicted, group, found, seed + trials + at, 399)
         outside += ece(predicted, missed, weight) > limit(ece(predicted, null, weight), LEVEL)
     return outside / trials
 
 
+RATES = np.random.default_rng(10).beta(1, 4, 400)
+
+
 def test_calibrated_predictions_exceed_the_null_rarely():
-    predicted, group, weight = (
-        np.random.default_rng(10).beta(1, 4, 400),
-        np.arange(400),
-        np.ones(400),
-    )
     null, drawn = (
-        np.concatenate(list(calibrated_outcomes(predicted, group, 0.0, seed, 4000)))
-        for seed in (3, 4)
+        ece(RATES, draw(RATES, np.arange(400), 0.0, seed, 4000), np.ones(400)) for seed in (3, 4)
     )
-    assert np.mean(
-        ece(predicted, drawn, weight) > limit(ece(predicted, null, weight), LEVEL)
-    ) == pytest.approx(0.05, abs=0.015)
+    assert np.mean(drawn > limit(null, LEVEL)) == pytest.approx(0.05, abs=0.015)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_null_holds_with_estimated_group_dependence():
-    predicted = np.random.default_rng(10).beta(1, 4, 400)
     for group, dependence in ((np.arange(400), 0.0), (np.arange(400) // 4, 0.6)):
-        share = _share_outside(
-            predicted, predicted, group, dependence=dependence, seed=5000, trials=400
-        )
+        share = _share_outside(RATES, RATES, group, dependence=dependence, seed=5000, trials=400)
         assert 0.02 <= share <= 0.08  # 0.05 give or take 2.8 standard deviations of 400 trials
 
 
 @pytest.mark.slow
 def test_miscalibrated_predictions_exceed_the_null():
-    predicted = np.random.default_rng(10).beta(1, 4, 400)
-    single = np.arange(400)
-    assert (
-        _share_outside(
-            predicted, np.minimum(1, 1.6 * predicted), single, dependence=0.0, seed=2000, trials=100
-        )
-        >= 0.95
-    )
-    sure = np.clip(predicted * 2.2 - 0.1, 0.005, 0.98)  # over-confident at both ends
-    assert _share_outside(sure, predicted, single, dependence=0.0, seed=3000, trials=100) >= 0.95
+    low, sure = np.minimum(1, 1.6 * RATES), np.clip(RATES * 2.2 - 0.1, 0.005, 0.98)
+    # the sure forecaster is over-confident at both ends
+    for predicted, rate, seed in ((RATES, low, 2000), (sure, RATES, 3000)):
+        group = np.arange(400)
+        share = _share_outside(predicted, rate, group, dependence=0.0, seed=seed, trials=100)
+        assert share >= 0.95
 
 
 def test_the_null_needs_the_dependence_of_groups():
     """Groups are of ten: the error by bins, unlike a smooth one, hardly notices groups of four."""
-    predicted, group, weight = (
-        np.random.default_rng(10).beta(1, 4, 400),
-        np.arange(400) // 10,
-        np.ones(400),
+    group = np.arange(400) // 10
+    errors, null = (
+        ece(RATES, draw(RATES, group, *given), np.ones(400))
+        for given in ((0.6, 3, 500), (0.0, 4, 999))
     )
-    drawn = np.concatenate(list(calibrated_outcomes(predicted, group, 0.6, 3, 500)))
-    naive = limit(
-        ece(
-            predicted,
-            np.concatenate(list(calibrated_outcomes(predicted, group, 0.0, 4, 999))),
-            weight,
-        ),
-        LEVEL,
-    )
-    assert np.mean(ece(predicted, drawn, weight) > naive) > 0.18
+    naive = limit(null, LEVEL)
+    assert np.mean(errors > naive) > 0.18

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import numpy as np
@@ -21,9 +22,8 @@ def _wordings(n_questions=150, each=4, seed=0, depth=2.0):
     rng = np.random.default_rng(seed)
     question = np.repeat(np.arange(n_questions), each)
     x = rng.normal(size=(len(question), 3))
-    missed = rng.random(len(question)) < sigmoid(
-        -1 + x[:, 0] + depth * rng.normal(size=n_questions)[question]
-    )
+    difficulty = depth * rng.normal(size=n_questions)[question]
+    missed = rng.random(len(question)) < sigmoid(-1 + x[:, 0] + difficulty)
     return Labelled(("a", "b", "c"), x, missed, question // 3, np.ones(len(question)), question)
 
 
@@ -58,29 +58,17 @@ def test_judged_wordings_tell_what_the_signals_do_not():
     labelled = _wordings()
     with_history = cross_validate_wordings(labelled, prior=None, repeats=1)[0]
     without = cross_validate(labelled, prior=None, repeats=1)[0]
-    assert (
-        roc_auc_score(labelled.missed, with_history)
-        > roc_auc_score(labelled.missed, without) + 0.05
-    )
+    better, worse = (roc_auc_score(labelled.missed, part) for part in (with_history, without))
+    assert better > worse + 0.05
 
 
 def test_a_wording_s_own_outcome_has_no_part_in_its_prediction():
     labelled = _wordings(40)
     row = 17
-    flipped = labelled.missed.copy()
-    flipped[row] = ~flipped[row]
+    flipped = labelled.missed ^ (np.arange(len(labelled)) == row)
     both = [
         cross_validate_wordings(
-            Labelled(
-                labelled.names,
-                labelled.signals,
-                missed,
-                labelled.group,
-                labelled.weight,
-                labelled.question,
-            ),
-            prior=None,
-            repeats=1,
+            dataclasses.replace(labelled, missed=missed), prior=None, repeats=1
         )[0]
         for missed in (labelled.missed, flipped)
     ]
@@ -97,10 +85,8 @@ def test_without_a_history_it_says_nothing():
     assert np.isnan(value[0])
     assert 0 < value[1] < 1
     again = WordingsModel.from_json(json.loads(json.dumps(model.to_json())))
-    assert (
-        again.predict(labelled.signals, labelled.names, np.ones(240), np.full(240, 2.0))
-        == model.predict(labelled.signals, labelled.names, np.ones(240), np.full(240, 2.0))
-    ).all()
+    given = labelled.signals, labelled.names, np.ones(240), np.full(240, 2.0)
+    assert (again.predict(*given) == model.predict(*given)).all()
     single = _wordings(30, 1)
     assert fit_wordings(single, prior=None, rng=np.random.default_rng(0)) is None
     assert np.isnan(cross_validate_wordings(single, prior=None, repeats=1)).all()

@@ -1,0 +1,51 @@
+"""Write records as JSON values and read them back, by the annotations of their fields."""
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+import numpy as np
+from pydantic import BeforeValidator, PlainSerializer, PlainValidator, TypeAdapter
+
+from rag_eval.core.arrays import FloatArray
+
+
+def finite(value: float) -> float | None:
+    """Turn NaN and infinity into None."""
+    return float(value) if np.isfinite(value) else None
+
+
+Floats = Annotated[
+    FloatArray,
+    PlainValidator(lambda values: np.array(values, dtype=np.float64)),
+    PlainSerializer(lambda values: values.tolist()),
+]
+"""An array that is stored as nested lists, exactly."""
+NullableFloat = Annotated[
+    float,
+    BeforeValidator(lambda value: math.nan if value is None else value),
+    PlainSerializer(finite),
+]
+"""A float whose NaN is stored as null."""
+
+
+# mypy looks for __hash__ of the instances where the class itself is the key.
+@functools.cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+class Stored:
+    """A dataclass that is stored as JSON values."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the fields as JSON values, exactly."""
+        values: dict[str, Any] = _adapter(type(self)).dump_python(self, mode="json")  # type: ignore[arg-type]
+        return values
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote; further keys are ignored."""
+        record: Self = _adapter(cls).validate_python(document)  # type: ignore[arg-type]
+        return record
