@@ -27,9 +27,9 @@ from timing import ROOT, data_folder, json_lines, skipped
 from rag_eval.core.arrays import Float32Array
 from rag_eval.core.errors import Embedding, InputError
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.corpus import GoldArrays, GoldVariants, admitted_chunks
+from rag_eval.pipeline.corpus import AdmittedChunks, GoldArrays, GoldVariants
 from rag_eval.pipeline.evaluation import open_gold_set
-from rag_eval.pipeline.retrieval import IndexOpener
+from rag_eval.pipeline.retrieval import open_index
 from rag_eval.retrieval.dense import ExactSearch, model_folder
 from rag_eval.retrieval.embedding.minilm import MiniLmEmbedder
 from rag_eval.retrieval.embedding.vectors_file import read_vectors
@@ -172,9 +172,10 @@ def pandas_cases(home: Path) -> Iterator[Case]:
             tracking_uri="refused://",
         ),
     )
-    opened = IndexOpener(evaluation)()
+    opened = open_index(evaluation, evaluation.runner.get(AdmittedChunks))
     gold = GoldArrays(
-        evaluation.runner.get(GoldVariants), admitted_chunks(evaluation).frame("chunks")
+        evaluation.runner.get(GoldVariants),
+        evaluation.runner.get(AdmittedChunks).chunks,
     )
     judged = gold.qrels_document
     wanted = [

@@ -293,7 +293,7 @@ def _clapnq() -> Collection:
 def _pandas_api() -> Collection:
     """Read the project's gold set at level document, with all wordings of answerable questions."""
     from rag_eval.core.settings import Settings
-    from rag_eval.pipeline.corpus import admitted_chunks, gold_variants
+    from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
     from rag_eval.pipeline.evaluation import open_gold_set
 
     with tempfile.TemporaryDirectory() as place:
@@ -305,9 +305,9 @@ def _pandas_api() -> Collection:
             tracking_uri="refused://",
         )
         evaluation = open_gold_set(ROOT / "gold_sets" / "pandas_api", settings)
-        found = gold_variants(evaluation)
+        found = evaluation.runner.get(GoldVariants).artifact
         variants, qrels = found.frame("variants"), found.frame("qrels_document")
-        chunks = admitted_chunks(evaluation).frame("chunks")
+        chunks = evaluation.runner.get(AdmittedChunks).artifact.frame("chunks")
     variants = variants[variants["answerable"]]
     document = chunks["doc_id"].tolist()
     of_document: dict[str, list[int]] = {}

@@ -52,7 +52,7 @@ def explain(
     """Show one question of a run: evidence, answer, citations with verdicts, and gold."""
     with report_errors():
         settings = open_settings(home)
-        from rag_eval.pipeline.report import explanation
+        from rag_eval.pipeline.review import explanation
         from rag_eval.reporting.listings import explain_question
         from rag_eval.reporting.terminal import print_parts
 

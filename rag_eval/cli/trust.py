@@ -54,7 +54,7 @@ def list_(
     """List the chunks that the guard holds back, with its reasons."""
     with report_errors():
         evaluation = _open(gold_set, home, gold_sets)
-        from rag_eval.pipeline.report import held_back
+        from rag_eval.pipeline.review import held_back
 
         found = held_back(evaluation, warnings=warnings)
         if json:
@@ -83,7 +83,7 @@ def show(
     """Show one chunk with its trust, its findings and its allowance."""
     with report_errors():
         evaluation = _open(gold_set, home, gold_sets)
-        from rag_eval.pipeline.report import inspect
+        from rag_eval.pipeline.review import inspect
         from rag_eval.reporting.listings import show_chunk
 
         show_chunk(console_for(), inspect(evaluation, chunk_id))
@@ -109,7 +109,7 @@ def allow(
     with report_errors():
         evaluation = _open(gold_set, home, gold_sets)
         from rag_eval.core.errors import quoted
-        from rag_eval.pipeline.report import decide
+        from rag_eval.pipeline.review import decide
 
         decision, path = decide(evaluation, chunk_id, who=who, why=why, revoke=revoke)
         done = "no longer allowed" if revoke else "allowed"

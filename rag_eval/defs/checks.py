@@ -222,10 +222,11 @@ def make_gate_checks(gates: list[str], asset: dg.AssetKey) -> list[dg.AssetCheck
     def report_gates(
         context: dg.AssetCheckExecutionContext, evaluations: dg.ResourceParam[Evaluations]
     ) -> Iterator[dg.AssetCheckResult]:
-        from rag_eval.pipeline.bridge import report_of
+        from rag_eval.pipeline.report import MetricsReport
 
         with clear_failures():
-            report = report_of(evaluations.open(context.partition_key))
+            runner = evaluations.open(context.partition_key).runner
+            report = runner.get(MetricsReport).report
         selected = [by_key[key] for key in by_key if key in context.selected_asset_check_keys]
         yield from gate_results(report, selected, asset)
 

@@ -9,8 +9,8 @@ from rag_eval.defs.checks import gate_results
 from rag_eval.defs.instance import prepare_home
 from rag_eval.defs.metadata import to_metadata
 from rag_eval.gates.verdict import check_names
-from rag_eval.pipeline.bridge import report_of
 from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.report import MetricsReport
 from rag_eval.pipeline.runner import Node
 from rag_eval.storage.hashing import code_version
 
@@ -52,7 +52,7 @@ def record_lineage(dagster_home: Path, evaluation: Evaluation) -> int:
             )
             count += 1
         key, gates = asset_key(Node(REPORT)), check_names(evaluation.config)
-        for found in gate_results(report_of(evaluation), gates, key):
+        for found in gate_results(runner.get(MetricsReport).report, gates, key):
             instance.report_runless_asset_event(
                 dg.AssetCheckEvaluation(
                     asset_key=key,

@@ -24,6 +24,7 @@ from rag_eval.core import config as settings_of
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import Embedding, InputError, Problem, quoted
 from rag_eval.core.frames import ANSWERS, FrameSchema, schema
+from rag_eval.core.report import Report
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
@@ -52,8 +53,7 @@ from rag_eval.measures.groundedness import (
     retrieval_gaps,
 )
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldArrays, GoldVariants
-from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.measures import BOOTSTRAP_SEED, Runs, StabilityMeasures, number
+from rag_eval.pipeline.measures import BOOTSTRAP_SEED, ScoredRuns, StabilityMeasures, number
 from rag_eval.pipeline.retrieval import (
     RestatedPassages,
     StrategyRun,
@@ -913,7 +913,9 @@ def answer_gaps(
     return dict(zip(checked, verdicts, strict=True))
 
 
-# ---- Access for stages that are not rows of the graph yet.
+# ---- Files of answers, citations and evidence for people and other tools: JSON lines.
+
+SCHEMA_VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -924,18 +926,10 @@ class Answered:
     citations: CitationSet
     measures: AnswerMeasures
 
-
-def find_answered(evaluation: Evaluation) -> Answered | None:
-    """Return the results of the answer stages; None without configured answers."""
-    if not has_answers(evaluation.config):
-        return None
-    get = evaluation.runner.get
-    return Answered(get(AnswerSet), get(CitationSet), get(AnswerMeasures))
-
-
-# ---- Files of answers, citations and evidence for people and other tools: JSON lines.
-
-SCHEMA_VERSION = 1
+    @property
+    def ids(self) -> list[str]:
+        """Identities of the three results."""
+        return [self.answers.id, self.citations.id, self.measures.id]
 
 
 def _lines(rows: Iterable[dict[str, Any]]) -> bytes:
@@ -1010,12 +1004,10 @@ def answer_files(answered: Answered) -> dict[str, bytes]:
 LOG = "traces.log"
 
 
-def _make_traces(runs: Runs, report: Mapping[str, Any]) -> list[Trace]:
+def _make_traces(
+    made: AnswerSet, runs: ScoredRuns, stability: StabilityMeasures, report: Report
+) -> list[Trace]:
     """Make a trace for each answer and each segment with citations."""
-    evaluation = runs.evaluation
-    if not has_answers(evaluation.config):
-        return []
-    made, stability = evaluation.runner.get(AnswerSet), evaluation.runner.get(StabilityMeasures)
     name = made.about.strategy
     about, seed = runs.about(name), runs.first_seed(name)
     per_run, states = stability.per_run, stability.per_query
@@ -1028,12 +1020,12 @@ def _make_traces(runs: Runs, report: Mapping[str, Any]) -> list[Trace]:
     distance: dict[str, float] = dict(zip(per_run["query_id"], per_run["delta_s"], strict=True))
     state: dict[str, str] = dict(zip(states["query_id"], states["lambda_state"], strict=True))
     common: dict[str, Any] = {
-        "ts": report["timestamp"],
-        "store": evaluation.config.base_of(runs.spec(name)).store_name,
+        "ts": report.timestamp,
+        "store": runs.config.base_of(runs.spec(name)).store_name,
         "index_hash": about.index_hash,
         "embed_model": about.embed_model,
         "analyzer": ANALYZER,
-        "run_id": report["run_id"],
+        "run_id": report.run_id,
         "strategy": name,
         "paraphrase_id": ORIGINAL,
         "seed": seed,
@@ -1073,16 +1065,23 @@ def _cite(answer: Answer, segment: int) -> dict[str, Any]:
     }
 
 
-def traces_or_error(runs: Runs, report: Mapping[str, Any]) -> str | None:
-    """Write the run's traces. Return the reason when the SQL store cannot be used."""
-    found, log = _make_traces(runs, report), runs.evaluation.reports / LOG
-    if found and runs.evaluation.settings.trace_log:
+def write_run_traces(
+    work: Work,
+    made: AnswerSet | None,
+    runs: ScoredRuns,
+    stability: StabilityMeasures,
+    report: Report,
+) -> str:
+    """Write the run's traces. Return the reason when the SQL store cannot be used, else nothing."""
+    found = [] if made is None else _make_traces(made, runs, stability, report)
+    log = work.evaluation.reports / LOG
+    if found and work.settings.trace_log:
         write_log(log, found)
     else:
         log.unlink(missing_ok=True)  # lines of an earlier run do not belong to this report
     try:
         if found:
-            write_traces(open_store(runs.evaluation.settings), found)
+            write_traces(open_store(work.settings), found)
     except InputError as failure:
         return str(failure)
-    return None
+    return ""

@@ -27,7 +27,7 @@ from rag_eval.gold.resolving import resolve as resolve_gold
 from rag_eval.measures.ranking import Qrels, Spans
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Result, Table, Work, array_part, frame_part, json_part
-from rag_eval.storage.artifacts import Artifact, Parts, home_lock, write_bytes, write_text
+from rag_eval.storage.artifacts import Parts, home_lock, write_bytes, write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.duplicates import floods
 from rag_eval.trust.guard import FILE_NAME as ALLOWED_FILE
@@ -719,40 +719,6 @@ def describe_gold(result: GoldVariants) -> dict[str, object]:
         **counts,
         "n_warnings": len(result.about.warnings),
     }
-
-
-# ---- Access for stages that are not rows of the graph yet.
-
-
-def corpus_snapshot(evaluation: Evaluation) -> Artifact:
-    """Return the stored corpus."""
-    return evaluation.runner.get(CorpusSnapshot).artifact
-
-
-def corpus_chunks(evaluation: Evaluation) -> Artifact:
-    """Return the stored chunks."""
-    return evaluation.runner.get(CorpusChunks).artifact
-
-
-def evidence_trust(evaluation: Evaluation) -> Artifact:
-    """Return the stored verdicts."""
-    return evaluation.runner.get(EvidenceTrust).artifact
-
-
-def admitted_chunks(evaluation: Evaluation) -> Artifact:
-    """Return the stored admitted chunks."""
-    return evaluation.runner.get(AdmittedChunks).artifact
-
-
-def admitted_trust(evaluation: Evaluation) -> pd.DataFrame:
-    """Return EVIDENCE_TRUST of the admitted chunks, in their order."""
-    runner = evaluation.runner
-    return runner.get(AdmittedChunks).trust_of(runner.get(EvidenceTrust))
-
-
-def gold_variants(evaluation: Evaluation) -> Artifact:
-    """Return the stored gold set."""
-    return evaluation.runner.get(GoldVariants).artifact
 
 
 # ---- Files of `rag-eval trust manifest|sign|keygen`: manifests, signatures and keys.

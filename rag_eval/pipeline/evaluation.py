@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,8 +23,8 @@ from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.gold.configuration import discover, gold_set_name, load_config, permitted
 from rag_eval.retrieval.embedding.source import Places
 from rag_eval.retrieval.kinds.external import Sources
-from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts, write_text
-from rag_eval.storage.hashing import canonical_json, code_version, digest
+from rag_eval.storage.artifacts import ArtifactStore, write_text
+from rag_eval.storage.hashing import canonical_json, digest
 from rag_eval.uncertainty.drift import NAME_DIGITS, Drift, WatchState
 
 if TYPE_CHECKING:
@@ -355,8 +355,6 @@ class Bars:
 if TYPE_CHECKING:
     from rag_eval.pipeline.runner import Runner
 
-T = TypeVar("T")
-
 BEIR_STRATEGIES: tuple[dict[str, Any], ...] = (
     {"name": "bm25", "kind": "bm25"},
     {"name": "vector", "kind": "vector"},
@@ -425,7 +423,7 @@ class Evaluation:
 
     @functools.cached_property
     def runner(self) -> "Runner":
-        """The runner of the stages. Unconverted stages read the results of other stages from it."""
+        """The runner of the stages."""
         from rag_eval.pipeline.runner import Runner
         from rag_eval.pipeline.stages import STAGES
         from rag_eval.pipeline.versions import shared_versions
@@ -442,34 +440,6 @@ class Evaluation:
     def reports(self) -> Path:
         """The gold set's own folder of reports."""
         return self.settings.reports / self.config.name
-
-    @functools.cached_property
-    def _made(self) -> dict[tuple[str, str], Artifact]:
-        return {}
-
-    def memo(self, stage: str, key: str, make: Callable[[], Parts]) -> Artifact:
-        """Return the stored artifact or make it.
-
-        `reused` says whether it was stored before this evaluation, even after repeated calls.
-        """
-        if (stage, key) not in self._made:
-            self._made[stage, key] = self.store.memo(stage, key, make)
-        return self._made[stage, key]
-
-    @functools.cached_property
-    def _results(self) -> dict[str, Any]:
-        return {}
-
-    def once(self, name: str, step: Callable[[], T]) -> T:
-        """Run a step once within this evaluation. Later calls return the same result."""
-        if name not in self._results:
-            self._results[name] = step()
-        result: T = self._results[name]
-        return result
-
-    def key(self, stage: str, *parts: object) -> str:
-        """Compute the memo key of a stage from its name, the code version and its inputs."""
-        return digest([stage, code_version(), *parts])
 
 
 def adjust(

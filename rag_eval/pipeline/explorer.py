@@ -21,7 +21,7 @@ from rag_eval.core.config import STATUSES, Level
 from rag_eval.core.types import ELLIPSIS, OUTCOMES, SNIPPET_CHARS, Answer, is_joined, snippet
 from rag_eval.corpus.masking import PATTERNS, mask_shown_address, mask_snippet, masked_text
 from rag_eval.measures.ranking import Qrels
-from rag_eval.pipeline.answers import Answered, find_answered
+from rag_eval.pipeline.answers import Answered
 from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.corpus import (
     CorpusChunks,
@@ -29,11 +29,8 @@ from rag_eval.pipeline.corpus import (
     EvidenceTrust,
     GoldArrays,
     GoldVariants,
-    admitted_chunks,
-    corpus_snapshot,
-    evidence_trust,
-    gold_variants,
 )
+from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import (
     NO_PREVIOUS,
     KeptRun,
@@ -47,13 +44,12 @@ from rag_eval.pipeline.measures import (
     ALWAYS_K,
     COMPARED,
     STATES,
-    Runs,
     ScoredRuns,
     StabilityMeasures,
-    stability_measures,
     wording_of,
 )
 from rag_eval.pipeline.retrieval import unit_verdicts
+from rag_eval.pipeline.runner import Work
 from rag_eval.reporting.html.elements import visible, web_address
 from rag_eval.reporting.metrics_report import Outgoing
 from rag_eval.storage.artifacts import Artifact
@@ -772,12 +768,12 @@ class Previous:
     comparable: bool | None = None
 
 
-def _find_previous(runs: Runs) -> Previous:
-    earlier = earlier_runs(runs.evaluation).runs
+def _find_previous(evaluation: Evaluation, runs: ScoredRuns) -> Previous:
+    earlier = earlier_runs(evaluation).runs
     if not earlier:
         return Previous(None)
     basis = run_basis(
-        runs.evaluation,
+        evaluation,
         runs.gold_variants.about.hash,
         runs.admitted_chunks.about.chunks_hash,
         {name: runs.about(name).index_hash for name in runs.names},
@@ -794,9 +790,9 @@ def _identify(previous: Previous) -> list[Any]:
     return [run.run_id, list(previous.changes), run.artifact("ranking_measures") is None]
 
 
-def _with_previous(base: dict[str, Any], previous: Previous, runs: Runs) -> dict[str, Any]:
+def _with_previous(base: dict[str, Any], previous: Previous, runs: ScoredRuns) -> dict[str, Any]:
     """Add the change of each question, [n_strategies, n_questions]; null when it is unknown."""
-    run, level, values = previous.run, runs.evaluation.config.level, values_of(runs)
+    run, level, values = previous.run, runs.config.level, values_of(runs)
     change, reason = np.full(values.shape, np.nan), NO_PREVIOUS
     if run is not None:
         queries = runs.gold.queries["query_id"].tolist()
@@ -820,91 +816,78 @@ PRIORITY = "priority"
 """Name of the array that orders the snippets of the HTML report (`Units.priority`)."""
 
 
-def explorer_bundle(runs: Runs) -> Artifact:
+@dataclasses.dataclass(frozen=True)
+class Explored:
+    """The results that the explorer shows; `answered` is None without configured answers."""
+
+    runs: ScoredRuns
+    corpus_snapshot: CorpusSnapshot
+    corpus_chunks: CorpusChunks
+    evidence_trust: EvidenceTrust
+    stability_measures: StabilityMeasures
+    miss_rate_claims: MissRateClaims
+    answered: Answered | None
+
+
+def write_explorer(work: Work, made: Explored) -> Artifact:
     """Write the parts of the explorer.
 
     The parts are summary.json.gz, questions-NNNN.json.gz and chunks-NNNN.json.gz, with published
     schemas `explorer-*.schema.json`, and the array `priority` by number of the unit. When only the
     previous run differs, all parts except the summary are shared with the earlier artifact.
     """
-    return runs.evaluation.once("explorer", lambda: _explorer_bundle(runs))
-
-
-def _explorer_bundle(runs: Runs) -> Artifact:
-    evaluation, previous = runs.evaluation, _find_previous(runs)
-    made = _without_previous(runs)
+    previous, lasting = _find_previous(work.evaluation, made.runs), _without_previous(work, made)
 
     def make() -> dict[str, Any]:
         # The parts are linked, not copied, because the previous run changes every night.
-        shared = [
-            *sorted(made.folder.glob("*.json.gz")),
-            made.path(f"{PRIORITY}.npy"),
-        ]
+        shared = [*sorted(lasting.folder.glob("*.json.gz")), lasting.path(f"{PRIORITY}.npy")]
         return {
-            SUMMARY_FILE: packed(_with_previous(made.json("base"), previous, runs)),
+            SUMMARY_FILE: packed(_with_previous(lasting.json("base"), previous, made.runs)),
             **{path.name: path for path in shared},
         }
 
-    return evaluation.memo(
-        "explorer", evaluation.key("explorer", made.key, _identify(previous)), make
-    )
+    return work.keep("explorer", [lasting.key, _identify(previous)], make)
 
 
-def _without_previous(runs: Runs) -> Artifact:
+def _without_previous(work: Work, made: Explored) -> Artifact:
     """Write the parts that do not depend on the previous run.
 
     Parts: base (JSON), parts of questions and chunks, priority.
     """
-    evaluation, config = runs.evaluation, runs.evaluation.config
-    made_of = [gold_variants, corpus_snapshot, admitted_chunks, evidence_trust]
-    measured = [
-        stability_measures(runs),
-        evaluation.runner.get(MissRateClaims).artifact,
+    config, runs = work.config, made.runs
+    identity = [
+        *(one.id for one in (runs.gold_variants, runs.admitted_chunks, made.corpus_snapshot)),
+        *(one.id for one in (made.evidence_trust, made.stability_measures, made.miss_rate_claims)),
+        *(run.id for run in runs.runs.values()),
+        made.answered and made.answered.ids,
+        [config.name, config.level, config.primary_strategy, runs.names],
+        [config.uncertainty.target, config.uncertainty.k, config.trust.configured],
     ]
-    answered = find_answered(evaluation)
-    keys = [
-        *(step(evaluation).key for step in made_of),
-        *(artifact.key for artifact in measured),
-        answered and [answered.answers.id, answered.citations.id, answered.measures.id],
-    ]
-    about = [
-        config.name,
-        config.level,
-        config.primary_strategy,
-        runs.names,
-        config.uncertainty.target,
-        config.uncertainty.k,
-        config.trust.configured,
-    ]
-    key = evaluation.key("explorer parts", keys, runs.keys, about)
 
     def make() -> dict[str, Any]:
-        with evaluation.progress.step(
-            "Writing the explorer", len(runs.gold.queries), "questions"
-        ) as advance:
-            parts = _parts(runs)
-            advance(len(runs.gold.queries))
+        n = len(runs.gold.queries)
+        with work.progress.step("Writing the explorer", n, "questions") as advance:
+            parts = _parts(made)
+            advance(n)
         return parts
 
-    return evaluation.memo("explorer parts", key, make)
+    return work.keep("explorer parts", identity, make)
 
 
-def _parts(runs: Runs) -> dict[str, Any]:
-    get, gold = runs.evaluation.runner.get, runs.gold_variants
-    corpus, trust = get(CorpusSnapshot), get(EvidenceTrust)
-    units = _describe_units(runs, corpus, get(CorpusChunks), trust)
-    rows = _join_rows(runs, get(MissRateClaims).claims, units)
-    answered, n = find_answered(runs.evaluation), len(gold.queries)
+def _parts(made: Explored) -> dict[str, Any]:
+    runs, corpus, gold = made.runs, made.corpus_snapshot, made.runs.gold_variants
+    units = _describe_units(runs, corpus, made.corpus_chunks, made.evidence_trust)
+    rows = _join_rows(runs, made.miss_rate_claims.claims, units)
     answers: dict[str, AnswerEntry] = {}
     columns: Columns = {
-        name: [None] * n for name in ("outcome", "correct", "cited", "groundedness")
+        name: [None] * len(gold.queries) for name in ("outcome", "correct", "cited", "groundedness")
     }
-    if answered is not None:
-        answers, columns = _list_answers(runs, answered)
+    if made.answered is not None:
+        answers, columns = _list_answers(runs, made.answered)
     questions = _write_questions(rows, gold, collect_gold(corpus, gold), answers)
     shards = iter(lambda: list(itertools.islice(questions, QUESTIONS)), [])
     parts: dict[str, Any] = {
-        "base": _summarize(runs, rows, get(StabilityMeasures), columns),
+        "base": _summarize(runs, rows, made.stability_measures, columns),
         PRIORITY: rows.units["priority"].to_numpy(),
     }
     for at, shard in enumerate(shards):
@@ -934,7 +917,7 @@ def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
     Parameters
     ----------
     artifact
-        Result of `explorer_bundle`.
+        Result of `write_explorer`.
     limit_bytes
         Largest size of all parts together in base64. When rankings leave too little space for
         snippets, `LISTS` shortens them, and other wordings lose their scores. Then the last ranked

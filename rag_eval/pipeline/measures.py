@@ -65,7 +65,6 @@ from rag_eval.pipeline.corpus import (
 )
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.retrieval import (
-    IndexOpener,
     OpenIndex,
     RestatedPassages,
     RunFacts,
@@ -91,7 +90,6 @@ from rag_eval.reporting.terminal import interval as format_interval
 from rag_eval.retrieval.dense import ExactSearch, approximate_search
 from rag_eval.retrieval.embedding.source import EmbeddingSource
 from rag_eval.retrieval.strategies import Request
-from rag_eval.storage.artifacts import Artifact
 
 # ---- Scores of one strategy by level, label and run. A run is one wording under one seed.
 
@@ -402,32 +400,6 @@ def score_runs(
         found = ScoredRuns(config, gold_variants, admitted_chunks, dict(runs))
         _scored[gold_variants] = found
     return found
-
-
-class Runs(ScoredRuns):
-    """The runs of an evaluation, for stages that are not rows of the graph yet."""
-
-    def __init__(self, evaluation: Evaluation, opened: IndexOpener) -> None:
-        self.evaluation, self.opened = evaluation, opened
-        runner = evaluation.runner
-        super().__init__(
-            evaluation.config,
-            runner.get(GoldVariants),
-            runner.get(AdmittedChunks),
-            {name: runner.get(StrategyRun, name) for name in runner.strategies},
-        )
-        shared = score_runs(self.config, self.gold_variants, self.admitted_chunks, self.runs)
-        # `shared` is an instance of the base class, so its private attributes are known here.
-        self._scores, self._units_gold = shared._scores, shared._units_gold  # noqa: SLF001
-
-    def artifact(self, name: str) -> Artifact:
-        """Return the run of one strategy."""
-        return self.runs[name].artifact
-
-    @property
-    def keys(self) -> list[str]:
-        """Keys of all runs."""
-        return [self.artifact(name).key for name in self.names]
 
 
 # ---- Ranking measures stage: figures by level, paired comparisons, recall of an approximate index.
@@ -1257,21 +1229,3 @@ def describe_trust(result: TrustMeasures) -> dict[str, object]:
         "n_undefined": count_undefined(rows, "value"),
         "trust_filter": Table((*of_filter, "ci_high", "n_groups"), cost),
     }
-
-
-# ---- Access for stages that are not rows of the graph yet.
-
-
-def ranking_measures(runs: Runs) -> Artifact:
-    """Return the stored ranking measures."""
-    return runs.evaluation.runner.get(RankingMeasures).artifact
-
-
-def stability_measures(runs: Runs) -> Artifact:
-    """Return the stored stability measures."""
-    return runs.evaluation.runner.get(StabilityMeasures).artifact
-
-
-def overlap(runs: Runs) -> OverlapPart:
-    """Return the part `overlap` of the report."""
-    return runs.evaluation.runner.get(RankingMeasures).overlap

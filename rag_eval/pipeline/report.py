@@ -1,14 +1,9 @@
-"""Report stage: assemble the stored results, judge the floors, and write every file.
-
-The module also looks up one question of a kept run, and the chunks that the guard blocks.
-"""
+"""Stages of the report: the report with every file beside it, its page, MLflow and the verdict."""
 
 import dataclasses
 import datetime as dt
-import difflib
 import gzip
 import json
-import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +16,8 @@ from pydantic_core import to_jsonable_python
 
 from rag_eval import __version__
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.config import GoldSetConfig
+from rag_eval.core.errors import quoted
 from rag_eval.core.report import (
     SCHEMA_VERSION,
     Absent,
@@ -30,6 +26,7 @@ from rag_eval.core.report import (
     Embeddings,
     Estimate,
     Figure,
+    GatePart,
     Level,
     Poisoning,
     Record,
@@ -37,7 +34,6 @@ from rag_eval.core.report import (
     SliceFigure,
     SlicePart,
     SlicesPart,
-    StabilityPart,
     StrategyPart,
     TrustPart,
     TrustScores,
@@ -45,171 +41,103 @@ from rag_eval.core.report import (
 )
 from rag_eval.core.types import ABSTAINED
 from rag_eval.corpus.analyzer import Analyzer
-from rag_eval.corpus.masking import mask_shown_address, masked_text
+from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.gates.gate import GateInputs
 from rag_eval.gates.regression import measured_run, with_delta_s
-from rag_eval.gates.verdict import judge_gates
-from rag_eval.gold.blocked import describe
+from rag_eval.gates.verdict import judge_gates, required_failures
 from rag_eval.measures.groundedness import comparable
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.pipeline.answers import (
     RAGAS_OFF,
+    Answered,
     AnswerMeasures,
     AnswerSet,
     CitationSet,
     answer_files,
-    find_answered,
-    has_answers,
+    write_run_traces,
 )
 from rag_eval.pipeline.baselines import drift_part, take_snapshot, try_baseline
 from rag_eval.pipeline.calibration import PICTURES, MissRateCalibration
 from rag_eval.pipeline.claims import MissRateClaims, judge_runs
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
+    CorpusChunks,
+    CorpusSnapshot,
+    EvidenceTrust,
     GoldVariants,
-    admitted_chunks,
-    as_of,
-    corpus_chunks,
-    corpus_snapshot,
-    evidence_trust,
-    gold_variants,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.explorer import explorer_bundle, slim
+from rag_eval.pipeline.explorer import Explored, slim, write_explorer
 from rag_eval.pipeline.history import (
     NO_PREVIOUS,
-    KeptRun,
     configuration_part,
     evaluation_part,
     history_parts,
     keep_run,
     make_record,
-    open_kept_run,
-    read_run,
 )
 from rag_eval.pipeline.measures import (
     BOOTSTRAP_SEED,
+    HEADLINE,
     LEVELS,
     NOT_CONFIGURED,
-    Runs,
+    RankingMeasures,
+    ScoredRuns,
+    StabilityMeasures,
+    StrategyMeasures,
     TrustMeasures,
     interval_of,
+    list_measures,
     number,
-    overlap,
-    ranking_measures,
-    stability_measures,
+    score_runs,
 )
 from rag_eval.pipeline.miss_rates import UNCERTAIN_FILE, CalibratedMissRates
-from rag_eval.pipeline.retrieval import CorpusIndex, IndexOpener, RestatedPassages
+from rag_eval.pipeline.retrieval import CorpusIndex, RestatedPassages, StrategyRun, n_embedded
+from rag_eval.pipeline.runner import Result, Table, Work, json_part
 from rag_eval.reporting.exports import per_query_csv, trec_qrels, trec_run, write_measures
 from rag_eval.reporting.html.page import Built, build
-from rag_eval.reporting.listings import CitationVerdict, Explanation, GoldSpan
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps, finish
+from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
-from rag_eval.storage.artifacts import Artifact, atomic_path, home_lock, write_bytes, write_text
+from rag_eval.storage.artifacts import Artifact, atomic_path, write_bytes, write_text
 from rag_eval.storage.hashing import code_version, library_versions
-from rag_eval.trust.guard import Decision, read_decisions, record_decision
+from rag_eval.storage.secrets import without_secrets
 from rag_eval.trust.sources import explain_factors
 
-
-def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Convert the rows of a frame to plain mappings."""
-    return [dict(zip(frame.columns, row, strict=True)) for row in frame.itertuples(index=False)]
+# ---- Inputs of the report.
 
 
-# ---- One question of a kept run, assembled from the stored results.
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The results that a report shows, by the names of their rows."""
+
+    runs: dict[str, StrategyRun]
+    corpus_snapshot: CorpusSnapshot
+    corpus_chunks: CorpusChunks
+    evidence_trust: EvidenceTrust
+    admitted_chunks: AdmittedChunks
+    gold_variants: GoldVariants
+    restated_passages: RestatedPassages
+    corpus_index: CorpusIndex
+    ranking_measures: RankingMeasures
+    stability_measures: StabilityMeasures
+    trust_measures: TrustMeasures
+    answers: AnswerSet | None
+    citations: CitationSet | None
+    answer_measures: AnswerMeasures | None
+    miss_rate_claims: MissRateClaims
+    miss_rate_calibration: MissRateCalibration
+    calibrated_miss_rates: CalibratedMissRates
+
+    @property
+    def answered(self) -> Answered | None:
+        """The results of the answer stages; None without configured answers."""
+        if self.answers is None or self.citations is None or self.answer_measures is None:
+            return None
+        return Answered(self.answers, self.citations, self.answer_measures)
 
 
-def _stored(run: KeptRun, stage: str) -> Artifact:
-    artifact = run.artifact(stage)
-    if artifact is None:
-        raise InputError(
-            Problem(
-                "nothing_to_explain",
-                "the run made no answers, or they are no longer in the home",
-                file=str(run.file),
-                found=run.run_id,
-                accepted="a run of a gold set with answers",
-            )
-        )
-    return artifact
-
-
-def explanation(
-    home: Path, query_id: str, *, run: str = "latest", gold_set: str | None = None
-) -> Explanation:
-    """Look a question up in a kept run.
-
-    Raises
-    ------
-    InputError
-        There is no such run, the run has no answers, or there is no such question.
-    """
-    kept = open_kept_run(home, run, gold_set)
-    made = AnswerSet.stored(_stored(kept, "answers"))
-    cited = CitationSet.stored(_stored(kept, "citations"))
-    measured = AnswerMeasures.stored(_stored(kept, "answer_measures"))
-    gold, corpus = _stored(kept, "gold_variants"), _stored(kept, "corpus_snapshot")
-    queries = gold.frame("queries").set_index("query_id")
-    if query_id not in queries.index:
-        near = difflib.get_close_matches(query_id, queries.index.tolist(), 3, 0.3)
-        raise InputError(
-            Problem(
-                "unknown_query",
-                f"{kept.gold_set} has no such question",
-                field="QUERY_ID",
-                found=query_id,
-                accepted=", ".join(near) or f"one of {len(queries)} ids of its queries.jsonl",
-            )
-        )
-    asked = queries.loc[query_id]
-    verdicts, qrels, spans = (
-        frame[frame["query_id"] == query_id]
-        for frame in (cited.citations, gold.frame("qrels_document"), gold.frame("spans"))
-    )
-    qrels = qrels[qrels["gain"] > 0].sort_values("gain", ascending=False, kind="stable")
-    counted = gold.path("blocked.json").is_file()  # runs of earlier versions lack this part
-    blocked = GoldVariants.stored(gold).blocked.documents if counted else []
-    figures = measured.per_question.set_index("query_id").loc[query_id]
-    names = ("coverage", "groundedness", "supported", "gap_reason")
-    return Explanation(
-        run_id=kept.run_id,
-        gold_set=kept.gold_set,
-        strategy=made.about.strategy,
-        question=str(asked["text"]),
-        answerable=bool(asked["answerable"]),
-        answer=next(answer for answer in made.read() if answer.query_id == query_id),
-        verdicts=tuple(
-            CitationVerdict(row["code"], row["field"], bool(row["correct"]))
-            for row in _rows(verdicts)
-        ),
-        targets=tuple(qrels["item_id"]),
-        spans=tuple(_gold_spans(corpus.frame("documents"), spans, verdicts[verdicts["correct"]])),
-        measures={name: None if pd.isna(figures[name]) else figures[name] for name in names},
-        rejected=tuple(
-            dataclasses.asdict(row) for row in made.rejected if row.query_id == query_id
-        ),
-        blocked=tuple(describe([one for one in blocked if one.doc_id in set(qrels["item_id"])])),
-    )
-
-
-def _gold_spans(
-    documents: pd.DataFrame, spans: pd.DataFrame, right: pd.DataFrame
-) -> list[GoldSpan]:
-    """Collect the gold evidence of a question, and whether a correct citation overlaps it."""
-    owners = {row["doc_id"]: row for row in _rows(documents)}
-    found = []
-    for span in _rows(spans):
-        doc_id, start, end = span["doc_id"], int(span["start"]), int(span["end"])
-        hit = (right["doc_id"] == doc_id) & (right["start"] < end) & (right["end"] > start)
-        owner = owners.get(doc_id, {"text": "", "source_url": ""})
-        # Mask the whole document, because the words before a span may mark a secret.
-        quote = masked_text(owner["text"])[start:end]
-        found.append(GoldSpan(doc_id, start, end, quote, bool(hit.any()), owner["source_url"]))
-    return found
-
-
-# ---- Slices stage: recall and misses by tag, length and answerability.
+# ---- Slices: recall and misses by tag, length and answerability.
 
 MEASURE: Final = "R@10"
 TARGET: Final = "miss_any"
@@ -245,15 +173,11 @@ class Slice:
     words: WordCounts | None = None
 
 
-def _slices(runs: Runs) -> SlicesPart:
-    evaluation = runs.evaluation
-    made = evaluation.runner.get(AnswerMeasures) if has_answers(evaluation.config) else None
-    config, gold = evaluation.config, gold_variants(evaluation)
-    own = (config.k, config.level, config.uncertainty.k, None if made is None else made.id)
-    key = evaluation.key("slices", gold.key, runs.keys, *own)
+def _slices(work: Work, runs: ScoredRuns, measures: AnswerMeasures | None) -> SlicesPart:
+    config = work.config
 
     def make() -> dict[str, Any]:
-        with evaluation.progress.step("Measuring slices"):
+        with work.progress.step("Measuring slices"):
             n_tags, tags = tag_slices(runs.gold.queries["tags"].tolist())
             lengths = length_slices(count_words(runs.gold.queries["text"].tolist()))
             values = _values(runs)
@@ -265,12 +189,16 @@ def _slices(runs: Runs) -> SlicesPart:
                 level=config.level,
                 n_tags=n_tags,
                 n_tags_left_out=n_tags - len(tags),
-                by=[_slice_part(runs, part, values) for part in parts],
+                by=[_slice_part(runs, part, values, measures) for part in parts],
             )
         reason = "the questions are all of one length"
         return {"about": found.dump() | ({} if lengths else {"lengths_reason": reason})}
 
-    return SlicesPart.model_validate(evaluation.memo("slices", key, make).json("about"))
+    identity = [
+        *(one.id for one in (runs.gold_variants, runs.admitted_chunks, *runs.runs.values())),
+        [config.k, config.level, config.uncertainty.k, measures and measures.id],
+    ]
+    return SlicesPart.model_validate(work.keep("slices", identity, make).json("about"))
 
 
 def tag_slices(tags: Sequence[Sequence[str]], limit: int = MAX_TAGS) -> tuple[int, list[Slice]]:
@@ -314,7 +242,7 @@ def length_slices(words: IntArray) -> list[Slice]:
     return found
 
 
-def _answerability(runs: Runs) -> list[Slice]:
+def _answerability(runs: ScoredRuns) -> list[Slice]:
     """Slice by whether the gold set says that the corpus has the answer."""
     gold = runs.gold
     answerable = gold.queries["answerable"].to_numpy(dtype=bool)
@@ -329,23 +257,24 @@ def _answerability(runs: Runs) -> list[Slice]:
     ]
 
 
-def _abstention(runs: Runs, member: BoolArray) -> Figure | Absent:
+def _abstention(
+    runs: ScoredRuns, member: BoolArray, measures: AnswerMeasures | None
+) -> Figure | Absent:
     """Compute the share of the questions with an abstention."""
-    if not has_answers(runs.evaluation.config):
+    if measures is None:
         return Absent(reason=NO_ANSWERS)
-    made = runs.evaluation.runner.get(AnswerMeasures)
-    abstained = made.per_question["outcome"].isin(ABSTAINED).to_numpy(dtype=np.float64)
+    abstained = measures.per_question["outcome"].isin(ABSTAINED).to_numpy(dtype=np.float64)
     groups = runs.gold.groups[member]
     records = aggregate(["abstention"], abstained[member][:, None], groups, BOOTSTRAP_SEED)
     return Figure(**interval_of(records[0]))
 
 
-def _values(runs: Runs) -> FloatArray:
+def _values(runs: ScoredRuns) -> FloatArray:
     """Collect recall and misses of each strategy.
 
     The array is [n_queries, 2 x n_strategies]. Questions without gold are NaN.
     """
-    gold, config = runs.gold, runs.evaluation.config
+    gold, config = runs.gold, runs.config
     n, columns = len(gold.queries), []
     for name in runs.names:
         scores, judgements = runs.scores(name), judge_runs(runs, name)
@@ -356,13 +285,15 @@ def _values(runs: Runs) -> FloatArray:
     return np.stack(columns, axis=1)
 
 
-def _slice_part(runs: Runs, part: Slice, values: FloatArray) -> SlicePart:
+def _slice_part(
+    runs: ScoredRuns, part: Slice, values: FloatArray, measures: AnswerMeasures | None
+) -> SlicePart:
     labels = [f"{label} of {name}" for name in runs.names for label in (MEASURE, TARGET)]
     groups = runs.gold.groups[part.member]
     records = aggregate(labels, values[part.member], groups, BOOTSTRAP_SEED)
     strategies = {}
     for at, name in enumerate(runs.names):
-        reason = runs.unmeasured(name).get(runs.evaluation.config.level, part.unscored)
+        reason = runs.unmeasured(name).get(runs.config.level, part.unscored)
         recall, missed = (
             interval_of(record) | {"why": {} if record.n_scored else {"value": reason}}
             for record in records[2 * at : 2 * at + 2]
@@ -370,7 +301,7 @@ def _slice_part(runs: Runs, part: Slice, values: FloatArray) -> SlicePart:
         strategies[name] = SliceFigure(**recall, miss=Figure(**missed))
     more: dict[str, Any] = {} if part.words is None else {"words": part.words}
     if part.kind == "answerability":
-        more["abstention"] = _abstention(runs, part.member)
+        more["abstention"] = _abstention(runs, part.member, measures)
     return SlicePart(
         kind=part.kind,
         name=part.name,
@@ -389,7 +320,7 @@ BINS, MAX_QUARANTINED, MAX_ID = 10, 50, 200
 STATES = ("domain_state", "signature_state", "author_state", "freshness_state")
 
 
-def evidence_lines(trust: Artifact, as_of: str) -> bytes:
+def _evidence_lines(trust: pd.DataFrame, as_of: str) -> bytes:
     """Write one JSON line per chunk (`evidence-trust-line.schema.json`), in order of the chunks."""
     day = dt.date.fromisoformat(as_of)
     lines = [
@@ -400,11 +331,11 @@ def evidence_lines(trust: Artifact, as_of: str) -> bytes:
             "domain": row["domain"] or None,
             "signature": row["signature_state"],
             "timestamp": row["date"] or None,
-            "factors": explain_factors(row, day),
+            "factors": explain_factors(row, day),  # type: ignore[arg-type]  # by name
             "blocked": row["verdict"] == "blocked",
             "reasons": list(row["reasons"]),
         }
-        for row in _rows(trust.frame("trust"))
+        for row in trust.to_dict("records")
     ]
     return "".join(f"{json.dumps(line, sort_keys=True)}\n" for line in lines).encode()
 
@@ -423,19 +354,17 @@ def _trust_scores(frame: pd.DataFrame) -> TrustScores | Absent:
     return TrustScores.model_validate({"n_chunks": len(values), **summary, "histogram": histogram})
 
 
-def _poisoning(runs: Runs, about: Mapping[str, Any], frame: pd.DataFrame) -> Poisoning:
+def _poisoning(config: GoldSetConfig, made: Inputs, frame: pd.DataFrame) -> Poisoning:
     """Describe the findings of the guard, with at most fifty relevant documents and chunks."""
-    evaluation = runs.evaluation
-    gold = evaluation.runner.get(GoldVariants).blocked
-    restated = evaluation.runner.get(RestatedPassages).about
-    documents = corpus_snapshot(evaluation).frame("documents")
+    about, gold = made.evidence_trust.about, made.gold_variants.blocked
+    documents = made.corpus_snapshot.documents
     urls = dict(zip(documents["doc_id"].tolist(), documents["source_url"].tolist(), strict=True))
     poor = frame[frame["verdict"] == "blocked"]
     reasons = Counter(code for codes in frame["reasons"].tolist() for code in codes)
     return Poisoning.model_validate(
         {
-            "rules_version": about["rules_version"],
-            "quarantine": evaluation.config.trust.quarantine,
+            "rules_version": about.rules_version,
+            "quarantine": config.trust.quarantine,
             "n_chunks": len(frame),
             "n_documents": int(frame["doc_id"].nunique()),
             "n_blocked": len(poor),
@@ -443,7 +372,7 @@ def _poisoning(runs: Runs, about: Mapping[str, Any], frame: pd.DataFrame) -> Poi
             "n_warned": int((frame["verdict"] == "warning").sum()),
             "n_allowed": int((frame["allowed_by"] != "").sum()),
             "reasons": dict(sorted(reasons.items())),
-            "manifest": about["manifest"],
+            "manifest": about.manifest,
             "quarantined": [
                 {
                     "chunk_id": row["chunk_id"],
@@ -451,7 +380,7 @@ def _poisoning(runs: Runs, about: Mapping[str, Any], frame: pd.DataFrame) -> Poi
                     "source_url": quoted(mask_shown_address(urls[row["doc_id"]]), MAX_ID),
                     "reasons": list(row["reasons"]),
                 }
-                for row in _rows(poor.head(MAX_QUARANTINED))
+                for row in poor.head(MAX_QUARANTINED).to_dict("records")
             ],
             "gold": gold._asdict()
             | {
@@ -461,21 +390,19 @@ def _poisoning(runs: Runs, about: Mapping[str, Any], frame: pd.DataFrame) -> Poi
                 ]
             },
             "at_retrieval": {
-                **dataclasses.asdict(restated),
-                "dropped": {name: runs.about(name).n_dropped for name in runs.names},
+                **dataclasses.asdict(made.restated_passages.about),
+                "dropped": {name: run.about.n_dropped for name, run in made.runs.items()},
             },
         }
     )
 
 
-def _trust_part(runs: Runs) -> TrustPart:
-    evaluation = runs.evaluation
-    stored, measured = evidence_trust(evaluation), evaluation.runner.get(TrustMeasures)
-    about, frame, configured = stored.json("about"), stored.frame("trust"), evaluation.config.trust
+def _trust_part(config: GoldSetConfig, made: Inputs) -> TrustPart:
+    about, frame, configured = made.evidence_trust.about, made.evidence_trust.trust, config.trust
     return TrustPart.model_validate(
         {
-            "as_of": about["as_of"],
-            "notes": about["notes"],
+            "as_of": about.as_of,
+            "notes": about.notes,
             "configured": {
                 "domains": len(configured.domains),
                 "authors": len(configured.authors),
@@ -485,9 +412,9 @@ def _trust_part(runs: Runs) -> TrustPart:
             },
             "scores": _trust_scores(frame),
             "states": {name: dict(sorted(Counter(frame[name]).items())) for name in STATES},
-            "retrieved": measured.strategies,
-            "filter": measured.filter,
-            "poisoning": _poisoning(runs, about, frame),
+            "retrieved": made.trust_measures.strategies,
+            "filter": made.trust_measures.filter,
+            "poisoning": _poisoning(config, made, frame),
         }
     )
 
@@ -510,27 +437,28 @@ NOT_SEEN: Final = {
 }
 
 
-def _embeddings(runs: Runs, opened: IndexOpener) -> Embeddings:
+def _embeddings(made: Inputs) -> Embeddings:
     """Count the texts that needed a vector, and the texts without a cached vector."""
-    chunks = admitted_chunks(runs.evaluation).json("about")["n_chunks"]
-    models = {stability_measures(runs).json("about")["embedding"]}
-    expanded = 0
-    for run in runs.runs.values():
+    models, expanded = {made.stability_measures.about.embedding}, 0
+    for run in made.runs.values():
         models.add(run.about.rerank_model)
         if not run.has_own_units:
             models.add(run.about.embed_model)
         if run.expansions is not None and run.about.embed_model:
             expanded += len(run.expansions)
     models.discard("")
-    needed = len(models) * (chunks + int(runs.gold.variants["text"].nunique())) + expanded
-    return Embeddings(models=sorted(models), needed=needed, embedded=opened.embedded)
+    texts = made.admitted_chunks.about.n_chunks + len(set(made.gold_variants.texts))
+    return Embeddings(
+        models=sorted(models),
+        needed=len(models) * texts + expanded,
+        embedded=n_embedded(made.admitted_chunks),
+    )
 
 
-def _strategy(runs: Runs, entry: Mapping[str, Any]) -> StrategyPart:
-    name, evaluation = entry["name"], runs.evaluation
-    run, spec = runs.runs[name], runs.spec(name)
+def _strategy(work: Work, runs: ScoredRuns, entry: StrategyMeasures) -> StrategyPart:
+    run, spec = runs.runs[entry.name], runs.spec(entry.name)
     about, more = run.about, dict[str, Any]()
-    price = spec.question_price(evaluation.settings.price_per_1k_embedding_tokens)
+    price = spec.question_price(work.settings.price_per_1k_embedding_tokens)
     cost: float | None = round(price * about.query_tokens, 6)
     if spec.own_units:
         cost = None
@@ -542,21 +470,16 @@ def _strategy(runs: Runs, entry: Mapping[str, Any]) -> StrategyPart:
         }
         more = {"source": about.source, "failures": about.failures, "levels": levels}
         more |= {"notes": about.notes, "why": NOT_SEEN}
+    same = ("kind", "index_hash", "embed_model", "n_runs", "n_empty", "n_failed", "first_failure")
     return StrategyPart.model_validate(
         {
-            "name": name,
-            "kind": about.kind,
-            "index_hash": about.index_hash,
-            "embed_model": about.embed_model,
+            "name": spec.name,
+            **{name: getattr(about, name) for name in same},
             "configuration": configuration_part(spec),
             "rerank": spec.rerank.kind if spec.rerank else None,
-            "seeds": {"configured": evaluation.config.seeds, "matter": about.seed_matters},
-            "n_runs": about.n_runs,
-            "n_empty": about.n_empty,
-            "n_failed": about.n_failed,
-            "first_failure": about.first_failure,
-            "measures": entry["measures"],
-            "ann_recall": entry["ann_recall"],
+            "seeds": {"configured": work.config.seeds, "matter": about.seed_matters},
+            "measures": entry.measures,
+            "ann_recall": entry.ann_recall,
             "latency_ms": run.timing.latency_ms,
             "cost_per_1k": cost,
             **more,
@@ -564,16 +487,13 @@ def _strategy(runs: Runs, entry: Mapping[str, Any]) -> StrategyPart:
     )
 
 
-def _answer_parts(runs: Runs) -> dict[str, Any]:
+def _answer_parts(answered: Answered | None) -> dict[str, Any]:
     """Make the report fields of answers and citations."""
-    answered = find_answered(runs.evaluation)
     if answered is None:
         absent = Absent(reason=NO_ANSWERS)
         why = {"groundedness_reason": NO_ANSWERS, "faithfulness_reason": RAGAS_OFF}
-        return {"groundedness": None, "faithfulness": None, "answers": absent} | {
-            "citations": absent,
-            **why,
-        }
+        nulls = {"groundedness": None, "faithfulness": None}
+        return nulls | {"answers": absent, "citations": absent} | why
     about, found = answered.answers.about, answered.measures.about
     codes, usage = answered.citations.about, answered.answers.usage
     attempts = ("attempts", "schema_retries", "adaptive_reruns")
@@ -645,16 +565,15 @@ def figures_for_gates(report: Mapping[str, Any], level: Level) -> dict[str, dict
     }
 
 
-def report_parts(opened: IndexOpener, runs: Runs) -> dict[str, Any]:
+def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, Any]:
     """Make the report fields without hash, id, time and history."""
-    evaluation, config = runs.evaluation, runs.evaluation.config
-    corpus = corpus_snapshot(evaluation).json("about")
-    chunks = admitted_chunks(evaluation).json("about")
-    stored, gold = evaluation.runner.get(CorpusIndex), gold_variants(evaluation).json("about")
-    ranking = ranking_measures(runs).json("about")
-    strategies = [_strategy(runs, entry) for entry in ranking["strategies"]]
+    config, settings = work.config, work.settings
+    corpus, chunks = made.corpus_snapshot.about, made.admitted_chunks.about
+    index, changes = made.corpus_index.about, made.corpus_index.changes
+    ranking = made.ranking_measures.about
+    strategies = [_strategy(work, runs, entry) for entry in ranking.strategies]
     primary = next(entry for entry in strategies if entry.name == config.primary_strategy)
-    use, trust = _embeddings(runs, opened), _trust_part(runs)
+    use, trust = _embeddings(made), _trust_part(config, made)
     guard = trust.poisoning
     body: dict[str, Any] = {
         "strategy": primary.name,
@@ -664,68 +583,62 @@ def report_parts(opened: IndexOpener, runs: Runs) -> dict[str, Any]:
         "version": __version__,
         "code": {"version": code_version(), "libraries": library_versions()},
         "features": {
-            "FEATURE_HYBRID_RETRIEVAL": evaluation.settings.feature_hybrid_retrieval,
-            "FEATURE_RAGAS_EVAL": evaluation.settings.feature_ragas_eval,
+            "FEATURE_HYBRID_RETRIEVAL": settings.feature_hybrid_retrieval,
+            "FEATURE_RAGAS_EVAL": settings.feature_ragas_eval,
         },
-        "evaluation": evaluation_part(evaluation),
-        "gold": {**gold, "seeds": list(config.seeds)},
+        "evaluation": evaluation_part(work.evaluation),
+        "gold": {**dataclasses.asdict(made.gold_variants.about), "seeds": list(config.seeds)},
         "index": {
             "hash": primary.index_hash,
-            "rev": corpus["corpus_rev"],
-            "corpus_rev": corpus["corpus_rev"],
-            "chunks_hash": chunks["chunks_hash"],
-            "analyzer": stored.about.analyzer,
-            "chunker": stored.about.chunker,
+            "rev": corpus.corpus_rev,
+            "corpus_rev": corpus.corpus_rev,
+            "chunks_hash": chunks.chunks_hash,
+            "analyzer": index.analyzer,
+            "chunker": index.chunker,
             "embed_model": primary.embed_model,
-            "n_documents": corpus["n_documents"],
-            "n_chunks": chunks["n_chunks"],
-            "loader": corpus["loader"],
-            "masked": corpus["masked"],
+            "n_documents": corpus.n_documents,
+            "n_chunks": chunks.n_chunks,
+            "loader": corpus.loader,
+            "masked": corpus.masked,
             "strategies": {
                 name: {
                     "index_hash": run.about.index_hash,
                     "embed_model": "" if run.has_own_units else run.about.embed_model,
                 }
-                for name, run in runs.runs.items()
+                for name, run in made.runs.items()
             },
         },
         "strategies": strategies,
-        "comparisons": ranking["comparisons"],
-        "stability": StabilityPart.model_validate(stability_measures(runs).json("about")),
+        "comparisons": ranking.comparisons,
+        "stability": made.stability_measures.about,
         "embeddings": use,
         "vector_store": {
             "collections": {
-                model: dataclasses.asdict(entry) for model, entry in stored.changes.vectors.items()
+                model: dataclasses.asdict(entry) for model, entry in changes.vectors.items()
             },
-            "dropped": stored.changes.dropped,
+            "dropped": changes.dropped,
         },
         "reused": {
-            "index": stored.artifact.reused,
-            "runs": {name: runs.artifact(name).reused for name in runs.names},
+            "index": made.corpus_index.artifact.reused,
+            "runs": {name: run.artifact.reused for name, run in made.runs.items()},
         },
         "trust": trust,
         "poisonedBlocked": guard.n_blocked + guard.at_retrieval.n_blocked_chunks
         if guard.quarantine
         else 0,
         **_headline("avgTrustScore", trust.retrieved[primary.name].avg_trust),
-        **_answer_parts(runs),
-        "slices": _slices(runs),
-        "overlap": overlap(runs),
+        **_answer_parts(made.answered),
+        "slices": _slices(work, runs, made.answer_measures),
+        "overlap": made.ranking_measures.overlap,
+        "uncertainty": made.calibrated_miss_rates.uncertainty,
+        "calibration": made.calibrated_miss_rates.calibration,
     }
-    baseline, fault = try_baseline(evaluation.settings.home, config.name)
-    gold_set = gold_variants(evaluation)
-    taken = take_snapshot(
-        corpus_snapshot(evaluation).frame("documents"),
-        gold_set.frame("qrels_document"),
-        gold_set.frame("spans"),
-    )
-    body["drift"] = drift_part(baseline, fault, taken, to_jsonable_python(body))
-    found = evaluation.runner.get(CalibratedMissRates)
-    body |= {"uncertainty": found.uncertainty, "calibration": found.calibration}
+    baseline, fault = try_baseline(settings.home, config.name)
+    gold = made.gold_variants
+    taken = take_snapshot(made.corpus_snapshot.documents, gold.qrels_document, gold.spans)
     plain = to_jsonable_python(body)
-    per_query = with_delta_s(
-        ranking_measures(runs).frame("per_query"), stability_measures(runs).frame("per_run")
-    )
+    drift = drift_part(baseline, fault, taken, plain)
+    per_query = with_delta_s(made.ranking_measures.per_query, made.stability_measures.per_run)
     results = judge_gates(
         GateInputs(
             config=config,
@@ -737,42 +650,123 @@ def report_parts(opened: IndexOpener, runs: Runs) -> dict[str, Any]:
             baseline_fault=fault,
         )
     )
-    return body | {"gates": [result.as_json() for result in results]}
+    return body | {"drift": drift, "gates": [result.as_json() for result in results]}
 
 
-def retrieval_metrics_report(evaluation: Evaluation, opened: IndexOpener, runs: Runs) -> Report:
+class MetricsReport(Result):
+    """The report of a run. Only what equal inputs repeat is part of the identity.
+
+    Attributes
+    ----------
+    explorer
+        Key of the explorer's parts.
+    trace_error
+        Reason why the traces were not written; empty when they were.
+    folder
+        Folder of the report and its files.
+    """
+
+    content_hash: str = json_part()
+    report: Report = json_part(volatile=True)
+    explorer: str = json_part(volatile=True)
+    trace_error: str = json_part(volatile=True)
+    folder: str = json_part(volatile=True)
+
+
+def write_report(work: Work, **results: Any) -> MetricsReport:
     """Write every file of the gold set's folder of reports. The report comes last.
 
-    The home also stores the run, so that later runs can be compared with it.
+    `results` are the `Inputs`. The home also stores the run, so that later runs can be compared
+    with it.
     """
-    folder = evaluation.reports
-    plain = finish(report_parts(opened, runs), dt.datetime.now(dt.UTC)).dump()
-    kept = make_record(evaluation.config.name, artifact_keys(runs), plain)
-    per_query = ranking_measures(runs).frame("per_query")
+    made, folder, evaluation = Inputs(**results), work.evaluation.reports, work.evaluation
+    runs = score_runs(work.config, made.gold_variants, made.admitted_chunks, made.runs)
+    plain = finish(_report_parts(work, made, runs), dt.datetime.now(dt.UTC)).dump()
+    explorer = write_explorer(
+        work,
+        Explored(
+            runs,
+            made.corpus_snapshot,
+            made.corpus_chunks,
+            made.evidence_trust,
+            made.stability_measures,
+            made.miss_rate_claims,
+            made.answered,
+        ),
+    )
+    kept = make_record(work.config.name, _artifact_keys(made, explorer), plain)
+    per_query = made.ranking_measures.per_query
     history, previous = history_parts(evaluation, kept, runs.gold, per_query)
     plain |= {"history": history, "previous": previous}
     if previous is None:
         plain["previous_reason"] = NO_PREVIOUS
     report = Report.model_validate(plain)
     plain = report.dump()
-    _remove_stale(runs, folder)
-    exported = (path for path in exports(runs).folder.glob("*.*") if path.suffix in EXPORTED)
+    _remove_stale(work, folder)
+    exported = _exports(work, made, runs).folder.glob("*.*")
     for source in (
-        *sorted(exported),
-        evaluation.runner.get(CalibratedMissRates).artifact.path(UNCERTAIN_FILE),
-        *evaluation.runner.get(MissRateCalibration).pictures,
+        *sorted(path for path in exported if path.suffix in EXPORTED),
+        made.calibrated_miss_rates.artifact.path(UNCERTAIN_FILE),
+        *made.miss_rate_calibration.pictures,
     ):
         with atomic_path(folder / source.name) as partial:
             shutil.copyfile(source, partial)
-    lines = evidence_lines(evidence_trust(evaluation), report.trust.as_of)
+    lines = _evidence_lines(made.evidence_trust.trust, report.trust.as_of)
     write_bytes(folder / EVIDENCE_FILE, lines)
     write_measures(folder / "measures.csv", report.strategies)
-    keep_run(evaluation.settings.home, kept, plain)
+    keep_run(work.settings.home, kept, plain)
     # This run may end before it writes a verdict and a page of its own.
     _remove(folder, *VERDICT_FILES, PAGE, f"{TABLES}/*.csv", f"{TABLES}/*.tex")
     write_text(folder / REPORT_FILE, dumps(plain))
-    write_verdict(verdict_rows(report, evaluation.config.name), folder)
-    return report
+    write_verdict(verdict_rows(report, work.config.name), folder)
+    _publish(evaluation)
+    return MetricsReport(
+        content_hash=report.content_hash,
+        report=report,
+        explorer=explorer.key,
+        folder=str(folder.resolve()),
+        trace_error=write_run_traces(work, made.answers, runs, made.stability_measures, report),
+    )
+
+
+def describe_report(result: MetricsReport) -> dict[str, Any]:
+    """Show the headline figures with their denominators, latency and gates."""
+    report = result.report
+    entries = [entry.dump() for entry in report.strategies]
+    latency = [{"strategy": entry["name"], **entry["latency_ms"]} for entry in entries]
+    gates = [
+        gate.dump() | {key: gate.evidence.get(key) for key in ("accepted", "value")}
+        for gate in report.gates
+    ]
+    return {
+        "run_id": report.run_id,
+        "content_hash": report.content_hash,
+        "index_hash": report.index.hash,
+        "strategy": report.strategy,
+        "recall_at_10": report.recallAt10,
+        "mrr": report.mrr,
+        "cache_hit_rate": report.cacheHitRate,
+        "n_queries": report.gold.n_queries,
+        "n_groups_answerable": report.gold.n_groups_answerable,
+        **list_measures(entries, report.evaluation.level, HEADLINE),
+        "latency_ms": Table(("strategy", "n", "p50", "p95", "p99"), latency),
+        "gates": Table(("id", "required", "status", "reason_code", "value", "accepted"), gates),
+        "report": result.folder,
+        "trace_error": result.trace_error or "none",
+    }
+
+
+def _publish(evaluation: Evaluation) -> None:
+    """Copy the primary gold set's report and page to the top of the folder of reports."""
+    if not evaluation.is_primary:
+        return
+    top = evaluation.settings.reports
+    # A page must never stand beside the report of another run.
+    (top / PAGE).unlink(missing_ok=True)
+    for name in (REPORT_FILE, PAGE):
+        if (evaluation.reports / name).is_file():
+            with atomic_path(top / name) as partial:
+                shutil.copyfile(evaluation.reports / name, partial)
 
 
 def _remove(folder: Path, *patterns: str) -> None:
@@ -781,63 +775,58 @@ def _remove(folder: Path, *patterns: str) -> None:
             path.unlink(missing_ok=True)
 
 
-def _remove_stale(runs: Runs, folder: Path) -> None:
-    """Remove files of an earlier run that this run does not replace.
-
-    These are rankings, answers and pictures.
-    """
-    current = {f"run-{name}.trec" for name in runs.names}
+def _remove_stale(work: Work, folder: Path) -> None:
+    """Remove rankings, answers and pictures of an earlier run that this run does not replace."""
+    current = {f"run-{spec.name}.trec" for spec in work.config.strategies}
     gone = [path.name for path in folder.glob("run-*.trec") if path.name not in current]
-    without = ANSWER_FILES if runs.evaluation.config.answers is None else ()
+    without = ANSWER_FILES if work.config.answers is None else ()
     for name in (*gone, *PICTURES, *without):
         (folder / name).unlink(missing_ok=True)
 
 
-def artifact_keys(runs: Runs) -> dict[str, str]:
+def _artifact_keys(made: Inputs, explorer: Artifact) -> dict[str, str]:
     """Collect the artifact keys that give access to the details of a kept run."""
-    evaluation = runs.evaluation
-    kept = {
-        "trust": evidence_trust(evaluation),
-        "stability": stability_measures(runs),
-        "cut": corpus_chunks(evaluation),
-        "ranking": ranking_measures(runs),
-        "corpus": corpus_snapshot(evaluation),
-        "chunks": admitted_chunks(evaluation),
-        "gold": gold_variants(evaluation),
-        "explorer": explorer_bundle(runs),
-        **{f"run {name}": runs.artifact(name) for name in runs.names},
-        "miss_rate_claims": evaluation.runner.get(MissRateClaims).artifact,
+    kept: dict[str, Result | None] = {
+        "trust": made.evidence_trust,
+        "stability": made.stability_measures,
+        "cut": made.corpus_chunks,
+        "ranking": made.ranking_measures,
+        "corpus": made.corpus_snapshot,
+        "chunks": made.admitted_chunks,
+        "gold": made.gold_variants,
+        **{f"run {name}": run for name, run in made.runs.items()},
+        "miss_rate_claims": made.miss_rate_claims,
+        "answers": made.answers,
+        "citations": made.citations,
+        "answer_measures": made.answer_measures,
     }
-    if answered := find_answered(evaluation):
-        kept["answers"] = answered.answers.artifact
-        kept["citations"] = answered.citations.artifact
-        kept["answer_measures"] = answered.measures.artifact
-    return {stage: artifact.key for stage, artifact in kept.items()}
+    keys = {name: result.artifact.key for name, result in kept.items() if result is not None}
+    return keys | {"explorer": explorer.key}
 
 
-def exports(runs: Runs) -> Artifact:
+def _exports(work: Work, made: Inputs, runs: ScoredRuns) -> Artifact:
     """Make the standard files once: per-query Parquet and CSV, TREC runs and qrels."""
-    evaluation, ranking = runs.evaluation, ranking_measures(runs)
-    gold, answered = gold_variants(evaluation), find_answered(evaluation)
+    answered, gold = made.answered, made.gold_variants
 
     def make() -> dict[str, Any]:
-        frame = ranking.frame("per_query")
+        frame = made.ranking_measures.per_query
         parts: dict[str, Any] = {
             "per-query": frame,
             "per-query.csv": per_query_csv(frame),
-            "qrels.trec": trec_qrels(gold.frame("qrels_document")).encode(),
+            "qrels.trec": trec_qrels(gold.qrels_document).encode(),
         }
-        for name, run in runs.runs.items():
+        for name, run in made.runs.items():
             documents, seed = runs.units(name)["doc_id"].to_numpy(), runs.first_seed(name)
-            lines = trec_run(run.run, runs.gold.variants, documents, name, seed)
+            lines = trec_run(run.run, gold.variants, documents, name, seed)
             parts[f"run-{name}.trec"] = lines.encode()
         return parts | (answer_files(answered) if answered else {})
 
-    keys = [answered.answers.id, answered.citations.id] if answered else []
-    return evaluation.memo("exports", evaluation.key("exports", ranking.key, runs.keys, keys), make)
+    identity = [made.ranking_measures.id, gold.id, made.admitted_chunks.id]
+    identity += [run.id for run in made.runs.values()]
+    return work.keep("exports", [*identity, answered and answered.ids], make)
 
 
-# ---- HTML stage: write the page of a finished report, and the tables of its panels.
+# ---- The page of a finished report, and the tables of its panels.
 
 SUMMARY = "summary.json.gz"
 MAX_QUESTIONS = 5000
@@ -854,22 +843,111 @@ def built_page(report: Mapping[str, Any], bundle: Artifact | None) -> Built:
     return build(report, None if bundle is None else lambda left: slim(bundle, left), limit)
 
 
-def bundle_of(runs: Runs, report: Report) -> Artifact | None:
-    """Find the questions that the run of this report stored; None when they were removed.
-
-    They are not made again, because a later computation would compare this run with itself or with
-    a newer run.
-    """
-    kept = read_run(runs.evaluation.settings.home, report.run_id)
-    return kept.artifact("explorer") if isinstance(kept, KeptRun) else explorer_bundle(runs)
+def _questions_of(work: Work, made: MetricsReport) -> Artifact | None:
+    """Open the explorer of a report; None when it was removed."""
+    return work.evaluation.store.get("explorer", made.explorer)
 
 
-def questions_table(runs: Runs, report: Report) -> dict[str, list[Any]]:
+@dataclasses.dataclass(frozen=True)
+class PageFacts:
+    """Places of the page, its tables and its pictures, its size, and its address in the viewer."""
+
+    page: str
+    page_bytes: int
+    tables: str
+    viewer: str
+    pictures: dict[str, str]
+
+
+class HtmlReport(Result):
+    """The page of a report; `about` is None when the settings want no page."""
+
+    content_hash: str = json_part()
+    about: PageFacts | None = json_part(volatile=True)
+
+
+def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlReport:
+    """Write index.html, tables/*.csv and tables/*.tex."""
+    report, place = retrieval_metrics_report.report, work.evaluation.reports
+    if not work.settings.html_report:
+        return HtmlReport(content_hash=report.content_hash, about=None)
+    with work.progress.step("Writing the HTML report"):
+        built = built_page(report.dump(), _questions_of(work, retrieval_metrics_report))
+        (place / TABLES).mkdir(parents=True, exist_ok=True)
+        _remove(place / TABLES, "*.csv", "*.tex")  # an earlier run may have had other tables
+        for name, text in built.files.items():
+            write_text(place / TABLES / name, text)
+        write_text(place / PAGE, built.html)
+    _publish(work.evaluation)
+    folder = place.resolve()
+    about = PageFacts(
+        page=str(folder / PAGE),
+        page_bytes=(folder / PAGE).stat().st_size,
+        tables=str(folder / TABLES),
+        viewer=f"http://127.0.0.1:{work.settings.view_port}/runs/{report.run_id}/",
+        pictures={path.stem: str(path) for path in sorted(folder.glob("*.svg"))},
+    )
+    return HtmlReport(content_hash=report.content_hash, about=about)
+
+
+def describe_page(result: HtmlReport) -> dict[str, Any]:
+    """Show the places of the page."""
+    if result.about is None:
+        return {"page": "not written: html_report is off"}
+    shown = dataclasses.asdict(result.about)
+    pictures = shown.pop("pictures").items()
+    return shown | {name.replace("-", "_"): path for name, path in pictures}
+
+
+# ---- The record in MLflow.
+
+RECORDED: Final = (
+    REPORT_FILE,
+    PAGE,
+    *("measures.csv", "per-query.parquet", "answers.jsonl", "citations.jsonl", EVIDENCE_FILE),
+    *PICTURES,
+)
+"""Files that MLflow stores for every run."""
+
+
+class MlflowRecord(Result):
+    """The id of the run in MLflow, or the reason why MLflow did not record the run."""
+
+    mlflow_run: str = json_part()
+    run_id: str = json_part(volatile=True)
+    error: str = json_part()
+
+
+def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> MlflowRecord:
+    """Record the report in MLflow. A failure of the tracking store does not affect the report."""
+    report, folder = retrieval_metrics_report.report, work.evaluation.reports
+    settings, uri, run, error = work.settings, work.settings.mlflow_uri, "", ""
+    try:
+        run = record(
+            report,
+            work.config.name,
+            uri,
+            [folder / name for name in RECORDED if (folder / name).is_file()],
+            settings.home / "mlartifacts",
+            tags=dict(work.evaluation.tags),
+            questions=_questions_table(_questions_of(work, retrieval_metrics_report)),
+        )
+    except Exception as failure:  # noqa: BLE001 - a tracking store may raise any exception
+        reason = quoted(without_secrets(f"{type(failure).__name__}: {failure}", uri), 400)
+        error = f"MLflow did not record this run ({reason}); the report is complete"
+    return MlflowRecord(mlflow_run=run, run_id=report.run_id, error=error)
+
+
+def describe_record(result: MlflowRecord) -> dict[str, Any]:
+    """Show the ids of the run in MLflow and in the home."""
+    return {} if result.error else {"mlflow_run": result.mlflow_run, "run_id": result.run_id}
+
+
+def _questions_table(bundle: Artifact | None) -> dict[str, list[Any]]:
     """Make the table for MLflow: id, wording, recall and claimed miss rate.
 
     It holds the first MAX_QUESTIONS questions.
     """
-    bundle = bundle_of(runs, report)
     if bundle is None:
         return {}
     summary = json.loads(gzip.decompress(bundle.path(SUMMARY).read_bytes()))
@@ -881,194 +959,43 @@ def questions_table(runs: Runs, report: Report) -> dict[str, list[Any]]:
     return {name: values[:MAX_QUESTIONS] for name, values in found.items()}
 
 
-def html_report(runs: Runs, report: Report) -> Path | None:
-    """Write index.html, tables/*.csv and tables/*.tex; None when the settings want no page."""
-    evaluation = runs.evaluation
-    if not evaluation.settings.html_report:
-        return None
-    with evaluation.progress.step("Writing the HTML report"):
-        built = built_page(report.dump(), bundle_of(runs, report))
-        folder = evaluation.reports / TABLES
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove(folder, "*.csv", "*.tex")  # an earlier run may have had other tables
-        for name, text in built.files.items():
-            write_text(folder / name, text)
-        write_text(evaluation.reports / PAGE, built.html)
-    return evaluation.reports / PAGE
+# ---- The verdict of the gates.
 
 
-# ---- Chunks that the guard blocks, for a person to review.
+class GateVerdict(Result):
+    """The gates of a report, and the ids of the required gates that did not pass."""
 
-MAX_WHO, MAX_WHY, MAX_REASONS = 200, 2000, 100
-AT_RETRIEVAL = "at retrieval"
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-"""Code points that stand for bytes outside UTF-8 on the command line."""
-
-
-@dataclasses.dataclass(frozen=True)
-class HeldBack:
-    """Chunks that are blocked, warned about or allowed, blocked ones first, with counts.
-
-    Each row has verdict, chunk_id, doc_id, source_url, trust, reasons and allowed_by. A chunk that
-    is withheld only from the questions that it restates has the verdict `at retrieval`.
-    """
-
-    gold_set: str
-    n_chunks: int
-    n_blocked: int
-    n_warned: int
-    rows: list[dict[str, Any]]
-    note: str = ""
+    content_hash: str = json_part()
+    failed: list[str] = json_part()
+    run_id: str = json_part(volatile=True)
+    gates: list[GatePart] = json_part(volatile=True)
 
 
-def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
-    """Collect the chunks that the guard blocks or warns about, or that a person allowed."""
-    with home_lock(evaluation.settings.home):
-        frame, note = _with_restated(evaluation)
-        documents = corpus_snapshot(evaluation).frame("documents")
-    urls = dict(zip(documents["doc_id"], documents["source_url"], strict=True))
-    blocked = frame["verdict"].isin(["blocked", AT_RETRIEVAL])
-    warned = frame["verdict"] == "warning"
-    wanted = blocked | (frame["allowed_by"] != "") | (warned & warnings)
-    listed = frame[wanted].sort_values(["verdict", "doc_id", "chunk_id"], kind="stable")
-    rows = [
-        {name: row[name] for name in ("verdict", "chunk_id", "doc_id", "trust", "allowed_by")}
-        | {
-            "source_url": mask_shown_address(urls[row["doc_id"]]),
-            "reasons": list(row["reasons"]),
-        }
-        for row in _rows(listed)
-    ]
-    counts = len(frame), int(blocked.sum()), int(warned.sum())
-    return HeldBack(evaluation.config.name, *counts, rows, note)
-
-
-def _with_restated(evaluation: Evaluation) -> tuple[pd.DataFrame, str]:
-    """Return the trust of all chunks with marks for chunks withheld at retrieval, and a note.
-
-    The note gives a reason when chunks that restate a question are not marked.
-    """
-    frame = evidence_trust(evaluation).frame("trust")
-    try:
-        pairs = evaluation.runner.get(RestatedPassages).blocked
-    except InputError as error:  # a draft gold set has no questions yet
-        name = evaluation.config.name
-        return frame, (
-            f"what restates a question is not listed: the gold set has {len(error.problems)} "
-            f"problems (rag-eval lint {name})"
-        )
-    admitted = evaluation.runner.get(AdmittedChunks).rows
-    reasons, verdicts = frame["reasons"].tolist(), frame["verdict"].tolist()
-    for chunk in pairs["chunk"].unique().tolist():
-        row, rules = int(admitted[chunk]), pairs.loc[pairs["chunk"] == chunk, "rule"]
-        codes = sorted({f"restates_query.{rule}" for rule in rules})
-        reasons[row], verdicts[row] = [*codes, *reasons[row]], AT_RETRIEVAL
-    return frame.assign(verdict=verdicts, reasons=pd.Series(reasons, dtype=object)), ""
-
-
-def _row_of(evaluation: Evaluation, chunk_id: str) -> int:
-    ids = evidence_trust(evaluation).frame("trust")["chunk_id"].tolist()
-    found = [place for place, name in enumerate(ids) if name == chunk_id]
-    if not found and chunk_id:
-        found = [place for place, name in enumerate(ids) if name.startswith(chunk_id)]
-    if len(found) != 1:
-        raise InputError(
-            Problem(
-                "unknown_chunk",
-                f"{len(found)} chunks of {evaluation.config.name} go by this id",
-                field="CHUNK_ID",
-                found=chunk_id,
-                accepted="a chunk_id as rag-eval trust list shows it, or the start of one",
-            )
-        )
-    return found[0]
-
-
-def inspect(evaluation: Evaluation, chunk_id: str) -> dict[str, Any]:
-    """Collect all facts on one chunk, with masked text and link.
-
-    Raises
-    ------
-    InputError
-        No chunk or several chunks have this id.
-    """
-    with home_lock(evaluation.settings.home):
-        stored, snapshot = evidence_trust(evaluation), corpus_snapshot(evaluation)
-        row = _row_of(evaluation, chunk_id)
-        chunk = corpus_chunks(evaluation).frame("chunks").iloc[row]
-        facts = _rows(_with_restated(evaluation)[0].iloc[[row]])[0]
-    owner, source = (
-        snapshot.frame(part).set_index("doc_id").loc[facts["doc_id"]]
-        for part in ("documents", "sources")
+def judge_report(_: Work, retrieval_metrics_report: MetricsReport) -> GateVerdict:
+    """Find the required gates that did not pass."""
+    report = retrieval_metrics_report.report
+    return GateVerdict(
+        content_hash=report.content_hash,
+        failed=required_failures([gate.dump() for gate in report.gates]),
+        run_id=report.run_id,
+        gates=report.gates,
     )
-    findings = stored.frame("findings")
-    start, end = int(chunk["start"]), int(chunk["end"])
-    text = masked_text(owner["text"])[start:end]
+
+
+def describe_verdict(result: GateVerdict) -> dict[str, Any]:
+    """Show the verdict and every gate."""
+    gates = [gate.dump() for gate in result.gates]
+    statuses = ("pass", "fail", "insufficient_evidence")
     return {
-        **facts,
-        "reasons": list(facts["reasons"]),
-        "factors": explain_factors(facts, as_of(evaluation.settings)),
-        "source_url": mask_shown_address(owner["source_url"]),
-        "rev": owner["rev"],
-        "source_hash": str(source["source_hash"]),
-        "start": start,
-        "end": end,
-        "text": text if len(text) == len(chunk["text"]) else masked_text(chunk["text"]),
-        "findings": _rows(findings[findings["row"] == row].drop(columns="row")),
-        "decisions": [
-            decision
-            for decision in read_decisions(evaluation.base)
-            if decision.chunk_id == facts["chunk_id"]
-        ],
+        "verdict": "fail" if result.failed else "pass",
+        "required_failures": ", ".join(result.failed) or "none",
+        **{f"n_{status}": sum(gate["status"] == status for gate in gates) for status in statuses},
+        "gates": Table(("id", "severity", "required", "status", "reason_code"), gates),
+        "run_id": result.run_id,
     }
 
 
-def decide(
-    evaluation: Evaluation, chunk_id: str, *, who: str, why: str, revoke: bool
-) -> tuple[Decision, Path]:
-    """Record or revoke the permission of a person for a blocked chunk.
-
-    Raises
-    ------
-    InputError
-        The chunk does not exist, is not blocked (or, to revoke, not allowed), or the person or
-        reason is missing.
-    """
-    for field, value, most in (("--who", who, MAX_WHO), ("--why", why, MAX_WHY)):
-        if not value.strip() or len(value) > most or _SURROGATE.search(value):
-            raise InputError(
-                Problem(
-                    "bad_decision",
-                    "a decision needs who made it and why",
-                    field=field,
-                    found=f"{len(value)} characters",
-                    accepted=f"1 to {most} characters of text in UTF-8",
-                )
-            )
-    facts = inspect(evaluation, chunk_id)
-    found, allowed = facts["chunk_id"], bool(facts["allowed_by"])
-    if revoke and not allowed:
-        message = "nobody allows this chunk, so there is nothing to take back"
-        raise InputError(Problem("not_allowed", message, field="CHUNK_ID", found=found))
-    if not revoke and facts["verdict"] not in {"blocked", AT_RETRIEVAL}:
-        state = f"allowed by {facts['allowed_by']}" if allowed else facts["verdict"]
-        raise InputError(
-            Problem(
-                "not_blocked",
-                "only a blocked chunk can be allowed",
-                field="CHUNK_ID",
-                found=f"{found}: {state}",
-                accepted="a chunk that rag-eval trust list shows as blocked",
-            )
-        )
-    decision = Decision(
-        chunk_id=found,
-        doc_id=facts["doc_id"],
-        source_hash=facts["source_hash"],
-        action="revoke" if revoke else "allow",
-        who=who.strip(),
-        why=why.strip(),
-        reasons=tuple(facts["reasons"][:MAX_REASONS]),
-        at=dt.datetime.now(dt.UTC),
-    )
-    return decision, record_decision(evaluation.base, decision)
+def explain_failure(result: GateVerdict) -> str:
+    """Say which required gates did not pass; empty when all did."""
+    named = ", ".join(result.failed)
+    return f"required gates did not pass: {named}" if named else ""

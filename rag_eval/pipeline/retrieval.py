@@ -1457,30 +1457,3 @@ def describe_run(result: StrategyRun) -> dict[str, object]:
         "latency_ms": Table(("n", "p50", "p95", "p99"), [timing.latency_ms.dump()]),
         "seconds": timing.seconds,
     }
-
-
-# ---- Access for stages that are not rows of the graph yet.
-
-
-class IndexOpener:
-    """The opened index of an evaluation."""
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        self._evaluation = evaluation
-
-    @property
-    def embedded(self) -> int:
-        """Count the texts that this process embedded through the index."""
-        return n_embedded(self._evaluation.runner.get(AdmittedChunks))
-
-    def __call__(self) -> OpenIndex:
-        """Return the opened index."""
-        return open_index(self._evaluation, self._evaluation.runner.get(AdmittedChunks))
-
-
-def accepted(evaluation: Evaluation, name: str, fingerprint: str) -> Accepted:
-    """Find the calibrator that was accepted for a strategy before this run.
-
-    The answer stays the same within an evaluation.
-    """
-    return evaluation.once(f"accepted {name}", lambda: find_accepted(evaluation, name, fingerprint))

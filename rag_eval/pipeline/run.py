@@ -12,13 +12,12 @@ from rag_eval.core.rows import read_objects
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import CODES, FIXES
 from rag_eval.corpus.masking import mask_snippet
-from rag_eval.gates.verdict import required_failures
 from rag_eval.pipeline.answers import (
     with_units,
 )
-from rag_eval.pipeline.bridge import Bridged, report_of
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import KeptRun, open_kept_run
+from rag_eval.pipeline.report import GateVerdict, MetricsReport, MlflowRecord
 from rag_eval.storage.artifacts import Artifact, ArtifactStore, home_lock, sweep
 
 # ---- Whole evaluations in one process without Dagster: the same stages in the same order.
@@ -69,21 +68,18 @@ def evaluate(evaluation: Evaluation) -> Outcome:
     InputError
         The input cannot be used; nothing was written to the reports.
     """
-    made = {one.node.name: one for one in evaluation.runner.run()}
-    report = report_of(evaluation)
-    written, recorded = made["retrieval_metrics_report"].result, made["mlflow_record"].result
-    if not isinstance(written, Bridged) or not isinstance(recorded, Bridged):
-        raise TypeError("the report and its record are not bridged any more")
-    trace_error = written.shown["trace_error"]
+    runner = evaluation.runner
+    seconds = {made.node: made.seconds for made in runner.run()}
+    written, recorded = runner.get(MetricsReport), runner.get(MlflowRecord)
     return Outcome(
         evaluation.config.name,
-        report,
+        written.report,
         evaluation.reports,
-        required_failures([gate.dump() for gate in report.gates]),
-        sum(one.seconds for one in made.values() if one.node.name != "mlflow_record"),
-        recorded.version or None,
-        recorded.failure or None,
-        None if trace_error == "none" else trace_error,
+        runner.get(GateVerdict).failed,
+        sum(spent for node, spent in seconds.items() if node.name != "mlflow_record"),
+        recorded.mlflow_run or None,
+        recorded.error or None,
+        written.trace_error or None,
     )
 
 

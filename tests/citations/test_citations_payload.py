@@ -22,9 +22,9 @@ from rag_eval.core.settings import Settings
 from rag_eval.core.types import CODES, FIXES, REQUIRED, CitedSpan, Evidence, RetrievalOptions
 from rag_eval.corpus.analyzer import ANALYZER, words
 from rag_eval.corpus.masking import mask
-from rag_eval.pipeline.corpus import admitted_chunks, corpus_snapshot
+from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot
 from rag_eval.pipeline.evaluation import open_gold_set
-from rag_eval.pipeline.retrieval import CorpusIndex, IndexOpener
+from rag_eval.pipeline.retrieval import CorpusIndex, open_index
 from rag_eval.retrieval.service import RetrievalService
 
 TEXT = "Results are kept.\nA failed  job is tried three more times, caf\u00e9 included."
@@ -404,11 +404,14 @@ def smoke(project_root, tmp_path_factory):
         project_root / "gold_sets" / "smoke",
         Settings.model_validate({"home": home / "home", "reports": home / "reports"}),
     )
-    strategies = IndexOpener(evaluation)().strategies
+    strategies = open_index(evaluation, evaluation.runner.get(AdmittedChunks)).strategies
     hashes = [
         entry.index_hash for entry in evaluation.runner.get(CorpusIndex).about.strategies.values()
     ]
-    corpus, chunks = corpus_snapshot(evaluation), admitted_chunks(evaluation)
+    corpus, chunks = (
+        evaluation.runner.get(CorpusSnapshot).artifact,
+        evaluation.runner.get(AdmittedChunks).artifact,
+    )
     documents, sections = corpus.frame("documents"), corpus.frame("sections")
     found = {}
     for name, strategy in strategies.items():

@@ -13,7 +13,7 @@ import rag_eval
 from rag_eval.cli.app import app
 from rag_eval.core.report import first_fault
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.corpus import corpus_chunks, gold_variants
+from rag_eval.pipeline.corpus import CorpusChunks, GoldVariants
 from rag_eval.pipeline.evaluation import open_gold_set
 
 pytestmark = pytest.mark.filterwarnings(
@@ -140,7 +140,7 @@ def opened(project):
 
 def by_chunk(project):
     """Return chunk_id -> (doc_id, text, line of evidence-trust.jsonl)."""
-    frame = corpus_chunks(opened(project)).frame("chunks")
+    frame = opened(project).runner.get(CorpusChunks).chunks
     lines = evidence(project)
     assert [line["chunkId"] for line in lines] == frame["chunk_id"].tolist()
     return {
@@ -271,8 +271,8 @@ def test_blocked_gold_is_shown_in_lint_run_and_explain(project):
     assert "gold_blocked" in {warning["code"] for warning in report["gold"]["warnings"]}
     told = f"GOLD IS BLOCKED: 1 of {gold['n_documents']} relevant documents"
     assert told in " ".join(result.stdout.split())
-    gold_stage = gold_variants(opened(project))
-    qrels = gold_stage.frame("qrels_document")
+    gold_stage = opened(project).runner.get(GoldVariants)
+    qrels = gold_stage.qrels_document
     query_id = qrels[qrels["item_id"] == "storage.md"]["query_id"].iloc[0]
     shown = call(project, "explain", query_id).stdout
     assert (

@@ -9,6 +9,7 @@ from test_e2e_trust import configured, gate, open_gold_set, planted, ran
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import RetrievalOptions
 from rag_eval.pipeline.answers import AnswerSet
+from rag_eval.pipeline.corpus import CorpusChunks
 from rag_eval.pipeline.retrieval import open_port
 
 pytestmark = [
@@ -38,9 +39,7 @@ def opened(project):
 
 def section_of_the_page(project):
     """Section of the planted page in which the restating sentence stands."""
-    from rag_eval.pipeline.corpus import corpus_chunks
-
-    frame = corpus_chunks(opened(project)).frame("chunks")
+    frame = opened(project).runner.get(CorpusChunks).chunks
     (section,) = frame["section_id"][
         (frame["doc_id"] == "planted.md") & frame["text"].str.contains("for ever")
     ]

@@ -15,6 +15,7 @@ from missing_project import (
     first_claims,
     night,
     opened,
+    opened_index,
     signals_of,
 )
 
@@ -28,6 +29,7 @@ from rag_eval.pipeline.evaluation import (
     kept_watch,
     read_calibrator,
 )
+from rag_eval.pipeline.measures import open_runs
 from rag_eval.pipeline.miss_rates import compare_strategies
 from rag_eval.reporting.terminal import describe_conformal, describe_feedback
 from rag_eval.uncertainty.drift import WatchState, question_mark, watch
@@ -52,7 +54,7 @@ def missing(project):
 
 
 def calibration(project):
-    return opened(project).evaluation.runner.get(MissRateCalibration)
+    return opened(project).runner.get(MissRateCalibration)
 
 
 # ---- Audited traffic joins the groups of the gold.
@@ -60,7 +62,7 @@ def calibration(project):
 
 def audit_questions(project, questions, judge=None):
     """Import questions (words -> gold documents) with what bm25 retrieves, and judge them hits."""
-    index = opened(project).opened()
+    index = opened_index(project)
     rows = index.strategies["bm25"].search(list(questions), 10, 13).rows
     documents = index.table.doc_ids
     claims = [
@@ -152,7 +154,7 @@ def state_of(project):
 
 def alarms_alone(project):
     """Whether the outcomes under any single calibrator would have raised the alarm."""
-    frame = Outcomes(opened(project).evaluation).current()
+    frame = Outcomes(opened(project)).current()
     parts = frame[frame["shown_status"] == "provisional"].groupby("shown_calibrator")
     columns = ("shown_value", "missed")
     return [
@@ -215,7 +217,7 @@ def test_a_killed_night_counts_once_and_a_partial_one_not_at_all(missing, monkey
     path = missing.home / "calibrators" / "watches" / "tiny" / "bm25" / "miss_any@10.json"
     whole = path.read_bytes()
     ask(missing, range(3, 5))
-    partial = dataclasses.replace(opened(missing).evaluation, partial=True)
+    partial = dataclasses.replace(opened(missing), partial=True)
     entry = partial.runner.get(MissRateCalibration).strategies["bm25"]
     assert entry["drift"]["n_groups"] == 5
     assert path.read_bytes() == whole
@@ -339,11 +341,11 @@ def correct(project, name, n, back=0):
 @pytest.mark.slow
 def test_a_comparison_counts_corrected_outcomes(missing):
     made.configure(missing, made.BM25, made.VECTOR, more="")
-    before = compare_strategies(opened(missing).evaluation, ["bm25", "vector"])
+    before = compare_strategies(opened(missing), ["bm25", "vector"])
     first = calibrated(missing)
     assert first["conformal_methods"] == {**dict.fromkeys(METHODS, made.N), "without_risk": 0}
     gone = correct(missing, "bm25", 8, back=1)
-    after = compare_strategies(opened(missing).evaluation, ["bm25", "vector"])
+    after = compare_strategies(opened(missing), ["bm25", "vector"])
     # The question of the retracted outcome has no judgement.
     assert (before.n, after.n) == (made.N, made.N - 1)
     stands, claims = standing(missing, "bm25"), first_claims(missing).values()
@@ -413,7 +415,7 @@ def test_expected_recall_is_controlled_over_every_gold_item(missing, level):
         (missing.gold / name).write_text(text, encoding="utf-8")
     (missing.gold / "paraphrases.jsonl").unlink()
     made.configure(missing, made.BM25, more="", extra=f"level: {level}\n")
-    runs = opened(missing)
+    runs = open_runs(opened(missing))
     of = judge_runs(runs, "bm25")
     is_first = (runs.gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant]
     chosen = np.flatnonzero(is_first)

@@ -1,6 +1,5 @@
 """The explorer's parts keep their schemas and agree with the measures on every retrieval."""
 
-import datetime as dt
 import json
 import math
 from pathlib import Path
@@ -12,20 +11,20 @@ from cli_project import ANSWERS, CONFIG, DOCUMENTS, PARAPHRASES, QRELS, QUERIES,
 
 import rag_eval
 from rag_eval.core.settings import Settings
+from rag_eval.pipeline.answers import Answered, AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.claims import MissRateClaims
-from rag_eval.pipeline.corpus import gold_variants
+from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust
 from rag_eval.pipeline.evaluation import open_gold_set, open_recorded
 from rag_eval.pipeline.explorer import (
+    Explored,
     embedded_size,
-    explorer_bundle,
     slim,
     unpacked,
+    write_explorer,
 )
-from rag_eval.pipeline.history import history_parts, keep_run, make_record
-from rag_eval.pipeline.measures import Runs, ranking_measures
-from rag_eval.pipeline.report import artifact_keys, report_parts
-from rag_eval.pipeline.retrieval import IndexOpener
-from rag_eval.reporting.metrics_report import finish
+from rag_eval.pipeline.measures import RankingMeasures, StabilityMeasures, open_runs
+from rag_eval.pipeline.report import MetricsReport
+from rag_eval.pipeline.runner import Work
 
 VECTOR = "  - {name: vector, kind: vector, embedding: {model: lsa-8}}\n"
 SEEDS = CONFIG.replace("seeds: [13]", "seeds: [13, 29]").replace(
@@ -37,13 +36,23 @@ HOSTILE = (
 )
 
 
-def runs_of(project, config=CONFIG):
+def evaluation_of(project, config=CONFIG):
     (project.gold / "gold_set.yaml").write_text(config, encoding="utf-8")
-    evaluation = open_gold_set(
+    return open_gold_set(
         project.gold,
         Settings(home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"),
     )
-    return Runs(evaluation, IndexOpener(evaluation))
+
+
+def explore(evaluation):
+    """Write the explorer as the stage of the report does."""
+    get, stage = evaluation.runner.get, evaluation.runner.stages["retrieval_metrics_report"]
+    answered = Answered(get(AnswerSet), get(CitationSet), get(AnswerMeasures))
+    results = [get(one) for one in (CorpusSnapshot, CorpusChunks, EvidenceTrust)]
+    results += [get(one) for one in (StabilityMeasures, MissRateClaims)]
+    return write_explorer(
+        Work(evaluation, stage, "1"), Explored(open_runs(evaluation), *results, answered)
+    )
 
 
 def explorer_schema(kind):
@@ -101,8 +110,8 @@ def parts_of(artifact):
     return {path.name: path.read_bytes() for path in artifact.folder.glob("*.json.gz")}
 
 
-def read(runs):
-    return Read(parts_of(explorer_bundle(runs)))
+def read(evaluation):
+    return Read(parts_of(explore(evaluation)))
 
 
 def close(found, value):
@@ -111,17 +120,17 @@ def close(found, value):
     )
 
 
-def check_against_measures(runs, found):
+def check_against_measures(evaluation, found):
     """Recompute values, first ranks, hits and counts of each run from its per-query frame."""
-    level = runs.evaluation.config.level
-    frame = ranking_measures(runs).frame("per_query")
+    level = evaluation.config.level
+    frame = evaluation.runner.get(RankingMeasures).per_query
     frame = (
         frame[frame["level"] == level]
         .set_index(["strategy", "query_id", "paraphrase_id", "seed"])
         .sort_index()
     )
     claims = (
-        runs.evaluation.runner.get(MissRateClaims)
+        evaluation.runner.get(MissRateClaims)
         .claims.set_index(["strategy", "query_id", "paraphrase_id", "seed"])
         .sort_index()
     )
@@ -178,9 +187,9 @@ LEVELS = {level: CONFIG + f"level: {level}\n" for level in ("document", "section
 
 @pytest.mark.parametrize("config", [*LEVELS.values(), SEEDS], ids=[*LEVELS, "seeds matter"])
 def test_every_retrieval_says_what_the_measures_say(project, config):
-    runs = runs_of(project, config)
-    found = read(runs)
-    check_against_measures(runs, found)
+    evaluation = evaluation_of(project, config)
+    found = read(evaluation)
+    check_against_measures(evaluation, found)
     assert found.summary["previous"] is None
     assert "no run of this gold set" in found.summary["previous_reason"]
     assert {None} == {value for row in found.summary["questions"]["change"] for value in row}
@@ -198,20 +207,20 @@ def test_every_retrieval_says_what_the_measures_say(project, config):
 
 def hits_by_hand(runs, name, question, wording, seed):
     """Places of relevant chunks among the first ten, from the frames of the stages."""
-    gold, level = runs.gold, runs.evaluation.config.level
+    gold, level = runs.gold, runs.config.level
     variant = gold.variants.index[
         (gold.variants["query_id"] == question) & (gold.variants["paraphrase_id"] == wording)
     ][0]
     rows = runs.rows(name)[seed][variant][:10]
     chunks = runs.chunks.iloc[rows[rows >= 0]]
     if level == "span":
-        spans = gold_variants(runs.evaluation).frame("spans")
-        carried = gold_variants(runs.evaluation).frame("span_chunks")
+        spans = runs.gold_variants.spans
+        carried = runs.gold_variants.span_chunks
         carriers = set(
             carried.loc[carried["span"].isin(spans.index[spans["query_id"] == question]), "chunk"]
         )
         return [place for place, row in enumerate(rows) if row in carriers]
-    qrels = gold_variants(runs.evaluation).frame(f"qrels_{level}")
+    qrels = getattr(runs.gold_variants, f"qrels_{level}")
     good = set(qrels.loc[(qrels["query_id"] == question) & (qrels["gain"] > 0), "item_id"])
     return [
         place
@@ -222,21 +231,21 @@ def hits_by_hand(runs, name, question, wording, seed):
 
 @pytest.mark.parametrize("config", LEVELS.values(), ids=LEVELS.keys())
 def test_hits_are_what_scoring_judges_relevant(project, config):
-    runs = runs_of(project, config)
-    found = read(runs)
+    evaluation = evaluation_of(project, config)
+    found, scored = read(evaluation), open_runs(evaluation)
     flagged = 0
     for question in found.questions:
         for run in question["runs"]:
             name = found.summary["strategies"][run["s"]]
             assert run["h"] == hits_by_hand(
-                runs, name, question["id"], question["wordings"][run["w"]]["id"], run["seed"]
+                scored, name, question["id"], question["wordings"][run["w"]]["id"], run["seed"]
             )
             flagged += len(run["h"])
     assert flagged
 
 
 def test_gold_marks_hold_the_quote_in_the_units_that_were_retrieved(project):
-    found = read(runs_of(project))
+    found = read(evaluation_of(project))
     question = found.question("again")
     quote = ANSWERS[0]["anchors"][0]["quote"]
     assert [(entry["doc"], entry["quote"]) for entry in question["gold"]] == [("retries.md", quote)]
@@ -250,7 +259,7 @@ def test_gold_marks_hold_the_quote_in_the_units_that_were_retrieved(project):
 
 
 def test_unanswerable_questions_and_answers_are_told_apart(project):
-    found = read(runs_of(project))
+    found = read(evaluation_of(project))
     columns = found.summary["questions"]
     at = columns["id"].index("price")
     assert columns["answerable"] == [1, 1, 1, 0]
@@ -272,7 +281,7 @@ def test_unanswerable_questions_and_answers_are_told_apart(project):
 def test_without_answers_and_spans_there_are_none(project):
     (project.gold / "answers.jsonl").unlink()
     found = read(
-        runs_of(
+        evaluation_of(
             project, CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", "level: span\n")
         )
     )
@@ -300,13 +309,13 @@ RUN_FILE = [
 
 def test_units_of_a_run_file_stand_behind_the_chunks(project):
     (project.gold / "mine.trec").write_text("\n".join(RUN_FILE) + "\n", encoding="utf-8")
-    runs = runs_of(
+    evaluation = evaluation_of(
         project,
         CONFIG.replace(VECTOR, "  - {name: mine, kind: external, run_file: mine.trec}\n")
         + "trust: {domains: [example.org]}\n",
     )
-    found = read(runs)
-    check_against_measures(runs, found)
+    found = read(evaluation)
+    check_against_measures(evaluation, found)
     ran = [run for question in found.questions for run in question["runs"] if run["s"] == 1]
     own = {unit for run in ran for unit in run["c"]}
     chunks = {
@@ -356,7 +365,7 @@ def outputs():
 def test_recorded_contexts_are_chunks_of_ours_or_units_of_their_own(project):
     (project.gold / "outputs.jsonl").write_text(outputs(), encoding="utf-8")
     found = read(
-        runs_of(
+        evaluation_of(
             project,
             CONFIG.replace(VECTOR, "  - {name: theirs, kind: external, recorded: outputs.jsonl}\n"),
         )
@@ -382,7 +391,7 @@ def test_hostile_texts_are_masked_bounded_and_written_out(project):
         *QUERIES[1:],
     ]
     (project.gold / "queries.jsonl").write_text(jsonl(queries), encoding="utf-8")
-    found = read(runs_of(project))
+    found = read(evaluation_of(project))
     written = json.dumps(found.parts, ensure_ascii=False)
     assert "\u202e" not in written
     assert "\u200b" not in written
@@ -393,19 +402,19 @@ def test_hostile_texts_are_masked_bounded_and_written_out(project):
 
 
 def test_equal_inputs_give_equal_bytes(project):
-    first = parts_of(explorer_bundle(runs_of(project)))
+    first = parts_of(explore(evaluation_of(project)))
     for stage in ("explorer", "explorer parts"):
         for path in (project.home / "artifacts" / stage).iterdir():
             path.rename(project.root / f"{stage}-{path.name}")
-    assert parts_of(explorer_bundle(runs_of(project))) == first
-    assert explorer_bundle(runs_of(project)).reused
+    assert parts_of(explore(evaluation_of(project))) == first
+    assert explore(evaluation_of(project)).reused
 
 
 def test_another_run_before_costs_a_summary_and_not_the_parts_again(project):
-    runs = runs_of(project)
-    first = explorer_bundle(runs)
-    kept(runs, "20260101T000000000Z-00000000")
-    second = explorer_bundle(runs_of(project))
+    evaluation = evaluation_of(project)
+    first = explore(evaluation)
+    kept(evaluation, "20260101T000000000Z-00000000")
+    second = explore(evaluation_of(project))
     assert first.folder != second.folder
     names = {path.name for path in first.folder.iterdir()}
     assert names == {path.name for path in second.folder.iterdir()}
@@ -413,20 +422,20 @@ def test_another_run_before_costs_a_summary_and_not_the_parts_again(project):
     assert own == {"summary.json.gz", "artifact.json"}
 
 
-def kept(runs, run_id):
+def kept(evaluation, run_id):
     """Keep a run under an id, as an earlier night did."""
-    report = finish(report_parts(runs.opened, runs), dt.datetime.now(dt.UTC)).dump()
-    report["run_id"] = run_id
-    run = make_record(runs.evaluation.config.name, artifact_keys(runs), report)
-    return keep_run(runs.evaluation.settings.home, run, report)
+    made = evaluation.runner.get(MetricsReport).report.run_id
+    path = evaluation.settings.home / "runs" / f"{made}.json"
+    path.write_text(path.read_text(encoding="utf-8").replace(made, run_id), encoding="utf-8")
+    return path.rename(path.with_stem(run_id))
 
 
 def test_changes_are_against_the_newest_kept_run(project):
-    old = runs_of(project, CONFIG.replace("kind: bm25", "kind: bm25, k1: 9, b: 1"))
+    old = evaluation_of(project, CONFIG.replace("kind: bm25", "kind: bm25, k1: 9, b: 1"))
     before = read(old)
     kept(old, "20260101T000000000Z-00000000")
     (project.home / "runs" / "20260102T000000000Z-00000000.json").write_bytes(b"{")
-    new = runs_of(project)
+    new = evaluation_of(project)
     found = read(new)
     assert found.summary["previous"] == "20260101T000000000Z-00000000"
     after, earlier = (part.summary["questions"]["value"] for part in (found, before))
@@ -437,7 +446,7 @@ def test_changes_are_against_the_newest_kept_run(project):
         ]
     # another previous run with other figures is another explorer, of the same parts
     kept(new, "20260103T000000000Z-00000000")
-    again = read(runs_of(project))
+    again = read(evaluation_of(project))
     assert again.summary["previous"] == "20260103T000000000Z-00000000"
     assert {value for row in again.summary["questions"]["change"] for value in row} == {0, None}
     assert again.questions == found.questions
@@ -466,12 +475,12 @@ DAMAGES = {
 
 @pytest.mark.parametrize(("damage", "said"), DAMAGES.values(), ids=DAMAGES.keys())
 def test_a_previous_run_that_cannot_be_compared_says_why(project, damage, said):
-    runs = runs_of(project)
-    ranking = ranking_measures(runs)
-    path = kept(runs, "20260101T000000000Z-00000000")
-    fresh = runs_of(project)
-    fresh.evaluation.runner.get(MissRateClaims)
-    ranking_measures(fresh)
+    evaluation = evaluation_of(project)
+    ranking = evaluation.runner.get(RankingMeasures).artifact
+    path = kept(evaluation, "20260101T000000000Z-00000000")
+    fresh = evaluation_of(project)
+    fresh.runner.get(MissRateClaims)
+    fresh.runner.get(RankingMeasures)
     damage((path, ranking.folder))
     found = read(fresh)
     assert said in found.summary["previous_reason"]
@@ -479,8 +488,8 @@ def test_a_previous_run_that_cannot_be_compared_says_why(project, damage, said):
 
 
 def test_a_page_takes_as_many_texts_as_fit_the_first_ranked_first(project):
-    runs = runs_of(project)
-    made = explorer_bundle(runs)
+    evaluation = evaluation_of(project)
+    made = explore(evaluation)
     whole = parts_of(made)
     assert slim(made, embedded_size(whole)) == whole
     least = slim(made, 1)
@@ -509,7 +518,7 @@ def test_a_page_takes_as_many_texts_as_fit_the_first_ranked_first(project):
 
 
 def test_schemas_are_closed(project):
-    found = read(runs_of(project))
+    found = read(evaluation_of(project))
     for name, part in found.parts.items():
         check = jsonschema.Draft202012Validator(
             explorer_schema(name.split("-")[0].removesuffix(".json.gz"))
@@ -553,7 +562,7 @@ def test_outputs_of_a_system_of_its_own_keep_to_the_format(project):
         home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"
     )
     evaluation = open_recorded(folder, settings)
-    found = read(Runs(evaluation, IndexOpener(evaluation)))
+    found = read(evaluation)
     assert found.summary["questions"]["answerable"] == [None, None]
     assert found.question("again")["answer"]["citations"][0]["doc"] == "retries.md"
     assert found.question("again")["answer"]["citations"][0]["correct"] is None
@@ -564,20 +573,17 @@ def test_outputs_of_a_system_of_its_own_keep_to_the_format(project):
 
 
 def test_a_previous_run_that_is_not_comparable_says_what_changed(project):
-    old = runs_of(project, CONFIG.replace("kind: bm25", "kind: bm25, k1: 9, b: 1"))
+    old = evaluation_of(project, CONFIG.replace("kind: bm25", "kind: bm25, k1: 9, b: 1"))
     kept(old, "20260101T000000000Z-00000000")
-    new = runs_of(project)
+    new = evaluation_of(project)
     summary = read(new).summary
     assert summary["previous_comparable"] is False
-    report = finish(report_parts(new.opened, new), dt.datetime.now(dt.UTC)).dump()
-    now = make_record(new.evaluation.config.name, artifact_keys(new), report)
-    per_query = ranking_measures(new).frame("per_query")
-    reported = history_parts(new.evaluation, now, new.gold, per_query)[1].dump()
-    assert summary["previous_changes"] == reported["reasons"]
-    assert reported["reason_codes"] == ["index_changed", "configuration_changed"]
+    reported = new.runner.get(MetricsReport).report.previous
+    assert summary["previous_changes"] == reported.reasons
+    assert reported.reason_codes == ["index_changed", "configuration_changed"]
     assert {value for row in summary["questions"]["change"] for value in row} - {
         None
     }  # the gold is the same: the figures stay
     kept(new, "20260102T000000000Z-00000000")
-    again = read(runs_of(project)).summary
+    again = read(evaluation_of(project)).summary
     assert (again["previous_comparable"], again["previous_changes"]) == (True, [])

@@ -4,10 +4,9 @@ import pytest
 
 from rag_eval.core.frames import ANSWER_MEASURES, ANSWERS, CITATIONS, DELTA_S, PER_QUERY
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.answers import find_answered
+from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.evaluation import open_gold_set
-from rag_eval.pipeline.measures import Runs, ranking_measures, stability_measures
-from rag_eval.pipeline.retrieval import IndexOpener
+from rag_eval.pipeline.measures import RankingMeasures, StabilityMeasures
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
@@ -20,13 +19,12 @@ def test_frames_have_the_columns_that_are_said_of_them(project, shared_runs):
         project.gold,
         Settings(home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"),
     )
-    runs = Runs(evaluation, IndexOpener(evaluation))
-    answered = find_answered(evaluation)
-    ANSWERS.check(answered.answers.answers)
-    CITATIONS.check(answered.citations.citations)
-    ANSWER_MEASURES.check(answered.measures.per_question)
-    DELTA_S.check(stability_measures(runs).frame("per_run"))
-    frame = ranking_measures(runs).frame("per_query")
+    get = evaluation.runner.get
+    ANSWERS.check(get(AnswerSet).answers)
+    CITATIONS.check(get(CitationSet).citations)
+    ANSWER_MEASURES.check(get(AnswerMeasures).per_question)
+    DELTA_S.check(get(StabilityMeasures).per_run)
+    frame = get(RankingMeasures).per_query
     PER_QUERY.check(frame[list(PER_QUERY.columns)])
     assert {
         name.rsplit("_at_", 1)[0] for name in frame.columns if name not in PER_QUERY.columns

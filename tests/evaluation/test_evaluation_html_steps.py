@@ -3,23 +3,17 @@
 No page of an earlier run stays beside a report without a page.
 """
 
+import dataclasses
 import gzip
 import json
 
 import pytest
 
-from rag_eval.core.report import Report
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.evaluation import Evaluation, open_gold_set
 from rag_eval.pipeline.history import read_run
-from rag_eval.pipeline.measures import Runs
-from rag_eval.pipeline.report import (
-    bundle_of,
-    html_report,
-    questions_table,
-    retrieval_metrics_report,
-)
-from rag_eval.pipeline.retrieval import IndexOpener
+from rag_eval.pipeline.report import MetricsReport
+from rag_eval.pipeline.runner import Node
 
 pytestmark = [
     pytest.mark.usefixtures("pages"),
@@ -27,43 +21,35 @@ pytestmark = [
 ]  # raised inside MLflow's own SQLAlchemy models
 
 
-def reopened(project):
-    evaluation = open_gold_set(
-        project.gold,
-        Settings(home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"),
+def reopened(project) -> Evaluation:
+    """Open the gold set as a step of a job does, which reads the records of other steps."""
+    settings = Settings(
+        home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"
     )
-    opened = IndexOpener(evaluation)
-    return evaluation, opened, Runs(evaluation, opened)
+    return dataclasses.replace(open_gold_set(project.gold, settings), use_record=True)
 
 
 def test_a_page_written_again_does_not_take_its_own_run_for_the_one_before(project, shared_runs):
     shared_runs.run(project)
     page = project.reports / "tiny" / "index.html"
-    before, report = page.read_bytes(), project.report()
+    before = page.read_bytes()
     page.unlink()
-    runs = reopened(project)[2]
-    html_report(runs, Report.model_validate(report))
+    reopened(project).runner.one(Node("html_report"))
     assert page.read_bytes() == before
-    assert questions_table(runs, Report.model_validate(report))["query_id"] == [
-        "keep",
-        "again",
-        "night",
-        "price",
-    ]
 
 
 @pytest.mark.slow
 def test_questions_that_were_removed_from_the_home_are_left_out_of_a_page_written_later(project):
     assert project.invoke("run", "tiny").exit_code == 0
-    report = project.report()
-    key = read_run(project.home, report["run_id"]).artifact("explorer").key
+    key = read_run(project.home, project.report()["run_id"]).artifact("explorer").key
     (project.home / "artifacts" / "explorer" / key).rename(project.root / "gone")
-    runs = reopened(project)[2]
-    html_report(runs, Report.model_validate(report))
+    evaluation = reopened(project)
+    evaluation.runner.one(Node("html_report"))
     said = (project.reports / "tiny" / "index.html").read_text(encoding="utf-8")
     assert "This page was made without the questions of the run" in said
     assert "bundle-summary" not in said
-    assert questions_table(runs, Report.model_validate(report)) == {}
+    recorded = evaluation.runner.one(Node("mlflow_record"))
+    assert recorded.stage.failure(recorded.result) == ""
 
 
 @pytest.mark.slow
@@ -71,8 +57,7 @@ def test_a_run_that_ends_before_its_page_leaves_no_page_and_no_tables_of_an_earl
     assert project.invoke("run", "tiny").exit_code == 0
     folder = project.reports / "tiny"
     assert list((folder / "tables").glob("*.csv"))
-    evaluation, opened, runs = reopened(project)
-    retrieval_metrics_report(evaluation, opened, runs)
+    reopened(project).runner.one(Node("retrieval_metrics_report"))
     assert not (folder / "index.html").exists()
     assert list((folder / "tables").iterdir()) == []
 
@@ -89,8 +74,7 @@ def test_questions_and_report_name_the_same_run_before_although_a_clock_was_wron
     assert project.invoke("run", "tiny").exit_code == 0
     report = project.report()
     assert report["previous"]["run_id"] == before
-    bundle = bundle_of(reopened(project)[2], Report.model_validate(report))
-    assert (
-        json.loads(gzip.decompress(bundle.path("summary.json.gz").read_bytes()))["previous"]
-        == before
-    )
+    evaluation = reopened(project)
+    explorer = evaluation.store.get("explorer", evaluation.runner.get(MetricsReport).explorer)
+    summary = json.loads(gzip.decompress(explorer.path("summary.json.gz").read_bytes()))
+    assert summary["previous"] == before

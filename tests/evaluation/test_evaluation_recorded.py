@@ -7,15 +7,14 @@ import pytest
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.corpus import GoldVariants, gold_variants
+from rag_eval.pipeline.corpus import GoldVariants
 from rag_eval.pipeline.evaluation import (
     Evaluation,
     open_recorded,
     outputs_file,
     recorded_configuration,
 )
-from rag_eval.pipeline.measures import Runs, ranking_measures, stability_measures
-from rag_eval.pipeline.retrieval import IndexOpener
+from rag_eval.pipeline.measures import RankingMeasures, StabilityMeasures
 
 
 @pytest.fixture
@@ -66,21 +65,23 @@ def test_without_gold_every_ranking_measure_is_ineligible(outputs, settings):
         "strategies": ({"name": "bm25", "kind": "bm25"},)
     }  # any strategy: the question is the gold's
     evaluation = Evaluation(GoldSetConfig.model_validate(config), outputs.parent, settings)
-    about = gold_variants(evaluation).json("about")
+    about = evaluation.runner.get(GoldVariants).artifact.json("about")
     assert (
         about["n_queries"],
         about["n_judged"],
         about["n_answerable_unknown"],
         about["n_spans"],
     ) == (4, 0, 4, 0)
-    runs = Runs(evaluation, IndexOpener(evaluation))
-    (measured,) = ranking_measures(runs).json("about")["strategies"]
+    (measured,) = evaluation.runner.get(RankingMeasures).about.strategies
     assert {record["value"] for record in measured["measures"]} == {None}
     assert {
         (record["n_attempted"], record["n_ineligible"], record["n_scored"])
         for record in measured["measures"]
     } == {(4, 4, 0)}
-    assert stability_measures(runs).json("about")["strategies"]["bm25"]["delta_s"]["n_scored"] == 4
+    assert (
+        evaluation.runner.get(StabilityMeasures).about.strategies["bm25"]["delta_s"]["n_scored"]
+        == 4
+    )
 
 
 def test_recorded_outputs_open(outputs, settings):

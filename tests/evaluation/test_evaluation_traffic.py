@@ -7,13 +7,23 @@ import json
 import missing_project as made
 import numpy as np
 import pytest
-from missing_project import audit, bring, calibrated, call, opened, signals_of, vectors_file
+from missing_project import (
+    audit,
+    bring,
+    calibrated,
+    call,
+    opened,
+    opened_index,
+    signals_of,
+    vectors_file,
+)
 from rich.console import Console
 
 from rag_eval.core.errors import InputError
 from rag_eval.gold.configuration import load_config
 from rag_eval.pipeline.claims import MissRateClaims, TrafficFacts
 from rag_eval.pipeline.evaluation import adjust
+from rag_eval.pipeline.measures import open_runs
 from rag_eval.pipeline.miss_rates import calibrate_gold_set, compare_strategies
 from rag_eval.reporting.terminal import show_calibration
 from rag_eval.uncertainty.signals import SIGNALS
@@ -29,7 +39,7 @@ def test_the_prior_needs_fifty_questions_traffic_among_them(project):
     for n, status in ((43, "uncalibrated"), (44, "prior")):
         claims = [(f"how is job {at} tried again", ["retries.md"], {}) for at in range(n)]
         bring(project, "bm25", claims)
-        runner = opened(project).evaluation.runner
+        runner = opened(project).runner
         assert set(runner.get(MissRateClaims).claims_of("bm25")["status"]) == {status}
         known = calibrated(project)
         counted = next(
@@ -42,10 +52,10 @@ def test_the_prior_needs_fifty_questions_traffic_among_them(project):
 def test_a_list_that_production_cut_short_has_the_signals_of_the_whole_list(missing, strategy):
     made.configure(missing, made.BM25, strategy, more="")
     name = strategy.split("name: ")[1].split(",")[0]
-    runs = opened(missing)
+    runs, table = open_runs(opened(missing)), opened_index(missing).table
     rows, variants = runs.rows(name)[13], runs.gold.variants["text"].tolist()
     asked = [at for at in range(len(variants)) if (rows[at] >= 0).any()][:12]
-    documents, chunks = runs.opened().table.doc_ids, runs.opened().table.chunk_ids
+    documents, chunks = table.doc_ids, table.chunk_ids
     claims = [(variants[at], [(documents if at % 2 else chunks)[rows[at][0]]], {}) for at in asked]
     bring(missing, name, claims)
     signals = signals_of(missing)
@@ -75,7 +85,7 @@ def test_claims_of_something_else_are_counted_and_left_out(missing):
     bring(missing, "bm25", claims)
     traffic = signals_of(missing).traffic_of("bm25")
     assert (len(traffic), (traffic["query_id"] == "again").sum()) == (3, 1)
-    found = calibrate_gold_set(opened(missing).evaluation)
+    found = calibrate_gold_set(opened(missing))
     json.dumps(dataclasses.asdict(found), allow_nan=False)
     why = "2 whose first K ids are neither chunks nor documents of this corpus"
     numbers = {"counted": 3, "n_unknown": 2, "n_differing": 2}
@@ -133,9 +143,9 @@ def asked(missing):
     """Two strategies with forty claims each, of the same questions."""
     made.configure(missing, made.BM25, made.VECTOR, more="")
     for name in NAMES:
-        opened_index = opened(missing).opened()
-        rows = opened_index.strategies[name].search(ASKED, 10, 13).rows
-        documents = opened_index.table.doc_ids
+        index = opened_index(missing)
+        rows = index.strategies[name].search(ASKED, 10, 13).rows
+        documents = index.table.doc_ids
         claims = [
             (text, [documents[row] for row in rows[at] if row >= 0], {})
             for at, text in enumerate(ASKED)
@@ -159,7 +169,7 @@ def test_powered_estimates_need_a_simple_random_sample_of_the_traffic(asked):
     assert latex.read_text(encoding="utf-8").count("% No powered estimate: none of the") == 2
     for name in NAMES:
         audit(asked, 25, LOST.__contains__, name=name)
-    found = compare_strategies(opened(asked).evaluation, NAMES)
+    found = compare_strategies(opened(asked), NAMES)
     assert found.n == 60  # the gold questions, with any traffic
     for entry in found.strategies:
         figures = (entry.observed, entry.calibrated, entry.raw, entry.brier)
@@ -174,14 +184,14 @@ def test_powered_estimates_need_a_simple_random_sample_of_the_traffic(asked):
 
     later = [f"in which place is {made.word(number)} kept" for number in range(4)]
     bring(asked, "bm25", [(text, [], {}) for text in later])  # no part of it comes back
-    again = compare_strategies(opened(asked).evaluation, NAMES).strategies[0]
+    again = compare_strategies(opened(asked), NAMES).strategies[0]
     assert again.powered == found.strategies[0].powered
     bring(asked, "bm25", [(text, [f"d{number:02d}.md"], {}) for number, text in enumerate(later)])
-    came = compare_strategies(opened(asked).evaluation, NAMES).strategies[0]
+    came = compare_strategies(opened(asked), NAMES).strategies[0]
     assert came.powered is None
     assert came.powered_reason.startswith("4 of the 44 claims of production traffic of bm25 belong")
     audit(asked, 9, LOST.__contains__)
-    unequal = compare_strategies(opened(asked).evaluation, NAMES)
+    unequal = compare_strategies(opened(asked), NAMES)
     assert unequal.strategies[0].powered is None
     assert "unequal probabilities, 0.625 to 1" in unequal.strategies[0].powered_reason
     assert unequal.strategies[1].powered == found.strategies[1].powered

@@ -9,13 +9,11 @@ import pytest
 
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline import retrieval
-from rag_eval.pipeline.bridge import Bridged
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.runner import Part, Work, check_graph
 from rag_eval.pipeline.stages import STAGES
 from rag_eval.storage.artifacts import Artifact
 
-CONVERTED = [stage for stage in STAGES if stage.result is not Bridged]
 STORES = {
     "embeddings": "embeddings",
     "chroma": "vectors",
@@ -23,9 +21,11 @@ STORES = {
     "baselines": "baselines",
     "runs": "kept_runs",
     "rag_eval.db": "database",
+    "mlflow.db": "mlflow",
+    "mlartifacts": "mlflow",
 }
 """Folder or file of the home -> the name of the store."""
-IN_DATABASE = {"outcomes": "database", "traffic": "database"}
+IN_DATABASE = dict.fromkeys(("outcomes", "traffic", "traces"), "database")
 NOT_HERE = {
     ("answers", "chat"),
     ("answer_measures", "chat"),
@@ -43,7 +43,8 @@ NOT_HERE = {
 class Trace:
     """Kinds of artifacts and stores that are read while it is on."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, reports: Path) -> None:
+        self.reports = str(reports)
         self.home, self.kinds, self.stores, self.is_on = str(home), set(), set(), False
         sys.addaudithook(self.note_event)
 
@@ -55,12 +56,14 @@ class Trace:
         inside = str(path).removeprefix(self.home).lstrip("/")
         if str(path).startswith(self.home):
             self.stores.add(STORES.get(inside.partition("/")[0]))
+        if str(path).startswith(self.reports):
+            self.stores.add("reports")
 
 
 @pytest.fixture
 def trace(tmp_path, monkeypatch):
     """Trace reads of the home; Chroma and pathlib's tests of files raise no event."""
-    found = Trace(tmp_path / "home")
+    found = Trace(tmp_path / "home", tmp_path / "reports")
     read, stat, chroma = Artifact._readable, Path.stat, retrieval.chroma_store
     part_of, keep = Part.__get__, Work.keep
 
@@ -110,7 +113,7 @@ def test_a_stage_reads_what_its_row_declares(tmp_path, project_root, trace):
     for _ in evaluation.runner.run():
         pass
     faults = []
-    for stage in CONVERTED:
+    for stage in STAGES:
         trace.kinds, trace.stores = set(), set()
         for node in evaluation.runner._nodes_of(stage):
             # A separate step: values in the memory of this process must not replace a read.

@@ -18,10 +18,10 @@ from rag_eval.cli.app import app
 from rag_eval.core.report import first_fault
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.claims import MissRateClaims, RetrievalSignals
-from rag_eval.pipeline.evaluation import open_gold_set
-from rag_eval.pipeline.measures import Runs
+from rag_eval.pipeline.corpus import AdmittedChunks
+from rag_eval.pipeline.evaluation import Evaluation, open_gold_set
 from rag_eval.pipeline.miss_rates import calibrate_gold_set, uncertain_line_schema
-from rag_eval.pipeline.retrieval import IndexOpener
+from rag_eval.pipeline.retrieval import OpenIndex, open_index
 from rag_eval.storage.hashing import text_hash
 
 N, MISSED_OF = 60, 3
@@ -173,30 +173,35 @@ def call(project: Project, *words: str | Path, exit_code: int | None = 0) -> Res
     return result
 
 
-def opened(project: Project) -> Runs:
-    """Open the project's runs in this process."""
+def opened(project: Project) -> Evaluation:
+    """Open the project's gold set in this process."""
     settings = Settings(
         home=project.home,
         reports=project.reports,
         gold_sets=project.gold.parent,
         latency_queries=1,
     )
-    evaluation = open_gold_set(project.gold, settings)
-    return Runs(evaluation, IndexOpener(evaluation))
+    return open_gold_set(project.gold, settings)
+
+
+def opened_index(project: Project) -> OpenIndex:
+    """Open the index of the project."""
+    evaluation = opened(project)
+    return open_index(evaluation, evaluation.runner.get(AdmittedChunks))
 
 
 def calibrated(project: Project, name: str = "bm25") -> dict[str, Any]:
     """Calibrate, and return the report's part of a strategy."""
-    return calibrate_gold_set(opened(project).evaluation).strategies[name]
+    return calibrate_gold_set(opened(project)).strategies[name]
 
 
 def signals_of(project: Project) -> RetrievalSignals:
-    return opened(project).evaluation.runner.get(RetrievalSignals)
+    return opened(project).runner.get(RetrievalSignals)
 
 
 def first_claims(project: Project, name: str = "bm25") -> dict[str, dict[str, Any]]:
     """Claims of the questions as they were first put, by query id."""
-    frame = opened(project).evaluation.runner.get(MissRateClaims).claims_of(name)
+    frame = opened(project).runner.get(MissRateClaims).claims_of(name)
     first = frame[frame["paraphrase_id"] == "original"]
     return {row["query_id"]: row for row in first.to_dict("records")}
 
@@ -241,7 +246,7 @@ def audit(
 
 def vectors_file(project: Project, path: Path) -> None:
     """Write vectors of all that a run asks for, and of nothing else."""
-    chunks = opened(project).admitted_chunks.chunks
+    chunks = opened(project).runner.get(AdmittedChunks).chunks
     asked = [
         json.loads(line)["text"]
         for name in ("queries", "paraphrases")

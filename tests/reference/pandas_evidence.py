@@ -12,9 +12,9 @@ from rag_eval.answers.extractive import Extract, Extractive, Passage
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
 from rag_eval.measures.intervals import bootstrap_quantiles
-from rag_eval.pipeline.corpus import admitted_chunks, corpus_snapshot, gold_variants
+from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.evaluation import open_gold_set
-from rag_eval.pipeline.retrieval import IndexOpener
+from rag_eval.pipeline.retrieval import open_index
 from rag_eval.retrieval.synonyms import Expansion
 
 
@@ -73,16 +73,16 @@ def pandas_evidence(
     expand = getattr(
         next(spec for spec in config.strategies if spec.name == strategy), "expand", None
     )
-    gold = gold_variants(evaluation)
+    gold = evaluation.runner.get(GoldVariants).artifact
     variants = gold.frame("variants")
     variants = variants[(variants["paraphrase_id"] == "original") == original].reset_index(
         drop=True
     )
     chunks, documents = (
-        admitted_chunks(evaluation).frame("chunks"),
-        corpus_snapshot(evaluation).frame("documents"),
+        evaluation.runner.get(AdmittedChunks).artifact.frame("chunks"),
+        evaluation.runner.get(CorpusSnapshot).artifact.frame("documents"),
     )
-    ready = IndexOpener(evaluation)().strategies
+    ready = open_index(evaluation, evaluation.runner.get(AdmittedChunks)).strategies
     ranking = ready[strategy].search(variants["text"].tolist(), top_k, evaluation.config.seeds[0])
     rows = [[row for row in its if row >= 0] for its in ranking.rows.tolist()]
     titles, texts = chunks["title"].tolist(), chunks["text"].tolist()

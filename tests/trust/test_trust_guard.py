@@ -10,7 +10,7 @@ from hidden_tricks import AFTER, BEFORE, DECODED, HARMLESS, HIDDEN, VISIBLE
 from rag_eval.core.config import FINDINGS
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.corpus import evidence_trust
+from rag_eval.pipeline.corpus import EvidenceTrust
 from rag_eval.pipeline.evaluation import open_beir
 from rag_eval.trust import guard
 from rag_eval.trust.guard import (
@@ -138,7 +138,7 @@ def test_a_million_tricks_are_not_a_million_findings(name):
 
 
 def assert_hardly_anything_is_held_back(evaluation, n_chunks):
-    verdicts = evidence_trust(evaluation).frame("trust")["verdict"]
+    verdicts = evaluation.runner.get(EvidenceTrust).artifact.frame("trust")["verdict"]
     assert len(verdicts) >= n_chunks
     assert (verdicts == "blocked").mean() <= 0.005
     assert (verdicts == "warning").mean() <= 0.02
