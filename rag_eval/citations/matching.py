@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from rag_eval.citations.payload import word_spans
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, is_joined
+from rag_eval.corpus.chunking import Ranges, find_overlaps
 
 # ---- Text that is copied word for word from sources
 
@@ -255,7 +255,7 @@ def coverage(
     left, right = _pair(covered, wanted)
     one, other = covered.select(left), wanted.select(right)
     overlap = np.minimum(one.end, other.end) - np.maximum(one.start, other.start)
-    shared = np.bincount(other.query, weights=np.maximum(overlap, 0), minlength=n_queries)
+    shared = np.bincount(other.query, weights=overlap, minlength=n_queries)
     whole = np.bincount(wanted.query, weights=wanted.end - wanted.start, minlength=n_queries)
     share = np.full(n_queries, np.nan)
     np.divide(shared, whole, out=share, where=whole > 0)
@@ -282,10 +282,10 @@ def _unite(spans: Spans, words: Words) -> Spans:
 
 
 def _pair(left: Spans, right: Spans) -> tuple[IntArray, IntArray]:
-    """Return the places of every pair of spans of one question and one document."""
+    """Return the places of every pair of overlapping spans of one question and one document."""
+    documents = 1 + max(int(left.doc.max(initial=0)), int(right.doc.max(initial=0)))
     one, other = (
-        pd.DataFrame({"query": spans.query, "doc": spans.doc, "place": np.arange(len(spans))})
+        Ranges(spans.query * documents + spans.doc, spans.start, spans.end)
         for spans in (left, right)
     )
-    pairs = one.merge(other, on=["query", "doc"])
-    return pairs["place_x"].to_numpy(), pairs["place_y"].to_numpy()
+    return find_overlaps(one, other)

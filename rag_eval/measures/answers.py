@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, count_within
 from rag_eval.core.types import ABSTAINED, AnswerOutcome
 from rag_eval.measures.intervals import RESAMPLES, Interval, clustered_interval
 
@@ -18,12 +18,12 @@ class AnswerResults:
 
     outcome: Sequence[AnswerOutcome]
     codes: Sequence[Sequence[str]]
-    """Failure codes of each, without repetition; empty where it did not fail."""
+    """Failure codes of each question, without repetition; empty without a failure."""
     answerable: BoolArray
     known: BoolArray
-    """Whether the gold set says if the corpus answers it.
+    """Whether the gold set says if the corpus answers the question.
 
-    Where it does not, neither abstaining nor answering is right or wrong.
+    If unknown, neither abstaining nor answering is right or wrong.
     """
     group: IntArray
     n_cited: IntArray
@@ -49,7 +49,7 @@ class AnswerRecord:
     label: str
     """`coverage`, `citation_precision`, ..."""
     value: float
-    """NaN where nothing was scored."""
+    """NaN without a scored question."""
     ci_low: float
     """Bounds of the 95 % interval; NaN with a single group."""
     ci_high: float
@@ -68,33 +68,30 @@ class AnswerRecord:
 def ratio_interval(
     parts: IntArray, wholes: IntArray, groups: IntArray, seed: int, resamples: int = RESAMPLES
 ) -> Interval:
-    """Ratio of sums over questions, sum(part) / sum(whole), with a 95 % interval over groups.
+    """Divide sums over questions, sum(part) / sum(whole), with a 95 % interval over groups.
 
     The ratio is the mean of the units (citations, spans) as ones and zeros. So its interval is
     `clustered_interval` of the units with the groups of their questions: a group of many units
-    counts as one observation. A question whose whole is 0 takes no part.
+    counts as one observation. `parts` is [n] or [n, m].
     """
     owner = np.repeat(np.arange(len(wholes)), wholes)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(wholes) - wholes, wholes)
-    units = (place < parts[owner]).astype(np.float64)
+    units = (count_within(wholes) < parts[owner].T).T.astype(np.float64)
     return clustered_interval(units, groups[owner], seed, resamples)
 
 
 def answer_measures(
     results: AnswerResults, seed: int, resamples: int = RESAMPLES
 ) -> list[AnswerRecord]:
-    """Compute every answer measure; `seed` and `resamples` are of the intervals.
+    """Compute every answer measure, and `failure_rate_<code>` for each code by name.
 
-    Answered answerable questions with gold spans are the base of `coverage` (mean),
-    `citation_recall` (matched / gold) and `citation_match_rate` (correct / due); a question that
-    was not answered counts 0 there. Due are the citations made, wrong ones included, and one where
-    none was made. `citation_precision` (correct / cited) takes unanswerable questions in too, whose
-    citations cannot be right. `citation_validity_rate` is valid / cited over all questions.
+    Answerable questions with gold spans are the base of `coverage` (mean), `citation_recall`
+    (matched / gold) and `citation_match_rate` (correct / due); an unanswered question counts 0
+    there. Due are the citations made, and one citation for an answer without any.
+    `citation_precision` (correct / cited) includes unanswerable questions, whose citations are
+    wrong. `citation_validity_rate` is valid / cited over all questions.
 
     A failed answer is a miss in every rate: it counts as one citation that is neither valid nor
     correct, whatever its rejected reply cited, and as groundedness 0.
-
-    `failure_rate_<code>` follows for each code by name.
     """
     n, groups = len(results.group), results.group
     answered = np.array([outcome == "answered" for outcome in results.outcome], dtype=bool)

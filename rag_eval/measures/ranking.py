@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, count_within
 from rag_eval.core.config import Level
 from rag_eval.core.errors import InputError, Problem
+from rag_eval.corpus.chunking import Ranges, find_overlaps
 
 # ---- Joins between rankings and ragged lists, without a loop over documents.
 
@@ -29,7 +30,7 @@ def as_codes(codes: ArrayLike, name: str, ndim: int = 1) -> IntArray:
 
 
 def as_rankings(rankings: ArrayLike, name: str) -> IntArray:
-    """Return rankings [n, depth] as int64; raise `ValueError` where padding precedes an item."""
+    """Return rankings [n, depth] as int64; raise `ValueError` if padding precedes an item."""
     array = as_codes(rankings, name, ndim=2)
     gaps = (array[:, 1:] >= 0) & (array[:, :-1] < 0)
     if gaps.any():
@@ -47,20 +48,18 @@ def as_values(values: ArrayLike) -> FloatArray:
 
 
 def expand(indptr: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
-    """List every entry of the CSR rows named, in order; a row may be named several times.
+    """List every entry of CSR rows, in order; `rows` may name a row several times.
 
     Returns the position in `rows` that an entry belongs to, and the position of the entry.
     """
     starts, counts = indptr[rows], indptr[rows + 1] - indptr[rows]
-    owner = np.repeat(np.arange(len(rows)), counts)
-    before = np.cumsum(counts) - counts
-    return owner, np.arange(len(owner)) + np.repeat(starts - before, counts)
+    return np.repeat(np.arange(len(rows)), counts), np.repeat(starts, counts) + count_within(counts)
 
 
 def ranks(rankings: IntArray, rows: IntArray, items: IntArray) -> IntArray:
-    """Find the rank, from 1, of item `items[i]` in ranking `rows[i]`; 0 where it is absent.
+    """Find the rank, from 1, of item `items[i]` in ranking `rows[i]`; 0 for an absent item.
 
-    Raises `ValueError` where such an item stands twice: every measure would count it twice.
+    Raises `ValueError` for an item that stands twice: every measure would count it twice.
     """
     n, depth = rankings.shape
     if not len(items) or not rankings.size:
@@ -109,9 +108,9 @@ class Measure:
     """Label that every run measures besides: `RR`, `nDCG@10`."""
     needs_cutoff: bool = False
     of_spans: Callable[["SpanRanks", int | None], FloatArray] | None = None
-    """Value over gold spans, where it is not that of the chunks which carry a span."""
+    """Value over gold spans, if it differs from the value over the chunks that carry a span."""
     has_spans: bool = True
-    """Whether the measure has a meaning for spans: what was not quoted was not judged."""
+    """Whether the measure has a meaning for spans: unquoted text was not judged."""
 
 
 MEASURES = (
@@ -153,14 +152,14 @@ def parse_label(label: str) -> tuple[str, int | None]:
 
 
 def machine_name(label: str) -> str:
-    """Name for JSON, MLflow and `acceptance`: `R@10` is `recall_at_10`, `RR` is `mrr`."""
+    """Return the name for JSON, MLflow and `acceptance`: `R@10` is `recall_at_10`."""
     name, cutoff = parse_label(label)
     machine = _BY_LABEL[name].name
     return machine if cutoff is None else f"{machine}_at_{cutoff}"
 
 
 def labels_at(level: Level, ks: Sequence[int]) -> tuple[str, ...]:
-    """Labels that every run measures at a level, for the k of its gold set."""
+    """List the labels that every run measures at a level, for the k of its gold set."""
     measures = [one for one in MEASURES if one.has_spans or level != "span"]
     swept = {one.label: [f"{one.label}@{k}" for k in ks] for one in measures if one.is_swept}
     judged = swept.pop("Judged", [])
@@ -202,10 +201,10 @@ def score_rankings(
 ) -> FloatArray:
     """Score every ranking under every label.
 
-    A measure depends on a ranking only through the gains at its positions and the gains it missed.
-    So documents are renamed by their position, which lets all rankings of one length share one run
-    dictionary; rankings with the same pattern of gains (both seeds, say) are scored once; and no
-    ranking is passed deeper than the deepest cutoff asked for.
+    A measure depends on a ranking only through the gains at its positions and the missed gains.
+    So documents are renamed by their position, and all rankings of one length share one run
+    dictionary. Rankings with the same pattern of gains (both seeds, say) are scored once. No
+    ranking is passed deeper than the deepest cutoff.
 
     Parameters
     ----------
@@ -234,7 +233,7 @@ def score_rankings(
     judged = _judged_pairs(rankings[eligible], qrels, query[eligible])
     swept = [name for name in cutoffs if cutoffs[name] is not None]
     whole = [name for name in cutoffs if cutoffs[name] is None]
-    # measures without a cutoff need the whole ranking; the others must not pay for it
+    # only measures without a cutoff need the whole ranking, which costs more
     for chosen, deepest in (
         (swept, max((cutoffs[name] or 0 for name in swept), default=0)),
         (whole, rankings.shape[1]),
@@ -267,10 +266,10 @@ def relevant_ranks(
 def precision_upper_bound(
     items: ArrayLike, qrels: Qrels, query_of: ArrayLike, k: int
 ) -> FloatArray:
-    """P@k of each ranking were all unjudged items relevant; NaN without a relevant item.
+    """Return P@k of each ranking if all unjudged items were relevant; NaN without a relevant item.
 
     The denominator is k, also for shorter rankings, whose empty positions are irrelevant (TREC).
-    P@k itself is the lower bound: it counts unjudged items as irrelevant.
+    P@k itself counts unjudged items as irrelevant, so it is the lower bound.
     """
     rankings, query = as_rankings(items, "items")[:, :k], as_codes(query_of, "query_of")
     row, entry = expand(qrels.indptr, query)
@@ -322,7 +321,7 @@ def _score(judged: _Judged, lengths: IntArray, depth: int, labels: list[str]) ->
     counts = np.bincount(number[judged.row[order]], minlength=len(first))
     ends = np.cumsum(counts)
     within = np.arange(len(order)) - np.repeat(ends - counts, counts)
-    # documents are named by their position; missed ones get the names after
+    # documents are named by their position; missed documents get the next names
     names = [str(position) for position in range(depth + int(counts.max(initial=0)))]
     places = np.where(found[order], judged.rank[order] - 1, depth + within)
     item = np.array(names, dtype=object)[places].tolist()
@@ -375,21 +374,13 @@ class Spans(NamedTuple):
     """Gold spans of every query, and the chunks that carry each span, both in CSR form.
 
     Query q has the spans from `indptr[q]` to `indptr[q + 1]`. Span s is carried by the chunks
-    `carriers[carrier_indptr[s]:carrier_indptr[s + 1]]`; one that no chunk carries stays in the
-    denominator, because it cannot be found.
+    `carriers[carrier_indptr[s]:carrier_indptr[s + 1]]`. A span without a carrier stays in the
+    denominator, because no ranking can find it.
     """
 
     indptr: IntArray
     carrier_indptr: IntArray
     carriers: IntArray
-
-
-class Extents(NamedTuple):
-    """Where texts lie, [n] each: document code, first character, one past the last character."""
-
-    document: ArrayLike
-    start: ArrayLike
-    end: ArrayLike
 
 
 def collapse(chunks: ArrayLike, group_of_chunk: ArrayLike, depth_out: int) -> IntArray:
@@ -428,22 +419,19 @@ def collapse(chunks: ArrayLike, group_of_chunk: ArrayLike, depth_out: int) -> In
     return out
 
 
-def span_carriers(spans: Extents, chunks: Extents) -> tuple[IntArray, IntArray]:
-    """Find the chunks that carry each span, as `carrier_indptr` and `carriers` of `Spans`.
+def span_carriers(spans: Ranges, chunks: Ranges) -> tuple[IntArray, IntArray]:
+    """Return the rows of spans and of the chunks that carry them.
 
     A chunk carries a span when they overlap by at least half of the shorter of the two.
     """
-    s_doc, s_start, s_end = (as_codes(part, "spans") for part in spans)
-    c_doc, c_start, c_end = (as_codes(part, "chunks") for part in chunks)
-    n_documents = max(int(s_doc.max(initial=-1)), int(c_doc.max(initial=-1))) + 1
-    chunks_indptr, chunk_order = csr(c_doc, n_documents, np.arange(len(c_doc)))
-    span, entry = expand(chunks_indptr, s_doc)
-    chunk = chunk_order[entry]
-    overlap = np.minimum(s_end[span], c_end[chunk]) - np.maximum(s_start[span], c_start[chunk])
-    shorter = np.minimum(s_end[span] - s_start[span], c_end[chunk] - c_start[chunk])
+    span, chunk = find_overlaps(spans, chunks)
+    (_, start, end), (_, low, high) = (
+        (column[row] for column in ranges) for ranges, row in ((spans, span), (chunks, chunk))
+    )
+    overlap = np.minimum(end, high) - np.maximum(start, low)
+    shorter = np.minimum(end - start, high - low)
     carries = (overlap > 0) & (2 * overlap >= shorter)
-    indptr, carriers = csr(span[carries], len(s_doc), chunk[carries])
-    return indptr, carriers
+    return span[carries], chunk[carries]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -453,32 +441,31 @@ class SpanRanks:
     owner: IntArray
     """[n_pairs] ranking of each span."""
     rank: FloatArray
-    """[n_pairs] rank, from 1, of the first chunk that carries the span; inf where none does."""
+    """[n_pairs] rank, from 1, of the first chunk that carries the span; inf without a carrier."""
     n: int
 
     @property
     def first(self) -> FloatArray:
-        """Rank of the first chunk that carries any span, [n]; NaN without a gold span."""
+        """The rank of the first chunk that carries any span, [n]; NaN without a gold span."""
         first = np.full(self.n, np.nan)
         first[self.owner] = np.inf
         np.minimum.at(first, self.owner, self.rank)
         return first
 
     def recall(self, k: int | None) -> FloatArray:
-        """Share of the gold spans that the top k chunks carry, [n]."""
+        """Return the share of the gold spans that the top k chunks carry, [n]."""
         n_spans = np.bincount(self.owner, minlength=self.n).astype(np.float64)
         n_spans[n_spans == 0] = np.nan
         kept = self.owner if k is None else self.owner[self.rank <= k]
         return np.asarray(np.bincount(kept, minlength=self.n) / n_spans)
 
     def success(self, k: int | None) -> FloatArray:
-        """Whether any of the top k chunks carries a gold span, [n]."""
-        first = self.first
-        found = (first <= (np.inf if k is None else k)).astype(float)
-        return np.where(np.isnan(first), np.nan, found)
+        """Tell whether any of the top k chunks carries a gold span, [n]."""
+        is_hit = (self.first <= (np.inf if k is None else k)).astype(float)
+        return np.where(np.isnan(self.first), np.nan, is_hit)
 
     def reciprocal(self, k: int | None) -> FloatArray:
-        """1 / rank of the first chunk that carries a gold span, [n]."""
+        """Return 1 / rank of the first chunk that carries a gold span, [n]."""
         first = self.first
         return 1.0 / (first if k is None else np.where(first > k, np.inf, first))
 
@@ -488,28 +475,17 @@ def score_spans(
 ) -> FloatArray:
     """Score rankings of chunks by gold spans, [n, n_labels]; NaN without a gold span.
 
-    `qrels` judges chunks: those that carry a span are relevant. Measures without a rule of their
-    own for spans rate the chunks.
+    `qrels` judges chunks: the carriers of a span are relevant. Measures without a rule of their own
+    for spans rate the chunks.
     """
     ranked = span_ranks(rows, spans, query_of)
-    parsed = [parse_label(label) for label in labels]
-    by_chunk = [
-        label
-        for label, (name, _) in zip(labels, parsed, strict=True)
-        if _BY_LABEL[name].of_spans is None
-    ]
-    chunk_values = dict(
-        zip(by_chunk, score_rankings(rows, qrels, query_of, by_chunk).T, strict=True)
-    )
-    eligible = ~np.isnan(ranked.first)
-    columns = []
-    for label, (name, k) in zip(labels, parsed, strict=True):
-        rule = _BY_LABEL[name].of_spans
-        if rule is None:
-            columns.append(np.where(eligible, np.nan_to_num(chunk_values[label]), np.nan))
-        else:
-            columns.append(rule(ranked, k))
-    return np.stack(columns, axis=1)
+    rules = [(_BY_LABEL[name].of_spans, k) for name, k in map(parse_label, labels)]
+    by_chunk = [label for label, (rule, _) in zip(labels, rules, strict=True) if rule is None]
+    of_chunks = iter(np.nan_to_num(score_rankings(rows, qrels, query_of, by_chunk)).T)
+    columns = [next(of_chunks) if rule is None else rule(ranked, k) for rule, k in rules]
+    values = np.stack(columns, axis=1)
+    values[np.isnan(ranked.first)] = np.nan
+    return values
 
 
 def span_ranks(chunks: ArrayLike, spans: Spans, query_of: ArrayLike) -> SpanRanks:

@@ -6,15 +6,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, count_within
 from rag_eval.measures.ranking import as_codes, as_rankings, ranks
 
 # ---- How alike two rankings are.
 
 _BLOCK = 100_000
-"""Pairs of rankings at a time: bounds the memory."""
+"""Pairs of rankings at a time, to bound the memory."""
 _RBO_P = 0.9
-"""Persistence: how far down the reader goes; 0.9 puts 86 % of the weight on the top 10."""
+"""Persistence of the reader: 0.9 puts 86 % of the weight on the top 10."""
 
 
 def mean_pairwise_rbo(rankings: ArrayLike, query_of: ArrayLike, n_queries: int) -> FloatArray:
@@ -48,22 +48,20 @@ def mean_pairwise_rbo(rankings: ArrayLike, query_of: ArrayLike, n_queries: int) 
 
 
 def _pairs(query: IntArray, n_queries: int) -> tuple[IntArray, IntArray]:
-    """Both members of every unordered pair of runs of the same query."""
+    """Return both members of every unordered pair of runs of the same query."""
     order = np.argsort(query, kind="stable")
     counts = np.bincount(query, minlength=n_queries)
-    within = np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
-    later = np.repeat(counts, counts) - within - 1  # runs of the same query after this one
+    later = np.repeat(counts, counts) - count_within(counts) - 1  # runs of the query after this run
     first = np.repeat(np.arange(len(query)), later)
-    second = first + 1 + np.arange(len(first)) - np.repeat(np.cumsum(later) - later, later)
-    return order[first], order[second]
+    return order[first], order[first + 1 + count_within(later)]
 
 
 def _rank_biased_overlap(left: IntArray, right: IntArray) -> FloatArray:
-    """Extrapolated rank-biased overlap of each row of `left` [n, k] with that of `right`.
+    """Return the extrapolated rank-biased overlap of each row of `left` [n, k] with `right`.
 
     RBO_EXT for lists of unequal length: Webber, Moffat & Zobel (2010), TOIS 28(4), equation 32.
-    Identical lists give 1, disjoint ones 0. Two empty lists are identical, an empty and a filled
-    one disjoint. A list and its own beginning give 1: the unseen rest is taken to agree likewise.
+    Identical lists give 1, disjoint lists 0. Two empty lists are identical; an empty and a filled
+    list are disjoint. A list and its own beginning give 1, because the unseen rest counts as equal.
     """
     p, (n, depth) = _RBO_P, left.shape
     if not n or not depth:
@@ -89,9 +87,9 @@ def _rank_biased_overlap(left: IntArray, right: IntArray) -> FloatArray:
 
 
 def ann_recall(approximate: ArrayLike, exact: ArrayLike, k: int) -> FloatArray:
-    """Share of the exact top k that the approximate top k holds (`ann_recall_at_k`), [n].
+    """Return the share of the exact top k that the approximate top k holds, [n].
 
-    Both are [n, depth] item codes, best first, -1 = padding. NaN where exact search found nothing.
+    Both are [n, depth] item codes, best first, -1 = padding. NaN without an exact hit.
     """
     true = as_rankings(exact, "exact")[:, :k]
     shared = _count_shared(as_rankings(approximate, "approximate")[:, :k], true)
@@ -99,9 +97,9 @@ def ann_recall(approximate: ArrayLike, exact: ArrayLike, k: int) -> FloatArray:
 
 
 def shared_share(a: ArrayLike, b: ArrayLike) -> FloatArray:
-    """Share of the items that two lists have in common, whatever their order (`overlap@k`), [n].
+    """Return the share of common items of two lists, whatever their order, [n].
 
-    Both are [n, k] item codes, -1 = padding. The longer list counts; NaN where both are empty.
+    Both are [n, k] item codes, -1 = padding. The longer list is the base; NaN for two empty lists.
 
     Examples
     --------
@@ -117,8 +115,8 @@ def _count_shared(left: IntArray, right: IntArray) -> IntArray:
     if len(left) != len(right):
         raise ValueError(f"{len(left)} rankings beside {len(right)}")
     row, column = np.nonzero(left >= 0)
-    there = ranks(right, row, left[row, column]) > 0
-    return np.bincount(row[there], minlength=len(left))
+    is_shared = ranks(right, row, left[row, column]) > 0
+    return np.bincount(row[is_shared], minlength=len(left))
 
 
 def _divide(part: IntArray, whole: IntArray) -> FloatArray:
@@ -204,8 +202,7 @@ def delta_s(query_vectors: ArrayLike, chunk_vectors: ArrayLike, top: ArrayLike) 
     Returns
     -------
     float [n] in [0, 1]
-        NaN where nothing was retrieved. A zero vector (a text without any known term) points
-        nowhere, so its distance is 1.
+        NaN without a retrieved chunk. A zero vector (a text without any known term) has distance 1.
     """
     from scipy.sparse import csr_array
 
@@ -226,7 +223,7 @@ def delta_s(query_vectors: ArrayLike, chunk_vectors: ArrayLike, top: ArrayLike) 
 
 
 def zones(distance: ArrayLike) -> NDArray[np.str_]:
-    """Zone of each `delta_s`: `stable`, `transitional` or `risk`; `undefined` for NaN."""
+    """Name the zone of each `delta_s`: `stable`, `transitional`, `risk`, or `undefined` for NaN."""
     values = np.asarray(distance, dtype=np.float64)
     conditions = [np.isnan(values), values < STABLE_BELOW, values < TRANSITIONAL_BELOW]
     return np.select(conditions, ["undefined", "stable", "transitional"], default="risk")
@@ -246,7 +243,7 @@ class LambdaStates:
     reason: NDArray[np.str_]
     """Keys of `LAMBDA_REASONS`."""
     convergent_and_hit: BoolArray
-    """Whether a query is convergent with the evidence in every run; gates count these."""
+    """Whether a query is convergent with the evidence in every run, which gates count."""
 
 
 def lambda_states(hits: ArrayLike, mean_rbo: ArrayLike) -> LambdaStates:
@@ -284,7 +281,7 @@ def lambda_states(hits: ArrayLike, mean_rbo: ArrayLike) -> LambdaStates:
 
 
 def _varies(values: FloatArray, axis: tuple[int, ...]) -> BoolArray:
-    """Whether the values present differ along the axes."""
+    """Tell whether the values present differ along the axes."""
     missing = np.isnan(values)
     highest = np.where(missing, -np.inf, values).max(axis=axis, initial=-np.inf)
     lowest = np.where(missing, np.inf, values).min(axis=axis, initial=np.inf)
@@ -297,10 +294,11 @@ def _varies(values: FloatArray, axis: tuple[int, ...]) -> BoolArray:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VarianceShares:
-    """Shares of the variance of one run, summing to 1 over those that could be estimated.
+    """Shares of the variance of one run; the estimated shares sum to 1.
 
-    NaN where the design cannot tell: one wording a question leaves no `paraphrase`, one seed no
-    `seed`, whose variance then is part of the level above. All NaN where nothing varies.
+    A share is NaN if the design cannot tell: with one wording a question there is no `paraphrase`,
+    with one seed no `seed`, and the level above holds their variance. All are NaN where nothing
+    varies.
     """
 
     query: float
@@ -329,11 +327,8 @@ def variance_shares(values: ArrayLike) -> VarianceShares:
     cube = _cube(values)
     per_cell = np.count_nonzero(~np.isnan(cube), axis=2)
     per_query = per_cell.sum(axis=1)
-    n, a, cells = (
-        int(per_query.sum()),
-        int(np.count_nonzero(per_query)),
-        int(np.count_nonzero(per_cell)),
-    )
+    n = int(per_query.sum())
+    a, cells = int(np.count_nonzero(per_query)), int(np.count_nonzero(per_cell))
     filled = np.nan_to_num(cube)
     cell_mean = filled.sum(axis=2) / np.maximum(per_cell, 1)
     query_mean = filled.sum(axis=(1, 2)) / np.maximum(per_query, 1)
@@ -366,7 +361,7 @@ class FlipMatrix(NamedTuple):
     """Flips between wordings i and j under the same seed, [n_wordings, n_wordings] each."""
 
     share: FloatArray
-    """Share of questions whose hit differs; one with several seeds counts by the share of them."""
+    """Share of questions whose hit differs; a question counts by the share of its seeds."""
     n: IntArray
     """Number of questions that have both wordings."""
 
@@ -402,11 +397,11 @@ def wording_range(values: ArrayLike) -> WordingRange:
     cube = _cube(values)
     per_cell = np.count_nonzero(~np.isnan(cube), axis=2)
     cell = np.nan_to_num(cube).sum(axis=2) / np.maximum(per_cell, 1)
-    there = per_cell > 0
-    n = np.count_nonzero(there, axis=1)
-    worst = np.where(there, cell, np.inf).min(axis=1, initial=np.inf)
-    best = np.where(there, cell, -np.inf).max(axis=1, initial=-np.inf)
-    mean = np.where(there, cell, 0.0).sum(axis=1) / np.maximum(n, 1)
+    has_runs = per_cell > 0
+    n = np.count_nonzero(has_runs, axis=1)
+    worst = np.where(has_runs, cell, np.inf).min(axis=1, initial=np.inf)
+    best = np.where(has_runs, cell, -np.inf).max(axis=1, initial=-np.inf)
+    mean = np.where(has_runs, cell, 0.0).sum(axis=1) / np.maximum(n, 1)
     return WordingRange(*(np.where(n == 0, np.nan, part) for part in (worst, mean, best)))
 
 

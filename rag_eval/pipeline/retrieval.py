@@ -35,7 +35,8 @@ from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.core.types import RetrievalOptions
 from rag_eval.corpus.analyzer import ANALYZER, count_tokens
-from rag_eval.measures.ranking import Extents, span_carriers
+from rag_eval.corpus.chunking import Ranges
+from rag_eval.measures.ranking import span_carriers
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusChunks,
@@ -265,11 +266,11 @@ def carried_by_units(gold: GoldVariants, units: pd.DataFrame) -> pd.DataFrame:
     documents = pd.Index(spans["doc_id"].unique())
     place["doc"] = documents.get_indexer(pd.Index(units["doc_id"]))
     own = place[(place["chunk"] < 0) & (place["start"] >= 0) & (place["doc"] >= 0)]
-    indptr, carriers = span_carriers(
-        Extents(documents.get_indexer(pd.Index(spans["doc_id"])), spans["start"], spans["end"]),
-        Extents(own["doc"].to_numpy(), own["start"].to_numpy(), own["end"].to_numpy()),
+    doc = documents.get_indexer(pd.Index(spans["doc_id"]))
+    span, carriers = span_carriers(
+        Ranges(doc, spans["start"].to_numpy(), spans["end"].to_numpy()),
+        Ranges(own["doc"].to_numpy(), own["start"].to_numpy(), own["end"].to_numpy()),
     )
-    span = np.repeat(np.arange(len(spans)), np.diff(indptr))
     unit = own["unit"].to_numpy()[carriers]
     frame = pd.DataFrame(
         {
