@@ -28,7 +28,8 @@ FIELDS = {
     "analyzer": "english-porter-1",
     "rev": "r1",
 }
-WHOLE = {**FIELDS, "k_pos": 1, "score_raw": 0.75}
+RANK = {"k_pos": 1}
+WHOLE = {**FIELDS, **RANK, "score_raw": 0.75}
 
 
 def framework(module):
@@ -45,16 +46,14 @@ def framework(module):
 
 
 def langchain(fields, **more):
-    return framework("langchain_core.documents").Document(
-        page_content=TEXT, metadata=fields, **more
-    )
+    documents = framework("langchain_core.documents")
+    return documents.Document(page_content=TEXT, metadata=fields, **more)
 
 
 def llama_index(fields, score=0.75, **more):
     schema = framework("llama_index.core.schema")
-    return schema.NodeWithScore(
-        node=schema.TextNode(text=TEXT, metadata=fields, **more), score=score
-    )
+    node = schema.TextNode(text=TEXT, metadata=fields, **more)
+    return schema.NodeWithScore(node=node, score=score)
 
 
 def semantic_kernel(record, score=0.75):
@@ -72,148 +71,88 @@ MAKERS = {
 def made(request):
     """Return the payload of a framework's result from its own fields and the given fields."""
     make, project = MAKERS[request.param]
-    return lambda fields, given=None: project(
-        make(fields), {"k_pos": 1} if given is None else given
-    )
+    return lambda fields, given=RANK: project(make(fields), given)
 
 
-def codes(caught):
+def without(fields, *names):
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+def codes(project, *args):
+    """The codes of the error that a projection raises."""
+    with pytest.raises(InputError) as caught:
+        project(*args)
     return [problem.code for problem in caught.value.problems]
 
 
 def test_fields_under_their_own_names(made):
     assert made(FIELDS) == WHOLE
     assert validate([made(FIELDS)]).passed
+    optional = {"page": 3, "score_norm": 0.5, "rerank_score": 2.0, "k_final": 1}
+    assert made({**FIELDS, **optional, "colour": "red"}) == {**WHOLE, **optional}
 
 
-def test_optional_fields_come_along_and_others_stay_behind(made):
-    assert made(
-        {**FIELDS, "page": 3, "score_norm": 0.5, "rerank_score": 2.0, "k_final": 1, "colour": "red"}
-    ) == {**WHOLE, "page": 3, "score_norm": 0.5, "rerank_score": 2.0, "k_final": 1}
-
-
-def test_what_is_given_fills_and_never_overrides(made):
-    said = {
-        name: value
-        for name, value in FIELDS.items()
-        if name not in {"index_hash", "analyzer", "embed_model"}
-    }
-    assert (
-        made(
-            said,
-            {
-                "k_pos": 1,
-                "index_hash": "faiss:1",
-                "analyzer": "english-porter-1",
-                "embed_model": "",
-                "rev": "other",
-                "score_raw": 0.1,
-            },
-        )
-        == WHOLE
-    )
+def test_given_fields_fill_and_never_override(made):
+    own = ("index_hash", "analyzer", "embed_model")
+    given = {**RANK, **{name: FIELDS[name] for name in own}, "rev": "other", "score_raw": 0.1}
+    assert made(without(FIELDS, *own), given) == WHOLE
 
 
 @pytest.mark.parametrize("name", REQUIRED)
 @pytest.mark.parametrize("value", [..., None, 3.5], ids=repr)
-def test_a_missing_field_is_an_error_with_its_code(request, made, name, value):
-    fields = {key: held for key, held in FIELDS.items() if key != name}
-    if value is not ...:
-        fields[name] = value
+def test_missing_field_is_an_error_with_its_code(request, made, name, value):
+    fields = without(FIELDS, name) | ({} if value is ... else {name: value})
     node_has_an_id = name == "snippet_id" and "llama_index" in request.node.callspec.params["made"]
     if node_has_an_id and value in (..., None):
         assert made(fields)["snippet_id"]  # LlamaIndex gives every node an id
         return
     with pytest.raises(InputError) as caught:
         made(fields)
-    assert codes(caught) == [
-        "bad_offsets" if name == "offsets" and value not in (..., None) else f"missing_{name}"
-    ]
-    assert caught.value.problems[0].field == name
+    (problem,) = caught.value.problems
+    is_odd = name == "offsets" and value not in (..., None)
+    assert (problem.code, problem.field) == ("bad_offsets" if is_odd else f"missing_{name}", name)
 
 
-def test_everything_that_is_missing_is_named_at_once(made):
-    with pytest.raises(InputError) as caught:
-        made({"doc_id": "retries.md", "snippet_id": "s2"}, {})
-    assert codes(caught) == [
-        *(f"missing_{name}" for name in REQUIRED if name not in {"doc_id", "snippet_id"}),
-        "trace_incomplete",
-    ]
+def test_all_missing_fields_are_named_at_once(made):
+    missing = [f"missing_{name}" for name in REQUIRED if name not in {"doc_id", "snippet_id"}]
+    fields = {"doc_id": "retries.md", "snippet_id": "s2"}
+    assert codes(made, fields, {}) == [*missing, "trace_incomplete"]
+
+
+LOOK_ALIKE = type("Document", (), {"metadata": FIELDS, "id": "s2"})()
 
 
 @pytest.mark.parametrize("project", [from_langchain, from_llama_index, from_semantic_kernel])
-@pytest.mark.parametrize(
-    "nonsense",
-    [None, WHOLE, type("Document", (), {"metadata": FIELDS, "id": "s2"})()],
-    ids=["none", "mapping", "look-alike"],
-)
-def test_object_of_no_framework_is_refused(project, nonsense):
-    with pytest.raises(TypeError, match=f"found {type(nonsense).__name__}, accepted"):
-        project(nonsense)
+@pytest.mark.parametrize("other", [None, WHOLE, LOOK_ALIKE], ids=["none", "mapping", "look-alike"])
+def test_object_of_no_framework_is_refused(project, other):
+    with pytest.raises(TypeError, match=f"found {type(other).__name__}, accepted"):
+        project(other)
 
 
 def test_langchain_keeps_some_fields_in_places_of_its_own():
-    said = {
-        name: value
-        for name, value in FIELDS.items()
-        if name not in {"snippet_id", "source_url", "offsets"}
-    }
-    document = langchain({**said, "source": FIELDS["source_url"], "start_index": 18}, id="s2")
-    assert from_langchain(document, 0.75, {"k_pos": 1}) == WHOLE
-    with pytest.raises(InputError) as caught:
-        from_langchain(document, given={"k_pos": 1})
-    assert codes(caught) == ["missing_score"]
-    with pytest.raises(InputError) as caught:
-        from_langchain(
-            langchain({**said, "source": FIELDS["source_url"], "start_index": "18"}, id="s2"),
-            0.75,
-            {"k_pos": 1},
-        )
-    assert codes(caught) == ["bad_offsets"]
+    own = without(FIELDS, "snippet_id", "source_url", "offsets") | {"source": FIELDS["source_url"]}
+    document = langchain({**own, "start_index": 18}, id="s2")
+    assert from_langchain(document, 0.75, RANK) == WHOLE
+    assert codes(from_langchain, document, None, RANK) == ["missing_score"]
+    odd = langchain({**own, "start_index": "18"}, id="s2")
+    assert codes(from_langchain, odd, 0.75, RANK) == ["bad_offsets"]
 
 
 def test_llama_index_keeps_some_fields_in_places_of_its_own():
     schema = framework("llama_index.core.schema")
     source = schema.RelatedNodeInfo(node_id="retries.md")
-    said = {
-        name: value
-        for name, value in FIELDS.items()
-        if name not in {"snippet_id", "doc_id", "offsets"}
-    }
-    node = {
-        "id_": "s2",
-        "start_char_idx": 18,
-        "end_char_idx": 18 + len(TEXT),
-        "relationships": {schema.NodeRelationship.SOURCE: source},
-    }
-    assert from_llama_index(llama_index({**said, "page_label": "iv"}, **node), {"k_pos": 1}) == {
-        **WHOLE,
-        "page": "iv",
-    }
-    with pytest.raises(InputError) as caught:
-        from_llama_index(llama_index(said, score=None, **node), {"k_pos": 1})
-    assert codes(caught) == ["missing_score"]
-
-
-def test_llama_index_nodes_without_text_are_refused():
-    schema = framework("llama_index.core.schema")
+    own = without(FIELDS, "snippet_id", "doc_id", "offsets")
+    node = {"id_": "s2", "start_char_idx": 18, "end_char_idx": 18 + len(TEXT)}
+    node["relationships"] = {schema.NodeRelationship.SOURCE: source}
+    found = from_llama_index(llama_index({**own, "page_label": "iv"}, **node), RANK)
+    assert found == {**WHOLE, "page": "iv"}
+    scoreless = llama_index(own, score=None, **node)
+    assert codes(from_llama_index, scoreless, RANK) == ["missing_score"]
     with pytest.raises(TypeError, match="found a NodeWithScore of"):
         from_llama_index(schema.NodeWithScore(node=schema.Node(metadata=FIELDS), score=0.5))
 
 
-class Model(pydantic.BaseModel):
-    doc_id: str
-    section_id: str
-    snippet_id: str
-    source_url: str
-    offsets: dict[str, object]
-    tokens: int
-    index_hash: str
-    embed_model: str
-    analyzer: str
-    rev: str
-
-
+Model = pydantic.create_model("Model", **dict.fromkeys(REQUIRED, (object, ...)))
 Row = dataclasses.make_dataclass("Row", REQUIRED)
 
 
@@ -221,24 +160,16 @@ Row = dataclasses.make_dataclass("Row", REQUIRED)
     "record", [Model(**FIELDS), Row(**FIELDS), FIELDS], ids=["pydantic", "dataclass", "mapping"]
 )
 def test_semantic_kernel_records_of_every_kind(record):
-    assert from_semantic_kernel(semantic_kernel(record), {"k_pos": 1}) == WHOLE
-    with pytest.raises(InputError) as caught:
-        from_semantic_kernel(semantic_kernel(record, score=None), {"k_pos": 1})
-    assert codes(caught) == ["missing_score"]
+    assert from_semantic_kernel(semantic_kernel(record), RANK) == WHOLE
+    scoreless = semantic_kernel(record, score=None)
+    assert codes(from_semantic_kernel, scoreless, RANK) == ["missing_score"]
 
 
 def test_semantic_kernel_text_results_know_only_their_link():
-    text_search = framework("semantic_kernel.data.text_search")
-    result = text_search.TextSearchResult(name="Retries", value=TEXT, link=FIELDS["source_url"])
-    given = {name: value for name, value in WHOLE.items() if name != "source_url"}
+    make = framework("semantic_kernel.data.text_search").TextSearchResult
+    result = make(name="Retries", value=TEXT, link=FIELDS["source_url"])
+    given = without(WHOLE, "source_url")
     assert from_semantic_kernel(result, given) == WHOLE
-    with pytest.raises(InputError) as caught:
-        from_semantic_kernel(result)
-    assert codes(caught) == [
-        *(f"missing_{name}" for name in REQUIRED if name != "source_url"),
-        "missing_score",
-        "trace_incomplete",
-    ]
-    with pytest.raises(InputError) as caught:
-        from_semantic_kernel(text_search.TextSearchResult(value=TEXT), given)
-    assert codes(caught) == ["missing_source_url"]
+    missing = [f"missing_{name}" for name in REQUIRED if name != "source_url"]
+    assert codes(from_semantic_kernel, result) == [*missing, "missing_score", "trace_incomplete"]
+    assert codes(from_semantic_kernel, make(value=TEXT), given) == ["missing_source_url"]
