@@ -1,7 +1,7 @@
-"""Read a model's reply, check it against the evidence, and ask the domain validators.
+"""Read a model's reply, compare it with the evidence, and ask the domain validators.
 
-The contract fails closed. `parse_reply` reads the form of a reply. `judge` runs the gates
-(provenance, quotes, sections, path gates A and B). `validate` asks the validators of the gold set.
+`parse_reply` reads the form of a reply. `judge` runs the gates (provenance, quotes, sections, path
+gates A and B). `validate` asks the validators of the gold set. A reply that breaks a rule fails.
 """
 
 import bisect
@@ -14,7 +14,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -44,6 +44,10 @@ ParsedOutcome = Literal["answered", "not_found", "insufficient_evidence", "contr
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
 _TOKEN = re.compile(r"(?P<doc>\S(?:.{0,1998}\S)?):(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?")
 _SEVERAL = re.compile(r":[0-9]+(?:-[0-9]+)?\]?[,;]\s")  # several tokens in one text
+_REFUSALS: dict[str, ParsedOutcome] = {
+    NOT_FOUND: "not_found",
+    INSUFFICIENT_EVIDENCE: "insufficient_evidence",
+}
 _GAPS = re.compile(rf"{INSUFFICIENT_EVIDENCE}(?:[\s.:;,*_–—-]+(?P<gaps>.*))?", re.DOTALL)
 
 
@@ -62,7 +66,7 @@ class Citation:
         return self.doc_id, self.first, self.last
 
     def lies_in(self, item: Evidence) -> bool:
-        """Tell whether a piece of evidence has all of the lines."""
+        """Tell whether a piece of evidence has all the cited lines."""
         inside = item.first_line <= self.first and self.last <= item.last_line
         return inside and item.chunk.doc_id == self.doc_id
 
@@ -138,26 +142,31 @@ def _check_gaps(gaps: str) -> None:
     _check(not answers, "refusal_not_allowed", "a refusal does not say what the answer is.")
 
 
-def _read_refusal(text: str) -> tuple[ParsedOutcome, bool] | None:
-    """Read a text that is nothing but a refusal: (outcome, whether it names gaps), else None."""
+class _Refusal(NamedTuple):
+    outcome: ParsedOutcome
+    names_gaps: bool
+
+
+def _read_refusal(text: str) -> _Refusal | None:
+    """Read a text that is nothing but a refusal; None for any other text."""
     if text.strip(" \t\r\n*_`\"'.!") == NOT_FOUND:
-        return "not_found", True
+        return _Refusal("not_found", names_gaps=True)
     match = _GAPS.fullmatch(text.strip(" \t\r\n*_`\"'"))
     if match is None:
         return None
     gaps = match["gaps"] or ""
     _check_gaps(gaps)
-    return "insufficient_evidence", has_content(gaps)
+    return _Refusal("insufficient_evidence", names_gaps=has_content(gaps))
 
 
-def _allow_refusal(outcome: ParsedOutcome, *, analyze_only: bool, gaps: bool) -> ParsedOutcome:
+def _allow_refusal(refusal: _Refusal, *, analyze_only: bool) -> ParsedOutcome:
     """Return the outcome of a refusal if the prompt allowed it and it names its gaps."""
-    wanted = "insufficient_evidence" if analyze_only else "not_found"
     phrase = INSUFFICIENT_EVIDENCE if analyze_only else NOT_FOUND
-    _check(outcome == wanted, "refusal_not_allowed", f"the allowed refusal is {phrase}.")
-    named = gaps or outcome == "not_found"
-    _check(named, "missing_gaps", f"name what is missing after {INSUFFICIENT_EVIDENCE}:")
-    return outcome
+    allowed = refusal.outcome == _REFUSALS[phrase]
+    _check(allowed, "refusal_not_allowed", f"the allowed refusal is {phrase}.")
+    message = f"name what is missing after {INSUFFICIENT_EVIDENCE}:"
+    _check(refusal.names_gaps, "missing_gaps", message)
+    return refusal.outcome
 
 
 # ---- The JSON form: `{citations, answer, deltaS, lambda}`, also in a fence; and `{error, fix}`
@@ -241,8 +250,14 @@ def _read_contract_error(value: Mapping[str, Any]) -> Parsed:
     return Parsed("contract_error_reply", text)
 
 
-def _check_object(value: Mapping[str, Any]) -> None:
-    """Check keys, their order, and types, in the order of the codes."""
+def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
+    """Read a reply that begins with a JSON object or a fence; check in the order of the codes."""
+    value = _decode(text)
+    _check(isinstance(value, dict), "wrong_type", "the reply must be a JSON object.")
+    if "error" in value and "answer" not in value:
+        return _read_contract_error(value)
+    form = settings.response_schema == "json"
+    _check(form, "wrong_form", "reply with the VERDICT and CITATIONS lines, not with JSON.")
     for key in value:
         message = f"the key {_shorten(key)} is not one of {', '.join(KEYS)}."
         _check(key in KEYS, "unknown_key", message)
@@ -250,10 +265,12 @@ def _check_object(value: Mapping[str, Any]) -> None:
         _check(key in value, "missing_key", f"the key {key} is missing.")
     first = next(iter(value)) == "citations"
     _check(first, "explained_before_cited", "the key citations must be the first.")
-    _check(isinstance(value["answer"], str), "wrong_type", "answer must be a text.")
-
-
-def _check_figures(delta_s: Any, state: Any) -> None:
+    cited, answer, delta_s, state = (value[key] for key in KEYS)
+    _check(isinstance(answer, str), "wrong_type", "answer must be a text.")
+    _check(isinstance(cited, list), "wrong_type", "citations must be a list.")
+    few = len(cited) <= MAX_CITATIONS
+    _check(few, "bad_citation", f"at most {MAX_CITATIONS} citations are read.")
+    citations = tuple(dict.fromkeys(_read_citation(item) for item in cited))
     number = isinstance(delta_s, float | None)  # the decoder makes every number a float
     _check(number, "wrong_type", "deltaS must be a number or null.")
     inside = delta_s is None or 0 <= delta_s <= 1
@@ -261,31 +278,14 @@ def _check_figures(delta_s: Any, state: Any) -> None:
     _check(isinstance(state, str | None), "wrong_type", "lambda must be a text or null.")
     message = f"lambda must be one of {', '.join(LAMBDA_STATES)}, or null."
     _check(state is None or state in LAMBDA_STATES, "bad_lambda", message)
-
-
-def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
-    """Read a reply that begins with a JSON object or a fence before one."""
-    value = _decode(text)
-    _check(isinstance(value, dict), "wrong_type", "the reply must be a JSON object.")
-    if "error" in value and "answer" not in value:
-        return _read_contract_error(value)
-    form = settings.response_schema == "json"
-    _check(form, "wrong_form", "reply with the VERDICT and CITATIONS lines, not with JSON.")
-    _check_object(value)
-    answer, cited = value["answer"], value["citations"]
-    _check(isinstance(cited, list), "wrong_type", "citations must be a list.")
-    few = len(cited) <= MAX_CITATIONS
-    _check(few, "bad_citation", f"at most {MAX_CITATIONS} citations are read.")
-    citations = tuple(dict.fromkeys(_read_citation(item) for item in cited))
-    _check_figures(value["deltaS"], value["lambda"])
     _check_characters(answer, *(item.doc_id + item.quote for item in citations))
     _check(has_content(answer), "empty_answer", "answer has no letter or digit.")
     outcome: ParsedOutcome = "answered"
     if refusal := _read_refusal(answer):
-        outcome = _allow_refusal(refusal[0], analyze_only=analyze_only, gaps=refusal[1])
+        outcome = _allow_refusal(refusal, analyze_only=analyze_only)
     else:
         _check(citations, "empty_citations", "citations is empty.")
-    return Parsed(outcome, answer.strip(), citations, "", value["deltaS"], value["lambda"] or "")
+    return Parsed(outcome, answer.strip(), citations, "", delta_s, state or "")
 
 
 # ---- The two-line form: `VERDICT=<allowed>`, `CITATIONS=<token>, ...`, then the text
@@ -293,11 +293,7 @@ def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
 _LISTED = re.compile(r"\s*+([^,;\s].*?:\s*[0-9]+(?:-[0-9]+)?[\]`*]*)\s*(?:,|;|$)")
 _HEADER = re.compile(r"[ \t]*(?:\*{1,3}|__)?(VERDICT|CITATIONS)(?:\*{1,3}|__)?[ \t]*[=:](.*)")
 _AGAIN = re.compile(r"[\W\d_]*+(?:(?i:verdict)|CITATIONS)[\s*_`\"'\])]*+[=:]")
-"""A line of the text that gives either again, as a list item or in another case."""
-_REFUSALS: dict[str, ParsedOutcome] = {
-    NOT_FOUND: "not_found",
-    INSUFFICIENT_EVIDENCE: "insufficient_evidence",
-}
+"""A further VERDICT or CITATIONS line, also as a list item or in another case."""
 
 
 def _read_list(text: str) -> tuple[Citation, ...]:
@@ -320,7 +316,7 @@ def _read_list(text: str) -> tuple[Citation, ...]:
 
 
 def _read_headers(text: str) -> tuple[str, str, str]:
-    """Return verdict, citations and the text after the two lines, which must be the first."""
+    """Return verdict, citations and the text after the two lines, which must come first."""
     lines = text.split("\n")
     heads = [
         (number, match[1], match[2].strip().strip("*").strip())
@@ -347,13 +343,16 @@ def _read_headers(text: str) -> tuple[str, str, str]:
 
 
 def _read_verdict(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
-    """Read a reply in the two-line form; a refusal is an allowed verdict, or the prompt's own."""
+    """Read a reply in the two-line form.
+
+    A refusal is one of the gold set's verdicts, or the refusal of the prompt.
+    """
     verdict, cited, body = _read_headers(text)
     outcome: ParsedOutcome = _REFUSALS.get(verdict, "answered")
     if verdict not in settings.verdicts:
         message = f"the verdict {_shorten(verdict)} is none of {', '.join(settings.verdicts)}."
         _check(outcome != "answered", "verdict_not_allowed", message)
-        _allow_refusal(outcome, analyze_only=analyze_only, gaps=True)
+        _allow_refusal(_Refusal(outcome, names_gaps=True), analyze_only=analyze_only)
     citations = _read_list(cited)
     refusal = _read_refusal(body) if body else None
     if outcome == "answered":
@@ -363,8 +362,10 @@ def _read_verdict(text: str, settings: Answers, *, analyze_only: bool) -> Parsed
         _check(has_content(body), "empty_answer", "no text follows the two lines.")
     else:
         _check_gaps(body)
-    named = refusal[1] if refusal and refusal[0] == outcome else has_content(body)
-    named = named or outcome != "insufficient_evidence"
+    names_gaps = has_content(body)
+    if refusal and refusal.outcome == outcome:
+        names_gaps = refusal.names_gaps
+    named = names_gaps or outcome != "insufficient_evidence"
     _check(named, "missing_gaps", "name what is missing after the two lines.")
     return Parsed(outcome, body or NOT_FOUND, citations, verdict)
 
@@ -379,8 +380,7 @@ def _parse(reply: str, settings: Answers, *, analyze_only: bool) -> Parsed:
     _check(text, "empty_reply", "the reply is empty.")
     _check_characters(text)
     if refusal := _read_refusal(text):
-        outcome = _allow_refusal(refusal[0], analyze_only=analyze_only, gaps=refusal[1])
-        return Parsed(outcome, text)
+        return Parsed(_allow_refusal(refusal, analyze_only=analyze_only), text)
     if text[0] == "{" or _FENCE.match(text):
         return _read_json(text, settings, analyze_only=analyze_only)
     if settings.response_schema == "verdict":
@@ -398,17 +398,17 @@ def parse_reply(reply: str, settings: Answers, *, analyze_only: bool) -> Parsed 
     Parameters
     ----------
     settings
-        The question's: the form of the reply, its verdicts, its length.
+        Settings of the question: form, verdicts and length of the reply.
     analyze_only
-        Whether the prompt was analyze-only. It allows the refusal INSUFFICIENT EVIDENCE, any other
-        prompt NOT FOUND.
+        Whether the prompt was analyze-only. An analyze-only prompt allows the refusal INSUFFICIENT
+        EVIDENCE, any other prompt NOT FOUND.
 
     Returns
     -------
     Parsed
-        It keeps to the form; its citations are still to be judged.
+        A reply of the right form; `judge` still has to judge its citations.
     Fault
-        The first rule that it breaks, in the order of `codes.CODES`.
+        The first broken rule, in the order of `codes.CODES`.
     """
     try:
         return _parse(reply, settings, analyze_only=analyze_only)
@@ -420,7 +420,7 @@ def parse_reply(reply: str, settings: Answers, *, analyze_only: bool) -> Parsed 
 
 MAX_PATHS = 500
 MIN_QUOTE = 2
-"""Letters and digits of a quote; fewer stand anywhere."""
+"""Letters and digits of a quote, because fewer stand in any text."""
 MAX_NAMED = 5
 """Paths or sections that one message names; the others are counted."""
 
@@ -434,8 +434,8 @@ _LIST_ITEM = re.compile(r"[\r\n][^\S\r\n]*+(?:[-*•‣–]|\d{1,3}[.)])\s")
 class Judged:
     """Result of checking a reply against the evidence.
 
-    `text` has no inline `[token]` marks. Every citation is kept; its `evidence` is -1 where it
-    points outside. `faults` stand in the order of the gates.
+    `text` has no inline `[token]` marks. `citations` holds every citation; `evidence` is -1 for a
+    citation outside the evidence. `faults` stand in the order of the gates.
     """
 
     text: str
@@ -475,7 +475,7 @@ def find_quote(quote: str, text: str, start: int, end: int) -> tuple[int, int] |
 def _place(
     citation: Citation, segment: int, evidence: Sequence[Evidence]
 ) -> tuple[CitedSpan, Fault | None]:
-    """Find a citation's place: the first evidence that has its lines, and its quote if any."""
+    """Find the first evidence with the lines of a citation, and with its quote if any."""
     doc, quote = citation.doc_id, citation.quote
     token = quoted(cite_token(*citation.lines), 200)
     inside = [(number, item) for number, item in enumerate(evidence) if citation.lies_in(item)]
@@ -536,8 +536,8 @@ def _find_crossing(
 ) -> Fault | None:
     """Find a sentence that cites two sections which are not whitelisted together.
 
-    In an answer of one sentence, all that is listed supports that sentence. In an answer of
-    several, citations without an inline mark support the answer as a whole and cross nothing.
+    A citation without an inline mark supports the sentence of a one-sentence answer. In a longer
+    answer it supports the whole answer and crosses nothing.
     """
     pairs = {frozenset(pair) for pair in allowed}
     sections: dict[int, dict[str, None]] = {}
@@ -554,7 +554,7 @@ def _find_crossing(
 
 
 def _is_part_of(path: str, whole: str) -> bool:
-    """Tell whether a path is another, or its beginning or end at a slash."""
+    """Tell whether a path equals another path, or is its beginning or end at a slash."""
     edge = whole.endswith("/" + path) or whole.startswith(path + "/")
     return bool(path) and (path == whole or edge)
 
@@ -570,7 +570,7 @@ class _Known:
         self._text = visible("\n\n".join(chunk.text for chunk in chunks)).replace("\\", "/")
 
     def __contains__(self, path: str) -> bool:
-        """Tell whether they have a path: as document, section or address, as lines, or in text."""
+        """Tell whether a path is a document, section, address, or lines of it, or is in a text."""
         name, token = tidy_path(path), split_lines(path)
         if token and any(
             first <= token[1] <= token[2] <= last
@@ -593,8 +593,8 @@ def path_faults(
 ) -> list[Fault]:
     """Check gate A (no path that the evidence lacks) and gate B (every path is cited).
 
-    A path is cited too where it stands in the text of a cited item. For a refusal, give the
-    question: gaps may name its paths and need no citation.
+    A path in the text of a cited item counts as cited. For a refusal, give the question: gaps may
+    name its paths and need no citation.
     """
     paths = find_paths(body, folders_of(item.chunk.doc_id for item in evidence))
     if len(paths) > MAX_PATHS:
@@ -623,14 +623,14 @@ def judge(
     refusal_to: str | None = None,
     cross_section_allowed: Collection[tuple[str, str]] = (),
 ) -> Judged:
-    """Hold a reply against the evidence that the prompt showed.
+    """Compare a reply with the evidence that the prompt showed.
 
     Parameters
     ----------
     body
         The reply's text, inline marks included.
     refusal_to
-        The question, where the reply refuses to answer it.
+        The question that the reply refuses to answer, if any.
     cross_section_allowed
         Pairs of section_ids that one sentence may cite together.
     """
@@ -672,10 +672,10 @@ PatternText = Annotated[str, Field(min_length=1, max_length=500)]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """An answer that passed the contract and awaits the domain validators.
+    """An answer, and no refusal, that passed the contract and awaits the domain validators.
 
     `body` has the inline `[token]` marks, `text` does not. `verdict` is empty outside the two-line
-    form. Refusals are not asked about.
+    form.
     """
 
     query_id: str
@@ -691,7 +691,7 @@ class Candidate:
 Check = Callable[[Candidate], str | None]
 """Returns why an answer is rejected, or None."""
 Factory = Callable[[Mapping[str, Any]], Check]
-"""Makes the check of a validator's options; raises ValueError for unfit ones."""
+"""Makes the check from a validator's options; raises ValueError for unfit options."""
 
 
 class _BanRegexOptions(BaseModel, extra="forbid"):

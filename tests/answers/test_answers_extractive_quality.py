@@ -42,11 +42,8 @@ def lexical(its):
 
 
 def embedded_default(its):
-    return Extractive(
-        lsa_embed(its.background),
-        embedding="lsa",
-        frequencies=count_documents(its.background),
-    )
+    embed = lsa_embed(its.background)
+    return Extractive(embed, embedding="lsa", frequencies=count_documents(its.background))
 
 
 def with_model(its, minilm):
@@ -90,9 +87,8 @@ def test_clapnq_sentences_and_abstention_without_a_model(clapnq_set, answerer):
     model = answerer(clapnq_set)
     found = model.answer(clapnq_set.questions, clapnq_set.passages)
     check_sentences(clapnq_set, found, 0.58, 0.55)
-    check_abstention(
-        model, clapnq_set.carried, signals(found), halves(clapnq_set), least=0.70, lower=0.65
-    )
+    parts = halves(clapnq_set)
+    check_abstention(model, clapnq_set.carried, signals(found), parts, least=0.70, lower=0.65)
 
 
 @pytest.mark.slow
@@ -100,9 +96,8 @@ def test_clapnq_with_minilm(clapnq_set, minilm):
     model = with_model(clapnq_set, minilm)
     found = model.answer(clapnq_set.questions, clapnq_set.passages)
     check_sentences(clapnq_set, found, 0.58, 0.58)
-    check_abstention(
-        model, clapnq_set.carried, signals(found), halves(clapnq_set), least=0.80, lower=0.80
-    )
+    parts = halves(clapnq_set)
+    check_abstention(model, clapnq_set.carried, signals(found), parts, least=0.80, lower=0.80)
 
 
 def test_xquad_the_right_paragraph_is_told_from_the_nearest_wrong_one(xquad_sets):
@@ -165,17 +160,15 @@ def test_every_citation_of_pandas_api_is_valid_and_few_unanswerable_questions_ar
 
 
 def test_what_is_answered_of_pandas_api_is_better_than_what_is_not(evidence, pandas_answers):
-    all_of_them = figures(evidence, pandas_answers, ignore_refusals=True)
-    assert all_of_them["cited"] >= 150
-    assert all_of_them["citation_precision"] >= 0.07
-    assert (
-        figures(evidence, pandas_answers)["citation_precision"] > all_of_them["citation_precision"]
-    )
+    with_refused = figures(evidence, pandas_answers, ignore_refusals=True)
+    precision = with_refused["citation_precision"]
+    assert with_refused["cited"] >= 150
+    assert precision >= 0.07
+    assert figures(evidence, pandas_answers)["citation_precision"] > precision
 
 
 def test_half_of_the_citations_of_pandas_api_are_right(evidence, pandas_answers):
     found = figures(evidence, pandas_answers)
-    assert (
-        found["cited"] >= 10
-    )  # of 150 questions: most are refused, as their evidence lacks the gold
+    # of 150 questions, most are refused, because their evidence lacks the gold
+    assert found["cited"] >= 10
     assert found["citation_precision"] >= 0.50

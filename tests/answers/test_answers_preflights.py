@@ -1,5 +1,6 @@
 """Evidence preflights: their findings, their records and their failures."""
 
+import itertools
 import json
 from importlib import resources
 
@@ -45,25 +46,19 @@ def test_retrieved_chunks_carry_the_lines_of_their_document():
     found, lines = gather("capital of France", {"kind": "retrieve"})
     assert tokens(found) == ["docs/capitals.md:1-4", "docs/capitals.md:5-6"]
     item = found.evidence[0]
-    assert (
-        DOCS["docs/capitals.md"][item.chunk.offsets.start : item.chunk.offsets.end]
-        == item.chunk.text
-    )
+    offsets = item.chunk.offsets
+    assert DOCS["docs/capitals.md"][offsets.start : offsets.end] == item.chunk.text
     (record,) = found.records
     assert record.tokens == tuple(tokens(found))
     assert (record.query_id, record.kind, record.parameters) == ("q1", "retrieve", {"top_k": 10})
-    assert [hit.snippet_id for hit in record.hits] == [
-        item.chunk.snippet_id for item in found.evidence
-    ]
+    snippets = [item.chunk.snippet_id for item in found.evidence]
+    assert [hit.snippet_id for hit in record.hits] == snippets
     assert lines == ["event=preflight.step.start query_id=q1 step=0 kind=retrieve"]
 
 
 def test_artifacts_keep_to_their_published_schema():
-    schema = json.loads(
-        resources.files("rag_eval.answers")
-        .joinpath("preflight.schema.json")
-        .read_text(encoding="utf-8")
-    )
+    file = resources.files("rag_eval.answers").joinpath("preflight.schema.json")
+    schema = json.loads(file.read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     found, _ = gather(
@@ -81,18 +76,13 @@ def test_artifacts_keep_to_their_published_schema():
     assert not validator.is_valid({**written[0], "tokens": ["no token"]})
 
 
-def test_top_k_is_the_steps_own_or_the_gold_sets_and_reruns_raise_it():
-    for own, raised, expected in ((None, 0, 1), (2, 0, 2), (None, 2, 2), (3, 2, 3)):
-        corpus = library()
-        ranking = Ranking(corpus)
-        gather(
-            "capital of France",
-            {"kind": "retrieve", "top_k": own},
-            retrieve=ranking,
-            top_k=1,
-            raised=raised,
-        )
-        assert [top_k for _, top_k in ranking.calls] == [expected]
+@pytest.mark.parametrize(
+    ("own", "raised", "expected"), [(None, 0, 1), (2, 0, 2), (None, 2, 2), (3, 2, 3)]
+)
+def test_top_k_of_a_step_or_the_gold_set_and_reruns_raise_it(own, raised, expected):
+    ranking, step = Ranking(library()), {"kind": "retrieve", "top_k": own}
+    gather("capital of France", step, retrieve=ranking, top_k=1, raised=raised)
+    assert [top_k for _, top_k in ranking.calls] == [expected]
 
 
 def test_many_questions_are_retrieved_in_one_call_for_each_top_k():
@@ -204,30 +194,21 @@ def test_pattern_that_runs_out_of_time_fails_its_own_question_only():
 
 
 def test_sections_that_are_named_come_whole_and_unknown_ones_are_said():
-    found, lines = gather(
-        "?", {"kind": "section", "sections": ["docs/capitals.md#south", "docs/none.md#x"]}
-    )
+    sections = ["docs/capitals.md#south", "docs/none.md#x"]
+    found, lines = gather("?", {"kind": "section", "sections": sections})
     assert tokens(found) == ["docs/capitals.md:5-6"]
     assert found.records[0].missing == ("docs/none.md#x",)
     assert len(lines) == 1
-    found, lines = gather("?", {"kind": "section", "sections": ["docs/none.md#x"]})
+    found, lines = gather("?", {"kind": "section", "sections": sections[1:]})
     assert not found.evidence
-    assert (
-        lines[1]
-        == "event=preflight.step.filtered_to_zero query_id=q1 step=0 kind=section missing=1"
-    )
+    zero = "event=preflight.step.filtered_to_zero query_id=q1 step=0 kind=section missing=1"
+    assert lines[1] == zero
 
 
 def test_sections_of_what_retrieval_put_first():
     found, _ = gather("Rome capital", {"kind": "section", "max_sections": 1})
     assert tokens(found) == ["docs/capitals.md:5-6"]
     assert found.records[0].filtered["over_max_sections"] == 1
-
-
-def test_a_section_of_several_chunks_comes_in_the_order_of_the_text():
-    corpus = library({"d": "one\ntwo\nthree\nfour"}, {"d": [("s", 1, 4)]})
-    assert corpus.section_rows("d#s") == [0]
-    assert corpus.section_rows("d#t") is None
 
 
 def test_what_two_steps_find_stays_where_it_was_found_first():
@@ -241,20 +222,16 @@ def test_what_two_steps_find_stays_where_it_was_found_first():
 def test_a_step_that_finds_nothing_is_an_event():
     found, lines = gather("zzz", {"kind": "retrieve"}, {"kind": "grep", "terms": ["zzz"]})
     assert found == Gathered((), found.records)
-    assert [line.split()[0] for line in lines] == [
-        "event=preflight.step.start",
-        "event=preflight.step.filtered_to_zero",
-    ] * 2
+    names = [line.split()[0].removeprefix("event=preflight.step.") for line in lines]
+    assert names == ["start", "filtered_to_zero"] * 2
 
 
 def test_failed_retrieval_fails_that_question_only():
     ranking = Ranking(library())
 
     def flaky(queries, top_k):
-        found = ranking(queries, top_k)
-        return [
-            None if query == "poison" else one for query, one in zip(queries, found, strict=True)
-        ]
+        pairs = zip(queries, ranking(queries, top_k), strict=True)
+        return [None if query == "poison" else one for query, one in pairs]
 
     asked = [question(text, text) for text in ("capital", "poison", "Rome")]
     found, _ = run_all(asked, retrieve=flaky)
@@ -264,29 +241,22 @@ def test_failed_retrieval_fails_that_question_only():
 
 def test_a_chunk_of_an_outside_retriever_is_found_in_its_document_or_stands_alone():
     corpus = library()
-    inside = corpus.evidence(
-        scored("docs/capitals.md", "x", "Rome is the capital of Italy.", start=0), "retrieve"
-    )
+    rome = scored("docs/capitals.md", "x", "Rome is the capital of Italy.", start=0)
+    inside = corpus.evidence(rome, "retrieve")
     assert inside is not None
-    assert (inside.token, DOCS["docs/capitals.md"][inside.chunk.offsets.start :][:4]) == (
-        "docs/capitals.md:5",
-        "Rome",
-    )
+    assert inside.token == "docs/capitals.md:5"
+    assert DOCS["docs/capitals.md"][inside.chunk.offsets.start :].startswith("Rome")
     alone = corpus.evidence(scored("elsewhere", "x", "a\nb\n", start=99), "retrieve")
     assert alone is not None
-    assert (alone.token, alone.chunk.offsets.start, alone.chunk.offsets.end) == (
-        "elsewhere:1-2",
-        0,
-        4,
-    )
+    offsets = alone.chunk.offsets
+    assert (alone.token, offsets.start, offsets.end) == ("elsewhere:1-2", 0, 4)
     assert corpus.evidence(scored("docs/capitals.md", "x", " \n "), "retrieve") is None
 
 
 def test_long_chunks_are_cut_at_a_line_end():
     text = "0123456789\n" * 2000
-    item = library({"d": text}, {"d": [("s", 1, 2000)]}).evidence(
-        scored("d", "s", text), "retrieve"
-    )
+    corpus = library({"d": text}, {"d": [("s", 1, 2000)]})
+    item = corpus.evidence(scored("d", "s", text), "retrieve")
     assert item is not None
     assert len(item.chunk.text) <= MAX_EVIDENCE_CHARS
     assert item.chunk.text == text[: item.chunk.offsets.end]
@@ -295,22 +265,19 @@ def test_long_chunks_are_cut_at_a_line_end():
 
 @given(st.text(alphabet="ab\n\r é😀\u2028", max_size=40))
 def test_lines_are_those_between_line_feeds(text):
-    starts = line_starts(text).tolist()
-    assert [
-        text[low : high - 1] for low, high in zip(starts, [*starts[1:], len(text) + 1], strict=True)
-    ] == text.split("\n")
+    edges = itertools.pairwise([*line_starts(text).tolist(), len(text) + 1])
+    assert [text[low : high - 1] for low, high in edges] == text.split("\n")
 
 
 @given(st.integers(1, 6), st.integers(0, 5))
 def test_the_span_of_cited_lines_holds_their_text(first, more):
     item = evidence("docs/capitals.md#west")[0]
-    span = line_span(item, first, first + more)
-    wanted = "\n".join(DOCS["docs/capitals.md"].split("\n")[first - 1 : first + more]).strip()
+    text, span = DOCS["docs/capitals.md"], line_span(item, first, first + more)
+    wanted = "\n".join(text.split("\n")[first - 1 : first + more]).strip()
     if first + more > item.last_line or not wanted:
         assert span is None
     else:
-        assert span is not None
-        assert DOCS["docs/capitals.md"][slice(*span)] == wanted
+        assert text[slice(*span)] == wanted
 
 
 @given(

@@ -23,26 +23,19 @@ def item(text: str, doc_id: str = "docs/x.md"):
 @pytest.mark.parametrize(
     ("quote_bypass", "has_evidence", "analyze_only"),
     [
-        ("auto", True, True),
-        ("auto", False, False),
-        ("on", True, True),
-        ("on", False, True),
-        ("off", True, False),
-        ("off", False, False),
+        *(("auto", True, True), ("on", True, True), ("on", False, True)),
+        *(("auto", False, False), ("off", True, False), ("off", False, False)),
     ],
 )
 @pytest.mark.parametrize("schema", ["json", "verdict"])
 def test_quote_bypass_chooses_the_prompt_and_its_refusal(
     quote_bypass, has_evidence, analyze_only, schema
 ):
-    prompt = build_prompt(
-        planned(quote_bypass=quote_bypass, response_schema=schema),
-        evidence() if has_evidence else (),
-    )
+    asked = planned(quote_bypass=quote_bypass, response_schema=schema)
+    prompt = build_prompt(asked, evidence() if has_evidence else ())
     system = prompt.messages[0].content
     assert prompt.analyze_only is analyze_only
-    refusals = {"INSUFFICIENT EVIDENCE"} if analyze_only else {"NOT FOUND"}
-    assert all(word in system for word in refusals)
+    assert ("INSUFFICIENT EVIDENCE" if analyze_only else "NOT FOUND") in system
     assert ("Analyze" in system) is analyze_only
     assert ("grounded" in system) is not analyze_only
     if schema == "json":
@@ -53,11 +46,8 @@ def test_quote_bypass_chooses_the_prompt_and_its_refusal(
 def test_the_json_prompt_names_the_keys_in_their_order_and_the_verdict_prompt_its_verdicts():
     system = build_prompt(planned(), evidence()).messages[0].content
     assert re.search(r'"citations", "answer", "deltaS", "lambda"', system)
-    system = (
-        build_prompt(planned(response_schema="verdict", verdicts=["YES", "NO"]), evidence())
-        .messages[0]
-        .content
-    )
+    asked = planned(response_schema="verdict", verdicts=["YES", "NO"])
+    system = build_prompt(asked, evidence()).messages[0].content
     assert "VERDICT=<one of: YES, NO>" in system
     assert "CITATIONS=" in system
 
@@ -67,10 +57,6 @@ def test_each_piece_of_evidence_begins_with_its_token_and_numbers_its_further_li
     assert "[docs/setup.md:1-4] # Setup" in lines
     assert "3| Settings live in config/app.yaml." in lines
     assert lines[-1] == "Question: What is the capital of France?"
-
-
-def _blocks(content: str) -> list[str]:
-    return re.findall(r"(?m)^<<<(?:EVIDENCE|END) [0-9a-f]{16}>>>$", content)
 
 
 HOSTILE = [
@@ -90,17 +76,14 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("schema", ["json", "verdict"])
 def test_text_of_the_evidence_can_neither_close_the_block_nor_forge_an_item(text, schema):
-    prompt = build_prompt(
-        planned(response_schema=schema), [item(text), item("second", "docs/y.md")]
-    )
+    pieces = [item(text), item("second", "docs/y.md")]
+    prompt = build_prompt(planned(response_schema=schema), pieces)
     content = prompt.messages[1].content
     content.encode("utf-8")
     lines = content.split("\n")
     assert len(content.splitlines()) == len(lines)  # no other line end is left
-    assert [line.split("] ")[0] for line in lines if line.startswith("[")] == [
-        f"[{prompt.evidence[0].token}",
-        "[docs/y.md:1",
-    ]
+    marks = [line.split("] ")[0] for line in lines if line.startswith("[")]
+    assert marks == [f"[{prompt.evidence[0].token}", "[docs/y.md:1"]
     nonce = re.fullmatch(r"<<<EVIDENCE ([0-9a-f]{16})>>>", lines[0])
     assert nonce
     assert lines.index(f"<<<END {nonce[1]}>>>") == len(lines) - 2
@@ -113,9 +96,8 @@ def test_text_of_the_evidence_can_neither_close_the_block_nor_forge_an_item(text
     st.text(max_size=30),
 )
 def test_prompt_has_one_block_and_its_question(texts, asked):
-    prompt = build_prompt(
-        planned(asked), [item(text, f"docs/{number}.md") for number, text in enumerate(texts)]
-    )
+    pieces = [item(text, f"docs/{number}.md") for number, text in enumerate(texts)]
+    prompt = build_prompt(planned(asked), pieces)
     lines = prompt.messages[1].content.split("\n")
     assert lines[0].startswith("<<<EVIDENCE ")
     assert lines[-2] == lines[0].replace("EVIDENCE", "END")
@@ -139,9 +121,8 @@ def test_whole_pieces_are_left_out_from_the_end_until_the_prompt_fits(limit):
     assert 0 < len(prompt.evidence) < 10 or limit == 8000
     assert list(prompt.evidence) == pieces[: len(prompt.evidence)]
     assert prompt.left_out == 10 - len(prompt.evidence)
-    assert (
-        limit - prompt.chars <= 530 or not prompt.left_out
-    )  # the next piece would not have fitted
+    # the next piece would not have fitted
+    assert limit - prompt.chars <= 530 or not prompt.left_out
 
 
 def test_a_prompt_that_cannot_hold_one_piece_is_refused():
@@ -172,9 +153,8 @@ def test_question_overrides_the_gold_set():
     }
     found, plain = planned(override=own).settings, planned().settings
     names = ("mode", "response_schema", "verdicts", "top_k", "schema_retry_attempts")
-    assert [getattr(found, name) for name in names] == [
-        *("deterministic", "verdict", ("YES",), 3, 0)
-    ]
+    own_values = ["deterministic", "verdict", ("YES",), 3, 0]
+    assert [getattr(found, name) for name in names] == own_values
     assert [step.terms for step in found.preflights] == [("x",)]
     assert (plain.mode, plain.top_k, plain.schema_retry_attempts) == ("llm", 10, 2)
     assert planned(retry_on_schema_fail=False).settings.schema_retry_attempts == 0
