@@ -55,12 +55,8 @@ def outcome(text, terms) -> str:
         return parsed.code
     if parsed.outcome == "contract_error_reply":
         return "ok:contract_error_reply"
-    judged = judge(
-        parsed.text,
-        parsed.citations,
-        evidence(),
-        refusal_to=None if parsed.outcome == "answered" else "Where is Paris?",
-    )
+    refusal_to = None if parsed.outcome == "answered" else "Where is Paris?"
+    judged = judge(parsed.text, parsed.citations, evidence(), refusal_to=refusal_to)
     return ",".join(fault.code for fault in judged.faults) or f"ok:{parsed.outcome}"
 
 
@@ -95,13 +91,10 @@ _ANSWERS = [
     "So it is. See docs/capitals.md and/or ask, e.g. at 12:30 on 1/2.",
     f"Paris [{WEST}]. Berlin [docs/capitals.md:3].",
 ]
+_QUOTING = {"token": WEST, "quote": "Paris is the  capital"}
 _CITED = [
     [WEST, "docs/capitals.md:3"],
-    [
-        {"token": WEST, "quote": "Paris is the  capital"},
-        "[docs/capitals.md:3]",
-        "docs/setup.md:1-4",
-    ],
+    [_QUOTING, "[docs/capitals.md:3]", "docs/setup.md:1-4"],
 ]
 _REST = [{"deltaS": 0, "lambda": "chaotic"}, {"deltaS": None, "lambda": None}]
 _WRITTEN = [
@@ -109,23 +102,21 @@ _WRITTEN = [
     lambda value: json.dumps(value, indent=1, ensure_ascii=False),
     lambda value: f"```json\n{json.dumps(value)}\n```",
 ]
-_SPOILT = {  # change of a valid object -> its code
+
+
+def _citing(more):
+    return lambda good: {**good, "citations": [*good["citations"], more]}
+
+
+_SPOILT = {  # code -> change of a valid object
     "ok:answered": lambda good: good,
     "missing_key": lambda good: {key: value for key, value in good.items() if key != "lambda"},
     "unknown_key": lambda good: {**good, "confidence": 0.9},
-    "explained_before_cited": lambda good: {
-        key: good[key] for key in ("answer", "citations", "deltaS", "lambda")
-    },
+    "explained_before_cited": lambda good: {"answer": good["answer"], **good},
     "empty_citations": lambda good: {**good, "citations": []},
-    "bad_citation": lambda good: {**good, "citations": [*good["citations"], "docs/capitals.md"]},
-    "unknown_snippet": lambda good: {
-        **good,
-        "citations": [*good["citations"], "docs/capitals.md:3-5"],
-    },
-    "quote_mismatch": lambda good: {
-        **good,
-        "citations": [*good["citations"], {"token": WEST, "quote": "Lyon"}],
-    },
+    "bad_citation": _citing("docs/capitals.md"),
+    "unknown_snippet": _citing("docs/capitals.md:3-5"),
+    "quote_mismatch": _citing({"token": WEST, "quote": "Lyon"}),
     "bad_delta_s": lambda good: {**good, "deltaS": 1.5},
     "bad_lambda": lambda good: {**good, "lambda": "fine"},
     "wrong_type": lambda good: {**good, "answer": [good["answer"]]},
@@ -139,16 +130,12 @@ _SPOILT = {  # change of a valid object -> its code
 
 def test_every_way_of_breaking_a_valid_object_gets_its_code():
     """The 768 replies are valid replies with a known defect each."""
-    goods = [
-        {"citations": cited, "answer": answer, **rest}
-        for cited, answer, rest in itertools.product(_CITED, _ANSWERS, _REST)
-    ]
-    wrong = [
-        (code, text)
-        for good, (code, spoil), write in itertools.product(goods, _SPOILT.items(), _WRITTEN)
-        if outcome(text := write(spoil(good)), JSON) != code
-    ]
-    assert wrong == []
+    goods = itertools.product(_CITED, _ANSWERS, _REST)
+    for (cited, answer, rest), (code, spoil), write in itertools.product(
+        goods, _SPOILT.items(), _WRITTEN
+    ):
+        text = write(spoil({"citations": cited, "answer": answer, **rest}))
+        assert outcome(text, JSON) == code, text
 
 
 def test_cases_reach_every_code_of_a_reply():

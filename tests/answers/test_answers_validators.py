@@ -24,6 +24,9 @@ def use(name: str, **options) -> ValidatorUse:
     return ValidatorUse.model_validate({"name": name, **options})
 
 
+COUNT = "require_min_inline_regex_count"
+
+
 def messages(body: str, *uses: ValidatorUse) -> list[str]:
     return [
         f"{name} {fault.code}" for name, fault in validate(candidate(body), load_validators(uses))
@@ -43,9 +46,8 @@ def messages(body: str, *uses: ValidatorUse) -> list[str]:
     ],
 )
 def test_ban_regex(options, body, rejected):
-    assert messages(body, use("ban_regex", **options)) == (
-        ["ban_regex validator_failed"] if rejected else []
-    )
+    expected = ["ban_regex validator_failed"] if rejected else []
+    assert messages(body, use("ban_regex", **options)) == expected
 
 
 @pytest.mark.parametrize(
@@ -58,83 +60,56 @@ def test_ban_regex(options, body, rejected):
     ],
 )
 def test_require_min_inline_regex_count(options, body, rejected):
-    name = "require_min_inline_regex_count"
-    assert messages(body, use(name, **options)) == (
-        [f"{name} validator_failed"] if rejected else []
-    )
+    expected = [f"{COUNT} validator_failed"] if rejected else []
+    assert messages(body, use(COUNT, **options)) == expected
 
 
-def test_the_message_says_what_is_wanted():
-    (found,) = validate(
-        candidate("a"),
-        load_validators([use("require_min_inline_regex_count", pattern="b+", min_count=2)]),
-    )
-    assert found[1].message == (
-        "require_min_inline_regex_count: the answer must match b+ at least 2 times, and does "
-        "0 times."
-    )
+def test_message_says_how_often_a_pattern_must_match():
+    found = validate(candidate("a"), load_validators([use(COUNT, pattern="b+", min_count=2)]))
+    message = f"{COUNT}: the answer must match b+ at least 2 times, and does 0 times."
+    assert [fault.message for _, fault in found] == [message]
 
 
 @pytest.mark.parametrize(
     ("name", "options", "field"),
     [
-        ("ban_regex", {}, "answers.validators.ban_regex.patterns"),
-        ("ban_regex", {"patterns": []}, "answers.validators.ban_regex.patterns"),
-        ("ban_regex", {"patterns": "TODO"}, "answers.validators.ban_regex.patterns"),
-        ("ban_regex", {"patterns": [""]}, "answers.validators.ban_regex.patterns.0"),
-        (
-            "ban_regex",
-            {"patterns": ["a"], "ignorecase": True},
-            "answers.validators.ban_regex.ignorecase",
-        ),
-        ("ban_regex", {"patterns": ["("]}, "answers.validators.ban_regex"),
-        ("ban_regex", {"patterns": ["(?:a{1000}){1000}"]}, "answers.validators.ban_regex"),
-        (
-            "require_min_inline_regex_count",
-            {"pattern": "a", "min_count": 0},
-            "answers.validators.require_min_inline_regex_count.min_count",
-        ),
-        (
-            "require_min_inline_regex_count",
-            {"pattern": "[", "min_count": 1},
-            "answers.validators.require_min_inline_regex_count",
-        ),
+        ("ban_regex", {}, ".patterns"),
+        ("ban_regex", {"patterns": []}, ".patterns"),
+        ("ban_regex", {"patterns": "TODO"}, ".patterns"),
+        ("ban_regex", {"patterns": [""]}, ".patterns.0"),
+        ("ban_regex", {"patterns": ["a"], "ignorecase": True}, ".ignorecase"),
+        ("ban_regex", {"patterns": ["("]}, ""),
+        ("ban_regex", {"patterns": ["(?:a{1000}){1000}"]}, ""),
+        (COUNT, {"pattern": "a", "min_count": 0}, ".min_count"),
+        (COUNT, {"pattern": "[", "min_count": 1}, ""),
     ],
 )
 def test_options_that_make_no_sense_are_named(name, options, field):
     with pytest.raises(InputError) as caught:
         load_validators([use(name, **options)])
     assert {problem.code for problem in caught.value.problems} == {"bad_validator_options"}
-    assert caught.value.problems[0].field == field
+    assert caught.value.problems[0].field == f"answers.validators.{name}{field}"
 
 
 def test_unknown_validators_are_named_all_at_once_with_what_is_installed():
     with pytest.raises(InputError) as caught:
         load_validators([use("ban_regexp", patterns=["a"]), use("no_such"), use("ban_regex")])
-    first, second, third = caught.value.problems
-    assert (first.code, first.found, second.code, third.code) == (
-        "unknown_validator",
-        "ban_regexp",
-        "unknown_validator",
-        "bad_validator_options",
-    )
+    first, *_ = problems = caught.value.problems
+    codes = ["unknown_validator", "unknown_validator", "bad_validator_options"]
+    assert ([one.code for one in problems], first.found) == (codes, "ban_regexp")
     assert "did you mean ban_regex?" in first.message
     assert first.accepted is not None
-    assert {"ban_regex", "require_min_inline_regex_count"} <= set(first.accepted.split(", "))
+    assert {"ban_regex", COUNT} <= set(first.accepted.split(", "))
 
 
 def test_a_validator_that_raises_rejects_the_answer_and_the_next_is_still_asked():
     def broken(_):
         raise ZeroDivisionError("boom")
 
-    found = validate(
-        candidate("x"),
-        [("broken", broken), ("strict", lambda _: "no."), ("kind", lambda _: None)],
-    )
-    assert [(name, fault.code) for name, fault in found] == [
-        ("broken", "validator_error"),
-        ("strict", "validator_failed"),
-    ]
+    validators = [("broken", broken), ("strict", lambda _: "no."), ("kind", lambda _: None)]
+    found = validate(candidate("x"), validators)
+    codes = [("broken", "validator_error"), ("strict", "validator_failed")]
+    assert [(name, fault.code) for name, fault in found] == codes
     assert "boom" in found[0][1].message
 
 
@@ -181,26 +156,16 @@ def test_a_validator_of_a_package_of_its_own_is_found_by_its_entry_point(tmp_pat
     """The package is built and unpacked without a network, apart from this environment."""
     source, wheels, site = tmp_path / "source", tmp_path / "wheels", tmp_path / "site"
     shutil.copytree(project_root / "tests" / "validator_package", source)
-    built = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)],
-        cwd=source,
-        capture_output=True,
-        text=True,
-    )
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
+    built = subprocess.run(build, cwd=source, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     (wheel,) = wheels.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    paths = os.pathsep.join(
-        [str(site), str(project_root), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
-    asked = subprocess.run(
-        [sys.executable, "-c", ASK],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-    )
+    inherited = filter(None, [os.environ.get("PYTHONPATH")])
+    paths = os.pathsep.join([str(site), str(project_root), *inherited])
+    command, environment = [sys.executable, "-c", ASK], {**os.environ, "PYTHONPATH": paths}
+    asked = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert asked.returncode == 0, asked.stderr
     assert json.loads(asked.stdout) == [
         [],

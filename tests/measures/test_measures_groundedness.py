@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.corpus import chunking as sentences
-from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents, terms
+from rag_eval.corpus.analyzer import count_documents, terms
 from rag_eval.measures.groundedness import (
     FUNCTION_WORDS,
     SUPPORTED,
@@ -25,6 +25,11 @@ from rag_eval.measures.groundedness import (
 )
 
 IGNORED = set(terms(" ".join(FUNCTION_WORDS)))
+
+
+def read_cases(name):
+    lines = Path(__file__).with_name(name).read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def one(answer: str, *evidence: str) -> float:
@@ -54,21 +59,14 @@ WORDS = st.sampled_from(
     "tower river bridge stone old height paris river's built 12 painters the of".split()
 )
 SENTENCE = st.lists(WORDS, min_size=1, max_size=6).map(
-    lambda found: " ".join(found).capitalize() + "."
+    lambda words: " ".join(words).capitalize() + "."
 )
-TEXT = st.lists(SENTENCE, min_size=0, max_size=7).map(" ".join)
+TEXT = st.lists(SENTENCE, max_size=7).map(" ".join)
+ANSWER = st.lists(SENTENCE, min_size=1, max_size=3).map(" ".join)
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    st.lists(
-        st.tuples(
-            st.lists(SENTENCE, min_size=1, max_size=3).map(" ".join), st.lists(TEXT, max_size=3)
-        ),
-        min_size=1,
-        max_size=4,
-    )
-)
+@given(st.lists(st.tuples(ANSWER, st.lists(TEXT, max_size=3)), min_size=1, max_size=4))
 def test_the_join_gives_what_the_definition_says(cases):
     answers, evidence = [answer for answer, _ in cases], [texts for _, texts in cases]
     corpus = list(dict.fromkeys(text for texts in evidence for text in texts))
@@ -83,32 +81,18 @@ def test_the_join_gives_what_the_definition_says(cases):
 
 
 def test_an_answer_scores_the_same_in_any_company_once_the_corpus_is_given():
-    corpus = [
-        "The tower stands in Paris.",
-        "The river Seine flows through Paris.",
-        "Stone bridges are old.",
-    ]
-    frequencies = count_documents(corpus)
-    alone = groundedness(["The tower is old."], [corpus], frequencies).value
-    together = groundedness(
-        ["The tower is old.", "Rivers flow."], [corpus, ["Ships sail on rivers."]], frequencies
-    ).value
-    assert alone[0] == together[0]
-    assert frequencies == DocumentFrequencies(3, frequencies.counts)
-    assert frequencies.counts["pari"] == 2
+    corpus = ["The tower is in Paris.", "The Seine flows through Paris.", "Stone bridges are old."]
+    frequencies, old = count_documents(corpus), "The tower is old."
+    evidence = [corpus, ["Ships sail on rivers."]]
+    alone = groundedness([old], [corpus], frequencies).value
+    assert alone[0] == groundedness([old, "Rivers flow."], evidence, frequencies).value[0]
+    assert (frequencies.n_texts, frequencies.counts["pari"]) == (3, 2)
 
 
 def test_blocks_do_not_change_scores(monkeypatch):
-    answers = [
-        f"The tower {number} stands by the river. Old stone bridges." for number in range(30)
-    ]
-    evidence = [
-        [
-            f"Tower {number} is old. It stands by a river. Stone it is.",
-            "A bridge. A painter. A river. A tower.",
-        ][: number % 3]
-        for number in range(30)
-    ]
+    answers = [f"The tower {n} stands by the river. Old stone bridges." for n in range(30)]
+    tower, bridge = "Tower {} is old. It stands by a river. Stone it is.", "A bridge. A river."
+    evidence = [[tower.format(number), bridge][: number % 3] for number in range(30)]
     whole = groundedness(answers, evidence)
     monkeypatch.setattr("rag_eval.measures.groundedness._CELLS", 40)
     monkeypatch.setattr("rag_eval.measures.groundedness._BLOCK", 3)
@@ -117,78 +101,9 @@ def test_blocks_do_not_change_scores(monkeypatch):
         np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name))
 
 
-SUPPORTED_CASES = {
-    "reworded": ("Paris is the capital of France.", "The capital of France is Paris."),
-    "spread over three sentences": (
-        "The iron tower was painted brown in 1899.",
-        "It is made of iron. The tower stands in Paris. It was painted brown in 1899.",
-    ),
-    "thousands": ("The hall seats 12,500 people.", "The hall seats 12500 people."),
-    "decimal comma": (
-        "Die Insel misst 3,5 Quadratkilometer.",
-        "Die Insel misst 3.5 Quadratkilometer.",
-    ),
-    "spelled out": ("The village has 7 churches.", "The village has seven churches."),
-    "named one sentence, it the next": (
-        "The Eiffel Tower is repainted every seven years with brown paint.",
-        (
-            "The Eiffel Tower stands in Paris. It is iron. Ships pass. Dogs bark. It is repainted "
-            "with brown paint every seven years."
-        ),
-    ),
-    "citation marks aside": (
-        "The village has seven churches [12].",
-        "The village has seven churches.",
-    ),
-    "code": ("Call `df.sort_values()` to sort.", "Sort a frame with df.sort_values(by)."),
-    "German": (
-        "Die Donau mündet in das Schwarze Meer.",
-        "Die Donau ist ein Fluss. Die Donau mündet in das Schwarze Meer.",
-    ),
-    "Chinese": ("巴黎是法国的首都。", "法国的首都是巴黎。"),
-    "Japanese": ("東京は日本の首都です。", "日本の首都は東京です。人口は多い。"),
-    "Thai": ("กรุงเทพเป็นเมืองหลวง", "กรุงเทพเป็นเมืองหลวงของประเทศไทย"),
-    "Korean": ("서울은 대한민국의 수도이다.", "대한민국의 수도는 서울이다."),
-    "Hindi": ("दिल्ली भारत की राजधानी है।", "भारत की राजधानी दिल्ली है।"),
-    "Russian": ("Москва является столицей России.", "Столицей России является Москва."),
-    "Arabic": ("القاهرة هي عاصمة مصر", "عاصمة مصر هي القاهرة"),
-    "decomposed accents": ("Le cafe\u0301 est ferme\u0301.", "Le café est fermé."),
-}
-UNSUPPORTED_CASES = {
-    "other names": ("The capital of Germany is Berlin.", "The capital of France is Paris."),
-    "number changed": ("The tower is 330 metres tall.", "The tower is 300 metres tall."),
-    "year changed": (
-        "The bridge over the river was opened in 1932.",
-        "The bridge over the river was opened in 1923.",
-    ),
-    "spread too far": (
-        "Iron tower painted brown.",
-        (
-            "Iron is a metal. Ships sail. Dogs bark. Cows eat. A tower. Fish swim. Bees fly. "
-            "Brown bears."
-        ),
-    ),
-    "other identifier": (
-        "Use `frame.sort_index` here.",
-        "Use frame.sort_values and frame.set_flags.",
-    ),
-    "Chinese": ("柏林是德国的城市。", "巴黎位于法国北部。"),
-    "Russian": ("Берлин находится в Германии.", "Москва является столицей России."),
-    "no evidence": ("The capital of France is Paris.",),
-    "empty evidence": ("The capital of France is Paris.", ""),
-}
-
-
-@pytest.mark.parametrize("case", SUPPORTED_CASES)
-def test_supported(case):
-    answer, *evidence = SUPPORTED_CASES[case]
-    assert one(answer, *evidence) >= SUPPORTED
-
-
-@pytest.mark.parametrize("case", UNSUPPORTED_CASES)
-def test_not_supported(case):
-    answer, *evidence = UNSUPPORTED_CASES[case]
-    assert one(answer, *evidence) < SUPPORTED
+@pytest.mark.parametrize("case", read_cases("support_cases.jsonl"), ids=lambda case: case["case"])
+def test_support(case):
+    assert (one(case["answer"], *case["evidence"]) >= SUPPORTED) == case["supported"]
 
 
 @pytest.mark.parametrize("answer", ["", "  ", "...", "[1]", "It is.", "•"])
@@ -221,14 +136,8 @@ def test_any_text_can_be_read(text):
 
 
 def test_hostile_sizes_take_no_quadratic_time():
-    for text in (
-        "[" * 50_000,
-        "1." * 50_000,
-        "_." * 50_000,
-        "\n- " * 20_000,
-        "A." * 30_000,
-        "中" * 50_000,
-    ):
+    for piece in ("[", "1.", "_.", "\n- ", "A.", "中"):
+        text = piece * 50_000
         groundedness([text], [[text]])
 
 
@@ -240,39 +149,34 @@ def interval(
     The bootstrap draws questions.
     """
     wins = (own[:, None] > other) + 0.5 * (own[:, None] == other)
-    weights = np.random.default_rng(5).multinomial(
-        len(own), np.full(len(own), 1 / len(own)), size=resamples
-    ) / len(own)
+    n = len(own)
+    weights = np.random.default_rng(5).multinomial(n, np.full(n, 1 / n), size=resamples) / n
     low, high = np.quantile(((weights @ wins) * weights).sum(axis=1), [0.025, 0.975])
     return float(wins.mean()), float(low), float(high)
 
 
+@pytest.fixture(scope="module")
+def clapnq(shared_data):
+    """Human answers, and the passage of each answer."""
+    lines = (shared_data / "clapnq" / "clapnq_dev_answerable.jsonl").read_text("utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return [row["output"][0]["answer"] for row in rows], [row["passages"][0] for row in rows]
+
+
 @pytest.mark.parametrize("by", ["title", "text"])
-def test_clapnq_answers_are_told_apart_on_their_own_and_the_nearest_other_passage(shared_data, by):
+def test_clapnq_answers_are_told_apart_on_their_own_and_the_nearest_other_passage(clapnq, by):
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    rows = [
-        json.loads(line)
-        for line in (shared_data / "clapnq" / "clapnq_dev_answerable.jsonl")
-        .read_text(encoding="utf-8")
-        .splitlines()
-    ]
-    answers, passages = (
-        [row["output"][0]["answer"] for row in rows],
-        [row["passages"][0] for row in rows],
-    )
-    texts = [passage["text"] for passage in passages]
-    vectors = TfidfVectorizer(stop_words="english", sublinear_tf=True).fit_transform(
-        [passage[by] for passage in passages]
-    )
+    answers, passages = clapnq
+    texts = np.array([passage["text"] for passage in passages])
+    vectorizer = TfidfVectorizer(stop_words="english", sublinear_tf=True)
+    vectors = vectorizer.fit_transform([passage[by] for passage in passages])
     likeness = (vectors @ vectors.T).toarray()
-    likeness[np.array([[one == two for two in texts] for one in texts])] = -1
-    nearest = likeness.argmax(axis=1)
-    value = groundedness(
-        [*answers, *answers], [[text] for text in texts] + [[texts[at]] for at in nearest]
-    ).value
+    likeness[texts[:, None] == texts] = -1
+    shown = [[text] for text in (*texts, *texts[likeness.argmax(axis=1)])]
+    value = groundedness([*answers, *answers], shown).value
     assert not np.isnan(value).any()
-    auroc, low, high = interval(value[: len(rows)], value[len(rows) :])
+    auroc, low, high = interval(*np.split(value, 2))
     assert auroc >= 0.97, (auroc, low, high)
     assert low >= 0.96, (auroc, low, high)
 
@@ -280,10 +184,7 @@ def test_clapnq_answers_are_told_apart_on_their_own_and_the_nearest_other_passag
 # FK019
 
 FRANCE = ("The capital of France is Paris.",)
-CASES = [
-    json.loads(line)
-    for line in Path(__file__).with_name("gap_cases.jsonl").read_text("utf-8").splitlines()
-]
+CASES = read_cases("gap_cases.jsonl")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["answer"][:40] or "(empty)")
@@ -293,9 +194,8 @@ def test_gap_verdict(case):
 
 
 def test_the_batch_is_judged_as_its_members_are():
-    found = retrieval_gaps(
-        [case["answer"] for case in CASES], [case["retrieved"] for case in CASES]
-    )
+    answers, retrieved = zip(*((case["answer"], case["retrieved"]) for case in CASES), strict=True)
+    found = retrieval_gaps(answers, retrieved)
     pairs = zip(CASES, found, strict=True)
     differing = [gap.reason for case, gap in pairs if case["reason"] != gap.reason]
     # the batch's own document frequencies weigh words otherwise; phrases stay
@@ -303,34 +203,21 @@ def test_the_batch_is_judged_as_its_members_are():
     assert len(differing) <= 0.05 * len(CASES)
 
 
-def test_human_answers_use_their_own_passage_and_no_other(shared_data):
-    rows = [
-        json.loads(line)
-        for line in (shared_data / "clapnq" / "clapnq_dev_answerable.jsonl")
-        .read_text(encoding="utf-8")
-        .splitlines()
-    ]
-    answers, passages = (
-        [row["output"][0]["answer"] for row in rows],
-        [row["passages"][0]["text"] for row in rows],
-    )
-    own = retrieval_gaps(answers, [[passage] for passage in passages])
-    other = retrieval_gaps(answers, [[passage] for passage in passages[1:] + passages[:1]])
-    assert sum(found.violation for found in own) <= 0.02 * len(rows)
-    assert sum(found.violation for found in other) >= 0.98 * len(rows)
-    assert {found.reason for found in own + other} <= {
-        "content_used",
-        "content_unused",
-    }  # a text without a phrase shows no phrase
+def test_human_answers_use_their_own_passage_and_no_other(clapnq):
+    answers, shown = clapnq[0], [[passage["text"]] for passage in clapnq[1]]
+    own, other = (retrieval_gaps(answers, texts) for texts in (shown, shown[1:] + shown[:1]))
+    assert sum(found.violation for found in own) <= 0.02 * len(answers)
+    assert sum(found.violation for found in other) >= 0.98 * len(answers)
+    # a text without a phrase shows no phrase
+    assert {found.reason for found in own + other} <= {"content_used", "content_unused"}
 
 
 @pytest.mark.parametrize(
     "answer", ["Berlin lies on the Spree.", "", "Without the documents: Berlin."]
 )
 def test_retrieval_that_sets_the_tone_is_exempt(answer):
-    assert retrieval_gaps([answer], [FRANCE], purpose="context")[0] == Gap(
-        violation=False, reason="context_only"
-    )
+    (found,) = retrieval_gaps([answer], [FRANCE], purpose="context")
+    assert found == Gap(violation=False, reason="context_only")
 
 
 def test_structured_citations_count():

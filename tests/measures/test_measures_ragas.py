@@ -18,15 +18,10 @@ from rag_eval.measures.ragas import (
 )
 
 CONTEXT = ("The Eiffel Tower stands in Paris. It was completed in 1889.",)
+TOWER, ELEPHANTS = "The Eiffel Tower stands in Paris.", "Elephants never forget anything."
 SAMPLES = [
-    Sample("all", "Where is it?", "The Eiffel Tower stands in Paris.", CONTEXT),
-    Sample(
-        "half",
-        "Where is it?",
-        "The Eiffel Tower stands in Paris. Elephants never forget anything.",
-        CONTEXT,
-    ),
-    Sample("none", "Where is it?", "Elephants never forget anything.", CONTEXT),
+    Sample(name, "Where is it?", answer, CONTEXT)
+    for name, answer in (("all", TOWER), ("half", f"{TOWER} {ELEPHANTS}"), ("none", ELEPHANTS))
 ]
 QUICK = Limits(attempts=1, timeout_s=20)
 
@@ -51,18 +46,12 @@ def test_a_good_judge_is_believed():
         assert found.value.tolist() == [1.0, 0.5, 0.0]
         assert found.failure == ["", "", ""]
         assert len(judge.requests) == 6
-        assert all(
-            request["response_format"]["type"] == "json_object" for request in judge.requests
-        )
-        assert all(request["model"] == "judge" for request in judge.requests)
+        for request in judge.requests:
+            assert request["response_format"]["type"] == "json_object"
+            assert request["model"] == "judge"
     record = faithfulness_record(found, np.arange(3), 1, 200)
-    assert (record.value, record.n_scored, record.n_failed, record.n_groups, record.reason) == (
-        0.5,
-        3,
-        0,
-        3,
-        "",
-    )
+    assert (record.value, record.reason) == (0.5, "")
+    assert (record.n_scored, record.n_failed, record.n_groups) == (3, 0, 3)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +71,8 @@ def test_a_bad_judge_is_counted(behaviour, failure):
     assert found.failure == [failure, failure]
     record = faithfulness_record(found, np.arange(2), 1, 200)
     assert math.isnan(record.value)
-    assert (record.n_attempted, record.n_scored, record.n_failed, record.reason) == (
-        2,
-        0,
-        2,
-        f"every call of the judge failed: {failure} 2",
-    )
+    assert (record.n_attempted, record.n_scored, record.n_failed) == (2, 0, 2)
+    assert record.reason == f"every call of the judge failed: {failure} 2"
 
 
 def test_a_busy_moment_is_waited_out():
@@ -98,9 +83,8 @@ def test_a_busy_moment_is_waited_out():
 
 def test_a_slow_judge_times_out():
     with FakeJudge("slow") as judge:
-        assert ask(judge, SAMPLES[:1], limits=Limits(attempts=1, timeout_s=0.2)).failure == [
-            "timeout"
-        ]
+        found = ask(judge, SAMPLES[:1], limits=Limits(attempts=1, timeout_s=0.2))
+    assert found.failure == ["timeout"]
 
 
 def test_no_more_are_asked_at_once_than_allowed_and_a_running_loop_does_not_matter():
@@ -126,16 +110,10 @@ def test_samples_start_at_the_allowed_pace():
 
 
 def test_what_cannot_be_judged_is_not_asked():
+    rows = [("Where?", "", CONTEXT), ("Where?", "There.", ()), ("Where?", None, CONTEXT)]
+    rows.append((" ", "There.", CONTEXT))
     with FakeJudge() as judge:
-        found = ask(
-            judge,
-            [
-                Sample("a", "Where?", "", CONTEXT),
-                Sample("b", "Where?", "There.", ()),
-                Sample("c", "Where?", None, CONTEXT),
-                Sample("d", " ", "There.", CONTEXT),
-            ],
-        )
+        found = ask(judge, [Sample(str(number), *row) for number, row in enumerate(rows)])
         assert not judge.requests
     assert not found.eligible.any()
     assert faithfulness_record(found, np.arange(4), 1, 200).reason == "no answer was in the sample"

@@ -96,10 +96,8 @@ def test_pairs_beyond_one_block_are_all_counted(monkeypatch):
 
 
 def test_ann_recall_is_the_share_of_the_exact_list():
-    approximate, exact = (
-        [[1, 2, 3], [3, 2, 9], [1, -1, -1], [1, 2, 3]],
-        [[3, 2, 1], [1, 2, 3], [1, 2, -1], [-1, -1, -1]],
-    )
+    approximate = [[1, 2, 3], [3, 2, 9], [1, -1, -1], [1, 2, 3]]
+    exact = [[3, 2, 1], [1, 2, 3], [1, 2, -1], [-1, -1, -1]]
     np.testing.assert_allclose(ann_recall(approximate, exact, 3), [1, 2 / 3, 1 / 2, math.nan])
     np.testing.assert_allclose(ann_recall(approximate, exact, 1), [0, 0, 1, math.nan])
 
@@ -139,23 +137,13 @@ def test_delta_s_at_its_ends():
 
 
 def test_zones_at_their_edges():
-    assert zones([0, 0.399, 0.40, 0.599, 0.60, 1, NAN]).tolist() == [
-        "stable",
-        "stable",
-        "transitional",
-        "transitional",
-        "risk",
-        "risk",
-        "undefined",
-    ]
+    names = ["stable"] * 2 + ["transitional"] * 2 + ["risk"] * 2 + ["undefined"]
+    assert zones([0, 0.399, 0.40, 0.599, 0.60, 1, NAN]).tolist() == names
 
 
 def test_anchor_and_decoy_equally_close():
-    assert equally_close(np.array([0.5, 0.5, NAN]), np.array([0.51, 0.6, 0.5])).tolist() == [
-        True,
-        False,
-        False,
-    ]
+    found = equally_close(np.array([0.5, 0.5, NAN]), np.array([0.51, 0.6, 0.5]))
+    assert found.tolist() == [True, False, False]
 
 
 def states(hits, rbo):
@@ -190,12 +178,8 @@ def test_states_by_their_definition(hits, rbo, state, reason):
 
 def test_convergent_and_hit_is_what_gates_count():
     hits = np.array([[[1, 1]], [[0, 0]], [[1, NAN]], [[1, 1]]])
-    assert lambda_states(hits, [0.9, 0.9, NAN, 0.3]).convergent_and_hit.tolist() == [
-        True,
-        False,
-        False,
-        False,
-    ]
+    found = lambda_states(hits, [0.9, 0.9, NAN, 0.3]).convergent_and_hit
+    assert found.tolist() == [True, False, False, False]
 
 
 def test_all_patterns_of_two_by_two_are_decided():
@@ -210,11 +194,8 @@ def test_all_patterns_of_two_by_two_are_decided():
 def nested(rng, shape, sd):
     """Values with known standard deviations of question, wording and seed."""
     q, w, s = shape
-    return (
-        rng.normal(0, sd[0], (q, 1, 1))
-        + rng.normal(0, sd[1], (q, w, 1))
-        + rng.normal(0, sd[2], (q, w, s))
-    )
+    sizes = (q, 1, 1), (q, w, 1), (q, w, s)
+    return sum(rng.normal(0, spread, size) for spread, size in zip(sd, sizes, strict=True))
 
 
 @pytest.mark.parametrize("ragged", [False, True])
@@ -225,9 +206,8 @@ def test_shares_recover_the_components_they_were_made_of(ragged):
         values[rng.random(values.shape) < 0.3] = NAN
         values[:50] = NAN
     shares = variance_shares(values)
-    np.testing.assert_allclose(
-        [shares.query, shares.paraphrase, shares.seed], np.array([4, 1, 0.25]) / 5.25, atol=0.02
-    )
+    found = [shares.query, shares.paraphrase, shares.seed]
+    np.testing.assert_allclose(found, np.array([4, 1, 0.25]) / 5.25, atol=0.02)
     assert shares.n_runs == np.count_nonzero(~np.isnan(values))
     assert shares.n_queries == np.count_nonzero(~np.isnan(values).all(axis=(1, 2)))
 
@@ -260,10 +240,8 @@ def test_nothing_varies(values):
 
 
 def test_flip_matrix_has_its_denominators():
-    hits = np.array(
-        [[[1, 1], [0, 0], [1, 1]], [[1, 1], [1, 0], [NAN, NAN]], [[0, NAN], [1, NAN], [0, 0]]]
-    )
-    share, n = flip_matrix(hits)
+    first, second = [[1, 1], [0, 0], [1, 1]], [[1, 1], [1, 0], [NAN, NAN]]
+    share, n = flip_matrix([first, second, [[0, NAN], [1, NAN], [0, 0]]])
     np.testing.assert_allclose(share, [[0, 2.5 / 3, 0], [2.5 / 3, 0, 1], [0, 1, 0]])
     assert n.tolist() == [[3, 3, 2], [3, 3, 2], [2, 2, 2]]
     nothing = flip_matrix(np.array([[[1.0], [NAN]]]))
