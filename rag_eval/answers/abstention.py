@@ -13,7 +13,7 @@ from rag_eval.core.types import INSUFFICIENT_EVIDENCE, NOT_FOUND
 Abstention = Literal["not_found", "insufficient_evidence"]
 
 MAX_CHARS = 2000
-"""A longer text says more than that it has no answer."""
+"""A longer text says more than a refusal."""
 MAX_GAPS_CHARS = 500
 """A refusal may name its gaps in this many characters."""
 
@@ -62,13 +62,12 @@ def states_an_answer(gaps: str) -> bool:
 
 
 def abstention(text: str) -> Abstention | None:
-    """Tell how an answer abstains; None where it answers, is empty, or does not surely abstain.
+    """Tell how an answer abstains; None for an answer, an empty text or a doubtful text.
 
     The contract's tokens count in capitals at the beginning, before a line's end or punctuation.
-    INSUFFICIENT EVIDENCE abstains where the gaps after it are short and do not state the answer;
-    NOT FOUND where it stands alone or the rest abstains too. Another text abstains where each
-    sentence says that nothing was found or known, or is a closing courtesy, and at least one says
-    so.
+    INSUFFICIENT EVIDENCE abstains with short gaps that do not state the answer. NOT FOUND abstains
+    alone, or if the rest abstains too. Any other text abstains if each sentence says that nothing
+    was found or known, or is a closing courtesy, but not with courtesies alone.
 
     Examples
     --------

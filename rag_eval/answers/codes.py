@@ -30,17 +30,17 @@ CODES: Final[dict[str, CodeInfo]] = {
         files("rag_eval.answers").joinpath("codes.json").read_text("utf-8")
     ).items()
 }
-"""Every code, in the order in which the rules are tried."""
+"""Every code, in the order of the rules."""
 
 PROVENANCE: Final[frozenset[str]] = frozenset({"unknown_snippet", "path_not_in_evidence"})
-"""Codes that more evidence could mend: they start the adaptive rerun."""
+"""Codes that more evidence can mend, so that they start the adaptive rerun."""
 
 NOT_RETRIED: Final[frozenset[str]] = frozenset({"validator_error"})
-"""Codes of a reply that asking again cannot mend."""
+"""Codes that another reply cannot mend."""
 
 
 class Fault(NamedTuple):
-    """One way in which an answer breaks its contract, and a message for the model and the log."""
+    """A broken rule of the contract, with a message for the model and the log."""
 
     code: str
     message: str
@@ -55,12 +55,12 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*")
 
 
 def _format_value(key: str, value: Value) -> str:
-    """Format a value: bare where it is plain, else as a JSON string in which `=` is escaped too."""
+    """Format a plain value bare, any other value as a JSON string with `=` escaped too."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if not isinstance(value, str):
         return f"{value:.6g}" if isinstance(value, float) else str(value)
-    # ids are never masked, so that lines can be found by them; other text may repeat a source
+    # ids are not masked, because people search for them; other text may repeat a source
     text = value if key.endswith("_id") else mask(value[:_MAX_MASKED_CHARS]).text
     text = text if len(text) <= SNIPPET_CHARS else f"{text[: SNIPPET_CHARS - 3]}..."
     if _PLAIN.fullmatch(text):
@@ -96,10 +96,10 @@ class Events:
         self.lines.append(event_line(name, fields))
 
 
-# ---- Regular expressions of gold sets: compiled within limits, run under a time limit
+# ---- Regular expressions of gold sets, with limits of size and time
 
 SECONDS = 2.0
-"""Time that one pattern may take over all that it is run on in one call."""
+"""Time limit of one pattern over all texts of a call."""
 MAX_REPEATS = 100_000
 _COUNTS = re.compile(r"\{(?:\d*,)?(\d+)")
 
@@ -109,10 +109,10 @@ class PatternTimeoutError(Exception):
 
 
 class TimedPattern:
-    """A pattern in the syntax of the `regex` package whose searches end in time.
+    """A pattern in the syntax of the `regex` package, with a time limit for its searches.
 
-    Raises ValueError where it does not compile, or where its repeats multiply to over 100,000 and
-    compiling alone would take seconds.
+    Raises ValueError for a pattern that does not compile, or whose repeats multiply to over
+    100,000, because compiling it would take seconds.
     """
 
     def __init__(self, pattern: str) -> None:

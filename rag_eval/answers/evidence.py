@@ -29,11 +29,14 @@ from rag_eval.corpus.analyzer import ANALYZER, count_tokens
 # ---- Chunks with their lines, and a view of the corpus that finds lines, sections and chunks
 
 MAX_EVIDENCE_CHARS = 12_000
-"""Longer chunks are cut here, so that no single document fills a prompt."""
+"""Longer chunks are cut, so that no single document fills a prompt."""
 
 
 def line_starts(text: str) -> IntArray:
-    """Return the offset of each line's first character, [n_lines]; a final line feed opens one."""
+    """Return the offset of each line's first character, [n_lines].
+
+    A final line feed opens a further line.
+    """
     units = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     return np.concatenate([[0], np.flatnonzero(units == ord("\n")) + 1]).astype(np.int64)
 
@@ -80,11 +83,11 @@ class Library:
         self._starts: dict[str, IntArray] = {}
 
     def text(self, doc_id: str) -> str | None:
-        """Return the text of a document; None where the corpus has no such document."""
+        """Return the text of a document; None for an unknown document."""
         return self._documents[doc_id]["text"] if doc_id in self._documents else None
 
     def title(self, doc_id: str) -> str:
-        """Return the title of a document; empty where it has none or the corpus lacks it."""
+        """Return the title of a document, or an empty text."""
         return self._documents[doc_id]["title"] if doc_id in self._documents else ""
 
     def _line_of(self, doc_id: str, offset: int) -> int:
@@ -98,10 +101,7 @@ class Library:
         return {str(doc): np.asarray(rows, dtype=np.int64) for doc, rows in groups.items()}
 
     def section_rows(self, section_id: str) -> list[int] | None:
-        """Return the rows of the chunks that overlap a section, in the order of the text.
-
-        None where there is no such section.
-        """
+        """Return the rows of the chunks that overlap a section, by place; None if unknown."""
         if section_id not in self._sections:
             return None
         doc_id, start, end = self._sections[section_id]
@@ -111,7 +111,7 @@ class Library:
         return [int(row) for row in rows[inside][np.argsort(starts[inside], kind="stable")]]
 
     def payload(self, row: int, *, rank: int, score_raw: float, score_norm: float) -> ScoredChunk:
-        """Make the payload of a chunk that no ranking gave; rank from 1."""
+        """Make the payload of a chunk that comes from no ranking; rank from 1."""
         chunk = self.chunks.iloc[row]
         doc_id = str(chunk["doc_id"])
         about = self._documents.get(doc_id, {"rev": "", "source_url": ""})
@@ -136,8 +136,8 @@ class Library:
     def evidence(self, chunk: ScoredChunk, kind: EvidenceKind) -> Evidence | None:
         """Give a chunk its lines in the corpus document and its cite token; None for blank text.
 
-        A chunk that does not stand at its offsets (an outside retriever's) is looked for in the
-        document. Where it is not found, its own text counts as the document, from line 1.
+        The chunk of an outside retriever may not stand at its offsets, and is then searched in the
+        document. If the search fails, the chunk counts as a document of its own.
         """
         text = chunk.text
         if len(text) > MAX_EVIDENCE_CHARS:
@@ -162,9 +162,9 @@ class Library:
 
 
 def line_span(item: Evidence, first: int, last: int) -> tuple[int, int] | None:
-    """Return the characters, in the document, of lines that the evidence has.
+    """Return the characters of lines in the document, without white space at the ends.
 
-    White space at the ends is left out; None where nothing is left.
+    None for lines outside the evidence and for blank lines.
     """
     if not item.first_line <= first <= last <= item.last_line:
         return None
@@ -195,7 +195,7 @@ _SENTENCE_START = re.compile(r"(?:^|[.!?:]\s+)[\"'“«(]*$")
 
 
 def _find_names(text: str) -> Iterable[str]:
-    """Yield identifiers, and capitalised words that do not merely begin a sentence."""
+    """Yield identifiers, and capitalised words inside a sentence."""
     for match in _DOTTED.finditer(text):
         word = match[0]
         bare = word.removesuffix("()")
@@ -236,10 +236,9 @@ def _compile(term: str) -> re.Pattern[str]:
 
 
 def find_terms(terms: Iterable[str], texts: Sequence[str]) -> dict[str, list[int]]:
-    """Return term -> places of the texts that have it, rising.
+    """Return term -> places of the texts that have the term, rising.
 
-    The texts are read once for the words of all terms; each term is then looked for only where all
-    its words are.
+    One pass finds the texts that have all words of a term; only these are searched for the term.
     """
     words = {term: frozenset(_WORD.findall(term.lower())) for term in terms}
     needed = frozenset[str]().union(*words.values())
@@ -256,12 +255,12 @@ def find_terms(terms: Iterable[str], texts: Sequence[str]) -> dict[str, list[int
     return found
 
 
-# ---- Questions with their settings, and chunks that are kept from their evidence
+# ---- Questions with their settings, and chunks that may not be evidence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """One gold question: its id, its wording, and its settings."""
+    """A gold question with its settings."""
 
     query_id: str
     text: str
@@ -269,7 +268,7 @@ class Question:
 
 
 def apply_override(config: Answers, own: AnswerOverride | None) -> Answers:
-    """Return the settings of one question: its own, else those of the gold set."""
+    """Return the settings of a question: those of the gold set, overridden by its own."""
     changes = {} if own is None else own.model_dump(exclude_none=True)
     if own is not None and own.preflights:
         changes["preflights"] = own.preflights
@@ -307,7 +306,7 @@ class Withheld:
 # ---- Preflights: `retrieve`, `grep` and `section` for many questions at once
 
 Retriever = Callable[[Sequence[str], int], Sequence[RetrievalResult | None]]
-"""(queries, top_k) -> one result for each query, None where its retrieval failed."""
+"""(queries, top_k) -> a result for each query, None after a failed retrieval."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -344,7 +343,7 @@ class PreflightRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gathered:
-    """Merged evidence of one question, a record a step, and why gathering failed, if it did."""
+    """Evidence of one question, a record for each step, and the fault if gathering failed."""
 
     evidence: tuple[Evidence, ...]
     records: tuple[PreflightRecord, ...]
@@ -352,7 +351,7 @@ class Gathered:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Found:
+class _Findings:
     """Chunks that one step found; `matched` holds the matches of grep in each chunk."""
 
     parameters: dict[str, int | tuple[str, ...]]
@@ -369,7 +368,7 @@ def _list_patterns(questions: Iterable[Question]) -> list[str]:
 
 
 def check_patterns(questions: Iterable[Question]) -> None:
-    """Compile every pattern of every question; raises InputError `bad_pattern` for each bad one."""
+    """Compile every pattern; raises InputError with a `bad_pattern` for each broken pattern."""
     problems = []
     for pattern in _list_patterns(questions):
         try:
@@ -394,7 +393,7 @@ def _terms(question: Question, step: Grep) -> tuple[str, ...]:
 
 
 def _depth(question: Question, step: Preflight, raised: int) -> int:
-    """Return how many chunks a step asks retrieval for; 0 where it asks for none."""
+    """Return the number of chunks that a step asks retrieval for, or 0."""
     own = step.top_k if isinstance(step, Retrieve) else None
     return max(own or question.settings.top_k, raised) if asks_for_ranking(step) else 0
 
@@ -420,19 +419,18 @@ class Preflights:
     ) -> list[Gathered]:
         """Run the steps of all questions, whose patterns must compile (`check_patterns`).
 
-        `logs` is where each question's events go. `raised` is the top_k of an adaptive rerun; steps
-        that name a larger one keep theirs.
+        `logs` takes the events of each question. `raised` is the top_k of an adaptive rerun, which
+        a step's larger top_k overrides.
         """
         with self._lock:  # reruns come from several threads
             ranked = self._rank(questions, raised)
             self._search(questions)
-        together = zip(questions, logs, ranked, strict=True)
-        return [self._gather(*one, raised) for one in together]
+        return [self._gather(*each, raised) for each in zip(questions, logs, ranked, strict=True)]
 
     def _gather(
         self, question: Question, log: Events, ranked: Mapping[int, RetrievalResult], raised: int
     ) -> Gathered:
-        """Run the steps of one question; a repeated piece stays where it was found first."""
+        """Run the steps of one question; the first of equal pieces of evidence counts."""
         evidence: dict[tuple[str, Offsets, str], Evidence] = {}
         records: list[PreflightRecord] = []
         for place, step in enumerate(question.settings.preflights):
@@ -454,11 +452,11 @@ class Preflights:
 
     def _run(
         self, question: Question, step: Preflight, depth: int, ranked: Mapping[int, RetrievalResult]
-    ) -> _Found | Fault:
+    ) -> _Findings | Fault:
         if depth and depth not in ranked:
             return Fault("retrieval_error", "retrieval failed for this question.")
         if isinstance(step, Retrieve):
-            return _Found({"top_k": depth}, ranked[depth].chunks[:depth])
+            return _Findings({"top_k": depth}, ranked[depth].chunks[:depth])
         if isinstance(step, Section):
             return self._take_sections(question, step, ranked.get(depth))
         for pattern in step.patterns:
@@ -483,7 +481,7 @@ class Preflights:
         return found
 
     def _search(self, questions: Sequence[Question]) -> None:
-        """Find the terms and patterns of all questions that were not looked for before."""
+        """Find the new terms and patterns of all questions."""
         terms = {
             term: None
             for question in questions
@@ -501,7 +499,7 @@ class Preflights:
                 except PatternTimeoutError:
                     self._pattern_rows[pattern] = None
 
-    def _grep(self, question: Question, step: Grep) -> _Found:
+    def _grep(self, question: Question, step: Grep) -> _Findings:
         """Rank chunks by the summed idf of their matches; ties keep the chunks' order."""
         terms = _terms(question, step)
         sought = [(term, self._term_rows[term]) for term in terms]
@@ -516,7 +514,7 @@ class Preflights:
                 scores[row] = scores.get(row, 0.0) + weight
                 matched.setdefault(row, []).append(name)
         ranked = sorted(scores, key=lambda row: (-scores[row], row))
-        # before the cut, so that a withheld chunk takes no place of one that may be shown
+        # before the cut, so that a withheld chunk takes no place of another chunk
         rows = self._withheld.keep(question.query_id, ranked)
         taken = rows[: step.max_hits]
         chunks = [
@@ -525,7 +523,7 @@ class Preflights:
             )
             for rank, row in enumerate(taken, 1)
         ]
-        return _Found(
+        return _Findings(
             {"terms": terms, "patterns": step.patterns, "max_hits": step.max_hits},
             chunks,
             [matched[row] for row in taken],
@@ -535,8 +533,8 @@ class Preflights:
 
     def _take_sections(
         self, question: Question, step: Section, ranked: RetrievalResult | None
-    ) -> _Found:
-        """Take the chunks of whole sections: those named, else the first of the ranking."""
+    ) -> _Findings:
+        """Take the chunks of the named sections, or of the first sections of the ranking."""
         ranking = {chunk.snippet_id: chunk for chunk in ranked.chunks} if ranked else {}
         wanted = step.sections or tuple(dict.fromkeys(c.section_id for c in ranking.values()))
         taken = wanted if step.sections else wanted[: step.max_sections]
@@ -545,7 +543,7 @@ class Preflights:
         n_withheld = 0
         for section in taken:
             rows = self._library.section_rows(section)
-            if rows is None:  # of an outside retriever, or gone since the gold set was written
+            if rows is None:  # a section of an outside retriever, or a deleted section
                 alike = [chunk for chunk in ranking.values() if chunk.section_id == section]
                 chunks += alike
                 missing += [] if alike else [section]
@@ -556,7 +554,7 @@ class Preflights:
                 rank = len(chunks) + 1
                 chunk = self._library.payload(row, rank=rank, score_raw=1.0, score_norm=1.0)
                 chunks.append(ranking.get(chunk.snippet_id, chunk))
-        return _Found(
+        return _Findings(
             {"sections": step.sections, "max_sections": step.max_sections},
             chunks,
             filtered={"over_max_sections": len(wanted) - len(taken), **_count_withheld(n_withheld)},
@@ -564,7 +562,7 @@ class Preflights:
         )
 
     def _record(
-        self, question: Question, place: int, step: Preflight, found: _Found
+        self, question: Question, place: int, step: Preflight, found: _Findings
     ) -> tuple[list[Evidence], PreflightRecord]:
         """Make the evidence of a step, and its record."""
         evidence, hits = [], []

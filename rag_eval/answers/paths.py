@@ -12,16 +12,10 @@ _WORDS = {
         files("rag_eval.answers").joinpath("paths.json").read_text("utf-8")
     ).items()
 }
-EXTENSIONS, PRODUCTS = _WORDS["extensions"], _WORDS["products"]
-FILES, DOT_FILES = _WORDS["files"], _WORDS["dot_files"]  # customary names without extension
-CLEAR_FOLDERS = _WORDS["clear_folders"]  # they make a path of two parts; public/private is words
-FOLDERS = _WORDS["folders"] | CLEAR_FOLDERS
-ALTERNATIVES = _WORDS["alternatives"]  # two words that begin like a path of two parts: home/office
-ATTRIBUTES = _WORDS["attributes"]  # extensions that are attributes after a class name or an object
-OBJECTS = _WORDS["objects"]
-LOGARITHMS = _WORDS["logarithms"]  # classes with an attribute `log`; Server.log is a file
-DOMAINS = _WORDS["domains"]
-MANY_PARTS = 4
+_CLEAR_FOLDERS = _WORDS["clear_folders"]
+"""Folders that make a path of two parts; `public/private` is two words."""
+_FOLDERS = _WORDS["folders"] | _CLEAR_FOLDERS
+_MANY_PARTS = 4
 
 _URL = (
     r"(?:[A-Za-z][A-Za-z0-9+.-]{1,20}://(?=[\w/.~])|www\.)[^\s<>\"'`|\\^{}\[\]()]*"
@@ -54,7 +48,7 @@ _ADDRESS = re.compile(
 _CLASS = re.compile(r"(?:.*\.)?[A-Z]\w*[a-z]\w*")
 _TAIL = ".:,-_~&#"
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Letters and marks that show nothing, beside format characters and variation selectors."""
+"""Invisible letters and marks beside format characters and variation selectors."""
 
 
 def _is_shown(character: str) -> bool:
@@ -68,7 +62,7 @@ def _is_shown(character: str) -> bool:
 
 
 def visible(text: str) -> str:
-    r"""Remove the characters that do not show: format characters, fillers, variation selectors.
+    r"""Remove invisible characters: format characters, fillers, variation selectors.
 
     Examples
     --------
@@ -79,7 +73,7 @@ def visible(text: str) -> str:
 
 
 def has_content(text: str) -> bool:
-    r"""Tell whether a text has a letter or digit that shows.
+    r"""Tell whether a text has a visible letter or digit.
 
     Examples
     --------
@@ -90,9 +84,7 @@ def has_content(text: str) -> bool:
 
 
 def tidy_path(text: str) -> str:
-    r"""Return a path as it is compared.
-
-    Slashes forward, no `./` before it, no punctuation after it.
+    r"""Return a path for comparison: forward slashes, no leading `./`, no final punctuation.
 
     Examples
     --------
@@ -117,22 +109,24 @@ def split_lines(path: str) -> tuple[str, int, int] | None:
 def _is_file_name(name: str, *, call: bool) -> bool:
     lowered = name.lower()
     if (
-        lowered in DOT_FILES
-        or (lowered in FILES and not call)
-        or (name.startswith(".") and "." + lowered.split(".")[1] in DOT_FILES)
+        lowered in _WORDS["dot_files"]
+        or (lowered in _WORDS["files"] and not call)
+        or (name.startswith(".") and "." + lowered.split(".")[1] in _WORDS["dot_files"])
         or _DOTTED_ENV.fullmatch(name)
     ):
         return True
     match = _EXTENSION.fullmatch(name)
-    if match is None or call or _ONLY_EXTENSION.fullmatch(name) or lowered in PRODUCTS:
+    if match is None or call or _ONLY_EXTENSION.fullmatch(name) or lowered in _WORDS["products"]:
         return False
     base, ext = match["base"], match["ext"]
-    if ext.isdigit() or ext.lower() not in EXTENSIONS or not re.search(r"[^\W\d]|\d{2}", base):
+    is_known = ext.lower() in _WORDS["extensions"] and not ext.isdigit()
+    if not is_known or not re.search(r"[^\W\d]|\d{2}", base):
         return False
     if len(ext) == 1 and not re.fullmatch(r"[\w-]{2,}", base):  # D.C, U.S.C
         return False
-    is_class = base in LOGARITHMS if ext == "log" else _CLASS.fullmatch(base) is not None
-    return not (ext in ATTRIBUTES and (base in OBJECTS or is_class))
+    # classes with an attribute `log` are listed, because Server.log is a file
+    is_class = base in _WORDS["logarithms"] if ext == "log" else _CLASS.fullmatch(base)
+    return ext not in _WORDS["attributes"] or not (base in _WORDS["objects"] or is_class)
 
 
 def _is_address(parts: list[str]) -> bool:
@@ -143,8 +137,8 @@ def _is_address(parts: list[str]) -> bool:
     second = _ADDRESS.fullmatch(parts[1])
     # Booking.com/Expedia.com are two names
     two_names = not parts[2:] and second and second["domain"]
-    known = match["domain"] in DOMAINS and match["name"] not in OBJECTS and not two_names
-    return match["domain"] is None or bool(known)
+    is_host = match["domain"] in _WORDS["domains"] and match["name"] not in _WORDS["objects"]
+    return match["domain"] is None or bool(is_host and not two_names)
 
 
 def _is_slashed_path(path: str, folders: Collection[str], *, call: bool) -> bool:
@@ -158,11 +152,13 @@ def _is_slashed_path(path: str, folders: Collection[str], *, call: bool) -> bool
         or _is_address(parts)
     ):
         return True
-    through = parts if path.endswith("/") else [] if path in ALTERNATIVES else parts[:-1]
-    customary = FOLDERS if parts[2:] else CLEAR_FOLDERS
+    # home/office begins like a path of two parts
+    through = [] if path in _WORDS["alternatives"] else parts[:-1]
+    through = parts if path.endswith("/") else through
+    customary = _FOLDERS if parts[2:] else _CLEAR_FOLDERS
     return (
         any(part in customary or part in folders for part in through)
-        or sum(bool(_LETTER.search(part)) for part in parts) >= MANY_PARTS
+        or sum(bool(_LETTER.search(part)) for part in parts) >= _MANY_PARTS
     )
 
 
@@ -174,7 +170,7 @@ def _is_path(word: str, folders: Collection[str], *, call: bool) -> bool:
         return not _CLOCK.fullmatch(lines[0])
     path = word.replace("\\", "/").partition("#")[0]
     if word.startswith("\\") and not _HOST.match(word):
-        path = path.lstrip("/")  # \alpha and \d come from no root
+        path = path.lstrip("/")  # \alpha and \d have no root
     slashed = "/" in path
     return _is_slashed_path(path, folders, call=call) if slashed else _is_file_name(path, call=call)
 
@@ -192,7 +188,7 @@ def _split_words(text: str) -> Iterator[tuple[str, bool, bool]]:
         before = text[start - 1] if start else " "
         opened = before.isspace() or before in _OPENING
         if word.startswith("/") and "/" not in word[1:] and not opened:
-            word = word[1:]  # the slash of `(mg)/kg` is no root
+            word = word[1:]  # in `(mg)/kg`, the slash is no root
         word = (word.lstrip(".") if word.startswith("...") else word).rstrip(_TAIL)
         yield word, False, bool(match["call"])
 
@@ -200,7 +196,7 @@ def _split_words(text: str) -> Iterator[tuple[str, bool, bool]]:
 def find_paths(text: str, folders: Collection[str] = ()) -> tuple[str, ...]:
     """Find the paths of a text, in order, each once, without the punctuation around them.
 
-    A relative path through one of `folders`, which the evidence knows, counts too.
+    A relative path through one of `folders`, the folders of the evidence, counts too.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """Turn recorded outputs into answers: contexts become evidence, markers and citations cited spans.
 
-No citation is dropped: one that is not among the contexts is kept as evidence -1.
+Every citation is kept; `evidence` is -1 for a citation outside the contexts.
 """
 
 import bisect
@@ -45,7 +45,7 @@ class Marked:
     """An answer without its markers.
 
     `segments` are the sentences of `text` as (start, end). `citations` are (segment, number) in
-    order; the segment is -1 where nothing is left but markers.
+    order; the segment is -1 in a text of markers alone.
     """
 
     text: str
@@ -56,7 +56,7 @@ class Marked:
 def _find_markers(text: str) -> Iterator[tuple[int, int, list[int]]]:
     """Yield (start, end, numbers) of each marker outside code.
 
-    A list with a 0 is an interval such as `[0, 1]`; a single `[0]` is a marker, out of range.
+    A list with a 0 is an interval such as `[0, 1]`. A single `[0]` is a marker out of range.
     """
     code = [match.span() for match in _CODE.finditer(text)]
     ends = [end for _, end in code]
@@ -89,8 +89,8 @@ def _find_openings(text: str) -> set[int]:
 def read_markers(text: str) -> Marked:
     """Take the markers out of an answer.
 
-    A marker supports the sentence that it stands in or behind; at the beginning of a line, the
-    sentence after it. Markers in code (between backticks) are code.
+    A marker supports the sentence around or before it, and at the beginning of a line the sentence
+    after it. Code between backticks has no markers.
 
     Examples
     --------
@@ -152,7 +152,7 @@ class _Chunk:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Document:
-    """A document of the corpus with its chunks, or nothing but a context."""
+    """A document of the corpus with its chunks, or a context alone."""
 
     text: str
     source_url: str
@@ -162,13 +162,13 @@ class _Document:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Shown:
-    """What the system was given for one question: its contexts, and the evidence made of them."""
+    """The system's contexts for one question, and the evidence made of them."""
 
     contexts: Sequence[Context]
     evidence: Sequence[Evidence]
 
     def find(self, name: object) -> list[int]:
-        """Return the evidence that a name stands for: the system's own ids, or the corpus's."""
+        """Return the places of the evidence with a name, an id of the system or of the corpus."""
         return [
             place
             for place, (context, item) in enumerate(zip(self.contexts, self.evidence, strict=True))
@@ -185,7 +185,7 @@ class _Shown:
         return CitedSpan(segment, number - 1, chunk.doc_id, chunk.offsets.start, chunk.offsets.end)
 
     def cites_whole(self, span: CitedSpan) -> bool:
-        """Tell whether a citation names a piece of evidence and nothing finer."""
+        """Tell whether a citation names a whole piece of evidence."""
         if span.evidence < 0:
             return span.start < 0
         offsets = self.evidence[span.evidence].chunk.offsets
@@ -193,7 +193,10 @@ class _Shown:
 
 
 def _find_lines(text: str, first: int, last: int) -> tuple[int, int]:
-    """Return the characters of lines first to last, from 1, without the line's end; else -1, -1."""
+    """Return the characters of lines first to last, from 1, without the last line end.
+
+    (-1, -1) for missing or empty lines.
+    """
     starts = [*line_starts(text).tolist(), len(text) + 1]
     if not 1 <= first <= last < len(starts):
         return -1, -1
@@ -207,9 +210,9 @@ class RecordedAnswers:
     Parameters
     ----------
     documents, chunks
-        DOCUMENTS and CHUNKS frames: the user's corpus, or the one that `recorded` contexts make.
+        DOCUMENTS and CHUNKS frames of the user's corpus, or of the recorded contexts.
     index_hash, embed_model
-        Of the strategy whose rankings these are.
+        Identity of the index of the strategy.
     """
 
     def __init__(
@@ -234,11 +237,10 @@ class RecordedAnswers:
         self._index_hash, self._embed_model = index_hash, embed_model
 
     def evidence(self, contexts: Sequence[Context]) -> tuple[Evidence, ...]:
-        """Make one piece of evidence of each context, in order: the n-th marker is the n-th piece.
+        """Make a piece of evidence of each context, in the order of the markers.
 
-        A context whose id is a chunk or document of the corpus gets its real payload where the
-        corpus has its text. Another is a document of its own, whose snippet no index knows. Scores
-        that were not recorded are 1/rank.
+        A context with an id and text of the corpus gets the payload of its chunk. Any other context
+        is a document of its own. Missing scores are 1/rank.
         """
         return tuple(
             self._make_evidence(context, rank) for rank, context in enumerate(contexts, start=1)
@@ -273,14 +275,14 @@ class RecordedAnswers:
             document.rev,
             text,
             score_raw=1 / rank if context.score is None else context.score,
-            score_norm=1 / rank,  # of the system's scores only the order is known to mean anything
+            score_norm=1 / rank,  # of the system's scores, only the order is sure to mean anything
             k_pos=rank,
             k_final=rank,
         )
         return Evidence(cite_token(doc_id, first, last), scored, "recorded", first, last)
 
     def _place(self, context: Context) -> tuple[str, _Chunk, int, int] | None:
-        """Return (doc_id, chunk, start, end) in the corpus; None where it lacks the passage."""
+        """Return (doc_id, chunk, start, end) in the corpus; None for an unknown passage."""
         for name in (context.snippet, context.document):
             if name in self._chunks:
                 doc_id, chunk = self._chunks[name]
@@ -312,15 +314,14 @@ class RecordedAnswers:
     def answer(self, output: RecordedOutput) -> tuple[Answer, dict[int, Mapping[str, Any]]]:
         """Make the answer of one output, and the payloads that the system stated, by citation.
 
-        Outcomes: `failed` with `no_answer` where the answer is null and `empty_answer` where it has
-        no text; `not_found` and `insufficient_evidence` where the verdict says so or the whole text
-        abstains; else `answered`.
+        Outcomes: `failed` with `no_answer` for null and `empty_answer` without text; `not_found`
+        and `insufficient_evidence` by the verdict or an abstaining text; else `answered`.
         """
         contexts = output.contexts
         shown = _Shown(contexts, self.evidence(contexts))
         marked = read_markers(output.answer or "")
-        # values that the corpus has masked and that only a label in a context gives away: the
-        # answer may repeat them without the label
+        # the corpus masks values that a label gives away; the answer may repeat such a value
+        # without the label
         masked = [context.text for context in contexts if self._place_masked(context)]
         known = labelled_values(masked)
         outcome, codes = _judge_outcome(output, marked)
@@ -346,7 +347,7 @@ class RecordedAnswers:
         return answer, stated
 
     def _cover(self, value: Any, known: dict[str, str]) -> Any:
-        """Cover those values in every text of a stated payload; names of the corpus stay."""
+        """Cover known values in every text of a stated payload; names of the corpus stay."""
         if isinstance(value, str):
             named = value in self._named or value in self._chunks
             return value if named else covered_with(value, known)
@@ -361,7 +362,7 @@ class RecordedAnswers:
     ) -> list[tuple[CitedSpan, Mapping[str, Any] | None]]:
         """Return every citation, markers first, with its stated payload.
 
-        A system that writes markers and lists what they stand for cites once.
+        A marker and a listed citation of the same context are one citation.
         """
         marks = [shown.cite_number(number, segment) for segment, number in marked.citations]
         held = {(span.evidence, span.doc_id) for span in marks}
@@ -369,7 +370,7 @@ class RecordedAnswers:
         behind: dict[tuple[int, str], Mapping[str, Any]] = {}
         for citation in output.citations:
             span, payload = self._read_citation(citation, shown), citation.payload
-            # an object with a payload field is held to the whole payload; another is a marker
+            # an object without a payload field is only a marker
             if payload is not None and payload.keys().isdisjoint(PAYLOAD_FIELDS):
                 payload = None
             name = (span.evidence, span.doc_id)
@@ -395,20 +396,15 @@ class RecordedAnswers:
         return self._read_lines(token["doc"], first, int(token["last"] or first), shown)
 
     def _read_lines(self, doc: str, first: int, last: int, shown: _Shown) -> CitedSpan:
-        """Read a citation of lines, of the piece that has them all, else of one that has some."""
-        touched = [
-            place
+        """Read a citation of lines in the evidence that has all of them, or else some of them."""
+        lines = {
+            place: (shown.evidence[place].first_line, shown.evidence[place].last_line)
             for place in shown.find(doc)
-            if max(first, shown.evidence[place].first_line)
-            <= min(last, shown.evidence[place].last_line)
-        ]
+        }
+        touched = [at for at, (low, high) in lines.items() if max(first, low) <= min(last, high)]
         if not touched or first > last:
             return CitedSpan(-1, -1, doc, -1, -1)
-        inside = (
-            place
-            for place in touched
-            if shown.evidence[place].first_line <= first and last <= shown.evidence[place].last_line
-        )
+        inside = (at for at in touched if lines[at][0] <= first and last <= lines[at][1])
         place = next(inside, touched[0])
         chunk = shown.evidence[place].chunk
         document = self._documents.get(chunk.doc_id)
@@ -416,7 +412,7 @@ class RecordedAnswers:
         return CitedSpan(-1, place, chunk.doc_id, *_find_lines(whole, first, last))
 
     def _read_payload(self, payload: Mapping[str, Any], shown: _Shown) -> CitedSpan:
-        """Read a payload; beside its own keys, `number`, `quote` and `segment` are understood."""
+        """Read a payload, which may also have the keys `number`, `quote` and `segment`."""
         names = ("quote", "segment", "doc_id", "snippet_id", "number")
         quote, segment, doc, snippet, number = map(payload.get, names)
         quote = quote if isinstance(quote, str) else ""
@@ -437,8 +433,8 @@ class RecordedAnswers:
                 for place, own in zip(places, offsets, strict=True)
                 if own.start < end and start < own.end
             ]
-            # offsets count in the system's own document, of which a context may be any part:
-            # a passage that is named is the one meant
+            # offsets count in the system's own document, and a context may be any part of that
+            # document: a named passage is meant
             if not touched and places and by_snippet:
                 start = end = -1
             else:
@@ -462,7 +458,7 @@ def _cover_span(span: CitedSpan, known: dict[str, str]) -> CitedSpan:
 
 
 def _read_offsets(value: object) -> tuple[int, int]:
-    """Return character offsets of a payload; (-1, -1) where absent, no numbers, or of tokens."""
+    """Return the character offsets of a payload; (-1, -1) without such offsets."""
     if not isinstance(value, Mapping) or value.get("unit", "char") != "char":
         return -1, -1
     start, end = value.get("start"), value.get("end")
