@@ -1,6 +1,6 @@
-"""Groundedness without a model: how much of each answer sentence stands in the evidence.
+"""Measure groundedness without a model: the share of each answer sentence in the evidence.
 
-It also judges FK019: whether an answer uses what was retrieved for it.
+`retrieval_gaps` judges FK019: whether an answer uses its retrieved texts.
 """
 
 import functools
@@ -61,21 +61,21 @@ _NUMBER = re.compile(r"(?<![^\W_])\d+(?:[.,]\d+)*")
 _GROUPED = re.compile(r"[1-9]\d{0,2}(?:[.,]\d{3})+")
 _WORD = re.compile(r"[^\W_]+")
 _TITLE_CASE = 0.6
-"""Share of capitalised words from which capitals say nothing about names."""
+"""Share of capitalised words in a title, where capitals mark no names."""
 _FEW_WORDS = 4
 _SHORTEST_PART = 3
-"""Shorter parts of identifiers are aliases that everybody chooses: df, ax, np."""
+"""Shorter parts of identifiers are common aliases: df, ax, np."""
 
 NUMBER_WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen twenty"
 ).split()
-"""Words of evidence where the answer has digits, from 0."""
+"""The words of 0 to 20, which evidence may have for digits of the answer."""
 
 
 @functools.lru_cache(maxsize=1)
 def _marks() -> dict[int, None]:
-    """Vowel signs and accents that stand alone after composition; the analyzer breaks at them."""
+    """List vowel signs and accents that stand alone after composition and break words."""
     codes = range(0x300, min(0x1B00, sys.maxunicode))
     return {code: None for code in codes if unicodedata.category(chr(code)) in {"Mn", "Mc"}}
 
@@ -89,10 +89,9 @@ def _pairs(match: re.Match[str]) -> str:
 
 
 def comparable(text: str) -> str:
-    """Return text whose words the analyzer finds.
+    """Return text whose words the analyzer finds: composed, without free-standing marks.
 
-    It is composed and without free-standing marks. Scripts without spaces become overlapping
-    character pairs.
+    Scripts without spaces become overlapping character pairs.
 
     Examples
     --------
@@ -124,7 +123,7 @@ def answer_sentences(text: str) -> list[str]:
 def numbers(text: str) -> list[str]:
     """Find numbers in one spelling: no thousands separators, a decimal point, no idle zeros.
 
-    `3.125` is read as 3125, as in half of the world; answer and evidence are read alike.
+    `3.125` is 3125, as in half of the world, in answers and evidence alike.
 
     Examples
     --------
@@ -147,10 +146,9 @@ def _respell(number: str) -> str:
 
 
 def names(sentence: str) -> list[str]:
-    """Find words that name something.
+    """Find names: capitalised words but the first, acronyms, words with digits, identifiers.
 
-    These are capitalised words but the first, acronyms, words with digits, and parts of code
-    identifiers. A sentence in which most words are capitalised (a title) has only identifiers.
+    A title, of which most words are capitalised, has only identifiers.
 
     Examples
     --------
@@ -187,14 +185,14 @@ def _names_something(word: str) -> bool:
     return lowered not in STOP_WORDS and lowered not in FUNCTION_WORDS
 
 
-# ---- The window of evidence sentences that holds most of a sentence's words
+# ---- The window of evidence sentences with most of a sentence's words
 
 WINDOW = 3
-"""Evidence sentences that are read together."""
+"""Number of evidence sentences in a window."""
 _SCALE = 2**20
-"""Scale of the integer weights: sums of integers do not depend on the order of operations."""
+"""Scale of the integer weights, whose sums do not depend on the order of operations."""
 _CELLS = 4_000_000
-"""Evidence terms, and (sentence, window) sums, held at a time."""
+"""Number of evidence terms, or (sentence, window) sums, in memory at a time."""
 
 
 class _Wanted(NamedTuple):
@@ -226,22 +224,22 @@ class _Offered(NamedTuple):
 
 
 def _distinct(keys: IntArray) -> IntArray:
-    """Give each key once, rising; sorting is several times faster than `np.unique`'s hashing."""
+    """Return the distinct keys, rising; sorting is faster than the hashing of `np.unique`."""
     ordered = np.sort(keys)
     return ordered[np.diff(ordered, prepend=-1) > 0]
 
 
 def _columns(texts: _Texts) -> IntArray:
-    """Windows of each text, and one more: where the last intervals end."""
+    """Count the windows of each text, and one more for the ends of the last intervals."""
     sizes = np.diff(texts.sentence_indptr)
     return np.where(sizes > 0, np.maximum(sizes - WINDOW + 1, 1) + 1, 0)
 
 
 def _best_windows(wanted: _Wanted, texts: _Texts, offered: _Offered) -> tuple[BoolArray, BoolArray]:
-    """Find the window of three evidence sentences that holds most of each sentence.
+    """Find the window of three evidence sentences with most of each sentence's weight.
 
-    Windows lie inside one text; of equal ones the first counts. Returns [n_terms] each: whether the
-    term stands in that window, and whether it stands in the text of that window.
+    Windows lie inside one text; the first of equal windows counts. Returns [n_terms] each: whether
+    the term stands in that window, and whether it stands in the text of that window.
     """
     inside, beside = (np.zeros(len(wanted.terms), dtype=bool) for _ in range(2))
     n_answers = len(offered.indptr) - 1
@@ -284,7 +282,7 @@ def _search_block(wanted: _Wanted, texts: _Texts, offered: _Offered) -> tuple[Bo
 
     entry, offer, at = _matches((answer[row_of], wanted.terms), texts, text, owner)
     row = row_of[entry]
-    # a term's last sentence before this one in the same text: windows from there on hold it already
+    # the term's sentence before, in the same text: windows from there on already have the term
     before = np.full(len(entry), -1)
     same = (entry[1:] == entry[:-1]) & (offer[1:] == offer[:-1])
     before[1:][same] = at[:-1][same]
@@ -344,11 +342,11 @@ def _matches(
 # ---- Groundedness of answer sentences.
 
 _BLOCK = 256
-"""Documents read at a time."""
+"""Number of documents read at a time."""
 SUPPORTED = 0.5
 """Score from which a sentence counts as supported."""
 _NUMBER_MISSING = 0.5
-"""Factor of the score for a number that the window's text lacks."""
+"""Factor of the score if the window's text lacks a number."""
 _NO_NAME = 0.25
 """Factor of the score if the text has none of the names."""
 
@@ -364,7 +362,7 @@ class Groundedness(NamedTuple):
     share: FloatArray
     """Weighted share of the sentence's content words in the best window; NaN likewise."""
     n_words: IntArray
-    """Number of its distinct content words."""
+    """Number of distinct content words of each sentence."""
     value: FloatArray
     """Mean score of each answer's sentences; NaN if no sentence has a score."""
     supported: FloatArray
@@ -378,22 +376,22 @@ def groundedness(
 ) -> Groundedness:
     """Score every sentence of every answer on the answer's evidence.
 
-    A term weighs its BM25 idf, ``log(1 + (N - n + 0.5) / (n + 0.5))`` (as Lucene has it). n, the
-    texts that have the term, is at least 1: with a single text all words weigh the same. Stop and
+    A term weighs its BM25 idf, ``log(1 + (N - n + 0.5) / (n + 0.5))`` (as in Lucene). n, the number
+    of texts with the term, is at least 1: with a single text all words weigh the same. Stop and
     function words weigh nothing. The share is the weight of the sentence's distinct words in the
-    best window of three consecutive sentences of one evidence text, over the weight of all of them.
+    best window of three consecutive sentences of one evidence text, over the weight of all words.
 
-    ``score = share * max(names_share, 0.25)``, halved when one of the sentence's numbers is
-    missing. Names and numbers are looked for in the whole text that has the best window, because
-    texts name a thing once and then say "it". Without names their factor is 1. An answer without
-    evidence scores 0. The comparison is of words: a translated answer scores near 0.
+    ``score = share * max(names_share, 0.25)``, halved if one of the sentence's numbers is missing.
+    Names and numbers count anywhere in the text of the best window, because texts name a thing once
+    and then say "it". Without names their factor is 1. An answer without evidence scores 0. The
+    comparison is of words: a translated answer scores near 0.
 
     Parameters
     ----------
     answers
         Texts.
     evidence
-        The texts that each answer was given; equal texts are read once.
+        The texts given to each answer; equal texts are read once.
     frequencies
         Document frequencies of the `comparable` texts of the corpus. Default: those of the distinct
         texts of `evidence`; then scores depend on the other answers of the call.
@@ -424,7 +422,7 @@ def groundedness(
     with_numbers[offered[np.isin(offers, answer_of[number_rows])]] = True
     texts = _read(list(place), analyzer, codes, with_numbers)
 
-    # numbers are words too; as terms after the vocabulary they weigh nothing and only say yes or no
+    # numbers are terms after the vocabulary, without weight: they are found or not
     n_terms = len(analyzer.vocabulary)
     width = max(n_terms + len(codes), 1)
     weights = np.zeros(width)
@@ -462,7 +460,7 @@ def groundedness(
 
 
 def _flatten(rows: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
-    """Row and value of every entry."""
+    """Return row and value of every entry."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum()))
     return np.repeat(np.arange(len(rows)), lengths), values
@@ -473,7 +471,7 @@ def _read(
 ) -> _Texts:
     """Read the terms of every evidence sentence; numbers of `codes` are terms too.
 
-    `with_numbers` names the documents of answers with numbers; only those are searched for them.
+    `with_numbers` marks the documents of answers with numbers, the only ones to search for numbers.
     """
     spelled = np.array([ids[0] for ids in analyzer.index(NUMBER_WORDS)], dtype=np.int64)
     blocks = [
@@ -500,9 +498,10 @@ def _read(
 def _read_block(
     documents: list[str], analyzer: Analyzer, codes: Mapping[str, int], with_numbers: BoolArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Sentences of each document, terms of each sentence, and the terms; number c is -1 - c yet.
+    """Return sentences of each document, terms of each sentence, and the terms.
 
-    Ten thousand lists at a time cost the garbage collector more than they hold, hence the blocks.
+    Number c is the term -1 - c here. Blocks keep the lists few, because the garbage collector walks
+    through all of them.
     """
     spans = [sentences.spans(document) for document in documents]
     parts = [
@@ -521,7 +520,7 @@ def _read_block(
 def _weights(
     texts: _Texts, analyzer: Analyzer, frequencies: DocumentFrequencies | None
 ) -> FloatArray:
-    """BM25 idf of every term; one that no text has weighs as much as one in a single text."""
+    """Return the BM25 idf of every term; a term of no text weighs as a term of one text."""
     n_terms = len(analyzer.vocabulary)
     if frequencies is None:
         n_texts = len(texts.sentence_indptr) - 1
@@ -540,7 +539,7 @@ def _weights(
 def _average(
     score: FloatArray, answer_of: IntArray, n_answers: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Mean score and share of supported sentences of each answer."""
+    """Return mean score and share of supported sentences of each answer."""
     owner, known = answer_of[~np.isnan(score)], score[~np.isnan(score)]
     counts = np.bincount(owner, minlength=n_answers).astype(np.float64)
     counts[counts == 0] = np.nan
@@ -551,10 +550,10 @@ def _average(
     return total / counts, supported / counts
 
 
-# ---- Phrases by which an answer refers to its sources, or says that it found nothing in them.
+# ---- Phrases that refer to the sources, or say that the sources have no answer.
 
 MOST = 20_000
-"""Characters of an answer that are read."""
+"""Largest number of characters read of an answer."""
 _WORD_LIST = re.compile(r"<(\w+)>")
 
 
@@ -590,9 +589,9 @@ _LOOK_BACK = 60
 
 
 def refers_to_sources(text: str, n_sources: int) -> str:
-    """Return the first words by which an answer refers to its sources; empty without any.
+    """Return the first words that refer to the sources, or an empty text.
 
-    A marker `[7]` among fewer sources refers to nothing, and so does what stands in code.
+    A marker `[7]` among fewer sources, or inside code, refers to nothing.
 
     Examples
     --------
@@ -613,7 +612,7 @@ def refers_to_sources(text: str, n_sources: int) -> str:
 
 
 def acknowledges_nothing_found(text: str) -> str:
-    """Return the first words by which an answer says that its sources do not answer; or empty.
+    """Return the first words that say that the sources have no answer, or an empty text.
 
     Examples
     --------
@@ -642,7 +641,7 @@ Reason = Literal[
 ]
 VIOLATIONS: frozenset[Reason] = frozenset({"content_unused", "empty_answer"})
 _FEW = 2
-"""A sentence of so few content words must be found whole: one word of two is no use."""
+"""A sentence of so few content words needs all of them: one word of two is not enough."""
 _WHOLE = 0.999
 _SHOWN = 120
 _QUOTE = re.compile(
@@ -650,11 +649,11 @@ _QUOTE = re.compile(
     r"|「[^」]{3,500}」|『[^』]{3,500}』"
 )
 _QUOTED_WORDS = 3
-"""Fewer words in quotes are a term, not a quote."""
+"""Fewer words in quotation marks are a term and no quote."""
 
 
 class Gap(NamedTuple):
-    """Verdict on one answer; `detail` is the phrase or sentence that decided, or empty."""
+    """Verdict on an answer; `detail` is the deciding phrase or sentence, or empty."""
 
     violation: bool
     reason: Reason
@@ -671,30 +670,29 @@ def retrieval_gaps(
 ) -> list[Gap]:
     """Judge every answer.
 
-    Compliant, in the order tried: nothing retrieved; `purpose: context`; a citation; a reference to
-    the sources that is not negated (also a false one: citation measures judge whether it is true);
-    an explicit word that nothing relevant was found; or one sentence whose groundedness is 0.5 or
-    more. A quote of three words or more is also read as a sentence of its own, because the words
-    around it may be in another language. A sentence of one or two content words must stand there
-    with all of them: "Python is great" does not use a text on Python.
+    An answer complies, in this order: if nothing was retrieved; under `purpose: context`; with a
+    citation; with a reference to the sources that is not negated (true or false); with a statement
+    that nothing relevant was found; or with one sentence whose groundedness is 0.5 or more. A quote
+    of three words or more is also a sentence of its own, because the words around it may be in
+    another language. A sentence of one or two content words needs all of them: "Python is great"
+    does not use a text on Python.
 
-    An answer without any letter or digit after a retrieval is the violation `empty_answer`: left
-    out, a system that says nothing would look best.
-
-    Overlap is of words, so an answer that translates its sources without naming them is reported.
+    An answer without letter or digit after a retrieval is the violation `empty_answer`: a system
+    that says nothing must not look best. The comparison is of words, so an answer that translates
+    its sources without naming them is a violation.
 
     Parameters
     ----------
     answers
         Texts, as the user sees them.
     retrieved
-        The texts that were retrieved for each; texts without content count as not retrieved.
+        The retrieved texts of each answer; texts without content count as not retrieved.
     cites
-        Whether the answer cites any of them by means other than its text.
+        Whether each answer cites a retrieved text by means other than its text.
     purpose
         `context` exempts retrieval that only sets the tone.
     frequencies
-        Of the corpus, see `groundedness`.
+        As for `groundedness`.
     """
     shown = [[text for text in texts if _has_content(text)] for texts in retrieved]
     verdicts = [
@@ -724,7 +722,7 @@ def retrieval_gaps(
 def _judge_without_overlap(
     answer: str, n_texts: int, *, is_cited: bool, purpose: Purpose
 ) -> Gap | None:
-    """Give the verdict that needs no comparison with the texts; None where one is needed."""
+    """Return a verdict without a comparison with the texts; None if it needs a comparison."""
     if not n_texts or purpose == "context":
         return Gap(violation=False, reason="context_only" if n_texts else "no_retrieval")
     if not _has_content(answer):

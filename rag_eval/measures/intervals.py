@@ -15,11 +15,11 @@ RESAMPLES = 10_000
 NEAR_BOUNDARY = 0.1
 """A rate under 0.1 or over 0.9: the percentile bootstrap covers too little there."""
 FEW_GROUPS = 100
-"""With fewer groups it covers too little as well."""
+"""With fewer groups, the percentile bootstrap covers too little as well."""
 _PSEUDO_GROUPS = 0.5
-"""Weight of the prior "queries are all or nothing" in the design effect, in groups."""
+"""Weight, in groups, of the prior that all runs of a query hit or all miss."""
 _CELLS = 4_000_000
-"""Weights and resampled means held at a time: 32 MB."""
+"""Number of weights or resampled means in memory at a time: 32 MB."""
 
 # ---- Resampling whole groups of queries.
 
@@ -48,7 +48,7 @@ def _cached_weights(n_groups: int, seed: int, resamples: int) -> tuple[FloatArra
 
 
 def _weights(n_groups: int, seed: int, resamples: int) -> Iterable[FloatArray]:
-    """Give `resample_weights`, cached where one block holds all: an evaluation asks many times."""
+    """Return `resample_weights`, cached if they fit one block, because runs ask many times."""
     if n_groups * resamples <= _CELLS:
         return _cached_weights(n_groups, seed, resamples)
     return resample_weights(n_groups, seed, resamples)
@@ -77,7 +77,7 @@ def bootstrap_quantiles(
 class Interval(NamedTuple):
     """Mean over queries and its 95 % interval, [m] each.
 
-    NaN where nothing was scored, NaN bounds with a single group.
+    The mean is NaN without a scored query, the bounds are NaN with a single group.
     """
 
     value: FloatArray
@@ -95,7 +95,7 @@ class GroupTotals(NamedTuple):
     value: FloatArray
     """[m]: the mean over queries."""
     variance: FloatArray
-    """[m]: of that mean."""
+    """[m]: the variance of that mean."""
     n_effective: float
     """Number of equally large groups that would weigh the same (Kish)."""
 
@@ -130,8 +130,8 @@ def clustered_interval(
     """Take the mean over queries with a 95 % interval over groups of queries.
 
     With 100 groups or more and a mean in [0.1, 0.9], or without `unit_range`: percentile bootstrap
-    over groups (ratio estimator). Its distances from the mean are stretched by ``t / z * sqrt(G /
-    (G - 1))``, because the bootstrap spread is that of a population of G.
+    over groups (ratio estimator). The distances from the mean are stretched by ``t / z * sqrt(G /
+    (G - 1))``, because the bootstrap has the spread of a population of G.
 
     Else the Wilson score interval on the effective number of groups, ``n = (v (1 - v) + w / K) /
     (variance + w / K ** 2)``: the number of yes/no groups that would have this variance. K is
@@ -149,10 +149,9 @@ def clustered_interval(
     groups
         [n_queries] group code of each query.
     seed, resamples
-        Of the bootstrap; the same arguments give the same interval.
+        Seed and number of resamples. The same arguments give the same interval.
     unit_range
-        Whether the measure lies in [0, 1] by definition, one answer or one a measure. Only then
-        is there a boundary to be safe at.
+        Whether the measure, or each of the measures, lies in [0, 1] by definition.
 
     Raises
     ------
@@ -182,7 +181,7 @@ def clustered_interval(
 
 
 def scored_together(values: FloatArray) -> Iterator[tuple[BoolArray, IntArray]]:
-    """Give the columns of [n, m] that have values in the same rows, with those rows."""
+    """Yield rows, and the columns of [n, m] whose values stand in exactly these rows."""
     patterns, pattern_of = np.unique(~np.isnan(values), axis=1, return_inverse=True)
     for at, rows in enumerate(patterns.T):
         if rows.any():
@@ -215,7 +214,7 @@ def _interval(totals: GroupTotals, rate: BoolArray, seed: int, resamples: int) -
 
 
 def effective_groups(value: FloatArray, variance: FloatArray, n_effective: float) -> FloatArray:
-    """Number of independent yes/no groups whose rate `value` has this variance.
+    """Return the number of independent yes/no groups whose rate `value` has this variance.
 
     `clustered_interval` gives the formula.
     """
@@ -227,7 +226,7 @@ def effective_groups(value: FloatArray, variance: FloatArray, n_effective: float
 
 
 def wilson(value: FloatArray, n: FloatArray, z: float) -> tuple[FloatArray, FloatArray]:
-    """Wilson score interval of a rate of `n` observations (need not be whole), z deviations."""
+    """Return the Wilson score interval, z deviations, of a rate of `n` observations."""
     scale = 1 + z**2 / n
     middle = (value + z**2 / (2 * n)) / scale
     half = z / scale * np.sqrt(np.clip(value * (1 - value), 0, None) / n + z**2 / (4 * n**2))
@@ -245,7 +244,7 @@ class MeasureRecord:
     label: str
     """`R@10`, `delta_s`, ..."""
     value: float
-    """Mean over the scored queries; NaN where nothing was scored."""
+    """Mean over the scored queries; NaN without a scored query."""
     ci_low: float
     ci_high: float
     n_attempted: int
@@ -281,20 +280,20 @@ def aggregate(
     labels
         m labels.
     values
-        [n_runs, m], one run (query x wording x seed) a row; NaN = no value.
+        [n_runs, m], a row for each run (query x wording x seed); NaN = no value.
     groups
         [n_queries] group code of each query; every query here was attempted.
     seed, resamples
-        Of the interval, see `clustered_interval`.
+        As for `clustered_interval`.
     query_of
-        [n_runs] query of each run; default: one run a query, in order.
+        [n_runs] query of each run; default: a run for each query, in order.
     failed
         [n_runs] whether the retrieval failed. Such a run scores `failed_value`.
     ineligible
-        [n_queries] or [n_queries, m] whether the query has nothing to be scored on. It wins over
-        `failed`. A query without values that did not fail is ineligible too.
+        [n_queries] or [n_queries, m] whether the query cannot be scored, failed or not. A query
+        without values that did not fail is ineligible too.
     failed_value
-        Score of a failed run, one or one a label: the worst it can be.
+        The worst score, for all labels or for each label.
     """
     group, runs = as_codes(groups, "groups"), as_values(values)
     n = len(group)
@@ -341,10 +340,10 @@ def aggregate(
 def within_query(values: ArrayLike, query_of: ArrayLike, n_queries: int) -> FloatArray:
     """Average the runs of each query, [n_queries, m], over those with a value; NaN without any."""
     runs, query = as_values(values), as_codes(query_of, "query_of")
-    there = ~np.isnan(runs)
-    totals, counts = np.zeros((n_queries, runs.shape[1])), np.zeros((n_queries, runs.shape[1]))
-    np.add.at(totals, query, np.where(there, runs, 0.0))
-    np.add.at(counts, query, there)
+    has_value = ~np.isnan(runs)
+    totals, counts = np.zeros((2, n_queries, runs.shape[1]))
+    np.add.at(totals, query, np.where(has_value, runs, 0.0))
+    np.add.at(counts, query, has_value)
     counts[counts == 0] = np.nan
     means: FloatArray = totals / counts
     return means

@@ -1,4 +1,4 @@
-"""Whether one strategy is better than another on the same queries."""
+"""Compare two strategies on the same queries."""
 
 import dataclasses
 
@@ -16,9 +16,9 @@ from rag_eval.measures.ranking import as_codes, as_values
 
 FLIPS = 10_000
 FEW_DIFFERING = 10
-"""Fewer groups that differ are too few to resample."""
+"""Fewer differing groups are too few to resample."""
 _TIE = 1e-12
-"""Differences of this size are rounding."""
+"""Smaller differences are rounding."""
 _CELLS = 4_000_000
 
 
@@ -27,7 +27,7 @@ class PairedComparison:
     """Strategy a against strategy b under m measures, [m] each."""
 
     delta: FloatArray
-    """Mean of a - b over the queries that both were scored on."""
+    """Mean of a - b over the queries with both values."""
     ci_low: FloatArray
     ci_high: FloatArray
     p: FloatArray
@@ -37,11 +37,11 @@ class PairedComparison:
     n_worse: IntArray
     n_tied: IntArray
     n_groups: IntArray
-    """Groups that the test rests on."""
+    """Number of groups in the test."""
     minimum_detectable: FloatArray
     """Smallest true difference found with 80 % power at two-sided 5 %.
 
-    NaN where no query differs, with a single group, or where no two rates differ by that much.
+    NaN if no query differs, with a single group, or for rates if it exceeds 1.
     """
 
 
@@ -81,8 +81,8 @@ def paired_comparison(
     seed, flips, resamples
         Seed of the sign flips and of the bootstrap.
     higher_is_better, unit_range
-        Direction of the measure, and whether it lies in [0, 1] by definition. Give a value for all
-        measures, or a value for each measure.
+        Direction of the measures, and whether they lie in [0, 1] by definition: a value for all
+        measures, or for each measure.
     """
     left, right, group = as_values(a), as_values(b), as_codes(groups, "groups")
     if left.shape != right.shape or len(left) != len(group):
@@ -118,7 +118,7 @@ def paired_comparison(
 
 
 def _sign_flip_p(sums: FloatArray, seed: int, flips: int) -> FloatArray:
-    """Two-sided p of group sums [n_groups, m]; every measure sees the same flips."""
+    """Return the two-sided p of group sums [n_groups, m]; all measures have the same flips."""
     rng = np.random.default_rng(seed)
     observed = np.abs(sums.sum(axis=0))
     # a flip that gives the same sum must count whatever the order of addition
@@ -136,11 +136,11 @@ def _sign_flip_p(sums: FloatArray, seed: int, flips: int) -> FloatArray:
 def _sparse_interval(
     sums: FloatArray, counts: FloatArray, value: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """95 % interval of differences in [-1, 1] of which few are not 0, by two pseudo-groups.
+    """Return the 95 % interval of differences in [-1, 1], most of them 0, by two pseudo-groups.
 
-    One is won and one lost by the mean absolute difference of the groups that differ, to which one
-    group that differs by 1 is added. The idea is Bonett & Price (2012), Journal of Educational and
-    Behavioral Statistics 37:479-488, who add one pair to each of the two discordant cells.
+    One pseudo-group is won and one lost, by the mean absolute difference of the differing groups
+    and a group that differs by 1. Bonett & Price (2012), Journal of Educational and Behavioral
+    Statistics 37:479-488, add one pair to each of the two discordant cells in the same way.
     """
     from scipy.stats import t
 

@@ -1,4 +1,4 @@
-"""Faithfulness through ragas. The only file that imports ragas, and only when it is asked for."""
+"""Measure faithfulness through ragas, which only this file imports, and only on demand."""
 
 import asyncio
 import hashlib
@@ -16,14 +16,14 @@ from rag_eval.measures.answers import AnswerRecord
 from rag_eval.measures.intervals import RESAMPLES, clustered_interval
 
 _REQUESTS = 2
-"""ragas asks twice about a sample: for the statements, and for their verdicts."""
+"""ragas sends two requests for a sample: for the statements, and for their verdicts."""
 
 MakeMetric = Callable[[Any], Any]
 """Client of the endpoint -> ragas' metric."""
 
 
 class Sample(NamedTuple):
-    """One question for ragas; `response` is None where it was not answered."""
+    """A question for ragas; `response` is None without an answer."""
 
     query_id: str
     user_input: str
@@ -50,19 +50,19 @@ class Faithfulness(NamedTuple):
     """Scores of ragas for every question, [n]."""
 
     value: FloatArray
-    """In [0, 1]; NaN where the question was not asked about, or the judge failed."""
+    """In [0, 1]; NaN for a question outside the sample, or a failure of the judge."""
     eligible: BoolArray
-    """Question, answer and retrieved contexts are there."""
+    """Whether there are question, answer and retrieved contexts."""
     sampled: BoolArray
-    """Eligible and in the sample."""
+    """Whether the question is eligible and in the sample."""
     failure: list[str]
-    """Why a sampled question has no value: `nan`, `timeout`, `refused`, ...; else empty."""
+    """Reason why a sampled question has no value: `nan`, `timeout`, `refused`, ...; else empty."""
 
 
 def is_sampled(query_id: str, rate: float) -> bool:
-    """Whether a question is in the sample of this rate, by the hash of its id.
+    """Tell whether a question is in the sample of this rate, by the hash of its id.
 
-    A larger rate keeps every question of a smaller one.
+    A larger rate keeps every question of a smaller rate.
 
     Examples
     --------
@@ -83,25 +83,20 @@ def judge_faithfulness(
 ) -> Faithfulness:
     """Ask ragas' Faithfulness about a deterministic sample of the questions.
 
-    ragas splits an answer into statements and asks which of them follow from the contexts; the
-    value is their share. It gives NaN when there is no statement or no verdict. That is a failure,
-    counted as such, and never 0 or left out in silence.
+    ragas splits an answer into statements, and asks which statements follow from the contexts. The
+    value is their share. ragas gives NaN without a statement or verdict, which counts as a failure.
 
     Parameters
     ----------
     samples
-        One a question.
+        A sample for each question.
     make_client
-        Makes the `openai.AsyncOpenAI` of an endpoint. It is called once, in the thread and event
-        loop that use the client, which is closed there.
-    model
-        Name of the model.
+        Makes the `openai.AsyncOpenAI` of an endpoint, once, in the thread and event loop that use
+        and close the client.
     rate
         Share of the questions (`ragas_sample_rate`).
-    limits
-        How the judge is called.
     options
-        More for `ragas.llms.llm_factory`: temperature, max_tokens.
+        Further arguments of `ragas.llms.llm_factory`: temperature, max_tokens.
     """
     eligible = np.array(
         [
@@ -134,10 +129,9 @@ def judge_faithfulness(
 def faithfulness_record(
     found: Faithfulness, groups: IntArray, seed: int, resamples: int = RESAMPLES
 ) -> AnswerRecord:
-    """Average over the questions that the judge gave a value; count its failures in `n_failed`.
+    """Average over the questions with a value; count the judge's failures in `n_failed`.
 
-    A failure of the judge says nothing about the answer, so it is not a 0. `n_ineligible` holds it
-    with what was not sampled.
+    A failure of the judge says nothing about the answer, so `n_ineligible` counts it too.
     """
     scored = ~np.isnan(found.value)
     interval = clustered_interval(found.value, groups, seed, resamples)
@@ -229,7 +223,7 @@ _FAILURES = {
     "JSONDecodeError": "invalid_reply",
     "IncompleteOutputException": "invalid_reply",
 }
-"""Class of an error or of its cause -> name of the failure; the first that fits counts."""
+"""Class of an error or of its cause -> name of the failure; the first fitting class counts."""
 
 
 def _failure_name(error: BaseException) -> str:
@@ -241,7 +235,7 @@ def _failure_name(error: BaseException) -> str:
 
 
 class _Pace:
-    """Starts samples no faster than the endpoint's limit of requests allows."""
+    """Starts samples within the endpoint's limit of requests."""
 
     def __init__(self, requests_per_minute: int) -> None:
         self._gap = 60 * _REQUESTS / requests_per_minute if requests_per_minute else 0.0

@@ -426,7 +426,7 @@ def span_carriers(spans: Ranges, chunks: Ranges) -> tuple[IntArray, IntArray]:
     """
     span, chunk = find_overlaps(spans, chunks)
     (_, start, end), (_, low, high) = (
-        (column[row] for column in ranges) for ranges, row in ((spans, span), (chunks, chunk))
+        [column[row] for column in ranges] for ranges, row in ((spans, span), (chunks, chunk))
     )
     overlap = np.minimum(end, high) - np.maximum(start, low)
     shorter = np.minimum(end - start, high - low)
