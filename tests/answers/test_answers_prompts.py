@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from answer_corpus import evidence, library, question, scored
+from answer_corpus import evidence, question, scored, small_library
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +15,7 @@ def planned(text="What is the capital of France?", override=None, **options):
 
 
 def item(text: str, doc_id: str = "docs/x.md"):
-    found = library().evidence(scored(doc_id, "s", text), "retrieve")
+    found = small_library().evidence(scored(doc_id, "s", text), "retrieve")
     assert found is not None
     return found
 

@@ -1,5 +1,6 @@
 """A small corpus of numbered lines, a plain ranking and a scripted chat for the answer tests."""
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 
@@ -86,6 +87,12 @@ def library(
     return Library(documents, SECTIONS.check(spans), ordered, index_hash="bm25s:0", embed_model="")
 
 
+@functools.cache
+def small_library() -> Library:
+    """The library of DOCS, made once; nothing changes it."""
+    return library()
+
+
 def scored(doc_id: str, section: str, text: str, start: int = 0, rank: int = 1) -> ScoredChunk:
     """A chunk as a ranking gives it."""
     return ScoredChunk(
@@ -139,7 +146,7 @@ class Ranking:
 
 def evidence(*tokens: str) -> tuple[Evidence, ...]:
     """Return evidence of the small corpus by section (`docs/capitals.md#west`), or all of it."""
-    corpus = library()
+    corpus = small_library()
     rows = {str(section): row for row, section in enumerate(corpus.chunks["section_id"].tolist())}
     found = [
         corpus.evidence(
