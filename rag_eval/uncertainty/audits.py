@@ -6,7 +6,7 @@
 import dataclasses
 import datetime as dt
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -298,7 +298,7 @@ class AuditStore:
 
 def _find_population(
     transaction: Transaction, sample: Sample
-) -> tuple[list[dict[str, Any]], list[int]]:
+) -> tuple[list[Mapping[str, Any]], list[int]]:
     """List the claims of one fingerprint since its last draw, and the batches of its draws."""
     rows = transaction.select(CLAIMS_TABLE, _of_strategy(sample.strategy, sample.fingerprint))
     found = sorted({(row["strategy"], row["strategy_fingerprint"]) for row in rows})
@@ -313,9 +313,8 @@ def _find_population(
     where = {"strategy_fingerprint": fingerprints, "target": sample.target}
     batches = transaction.columns(FRAMES, where, ["batch"])["batch"]
     last = max(batches, default=-1)
-    left = sorted(
-        (row for row in rows if row["batch"] > last), key=lambda row: str(row["claim_id"])
-    )
+    left: list[Mapping[str, Any]] = [row for row in rows if row["batch"] > last]
+    left.sort(key=lambda row: str(row["claim_id"]))
     if not left:
         accepted = "claims of production traffic: rag-eval claim import"
         message = "no claim came in since the last draw"
@@ -328,7 +327,7 @@ def _find_population(
     return left, batches
 
 
-def _audit_line(claim: dict[str, Any], draw_id: str, sample: Sample) -> dict[str, Any]:
+def _audit_line(claim: Mapping[str, Any], draw_id: str, sample: Sample) -> Mapping[str, object]:
     """Write the columns that the auditor reads, then the columns that the auditor fills in."""
     return {
         "draw_id": draw_id,

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from rag_eval.uncertainty.estimator import (
 )
 from rag_eval.uncertainty.scores import Labelled, brier_skill
 from rag_eval.uncertainty.status import Counts
+from rag_eval.uncertainty.stored import JsonObject
 from rag_eval.uncertainty.validation import (
     LeakageGap,
     LearningPoint,
@@ -97,7 +98,7 @@ class Calibration:
     gap: LeakageGap | None = None
     wordings: JudgedBranch | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Write everything but the predictions as JSON values."""
         parts = {
             "model": self.model,

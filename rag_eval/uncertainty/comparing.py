@@ -7,7 +7,7 @@ adjusted p, and the prediction-powered estimates. `reporting.comparisons` shows 
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from rag_eval.uncertainty.scores import (
     resample_sums,
     skill_figure,
 )
-from rag_eval.uncertainty.stored import finite
+from rag_eval.uncertainty.stored import JsonObject, finite
 
 # ---- Prediction-powered means: few labelled outcomes, and predictions for many unlabelled queries
 
@@ -129,25 +129,14 @@ def prediction_powered(
 ) -> PredictionPowered:
     """Estimate the mean outcome of all queries (PPI++, Angelopoulos et al. 2023, by groups).
 
-    Parameters
-    ----------
-    outcome
-        float64 [n] outcomes (or paired differences of outcomes); NaN = not labelled. Labelled
-        queries must be a random sample.
-    predicted
-        float64 [n] calibrated predictions from models that did not see the query's group.
-        NaN = no prediction. Queries without a prediction are left out. If no labelled query has
-        a prediction, the labelled queries count by their labels alone.
-    group
-        int64 [n] unit of inference.
-    unit_range
-        Whether outcomes lie in [0, 1]. If so, the interval is Wilson's on the effective number
-        of groups. Otherwise it is the interval of t.
+    `outcome` [n] are outcomes or paired differences of outcomes, NaN = not labelled. Labelled
+    queries must be a random sample. `predicted` [n] are calibrated predictions from models that did
+    not see the query's group. Queries without a prediction (NaN) are left out. If no labelled query
+    has a prediction, the labelled queries count by their labels alone. `group` [n] is the unit of
+    inference. Outcomes in `unit_range` lie in [0, 1]: their interval is Wilson's on the effective
+    number of groups, otherwise it is the interval of t.
 
-    Raises
-    ------
-    ValueError
-        The arrays differ in length.
+    Raises ValueError where the arrays differ in length.
     """
     if not outcome.shape == predicted.shape == group.shape or outcome.ndim != 1:
         raise ValueError(
@@ -282,22 +271,13 @@ class StrategyFigures:
 class Difference:
     """Difference a - b under one measure, on the queries that both strategies have.
 
-    Parameters
-    ----------
-    delta
-        Difference, with its 95 % interval over groups.
-    p, p_holm
-        Two-sided p of the sign-flip test (for skill, of swapping the strategies in random groups).
-        `p_holm` is adjusted by Holm over all pairs, separately for each measure. Both are None
-        for prediction-powered differences, which are not tested.
-    n_better, n_worse, n_tied
-        Queries on which a is better, worse, equal. None for measures without a value per query.
-    detectable
-        Smallest true difference found with 80 % power at two-sided 5 %. None if it is unknown or
-        larger than any possible difference.
-    powered, powered_reason
-        For the measure `powered`, the full estimate or the reason why it is missing. It describes
-        production traffic; the other measures describe the compared queries.
+    `delta` has a 95 % interval over groups. `p` is two-sided, of the sign-flip test (for skill, of
+    swapping the strategies in random groups). `p_holm` is adjusted by Holm over all pairs,
+    separately for each measure. Prediction-powered differences are not tested. `n_better`,
+    `n_worse` and `n_tied` count queries, None for measures without a value per query. `detectable`
+    is the smallest true difference found with 80 % power at two-sided 5 %, None if it is unknown or
+    larger than any possible difference. `powered`, or the reason why it is missing, belongs to the
+    measure `powered`. It describes production traffic; the other measures describe the queries.
     """
 
     a: str
@@ -323,7 +303,7 @@ class Comparison:
     n: int
     n_groups: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Write JSON values; a reason stands only where there is one."""
         document = dataclasses.asdict(self)
         for entry in (*document["strategies"], *document["differences"]):
@@ -339,26 +319,14 @@ def compare(
     seed: int = 0,
     audited: Mapping[str, Audited] | None = None,
 ) -> Comparison:
-    """Compare every pair of strategies on the same queries, in the order given.
+    """Compare every pair of two or more strategies on the same queries, in the order given.
 
-    Parameters
-    ----------
-    strategies
-        Two or more.
-    group
-        int64 [n] unit of inference of the queries.
-    seed
-        Seed of the resampling and of the sign flips.
-    audited
-        Production traffic of every strategy, by name, for the prediction-powered estimates.
-        None leaves these estimates out.
+    `group` [n] is the unit of inference of the queries. `seed` is that of the resampling and of the
+    sign flips. `audited` holds the production traffic of every strategy, by name, for the
+    prediction-powered estimates; None leaves these estimates out.
 
-    Raises
-    ------
-    InputError
-        There are fewer than two strategies, or a strategy stands twice.
-    ValueError
-        An array does not fit the queries, or a value lies outside [0, 1].
+    Raises InputError for fewer than two strategies, or a strategy that stands twice. Raises
+    ValueError for an array that does not fit the queries, or a value outside [0, 1].
     """
     names = [entry.name for entry in strategies]
     if len(names) < 2 or len(set(names)) < len(names):  # noqa: PLR2004 - a pair

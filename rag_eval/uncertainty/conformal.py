@@ -17,13 +17,13 @@ References: Papadopoulos et al. (2002), ECML: 345-356. Dunn, Wasserman, Ramdas (
 """
 
 import dataclasses
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.uncertainty.scores import Figure, mean_figure
-from rag_eval.uncertainty.stored import finite
+from rag_eval.uncertainty.stored import JsonObject, finite
 
 Method = Literal["fixed", "recall", "mondrian"]
 """One K for the share of questions with gold, one K for expected recall, one K for each third of
@@ -275,7 +275,7 @@ class ConformalK:
         }[self.method]
         return f"{rule}: {basis}{risky}."
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Write all fields as JSON values; an unknown value is null."""
         return {**dataclasses.asdict(self), "attainable": self.attainable, "text": self.text}
 

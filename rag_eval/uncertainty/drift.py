@@ -16,6 +16,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, Problem
 from rag_eval.storage.hashing import digest
+from rag_eval.uncertainty.stored import JsonObject
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,7 +100,7 @@ class Drift:
         capital = _log_capital(np.asarray(self.wealth[side]), len(self.groups))
         return float(np.exp(min(capital, _LARGEST)))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Write the state and its derived figures as JSON values."""
         n_groups = len(self.groups)
         return {

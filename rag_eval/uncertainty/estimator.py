@@ -25,7 +25,7 @@ from rag_eval.uncertainty.calibrators import (
 from rag_eval.uncertainty.regression import Regression, log_loss
 from rag_eval.uncertainty.scores import Labelled, grouped_folds, random_folds
 from rag_eval.uncertainty.signals import RankedBatch
-from rag_eval.uncertainty.stored import Floats, NullableFloat, Stored
+from rag_eval.uncertainty.stored import Floats, JsonObject, NullableFloat, Stored
 
 PRIOR_FILE: Final = "prior.json"
 Kind = Literal["any", "bm25", "vector", "hybrid"]
@@ -86,7 +86,7 @@ class Prior:
         usual = float(np.mean(self.spread[1:])) if self.names else 0.0
         return np.array([known.get(name, usual) for name in names])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Write the prior as JSON values, exactly."""
         rows = zip(self.names, self.coefficients, self.spread[1:], strict=True)
         return {

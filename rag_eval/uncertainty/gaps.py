@@ -1,7 +1,7 @@
 """Find semantic gaps: parts of a question that retrieved chunks do not cover, and their cures."""
 
 import dataclasses
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from rag_eval.core.config import ExpansionName
 from rag_eval.core.errors import quoted
 from rag_eval.core.types import Absent, Confidence, as_json
 from rag_eval.uncertainty.expansion import ExpansionContext, find_runs, is_identifier
+from rag_eval.uncertainty.stored import JsonObject
 
 NAMED = 5
 """Words of the question that a description names."""
@@ -42,7 +43,7 @@ class Gap:
         default_factory=lambda: Absent(reason="uncalibrated")
     )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Write a JSON object."""
         return {
             "description": self.description,

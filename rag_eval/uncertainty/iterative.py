@@ -489,26 +489,13 @@ def iterate(
 ) -> Iterated:
     """Run the rounds over a batch of n questions.
 
-    Parameters
-    ----------
-    first
-        Ranking of the questions by the base; `context.batch` holds the same lists.
-    context
-        The questions, the corpus, and the optional language model or thesaurus.
-    spec
-        Thresholds, budget and permitted expansion strategies.
-    search
-        Retrieves with the base for any texts, as deep as `first`.
-    risk
-        Estimates the probability of a miss [n] and names its source. The source is `calibrated`,
-        or `heuristic_v0@` and the places of the list that it read.
-    k
-        Number of ranks in which gaps are looked for.
+    `first` is their ranking by the base; `context.batch` holds the same lists. `spec` has the
+    thresholds, the budget and the permitted expansions. `search` retrieves with the base for any
+    texts, as deep as `first`. `risk` estimates the probability of a miss [n] and names its source:
+    `calibrated`, or `heuristic_v0@` and the places of the list that it read. Gaps are looked for in
+    the first `k` ranks.
 
-    Raises
-    ------
-    ValueError
-        The arguments belong to different batches, or a risk is not a probability.
+    Raises ValueError for arguments of different batches, and for a risk that is no probability.
     """
     if not np.array_equal(first.rows, context.batch.rows):
         raise ValueError("the first ranking and the batch of the context hold different lists")

@@ -10,7 +10,6 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from rag_eval.core.errors import InputError, Problem, quoted
@@ -24,7 +23,7 @@ from rag_eval.core.types import (
 )
 from rag_eval.gold.loading import group_ids
 from rag_eval.storage.hashing import digest
-from rag_eval.storage.sql import ColumnSpec, Row, SqlStore, TableSpec, Transaction
+from rag_eval.storage.sql import ColumnSpec, Kind, Row, SqlStore, TableSpec, Transaction
 
 # ---- Identities: hashes of the content, so that recording a thing twice adds nothing
 
@@ -76,33 +75,22 @@ def _key(outcome: OutcomeOutcomes) -> tuple[str, str, int, str]:
 
 # ---- Outcomes as rows of the table and as a frame.
 
+_KINDS: Final[dict[str, Kind]] = {"str": "text", "int": "integer", "float": "float", "list": "json"}
+_NULLABLE_KINDS: Final[dict[str, Kind]] = {
+    "missed": "boolean",
+    "agent_success": "boolean",
+    "audit_depth": "integer",
+}
+"""Kinds of columns that are floats in the frame, where NaN stands for null."""
+_REQUIRED: Final = frozenset(
+    "outcome_id claim_id query_id group_id strategy strategy_fingerprint target k gold_source "
+    "shown_status supersedes at".split()
+)
 OUTCOMES_TABLE: Final = TableSpec(
     "retrieval_outcomes",
-    (
-        ColumnSpec("outcome_id", "text", required=True),
-        ColumnSpec("claim_id", "text", required=True),
-        ColumnSpec("query_id", "text", required=True),
-        ColumnSpec("group_id", "text", required=True),
-        ColumnSpec("strategy", "text", required=True),
-        ColumnSpec("strategy_fingerprint", "text", required=True),
-        ColumnSpec("target", "text", required=True),
-        ColumnSpec("k", "integer", required=True),
-        ColumnSpec("missed", "boolean"),
-        ColumnSpec("missed_content", "text"),
-        ColumnSpec("agent_success", "boolean"),
-        ColumnSpec("gold_source", "text", required=True),
-        ColumnSpec("gold_strategies", "json"),
-        ColumnSpec("gold_documents", "json"),
-        ColumnSpec("audit_depth", "integer"),
-        ColumnSpec("inclusion_probability", "float"),
-        ColumnSpec("signals", "json"),
-        ColumnSpec("shown_value", "float"),
-        ColumnSpec("shown_status", "text", required=True),
-        ColumnSpec("shown_calibrator", "text"),
-        ColumnSpec("feedback", "text"),
-        ColumnSpec("supersedes", "text", required=True),
-        ColumnSpec("note", "text"),
-        ColumnSpec("at", "text", required=True),
+    tuple(
+        ColumnSpec(name, _NULLABLE_KINDS.get(name, _KINDS[column.kind]), required=name in _REQUIRED)
+        for name, column in RETRIEVAL_OUTCOMES.columns.items()
     ),
     indexes=(("strategy_fingerprint", "target", "k"), ("strategy",)),
     unique=(("outcome_id",), ("claim_id", "target", "k", "gold_source", "supersedes")),
@@ -129,19 +117,15 @@ def _row_of(outcome: OutcomeOutcomes) -> Row:
 
 def _read_frame(columns: Columns) -> pd.DataFrame:
     """Make the frame of outcomes, oldest first."""
-    made: dict[str, Any] = {}
+    made: dict[str, pd.Series] = {}
     for name, column in RETRIEVAL_OUTCOMES.columns.items():
         values = columns[name]
-        if column.kind in {"float", "int"}:
-            kind = np.float64 if column.kind == "float" else np.int64
-            made[name] = np.array(values, dtype=kind)  # None becomes NaN
-        elif column.kind == "list":
-            empty: Any = {} if name == "signals" else []
-            filled = [empty if value is None else value for value in values]
-            made[name] = pd.Series(filled, dtype=object)
-        else:
-            filled = ["" if value is None else value for value in values]
-            made[name] = pd.Series(filled, dtype=object).astype(str)
+        if column.kind in {"float", "int"}:  # None becomes NaN
+            made[name] = pd.Series(values, dtype=f"{column.kind}64")
+            continue
+        empty: object = {} if name == "signals" else [] if column.kind == "list" else ""
+        filled = pd.Series([empty if value is None else value for value in values], dtype=object)
+        made[name] = filled if column.kind == "list" else filled.astype(str)
     # Sorted here, because databases collate text in their own ways.
     return RETRIEVAL_OUTCOMES.check(
         pd.DataFrame(made).sort_values(["at", "outcome_id"], kind="stable", ignore_index=True)
@@ -159,10 +143,11 @@ def of_frame(frame: pd.DataFrame) -> list[OutcomeOutcomes]:
     """Read outcomes from the frame, in its order."""
     outcomes = []
     for row in frame.to_dict("records"):
-        fields: dict[str, Any] = {}
-        for name, value in row.items():
-            is_empty = not isinstance(value, list | dict) and (value == "" or pd.isna(value))
-            fields[str(name)] = None if is_empty else value
+        fields: dict[str, Any] = {
+            str(name): value if isinstance(value, list | dict) or pd.notna(value) else None
+            for name, value in row.items()
+        }
+        fields |= {name: value or None for name, value in fields.items() if isinstance(value, str)}
         fields["note"] = row["note"]
         for name, kind in (("missed", bool), ("agent_success", bool), ("audit_depth", int)):
             fields[name] = None if fields[name] is None else kind(fields[name])

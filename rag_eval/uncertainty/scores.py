@@ -168,19 +168,20 @@ def bootstrap_bounds(
 
     None with a single group, or where most resamples have no value.
     """
-    from scipy.stats import norm, t
-
     known = drawn[np.isfinite(drawn)]
     if n_groups <= 1 or len(known) < len(drawn) / 2 or not np.isfinite(value):
         return None, None
-    stretch = (
-        float(t.ppf(0.975, n_groups - 1) / norm.ppf(0.975)) * (n_groups / (n_groups - 1)) ** 0.5
-    )
     low, high = (float(bound) for bound in np.quantile(known, LEVELS))
-    return (
-        value - max(value - low, 0.0) * stretch,
-        value + max(high - value, 0.0) * stretch,
-    )
+    stretch = _stretch(n_groups)
+    return value - max(value - low, 0.0) * stretch, value + max(high - value, 0.0) * stretch
+
+
+def _stretch(n_groups: int) -> float:
+    """Give the factor by which intervals of resampled groups are too narrow, for 2 or more."""
+    from scipy.stats import norm, t
+
+    narrow = float(t.ppf(0.975, n_groups - 1) / norm.ppf(0.975))
+    return narrow * float((n_groups / (n_groups - 1)) ** 0.5)
 
 
 def skill_figure(
@@ -225,8 +226,6 @@ def group_intervals(
     figure are stretched by ``t / z * sqrt(G / (G - 1))`` as in `measures.intervals`, because the
     bootstrap's spread is that of a population of G groups.
     """
-    from scipy.stats import norm, t
-
     _, code = np.unique(group, return_inverse=True)
     n_groups = int(code.max(initial=-1)) + 1
     value = figures(weight[None, :])[0]
@@ -244,12 +243,9 @@ def group_intervals(
     defined = np.isnan(drawn).mean(axis=0) <= MAX_UNDEFINED
     if not defined.any():
         return ends
-    stretch = float(t.ppf(0.975, n_groups - 1) / norm.ppf(0.975)) * np.sqrt(
-        n_groups / (n_groups - 1)
-    )
     # "weibull" expects 95 % between the ends, not 95 % of resamples - 1 steps
     ends[:, defined] = np.nanquantile(drawn[:, defined], LEVELS, axis=0, method="weibull")
-    stretched: FloatArray = value + (ends - value) * stretch
+    stretched: FloatArray = value + (ends - value) * _stretch(n_groups)
     return stretched
 
 

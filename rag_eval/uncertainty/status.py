@@ -21,7 +21,7 @@ from rag_eval.core.config import (
 )
 from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec
 from rag_eval.uncertainty.scores import Labelled, ResampledFigure
-from rag_eval.uncertainty.stored import Stored
+from rag_eval.uncertainty.stored import JsonObject, Stored
 from rag_eval.uncertainty.validation import CalibrationError, Validation
 
 _EARNED: Final[tuple[Status, ...]] = ("uncalibrated", "prior", "provisional", "measured")
@@ -92,7 +92,7 @@ class Standing:
         """Return the conditions that keep the status from being higher."""
         return tuple(condition for condition in self.conditions if not condition.met)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Write it as JSON values."""
         return {**dataclasses.asdict(self), "discounts": self.discounts}
 

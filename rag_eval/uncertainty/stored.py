@@ -10,6 +10,9 @@ from pydantic import BeforeValidator, PlainSerializer, PlainValidator, TypeAdapt
 
 from rag_eval.core.arrays import FloatArray
 
+JsonObject = dict[str, Any]
+"""A JSON object of a report or of a stored file."""
+
 
 def finite(value: float) -> float | None:
     """Turn NaN and infinity into None."""
@@ -39,9 +42,9 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 class Stored:
     """A dataclass that is stored as JSON values."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Write the fields as JSON values, exactly."""
-        values: dict[str, Any] = _adapter(type(self)).dump_python(self, mode="json")  # type: ignore[arg-type]
+        values: JsonObject = _adapter(type(self)).dump_python(self, mode="json")  # type: ignore[arg-type]
         return values
 
     @classmethod

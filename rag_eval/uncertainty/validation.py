@@ -6,7 +6,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import PlainSerializer
@@ -29,7 +29,7 @@ from rag_eval.uncertainty.scores import (
     squared_errors,
     weighted_mean,
 )
-from rag_eval.uncertainty.stored import Floats, NullableFloat, Stored
+from rag_eval.uncertainty.stored import Floats, JsonObject, NullableFloat, Stored
 
 MAX_BINS = 15
 MIN_PER_BIN = 20
@@ -335,7 +335,7 @@ class Validation(Stored):
     simulations: int
     histogram: tuple[int, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Write a JSON object; figures as {value, low, high}, NaN as null."""
         document = super().to_json()
         document["ece"]["inside"] = self.ece.inside

@@ -6,14 +6,14 @@ branch adds it to the signals. It speaks only where there is a history and where
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.uncertainty.estimator import N_FOLDS, Head, MissRateModel, Prior, fit_head
 from rag_eval.uncertainty.scores import Labelled, brier, grouped_folds, squared_errors
-from rag_eval.uncertainty.stored import Stored
+from rag_eval.uncertainty.stored import JsonObject, Stored
 from rag_eval.uncertainty.validation import Validation, validate
 
 HISTORY: Final = "other_wordings"
@@ -182,7 +182,7 @@ class JudgedBranch(Stored):
     gain: float
     gain_se: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Write figures and fits as JSON values."""
         return {
             **super().to_json(),
@@ -241,8 +241,6 @@ def _fit_branch(
     if whole is None:
         return None
     fold = np.array([model.fold_of_group[group] for group in group_ids], dtype=np.int64)
-    folds = tuple(
-        fit_wordings(labelled.take(fold != number), prior=prior, rng=rng)
-        for number in range(int(fold.max()) + 1)
-    )
+    parts = (labelled.take(fold != number) for number in range(int(fold.max()) + 1))
+    folds = tuple(fit_wordings(part, prior=prior, rng=rng) for part in parts)
     return Branch(whole, folds, model.fold_of_group)
