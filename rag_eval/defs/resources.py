@@ -33,7 +33,7 @@ class Evaluations:
         """
         if gold_set not in self._opened:
             from rag_eval.pipeline.evaluation import Lines, open_gold_set
-            from rag_eval.storage.artifacts import ArtifactStore, home_lock, sweep
+            from rag_eval.storage.artifacts import home_lock, sweep
 
             folder, progress = (
                 self.settings.gold_sets / gold_set,
@@ -42,8 +42,7 @@ class Evaluations:
             evaluation = open_gold_set(folder, self.settings, progress=progress)
             if not self._opened:
                 self._held.enter_context(home_lock(self.settings.home))
-                ArtifactStore(self.settings.home / "artifacts").sweep()
-                sweep(self.settings.home, "", "runs", "embeddings/*")
+                sweep(self.settings.home, "", "artifacts/*", "runs", "embeddings/*")
             self._opened[gold_set] = dataclasses.replace(
                 evaluation, use_record=True, tags=self._tags
             )

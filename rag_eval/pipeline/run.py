@@ -18,7 +18,7 @@ from rag_eval.pipeline.answers import (
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import KeptRun, open_kept_run
 from rag_eval.pipeline.report import GateVerdict, MetricsReport, MlflowRecord
-from rag_eval.storage.artifacts import Artifact, ArtifactStore, home_lock, sweep
+from rag_eval.storage.artifacts import Artifact, home_lock, sweep
 
 # ---- Whole evaluations in one process without Dagster: the same stages in the same order.
 
@@ -92,8 +92,7 @@ def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[
     primary = settings.primary_gold_set
     ordered = sorted(evaluations, key=lambda evaluation: evaluation.config.name == primary)
     with home_lock(settings.home):
-        ArtifactStore(settings.home / "artifacts").sweep()
-        sweep(settings.home, "", "runs", "record/*", "embeddings/*")
+        sweep(settings.home, "", "artifacts/*", "runs", "record/*", "embeddings/*")
         sweep(settings.reports, "", "*", older_than_s=ANOTHER_HOME_S)
         return [evaluate(evaluation) for evaluation in ordered]
 

@@ -45,34 +45,20 @@ _verified: dict[Path, tuple[int, int, int]] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Artifact:
-    """A stored artifact; each method reads one part.
+    """A stored artifact in `<root>/<stage>/<key>`; each method reads one part.
 
-    Parameters
-    ----------
-    stage, key
-        Names of its two folder levels in the store.
-    folder
-        Folder of the artifact.
-    reused
-        Whether the artifact existed before it was asked for.
-    id
-        Identity of the content: equal parts give equal ids. It is the key if an earlier version
-        wrote no checksums.
-    files
-        Size and SHA-256 of each file; empty if an earlier version wrote none.
-
-    Raises
-    ------
-    InputError
-        Every reader raises `artifact_damaged` if a part differs from the written file.
+    Every reader raises InputError (`artifact_damaged`) if a part differs from the written file.
     """
 
     stage: str
     key: str
     folder: Path
     reused: bool
+    """Whether the artifact existed before it was asked for."""
     id: str
+    """Identity of the content: equal parts give equal ids. The key if no record can be read."""
     files: Mapping[str, Mapping[str, Any]]
+    """Size and SHA-256 of each file; empty if no record can be read."""
 
     def bytes(self, name: str) -> bytes:
         """Read a part that is a file."""
@@ -84,10 +70,10 @@ class Artifact:
         with self._readable(f"{name}.parquet") as path:
             return pd.read_parquet(path, columns=columns)
 
-    def array(self, name: str, *, mapped: bool = False) -> np.ndarray:
-        """Read a .npy part, memory-mapped read-only where asked."""
+    def array(self, name: str) -> np.ndarray:
+        """Read a .npy part."""
         with self._readable(f"{name}.npy") as path:
-            array: np.ndarray = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+            array: np.ndarray = np.load(path, allow_pickle=False)
         return array
 
     def json(self, name: str) -> Any:
@@ -162,39 +148,14 @@ def _fsync_tree(folder: Path) -> None:
             os.close(handle)
 
 
-def _described(folder: Path) -> dict[str, dict[str, Any]]:
-    """Compute size and SHA-256 of every file of a folder, by name."""
-    return {
-        path.name: {"size": path.stat().st_size, "sha256": file_hash(path)}
-        for path in sorted(folder.iterdir())
-    }
-
-
-def _content_id(files: Mapping[str, Mapping[str, Any]], volatile: Collection[str]) -> str:
-    """Hash the content of all files except those of volatile parts."""
-    return digest(
-        {
-            name: about["sha256"]
-            for name, about in files.items()
-            if name.split(".")[0] not in volatile
-        }
-    )
-
-
-def _opened(stage: str, key: str, folder: Path) -> Artifact:
-    """Open an artifact by its `artifact.json`.
-
-    Raises
-    ------
-    OSError, ValueError, KeyError, TypeError
-        The file is damaged.
-    """
+def _open(stage: str, key: str, folder: Path) -> Artifact:
+    """Open an artifact by its `artifact.json`; raise one of `_UNREADABLE` if that is damaged."""
     about = json.loads((folder / _META).read_text(encoding="utf-8"))
-    if isinstance(about["parts"], list):  # written by an earlier version
-        return Artifact(stage, key, folder, reused=True, id=key, files={})
-    return Artifact(
-        stage, key, folder, reused=True, id=str(about["id"]), files=dict(about["parts"])
-    )
+    files, identity = dict(about["parts"]), str(about["id"])
+    return Artifact(stage, key, folder, reused=True, id=identity, files=files)
+
+
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 
 
 def _state(path: Path) -> tuple[int, int, int]:
@@ -256,8 +217,8 @@ class ArtifactStore:
         if not (folder / _META).is_file():
             return None
         try:
-            return _opened(stage, key, folder)
-        except (OSError, ValueError, KeyError, TypeError):  # its parts may be whole all the same
+            return _open(stage, key, folder)
+        except _UNREADABLE:  # the parts may be whole although their record is not
             return Artifact(stage, key, folder, reused=True, id=key, files={})
 
     def whole(self, stage: str, key: str) -> Artifact | None:
@@ -266,9 +227,9 @@ class ArtifactStore:
         if not folder.is_dir():
             return None
         try:
-            found = _opened(stage, key, folder)
+            found = _open(stage, key, folder)
             fault = found.faults()
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except _UNREADABLE as error:
             fault = f"{_META}: {error}"
         if fault:
             set_aside(folder, fault)
@@ -283,22 +244,12 @@ class ArtifactStore:
         volatile: Collection[str] = (),
         made_from: Sequence[tuple[str, str]] = (),
     ) -> Artifact:
-        """Return the stored artifact, or make, store and return it.
+        """Return the stored artifact, or store what `make` makes; parameters as of `put`.
 
-        Parameters
-        ----------
-        stage, key
-            Stage name and the hash of all inputs, configuration and code version.
-        make
-            Makes the parts; called only if the artifact is absent or damaged. If it raises, the
-            exception passes on and nothing is stored.
-        volatile
-            Names of parts that do not count for the artifact's id, such as durations.
-        made_from
-            Other artifacts that it is made from, as (stage, key); `make` may add to a list.
+        If `make` raises, the exception passes on and nothing is stored.
         """
         found = self.whole(stage, key)
-        return self._store(stage, key, make(), volatile, made_from) if found is None else found
+        return self.put(stage, make(), volatile, made_from, key) if found is None else found
 
     def put(
         self,
@@ -308,17 +259,11 @@ class ArtifactStore:
         made_from: Sequence[tuple[str, str]] = (),
         key: str = "",
     ) -> Artifact:
-        """Store parts under a key, or under the hash of their content; parameters as of `memo`."""
-        return self._store(stage, key, parts, volatile, made_from)
+        """Store parts under a key, or under the hash of their content.
 
-    def _store(
-        self,
-        stage: str,
-        key: str,
-        parts: Parts,
-        volatile: Collection[str],
-        made_from: Sequence[tuple[str, str]],
-    ) -> Artifact:
+        `volatile` names parts that do not count for the artifact's id, such as durations.
+        `made_from` lists the artifacts that this one is made from, as (stage, key).
+        """
         if _META.removesuffix(".json") in parts:
             raise ValueError(f"part {_META.removesuffix('.json')!r}: the store's own name")
         (self.root / stage).mkdir(parents=True, exist_ok=True)
@@ -326,8 +271,12 @@ class ArtifactStore:
         partial.chmod(0o755)  # mkdtemp denies access to others, but a team shares the store
         try:
             _write(partial, parts)
-            files = _described(partial)
-            identity = _content_id(files, volatile)
+            files = {
+                path.name: {"size": path.stat().st_size, "sha256": file_hash(path)}
+                for path in sorted(partial.iterdir())
+            }
+            counted = {name for name in files if name.split(".")[0] not in volatile}
+            identity = digest({name: files[name]["sha256"] for name in counted})
             key = key or digest([stage, files])
             about = {"stage": stage, "key": key, "id": identity, "parts": files}
             text = canonical_json({**about, "made_from": [list(pair) for pair in made_from]})
@@ -345,16 +294,6 @@ class ArtifactStore:
             shutil.rmtree(partial, ignore_errors=True)
         _verified.update({final / name: _state(final / name) for name in files})
         return Artifact(stage, key, final, reused=False, id=identity, files=files)
-
-    def sweep(self) -> int:
-        """Remove half-written folders of killed runs and return their number.
-
-        Call it only while holding the home's lock.
-        """
-        left = list(self.root.glob("*/.partial-*"))
-        for folder in left:
-            shutil.rmtree(folder, ignore_errors=True)
-        return len(left)
 
 
 # ---- Atomic files: written beside the target, flushed to disk, then renamed over it
@@ -383,12 +322,8 @@ def atomic_path(path: Path, mode: int = 0o644) -> Iterator[Path]:
 def sweep(folder: Path, *patterns: str, older_than_s: float = 0.0) -> int:
     """Remove half-written files and folders of killed processes and return their number.
 
-    Parameters
-    ----------
-    folder, patterns
-        Folder, and patterns of the folders in it to look into. `""` is the folder itself.
-    older_than_s
-        Minimum age in seconds; other processes may still be writing younger files.
+    `patterns` are those of the folders to look into, `""` for `folder` itself. Files younger than
+    `older_than_s` seconds stay: other processes may still be writing them.
     """
     before = time.time() - older_than_s
     left = [
@@ -424,10 +359,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 def home_lock(home: Path) -> Iterator[None]:
     """Hold the home for writing.
 
-    Raises
-    ------
-    InputError
-        Another process holds the lock; the message names its process id.
+    Raises InputError (`home_busy`) with the id of the process that holds it already.
     """
     home.mkdir(parents=True, exist_ok=True)
     path = home / "lock"

@@ -52,28 +52,19 @@ class ColumnSpec:
 class TableSpec:
     """A table that a stage declares.
 
-    Parameters
-    ----------
-    name, columns
-        Names of letters, digits and underscores. The case of letters is kept, so PostgreSQL needs
-        double quotes around a name with capitals.
-    indexes
-        Columns of each index. Index bounded text only, because PostgreSQL refuses indexed text of
-        more than about 2,700 bytes.
-    unique
-        Columns of each unique index. They must be required, because null equals nothing.
+    Names have letters, digits and underscores. Their case is kept, so PostgreSQL needs double
+    quotes around a name with capitals.
     """
 
     name: str
     columns: tuple[ColumnSpec, ...]
     indexes: tuple[tuple[str, ...], ...] = ()
+    """Columns of each index. PostgreSQL refuses indexed text of more than about 2,700 bytes."""
     unique: tuple[tuple[str, ...], ...] = ()
+    """Columns of each unique index. They must be required, because null equals nothing."""
 
     def __post_init__(self) -> None:
-        """Refuse unfit names, duplicate columns, and indexes over absent or nullable columns.
-
-        A name is unfit if it needs escaping. Only unique indexes refuse nullable columns.
-        """
+        """Refuse names that need escaping, duplicate columns, and indexes over unfit columns."""
         names = self.column_names
         wrong = [name for name in (self.name, *names) if not _NAME.fullmatch(name)]
         absent = {name for index in (*self.indexes, *self.unique) for name in index} - set(names)
@@ -130,13 +121,7 @@ def _convert_values(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
     if kind == "json":
         return [_json_text(value) for value in values]
     if kind == "text":
-        # one check of the joined text is faster than a check of each value
-        joined = "".join([value for value in values if value is not None])
-        return (
-            values
-            if joined.isascii() and "\x00" not in joined
-            else [None if value is None else cleaned(value) for value in values]
-        )
+        return [None if value is None else cleaned(value) for value in values]
     if kind == "float":
         return [
             None if value is None or not math.isfinite(value) else value + 0.0 for value in values
@@ -163,8 +148,12 @@ ACCEPTED = (
     "with special characters in the password as %XX"
 )
 BUSY_SECONDS = 60
-CONNECT_SECONDS = 10
-
+_SQLITE_OPTIONS: dict[str, object] = {"timeout": BUSY_SECONDS}
+_POSTGRESQL_OPTIONS: dict[str, object] = {
+    "connect_timeout": 10,
+    "application_name": "rag_eval",
+    "client_encoding": "UTF8",
+}
 
 _DRIVERS = {
     "sqlite": "sqlite",
@@ -198,13 +187,7 @@ def _parse_address(address: str) -> "URL":
 
 
 def _refuse_emptied(path: Path) -> None:
-    """Refuse an empty database file in a home with runs, because SQLite would accept it as new.
-
-    Raises
-    ------
-    InputError
-        `database_empty`.
-    """
+    """Refuse an empty database file in a home with runs: SQLite would accept it as new."""
     if path.is_file() and not path.stat().st_size and any((path.parent / "runs").glob("*.json")):
         message = (
             "the database of this home is empty although runs are kept here, "
@@ -236,25 +219,20 @@ def _into_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def _opened(url: "URL") -> "Engine":
+def _make_engine(url: "URL") -> "Engine":
     from sqlalchemy import create_engine, event
     from sqlalchemy.pool import NullPool
 
-    if url.drivername != "sqlite":
-        more = {
-            "connect_timeout": CONNECT_SECONDS,
-            "application_name": "rag_eval",
-            "client_encoding": "UTF8",
-        }
-        return create_engine(
-            url,
-            poolclass=NullPool,
-            hide_parameters=True,
-            connect_args={name: value for name, value in more.items() if name not in url.query},
-        )
+    is_sqlite = url.drivername == "sqlite"
+    connect_args = _SQLITE_OPTIONS if is_sqlite else _POSTGRESQL_OPTIONS
     engine = create_engine(
-        url, poolclass=NullPool, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS}
+        url,
+        poolclass=NullPool,
+        hide_parameters=True,
+        connect_args={name: value for name, value in connect_args.items() if name not in url.query},
     )
+    if not is_sqlite:
+        return engine
     event.listen(engine, "connect", lambda connection, _: _into_wal(connection))
     # BEGIN IMMEDIATE takes the write lock at once. SQLite refuses without waiting if a transaction
     # reads first and asks for the lock later.
@@ -281,10 +259,7 @@ def _column_types() -> "dict[Kind, TypeEngine[Any]]":
 
 
 class Transaction:
-    """Operations within a transaction.
-
-    The transaction ends with the `with` block of `SqlStore.transaction` or `SqlStore.reading`.
-    """
+    """Operations inside the `with` block of `SqlStore.transaction` or `SqlStore.reading`."""
 
     def __init__(self, store: "SqlStore", connection: "Connection") -> None:
         self._store = store
@@ -293,21 +268,27 @@ class Transaction:
     def insert(self, table: TableSpec, rows: Iterable[Row]) -> int:
         """Append rows in batches and return their number."""
         count = 0
+        names, declared = self._connection.dialect.identifier_preparer, self._store.table(table)
         for batch in batches(table, rows):
-            self._append(table, batch)
             count += len(batch)
+            # COPY takes less than half the time of INSERT
+            if self._connection.dialect.name == "postgresql":
+                columns = ", ".join([names.format_column(column) for column in declared.columns])
+                copied = f"COPY {names.format_table(declared)} ({columns}) FROM STDIN"
+                cursor: Any = self._connection.connection.cursor()
+                with cursor, cursor.copy(copied) as copy:
+                    for row in batch:
+                        copy.write_row(row)
+            else:
+                statement = str(declared.insert().compile(self._connection))
+                self._connection.exec_driver_sql(statement, batch)
         return count
 
     def insert_new(self, table: TableSpec, rows: Iterable[Row], key: str) -> set[Any]:
         """Append the rows that no unique index of the table holds yet, and skip the others.
 
-        Sort the rows if other processes may write to the same table. Rows are sent in the order
-        given, and one order prevents deadlocks.
-
-        Returns
-        -------
-        set
-            Values of column `key` of the added rows. They are stored when the transaction ends.
+        Returns the values of column `key` of the added rows. Sort the rows if other processes may
+        write to the same table: rows are sent in the order given, and one order prevents deadlocks.
         """
         from sqlalchemy.dialects import postgresql, sqlite
 
@@ -325,21 +306,6 @@ class Transaction:
             )
         return added
 
-    def _append(self, table: TableSpec, rows: list[tuple[Any, ...]]) -> None:
-        names, declared = self._connection.dialect.identifier_preparer, self._store.table(table)
-        # COPY takes less than half the time of INSERT
-        if self._connection.dialect.name == "postgresql":
-            columns = ", ".join([names.format_column(column) for column in declared.columns])
-            cursor: Any = self._connection.connection.cursor()
-            with (
-                cursor,
-                cursor.copy(f"COPY {names.format_table(declared)} ({columns}) FROM STDIN") as copy,
-            ):
-                for row in rows:
-                    copy.write_row(row)
-        else:
-            self._connection.exec_driver_sql(str(declared.insert().compile(self._connection)), rows)
-
     def delete(self, table: TableSpec, where: Mapping[str, Any]) -> int:
         """Delete the rows that `where` chooses, as in `select`, and return their number."""
         return self._connection.execute(
@@ -349,15 +315,10 @@ class Transaction:
     def select(
         self, table: TableSpec, where: Mapping[str, Any] | None = None, order: Sequence[str] = ()
     ) -> list[dict[str, Any]]:
-        """Return rows as dictionaries, JSON decoded.
+        """Return rows as dictionaries, JSON decoded, sorted by the columns of `order`.
 
-        Parameters
-        ----------
-        where
-            Accepted value of each column, or a list, tuple or set of accepted values. Values are
-            always sent as parameters.
-        order
-            Columns to sort by. The database's collation orders text.
+        `where` is the accepted value of each column, or a list, tuple or set of accepted values.
+        Values are always sent as parameters. The database's collation orders text.
         """
         declared = self._store.table(table)
         query = (
@@ -377,16 +338,9 @@ class Transaction:
         where: Mapping[str, Any] | None = None,
         names: Sequence[str] | None = None,
     ) -> dict[str, list[Any]]:
-        """Return the values of each column, JSON decoded, in no order.
+        """Return the values of each column of `names` (all by default), JSON decoded, in no order.
 
-        This is faster than `select` for many rows.
-
-        Parameters
-        ----------
-        where
-            As in `select`.
-        names
-            Columns to return; None means all.
+        `where` is as in `select`. For many rows this is faster than `select`.
         """
         from sqlalchemy import select
 
@@ -394,23 +348,13 @@ class Transaction:
         rows = self._connection.execute(
             select(*(declared.c[name] for name in wanted)).where(*self._chosen(table, where or {}))
         ).all()
-        found = (
-            {
-                name: list(values)
-                for name, values in zip(wanted, zip(*rows, strict=True), strict=True)
-            }
-            if rows
-            else {name: [] for name in wanted}
-        )
-        for name in [
-            column.name
-            for column in table.columns
-            if column.kind == "json" and column.name in found
-        ]:
-            # one call for all values is faster than a call for each value
-            found[name] = json.loads(
-                f"[{','.join(['null' if text is None else text for text in found[name]])}]"
-            )
+        values = zip(*rows, strict=True) if rows else ([] for _ in wanted)
+        found = {name: list(column) for name, column in zip(wanted, values, strict=True)}
+        for column in table.columns:
+            if column.kind == "json" and column.name in found:
+                # one call for all values is faster than a call for each value
+                texts = ["null" if text is None else text for text in found[column.name]]
+                found[column.name] = json.loads(f"[{','.join(texts)}]")
         return found
 
     def _chosen(
@@ -427,25 +371,15 @@ class Transaction:
 
 
 class SqlStore:
-    """A database of declared tables.
+    """A database of declared tables, in a SQLite file or at an address.
 
     Threads may share a store, and it survives forks, because a connection lives only as long as a
-    transaction.
+    transaction. The store makes the folder of a SQLite file.
 
-    Parameters
-    ----------
-    place
-        A file for SQLite, or an address: `sqlite:///...`, `postgresql://...`. The store makes the
-        folder of the file.
-
-    Raises
-    ------
-    InputError
-        `database_url`: the address is unreadable or of no accepted kind.
-        `database_driver`: psycopg is not installed.
-        `database_empty`: the file of a home with runs is empty.
-        `database_failed`: the database is unreachable, refuses or breaks. Every method may raise
-        this code. No message shows the password.
+    Raises InputError, without the password: `database_url` for an address that is unreadable or of
+    no accepted kind, `database_driver` without psycopg, `database_empty` for the empty file of a
+    home with runs, and in every method `database_failed` if the database is unreachable, refuses
+    or breaks.
     """
 
     def __init__(self, place: str | Path) -> None:
@@ -473,7 +407,7 @@ class SqlStore:
         try:
             if url.drivername == "sqlite":
                 Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
-            self._engine = _opened(url)
+            self._engine = _make_engine(url)
         except ModuleNotFoundError:
             raise InputError(
                 Problem(
@@ -515,11 +449,8 @@ class SqlStore:
     def transaction(self, *locks: str) -> Iterator[Transaction]:
         """Open a writing transaction; if the block raises or the process dies, nothing is written.
 
-        Parameters
-        ----------
-        locks
-            Names of locks. Transactions that share a name run one after another. SQLite always
-            runs one writer at a time.
+        Transactions that share the name of a lock run one after another. SQLite always runs one
+        writer at a time.
         """
         from sqlalchemy import func, select
 
@@ -531,15 +462,9 @@ class SqlStore:
             if self._engine.dialect.name == "postgresql":
                 # all processes take locks in the same order, which prevents deadlocks
                 for lock in sorted(set(locks)):
-                    connection.execute(
-                        select(
-                            func.pg_advisory_xact_lock(
-                                int.from_bytes(
-                                    hashlib.sha256(lock.encode()).digest()[:8], signed=True
-                                )
-                            )
-                        )
-                    )
+                    number = hashlib.sha256(lock.encode()).digest()[:8]
+                    held = func.pg_advisory_xact_lock(int.from_bytes(number, signed=True))
+                    connection.execute(select(held))
             yield Transaction(self, connection)
 
     @contextlib.contextmanager
@@ -572,41 +497,31 @@ class SqlStore:
     def create(self, table: TableSpec) -> None:
         """Create the table with its indexes if it is absent; several processes may call this.
 
-        Raises
-        ------
-        InputError
-            `table_differs`: the table exists with other columns, or without a unique index.
+        Raises InputError (`table_differs`) if it exists with other columns or without a unique
+        index.
         """
         if table in self._created:
             return
         with self.reading() as transaction:
-            there = self._is_there(table, transaction)
-        if not there:
+            is_there = self._is_there(table, transaction)
+        if not is_there:
             with self.transaction("rag_eval.create_table") as transaction:
                 if not self._is_there(table, transaction):  # another process may have made it since
                     self.table(table).create(transaction._connection)  # noqa: SLF001 - the two classes are one adapter
         self._created.add(table)
 
     def _is_there(self, table: TableSpec, transaction: Transaction) -> bool:
-        from sqlalchemy import Boolean, Float, Integer, Text, inspect
+        from sqlalchemy import inspect
 
         database = inspect(transaction._connection)  # noqa: SLF001 - likewise
         if not database.has_table(table.name):
             return False
-        accepted = {
-            "text": Text,
-            "integer": Integer,
-            "float": Float,
-            "boolean": Boolean,
-            "json": Text,
-        }
-        found = database.get_columns(table.name)
+        types, found = _column_types(), database.get_columns(table.name)
         fits = [
-            isinstance(column["type"], accepted[wanted.kind])
+            isinstance(column["type"], type(types[wanted.kind]))
             for column, wanted in zip(found, table.columns, strict=False)
         ]
         if [column["name"] for column in found] != list(table.column_names) or not all(fits):
-            types = _column_types()
             raise self._differs(
                 f"the table {table.name} has other columns than this version writes; "
                 "rename it or give this version its own database",
@@ -633,12 +548,6 @@ class SqlStore:
 
 
 def open_store(settings: Settings) -> SqlStore:
-    """Open the SQL store of the settings, or the SQLite file of the home.
-
-    Raises
-    ------
-    InputError
-        The store cannot be used; the codes are those of `SqlStore`.
-    """
+    """Open the SQL store of the settings, or the SQLite file of the home."""
     address = settings.database_url
     return SqlStore(settings.home / FILE_NAME if address is None else address.get_secret_value())

@@ -59,21 +59,6 @@ def test_a_writer_that_fails_leaves_the_old_file(tmp_path, error):
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_writer_that_is_killed_leaves_the_old_file(tmp_path, project_root):
-    write_text(tmp_path / "a.txt", "old")
-    script = (
-        "import os, signal, sys, pathlib\nfrom rag_eval.storage.artifacts import atomic_path\n"
-        "with atomic_path(pathlib.Path(sys.argv[1])) as partial:\n"
-        "    partial.write_text('half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "a.txt")],
-        env={**os.environ, "PYTHONPATH": str(project_root)},
-    )
-    assert done.returncode == -signal.SIGKILL
-    assert (tmp_path / "a.txt").read_text() == "old"
-
-
 _HOLDER = """
 import sys, time, pathlib
 from rag_eval.storage.artifacts import home_lock
@@ -83,18 +68,40 @@ with home_lock(pathlib.Path(sys.argv[1])):
 """
 
 
+_KILLED = """
+import os, signal, sys, pathlib
+from rag_eval.storage.artifacts import atomic_path
+with atomic_path(pathlib.Path(sys.argv[1], "a.txt")) as partial:
+    partial.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 @pytest.fixture
-def holder(tmp_path, project_root):
-    environment = {**os.environ, "PYTHONPATH": str(project_root)}
-    with subprocess.Popen(
-        [sys.executable, "-c", _HOLDER, str(tmp_path)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+def start_python(tmp_path, project_root):
+    """Start a process that runs code on this project, with the test's folder as its argument."""
+
+    def start(code):
+        environment = {**os.environ, "PYTHONPATH": str(project_root)}
+        command = [sys.executable, "-c", code, str(tmp_path)]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    return start
+
+
+@pytest.fixture
+def holder(start_python):
+    with start_python(_HOLDER) as process:
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
+
+
+def test_a_writer_that_is_killed_leaves_the_old_file(tmp_path, start_python):
+    write_text(tmp_path / "a.txt", "old")
+    with start_python(_KILLED) as process:
+        assert process.wait() == -signal.SIGKILL
+    assert (tmp_path / "a.txt").read_text() == "old"
 
 
 def test_a_second_process_is_told_who_holds_the_home(tmp_path, holder):
@@ -118,11 +125,8 @@ def test_a_killed_holder_leaves_no_lock(tmp_path, holder):
 def test_the_lock_is_freed_when_the_work_ends_or_fails(tmp_path):
     with pytest.raises(RuntimeError), home_lock(tmp_path):
         raise RuntimeError
-    with (
-        home_lock(tmp_path),
-        pytest.raises(InputError, match=f"held by process {os.getpid()}"),
-        home_lock(tmp_path),
-    ):
+    busy = pytest.raises(InputError, match=f"held by process {os.getpid()}")
+    with home_lock(tmp_path), busy, home_lock(tmp_path):
         pass
     with home_lock(tmp_path):
         pass
@@ -137,44 +141,28 @@ def test_a_lock_that_fails_otherwise_is_not_called_held(tmp_path, monkeypatch):
         pass
 
 
+VALUES = st.none() | st.booleans() | st.integers() | st.text()
+VALUES |= st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
-    ),
+    VALUES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
 
 
-def reordered(value):
+def reorder(value):
     if isinstance(value, dict):
-        return {key: reordered(value[key]) for key in reversed(list(value))}
-    return [reordered(item) for item in value] if isinstance(value, list) else value
+        return {key: reorder(value[key]) for key in reversed(list(value))}
+    return [reorder(item) for item in value] if isinstance(value, list) else value
 
 
-@given(JSON)
-def test_the_order_of_keys_does_not_change_a_hash(value):
-    assert canonical_json(reordered(value)) == canonical_json(value)
-    assert digest(reordered(value)) == digest(value)
-
-
-@given(JSON, JSON)
-def test_different_values_have_different_hashes(one, other):
+@given(JSON, JSON, st.integers(1, 64))
+def test_a_digest_is_the_head_of_sha256_over_canonical_json(one, other, length):
+    assert canonical_json(reorder(one)) == canonical_json(one)
+    assert digest(reorder(one)) == digest(one)
     assert (digest(one) == digest(other)) == (canonical_json(one) == canonical_json(other))
-
-
-@given(JSON, st.integers(1, 64))
-def test_a_digest_is_the_head_of_sha256(value, length):
-    assert (
-        digest(value, length)
-        == hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[
-            :length
-        ]
-    )
+    data = canonical_json(one).encode("utf-8", "surrogatepass")
+    assert digest(one, length) == hashlib.sha256(data).hexdigest()[:length]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {"a": [-float("inf")]}])
@@ -184,10 +172,8 @@ def test_numbers_that_json_lacks_are_refused(value):
 
 
 def test_a_digest_is_the_same_in_every_version():
-    assert (
-        digest({"b": 1, "a": [1.5, "ü", None]})
-        == hashlib.sha256('{"a":[1.5,"ü",null],"b":1}'.encode()).hexdigest()[:32]
-    )
+    text = '{"a":[1.5,"ü",null],"b":1}'
+    assert digest({"b": 1, "a": [1.5, "ü", None]}) == hashlib.sha256(text.encode()).hexdigest()[:32]
     assert digest("\ud800") != digest("\ud801")
 
 
